@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# Makes sure that the system packages `make` needs are there; called by the Makefile, which
+# names the stage. Installs with apt-get what is missing, and only that; where there is no
+# apt-get, or no right to use it, says what to install and fails.
+#
+#   .ci/setup-debian.sh build PYTHON    interpreter with venv and headers, C compiler
+#   .ci/setup-debian.sh test            Node.js and npm, for the clients written in JavaScript
+set -euo pipefail
+
+stage=${1:?usage: setup-debian.sh build PYTHON | test}
+python=${2:-python3}
+missing=()
+
+has() { command -v "$1" >/dev/null 2>&1; }
+python_says() { "$python" -c "$1" >/dev/null 2>&1; }
+
+# Debian's package of this interpreter; one that does not run yet is called as it was asked for.
+name=$("$python" -c 'import sys; print("python%d.%d" % sys.version_info[:2])' 2>/dev/null) \
+    || name=${python##*/}
+
+case $stage in
+build)
+    python_says 'import sys; sys.exit(sys.version_info < (3, 11))' || missing+=("$name")
+    python_says 'import venv, ensurepip' || missing+=("$name-venv")
+    python_says 'import os, sysconfig as s; os.stat(s.get_path("include") + "/Python.h")' \
+        || missing+=("$name-dev")
+    # gcc alone brings no C headers: libc6-dev is a mere recommendation.
+    compiler=${CC:-cc}
+    has "${compiler%% *}" || missing+=(gcc libc6-dev)
+    ;;
+test)
+    has node || missing+=(nodejs)
+    has npm || missing+=(npm)
+    ;;
+*)
+    echo "setup-debian.sh: unknown stage '$stage'" >&2
+    exit 2
+    ;;
+esac
+
+[ ${#missing[@]} -gt 0 ] || exit 0
+
+if ! has apt-get; then
+    echo "Missing: ${missing[*]} (Debian's names). Install them, or choose another" \
+        "interpreter with 'make PYTHON=python3.12'; Python 3.11 or later is needed." >&2
+    exit 1
+fi
+
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+    has sudo || { echo "Missing: ${missing[*]}. Run as root: apt-get install ${missing[*]}" >&2; exit 1; }
+    as_root=(sudo)
+fi
+
+echo "Installing missing system packages: ${missing[*]}"
+"${as_root[@]}" apt-get update -q
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -q -y --no-install-recommends "${missing[@]}"
+
+if [ "$stage" = build ] && ! python_says 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+    echo "$python is missing, or older than Python 3.11; choose another one: make PYTHON=python3.12" >&2
+    exit 1
+fi

@@ -1,0 +1,127 @@
+# From a clean checkout to a running broker (`make run`) or a tested one (`make test`).
+# Everything is installed below .venv; system packages that are missing are installed by
+# .ci/setup-debian.sh. Nothing is done twice: stamps remember what is up to date.
+#
+#   make PYTHON=python3.12        choose the interpreter (3.11 or later)
+#   make run ARGS="-p 5673"       pass arguments to the broker, or to pytest: make test ARGS="-k ack"
+#   make test BUILD=debug         use the checked build of the compiled modules
+
+VENV ?= .venv
+BUILD ?= release
+DATA_DIR ?= var
+JOBS ?= 2
+ARGS ?=
+
+# The interpreter of an existing environment, else the first of the usual names that is new enough.
+RECENT := 'import sys; sys.exit(sys.version_info < (3, 11))'
+ifndef PYTHON
+PYTHON := $(or $(shell for python in $(VENV)/bin/python python3 python3.13 python3.12 python3.11; do \
+	$$python -c $(RECENT) 2>/dev/null && echo $$python && break; done),python3)
+endif
+
+IN_VENV := $(VENV)/bin/python
+INSTALLED := $(VENV)/.installed
+COMPILED := build/.compiled-$(BUILD)
+NODE_TESTS := tests/integration/node
+VERSION := 'import sys; print(*sys.version_info[:2])'
+
+# Stamps do not see that another interpreter was chosen, or that the compiled modules were removed.
+ifneq ($(shell $(IN_VENV) -c $(VERSION) 2>/dev/null),$(shell $(PYTHON) -c $(VERSION) 2>/dev/null))
+$(INSTALLED): FORCE
+endif
+ifeq ($(and $(wildcard lavinmq/_core.*.so),$(wildcard lavinmq/_perf.*.so)),)
+$(COMPILED): FORCE
+endif
+
+.PHONY: build run test dev lint fmt bench lock clean help FORCE
+.PHONY: lint-style lint-types lint-cython lint-layers lint-hot lint-stubs
+.DEFAULT_GOAL := build
+.DELETE_ON_ERROR:
+
+build: $(COMPILED) $(VENV)/bin/lavinmq  ## build everything; afterwards .venv/bin/lavinmq works (default)
+
+run: build  ## start the broker on the data directory ./var
+	@mkdir -p $(DATA_DIR)
+	exec $(VENV)/bin/lavinmq -D $(DATA_DIR) $(ARGS)
+
+test: build $(NODE_TESTS)/node_modules/.installed  ## run all tests
+	$(IN_VENV) -m pytest -n $(JOBS) $(ARGS)
+
+dev:  ## build the compiled modules with assertions and bounds checks, without optimisation
+	$(MAKE) build BUILD=debug
+
+lint: lint-style lint-types lint-cython lint-layers lint-hot lint-stubs  ## all checks; -k: do not stop at the first
+
+lint-style: $(INSTALLED)
+	$(IN_VENV) -m ruff check .
+	$(IN_VENV) -m ruff format --check .
+
+lint-types: $(INSTALLED)
+	$(IN_VENV) -m mypy --strict lavinmq
+
+lint-cython: $(INSTALLED)
+	@# It starts pycodestyle by that name.
+	PATH=$(abspath $(VENV))/bin:$$PATH cython-lint cext
+
+lint-layers: $(INSTALLED)
+	$(IN_VENV) -m pytest -q tests/unit/test_layers.py
+
+lint-hot: build
+	$(IN_VENV) perf/micro/check_annotated.py build/annotate
+
+lint-stubs: build
+	$(IN_VENV) -m mypy.stubtest lavinmq._core lavinmq._perf --ignore-disjoint-bases \
+		--allowlist .ci/stubtest-allow.txt --ignore-unused-allowlist
+
+fmt:  ## rewrite the Python sources in the house format
+	$(IN_VENV) -m ruff check --fix-only .
+	$(IN_VENV) -m ruff format .
+
+bench: build  ## measure the broker against its targets; ARGS="--help" lists the options
+	$(IN_VENV) perf/bench.py $(ARGS)
+
+lock:  ## refresh requirements.lock to the newest versions pyproject.toml allows
+	rm -rf build/lock
+	$(PYTHON) -m venv build/lock
+	build/lock/bin/python -m pip install --quiet -e .[dev]
+	{ sed -n '/^#/p' requirements.lock; \
+	  build/lock/bin/python -m pip freeze --all --exclude-editable --exclude pip | LC_ALL=C sort -f; \
+	} > build/requirements.lock
+	mv build/requirements.lock requirements.lock
+
+clean:  ## remove what was built and installed; the data directory stays
+	rm -rf build dist *.egg-info $(VENV) $(NODE_TESTS)/node_modules
+	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis .benchmarks
+	rm -f lavinmq/*.so
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST)
+
+$(INSTALLED): requirements.lock
+	.ci/setup-debian.sh build $(PYTHON)
+	@# An environment of another version is replaced; one of the same version is brought up to date.
+	test "$$($(IN_VENV) -c $(VERSION) 2>/dev/null)" = "$$($(PYTHON) -c $(VERSION))" \
+		|| $(PYTHON) -m venv --clear $(VENV)
+	$(IN_VENV) -m pip install --disable-pip-version-check --quiet -r requirements.lock
+	touch $@
+
+$(COMPILED): setup.py $(INSTALLED) $(wildcard cext/*.p?? cext/*.h)
+	.ci/setup-debian.sh build $(PYTHON)
+	@# A module of the other kind of build looks up to date by its time: remove it first.
+	test -e $@ || rm -f build/.compiled-* lavinmq/*.so
+	LAVINMQ_DEBUG=$(if $(filter debug,$(BUILD)),1,0) $(IN_VENV) setup.py --quiet build_ext \
+		--inplace --parallel $(JOBS) --build-temp build/objects-$(BUILD)
+	touch $@
+
+$(VENV)/bin/lavinmq: pyproject.toml $(INSTALLED) | $(COMPILED)
+	@# compat: a path file. The default, an import hook, costs every start 35 modules and 2 MB.
+	LAVINMQ_DEBUG=$(if $(filter debug,$(BUILD)),1,0) $(IN_VENV) -m pip install \
+		--disable-pip-version-check --quiet --no-deps --no-build-isolation \
+		--config-settings editable_mode=compat --editable .
+	touch $@
+
+$(NODE_TESTS)/node_modules/.installed: $(NODE_TESTS)/package.json $(NODE_TESTS)/package-lock.json
+	.ci/setup-debian.sh test
+	cd $(NODE_TESTS) && npm ci --no-audit --no-fund --loglevel=error
+	touch $@

@@ -1,0 +1,285 @@
+# Channel: deliveries that wait to be settled, credit, and the confirm sequence of one channel.
+#
+# Tags are dense, so an unsettled delivery is ring[tag & mask]: any ack is O(1) per message. When a few old
+# deliveries keep the ring long they move to a short sorted list, so memory follows what is unsettled and
+# not how far apart the tags are. Called by amqp.pyx, deliver.pyx and link.pyx.
+# Source: amqp reference section 15; architecture section 5.
+
+
+# ---- the ring ------------------------------------------------------------------------------------
+
+# hot
+cdef inline void channel_skip_tag(chan_t* c) noexcept nogil:
+    """An automatic-ack delivery used a tag. Cost: 1 ns."""
+    if c.first_tag == c.next_tag:
+        c.first_tag += 1
+    elif c.next_tag - c.first_tag < c.ring_cap:
+        c.ring[c.next_tag & (c.ring_cap - 1)].queue = NULL
+    elif channel_grow(c) == 0:
+        c.ring[c.next_tag & (c.ring_cap - 1)].queue = NULL
+    c.next_tag += 1
+
+
+cdef int channel_park_old(chan_t* c) noexcept nogil:
+    """Move the unsettled entries of the ring's older half to the sorted list. 0, or -1 out of memory."""
+    cdef u64 until = c.first_tag + c.ring_cap / 2
+    cdef unacked_t* grown
+    cdef unacked_t* u
+    while c.first_tag < until:
+        u = &c.ring[c.first_tag & (c.ring_cap - 1)]
+        if u.queue != NULL:
+            if c.n_old == c.cap_old:
+                grown = <unacked_t*>realloc(c.old, (c.cap_old * 2 + 64) * sizeof(unacked_t))
+                if grown == NULL:
+                    return -1
+                c.old = grown
+                c.cap_old = c.cap_old * 2 + 64
+            c.old[c.n_old] = u[0]
+            c.n_old += 1
+        c.first_tag += 1
+    return 0
+
+
+cdef int channel_grow(chan_t* c) noexcept nogil:
+    """Make room for one more tag. 0, or -1 out of memory."""
+    cdef u32 cap = c.ring_cap * 2 if c.ring_cap else 16
+    cdef unacked_t* ring
+    cdef u64 tag
+    if c.ring_cap >= 1024 and c.n_unacked < c.ring_cap / 4:
+        return channel_park_old(c)
+    ring = <unacked_t*>malloc(cap * sizeof(unacked_t))
+    if ring == NULL:
+        return -1
+    tag = c.first_tag
+    while tag < c.next_tag:
+        ring[tag & (cap - 1)] = c.ring[tag & (c.ring_cap - 1)]
+        tag += 1
+    free(c.ring)
+    c.ring = ring
+    c.ring_cap = cap
+    return 0
+
+
+# hot
+cdef inline int channel_push(chan_t* c, queue_t* q, consumer_t* k, const rec_t* rec) noexcept nogil:
+    """Note the delivery with tag next_tag; k is NULL for basic.get. 0, or -1 out of memory. Cost: 3 ns."""
+    cdef unacked_t* u
+    if c.next_tag - c.first_tag >= c.ring_cap and channel_grow(c):
+        return -1
+    u = &c.ring[c.next_tag & (c.ring_cap - 1)]
+    u.tag = c.next_tag
+    u.queue = q
+    u.consumer = k
+    u.seg = rec.seg
+    u.pos = rec.pos
+    u.size = rec.size
+    q.refs += 1
+    if k != NULL:
+        k.refs += 1
+    c.n_unacked += 1
+    c.next_tag += 1
+    return 0
+
+
+cdef unacked_t* channel_find(chan_t* c, u64 tag) noexcept nogil:
+    """The unsettled delivery with this tag, or NULL."""
+    cdef u32 lo = 0, hi = c.n_old, mid
+    cdef unacked_t* u
+    if tag >= c.next_tag:
+        return NULL
+    if tag >= c.first_tag:
+        u = &c.ring[tag & (c.ring_cap - 1)]
+        return u if u.queue != NULL else NULL
+    while lo < hi:
+        mid = (lo + hi) >> 1
+        if c.old[mid].tag < tag:
+            lo = mid + 1
+        else:
+            hi = mid
+    if lo < c.n_old and c.old[lo].tag == tag and c.old[lo].queue != NULL:
+        return &c.old[lo]
+    return NULL
+
+
+# ---- settling ------------------------------------------------------------------------------------
+
+# hot
+cdef inline void channel_settle_one(chan_t* c, unacked_t* u, bint requeue, bint is_ack) noexcept nogil:
+    """Settle one delivery and give the credit back. Cost: 8 ns."""
+    cdef queue_t* q = u.queue
+    cdef consumer_t* k = u.consumer
+    cdef bint was_full = c.global_prefetch != 0 and c.global_unacked >= c.global_prefetch
+    if is_ack:
+        q.n_acked += 1
+    else:
+        q.n_rejected += 1
+    queue_settle(q, u, requeue)
+    u.queue = NULL
+    c.n_unacked -= 1
+    if k != NULL:
+        k.unacked -= 1
+        c.global_unacked -= 1
+        if was_full:
+            channel_wake_consumers(c)
+        else:
+            consumer_join_ring(k)
+        consumer_unref(k)
+    queue_unref(q)
+
+
+# hot
+cdef inline void channel_trim(chan_t* c) noexcept nogil:
+    """Advance over settled tags at the ring's start; forget the list of old ones when it is settled."""
+    while c.first_tag < c.next_tag and c.ring[c.first_tag & (c.ring_cap - 1)].queue == NULL:
+        c.first_tag += 1
+    if c.first_tag == c.next_tag and c.ring_cap > 4096:
+        free(c.ring)
+        c.ring = NULL
+        c.ring_cap = 0
+
+
+cdef void channel_trim_old(chan_t* c) noexcept nogil:
+    """Close the gaps that settled deliveries left in the list of old ones."""
+    cdef u32 i, kept = 0
+    for i in range(c.n_old):
+        if c.old[i].queue != NULL:
+            c.old[kept] = c.old[i]
+            kept += 1
+    c.n_old = kept
+    if kept == 0:
+        free(c.old)
+        c.old = NULL
+        c.cap_old = 0
+
+
+# hot
+cdef int channel_settle(chan_t* c, u64 tag, bint multiple, bint requeue, bint is_ack) noexcept nogil:
+    """ack, nack or reject from the client. 0 done, -1 the tag is not outstanding (406).
+
+    Cost: 8 ns per message settled."""
+    cdef unacked_t* u
+    cdef u32 i
+    if multiple and tag == 0:
+        channel_settle_all(c, requeue, is_ack)
+        return 0
+    u = channel_find(c, tag)
+    if u == NULL:
+        return -1
+    if not multiple:
+        channel_settle_one(c, u, requeue, is_ack)
+        if tag < c.first_tag:
+            channel_trim_old(c)
+        elif tag == c.first_tag:
+            channel_trim(c)
+        return 0
+    if c.n_old:
+        for i in range(c.n_old):
+            if c.old[i].tag <= tag and c.old[i].queue != NULL:
+                channel_settle_one(c, &c.old[i], requeue, is_ack)
+        channel_trim_old(c)
+    while c.first_tag <= tag:
+        u = &c.ring[c.first_tag & (c.ring_cap - 1)]
+        if u.queue != NULL:
+            channel_settle_one(c, u, requeue, is_ack)
+        c.first_tag += 1
+    channel_trim(c)
+    return 0
+
+
+cdef void channel_settle_all(chan_t* c, bint requeue, bint is_ack) noexcept nogil:
+    """Settle everything outstanding: ack or nack of tag 0, or the channel is going."""
+    cdef u32 i
+    cdef unacked_t* u
+    for i in range(c.n_old):
+        if c.old[i].queue != NULL:
+            channel_settle_one(c, &c.old[i], requeue, is_ack)
+    c.n_old = 0
+    while c.first_tag < c.next_tag:
+        u = &c.ring[c.first_tag & (c.ring_cap - 1)]
+        if u.queue != NULL:
+            channel_settle_one(c, u, requeue, is_ack)
+        c.first_tag += 1
+    channel_trim(c)
+
+
+cdef void channel_wake_consumers(chan_t* c) noexcept nogil:
+    """Credit, flow or the link changed: let the channel's consumers back into their rings."""
+    cdef consumer_t* k = c.consumers
+    while k != NULL:
+        consumer_join_ring(k)
+        k = k.chan_next
+
+
+# ---- life ----------------------------------------------------------------------------------------
+
+cdef chan_t* channel_new(link_t* l, u16 id, u32 prefetch) noexcept nogil:
+    cdef chan_t* c = <chan_t*>calloc(1, sizeof(chan_t))
+    if c == NULL:
+        return NULL
+    c.link = l
+    c.id = id
+    c.prefetch = prefetch
+    c.first_tag = c.next_tag = 1
+    return c
+
+
+cdef consumer_t* channel_add_consumer(chan_t* c, queue_t* q, const u8* tag, u32 tag_len, bint no_ack) noexcept nogil:
+    """A consumer with its deliver template. It joins the ring only by consumer_join_ring."""
+    cdef consumer_t* k = <consumer_t*>calloc(1, sizeof(consumer_t))
+    cdef u8* p
+    if k == NULL:
+        return NULL
+    k.queue = q
+    k.chan = c
+    k.is_no_ack = no_ack
+    k.prefetch = c.prefetch
+    k.refs = 1
+    p = frame_head(k.template, FRAME_METHOD, c.id, 0)
+    put_be32(p, BASIC_DELIVER)
+    p[4] = <u8>tag_len
+    memcpy(p + 5, tag, tag_len)
+    k.template_len = 12 + tag_len
+    k.chan_next = c.consumers
+    c.consumers = k
+    q.refs += 1
+    q.n_consumers += 1
+    return k
+
+
+cdef void channel_remove_consumer(consumer_t* k) noexcept nogil:
+    """Take a consumer out of ring and channel. Its deliveries stay unacked on the channel."""
+    cdef consumer_t** link = &k.chan.consumers
+    while link[0] != NULL and link[0] != k:
+        link = &link[0].chan_next
+    if link[0] == k:
+        link[0] = k.chan_next
+    k.is_cancelled = True
+    consumer_leave_ring(k)
+    k.queue.n_consumers -= 1
+    consumer_unref(k)
+
+
+cdef void channel_reset_content(chan_t* c) noexcept nogil:
+    """Forget the content being assembled; large buffers do not stay."""
+    c.content = CONTENT_NONE
+    c.body_have = 0
+    if c.body_cap > 65536:
+        free(c.body)
+        c.body = NULL
+        c.body_cap = 0
+    if c.props_cap > 4096:
+        free(c.props)
+        c.props = NULL
+        c.props_cap = 0
+
+
+cdef void channel_free(chan_t* c) noexcept nogil:
+    """Requeue what is unsettled and free the channel. Its consumers must be gone."""
+    channel_settle_all(c, True, False)
+    loop_forget_channel(c.link.loop, c)
+    free(c.ring)
+    free(c.old)
+    free(c.props)
+    free(c.body)
+    free(c.targets.items)
+    free(c)

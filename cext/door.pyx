@@ -1,0 +1,268 @@
+# Door: the classes through which Python owns queues, exchanges and vhosts of the message path.
+#
+# Each owns one struct. Removing a queue: detach its consumers, unbind it everywhere (routes made before
+# become void by the exchanges' versions), then delete() here; lavinmq/vhost.py does it in that order.
+
+
+cdef class Queue:
+    """One queue: a store and its counters.
+
+    Args: `loop`, its Loop; `directory`, absolute path of the queue's files (made when first needed);
+    `segment_size` in bytes; `durable`, whether messages are written through at the end of each tick.
+    """
+    cdef queue_t* q
+    cdef Loop loop
+
+    def __cinit__(self, Loop loop, str directory, int segment_size, bint durable):
+        cdef bytes path = os.fsencode(directory)
+        if len(path) > 4000:
+            raise ValueError("directory path is too long")
+        self.loop = loop
+        self.q = <queue_t*>calloc(1, sizeof(queue_t))
+        if self.q == NULL:
+            raise MemoryError()
+        self.q.loop = &loop.t
+        self.q.refs = 1
+        if store_init(&self.q.store, path, <u32>segment_size, durable):
+            raise MemoryError()
+
+    def __dealloc__(self):
+        if self.q != NULL:
+            if not self.q.is_deleted:
+                self.q.is_deleted = True
+                store_release(&self.q.store, &self.q.loop.pool)
+            queue_unref(self.q)
+
+    def load(self) -> None:
+        """Read the segments found in the directory.
+
+        Raises OSError, or ValueError naming the file when the store cannot be read (wrong schema version);
+        the queue is then closed: publishes to it are dropped. Source: storage reference section 15."""
+        cdef store_t* st = &self.q.store
+        cdef pool_t* pool = &self.q.loop.pool
+        cdef seg_t* seg
+        cdef u32 i
+        self.q.is_closed = True
+        found = load_names(os.fsdecode(st.dir))
+        if not found:
+            self.q.is_closed = False
+            return
+        segment_free(st.segs[0])
+        st.n_segs = 0
+        for id, size in found:
+            seg = store_add_segment(st, id)
+            if seg == NULL:
+                raise MemoryError()
+            seg.size = <u32>size
+            st.wseg = seg
+        st.rseg = st.segs[0]
+        st.flushed = st.stage_at = st.wseg.size
+        for i in range(st.n_segs):
+            seg = st.segs[i]
+            count = load_meta(os.fsdecode(st.dir), seg.id) if seg is not st.wseg else None
+            if count is None:
+                if store_scan(st, pool, seg):
+                    raise OSError(errno, os.strerror(errno), f"{os.fsdecode(st.dir)}/msgs.{seg.id:010d}")
+                if seg is not st.wseg and st.is_durable and segment_write_meta(st, seg):
+                    raise OSError(errno, os.strerror(errno), f"{os.fsdecode(st.dir)}/meta.{seg.id:010d}")
+            else:
+                seg.count = count
+            if seg is st.wseg:
+                st.flushed = st.stage_at = seg.size
+            if store_load_acks(st, seg):
+                raise OSError(errno, os.strerror(errno), f"{os.fsdecode(st.dir)}/acks.{seg.id:010d}")
+            self.q.ready_bytes += seg.size - SEGMENT_HEADER - store_deleted_bytes(st, pool, seg)
+            seg.acked = seg.n_deleted
+            self.q.ready += seg.count - seg.acked if seg.count > seg.acked else 0
+        st.rpos = SEGMENT_HEADER
+        i = 0
+        while i < st.n_segs - 1:
+            seg = st.segs[i]
+            if seg.acked < seg.count:
+                i += 1
+                continue
+            if seg is st.rseg:
+                store_next_segment(st)      # removes it
+            else:
+                store_remove_segment(st, seg)
+        store_drop_window(st, pool)
+        self.q.is_closed = False
+
+    def close(self) -> None:
+        """Write everything out and let go of files and memory. Deliveries still unacked stay messages."""
+        cdef store_t* st = &self.q.store
+        if self.q.is_deleted:
+            return
+        self.q.is_deleted = True
+        failed = not self.q.is_closed and st.is_durable and (store_flush(st) or store_flush_acks(st))
+        error = errno
+        path = os.fsdecode(st.dir)
+        if not failed and st.is_durable and st.wfd >= 0 and fdatasync(st.wfd):
+            failed, error = True, errno
+        store_release(st, &self.q.loop.pool)
+        if failed:
+            raise OSError(error, os.strerror(error), path)
+
+    def delete(self) -> None:
+        """Forget all messages and let go of files and memory; the caller removes the directory."""
+        if not self.q.is_deleted:
+            self.q.is_deleted = True
+            self.q.ready = self.q.ready_bytes = 0
+            store_release(&self.q.store, &self.q.loop.pool)
+
+    def purge(self) -> int:
+        """Delete the ready messages; returns how many there were."""
+        cdef u64 n
+        with nogil:
+            n = queue_purge(self.q)
+        self.loop.kick()
+        return n
+
+    @property
+    def ready(self) -> int:
+        return self.q.ready
+
+    @property
+    def ready_bytes(self) -> int:
+        return self.q.ready_bytes
+
+    @property
+    def unacked(self) -> int:
+        return self.q.unacked
+
+    @property
+    def consumers(self) -> int:
+        return self.q.n_consumers
+
+    @property
+    def lost(self) -> int:
+        """Records that could not be read and were given up."""
+        return self.q.store.lost
+
+    @property
+    def is_closed(self) -> bool:
+        """The store could not be read: publishes are dropped, gets are empty."""
+        return self.q.is_closed
+
+    def counters(self) -> dict:
+        """Totals since start, by name."""
+        cdef queue_t* q = self.q
+        return {
+            "publish": q.n_published, "deliver": q.n_delivered, "deliver_no_ack": q.n_delivered_no_ack,
+            "get": q.n_get, "get_no_ack": q.n_get_no_ack, "ack": q.n_acked, "redeliver": q.n_redelivered,
+            "reject": q.n_rejected,
+        }
+
+
+cdef list load_names(str directory):
+    """(id, size) of the usable segment files of a directory, by rising id.
+
+    Files that were created and never written (zero-filled or too short) are removed with their meta file, as
+    are acks without a segment. Raises ValueError for a wrong schema version."""
+    segments = []
+    ack_ids = []
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return []
+    for name in names:
+        kind, _, number = name.partition(".")
+        if name.startswith("tmp.acks."):
+            os.unlink(f"{directory}/{name}")
+        elif len(number) == 10 and number.isdigit() and kind in ("msgs", "acks"):
+            (segments if kind == "msgs" else ack_ids).append(int(number))
+    found = []
+    for id in sorted(segments):
+        path = f"{directory}/msgs.{id:010d}"
+        with open(path, "rb") as file:
+            head = file.read(12)
+            size = os.fstat(file.fileno()).st_size
+        if len(head) < 4 or head.count(0) == len(head):
+            for kind in ("meta", "acks", "msgs"):
+                try:
+                    os.unlink(f"{directory}/{kind}.{id:010d}")
+                except FileNotFoundError:
+                    pass
+            continue
+        version = int.from_bytes(head[:4], "little")
+        if version != SCHEMA_VERSION:
+            raise ValueError(f"{path} has schema version {version}, expected {SCHEMA_VERSION}")
+        if size > 0xFFFFFFFF:
+            raise ValueError(f"{path} is larger than 4 GiB")
+        found.append((id, size))
+    known = {id for id, _ in found}
+    for id in ack_ids:
+        if id not in known and os.path.exists(f"{directory}/acks.{id:010d}"):
+            os.unlink(f"{directory}/acks.{id:010d}")
+    return found
+
+
+cdef object load_meta(str directory, u32 id):
+    """Record count from meta.N, or None when it is missing or short."""
+    try:
+        with open(f"{directory}/meta.{id:010d}", "rb") as file:
+            data = file.read(4)
+    except FileNotFoundError:
+        return None
+    return int.from_bytes(data, "little") if len(data) == 4 else None
+
+
+cdef class Vhost:
+    """The epoch of one vhost: `touch()` makes every connection ask again before it publishes."""
+    cdef vhost_t t
+
+    def __cinit__(self):
+        self.t.epoch = 1
+
+    def touch(self) -> None:
+        """An exchange or a permission has changed."""
+        self.t.epoch += 1
+
+
+cdef class Exchange:
+    """The compiled bindings of one exchange.
+
+    Args: `kind`, one of DIRECT, FANOUT, TOPIC, HEADERS; `seed` of its hash tables; `default_any`, for headers:
+    x-match of bindings that do not say.
+    """
+    cdef exchange_t t
+
+    def __cinit__(self, int kind, seed, bint default_any=False):
+        memset(&self.t, 0, sizeof(exchange_t))
+        self.t.match = match_new(kind, <u64>(seed & 0xFFFFFFFFFFFFFFFF))
+        if self.t.match == NULL:
+            raise MemoryError()
+        self.t.version = 1
+        self.t.has_key_routes = kind != MATCH_HEADERS
+        if default_any:
+            match_set_default_any(self.t.match, True)
+
+    def __dealloc__(self):
+        if self.t.match != NULL:
+            match_free(self.t.match)
+
+    def bind(self, bytes key, bytes arguments, Queue queue) -> None:
+        """Add a binding; arguments are the content of a field table. Raises ValueError for a bad x-match."""
+        self.t.version += 1
+        rc = match_bind(self.t.match, <const u8*>PyBytes_AS_STRING(key), <u32>len(key),
+                        <const u8*>PyBytes_AS_STRING(arguments), <u32>len(arguments), &queue.q.dest)
+        if rc == -2:
+            raise ValueError("x-match must be 'any' or 'all'")
+        if rc < 0:
+            raise MemoryError()
+
+    def unbind(self, bytes key, bytes arguments, Queue queue) -> None:
+        """Remove a binding; one that is not there is no error."""
+        self.t.version += 1
+        match_unbind(self.t.match, <const u8*>PyBytes_AS_STRING(key), <u32>len(key),
+                     <const u8*>PyBytes_AS_STRING(arguments), <u32>len(arguments), &queue.q.dest)
+
+    def counters(self) -> dict:
+        """Totals since start, by name."""
+        return {"publish_in": self.t.n_in, "publish_out": self.t.n_out, "unroutable": self.t.n_unroutable}
+
+
+DIRECT = MATCH_DIRECT
+FANOUT = MATCH_FANOUT
+TOPIC = MATCH_TOPIC
+HEADERS = MATCH_HEADERS

@@ -1,0 +1,473 @@
+# Link: one client connection: reads the socket, walks the frames, hands events to its session.
+#
+# The session is any object with on_header, on_method, on_route_miss, on_error, on_illegal_frame, on_lost and
+# on_timeout; see lavinmq/amqp/connection.py. Input is read into the loop's one shared buffer; what is left of
+# a frame is kept by the link until its next read, so an idle link owns no buffer.
+from libc.limits cimport INT_MAX
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+
+
+cdef class Consumer:
+    """A registered consumer. `cancel()` ends it; deliveries it made stay unacked on its channel."""
+    cdef consumer_t* k
+    cdef readonly object tag
+
+    @property
+    def unacked(self) -> int:
+        """Deliveries of this consumer that are not settled."""
+        return self.k.unacked if self.k != NULL else 0
+
+    def start(self) -> None:
+        """Let deliveries begin; called once consume-ok has been written."""
+        if self.k != NULL:
+            consumer_join_ring(self.k)
+
+    def cancel(self) -> None:
+        """Take the consumer away; does nothing the second time."""
+        cdef consumer_t* k = self.k
+        if k != NULL:
+            self.k = NULL
+            channel_remove_consumer(k)
+
+
+cdef class Link:
+    """The message path's side of one connection.
+
+    Args: `loop`, its Loop; `fd`, a connected non-blocking socket, which stays the caller's to close after
+    `close()`. Set `session` before `start()`.
+    """
+    cdef link_t t
+    cdef Loop loop
+    cdef Vhost vhost
+    cdef bytes user
+    cdef public object session
+    cdef bint is_reading
+
+    def __cinit__(self, Loop loop, int fd):
+        memset(&self.t, 0, sizeof(link_t))
+        self.loop = loop
+        self.t.fd = fd
+        self.t.loop = &loop.t
+        self.t.frame_max = HANDSHAKE_FRAME_MAX
+        self.t.owner = <void*>self
+        self.t.last_read_ns = self.t.last_sent_ns = clock_ns()
+
+    def __dealloc__(self):
+        self.release()
+
+    # ---- life
+
+    def start(self, double timeout_s) -> None:
+        """Begin to read; the handshake must be over within timeout_s seconds."""
+        self.set_timeout(timeout_s)
+        self.loop.links.add(self)
+        self.watch_input(True)
+
+    def set_timeout(self, double timeout_s) -> None:
+        """Call session.on_timeout in timeout_s seconds unless called again; 0 = never."""
+        self.t.deadline_ns = clock_ns() + <i64>(timeout_s * 1e9) if timeout_s else 0
+
+    def close(self) -> None:
+        """Stop reading and writing, requeue what is unacked, free everything. Idempotent."""
+        if self.t.state == LINK_CLOSED:
+            return
+        self.watch_input(False)
+        if self.t.has_writer and not self.t.is_lost:
+            self.loop.events.remove_writer(self.t.fd)
+        self.release()
+        self.loop.links.discard(self)
+        self.loop.kick()
+
+    cdef void release(self):
+        cdef link_t* l = &self.t
+        cdef link_t** at
+        cdef u32 i
+        if l.state == LINK_CLOSED:
+            return
+        l.state = LINK_CLOSED
+        l.fd = -1
+        for i in range(l.cap_chans):
+            if l.chans[i] != NULL:
+                self.drop_channel(<u16>i)
+        at = &l.loop.flush_links
+        while l.is_in_flush and at[0] != NULL:
+            if at[0] == l:
+                at[0] = l.flush_next
+                break
+            at = &at[0].flush_next
+        at = &l.loop.blocked_links
+        while at[0] != NULL:
+            if at[0] == l:
+                at[0] = l.blocked_next
+                break
+            at = &at[0].blocked_next
+        buffer_give(&l.loop.pool, l.out, l.out_cap)
+        l.out = NULL
+        l.out_at = l.out_end = l.out_cap = 0
+        free(l.left)
+        l.left = NULL
+        l.n_left = l.cap_left = 0
+        free(l.known)
+        l.known = NULL
+        free(l.chans)
+        l.chans = NULL
+        l.cap_chans = 0
+
+    @property
+    def state(self) -> int:
+        """One of STATE_HEADER, STATE_HANDSHAKE, STATE_OPEN, STATE_CLOSING, STATE_CLOSED."""
+        return self.t.state
+
+    @state.setter
+    def state(self, int value) -> None:
+        if self.t.state != LINK_CLOSED:
+            self.t.state = <u8>value
+
+    @property
+    def received_bytes(self) -> int:
+        return self.t.n_received_bytes
+
+    @property
+    def sent_bytes(self) -> int:
+        return self.t.n_sent_bytes
+
+    # ---- input
+
+    cdef void watch_input(self, bint on):
+        if on == self.is_reading or self.t.fd < 0:
+            return
+        self.is_reading = on
+        if on:
+            self.loop.events.add_reader(self.t.fd, self.on_readable)
+        else:
+            self.loop.events.remove_reader(self.t.fd)
+
+    def on_readable(self) -> None:
+        """The event loop says that bytes are there: read once and walk them."""
+        cdef link_t* l = &self.t
+        cdef loop_t* loop = l.loop
+        cdef u8* buf
+        cdef u64 cap, kept = l.n_left
+        cdef ssize_t n
+        if l.fd < 0 or l.is_paused:
+            return
+        if l.need > BLOCK_SIZE:
+            if l.cap_left < l.need and not self.grow_left(l.need):
+                self.session.on_lost("out of memory")
+                return
+            buf = l.left
+            cap = l.cap_left
+        else:
+            buf = loop.input
+            cap = BLOCK_SIZE
+            if kept:
+                memcpy(buf, l.left, kept)
+        with nogil:
+            n = c_recv(l.fd, buf + kept, cap - kept, MSG_DONTWAIT)
+            loop_clock(loop)
+        if n <= 0:
+            if n < 0 and (errno == EAGAIN or errno == EINTR):
+                return
+            self.session.on_lost("" if n == 0 else os.strerror(errno))
+            return
+        l.n_received_bytes += <u64>n
+        l.last_read_ns = loop.now_ns
+        l.n_left = 0
+        self.consume(buf, kept + <u64>n)
+        self.loop.kick()
+
+    cdef bint grow_left(self, u64 cap):
+        cdef u8* grown = <u8*>realloc(self.t.left, cap)
+        if grown == NULL:
+            return False
+        self.t.left = grown
+        self.t.cap_left = <u32>cap
+        return True
+
+    cdef void consume(self, u8* buf, u64 n):
+        """Walk n bytes at buf, with events to the session in between, and keep what is left."""
+        cdef link_t* l = &self.t
+        cdef u64 at = 0, used = 0
+        cdef int event
+        if l.state == LINK_HEADER:
+            if n < 8 and PyBytes_FromStringAndSize(<char*>buf, n) == b"AMQP"[:n]:
+                self.keep(buf, n)
+                return
+            self.session.on_header(PyBytes_FromStringAndSize(<char*>buf, n if n < 8 else 8))
+            at = 8
+        while at < n and l.fd >= 0 and not l.is_paused:
+            with nogil:
+                event = amqp_walk(l, buf + at, n - at, &used)
+            at += used
+            if event == WALK_DONE:
+                break
+            self.dispatch(event)
+        if l.fd >= 0:
+            self.keep(buf + at, n - at if at < n else 0)
+            if l.out_end - l.out_at > MAX_OUTPUT:
+                self.watch_input(False)         # resumed when the output has drained
+
+    cdef void keep(self, u8* p, u64 n):
+        """Keep n bytes for the next read."""
+        cdef link_t* l = &self.t
+        if n == 0:
+            if l.cap_left > 4096:
+                free(l.left)
+                l.left = NULL
+                l.cap_left = 0
+            l.n_left = 0
+            return
+        if n > l.cap_left and not self.grow_left(n):
+            self.session.on_lost("out of memory")
+            return
+        memmove(l.left, p, n)
+        l.n_left = <u32>n
+
+    cdef void dispatch(self, int event):
+        cdef link_t* l = &self.t
+        cdef props_t found
+        if event == WALK_METHOD:
+            self.session.on_method(l.ev_channel, PyBytes_FromStringAndSize(<char*>l.ev_data, l.ev_len))
+        elif event == WALK_MISS:
+            self.session.on_route_miss(l.ev_channel, PyBytes_FromStringAndSize(<char*>l.ev_data + 1, l.ev_data[0]))
+        elif event == WALK_ERROR:
+            text = b""
+            if l.ev_len == ERROR_USER_ID and props_walk(l.ev_data, l.ev_b, True, &found) == 1:
+                text = PyBytes_FromStringAndSize(<char*>l.ev_data + found.user_id_at + 1, l.ev_data[found.user_id_at])
+            self.session.on_error(l.ev_len, l.ev_channel, l.ev_method, l.ev_a, l.ev_b, text)
+        else:
+            self.session.on_illegal_frame()
+
+    def pause(self) -> None:
+        """Keep frames unwalked, and stop reading, until resume()."""
+        self.t.is_paused = True
+        self.watch_input(False)
+
+    def resume(self) -> None:
+        """Walk what was kept and read on."""
+        cdef u64 n = self.t.n_left
+        if not self.t.is_paused:
+            return
+        self.t.is_paused = False
+        if self.t.fd < 0:
+            return
+        self.t.n_left = 0
+        if n:
+            self.consume(self.t.left, n)
+        if not self.t.is_paused:
+            self.watch_input(True)
+        self.loop.kick()
+
+    # ---- output
+
+    def write(self, bytes data) -> None:
+        """Append whole frames to the output; they are sent at the end of this iteration."""
+        cdef Py_ssize_t n = PyBytes_GET_SIZE(data)
+        cdef u8* p = link_room(&self.t, <u64>n)
+        if p == NULL:
+            return
+        memcpy(p, PyBytes_AS_STRING(data), n)
+        self.t.out_end += <u32>n
+        self.loop.kick()
+
+    def flush(self) -> None:
+        """Send what is there now, as far as the kernel takes it."""
+        if self.t.fd >= 0 and not self.t.is_blocked:
+            link_send(&self.t)
+
+    @property
+    def unsent_bytes(self) -> int:
+        return self.t.out_end - self.t.out_at
+
+    cdef void watch_output(self):
+        if self.t.is_lost:
+            self.session.on_lost("connection reset")
+        elif self.t.fd >= 0:
+            self.loop.events.add_writer(self.t.fd, self.on_writable)
+
+    def on_writable(self) -> None:
+        """The kernel has room again: send on; when all is sent consumers and reading go on."""
+        cdef link_t* l = &self.t
+        cdef u32 i
+        cdef int rc
+        if l.fd < 0:
+            return
+        loop_clock(l.loop)
+        rc = link_send(l)
+        if rc == 0:
+            return
+        self.loop.events.remove_writer(l.fd)
+        l.has_writer = False
+        l.is_blocked = False
+        if rc < 0:
+            self.session.on_lost("connection reset")
+            return
+        link_release_output(l)
+        for i in range(l.cap_chans):
+            if l.chans[i] != NULL:
+                channel_wake_consumers(l.chans[i])
+        if not l.is_paused:
+            self.watch_input(True)
+        self.loop.kick()
+
+    # ---- what the handshake decides
+
+    def set_limits(self, u64 frame_max, u64 max_message_size, double heartbeat_s) -> None:
+        """Limits in force from now on: payload bytes of a frame, body bytes, seconds (0 = none)."""
+        self.t.frame_max = <u32>frame_max
+        self.t.max_message_size = max_message_size
+        self.t.heartbeat_ns = <i64>(heartbeat_s * 1e9)
+
+    def set_vhost(self, Vhost vhost) -> None:
+        """The vhost whose epoch guards what this link knows of exchanges."""
+        self.vhost = vhost
+        self.t.vhost = &vhost.t
+
+    def set_user(self, bytes name, bint is_impersonator) -> None:
+        """Login name for the user-id check; an impersonator may publish as anybody."""
+        self.user = name
+        self.t.user = <const u8*>PyBytes_AS_STRING(name)
+        self.t.user_len = <u32>PyBytes_GET_SIZE(name)
+        self.t.is_impersonator = is_impersonator
+
+    def learn(self, bytes name, Exchange exchange) -> None:
+        """This connection may publish to the exchange until the vhost's epoch moves."""
+        if PyBytes_GET_SIZE(name) > 255:
+            raise ValueError("exchange name is longer than 255 bytes")
+        if link_learn(&self.t, <const u8*>PyBytes_AS_STRING(name), <u32>PyBytes_GET_SIZE(name), &exchange.t):
+            raise MemoryError()
+
+    # ---- channels
+
+    cdef chan_t* channel(self, int id) except NULL:
+        if not 0 <= id < self.t.cap_chans or self.t.chans[id] == NULL:
+            raise KeyError(f"channel {id} is not open")
+        return self.t.chans[id]
+
+    def open_channel(self, int id, int prefetch) -> None:
+        """Open channel id; `prefetch` is the limit of consumers to come (0 = none)."""
+        cdef link_t* l = &self.t
+        cdef chan_t** grown
+        cdef u32 cap
+        if not 0 < id < 65536:
+            raise ValueError(f"channel id {id}")
+        if id >= l.cap_chans:
+            cap = l.cap_chans * 2 if l.cap_chans else 2
+            while cap <= <u32>id:
+                cap *= 2
+            grown = <chan_t**>realloc(l.chans, cap * sizeof(chan_t*))
+            if grown == NULL:
+                raise MemoryError()
+            memset(grown + l.cap_chans, 0, (cap - l.cap_chans) * sizeof(chan_t*))
+            l.chans = grown
+            l.cap_chans = cap
+        if l.chans[id] != NULL:
+            raise ValueError(f"channel {id} is open")
+        l.chans[id] = channel_new(l, <u16>id, prefetch)
+        if l.chans[id] == NULL:
+            raise MemoryError()
+
+    def close_channel(self, int id, bint is_awaiting_close_ok) -> None:
+        """Requeue the channel's unacked deliveries; keep the id reserved when close-ok is awaited.
+
+        Its consumers must have been cancelled."""
+        cdef chan_t* c = self.channel(id)
+        if not is_awaiting_close_ok:
+            self.drop_channel(<u16>id)
+        else:
+            channel_settle_all(c, True, False)
+            channel_reset_content(c)
+            c.state = CHAN_CLOSING
+        self.loop.kick()
+
+    cdef void drop_channel(self, u16 id):
+        cdef chan_t* c = self.t.chans[id]
+        while c.consumers != NULL:
+            channel_remove_consumer(c.consumers)
+        self.t.chans[id] = NULL
+        channel_free(c)
+
+    def set_prefetch(self, int id, int count, bint is_global) -> None:
+        """basic.qos: per consumer (also the existing ones) or shared by the channel; 0 = no limit."""
+        cdef chan_t* c = self.channel(id)
+        cdef consumer_t* k = c.consumers
+        if is_global:
+            c.global_prefetch = count
+        else:
+            c.prefetch = count
+            while k != NULL:
+                k.prefetch = count
+                k = k.chan_next
+        channel_wake_consumers(c)
+        self.loop.kick()
+
+    def select_confirms(self, int id) -> None:
+        """confirm.select: publishes on the channel are numbered and confirmed from now on."""
+        self.channel(id).is_confirm = True
+
+    def set_flow(self, int id, bint active) -> None:
+        """channel.flow from the client: pause or resume deliveries to the channel's consumers."""
+        cdef chan_t* c = self.channel(id)
+        c.is_flow_stopped = not active
+        channel_wake_consumers(c)
+        self.loop.kick()
+
+    def unacked(self, int id) -> int:
+        """Deliveries on the channel that are not settled."""
+        return self.channel(id).n_unacked
+
+    def add_consumer(self, int id, Queue queue, bytes tag, bint no_ack) -> Consumer:
+        """Register a consumer; it gets nothing before its start()."""
+        cdef chan_t* c = self.channel(id)
+        cdef Consumer consumer = Consumer.__new__(Consumer)
+        if PyBytes_GET_SIZE(tag) > 255:
+            raise ValueError("consumer tag is longer than 255 bytes")
+        consumer.tag = tag
+        consumer.k = channel_add_consumer(c, queue.q, <const u8*>PyBytes_AS_STRING(tag), <u32>PyBytes_GET_SIZE(tag), no_ack)
+        if consumer.k == NULL:
+            raise MemoryError()
+        return consumer
+
+    def get(self, int id, Queue queue, bint no_ack) -> bool:
+        """basic.get: write get-ok with the next message, or return False when there is none."""
+        cdef chan_t* c = self.channel(id)
+        cdef link_t* l = &self.t
+        cdef queue_t* q = queue.q
+        cdef rec_t rec
+        cdef u32 chunk = l.frame_max - FRAME_OVERHEAD, n
+        cdef u8* p
+        cdef u8* start
+        if q.is_deleted or q.is_closed or q.ready == 0 or queue_peek(q, &rec) != 1:
+            return False
+        start = p = link_room(l, 32 + rec.names_len + content_size(&rec, chunk))
+        if p == NULL:
+            return False
+        queue_take(q, &rec, no_ack)
+        p = frame_head(p, FRAME_METHOD, c.id, 17 + rec.names_len)
+        put_be32(p, BASIC_GET_OK)
+        put_be64(p + 4, c.next_tag)
+        p[12] = rec.redelivered
+        memcpy(p + 13, rec.names, rec.names_len)
+        p += 13 + rec.names_len
+        n = <u32>q.ready if q.ready >> 32 == 0 else <u32>-1
+        put_be32(p, n)
+        p[4] = FRAME_END
+        p = content_write(p + 5, c.id, &rec, chunk)
+        l.out_end += <u32>(p - start)
+        if no_ack:
+            q.n_get_no_ack += 1
+            channel_skip_tag(c)
+        else:
+            q.n_get += 1
+            if channel_push(c, q, NULL, &rec):
+                raise MemoryError()
+        queue_touch(q)
+        self.loop.kick()
+        return True
+
+
+STATE_HEADER = LINK_HEADER
+STATE_HANDSHAKE = LINK_HANDSHAKE
+STATE_OPEN = LINK_OPEN
+STATE_CLOSING = LINK_CLOSING
+STATE_CLOSED = LINK_CLOSED

@@ -1,0 +1,136 @@
+# Match: the compiled bindings of one exchange. Contract of match.pyx.
+#
+# A destination is any struct that begins with dest_t (today: queue_t). match_route appends each
+# matched destination once per generation: `mark` holds the generation of the last routing that
+# took it. All targets_t that can meet the same destination must draw generations from one counter,
+# which starts at 1: a fresh destination has mark 0.
+from bytes cimport i64, u8, u32, u64
+
+cdef enum match_kind:
+    MATCH_DIRECT = 0    # exact key
+    MATCH_FANOUT = 1    # every destination
+    MATCH_TOPIC = 2     # words with * and #
+    MATCH_HEADERS = 3   # header tests
+
+cdef enum match_result:
+    MATCH_ADDED = 1         # bound; unbind answers it for "removed"
+    MATCH_UNCHANGED = 0     # was there already, or nothing to remove
+    MATCH_NO_MEMORY = -1    # nothing has changed
+    MATCH_BAD_MODE = -2     # headers: x-match is neither the string "all" nor "any"
+    MATCH_BAD_INPUT = -3    # headers: malformed or too deep table; topic: key above 255 bytes
+
+cdef enum match_limit:
+    TOPIC_KEY_MAX = 255     # bytes of a short string
+    TOPIC_WORDS_MAX = 256   # 255 dots part 256 empty words
+    HEADER_DEPTH_MAX = 64   # tables in tables in tables
+    HEADER_NESTED_MAX = 1024    # larger nested tables are equal only with the same order of keys
+    HEADER_INLINE = 64      # fields indexed on the stack; a longer table costs one allocation
+
+cdef struct dest_t:
+    u64 mark
+
+cdef struct targets_t:
+    dest_t** items      # matched destinations of one message; malloc memory, the caller frees
+    u32 n
+    u32 cap
+    u64 generation      # bumped by the caller before a routing starts
+
+# First member of everything that lives in a match_table_t.
+cdef struct match_link_t:
+    match_link_t* next
+    u64 hash
+
+# Chained hash table; grows and shrinks by powers of two, owns only its slots.
+cdef struct match_table_t:
+    match_link_t** slots
+    u32 mask
+    u32 n
+
+cdef union match_items_t:
+    dest_t* one         # cap == 0: the only destination, no allocation
+    dest_t** many
+
+cdef struct match_dests_t:
+    u32 n
+    u32 cap
+    match_items_t at
+
+# One literal binding key; its bytes follow the struct.
+cdef struct match_key_t:
+    match_link_t link
+    match_dests_t dests
+    u32 key_len
+
+# One word of the binding keys with wildcards; a literal word's bytes follow the struct.
+cdef struct topic_node_t:
+    match_link_t link       # in match_t.nodes, literal words only
+    topic_node_t* parent
+    topic_node_t* star
+    topic_node_t* hash
+    match_dests_t dests     # bindings that end here
+    u64 walk                # of a '#': the last routing that entered it
+    u32 n_literals          # children that are literal words
+    u32 word_len
+
+cdef struct topic_words_t:
+    const u8* key
+    u32 n
+    u32 start[TOPIC_WORDS_MAX]
+    u32 length[TOPIC_WORDS_MAX]
+    u64 hash[TOPIC_WORDS_MAX]
+
+# One non-"x-" argument of a headers binding.
+cdef struct header_pair_t:
+    match_link_t link       # in match_t.pairs, by key and value
+    header_rule_t* rule
+    const u8* key           # inside the rule
+    const u8* value         # inside the rule, at its type octet
+    u64 key_hash
+    u32 key_len
+    u32 value_len
+
+# One headers binding; its pairs, key bytes and argument bytes follow the struct.
+cdef struct header_rule_t:
+    match_link_t link       # in match_t.rules, by key, arguments and destination
+    dest_t* dest
+    u32 key_len
+    u32 args_len
+    u32 n_pairs
+    u32 picked              # x-match all: the one pair that stands in match_t.pairs
+    bint is_any
+
+# One header of the message being routed.
+cdef struct header_field_t:
+    u64 key_hash
+    const u8* key
+    const u8* value         # at its type octet
+    u32 key_len
+    u32 value_len
+
+# Headers of the message being routed that may matter, by key.
+cdef struct header_index_t:
+    header_field_t* fields
+    u32* slots              # field number + 1, 0 = free
+    u32 mask
+    u32 n
+
+# A number in one spelling: whole numbers as integers, whatever type carried them.
+cdef struct header_number_t:
+    bint is_whole
+    i64 whole
+    double real
+
+cdef struct match_t:
+    int kind
+    bint default_any        # headers: meaning of a binding without x-match
+    u32 count               # bindings
+    u64 seed
+    u64 walk                # topic: number of this routing
+    u64 key_bits            # headers: which keys occur in patterns, a coarse filter
+    match_table_t keys      # direct, fanout, topic: literal binding keys
+    match_table_t nodes     # topic: literal words by (parent, word)
+    match_table_t rules     # headers: bindings by identity
+    match_table_t pairs     # headers: pairs by key and value
+    match_dests_t every     # fanout: one per binding; headers: rules without a pair
+    match_dests_t bare      # headers: rules without any argument
+    topic_node_t root

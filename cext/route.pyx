@@ -1,0 +1,181 @@
+# Route: from (exchange, routing key) bytes to queues, and storing a message there.
+#
+# A channel keeps its last route, so a publisher that stays with one key pays one comparison. Exchanges that
+# this connection may write to are known to the link; whether that still holds is one comparison with the
+# vhost's epoch. Anything unknown is a miss: Python checks existence and permission once and tells the link.
+# Source: amqp reference sections 8, 11 and 12; architecture section 6.
+
+cdef enum publish_result:
+    PUBLISHED = 0
+    PUBLISH_MISS = 1            # ask Python about the exchange
+    PUBLISH_NO_MEMORY = -1
+
+cdef enum:
+    KNOWN_SLOTS = 16
+
+
+# ---- exchanges a link may publish to -------------------------------------------------------------
+
+# hot
+cdef inline exchange_t* link_known(link_t* l, const u8* name, u32 name_len) noexcept nogil:
+    """The exchange of that name when this connection may write to it, else NULL. Cost: 5 ns."""
+    cdef known_t* known
+    if l.known == NULL or l.known_epoch != l.vhost.epoch:
+        return NULL
+    known = &l.known[hash_bytes(name, name_len, 0) & (KNOWN_SLOTS - 1)]
+    if known.exchange != NULL and known.name_len == name_len and same_bytes(known.name, name, name_len):
+        return known.exchange
+    return NULL
+
+
+cdef int link_learn(link_t* l, const u8* name, u32 name_len, exchange_t* x) noexcept nogil:
+    """Remember that this connection may write to x. 0, or -1 out of memory."""
+    cdef known_t* known
+    if l.known == NULL:
+        l.known = <known_t*>malloc(KNOWN_SLOTS * sizeof(known_t))
+        if l.known == NULL:
+            return -1
+        l.known_epoch = 0
+    if l.known_epoch != l.vhost.epoch:
+        memset(l.known, 0, KNOWN_SLOTS * sizeof(known_t))
+        l.known_epoch = l.vhost.epoch
+    known = &l.known[hash_bytes(name, name_len, 0) & (KNOWN_SLOTS - 1)]
+    known.exchange = x
+    known.name_len = <u8>name_len
+    memcpy(known.name, name, name_len)
+    return 0
+
+
+# ---- routing -------------------------------------------------------------------------------------
+
+# hot
+cdef inline bint channel_has_route(const chan_t* c, const u8* names, u32 names_len) noexcept nogil:
+    """Whether the channel's last exchange and key were the same bytes and the exchange is still known."""
+    return (c.route_epoch == c.link.vhost.epoch and c.route_names_len == names_len
+            and same_bytes(c.route_names, names, names_len))
+
+
+# hot
+cdef int channel_route(chan_t* c, const msg_t* m) noexcept nogil:
+    """Fill c.targets with the queues that m goes to. Cost: 3 ns for the last route, else one match."""
+    cdef link_t* l = c.link
+    cdef exchange_t* x
+    cdef u32 name_len
+    cdef const u8* headers = NULL
+    if channel_has_route(c, m.names, m.names_len):
+        x = c.route_exchange
+        if x.has_key_routes and c.route_version == x.version:
+            return PUBLISHED
+    else:
+        name_len = m.names[0]
+        x = link_known(l, m.names + 1, name_len)
+        if x == NULL:
+            return PUBLISH_MISS
+        c.route_exchange = x
+        c.route_names_len = m.names_len
+        memcpy(c.route_names, m.names, m.names_len)
+        c.route_epoch = l.vhost.epoch
+    name_len = m.names[0]
+    l.loop.generation += 1
+    c.targets.n = 0
+    c.targets.generation = l.loop.generation
+    if m.headers_at:
+        headers = m.props + m.headers_at + 4
+    c.route_version = x.version
+    if match_route(x.match, m.names + name_len + 2, m.names[name_len + 1], headers, m.headers_len, &c.targets):
+        c.route_version = 0
+        return PUBLISH_NO_MEMORY
+    return PUBLISHED
+
+
+# ---- publishing ----------------------------------------------------------------------------------
+
+cdef bint any_target_is_able(const chan_t* c) noexcept nogil:
+    """Whether a matched queue has a consumer that can take a message now (immediate)."""
+    cdef u32 i
+    cdef consumer_t* first
+    cdef consumer_t* k
+    for i in range(c.targets.n):
+        first = k = (<queue_t*>c.targets.items[i]).able
+        while k != NULL:
+            if consumer_is_able(k):
+                return True
+            k = k.next
+            if k == first:
+                break
+    return False
+
+
+cdef int return_write(chan_t* c, const msg_t* m, u16 code, const char* text) noexcept nogil:
+    """basic.return with its content. 0, or -1 out of memory."""
+    cdef link_t* l = c.link
+    cdef u32 text_len = <u32>strlen(text), chunk = l.frame_max - FRAME_OVERHEAD, n
+    cdef u64 frames = (m.body_len + chunk - 1) / chunk, left = m.body_len
+    cdef const u8* body = m.body
+    cdef u8* p = link_room(l, 48 + text_len + m.names_len + m.props_len + frames * FRAME_OVERHEAD + m.body_len)
+    cdef u8* start = p
+    if p == NULL:
+        return -1
+    p = frame_head(p, FRAME_METHOD, c.id, 7 + text_len + m.names_len)
+    put_be32(p, BASIC_RETURN)
+    put_be16(p + 4, code)
+    p[6] = <u8>text_len
+    memcpy(p + 7, text, text_len)
+    memcpy(p + 7 + text_len, m.names, m.names_len)
+    p += 7 + text_len + m.names_len
+    p[0] = FRAME_END
+    p = frame_head(p + 1, FRAME_HEADER, c.id, 12 + m.props_len)
+    put_be32(p, BASIC_CLASS << 16)
+    put_be64(p + 4, m.body_len)
+    memcpy(p + 12, m.props, m.props_len)
+    p += 12 + m.props_len
+    p[0] = FRAME_END
+    p += 1
+    while left:
+        n = chunk if left > chunk else <u32>left
+        p = frame_head(p, FRAME_BODY, c.id, n)
+        memcpy(p, body, n)
+        p[n] = FRAME_END
+        p += n + 1
+        body += n
+        left -= n
+    l.out_end += <u32>(p - start)
+    return 0
+
+
+# hot
+cdef int channel_publish(chan_t* c, msg_t* m) noexcept nogil:
+    """Route m, store it in every queue, note the confirm. Cost: 20 ns and 12 ns per further queue."""
+    cdef loop_t* loop = c.link.loop
+    cdef queue_t* q
+    cdef exchange_t* x
+    cdef u32 i, n_stored = 0
+    cdef int rc = channel_route(c, m)
+    if rc:
+        return rc
+    x = c.route_exchange
+    x.n_in += 1
+    m.size = RECORD_FIXED - 2 + m.names_len + m.props_len + m.body_len
+    if c.publish_flags & 2 and not any_target_is_able(c):
+        return_write(c, m, 313, b"NO_CONSUMERS")
+    else:
+        for i in range(c.targets.n):
+            q = <queue_t*>c.targets.items[i]
+            if q.is_closed:
+                continue
+            if c.is_confirm and q.store.is_durable:
+                c.needs_sync = True
+                if not q.is_sync_wanted:
+                    loop_want_sync(loop, q)
+            if queue_append(q, m) == 0:
+                n_stored += 1
+        x.n_out += n_stored
+        if n_stored == 0:
+            x.n_unroutable += 1
+            if c.publish_flags & 1:
+                return_write(c, m, 312, b"NO_ROUTE")
+    if c.is_confirm:
+        c.publish_seq += 1
+        if not c.is_in_confirms:
+            loop_want_confirm(loop, c)
+    return PUBLISHED

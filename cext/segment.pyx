@@ -1,0 +1,163 @@
+# Segment: files of one segment (msgs.N, acks.N, meta.N) and the pool of memory blocks.
+#
+# Files are written with pwrite and read with pread: a full disk or a bad sector is an error code here,
+# never a signal, an idle queue owns neither a mapping nor a descriptor, and a file is never longer than
+# what was written (decision 0002). Called by store.pyx; knows nothing about records or queues.
+# Source: storage reference sections 2, 4 and 5.
+from libc.errno cimport EINTR, ENOENT, EIO, ENOMEM, errno
+from libc.stdio cimport snprintf
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcpy, memmove, memset, strlen
+from posix.fcntl cimport O_CLOEXEC, O_CREAT, O_RDWR, O_RDONLY, O_WRONLY, open as c_open
+from posix.stat cimport mkdir
+from posix.unistd cimport close as c_close, dup as c_dup, ftruncate, pread, pwrite, unlink
+
+from bytes cimport (be16, be32, be64, hash_bytes, i64, le16, le32, le64, put_be16, put_be32, put_be64, put_le32,
+                    same_bytes, u8, u16, u32, u64)
+from match cimport (MATCH_DIRECT, MATCH_FANOUT, MATCH_HEADERS, MATCH_TOPIC, dest_t, match_t, targets_t)
+from record cimport (RECORD_FIXED, SCHEMA_VERSION, SEGMENT_HEADER, props_t, props_to_wire, props_walk,
+                     record_parse, record_write)
+from types cimport *
+
+cdef enum:
+    PATH_MAX_BYTES = 4096
+
+
+# ---- memory blocks -------------------------------------------------------------------------------
+
+cdef u8* block_take(pool_t* pool) noexcept nogil:
+    """One block of BLOCK_SIZE bytes, the most recently freed first so that it is still in the cache."""
+    if pool.n:
+        pool.n -= 1
+        return pool.free_blocks[pool.n]
+    return <u8*>malloc(BLOCK_SIZE)
+
+
+cdef void block_give(pool_t* pool, u8* block) noexcept nogil:
+    if block == NULL:
+        return
+    if pool.n < POOL_KEEP:
+        pool.free_blocks[pool.n] = block
+        pool.n += 1
+    else:
+        free(block)
+
+
+cdef void buffer_give(pool_t* pool, u8* buffer, u64 cap) noexcept nogil:
+    """Return a buffer that is a pool block when its capacity is BLOCK_SIZE."""
+    if cap == BLOCK_SIZE:
+        block_give(pool, buffer)
+    else:
+        free(buffer)
+
+
+# ---- files ---------------------------------------------------------------------------------------
+
+cdef int write_at(int fd, const u8* p, u64 n, i64 at) noexcept nogil:
+    """Write n bytes at file offset `at`. Returns 0, or -1 with errno set."""
+    cdef ssize_t k
+    while n:
+        k = pwrite(fd, p, n, at)
+        if k < 0:
+            if errno == EINTR:
+                continue
+            return -1
+        p += k
+        at += k
+        n -= <u64>k
+    return 0
+
+
+cdef i64 read_at(int fd, u8* p, u64 n, i64 at) noexcept nogil:
+    """Read up to n bytes at file offset `at`. Returns the bytes read (fewer at the end), or -1."""
+    cdef ssize_t k
+    cdef u64 done = 0
+    while done < n:
+        k = pread(fd, p + done, n - done, at + <i64>done)
+        if k < 0:
+            if errno == EINTR:
+                continue
+            return -1
+        if k == 0:
+            break
+        done += <u64>k
+    return <i64>done
+
+
+cdef void segment_path(const store_t* st, const char* kind, u32 id, char* path) noexcept nogil:
+    snprintf(path, PATH_MAX_BYTES, b"%s/%s.%010u", st.dir, kind, id)
+
+
+cdef int segment_open(store_t* st, const char* kind, u32 id, int flags) noexcept nogil:
+    """Open a file of segment `id`; makes the queue's directory when it is missing."""
+    cdef char path[PATH_MAX_BYTES]
+    cdef int fd
+    segment_path(st, kind, id, path)
+    fd = c_open(path, flags | O_CLOEXEC, 0o644)
+    if fd < 0 and errno == ENOENT and flags & O_CREAT:
+        mkdir(st.dir, 0o755)
+        fd = c_open(path, flags | O_CLOEXEC, 0o644)
+    return fd
+
+
+cdef seg_t* segment_new(u32 id) noexcept nogil:
+    cdef seg_t* seg = <seg_t*>calloc(1, sizeof(seg_t))
+    if seg != NULL:
+        seg.id = id
+        seg.size = SEGMENT_HEADER
+        seg.ack_fd = -1
+    return seg
+
+
+cdef void segment_free(seg_t* seg) noexcept nogil:
+    if seg.ack_fd >= 0:
+        c_close(seg.ack_fd)
+    free(seg.deleted)
+    free(seg.acks)
+    free(seg)
+
+
+cdef void segment_unlink(store_t* st, u32 id) noexcept nogil:
+    cdef char path[PATH_MAX_BYTES]
+    segment_path(st, b"acks", id, path)
+    unlink(path)
+    segment_path(st, b"msgs", id, path)
+    unlink(path)
+    segment_path(st, b"meta", id, path)
+    unlink(path)
+
+
+cdef int segment_write_meta(store_t* st, const seg_t* seg) noexcept nogil:
+    """Write meta.N: the number of records of a finished segment (storage reference section 5)."""
+    cdef u8 count[4]
+    cdef int fd = segment_open(st, b"meta", seg.id, O_WRONLY | O_CREAT)
+    cdef int rc
+    if fd < 0:
+        return -1
+    put_le32(count, seg.count)
+    rc = write_at(fd, count, 4, 0)
+    c_close(fd)
+    return rc
+
+
+cdef int segment_flush_acks(store_t* st, seg_t* seg, bint keep_open) noexcept nogil:
+    """Append the deleted positions gathered since the last flush to acks.N. 0, or -1 with errno."""
+    if seg.n_acks == 0:
+        return 0
+    if seg.ack_fd < 0:
+        seg.ack_fd = segment_open(st, b"acks", seg.id, O_RDWR | O_CREAT)
+        if seg.ack_fd < 0:
+            return -1
+        if ftruncate(seg.ack_fd, seg.ack_size):     # a crashed original leaves a preallocated tail
+            return -1
+    if write_at(seg.ack_fd, <const u8*>seg.acks, <u64>seg.n_acks * 4, seg.ack_size):
+        return -1
+    seg.ack_size += seg.n_acks * 4
+    seg.n_acks = 0
+    if not keep_open:
+        c_close(seg.ack_fd)
+        seg.ack_fd = -1
+        free(seg.acks)
+        seg.acks = NULL
+        seg.cap_acks = 0
+    return 0

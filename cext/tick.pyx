@@ -1,0 +1,246 @@
+# Tick: what happens once per loop iteration, after all reads: deliver, store, confirm, send.
+#
+# Each step works on a list that is usually empty. Confirms: publishes gather per channel; one sync at a time
+# runs in the worker thread over the files that the gathered publishes touched, then each channel gets one
+# cumulative ack. While it runs the next batch gathers: group commit without a timer. Acks are sent from here
+# only, so they cannot overtake each other.
+# Source: architecture section 6; storage reference section 14.
+from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
+
+cdef extern from "<unistd.h>" nogil:
+    int fdatasync(int fd)
+
+cdef extern from *:
+    """
+    #ifndef _GNU_SOURCE
+    #define _GNU_SOURCE
+    #endif
+    #include <unistd.h>
+    extern int syncfs(int fd);
+    """
+    int syncfs(int fd) nogil
+
+from posix.fcntl cimport O_DIRECTORY
+
+
+cdef i64 clock_ns() noexcept nogil:
+    cdef timespec t
+    clock_gettime(CLOCK_MONOTONIC, &t)
+    return <i64>t.tv_sec * 1000000000 + t.tv_nsec
+
+
+cdef void loop_clock(loop_t* loop) noexcept nogil:
+    """Read the clocks, once per read of a socket."""
+    cdef timespec t
+    clock_gettime(CLOCK_REALTIME, &t)
+    loop.now_ms = <i64>t.tv_sec * 1000 + t.tv_nsec // 1000000
+    loop.now_ns = clock_ns()
+
+
+# ---- lists ---------------------------------------------------------------------------------------
+
+cdef int loop_add_sync_fd(loop_t* loop, int fd) noexcept nogil:
+    """Put a descriptor, which the loop then owns, on the next sync. 0, or -1."""
+    cdef int* grown
+    if fd < 0:
+        return -1
+    if loop.n_sync_fds == loop.cap_sync_fds:
+        grown = <int*>realloc(loop.sync_fds, (loop.cap_sync_fds * 2 + 16) * sizeof(int))
+        if grown == NULL:
+            c_close(fd)
+            return -1
+        loop.sync_fds = grown
+        loop.cap_sync_fds = loop.cap_sync_fds * 2 + 16
+    loop.sync_fds[loop.n_sync_fds] = fd
+    loop.n_sync_fds += 1
+    return 0
+
+
+cdef void loop_want_sync(loop_t* loop, queue_t* q) noexcept nogil:
+    """A confirmed publish goes to q: the next batch syncs its files."""
+    cdef queue_t** grown
+    if loop.n_sync_queues == loop.cap_sync_queues:
+        grown = <queue_t**>realloc(loop.sync_queues, (loop.cap_sync_queues * 2 + 16) * sizeof(queue_t*))
+        if grown == NULL:
+            queue_failed(q)
+            return
+        loop.sync_queues = grown
+        loop.cap_sync_queues = loop.cap_sync_queues * 2 + 16
+    loop.sync_queues[loop.n_sync_queues] = q
+    loop.n_sync_queues += 1
+    q.is_sync_wanted = True
+    q.refs += 1
+
+
+cdef void loop_want_confirm(loop_t* loop, chan_t* c) noexcept nogil:
+    cdef chan_t** grown
+    if loop.n_confirms == loop.cap_confirms:
+        grown = <chan_t**>realloc(loop.confirms, (loop.cap_confirms * 2 + 16) * sizeof(chan_t*))
+        if grown == NULL:
+            return                      # tried again with the channel's next publish
+        loop.confirms = grown
+        loop.cap_confirms = loop.cap_confirms * 2 + 16
+    loop.confirms[loop.n_confirms] = c
+    loop.n_confirms += 1
+    c.is_in_confirms = True
+
+
+cdef void loop_forget_channel(loop_t* loop, chan_t* c) noexcept nogil:
+    cdef u32 i
+    if c.is_in_confirms:
+        for i in range(loop.n_confirms):
+            if loop.confirms[i] == c:
+                loop.n_confirms -= 1
+                loop.confirms[i] = loop.confirms[loop.n_confirms]
+                break
+    if c.is_in_batch:
+        for i in range(loop.n_batch):
+            if loop.batch[i] == c:
+                loop.n_batch -= 1
+                loop.batch[i] = loop.batch[loop.n_batch]
+                break
+
+
+# ---- confirms ------------------------------------------------------------------------------------
+
+cdef void confirm_write(chan_t* c, u64 seq) noexcept nogil:
+    """basic.ack with multiple up to seq."""
+    cdef u8* p
+    if c.state != CHAN_OPEN or c.link.state != LINK_OPEN:
+        return
+    p = link_room(c.link, 21)
+    if p == NULL:
+        return
+    c.link.out_end += 21
+    p = frame_head(p, FRAME_METHOD, c.id, 13)
+    put_be32(p, BASIC_ACK)
+    put_be64(p + 4, seq)
+    p[12] = 1
+    p[13] = FRAME_END
+    c.confirmed_seq = seq
+
+
+cdef void loop_gather_files(loop_t* loop) noexcept nogil:
+    """Turn the queues with confirmed publishes into descriptors to sync. What was taken back or handed
+    over at a roll needs none."""
+    cdef u32 i
+    cdef queue_t* q
+    cdef store_t* st
+    for i in range(loop.n_sync_queues):
+        q = loop.sync_queues[i]
+        st = &q.store
+        q.is_sync_wanted = False
+        if not q.is_deleted and st.is_unsynced and st.wfd >= 0:
+            if loop_add_sync_fd(loop, c_dup(st.wfd)):
+                queue_failed(q)
+            st.is_unsynced = False
+        if not q.is_deleted and st.is_dir_unsynced:
+            if loop_add_sync_fd(loop, c_open(st.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC)):
+                queue_failed(q)
+            st.is_dir_unsynced = False
+        queue_unref(q)
+    loop.n_sync_queues = 0
+
+
+cdef void loop_confirm(loop_t* loop) noexcept nogil:
+    """Ack channels whose publishes need no sync; put the others in the next batch when none is running."""
+    cdef u32 i, kept = 0
+    cdef chan_t* c
+    cdef chan_t** grown
+    if loop.cap_batch < loop.n_confirms and not loop.is_syncing:
+        grown = <chan_t**>realloc(loop.batch, loop.cap_confirms * sizeof(chan_t*))
+        if grown == NULL:
+            return
+        loop.batch = grown
+        loop.cap_batch = loop.cap_confirms
+    for i in range(loop.n_confirms):
+        c = loop.confirms[i]
+        if not c.is_in_batch and (not c.needs_sync or not loop.sync):
+            confirm_write(c, c.publish_seq)
+            c.is_in_confirms = False
+        elif loop.is_syncing:
+            loop.confirms[kept] = c
+            kept += 1
+        else:
+            c.batch_seq = c.publish_seq
+            c.needs_sync = c.is_in_confirms = False
+            c.is_in_batch = True
+            loop.batch[loop.n_batch] = c
+            loop.n_batch += 1
+    loop.n_confirms = kept
+
+
+cdef void loop_finish_batch(loop_t* loop) noexcept nogil:
+    """The sync is done: one cumulative ack per channel of the batch."""
+    cdef u32 i
+    cdef chan_t* c
+    for i in range(loop.n_batch):
+        c = loop.batch[i]
+        c.is_in_batch = False
+        confirm_write(c, c.batch_seq)
+    loop.n_batch = 0
+
+
+cdef int sync_files(loop_t* loop) noexcept nogil:
+    """Runs in the worker thread: sync and close the files of the batch. 0, or the errno."""
+    cdef u32 i
+    cdef int error = 0
+    if loop.n_run_fds > MAX_BATCH_FILES and loop.dir_fd >= 0:
+        if syncfs(loop.dir_fd):
+            error = errno
+    else:
+        for i in range(loop.n_run_fds):
+            if error == 0 and fdatasync(loop.run_fds[i]):
+                error = errno
+    for i in range(loop.n_run_fds):
+        c_close(loop.run_fds[i])
+    loop.n_run_fds = 0
+    return error
+
+
+# ---- the tick ------------------------------------------------------------------------------------
+
+cdef void loop_run_queues(loop_t* loop) noexcept nogil:
+    """Deliver from and store the queues that something happened to; once each."""
+    cdef queue_t* q = loop.tick_queues
+    cdef queue_t* following
+    cdef bint more
+    loop.tick_queues = NULL
+    while q != NULL:
+        following = q.tick_next
+        q.is_in_tick = False
+        more = q.able != NULL and not q.is_deleted and queue_deliver(q)
+        queue_end_tick(q)
+        if more:
+            queue_touch(q)
+        queue_unref(q)
+        q = following
+
+
+cdef void loop_flush_links(loop_t* loop) noexcept nogil:
+    """Send what the links have gathered; those that the kernel stopped wait for a writer watch."""
+    cdef link_t* l
+    cdef int rc
+    while loop.flush_links != NULL:
+        l = loop.flush_links
+        loop.flush_links = l.flush_next
+        l.is_in_flush = False
+        if l.fd < 0:
+            continue
+        rc = 0 if l.is_blocked else link_send(l)
+        if rc == 1:
+            link_release_output(l)
+        elif not l.has_writer and not l.is_lost:
+            l.is_lost = rc < 0
+            l.has_writer = True
+            l.blocked_next = loop.blocked_links
+            loop.blocked_links = l
+
+
+cdef void loop_tick(loop_t* loop) noexcept nogil:
+    loop_run_queues(loop)
+    if loop.error:
+        return                          # nothing is confirmed any more
+    if loop.n_confirms:
+        loop_confirm(loop)
+    loop_flush_links(loop)

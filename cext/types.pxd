@@ -1,0 +1,321 @@
+# Types: every struct of the message path on one page, each field with unit and meaning.
+#
+# Structs point at structs; the cdef classes of the same name (Queue, Link, Exchange, Loop) own them and
+# keep each other alive. Nothing here is a Python object, so all of it is usable without the GIL.
+# Positions are byte offsets in a segment file; tags are AMQP delivery tags; times are nanoseconds of
+# CLOCK_MONOTONIC inside and Unix milliseconds on disk.
+from bytes cimport i64, u8, u16, u32, u64
+from match cimport dest_t, match_t, targets_t
+
+cdef struct seg_t
+cdef struct queue_t
+cdef struct consumer_t
+cdef struct chan_t
+cdef struct link_t
+cdef struct loop_t
+
+cdef enum limits:
+    BLOCK_SIZE = 262144         # pooled block: shared input, staged tail, read window, output
+    SMALL_STAGE = 4096          # first staged tail of a queue
+    POOL_KEEP = 16              # free blocks kept for reuse
+    MAX_OUTPUT = 4194304        # unsent bytes of a link above which it is no longer read
+    MAX_BATCH_FILES = 32        # files synced one by one; more and the file system is synced instead
+    DELIVER_BUDGET = 4194304    # bytes one queue may deliver in a tick before others get their turn
+
+# ---- messages ------------------------------------------------------------------------------------
+
+cdef struct msg_t:              # a message on its way in: slices of the input, nothing owned
+    const u8* names             # exchange and routing key: two short strings back to back
+    u32 names_len
+    const u8* props             # property flags and properties, wire order
+    u32 props_len
+    u32 headers_at              # offset of the headers table's length in props, 0 = none
+    u32 headers_len             # bytes of the headers table after its length
+    u32 stamp_at                # offset of the timestamp property in props, 0 = none
+    const u8* body
+    u64 body_len
+    u64 size                    # bytes of the stored record
+
+cdef struct rec_t:              # a stored record, sliced
+    u32 seg                     # segment id
+    u32 pos                     # where the record starts
+    u32 size                    # bytes of the record
+    bint redelivered
+    const u8* names
+    u32 names_len
+    const u8* props             # file order
+    u32 props_len
+    u32 headers_at
+    u32 headers_len
+    u32 stamp_at
+    const u8* body
+    u64 body_len
+
+# ---- storage -------------------------------------------------------------------------------------
+
+cdef struct seg_t:              # one segment file and its ack file
+    u32 id
+    u32 size                    # logical end: where the next record would start
+    u32 count                   # records ever written
+    u32 acked                   # records deleted
+    u32* deleted                # sorted positions found deleted at start; the cursor skips them
+    u32 n_deleted
+    u32 next_deleted
+    u32* acks                   # positions deleted since the last flush
+    u32 n_acks
+    u32 cap_acks
+    u32 ack_size                # bytes of the ack file
+    int ack_fd                  # -1 when closed
+    bint is_dirty               # on the store's list of segments with unflushed acks
+    seg_t* dirty_next
+
+cdef struct loc_t:              # where a requeued record is
+    u32 seg
+    u32 pos
+
+cdef struct store_t:            # the segments of one queue
+    char* dir                   # directory of the queue, NUL-terminated
+    u32 segment_size            # bytes at which a segment is finished
+    bint is_durable
+    bint is_dir_made
+    seg_t** segs                # by rising id; the last one is written to
+    u32 n_segs
+    u32 cap_segs
+    seg_t* wseg
+    int wfd                     # descriptor of the write segment, -1 when closed
+    u32 flushed                 # bytes of the write segment that its file holds
+    u32 unflushed               # records behind `flushed`
+    u8* stage                   # the tail of the write segment in memory
+    u32 stage_cap
+    u32 stage_at                # position of stage[0]; stage_at <= flushed
+    seg_t* rseg                 # read cursor
+    u32 rpos
+    u32 passed                  # records of rseg that the cursor has passed
+    u8* win                     # bytes of one segment file around the last read
+    u32 win_cap
+    u32 win_seg
+    u32 win_at
+    u32 win_len
+    int rfd                     # descriptor behind the window, -1 when closed
+    u32 rfd_seg
+    loc_t* requeued             # binary heap by (segment, position)
+    u32 n_requeued
+    u32 cap_requeued
+    seg_t* dirty                # segments with unflushed acks
+    bint is_unsynced            # data was written since a sync was last asked for
+    bint is_dir_unsynced        # a file was created since then
+    u32 lost                    # unreadable records dropped, for the log
+    int error                   # errno of the last failed call
+
+# ---- queues and consumers ------------------------------------------------------------------------
+
+cdef struct queue_t:
+    dest_t dest                 # must stay first: bindings point here
+    store_t store
+    u64 ready
+    u64 ready_bytes
+    u64 unacked
+    u64 unacked_bytes
+    u64 n_published             # counters since start
+    u64 n_delivered
+    u64 n_delivered_no_ack
+    u64 n_get
+    u64 n_get_no_ack
+    u64 n_acked
+    u64 n_redelivered
+    u64 n_rejected
+    consumer_t* able            # ring of consumers that can take a message now
+    u32 n_consumers
+    u32 refs                    # the owner and each unacked delivery
+    bint is_deleted
+    bint is_closed              # the store cannot be read: publishes are dropped
+    bint is_in_tick
+    bint is_sync_wanted         # a confirmed publish landed here since the last sync was asked for
+    queue_t* tick_next
+    loop_t* loop
+
+cdef struct consumer_t:
+    queue_t* queue
+    chan_t* chan
+    consumer_t* prev            # ring of able consumers of the queue
+    consumer_t* next
+    consumer_t* chan_next       # all consumers of the channel
+    bint is_able                # in the ring
+    bint is_cancelled
+    bint is_no_ack
+    u32 refs                    # the channel and each unacked delivery
+    u32 prefetch                # 0 = no limit
+    u32 unacked
+    u32 template_len
+    u8 template[272]            # deliver frame up to and including the consumer tag
+
+cdef struct unacked_t:
+    u64 tag
+    queue_t* queue              # NULL = settled
+    consumer_t* consumer        # NULL = basic.get
+    u32 seg
+    u32 pos
+    u32 size
+
+# ---- routing -------------------------------------------------------------------------------------
+
+cdef struct exchange_t:
+    match_t* match
+    u64 version                 # moves with every change of the bindings
+    u64 n_in
+    u64 n_out
+    u64 n_unroutable
+    bint has_key_routes         # the key alone decides, so the last route may be kept
+
+cdef struct vhost_t:
+    u64 epoch                   # moves when an exchange or a permission changes
+
+cdef struct known_t:            # an exchange that this connection may publish to
+    exchange_t* exchange
+    u8 name_len
+    u8 name[255]
+
+# ---- channels ------------------------------------------------------------------------------------
+
+cdef enum chan_state:
+    CHAN_OPEN = 0
+    CHAN_CLOSING = 1            # channel.close sent; everything but close-ok is discarded
+
+cdef enum content_state:
+    CONTENT_NONE = 0
+    CONTENT_HEADER = 1          # publish seen, header awaited
+    CONTENT_BODY = 2
+
+cdef struct chan_t:
+    link_t* link
+    u16 id
+    u8 state
+    u8 content
+    u8 publish_flags            # bit 0 mandatory, bit 1 immediate
+    bint is_flow_stopped
+    # content being assembled
+    u8 names[512]
+    u32 names_len
+    u8* props
+    u32 props_len
+    u32 props_cap
+    u8* body
+    u64 body_len                # announced
+    u64 body_have
+    u64 body_cap
+    # last route
+    u8 route_names[512]
+    u32 route_names_len
+    u64 route_epoch             # vhost epoch, 0 = no route kept
+    u64 route_version
+    exchange_t* route_exchange
+    targets_t targets
+    # publisher confirms
+    bint is_confirm
+    bint needs_sync             # a durable queue took a message since the last batch
+    bint is_in_confirms
+    bint is_in_batch
+    u64 publish_seq
+    u64 confirmed_seq
+    u64 batch_seq               # high-water of the batch in flight
+    # deliveries not yet settled
+    unacked_t* ring             # entry of tag t is ring[t & (ring_cap - 1)]
+    u32 ring_cap
+    u64 first_tag               # oldest tag in the ring
+    u64 next_tag
+    unacked_t* old              # unsettled deliveries that the ring has left behind, by rising tag
+    u32 n_old
+    u32 cap_old
+    u32 n_unacked
+    # prefetch
+    u32 prefetch                # for consumers to come, 0 = no limit
+    u32 global_prefetch         # 0 = no limit
+    u32 global_unacked          # deliveries to consumers
+    consumer_t* consumers
+
+# ---- links and the loop --------------------------------------------------------------------------
+
+cdef enum link_state:
+    LINK_HEADER = 0             # the 8-byte protocol header is awaited
+    LINK_HANDSHAKE = 1
+    LINK_OPEN = 2
+    LINK_CLOSING = 3            # connection.close sent; everything but close and close-ok is discarded
+    LINK_CLOSED = 4
+
+cdef struct link_t:
+    int fd
+    u8 state
+    bint is_blocked             # the kernel did not take all output
+    bint is_in_flush
+    bint is_lost                # the kernel reported the connection gone while sending
+    bint has_writer             # the event loop watches for room in the socket
+    bint is_paused              # frames are kept, not walked
+    u32 frame_max               # largest payload accepted; bodies are sent in frame_max - 8
+    u64 max_message_size
+    loop_t* loop
+    vhost_t* vhost
+    known_t* known              # direct-mapped by hash, allocated at the first publish
+    u64 known_epoch             # vhost epoch the entries belong to
+    chan_t** chans              # by channel id
+    u32 cap_chans
+    const u8* user              # login name, for the user-id check
+    u32 user_len
+    bint is_impersonator
+    u8* left                    # bytes of a frame that is not complete
+    u32 n_left
+    u32 cap_left
+    u32 need                    # bytes of that frame when known, else 0
+    u8* out
+    u32 out_at
+    u32 out_end
+    u32 out_cap
+    i64 last_read_ns
+    i64 last_sent_ns
+    u64 n_received_bytes
+    u64 n_sent_bytes
+    link_t* flush_next
+    link_t* blocked_next
+    i64 heartbeat_ns            # 0 = none
+    i64 deadline_ns             # handshake or close must be over by then, 0 = none
+    void* owner                 # the Link, borrowed
+    # what the walker hands to Python
+    const u8* ev_data
+    u32 ev_len
+    u16 ev_channel
+    u32 ev_method               # class << 16 | method, 0 for content frames
+    u64 ev_a
+    u64 ev_b
+
+cdef struct pool_t:
+    u8* free_blocks[16]
+    u32 n
+
+cdef struct loop_t:
+    pool_t pool
+    u8* input                   # shared by all links, BLOCK_SIZE bytes
+    i64 now_ns
+    i64 now_ms                  # Unix milliseconds
+    queue_t* tick_queues        # queues with something to do at the end of the iteration
+    link_t* flush_links         # links with output
+    link_t* blocked_links       # links that need a writer watch, or are lost
+    chan_t** confirms           # channels with publishes to confirm
+    u32 n_confirms
+    u32 cap_confirms
+    chan_t** batch              # channels of the sync in flight
+    u32 n_batch
+    u32 cap_batch
+    bint is_syncing
+    bint sync                   # confirms wait for the disk
+    queue_t** sync_queues       # queues with confirmed publishes to sync
+    u32 n_sync_queues
+    u32 cap_sync_queues
+    int* sync_fds               # descriptors for the next sync, owned
+    u32 n_sync_fds
+    u32 cap_sync_fds
+    int* run_fds                # descriptors of the sync in flight, owned by the worker
+    u32 n_run_fds
+    u32 cap_run_fds
+    int dir_fd                  # data directory, for syncfs
+    u64 generation              # of targets
+    int error                   # errno of a failed write: the broker must stop
+    char error_path[512]

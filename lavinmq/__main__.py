@@ -1,0 +1,99 @@
+"""The command ``lavinmq``: reads the command line, then starts the broker or answers and ends.
+
+Runs as ``python -m lavinmq`` and as console script. It owns what is said to a person at the
+terminal: help, version, errors, warnings, banner. The broker itself is ``server.run``, imported
+only once the configuration is known to be good.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from lavinmq import __version__, log
+from lavinmq.arguments import parse
+from lavinmq.config import Config, ConfigError, UsageError, load
+from lavinmq.datadir import DataDirError, StoppedWaiting
+
+BANNER = """
+   __             _       __  __  ___
+  / /  __ ___   _(_)_ __ |  \\/  |/ _ \\
+ / /  / _` \\ \\ / / | '_ \\| |\\/| | | | |
+/ /__| (_| |\\ V /| | | | | |  | | |_| |
+\\____/\\__,_| \\_/ |_|_| |_|_|  |_|\\__\\_\\
+        messages in, messages out
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command and return its exit code: 0 normal, 1 for any error of configuration.
+
+    Args: the arguments without the program's name; default those of the process.
+    Source: configuration reference, server command.
+    """
+    given = sys.argv[1:] if argv is None else argv
+    try:
+        answer = _answer(given)
+        if answer:
+            sys.stdout.write(answer)
+            return 0
+        return _start(given)
+    except (ConfigError, DataDirError) as error:
+        print(f"Error: {error}", file=sys.stderr)
+        if isinstance(error, UsageError):
+            print("See 'lavinmq --help' for all options.", file=sys.stderr)
+        return 1
+    except StoppedWaiting:
+        return 0
+
+
+def _answer(argv: list[str]) -> str:
+    """Return what is to be printed instead of starting, if anything; reads no configuration."""
+    actions = parse(argv).actions
+    if "--help" in actions:
+        from lavinmq.usage import help_text
+
+        return help_text()
+    if "--version" in actions:
+        return f"{__version__}\n"
+    return _build_info() if "--build-info" in actions else ""
+
+
+def _build_info() -> str:
+    try:
+        from lavinmq import _core
+    except ImportError as error:
+        core = f"missing ({error})"
+    else:
+        core = getattr(_core, "BUILD_INFO", "present")
+    version, _, compiler = sys.version.partition(" [")
+    system = os.uname()
+    return (
+        f"lavinmq {__version__}\n"
+        f"Python {version.split()[0]}\n"
+        f"Compiled core: {core}\n"
+        f"Compiler of Python: {compiler.rstrip(']')}\n"
+        f"Platform: {system.sysname} {system.release} {system.machine}\n"
+    )
+
+
+def _start(argv: list[str]) -> int:
+    config = load(argv, os.environ)
+    for warning in config.warnings:
+        print(f"WARNING: {warning}", file=sys.stderr)
+    log.setup(config.log_level, config.log_file, os.environ)
+    _show_banner(config)
+
+    from lavinmq.server import run
+
+    return run(config)
+
+
+def _show_banner(config: Config) -> None:
+    if config.log_file or log.is_journal(os.environ):
+        return
+    print(BANNER, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

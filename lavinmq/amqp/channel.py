@@ -1,0 +1,281 @@
+"""One AMQP channel: its rare methods, decided in Python one at a time.
+
+Publishes, deliveries and settlements never come here; the message path handles them on the same
+channel. A method returns the replies to send, or raises ChannelError; changes of durable
+definitions are answered once they are on disk. Called by `connection.py`.
+Source: AMQP reference, sections 4, 7, 9, 12, 14 and 15.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from lavinmq.amqp import methods as m
+from lavinmq.errors import ChannelError, ConnectionError_, ReplyCode
+from lavinmq.fieldtable import FieldTable, Timestamp, Value
+
+if TYPE_CHECKING:
+    from lavinmq import _core
+    from lavinmq.amqp.connection import Connection
+    from lavinmq.queue import Queue
+
+
+class Consumer:
+    """A consumer of this channel, as its queue knows it."""
+
+    __slots__ = ("channel", "core", "exclusive", "queue", "tag")
+
+    def __init__(
+        self, channel: Channel, queue: Queue, tag: str, exclusive: bool, core: _core.Consumer
+    ) -> None:
+        self.channel = channel
+        self.queue = queue
+        self.tag = tag
+        self.exclusive = exclusive
+        self.core = core
+
+    def stop(self) -> None:
+        """The queue is gone: nothing more is delivered."""
+        self.core.cancel()
+        self.channel.consumers.pop(self.tag, None)
+
+    def cancelled(self) -> None:
+        """Tell the client with basic.cancel, unless its channel is gone too."""
+        if self.channel.connection.channels.get(self.channel.id) is not self.channel:
+            return
+        self.channel.connection.send(self.channel.id, m.BasicCancel(self.tag, True))
+
+
+class Channel:
+    """State of one channel that the message path does not need."""
+
+    __slots__ = ("connection", "consumers", "id", "is_closing", "last_queue")
+
+    def __init__(self, connection: Connection, id_: int) -> None:
+        self.connection = connection
+        self.id = id_
+        self.is_closing = False
+        self.consumers: dict[str, Consumer] = {}
+        self.last_queue = ""
+
+    def handle(self, method: m.Method) -> None:
+        """Carry out one method. Raises: ChannelError, ConnectionError_."""
+        handler = _HANDLERS.get(type(method))
+        if handler is None:
+            known = type(method) in _SERVER_ONLY
+            raise ChannelError(ReplyCode.NOT_IMPLEMENTED, "" if known else None)
+        handler(self, method)
+
+    def release(self) -> None:
+        """Cancel all consumers: the channel or the connection is going."""
+        for consumer in list(self.consumers.values()):
+            self._drop(consumer)
+
+    def _drop(self, consumer: Consumer) -> None:
+        consumer.core.cancel()
+        self.consumers.pop(consumer.tag, None)
+        self.connection.vhost.consumer_left(consumer.queue, consumer)
+
+    def _reply(self, method: m.Method, no_wait: bool = False) -> None:
+        if not no_wait:
+            self.connection.send(self.id, method)
+
+    def _reply_when(self, recorded: bool, method: m.Method, no_wait: bool = False) -> None:
+        """Reply, after what was recorded is on disk."""
+        if not recorded:
+            self._reply(method, no_wait)
+        else:
+            self.connection.when_synced(lambda: self._reply(method, no_wait))
+
+    def _queue_name(self, name: str) -> str:
+        """An empty name means the queue that this channel declared last."""
+        return name or self.last_queue
+
+    # --- exchanges ----------------------------------------------------------------------------
+
+    def _exchange_declare(self, d: m.ExchangeDeclare) -> None:
+        recorded = self.connection.vhost.declare_exchange(
+            self.connection, d.exchange, d.type, d.passive, d.durable, d.auto_delete, d.internal,
+            d.arguments,
+        )  # fmt: skip
+        self._reply_when(recorded, m.ExchangeDeclareOk(), d.no_wait)
+
+    def _exchange_delete(self, d: m.ExchangeDelete) -> None:
+        recorded = self.connection.vhost.delete_exchange(self.connection, d.exchange, d.if_unused)
+        self._reply_when(recorded, m.ExchangeDeleteOk(), d.no_wait)
+
+    # --- queues -------------------------------------------------------------------------------
+
+    def _queue_declare(self, d: m.QueueDeclare) -> None:
+        queue, recorded = self.connection.vhost.declare_queue(
+            self.connection, d.queue, d.passive, d.durable, d.exclusive, d.auto_delete, d.arguments
+        )
+        self.last_queue = queue.name
+        if queue.owner is self.connection:
+            self.connection.exclusive_queues.add(queue)
+        ready = min(queue.core.ready, 0xFFFFFFFF)
+        reply = m.QueueDeclareOk(queue.name, ready, len(queue.consumers))
+        self._reply_when(recorded, reply, d.no_wait)
+
+    def _queue_bind(self, d: m.QueueBind) -> None:
+        name = self._queue_name(d.queue)
+        key = name if not d.queue and not d.routing_key else d.routing_key
+        recorded = self.connection.vhost.bind(
+            self.connection, name, d.exchange, key, d.arguments
+        )
+        self._reply_when(recorded, m.QueueBindOk(), d.no_wait)
+
+    def _queue_unbind(self, d: m.QueueUnbind) -> None:
+        recorded = self.connection.vhost.unbind(
+            self.connection, self._queue_name(d.queue), d.exchange, d.routing_key, d.arguments
+        )
+        self._reply_when(recorded, m.QueueUnbindOk())
+
+    def _queue_purge(self, d: m.QueuePurge) -> None:
+        purged = self.connection.vhost.purge(self.connection, self._queue_name(d.queue))
+        self._reply(m.QueuePurgeOk(min(purged, 0xFFFFFFFF)), d.no_wait)
+
+    def _queue_delete(self, d: m.QueueDelete) -> None:
+        ready, recorded, consumers = self.connection.vhost.delete_queue(
+            self.connection, self._queue_name(d.queue), d.if_unused, d.if_empty
+        )
+        for consumer in consumers:
+            consumer.stop()
+        reply = m.QueueDeleteOk(min(ready, 0xFFFFFFFF))
+
+        def finish() -> None:
+            self._reply(reply, d.no_wait)
+            for consumer in consumers:
+                consumer.cancelled()
+
+        if recorded:
+            self.connection.when_synced(finish)
+        else:
+            finish()
+
+    # --- consuming ----------------------------------------------------------------------------
+
+    def _qos(self, d: m.BasicQos) -> None:
+        if d.prefetch_size:
+            raise ChannelError(ReplyCode.NOT_IMPLEMENTED, "prefetch size not implemented")
+        self.connection.link.set_prefetch(self.id, d.prefetch_count, d.global_)
+        self._reply(m.BasicQosOk())
+
+    def _consume(self, d: m.BasicConsume) -> None:
+        connection = self.connection
+        queue = self._check_consume(self._queue_name(d.queue), d)
+        tag = d.consumer_tag or "amq.ctag-" + secrets.token_urlsafe(24)
+        if tag in self.consumers:
+            raise ConnectionError_(
+                ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'",
+                d.CLASS_ID, d.METHOD_ID,
+            )  # fmt: skip
+        raw = tag.encode("utf-8", "surrogateescape")
+        core = connection.link.add_consumer(self.id, queue.core, raw, d.no_ack)
+        consumer = Consumer(self, queue, tag, d.exclusive, core)
+        self.consumers[tag] = consumer
+        queue.consumers.append(consumer)
+        self._reply(m.BasicConsumeOk(tag), d.no_wait)
+        core.start()
+
+    def _check_consume(self, name: str, d: m.BasicConsume) -> Queue:
+        connection, vhost = self.connection, self.connection.vhost
+        if not connection.user.can_read(vhost.name, name):
+            raise _refused(f"User '{connection.user.name}' doesn't have permissions to queue '{name}'")
+        limit = connection.config.max_consumers_per_channel
+        if limit and len(self.consumers) >= limit:
+            raise ChannelError(
+                ReplyCode.RESOURCE_ERROR, f"Max {limit} consumers per channel reached"
+            )
+        queue = vhost.queues.get(name)
+        if queue is None:
+            raise _missing(f"Queue '{name}' not declared")
+        if queue.is_locked_to(connection):
+            raise ChannelError(ReplyCode.RESOURCE_LOCKED, "Exclusive queue")
+        if queue.has_exclusive_consumer or (d.exclusive and queue.consumers):
+            raise _refused(f"Queue '{name}' in vhost '{vhost.name}' in exclusive use")
+        _check_priority(d.arguments.get("x-priority"))
+        return queue
+
+    def _cancel(self, d: m.BasicCancel) -> None:
+        consumer = self.consumers.get(d.consumer_tag)
+        if consumer is not None:
+            self._drop(consumer)
+        self._reply(m.BasicCancelOk(d.consumer_tag), d.no_wait)
+
+    def _get(self, d: m.BasicGet) -> None:
+        connection, vhost, name = self.connection, self.connection.vhost, self._queue_name(d.queue)
+        if not connection.user.can_read(vhost.name, name):
+            raise _refused(f"User '{connection.user.name}' doesn't have permissions to queue '{name}'")
+        queue = vhost.queues.get(name)
+        if queue is None:
+            raise _missing(f"No queue '{name}' in vhost '{vhost.name}'")
+        if queue.is_locked_to(connection):
+            raise ChannelError(ReplyCode.RESOURCE_LOCKED, "Exclusive queue")
+        if queue.has_exclusive_consumer:
+            raise _refused(f"Queue '{name}' in vhost '{vhost.name}' in exclusive use")
+        if not connection.link.get(self.id, queue.core, d.no_ack):
+            self._reply(m.BasicGetEmpty())
+
+    def _confirm_select(self, d: m.ConfirmSelect) -> None:
+        self.connection.link.select_confirms(self.id)
+        self._reply(m.ConfirmSelectOk(), d.no_wait)
+
+    def _flow(self, d: m.ChannelFlow) -> None:
+        self.connection.link.set_flow(self.id, d.active)
+        self._reply(m.ChannelFlowOk(d.active))
+
+    def _flow_ok(self, _d: m.ChannelFlowOk) -> None:
+        """Ignored: the broker never sends channel.flow."""
+
+
+_HANDLERS: Final[dict[type[m.Method], Callable[[Channel, Any], None]]] = {
+    m.ChannelFlow: Channel._flow,
+    m.ChannelFlowOk: Channel._flow_ok,
+    m.ExchangeDeclare: Channel._exchange_declare,
+    m.ExchangeDelete: Channel._exchange_delete,
+    m.QueueDeclare: Channel._queue_declare,
+    m.QueueBind: Channel._queue_bind,
+    m.QueueUnbind: Channel._queue_unbind,
+    m.QueuePurge: Channel._queue_purge,
+    m.QueueDelete: Channel._queue_delete,
+    m.BasicQos: Channel._qos,
+    m.BasicConsume: Channel._consume,
+    m.BasicCancel: Channel._cancel,
+    m.BasicGet: Channel._get,
+    m.ConfirmSelect: Channel._confirm_select,
+}
+
+_SERVER_ONLY: Final = frozenset(
+    {
+        m.ChannelOpenOk, m.ExchangeDeclareOk, m.ExchangeDeleteOk, m.ExchangeBindOk,
+        m.ExchangeUnbindOk, m.QueueDeclareOk, m.QueueBindOk, m.QueuePurgeOk, m.QueueDeleteOk,
+        m.QueueUnbindOk, m.BasicQosOk, m.BasicConsumeOk, m.BasicCancelOk, m.BasicReturn,
+        m.BasicDeliver, m.BasicGetOk, m.BasicGetEmpty, m.BasicRecoverOk, m.ConfirmSelectOk,
+        m.TxSelectOk, m.TxCommitOk, m.TxRollbackOk,
+    }
+)  # fmt: skip
+"""Methods that only the broker sends."""
+
+
+def _check_priority(value: Value) -> None:
+    """`x-priority` has to be a 32-bit integer. Raises: ChannelError 406."""
+    if value is None:
+        return
+    if isinstance(value, bool | Timestamp) or not isinstance(value, int):
+        raise ChannelError(ReplyCode.PRECONDITION_FAILED, "x-priority must be an integer")
+    if not -(1 << 31) <= value < 1 << 31:
+        raise ChannelError(
+            ReplyCode.PRECONDITION_FAILED,
+            "x-priority out of bounds, must fit a 32-bit integer",
+        )
+
+
+def _refused(text: str) -> ChannelError:
+    return ChannelError(ReplyCode.ACCESS_REFUSED, text)
+
+
+def _missing(text: str) -> ChannelError:
+    return ChannelError(ReplyCode.NOT_FOUND, text)

@@ -1,0 +1,327 @@
+"""One client connection: the session behind a `Link` of the message path.
+
+The link reads and walks frames; what it does not do itself arrives here: rare methods, errors, the
+first publish to an exchange. An error closes who pays for it: the channel, the connection, or only
+the socket during the handshake. Owned by the server's set of connections.
+Source: AMQP reference, sections 1, 3, 4 and 6.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from lavinmq import _core, log
+from lavinmq.amqp import handshake
+from lavinmq.amqp import methods as m
+from lavinmq.amqp.channel import Channel
+from lavinmq.amqp.handshake import HandshakeError
+from lavinmq.amqp.walk_errors import walk_error
+from lavinmq.errors import ChannelError, ConnectionError_, ReplyCode
+
+if TYPE_CHECKING:
+    from lavinmq.auth.users import User
+    from lavinmq.config import Config
+    from lavinmq.queue import Queue
+    from lavinmq.server import Server
+    from lavinmq.vhost import VHost
+
+HANDSHAKE_TIMEOUT_S: Final = 15.0
+CLOSE_TIMEOUT_S: Final = 15.0
+LINGER_S: Final = 2.0
+UNLIMITED_FRAME: Final = 128 << 20
+"""Largest payload accepted when neither side names a limit."""
+
+
+class Connection:
+    """A session. `server` owns it and is told by `lost` when it is over."""
+
+    def __init__(self, server: Server, sock: socket.socket, peer: str, local: str, is_loopback: bool) -> None:
+        self.server = server
+        self.config: Config = server.config
+        self.name = f"{peer} -> {local}"
+        self.user: User
+        self.vhost: VHost
+        self.channels: dict[int, Channel] = {}
+        self.exclusive_queues: set[Queue] = set()
+        self.channel_max = 0
+        self.link = _core.Link(server.loop, sock.fileno())
+        self.link.session = self
+        self._socket = sock
+        self._is_loopback = is_loopback
+        self._awaited: type[m.Method] = m.ConnectionStartOk
+        self._log = log.get("lmq.amqp.client", client=peer)
+        self._is_over = False
+
+    def start(self) -> None:
+        """Begin to read."""
+        self.link.start(HANDSHAKE_TIMEOUT_S)
+
+    # --- output -------------------------------------------------------------------------------
+
+    def send(self, channel: int, method: m.Method) -> None:
+        """Append a method to the output."""
+        self.link.write(m.encode_frame(channel, method))
+
+    def when_synced(self, callback: Callable[[], None]) -> None:
+        """Call back once recorded definitions are on disk; the client's next frames wait so long."""
+        self.link.pause()
+
+        def finish() -> None:
+            if not self._is_over:
+                callback()
+                self.link.resume()
+
+        self.vhost.when_synced(finish)
+
+    # --- what the link calls ------------------------------------------------------------------
+
+    def on_header(self, header: bytes) -> None:
+        """The first bytes of the connection."""
+        if header not in handshake.PROTOCOL_HEADERS:
+            self.link.write(handshake.PROTOCOL_HEADERS[0])
+            self._hang_up("not AMQP 0-9-1")
+            return
+        self.link.state = _core.STATE_HANDSHAKE
+        self.send(0, handshake.start())
+
+    def on_method(self, channel: int, payload: bytes) -> None:
+        """A method that the message path leaves to us."""
+        ids = (int.from_bytes(payload[:2], "big"), int.from_bytes(payload[2:4], "big"))
+        try:
+            self._handle(channel, payload)
+        except ChannelError as error:
+            error.class_id, error.method_id = ids
+            self._fail_channel(channel, error)
+        except ConnectionError_ as error:
+            self._fail_connection(error)
+        except HandshakeError as error:
+            self._hang_up(str(error))
+        except Exception:
+            self._log.exception("bug in %s.%s", *ids)
+            self._fail_connection(
+                ConnectionError_(ReplyCode.INTERNAL_ERROR, "Unexpected error, please report")
+            )
+
+    def on_route_miss(self, channel: int, name: bytes) -> None:
+        """A publish to an exchange that this connection has not published to since the last change."""
+        try:
+            text = name.decode("utf-8", "surrogateescape")
+            self.link.learn(name, self.vhost.publishable(self.user, text).core)
+        except ChannelError as error:
+            error.class_id, error.method_id = m.BasicPublish.CLASS_ID, m.BasicPublish.METHOD_ID
+            self._fail_channel(channel, error)
+
+    def on_error(self, kind: int, channel: int, method: int, a: int, b: int, text: bytes) -> None:
+        """A frame broke a rule; `method` is class << 16 | method or 0."""
+        user = self.user.name if self.link.state == _core.STATE_OPEN else ""
+        error = walk_error(kind, method, a, b, text, user)
+        if isinstance(error, ChannelError):
+            self._fail_channel(channel, error)
+        else:
+            self._fail_connection(error)
+
+    def on_illegal_frame(self) -> None:
+        """A frame that has no place in the handshake."""
+        self._hang_up("unexpected frame during the handshake")
+
+    def on_timeout(self, why: str) -> None:
+        """The handshake or the close took too long, or the peer is silent."""
+        self.on_lost(why)
+
+    def on_lost(self, why: str) -> None:
+        """The socket is gone, or given up: requeue, delete exclusive queues, forget everything."""
+        if self._is_over:
+            return
+        self._is_over = True
+        if why:
+            self._log.info("connection lost: %s", why)
+        self._release_channels()
+        self.link.close()
+        self._socket.close()
+        for queue in self.exclusive_queues:
+            if self.vhost.queues.get(queue.name) is queue:
+                for consumer in self.vhost.remove_queue(queue)[1]:
+                    consumer.stop()
+        self.exclusive_queues.clear()
+        self.server.lost(self)
+
+    def close(self, code: ReplyCode, text: str) -> None:
+        """Tell the client that the connection ends, and give it time to answer."""
+        if self.link.state == _core.STATE_OPEN:
+            self._fail_connection(ConnectionError_(code, text))
+        elif self.link.state != _core.STATE_CLOSING:
+            self.on_lost("")
+
+    # --- methods ------------------------------------------------------------------------------
+
+    def _handle(self, channel: int, payload: bytes) -> None:
+        try:
+            method = m.decode(payload)
+        except m.UnknownMethod as unknown:
+            if self.link.state == _core.STATE_HANDSHAKE:
+                raise HandshakeError(str(unknown)) from unknown
+            self._not_implemented(channel, unknown.class_id, unknown.method_id)
+            return
+        except m.MalformedMethod as malformed:
+            if self.link.state == _core.STATE_HANDSHAKE:
+                raise HandshakeError(str(malformed)) from malformed
+            raise ConnectionError_(ReplyCode.FRAME_ERROR, malformed.why) from malformed
+        if self.link.state == _core.STATE_HANDSHAKE:
+            self._handshake(channel, method, len(payload))
+        elif method.CLASS_ID == m.CONNECTION:
+            self._connection_method(channel, method)
+        elif isinstance(method, m.ChannelOpen):
+            self._open_channel(channel)
+        elif isinstance(method, m.ChannelClose):
+            self._close_channel(channel)
+            self.send(channel, m.ChannelCloseOk())
+        elif isinstance(method, m.ChannelCloseOk):
+            self._close_channel(channel)
+        else:
+            self._open(channel, method).handle(method)
+
+    def _not_implemented(self, channel: int, class_id: int, method_id: int) -> None:
+        if channel == 0:
+            raise ConnectionError_(ReplyCode.NOT_IMPLEMENTED, None, class_id, method_id)
+        if channel not in self.channels:
+            raise ConnectionError_(
+                ReplyCode.CHANNEL_ERROR, f"Channel {channel} not open", class_id, method_id
+            )
+        raise ChannelError(ReplyCode.NOT_IMPLEMENTED, None)
+
+    def _open(self, channel: int, method: m.Method) -> Channel:
+        found = self.channels.get(channel)
+        if found is None:
+            raise ConnectionError_(
+                ReplyCode.CHANNEL_ERROR, f"Channel {channel} not open",
+                method.CLASS_ID, method.METHOD_ID,
+            )  # fmt: skip
+        return found
+
+    def _connection_method(self, channel: int, method: m.Method) -> None:
+        ids = method.CLASS_ID, method.METHOD_ID
+        if channel:
+            raise ConnectionError_(
+                ReplyCode.UNEXPECTED_FRAME, f"{method.NAME} on channel {channel}", *ids
+            )
+        if isinstance(method, m.ConnectionClose):
+            if method.reply_text:
+                self._log.info("closed by the client: %s", method.reply_text)
+            self._release_channels()
+            self.send(0, m.ConnectionCloseOk())
+            self._hang_up("")
+        elif isinstance(method, m.ConnectionCloseOk):
+            self._hang_up("")
+        elif isinstance(method, m.ConnectionUpdateSecret):
+            self.send(0, m.ConnectionUpdateSecretOk())  # a password needs no renewal
+        elif self.link.state != _core.STATE_CLOSING:
+            raise ConnectionError_(ReplyCode.NOT_IMPLEMENTED, None if not method.SUPPORTED else "", *ids)
+
+    # --- handshake ----------------------------------------------------------------------------
+
+    def _handshake(self, channel: int, method: m.Method, size: int) -> None:
+        if channel or not isinstance(method, self._awaited):
+            raise HandshakeError(f"unexpected {method.NAME} during the handshake")
+        if isinstance(method, m.ConnectionStartOk):
+            if size > handshake.MAX_START_OK:
+                raise HandshakeError("start-ok is too large")
+            self.user = handshake.authenticate(self.server.users, method, self._is_loopback)
+            self._awaited = m.ConnectionTuneOk
+            self.send(0, handshake.tune(self.config))
+        elif isinstance(method, m.ConnectionTuneOk):
+            handshake.check_tune(self.config, method)
+            self._tuned = method
+            self._awaited = m.ConnectionOpen
+        elif isinstance(method, m.ConnectionOpen):
+            self._open_vhost(method)
+
+    def _open_vhost(self, method: m.ConnectionOpen) -> None:
+        name, ids = method.virtual_host or "/", (method.CLASS_ID, method.METHOD_ID)
+        vhost = self.server.vhosts.get(name)
+        if vhost is None:
+            raise ConnectionError_(ReplyCode.NOT_ALLOWED, "vhost not found", *ids)
+        if not self.user.has_vhost(name):
+            raise ConnectionError_(
+                ReplyCode.NOT_ALLOWED, f"'{self.user.name}' doesn't have access to '{name}'", *ids
+            )
+        self.vhost = vhost
+        self.channel_max = self._tuned.channel_max or 65535
+        frame_max = self._tuned.frame_max or UNLIMITED_FRAME
+        self.link.set_vhost(vhost.core)
+        raw_user = self.user.name.encode("utf-8", "surrogateescape")
+        self.link.set_user(raw_user, self.user.has_tag("impersonator"))
+        self.link.set_limits(frame_max, self.config.max_message_size, self._tuned.heartbeat)
+        self.link.set_timeout(0)
+        self.link.state = _core.STATE_OPEN
+        self.send(0, m.ConnectionOpenOk())
+
+    # --- channels -----------------------------------------------------------------------------
+
+    def _open_channel(self, channel: int) -> None:
+        ids = m.ChannelOpen.CLASS_ID, m.ChannelOpen.METHOD_ID
+        if channel == 0:
+            raise ConnectionError_(ReplyCode.CHANNEL_ERROR, "Channel 0 is the connection's", *ids)
+        if channel in self.channels:
+            raise ConnectionError_(ReplyCode.CHANNEL_ERROR, "second 'channel.open' seen", *ids)
+        if len(self.channels) >= self.channel_max:
+            raise ConnectionError_(
+                ReplyCode.NOT_ALLOWED,
+                f"number of channels opened ({len(self.channels)}) has reached the negotiated "
+                f"channel_max ({self.channel_max})", *ids,
+            )  # fmt: skip
+        self.link.open_channel(channel, self.config.default_consumer_prefetch)
+        self.channels[channel] = Channel(self, channel)
+        self.send(channel, m.ChannelOpenOk())
+
+    def _close_channel(self, channel: int) -> None:
+        """The channel is over for both sides; one that is not open is no error."""
+        found = self.channels.pop(channel, None)
+        if found is not None:
+            found.release()
+            self.link.close_channel(channel, False)
+
+    def _release_channels(self) -> None:
+        for channel in list(self.channels):
+            self._close_channel(channel)
+
+    # --- errors -------------------------------------------------------------------------------
+
+    def _fail_channel(self, channel: int, error: ChannelError) -> None:
+        found = self.channels.get(channel)
+        if found is None:
+            self._fail_connection(
+                ConnectionError_(ReplyCode.UNEXPECTED_FRAME, error.text, error.class_id, error.method_id)
+            )
+            return
+        self._log.info("channel %d closed: %s", channel, error)
+        found.release()
+        self.send(channel, m.ChannelClose(error.code, error.reply_text, error.class_id, error.method_id))
+        self.link.close_channel(channel, True)
+
+    def _fail_connection(self, error: ConnectionError_) -> None:
+        if self.link.state == _core.STATE_CLOSING:
+            return
+        self._log.warning("connection closed: %s", error)
+        in_handshake = self.link.state == _core.STATE_HANDSHAKE
+        self.send(0, m.ConnectionClose(error.code, error.reply_text, error.class_id, error.method_id))
+        if in_handshake:
+            self._hang_up("")
+            return
+        self._release_channels()
+        self.link.state = _core.STATE_CLOSING
+        self.link.set_timeout(CLOSE_TIMEOUT_S)
+
+    def _hang_up(self, why: str) -> None:
+        """Send what is left and close our side; the peer's end of file ends the rest."""
+        if why:
+            self._log.info("connection refused: %s", why)
+        self.link.state = _core.STATE_CLOSING
+        self.link.set_timeout(LINGER_S)
+        self.link.flush()
+        if not self.link.unsent_bytes:
+            try:
+                self._socket.shutdown(socket.SHUT_WR)
+            except OSError:
+                self.on_lost("")

@@ -1,0 +1,108 @@
+"""The handshake of one connection: start, tune, open, each with all its checks.
+
+Sans I/O: methods in, methods out; `connection.py` feeds it and acts on what it raises.
+Source: AMQP reference, section 1.
+"""
+
+from __future__ import annotations
+
+import platform
+from typing import TYPE_CHECKING, Final
+
+from lavinmq import __version__
+from lavinmq.amqp import methods as m
+from lavinmq.errors import ConnectionError_, ReplyCode
+from lavinmq.fieldtable import FieldTable, FieldTableError, from_content
+
+if TYPE_CHECKING:
+    from lavinmq.auth.users import User, UserStore
+    from lavinmq.config import Config
+
+PROTOCOL_HEADERS: Final = (b"AMQP\x00\x00\x09\x01", b"AMQP\x01\x01\x00\x09")
+"""0-9-1, and 0-9 as old clients say it."""
+
+MAX_START_OK: Final = 4096
+MIN_FRAME_MAX: Final = 4096
+
+CAPABILITIES: Final = (
+    "publisher_confirms", "exchange_exchange_bindings", "basic.nack", "consumer_cancel_notify",
+    "connection.blocked", "consumer_priorities", "authentication_failure_close",
+    "per_consumer_qos", "direct_reply_to",
+)  # fmt: skip
+
+
+class HandshakeError(Exception):
+    """The peer gets no answer: the socket is closed."""
+
+
+def start() -> m.ConnectionStart:
+    """What the broker says first."""
+    properties = FieldTable(
+        {
+            "product": "LavinMQ",
+            "platform": f"Python {platform.python_version()}",
+            "version": __version__,
+            "capabilities": dict.fromkeys(CAPABILITIES, True),
+        }
+    )
+    return m.ConnectionStart(0, 9, properties, b"AMQPLAIN PLAIN")
+
+
+def credentials(mechanism: str, response: bytes) -> tuple[str, bytes]:
+    """User name and password from the response. Raises: HandshakeError."""
+    if mechanism == "PLAIN":
+        user, separator, password = response[1:].partition(b"\0")
+        if not separator:
+            raise HandshakeError("malformed PLAIN response")
+        return user.decode("utf-8", "surrogateescape"), password
+    if mechanism == "AMQPLAIN":
+        try:
+            fields = from_content(response)
+        except FieldTableError as error:
+            raise HandshakeError(f"malformed AMQPLAIN response: {error}") from error
+        login, password_ = fields.get("LOGIN"), fields.get("PASSWORD")
+        name = login if isinstance(login, str) else ""
+        secret = password_ if isinstance(password_, str) else ""
+        return name, secret.encode("utf-8", "surrogateescape")
+    raise HandshakeError(f"mechanism {mechanism!r} is not offered")
+
+
+def authenticate(users: UserStore, method: m.ConnectionStartOk, is_loopback: bool) -> User:
+    """The user who logs in.
+
+    Raises: HandshakeError; ConnectionError_ 403 when the client wants to be told.
+    """
+    name, password = credentials(method.mechanism, method.response)
+    user = users.authenticate(name, password, is_loopback)
+    if user is not None:
+        return user
+    capabilities = method.client_properties.get("capabilities")
+    if isinstance(capabilities, dict) and capabilities.get("authentication_failure_close") is True:
+        raise ConnectionError_(ReplyCode.ACCESS_REFUSED, "", method.CLASS_ID, method.METHOD_ID)
+    raise HandshakeError(f"user {name!r} could not log in")
+
+
+def tune(config: Config) -> m.ConnectionTune:
+    """The limits the broker proposes."""
+    return m.ConnectionTune(config.channel_max, config.frame_max, config.heartbeat)
+
+
+def check_tune(config: Config, method: m.ConnectionTuneOk) -> None:
+    """Refuse limits that are too low, or higher than proposed. Raises: ConnectionError_ 530."""
+    if 0 < method.frame_max < MIN_FRAME_MAX:
+        raise _not_tuned(
+            method, f"frame_max = {method.frame_max} is lower than the minimum allowed value ({MIN_FRAME_MAX})"
+        )
+    for name, given, limit in (
+        ("frame_max", method.frame_max, config.frame_max),
+        ("channel_max", method.channel_max, config.channel_max),
+    ):
+        if limit and (given == 0 or given > limit):
+            raise _not_tuned(method, f"{name} = {given} is higher than the maximum allowed value ({limit})")
+
+
+def _not_tuned(method: m.Method, text: str) -> ConnectionError_:
+    return ConnectionError_(
+        ReplyCode.NOT_ALLOWED, f"failed to negotiate connection parameters: negotiated {text}",
+        method.CLASS_ID, method.METHOD_ID,
+    )  # fmt: skip

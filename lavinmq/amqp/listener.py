@@ -1,0 +1,142 @@
+"""Listening sockets for AMQP: accepts connections and gives each its `Connection`.
+
+TCP and unix sockets. Accepting is bounded per wake-up, and pauses for a moment when descriptors
+run out. Source: command line reference, section 13.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ipaddress
+import os
+import socket
+from typing import TYPE_CHECKING, Final
+
+from lavinmq import log
+from lavinmq.amqp.connection import Connection
+
+if TYPE_CHECKING:
+    from lavinmq.server import Server
+
+BACKLOG: Final = 1024
+ACCEPTS_PER_WAKEUP: Final = 64
+RETRY_S: Final = 0.5
+_log = log.get("lmq.server")
+
+
+class Listener:
+    """One listening socket."""
+
+    def __init__(self, server: Server, sock: socket.socket, name: str) -> None:
+        self.name = name
+        self._server = server
+        self._socket = sock
+        self._events = asyncio.get_event_loop() if server.events is None else server.events
+
+    @classmethod
+    def tcp(cls, server: Server, host: str, port: int) -> Listener:
+        """Listen on an address; `::` serves IPv4 too. Raises: OSError naming the address."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            sock.bind((host, port))
+        except OSError as error:
+            sock.close()
+            raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from error
+        return cls(server, sock, f"{host}:{sock.getsockname()[1]}")
+
+    @classmethod
+    def unix(cls, server: Server, path: str) -> Listener:
+        """Listen on a unix socket, mode 0666; an old file is removed. Raises: OSError."""
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            if os.path.exists(path):
+                os.unlink(path)
+            sock.bind(path)
+            os.chmod(path, 0o666)
+        except OSError as error:
+            sock.close()
+            raise OSError(error.errno, f"cannot listen on {path}: {error.strerror}") from error
+        return cls(server, sock, path)
+
+    @property
+    def port(self) -> int:
+        """The TCP port."""
+        return int(self._socket.getsockname()[1])
+
+    def start(self) -> None:
+        """Begin to accept."""
+        self._socket.setblocking(False)
+        self._socket.listen(BACKLOG)
+        self._events.add_reader(self._socket.fileno(), self._accept)
+
+    def close(self) -> None:
+        """Stop accepting."""
+        self._events.remove_reader(self._socket.fileno())
+        self._socket.close()
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTS_PER_WAKEUP):
+            try:
+                sock, address = self._socket.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    raise
+                _log.error("cannot accept on %s: %s", self.name, error.strerror)
+                self._events.remove_reader(self._socket.fileno())
+                self._events.call_later(RETRY_S, self._retry)
+                return
+            self._welcome(sock, address)
+
+    def _retry(self) -> None:
+        if self._socket.fileno() >= 0:
+            self._events.add_reader(self._socket.fileno(), self._accept)
+
+    def _welcome(self, sock: socket.socket, address: tuple[str, int] | str) -> None:
+        sock.setblocking(False)
+        if sock.family == socket.AF_UNIX:
+            peer, local, is_loopback = "127.0.0.1:0", "127.0.0.1:0", True
+        else:
+            is_loopback = _is_loopback(address[0])
+            try:
+                local = _shown(sock.getsockname())
+                _set_options(self._server, sock, is_loopback)
+            except OSError as error:    # the peer is gone already
+                _log.debug("connection from %s: %s", address, error)
+                sock.close()
+                return
+            peer = _shown(address)
+        self._server.welcome(Connection(self._server, sock, peer, local, is_loopback))
+
+
+def _set_options(server: Server, sock: socket.socket, is_loopback: bool) -> None:
+    config = server.config
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, config.tcp_nodelay)
+    if config.tcp_keepalive is not None and not is_loopback:
+        idle, interval, count = config.tcp_keepalive
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, count)
+    if config.tcp_recv_buffer_size:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, config.tcp_recv_buffer_size)
+    if config.tcp_send_buffer_size:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, config.tcp_send_buffer_size)
+
+
+def _is_loopback(host: str) -> bool:
+    """Loopback, also as an IPv4 address inside an IPv6 one."""
+    address = ipaddress.ip_address(host.partition("%")[0])
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)
+
+
+def _shown(address: tuple[str, int] | str) -> str:
+    host, port = address[0], address[1]
+    return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"

@@ -1,0 +1,55 @@
+"""What a broken rule on the wire is answered with: one row per error of the frame walker.
+
+The numbers are those of `walk_error` in cext/amqp.pyx; the texts are what clients see.
+Source: AMQP reference, sections 2, 6, 11 and 15.
+"""
+
+from typing import Final
+
+from lavinmq.errors import ChannelError, ConnectionError_, ReplyCode
+
+_CONNECTION: Final[dict[int, tuple[ReplyCode, str]]] = {
+    1: (ReplyCode.FRAME_ERROR, "Frame size {a} exceeds max frame size {b}"),
+    2: (ReplyCode.FRAME_ERROR, "Frame has reached frame size limit"),
+    3: (ReplyCode.FRAME_ERROR, "Invalid frame type {a}"),
+    4: (ReplyCode.FRAME_ERROR, "Invalid property flags ({a:#b})"),
+    5: (ReplyCode.FRAME_ERROR, "Heartbeat frame size must be 0, got {a}"),
+    6: (ReplyCode.UNEXPECTED_FRAME, "Heartbeat frame must be on channel 0"),
+    7: (ReplyCode.FRAME_ERROR, "Frame has reached frame size limit"),
+    8: (ReplyCode.FRAME_ERROR, "Frame-end was {a}, expected 206"),
+    9: (ReplyCode.FRAME_ERROR, "Malformed headers table"),
+    10: (ReplyCode.FRAME_ERROR, "Body of {a} bytes is longer than the {b} announced"),
+    11: (ReplyCode.UNEXPECTED_FRAME, "Content frame on channel 0"),
+    12: (ReplyCode.INTERNAL_ERROR, "Out of memory"),
+}
+
+_FRAME: Final = "AMQ::Protocol::Frame::"
+_CHANNEL: Final[dict[int, tuple[ReplyCode, str]]] = {
+    21: (ReplyCode.UNEXPECTED_FRAME, _FRAME + "Basic::Publish"),
+    22: (ReplyCode.UNEXPECTED_FRAME, _FRAME + "Header"),
+    23: (ReplyCode.UNEXPECTED_FRAME, _FRAME + "Body"),
+    24: (ReplyCode.PRECONDITION_FAILED, "unknown delivery tag {a}"),
+    25: (ReplyCode.PRECONDITION_FAILED, "message size {a} larger than max size {b}"),
+    26: (ReplyCode.PRECONDITION_FAILED, "Expiration not a number"),
+    27: (ReplyCode.PRECONDITION_FAILED, "Negative expiration not allowed"),
+    28: (
+        ReplyCode.PRECONDITION_FAILED,
+        "Message's user_id property '{text}' doesn't match actual user '{user}'",
+    ),
+}
+
+
+def walk_error(
+    kind: int, method: int, a: int, b: int, text: bytes, user: str
+) -> ChannelError | ConnectionError_:
+    """The error for a row of the table.
+
+    Args: method: class << 16 | method, 0 for content frames; a, b, text: what the row mentions;
+        user: the login.
+    """
+    code, template = _CHANNEL.get(kind) or _CONNECTION[kind]
+    shown = text.decode("utf-8", "surrogateescape")
+    detail = template.format(a=a & 3 if kind == 4 else a, b=b, text=shown, user=user)
+    if kind in _CHANNEL:
+        return ChannelError(code, detail, method >> 16, method & 0xFFFF)
+    return ConnectionError_(code, detail)

@@ -1,0 +1,1 @@
+"""Command-line programs beside the broker: each module has a `main(argv) -> exit status`."""

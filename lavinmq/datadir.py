@@ -1,0 +1,292 @@
+"""The data directory: creation, lock, schema version, atomic files; and the process id file.
+
+``server.py`` opens one ``DataDir`` before anything reads or writes below it and closes it last;
+whoever saves a small file calls ``write_atomic`` or ``write_json_atomic``. It knows nothing of
+what the files mean and never touches messages.
+Source: storage reference, markers and locks, migration of older directories.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import NoReturn
+
+from lavinmq import log
+from lavinmq.setting_types import shown
+
+SCHEMA_VERSION = "4"
+SCHEMA_FILE = "schema_version"
+LOCK_FILE = ".lock"
+DIRECTORY_MODE = 0o750
+FILE_MODE = 0o644
+SHA1_DIGITS = 40
+MARKER_BYTES = 1024  # more than any lock or schema file holds
+
+
+class DataDirError(Exception):
+    """A data directory that cannot be used; the text is one line for the operator."""
+
+
+class StoppedWaiting(Exception):
+    """The process was told to end while it waited for the lock."""
+
+
+class DataDir:
+    """A data directory held by this process from ``open`` to ``close``."""
+
+    def __init__(self, path: str, *, lock: bool = True) -> None:
+        self.path = path
+        self._locks = lock
+        self._lock_fd = -1
+
+    def open(self) -> None:
+        """Create the directory, wait for its lock, check or write its schema version.
+
+        Blocks while another process holds the lock, which makes a cold stand-by on a shared
+        disk; the holder is logged. Call it before any event loop runs.
+        Raises: ``DataDirError``; ``StoppedWaiting`` on SIGTERM or SIGINT while waiting.
+        """
+        try:
+            self._create()
+            if self._locks:
+                self._lock()
+            self._check_schema()
+        except OSError as error:
+            self.close()
+            where = error.filename or self.path
+            raise DataDirError(f"Data directory: {where!r}: {error.strerror}") from error
+        except (DataDirError, StoppedWaiting):
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Empty and release the lock; harmless when it is not held."""
+        if self._lock_fd < 0:
+            return
+        fd, self._lock_fd = self._lock_fd, -1
+        with suppress(OSError):
+            os.ftruncate(fd, 0)
+        os.close(fd)
+
+    def __enter__(self) -> DataDir:
+        self.open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _create(self) -> None:
+        if os.path.isdir(self.path):
+            return
+        os.makedirs(self.path, mode=DIRECTORY_MODE)
+        # Without this a power cut may take the whole directory, synced files and all.
+        _sync_directory(os.path.dirname(os.path.abspath(self.path)))
+
+    def _lock(self) -> None:
+        path = os.path.join(self.path, LOCK_FILE)
+        fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        try:
+            if not _try_lock(fd):
+                self._wait(fd)
+            os.ftruncate(fd, 0)
+            os.write(fd, f"PID {os.getpid()} @ {socket.gethostname()}".encode())
+        except BaseException:
+            os.close(fd)
+            raise
+        self._lock_fd = fd
+
+    def _wait(self, fd: int) -> None:
+        logger = log.get("lmq.data_dir_lock")
+        holder = os.pread(fd, MARKER_BYTES, 0).decode(errors="replace").strip()
+        logger.warning(
+            "Data directory %s is locked by %s, waiting for it", self.path, holder or "unknown"
+        )
+        with _ended_by_signals():
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        logger.info("Lock acquired")
+
+    def _check_schema(self) -> None:
+        path = os.path.join(self.path, SCHEMA_FILE)
+        try:
+            with open(path, "rb") as file:
+                version = file.read(MARKER_BYTES).decode(errors="replace").strip()
+        except FileNotFoundError:
+            self._adopt(path)
+            return
+        if version != SCHEMA_VERSION:
+            raise DataDirError(
+                f"{path!r} says {shown(version)}, this broker reads version {SCHEMA_VERSION} only"
+            )
+
+    def _adopt(self, path: str) -> None:
+        old = self._old_format_file()
+        if old:
+            raise DataDirError(
+                f"{old!r} is in a format before version {SCHEMA_VERSION};"
+                " migrate the directory with LavinMQ 2.x first"
+            )
+        write_atomic(path, SCHEMA_VERSION.encode())
+
+    def _old_format_file(self) -> str:
+        """Return a file that only formats before version 4 have, if there is one.
+
+        These kept messages per vhost and an index named ``enq`` per queue.
+        """
+        for vhost in _hashed_directories(self.path):
+            for name in os.listdir(vhost):
+                if name.startswith("msgs."):
+                    return os.path.join(vhost, name)
+            for queue in _hashed_directories(vhost):
+                index = os.path.join(queue, "enq")
+                if os.path.exists(index):
+                    return index
+        return ""
+
+
+class PidFile:
+    """A file that holds the process id while the process lives."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._fd = -1
+
+    def write(self) -> bool:
+        """Write the process id; a stale number is replaced.
+
+        Returns: False when the file belongs to a live process, holds something else or cannot be
+        written. That is logged, and the broker goes on without.
+        Source: configuration reference, signals and exit codes.
+        """
+        try:
+            problem = self._take()
+        except OSError as error:
+            problem = error.strerror or str(error)
+        if problem:
+            self._forget()
+            log.get("lmq.launcher").error("No pidfile %s: %s", self.path, problem)
+        return not problem
+
+    def remove(self) -> None:
+        """Remove the file, if this process wrote it."""
+        if self._fd < 0:
+            return
+        with suppress(OSError):
+            os.unlink(self.path)
+        self._forget()
+
+    def _take(self) -> str:
+        """Write the id and return an empty string, or return why not."""
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        if not _try_lock(self._fd):
+            return "it is locked by another process"
+        content = os.pread(self._fd, MARKER_BYTES, 0).decode(errors="replace").strip()
+        if content and not (content.isascii() and content.isdigit() and len(content) <= 10):
+            return f"it holds {shown(content)} instead of a process id"
+        if content and _is_alive(int(content)):
+            return f"process {content} is alive"
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        return ""
+
+    def _forget(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def write_json_atomic(path: str, value: object) -> None:
+    """Save ``value`` as indented JSON, so that a crash leaves the old or the new file.
+
+    Raises: ``TypeError`` or ``ValueError`` for what JSON cannot hold, ``OSError``; then the old
+    file stays. Saves of one file must not run at the same time.
+    Source: storage reference, JSON files.
+    """
+    import json
+
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    write_atomic(path, text.encode())
+
+
+def write_atomic(path: str, content: bytes) -> None:
+    """Save ``content`` by way of ``<path>.tmp``, synced and renamed, with its directory synced."""
+    temporary = f"{path}.tmp"
+    # Truncated, not appended to: a crash may have left one behind.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    fd = os.open(temporary, flags, FILE_MODE)
+    try:
+        with open(fd, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(fd)
+        os.rename(temporary, path)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(temporary)  # gives the space back when the disk is full
+        raise
+    _sync_directory(os.path.dirname(path) or ".")
+
+
+def _sync_directory(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _try_lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_alive(pid: int) -> bool:
+    """Return whether another process has this id.
+
+    Our own id in the file is a leftover: in a container every start may be process 1.
+    """
+    if pid in (0, os.getpid()):
+        return False
+    try:
+        os.kill(pid, 0)
+    except OverflowError:
+        return False
+    except OSError as error:
+        return error.errno == errno.EPERM
+    return True
+
+
+def _hashed_directories(path: str) -> Iterator[str]:
+    """Return the directories below ``path`` that are named by a SHA-1: vhosts, or queues."""
+    with os.scandir(path) as entries:
+        for entry in entries:
+            if len(entry.name) == SHA1_DIGITS and entry.is_dir():
+                yield entry.path
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGINT end a blocking call, which Python would otherwise repeat."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals are for the main thread; there is nothing to install here
+        return
+    previous = {number: signal.signal(number, _stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _stop(number: int, frame: FrameType | None) -> NoReturn:
+    raise StoppedWaiting

@@ -1,0 +1,242 @@
+"""Sets up logging: line formats, levels, output and the ring of the latest entries.
+
+Built on the standard library's ``logging``. ``__main__`` calls ``setup`` once the configuration
+is known, a reload calls it again; everybody else calls ``get`` for a source (``lmq.server``, ...)
+and writes to it. State lives in one handler of the root logger, none in this module.
+
+    plain    2026-07-01T10:20:30.123456Z  INFO lmq.server[vhost: "/"] text
+    journal  <6> lmq.server[vhost: "/"] text
+An exception follows on the next lines. Whatever else in a text is not printable is escaped: names
+chosen by a client must not look like further lines. Source: configuration reference, log output.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping, MutableMapping
+from types import MappingProxyType
+from typing import Any, NamedTuple, TextIO
+
+from lavinmq.config import ConfigError
+from lavinmq.setting_types import shown
+
+TRACE, NOTICE, FATAL, NONE = 5, 25, 50, 60
+LEVELS: Mapping[str, int] = MappingProxyType(
+    {
+        "trace": TRACE,
+        "debug": logging.DEBUG,
+        "info": logging.INFO,
+        "notice": NOTICE,
+        "warn": logging.WARNING,
+        "error": logging.ERROR,
+        "fatal": FATAL,
+        "none": NONE,
+    }
+)
+# Syslog priorities, as the journal reads them.
+PRIORITIES: Mapping[str, int] = MappingProxyType(
+    {"trace": 7, "debug": 7, "info": 6, "notice": 5, "warn": 4, "error": 3, "fatal": 2}
+)
+RING_ENTRIES = 1024
+ENTRY_CHARACTERS = 8192  # of an entry in the ring; bounds it to 8 MB when all are exceptions
+STDOUT = 1
+
+
+class Entry(NamedTuple):
+    """One logged entry, kept as text: a record would keep its arguments and frames alive."""
+
+    created: float
+    """Seconds since the epoch."""
+    level: str
+    """``trace`` to ``fatal``."""
+    source: str
+    context: str
+    """In brackets, as it is written; empty when there is none."""
+    text: str
+    """The message, and the exception on further lines."""
+
+
+class Log(logging.LoggerAdapter[logging.Logger]):
+    """A source to log to, with context that is written in brackets before each text."""
+
+    def trace(self, text: str, *args: object, **kwargs: Any) -> None:
+        """Log what only a developer wants to see."""
+        self.log(TRACE, text, *args, **kwargs)
+
+    def notice(self, text: str, *args: object, **kwargs: Any) -> None:
+        """Log what an operator should notice although nothing is wrong."""
+        self.log(NOTICE, text, *args, **kwargs)
+
+    def fatal(self, text: str, *args: object, **kwargs: Any) -> None:
+        """Log what ends the broker."""
+        self.log(FATAL, text, *args, **kwargs)
+
+    def bind(self, **context: object) -> Log:
+        """Return the same source with more context."""
+        return Log(self.logger, {**(self.extra or {}), **context})
+
+    def process(
+        self, msg: Any, kwargs: MutableMapping[str, Any]
+    ) -> tuple[Any, MutableMapping[str, Any]]:
+        """Hand the context to the record."""
+        kwargs.setdefault("extra", {"ctx": self.extra})
+        return msg, kwargs
+
+
+def get(source: str, **context: object) -> Log:
+    """Return the log of a source, for example ``get("lmq.vhost", vhost="/")``."""
+    return Log(logging.getLogger(source), context)
+
+
+def setup(level: str, log_file: str | None, environ: Mapping[str, str]) -> None:
+    """Send the log to ``log_file`` or standard output; called again, it replaces the output.
+
+    A new file is opened before anything changes, and the latest entries survive.
+    Args: a name of ``LEVELS``; the path to append to; the environment (``JOURNAL_STREAM``).
+    Raises: ``ConfigError`` when the file cannot be opened.
+    """
+    stream = _open(log_file) if log_file else sys.stdout
+    output = _Output(stream, journal=not log_file and is_journal(environ), owned=bool(log_file))
+    # Each of these is looked up for every record, and no format here shows one.
+    for switch in ("logThreads", "logProcesses", "logMultiprocessing", "logAsyncioTasks"):
+        setattr(logging, switch, False)
+    logging._srcfile = None  # the documented way to skip callers
+    root = logging.getLogger()
+    previous = _output()
+    if previous is not None:
+        output.entries = previous.entries
+        root.removeHandler(previous)
+        previous.close()
+    root.addHandler(output)
+    set_level(level)
+
+
+def set_level(name: str) -> None:
+    """Log this severity and worse from now on.
+
+    Raises: ``ValueError`` for a name that is not in ``LEVELS``.
+    """
+    if name not in LEVELS:
+        raise ValueError(f"{shown(name)} is not a log level")
+    logging.getLogger().setLevel(LEVELS[name])
+
+
+def recent() -> list[Entry]:
+    """Return the latest entries, at most ``RING_ENTRIES``, oldest first."""
+    output = _output()
+    return list(output.entries) if output else []
+
+
+def is_journal(environ: Mapping[str, str]) -> bool:
+    """Return whether standard output goes to the journal.
+
+    Source: systemd.exec(5), ``JOURNAL_STREAM``.
+    """
+    named = environ.get("JOURNAL_STREAM")
+    if not named:
+        return False
+    try:
+        status = os.fstat(STDOUT)
+    except OSError:  # closed
+        return False
+    return named == f"{status.st_dev}:{status.st_ino}"
+
+
+class _Output(logging.StreamHandler[TextIO]):
+    """Writes to a file or standard output and keeps the latest entries."""
+
+    def __init__(self, stream: TextIO, *, journal: bool, owned: bool) -> None:
+        super().__init__(stream)
+        self._format = _journal_line if journal else _plain_line
+        self._owned = owned
+        self.entries: deque[Entry] = deque(maxlen=RING_ENTRIES)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Keep the entry and return it as it is written."""
+        entry = _entry(record)
+        self.entries.append(entry._replace(text=entry.text[:ENTRY_CHARACTERS]))
+        return self._format(entry)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Give up on a line that cannot be written: a full disk must not end the broker."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
+
+    def close(self) -> None:
+        """Close the file, if it was opened for this."""
+        super().close()
+        if self._owned:
+            self.stream.close()
+
+
+def _open(path: str) -> TextIO:
+    try:
+        return open(path, "a", encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        reason = f"{path!r}: {error.strerror}"
+        raise ConfigError(f"Failed to handle value for 'log_file' in [main]: {reason}") from None
+
+
+def _output() -> _Output | None:
+    handlers = logging.getLogger().handlers
+    return next((handler for handler in handlers if isinstance(handler, _Output)), None)
+
+
+def _entry(record: logging.LogRecord) -> Entry:
+    lines = [_printable(record.getMessage())]
+    if record.exc_info and record.exc_info[0] is not None:
+        import traceback  # only a broker in trouble needs it
+
+        trace = "".join(traceback.format_exception(*record.exc_info))
+        lines += map(_printable, trace.rstrip("\n").split("\n"))
+    context = _context(getattr(record, "ctx", None))
+    return Entry(record.created, _severity(record.levelno), record.name, context, "\n".join(lines))
+
+
+def _plain_line(entry: Entry) -> str:
+    seconds, microseconds = divmod(int(entry.created * 1_000_000), 1_000_000)
+    moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    # Right-aligned to 6 including the blank before it, which even NOTICE keeps.
+    severity = f" {entry.level.upper():>5}"
+    return f"{moment}.{microseconds:06d}Z{severity} {entry.source}{entry.context} {entry.text}"
+
+
+def _journal_line(entry: Entry) -> str:
+    # The journal takes every line for an entry of its own, so each needs the priority.
+    prefix = f"<{PRIORITIES[entry.level]}> "
+    text = entry.text.replace("\n", f"\n{prefix}")
+    return f"{prefix}{entry.source}{entry.context} {text}"
+
+
+def _severity(number: int) -> str:
+    """Return the name for a level, also for one of another library."""
+    name = "trace"
+    for candidate in PRIORITIES:
+        if LEVELS[candidate] <= number:
+            name = candidate
+    return name
+
+
+def _context(values: Mapping[str, object] | None) -> str:
+    if not values:
+        return ""
+    return f"[{', '.join(f'{key}: {_quoted(value)}' for key, value in values.items())}]"
+
+
+def _quoted(value: object) -> str:
+    if not isinstance(value, str):
+        return _printable(str(value))
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{_printable(escaped)}"'
+
+
+def _printable(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
+    )

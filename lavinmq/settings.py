@@ -1,0 +1,367 @@
+"""The table of all settings: ini key, type, default, environment variables and flags of each.
+
+Everything else about configuration is derived from this table: reading and checking values
+(``config.py``), flags (``arguments.py``), the help text and docs/configuration.md (``usage.py``).
+
+A setting whose ``attribute`` is given has an effect and is a field of ``config.Config``. One
+without is recognised and checked, but its feature is not built yet: setting it gives a warning.
+To bring one to life, name its attribute here and add the field to ``Config``.
+Defaults are written as they would stand in the ini file. Source: configuration reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from lavinmq.setting_types import (
+    ADDRESS,
+    ANYTHING,
+    BACKENDS,
+    BOOLEAN,
+    DIRECTORY,
+    KEEPALIVE,
+    LEVEL,
+    LIST,
+    MAX_INTEGER,
+    NAME,
+    NETWORKS,
+    PASSWORD_HASH,
+    PATH,
+    PORT,
+    PROXY_PROTOCOL,
+    SOCKET_PATH,
+    TEXT,
+    TLS_VERSION,
+    URL,
+    Kind,
+    choice,
+    integer,
+)
+
+OPTIONS, BINDINGS, TLS, CLUSTERING, MISCELLANEOUS = GROUPS = (
+    "Options",
+    "Bindings",
+    "TLS",
+    "Clustering",
+    "Miscellaneous",
+)
+
+
+class ConfigError(Exception):
+    """A configuration that cannot be used; the text is one line for the operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One command line option.
+
+    ``argument`` is the word for its argument in the help text, empty when it takes none; then
+    ``value`` is what it sets. ``help`` replaces that of the setting. ``instead`` marks a
+    deprecated flag and names its successor.
+    """
+
+    long: str
+    short: str = ""
+    argument: str = ""
+    group: str = OPTIONS
+    help: str = ""
+    value: str = ""
+    instead: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting of the ini file.
+
+    ``environment`` lists further variables beside ``LAVINMQ_<SECTION>_<KEY>``; ``fallback`` is a
+    variable made by others than the operator, so it only replaces the default. ``live`` says that
+    a reload changes the running broker. ``fate`` is ``unused`` for a setting that has no meaning
+    in this broker (accepted in silence) and ``removed`` for one that is deprecated (a warning).
+    """
+
+    section: str
+    key: str
+    kind: Kind
+    default: str
+    help: str
+    attribute: str = ""
+    live: bool = False
+    environment: tuple[str, ...] = ()
+    fallback: str = ""
+    flags: tuple[Flag, ...] = ()
+    fate: Literal["", "unused", "removed"] = ""
+
+    @property
+    def name(self) -> str:
+        """The setting as messages call it."""
+        return f"'{self.key}' in [{self.section}]"
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """All environment variables that set it, the strongest first."""
+        if self.section == "sni":
+            return ()
+        return (f"LAVINMQ_{self.section}_{self.key}".upper(), *self.environment)
+
+
+# Tables, read across: the formatter would give every word a line of its own.
+# fmt: off
+BIND = Flag("--bind", "-b", "ADDR", BINDINGS, "Address of AMQP, MQTT and HTTP at once")
+
+ACTIONS = (
+    Flag("--config", "-c", "FILE", OPTIONS,
+         "Configuration file (default: /etc/lavinmq/lavinmq.ini if it exists)"),
+    Flag("--raise-gc-warn", group=OPTIONS, help="Accepted for compatibility, no effect"),
+    Flag("--help", "-h", group=MISCELLANEOUS, help="Show this help"),
+    Flag("--version", "-v", group=MISCELLANEOUS, help="Show the version"),
+    Flag("--build-info", group=MISCELLANEOUS, help="Show version, compiler and platform"),
+)
+
+BUFFER = integer(1, 2**31 - 1, optional=True)
+GUEST_HASH = "+pHuxkR9fCyrrwXjOD4BP4XbzO3l8LJr8YkThMgJ0yVHFRE+"
+
+
+def _flag(long: str, argument: str, short: str = "", group: str = OPTIONS) -> tuple[Flag, ...]:
+    return (Flag(long, short, argument, group),)
+
+
+MAIN = (
+    Setting("main", "data_dir", DIRECTORY, "/var/lib/lavinmq", "Directory of all stored data",
+            "data_dir", environment=("LAVINMQ_DATADIR",), fallback="STATE_DIRECTORY",
+            flags=_flag("--data-dir", "DIR", "-D")),
+    Setting("main", "log_level", LEVEL, "info", "Least severity that is logged", "log_level",
+            live=True,
+            flags=(Flag("--log-level", "-l", "LEVEL"),
+                   Flag("--debug", "-d", "", MISCELLANEOUS, "Log level debug", "debug"))),
+    Setting("main", "log_file", PATH, "", "File to append the log to, instead of standard output",
+            "log_file", live=True),
+    Setting("main", "pidfile", PATH, "", "File to write the process id to", "pidfile",
+            flags=_flag("--pidfile", "FILE")),
+    Setting("main", "control_unix_path", SOCKET_PATH, "/tmp/lavinmqctl.sock",
+            "Socket of the control tool", environment=("LAVINMQ_CONTROL_UNIX_PATH",),
+            flags=_flag("--control-unix-path", "PATH", group=BINDINGS)),
+    Setting("main", "tls_cert", PATH, "", "Certificate with its chain",
+            environment=("LAVINMQ_TLS_CERT_PATH",), flags=_flag("--cert", "FILE", group=TLS)),
+    Setting("main", "tls_key", PATH, "", "Private key; empty: in the certificate's file",
+            environment=("LAVINMQ_TLS_KEY_PATH",), flags=_flag("--key", "FILE", group=TLS)),
+    Setting("main", "tls_ciphers", TEXT, "", "OpenSSL cipher list",
+            environment=("LAVINMQ_TLS_CIPHERS",), flags=_flag("--ciphers", "LIST", group=TLS)),
+    Setting("main", "tls_min_version", TLS_VERSION, "", "Oldest TLS version accepted; empty: 1.2",
+            environment=("LAVINMQ_TLS_MIN_VERSION",),
+            flags=_flag("--tls-min-version", "VERSION", group=TLS)),
+    Setting("main", "tls_keylog_file", PATH, "", "File for TLS session keys",
+            fallback="SSLKEYLOGFILE"),
+    Setting("main", "tls_ktls", BOOLEAN, "false", "TLS in the kernel",
+            flags=_flag("--tls-ktls", "BOOL", group=TLS)),
+    Setting("main", "tls_verify_peer", BOOLEAN, "false", "Demand and verify client certificates"),
+    Setting("main", "tls_ca_cert", PATH, "",
+            "Authorities that client certificates are verified with"),
+    Setting("main", "metrics_http_bind", ADDRESS, "127.0.0.1", "Address of the metrics listener",
+            flags=_flag("--metrics-http-bind", "ADDR")),
+    Setting("main", "metrics_http_port", PORT, "15692", "Port of the metrics listener, -1: none",
+            flags=_flag("--metrics-http-port", "PORT")),
+    Setting("main", "stats_interval", integer(1, 2**31 - 1), "5000",
+            "Milliseconds between samples of rates", "stats_interval"),
+    Setting("main", "stats_log_size", integer(1, 2**20), "120", "Samples kept"),
+    Setting("main", "set_timestamp", BOOLEAN, "false", "Stamp received messages with the time",
+            "set_timestamp", live=True),
+    Setting("main", "socket_buffer_size", integer(0, 2**31 - 1), "16384",
+            "Bytes buffered per connection; here all connections share one buffer",
+            "socket_buffer_size", fate="unused"),
+    # LavinMQ's default is false. This broker writes once per turn of its loop, so that waiting
+    # for more to send (Nagle) saves no packet and only delays the last one.
+    Setting("main", "tcp_nodelay", BOOLEAN, "true", "Send at once; LavinMQ's default is false",
+            "tcp_nodelay", live=True),
+    Setting("main", "tcp_keepalive", KEEPALIVE, "60:10:3",
+            "Keepalive of connections that are not local", "tcp_keepalive", live=True),
+    Setting("main", "tcp_recv_buffer_size", BUFFER, "",
+            "Receive buffer of a socket; empty: the system's", "tcp_recv_buffer_size", live=True),
+    Setting("main", "tcp_send_buffer_size", BUFFER, "",
+            "Send buffer of a socket; empty: the system's", "tcp_send_buffer_size", live=True),
+    Setting("main", "segment_size", integer(4096, 2**32 - 1), "8388608",
+            "Bytes of a message store file", "segment_size"),
+    Setting("main", "sync", BOOLEAN, "true", "Sync to disk before confirming", "sync",
+            environment=("LAVINMQ_SYNC",),
+            flags=(Flag("--no-sync", help="Do not sync to disk: unsafe", value="false"),)),
+    Setting("main", "log_exchange", BOOLEAN, "false",
+            "Publish the log to the exchange amq.lavinmq.log"),
+    Setting("main", "free_disk_min", integer(0, MAX_INTEGER), "0",
+            "Bytes free on disk below which publishers are stopped", "free_disk_min", live=True),
+    Setting("main", "free_disk_warn", integer(0, MAX_INTEGER), "0",
+            "Bytes free on disk below which a warning is logged", "free_disk_warn", live=True),
+    Setting("main", "load_definitions", PATH, "", "Definitions to import at each start"),
+    Setting("main", "max_deleted_definitions", integer(0, MAX_INTEGER), "8192",
+            "Deletions before the definitions file is compacted", "max_deleted_definitions",
+            live=True),
+    Setting("main", "consumer_timeout", integer(0, MAX_INTEGER, optional=True), "",
+            "Milliseconds a delivery may stay unacknowledged; empty: for ever"),
+    Setting("main", "consumer_timeout_loop_interval", integer(1, 2**31 - 1), "60",
+            "Seconds between checks of consumer_timeout"),
+    Setting("main", "default_consumer_prefetch", integer(0, 65535), "65535",
+            "Prefetch of a consumer that asks for none", "default_consumer_prefetch", live=True,
+            environment=("LAVINMQ_DEFAULT_CONSUMER_PREFETCH",),
+            flags=_flag("--default-consumer-prefetch", "N")),
+    Setting("main", "auth_backends", BACKENDS, "",
+            "Where users are looked up, in order; empty: local"),
+    Setting("main", "default_user", NAME, "guest", "User created in a new data directory",
+            "default_user", environment=("LAVINMQ_DEFAULT_USER",),
+            flags=_flag("--default-user", "NAME")),
+    Setting("main", "default_password_hash", PASSWORD_HASH, GUEST_HASH,
+            "Password hash of that user", "default_password_hash",
+            environment=("LAVINMQ_DEFAULT_PASSWORD",),
+            flags=(Flag("--default-password-hash", "", "HASH"),
+                   Flag("--default-password", "", "HASH", instead="--default-password-hash"))),
+    Setting("main", "default_user_only_loopback", BOOLEAN, "true",
+            "That user may log in from this host only", "default_user_only_loopback",
+            flags=(Flag("--default-user-only-loopback", "", "BOOL"),
+                   Flag("--guest-only-loopback", "", "BOOL",
+                        instead="--default-user-only-loopback"))),
+    Setting("main", "data_dir_lock", BOOLEAN, "true",
+            "Lock the data directory; a second broker waits", "data_dir_lock", flags=(
+            Flag("--no-data-dir-lock", help="Do not lock the data directory", value="false"),)),
+    Setting("main", "default_consistent_hash_algorithm", choice("ring", "jump"), "ring",
+            "Algorithm of consistent hash exchanges"),
+)
+
+PROTOCOLS = (
+    Setting("amqp", "bind", ADDRESS, "127.0.0.1", "Address of the AMQP listener", "amqp_bind",
+            environment=("LAVINMQ_AMQP_BIND",),
+            flags=(Flag("--amqp-bind", "", "ADDR", BINDINGS), BIND)),
+    Setting("amqp", "port", PORT, "5672", "Port of the AMQP listener, -1: none", "amqp_port",
+            environment=("LAVINMQ_AMQP_PORT",), flags=_flag("--amqp-port", "PORT", "-p", BINDINGS)),
+    Setting("amqp", "tls_port", PORT, "5671", "Port of the AMQPS listener, -1: none",
+            environment=("LAVINMQ_AMQPS_PORT",),
+            flags=_flag("--amqps-port", "PORT", group=BINDINGS)),
+    Setting("amqp", "unix_path", SOCKET_PATH, "", "Socket of the AMQP listener", "amqp_unix_path",
+            flags=_flag("--amqp-unix-path", "PATH", group=BINDINGS)),
+    Setting("amqp", "tcp_proxy_protocol", PROXY_PROTOCOL, "false", "Detect PROXY protocol headers"),
+    Setting("amqp", "proxy_protocol_trusted_sources", NETWORKS, "",
+            "Peers whose PROXY headers count; empty: all"),
+    Setting("amqp", "unix_proxy_protocol", ANYTHING, "", "Always detected", fate="removed"),
+    Setting("amqp", "heartbeat", integer(0, 65535), "300", "Seconds between heartbeats, 0: none",
+            "heartbeat", live=True),
+    Setting("amqp", "frame_max", integer(4096, 2**32 - 1, also=0), "131072",
+            "Bytes of a frame, 0: no limit", "frame_max", live=True),
+    Setting("amqp", "channel_max", integer(0, 65535), "2048",
+            "Channels of a connection, 0: no limit", "channel_max", live=True),
+    Setting("amqp", "max_message_size", integer(1, MAX_INTEGER), "134217728",
+            "Bytes of a message body", "max_message_size", live=True),
+    Setting("amqp", "max_consumers_per_channel", integer(0, 2**31 - 1), "0",
+            "Consumers of a channel, 0: no limit", "max_consumers_per_channel", live=True),
+    Setting("amqp", "amqp_systemd_socket_name", TEXT, "lavinmq-amqp.socket",
+            "Name of a socket passed by systemd"),
+
+    Setting("mqtt", "bind", ADDRESS, "127.0.0.1", "Address of the MQTT listener",
+            flags=(Flag("--mqtt-bind", "", "ADDR", BINDINGS), BIND)),
+    Setting("mqtt", "port", PORT, "1883", "Port of the MQTT listener, -1: none",
+            flags=_flag("--mqtt-port", "PORT", group=BINDINGS)),
+    Setting("mqtt", "tls_port", PORT, "8883", "Port of the MQTTS listener, -1: none",
+            flags=_flag("--mqtts-port", "PORT", group=BINDINGS)),
+    Setting("mqtt", "unix_path", SOCKET_PATH, "", "Socket of the MQTT listener",
+            flags=_flag("--mqtt-unix-path", "PATH", group=BINDINGS)),
+    Setting("mqtt", "max_inflight_messages", integer(1, 65535), "65535",
+            "Unacknowledged messages of a session"),
+    Setting("mqtt", "max_packet_size", integer(1, 268435455), "268435455", "Bytes of a packet"),
+    Setting("mqtt", "default_vhost", NAME, "/", "Virtual host of clients that name none"),
+    Setting("mqtt", "permission_check_enabled", BOOLEAN, "false", "Check permissions"),
+    Setting("mqtt", "client_id_validation", choice("none", "username"), "none",
+            "What a client id must equal"),
+
+    Setting("mgmt", "bind", ADDRESS, "127.0.0.1", "Address of the HTTP listener",
+            environment=("LAVINMQ_HTTP_BIND",),
+            flags=(Flag("--http-bind", "", "ADDR", BINDINGS), BIND)),
+    Setting("mgmt", "port", PORT, "15672", "Port of the HTTP listener, -1: none",
+            environment=("LAVINMQ_HTTP_PORT",), flags=_flag("--http-port", "PORT", group=BINDINGS)),
+    Setting("mgmt", "tls_port", PORT, "15671", "Port of the HTTPS listener, -1: none",
+            environment=("LAVINMQ_HTTPS_PORT",),
+            flags=_flag("--https-port", "PORT", group=BINDINGS)),
+    Setting("mgmt", "unix_path", SOCKET_PATH, "", "Socket of the HTTP listener",
+            flags=_flag("--http-unix-path", "PATH", group=BINDINGS)),
+    Setting("mgmt", "http_systemd_socket_name", TEXT, "lavinmq-http.socket",
+            "Name of a socket passed by systemd"),
+)
+
+
+def _clustering(key: str, kind: Kind, default: str, text: str, argument: str) -> Setting:
+    return Setting("clustering", key, kind, default, text,
+                   flags=_flag(f"--clustering-{key.replace('_', '-')}", argument, group=CLUSTERING))
+
+
+FEATURES = (
+    Setting("clustering", "enabled", BOOLEAN, "false", "Replicate to other nodes",
+            environment=("LAVINMQ_CLUSTERING",),
+            flags=(Flag("--clustering", group=CLUSTERING, value="true"),)),
+    _clustering("bind", ADDRESS, "127.0.0.1", "Address of the clustering listener", "ADDR"),
+    _clustering("port", PORT, "5679", "Port of the clustering listener", "PORT"),
+    _clustering("advertised_uri", TEXT, "", "Address other nodes use", "URI"),
+    _clustering("etcd_endpoints", LIST, "localhost:2379", "Addresses of etcd", "LIST"),
+    _clustering("etcd_prefix", NAME, "lavinmq", "Prefix of all keys in etcd", "KEY"),
+    _clustering("on_leader_elected", TEXT, "", "Shell command run when this node becomes leader",
+            "COMMAND"),
+    _clustering("on_leader_lost", TEXT, "", "Shell command run when this node stops being leader",
+            "COMMAND"),
+    Setting("clustering", "max_unsynced_actions", ANYTHING, "", "Deprecated, no effect",
+            fate="removed",
+            flags=_flag("--clustering-max-unsynced-actions", "N", group=CLUSTERING)),
+
+    Setting("oauth", "issuer", URL, "", "Issuer of tokens"),
+    Setting("oauth", "client_id", TEXT, "", "Client id of the management interface"),
+    Setting("oauth", "mgmt_base_url", URL, "", "Address browsers use for the management interface"),
+    Setting("oauth", "mgmt_scopes", TEXT, "openid profile",
+            "Scopes the management interface asks for"),
+    Setting("oauth", "resource_server_id", TEXT, "", "Name of this broker in tokens"),
+    Setting("oauth", "preferred_username_claims", LIST, "sub,client_id",
+            "Claims that may hold the user name, in order"),
+    Setting("oauth", "additional_scopes_keys", LIST, "", "Further claims with scopes"),
+    Setting("oauth", "scope_prefix", TEXT, "",
+            "Prefix of the scopes that count; empty: resource_server_id and a dot"),
+    Setting("oauth", "verify_aud", BOOLEAN, "true", "Verify the audience"),
+    Setting("oauth", "audience", TEXT, "", "Audience tokens must name; empty: resource_server_id"),
+    Setting("oauth", "jwks_cache_ttl", integer(1, 2**31 - 1), "3600", "Seconds keys are kept"),
+
+    Setting("experimental", "yield_each_received_bytes", integer(1, MAX_INTEGER), "131072",
+            "Bytes read from a connection in one turn"),
+    Setting("experimental", "yield_each_delivered_bytes", integer(1, MAX_INTEGER), "1048576",
+            "Bytes delivered to a consumer in one turn"),
+)
+
+# Sections [sni:<host name>]. Each key may be prefixed with amqp_, mqtt_ or http_.
+SNI = (
+    Setting("sni", "tls_cert", PATH, "", "Certificate with its chain; required"),
+    Setting("sni", "tls_key", PATH, "", "Private key; empty: in the certificate's file"),
+    Setting("sni", "tls_min_version", TLS_VERSION, "", "Oldest TLS version accepted"),
+    Setting("sni", "tls_ciphers", TEXT, "", "OpenSSL cipher list"),
+    Setting("sni", "tls_verify_peer", BOOLEAN, "false", "Demand and verify client certificates"),
+    Setting("sni", "tls_ca_cert", PATH, "",
+            "Authorities that client certificates are verified with"),
+    Setting("sni", "tls_keylog_file", PATH, "", "File for TLS session keys"),
+)
+SNI_PREFIXES = ("amqp_", "mqtt_", "http_")
+
+SETTINGS = MAIN + PROTOCOLS + FEATURES
+SECTIONS = ("main", "amqp", "mqtt", "mgmt", "clustering", "oauth", "experimental")
+
+# Old place -> where the setting stands now. Still read, with a warning.
+MOVED = {
+    ("amqp", "tls_cert"): ("main", "tls_cert"),
+    ("amqp", "tls_key"): ("main", "tls_key"),
+    ("mgmt", "tls_cert"): ("main", "tls_cert"),
+    ("mgmt", "tls_key"): ("main", "tls_key"),
+    ("amqp", "set_timestamp"): ("main", "set_timestamp"),
+    ("amqp", "consumer_timeout"): ("main", "consumer_timeout"),
+    ("amqp", "default_consumer_prefetch"): ("main", "default_consumer_prefetch"),
+    ("main", "default_password"): ("main", "default_password_hash"),
+    ("main", "guest_only_loopback"): ("main", "default_user_only_loopback"),
+}
+# fmt: on
+
+
+def flags() -> Iterator[tuple[Flag, Setting | None]]:
+    """Return every flag with what it sets; a flag for several settings comes several times."""
+    for action in ACTIONS:
+        yield action, None
+    for setting in SETTINGS:
+        for flag in setting.flags:
+            yield flag, setting

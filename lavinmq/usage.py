@@ -1,0 +1,142 @@
+"""The two pages made from the table of settings: the help text and docs/configuration.md.
+
+``help_text`` is called by ``__main__`` for ``--help``; the page is written by
+``python -m lavinmq.usage > docs/configuration.md``, and a test compares the two.
+Loaded by nothing else, so a running broker does not pay for it.
+"""
+
+from __future__ import annotations
+
+from lavinmq.settings import GROUPS, MOVED, SECTIONS, SETTINGS, SNI, Flag, Setting, flags
+
+FLAG_WIDTH = 42
+
+INTRODUCTION = """\
+# Configuration
+
+<!-- Made by `python -m lavinmq.usage > docs/configuration.md`; change lavinmq/settings.py. -->
+
+`lavinmq` takes each setting from the first of these that gives it:
+
+1. command line flags,
+2. environment variables (an empty one counts as absent),
+3. the ini file: `--config FILE`, else `lavinmq.ini` in the directory named by
+   `LAVINMQ_CONFIGURATION_DIRECTORY`, else by `CONFIGURATION_DIRECTORY`, else in `/etc/lavinmq`,
+4. the default.
+
+Every setting has a variable `LAVINMQ_<SECTION>_<KEY>`, for example `LAVINMQ_MAIN_LOG_LEVEL`.
+Where the tables name further variables, this uniform one is stronger.
+`STATE_DIRECTORY` (set by systemd; the first of several paths counts) and `SSLKEYLOGFILE` only
+replace a default: a value in the ini file is stronger.
+
+`LAVINMQ_DEFAULT_PASSWORD` and `--default-password` hold a **hash**, despite their names. A plain
+password there is refused unless it happens to look like a hash.
+
+## The ini file
+
+```ini
+[main]
+data_dir = /var/lib/lavinmq
+; a comment
+[amqp]
+bind = ::
+```
+
+A comment is a line that starts with `;` or `#`; after a value these are part of the value. `1`,
+`true`, `yes`, `on` and `y` are true and everything else is false, with a warning when it is
+not one of `0`, `false`, `no`, `off`, `n` or empty. Lists are separated by commas. A section may be
+opened again; of a repeated key the last one counts.
+
+An unknown section, a line that is none, or a value of the wrong type or out of range stops the
+start with exit code 1 and one line that says where. An unknown key is only warned about.
+
+**Effect** tells what a setting does in this version: *yes*; *not yet* — recognised and checked,
+setting it gives a warning; *unused* — has no meaning in this broker, accepted in silence;
+*removed* — accepted with a warning.
+
+A port of -1 or 0 is no TCP listener. `--bind` sets the AMQP, MQTT and HTTP address at once.
+"""
+
+
+def help_text() -> str:
+    """Return what ``--help`` prints: all flags by group, those with a short form first."""
+    groups: dict[str, dict[str, str]] = {group: {} for group in GROUPS}
+    ordered = sorted(flags(), key=lambda item: (not item[0].short, item[0].short, item[0].long))
+    for flag, setting in ordered:
+        # A flag for several settings comes several times and is shown once.
+        groups[flag.group].setdefault(_spelling(flag), _flag_help(flag, setting))
+    lines = ["Usage: lavinmq [arguments]"]
+    for group, entries in groups.items():
+        lines += ["", f"{group}:"]
+        for spelling, text in entries.items():
+            lines.append(f"    {spelling:<{FLAG_WIDTH}} {text}".rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def _spelling(flag: Flag) -> str:
+    long = f"{flag.long} {flag.argument}".rstrip()
+    return f"{flag.short}, {long}" if flag.short else f"    {long}"
+
+
+def _flag_help(flag: Flag, setting: Setting | None) -> str:
+    if flag.instead:
+        return f"Deprecated, use {flag.instead}"
+    if flag.help or setting is None:
+        return flag.help
+    shows_default = flag.argument and setting.default and len(setting.default) < 40
+    default = f" (default: {setting.default})" if shows_default else ""
+    later = "" if setting.attribute or setting.fate else " [no effect yet]"
+    return f"{setting.help}{default}{later}"
+
+
+def describe() -> str:
+    """Return docs/configuration.md: every key, flag, variable, default, and its effect."""
+    parts = [INTRODUCTION]
+    for section in SECTIONS:
+        parts.append(_section(section, [s for s in SETTINGS if s.section == section]))
+    parts.append(_section("sni:HOST", list(SNI)))
+    parts.append(
+        "`HOST` is a name, or `*.` and a domain. Each key may be prefixed with `amqp_`, `mqtt_` or"
+        " `http_`.\nA section without `tls_cert` is ignored, with a warning.\n"
+    )
+    parts.append(_old_names())
+    parts.append(f"## All flags\n\n```\n{help_text()}```\n")
+    return "\n".join(parts)
+
+
+def _section(title: str, settings: list[Setting]) -> str:
+    rows = [
+        f"## `[{title}]`\n",
+        "| Key | Type | Default | Effect | Meaning | Flags and environment |",
+        "|---|---|---|---|---|---|",
+    ]
+    for setting in settings:
+        sources = [f"`{flag.long}`" for flag in setting.flags if not flag.instead]
+        further = (*setting.environment, *filter(None, (setting.fallback,)))
+        sources += [f"`{name}`" for name in dict.fromkeys(further)]
+        default = f"`{setting.default}`" if setting.default else ""
+        rows.append(
+            f"| `{setting.key}` | {setting.kind.name} | {default} | {_effect(setting)} "
+            f"| {setting.help} | {', '.join(sources)} |"
+        )
+    return "\n".join(rows) + "\n"
+
+
+def _effect(setting: Setting) -> str:
+    return setting.fate or ("yes" if setting.attribute else "not yet")
+
+
+def _old_names() -> str:
+    rows = ["## Old names\n", "Still read, with a warning.\n", "| Old | Now |", "|---|---|"]
+    for (section, key), (new_section, new_key) in MOVED.items():
+        rows.append(f"| `[{section}] {key}` | `[{new_section}] {new_key}` |")
+    for flag, _ in flags():
+        if flag.instead:
+            rows.append(f"| `{flag.long}` | `{flag.instead}` |")
+    rows.append("| section `[http]` | `[mgmt]` |")
+    rows.append("| section `[replication]` | `[clustering]` (an error, not a warning) |")
+    return "\n".join(rows) + "\n"
+
+
+if __name__ == "__main__":
+    print(describe(), end="")

@@ -1,0 +1,1 @@
+"""Broker-level and micro benchmarks; not part of the installed product."""

@@ -1,0 +1,198 @@
+"""CPU and memory of a process tree, and running a load generator against one.
+
+Owns everything read from `/proc`. Called by `procedure.py` and `brokers.py`. CPU is user plus
+system time of all threads of all processes of a tree, children that have ended included, in
+steps of the kernel's clock tick (10 ms). Knows nothing about AMQP or rows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PROC = Path("/proc")
+KIB = 1024
+MIB = 1024 * 1024
+
+
+class BenchError(Exception):
+    """A measurement could not be taken; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """What one line of `/proc/PID/stat` says; `ticks` includes children that were waited for."""
+
+    pid: int
+    name: str
+    parent: int
+    ticks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Resident and anonymous memory in MiB."""
+
+    rss_mib: float
+    anon_mib: float
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratorRun:
+    """One run of a generator: its own JSON, and seconds spent by whom while it lived."""
+
+    report: dict[str, Any]
+    wall_s: float
+    broker_cpu_s: float
+    generator_cpu_s: float
+    other_cores: float
+
+
+def parse_stat(line: str) -> Stat:
+    """Parse a line of `/proc/PID/stat`; the name may contain blanks and brackets.
+
+    Source: proc_pid_stat(5), fields 1 to 4 and 14 to 17.
+    """
+    head, _, tail = line.rpartition(")")
+    pid, _, name = head.partition(" (")
+    fields = tail.split()
+    return Stat(int(pid), name, int(fields[1]), sum(int(field) for field in fields[11:15]))
+
+
+def parse_rollup(text: str) -> Memory:
+    """Parse `/proc/PID/smaps_rollup` (values in KiB)."""
+    values = dict(line.split(":", 1) for line in text.splitlines() if line.endswith(" kB"))
+    return Memory(*(int(values[key].split()[0]) * KIB / MIB for key in ("Rss", "Anonymous")))
+
+
+def process_tree(root: int) -> list[Stat]:
+    """Return the process `root` and all its descendants that are alive."""
+    everyone = [stat for entry in PROC.iterdir() if entry.name.isdigit() for stat in _stat(entry)]
+    children: dict[int, list[Stat]] = {}
+    for stat in everyone:
+        children.setdefault(stat.parent, []).append(stat)
+    tree = [stat for stat in everyone if stat.pid == root]
+    for stat in tree:  # grows while it is walked
+        tree.extend(children.get(stat.pid, ()))
+    return tree
+
+
+def tree_cpu_s(root: int) -> float:
+    """Return the CPU seconds a process tree has used so far."""
+    ticks_per_s = os.sysconf("SC_CLK_TCK")
+    return sum(stat.ticks for stat in process_tree(root)) / ticks_per_s
+
+
+def tree_memory(root: int) -> Memory:
+    """Return the memory of a process tree; pages shared by two of its processes count twice."""
+    parts = []
+    for stat in process_tree(root):
+        try:
+            parts.append(parse_rollup((PROC / str(stat.pid) / "smaps_rollup").read_text()))
+        except (OSError, KeyError):
+            continue  # ended meanwhile
+    return Memory(sum(part.rss_mib for part in parts), sum(part.anon_mib for part in parts))
+
+
+def disk_mib(directory: Path) -> float:
+    """Return the disk space the files below a directory occupy."""
+    blocks = sum(path.lstat().st_blocks for path in directory.rglob("*"))
+    return blocks * 512 / MIB
+
+
+def pinned(core: int, argv: Sequence[str]) -> list[str]:
+    """Return the command line that runs `argv` on one core only."""
+    return ["taskset", "-c", str(core), *argv]
+
+
+def run_generator(
+    argv: Sequence[str], core: int, broker_pid: int, timeout_s: float
+) -> GeneratorRun:
+    """Run a generator to its end and account for the CPU used in exactly that time.
+
+    Args: `argv` prints one JSON object; `core` is the generator's; `broker_pid` the root of the
+    broker's process tree. Raises `BenchError` when the generator fails or takes too long.
+    """
+    busy, broker_cpu = _machine_busy_s(), tree_cpu_s(broker_pid)
+    started = time.monotonic()
+    with subprocess.Popen(
+        pinned(core, argv), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            _wait_for_end(process.pid, timeout_s)
+            wall = time.monotonic() - started
+            # Read before reaping: nothing may come between the generator's end and this sample.
+            broker_cpu = tree_cpu_s(broker_pid) - broker_cpu
+            busy = _machine_busy_s() - busy
+        finally:
+            os.kill(process.pid, signal.SIGKILL)  # does nothing to one that ended: not reaped yet
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+        output, complaint = process.communicate()
+    if process.returncode != 0:
+        raise BenchError(f"{Path(argv[0]).name}: {complaint.strip() or process.returncode}")
+    generator_cpu = usage.ru_utime + usage.ru_stime
+    other = max(0.0, busy - broker_cpu - generator_cpu) / wall
+    return GeneratorRun(json.loads(output), wall, broker_cpu, generator_cpu, other)
+
+
+def machine_facts() -> dict[str, Any]:
+    """Describe the machine: what figures of another run may be compared with."""
+    model = [
+        line.split(":", 1)[1].strip()
+        for line in (PROC / "cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "cpu": model[0] if model else platform.machine(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(memory / 1024**3, 1),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+    }
+
+
+def file_system(path: Path, mounts: str) -> str:
+    """Return the type of the file system a path is on, given the text of `/proc/mounts`."""
+    best, kind = "", "unknown"
+    for line in mounts.splitlines():
+        _, point, name, *_ = line.split(" ")
+        if path.is_relative_to(point) and len(point) >= len(best):
+            best, kind = point, name
+    return kind
+
+
+def _stat(entry: Path) -> list[Stat]:
+    try:
+        return [parse_stat((entry / "stat").read_text())]
+    except OSError:
+        return []  # ended between listing and reading
+
+
+def _machine_busy_s() -> float:
+    """CPU seconds of all cores not spent idle, waiting for I/O or stolen. Source: proc_stat(5)."""
+    user, nice, system, _idle, _iowait, irq, softirq = (
+        int(field) for field in (PROC / "stat").read_text().split()[1:8]
+    )
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+
+
+def _wait_for_end(pid: int, timeout_s: float) -> None:
+    handle = os.pidfd_open(pid)
+    try:
+        poll = select.poll()
+        poll.register(handle, select.POLLIN)
+        if not poll.poll(timeout_s * 1000):
+            raise BenchError(f"the generator did not end within {timeout_s:.0f} s")
+    finally:
+        os.close(handle)

@@ -1,0 +1,206 @@
+"""How each kind of row is measured, once, on a broker started for it.
+
+Owns the order of steps of one repetition and the names of its figures. Called by `bench.py`.
+Never repeats, summarises or prints.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from perf import measure, topology
+from perf.brokers import Contender, RunningBroker
+from perf.measure import BenchError, GeneratorRun
+from perf.scenario import Row
+
+# What the generators do beside sending and receiving (see flood.c): consumers get a head start and
+# linger at the end; a draining consumer waits for more before it believes that the queue is empty.
+HEAD_START_S = 0.3
+TAIL_S = 0.1
+DRAIN_IDLE_S = 1.1
+IDLE_S = 5.0
+FILL_CONFIRMS = "-c 100000"  # a window too wide to slow anybody down
+SETTLE_TIMEOUT_S = 60.0
+SLOWEST_PER_S = 10_000  # a fixed number of messages may take that long, plus a minute
+
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What all measurements of a run share: programs by name, cores and seconds per row."""
+
+    programs: Mapping[str, Path]
+    broker_core: int
+    generator_core: int
+    seconds: int
+
+
+def take(row: Row, contender: Contender, bench: Bench, scratch: Path) -> tuple[Figures, str]:
+    """Measure a row once on a fresh broker; return its figures and the broker's version.
+
+    Args: `scratch` is an empty directory. Raises `BenchError` when the row cannot be measured;
+    its text includes the end of the broker's output if the broker died.
+    """
+    assert contender.launch is not None, "not installed"
+    procedures = {
+        "traffic": _traffic,
+        "drain": _drain,
+        "idle": _idle,
+        "start": _start,
+        "restart": _restart,
+        "enqueue": _enqueue,
+    }
+    load = os.getloadavg()[0]
+    broker = _broker(row, contender, bench, scratch)
+    with broker:
+        try:
+            figures = procedures[row.kind](_Repetition(row, contender, bench, scratch, broker))
+        except (BenchError, OSError) as error:
+            raise BenchError(f"{error}\n{broker.log_tail()}".strip()) from error
+        version = broker.version
+    return {"load_before": round(load, 2)} | figures, version
+
+
+@dataclass(slots=True)
+class _Repetition:
+    row: Row
+    contender: Contender
+    bench: Bench
+    scratch: Path
+    broker: RunningBroker
+
+    def generate(self, options: str, limit: str, timeout_s: float) -> GeneratorRun:
+        """Run the row's generator with extra options and a limit (`-z` or `-n` or nothing)."""
+        argv = [
+            str(self.bench.programs[self.row.generator]),
+            *("-P", str(self.broker.port), "-s", str(self.row.body)),
+            *shlex.split(options),
+            *shlex.split(limit),
+        ]
+        return measure.run_generator(argv, self.bench.generator_core, self.broker.pid, timeout_s)
+
+    def fill(self, options: str, count: int) -> None:
+        """Put exactly `count` messages into the queue.
+
+        With confirms: the generator ends without closing its connection, and a broker may then
+        drop what it has read but not yet stored and confirmed.
+        """
+        self.generate(f"{options} {FILL_CONFIRMS}", f"-n {count}", 60 + count / SLOWEST_PER_S)
+        with topology.Client(self.broker.port).open() as client:
+            client.wait_for_messages(topology.QUEUE, count, SETTLE_TIMEOUT_S)
+
+    def figures(self, run: GeneratorRun, idle_s: float) -> Figures:
+        """Turn a run into figures; in `idle_s` of its life the generator did nothing."""
+        messages = run.report[self.row.per]
+        if not messages:
+            raise BenchError(f"nothing was {self.row.per}: {run.report}")
+        memory = measure.tree_memory(self.broker.pid)
+        active_s = run.wall_s - idle_s
+        return {
+            "published": run.report["published"],
+            "consumed": run.report["consumed"],
+            "publish_per_s": run.report["publish_rate"],
+            "consume_per_s": run.report["consume_rate"],
+            "broker_cpu_s": round(run.broker_cpu_s, 2),
+            "cpu_s_per_million": cpu_s_per_million(run.broker_cpu_s, messages),
+            "broker_cores": round(run.broker_cpu_s / active_s, 3),
+            "generator_cpu_s": round(run.generator_cpu_s, 3),
+            "generator_cores": round(run.generator_cpu_s / active_s, 3),
+            "other_cores": round(run.other_cores, 3),
+            "wall_s": round(run.wall_s, 3),
+            "rss_mib": round(memory.rss_mib, 1),
+            "anon_mib": round(memory.anon_mib, 1),
+        } | _latency(run)
+
+
+def cpu_s_per_million(cpu_s: float, messages: int) -> float:
+    """Return CPU-seconds per million messages."""
+    return round(cpu_s / messages * 1e6, 4)
+
+
+def _broker(row: Row, contender: Contender, bench: Bench, scratch: Path) -> RunningBroker:
+    assert contender.launch is not None, "not installed"
+    launch = contender.launch(scratch, row.body)
+    return RunningBroker(launch, bench.broker_core, scratch / "output.log")
+
+
+def _latency(run: GeneratorRun) -> Figures:
+    latency = run.report.get("latency_us", {})
+    keys = ("p50", "p95", "p99", "p999", "max")
+    return {f"latency_{key}_ms": latency[key] / 1000 for key in keys if key in latency}
+
+
+def _traffic(it: _Repetition) -> Figures:
+    topology.declare(it.row.topology, it.broker.port)
+    seconds = it.bench.seconds
+    run = it.generate(it.row.options, f"-z {seconds}", seconds + 90)
+    has_consumer = run.report["consumed"] > 0
+    return it.figures(run, HEAD_START_S + TAIL_S if has_consumer else 0.0)
+
+
+def _drain(it: _Repetition) -> Figures:
+    count = it.row.fill_per_s[it.contender.name] * it.bench.seconds
+    it.fill("-y 0", count)
+    run = it.generate(it.row.options, "", 60 + count / SLOWEST_PER_S)
+    if run.report["consumed"] != count:
+        raise BenchError(f"{count} messages went in, {run.report['consumed']} came out")
+    return it.figures(run, DRAIN_IDLE_S + TAIL_S)
+
+
+def _idle(it: _Repetition) -> Figures:
+    cpu = measure.tree_cpu_s(it.broker.pid)
+    time.sleep(IDLE_S)
+    cpu = measure.tree_cpu_s(it.broker.pid) - cpu
+    return _memory(it.broker) | {"idle_cores": round(cpu / IDLE_S, 4)}
+
+
+def _start(it: _Repetition) -> Figures:
+    return _startup(it.broker)
+
+
+def _restart(it: _Repetition) -> Figures:
+    count = it.row.messages[it.contender.name]
+    it.fill(it.row.options, count)
+    stop_s = it.broker.stop()
+    it.broker.kill()  # its helper, too: the next one brings its own
+    with _broker(it.row, it.contender, it.bench, it.scratch) as again:
+        figures = _startup(again) | _memory(again)
+        with topology.Client(again.port).open() as client:
+            client.wait_for_messages(topology.QUEUE, count, 60)
+    return {"messages": count, "stop_s": round(stop_s, 3)} | figures
+
+
+def _enqueue(it: _Repetition) -> Figures:
+    count = it.row.messages[it.contender.name]
+    before = measure.tree_memory(it.broker.pid)
+    run = it.generate(it.row.options, f"-n {count}", 60 + count / SLOWEST_PER_S)
+    with topology.Client(it.broker.port).open() as client:
+        stored = client.settled_count(topology.QUEUE, SETTLE_TIMEOUT_S)
+    if not 0.999 * count <= stored <= count:  # without confirms the very last may be dropped
+        raise BenchError(f"{count} messages went in, the queue holds {stored}")
+    figures = it.figures(run, 0.0)
+    growth = figures["anon_mib"] - before.anon_mib
+    disk = measure.disk_mib(it.scratch / "data")
+    return figures | {
+        "stored": stored,
+        "anon_growth_mib": round(growth, 1),
+        "disk_mib": round(disk, 1),
+    }
+
+
+def _memory(broker: RunningBroker) -> Figures:
+    memory = measure.tree_memory(broker.pid)
+    return {"rss_mib": round(memory.rss_mib, 1), "anon_mib": round(memory.anon_mib, 1)}
+
+
+def _startup(broker: RunningBroker) -> Figures:
+    return {
+        "startup_s": round(broker.startup_s, 3),
+        "startup_cpu_s": round(broker.startup_cpu_s, 2),
+    }

@@ -1,0 +1,87 @@
+"""Builds the two compiled modules, ``lavinmq._core`` and ``lavinmq._perf``, and nothing else.
+
+Metadata lives in pyproject.toml. The sources are in ``cext/``: each module has one umbrella
+``.pyx`` that includes its parts, so that every C function is static and may be inlined.
+``LAVINMQ_DEBUG=1`` selects the developer build: fast to compile, bounds and LMQ_ASSERT checked.
+The annotated sources that ``make lint`` inspects are left in ``build/annotate``.
+"""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
+
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+
+MODULES = {"lavinmq._core": "cext/core.pyx", "lavinmq._perf": "cext/perf.pyx"}
+SUFFIXES = {".pyx", ".pxd", ".pxi", ".h"}
+
+DIRECTIVES = {
+    "language_level": 3,
+    "boundscheck": False,
+    "wraparound": False,
+    "cdivision": True,
+    "initializedcheck": False,
+    "freethreading_compatible": True,
+}
+
+
+def accepted_by_compiler(flag: str) -> bool:
+    """Say whether the C compiler knows ``flag``; it differs by processor and compiler."""
+    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+    command = [*compiler, flag, "-Werror", "-x", "c", "-E", os.devnull]
+    try:
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
+def compile_flags(debug: bool) -> list[str]:
+    """Return the flags of one build; frame pointers stay, so that profilers see every call."""
+    if debug:
+        return ["-O1", "-g", "-fno-omit-frame-pointer"]
+    flags = ["-O3", "-g1", "-fno-omit-frame-pointer"]
+    leaf = "-mno-omit-leaf-frame-pointer"
+    return [*flags, leaf] if accepted_by_compiler(leaf) else flags
+
+
+def extensions(debug: bool) -> list[Extension]:
+    """Return the cythonized modules of the release or the developer build."""
+    # Included files are no sources of their own: without `depends` a change in one goes unseen.
+    depends = sorted(
+        str(path) for ext in ("pyx", "pxd", "h") for path in Path("cext").glob(f"*.{ext}")
+    )
+    modules = [
+        Extension(
+            name,
+            [source],
+            include_dirs=["cext"],
+            depends=depends,
+            define_macros=[("LMQ_DEBUG", "1")] if debug else [],
+            extra_compile_args=compile_flags(debug),
+        )
+        for name, source in MODULES.items()
+    ]
+    # Cython does not see that directives changed, hence one directory for each kind of build.
+    generated = Path("build", "cython-debug" if debug else "cython")
+    built: list[Extension] = cythonize(
+        modules,
+        include_path=["cext"],
+        compiler_directives={**DIRECTIVES, "boundscheck": debug},
+        build_dir=str(generated),
+        annotate=True,
+        nthreads=min(len(MODULES), os.cpu_count() or 1),
+    )
+    if not debug:
+        annotated = Path("build", "annotate")
+        annotated.mkdir(parents=True, exist_ok=True)
+        for page in (generated / "cext").glob("*.html"):
+            shutil.copy2(page, annotated)
+    return built
+
+
+if __name__ == "__main__":
+    setup(ext_modules=extensions(debug=os.environ.get("LAVINMQ_DEBUG") == "1"))

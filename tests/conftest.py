@@ -1,0 +1,101 @@
+"""Fixtures every test may use: a running broker, shared or of one's own.
+
+`broker` is shared by all tests of a worker, so a test on it uses names of its own and cleans up
+nothing but those; `own_broker` belongs to one test, which may stop or kill it; `broker_factory`
+makes any number. A failing test's report carries the log of the brokers it used.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.support.broker import COMMAND_VARIABLE, PORT_VARIABLE, Broker
+
+LOG_TAIL_LINES = 200
+
+
+class BrokerFactory:
+    """Makes brokers for one test and ends them all after it."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.brokers: list[Broker] = []
+
+    def __call__(
+        self,
+        args: Sequence[str] = (),
+        *,
+        data_dir: Path | None = None,
+        start: bool = True,
+        env: dict[str, str] | None = None,
+    ) -> Broker:
+        """Return a broker on `data_dir` (default: a new directory), started unless told not to."""
+        directory = data_dir or self._directory / f"broker-{len(self.brokers)}"
+        broker = Broker(directory, args, env=env)
+        self.brokers.append(broker)
+        return broker.start() if start else broker
+
+    def close(self) -> None:
+        """End every broker made here."""
+        for broker in self.brokers:
+            broker.close()
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A running broker shared by all tests of this worker; an attached one if so configured."""
+    data_dir = tmp_path_factory.mktemp("broker") / "data"
+    port = os.environ.get(PORT_VARIABLE)
+    if port:
+        yield Broker.attached(int(port), data_dir)
+        return
+    shared = Broker(data_dir)
+    try:
+        yield shared.start()
+    finally:
+        shared.close()
+
+
+@pytest.fixture
+def broker_factory(tmp_path: Path) -> Iterator[BrokerFactory]:
+    """Call it to get a broker that only this test uses."""
+    if PORT_VARIABLE in os.environ and COMMAND_VARIABLE not in os.environ:
+        pytest.skip(f"needs a broker of its own; {PORT_VARIABLE} names a shared one")
+    factory = BrokerFactory(tmp_path)
+    try:
+        yield factory
+    finally:
+        factory.close()
+
+
+@pytest.fixture
+def own_broker(broker_factory: BrokerFactory) -> Broker:
+    """A running broker with a data directory of its own; the test may stop or kill it."""
+    return broker_factory()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Attach the broker's log to the report of a failing test."""
+    report = yield
+    if report.failed:
+        for broker in _brokers_of(item):
+            tail = "\n".join(broker.log_text().splitlines()[-LOG_TAIL_LINES:])
+            report.sections.append((f"broker log ({broker.log_path})", tail))
+    return report
+
+
+def _brokers_of(item: pytest.Item) -> list[Broker]:
+    found: list[Broker] = []
+    for value in getattr(item, "funcargs", {}).values():
+        if isinstance(value, Broker):
+            found.append(value)
+        elif isinstance(value, BrokerFactory):
+            found.extend(value.brokers)
+    return list(dict.fromkeys(found))

@@ -1,0 +1,1 @@
+"""Kill the broker, restart it, and check what must have survived."""

@@ -1,0 +1,166 @@
+"""Publishers and consumers that keep books while a broker is killed under them.
+
+Each runs in a thread of its own until its connection ends, and then tells what was published,
+what was confirmed and what was acknowledged. Used by the crash tests only.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from pamqp import base, commands
+
+from tests.support.wire import Unit, Wire, WireClosed, encode, encode_publish
+
+WINDOW = 200
+BATCH = 20
+LONGEST_FILLING = 1500
+JOIN_TIMEOUT_S = 20.0
+
+
+@dataclass(slots=True)
+class Stream:
+    """What one publishing channel did: message bodies start with `<name>:<number>:`."""
+
+    name: str
+    queue: str
+    published: int = 0
+    confirmed: int = 0
+
+    def body(self, number: int, filling: int) -> bytes:
+        """Return the body of a message; numbers start at 1, like confirm tags."""
+        return f"{self.name}:{number}:".encode() + b"." * filling
+
+
+def stream_and_number(body: bytes) -> tuple[str, int]:
+    """Return which stream a body belongs to and its number there."""
+    name, number, _ = body.split(b":", 2)
+    return name.decode(), int(number)
+
+
+class Client(threading.Thread):
+    """Runs `work` until the broker closes the connection; keeps what else went wrong."""
+
+    def __init__(self, wire: Wire) -> None:
+        super().__init__(daemon=True)
+        self.wire = wire
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        """Work until the connection ends."""
+        try:
+            self.work()
+        except (WireClosed, OSError):
+            pass
+        except Exception as error:  # noqa: BLE001  kept for the test, which raises it
+            self.error = error
+        finally:
+            self.wire.close()
+
+    def work(self) -> None:
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Wait for the end; raise what went wrong besides the end of the connection."""
+        self.join(JOIN_TIMEOUT_S)
+        assert not self.is_alive(), "a client does not notice that the broker is gone"
+        if self.error is not None:
+            raise self.error
+
+
+class Publisher(Client):
+    """Publishes on several channels of one connection, with a window of outstanding confirms."""
+
+    def __init__(self, port: int, streams: Iterable[Stream], seed: int) -> None:
+        self.streams = dict(enumerate(streams, start=1))
+        super().__init__(Wire.open(port, channels=self.streams))
+        self._random = random.Random(seed)
+        for channel in self.streams:
+            self.wire.call(channel, commands.Confirm.Select(), commands.Confirm.SelectOk)
+
+    def work(self) -> None:
+        while True:
+            for channel, stream in self.streams.items():
+                if stream.published - stream.confirmed < WINDOW:
+                    self._publish_batch(channel, stream)
+            self._take(self.wire.receive())
+
+    def _publish_batch(self, channel: int, stream: Stream) -> None:
+        first = stream.published + 1
+        # Counted before they are sent: a message that may have left counts as published.
+        stream.published += BATCH
+        self.wire.send_bytes(
+            b"".join(
+                encode_publish(
+                    channel,
+                    "",
+                    stream.queue,
+                    stream.body(number, self._random.randrange(LONGEST_FILLING)),
+                )
+                for number in range(first, first + BATCH)
+            )
+        )
+
+    def _take(self, unit: Unit) -> None:
+        stream = self.streams[unit.channel]
+        if isinstance(unit.method, commands.Basic.Ack):
+            assert unit.method.multiple, "confirms are cumulative"
+            assert unit.method.delivery_tag > stream.confirmed, "a confirm went backwards"
+            assert unit.method.delivery_tag <= stream.published, "a confirm of nothing"
+            stream.confirmed = unit.method.delivery_tag
+            return
+        raise AssertionError(f"the publisher got {unit.method}")
+
+
+class Consumer(Client):
+    """Takes from one queue and acknowledges, every message or several at once."""
+
+    def __init__(self, port: int, queue: str, prefetch: int, acknowledge_every: int) -> None:
+        super().__init__(Wire.open(port))
+        self._every = acknowledge_every
+        self.delivered: set[tuple[str, int]] = set()
+        self.wire.call(1, commands.Basic.Qos(prefetch_count=prefetch), commands.Basic.QosOk)
+        self.wire.call(1, commands.Basic.Consume(queue=queue), commands.Basic.ConsumeOk)
+
+    def work(self) -> None:
+        while True:
+            unit = self.wire.expect_unit(commands.Basic.Deliver, 1)
+            assert isinstance(unit.method, commands.Basic.Deliver)
+            self.delivered.add(stream_and_number(unit.body))
+            tag = unit.method.delivery_tag or 0
+            if tag % self._every == 0:
+                self.wire.send_bytes(encode(1, commands.Basic.Ack(tag, multiple=True)))
+
+
+class Declarer(Client):
+    """Sends one request after another; `done` counts those that were answered."""
+
+    def __init__(
+        self, port: int, request: Callable[[int], base.Frame], reply: type[base.Frame]
+    ) -> None:
+        super().__init__(Wire.open(port))
+        self._request = request
+        self._reply = reply
+        self.done = 0
+
+    def work(self) -> None:
+        while True:
+            self.wire.call(1, self._request(self.done), self._reply)
+            self.done += 1
+
+
+def messages_in(port: int, queue: str) -> list[tuple[str, int]]:
+    """Return stream and number of every message of a queue, in order, leaving them there."""
+    with Wire.open(port) as wire:
+        passive = commands.Queue.Declare(queue=queue, passive=True)
+        count = wire.call(1, passive, commands.Queue.DeclareOk).message_count or 0
+        consume = commands.Basic.Consume(queue=queue, consumer_tag="reader")
+        wire.call(1, consume, commands.Basic.ConsumeOk)
+        units = [wire.expect_unit(commands.Basic.Deliver, 1) for _ in range(count)]
+        # The count must be all there is: after the cancel nothing may have come but its answer.
+        cancel = commands.Basic.Cancel(consumer_tag="reader")
+        wire.call(1, cancel, commands.Basic.CancelOk)
+    return [stream_and_number(unit.body) for unit in units]

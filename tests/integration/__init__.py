@@ -1,0 +1,1 @@
+"""Real clients against a started broker; one file per feature."""

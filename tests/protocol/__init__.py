@@ -1,0 +1,1 @@
+"""Bytes in, bytes out: what the broker answers on the wire."""

@@ -1,0 +1,1 @@
+"""What tests share: broker process, wire client, transcript player, on-disk format readers."""

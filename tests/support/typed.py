@@ -1,0 +1,101 @@
+# mypy: disable-error-code="no-untyped-call"
+"""A client that sends and shows field tables exactly: lists of [key, type letter, value].
+
+For tests where the type on the wire matters, which client libraries choose by themselves. Units
+are dicts as the recorded transcripts have them (`method`, `args`, `props`, `body`).
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+from tests.support import replay
+
+ANSWER_TIMEOUT_S = 15.0
+
+Rows = list[list[Any]]
+Unit = dict[str, Any]
+
+
+class TypedClient:
+    """One connection with one open channel. Raises replay.Mismatch when it cannot log in."""
+
+    def __init__(
+        self, port: int, *, vhost: str = "/", user: str = "guest", password: str = "guest"
+    ) -> None:
+        self._connection = replay.Conn("127.0.0.1", port)
+        login = {"user": user, "password": password, "vhost": vhost, "channels": [1]}
+        try:
+            replay.handshake(self._connection, login)
+        except BaseException:
+            self.close()
+            raise
+
+    def call(self, method: str, **arguments: Any) -> Unit:
+        """Send a method on channel 1 and return the next unit."""
+        self.send(method, **arguments)
+        return self.take()
+
+    def take(self) -> Unit:
+        """Return the next unit, whatever it is."""
+        unit: Unit | None = self._connection.unit(ANSWER_TIMEOUT_S)
+        assert unit is not None, "nothing came"
+        return unit
+
+    def answer(self, method: str, **arguments: Any) -> str:
+        """Send a method; return the name of what answers it, or the reply code of a close."""
+        unit = self.call(method, **arguments)
+        if unit["method"] != "channel.close":
+            return str(unit["method"])
+        self.send("channel.close-ok")
+        assert self.call("channel.open")["method"] == "channel.open-ok"
+        return str(unit["args"]["reply_code"])
+
+    def send(self, method: str, **arguments: Any) -> None:
+        """Send a method on channel 1."""
+        self._connection.send(replay.method_frame(1, method, **arguments))
+
+    def publish(
+        self, exchange: str, routing_key: str, body: bytes, *, mandatory: bool = False, **props: Any
+    ) -> None:
+        """Publish one message; `headers` among the properties are rows."""
+        method = replay.method_frame(
+            1, "basic.publish", exchange=exchange, routing_key=routing_key, mandatory=mandatory
+        )
+        header = {"type": "header", "ch": 1, "size": len(body), "props": props}
+        content = {"type": "body", "ch": 1, "body": {"hex": body.hex()}}
+        frames = [header, content] if body else [header]
+        self._connection.send(method + b"".join(map(replay.enc_frame, frames)))
+
+    def synchronise(self) -> None:
+        """Return when the broker has handled everything sent on the channel."""
+        answer = self.call("basic.qos")
+        assert answer["method"] == "basic.qos-ok", answer
+
+    def get(self, queue: str, *, no_ack: bool = False) -> Unit | None:
+        """Take the next message; None when there is none. `body` is bytes."""
+        unit = self.call("basic.get", queue=queue, no_ack=no_ack)
+        if unit["method"] == "basic.get-empty":
+            return None
+        assert unit["method"] == "basic.get-ok", unit
+        return unit | {"body": unit["_raw_body"]}
+
+    def get_all(self, queue: str, *, no_ack: bool = False) -> list[Unit]:
+        """Take every message there is."""
+        return list(iter(lambda: self.get(queue, no_ack=no_ack), None))
+
+    def close(self) -> None:
+        """Drop the socket: what was not acknowledged returns to its queue."""
+        self._connection.close()
+
+    def __enter__(self) -> TypedClient:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self.close()

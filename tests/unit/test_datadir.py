@@ -1,0 +1,384 @@
+"""The data directory: lock, schema version, atomic files, process id file."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lavinmq.datadir import (
+    DataDir,
+    DataDirError,
+    PidFile,
+    write_atomic,
+    write_json_atomic,
+)
+
+VHOST = "42099b4af021e53fd8fd4e056c2568d7c2e3ffa8"
+QUEUE = "9658403816409e66eba2175f8eff8b53a9681573"
+DEADLINE_S = 20.0
+
+HOLDER = f"PID {os.getpid()} @ {socket.gethostname()}"
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition, or fail after the deadline."""
+    end = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < end, "the condition did not come true"
+        time.sleep(0.005)
+
+
+def waits(caplog: pytest.LogCaptureFixture) -> bool:
+    """Return whether somebody was logged to wait for the lock."""
+    return any("is locked by" in message for message in caplog.messages)
+
+
+# --- creation and schema version
+
+
+def test_a_missing_directory_is_created_with_its_parents(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b"
+
+    with DataDir(str(path)):
+        assert (path / "schema_version").read_text() == "4"
+        assert path.stat().st_mode & 0o007 == 0
+
+
+def test_a_directory_of_the_present_version_is_opened_unchanged(tmp_path: Path) -> None:
+    (tmp_path / "schema_version").write_text("4\n")
+
+    with DataDir(str(tmp_path)):
+        assert (tmp_path / "schema_version").read_text() == "4\n"
+
+
+@pytest.mark.parametrize("version", ["3", "5", "", "four", "4" * 5000])
+def test_another_version_is_an_error_that_names_file_and_value(
+    tmp_path: Path, version: str
+) -> None:
+    (tmp_path / "schema_version").write_text(version)
+
+    with pytest.raises(DataDirError) as raised:
+        DataDir(str(tmp_path)).open()
+
+    assert f"{str(tmp_path / 'schema_version')!r} says '{version[:50]}" in str(raised.value)
+    assert len(str(raised.value)) < 200 + len(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", [f"{VHOST}/msgs.0000000001", f"{VHOST}/{QUEUE}/enq"])
+def test_a_directory_of_an_older_format_asks_for_migration_and_stays_as_it_is(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "vhosts.json").write_text("[]")
+    file = tmp_path / name
+    file.parent.mkdir(parents=True)
+    file.write_text("x")
+
+    with pytest.raises(DataDirError, match="before version 4") as raised:
+        DataDir(str(tmp_path)).open()
+
+    assert repr(str(file)) in str(raised.value)
+    assert not (tmp_path / "schema_version").exists()
+
+
+def test_a_directory_without_version_but_of_the_present_format_gets_one(tmp_path: Path) -> None:
+    (tmp_path / "vhosts.json").write_text("[]")
+    (tmp_path / VHOST / QUEUE).mkdir(parents=True)
+    (tmp_path / VHOST / QUEUE / "msgs.0000000001").write_text("x")
+
+    with DataDir(str(tmp_path)):
+        assert (tmp_path / "schema_version").read_text() == "4"
+
+
+def test_a_file_in_place_of_the_directory_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("")
+
+    with pytest.raises(DataDirError, match="File exists"):
+        DataDir(str(path)).open()
+
+
+def test_a_failed_open_releases_the_lock(tmp_path: Path) -> None:
+    (tmp_path / "schema_version").write_text("9")
+    with pytest.raises(DataDirError):
+        DataDir(str(tmp_path)).open()
+    (tmp_path / "schema_version").write_text("4")
+
+    with DataDir(str(tmp_path)):
+        assert (tmp_path / ".lock").read_text() == HOLDER
+
+
+# --- lock
+
+
+def test_the_lock_names_its_holder_and_is_emptied_on_release(tmp_path: Path) -> None:
+    lock = tmp_path / ".lock"
+    lock.write_text("PID 1 @ long-gone-host-with-a-long-name")
+
+    with DataDir(str(tmp_path)):
+        assert lock.read_text() == HOLDER
+
+    assert lock.read_text() == ""
+
+
+def test_closing_twice_is_harmless(tmp_path: Path) -> None:
+    directory = DataDir(str(tmp_path))
+    directory.open()
+
+    directory.close()
+    directory.close()
+
+    assert (tmp_path / ".lock").read_text() == ""
+
+
+def test_the_lock_can_be_left_out(tmp_path: Path) -> None:
+    with DataDir(str(tmp_path)), DataDir(str(tmp_path), lock=False):
+        assert (tmp_path / ".lock").read_text() == HOLDER
+
+    with DataDir(str(tmp_path / "other"), lock=False):
+        assert not (tmp_path / "other" / ".lock").exists()
+
+
+def test_a_second_one_names_the_holder_and_waits_until_it_is_released(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    first, second = DataDir(str(tmp_path)), DataDir(str(tmp_path))
+    first.open()
+    opened = threading.Event()
+    waiter = threading.Thread(target=lambda: (second.open(), opened.set()), daemon=True)
+
+    waiter.start()
+    wait_until(lambda: waits(caplog))
+    assert not opened.is_set()
+    first.close()
+
+    assert opened.wait(DEADLINE_S)
+    waiter.join(DEADLINE_S)
+    assert any(f"is locked by {HOLDER}" in message for message in caplog.messages)
+    assert {record.name for record in caplog.records} == {"lmq.data_dir_lock"}
+    assert (tmp_path / ".lock").read_text() == HOLDER
+    second.close()
+
+
+WAITER = """
+import sys
+from lavinmq import log
+from lavinmq.datadir import DataDir, StoppedWaiting
+log.setup("info", None, {})
+try:
+    DataDir(sys.argv[1]).open()
+except StoppedWaiting:
+    sys.exit(17)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_waiting_for_the_lock_ends_on_a_signal(tmp_path: Path, number: signal.Signals) -> None:
+    with (
+        DataDir(str(tmp_path)),
+        subprocess.Popen(
+            [sys.executable, "-c", WAITER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+        ) as process,
+    ):
+        assert process.stdout is not None
+        assert f"is locked by {HOLDER}" in process.stdout.readline()
+        # The line is written just before the process is ready for signals and blocks.
+        wait_until(lambda: blocked_in_flock(process.pid))
+        process.send_signal(number)
+
+        assert process.wait(DEADLINE_S) == 17
+        assert (tmp_path / ".lock").read_text() == HOLDER
+
+
+def blocked_in_flock(pid: int) -> bool:
+    """Return whether the process waits for a lock, as the kernel's list of locks shows."""
+    for line in Path("/proc/locks").read_text().splitlines():
+        words = line.split()
+        if words[1] == "->" and words[2] == "FLOCK" and words[5] == str(pid):
+            return True
+    return False
+
+
+# --- atomic files
+
+
+def test_json_is_written_indented_and_leaves_no_temporary_file(tmp_path: Path) -> None:
+    path = tmp_path / "users.json"
+
+    write_json_atomic(str(path), [{"name": "ж"}])
+
+    assert path.read_text(encoding="utf-8") == '[\n  {\n    "name": "ж"\n  }\n]'
+    assert os.listdir(tmp_path) == ["users.json"]
+    assert path.stat().st_mode & 0o777 == 0o644 & ~current_umask()
+
+
+def current_umask() -> int:
+    """Return the umask of this process."""
+    line = next(
+        line
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith("Umask:")
+    )
+    return int(line.split()[1], 8)
+
+
+def test_a_longer_leftover_temporary_file_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "a.json.tmp").write_text("x" * 1000)
+
+    write_json_atomic(str(tmp_path / "a.json"), {"a": 1})
+
+    assert json.loads((tmp_path / "a.json").read_text()) == {"a": 1}
+
+
+@pytest.mark.parametrize("value", [{"a": object()}, {"a": float("nan")}, {"a": "\udc80"}])
+def test_what_json_cannot_hold_leaves_the_old_file(tmp_path: Path, value: object) -> None:
+    path = tmp_path / "a.json"
+    path.write_text("old")
+
+    with pytest.raises((TypeError, ValueError)):
+        write_json_atomic(str(path), value)
+
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["a.json"]
+
+
+def test_a_failing_sync_leaves_the_old_file_and_gives_the_space_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.json"
+    path.write_text("old")
+
+    def full(fd: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+
+    with pytest.raises(OSError, match="No space"):
+        write_json_atomic(str(path), {})
+
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["a.json"]
+
+
+def test_file_and_directory_are_synced_around_the_rename(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    fsync, rename = os.fsync, os.rename
+
+    def record_sync(fd: int) -> None:
+        steps.append(f"sync {os.path.basename(os.readlink(f'/proc/self/fd/{fd}'))}")
+        fsync(fd)
+
+    def record_rename(source: str, target: str) -> None:
+        steps.append(f"rename {os.path.basename(source)} {os.path.basename(target)}")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", record_sync)
+    monkeypatch.setattr(os, "rename", record_rename)
+
+    write_atomic(str(tmp_path / "a"), b"content")
+
+    assert steps == ["sync a.tmp", "rename a.tmp a", f"sync {tmp_path.name}"]
+
+
+def test_a_file_in_the_current_directory_needs_no_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    write_atomic("a", b"content")
+
+    assert (tmp_path / "a").read_bytes() == b"content"
+
+
+# --- process id file
+
+
+def test_the_process_id_is_written_and_removed(tmp_path: Path) -> None:
+    path = tmp_path / "pid"
+    pidfile = PidFile(str(path))
+
+    assert pidfile.write()
+    assert path.read_text() == f"{os.getpid()}\n"
+    pidfile.remove()
+    pidfile.remove()
+
+    assert not path.exists()
+
+
+def ended_process() -> int:
+    """Return the id of a process that no longer exists."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+@pytest.mark.parametrize("content", ["", "\n", "own", "ended", "ended\n\n", "9999999999"])
+def test_a_stale_id_is_replaced(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "pid"
+    text = content.replace("own", str(os.getpid())).replace("ended", str(ended_process()))
+    path.write_text(text)
+    pidfile = PidFile(str(path))
+
+    assert pidfile.write()
+
+    assert path.read_text() == f"{os.getpid()}\n"
+    pidfile.remove()
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("1", "process 1 is alive"),
+        ("garbage", "'garbage' instead of a process id"),
+        ("-5", "'-5' instead of a process id"),
+        ("99999999999", "instead of a process id"),
+    ],
+)
+def test_a_live_id_and_garbage_are_refused_logged_and_left_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str, problem: str
+) -> None:
+    path = tmp_path / "pid"
+    path.write_text(content)
+    pidfile = PidFile(str(path))
+
+    assert not pidfile.write()
+    pidfile.remove()
+
+    assert path.read_text() == content
+    assert problem in caplog.text
+    assert caplog.records[0].levelno == logging.ERROR
+
+
+def test_a_file_locked_by_another_process_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "pid"
+    with path.open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+
+        assert not PidFile(str(path)).write()
+
+    assert "locked by another process" in caplog.text
+
+
+def test_a_path_that_cannot_be_written_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert not PidFile(str(tmp_path / "none" / "pid")).write()
+
+    assert "No such file or directory" in caplog.text

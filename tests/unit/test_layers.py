@@ -1,0 +1,254 @@
+"""Imports point down only: the layers of the house, checked on the sources themselves.
+
+Two graphs are walked without importing anything: the imports of ``lavinmq/`` (read with ``ast``;
+those under ``TYPE_CHECKING`` do not count) and the ``cimport``/``include`` lines of ``cext/``. An
+edge to a higher layer, or to a neighbour in the same one, fails. A new module needs a place in a
+table. A unit is a module of ``lavinmq/``, a package of it as a whole, or a ``.pyx``/``.pxd`` pair.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# From the bottom to the top. Units of one line are neighbours and do not know each other.
+PYTHON_LAYERS: list[set[str]] = [
+    {"__init__"},
+    # The door, compiled from cext/: it imports no Python module of ours.
+    {"_core", "_perf", "_scan"},
+    {"errors"},
+    {"fieldtable", "wire", "ini", "setting_types"},
+    {"settings"},
+    {"arguments", "usage"},
+    {"config"},
+    {"auth", "durability", "tick", "log", "datadir", "vhosts_file"},
+    {"definitions", "effects", "features", "policy"},
+    {"exchanges", "queues"},
+    {"vhost"},
+    {"amqp", "mqtt"},
+    {"client", "server"},
+    {"cluster", "federation", "shovel"},
+    {"http"},
+    {"cli", "spark"},
+    {"__main__"},
+]
+
+CYTHON_LAYERS: list[set[str]] = [
+    {"bytes"},
+    # Compiled bindings know queues as opaque targets only, hence their place below.
+    {"match"},
+    # All structs in one place: they point at each other in both directions.
+    {"types"},
+    {"record"},
+    {"segment", "table"},
+    {"store"},
+    {"queue"},
+    {"route"},
+    {"channel"},
+    {"deliver"},
+    {"amqp", "mqtt", "repl"},
+    {"tick"},
+    {"loop"},
+    {"door"},
+    {"link"},
+    {"perf_consume", "perf_publish"},
+    # The umbrellas: one per compiled module. They include, and nobody includes them.
+    {"core", "perf", "scan"},
+]
+
+_CYTHON_EDGE = re.compile(
+    r"""^\s*(?: from\s+(?P<source>[\w.]+)\s+cimport\b
+          | cimport\s+(?P<modules>[\w., ]+)
+          | include\s+["'](?P<file>[\w./]+)["'] )""",
+    re.VERBOSE | re.MULTILINE,
+)
+_PYTHON_FROM_C = re.compile(r"^\s*(?:from|import)\s+\.*lavinmq\b.*$", re.MULTILINE)
+
+
+class Edge(NamedTuple):
+    """One import: who needs whom (units), and where it is written."""
+
+    user: str
+    used: str
+    where: str
+
+
+def is_type_checking(test: ast.expr) -> bool:
+    """Say whether an ``if`` asks for TYPE_CHECKING, plain or as an attribute of ``typing``."""
+    name = test.attr if isinstance(test, ast.Attribute) else getattr(test, "id", "")
+    return name == "TYPE_CHECKING"
+
+
+def imports_at_run_time(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
+    """Yield all import statements below ``node``, lazy ones included, type-only ones not."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import | ast.ImportFrom):
+            yield child
+        elif isinstance(child, ast.If) and is_type_checking(child.test):
+            for otherwise in child.orelse:
+                yield from imports_at_run_time(ast.Module([otherwise], []))
+        else:
+            yield from imports_at_run_time(child)
+
+
+def imported_names(statement: ast.Import | ast.ImportFrom, package: list[str]) -> Iterator[str]:
+    """Yield the dotted names a statement may load; ``package`` is where the statement stands."""
+    if isinstance(statement, ast.Import):
+        yield from (alias.name for alias in statement.names)
+        return
+    base = package[: len(package) - statement.level + 1] if statement.level else []
+    source = [*base, *(statement.module.split(".") if statement.module else [])]
+    # `from lavinmq import x` names a unit, or an attribute of the package itself.
+    yield from (".".join([*source, alias.name]) for alias in statement.names)
+
+
+def python_edges(package: Path) -> list[Edge]:
+    """Return the imports between different units of the package ``lavinmq`` in ``package``."""
+    units = {path.stem for path in package.iterdir() if path.suffix in {".py", ".pyi"}}
+    units |= {path.name for path in package.iterdir() if path.is_dir()}
+    edges = []
+    for path in sorted(package.rglob("*.py")):
+        parts = path.relative_to(package).with_suffix("").parts
+        where = str(path.relative_to(package.parent))
+        for statement in imports_at_run_time(ast.parse(path.read_text(), filename=where)):
+            for name in imported_names(statement, ["lavinmq", *parts[:-1]]):
+                first, *rest = name.split(".")
+                if first != "lavinmq":
+                    continue
+                used = rest[0] if rest and rest[0] in units | {"_core", "_perf"} else "__init__"
+                if used != parts[0]:
+                    edges.append(Edge(parts[0], used, f"{where}:{statement.lineno}"))
+    return edges
+
+
+def cython_edges(directory: Path) -> list[Edge]:
+    """Return the cimports and includes between different units of ``cext/``."""
+    sources = sorted(directory.glob("*.p??"))
+    units = {path.stem for path in sources}
+    edges = []
+    for path in sources:
+        text = path.read_text()
+        for match in _CYTHON_EDGE.finditer(text):
+            named = match["source"] or match["modules"] or Path(match["file"]).stem
+            line = text.count("\n", 0, match.end()) + 1
+            for module in named.split(","):
+                used = module.split(" as ")[0].strip().removeprefix("cext.").lstrip(".")
+                if used in units and used != path.stem:
+                    edges.append(Edge(path.stem, used, f"{directory.name}/{path.name}:{line}"))
+    return edges
+
+
+def violations(edges: list[Edge], layers: list[set[str]]) -> list[str]:
+    """Return a sentence for every edge that does not point down."""
+    height = {unit: level for level, units in enumerate(layers) for unit in units}
+    found = []
+    for user, used, where in edges:
+        if user not in height or used not in height:
+            unknown = used if user in height else user
+            found.append(f"{where}: {unknown} has no layer; give it one in {Path(__file__).name}")
+        elif height[used] >= height[user]:
+            direction = "upward" if height[used] > height[user] else "sideways"
+            found.append(f"{where}: {user} imports {used}, which is {direction}")
+    return found
+
+
+def test_python_modules_import_downward_only() -> None:
+    edges = python_edges(ROOT / "lavinmq")
+
+    assert edges, "no import was found: the walk is broken"
+    assert violations(edges, PYTHON_LAYERS) == []
+
+
+def test_cython_sources_cimport_and_include_downward_only() -> None:
+    edges = cython_edges(ROOT / "cext")
+
+    assert edges, "no cimport was found: the walk is broken"
+    assert violations(edges, CYTHON_LAYERS) == []
+
+
+def test_compiled_code_imports_no_python_module_of_ours() -> None:
+    imports = {
+        path.name: _PYTHON_FROM_C.findall(path.read_text())
+        for path in sorted((ROOT / "cext").glob("*.p??"))
+    }
+
+    assert {name: found for name, found in imports.items() if found} == {}
+
+
+def test_every_module_has_a_layer() -> None:
+    python = {path.stem for path in (ROOT / "lavinmq").glob("*.py")}
+    python |= {path.parent.name for path in (ROOT / "lavinmq").glob("*/*.py")}
+    cython = {path.stem for path in (ROOT / "cext").glob("*.p??")}
+
+    assert python - set().union(*PYTHON_LAYERS) == set()
+    assert cython - set().union(*CYTHON_LAYERS) == set()
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "complaint"),
+    [
+        ("errors.py", "from lavinmq import vhost", "errors imports vhost, which is upward"),
+        ("errors.py", "import lavinmq.vhost.x", "errors imports vhost, which is upward"),
+        ("errors.py", "def f():\n from .vhost import V", "errors imports vhost, which is upward"),
+        ("amqp/a.py", "from ..mqtt.b import c", "amqp imports mqtt, which is sideways"),
+        ("amqp/a.py", "from lavinmq.mqtt import b", "amqp imports mqtt, which is sideways"),
+        ("misc.py", "from lavinmq import errors", "misc has no layer"),
+    ],
+)
+def test_forbidden_python_import_is_found(
+    tmp_path: Path, path: str, source: str, complaint: str
+) -> None:
+    package = tmp_path / "lavinmq"
+    for unit in ("amqp", "mqtt", "vhost"):
+        (package / unit).mkdir(parents=True)
+    (package / "errors.py").touch()
+    (package / path).write_text(source)
+
+    found = violations(python_edges(package), PYTHON_LAYERS)
+
+    assert len(found) == 1
+    assert complaint in found[0]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from lavinmq.vhost import V",
+        "import typing\nif typing.TYPE_CHECKING:\n    from .vhost import V",
+        "import json, vhost",
+        "from lavinmq import __version__",
+    ],
+)
+def test_harmless_python_import_is_not_reported(tmp_path: Path, source: str) -> None:
+    package = tmp_path / "lavinmq"
+    package.mkdir()
+    (package / "vhost.py").touch()
+    (package / "errors.py").write_text(source)
+
+    assert violations(python_edges(package), PYTHON_LAYERS) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "complaint"),
+    [
+        ("store.pyx", "from queue cimport queue_t", "store imports queue, which is upward"),
+        ("store.pxd", "cimport bytes, queue", "store imports queue, which is upward"),
+        ("amqp.pyx", 'include "mqtt.pyx"', "amqp imports mqtt, which is sideways"),
+    ],
+)
+def test_forbidden_cython_edge_is_found(
+    tmp_path: Path, name: str, source: str, complaint: str
+) -> None:
+    for unit in ("bytes.pxd", "queue.pxd", "mqtt.pyx"):
+        (tmp_path / unit).touch()
+    (tmp_path / name).write_text(source)
+
+    found = violations(cython_edges(tmp_path), CYTHON_LAYERS)
+
+    assert len(found) == 1
+    assert complaint in found[0]

@@ -1,0 +1,231 @@
+"""The command: answers, errors, warnings, banner, exit codes. The broker itself is replaced."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from lavinmq import __main__ as command
+from lavinmq import __version__
+from lavinmq.config import Config, ConfigError
+from lavinmq.datadir import DataDirError, StoppedWaiting
+from lavinmq.settings import GROUPS, flags
+
+Start = Callable[[Config], int]
+
+
+@pytest.fixture(autouse=True)
+def quiet_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Keep the test from the machine's configuration and from the process's logging."""
+    for name in [name for name in os.environ if name.startswith(("LAVINMQ_", "STATE_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.delenv("JOURNAL_STREAM", raising=False)
+    monkeypatch.setenv("LAVINMQ_CONFIGURATION_DIRECTORY", str(tmp_path))
+    monkeypatch.setattr("lavinmq.log.setup", lambda *_: None)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Stands in for the broker; set `run`. By default it must not be reached."""
+
+    def unexpected(config: Config) -> int:
+        raise AssertionError("the broker was started")
+
+    module = ModuleType("lavinmq.server")
+    module.run = unexpected  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "lavinmq.server", module)
+    return module
+
+
+@pytest.mark.parametrize("flag", ["-v", "--version"])
+def test_version_prints_the_version_only(
+    server: ModuleType, capsys: pytest.CaptureFixture[str], flag: str
+) -> None:
+    assert command.main([flag]) == 0
+
+    assert capsys.readouterr().out == f"{__version__}\n"
+
+
+def test_build_info_names_version_python_core_compiler_and_platform(
+    server: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(["--build-info"]) == 0
+
+    first, *others = capsys.readouterr().out.splitlines()
+    assert first == f"lavinmq {__version__}"
+    assert [line.partition(": ")[0] for line in others[1:]] == [
+        "Compiled core",
+        "Compiler of Python",
+        "Platform",
+    ]
+    assert others[0] == f"Python {sys.version.split()[0]}"
+
+
+def test_answers_read_no_configuration(
+    server: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "lavinmq.ini").write_text("broken")
+
+    assert [command.main([flag]) for flag in ("-v", "--build-info", "-h")] == [0, 0, 0]
+    assert capsys.readouterr().err == ""
+
+
+def test_help_lists_every_flag_in_its_group(
+    server: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(["--help"]) == 0
+
+    text = capsys.readouterr().out
+    parts = text.split("\n\n")
+    assert [part.partition(":")[0] for part in parts[1:]] == list(GROUPS)
+    for flag, _ in flags():
+        part = parts[1 + GROUPS.index(flag.group)]
+        rows = [line for line in part.splitlines() if f"{flag.long} " in f"{line} "[:47]]
+        assert len(rows) >= 1, flag.long
+
+
+def test_help_sorts_by_short_flag_with_those_without_last(
+    server: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command.main(["-h"])
+
+    options = capsys.readouterr().out.split("\n\n")[1].splitlines()[1:]
+    starts = [line.strip()[:2] for line in options]
+    assert starts[:3] == ["-D", "-c", "-l"]
+    assert set(starts[3:]) == {"--"}
+
+
+def test_an_unknown_option_is_an_error_with_a_hint(
+    server: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(["--nope"]) == 1
+
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    first, hint = captured.err.splitlines()
+    assert first == "Error: Unknown option '--nope'"
+    assert "--help" in hint
+
+
+def test_a_bad_configuration_is_one_line_without_hint(
+    server: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(["-p", "x"]) == 1
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("Error: Failed to handle value for 'port' in [amqp]")
+
+
+def test_the_broker_gets_the_configuration_and_gives_the_exit_code(
+    server: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[Config] = []
+
+    def run(config: Config) -> int:
+        seen.append(config)
+        return 36
+
+    server.run = run  # type: ignore[attr-defined]
+
+    assert command.main(["-p", "1234"]) == 36
+    assert [config.amqp_port for config in seen] == [1234]
+
+
+def test_warnings_are_printed_to_standard_error(
+    server: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.run = lambda config: 0  # type: ignore[attr-defined]
+
+    command.main(["--mqtt-port", "1884"])
+
+    expected = "WARNING: setting 'port' in [mqtt] has no effect yet\n"
+    assert capsys.readouterr().err == expected
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (ConfigError("no bind"), 1, "Error: no bind\n"),
+        (DataDirError("no directory"), 1, "Error: no directory\n"),
+        (StoppedWaiting(), 0, ""),
+    ],
+)
+def test_expected_errors_of_the_broker_are_exit_codes(
+    server: ModuleType,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+    code: int,
+    text: str,
+) -> None:
+    def run(config: Config) -> int:
+        raise error
+
+    server.run = run  # type: ignore[attr-defined]
+
+    assert command.main([]) == code
+    assert capsys.readouterr().err == text
+
+
+def test_a_banner_is_printed_when_the_log_goes_to_standard_output(
+    server: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.run = lambda config: 0  # type: ignore[attr-defined]
+
+    command.main([])
+
+    assert command.BANNER in capsys.readouterr().out
+
+
+def test_no_banner_is_printed_when_the_log_goes_elsewhere(
+    server: ModuleType,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    server.run = lambda config: 0  # type: ignore[attr-defined]
+
+    monkeypatch.setenv("LAVINMQ_MAIN_LOG_FILE", str(tmp_path / "log"))
+    command.main([])
+    monkeypatch.delenv("LAVINMQ_MAIN_LOG_FILE")
+    monkeypatch.setattr("lavinmq.log.is_journal", lambda environ: True)
+    command.main([])
+
+    assert capsys.readouterr().out == ""
+
+
+def test_the_module_runs_as_a_command() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "lavinmq", "--nope"], capture_output=True, text=True, check=False
+    )
+
+    assert result.returncode == 1
+    assert result.stderr.startswith("Error: Unknown option")
+
+
+def test_the_command_line_of_the_process_is_the_default(
+    server: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["lavinmq", "-v"])
+
+    assert command.main() == 0
+    assert capsys.readouterr().out == f"{__version__}\n"
+
+
+def test_answering_imports_neither_argparse_nor_the_broker() -> None:
+    program = (
+        "import sys; from lavinmq.__main__ import main; main(['-v']);"
+        "print(sorted({'argparse', 'configparser', 'json', 'lavinmq.server', 'lavinmq.usage'}"
+        " & sys.modules.keys()))"
+    )
+
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    assert result.stdout == f"{__version__}\n[]\n"

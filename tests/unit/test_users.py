@@ -1,0 +1,294 @@
+"""Users and users.json: the first start, logging in, permissions, and the file of others."""
+
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lavinmq.auth import passwords
+from lavinmq.auth.passwords import DEFAULT_ALGORITHM, PasswordHashError
+from lavinmq.auth.users import DIRECT_USER, User, UserStore
+from lavinmq.errors import DefinitionsError
+
+RECORDED = Path(__file__).parents[1] / "fixtures" / "data-dir"
+GUEST_HASH = "+pHuxkR9fCyrrwXjOD4BP4XbzO3l8LJr8YkThMgJ0yVHFRE+"
+
+
+def store_in(data_dir: Path, only_loopback: bool = True) -> UserStore:
+    return UserStore(data_dir, "guest", GUEST_HASH, only_loopback)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> UserStore:
+    """A store after the first start."""
+    store = store_in(tmp_path)
+    store.load()
+    return store
+
+
+def add(store: UserStore, name: str, password: bytes = b"pw", *tags: str) -> User:
+    return store.add(name, passwords.hash_password(password), DEFAULT_ALGORITHM, tags)
+
+
+def recorded(name: str, directory: Path) -> bytes:
+    """users.json of a recorded data directory, also unpacked into `directory`."""
+    with tarfile.open(RECORDED / f"{name}.tar.gz") as archive:
+        (member,) = (m for m in archive if m.name.endswith("users.json"))
+        extracted = archive.extractfile(member)
+        assert extracted is not None
+        content = extracted.read()
+    (directory / "users.json").write_bytes(content)
+    return content
+
+
+def test_the_first_start_makes_the_default_user(store: UserStore, tmp_path: Path) -> None:
+    user = store.authenticate("guest", b"guest", is_loopback=True)
+
+    assert user is not None
+    assert user.tags == ("administrator",)
+    assert user.has_vhost("/")
+    assert user.can_configure("/", "q") and user.can_read("/", "q") and user.can_write("/", "")
+
+
+def test_the_file_is_written_as_lavinmq_writes_it(tmp_path: Path) -> None:
+    original = tmp_path / "original"
+    original.mkdir()
+    content = recorded("basic", original)
+
+    store_in(tmp_path).load()
+
+    assert (tmp_path / "users.json").read_bytes() == content
+
+
+def test_a_file_of_lavinmq_is_written_back_unchanged(tmp_path: Path) -> None:
+    content = recorded("rich", tmp_path)
+    store = store_in(tmp_path)
+    store.load()
+
+    (tmp_path / "users.json").unlink()
+    store.save()
+
+    assert (tmp_path / "users.json").read_bytes() == content
+
+
+def test_users_of_lavinmq_can_log_in(tmp_path: Path) -> None:
+    recorded("rich", tmp_path)
+    store = store_in(tmp_path)
+    store.load()
+    known = json.loads((RECORDED / "rich.json").read_text())["passwords"]
+    known.pop("u-bcrypt")  # needs a library that not every Python has; see test_passwords
+
+    for name, password in known.items():
+        user = store.authenticate(name, (password or "").encode(), is_loopback=False)
+        assert (user is not None) == (password is not None), name
+
+    sha512 = store.get("u-sha512")
+    assert sha512 is not None
+    assert sha512.tags == ("policymaker",)
+    assert sha512.can_configure("second/bjbp", "csha512-q")
+    assert not sha512.can_configure("second/bjbp", "other")
+    assert not sha512.has_vhost("/")
+
+
+def test_when_definitions_will_be_imported_there_is_no_default_user(tmp_path: Path) -> None:
+    store = store_in(tmp_path)
+    store.load(create_default=False)
+
+    assert store.all() == []
+    assert json.loads((tmp_path / "users.json").read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "password"), [("guest", b"wrong"), ("guest", b""), ("nobody", b"guest"), ("", b"")]
+)
+def test_a_wrong_name_or_password_is_refused(store: UserStore, name: str, password: bytes) -> None:
+    assert store.authenticate(name, password, is_loopback=True) is None
+
+
+def test_the_default_user_may_only_come_from_this_machine(store: UserStore) -> None:
+    assert store.authenticate("guest", b"guest", is_loopback=False) is None
+
+    store.default_user_only_loopback = False
+    assert store.authenticate("guest", b"guest", is_loopback=False) is not None
+
+
+def test_other_users_may_come_from_anywhere(store: UserStore) -> None:
+    user = add(store, "u")
+
+    assert store.authenticate("u", b"pw", is_loopback=False) is user
+
+
+def test_a_user_without_a_password_cannot_log_in(store: UserStore) -> None:
+    store.add("u", "", None)
+
+    assert store.authenticate("u", b"", is_loopback=True) is None
+
+
+def test_a_hash_that_cannot_be_used_is_refused(store: UserStore) -> None:
+    with pytest.raises(PasswordHashError):
+        store.add("u", "nonsense", DEFAULT_ALGORITHM)
+    assert store.get("u") is None
+
+
+def test_without_permissions_nothing_is_allowed(store: UserStore) -> None:
+    user = add(store, "u")
+
+    assert not user.has_vhost("/")
+    assert not (user.can_configure("/", "q") or user.can_read("/", "q") or user.can_write("/", "q"))
+
+
+def test_changed_permissions_act_on_users_that_are_logged_in(store: UserStore) -> None:
+    add(store, "u")
+    user = store.authenticate("u", b"pw", is_loopback=False)
+    assert user is not None
+
+    store.set_permissions("u", "v", "^c", "^r", "^w")
+    assert [user.can_configure("v", n) for n in "crw"] == [True, False, False]
+    assert [user.can_read("v", n) for n in "crw"] == [False, True, False]
+    assert [user.can_write("v", n) for n in "crw"] == [False, False, True]
+
+    store.set_permissions("u", "v", "", "^$", "^new")
+    assert not user.can_read("v", "r")
+    assert user.can_write("v", "new")
+
+
+def test_a_deleted_user_loses_its_rights_at_once(store: UserStore) -> None:
+    user = add(store, "u")
+    store.grant("u", "/")
+
+    assert store.delete("u")
+
+    assert not user.has_vhost("/")
+    assert not user.can_read("/", "q")
+    assert not store.delete("u")
+
+
+def test_a_deleted_vhost_is_taken_from_all_users(store: UserStore) -> None:
+    user = add(store, "u")
+    store.grant("u", "v")
+    store.grant("u", "/")
+
+    store.forget_vhost("v")
+
+    assert not user.has_vhost("v")
+    assert user.has_vhost("/")
+
+
+def test_every_change_moves_the_epoch(store: UserStore) -> None:
+    changes: list[Any] = [
+        lambda: add(store, "u"),
+        lambda: store.grant("u", "v"),
+        lambda: store.set_permissions("u", "w", "", "", ""),
+        lambda: store.remove_permissions("u", "w"),
+        lambda: store.forget_vhost("v"),
+        lambda: store.delete("u"),
+    ]
+    for change in changes:
+        before = store.epoch
+        change()
+        assert store.epoch > before
+
+
+def test_permissions_need_a_user_and_valid_expressions(store: UserStore) -> None:
+    with pytest.raises(KeyError):
+        store.grant("nobody", "/")
+    with pytest.raises(ValueError, match="Invalid regular expression"):
+        store.set_permissions("guest", "/", "(", ".*", ".*")
+
+    guest = store.get("guest")
+    assert guest is not None and guest.can_configure("/", "q")
+
+
+def test_changes_are_loaded_again_after_saving(store: UserStore, tmp_path: Path) -> None:
+    add(store, "u", b"pw", "Management", "unknown", "management", " impersonator")
+    store.set_permissions("u", "v", "^c", "", ".*")
+    store.save()
+
+    again = store_in(tmp_path)
+    again.load()
+
+    user = again.authenticate("u", b"pw", is_loopback=False)
+    assert user is not None
+    assert user.tags == ("management", "impersonator")
+    assert user.has_tag("impersonator") and not user.has_tag("administrator")
+    assert user.can_configure("v", "c") and not user.can_read("v", "c")
+    assert [u.name for u in again.all()] == ["guest", "u"]
+
+
+def test_a_password_can_be_changed_without_losing_permissions(store: UserStore) -> None:
+    add(store, "u")
+    store.grant("u", "/")
+    add(store, "u", b"new", "monitoring")
+
+    user = store.authenticate("u", b"new", is_loopback=False)
+
+    assert store.authenticate("u", b"pw", is_loopback=False) is None
+    assert user is not None and user.has_vhost("/") and user.tags == ("monitoring",)
+
+
+def test_the_hidden_user_has_all_rights_and_is_never_seen(store: UserStore, tmp_path: Path) -> None:
+    password = store.direct_password.encode()
+    user = store.authenticate(DIRECT_USER, password, is_loopback=True)
+    store.save()
+
+    assert user is store.direct_user
+    assert user.has_vhost("any") and user.can_configure("any", "q") and user.can_write("any", "")
+    assert store.get(DIRECT_USER) is None
+    assert DIRECT_USER not in (tmp_path / "users.json").read_text()
+    assert store.authenticate(DIRECT_USER, b"", is_loopback=True) is None
+    with pytest.raises(ValueError, match="own user"):
+        store.add(DIRECT_USER, "", None)
+
+
+def test_optional_parts_of_an_entry_may_be_missing(tmp_path: Path) -> None:
+    (tmp_path / "users.json").write_text(
+        '[{"name": "a", "password_hash": null}, {"name": "__direct", "password_hash": ""},'
+        ' {"name": "b", "password_hash": "", "tags": null, "permissions": {"/": {"read": "x"}}}]'
+    )
+    store = store_in(tmp_path)
+    store.load()
+
+    assert [user.name for user in store.all()] == ["a", "b"]
+    user = store.get("b")
+    assert user is not None and user.can_read("/", "x") and not user.can_write("/", "x")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[",
+        "{}",
+        "[1]",
+        "[null]",
+        '["name"]',
+        "[{}]",
+        '[{"name": "a"}]',
+        '[{"password_hash": ""}]',
+        '[{"name": 1, "password_hash": ""}]',
+        '[{"name": "a", "password_hash": 5}]',
+        '[{"name": "a", "password_hash": "", "hashing_algorithm": 5}]',
+        '[{"name": "a", "password_hash": "", "tags": ["administrator"]}]',
+        '[{"name": "a", "password_hash": "", "permissions": [1]}]',
+        '[{"name": "a", "password_hash": "", "permissions": {"/": ".*"}}]',
+        '[{"name": "a", "password_hash": "", "permissions": {"/": {"read": 1}}}]',
+        "[" * 100000,
+    ],
+)
+def test_a_file_that_cannot_be_understood_is_named_and_kept(tmp_path: Path, content: str) -> None:
+    (tmp_path / "users.json").write_text(content)
+
+    with pytest.raises(DefinitionsError, match=r"users\.json"):
+        store_in(tmp_path).load()
+    assert (tmp_path / "users.json").read_text() == content
+
+
+def test_a_file_that_cannot_be_read_or_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "users.json").mkdir()
+    with pytest.raises(DefinitionsError, match=r"users\.json: Is a directory"):
+        store_in(tmp_path).load()
+
+    with pytest.raises(DefinitionsError, match=r"users\.json: No such file or directory"):
+        store_in(tmp_path / "absent").load()

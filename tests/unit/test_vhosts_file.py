@@ -1,0 +1,78 @@
+"""vhosts.json: the first start, LavinMQ's own format, and what cannot be understood."""
+
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from lavinmq import vhosts_file
+from lavinmq.errors import DefinitionsError
+from lavinmq.vhosts_file import VHostDef
+
+RECORDED = Path(__file__).parents[1] / "fixtures" / "data-dir"
+
+
+def recorded(name: str) -> bytes:
+    with tarfile.open(RECORDED / f"{name}.tar.gz") as archive:
+        (member,) = (m for m in archive if m.name.endswith("vhosts.json"))
+        extracted = archive.extractfile(member)
+        assert extracted is not None
+        return extracted.read()
+
+
+def test_the_first_start_makes_the_default_vhost_as_lavinmq_does(tmp_path: Path) -> None:
+    assert vhosts_file.load(tmp_path) == [VHostDef("/")]
+    assert (tmp_path / "vhosts.json").read_bytes() == recorded("basic")
+
+
+def test_when_definitions_will_be_imported_there_is_no_vhost(tmp_path: Path) -> None:
+    assert vhosts_file.load(tmp_path, create_default=False) == []
+    assert vhosts_file.load(tmp_path) == []
+
+
+def test_a_file_of_lavinmq_is_written_back_unchanged(tmp_path: Path) -> None:
+    (tmp_path / "vhosts.json").write_bytes(recorded("rich"))
+    loaded = vhosts_file.load(tmp_path)
+
+    vhosts_file.save(tmp_path, loaded)
+
+    assert [vhost.name for vhost in loaded] == ["/", "second/bjbp"]
+    assert (tmp_path / "vhosts.json").read_bytes() == recorded("rich")
+
+
+def test_descriptions_and_tags_are_kept(tmp_path: Path) -> None:
+    vhosts = [VHostDef("a", "für alles", ("x", "y")), VHostDef("b")]
+
+    vhosts_file.save(tmp_path, vhosts)
+
+    assert vhosts_file.load(tmp_path) == vhosts
+
+
+def test_the_directory_follows_from_the_name() -> None:
+    assert VHostDef("/").directory == "42099b4af021e53fd8fd4e056c2568d7c2e3ffa8"
+
+
+def test_only_the_name_is_needed_and_a_double_counts_once(tmp_path: Path) -> None:
+    (tmp_path / "vhosts.json").write_text(
+        '[{"name": "a", "dir": "wrong"}, {"name": "b", "tags": 1}, {"name": "a"}]'
+    )
+
+    assert vhosts_file.load(tmp_path) == [VHostDef("a"), VHostDef("b")]
+
+
+@pytest.mark.parametrize("content", ["", "{", "{}", "[1]", "[{}]", '[{"name": 1}]', "[" * 100000])
+def test_a_file_that_cannot_be_understood_is_named_and_kept(tmp_path: Path, content: str) -> None:
+    (tmp_path / "vhosts.json").write_text(content)
+
+    with pytest.raises(DefinitionsError, match=r"vhosts\.json"):
+        vhosts_file.load(tmp_path)
+    assert (tmp_path / "vhosts.json").read_text() == content
+
+
+def test_a_file_that_cannot_be_read_or_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DefinitionsError, match=r"vhosts\.json: No such file or directory"):
+        vhosts_file.load(tmp_path / "absent")
+
+    (tmp_path / "vhosts.json").mkdir()
+    with pytest.raises(DefinitionsError, match=r"vhosts\.json: Is a directory"):
+        vhosts_file.load(tmp_path)
