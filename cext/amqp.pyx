@@ -38,6 +38,7 @@ cdef enum walk_error:           # the first ones close the connection
     ERROR_USER_ID = 28
 
 cdef enum method_id:
+    CHANNEL_OPEN = 0x14000A
     CHANNEL_CLOSE = 0x140028
     CHANNEL_CLOSE_OK = 0x140029
     CONNECTION_CLASS = 10
@@ -216,10 +217,10 @@ cdef int content_header(chan_t* c, const u8* payload, u32 size) noexcept nogil:
     error = props_error(l, payload + 12, size - 12, &m)
     if error:
         l.ev_data = payload + 12
-        return walk_fail(l, error, c.id, BASIC_PUBLISH, be16(payload + 12), size - 12)
+        return walk_fail(l, error, c.id, 0, be16(payload + 12), size - 12)
     c.body_len = be64(payload + 4)
     if c.body_len > l.max_message_size:
-        return walk_fail(l, ERROR_MESSAGE_SIZE, c.id, BASIC_PUBLISH, c.body_len, l.max_message_size)
+        return walk_fail(l, ERROR_MESSAGE_SIZE, c.id, 0, c.body_len, l.max_message_size)
     if size - 12 > c.props_cap:
         grown = <u8*>realloc(c.props, size - 12)
         if grown == NULL:
@@ -355,6 +356,7 @@ cdef int amqp_walk(link_t* l, const u8* buf, u64 n, u64* used) noexcept nogil:
         if l.state == LINK_HANDSHAKE and (kind != FRAME_METHOD or size > HANDSHAKE_FRAME_MAX):
             return WALK_CLOSE
         if size > l.frame_max:
+            used[0] = n         # nothing behind it can be trusted
             return walk_fail(l, ERROR_FRAME_SIZE, id, 0, size, l.frame_max)
         if n - at < <u64>size + FRAME_OVERHEAD:
             l.need = size + FRAME_OVERHEAD
@@ -373,7 +375,7 @@ cdef int amqp_walk(link_t* l, const u8* buf, u64 n, u64* used) noexcept nogil:
             if l.state == LINK_CLOSING and method >> 16 != CONNECTION_CLASS:
                 continue
             if c != NULL and c.state == CHAN_CLOSING:
-                if method != CHANNEL_CLOSE and method != CHANNEL_CLOSE_OK:
+                if method != CHANNEL_CLOSE and method != CHANNEL_CLOSE_OK and method != CHANNEL_OPEN:
                     continue
             elif method == BASIC_PUBLISH:
                 if c != NULL:

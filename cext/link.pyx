@@ -174,7 +174,15 @@ cdef class Link:
         l.last_read_ns = loop.now_ns
         l.n_left = 0
         self.consume(buf, kept + <u64>n)
+        if l.crowd_bytes > CROWD_BYTES and l.fd >= 0:
+            l.crowd_bytes = 0
+            self.watch_input(False)
+            self.loop.hold(self)
         self.loop.kick()
+
+    cdef void release_hold(self):
+        if not self.t.is_paused and self.t.out_end - self.t.out_at <= MAX_OUTPUT:
+            self.watch_input(True)
 
     cdef bint grow_left(self, u64 cap):
         cdef u8* grown = <u8*>realloc(self.t.left, cap)

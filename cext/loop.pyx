@@ -34,6 +34,8 @@ cdef class Loop:
     cdef list waiting           # callbacks of the next sync
     cdef list running           # callbacks of the sync in flight
     cdef set links
+    cdef list held              # links whose publishes wait for consumers
+    cdef object hold_timer
     cdef bint is_scheduled
     cdef bint is_failed
     cdef int submit_fd
@@ -53,6 +55,7 @@ cdef class Loop:
         self.waiting = []
         self.running = []
         self.links = set()
+        self.held = []
         self.t.sync = sync
         self.t.dir_fd = os.open(data_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         loop_clock(&self.t)
@@ -106,9 +109,28 @@ cdef class Loop:
             l = self.t.blocked_links
             self.t.blocked_links = l.blocked_next
             (<Link>l.owner).watch_output()
+        if self.t.is_release_due and self.held:
+            self.release_held()
         if not self.t.is_syncing and (self.t.n_batch or self.waiting):
             self.start_sync()
         self.kick()
+
+    cdef void hold(self, Link link):
+        """Do not read from a publisher until its queue has drained, for two milliseconds at most."""
+        self.held.append(link)
+        if self.hold_timer is None:
+            self.hold_timer = self.events.call_later(0.002, self.release_held)
+
+    def release_held(self) -> None:
+        """Let publishers go on: a crowd has gone, or they have waited long enough."""
+        cdef list held = self.held
+        self.t.is_release_due = False
+        if self.hold_timer is not None:
+            self.hold_timer.cancel()
+            self.hold_timer = None
+        self.held = []
+        for link in held:
+            (<Link>link).release_hold()
 
     cdef void fail(self, str path, int error):
         if not self.is_failed:

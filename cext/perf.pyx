@@ -64,12 +64,12 @@ cdef extern from * nogil:
     short POLLIN, POLLOUT
 
 cdef enum:
-    IN_BYTES = 262144           # two frames of the largest size we agree to
+    IN_BYTES = 163840           # one frame of the largest size we agree to, and room
     OUT_BYTES = 65536           # acks, commits and gets waiting to be sent
     OUT_ROOM = 512              # more than any burst of such frames adds at once
     BLOCK_BYTES = 131072
     TICK_NS = 50000000          # the longest wait before the stop flag is looked at
-    QUANTUM_NS = 100000         # the shortest wait of a paced client: caps its wake-ups at 10k/s
+    QUANTUM_NS = 500000         # the shortest wait of a paced client: caps its wake-ups at 2k/s
     DEBT_NS = 100000000         # a paced client that fell behind catches up no more than this
     LINGER_NS = 2000000000      # after the end: how long to go on sending what was begun
     EMPTY_GET_NS = 1000000      # pause after basic.get found nothing
@@ -367,7 +367,8 @@ cdef object conn_result(conn_t *c, int end):
     if end == END_CLOSED:
         return end, (<const char *>c.close)[:c.close_n]
     if end == END_LOST:
-        return end, (os.strerror(c.error) if c.error else "connection closed by the server").encode()
+        reason = os.strerror(c.error) if c.error else "connection closed by the server"
+        return end, reason.encode()
     return end, b"the server sent what AMQP does not allow here"
 
 

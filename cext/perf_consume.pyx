@@ -185,11 +185,14 @@ cdef int con_walk(con_t *c) noexcept nogil:
 cdef int con_finish(con_t *c) noexcept nogil:
     """Acknowledge what is left and send it, for a bounded time."""
     cdef int64_t give_up = perf_now() + LINGER_NS
+    cdef bint is_committed = False
     cdef int r
     if c.conn.out_n <= OUT_BYTES - OUT_ROOM:
+        # The last acks may come after the last commit, when -a and -T differ.
+        is_committed = c.in_tx > 0 or (c.tx_every > 0 and c.unacked > 0)
         if c.unacked:
             con_ack(c)
-        if c.in_tx:
+        if is_committed:
             conn_put_commit(&c.conn)
     while True:
         r = conn_flush(&c.conn)
@@ -254,9 +257,9 @@ cdef class Consumer:
 
     Args: rate: messages/s, 0 = no limit; ack: acknowledge every so many, 0 = no-ack;
     transaction: commit every so many, 0 = none; body_size: expected bytes; verify: count bodies of
-    another size; pattern: at least 131072 + 27 bytes of the expected body, b"" = any bytes are right;
-    stamp: take the first 8 body bytes for the time of publishing; get: payload of the basic.get to
-    poll with, b"" = deliveries come by themselves.
+    another size or, unless `random`, with other bytes than the pattern; stamp: take the first 8
+    body bytes for the time of publishing; get: payload of the basic.get to poll with, b"" =
+    deliveries come by themselves.
     """
 
     cdef con_t con

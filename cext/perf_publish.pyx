@@ -61,12 +61,12 @@ cdef void pub_randomize(pub_t *p, uint8_t *body) noexcept nogil:
 cdef size_t pub_fill(pub_t *p, int64_t k) noexcept nogil:
     """Make the first k messages of the block current; return their size in bytes."""
     cdef size_t method_n, at = 0
-    cdef int64_t i, now
+    cdef int64_t _, now
     cdef uint8_t *body
     if p.n_methods == 1 and not p.is_stamped and not p.is_random:
         return <size_t>k * (p.method_at[1] + p.content_n)
     now = perf_now()
-    for i in range(k):
+    for _ in range(k):
         method_n = p.method_at[p.next_method + 1] - p.method_at[p.next_method]
         if p.n_methods > 1:
             memcpy(p.block + at, p.methods + p.method_at[p.next_method], method_n)
@@ -226,12 +226,14 @@ cdef int pub_run(pub_t *p) noexcept nogil:
             if r == 0:
                 p.published += p.batch
                 p.batch = 0
+                if k == 0:      # the rest of what had been blocked: look anew what is allowed
+                    continue
             else:
                 events |= POLLOUT
                 wait_ns = TICK_NS
                 k = 0
-        # A free publisher only peeks for a close; one that waits for answers polls when it must.
-        if k > 0 and (p.window or p.tx_every):
+        # A free publisher only peeks for a close; any other polls as soon as it may not send.
+        if k > 0 and (p.window or p.tx_every or p.pacer.rate > 0):
             continue
         if k > 0 or perf_poll(p.conn.fd, events, wait_ns) & ~POLLOUT:
             end = pub_read(p)
@@ -279,7 +281,7 @@ cdef class Publisher:
         p.rng = int.from_bytes(os.urandom(8), "little") | 1
         self.build_block([len(method) for method in methods])
 
-    cdef build_block(self, list sizes):
+    cdef object build_block(self, list sizes):
         cdef pub_t *p = &self.pub
         cdef int64_t i
         cdef size_t most = p.content_n + <size_t>max(sizes)
@@ -287,7 +289,8 @@ cdef class Publisher:
         p.method_at = <size_t *>calloc(len(sizes) + 1, sizeof(size_t))
         p.block = <uint8_t *>calloc(p.block_messages, most)
         if p.window:
-            p.done_mask = (1 << (p.window - 1).bit_length()) - 1
+            # Confirms may overtake each other, so the ring is longer than the window.
+            p.done_mask = (1 << max(16, (<object>p.window).bit_length() + 1)) - 1
             p.done = <uint8_t *>calloc(p.done_mask + 1, 1)
         if not p.method_at or not p.block or (p.window and not p.done):
             raise MemoryError

@@ -230,6 +230,21 @@ cdef u64 queue_purge(queue_t* q) noexcept nogil:
 
 # ---- end of the tick -----------------------------------------------------------------------------
 
+cdef void queue_measure_crowd(queue_t* q) noexcept nogil:
+    """Consumers first: a queue whose consumers are at work on a backlog asks its publishers to wait a
+    moment (decision 0004). It never does for consumers that do not move."""
+    cdef loop_t* loop = q.loop
+    cdef u64 progress = q.n_acked + q.n_rejected + q.n_delivered_no_ack
+    cdef bint was_crowded = q.is_crowded
+    if progress != q.progress:
+        q.progress = progress
+        q.progress_ns = loop.now_ns
+    q.is_crowded = (q.ready_bytes > CROWD_BYTES and q.n_consumers and q.able == NULL
+                    and loop.now_ns - q.progress_ns < PROGRESS_NS)
+    if was_crowded and not q.is_crowded:
+        loop.is_release_due = True
+
+
 cdef void queue_end_tick(queue_t* q) noexcept nogil:
     """What was staged becomes a file (durable) or stays in memory; an empty queue gives its memory back.
 

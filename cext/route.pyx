@@ -169,6 +169,8 @@ cdef int channel_publish(chan_t* c, msg_t* m) noexcept nogil:
                     loop_want_sync(loop, q)
             if queue_append(q, m) == 0:
                 n_stored += 1
+            if q.is_crowded:
+                c.link.crowd_bytes += <u32>m.size
         x.n_out += n_stored
         if n_stored == 0:
             x.n_unroutable += 1

@@ -210,6 +210,7 @@ cdef void loop_run_queues(loop_t* loop) noexcept nogil:
         following = q.tick_next
         q.is_in_tick = False
         more = q.able != NULL and not q.is_deleted and queue_deliver(q)
+        queue_measure_crowd(q)
         queue_end_tick(q)
         if more:
             queue_touch(q)

@@ -21,6 +21,8 @@ cdef enum limits:
     MAX_OUTPUT = 4194304        # unsent bytes of a link above which it is no longer read
     MAX_BATCH_FILES = 32        # files synced one by one; more and the file system is synced instead
     DELIVER_BUDGET = 4194304    # bytes one queue may deliver in a tick before others get their turn
+    CROWD_BYTES = 131072        # ready bytes at which consumers get their turn before publishers
+    PROGRESS_NS = 2000000       # consumers that settled nothing for so long hold nobody back
 
 # ---- messages ------------------------------------------------------------------------------------
 
@@ -130,6 +132,9 @@ cdef struct queue_t:
     bint is_deleted
     bint is_closed              # the store cannot be read: publishes are dropped
     bint is_in_tick
+    bint is_crowded             # consumers are busy with more than CROWD_BYTES before them
+    u64 progress                # deliveries and settlements when last looked at
+    i64 progress_ns             # when that number last moved
     bint is_sync_wanted         # a confirmed publish landed here since the last sync was asked for
     queue_t* tick_next
     loop_t* loop
@@ -249,6 +254,7 @@ cdef struct link_t:
     bint is_in_flush
     bint is_lost                # the kernel reported the connection gone while sending
     bint has_writer             # the event loop watches for room in the socket
+    u32 crowd_bytes             # published to crowded queues since the link was last held
     bint is_paused              # frames are kept, not walked
     u32 frame_max               # largest payload accepted; bodies are sent in frame_max - 8
     u64 max_message_size
@@ -293,6 +299,7 @@ cdef struct pool_t:
 cdef struct loop_t:
     pool_t pool
     u8* input                   # shared by all links, BLOCK_SIZE bytes
+    bint is_release_due         # a queue is not crowded any more
     i64 now_ns
     i64 now_ms                  # Unix milliseconds
     queue_t* tick_queues        # queues with something to do at the end of the iteration

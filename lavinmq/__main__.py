@@ -13,7 +13,7 @@ import sys
 from lavinmq import __version__, log
 from lavinmq.arguments import parse
 from lavinmq.config import Config, ConfigError, UsageError, load
-from lavinmq.datadir import DataDirError, StoppedWaiting
+from lavinmq.datadir import DataDirError, PidFile, StoppedWaiting
 
 BANNER = """
    __             _       __  __  ___
@@ -86,7 +86,14 @@ def _start(argv: list[str]) -> int:
 
     from lavinmq.server import run
 
-    return run(config)
+    pidfile = PidFile(config.pidfile) if config.pidfile else None
+    if pidfile:
+        pidfile.write()
+    try:
+        return run(config)
+    finally:
+        if pidfile:
+            pidfile.remove()
 
 
 def _show_banner(config: Config) -> None:

@@ -35,9 +35,7 @@ __all__ += ["ChannelClosed", "ClientError", "Closed", "ConnectionClosed", "Conne
 __all__ += ["ConsumerCancelled", "ProtocolViolation"]
 
 CAPABILITIES = (
-    "publisher_confirms",
-    "basic.nack",
-    "consumer_cancel_notify",
+    *("publisher_confirms", "basic.nack", "consumer_cancel_notify"),
     "authentication_failure_close",
 )
 GOODBYE = {"reply_code": 200, "reply_text": "Bye", "class_id": 0, "method_id": 0}
@@ -418,10 +416,6 @@ class Channel:
     def tx_commit(self) -> None:
         """Commit what was published and acknowledged since the last commit."""
         self.call(build(commands.Tx.Commit), commands.Tx.CommitOk)
-
-    def tx_rollback(self) -> None:
-        """Forget what was published and acknowledged since the last commit."""
-        self.call(build(commands.Tx.Rollback), commands.Tx.RollbackOk)
 
     def close(self) -> None:
         """Close the channel; its number is free afterwards."""

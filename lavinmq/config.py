@@ -30,7 +30,7 @@ class Config:
 
     Units are those of the ini file: bytes, seconds for ``heartbeat``, milliseconds for
     ``stats_interval``. ``None`` is: not set. 0 is: no limit, for ``frame_max``, ``channel_max``
-    and ``max_consumers_per_channel``; no heartbeats. A port below 1 is: no TCP listener.
+    and ``max_consumers_per_channel``; no heartbeats. Port -1 is: no TCP listener, 0: a free one.
     """
 
     data_dir: str
@@ -79,7 +79,7 @@ class Config:
         """
         waiting = []
         for setting in SETTINGS:
-            if not setting.attribute or setting.fate == "unused":
+            if setting.effect != "yes":
                 continue
             value = getattr(fresh, setting.attribute)
             if value == getattr(self, setting.attribute):
@@ -152,9 +152,9 @@ class _Values:
             self.warn(f"{name} ({source}): {doubt}")
         if setting.attribute:
             self.by_attribute[setting.attribute] = value
-        elif setting.fate == "removed":
+        if setting.effect == "removed":
             self.warn(f"setting {name} is deprecated and has no effect")
-        elif not setting.fate and wished:
+        elif setting.effect == "not yet" and wished:
             self.warn(f"setting {name} has no effect yet")
 
 

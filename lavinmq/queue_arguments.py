@@ -64,17 +64,17 @@ NOT_YET: Final = frozenset(RULES) - {"x-cache-size", "x-cache-ttl", "x-deduplica
 
 def check(arguments: FieldTable) -> None:
     """Refuse arguments of a wrong type or range. Raises: ChannelError 406 with the reason."""
-    for name, rule in RULES.items():
-        value = arguments.get(name)
-        reason = rule(name, value) if value is not None else None
-        if reason is not None:
-            raise ChannelError(ReplyCode.PRECONDITION_FAILED, reason)
     has_exchange = isinstance(arguments.get("x-dead-letter-exchange"), str)
     if arguments.get("x-dead-letter-routing-key") is not None and not has_exchange:
         raise ChannelError(
             ReplyCode.PRECONDITION_FAILED,
             "x-dead-letter-exchange required if x-dead-letter-routing-key is defined",
         )
+    for name, rule in RULES.items():
+        value = arguments.get(name)
+        reason = rule(name, value) if value is not None else None
+        if reason is not None:
+            raise ChannelError(ReplyCode.PRECONDITION_FAILED, reason)
     _check_max_age(arguments.get("x-max-age"))
 
 

@@ -3,9 +3,9 @@
 Everything else about configuration is derived from this table: reading and checking values
 (``config.py``), flags (``arguments.py``), the help text and docs/configuration.md (``usage.py``).
 
-A setting whose ``attribute`` is given has an effect and is a field of ``config.Config``. One
-without is recognised and checked, but its feature is not built yet: setting it gives a warning.
-To bring one to life, name its attribute here and add the field to ``Config``.
+A setting with an ``attribute`` is a field of ``config.Config``. One without, or with the fate
+``later``, is recognised and checked, but its feature is not built yet: setting it gives a warning.
+To bring one to life, name its attribute here, add the field to ``Config``, take away the fate.
 Defaults are written as they would stand in the ini file. Source: configuration reference.
 """
 
@@ -77,8 +77,9 @@ class Setting:
 
     ``environment`` lists further variables beside ``LAVINMQ_<SECTION>_<KEY>``; ``fallback`` is a
     variable made by others than the operator, so it only replaces the default. ``live`` says that
-    a reload changes the running broker. ``fate`` is ``unused`` for a setting that has no meaning
-    in this broker (accepted in silence) and ``removed`` for one that is deprecated (a warning).
+    a reload changes the running broker. ``fate`` is ``later`` for a setting that nothing reads yet
+    (a warning), ``unused`` for one that has no meaning in this broker (accepted in silence) and
+    ``removed`` for one that is deprecated (a warning).
     """
 
     section: str
@@ -91,7 +92,14 @@ class Setting:
     environment: tuple[str, ...] = ()
     fallback: str = ""
     flags: tuple[Flag, ...] = ()
-    fate: Literal["", "unused", "removed"] = ""
+    fate: Literal["", "later", "unused", "removed"] = ""
+
+    @property
+    def effect(self) -> str:
+        """What setting it does: ``yes``, ``not yet``, ``unused`` or ``removed``."""
+        if self.fate == "later" or not (self.fate or self.attribute):
+            return "not yet"
+        return self.fate or "yes"
 
     @property
     def name(self) -> str:
@@ -163,10 +171,10 @@ MAIN = (
     Setting("main", "metrics_http_port", PORT, "15692", "Port of the metrics listener, -1: none",
             flags=_flag("--metrics-http-port", "PORT")),
     Setting("main", "stats_interval", integer(1, 2**31 - 1), "5000",
-            "Milliseconds between samples of rates", "stats_interval"),
+            "Milliseconds between samples of rates", "stats_interval", fate="later"),
     Setting("main", "stats_log_size", integer(1, 2**20), "120", "Samples kept"),
     Setting("main", "set_timestamp", BOOLEAN, "false", "Stamp received messages with the time",
-            "set_timestamp", live=True),
+            "set_timestamp", live=True, fate="later"),
     Setting("main", "socket_buffer_size", integer(0, 2**31 - 1), "16384",
             "Bytes buffered per connection; here all connections share one buffer",
             "socket_buffer_size", fate="unused"),
@@ -188,9 +196,11 @@ MAIN = (
     Setting("main", "log_exchange", BOOLEAN, "false",
             "Publish the log to the exchange amq.lavinmq.log"),
     Setting("main", "free_disk_min", integer(0, MAX_INTEGER), "0",
-            "Bytes free on disk below which publishers are stopped", "free_disk_min", live=True),
+            "Bytes free on disk below which publishers are stopped", "free_disk_min", live=True,
+            fate="later"),
     Setting("main", "free_disk_warn", integer(0, MAX_INTEGER), "0",
-            "Bytes free on disk below which a warning is logged", "free_disk_warn", live=True),
+            "Bytes free on disk below which a warning is logged", "free_disk_warn", live=True,
+            fate="later"),
     Setting("main", "load_definitions", PATH, "", "Definitions to import at each start"),
     Setting("main", "max_deleted_definitions", integer(0, MAX_INTEGER), "8192",
             "Deletions before the definitions file is compacted", "max_deleted_definitions",

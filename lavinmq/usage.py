@@ -54,7 +54,8 @@ start with exit code 1 and one line that says where. An unknown key is only warn
 setting it gives a warning; *unused* — has no meaning in this broker, accepted in silence;
 *removed* — accepted with a warning.
 
-A port of -1 or 0 is no TCP listener. `--bind` sets the AMQP, MQTT and HTTP address at once.
+A port of -1 is no TCP listener, with 0 the system chooses a free one.
+`--bind` sets the AMQP, MQTT and HTTP address at once.
 """
 
 
@@ -85,7 +86,7 @@ def _flag_help(flag: Flag, setting: Setting | None) -> str:
         return flag.help
     shows_default = flag.argument and setting.default and len(setting.default) < 40
     default = f" (default: {setting.default})" if shows_default else ""
-    later = "" if setting.attribute or setting.fate else " [no effect yet]"
+    later = " [no effect yet]" if setting.effect == "not yet" else ""
     return f"{setting.help}{default}{later}"
 
 
@@ -116,14 +117,10 @@ def _section(title: str, settings: list[Setting]) -> str:
         sources += [f"`{name}`" for name in dict.fromkeys(further)]
         default = f"`{setting.default}`" if setting.default else ""
         rows.append(
-            f"| `{setting.key}` | {setting.kind.name} | {default} | {_effect(setting)} "
+            f"| `{setting.key}` | {setting.kind.name} | {default} | {setting.effect} "
             f"| {setting.help} | {', '.join(sources)} |"
         )
     return "\n".join(rows) + "\n"
-
-
-def _effect(setting: Setting) -> str:
-    return setting.fate or ("yes" if setting.attribute else "not yet")
 
 
 def _old_names() -> str:

@@ -219,8 +219,8 @@ class RunningBroker:
         for process in (self._process, self._helper):
             if process is None:
                 continue
-            tree = measure.process_tree(process.pid) if process.poll() is None else []
-            for stat in tree:
+            # Each was started as the leader of a session, so orphans are found as well.
+            for stat in measure.session_members(process.pid):
                 _signal(stat.pid, signal.SIGKILL)
             process.wait()
         self._process = self._helper = None

@@ -35,6 +35,7 @@ class Stat:
     pid: int
     name: str
     parent: int
+    session: int
     ticks: int
 
 
@@ -60,12 +61,13 @@ class GeneratorRun:
 def parse_stat(line: str) -> Stat:
     """Parse a line of `/proc/PID/stat`; the name may contain blanks and brackets.
 
-    Source: proc_pid_stat(5), fields 1 to 4 and 14 to 17.
+    Source: proc_pid_stat(5), fields 1, 2, 4, 6 and 14 to 17.
     """
     head, _, tail = line.rpartition(")")
     pid, _, name = head.partition(" (")
     fields = tail.split()
-    return Stat(int(pid), name, int(fields[1]), sum(int(field) for field in fields[11:15]))
+    ticks = sum(int(field) for field in fields[11:15])
+    return Stat(int(pid), name, int(fields[1]), int(fields[3]), ticks)
 
 
 def parse_rollup(text: str) -> Memory:
@@ -76,7 +78,7 @@ def parse_rollup(text: str) -> Memory:
 
 def process_tree(root: int) -> list[Stat]:
     """Return the process `root` and all its descendants that are alive."""
-    everyone = [stat for entry in PROC.iterdir() if entry.name.isdigit() for stat in _stat(entry)]
+    everyone = _everyone()
     children: dict[int, list[Stat]] = {}
     for stat in everyone:
         children.setdefault(stat.parent, []).append(stat)
@@ -84,6 +86,11 @@ def process_tree(root: int) -> list[Stat]:
     for stat in tree:  # grows while it is walked
         tree.extend(children.get(stat.pid, ()))
     return tree
+
+
+def session_members(leader: int) -> list[Stat]:
+    """Return the processes of a session, also those whose parent has ended."""
+    return [stat for stat in _everyone() if stat.session == leader]
 
 
 def tree_cpu_s(root: int) -> float:
@@ -170,6 +177,10 @@ def file_system(path: Path, mounts: str) -> str:
         if path.is_relative_to(point) and len(point) >= len(best):
             best, kind = point, name
     return kind
+
+
+def _everyone() -> list[Stat]:
+    return [stat for entry in PROC.iterdir() if entry.name.isdigit() for stat in _stat(entry)]
 
 
 def _stat(entry: Path) -> list[Stat]:

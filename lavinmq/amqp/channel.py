@@ -159,7 +159,7 @@ class Channel:
 
     def _qos(self, d: m.BasicQos) -> None:
         if d.prefetch_size:
-            raise ChannelError(ReplyCode.NOT_IMPLEMENTED, "prefetch size not implemented")
+            raise ChannelError(ReplyCode.NOT_IMPLEMENTED, "")
         self.connection.link.set_prefetch(self.id, d.prefetch_count, d.global_)
         self._reply(m.BasicQosOk())
 
@@ -196,7 +196,8 @@ class Channel:
             raise ChannelError(ReplyCode.RESOURCE_LOCKED, "Exclusive queue")
         if queue.has_exclusive_consumer or (d.exclusive and queue.consumers):
             raise _refused(f"Queue '{name}' in vhost '{vhost.name}' in exclusive use")
-        _check_priority(d.arguments.get("x-priority"))
+        if "x-priority" in d.arguments:
+            _check_priority(d.arguments["x-priority"])
         return queue
 
     def _cancel(self, d: m.BasicCancel) -> None:
@@ -262,8 +263,6 @@ _SERVER_ONLY: Final = frozenset(
 
 def _check_priority(value: Value) -> None:
     """`x-priority` has to be a 32-bit integer. Raises: ChannelError 406."""
-    if value is None:
-        return
     if isinstance(value, bool | Timestamp) or not isinstance(value, int):
         raise ChannelError(ReplyCode.PRECONDITION_FAILED, "x-priority must be an integer")
     if not -(1 << 31) <= value < 1 << 31:

@@ -115,6 +115,9 @@ class Connection:
 
     def on_error(self, kind: int, channel: int, method: int, a: int, b: int, text: bytes) -> None:
         """A frame broke a rule; `method` is class << 16 | method or 0."""
+        if self.link.state == _core.STATE_CLOSING:
+            self.on_lost("no sense in what follows an error")
+            return
         user = self.user.name if self.link.state == _core.STATE_OPEN else ""
         error = walk_error(kind, method, a, b, text, user)
         if isinstance(error, ChannelError):
@@ -211,7 +214,8 @@ class Connection:
                 self._log.info("closed by the client: %s", method.reply_text)
             self._release_channels()
             self.send(0, m.ConnectionCloseOk())
-            self._hang_up("")
+            self.link.state = _core.STATE_CLOSING
+            self.link.set_timeout(CLOSE_TIMEOUT_S)  # the client closes the socket
         elif isinstance(method, m.ConnectionCloseOk):
             self._hang_up("")
         elif isinstance(method, m.ConnectionUpdateSecret):
@@ -310,6 +314,9 @@ class Connection:
             self._hang_up("")
             return
         self._release_channels()
+        if error.code == ReplyCode.FRAME_ERROR:     # where its next frame begins is anybody's guess
+            self._hang_up("")
+            return
         self.link.state = _core.STATE_CLOSING
         self.link.set_timeout(CLOSE_TIMEOUT_S)
 

@@ -17,7 +17,6 @@ from lavinmq.amqp.codec import (
     Long,
     LongLong,
     LongStr,
-    Method,
     Octet,
     Short,
     ShortStr,
@@ -25,6 +24,7 @@ from lavinmq.amqp.codec import (
     read_arguments,
     write_arguments,
 )
+from lavinmq.amqp.codec import Method as Method  # part of the interface of this module
 from lavinmq.fieldtable import EMPTY, FieldTableError
 
 FRAME_METHOD: Final = 1

@@ -119,7 +119,7 @@ def headers_any(n: int) -> float:
 ROWS = [
     Row("direct, 1 key", 30, lambda: direct(1)),
     Row("direct, 10 000 keys", 30, lambda: direct(10_000)),
-    Row("direct, 100 000 keys", 30, lambda: direct(100_000)),
+    Row("direct, 100 000 keys", 60, lambda: direct(100_000)),
     Row("direct, 100 000 keys, out of cache", 250, lambda: direct_cold(100_000)),
     Row("fanout, 1 destination", 10, lambda: fanout(1)),
     Row("fanout, 100 destinations", 250, lambda: fanout(100)),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from typing import cast
 from uuid import uuid4
 
 import pytest
@@ -76,7 +77,7 @@ def test_ack_of_everything_with_nothing_outstanding_changes_nothing(wire: Wire) 
 def test_settling_an_unknown_tag_closes_the_channel(
     wire: Wire, settlement: base.Frame, method_id: int
 ) -> None:
-    tag = int(dict(settlement)["delivery_tag"])  # type: ignore[call-overload]
+    tag = cast(int, dict(settlement)["delivery_tag"])
 
     wire.send(1, settlement)
 

@@ -105,10 +105,22 @@ def test_context_may_be_given_by_the_caller_of_a_plain_logger(log_file: Path) ->
 def test_a_name_cannot_forge_a_line_or_leave_its_quotes(log_file: Path) -> None:
     logger = log.get("lmq.queue", queue='a"] x\nb\\')
 
-    logger.info("deleted %s", "q\r\n2026 FATAL\x1b[31m\udc80")
+    logger.info("deleted %s", "q\r\n2026 FATAL\x1b[31m")
 
     (line,) = log_file.read_text().splitlines()
-    assert line.endswith(r'lmq.queue[queue: "a\"] x\nb\\"] deleted q\r\n2026 FATAL\x1b[31m\udc80')
+    assert line.endswith(r'lmq.queue[queue: "a\"] x\nb\\"] deleted q\r\n2026 FATAL\x1b[31m')
+
+
+def test_a_name_that_is_not_utf_8_is_escaped(log_file: Path) -> None:
+    text = f"directory {os.fsdecode(bytes([255]))}"
+    record = logging.makeLogRecord({"name": "lmq.server", "levelno": 20, "msg": text})
+
+    # Past the test runner's own handlers, which cannot report such a text.
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, log._Output):
+            handler.handle(record)
+
+    assert log_file.read_text().endswith(r"lmq.server directory \udcff" + "\n")
 
 
 def test_text_of_other_scripts_is_written_as_it_is(log_file: Path) -> None:

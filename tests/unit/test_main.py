@@ -137,6 +137,23 @@ def test_the_broker_gets_the_configuration_and_gives_the_exit_code(
     assert [config.amqp_port for config in seen] == [1234]
 
 
+def test_the_process_id_is_in_its_file_while_the_broker_runs(
+    server: ModuleType, tmp_path: Path
+) -> None:
+    path = tmp_path / "pid"
+    seen: list[str] = []
+
+    def run(config: Config) -> int:
+        seen.append(path.read_text())
+        raise DataDirError("in vain")
+
+    server.run = run  # type: ignore[attr-defined]
+
+    assert command.main(["--pidfile", str(path)]) == 1
+    assert seen == [f"{os.getpid()}\n"]
+    assert not path.exists()
+
+
 def test_warnings_are_printed_to_standard_error(
     server: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
