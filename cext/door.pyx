@@ -69,6 +69,7 @@ cdef class Queue:
                 seg.count = count
             if seg is st.wseg:
                 st.flushed = st.stage_at = seg.size
+                st.is_untrimmed = seg.size != <u32>size
             if store_load_acks(st, seg):
                 raise OSError(errno, os.strerror(errno), f"{os.fsdecode(st.dir)}/acks.{seg.id:010d}")
             self.q.ready_bytes += seg.size - SEGMENT_HEADER - store_deleted_bytes(st, pool, seg)
@@ -94,7 +95,7 @@ cdef class Queue:
         if self.q.is_deleted:
             return
         self.q.is_deleted = True
-        failed = not self.q.is_closed and st.is_durable and (store_flush(st) or store_flush_acks(st))
+        failed = not self.q.is_closed and st.is_durable and store_close(st)
         error = errno
         path = os.fsdecode(st.dir)
         if not failed and st.is_durable and st.wfd >= 0 and fdatasync(st.wfd):

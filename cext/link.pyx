@@ -180,6 +180,17 @@ cdef class Link:
             self.loop.hold(self)
         self.loop.kick()
 
+    def drain(self) -> None:
+        """Read and walk what the kernel has already received, before the link is closed on purpose."""
+        cdef u64 before
+        cdef int reads = 0
+        while reads < 1024 and self.t.fd >= 0 and not self.t.is_paused and self.t.state == LINK_OPEN:
+            before = self.t.n_received_bytes
+            self.on_readable()
+            if self.t.n_received_bytes == before:
+                break
+            reads += 1
+
     cdef void release_hold(self):
         if not self.t.is_paused and self.t.out_end - self.t.out_at <= MAX_OUTPUT:
             self.watch_input(True)
@@ -198,7 +209,7 @@ cdef class Link:
         cdef u64 at = 0, used = 0
         cdef int event
         if l.state == LINK_HEADER:
-            if n < 8 and PyBytes_FromStringAndSize(<char*>buf, n) == b"AMQP"[:n]:
+            if n < 8 and same_bytes(buf, <const u8*>b"AMQP", n if n < 4 else 4):
                 self.keep(buf, n)
                 return
             self.session.on_header(PyBytes_FromStringAndSize(<char*>buf, n if n < 8 else 8))

@@ -140,6 +140,21 @@ cdef int segment_write_meta(store_t* st, const seg_t* seg) noexcept nogil:
     return rc
 
 
+cdef int segment_trim_acks(store_t* st, seg_t* seg) noexcept nogil:
+    """Cut acks.N to its used size: a crashed original leaves a preallocated tail. 0, or -1."""
+    cdef int fd
+    if seg.ack_fd >= 0:
+        return 0                # was cut when it was opened
+    fd = segment_open(st, b"acks", seg.id, O_RDWR)
+    if fd < 0:
+        return 0 if errno == ENOENT else -1
+    if ftruncate(fd, seg.ack_size):
+        c_close(fd)
+        return -1
+    c_close(fd)
+    return 0
+
+
 cdef int segment_flush_acks(store_t* st, seg_t* seg, bint keep_open) noexcept nogil:
     """Append the deleted positions gathered since the last flush to acks.N. 0, or -1 with errno."""
     if seg.n_acks == 0:

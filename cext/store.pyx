@@ -521,6 +521,17 @@ cdef void store_release(store_t* st, pool_t* pool) noexcept nogil:
     st.wfd = st.rfd = -1
 
 
+cdef int store_close(store_t* st) noexcept nogil:
+    """Write everything out, and cut files that a crash left longer than their data. 0, or -1 with errno."""
+    cdef u32 i
+    if st.is_untrimmed and st.wfd < 0 and store_open_write(st):
+        return -1
+    for i in range(st.n_segs):
+        if st.segs[i].ack_size and segment_trim_acks(st, st.segs[i]):
+            return -1
+    return 0 if store_flush(st) == 0 and store_flush_acks(st) == 0 else -1
+
+
 cdef int store_drop_after_cursor(store_t* st) noexcept nogil:
     """Delete every segment behind the cursor's and go on writing in a new one. 0, or -1 with errno."""
     cdef u32 last = st.wseg.id, i

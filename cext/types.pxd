@@ -105,6 +105,7 @@ cdef struct store_t:            # the segments of one queue
     u32 cap_requeued
     seg_t* dirty                # segments with unflushed acks
     bint is_unsynced            # data was written since a sync was last asked for
+    bint is_untrimmed           # a file found at start is longer than its data
     bint is_dir_unsynced        # a file was created since then
     u32 lost                    # unreadable records dropped, for the log
     int error                   # errno of the last failed call

@@ -62,7 +62,7 @@ class Queue:
         self.owner = owner
         self.arguments = arguments
         self.consumers: list[QueueConsumer] = []
-        # Arguments as received, by binding: the compiled form of a headers binding is found by them.
+        # Arguments as received, by binding: a compiled headers binding is found by them.
         self.bindings: dict[tuple[Exchange, str, FieldTable], bytes] = {}
 
     @property

@@ -33,8 +33,8 @@ _log = log.get("lmq.server")
 class Server:
     """A running broker on one event loop.
 
-    Args: config: the values in force; events: the loop that runs it; on_stopped: called with the exit
-        code when it has stopped.
+    Args: config: the values in force; events: the loop that runs it; on_stopped: called with the
+        exit code when it has stopped.
     """
 
     def __init__(

@@ -69,6 +69,8 @@ class VHost:
         self._max_deleted = max_deleted
         self._file = DefinitionsFile(self.directory / "definitions.amqp")
         self._directory_fd = -1
+        # What this release cannot apply stays in the file, for one that can.
+        self._kept = Definitions()
         self._log = log.get("lmq.vhost", vhost=name)
 
     # --- life ---------------------------------------------------------------------------------
@@ -111,11 +113,12 @@ class VHost:
 
     def _load_exchanges(self, stored: Definitions) -> None:
         for exchange in stored.exchanges:
-            if exchange.type not in KINDS:
+            if exchange.type not in KINDS or exchange.delayed:
                 self._log.warning(
                     "exchange %r has type %r, which this release does not have: it is left out",
                     exchange.name, exchange.type,
                 )  # fmt: skip
+                self._kept.exchanges.append(exchange)
                 continue
             self._add_exchange(
                 Exchange(exchange.name, exchange.type, exchange.durable, exchange.auto_delete,
@@ -132,6 +135,7 @@ class VHost:
         if stored.arguments.get("x-queue-type") in ("stream", "mqtt"):
             self._log.warning("queue %r is a %s, which this release does not have: it is left out",
                               stored.name, stored.arguments["x-queue-type"])  # fmt: skip
+            self._kept.queues.append(stored)
             return
         queue = self._add_queue(stored.name, True, stored.auto_delete, None, stored.arguments)
         _write_text(Path(queue.directory) / ".queue", stored.name)
@@ -144,7 +148,10 @@ class VHost:
         exchange = self.exchanges.get(stored.source)
         queue = self.queues.get(stored.destination)
         if stored.destination_type != "queue" or exchange is None or queue is None:
-            self._log.warning("binding from %r to %r is left out", stored.source, stored.destination)
+            self._log.warning(
+                "binding from %r to %r is left out", stored.source, stored.destination
+            )
+            self._kept.bindings.append(stored)
             return
         try:
             exchange.bind(queue, stored.routing_key, stored.arguments)
@@ -155,12 +162,12 @@ class VHost:
         """Everything that is durable, for compaction."""
         return Definitions(
             [ExchangeDef(x.name, x.type, True, x.auto_delete, x.internal, x.arguments)
-             for x in self.exchanges.values() if x.durable],
+             for x in self.exchanges.values() if x.durable] + self._kept.exchanges,
             [QueueDef(q.name, True, False, q.auto_delete, q.arguments)
-             for q in self.queues.values() if q.is_stored],
+             for q in self.queues.values() if q.is_stored] + self._kept.queues,
             [BindingDef(x.name, q.name, "queue", key, arguments)
              for x in self.exchanges.values() if x.durable and x.name
-             for q, key, arguments in x.bindings if q.is_stored],
+             for q, key, arguments in x.bindings if q.is_stored] + self._kept.bindings,
         )  # fmt: skip
 
     def _recorded(self) -> bool:
@@ -192,9 +199,15 @@ class VHost:
             raise _missing(f"Exchange '{name}' doesn't exists")
         _check_prefix(name)
         if not actor.user.can_configure(self.name, name):
-            raise _refused(f"User '{actor.user.name}' doesn't have permissions to declare exchange '{name}'")
+            raise _refused(
+                f"User '{actor.user.name}' doesn't have permissions to declare exchange '{name}'"
+            )
         if type_ not in KINDS:
             raise _failed(f"unknown exchange type '{type_}'")
+        if arguments.get("x-delayed-exchange") is True:
+            raise ChannelError(
+                ReplyCode.NOT_IMPLEMENTED, "delayed exchanges are not part of this release"
+            )
         if type_ == "headers" and arguments.get("x-match", "all") not in ("all", "any"):
             raise _failed("x-match must be 'any' or 'all'")
         self._add_exchange(Exchange(name, type_, durable, auto_delete, internal, arguments))
@@ -214,7 +227,9 @@ class VHost:
         if exchange is None:
             return False
         if not actor.user.can_configure(self.name, name):
-            raise _refused(f"User '{actor.user.name}' doesn't have permissions to delete exchange '{name}'")
+            raise _refused(
+                f"User '{actor.user.name}' doesn't have permissions to delete exchange '{name}'"
+            )
         if if_unused and exchange.bindings:
             raise _failed(f"Exchange '{name}' in use")
         return self._remove_exchange(exchange)
@@ -249,16 +264,16 @@ class VHost:
             name = "amq.gen-" + secrets.token_urlsafe(24)
         self._check_may_declare(actor.user, name, arguments)
         queue_arguments.check(arguments)
-        if arguments.get("x-queue-type") in ("stream", "mqtt"):
+        kind = arguments.get("x-queue-type")
+        if isinstance(kind, str) and kind in ("stream", "mqtt"):
             raise ChannelError(
-                ReplyCode.NOT_IMPLEMENTED,
-                f"x-queue-type {arguments['x-queue-type']} is not part of this release",
+                ReplyCode.NOT_IMPLEMENTED, f"x-queue-type {kind} is not part of this release"
             )
         unused = sorted(queue_arguments.NOT_YET & arguments.keys())
         if unused:
             self._log.warning("queue %r: %s has no effect yet", name, ", ".join(unused))
         owner = actor if exclusive else None
-        if durable and not exclusive:   # a left-over must not come back to life
+        if durable and not exclusive:  # a left-over must not come back to life
             _remove_tree(self.directory / _sha1(name))
         queue = self._add_queue(name, durable, auto_delete, owner, arguments)
         if not queue.is_stored:
@@ -291,8 +306,9 @@ class VHost:
             raise _refused(f"User '{user.name}' doesn't have permissions to queue '{name}'")
 
     def _add_queue(
-        self, name: str, durable: bool, auto_delete: bool, owner: Owner | None, arguments: FieldTable
-    ) -> Queue:
+        self, name: str, durable: bool, auto_delete: bool, owner: Owner | None,
+        arguments: FieldTable,
+    ) -> Queue:  # fmt: skip
         stored = durable and owner is None
         parent = self.directory if stored else self.directory / "transient"
         directory = f"{parent}/{_sha1(name)}"
@@ -324,11 +340,16 @@ class VHost:
         if if_empty and queue.core.ready:
             raise _failed(f"Queue '{name}' is not empty")
         if not actor.user.can_configure(self.name, name):
-            raise _refused(f"User '{actor.user.name}' doesn't have permissions to delete queue '{name}'")
+            raise _refused(
+                f"User '{actor.user.name}' doesn't have permissions to delete queue '{name}'"
+            )
         return queue.core.ready, *self.remove_queue(queue)
 
     def remove_queue(self, queue: Queue) -> tuple[bool, list[QueueConsumer]]:
-        """Take a queue away, whatever it holds. Returns: whether it was recorded, consumers to tell."""
+        """Take a queue away, whatever it holds.
+
+        Returns: whether it was recorded, consumers to tell.
+        """
         consumers, queue.consumers = queue.consumers, []
         for exchange, key, arguments in list(queue.bindings):
             exchange.unbind(queue, key, arguments)
@@ -350,7 +371,9 @@ class VHost:
 
     # --- bindings -----------------------------------------------------------------------------
 
-    def bind(self, actor: Actor, queue_name: str, exchange_name: str, key: str, arguments: FieldTable) -> bool:
+    def bind(
+        self, actor: Actor, queue_name: str, exchange_name: str, key: str, arguments: FieldTable
+    ) -> bool:
         """queue.bind. Returns: whether it was recorded. Raises: ChannelError."""
         _check_name("Queue", queue_name)
         _check_name("Exchange", exchange_name)
@@ -369,7 +392,9 @@ class VHost:
         self._file.append_bind(BindingDef(exchange_name, queue_name, "queue", key, arguments))
         return True
 
-    def unbind(self, actor: Actor, queue_name: str, exchange_name: str, key: str, arguments: FieldTable) -> bool:
+    def unbind(
+        self, actor: Actor, queue_name: str, exchange_name: str, key: str, arguments: FieldTable
+    ) -> bool:
         """queue.unbind; what is missing is no error. Returns: whether it was recorded."""
         _check_name("Queue", queue_name)
         _check_name("Exchange", exchange_name)
@@ -410,7 +435,9 @@ class VHost:
         if queue is None:
             raise _missing(f"Queue '{name}' not found")
         if not actor.user.can_read(self.name, name):
-            raise _refused(f"User '{actor.user.name}' doesn't have write permissions to queue '{name}'")
+            raise _refused(
+                f"User '{actor.user.name}' doesn't have write permissions to queue '{name}'"
+            )
         if queue.is_locked_to(actor):
             raise ChannelError(ReplyCode.RESOURCE_LOCKED, f"Queue '{name}' is exclusive")
         return queue.core.purge()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lavinmq.amqp import methods as m
 from lavinmq.errors import ChannelError, ConnectionError_, ReplyCode
-from lavinmq.fieldtable import FieldTable, Timestamp, Value
+from lavinmq.fieldtable import Timestamp, Value
 
 if TYPE_CHECKING:
     from lavinmq import _core
@@ -122,9 +122,7 @@ class Channel:
     def _queue_bind(self, d: m.QueueBind) -> None:
         name = self._queue_name(d.queue)
         key = name if not d.queue and not d.routing_key else d.routing_key
-        recorded = self.connection.vhost.bind(
-            self.connection, name, d.exchange, key, d.arguments
-        )
+        recorded = self.connection.vhost.bind(self.connection, name, d.exchange, key, d.arguments)
         self._reply_when(recorded, m.QueueBindOk(), d.no_wait)
 
     def _queue_unbind(self, d: m.QueueUnbind) -> None:
@@ -183,7 +181,9 @@ class Channel:
     def _check_consume(self, name: str, d: m.BasicConsume) -> Queue:
         connection, vhost = self.connection, self.connection.vhost
         if not connection.user.can_read(vhost.name, name):
-            raise _refused(f"User '{connection.user.name}' doesn't have permissions to queue '{name}'")
+            raise _refused(
+                f"User '{connection.user.name}' doesn't have permissions to queue '{name}'"
+            )
         limit = connection.config.max_consumers_per_channel
         if limit and len(self.consumers) >= limit:
             raise ChannelError(
@@ -209,7 +209,9 @@ class Channel:
     def _get(self, d: m.BasicGet) -> None:
         connection, vhost, name = self.connection, self.connection.vhost, self._queue_name(d.queue)
         if not connection.user.can_read(vhost.name, name):
-            raise _refused(f"User '{connection.user.name}' doesn't have permissions to queue '{name}'")
+            raise _refused(
+                f"User '{connection.user.name}' doesn't have permissions to queue '{name}'"
+            )
         queue = vhost.queues.get(name)
         if queue is None:
             raise _missing(f"No queue '{name}' in vhost '{vhost.name}'")

@@ -91,14 +91,18 @@ def check_tune(config: Config, method: m.ConnectionTuneOk) -> None:
     """Refuse limits that are too low, or higher than proposed. Raises: ConnectionError_ 530."""
     if 0 < method.frame_max < MIN_FRAME_MAX:
         raise _not_tuned(
-            method, f"frame_max = {method.frame_max} is lower than the minimum allowed value ({MIN_FRAME_MAX})"
+            method,
+            f"frame_max = {method.frame_max} is lower than the minimum allowed value "
+            f"({MIN_FRAME_MAX})",
         )
     for name, given, limit in (
         ("frame_max", method.frame_max, config.frame_max),
         ("channel_max", method.channel_max, config.channel_max),
     ):
         if limit and (given == 0 or given > limit):
-            raise _not_tuned(method, f"{name} = {given} is higher than the maximum allowed value ({limit})")
+            raise _not_tuned(
+                method, f"{name} = {given} is higher than the maximum allowed value ({limit})"
+            )
 
 
 def _not_tuned(method: m.Method, text: str) -> ConnectionError_:

@@ -6,7 +6,6 @@ run out. Source: command line reference, section 13.
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import ipaddress
 import os
@@ -32,7 +31,7 @@ class Listener:
         self.name = name
         self._server = server
         self._socket = sock
-        self._events = asyncio.get_event_loop() if server.events is None else server.events
+        self._events = server.events
 
     @classmethod
     def tcp(cls, server: Server, host: str, port: int) -> Listener:
@@ -46,7 +45,9 @@ class Listener:
             sock.bind((host, port))
         except OSError as error:
             sock.close()
-            raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from error
+            raise OSError(
+                error.errno, f"cannot listen on {host}:{port}: {error.strerror}"
+            ) from error
         return cls(server, sock, f"{host}:{sock.getsockname()[1]}")
 
     @classmethod
@@ -107,7 +108,7 @@ class Listener:
             try:
                 local = _shown(sock.getsockname())
                 _set_options(self._server, sock, is_loopback)
-            except OSError as error:    # the peer is gone already
+            except OSError as error:  # the peer is gone already
                 _log.debug("connection from %s: %s", address, error)
                 sock.close()
                 return

@@ -83,3 +83,29 @@ def queue(channel: BlockingChannel, unique: UniqueName) -> str:
     name = unique("queue")
     channel.queue_declare(name, exclusive=True)
     return name
+
+
+LATER_WORK = {
+    "test_a_publish_that_the_queue_refuses_fails": "length limits",
+    "test_a_publish_that_the_queue_refuses_is_nacked": "length limits",
+    "test_a_full_queue_that_rejects_publishes_nacks_them": "length limits",
+    "test_all_that_is_published_is_consumed_unharmed[-t 7]": "transactions",
+    "test_all_that_is_published_is_consumed_unharmed[-T 10 -P 20]": "transactions",
+    "test_all_that_is_published_is_consumed_unharmed[-a 3 -T 10]": "transactions",
+    "test_a_transaction_publishes_and_acks_at_commit_and_forgets_at_rollback": "transactions",
+    "test_a_request_is_answered_by_direct_reply": "direct reply-to",
+    "test_recover_delivers_everything_in_flight_again": "basic.recover",
+    "test_a_consumer_of_lower_priority_waits_for_one_of_higher": "consumer priorities",
+    "test_an_expired_message_is_dead_lettered_with_its_history": "dead-lettering",
+    "test_exchanges_bound_to_exchanges_give_a_queue_one_copy": "exchange-to-exchange bindings",
+    "test_an_alternate_exchange_takes_what_has_no_route": "alternate exchanges",
+}
+"""Test → the feature that later work brings. Strict: a test that begins to pass must leave the list."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Expect tests of later work to fail."""
+    for item in items:
+        feature = LATER_WORK.get(item.name)
+        if feature is not None:
+            item.add_marker(pytest.mark.xfail(reason=f"later work: {feature}", strict=True))

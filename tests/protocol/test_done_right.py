@@ -17,16 +17,23 @@ from pamqp import base, body, commands, header
 
 from tests.support.broker import Broker
 from tests.support.replay import method_frame
+from tests.support.transcripts import Split, pieces
 from tests.support.wire import Wire, encode, raw_frame
 
 METHOD_FRAME = 1
 CLOSED = (commands.Channel.Close, commands.Connection.Close)
 
 
-@pytest.fixture
-def wire(broker: Broker) -> Iterator[Wire]:
-    """A connection with channels 1 and 2 open."""
-    with Wire.open(broker.port, host=broker.host, channels=(1, 2)) as connection:
+@pytest.fixture(params=list(Split), ids=lambda split: split.value)
+def wire(request: pytest.FixtureRequest, broker: Broker) -> Iterator[Wire]:
+    """A connection with channels 1 and 2 open, which sends in pieces."""
+
+    class SplitWire(Wire):
+        def send_bytes(self, data: bytes) -> None:
+            for piece in pieces(data, request.param):
+                super().send_bytes(piece)
+
+    with SplitWire.open(broker.port, host=broker.host, channels=(1, 2)) as connection:
         yield connection
 
 
@@ -377,3 +384,18 @@ def test_frames_after_a_connection_close_are_ignored(wire: Wire, name: str) -> N
     wire.send_bytes(raw_frame(9, 1, b"") + encode(1, commands.Queue.Declare(queue=name)))
 
     wire.expect_connection_close(501)
+
+
+# ------------------------------------------------------------------ cs-cancel-notify, q-gen
+
+
+def test_delete_ok_comes_before_the_cancel_of_the_deleter_s_own_consumer(
+    wire: Wire, name: str
+) -> None:
+    declare(wire, name)
+    wire.call(1, commands.Basic.Consume(queue=name, consumer_tag="mine"), commands.Basic.ConsumeOk)
+
+    wire.send(1, commands.Queue.Delete(queue=name))
+
+    wire.expect(commands.Queue.DeleteOk, 1)
+    assert wire.expect(commands.Basic.Cancel, 1).consumer_tag == "mine"

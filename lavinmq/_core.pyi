@@ -1,0 +1,408 @@
+"""The door of the message path: what Python sees of `cext/core.pyx`.
+
+Frames in, segments, frames out happens behind these classes; Python makes and removes the objects,
+decides what clients may do and answers rare methods. All of it belongs to the loop's thread; no
+method blocks, unless it says so. Sizes are bytes, times are seconds, names and keys are the bytes
+that stand on the wire. An argument of a wrong type is a TypeError, a number that does not fit its
+C type an OverflowError; MemoryError is possible wherever something is made.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Protocol, type_check_only
+
+DIRECT: Final[int]
+"""Kind of an Exchange or a Matcher: the routing key equals the binding key."""
+FANOUT: Final[int]
+"""Kind: every binding matches."""
+TOPIC: Final[int]
+"""Kind: words with `*` and `#`."""
+HEADERS: Final[int]
+"""Kind: the arguments of the binding are compared with the headers of the message."""
+
+STATE_HEADER: Final[int]
+"""State of a Link: the 8-byte protocol header is awaited."""
+STATE_HANDSHAKE: Final[int]
+"""State: only methods of the connection class up to open-ok are legal."""
+STATE_OPEN: Final[int]
+"""State: everything is legal."""
+STATE_CLOSING: Final[int]
+"""State: connection.close was said; everything but close and close-ok is discarded."""
+STATE_CLOSED: Final[int]
+"""State: the link has let go of everything. Final."""
+
+@type_check_only
+class Session(Protocol):
+    """Who decides for a Link: it calls these, one at a time, and carries on when they return.
+
+    A call may close the link or change its state; frames behind the event are walked afterwards,
+    under the new state. What a call raises ends up in the event loop's exception handler, and the
+    rest of that read is lost: calls do not raise.
+    """
+
+    def on_header(self, header: bytes, /) -> None:
+        """The first 8 bytes of the connection; fewer when they are no protocol header already."""
+
+    def on_method(self, channel: int, payload: bytes, /) -> None:
+        """A method that the link leaves to Python, on a channel that need not be open.
+
+        Args: payload: class id, method id and arguments; at least 4 bytes.
+        """
+
+    def on_route_miss(self, channel: int, name: bytes, /) -> None:
+        """A publish names an exchange that the link does not know, at most 255 bytes.
+
+        The publish is tried again when this returns. So answer with `Link.learn`, or close the
+        channel or the connection; otherwise the question is asked for ever.
+        """
+
+    def on_error(
+        self, kind: int, channel: int, method: int, a: int, b: int, text: bytes, /
+    ) -> None:
+        """A frame broke a rule.
+
+        Args: kind: row of the tables in amqp/walk_errors.py, `walk_error` in cext/amqp.pyx; method:
+            class id << 16 | method id, 0 for frames without one; a, b, text: what the row mentions.
+        """
+
+    def on_illegal_frame(self) -> None:
+        """A frame that has no place in the handshake."""
+
+    def on_timeout(self, why: str, /) -> None:
+        """`set_timeout` has run out, or the peer has missed its heartbeats."""
+
+    def on_lost(self, why: str, /) -> None:
+        """The socket is gone: call `Link.close`. `why` is empty when the peer closed it."""
+
+class Loop:
+    """What all links and queues of an event loop share: buffers, tick lists, confirms to send.
+
+    Its tick runs at the end of each iteration in which something happened: queues deliver and are
+    written, publishes are confirmed, links send. Waiting for the disk happens in one thread of its
+    own. Source: architecture section 6.
+
+    Args:
+        events: the running event loop.
+        data_dir: an existing directory; its file system is what gets synced.
+        sync: whether confirms wait for the disk.
+        on_fatal: called with a path and an errno, once, when a write or a sync failed. Nothing is
+            confirmed from then on; the broker has to stop.
+
+    Raises: OSError when the directory cannot be opened.
+    """
+
+    def __init__(
+        self,
+        events: asyncio.AbstractEventLoop,
+        data_dir: str,
+        sync: bool,
+        on_fatal: Callable[[str, int], object],
+    ) -> None: ...
+    @property
+    def sync(self) -> bool:
+        """Whether confirms and definitions wait for the disk."""
+
+    @sync.setter
+    def sync(self, value: bool) -> None: ...
+    def tick(self) -> None:
+        """Deliver, write, confirm and send what has gathered; the event loop calls it."""
+
+    def sync_file(self, fd: int, callback: Callable[[], object]) -> None:
+        """Call `callback()` on the loop once what was written to `fd` so far is on disk.
+
+        The descriptor is duplicated and may be closed. A file that cannot be synced is fatal, and
+        the callback is then never called.
+        """
+
+    def check_links(self) -> None:
+        """Send heartbeats that are due, report links that are silent or late.
+
+        To be called about once a second. Source: AMQP reference, sections 1 and 3.
+        """
+
+    def release_held(self) -> None:
+        """Let links that were held for consumers read on; a timer of the loop calls it."""
+
+    def work(self) -> None:
+        """What the thread runs: one sync per wake-up, until it is told to stop. Blocks."""
+
+    def on_synced(self) -> None:
+        """The thread has finished a sync; the event loop calls it."""
+
+    def stop(self) -> None:
+        """End the thread; blocks while its sync lasts. Confirms that wait are not sent."""
+
+class Queue:
+    """The messages of one queue: segment files, what is unacked, and who can take one.
+
+    To remove one: unbind it everywhere, cancel its consumers, `delete`, remove the directory.
+    After `close` or `delete` it stays usable as an argument and holds nothing.
+
+    Args:
+        loop: the loop it belongs to.
+        directory: absolute path of its files, at most 4000 bytes; made when first needed.
+        segment_size: bytes at which a segment file is finished.
+        durable: whether messages are written to their file at the end of each tick.
+
+    Raises: ValueError when the path is too long.
+    """
+
+    def __init__(self, loop: Loop, directory: str, segment_size: int, durable: bool) -> None: ...
+    def load(self) -> None:
+        """Read the segments that the directory holds; to be called once, before anything else.
+
+        Raises: OSError, or ValueError for a file of another schema version or above 4 GiB; both
+            name the file, and the queue `is_closed` from then on.
+        Source: storage reference, section 15.
+        """
+
+    def close(self) -> None:
+        """Write everything out, sync it, let go of files and memory. Idempotent; blocks.
+
+        Deliveries still unacked stay messages. Raises: OSError naming the directory.
+        """
+
+    def delete(self) -> None:
+        """Forget all messages, let go of files and memory; the directory is left. Idempotent."""
+
+    def purge(self) -> int:
+        """Delete the ready messages. Returns: how many there were."""
+
+    @property
+    def ready(self) -> int:
+        """Messages that can be delivered."""
+
+    @property
+    def ready_bytes(self) -> int:
+        """Bytes of their records: properties, names and bodies."""
+
+    @property
+    def unacked(self) -> int:
+        """Messages delivered and not settled."""
+
+    @property
+    def consumers(self) -> int:
+        """Consumers registered on it."""
+
+    @property
+    def lost(self) -> int:
+        """Records that could not be read and were given up, since start."""
+
+    @property
+    def is_closed(self) -> bool:
+        """The files could not be read: publishes are dropped, gets are empty."""
+
+    def counters(self) -> dict[str, int]:
+        """Messages since start: publish, deliver, deliver_no_ack, get, get_no_ack, ack, redeliver,
+        reject."""
+
+class Vhost:
+    """The epoch of one virtual host: what links know of exchanges holds until it moves."""
+
+    def touch(self) -> None:
+        """An exchange or a permission has changed: links ask again before they publish."""
+
+class Exchange:
+    """The compiled bindings of one exchange, and its counters.
+
+    Args:
+        kind: one of DIRECT, FANOUT, TOPIC, HEADERS.
+        seed: of its hash tables; its low 64 bits count, and they should be random.
+        default_any: HEADERS only: whether a binding without `x-match` means "any".
+    """
+
+    def __init__(self, kind: int, seed: int, default_any: bool = False) -> None: ...
+    def bind(self, key: bytes, arguments: bytes, queue: Queue) -> None:
+        """Add a binding; one that is there already stays one.
+
+        Args: arguments: content of a field table without its length; b"" unless HEADERS.
+        Raises: ValueError for an `x-match` that is neither "all" nor "any".
+        """
+
+    def unbind(self, key: bytes, arguments: bytes, queue: Queue) -> None:
+        """Remove the binding with these very bytes; one that is not there is no error."""
+
+    def counters(self) -> dict[str, int]:
+        """Messages since start: publish_in, publish_out (one per queue), unroutable."""
+
+class Consumer:
+    """A registered consumer; made by `Link.add_consumer`."""
+
+    @property
+    def tag(self) -> bytes:
+        """Its consumer tag."""
+
+    @property
+    def unacked(self) -> int:
+        """Deliveries of this consumer that are not settled; 0 once it is cancelled."""
+
+    def start(self) -> None:
+        """Let deliveries begin: consume-ok has been written."""
+
+    def cancel(self) -> None:
+        """End it. Its deliveries stay unacked on the channel. Idempotent."""
+
+class Link:
+    """One connection: reads and walks frames, keeps its channels, writes and sends frames.
+
+    publish, ack, nack, reject and deliveries happen inside; all else is a call to the session.
+    Methods that take a channel `id` raise KeyError when it is not open, unless they say otherwise.
+    Source: AMQP reference, sections 2 to 6.
+
+    Args:
+        loop: the loop it belongs to.
+        fd: a connected, non-blocking socket; it stays the caller's to close, after `close`.
+    """
+
+    session: Session
+    """Who decides; to be set before `start`."""
+
+    def __init__(self, loop: Loop, fd: int) -> None: ...
+    def start(self, timeout_s: float) -> None:
+        """Begin to read; `set_timeout(timeout_s)` guards the handshake."""
+
+    def set_timeout(self, timeout_s: float) -> None:
+        """Call `session.on_timeout` in so many seconds, to about one; 0 = never.
+
+        Each call replaces the one before.
+        """
+
+    def close(self) -> None:
+        """Stop, requeue what is unacked, drop unsent output, free everything. Idempotent."""
+
+    @property
+    def state(self) -> int:
+        """One of STATE_HEADER, STATE_HANDSHAKE, STATE_OPEN, STATE_CLOSING, STATE_CLOSED."""
+
+    @state.setter
+    def state(self, value: int) -> None: ...
+    @property
+    def received_bytes(self) -> int:
+        """Bytes read from the socket."""
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes that the kernel has taken."""
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes of output that the kernel has not taken yet."""
+
+    def pause(self) -> None:
+        """Keep frames unwalked, and stop reading, until `resume`."""
+
+    def resume(self) -> None:
+        """Walk what was kept, and read on; does nothing unless paused."""
+
+    def drain(self) -> None:
+        """Read and walk what the kernel has received already; stops when the link is not open.
+
+        To be called before the link is closed on purpose.
+        """
+
+    def write(self, data: bytes) -> None:
+        """Append whole frames to the output; they leave in order, at the end of the iteration.
+
+        Dropped when the link is closed or there is no memory for them.
+        """
+
+    def flush(self) -> None:
+        """Send now what is there, as far as the kernel takes it."""
+
+    def on_readable(self) -> None:
+        """Read once and walk the frames; the event loop calls it."""
+
+    def on_writable(self) -> None:
+        """The kernel has room again: send on; the event loop calls it."""
+
+    def set_limits(self, frame_max: int, max_message_size: int, heartbeat_s: float) -> None:
+        """Set what was negotiated; until then frames are small and messages impossible.
+
+        Args: frame_max: bytes, not 0; max_message_size: bytes of a body; heartbeat_s: 0 = none.
+        """
+
+    def set_vhost(self, vhost: Vhost) -> None:
+        """Whose epoch guards `learn`; to be called before STATE_OPEN."""
+
+    def set_user(self, name: bytes, is_impersonator: bool) -> None:
+        """The login that a message's user-id must equal, unless it may publish as anybody."""
+
+    def learn(self, name: bytes, exchange: Exchange) -> None:
+        """This connection may publish to the exchange until the vhost's epoch moves.
+
+        Raises: ValueError for a name above 255 bytes.
+        """
+
+    def open_channel(self, id: int, prefetch: int) -> None:
+        """Open a channel.
+
+        Args: id: 1 to 65535; prefetch: limit of each consumer to come, 0 = none.
+        Raises: ValueError when the id is out of range or open.
+        """
+
+    def close_channel(self, id: int, is_awaiting_close_ok: bool) -> None:
+        """Requeue the channel's unacked deliveries and free it.
+
+        When close-ok is awaited the id stays taken and frames on it are discarded, until the second
+        call. Cancel its consumers before.
+        """
+
+    def set_prefetch(self, id: int, count: int, is_global: bool) -> None:
+        """basic.qos: unacked messages per consumer, or shared by the channel; 0 = no limit."""
+
+    def select_confirms(self, id: int) -> None:
+        """confirm.select: publishes are numbered and confirmed from now on."""
+
+    def set_flow(self, id: int, active: bool) -> None:
+        """channel.flow from the client: pause or resume deliveries to its consumers."""
+
+    def unacked(self, id: int) -> int:
+        """Deliveries on the channel that are not settled."""
+
+    def add_consumer(self, id: int, queue: Queue, tag: bytes, no_ack: bool) -> Consumer:
+        """Register a consumer; it gets nothing before its `start`.
+
+        Raises: ValueError for a tag above 255 bytes.
+        """
+
+    def get(self, id: int, queue: Queue, no_ack: bool) -> bool:
+        """basic.get: write get-ok with the next message. Returns: False when there is none."""
+
+class Matcher:
+    """The bindings of an exchange with integers for queues. For tests and tools only.
+
+    Args: kind: one of DIRECT, FANOUT, TOPIC, HEADERS; seed: of its hash tables, 64 bits.
+    Raises: ValueError for another kind.
+    """
+
+    def __init__(self, kind: int, seed: int) -> None: ...
+    def __len__(self) -> int:
+        """Number of bindings."""
+
+    def weight(self) -> int:
+        """Number of table entries and wildcards at the root: 0 when nothing is left behind."""
+
+    def set_default_any(self, is_any: bool) -> None:
+        """What a HEADERS binding without `x-match` means; to be called before the first one."""
+
+    def bind(self, key: bytes, args: bytes, dest: int) -> int:
+        """Add a binding of destination `dest`; `args` as in `Exchange.bind`.
+
+        Returns: 1 added, 0 there already, -2 `x-match` is bad, -3 malformed; as `match_result` in
+            cext/match.pxd.
+        """
+
+    def unbind(self, key: bytes, args: bytes, dest: int) -> int:
+        """Remove a binding. Returns: 1 removed, 0 there was none."""
+
+    def route(self, key: bytes, headers: bytes | None = None) -> list[int]:
+        """Destinations of one message, each once, in the order they were found.
+
+        Args: headers: content of the message's field table without its length.
+        """
+
+    def bench(self, keys: list[bytes], n: int, headers: bytes | None = None) -> float:
+        """Nanoseconds of processor time per routing, of `n` that take the keys in turn. Blocks.
+
+        Raises: ValueError when there is nothing to route.
+        """
