@@ -67,8 +67,6 @@ cdef void link_release_output(link_t* l) noexcept nogil:
 cdef u8* link_room_slow(link_t* l, u64 need) noexcept nogil:
     cdef u64 used = l.out_end - l.out_at, cap
     cdef u8* grown
-    if l.fd < 0:
-        return NULL
     if l.out != NULL and used and not l.is_blocked:
         link_send(l)
         used = l.out_end - l.out_at
@@ -105,6 +103,8 @@ cdef u8* link_room_slow(link_t* l, u64 need) noexcept nogil:
 cdef inline u8* link_room(link_t* l, u64 need) noexcept nogil:
     """Where the next `need` bytes of output go; the caller advances out_end. NULL when out of memory or
     the link is gone. Makes room by sending first, so it may set is_blocked."""
+    if l.fd < 0:
+        return NULL
     if not l.is_in_flush:
         l.is_in_flush = True
         l.flush_next = l.loop.flush_links

@@ -24,10 +24,12 @@ cdef class Consumer:
 
     def cancel(self) -> None:
         """Take the consumer away; does nothing the second time."""
-        cdef consumer_t* k = self.k
-        if k != NULL:
-            self.k = NULL
-            channel_remove_consumer(k)
+        if self.k != NULL and not self.k.is_cancelled:
+            channel_remove_consumer(self.k)
+
+    def __dealloc__(self):
+        if self.k != NULL:
+            consumer_unref(self.k)
 
 
 cdef class Link:
@@ -334,7 +336,8 @@ cdef class Link:
     def set_limits(self, u64 frame_max, u64 max_message_size, double heartbeat_s) -> None:
         """Limits in force from now on: payload bytes of a frame, body bytes, seconds (0 = none)."""
         self.t.frame_max = <u32>frame_max
-        self.t.max_message_size = max_message_size
+        # Positions in a segment are 32 bits wide.
+        self.t.max_message_size = max_message_size if max_message_size < 0x7FFFFFFF else 0x7FFFFFFF
         self.t.heartbeat_ns = <i64>(heartbeat_s * 1e9)
 
     def set_vhost(self, Vhost vhost) -> None:
@@ -445,6 +448,7 @@ cdef class Link:
         consumer.k = channel_add_consumer(c, queue.q, <const u8*>PyBytes_AS_STRING(tag), <u32>PyBytes_GET_SIZE(tag), no_ack)
         if consumer.k == NULL:
             raise MemoryError()
+        consumer.k.refs += 1
         return consumer
 
     def get(self, int id, Queue queue, bint no_ack) -> bool:

@@ -91,8 +91,12 @@ class Connection:
     def on_method(self, channel: int, payload: bytes) -> None:
         """A method that the message path leaves to us."""
         ids = (int.from_bytes(payload[:2], "big"), int.from_bytes(payload[2:4], "big"))
+        self._guarded(channel, ids, lambda: self._handle(channel, payload))
+
+    def _guarded(self, channel: int, ids: tuple[int, int], action: Callable[[], None]) -> None:
+        """Run an action for the client; what it raises closes who pays for it."""
         try:
-            self._handle(channel, payload)
+            action()
         except ChannelError as error:
             error.class_id, error.method_id = ids
             self._fail_channel(channel, error)
@@ -108,12 +112,11 @@ class Connection:
 
     def on_route_miss(self, channel: int, name: bytes) -> None:
         """A publish to an exchange that the link has not asked about since the last change."""
-        try:
-            text = name.decode("utf-8", "surrogateescape")
-            self.link.learn(name, self.vhost.publishable(self.user, text).core)
-        except ChannelError as error:
-            error.class_id, error.method_id = m.BasicPublish.CLASS_ID, m.BasicPublish.METHOD_ID
-            self._fail_channel(channel, error)
+        text = name.decode("utf-8", "surrogateescape")
+        ids = m.BasicPublish.CLASS_ID, m.BasicPublish.METHOD_ID
+        self._guarded(
+            channel, ids, lambda: self.link.learn(name, self.vhost.publishable(self.user, text).core)
+        )
 
     def on_error(self, kind: int, channel: int, method: int, a: int, b: int, text: bytes) -> None:
         """A frame broke a rule; `method` is class << 16 | method or 0."""
