@@ -1,10 +1,10 @@
-# AMQP: walks the frames of one read. publish, ack, nack and reject are done here, everything else is an
-# event for Python.
+# AMQP: walks the frames of one read. publish, ack, nack and reject are done here, everything else
+# is an event for Python.
 #
-# The straight path handles a publish whose method, header and body frame lie back to back in the input;
-# what is split or larger than a frame is assembled in the channel and then makes the same call. The walker
-# stops at each event and is called again behind it, so the order of frames is kept. Every length is checked
-# against the bytes that are there before it is used.
+# The straight path handles a publish whose method, header and body frame lie back to back in the
+# input; what is split or larger than a frame is assembled in the channel and then makes the same
+# call. The walker stops at each event and is called again behind it, so the order of frames is
+# kept. Every length is checked against the bytes that are there before it is used.
 # Source: amqp reference sections 2, 4, 6, 11 and 15; architecture section 6.
 
 cdef enum walk_event:
@@ -150,6 +150,7 @@ cdef u32 props_error(link_t* l, const u8* props, u32 len, msg_t* m) noexcept nog
 
     Cost: 2 ns without headers, expiration and user-id."""
     cdef props_t found
+    cdef const u8* user_id
     cdef int rc = props_walk(props, len, True, &found)
     if rc < 0:
         return ERROR_PROPERTY_FLAGS
@@ -171,7 +172,8 @@ cdef u32 props_error(link_t* l, const u8* props, u32 len, msg_t* m) noexcept nog
         if rc:
             return <u32>rc
     if found.user_id_at and not l.is_impersonator:
-        if props[found.user_id_at] != l.user_len or not same_bytes(props + found.user_id_at + 1, l.user, l.user_len):
+        user_id = props + found.user_id_at
+        if user_id[0] != l.user_len or not same_bytes(user_id + 1, l.user, l.user_len):
             return ERROR_USER_ID
     return 0
 
@@ -200,7 +202,9 @@ cdef int content_publish(chan_t* c, const u8* body) noexcept nogil:
         c.link.ev_channel = c.id
         return WALK_MISS
     channel_reset_content(c)
-    return WALK_DONE if rc == PUBLISHED else walk_fail(c.link, ERROR_NO_MEMORY, c.id, BASIC_PUBLISH, 0, 0)
+    if rc == PUBLISHED:
+        return WALK_DONE
+    return walk_fail(c.link, ERROR_NO_MEMORY, c.id, BASIC_PUBLISH, 0, 0)
 
 
 cdef int content_header(chan_t* c, const u8* payload, u32 size) noexcept nogil:
@@ -241,10 +245,11 @@ cdef int content_body(chan_t* c, const u8* payload, u32 size) noexcept nogil:
     if c.content != CONTENT_BODY:
         return walk_fail(l, ERROR_UNEXPECTED_BODY, c.id, 0, 0, 0)
     if size > c.body_len - c.body_have:
-        return walk_fail(l, ERROR_BODY_TOO_LONG, c.id, BASIC_PUBLISH, c.body_have + size, c.body_len)
+        return walk_fail(l, ERROR_BODY_TOO_LONG, c.id, BASIC_PUBLISH, c.body_have + size,
+                         c.body_len)
     if c.body_have == 0 and size == c.body_len:
         return content_publish(c, payload)
-    if c.body_have + size > c.body_cap:         # grows with what has come, not with what was announced
+    if c.body_have + size > c.body_cap:     # grows with what has come, not with what was announced
         cap = (c.body_have + size) * 2
         if cap > c.body_len or c.body_len <= 1048576:
             cap = c.body_len
@@ -261,9 +266,10 @@ cdef int content_body(chan_t* c, const u8* payload, u32 size) noexcept nogil:
 # ---- the hot methods -----------------------------------------------------------------------------
 
 # hot
-cdef int walk_publish(link_t* l, chan_t* c, const u8* p, u32 size, u64 left, u64* used) noexcept nogil:
-    """basic.publish whose method payload is at p. `left` counts the bytes behind its frame, *used returns
-    how many of those the straight path took. Cost: 10 ns before channel_publish."""
+cdef int walk_publish(link_t* l, chan_t* c, const u8* p, u32 size, u64 left,
+                      u64* used) noexcept nogil:
+    """basic.publish whose method payload is at p. `left` counts the bytes behind its frame, *used
+    returns how many of those the straight path took. Cost: 10 ns before channel_publish."""
     cdef u32 name_len, names_len, header_size, body_size
     cdef const u8* h
     cdef const u8* b
@@ -299,9 +305,11 @@ cdef int walk_publish(link_t* l, chan_t* c, const u8* p, u32 size, u64 left, u64
         if m.body_len > l.frame_max or left < m.body_len + FRAME_OVERHEAD:
             return content_begin(c, p + 6, names_len)
         body_size = be32(b + 3)
-        if b[0] != FRAME_BODY or be16(b + 1) != c.id or body_size != m.body_len or b[7 + body_size] != FRAME_END:
+        if (b[0] != FRAME_BODY or be16(b + 1) != c.id or body_size != m.body_len
+                or b[7 + body_size] != FRAME_END):
             return content_begin(c, p + 6, names_len)
-    if be16(h + 7) != BASIC_CLASS or h[7 + header_size] != FRAME_END or m.body_len > l.max_message_size:
+    if (be16(h + 7) != BASIC_CLASS or h[7 + header_size] != FRAME_END
+            or m.body_len > l.max_message_size):
         return content_begin(c, p + 6, names_len)
     if props_error(l, h + 19, header_size - 12, &m):
         return content_begin(c, p + 6, names_len)       # the assembly path reports it
@@ -321,7 +329,8 @@ cdef int walk_settle(link_t* l, chan_t* c, u32 method, const u8* p, u32 size) no
     """basic.ack, basic.nack or basic.reject. Cost: 3 ns before channel_settle."""
     cdef bint multiple = False, requeue = False
     if size != 13:
-        return walk_fail(l, ERROR_SHORT_PAYLOAD if size < 13 else ERROR_LONG_PAYLOAD, c.id, method, p[13], 0)
+        return walk_fail(l, ERROR_SHORT_PAYLOAD if size < 13 else ERROR_LONG_PAYLOAD, c.id, method,
+                         p[13], 0)
     if method == BASIC_REJECT:
         requeue = p[12] & 1
     else:
@@ -336,7 +345,8 @@ cdef int walk_settle(link_t* l, chan_t* c, u32 method, const u8* p, u32 size) no
 
 # hot
 cdef int amqp_walk(link_t* l, const u8* buf, u64 n, u64* used) noexcept nogil:
-    """Walk the whole frames in n bytes at buf. Returns a walk_event; *used counts the bytes that are done.
+    """Walk the whole frames in n bytes at buf.
+    Returns a walk_event; *used counts the bytes that are done.
 
     Cost: 4 ns per frame besides what the frame asks for."""
     cdef u64 at = 0, more
@@ -365,7 +375,8 @@ cdef int amqp_walk(link_t* l, const u8* buf, u64 n, u64* used) noexcept nogil:
         at += <u64>size + FRAME_OVERHEAD
         if p[size] != FRAME_END:
             used[0] = at
-            return walk_fail(l, ERROR_FRAME_END, id, be32(p) if kind == FRAME_METHOD and size >= 4 else 0, p[size], 0)
+            method = be32(p) if kind == FRAME_METHOD and size >= 4 else 0
+            return walk_fail(l, ERROR_FRAME_END, id, method, p[size], 0)
         used[0] = at
         c = l.chans[id] if id < l.cap_chans else NULL
         if kind == FRAME_METHOD:
@@ -375,7 +386,8 @@ cdef int amqp_walk(link_t* l, const u8* buf, u64 n, u64* used) noexcept nogil:
             if l.state == LINK_CLOSING and method >> 16 != CONNECTION_CLASS:
                 continue
             if c != NULL and c.state == CHAN_CLOSING:
-                if method != CHANNEL_CLOSE and method != CHANNEL_CLOSE_OK and method != CHANNEL_OPEN:
+                if (method != CHANNEL_CLOSE and method != CHANNEL_CLOSE_OK
+                        and method != CHANNEL_OPEN):
                     continue
             elif method == BASIC_PUBLISH:
                 if c != NULL:
@@ -404,7 +416,8 @@ cdef int amqp_walk(link_t* l, const u8* buf, u64 n, u64* used) noexcept nogil:
             l.ev_method = method
             return WALK_METHOD
         if kind == FRAME_HEADER or kind == FRAME_BODY:
-            if l.state == LINK_CLOSING or (c == NULL and id) or (c != NULL and c.state == CHAN_CLOSING):
+            if (l.state == LINK_CLOSING or (c == NULL and id)
+                    or (c != NULL and c.state == CHAN_CLOSING)):
                 continue
             if c == NULL:
                 return walk_fail(l, ERROR_CONTENT_ON_CHANNEL_0, id, 0, 0, 0)

@@ -1,7 +1,8 @@
 # Bytes: fixed-width loads and stores, a bounded cursor and the seeded hash. Inline only, no state.
 #
-# Wire integers are big-endian (be*), file integers little-endian (le*). Callers check lengths before
-# they load; `cursor_t` is for payloads whose lengths come from a peer: it never reads past its end.
+# Wire integers are big-endian (be*), file integers little-endian (le*). Callers check lengths
+# before they load; `cursor_t` is for payloads whose lengths come from a peer: it never reads past
+# its end.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 ctypedef uint8_t u8
@@ -19,19 +20,32 @@ cdef extern from *:
     #ifdef LMQ_DEBUG
     #include <stdio.h>
     #include <stdlib.h>
-    #define LMQ_ASSERT(x) do { if (!(x)) { fprintf(stderr, "assertion failed: %s\\n", #x); abort(); } } while (0)
+    #define LMQ_ASSERT(x) \\
+        do { if (!(x)) { fprintf(stderr, "assertion failed: %s\\n", #x); abort(); } } while (0)
     #else
     #define LMQ_ASSERT(x) ((void)(x))
     #endif
     #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
     #error "the file format is written on little-endian hosts only"
     #endif
-    static inline uint16_t lmq_be16(const void *p) { uint16_t v; memcpy(&v, p, 2); return __builtin_bswap16(v); }
-    static inline uint32_t lmq_be32(const void *p) { uint32_t v; memcpy(&v, p, 4); return __builtin_bswap32(v); }
-    static inline uint64_t lmq_be64(const void *p) { uint64_t v; memcpy(&v, p, 8); return __builtin_bswap64(v); }
-    static inline void lmq_put_be16(void *p, uint16_t v) { v = __builtin_bswap16(v); memcpy(p, &v, 2); }
-    static inline void lmq_put_be32(void *p, uint32_t v) { v = __builtin_bswap32(v); memcpy(p, &v, 4); }
-    static inline void lmq_put_be64(void *p, uint64_t v) { v = __builtin_bswap64(v); memcpy(p, &v, 8); }
+    static inline uint16_t lmq_be16(const void *p) {
+        uint16_t v; memcpy(&v, p, 2); return __builtin_bswap16(v);
+    }
+    static inline uint32_t lmq_be32(const void *p) {
+        uint32_t v; memcpy(&v, p, 4); return __builtin_bswap32(v);
+    }
+    static inline uint64_t lmq_be64(const void *p) {
+        uint64_t v; memcpy(&v, p, 8); return __builtin_bswap64(v);
+    }
+    static inline void lmq_put_be16(void *p, uint16_t v) {
+        v = __builtin_bswap16(v); memcpy(p, &v, 2);
+    }
+    static inline void lmq_put_be32(void *p, uint32_t v) {
+        v = __builtin_bswap32(v); memcpy(p, &v, 4);
+    }
+    static inline void lmq_put_be64(void *p, uint64_t v) {
+        v = __builtin_bswap64(v); memcpy(p, &v, 8);
+    }
     static inline uint16_t lmq_le16(const void *p) { uint16_t v; memcpy(&v, p, 2); return v; }
     static inline uint32_t lmq_le32(const void *p) { uint32_t v; memcpy(&v, p, 4); return v; }
     static inline uint64_t lmq_le64(const void *p) { uint64_t v; memcpy(&v, p, 8); return v; }
@@ -39,8 +53,8 @@ cdef extern from *:
     static inline void lmq_put_le32(void *p, uint32_t v) { memcpy(p, &v, 4); }
     static inline void lmq_put_le64(void *p, uint64_t v) { memcpy(p, &v, 8); }
 
-    /* Seeded hash by folded 64x64->128 multiplication (the construction of wyhash): every input byte
-     * passes through a full multiply, so nearly identical keys spread over all bits. */
+    /* Seeded hash by folded 64x64->128 multiplication (the construction of wyhash): every input
+     * byte passes through a full multiply, so nearly identical keys spread over all bits. */
     static inline uint64_t lmq_fold(uint64_t a, uint64_t b) {
         __uint128_t r = (__uint128_t)a * b; return (uint64_t)r ^ (uint64_t)(r >> 64);
     }
@@ -51,12 +65,20 @@ cdef extern from *:
             h = lmq_fold(a ^ 0xA0761D6478BD642Full, b ^ h); p += 16; left -= 16;
         }
         if (left >= 8) { memcpy(&a, p, 8); memcpy(&b, p + left - 8, 8); }
-        else if (left >= 4) { uint32_t x, y; memcpy(&x, p, 4); memcpy(&y, p + left - 4, 4); a = x; b = y; }
-        else if (left > 0) { a = ((uint64_t)p[0] << 16) | ((uint64_t)p[left >> 1] << 8) | p[left - 1]; b = 0; }
+        else if (left >= 4) {
+            uint32_t x, y;
+            memcpy(&x, p, 4); memcpy(&y, p + left - 4, 4);
+            a = x; b = y;
+        }
+        else if (left > 0) {
+            a = ((uint64_t)p[0] << 16) | ((uint64_t)p[left >> 1] << 8) | p[left - 1]; b = 0;
+        }
         else { a = b = 0; }
         return lmq_fold(0xE7037ED1A0B428DBull ^ n, lmq_fold(a ^ 0x8EBC6AF09C88C6E3ull, b ^ h));
     }
-    static inline int lmq_same(const void *a, const void *b, size_t n) { return memcmp(a, b, n) == 0; }
+    static inline int lmq_same(const void *a, const void *b, size_t n) {
+        return memcmp(a, b, n) == 0;
+    }
     """
     void lmq_assert "LMQ_ASSERT"(bint condition) noexcept nogil
     u16 be16 "lmq_be16"(const void* p) noexcept nogil

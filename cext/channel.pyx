@@ -1,8 +1,8 @@
 # Channel: deliveries that wait to be settled, credit, and the confirm sequence of one channel.
 #
-# Tags are dense, so an unsettled delivery is ring[tag & mask]: any ack is O(1) per message. When a few old
-# deliveries keep the ring long they move to a short sorted list, so memory follows what is unsettled and
-# not how far apart the tags are. Called by amqp.pyx, deliver.pyx and link.pyx.
+# Tags are dense, so an unsettled delivery is ring[tag & mask]: any ack is O(1) per message. When a
+# few old deliveries keep the ring long they move to a short sorted list, so memory follows what is
+# unsettled and not how far apart the tags are. Called by amqp.pyx, deliver.pyx and link.pyx.
 # Source: amqp reference section 15; architecture section 5.
 
 
@@ -21,7 +21,8 @@ cdef inline void channel_skip_tag(chan_t* c) noexcept nogil:
 
 
 cdef int channel_park_old(chan_t* c) noexcept nogil:
-    """Move the unsettled entries of the ring's older half to the sorted list. 0, or -1 out of memory."""
+    """Move the unsettled entries of the ring's older half to the sorted list.
+    0, or -1 out of memory."""
     cdef u64 until = c.first_tag + c.ring_cap / 2
     cdef unacked_t* grown
     cdef unacked_t* u
@@ -62,7 +63,8 @@ cdef int channel_grow(chan_t* c) noexcept nogil:
 
 # hot
 cdef inline int channel_push(chan_t* c, queue_t* q, consumer_t* k, const rec_t* rec) noexcept nogil:
-    """Note the delivery with tag next_tag; k is NULL for basic.get. 0, or -1 out of memory. Cost: 3 ns."""
+    """Note the delivery with tag next_tag; k is NULL for basic.get. 0, or -1 out of memory.
+    Cost: 3 ns."""
     cdef unacked_t* u
     if c.next_tag - c.first_tag >= c.ring_cap and channel_grow(c):
         return -1
@@ -104,7 +106,8 @@ cdef unacked_t* channel_find(chan_t* c, u64 tag) noexcept nogil:
 # ---- settling ------------------------------------------------------------------------------------
 
 # hot
-cdef inline void channel_settle_one(chan_t* c, unacked_t* u, bint requeue, bint is_ack) noexcept nogil:
+cdef inline void channel_settle_one(chan_t* c, unacked_t* u, bint requeue,
+                                    bint is_ack) noexcept nogil:
     """Settle one delivery and give the credit back. Cost: 8 ns."""
     cdef queue_t* q = u.queue
     cdef consumer_t* k = u.consumer
@@ -129,7 +132,7 @@ cdef inline void channel_settle_one(chan_t* c, unacked_t* u, bint requeue, bint 
 
 # hot
 cdef inline void channel_trim(chan_t* c) noexcept nogil:
-    """Advance over settled tags at the ring's start; forget the list of old ones when it is settled."""
+    """Advance over settled tags at the ring's start; free a large ring that is empty."""
     while c.first_tag < c.next_tag and c.ring[c.first_tag & (c.ring_cap - 1)].queue == NULL:
         c.first_tag += 1
     if c.first_tag == c.next_tag and c.ring_cap > 4096:
@@ -153,7 +156,8 @@ cdef void channel_trim_old(chan_t* c) noexcept nogil:
 
 
 # hot
-cdef int channel_settle(chan_t* c, u64 tag, bint multiple, bint requeue, bint is_ack) noexcept nogil:
+cdef int channel_settle(chan_t* c, u64 tag, bint multiple, bint requeue,
+                        bint is_ack) noexcept nogil:
     """ack, nack or reject from the client. 0 done, -1 the tag is not outstanding (406).
 
     Cost: 8 ns per message settled."""
@@ -223,7 +227,8 @@ cdef chan_t* channel_new(link_t* l, u16 id, u32 prefetch) noexcept nogil:
     return c
 
 
-cdef consumer_t* channel_add_consumer(chan_t* c, queue_t* q, const u8* tag, u32 tag_len, bint no_ack) noexcept nogil:
+cdef consumer_t* channel_add_consumer(chan_t* c, queue_t* q, const u8* tag, u32 tag_len,
+                                      bint no_ack) noexcept nogil:
     """A consumer with its deliver template. It joins the ring only by consumer_join_ring."""
     cdef consumer_t* k = <consumer_t*>calloc(1, sizeof(consumer_t))
     cdef u8* p

@@ -1,5 +1,27 @@
 # Core: the umbrella. One extension module, so that every function can be inlined across files.
 """The message path of lavinmq: frames in, segments, frames out. See `_core.pyi` for the door."""
+# For all included files: they share one namespace. What a single one needs stands at its head.
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.errno cimport EAGAIN, EINTR, EIO, ENOENT, errno
+from libc.stdio cimport snprintf
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcpy, memmove, memset, strlen
+from posix.fcntl cimport O_CLOEXEC, O_CREAT, O_RDONLY, O_RDWR, O_WRONLY, open as c_open
+from posix.unistd cimport close as c_close, dup as c_dup, ftruncate, unlink
+
+from bytes cimport (
+    be16, be32, be64, hash_bytes, i64, put_be16, put_be32, put_be64, put_le32, same_bytes,
+    u8, u16, u32, u64,
+)
+from match cimport (
+    MATCH_DIRECT, MATCH_FANOUT, MATCH_HEADERS, MATCH_TOPIC, dest_t, match_t, targets_t,
+)
+from record cimport (
+    RECORD_FIXED, SCHEMA_VERSION, SEGMENT_HEADER, props_t, props_to_wire, props_walk,
+    record_parse, record_write,
+)
+from types cimport *
+
 include "segment.pyx"
 include "store.pyx"
 include "queue.pyx"

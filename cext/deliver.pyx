@@ -1,10 +1,9 @@
 # Deliver: turns stored records into frames in a link's output block, and runs a queue's deliveries.
 #
 # A link has one output block. Deliveries go into it only while the kernel takes everything ("not
-# blocked"), so a slow consumer holds one block and its messages stay in the segment. Replies from Python
-# are appended to the same block, which keeps them in order with deliveries.
+# blocked"), so a slow consumer holds one block and its messages stay in the segment. Replies from
+# Python are appended to the same block, which keeps them in order with deliveries.
 # Source: amqp reference sections 2 and 14; architecture section 7.
-from posix.types cimport off_t
 
 cdef extern from "<sys/socket.h>" nogil:
     ssize_t c_send "send"(int fd, const void* buf, size_t n, int flags)
@@ -12,8 +11,6 @@ cdef extern from "<sys/socket.h>" nogil:
     enum:
         MSG_NOSIGNAL
         MSG_DONTWAIT
-
-from libc.errno cimport EAGAIN
 
 cdef enum frame_type:
     FRAME_METHOD = 1
@@ -37,7 +34,7 @@ cdef enum hot_method:           # class << 16 | method
 # ---- output of a link ----------------------------------------------------------------------------
 
 cdef int link_send(link_t* l) noexcept nogil:
-    """Hand the output to the kernel. 1 all taken, 0 the kernel is full (is_blocked is set), -1 lost."""
+    """Hand the output to the kernel. 1 all taken, 0 kernel full (sets is_blocked), -1 lost."""
     cdef ssize_t k
     while l.out_at < l.out_end:
         k = c_send(l.fd, l.out + l.out_at, l.out_end - l.out_at, MSG_NOSIGNAL | MSG_DONTWAIT)
@@ -101,8 +98,8 @@ cdef u8* link_room_slow(link_t* l, u64 need) noexcept nogil:
 
 # hot
 cdef inline u8* link_room(link_t* l, u64 need) noexcept nogil:
-    """Where the next `need` bytes of output go; the caller advances out_end. NULL when out of memory or
-    the link is gone. Makes room by sending first, so it may set is_blocked."""
+    """Where the next `need` bytes of output go; the caller advances out_end. NULL when out of
+    memory or the link is gone. Makes room by sending first, so it may set is_blocked."""
     if l.fd < 0:
         return NULL
     if not l.is_in_flush:
@@ -185,7 +182,8 @@ cdef inline bint deliver_write(consumer_t* k, const rec_t* r, u64 tag) noexcept 
 
 # hot
 cdef bint queue_deliver(queue_t* q) noexcept nogil:
-    """Give ready messages to able consumers in turn. Returns whether the budget ended before the work.
+    """Give ready messages to able consumers in turn.
+    Returns whether the budget ended before the work.
 
     Cost: 25 ns per message."""
     cdef rec_t rec

@@ -1,14 +1,16 @@
 # Door: the classes through which Python owns queues, exchanges and vhosts of the message path.
 #
-# Each owns one struct. Removing a queue: detach its consumers, unbind it everywhere (routes made before
-# become void by the exchanges' versions), then delete() here; lavinmq/vhost.py does it in that order.
+# Each owns one struct. Removing a queue: detach its consumers, unbind it everywhere (routes made
+# before become void by the exchanges' versions), then delete() here; lavinmq/vhost.py does it in
+# that order.
 
 
 cdef class Queue:
     """One queue: a store and its counters.
 
-    Args: `loop`, its Loop; `directory`, absolute path of the queue's files (made when first needed);
-    `segment_size` in bytes; `durable`, whether messages are written through at the end of each tick.
+    Args: `loop`, its Loop; `directory`, absolute path of the queue's files (made when first
+    needed); `segment_size` in bytes; `durable`, whether messages are written through at the end of
+    each tick.
     """
     cdef queue_t* q
     cdef Loop loop
@@ -36,8 +38,9 @@ cdef class Queue:
     def load(self) -> None:
         """Read the segments found in the directory.
 
-        Raises OSError, or ValueError naming the file when the store cannot be read (wrong schema version);
-        the queue is then closed: publishes to it are dropped. Source: storage reference section 15."""
+        Raises OSError, or ValueError naming the file when the store cannot be read (wrong schema
+        version); the queue is then closed: publishes to it are dropped. Source: storage reference
+        section 15."""
         cdef store_t* st = &self.q.store
         cdef pool_t* pool = &self.q.loop.pool
         cdef seg_t* seg
@@ -62,16 +65,16 @@ cdef class Queue:
             count = load_meta(os.fsdecode(st.dir), seg.id) if seg is not st.wseg else None
             if count is None:
                 if store_scan(st, pool, seg):
-                    raise OSError(errno, os.strerror(errno), f"{os.fsdecode(st.dir)}/msgs.{seg.id:010d}")
+                    raise os_error(st, "msgs", seg.id)
                 if seg is not st.wseg and st.is_durable and segment_write_meta(st, seg):
-                    raise OSError(errno, os.strerror(errno), f"{os.fsdecode(st.dir)}/meta.{seg.id:010d}")
+                    raise os_error(st, "meta", seg.id)
             else:
                 seg.count = count
             if seg is st.wseg:
                 st.flushed = st.stage_at = seg.size
                 st.is_untrimmed = seg.size != <u32>size
             if store_load_acks(st, seg):
-                raise OSError(errno, os.strerror(errno), f"{os.fsdecode(st.dir)}/acks.{seg.id:010d}")
+                raise os_error(st, "acks", seg.id)
             self.q.ready_bytes += seg.size - SEGMENT_HEADER - store_deleted_bytes(st, pool, seg)
             seg.acked = seg.n_deleted
             self.q.ready += seg.count - seg.acked if seg.count > seg.acked else 0
@@ -83,14 +86,17 @@ cdef class Queue:
                 i += 1
                 continue
             if seg is st.rseg:
+                st.passed = seg.count
                 store_next_segment(st)      # removes it
             else:
                 store_remove_segment(st, seg)
+        queue_reconcile(self.q)
         store_drop_window(st, pool)
         self.q.is_closed = False
 
     def close(self) -> None:
-        """Write everything out and let go of files and memory. Deliveries still unacked stay messages."""
+        """Write everything out and let go of files and memory.
+        Deliveries still unacked stay messages."""
         cdef store_t* st = &self.q.store
         if self.q.is_deleted:
             return
@@ -149,17 +155,23 @@ cdef class Queue:
         """Totals since start, by name."""
         cdef queue_t* q = self.q
         return {
-            "publish": q.n_published, "deliver": q.n_delivered, "deliver_no_ack": q.n_delivered_no_ack,
-            "get": q.n_get, "get_no_ack": q.n_get_no_ack, "ack": q.n_acked, "redeliver": q.n_redelivered,
-            "reject": q.n_rejected,
+            "publish": q.n_published, "deliver": q.n_delivered,
+            "deliver_no_ack": q.n_delivered_no_ack, "get": q.n_get, "get_no_ack": q.n_get_no_ack,
+            "ack": q.n_acked, "redeliver": q.n_redelivered, "reject": q.n_rejected,
         }
+
+
+cdef object os_error(const store_t* st, str kind, u32 id):
+    """What errno says, about a file of one segment."""
+    cdef int error = errno
+    return OSError(error, os.strerror(error), f"{os.fsdecode(st.dir)}/{kind}.{id:010d}")
 
 
 cdef list load_names(str directory):
     """(id, size) of the usable segment files of a directory, by rising id.
 
-    Files that were created and never written (zero-filled or too short) are removed with their meta file, as
-    are acks without a segment. Raises ValueError for a wrong schema version."""
+    Files that were created and never written (zero-filled or too short) are removed with their meta
+    file, as are acks without a segment. Raises ValueError for a wrong schema version."""
     segments = []
     ack_ids = []
     try:
@@ -223,8 +235,8 @@ cdef class Vhost:
 cdef class Exchange:
     """The compiled bindings of one exchange.
 
-    Args: `kind`, one of DIRECT, FANOUT, TOPIC, HEADERS; `seed` of its hash tables; `default_any`, for headers:
-    x-match of bindings that do not say.
+    Args: `kind`, one of DIRECT, FANOUT, TOPIC, HEADERS; `seed` of its hash tables; `default_any`,
+    for headers: x-match of bindings that do not say.
     """
     cdef exchange_t t
 
@@ -243,7 +255,8 @@ cdef class Exchange:
             match_free(self.t.match)
 
     def bind(self, bytes key, bytes arguments, Queue queue) -> None:
-        """Add a binding; arguments are the content of a field table. Raises ValueError for a bad x-match."""
+        """Add a binding; arguments are the content of a field table.
+        Raises ValueError for a bad x-match."""
         self.t.version += 1
         rc = match_bind(self.t.match, <const u8*>PyBytes_AS_STRING(key), <u32>len(key),
                         <const u8*>PyBytes_AS_STRING(arguments), <u32>len(arguments), &queue.q.dest)
@@ -260,7 +273,10 @@ cdef class Exchange:
 
     def counters(self) -> dict:
         """Totals since start, by name."""
-        return {"publish_in": self.t.n_in, "publish_out": self.t.n_out, "unroutable": self.t.n_unroutable}
+        return {
+            "publish_in": self.t.n_in, "publish_out": self.t.n_out,
+            "unroutable": self.t.n_unroutable,
+        }
 
 
 DIRECT = MATCH_DIRECT

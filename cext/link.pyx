@@ -1,10 +1,9 @@
 # Link: one client connection: reads the socket, walks the frames, hands events to its session.
 #
-# The session is any object with on_header, on_method, on_route_miss, on_error, on_illegal_frame, on_lost and
-# on_timeout; see lavinmq/amqp/connection.py. Input is read into the loop's one shared buffer; what is left of
-# a frame is kept by the link until its next read, so an idle link owns no buffer.
-from libc.limits cimport INT_MAX
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+# The session is any object with on_header, on_method, on_route_miss, on_error, on_illegal_frame,
+# on_lost and on_timeout; see lavinmq/amqp/connection.py. Input is read into the loop's one shared
+# buffer; what is left of a frame is kept by the link until its next read, so an idle link owns no
+# buffer.
 
 
 cdef class Consumer:
@@ -35,8 +34,8 @@ cdef class Consumer:
 cdef class Link:
     """The message path's side of one connection.
 
-    Args: `loop`, its Loop; `fd`, a connected non-blocking socket, which stays the caller's to close after
-    `close()`. Set `session` before `start()`.
+    Args: `loop`, its Loop; `fd`, a connected non-blocking socket, which stays the caller's to close
+    after `close()`. Set `session` before `start()`.
     """
     cdef link_t t
     cdef Loop loop
@@ -183,10 +182,11 @@ cdef class Link:
         self.loop.kick()
 
     def drain(self) -> None:
-        """Read and walk what the kernel has already received, before the link is closed on purpose."""
+        """Read and walk what the kernel has received already, before a close on purpose."""
         cdef u64 before
         cdef int reads = 0
-        while reads < 1024 and self.t.fd >= 0 and not self.t.is_paused and self.t.state == LINK_OPEN:
+        while (reads < 1024 and self.t.fd >= 0 and not self.t.is_paused
+                and self.t.state == LINK_OPEN):
             before = self.t.n_received_bytes
             self.on_readable()
             if self.t.n_received_bytes == before:
@@ -247,14 +247,18 @@ cdef class Link:
     cdef void dispatch(self, int event):
         cdef link_t* l = &self.t
         cdef props_t found
+        cdef const u8* user_id
         if event == WALK_METHOD:
-            self.session.on_method(l.ev_channel, PyBytes_FromStringAndSize(<char*>l.ev_data, l.ev_len))
+            payload = PyBytes_FromStringAndSize(<char*>l.ev_data, l.ev_len)
+            self.session.on_method(l.ev_channel, payload)
         elif event == WALK_MISS:
-            self.session.on_route_miss(l.ev_channel, PyBytes_FromStringAndSize(<char*>l.ev_data + 1, l.ev_data[0]))
+            name = PyBytes_FromStringAndSize(<char*>l.ev_data + 1, l.ev_data[0])
+            self.session.on_route_miss(l.ev_channel, name)
         elif event == WALK_ERROR:
             text = b""
             if l.ev_len == ERROR_USER_ID and props_walk(l.ev_data, l.ev_b, True, &found) == 1:
-                text = PyBytes_FromStringAndSize(<char*>l.ev_data + found.user_id_at + 1, l.ev_data[found.user_id_at])
+                user_id = l.ev_data + found.user_id_at
+                text = PyBytes_FromStringAndSize(<char*>user_id + 1, user_id[0])
             self.session.on_error(l.ev_len, l.ev_channel, l.ev_method, l.ev_a, l.ev_b, text)
         else:
             self.session.on_illegal_frame()
@@ -354,9 +358,11 @@ cdef class Link:
 
     def learn(self, bytes name, Exchange exchange) -> None:
         """This connection may publish to the exchange until the vhost's epoch moves."""
+        cdef u32 name_len
         if PyBytes_GET_SIZE(name) > 255:
             raise ValueError("exchange name is longer than 255 bytes")
-        if link_learn(&self.t, <const u8*>PyBytes_AS_STRING(name), <u32>PyBytes_GET_SIZE(name), &exchange.t):
+        name_len = <u32>PyBytes_GET_SIZE(name)
+        if link_learn(&self.t, <const u8*>PyBytes_AS_STRING(name), name_len, &exchange.t):
             raise MemoryError()
 
     # ---- channels
@@ -410,7 +416,7 @@ cdef class Link:
         channel_free(c)
 
     def set_prefetch(self, int id, int count, bint is_global) -> None:
-        """basic.qos: per consumer (also the existing ones) or shared by the channel; 0 = no limit."""
+        """basic.qos: per consumer (existing ones too) or shared by the channel; 0 = no limit."""
         cdef chan_t* c = self.channel(id)
         cdef consumer_t* k = c.consumers
         if is_global:
@@ -445,7 +451,8 @@ cdef class Link:
         if PyBytes_GET_SIZE(tag) > 255:
             raise ValueError("consumer tag is longer than 255 bytes")
         consumer.tag = tag
-        consumer.k = channel_add_consumer(c, queue.q, <const u8*>PyBytes_AS_STRING(tag), <u32>PyBytes_GET_SIZE(tag), no_ack)
+        consumer.k = channel_add_consumer(c, queue.q, <const u8*>PyBytes_AS_STRING(tag),
+                                          <u32>PyBytes_GET_SIZE(tag), no_ack)
         if consumer.k == NULL:
             raise MemoryError()
         consumer.k.refs += 1

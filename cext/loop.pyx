@@ -1,8 +1,8 @@
 # Loop: the class that owns loop_t, runs the tick at the end of each iteration and the sync worker.
 #
-# Runs on any asyncio loop that has call_soon, add_reader and add_writer (uvloop, asyncio). The worker thread
-# waits on an event descriptor and only ever calls fdatasync, syncfs and close, without the GIL.
-from libc.stdlib cimport abort
+# Runs on any asyncio loop that has call_soon, add_reader and add_writer (uvloop, asyncio). The
+# worker thread waits on an event descriptor and only ever calls fdatasync, syncfs and close,
+# without the GIL.
 import os
 import threading
 
@@ -21,11 +21,11 @@ cdef enum:
 
 
 cdef class Loop:
-    """Owner of the message path's shared state: input buffer, block pool, tick lists, confirm batches.
+    """Owner of the message path's shared state: input, block pool, tick lists, confirm batches.
 
-    Args: `events`, the running asyncio loop; `data_dir`, an existing directory whose file system is synced;
-    `sync`, whether confirms wait for the disk; `on_fatal(path: str, error: int)`, called once when a write or
-    sync failed: nothing is confirmed from then on and the broker must stop.
+    Args: `events`, the running asyncio loop; `data_dir`, an existing directory whose file system is
+    synced; `sync`, whether confirms wait for the disk; `on_fatal(path: str, error: int)`, called
+    once when a write or sync failed: nothing is confirmed from then on and the broker must stop.
     """
     cdef loop_t t
     cdef object events
@@ -97,7 +97,8 @@ cdef class Loop:
             self.events.call_soon(self.tick)
 
     def tick(self) -> None:
-        """Deliver, store, confirm and send what has gathered. Called by the event loop, or to settle."""
+        """Deliver, store, confirm and send what has gathered.
+        Called by the event loop, or to settle."""
         cdef link_t* l
         self.is_scheduled = False
         with nogil:
@@ -116,7 +117,7 @@ cdef class Loop:
         self.kick()
 
     cdef void hold(self, Link link):
-        """Do not read from a publisher until its queue has drained, for two milliseconds at most."""
+        """Do not read from a publisher until its queue has drained, two milliseconds at most."""
         self.held.append(link)
         if self.hold_timer is None:
             self.hold_timer = self.events.call_later(0.002, self.release_held)
@@ -226,7 +227,8 @@ cdef class Loop:
     # ---- time
 
     def check_links(self) -> None:
-        """Send heartbeats that are due and drop links that are silent or late. Called every second or so.
+        """Send heartbeats that are due and drop links that are silent or late.
+        Called every second or so.
 
         Source: amqp reference sections 1 and 3."""
         cdef link_t* l

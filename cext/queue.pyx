@@ -1,8 +1,9 @@
-# Queue: one queue's counters, its ring of able consumers, append, settle, and what a tick does with it.
+# Queue: one queue's counters, its ring of able consumers, append, settle, and its part of a tick.
 #
-# A queue_t lives until its owner and the last unacked delivery have let go of it (`refs`), so settling a
-# delivery of a deleted queue is harmless. A consumer is in the ring exactly while it can take a message;
-# whoever takes or gives credit moves it. Called by route, channel, deliver, amqp and loop.
+# A queue_t lives until its owner and the last unacked delivery have let go of it (`refs`), so
+# settling a delivery of a deleted queue is harmless. A consumer is in the ring exactly while it can
+# take a message; whoever takes or gives credit moves it. Called by route, channel, deliver, amqp
+# and loop.
 # Source: architecture sections 5 to 8.
 
 
@@ -15,7 +16,7 @@ cdef void queue_unref(queue_t* q) noexcept nogil:
 
 
 cdef void queue_failed(queue_t* q) noexcept nogil:
-    """A write failed: keep the first error, the tick stops the broker before anything is confirmed."""
+    """A write failed: keep the first error; the tick stops the broker before it confirms."""
     cdef loop_t* loop = q.loop
     if loop.error == 0:
         loop.error = errno if errno else EIO
@@ -35,7 +36,7 @@ cdef inline void queue_touch(queue_t* q) noexcept nogil:
 # ---- publishing ----------------------------------------------------------------------------------
 
 cdef int queue_roll(queue_t* q) noexcept nogil:
-    """Start a new segment; data of the old one that a confirm waits for stays on the list to sync."""
+    """Start a new segment; old data that a confirm waits for stays on the list to sync."""
     cdef store_t* st = &q.store
     if store_flush(st):
         return -1
@@ -140,9 +141,32 @@ cdef void consumer_unref(consumer_t* k) noexcept nogil:
 
 # ---- taking and settling -------------------------------------------------------------------------
 
+cdef void queue_apply_miscount(queue_t* q) noexcept nogil:
+    """The walk over a segment has corrected its count: correct the queue's."""
+    cdef i64 ready = <i64>q.ready + q.store.miscount
+    q.store.miscount = 0
+    q.ready = <u64>ready if ready > 0 else 0
+
+
+cdef void queue_reconcile(queue_t* q) noexcept nogil:
+    """By the counters the queue is empty, but the cursor has segments before it: records win."""
+    cdef store_t* st = &q.store
+    cdef rec_t rec
+    while q.ready == 0 and st.n_requeued == 0 and st.rseg is not st.wseg:
+        store_recount(st, &q.loop.pool)
+        queue_apply_miscount(q)
+        if q.ready or store_peek(st, &q.loop.pool, &rec) != -1:
+            break
+        store_skip_junk(st)
+    queue_apply_miscount(q)
+    if q.ready and q.ready_bytes == 0:
+        q.ready_bytes = q.ready * RECORD_FIXED
+
+
 # hot
 cdef int queue_peek(queue_t* q, rec_t* rec) noexcept nogil:
-    """The record to deliver next, or 0 when none can be read. Junk on the way is dropped and counted.
+    """The record to deliver next, or 0 when none can be read.
+    Junk on the way is dropped and counted.
 
     Cost: 6 ns."""
     cdef store_t* st = &q.store
@@ -151,6 +175,8 @@ cdef int queue_peek(queue_t* q, rec_t* rec) noexcept nogil:
     cdef int rc
     while True:
         rc = store_peek(st, &q.loop.pool, rec)
+        if st.miscount:
+            queue_apply_miscount(q)
         if rc == 1:
             return 1
         if rc == -2:
@@ -179,8 +205,8 @@ cdef int queue_peek(queue_t* q, rec_t* rec) noexcept nogil:
 cdef inline void queue_take(queue_t* q, const rec_t* rec, bint is_no_ack) noexcept nogil:
     """The peeked record leaves the ready ones: deleted at once, or unacked from now on."""
     store_take(&q.store, rec)
-    q.ready -= 1
-    q.ready_bytes -= rec.size
+    q.ready -= 1 if q.ready else 0
+    q.ready_bytes -= rec.size if rec.size < q.ready_bytes else q.ready_bytes
     if rec.redelivered:
         q.n_redelivered += 1
     if is_no_ack:
@@ -193,7 +219,7 @@ cdef inline void queue_take(queue_t* q, const rec_t* rec, bint is_no_ack) noexce
 
 # hot
 cdef inline void queue_settle(queue_t* q, const unacked_t* u, bint requeue) noexcept nogil:
-    """An unacked delivery is acknowledged or discarded (requeue false), or goes back to its place."""
+    """An unacked delivery is acked or discarded (requeue false), or goes back to its place."""
     if q.is_deleted:
         return
     q.unacked -= 1
@@ -210,7 +236,8 @@ cdef inline void queue_settle(queue_t* q, const unacked_t* u, bint requeue) noex
 
 
 cdef u64 queue_purge(queue_t* q) noexcept nogil:
-    """Delete all ready messages; returns how many. At most one segment is walked, the others go whole."""
+    """Delete all ready messages; returns how many.
+    At most one segment is walked, the others go whole."""
     cdef store_t* st = &q.store
     cdef u64 purged = q.ready
     cdef rec_t rec
@@ -231,8 +258,8 @@ cdef u64 queue_purge(queue_t* q) noexcept nogil:
 # ---- end of the tick -----------------------------------------------------------------------------
 
 cdef void queue_measure_crowd(queue_t* q) noexcept nogil:
-    """Consumers first: a queue whose consumers are at work on a backlog asks its publishers to wait a
-    moment (decision 0004). It never does for consumers that do not move."""
+    """Consumers first: a queue whose consumers are at work on a backlog asks its publishers to wait
+    a moment (decision 0004). It never does for consumers that do not move."""
     cdef loop_t* loop = q.loop
     cdef u64 progress = q.n_acked + q.n_rejected + q.n_delivered_no_ack
     cdef bint was_crowded = q.is_crowded
@@ -246,13 +273,15 @@ cdef void queue_measure_crowd(queue_t* q) noexcept nogil:
 
 
 cdef void queue_end_tick(queue_t* q) noexcept nogil:
-    """What was staged becomes a file (durable) or stays in memory; an empty queue gives its memory back.
+    """What was staged goes to the file (durable) or stays; an empty queue gives memory back.
 
     Cost: a pwrite per tick and durable queue that still holds what it was given."""
     cdef store_t* st = &q.store
     cdef pool_t* pool = &q.loop.pool
     if q.is_deleted:
         return
+    if q.ready == 0 and st.rseg is not st.wseg:
+        queue_reconcile(q)
     if q.ready == 0 and q.unacked == 0:
         store_take_back(st)
         store_drop_stage(st, pool)

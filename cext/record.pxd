@@ -11,9 +11,12 @@
 #
 # Scalars are little-endian here and big-endian on the wire, sizes are equal: the two forms of the
 # properties differ in the flag word, the headers table's length and the timestamp only.
-# Source: storage reference section 3. Rule for changing it: the format is LavinMQ's and is not ours to
-# change; a new field goes into a new file beside the segment.
-from bytes cimport be16, be32, be64, i64, le16, le32, le64, put_be16, put_be32, put_be64, put_le16, put_le32, put_le64, u8, u16, u32, u64
+# Source: storage reference section 3. Rule for changing it: the format is LavinMQ's and is not ours
+# to change; a new field goes into a new file beside the segment.
+from bytes cimport (
+    be16, be32, be64, i64, le16, le32, le64, put_be16, put_be32, put_be64, put_le16, put_le32,
+    put_le64, u8, u32, u64,
+)
 from libc.string cimport memcpy
 from types cimport msg_t, rec_t
 
@@ -92,8 +95,9 @@ cdef inline int props_walk(const u8* p, u64 avail, bint is_wire, props_t* out) n
 cdef inline int record_parse(const u8* p, u64 avail, rec_t* r) noexcept nogil:
     """Slice the record at p.
 
-    Returns 1 when whole, 0 when it runs past avail (r.size is then the least size known to be needed),
-    -1 when no record is there: timestamp 0, illegal property flags or an impossible size."""
+    Returns 1 when whole, 0 when it runs past avail (r.size is then the least size known to be
+    needed), -1 when no record is there: timestamp 0, illegal property flags or an impossible
+    size."""
     cdef u32 at, n
     cdef u64 size
     cdef int rc
@@ -148,7 +152,8 @@ cdef inline int record_parse(const u8* p, u64 avail, rec_t* r) noexcept nogil:
 
 
 cdef inline void record_write(u8* p, const msg_t* m, i64 timestamp_ms) noexcept nogil:
-    """Write the record head of m, everything up to the body, at p. The caller made room for m.size."""
+    """Write the record head of m, everything up to the body, at p.
+    The caller made room for m.size."""
     put_le64(p, <u64>timestamp_ms)
     memcpy(p + 8, m.names, m.names_len)
     p += 8 + m.names_len

@@ -1,8 +1,9 @@
 # Route: from (exchange, routing key) bytes to queues, and storing a message there.
 #
-# A channel keeps its last route, so a publisher that stays with one key pays one comparison. Exchanges that
-# this connection may write to are known to the link; whether that still holds is one comparison with the
-# vhost's epoch. Anything unknown is a miss: Python checks existence and permission once and tells the link.
+# A channel keeps its last route, so a publisher that stays with one key pays one comparison.
+# Exchanges that this connection may write to are known to the link; whether that still holds is one
+# comparison with the vhost's epoch. Anything unknown is a miss: Python checks existence and
+# permission once and tells the link.
 # Source: amqp reference sections 8, 11 and 12; architecture section 6.
 
 cdef enum publish_result:
@@ -23,7 +24,8 @@ cdef inline exchange_t* link_known(link_t* l, const u8* name, u32 name_len) noex
     if l.known == NULL or l.known_epoch != l.vhost.epoch:
         return NULL
     known = &l.known[hash_bytes(name, name_len, 0) & (KNOWN_SLOTS - 1)]
-    if known.exchange != NULL and known.name_len == name_len and same_bytes(known.name, name, name_len):
+    if (known.exchange != NULL and known.name_len == name_len
+            and same_bytes(known.name, name, name_len)):
         return known.exchange
     return NULL
 
@@ -50,14 +52,15 @@ cdef int link_learn(link_t* l, const u8* name, u32 name_len, exchange_t* x) noex
 
 # hot
 cdef inline bint channel_has_route(const chan_t* c, const u8* names, u32 names_len) noexcept nogil:
-    """Whether the channel's last exchange and key were the same bytes and the exchange is still known."""
+    """Whether the channel's last exchange and key were these bytes and are still known."""
     return (c.route_epoch == c.link.vhost.epoch and c.route_names_len == names_len
             and same_bytes(c.route_names, names, names_len))
 
 
 # hot
 cdef int channel_route(chan_t* c, const msg_t* m) noexcept nogil:
-    """Fill c.targets with the queues that m goes to. Cost: 3 ns for the last route, else one match."""
+    """Fill c.targets with the queues that m goes to.
+    Cost: 3 ns for the last route, else one match."""
     cdef link_t* l = c.link
     cdef exchange_t* x
     cdef u32 name_len
@@ -82,7 +85,8 @@ cdef int channel_route(chan_t* c, const msg_t* m) noexcept nogil:
     if m.headers_at:
         headers = m.props + m.headers_at + 4
     c.route_version = x.version
-    if match_route(x.match, m.names + name_len + 2, m.names[name_len + 1], headers, m.headers_len, &c.targets):
+    if match_route(x.match, m.names + name_len + 2, m.names[name_len + 1], headers, m.headers_len,
+                   &c.targets):
         c.route_version = 0
         return PUBLISH_NO_MEMORY
     return PUBLISHED
@@ -112,7 +116,8 @@ cdef int return_write(chan_t* c, const msg_t* m, u16 code, const char* text) noe
     cdef u32 text_len = <u32>strlen(text), chunk = l.frame_max - FRAME_OVERHEAD, n
     cdef u64 frames = (m.body_len + chunk - 1) / chunk, left = m.body_len
     cdef const u8* body = m.body
-    cdef u8* p = link_room(l, 48 + text_len + m.names_len + m.props_len + frames * FRAME_OVERHEAD + m.body_len)
+    cdef u8* p = link_room(l, 48 + text_len + m.names_len + m.props_len
+                           + frames * FRAME_OVERHEAD + m.body_len)
     cdef u8* start = p
     if p == NULL:
         return -1
@@ -145,7 +150,8 @@ cdef int return_write(chan_t* c, const msg_t* m, u16 code, const char* text) noe
 
 # hot
 cdef int channel_publish(chan_t* c, msg_t* m) noexcept nogil:
-    """Route m, store it in every queue, note the confirm. Cost: 20 ns and 12 ns per further queue."""
+    """Route m, store it in every queue, note the confirm.
+    Cost: 20 ns and 12 ns per further queue."""
     cdef loop_t* loop = c.link.loop
     cdef queue_t* q
     cdef exchange_t* x

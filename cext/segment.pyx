@@ -1,23 +1,12 @@
 # Segment: files of one segment (msgs.N, acks.N, meta.N) and the pool of memory blocks.
 #
-# Files are written with pwrite and read with pread: a full disk or a bad sector is an error code here,
-# never a signal, an idle queue owns neither a mapping nor a descriptor, and a file is never longer than
-# what was written (decision 0002). Called by store.pyx; knows nothing about records or queues.
+# Files are written with pwrite and read with pread: a full disk or a bad sector is an error code
+# here, never a signal, an idle queue owns neither a mapping nor a descriptor, and a file is never
+# longer than what was written (decision 0002). Called by store.pyx; knows nothing about records or
+# queues.
 # Source: storage reference sections 2, 4 and 5.
-from libc.errno cimport EINTR, ENOENT, EIO, ENOMEM, errno
-from libc.stdio cimport snprintf
-from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcpy, memmove, memset, strlen
-from posix.fcntl cimport O_CLOEXEC, O_CREAT, O_RDWR, O_RDONLY, O_WRONLY, open as c_open
 from posix.stat cimport mkdir
-from posix.unistd cimport close as c_close, dup as c_dup, ftruncate, pread, pwrite, unlink
-
-from bytes cimport (be16, be32, be64, hash_bytes, i64, le16, le32, le64, put_be16, put_be32, put_be64, put_le32,
-                    same_bytes, u8, u16, u32, u64)
-from match cimport (MATCH_DIRECT, MATCH_FANOUT, MATCH_HEADERS, MATCH_TOPIC, dest_t, match_t, targets_t)
-from record cimport (RECORD_FIXED, SCHEMA_VERSION, SEGMENT_HEADER, props_t, props_to_wire, props_walk,
-                     record_parse, record_write)
-from types cimport *
+from posix.unistd cimport pread, pwrite
 
 cdef enum:
     PATH_MAX_BYTES = 4096
@@ -26,7 +15,7 @@ cdef enum:
 # ---- memory blocks -------------------------------------------------------------------------------
 
 cdef u8* block_take(pool_t* pool) noexcept nogil:
-    """One block of BLOCK_SIZE bytes, the most recently freed first so that it is still in the cache."""
+    """One block of BLOCK_SIZE bytes; the one freed last comes first: it is still in the cache."""
     if pool.n:
         pool.n -= 1
         return pool.free_blocks[pool.n]

@@ -1,9 +1,10 @@
-# Store: the messages of one queue as segments, a tail in memory, a read cursor and deleted positions.
+# Store: the messages of one queue as segments, a tail in memory, a read cursor and deletions.
 #
-# The newest records are staged in memory and reach the file in one pwrite per tick; readers take them from
-# the stage, or from a window read around the cursor. When a queue runs empty its unwritten tail is taken
-# back, so messages that are consumed at once never touch the disk. A backlog of any length costs no
-# memory. Called by queue.pyx only; never logs, never calls Python on the message path.
+# The newest records are staged in memory and reach the file in one pwrite per tick; readers take
+# them from the stage, or from a window read around the cursor. When a queue runs empty its
+# unwritten tail is taken back, so messages that are consumed at once never touch the disk. A
+# backlog of any length costs no memory. Called by queue.pyx only; never logs, never calls Python on
+# the message path.
 # Source: storage reference sections 2 to 5, 11, 12 and 15.
 from libc.stdlib cimport qsort
 
@@ -109,7 +110,7 @@ cdef int store_flush(store_t* st) noexcept nogil:
 
 
 cdef void store_drop_stage(store_t* st, pool_t* pool) noexcept nogil:
-    """Give the stage's memory back. Only when everything in it is in the file (or was taken back)."""
+    """Give the stage's memory back; only when all of it is in the file (or was taken back)."""
     buffer_give(pool, st.stage, st.stage_cap)
     st.stage = NULL
     st.stage_cap = 0
@@ -127,8 +128,8 @@ cdef void store_drop_window(store_t* st, pool_t* pool) noexcept nogil:
 
 
 cdef int store_room(store_t* st, pool_t* pool, u64 need) noexcept nogil:
-    """Make room for `need` more bytes in the stage. 0 done, 1 too large for any stage (all before it is
-    flushed then), -1 with errno."""
+    """Make room for `need` more bytes in the stage. 0 done, 1 too large for any stage (all before
+    it is flushed then), -1 with errno."""
     cdef u32 used = st.wseg.size - st.stage_at
     cdef u8* block
     if st.stage != NULL and used + need > BLOCK_SIZE:
@@ -156,8 +157,8 @@ cdef int store_room(store_t* st, pool_t* pool, u64 need) noexcept nogil:
 
 
 cdef int store_roll(store_t* st) noexcept nogil:
-    """Finish the write segment and start the next one. Its descriptor, when still to be synced, must have
-    been handed over before. Returns 0, or -1 with errno set."""
+    """Finish the write segment and start the next one. Its descriptor, when still to be synced,
+    must have been handed over before. Returns 0, or -1 with errno set."""
     cdef seg_t* done = st.wseg
     cdef seg_t* seg
     if store_flush(st):
@@ -217,7 +218,7 @@ cdef inline void store_write(store_t* st, const msg_t* m, i64 timestamp_ms) noex
 
 
 cdef bint store_take_back(store_t* st) noexcept nogil:
-    """The queue is empty and nothing is unsettled: forget the records that the file does not hold yet.
+    """The queue is empty, nothing is unsettled: forget the records that the file does not hold.
 
     Returns whether there were any."""
     cdef seg_t* seg = st.wseg
@@ -293,7 +294,8 @@ cdef inline bint loc_before(loc_t a, loc_t b) noexcept nogil:
 
 
 cdef int store_requeue(store_t* st, u32 seg, u32 pos) noexcept nogil:
-    """Put a record back in front of the cursor, in its original order. 0, or -1 when out of memory."""
+    """Put a record back in front of the cursor, in its original order.
+    0, or -1 when out of memory."""
     cdef loc_t* grown
     cdef loc_t item
     cdef u32 i, up
@@ -343,8 +345,10 @@ cdef void store_pop_requeued(store_t* st) noexcept nogil:
 
 # ---- reading -------------------------------------------------------------------------------------
 
-cdef int store_fill_window(store_t* st, pool_t* pool, seg_t* seg, u32 pos, u32 need, u32 wish) noexcept nogil:
-    """Read the file of seg from pos: at least `need` bytes, up to `wish`. 0 done, -1 torn, -2 errno."""
+cdef int store_fill_window(store_t* st, pool_t* pool, seg_t* seg, u32 pos, u32 need,
+                           u32 wish) noexcept nogil:
+    """Read the file of seg from pos: at least `need` bytes, up to `wish`.
+    0 done, -1 torn, -2 errno."""
     cdef u32 limit = st.flushed if seg is st.wseg else seg.size
     cdef u32 want
     cdef i64 got
@@ -386,11 +390,12 @@ cdef int store_fill_window(store_t* st, pool_t* pool, seg_t* seg, u32 pos, u32 n
 
 
 # hot
-cdef int store_read(store_t* st, pool_t* pool, seg_t* seg, u32 pos, u32 wish, rec_t* rec) noexcept nogil:
+cdef int store_read(store_t* st, pool_t* pool, seg_t* seg, u32 pos, u32 wish,
+                    rec_t* rec) noexcept nogil:
     """Slice the record at pos of seg, reading about `wish` bytes when it is not in memory.
 
-    1 done, -1 no whole record is there, -2 with errno. The slices are valid until the next call on this
-    store. Cost: 5 ns when staged or in the window."""
+    1 done, -1 no whole record is there, -2 with errno. The slices are valid until the next call on
+    this store. Cost: 5 ns when staged or in the window."""
     cdef u32 avail = 0, need, limit
     cdef int rc
     rec.seg = seg.id
@@ -418,8 +423,12 @@ cdef int store_read(store_t* st, pool_t* pool, seg_t* seg, u32 pos, u32 wish, re
 
 
 cdef void store_next_segment(store_t* st) noexcept nogil:
-    """Move the cursor from a finished segment to the next one, removing it when nothing is left in it."""
+    """Move the cursor from a finished segment to the next; remove it when nothing is left.
+
+    The walk has counted its records: that is the truth, whatever its meta file said."""
     cdef seg_t* old = st.rseg
+    st.miscount += <i64>st.passed - <i64>old.count
+    old.count = st.passed
     st.rseg = st.segs[store_index(st, old.id + 1)]
     st.rpos = SEGMENT_HEADER
     st.passed = 0
@@ -442,11 +451,25 @@ cdef u32 store_skip_junk(store_t* st) noexcept nogil:
     return lost
 
 
+cdef void store_recount(store_t* st, pool_t* pool) noexcept nogil:
+    """Count what is left of the cursor's segment: its meta file may have promised less."""
+    cdef rec_t rec
+    cdef seg_t* seg = st.rseg
+    cdef u32 pos = st.rpos, count = st.passed
+    while pos < seg.size and store_read(st, pool, seg, pos, BLOCK_SIZE, &rec) == 1:
+        pos += rec.size
+        count += 1
+    if count > seg.count:
+        st.miscount += count - seg.count
+        seg.count = count
+
+
 # hot
 cdef int store_peek(store_t* st, pool_t* pool, rec_t* rec) noexcept nogil:
     """The next record to deliver: requeued ones first, then the cursor's. Does not move.
 
-    1 done, 0 nothing left, -1 the cursor stands on junk, -2 with errno, -3 a requeued record is unreadable."""
+    1 done, 0 nothing left, -1 the cursor stands on junk, -2 with errno, -3 a requeued record is
+    unreadable."""
     cdef seg_t* seg
     cdef int rc
     if st.n_requeued:
@@ -488,7 +511,8 @@ cdef inline void store_take(store_t* st, const rec_t* rec) noexcept nogil:
 
 # ---- opening, closing, purging -------------------------------------------------------------------
 
-cdef int store_init(store_t* st, const char* path, u32 segment_size, bint is_durable) noexcept nogil:
+cdef int store_init(store_t* st, const char* path, u32 segment_size,
+                    bint is_durable) noexcept nogil:
     """An empty store at `path`; nothing is created on disk before the first flush."""
     memset(st, 0, sizeof(store_t))
     st.wfd = st.rfd = -1
@@ -522,7 +546,8 @@ cdef void store_release(store_t* st, pool_t* pool) noexcept nogil:
 
 
 cdef int store_close(store_t* st) noexcept nogil:
-    """Write everything out, and cut files that a crash left longer than their data. 0, or -1 with errno."""
+    """Write everything out, and cut files that a crash left longer than their data.
+    0, or -1 with errno."""
     cdef u32 i
     if st.is_untrimmed and st.wfd < 0 and store_open_write(st):
         return -1
@@ -533,7 +558,8 @@ cdef int store_close(store_t* st) noexcept nogil:
 
 
 cdef int store_drop_after_cursor(store_t* st) noexcept nogil:
-    """Delete every segment behind the cursor's and go on writing in a new one. 0, or -1 with errno."""
+    """Delete every segment behind the cursor's and go on writing in a new one.
+    0, or -1 with errno."""
     cdef u32 last = st.wseg.id, i
     cdef seg_t* seg
     st.wseg.size = st.flushed          # what is staged is dropped with its segment
@@ -562,7 +588,7 @@ cdef int store_load_acks(store_t* st, seg_t* seg) noexcept nogil:
     """Read acks.N of a segment whose size is known: sorted, without the zero tail, duplicates and
     positions behind the data. 0, or -1 with errno."""
     cdef int fd = segment_open(st, b"acks", seg.id, O_RDONLY)
-    cdef u32 cap = 0, n = 0, i, kept = 0
+    cdef u32 cap = 0, n = 0, _i, i, kept = 0
     cdef u32* grown
     cdef i64 got
     if fd < 0:
@@ -578,7 +604,7 @@ cdef int store_load_acks(store_t* st, seg_t* seg) noexcept nogil:
         got = read_at(fd, <u8*>&seg.deleted[n], 65536, <i64>n * 4)
         if got < 4:
             break
-        for i in range(<u32>(got // 4)):
+        for _i in range(<u32>(got // 4)):
             if seg.deleted[n] == 0:
                 break
             n += 1
@@ -600,8 +626,8 @@ cdef int store_load_acks(store_t* st, seg_t* seg) noexcept nogil:
 
 
 cdef int store_scan(store_t* st, pool_t* pool, seg_t* seg) noexcept nogil:
-    """Count the records of a segment by walking them; its size becomes the end of the last whole one.
-    0, or -1 with errno."""
+    """Count the records of a segment by walking them; its size becomes the end of the last whole
+    one. 0, or -1 with errno."""
     cdef rec_t rec
     cdef u32 pos = SEGMENT_HEADER
     cdef int rc
@@ -624,7 +650,8 @@ cdef u64 store_deleted_bytes(store_t* st, pool_t* pool, seg_t* seg) noexcept nog
     cdef u64 total = 0
     cdef u32 i, kept = 0
     for i in range(seg.n_deleted):
-        if seg.deleted[i] >= SEGMENT_HEADER and store_read(st, pool, seg, seg.deleted[i], BLOCK_SIZE, &rec) == 1:
+        if (seg.deleted[i] >= SEGMENT_HEADER
+                and store_read(st, pool, seg, seg.deleted[i], BLOCK_SIZE, &rec) == 1):
             total += rec.size
             seg.deleted[kept] = seg.deleted[i]
             kept += 1

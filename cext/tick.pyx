@@ -1,9 +1,9 @@
 # Tick: what happens once per loop iteration, after all reads: deliver, store, confirm, send.
 #
-# Each step works on a list that is usually empty. Confirms: publishes gather per channel; one sync at a time
-# runs in the worker thread over the files that the gathered publishes touched, then each channel gets one
-# cumulative ack. While it runs the next batch gathers: group commit without a timer. Acks are sent from here
-# only, so they cannot overtake each other.
+# Each step works on a list that is usually empty. Confirms: publishes gather per channel; one sync
+# at a time runs in the worker thread over the files that the gathered publishes touched, then each
+# channel gets one cumulative ack. While it runs the next batch gathers: group commit without a
+# timer. Acks are sent from here only, so they cannot overtake each other.
 # Source: architecture section 6; storage reference section 14.
 from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
 
@@ -59,13 +59,15 @@ cdef int loop_add_sync_fd(loop_t* loop, int fd) noexcept nogil:
 cdef void loop_want_sync(loop_t* loop, queue_t* q) noexcept nogil:
     """A confirmed publish goes to q: the next batch syncs its files."""
     cdef queue_t** grown
+    cdef u32 cap
     if loop.n_sync_queues == loop.cap_sync_queues:
-        grown = <queue_t**>realloc(loop.sync_queues, (loop.cap_sync_queues * 2 + 16) * sizeof(queue_t*))
+        cap = loop.cap_sync_queues * 2 + 16
+        grown = <queue_t**>realloc(loop.sync_queues, cap * sizeof(queue_t*))
         if grown == NULL:
             queue_failed(q)
             return
         loop.sync_queues = grown
-        loop.cap_sync_queues = loop.cap_sync_queues * 2 + 16
+        loop.cap_sync_queues = cap
     loop.sync_queues[loop.n_sync_queues] = q
     loop.n_sync_queues += 1
     q.is_sync_wanted = True
@@ -121,8 +123,8 @@ cdef void confirm_write(chan_t* c, u64 seq) noexcept nogil:
 
 
 cdef void loop_gather_files(loop_t* loop) noexcept nogil:
-    """Turn the queues with confirmed publishes into descriptors to sync. What was taken back or handed
-    over at a roll needs none."""
+    """Turn the queues with confirmed publishes into descriptors to sync. What was taken back or
+    handed over at a roll needs none."""
     cdef u32 i
     cdef queue_t* q
     cdef store_t* st
@@ -143,7 +145,7 @@ cdef void loop_gather_files(loop_t* loop) noexcept nogil:
 
 
 cdef void loop_confirm(loop_t* loop) noexcept nogil:
-    """Ack channels whose publishes need no sync; put the others in the next batch when none is running."""
+    """Ack channels whose publishes need no sync; the others join the next batch if none runs."""
     cdef u32 i, kept = 0
     cdef chan_t* c
     cdef chan_t** grown

@@ -1,9 +1,9 @@
 # Types: every struct of the message path on one page, each field with unit and meaning.
 #
-# Structs point at structs; the cdef classes of the same name (Queue, Link, Exchange, Loop) own them and
-# keep each other alive. Nothing here is a Python object, so all of it is usable without the GIL.
-# Positions are byte offsets in a segment file; tags are AMQP delivery tags; times are nanoseconds of
-# CLOCK_MONOTONIC inside and Unix milliseconds on disk.
+# Structs point at structs; the cdef classes of the same name (Queue, Link, Exchange, Loop) own them
+# and keep each other alive. Nothing here is a Python object, so all of it is usable without the
+# GIL. Positions are byte offsets in a segment file; tags are AMQP delivery tags; times are
+# nanoseconds of CLOCK_MONOTONIC inside and Unix milliseconds on disk.
 from bytes cimport i64, u8, u16, u32, u64
 from match cimport dest_t, match_t, targets_t
 
@@ -19,7 +19,7 @@ cdef enum limits:
     SMALL_STAGE = 4096          # first staged tail of a queue
     POOL_KEEP = 16              # free blocks kept for reuse
     MAX_OUTPUT = 4194304        # unsent bytes of a link above which it is no longer read
-    MAX_BATCH_FILES = 32        # files synced one by one; more and the file system is synced instead
+    MAX_BATCH_FILES = 32        # files synced one by one; with more the file system is synced
     DELIVER_BUDGET = 4194304    # bytes one queue may deliver in a tick before others get their turn
     CROWD_BYTES = 131072        # ready bytes at which consumers get their turn before publishers
     PROGRESS_NS = 2000000       # consumers that settled nothing for so long hold nobody back
@@ -107,6 +107,7 @@ cdef struct store_t:            # the segments of one queue
     bint is_unsynced            # data was written since a sync was last asked for
     bint is_untrimmed           # a file found at start is longer than its data
     bint is_dir_unsynced        # a file was created since then
+    i64 miscount                # records found beyond (or short of) what meta files said
     u32 lost                    # unreadable records dropped, for the log
     int error                   # errno of the last failed call
 
@@ -245,7 +246,7 @@ cdef enum link_state:
     LINK_HEADER = 0             # the 8-byte protocol header is awaited
     LINK_HANDSHAKE = 1
     LINK_OPEN = 2
-    LINK_CLOSING = 3            # connection.close sent; everything but close and close-ok is discarded
+    LINK_CLOSING = 3            # connection.close sent; all but close and close-ok is discarded
     LINK_CLOSED = 4
 
 cdef struct link_t:

@@ -114,9 +114,11 @@ class Connection:
         """A publish to an exchange that the link has not asked about since the last change."""
         text = name.decode("utf-8", "surrogateescape")
         ids = m.BasicPublish.CLASS_ID, m.BasicPublish.METHOD_ID
-        self._guarded(
-            channel, ids, lambda: self.link.learn(name, self.vhost.publishable(self.user, text).core)
-        )
+
+        def learn() -> None:
+            self.link.learn(name, self.vhost.publishable(self.user, text).core)
+
+        self._guarded(channel, ids, learn)
 
     def on_error(self, kind: int, channel: int, method: int, a: int, b: int, text: bytes) -> None:
         """A frame broke a rule; `method` is class << 16 | method or 0."""

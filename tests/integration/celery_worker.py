@@ -33,12 +33,13 @@ def make_app(broker_uri: str, queue: str, log_path: Path) -> Celery:
         with log_path.open("a", encoding="ascii") as log:
             log.write(f"{task} {number}\n")
 
-    @app.task(name="square")
+    # shared: by default a task is registered with every other application of the process too.
+    @app.task(name="square", shared=False)
     def square(number: int) -> int:
         log_run("square", number)
         return number * number
 
-    @app.task(name="flaky", bind=True, max_retries=MAX_ATTEMPTS, default_retry_delay=0)
+    @app.task(name="flaky", shared=False, bind=True, max_retries=MAX_ATTEMPTS, default_retry_delay=0)
     def flaky(self: Task, number: int) -> int:
         log_run("flaky", number)
         attempt: int = self.request.retries + 1
@@ -46,7 +47,7 @@ def make_app(broker_uri: str, queue: str, log_path: Path) -> Celery:
             raise self.retry()
         return attempt
 
-    @app.task(name="hopeless")
+    @app.task(name="hopeless", shared=False)
     def hopeless(reason: str) -> None:
         raise ValueError(reason)
 

@@ -100,7 +100,7 @@ LATER_WORK = {
     "test_exchanges_bound_to_exchanges_give_a_queue_one_copy": "exchange-to-exchange bindings",
     "test_an_alternate_exchange_takes_what_has_no_route": "alternate exchanges",
 }
-"""Test → the feature that later work brings. Strict: a test that begins to pass must leave the list."""
+"""Test → the feature that later work brings. Strict: a test that begins to pass leaves the list."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,0 +1,193 @@
+"""The message path without a broker: a loop that runs when told, and a link over a socket pair.
+
+For unit tests of `lavinmq._core`: thousands of operations a second, no process, no timing. The event
+loop is a list of callbacks; the session notes what it is told.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lavinmq import _core
+
+FRAME_MAX = 131072
+
+
+class FakeEvents:
+    """Just enough of an event loop: callbacks gather until `run`."""
+
+    def __init__(self) -> None:
+        self.ready: list[Callable[[], Any]] = []
+
+    def call_soon(self, callback: Callable[[], Any]) -> None:
+        """Run it with the next `run`."""
+        self.ready.append(callback)
+
+    def call_later(self, _delay_s: float, callback: Callable[[], Any]) -> FakeEvents:
+        """Time does not pass here: the callback is called with the next `run`."""
+        self.ready.append(callback)
+        return self
+
+    def cancel(self) -> None:
+        """Cancelled callbacks are harmless when called."""
+
+    def add_reader(self, _fd: int, _callback: Callable[[], Any]) -> None:
+        """The test says when there is something to read."""
+
+    def remove_reader(self, _fd: int) -> bool:
+        """See add_reader."""
+        return True
+
+    def add_writer(self, _fd: int, _callback: Callable[[], Any]) -> None:
+        """The test drains the socket itself."""
+
+    def remove_writer(self, _fd: int) -> bool:
+        """See add_writer."""
+        return True
+
+    def run(self) -> None:
+        """Run all callbacks, and those that they add."""
+        while self.ready:
+            self.ready.pop(0)()
+
+
+class Session:
+    """Notes what the link tells it."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[Any, ...]] = []
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        if not name.startswith("on_"):
+            raise AttributeError(name)
+        return lambda *args: self.events.append((name, *args))
+
+
+class Got(NamedTuple):
+    """One delivery as the client sees it."""
+
+    tag: int
+    redelivered: bool
+    routing_key: bytes
+    properties: bytes
+    body: bytes
+
+
+class Bench:
+    """A loop, a vhost with a default exchange, and a client on channel 1."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        directory.mkdir(exist_ok=True)
+        self.events = FakeEvents()
+        self.failures: list[tuple[str, int]] = []
+        self.loop = _core.Loop(
+            self.events, str(directory), False, lambda path, error: self.failures.append((path, error))
+        )
+        self.vhost = _core.Vhost()
+        self.exchange = _core.Exchange(_core.DIRECT, 1)
+        self.session = Session()
+        ours, self.client = socket.socketpair()
+        for end in (ours, self.client):
+            end.setblocking(False)
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 << 20)
+        self._socket = ours
+        self.link = _core.Link(self.loop, ours.fileno())
+        self.link.session = self.session
+        self.link.set_vhost(self.vhost)
+        self.link.set_user(b"guest", False)
+        self.link.set_limits(FRAME_MAX, 1 << 30, 0)
+        self.link.state = _core.STATE_OPEN
+        self.link.learn(b"", self.exchange)
+        self.link.open_channel(1, 0)
+        self._received = b""
+
+    def queue(self, name: str, segment_size: int = 4096, durable: bool = True) -> _core.Queue:
+        """A queue bound to the default exchange by its name, loaded from its directory."""
+        queue = _core.Queue(self.loop, str(self.directory / name), segment_size, durable)
+        queue.load()
+        self.exchange.bind(name.encode(), b"", queue)
+        return queue
+
+    def send(self, data: bytes) -> None:
+        """Bytes from the client, walked at once; the tick waits for `run`."""
+        while data:
+            sent = self.client.send(data)
+            data = data[sent:]
+            self.link.drain()
+
+    def run(self) -> None:
+        """End the loop's iteration."""
+        self.events.run()
+
+    def receive(self) -> list[Got]:
+        """All deliveries (basic.deliver and basic.get-ok) sent to the client so far."""
+        while True:
+            try:
+                piece = self.client.recv(1 << 20)
+            except BlockingIOError:
+                if not self.link.unsent_bytes:
+                    break
+                self.link.on_writable()
+                continue
+            if not piece:
+                break
+            self._received += piece
+        return list(self._deliveries())
+
+    def _deliveries(self) -> Any:
+        data, at, part = self._received, 0, None
+        done = 0
+        while at + 7 <= len(data):
+            kind, _, size = struct.unpack_from(">BHI", data, at)
+            payload = data[at + 7 : at + 7 + size]
+            assert data[at + 7 + size] == 0xCE, "frame end is missing"
+            at += size + 8
+            if kind == 1 and payload[:4] in (b"\x00\x3c\x00\x3c", b"\x00\x3c\x00\x47"):
+                part = [_method(payload), None, 0, b""]
+            elif kind == 2:
+                part[2] = struct.unpack_from(">Q", payload, 4)[0]
+                part[1] = payload[12:]
+            elif kind == 3:
+                part[3] += payload
+            if part is not None and part[1] is not None and len(part[3]) == part[2]:
+                tag, redelivered, key = part[0]
+                yield Got(tag, redelivered, key, part[1], part[3])
+                part = None
+            done = at
+        self._received = data[done:]
+
+
+def publish(key: bytes, body: bytes, properties: bytes = b"\0\0") -> bytes:
+    """basic.publish to the default exchange with its content."""
+    method = b"\0\x3c\0\x28\0\0\0" + bytes([len(key)]) + key + b"\0"
+    header = b"\0\x3c\0\0" + struct.pack(">Q", len(body)) + properties
+    step = FRAME_MAX - 8
+    frames = [(1, method), (2, header)]
+    frames += [(3, body[at : at + step]) for at in range(0, len(body), step)]
+    return b"".join(frame(kind, payload) for kind, payload in frames)
+
+
+def frame(kind: int, payload: bytes, channel: int = 1) -> bytes:
+    """One frame."""
+    return struct.pack(">BHI", kind, channel, len(payload)) + payload + b"\xce"
+
+
+def settle(method: int, tag: int, flags: int) -> bytes:
+    """basic.ack (80), basic.reject (90) or basic.nack (120)."""
+    return frame(1, struct.pack(">HHQB", 60, method, tag, flags))
+
+
+def _method(payload: bytes) -> tuple[int, bool, bytes]:
+    """Tag, redelivered and routing key of basic.deliver or basic.get-ok."""
+    at = 4
+    if payload[3] == 0x3C:
+        at += 1 + payload[at]
+    tag, redelivered = struct.unpack_from(">QB", payload, at)
+    at += 9
+    at += 1 + payload[at]
+    return tag, bool(redelivered), payload[at + 1 : at + 1 + payload[at]]
