@@ -75,7 +75,7 @@ cdef class Queue:
                 st.is_untrimmed = seg.size != <u32>size
             if store_load_acks(st, seg):
                 raise os_error(st, "acks", seg.id)
-            self.q.ready_bytes += seg.size - SEGMENT_HEADER - store_deleted_bytes(st, pool, seg)
+            self.q.ready_bytes += seg.size - SEGMENT_HEADER - store_match_deleted(st, pool, seg)
             seg.acked = seg.n_deleted
             self.q.ready += seg.count - seg.acked if seg.count > seg.acked else 0
         st.rpos = SEGMENT_HEADER
@@ -159,6 +159,12 @@ cdef class Queue:
             "deliver_no_ack": q.n_delivered_no_ack, "get": q.n_get, "get_no_ack": q.n_get_no_ack,
             "ack": q.n_acked, "redeliver": q.n_redelivered, "reject": q.n_rejected,
         }
+
+
+cdef object os_error(const store_t* st, str kind, u32 id):
+    """What errno says, about a file of one segment."""
+    cdef int error = errno
+    return OSError(error, os.strerror(error), f"{os.fsdecode(st.dir)}/{kind}.{id:010d}")
 
 
 cdef object os_error(const store_t* st, str kind, u32 id):

@@ -248,6 +248,7 @@ cdef class Link:
         cdef link_t* l = &self.t
         cdef props_t found
         cdef const u8* user_id
+        cdef const u8* user_id
         if event == WALK_METHOD:
             payload = PyBytes_FromStringAndSize(<char*>l.ev_data, l.ev_len)
             self.session.on_method(l.ev_channel, payload)

@@ -445,6 +445,9 @@ cdef u32 store_skip_junk(store_t* st) noexcept nogil:
     cdef u32 unseen = seg.n_deleted - seg.next_deleted
     lost = lost - unseen if lost > unseen else 0
     seg.acked += lost
+    if st.passed > seg.count:
+        st.miscount += st.passed - seg.count
+        seg.count = st.passed
     st.passed = seg.count
     st.rpos = seg.size
     st.lost += lost
@@ -644,16 +647,26 @@ cdef int store_scan(store_t* st, pool_t* pool, seg_t* seg) noexcept nogil:
     return 0
 
 
-cdef u64 store_deleted_bytes(store_t* st, pool_t* pool, seg_t* seg) noexcept nogil:
-    """Bytes of the records found deleted; a position where no record starts is dropped."""
+cdef u64 store_match_deleted(store_t* st, pool_t* pool, seg_t* seg) noexcept nogil:
+    """Walk a segment that has deleted records: keep the positions where a record starts, count all.
+
+    Returns the bytes of the deleted records.
+    A position inside a record is damage and is dropped."""
     cdef rec_t rec
     cdef u64 total = 0
-    cdef u32 i, kept = 0
-    for i in range(seg.n_deleted):
-        if (seg.deleted[i] >= SEGMENT_HEADER
-                and store_read(st, pool, seg, seg.deleted[i], BLOCK_SIZE, &rec) == 1):
-            total += rec.size
-            seg.deleted[kept] = seg.deleted[i]
+    cdef u32 pos = SEGMENT_HEADER, count = 0, next_ = 0, kept = 0
+    if seg.n_deleted == 0:
+        return 0
+    while pos < seg.size and store_read(st, pool, seg, pos, BLOCK_SIZE, &rec) == 1:
+        while next_ < seg.n_deleted and seg.deleted[next_] < pos:
+            next_ += 1
+        if next_ < seg.n_deleted and seg.deleted[next_] == pos:
+            seg.deleted[kept] = pos
             kept += 1
+            total += rec.size
+        pos += rec.size
+        count += 1
     seg.n_deleted = kept
+    if pos >= seg.size:         # all of it could be read: this is the true count
+        seg.count = count
     return total

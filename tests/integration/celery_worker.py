@@ -39,7 +39,9 @@ def make_app(broker_uri: str, queue: str, log_path: Path) -> Celery:
         log_run("square", number)
         return number * number
 
-    @app.task(name="flaky", shared=False, bind=True, max_retries=MAX_ATTEMPTS, default_retry_delay=0)
+    @app.task(
+        name="flaky", shared=False, bind=True, max_retries=MAX_ATTEMPTS, default_retry_delay=0
+    )
     def flaky(self: Task, number: int) -> int:
         log_run("flaky", number)
         attempt: int = self.request.retries + 1

@@ -1,7 +1,7 @@
 """The message path without a broker: a loop that runs when told, and a link over a socket pair.
 
-For unit tests of `lavinmq._core`: thousands of operations a second, no process, no timing. The event
-loop is a list of callbacks; the session notes what it is told.
+For unit tests of `lavinmq._core`: thousands of operations a second, no process, no timing. The
+event loop is a list of callbacks; the session notes what it is told.
 """
 
 from __future__ import annotations
@@ -86,7 +86,10 @@ class Bench:
         self.events = FakeEvents()
         self.failures: list[tuple[str, int]] = []
         self.loop = _core.Loop(
-            self.events, str(directory), False, lambda path, error: self.failures.append((path, error))
+            self.events,
+            str(directory),
+            False,
+            lambda path, error: self.failures.append((path, error)),
         )
         self.vhost = _core.Vhost()
         self.exchange = _core.Exchange(_core.DIRECT, 1)

@@ -42,9 +42,9 @@ class Model:
 
 def body_of(random_: random.Random, number: int) -> bytes:
     size = random_.choice((0, 1, 16, 16, 16, 200, 1500, 5000, 300_000))
-    return struct.pack(">I", number) + bytes(random_.randrange(256) for _ in range(min(size, 64))) * (
-        size // 64 + 1
-    )
+    return struct.pack(">I", number) + bytes(
+        random_.randrange(256) for _ in range(min(size, 64))
+    ) * (size // 64 + 1)
 
 
 def get_one(bench: Bench, queue: _core.Queue, no_ack: bool) -> Got | None:
