@@ -206,6 +206,57 @@ cdef void channel_settle_all(chan_t* c, bint requeue, bint is_ack) noexcept nogi
     channel_trim(c)
 
 
+cdef int channel_recover(chan_t* c) noexcept nogil:
+    """basic.recover without requeue: deliveries go once more to their consumers, with new tags; what
+    was taken by basic.get, or by a consumer that has gone, is requeued. 0, or -1 out of memory."""
+    cdef u32 i, n = 0
+    cdef u64 tag
+    cdef unacked_t* u
+    cdef unacked_t* all_ = <unacked_t*>malloc((c.n_unacked + 1) * sizeof(unacked_t))
+    if all_ == NULL:
+        return -1
+    for i in range(c.n_old):
+        if c.old[i].queue != NULL:
+            all_[n] = c.old[i]
+            n += 1
+    tag = c.first_tag
+    while tag < c.next_tag:
+        u = &c.ring[tag & (c.ring_cap - 1)]
+        if u.queue != NULL:
+            all_[n] = u[0]
+            n += 1
+        tag += 1
+    c.n_old = 0
+    c.n_unacked = n
+    c.first_tag = c.next_tag
+    for i in range(n):
+        if not channel_redeliver(c, &all_[i]):
+            channel_settle_one(c, &all_[i], True, False)
+    free(all_)
+    return 0
+
+
+cdef bint channel_redeliver(chan_t* c, unacked_t* u) noexcept nogil:
+    """Deliver an unacked message again to its consumer. False when that is not possible."""
+    cdef queue_t* q = u.queue
+    cdef consumer_t* k = u.consumer
+    cdef seg_t* seg
+    cdef rec_t rec
+    if k == NULL or k.is_cancelled or q.is_deleted or c.link.is_blocked:
+        return False
+    seg = store_segment(&q.store, u.seg)
+    if seg == NULL or store_read(&q.store, &q.loop.pool, seg, u.pos, 16384, &rec) != 1:
+        return False
+    rec.redelivered = True
+    if not deliver_write(k, &rec, c.next_tag) or channel_push(c, q, k, &rec):
+        return False
+    q.n_redelivered += 1
+    q.refs -= 1                 # channel_push has counted it once more
+    k.refs -= 1
+    c.n_unacked -= 1
+    return True
+
+
 cdef void channel_wake_consumers(chan_t* c) noexcept nogil:
     """Credit, flow or the link changed: let the channel's consumers back into their rings."""
     cdef consumer_t* k = c.consumers

@@ -14,7 +14,8 @@ from bytes cimport (
     u8, u16, u32, u64,
 )
 from match cimport (
-    MATCH_DIRECT, MATCH_FANOUT, MATCH_HEADERS, MATCH_TOPIC, dest_t, match_t, targets_t,
+    DEST_EXCHANGE, DEST_QUEUE, MATCH_DIRECT, MATCH_FANOUT, MATCH_HEADERS, MATCH_TOPIC, dest_t,
+    match_t, targets_t,
 )
 from record cimport (
     RECORD_FIXED, SCHEMA_VERSION, SEGMENT_HEADER, props_t, props_to_wire, props_walk,

@@ -24,12 +24,14 @@ cdef class Queue:
         if self.q == NULL:
             raise MemoryError()
         self.q.loop = &loop.t
+        loop.t.n_queues += 1
         self.q.refs = 1
         if store_init(&self.q.store, path, <u32>segment_size, durable):
             raise MemoryError()
 
     def __dealloc__(self):
         if self.q != NULL:
+            self.q.loop.n_queues -= 1
             if not self.q.is_deleted:
                 self.q.is_deleted = True
                 store_release(&self.q.store, &self.q.loop.pool)
@@ -147,6 +149,11 @@ cdef class Queue:
         return self.q.store.lost
 
     @property
+    def read_error(self) -> int:
+        """errno of the last read that failed, 0 = none. The message stays; it is tried again."""
+        return self.q.store.error
+
+    @property
     def is_closed(self) -> bool:
         """The store could not be read: publishes are dropped, gets are empty."""
         return self.q.is_closed
@@ -159,12 +166,6 @@ cdef class Queue:
             "deliver_no_ack": q.n_delivered_no_ack, "get": q.n_get, "get_no_ack": q.n_get_no_ack,
             "ack": q.n_acked, "redeliver": q.n_redelivered, "reject": q.n_rejected,
         }
-
-
-cdef object os_error(const store_t* st, str kind, u32 id):
-    """What errno says, about a file of one segment."""
-    cdef int error = errno
-    return OSError(error, os.strerror(error), f"{os.fsdecode(st.dir)}/{kind}.{id:010d}")
 
 
 cdef object os_error(const store_t* st, str kind, u32 id):
@@ -238,6 +239,15 @@ cdef class Vhost:
         self.t.epoch += 1
 
 
+cdef dest_t* destination_of(object destination) except NULL:
+    """The struct of a Queue or Exchange. Raises TypeError for anything else."""
+    if isinstance(destination, Queue):
+        return &(<Queue>destination).q.dest
+    if isinstance(destination, Exchange):
+        return &(<Exchange>destination).t.dest
+    raise TypeError("a binding needs a Queue or an Exchange")
+
+
 cdef class Exchange:
     """The compiled bindings of one exchange.
 
@@ -245,6 +255,8 @@ cdef class Exchange:
     for headers: x-match of bindings that do not say.
     """
     cdef exchange_t t
+    cdef Exchange alternate
+    cdef u32 n_exchanges        # compiled bindings to exchanges
 
     def __cinit__(self, int kind, seed, bint default_any=False):
         memset(&self.t, 0, sizeof(exchange_t))
@@ -252,6 +264,8 @@ cdef class Exchange:
         if self.t.match == NULL:
             raise MemoryError()
         self.t.version = 1
+        self.t.is_plain = True
+        self.t.dest.kind = DEST_EXCHANGE
         self.t.has_key_routes = kind != MATCH_HEADERS
         if default_any:
             match_set_default_any(self.t.match, True)
@@ -260,22 +274,38 @@ cdef class Exchange:
         if self.t.match != NULL:
             match_free(self.t.match)
 
-    def bind(self, bytes key, bytes arguments, Queue queue) -> None:
-        """Add a binding; arguments are the content of a field table.
+    def bind(self, bytes key, bytes arguments, destination) -> None:
+        """Add a binding to a Queue or an Exchange; arguments are the content of a field table.
         Raises ValueError for a bad x-match."""
+        cdef dest_t* dest = destination_of(destination)
         self.t.version += 1
         rc = match_bind(self.t.match, <const u8*>PyBytes_AS_STRING(key), <u32>len(key),
-                        <const u8*>PyBytes_AS_STRING(arguments), <u32>len(arguments), &queue.q.dest)
+                        <const u8*>PyBytes_AS_STRING(arguments), <u32>len(arguments), dest)
         if rc == -2:
             raise ValueError("x-match must be 'any' or 'all'")
-        if rc < 0:
+        if rc == -1:
             raise MemoryError()
+        if rc < 0:
+            raise ValueError("binding arguments are malformed")
+        if rc == 1 and dest.kind == DEST_EXCHANGE:
+            self.n_exchanges += 1
+        self.t.is_plain = self.n_exchanges == 0 and self.alternate is None
 
-    def unbind(self, bytes key, bytes arguments, Queue queue) -> None:
+    def unbind(self, bytes key, bytes arguments, destination) -> None:
         """Remove a binding; one that is not there is no error."""
+        cdef dest_t* dest = destination_of(destination)
         self.t.version += 1
-        match_unbind(self.t.match, <const u8*>PyBytes_AS_STRING(key), <u32>len(key),
-                     <const u8*>PyBytes_AS_STRING(arguments), <u32>len(arguments), &queue.q.dest)
+        rc = match_unbind(self.t.match, <const u8*>PyBytes_AS_STRING(key), <u32>len(key),
+                          <const u8*>PyBytes_AS_STRING(arguments), <u32>len(arguments), dest)
+        if rc == 1 and dest.kind == DEST_EXCHANGE:
+            self.n_exchanges -= 1
+        self.t.is_plain = self.n_exchanges == 0 and self.alternate is None
+
+    def set_alternate(self, Exchange alternate) -> None:
+        """Where messages go that match nothing; None for nowhere. The vhost's epoch must move."""
+        self.alternate = alternate
+        self.t.alternate = &alternate.t if alternate is not None else NULL
+        self.t.is_plain = self.n_exchanges == 0 and alternate is None
 
     def counters(self) -> dict:
         """Totals since start, by name."""

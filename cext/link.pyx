@@ -248,7 +248,6 @@ cdef class Link:
         cdef link_t* l = &self.t
         cdef props_t found
         cdef const u8* user_id
-        cdef const u8* user_id
         if event == WALK_METHOD:
             payload = PyBytes_FromStringAndSize(<char*>l.ev_data, l.ev_len)
             self.session.on_method(l.ev_channel, payload)
@@ -439,6 +438,15 @@ cdef class Link:
         cdef chan_t* c = self.channel(id)
         c.is_flow_stopped = not active
         channel_wake_consumers(c)
+        self.loop.kick()
+
+    def recover(self, int id, bint requeue) -> None:
+        """basic.recover: requeue what is unacked, or deliver it again to its consumers."""
+        cdef chan_t* c = self.channel(id)
+        if requeue:
+            channel_settle_all(c, True, False)
+        elif channel_recover(c):
+            raise MemoryError()
         self.loop.kick()
 
     def unacked(self, int id) -> int:

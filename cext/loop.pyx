@@ -25,11 +25,13 @@ cdef class Loop:
 
     Args: `events`, the running asyncio loop; `data_dir`, an existing directory whose file system is
     synced; `sync`, whether confirms wait for the disk; `on_fatal(path: str, error: int)`, called
-    once when a write or sync failed: nothing is confirmed from then on and the broker must stop.
+    once when a write or sync failed: nothing is confirmed from then on and the broker must stop;
+    `on_damage()`, called when a store has lost records or could not be read.
     """
     cdef loop_t t
     cdef object events
     cdef object on_fatal
+    cdef object on_damage
     cdef object worker
     cdef list waiting           # callbacks of the next sync
     cdef list running           # callbacks of the sync in flight
@@ -49,9 +51,10 @@ cdef class Loop:
         if self.t.input == NULL:
             raise MemoryError()
 
-    def __init__(self, events, data_dir, bint sync, on_fatal):
+    def __init__(self, events, data_dir, bint sync, on_fatal, on_damage):
         self.events = events
         self.on_fatal = on_fatal
+        self.on_damage = on_damage
         self.waiting = []
         self.running = []
         self.links = set()
@@ -110,6 +113,9 @@ cdef class Loop:
             l = self.t.blocked_links
             self.t.blocked_links = l.blocked_next
             (<Link>l.owner).watch_output()
+        if self.t.is_damage_new:
+            self.t.is_damage_new = False
+            self.on_damage()
         if self.t.is_release_due and self.held:
             self.release_held()
         if not self.t.is_syncing and (self.t.n_batch or self.waiting):

@@ -26,8 +26,13 @@ cdef enum match_limit:
     HEADER_NESTED_MAX = 1024    # larger nested tables are equal only with the same order of keys
     HEADER_INLINE = 64      # fields indexed on the stack; a longer table costs one allocation
 
+cdef enum dest_kind:
+    DEST_QUEUE = 0
+    DEST_EXCHANGE = 1
+
 cdef struct dest_t:
     u64 mark
+    u8 kind                 # a dest_kind
 
 cdef struct targets_t:
     dest_t** items      # matched destinations of one message; malloc memory, the caller frees

@@ -180,7 +180,8 @@ cdef int queue_peek(queue_t* q, rec_t* rec) noexcept nogil:
         if rc == 1:
             return 1
         if rc == -2:
-            st.error = errno
+            st.error = errno if errno else EIO
+            q.loop.is_damage_new = True
             return 0
         if rc == 0:             # the counter and the records part: the records are right
             q.ready = q.ready_bytes = 0
@@ -194,6 +195,7 @@ cdef int queue_peek(queue_t* q, rec_t* rec) noexcept nogil:
         else:
             bytes_lost = st.rseg.size - st.rpos
             lost = store_skip_junk(st)
+        q.loop.is_damage_new = True
         q.ready -= lost if lost < q.ready else q.ready
         q.ready_bytes -= bytes_lost if bytes_lost < q.ready_bytes else q.ready_bytes
         if q.ready == 0:
@@ -291,5 +293,7 @@ cdef void queue_end_tick(queue_t* q) noexcept nogil:
     if store_flush(st) or store_flush_acks(st):
         queue_failed(q)
         return
+    if q.loop.n_queues > KEEP_FILES_QUEUES and not q.is_sync_wanted:
+        store_close_files(st)
     if st.stage != NULL and (q.n_consumers == 0 or st.rseg is not st.wseg or st.rpos < st.stage_at):
         store_drop_stage(st, pool)      # nobody reads from it: the file has it all

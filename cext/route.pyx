@@ -57,6 +57,55 @@ cdef inline bint channel_has_route(const chan_t* c, const u8* names, u32 names_l
             and same_bytes(c.route_names, names, names_len))
 
 
+cdef int route_nested(exchange_t* root, const u8* key, u32 key_len, const u8* headers,
+                      u32 headers_len, targets_t* out, bint* is_key_only) noexcept nogil:
+    """Follow bindings between exchanges, and alternates while no queue has matched.
+
+    Each exchange is visited once per message, so cycles end; iterative, so chains may be long."""
+    cdef exchange_t* x
+    cdef u32 i = 0, n = 0, n_queues = 0, n_asked = 0
+    if targets_add(out, &root.dest):
+        return -1
+    while True:
+        while i < out.n:
+            if out.items[i].kind == DEST_EXCHANGE:
+                x = <exchange_t*>out.items[i]
+                is_key_only[0] = is_key_only[0] and x.has_key_routes
+                if match_route(x.match, key, key_len, headers, headers_len, out):
+                    return -1
+            else:
+                n_queues += 1
+            i += 1
+        while n_queues == 0 and n_asked < out.n and i == out.n:
+            x = (<exchange_t*>out.items[n_asked]).alternate
+            n_asked += 1
+            if x != NULL and x.dest.mark != out.generation and targets_add(out, &x.dest):
+                return -1
+        if i == out.n:
+            break
+    for i in range(out.n):
+        if out.items[i].kind == DEST_QUEUE:
+            out.items[n] = out.items[i]
+            n += 1
+    out.n = n
+    return 0
+
+
+cdef int targets_add(targets_t* out, dest_t* dest) noexcept nogil:
+    """Append one destination that is not there yet. 0, or -1 out of memory."""
+    cdef dest_t** grown
+    if out.n == out.cap:
+        grown = <dest_t**>realloc(out.items, (out.cap * 2 + 8) * sizeof(dest_t*))
+        if grown == NULL:
+            return -1
+        out.items = grown
+        out.cap = out.cap * 2 + 8
+    dest.mark = out.generation
+    out.items[out.n] = dest
+    out.n += 1
+    return 0
+
+
 # hot
 cdef int channel_route(chan_t* c, const msg_t* m) noexcept nogil:
     """Fill c.targets with the queues that m goes to.
@@ -65,6 +114,8 @@ cdef int channel_route(chan_t* c, const msg_t* m) noexcept nogil:
     cdef exchange_t* x
     cdef u32 name_len
     cdef const u8* headers = NULL
+    cdef bint is_key_only = True
+    cdef int rc
     if channel_has_route(c, m.names, m.names_len):
         x = c.route_exchange
         if x.has_key_routes and c.route_version == x.version:
@@ -85,8 +136,15 @@ cdef int channel_route(chan_t* c, const msg_t* m) noexcept nogil:
     if m.headers_at:
         headers = m.props + m.headers_at + 4
     c.route_version = x.version
-    if match_route(x.match, m.names + name_len + 2, m.names[name_len + 1], headers, m.headers_len,
-                   &c.targets):
+    if x.is_plain:
+        rc = match_route(x.match, m.names + name_len + 2, m.names[name_len + 1], headers,
+                         m.headers_len, &c.targets)
+    else:
+        rc = route_nested(x, m.names + name_len + 2, m.names[name_len + 1], headers,
+                          m.headers_len, &c.targets, &is_key_only)
+        if not is_key_only:
+            c.route_version = 0
+    if rc:
         c.route_version = 0
         return PUBLISH_NO_MEMORY
     return PUBLISHED
@@ -169,7 +227,7 @@ cdef int channel_publish(chan_t* c, msg_t* m) noexcept nogil:
             q = <queue_t*>c.targets.items[i]
             if q.is_closed:
                 continue
-            if c.is_confirm and q.store.is_durable:
+            if c.is_confirm and q.store.is_durable and loop.sync:
                 c.needs_sync = True
                 if not q.is_sync_wanted:
                     loop_want_sync(loop, q)

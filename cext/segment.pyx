@@ -1,9 +1,8 @@
 # Segment: files of one segment (msgs.N, acks.N, meta.N) and the pool of memory blocks.
 #
 # Files are written with pwrite and read with pread: a full disk or a bad sector is an error code
-# here, never a signal, an idle queue owns neither a mapping nor a descriptor, and a file is never
-# longer than what was written (decision 0002). Called by store.pyx; knows nothing about records or
-# queues.
+# here, never a signal, nothing is mapped, and a file is never longer than what was written
+# (decision 0002). Called by store.pyx; knows nothing about records or queues.
 # Source: storage reference sections 2, 4 and 5.
 from posix.stat cimport mkdir
 from posix.unistd cimport pread, pwrite

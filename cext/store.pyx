@@ -548,6 +548,19 @@ cdef void store_release(store_t* st, pool_t* pool) noexcept nogil:
     st.wfd = st.rfd = -1
 
 
+cdef void store_close_files(store_t* st) noexcept nogil:
+    """Let go of the descriptors; they are opened again when needed."""
+    if st.wfd >= 0:
+        c_close(st.wfd)
+        st.wfd = -1
+    if st.wseg.ack_fd >= 0:
+        c_close(st.wseg.ack_fd)
+        st.wseg.ack_fd = -1
+    if st.rseg.ack_fd >= 0:
+        c_close(st.rseg.ack_fd)
+        st.rseg.ack_fd = -1
+
+
 cdef int store_close(store_t* st) noexcept nogil:
     """Write everything out, and cut files that a crash left longer than their data.
     0, or -1 with errno."""

@@ -22,6 +22,7 @@ cdef enum limits:
     MAX_BATCH_FILES = 32        # files synced one by one; with more the file system is synced
     DELIVER_BUDGET = 4194304    # bytes one queue may deliver in a tick before others get their turn
     CROWD_BYTES = 131072        # ready bytes at which consumers get their turn before publishers
+    KEEP_FILES_QUEUES = 1024    # with more queues than this none keeps its files open
     PROGRESS_NS = 2000000       # consumers that settled nothing for so long hold nobody back
 
 # ---- messages ------------------------------------------------------------------------------------
@@ -167,7 +168,10 @@ cdef struct unacked_t:
 # ---- routing -------------------------------------------------------------------------------------
 
 cdef struct exchange_t:
+    dest_t dest                 # must stay first: bindings between exchanges point here
     match_t* match
+    exchange_t* alternate       # where messages go that match nothing, or NULL
+    bint is_plain               # bound to queues only, and no alternate
     u64 version                 # moves with every change of the bindings
     u64 n_in
     u64 n_out
@@ -301,6 +305,8 @@ cdef struct pool_t:
 cdef struct loop_t:
     pool_t pool
     u8* input                   # shared by all links, BLOCK_SIZE bytes
+    u32 n_queues                # queues of all vhosts
+    bint is_damage_new          # a store has lost records or could not be read: to be logged
     bint is_release_due         # a queue is not crowded any more
     i64 now_ns
     i64 now_ms                  # Unix milliseconds

@@ -97,6 +97,7 @@ class Loop:
         data_dir: str,
         sync: bool,
         on_fatal: Callable[[str, int], object],
+        on_damage: Callable[[], object],
     ) -> None: ...
     @property
     def sync(self) -> bool:
@@ -189,6 +190,10 @@ class Queue:
         """Records that could not be read and were given up, since start."""
 
     @property
+    def read_error(self) -> int:
+        """errno of the last read that failed, 0 = none. The message stays; it is tried again."""
+
+    @property
     def is_closed(self) -> bool:
         """The files could not be read: publishes are dropped, gets are empty."""
 
@@ -212,15 +217,18 @@ class Exchange:
     """
 
     def __init__(self, kind: int, seed: int, default_any: bool = False) -> None: ...
-    def bind(self, key: bytes, arguments: bytes, queue: Queue) -> None:
+    def bind(self, key: bytes, arguments: bytes, destination: Queue | Exchange) -> None:
         """Add a binding; one that is there already stays one.
 
         Args: arguments: content of a field table without its length; b"" unless HEADERS.
-        Raises: ValueError for an `x-match` that is neither "all" nor "any".
+        Raises: ValueError for an `x-match` that is neither "all" nor "any", or a malformed table.
         """
 
-    def unbind(self, key: bytes, arguments: bytes, queue: Queue) -> None:
+    def unbind(self, key: bytes, arguments: bytes, destination: Queue | Exchange) -> None:
         """Remove the binding with these very bytes; one that is not there is no error."""
+
+    def set_alternate(self, alternate: Exchange | None) -> None:
+        """Where messages go that match nothing. The vhost must be touched afterwards."""
 
     def counters(self) -> dict[str, int]:
         """Messages since start: publish_in, publish_out (one per queue), unroutable."""
@@ -355,6 +363,9 @@ class Link:
 
     def set_flow(self, id: int, active: bool) -> None:
         """channel.flow from the client: pause or resume deliveries to its consumers."""
+
+    def recover(self, id: int, requeue: bool) -> None:
+        """basic.recover: requeue what is unacked, or deliver it again to its consumers."""
 
     def unacked(self, id: int) -> int:
         """Deliveries on the channel that are not settled."""

@@ -8,10 +8,10 @@ Source: AMQP reference, sections 7 and 8.
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from lavinmq import _core
-from lavinmq.fieldtable import FieldTable
+from lavinmq.fieldtable import EMPTY, FieldTable
 
 if TYPE_CHECKING:
     from lavinmq.queue import Queue
@@ -24,16 +24,19 @@ KINDS: Final = {
 }
 """Exchange types that exist so far."""
 
-BindingKey = tuple["Queue", str, FieldTable]
-"""Destination, routing key and arguments: what makes a binding unique."""
+Destination: TypeAlias = "Queue | Exchange"
+
+Incoming: TypeAlias = "dict[tuple[Exchange, str, FieldTable], bytes]"
+"""Bindings of a destination by source, key and arguments. The value is the arguments as received:
+a compiled headers binding is found by them."""
 
 
 class Exchange:
-    """One exchange of a virtual host."""
+    """One exchange of a virtual host. Compare by identity."""
 
     __slots__ = (
-        "_paths", "arguments", "auto_delete", "bindings", "core", "durable", "internal", "name",
-        "type",
+        "_paths", "arguments", "auto_delete", "bindings", "core", "durable", "incoming", "internal",
+        "name", "type",
     )  # fmt: skip
 
     def __init__(
@@ -43,19 +46,39 @@ class Exchange:
         durable: bool = False,
         auto_delete: bool = False,
         internal: bool = False,
-        arguments: FieldTable | None = None,
+        arguments: FieldTable = EMPTY,
     ) -> None:
         self.name = name
         self.type = type_
         self.durable = durable
         self.auto_delete = auto_delete
         self.internal = internal
-        self.arguments = arguments if arguments is not None else FieldTable()
-        self.bindings: dict[BindingKey, None] = {}
-        # How many bindings share one compiled (queue, key): arguments only matter to headers.
-        self._paths: dict[tuple[Queue, str], int] = {}
-        any_by_default = self.arguments.get("x-match") == "any"
+        self.arguments = arguments
+        self.bindings: dict[tuple[Destination, str, FieldTable], None] = {}
+        self.incoming: Incoming = {}
+        # How many bindings share one compiled (destination, key): only headers look at arguments.
+        self._paths: dict[tuple[Destination, str], int] = {}
+        any_by_default = arguments.get("x-match") == "any"
         self.core = _core.Exchange(KINDS[type_], secrets.randbits(64), any_by_default)
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether it outlives the broker."""
+        return self.durable
+
+    @property
+    def is_used(self) -> bool:
+        """Whether it is the source or the destination of a binding."""
+        return bool(self.bindings or self.incoming)
+
+    @property
+    def alternate_name(self) -> str | None:
+        """The exchange that takes what matches nothing here, existing or not."""
+        for name in ("x-alternate-exchange", "alternate-exchange"):
+            value = self.arguments.get(name)
+            if value is not None:
+                return str(value)
+        return None
 
     def is_same(
         self, type_: str, durable: bool, auto_delete: bool, internal: bool, arguments: FieldTable
@@ -65,37 +88,36 @@ class Exchange:
             self.type, self.durable, self.auto_delete, self.internal, self.arguments,
         )  # fmt: skip
 
-    def bind(self, queue: Queue, key: str, arguments: FieldTable) -> bool:
+    def bind(self, to: Destination, key: str, arguments: FieldTable) -> bool:
         """Add a binding. Returns: whether it is new. Raises: ValueError for a bad `x-match`."""
-        binding = (queue, key, arguments)
-        if binding in self.bindings:
+        if (to, key, arguments) in self.bindings:
             return False
         if self.type == "headers":
-            self.core.bind(_raw(key), arguments.raw, queue.core)
+            self.core.bind(_raw(key), arguments.raw, to.core)
         else:
-            shared = self._paths.get((queue, key), 0)
+            shared = self._paths.get((to, key), 0)
             if shared == 0:
-                self.core.bind(_raw(key), b"", queue.core)
-            self._paths[queue, key] = shared + 1
-        self.bindings[binding] = None
-        queue.bindings[self, key, arguments] = arguments.raw
+                self.core.bind(_raw(key), b"", to.core)
+            self._paths[to, key] = shared + 1
+        self.bindings[to, key, arguments] = None
+        to.incoming[self, key, arguments] = arguments.raw
         return True
 
-    def unbind(self, queue: Queue, key: str, arguments: FieldTable) -> bool:
+    def unbind(self, to: Destination, key: str, arguments: FieldTable) -> bool:
         """Remove a binding. Returns: whether it was there."""
-        stored = queue.bindings.get((self, key, arguments))
+        stored = to.incoming.get((self, key, arguments))
         if stored is None:
             return False
         if self.type == "headers":
-            self.core.unbind(_raw(key), stored, queue.core)
+            self.core.unbind(_raw(key), stored, to.core)
         else:
-            shared = self._paths.pop((queue, key)) - 1
+            shared = self._paths.pop((to, key)) - 1
             if shared:
-                self._paths[queue, key] = shared
+                self._paths[to, key] = shared
             else:
-                self.core.unbind(_raw(key), b"", queue.core)
-        del self.bindings[queue, key, arguments]
-        del queue.bindings[self, key, arguments]
+                self.core.unbind(_raw(key), b"", to.core)
+        del self.bindings[to, key, arguments]
+        del to.incoming[self, key, arguments]
         return True
 
 

@@ -13,7 +13,7 @@ from lavinmq import _core
 from lavinmq.fieldtable import FieldTable
 
 if TYPE_CHECKING:
-    from lavinmq.exchange import Exchange
+    from lavinmq.exchange import Incoming
 
 
 class Owner(Protocol):
@@ -39,8 +39,17 @@ class Queue:
     """One queue of a virtual host. Compare by identity."""
 
     __slots__ = (
-        "arguments", "auto_delete", "bindings", "consumers", "core", "directory", "durable",
-        "exclusive", "name", "owner",
+        "__weakref__",
+        "arguments",
+        "auto_delete",
+        "consumers",
+        "core",
+        "directory",
+        "durable",
+        "exclusive",
+        "incoming",
+        "name",
+        "owner",
     )  # fmt: skip
 
     def __init__(
@@ -62,8 +71,7 @@ class Queue:
         self.owner = owner
         self.arguments = arguments
         self.consumers: list[QueueConsumer] = []
-        # Arguments as received, by binding: a compiled headers binding is found by them.
-        self.bindings: dict[tuple[Exchange, str, FieldTable], bytes] = {}
+        self.incoming: Incoming = {}
 
     @property
     def is_stored(self) -> bool:

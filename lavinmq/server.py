@@ -20,7 +20,7 @@ from lavinmq import __version__, _core, log, vhosts_file
 from lavinmq.amqp.connection import Connection
 from lavinmq.amqp.listener import Listener
 from lavinmq.auth.users import UserStore
-from lavinmq.config import Config
+from lavinmq.config import Config, ConfigError, load
 from lavinmq.datadir import DataDir, DataDirError
 from lavinmq.errors import DefinitionsError, ReplyCode
 from lavinmq.vhost import VHost
@@ -49,7 +49,7 @@ class Server:
         self.vhosts: dict[str, VHost] = {}
         self.connections: set[Connection] = set()
         self.listeners: list[Listener] = []
-        self.loop = _core.Loop(events, config.data_dir, config.sync, self._fatal)
+        self.loop = _core.Loop(events, config.data_dir, config.sync, self._fatal, self._damaged)
         self._on_stopped = on_stopped
         self._is_stopping = False
         self._stop_timer: asyncio.TimerHandle | None = None
@@ -132,6 +132,29 @@ class Server:
         _log.info("Stopped")
         self._on_stopped(code)
 
+    def _damaged(self) -> None:
+        """A store has lost records or could not be read: say which, once for each change."""
+        for vhost in self.vhosts.values():
+            vhost.report_damage()
+
+    def reload(self) -> None:
+        """Read the configuration again (SIGHUP) and take over what may change while running.
+
+        Source: command line reference, section 7."""
+        try:
+            fresh = load(self.config.argv, os.environ)
+            log.setup(fresh.log_level, fresh.log_file, os.environ)
+        except (ConfigError, OSError) as error:
+            _log.warning("Configuration not reloaded: %s", error)
+            return
+        waiting = self.config.take_live(fresh)
+        self.loop.sync = self.config.sync
+        _log.info("Configuration reloaded")
+        for warning in fresh.warnings:
+            _log.warning("%s", warning)
+        if waiting:
+            _log.warning("A restart is needed for: %s", ", ".join(waiting))
+
     def _fatal(self, path: str, error: int) -> None:
         """A write or sync failed: stop before anything is confirmed that is not on disk."""
         _log.fatal(
@@ -170,6 +193,7 @@ def _run_in(config: Config, started: float) -> int:
     server = Server(config, events, stopped)
     for number in (signal.SIGTERM, signal.SIGINT):
         events.add_signal_handler(number, server.stop)
+    events.add_signal_handler(signal.SIGHUP, server.reload)
     _log.info("LavinMQ-compatible broker %s, pid %d", __version__, os.getpid())
     _log.info("Data directory: %s", config.data_dir)
     try:

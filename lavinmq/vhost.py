@@ -8,12 +8,14 @@ Source: AMQP reference, sections 7, 9 and 21; storage reference, sections 1 and 
 
 from __future__ import annotations
 
-import hashlib
 import os
-import re
 import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
+from weakref import WeakKeyDictionary
 
 from lavinmq import _core, log, queue_arguments
 from lavinmq.auth.users import User
@@ -24,15 +26,13 @@ from lavinmq.definitions import (
     ExchangeDef,
     QueueDef,
 )
-from lavinmq.errors import ChannelError, ReplyCode
-from lavinmq.exchange import KINDS, Exchange
+from lavinmq.directories import hashed, remove_tree, write_text
+from lavinmq.errors import ChannelError, DefinitionsError, ReplyCode
+from lavinmq.exchange import KINDS, Destination, Exchange
 from lavinmq.fieldtable import EMPTY, FieldTable
+from lavinmq.names import check_name, check_prefix, failed, missing, refused, without_default_type
 from lavinmq.queue import Owner, Queue, QueueConsumer
 
-_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-"""What a name must not contain: control characters, and bytes that are not UTF-8."""
-
-RESERVED: Final = ("mqtt.", "amq.")
 BUILT_IN: Final = (
     ("", "direct"), ("amq.direct", "direct"), ("amq.fanout", "fanout"), ("amq.topic", "topic"),
     ("amq.headers", "headers"), ("amq.match", "headers"),
@@ -60,7 +60,7 @@ class VHost:
         self, name: str, data_dir: Path, loop: _core.Loop, segment_size: int, max_deleted: int
     ) -> None:
         self.name = name
-        self.directory = data_dir / _sha1(name)
+        self.directory = data_dir / hashed(name)
         self.core = _core.Vhost()
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, Queue] = {}
@@ -71,6 +71,10 @@ class VHost:
         self._directory_fd = -1
         # What this release cannot apply stays in the file, for one that can.
         self._kept = Definitions()
+        self._kept_names: set[str] = set()
+        self._damage: WeakKeyDictionary[Queue, tuple[int, int]] = WeakKeyDictionary()
+        # Exchanges by the name of their alternate, which need not exist.
+        self._alternates: dict[str, set[Exchange]] = {}
         self._log = log.get("lmq.vhost", vhost=name)
 
     # --- life ---------------------------------------------------------------------------------
@@ -78,8 +82,8 @@ class VHost:
     def open(self) -> None:
         """Load definitions and messages. Raises: DefinitionsError, OSError."""
         self.directory.mkdir(mode=0o755, exist_ok=True)
-        _write_text(self.directory / ".vhost", self.name)
-        _remove_tree(self.directory / "transient")
+        write_text(self.directory / ".vhost", self.name)
+        remove_tree(self.directory / "transient")
         self._directory_fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         stored = self._file.load()
         self._load_exchanges(stored)
@@ -92,24 +96,40 @@ class VHost:
 
     def close(self) -> None:
         """Write everything out. Raises: OSError naming the queue that could not be written."""
-        failed: OSError | None = None
+        failure: OSError | None = None
         for queue in self.queues.values():
             try:
                 queue.core.close()
             except OSError as error:
                 self._log.error("queue %r: %s", queue.name, error)
-                failed = error
+                failure = error
         self._file.sync()
         self._file.close()
         os.close(self._directory_fd)
-        _remove_tree(self.directory / "transient")
-        if failed is not None:
-            raise failed
+        remove_tree(self.directory / "transient")
+        if failure is not None:
+            raise failure
 
     def when_synced(self, callback: Any) -> None:
         """Call `callback()` once the definitions recorded so far are on disk."""
         self._loop.sync_file(self._directory_fd, _nothing)
         self._loop.sync_file(self._file.fileno(), callback)
+
+    def report_damage(self) -> None:
+        """Log the queues that have lost records, or could not be read, since the last report."""
+        for queue in self.queues.values():
+            state = (queue.core.lost, queue.core.read_error)
+            if state == self._damage.get(queue, (0, 0)):
+                continue
+            self._damage[queue] = state
+            lost, error = state
+            if error:
+                self._log.error("queue %r cannot be read: %s", queue.name, os.strerror(error))
+            if lost:
+                self._log.error(
+                    "queue %r: %d messages in %s could not be read and were given up",
+                    queue.name, lost, queue.directory,
+                )  # fmt: skip
 
     def _load_exchanges(self, stored: Definitions) -> None:
         for exchange in stored.exchanges:
@@ -119,26 +139,34 @@ class VHost:
                     exchange.name, exchange.type,
                 )  # fmt: skip
                 self._kept.exchanges.append(exchange)
+                self._kept_names.add(exchange.name)
                 continue
             self._add_exchange(
                 Exchange(exchange.name, exchange.type, exchange.durable, exchange.auto_delete,
                          exchange.internal, exchange.arguments)
             )  # fmt: skip
-        missing = [(name, kind) for name, kind in BUILT_IN if name not in self.exchanges]
-        for name, kind in missing:
+        absent = [(name, kind) for name, kind in BUILT_IN if name not in self.exchanges]
+        for name, kind in absent:
             self._add_exchange(Exchange(name, kind, durable=True))
             self._file.append_declare_exchange(ExchangeDef(name, kind))
-        if missing:
+        if absent:
             self._file.sync()
 
     def _load_queue(self, stored: QueueDef) -> None:
-        if stored.arguments.get("x-queue-type") in ("stream", "mqtt"):
-            self._log.warning("queue %r is a %s, which this release does not have: it is left out",
-                              stored.name, stored.arguments["x-queue-type"])  # fmt: skip
+        directory = self.directory / hashed(stored.name)
+        if stored.arguments.get("x-queue-type") in ("stream", "mqtt") or any(
+            directory.glob("prio.*")
+        ):
+            self._log.warning(
+                "queue %r is a stream, MQTT session or priority queue, which this release does not "
+                "have: it is left out, its files are kept", stored.name,
+            )  # fmt: skip
             self._kept.queues.append(stored)
+            self._kept_names.add(stored.name)
             return
+        (self.directory / hashed(stored.name)).mkdir(mode=0o755, exist_ok=True)
         queue = self._add_queue(stored.name, True, stored.auto_delete, None, stored.arguments)
-        _write_text(Path(queue.directory) / ".queue", stored.name)
+        write_text(Path(queue.directory) / ".queue", stored.name)
         try:
             queue.core.load()
         except (OSError, ValueError) as error:
@@ -146,15 +174,18 @@ class VHost:
 
     def _load_binding(self, stored: BindingDef) -> None:
         exchange = self.exchanges.get(stored.source)
-        queue = self.queues.get(stored.destination)
-        if stored.destination_type != "queue" or exchange is None or queue is None:
+        to: Destination | None = (
+            self.queues.get(stored.destination) if stored.destination_type == "queue"
+            else self.exchanges.get(stored.destination)
+        )  # fmt: skip
+        if exchange is None or to is None:
             self._log.warning(
                 "binding from %r to %r is left out", stored.source, stored.destination
             )
             self._kept.bindings.append(stored)
             return
         try:
-            exchange.bind(queue, stored.routing_key, stored.arguments)
+            exchange.bind(to, stored.routing_key, stored.arguments)
         except ValueError as error:
             self._log.warning("binding from %r to %r: %s", stored.source, stored.destination, error)
 
@@ -165,9 +196,9 @@ class VHost:
              for x in self.exchanges.values() if x.durable] + self._kept.exchanges,
             [QueueDef(q.name, True, False, q.auto_delete, q.arguments)
              for q in self.queues.values() if q.is_stored] + self._kept.queues,
-            [BindingDef(x.name, q.name, "queue", key, arguments)
+            [_binding_def(x, to, key, arguments)
              for x in self.exchanges.values() if x.durable and x.name
-             for q, key, arguments in x.bindings if q.is_stored] + self._kept.bindings,
+             for to, key, arguments in x.bindings if to.is_stored] + self._kept.bindings,
         )  # fmt: skip
 
     def _recorded(self) -> bool:
@@ -180,64 +211,92 @@ class VHost:
 
     def _add_exchange(self, exchange: Exchange) -> None:
         self.exchanges[exchange.name] = exchange
+        self._link_alternates(exchange.name, exchange)
+        wanted = exchange.alternate_name
+        if wanted is not None:
+            self._alternates.setdefault(wanted, set()).add(exchange)
+            there = self.exchanges.get(wanted)
+            exchange.core.set_alternate(there.core if there is not None else None)
         self.core.touch()
+
+    def _link_alternates(self, name: str, exchange: Exchange | None) -> None:
+        """The exchange of that name has come or gone: tell those that have it as alternate."""
+        for user in self._alternates.get(name, ()):
+            user.core.set_alternate(exchange.core if exchange is not None else None)
 
     def declare_exchange(
         self, actor: Actor, name: str, type_: str, passive: bool, durable: bool, auto_delete: bool,
         internal: bool, arguments: FieldTable,
     ) -> bool:  # fmt: skip
         """exchange.declare. Returns: whether it was recorded. Raises: ChannelError."""
-        _check_name("Exchange", name)
+        check_name("Exchange", name)
         if not name:
-            raise _refused("Not allowed to declare the default exchange")
+            raise refused("Not allowed to declare the default exchange")
         existing = self.exchanges.get(name)
         if existing is not None:
             if passive or existing.is_same(type_, durable, auto_delete, internal, arguments):
                 return False
-            raise _failed(f"Existing exchange '{name}' declared with other arguments")
+            raise failed(f"Existing exchange '{name}' declared with other arguments")
         if passive:
-            raise _missing(f"Exchange '{name}' doesn't exists")
-        _check_prefix(name)
-        if not actor.user.can_configure(self.name, name):
-            raise _refused(
-                f"User '{actor.user.name}' doesn't have permissions to declare exchange '{name}'"
-            )
+            raise missing(f"Exchange '{name}' doesn't exists")
+        check_prefix(name)
+        self._check_may_declare_exchange(actor.user, name, arguments)
         if type_ not in KINDS:
-            raise _failed(f"unknown exchange type '{type_}'")
+            raise failed(f"unknown exchange type '{type_}'")
         if arguments.get("x-delayed-exchange") is True:
             raise ChannelError(
                 ReplyCode.NOT_IMPLEMENTED, "delayed exchanges are not part of this release"
             )
         if type_ == "headers" and arguments.get("x-match", "all") not in ("all", "any"):
-            raise _failed("x-match must be 'any' or 'all'")
-        self._add_exchange(Exchange(name, type_, durable, auto_delete, internal, arguments))
+            raise failed("x-match must be 'any' or 'all'")
+        if name in self._kept_names:
+            raise failed(f"Exchange '{name}' is of a kind that this release does not have")
         if durable:
-            self._file.append_declare_exchange(
-                ExchangeDef(name, type_, True, auto_delete, internal, arguments)
-            )
+            with _storing(f"exchange '{name}'"):
+                self._file.append_declare_exchange(
+                    ExchangeDef(name, type_, True, auto_delete, internal, arguments)
+                )
+        self._add_exchange(Exchange(name, type_, durable, auto_delete, internal, arguments))
         return durable
+
+    def _check_may_declare_exchange(self, user: User, name: str, arguments: FieldTable) -> None:
+        alternate = arguments.get("x-alternate-exchange")
+        may = user.can_configure(self.name, name)
+        if may and isinstance(alternate, str):
+            may = user.can_write(self.name, alternate) and user.can_read(self.name, name)
+        if not may:
+            raise refused(
+                f"User '{user.name}' doesn't have permissions to declare exchange '{name}'"
+            )
 
     def delete_exchange(self, actor: Actor, name: str, if_unused: bool) -> bool:
         """exchange.delete; a missing one is no error. Returns: whether it was recorded."""
-        _check_name("Exchange", name)
+        check_name("Exchange", name)
         if not name:
-            raise _refused("Not allowed to delete the default exchange")
-        _check_prefix(name)
+            raise refused("Not allowed to delete the default exchange")
+        check_prefix(name)
         exchange = self.exchanges.get(name)
         if exchange is None:
             return False
         if not actor.user.can_configure(self.name, name):
-            raise _refused(
+            raise refused(
                 f"User '{actor.user.name}' doesn't have permissions to delete exchange '{name}'"
             )
-        if if_unused and exchange.bindings:
-            raise _failed(f"Exchange '{name}' in use")
+        if if_unused and exchange.is_used:
+            raise failed(f"Exchange '{name}' in use")
         return self._remove_exchange(exchange)
 
     def _remove_exchange(self, exchange: Exchange) -> bool:
-        for queue, key, arguments in list(exchange.bindings):
-            exchange.unbind(queue, key, arguments)
+        for to, key, arguments in list(exchange.bindings):
+            exchange.unbind(to, key, arguments)
         del self.exchanges[exchange.name]
+        self._unbind_everywhere(exchange)
+        self._link_alternates(exchange.name, None)
+        wanted = exchange.alternate_name
+        if wanted is not None:
+            self._alternates[wanted].discard(exchange)
+            if not self._alternates[wanted]:
+                del self._alternates[wanted]
         self.core.touch()
         if not exchange.durable:
             return False
@@ -252,14 +311,14 @@ class VHost:
     ) -> tuple[Queue, bool]:  # fmt: skip
         """queue.declare. Returns: the queue, and whether it was recorded. Raises: ChannelError."""
         if name:
-            _check_name("Queue", name)
+            check_name("Queue", name)
         queue = self.queues.get(name)
         if queue is not None:
             self._redeclare(actor, queue, passive, durable, exclusive, auto_delete, arguments)
             return queue, False
         if passive:
-            raise _missing(f"Queue '{name}' doesn't exists")
-        _check_prefix(name)
+            raise missing(f"Queue '{name}' doesn't exists")
+        check_prefix(name)
         if not name:
             name = "amq.gen-" + secrets.token_urlsafe(24)
         self._check_may_declare(actor.user, name, arguments)
@@ -272,15 +331,26 @@ class VHost:
         unused = sorted(queue_arguments.NOT_YET & arguments.keys())
         if unused:
             self._log.warning("queue %r: %s has no effect yet", name, ", ".join(unused))
+        if name in self._kept_names:
+            raise failed(f"Queue '{name}' is of a kind that this release does not have")
+        is_stored = durable and not exclusive
+        if is_stored:
+            with _storing(f"queue '{name}'"):
+                self._make_directory(name)
+                self._file.append_declare_queue(QueueDef(name, True, False, auto_delete, arguments))
         owner = actor if exclusive else None
-        if durable and not exclusive:  # a left-over must not come back to life
-            _remove_tree(self.directory / _sha1(name))
-        queue = self._add_queue(name, durable, auto_delete, owner, arguments)
-        if not queue.is_stored:
-            return queue, False
-        _write_text(Path(queue.directory) / ".queue", name)
-        self._file.append_declare_queue(QueueDef(name, True, False, auto_delete, arguments))
-        return queue, True
+        return self._add_queue(name, durable, auto_delete, owner, arguments), is_stored
+
+    def _make_directory(self, name: str) -> None:
+        """An empty directory for a new durable queue. One that is there is set aside, not reused:
+        its messages must not appear in the new queue, and are not ours to throw away."""
+        directory = self.directory / hashed(name)
+        if directory.exists():
+            aside = directory.with_name(f"{directory.name}.left-{time.time_ns()}")
+            directory.rename(aside)
+            self._log.warning("files of an earlier queue %r were left: now in %s", name, aside)
+        directory.mkdir(mode=0o755)
+        write_text(directory / ".queue", name)
 
     def _redeclare(
         self, actor: Actor, queue: Queue, passive: bool, durable: bool, exclusive: bool,
@@ -293,9 +363,9 @@ class VHost:
             return
         if exclusive and not queue.exclusive:
             raise ChannelError(ReplyCode.RESOURCE_LOCKED, "Not an exclusive queue")
-        given = (durable, auto_delete, _without_default_type(arguments))
-        if given != (queue.durable, queue.auto_delete, _without_default_type(queue.arguments)):
-            raise _failed(f"Existing queue '{queue.name}' declared with other arguments")
+        given = (durable, auto_delete, without_default_type(arguments))
+        if given != (queue.durable, queue.auto_delete, without_default_type(queue.arguments)):
+            raise failed(f"Existing queue '{queue.name}' declared with other arguments")
 
     def _check_may_declare(self, user: User, name: str, arguments: FieldTable) -> None:
         target = arguments.get("x-dead-letter-exchange")
@@ -303,7 +373,7 @@ class VHost:
         if may and isinstance(target, str):
             may = user.can_write(self.name, target) and user.can_read(self.name, name)
         if not may:
-            raise _refused(f"User '{user.name}' doesn't have permissions to queue '{name}'")
+            raise refused(f"User '{user.name}' doesn't have permissions to queue '{name}'")
 
     def _add_queue(
         self, name: str, durable: bool, auto_delete: bool, owner: Owner | None,
@@ -311,10 +381,8 @@ class VHost:
     ) -> Queue:  # fmt: skip
         stored = durable and owner is None
         parent = self.directory if stored else self.directory / "transient"
-        directory = f"{parent}/{_sha1(name)}"
-        if stored:
-            Path(directory).mkdir(mode=0o755, exist_ok=True)
-        elif not parent.exists():
+        directory = f"{parent}/{hashed(name)}"
+        if not stored and not parent.exists():
             parent.mkdir(mode=0o755)
         core = _core.Queue(self._loop, directory, self._segment_size, stored)
         queue = Queue(name, core, directory, durable, auto_delete, owner, arguments)
@@ -329,18 +397,18 @@ class VHost:
 
         Returns: ready messages it had, whether it was recorded, consumers to tell.
         """
-        _check_name("Queue", name)
+        check_name("Queue", name)
         queue = self.queues.get(name)
         if queue is None:
             return 0, False, []
         if queue.is_locked_to(actor):
             raise ChannelError(ReplyCode.RESOURCE_LOCKED, f"Queue '{name}' is exclusive")
         if if_unused and queue.consumers:
-            raise _failed(f"Queue '{name}' in use")
+            raise failed(f"Queue '{name}' in use")
         if if_empty and queue.core.ready:
-            raise _failed(f"Queue '{name}' is not empty")
+            raise failed(f"Queue '{name}' is not empty")
         if not actor.user.can_configure(self.name, name):
-            raise _refused(
+            raise refused(
                 f"User '{actor.user.name}' doesn't have permissions to delete queue '{name}'"
             )
         return queue.core.ready, *self.remove_queue(queue)
@@ -351,15 +419,13 @@ class VHost:
         Returns: whether it was recorded, consumers to tell.
         """
         consumers, queue.consumers = queue.consumers, []
-        for exchange, key, arguments in list(queue.bindings):
-            exchange.unbind(queue, key, arguments)
-            self._drop_if_unused(exchange)
+        self._unbind_everywhere(queue)
         del self.queues[queue.name]
         queue.core.delete()
         if queue.is_stored:
             self._file.append_delete_queue(queue.name)
             self._recorded()
-        _remove_tree(Path(queue.directory))
+        remove_tree(Path(queue.directory))
         return queue.is_stored, consumers
 
     def consumer_left(self, queue: Queue, consumer: QueueConsumer) -> None:
@@ -375,50 +441,105 @@ class VHost:
         self, actor: Actor, queue_name: str, exchange_name: str, key: str, arguments: FieldTable
     ) -> bool:
         """queue.bind. Returns: whether it was recorded. Raises: ChannelError."""
-        _check_name("Queue", queue_name)
-        _check_name("Exchange", exchange_name)
+        check_name("Queue", queue_name)
+        check_name("Exchange", exchange_name)
         queue, exchange = self.queues.get(queue_name), self.exchanges.get(exchange_name)
         if queue is None:
-            raise _missing(f"Queue '{queue_name}' not found")
+            raise missing(f"Queue '{queue_name}' not found")
         if exchange is None:
-            raise _missing(f"Exchange '{exchange_name}' not found")
+            raise missing(f"Exchange '{exchange_name}' not found")
         self._check_may_bind(actor, queue, exchange, f"User '{actor.user.name}'")
-        try:
-            is_new = exchange.bind(queue, key, arguments)
-        except ValueError as error:
-            raise _failed(str(error)) from error
-        if not (is_new and exchange.durable and queue.is_stored):
-            return False
-        self._file.append_bind(BindingDef(exchange_name, queue_name, "queue", key, arguments))
-        return True
+        return self._bind(exchange, queue, key, arguments)
 
     def unbind(
         self, actor: Actor, queue_name: str, exchange_name: str, key: str, arguments: FieldTable
     ) -> bool:
         """queue.unbind; what is missing is no error. Returns: whether it was recorded."""
-        _check_name("Queue", queue_name)
-        _check_name("Exchange", exchange_name)
+        check_name("Queue", queue_name)
+        check_name("Exchange", exchange_name)
         queue, exchange = self.queues.get(queue_name), self.exchanges.get(exchange_name)
         if queue is None or exchange is None:
             return False
         self._check_may_bind(actor, queue, exchange, "User")
-        if not exchange.unbind(queue, key, arguments):
+        return self._unbind(exchange, queue, key, arguments)
+
+    def bind_exchange(
+        self, actor: Actor, to_name: str, from_name: str, key: str, arguments: FieldTable
+    ) -> bool:
+        """exchange.bind. Returns: whether it was recorded. Raises: ChannelError."""
+        for name in (to_name, from_name):
+            if name not in self.exchanges:
+                raise missing(f"Exchange '{name}' doesn't exists")
+        self._check_may_bind_exchange(actor, to_name, from_name, "bind to")
+        return self._bind(self.exchanges[from_name], self.exchanges[to_name], key, arguments)
+
+    def unbind_exchange(
+        self, actor: Actor, to_name: str, from_name: str, key: str, arguments: FieldTable
+    ) -> bool:
+        """exchange.unbind; what is missing is no error. Returns: whether it was recorded."""
+        if to_name not in self.exchanges or from_name not in self.exchanges:
             return False
-        recorded = exchange.durable and queue.is_stored
+        self._check_may_bind_exchange(actor, to_name, from_name, "unbind from")
+        return self._unbind(self.exchanges[from_name], self.exchanges[to_name], key, arguments)
+
+    def _bind(self, exchange: Exchange, to: Destination, key: str, arguments: FieldTable) -> bool:
+        try:
+            is_new = exchange.bind(to, key, arguments)
+        except ValueError as error:
+            raise failed(str(error)) from error
+        self._touch_nested(exchange)
+        if not (is_new and exchange.durable and to.is_stored):
+            return False
+        try:
+            with _storing("the binding"):
+                self._file.append_bind(_binding_def(exchange, to, key, arguments))
+        except ChannelError:
+            exchange.unbind(to, key, arguments)
+            raise
+        return True
+
+    def _unbind(self, exchange: Exchange, to: Destination, key: str, arguments: FieldTable) -> bool:
+        if not exchange.unbind(to, key, arguments):
+            return False
+        self._touch_nested(exchange)
+        recorded = exchange.durable and to.is_stored
         if recorded:
-            self._file.append_unbind(BindingDef(exchange_name, queue_name, "queue", key, arguments))
+            self._file.append_unbind(_binding_def(exchange, to, key, arguments))
             self._recorded()
         return self._drop_if_unused(exchange) or recorded
 
+    def _unbind_everywhere(self, to: Destination) -> None:
+        """A destination goes: so do its bindings; their deletion is implied by its own record."""
+        for exchange, key, arguments in list(to.incoming):
+            exchange.unbind(to, key, arguments)
+            self._touch_nested(exchange)
+            self._drop_if_unused(exchange)
+
+    def _touch_nested(self, exchange: Exchange) -> None:
+        """Routes kept by publishers to other exchanges may lead through this one."""
+        if exchange.incoming or exchange.name in self._alternates:
+            self.core.touch()
+
     def _check_may_bind(self, actor: Actor, queue: Queue, exchange: Exchange, who: str) -> None:
         if not actor.user.can_read(self.name, exchange.name):
-            raise _refused(f"{who} doesn't have read permissions to exchange '{exchange.name}'")
+            raise refused(f"{who} doesn't have read permissions to exchange '{exchange.name}'")
         if not actor.user.can_write(self.name, queue.name):
-            raise _refused(f"{who} doesn't have write permissions to queue '{queue.name}'")
+            raise refused(f"{who} doesn't have write permissions to queue '{queue.name}'")
         if queue.is_locked_to(actor):
             raise ChannelError(ReplyCode.RESOURCE_LOCKED, "Exclusive queue")
         if not exchange.name:
-            raise _refused("Access refused to ")
+            raise refused("Access refused to ")
+
+    def _check_may_bind_exchange(self, actor: Actor, to: str, source: str, verb: str) -> None:
+        user = actor.user
+        if not user.can_read(self.name, source):
+            raise refused(
+                f"User '{user.name}' doesn't have read permissions to exchange '{source}'"
+            )
+        if not user.can_write(self.name, to):
+            raise refused(f"User '{user.name}' doesn't have write permissions to exchange '{to}'")
+        if not to or not source:
+            raise refused(f"Not allowed to {verb} the default exchange")
 
     def _drop_if_unused(self, exchange: Exchange) -> bool:
         """An auto-delete exchange goes with its last binding. Returns: whether it was recorded."""
@@ -430,12 +551,12 @@ class VHost:
 
     def purge(self, actor: Actor, name: str) -> int:
         """queue.purge. Returns: ready messages deleted. Raises: ChannelError."""
-        _check_name("Queue", name)
+        check_name("Queue", name)
         queue = self.queues.get(name)
         if queue is None:
-            raise _missing(f"Queue '{name}' not found")
+            raise missing(f"Queue '{name}' not found")
         if not actor.user.can_read(self.name, name):
-            raise _refused(
+            raise refused(
                 f"User '{actor.user.name}' doesn't have write permissions to queue '{name}'"
             )
         if queue.is_locked_to(actor):
@@ -445,73 +566,31 @@ class VHost:
     def publishable(self, user: User, name: str) -> Exchange:
         """The exchange, when the user may publish to it. Raises: ChannelError."""
         if not user.can_write(self.name, name):
-            raise _refused(f"User '{user.name}' not allowed to publish to exchange '{name}'")
+            raise refused(f"User '{user.name}' not allowed to publish to exchange '{name}'")
         exchange = self.exchanges.get(name)
         if exchange is None:
-            raise _missing(f"No exchange '{name}' in vhost '{self.name}'")
+            raise missing(f"No exchange '{name}' in vhost '{self.name}'")
         if exchange.internal:
-            raise _refused(f"Exchange '{name}' in vhost '{self.name}' is internal")
+            raise refused(f"Exchange '{name}' in vhost '{self.name}' is internal")
         return exchange
 
 
-# --- names, errors, files -------------------------------------------------------------------------
-
-
-def _check_name(kind: str, name: str) -> None:
-    """Names are UTF-8 without control characters. Raises: ChannelError 406."""
-    if _CONTROL.search(name):
-        raise _failed(f"{kind} name isn't valid")
-
-
-def _check_prefix(name: str) -> None:
-    if name.startswith(RESERVED):
-        raise _refused('Prefix ["mqtt.", "amq."] forbidden, please choose another name')
-
-
-def _without_default_type(arguments: FieldTable) -> FieldTable:
-    """`x-queue-type: classic` says what is true anyway."""
-    if arguments.get("x-queue-type") != "classic":
-        return arguments
-    return FieldTable({name: value for name, value in arguments.items() if name != "x-queue-type"})
-
-
-def _refused(text: str) -> ChannelError:
-    return ChannelError(ReplyCode.ACCESS_REFUSED, text)
-
-
-def _missing(text: str) -> ChannelError:
-    return ChannelError(ReplyCode.NOT_FOUND, text)
-
-
-def _failed(text: str) -> ChannelError:
-    return ChannelError(ReplyCode.PRECONDITION_FAILED, text)
-
-
-def _sha1(name: str) -> str:
-    raw = name.encode("utf-8", "surrogateescape")
-    return hashlib.sha1(raw, usedforsecurity=False).hexdigest()
-
-
-def _write_text(path: Path, text: str) -> None:
-    """Write a file that is there for humans and tools, unless it is right already."""
-    raw = text.encode("utf-8", "surrogateescape")
-    if not path.exists() or path.read_bytes() != raw:
-        path.write_bytes(raw)
-
-
-def _remove_tree(path: Path) -> None:
-    """Remove a directory of plain files and one level of such directories."""
+@contextmanager
+def _storing(what: str) -> Iterator[None]:
+    """Turn a disk that refuses into 406: what could not be recorded has not happened."""
     try:
-        entries = list(os.scandir(path))
-    except FileNotFoundError:
-        return
-    for entry in entries:
-        if entry.is_dir(follow_symlinks=False):
-            _remove_tree(Path(entry.path))
-        else:
-            os.unlink(entry.path)
-    os.rmdir(path)
+        yield
+    except (DefinitionsError, OSError) as error:
+        raise failed(f"{what} cannot be stored: {error}") from error
 
 
 def _nothing() -> None:
     """The directory is synced together with the file."""
+
+
+def _binding_def(
+    exchange: Exchange, to: Destination, key: str, arguments: FieldTable
+) -> BindingDef:
+    """A binding as it is recorded."""
+    kind: Literal["queue", "exchange"] = "queue" if isinstance(to, Queue) else "exchange"
+    return BindingDef(exchange.name, to.name, kind, key, arguments)

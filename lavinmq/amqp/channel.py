@@ -106,6 +106,18 @@ class Channel:
         recorded = self.connection.vhost.delete_exchange(self.connection, d.exchange, d.if_unused)
         self._reply_when(recorded, m.ExchangeDeleteOk(), d.no_wait)
 
+    def _exchange_bind(self, d: m.ExchangeBind) -> None:
+        recorded = self.connection.vhost.bind_exchange(
+            self.connection, d.destination, d.source, d.routing_key, d.arguments
+        )
+        self._reply_when(recorded, m.ExchangeBindOk(), d.no_wait)
+
+    def _exchange_unbind(self, d: m.ExchangeUnbind) -> None:
+        recorded = self.connection.vhost.unbind_exchange(
+            self.connection, d.destination, d.source, d.routing_key, d.arguments
+        )
+        self._reply_when(recorded, m.ExchangeUnbindOk(), d.no_wait)
+
     # --- queues -------------------------------------------------------------------------------
 
     def _queue_declare(self, d: m.QueueDeclare) -> None:
@@ -222,6 +234,10 @@ class Channel:
         if not connection.link.get(self.id, queue.core, d.no_ack):
             self._reply(m.BasicGetEmpty())
 
+    def _recover(self, d: m.BasicRecover) -> None:
+        self._reply(m.BasicRecoverOk())
+        self.connection.link.recover(self.id, d.requeue)
+
     def _confirm_select(self, d: m.ConfirmSelect) -> None:
         self.connection.link.select_confirms(self.id)
         self._reply(m.ConfirmSelectOk(), d.no_wait)
@@ -239,6 +255,8 @@ _HANDLERS: Final[dict[type[m.Method], Callable[[Channel, Any], None]]] = {
     m.ChannelFlowOk: Channel._flow_ok,
     m.ExchangeDeclare: Channel._exchange_declare,
     m.ExchangeDelete: Channel._exchange_delete,
+    m.ExchangeBind: Channel._exchange_bind,
+    m.ExchangeUnbind: Channel._exchange_unbind,
     m.QueueDeclare: Channel._queue_declare,
     m.QueueBind: Channel._queue_bind,
     m.QueueUnbind: Channel._queue_unbind,
@@ -248,6 +266,7 @@ _HANDLERS: Final[dict[type[m.Method], Callable[[Channel, Any], None]]] = {
     m.BasicConsume: Channel._consume,
     m.BasicCancel: Channel._cancel,
     m.BasicGet: Channel._get,
+    m.BasicRecover: Channel._recover,
     m.ConfirmSelect: Channel._confirm_select,
 }
 

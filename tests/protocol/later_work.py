@@ -7,13 +7,9 @@ once. A feature that arrives takes its scenarios out of `LATER`.
 from __future__ import annotations
 
 MANAGEMENT = "HTTP management API"
-EXCHANGE_BINDINGS = "exchange-to-exchange bindings"
-ALTERNATE_EXCHANGE = "alternate exchanges"
 CC_AND_BCC = "CC and BCC headers"
 REPLY_TO = "direct reply-to"
 TRANSACTIONS = "transactions"
-RECOVER = "basic.recover"
-FLOW = "channel.flow"
 TTL = "message TTL and queue expiry"
 LENGTH = "length limits"
 PRIORITY_QUEUE = "priority queues"
@@ -40,16 +36,6 @@ _BY_FEATURE: dict[str, tuple[str, ...]] = {
         "q-exclusive",
         "q-limit",
     ),
-    EXCHANGE_BINDINGS: (
-        "ex-bind-rules",
-        "ex-delete-if-unused-dest",
-        "ex-internal",
-        "ex-nowait",
-        "perm-x-bind-read",
-        "perm-x-bind-write",
-        "rt-e2e",
-    ),
-    ALTERNATE_EXCHANGE: ("perm-x-ae", "rt-ae"),
     CC_AND_BCC: (
         "rt-bcc-int-element",
         "rt-bcc-string",
@@ -66,8 +52,6 @@ _BY_FEATURE: dict[str, tuple[str, ...]] = {
         "tx-publish",
         "tx-without-select",
     ),
-    RECOVER: ("ak-all", "ak-recover", "ak-recover-consumer", "ak-recover-get"),
-    FLOW: ("ch-flow-ok",),
     TTL: (
         "q-expires",
         "q-expires-consumer",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -90,6 +91,7 @@ class Bench:
             str(directory),
             False,
             lambda path, error: self.failures.append((path, error)),
+            lambda: None,
         )
         self.vhost = _core.Vhost()
         self.exchange = _core.Exchange(_core.DIRECT, 1)
@@ -98,7 +100,8 @@ class Bench:
         for end in (ours, self.client):
             end.setblocking(False)
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 << 20)
-        self._socket = ours
+        # Tests make many of these and close none: the sockets go with their bench.
+        weakref.finalize(self, _close, ours, self.client)
         self.link = _core.Link(self.loop, ours.fileno())
         self.link.session = self.session
         self.link.set_vhost(self.vhost)
@@ -108,6 +111,12 @@ class Bench:
         self.link.learn(b"", self.exchange)
         self.link.open_channel(1, 0)
         self._received = b""
+
+    def close(self) -> None:
+        """Close both ends."""
+        self.link.close()
+        self._socket.close()
+        self.client.close()
 
     def queue(self, name: str, segment_size: int = 4096, durable: bool = True) -> _core.Queue:
         """A queue bound to the default exchange by its name, loaded from its directory."""
@@ -183,6 +192,11 @@ def frame(kind: int, payload: bytes, channel: int = 1) -> bytes:
 def settle(method: int, tag: int, flags: int) -> bytes:
     """basic.ack (80), basic.reject (90) or basic.nack (120)."""
     return frame(1, struct.pack(">HHQB", 60, method, tag, flags))
+
+
+def _close(*sockets: socket.socket) -> None:
+    for each in sockets:
+        each.close()
 
 
 def _method(payload: bytes) -> tuple[int, bool, bytes]:

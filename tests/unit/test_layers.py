@@ -30,7 +30,7 @@ PYTHON_LAYERS: list[set[str]] = [
     {"datadir"},
     {"auth", "durability", "tick", "vhosts_file"},
     {"definitions", "effects", "features", "policy"},
-    {"queue_arguments"},
+    {"queue_arguments", "names", "directories"},
     {"exchange", "exchanges", "queue", "queues"},
     {"vhost"},
     {"amqp", "mqtt"},

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import shutil
 import struct
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,14 @@ from lavinmq import _core
 from tests.support.core import Bench, Got, publish, settle
 
 NAME = "q"
+MakeBench = Callable[[Path], Bench]
+
+
+@pytest.fixture
+def make_bench() -> Iterator[MakeBench]:
+    """Call it with a directory; what it makes is closed at the end of the test."""
+    with ExitStack() as stack:
+        yield lambda directory: stack.enter_context(closing(Bench(directory)))
 
 
 class Model:
@@ -57,9 +67,11 @@ def get_one(bench: Bench, queue: _core.Queue, no_ack: bool) -> Got | None:
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("durable", [True, False])
-def test_random_operations_agree_with_the_model(tmp_path: Path, seed: int, durable: bool) -> None:
+def test_random_operations_agree_with_the_model(
+    tmp_path: Path, make_bench: MakeBench, seed: int, durable: bool
+) -> None:
     random_ = random.Random(seed)
-    bench, model = Bench(tmp_path), Model()
+    bench, model = make_bench(tmp_path), Model()
     queue = bench.queue(NAME, durable=durable)
     for _ in range(1500):
         choice = random_.random()
@@ -110,8 +122,8 @@ def settle_some(bench: Bench, model: Model, random_: random.Random) -> None:
             model.requeue(each)
 
 
-def test_an_emptied_queue_leaves_no_message_behind(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_an_emptied_queue_leaves_no_message_behind(tmp_path: Path, make_bench: MakeBench) -> None:
+    bench = make_bench(tmp_path)
     queue = bench.queue(NAME)
     for number in range(2000):
         bench.send(publish(NAME.encode(), b"%d" % number))
@@ -128,8 +140,10 @@ def test_an_emptied_queue_leaves_no_message_behind(tmp_path: Path) -> None:
     assert len(list((tmp_path / NAME).glob("msgs.*"))) <= 1
 
 
-def test_messages_consumed_in_the_same_tick_never_touch_the_disk(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_messages_consumed_in_the_same_tick_never_touch_the_disk(
+    tmp_path: Path, make_bench: MakeBench
+) -> None:
+    bench = make_bench(tmp_path)
     queue = bench.queue(NAME)
     consumer = bench.link.add_consumer(1, queue, b"c", True)
     consumer.start()
@@ -142,8 +156,10 @@ def test_messages_consumed_in_the_same_tick_never_touch_the_disk(tmp_path: Path)
     assert not (tmp_path / NAME).exists()
 
 
-def test_one_old_delivery_does_not_hold_the_memory_of_all_later_ones(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_one_old_delivery_does_not_hold_the_memory_of_all_later_ones(
+    tmp_path: Path, make_bench: MakeBench
+) -> None:
+    bench = make_bench(tmp_path)
     queue = bench.queue(NAME, segment_size=1 << 20)
     bench.send(publish(NAME.encode(), b"first"))
     first = get_one(bench, queue, False)
@@ -161,9 +177,11 @@ def test_one_old_delivery_does_not_hold_the_memory_of_all_later_ones(tmp_path: P
     assert (again.body, again.redelivered) == (b"first", True)
 
 
-def test_acks_in_any_order_settle_exactly_their_own_delivery(tmp_path: Path) -> None:
+def test_acks_in_any_order_settle_exactly_their_own_delivery(
+    tmp_path: Path, make_bench: MakeBench
+) -> None:
     random_ = random.Random(7)
-    bench = Bench(tmp_path)
+    bench = make_bench(tmp_path)
     queue = bench.queue(NAME, segment_size=1 << 20)
     bench.send(publish(NAME.encode(), b"x") * 6000)
     tags = []
@@ -179,9 +197,9 @@ def test_acks_in_any_order_settle_exactly_their_own_delivery(tmp_path: Path) -> 
     assert not bench.session.events
 
 
-def written(tmp_path: Path, count: int = 300) -> Path:
+def written(tmp_path: Path, make_bench: MakeBench, count: int = 300) -> Path:
     """A directory with several segments, acks and metas."""
-    bench = Bench(tmp_path)
+    bench = make_bench(tmp_path)
     queue = bench.queue(NAME)
     for number in range(count):
         bench.send(publish(NAME.encode(), b"%d" % number * 10, b"\x10\0\x02"))
@@ -198,17 +216,19 @@ def written(tmp_path: Path, count: int = 300) -> Path:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_damaged_files_lose_messages_but_never_the_broker(tmp_path: Path, seed: int) -> None:
+def test_damaged_files_lose_messages_but_never_the_broker(
+    tmp_path: Path, make_bench: MakeBench, seed: int
+) -> None:
     random_ = random.Random(seed)
     (tmp_path / "good").mkdir()
-    good = written(tmp_path / "good")
+    good = written(tmp_path / "good", make_bench)
     for round_ in range(8):
         directory = tmp_path / f"round{round_}"
         directory.mkdir()
         shutil.copytree(good, directory / NAME)
         for _ in range(random_.randrange(1, 4)):
             damage(random_, random_.choice(sorted((directory / NAME).iterdir())))
-        bench = Bench(directory)
+        bench = make_bench(directory)
         queue = _core.Queue(bench.loop, str(directory / NAME), 4096, True)
         try:
             queue.load()

@@ -1,0 +1,35 @@
+"""Directories of virtual hosts and queues: their names, and making and removing what is in them.
+
+Called by `vhost.py`. Source: storage reference, section 1.
+"""
+
+import hashlib
+import os
+from pathlib import Path
+
+
+def hashed(name: str) -> str:
+    """The directory of a virtual host or queue: SHA-1 of its name, lower-case hex."""
+    raw = name.encode("utf-8", "surrogateescape")
+    return hashlib.sha1(raw, usedforsecurity=False).hexdigest()
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file that is there for humans and tools, unless it is right already."""
+    raw = text.encode("utf-8", "surrogateescape")
+    if not path.exists() or path.read_bytes() != raw:
+        path.write_bytes(raw)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory with all that is in it; one that is missing is no error."""
+    try:
+        entries = list(os.scandir(path))
+    except FileNotFoundError:
+        return
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            remove_tree(Path(entry.path))
+        else:
+            os.unlink(entry.path)
+    os.rmdir(path)

@@ -1,0 +1,49 @@
+"""Names of queues and exchanges: which are legal, and the refusals that declarations share.
+
+Called by `vhost.py`. Source: AMQP reference, sections 7, 9 and 22 (item 43).
+"""
+
+import re
+from typing import Final
+
+from lavinmq.errors import ChannelError, ReplyCode
+from lavinmq.fieldtable import FieldTable
+
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+"""What a name must not contain: control characters, and bytes that are not UTF-8."""
+
+RESERVED: Final = ("mqtt.", "amq.")
+
+
+def check_name(kind: str, name: str) -> None:
+    """Names are UTF-8 without control characters. Raises: ChannelError 406."""
+    if _CONTROL.search(name):
+        raise failed(f"{kind} name isn't valid")
+
+
+def check_prefix(name: str) -> None:
+    """Some beginnings are for the broker's own objects. Raises: ChannelError 403."""
+    if name.startswith(RESERVED):
+        raise refused('Prefix ["mqtt.", "amq."] forbidden, please choose another name')
+
+
+def without_default_type(arguments: FieldTable) -> FieldTable:
+    """The arguments without `x-queue-type: classic`, which says what is true anyway."""
+    if arguments.get("x-queue-type") != "classic":
+        return arguments
+    return FieldTable({name: value for name, value in arguments.items() if name != "x-queue-type"})
+
+
+def refused(text: str) -> ChannelError:
+    """403, for lack of permission and for what nobody may do."""
+    return ChannelError(ReplyCode.ACCESS_REFUSED, text)
+
+
+def missing(text: str) -> ChannelError:
+    """404."""
+    return ChannelError(ReplyCode.NOT_FOUND, text)
+
+
+def failed(text: str) -> ChannelError:
+    """406, for arguments and states that do not fit."""
+    return ChannelError(ReplyCode.PRECONDITION_FAILED, text)

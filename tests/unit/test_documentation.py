@@ -1,0 +1,64 @@
+"""The pages for humans agree with the code and with each other, as far as a machine can tell."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lavinmq.errors import ReplyCode
+from tests.protocol.later_work import DONE_RIGHT
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(
+    [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+    + list((ROOT / "docs").rglob("*.md"))
+)
+_CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\((?!https?:)(?P<path>[^)#\s]*)(?:#(?P<anchor>[^)\s]+))?\)")
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+
+
+def text_of(page: Path) -> str:
+    """Return a page without its code blocks."""
+    return _CODE.sub("", page.read_text(encoding="utf-8"))
+
+
+def anchors_of(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as they are made for a Markdown page."""
+    headings = (re.sub(r"[^\w\- ]", "", title.lower()) for title in _HEADING.findall(text_of(page)))
+    return {heading.replace(" ", "-") for heading in headings}
+
+
+def broken_links(page: Path) -> Iterator[str]:
+    for link in _LINK.finditer(text_of(page)):
+        target = page.parent / link["path"] if link["path"] else page
+        is_page = target.suffix == ".md" and link["anchor"]
+        if not target.exists() or (is_page and link["anchor"] not in anchors_of(target)):
+            yield link[0]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
+    assert list(broken_links(page)) == []
+
+
+def test_every_decision_is_listed() -> None:
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+
+    for record in (ROOT / "docs" / "decisions").glob("*.md"):
+        assert f"(decisions/{record.name})" in index
+
+
+def test_the_protocol_page_lists_every_reply_code() -> None:
+    page = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^\| (\d{3}) (\w+) \|", page, re.MULTILINE))
+
+    used = {code for code in ReplyCode if code.scope != "unused"} - {ReplyCode.REPLY_SUCCESS}
+    assert listed == {(str(int(code)), code.name) for code in used}
+
+
+def test_the_protocol_page_tells_every_difference_that_the_recordings_show() -> None:
+    page = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
+
+    assert [recording for recording in DONE_RIGHT if f"`{recording}`" not in page] == []
