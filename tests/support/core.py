@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import socket
 import struct
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -100,8 +99,7 @@ class Bench:
         for end in (ours, self.client):
             end.setblocking(False)
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 << 20)
-        # Tests make many of these and close none: the sockets go with their bench.
-        weakref.finalize(self, _close, ours, self.client)
+        self._server = ours
         self.link = _core.Link(self.loop, ours.fileno())
         self.link.session = self.session
         self.link.set_vhost(self.vhost)
@@ -115,7 +113,7 @@ class Bench:
     def close(self) -> None:
         """Close both ends."""
         self.link.close()
-        self._socket.close()
+        self._server.close()
         self.client.close()
 
     def queue(self, name: str, segment_size: int = 4096, durable: bool = True) -> _core.Queue:
@@ -192,11 +190,6 @@ def frame(kind: int, payload: bytes, channel: int = 1) -> bytes:
 def settle(method: int, tag: int, flags: int) -> bytes:
     """basic.ack (80), basic.reject (90) or basic.nack (120)."""
     return frame(1, struct.pack(">HHQB", 60, method, tag, flags))
-
-
-def _close(*sockets: socket.socket) -> None:
-    for each in sockets:
-        each.close()
 
 
 def _method(payload: bytes) -> tuple[int, bool, bytes]:

@@ -1,0 +1,188 @@
+"""What an operator does to a broker: reload it, damage its files, leave things behind."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pika
+import pytest
+
+from tests.support.broker import Broker
+
+BrokerFactory = Callable[..., Broker]
+
+
+def vhost_directory(broker: Broker) -> Path:
+    return Path(broker.data_dir) / hashlib.sha1(b"/").hexdigest()
+
+
+def queue_directory(broker: Broker, name: str) -> Path:
+    return vhost_directory(broker) / hashlib.sha1(name.encode()).hexdigest()
+
+
+def connect(broker: Broker) -> pika.BlockingConnection:
+    return pika.BlockingConnection(pika.ConnectionParameters(broker.host, broker.port))
+
+
+def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 10.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def test_sighup_takes_over_what_may_change_and_names_what_needs_a_restart(
+    broker_factory: BrokerFactory, tmp_path: Path
+) -> None:
+    config = tmp_path / "lavinmq.ini"
+    config.write_text("[amqp]\nheartbeat = 30\n")
+    broker = broker_factory(args=("-c", str(config)))
+    config.write_text("[main]\nsegment_size = 65536\n[amqp]\nheartbeat = 77\n")
+
+    os.kill(broker.pid, signal.SIGHUP)
+
+    wait_for(lambda: "Configuration reloaded" in broker.log_text(), "no reload")
+    wait_for(lambda: "segment_size" in broker.log_text(), "no word about the restart")
+    parameters = pika.ConnectionParameters(
+        broker.host, broker.port, heartbeat=lambda _connection, proposed: proposed
+    )
+    proposals: list[int] = []
+    parameters.heartbeat = lambda _connection, proposed: proposals.append(proposed) or proposed
+    pika.BlockingConnection(parameters).close()
+    assert proposals == [77]
+
+
+def test_a_bad_file_at_sighup_changes_nothing(
+    broker_factory: BrokerFactory, tmp_path: Path
+) -> None:
+    config = tmp_path / "lavinmq.ini"
+    config.write_text("")
+    broker = broker_factory(args=("-c", str(config)))
+    config.write_text("[nonsense]\n")
+
+    os.kill(broker.pid, signal.SIGHUP)
+
+    wait_for(lambda: "not reloaded" in broker.log_text(), "no warning")
+    connect(broker).close()
+
+
+def test_files_left_under_the_name_of_a_new_queue_are_set_aside(own_broker: Broker) -> None:
+    directory = queue_directory(own_broker, "reborn")
+    directory.mkdir()
+    (directory / "msgs.0000000001").write_bytes(b"\x04\0\0\0")
+    connection = connect(own_broker)
+    channel = connection.channel()
+
+    channel.queue_declare("reborn", durable=True)
+
+    aside = [p for p in vhost_directory(own_broker).iterdir() if ".left-" in p.name]
+    assert [p.name for p in aside[0].iterdir()] == ["msgs.0000000001"]
+    assert not (directory / "msgs.0000000001").exists()
+    connection.close()
+
+
+def test_a_queue_that_cannot_be_stored_is_refused_and_does_not_exist(own_broker: Broker) -> None:
+    # A plain file where the queue's directory would be: making the directory fails, also for root.
+    queue_directory(own_broker, "nowhere").symlink_to("/proc/nonexistent/directory")
+    connection = connect(own_broker)
+    channel = connection.channel()
+
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker) as refusal:
+        channel.queue_declare("nowhere", durable=True)
+
+    assert refusal.value.reply_code == 406
+    assert "cannot be stored" in refusal.value.reply_text
+    channel = connection.channel()
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker) as absent:
+        channel.queue_declare("nowhere", passive=True)
+    assert absent.value.reply_code == 404
+    connection.close()
+
+
+def test_messages_that_cannot_be_read_are_reported_with_their_queue(own_broker: Broker) -> None:
+    connection = connect(own_broker)
+    channel = connection.channel()
+    channel.queue_declare("torn", durable=True)
+    channel.confirm_delivery()
+    for number in range(10):
+        channel.basic_publish("", "torn", b"message %d" % number)
+    path = queue_directory(own_broker, "torn") / "msgs.0000000001"
+    with path.open("r+b") as file:
+        file.seek(4)
+        file.write(bytes(100))
+
+    assert channel.basic_get("torn", auto_ack=True) == (None, None, None)
+
+    wait_for(lambda: "could not be read" in own_broker.log_text(), "the loss is not reported")
+    assert "'torn'" in own_broker.log_text()
+    channel.basic_publish("", "torn", b"later")
+    assert channel.basic_get("torn", auto_ack=True)[2] == b"later"
+    connection.close()
+
+
+def test_no_sync_with_confirms_keeps_few_files_open(broker_factory: BrokerFactory) -> None:
+    broker = broker_factory(args=("--no-sync",), env={"LAVINMQ_MAIN_SEGMENT_SIZE": "65536"})
+    connection = connect(broker)
+    channel = connection.channel()
+    channel.queue_declare("many-segments", durable=True)
+    channel.confirm_delivery()
+    before = len(os.listdir(f"/proc/{broker.pid}/fd"))
+
+    for _ in range(100):
+        channel.basic_publish("", "many-segments", bytes(10_000))
+
+    assert len(os.listdir(f"/proc/{broker.pid}/fd")) <= before + 3
+    connection.close()
+
+
+def test_a_durable_binding_between_exchanges_and_its_alternate_survive_a_restart(
+    own_broker: Broker,
+) -> None:
+    connection = connect(own_broker)
+    channel = connection.channel()
+    channel.exchange_declare("last", "fanout", durable=True)
+    channel.exchange_declare(
+        "first", "topic", durable=True, arguments={"alternate-exchange": "last"}
+    )
+    channel.exchange_declare("second", "fanout", durable=True)
+    channel.queue_declare("reached", durable=True)
+    channel.queue_declare("rest", durable=True)
+    channel.exchange_bind("second", "first", "a.#")
+    channel.queue_bind("reached", "second")
+    channel.queue_bind("rest", "last")
+    connection.close()
+
+    own_broker.restart()
+
+    connection = connect(own_broker)
+    channel = connection.channel()
+    channel.basic_publish("first", "a.b", b"bound")
+    channel.basic_publish("first", "c", b"alternate")
+    assert channel.basic_get("reached", auto_ack=True)[2] == b"bound"
+    assert channel.basic_get("rest", auto_ack=True)[2] == b"alternate"
+    connection.close()
+
+
+def test_unbinding_a_nested_exchange_acts_on_publishers_of_the_outer_one(
+    own_broker: Broker,
+) -> None:
+    connection = connect(own_broker)
+    channel = connection.channel()
+    channel.exchange_declare("outer", "fanout")
+    channel.exchange_declare("inner", "fanout")
+    channel.queue_declare("leaf")
+    channel.exchange_bind("inner", "outer")
+    channel.queue_bind("leaf", "inner")
+    channel.confirm_delivery()
+    channel.basic_publish("outer", "", b"1", mandatory=True)
+
+    channel.queue_unbind("leaf", "inner")
+
+    with pytest.raises(pika.exceptions.UnroutableError):
+        channel.basic_publish("outer", "", b"2", mandatory=True)
+    connection.close()
