@@ -36,6 +36,7 @@ cdef enum walk_error:           # the first ones close the connection
     ERROR_EXPIRATION = 26
     ERROR_EXPIRATION_NEGATIVE = 27
     ERROR_USER_ID = 28
+    ERROR_NO_REPLY_CONSUMER = 29
 
 cdef enum method_id:
     CHANNEL_OPEN = 0x14000A
@@ -163,6 +164,7 @@ cdef u32 props_error(link_t* l, const u8* props, u32 len, msg_t* m) noexcept nog
     m.headers_at = found.headers_at
     m.headers_len = found.headers_len
     m.stamp_at = found.stamp_at
+    m.reply_to_at = found.reply_to_at
     if len <= 3:
         return 0
     if found.headers_at and not table_is_valid(props + found.headers_at + 4, found.headers_len, 0):
@@ -176,6 +178,15 @@ cdef u32 props_error(link_t* l, const u8* props, u32 len, msg_t* m) noexcept nog
         if user_id[0] != l.user_len or not same_bytes(user_id + 1, l.user, l.user_len):
             return ERROR_USER_ID
     return 0
+
+
+cdef bint asks_direct_reply(const msg_t* m) noexcept nogil:
+    """Whether reply-to names one of the pseudo-queues of direct reply-to."""
+    cdef const u8* text = m.props + m.reply_to_at
+    if m.reply_to_at == 0:
+        return False
+    return ((text[0] == 21 and same_bytes(text + 1, <const u8*>b"amq.rabbitmq.reply-to", 21))
+            or (text[0] == 19 and same_bytes(text + 1, <const u8*>b"amq.direct.reply-to", 19)))
 
 
 # ---- content that is split over reads or frames --------------------------------------------------
@@ -207,6 +218,24 @@ cdef int content_publish(chan_t* c, const u8* body) noexcept nogil:
     return walk_fail(c.link, ERROR_NO_MEMORY, c.id, BASIC_PUBLISH, 0, 0)
 
 
+cdef int content_set_reply_to(chan_t* c, u32 at) noexcept nogil:
+    """Replace the reply-to property by the channel's reply address. 0, or -1 out of memory."""
+    cdef u32 old = 1 + c.props[at], new = 1 + c.reply_address_len
+    cdef u32 len = c.props_len - old + new
+    cdef u8* grown
+    if len > c.props_cap:
+        grown = <u8*>realloc(c.props, len)
+        if grown == NULL:
+            return -1
+        c.props = grown
+        c.props_cap = len
+    memmove(c.props + at + new, c.props + at + old, c.props_len - at - old)
+    c.props[at] = c.reply_address_len
+    memcpy(c.props + at + 1, c.reply_address, c.reply_address_len)
+    c.props_len = len
+    return 0
+
+
 cdef int content_header(chan_t* c, const u8* payload, u32 size) noexcept nogil:
     cdef link_t* l = c.link
     cdef msg_t m
@@ -233,6 +262,11 @@ cdef int content_header(chan_t* c, const u8* payload, u32 size) noexcept nogil:
         c.props_cap = size - 12
     memcpy(c.props, payload + 12, size - 12)
     c.props_len = size - 12
+    if asks_direct_reply(&m):
+        if c.reply_address_len == 0:
+            return walk_fail(l, ERROR_NO_REPLY_CONSUMER, c.id, 0, 0, 0)
+        if content_set_reply_to(c, m.reply_to_at):
+            return walk_fail(l, ERROR_NO_MEMORY, c.id, BASIC_PUBLISH, 0, 0)
     c.content = CONTENT_BODY
     c.body_have = 0
     return content_publish(c, NULL) if c.body_len == 0 else WALK_DONE
@@ -313,6 +347,8 @@ cdef int walk_publish(link_t* l, chan_t* c, const u8* p, u32 size, u64 left,
         return content_begin(c, p + 6, names_len)
     if props_error(l, h + 19, header_size - 12, &m):
         return content_begin(c, p + 6, names_len)       # the assembly path reports it
+    if m.reply_to_at and asks_direct_reply(&m):
+        return content_begin(c, p + 6, names_len)       # the assembly path rewrites it
     m.names = p + 6
     m.names_len = names_len
     m.body = b + 7

@@ -440,6 +440,14 @@ cdef class Link:
         channel_wake_consumers(c)
         self.loop.kick()
 
+    def set_reply_address(self, int id, bytes address) -> None:
+        """What reply-to becomes when it names the pseudo-queue; empty when nobody consumes it."""
+        cdef chan_t* c = self.channel(id)
+        if PyBytes_GET_SIZE(address) > 63:
+            raise ValueError("reply address is longer than 63 bytes")
+        c.reply_address_len = <u8>PyBytes_GET_SIZE(address)
+        memcpy(c.reply_address, PyBytes_AS_STRING(address), c.reply_address_len)
+
     def recover(self, int id, bint requeue) -> None:
         """basic.recover: requeue what is unacked, or deliver it again to its consumers."""
         cdef chan_t* c = self.channel(id)

@@ -35,6 +35,7 @@ cdef struct msg_t:              # a message on its way in: slices of the input, 
     u32 headers_at              # offset of the headers table's length in props, 0 = none
     u32 headers_len             # bytes of the headers table after its length
     u32 stamp_at                # offset of the timestamp property in props, 0 = none
+    u32 reply_to_at             # offset of the reply-to property's length byte in props, 0 = none
     const u8* body
     u64 body_len
     u64 size                    # bytes of the stored record
@@ -214,6 +215,8 @@ cdef struct chan_t:
     u64 body_len                # announced
     u64 body_have
     u64 body_cap
+    u8 reply_address[64]        # what the reply-to pseudo-queue stands for on this channel
+    u8 reply_address_len        # 0 = no consumer of direct replies
     # last route
     u8 route_names[512]
     u32 route_names_len

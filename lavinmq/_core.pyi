@@ -364,6 +364,12 @@ class Link:
     def set_flow(self, id: int, active: bool) -> None:
         """channel.flow from the client: pause or resume deliveries to its consumers."""
 
+    def set_reply_address(self, id: int, address: bytes) -> None:
+        """What `reply_to` becomes on this channel when it names the pseudo-queue of direct replies.
+
+        Args: address: at most 63 bytes; empty when nobody consumes replies (such a publish is 406).
+        """
+
     def recover(self, id: int, requeue: bool) -> None:
         """basic.recover: requeue what is unacked, or deliver it again to its consumers."""
 

@@ -12,6 +12,12 @@ from lavinmq.fieldtable import FieldTable
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 """What a name must not contain: control characters, and bytes that are not UTF-8."""
 
+REPLY_TO: Final = ("amq.rabbitmq.reply-to", "amq.direct.reply-to")
+"""Pseudo-queues: consuming one gives a channel an address for direct replies."""
+
+REPLY_PREFIX: Final = "amq.direct.reply-to."
+"""What such an address begins with."""
+
 RESERVED: Final = ("mqtt.", "amq.")
 
 

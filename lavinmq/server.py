@@ -106,9 +106,11 @@ class Server:
         for listener in self.listeners:
             listener.close()
         self._stop_timer = self.events.call_later(STOP_TIMEOUT_S, self._cut)
-        for connection in list(self.connections):
+        connections = list(self.connections)
+        for connection in connections:
             connection.close(ReplyCode.CONNECTION_FORCED, "Broker shutdown")
-        if not self.connections:
+        if not connections:
+            # Else the last one to go says so, maybe already: one in its handshake goes at once.
             self._finish()
 
     def _cut(self) -> None:

@@ -30,7 +30,15 @@ from lavinmq.directories import hashed, remove_tree, write_text
 from lavinmq.errors import ChannelError, DefinitionsError, ReplyCode
 from lavinmq.exchange import KINDS, Destination, Exchange
 from lavinmq.fieldtable import EMPTY, FieldTable
-from lavinmq.names import check_name, check_prefix, failed, missing, refused, without_default_type
+from lavinmq.names import (
+    REPLY_PREFIX,
+    check_name,
+    check_prefix,
+    failed,
+    missing,
+    refused,
+    without_default_type,
+)
 from lavinmq.queue import Owner, Queue, QueueConsumer
 
 BUILT_IN: Final = (
@@ -64,6 +72,7 @@ class VHost:
         self.core = _core.Vhost()
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, Queue] = {}
+        self.reply_queues: dict[str, Queue] = {}
         self._loop = loop
         self._segment_size = segment_size
         self._max_deleted = max_deleted
@@ -546,6 +555,27 @@ class VHost:
         if not exchange.auto_delete or exchange.bindings or exchange.name not in self.exchanges:
             return False
         return self._remove_exchange(exchange)
+
+    # --- direct reply-to ----------------------------------------------------------------------
+
+    def add_reply_queue(self) -> Queue:
+        """An unlisted queue behind an address that cannot be guessed, for one channel's replies.
+
+        It is found by the default exchange only: nobody else can consume, bind or delete it."""
+        name = REPLY_PREFIX + secrets.token_urlsafe(24)
+        directory = f"{self.directory / 'transient'}/{hashed(name)}"
+        core = _core.Queue(self._loop, directory, self._segment_size, False)
+        queue = Queue(name, core, directory, False, False, None, EMPTY)
+        self.exchanges[""].bind(queue, name, EMPTY)
+        self.reply_queues[name] = queue
+        return queue
+
+    def remove_reply_queue(self, queue: Queue) -> None:
+        """Its consumer has gone: the address is void."""
+        del self.reply_queues[queue.name]
+        self.exchanges[""].unbind(queue, queue.name, EMPTY)
+        queue.core.delete()
+        remove_tree(Path(queue.directory))
 
     # --- messages -----------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from lavinmq.amqp import methods as m
 from lavinmq.errors import ChannelError, ConnectionError_, ReplyCode
 from lavinmq.fieldtable import Timestamp, Value
+from lavinmq.names import REPLY_PREFIX, REPLY_TO, missing, refused
 
 if TYPE_CHECKING:
     from lavinmq import _core
@@ -76,7 +77,11 @@ class Channel:
     def _drop(self, consumer: Consumer) -> None:
         consumer.core.cancel()
         self.consumers.pop(consumer.tag, None)
-        self.connection.vhost.consumer_left(consumer.queue, consumer)
+        if consumer.queue.name.startswith(REPLY_PREFIX):
+            self.connection.link.set_reply_address(self.id, b"")
+            self.connection.vhost.remove_reply_queue(consumer.queue)
+        else:
+            self.connection.vhost.consumer_left(consumer.queue, consumer)
 
     def _reply(self, method: m.Method, no_wait: bool = False) -> None:
         if not no_wait:
@@ -121,6 +126,9 @@ class Channel:
     # --- queues -------------------------------------------------------------------------------
 
     def _queue_declare(self, d: m.QueueDeclare) -> None:
+        if d.queue in REPLY_TO or d.queue.startswith(REPLY_PREFIX):
+            self._declare_reply_queue(d)
+            return
         queue, recorded = self.connection.vhost.declare_queue(
             self.connection, d.queue, d.passive, d.durable, d.exclusive, d.auto_delete, d.arguments
         )
@@ -130,6 +138,12 @@ class Channel:
         ready = min(queue.core.ready, 0xFFFFFFFF)
         reply = m.QueueDeclareOk(queue.name, ready, len(queue.consumers))
         self._reply_when(recorded, reply, d.no_wait)
+
+    def _declare_reply_queue(self, d: m.QueueDeclare) -> None:
+        """Declaring says whether somebody waits for replies there; it makes nothing."""
+        if d.queue not in REPLY_TO and d.queue not in self.connection.vhost.reply_queues:
+            raise missing(f"Queue '{d.queue}' doesn't exists")
+        self._reply(m.QueueDeclareOk(d.queue, 0, int(d.queue not in REPLY_TO)), d.no_wait)
 
     def _queue_bind(self, d: m.QueueBind) -> None:
         name = self._queue_name(d.queue)
@@ -174,9 +188,9 @@ class Channel:
         self._reply(m.BasicQosOk())
 
     def _consume(self, d: m.BasicConsume) -> None:
-        connection = self.connection
-        queue = self._check_consume(self._queue_name(d.queue), d)
+        connection, name = self.connection, self._queue_name(d.queue)
         tag = d.consumer_tag or "amq.ctag-" + secrets.token_urlsafe(24)
+        queue = self._reply_queue(d) if name in REPLY_TO else self._check_consume(name, d)
         if tag in self.consumers:
             raise ConnectionError_(
                 ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'",
@@ -190,10 +204,23 @@ class Channel:
         self._reply(m.BasicConsumeOk(tag), d.no_wait)
         core.start()
 
+    def _reply_queue(self, d: m.BasicConsume) -> Queue:
+        """An address for direct replies to this channel; it replaces an earlier one."""
+        if not d.no_ack:
+            raise ChannelError(
+                ReplyCode.PRECONDITION_FAILED, "Direct replys must be consumed in no-ack mode"
+            )
+        for consumer in list(self.consumers.values()):
+            if consumer.queue.name.startswith(REPLY_PREFIX):
+                self._drop(consumer)
+        queue = self.connection.vhost.add_reply_queue()
+        self.connection.link.set_reply_address(self.id, queue.name.encode())
+        return queue
+
     def _check_consume(self, name: str, d: m.BasicConsume) -> Queue:
         connection, vhost = self.connection, self.connection.vhost
         if not connection.user.can_read(vhost.name, name):
-            raise _refused(
+            raise refused(
                 f"User '{connection.user.name}' doesn't have permissions to queue '{name}'"
             )
         limit = connection.config.max_consumers_per_channel
@@ -203,11 +230,11 @@ class Channel:
             )
         queue = vhost.queues.get(name)
         if queue is None:
-            raise _missing(f"Queue '{name}' not declared")
+            raise missing(f"Queue '{name}' not declared")
         if queue.is_locked_to(connection):
             raise ChannelError(ReplyCode.RESOURCE_LOCKED, "Exclusive queue")
         if queue.has_exclusive_consumer or (d.exclusive and queue.consumers):
-            raise _refused(f"Queue '{name}' in vhost '{vhost.name}' in exclusive use")
+            raise refused(f"Queue '{name}' in vhost '{vhost.name}' in exclusive use")
         if "x-priority" in d.arguments:
             _check_priority(d.arguments["x-priority"])
         return queue
@@ -221,16 +248,16 @@ class Channel:
     def _get(self, d: m.BasicGet) -> None:
         connection, vhost, name = self.connection, self.connection.vhost, self._queue_name(d.queue)
         if not connection.user.can_read(vhost.name, name):
-            raise _refused(
+            raise refused(
                 f"User '{connection.user.name}' doesn't have permissions to queue '{name}'"
             )
         queue = vhost.queues.get(name)
         if queue is None:
-            raise _missing(f"No queue '{name}' in vhost '{vhost.name}'")
+            raise missing(f"No queue '{name}' in vhost '{vhost.name}'")
         if queue.is_locked_to(connection):
             raise ChannelError(ReplyCode.RESOURCE_LOCKED, "Exclusive queue")
         if queue.has_exclusive_consumer:
-            raise _refused(f"Queue '{name}' in vhost '{vhost.name}' in exclusive use")
+            raise refused(f"Queue '{name}' in vhost '{vhost.name}' in exclusive use")
         if not connection.link.get(self.id, queue.core, d.no_ack):
             self._reply(m.BasicGetEmpty())
 
@@ -291,11 +318,3 @@ def _check_priority(value: Value) -> None:
             ReplyCode.PRECONDITION_FAILED,
             "x-priority out of bounds, must fit a 32-bit integer",
         )
-
-
-def _refused(text: str) -> ChannelError:
-    return ChannelError(ReplyCode.ACCESS_REFUSED, text)
-
-
-def _missing(text: str) -> ChannelError:
-    return ChannelError(ReplyCode.NOT_FOUND, text)

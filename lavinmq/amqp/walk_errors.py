@@ -36,6 +36,7 @@ _CHANNEL: Final[dict[int, tuple[ReplyCode, str]]] = {
         ReplyCode.PRECONDITION_FAILED,
         "Message's user_id property '{text}' doesn't match actual user '{user}'",
     ),
+    29: (ReplyCode.PRECONDITION_FAILED, "Direct reply consumer does not exist"),
 }
 
 

@@ -93,7 +93,6 @@ LATER_WORK = {
     "test_all_that_is_published_is_consumed_unharmed[-T 10 -P 20]": "transactions",
     "test_all_that_is_published_is_consumed_unharmed[-a 3 -T 10]": "transactions",
     "test_a_transaction_publishes_and_acks_at_commit_and_forgets_at_rollback": "transactions",
-    "test_a_request_is_answered_by_direct_reply": "direct reply-to",
     "test_a_consumer_of_lower_priority_waits_for_one_of_higher": "consumer priorities",
     "test_an_expired_message_is_dead_lettered_with_its_history": "dead-lettering",
 }

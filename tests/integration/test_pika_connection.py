@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -23,7 +24,7 @@ from pika.exceptions import (
 
 from tests.integration.conftest import OpenConnection, UniqueName
 from tests.integration.pika_actions import get_all, get_soon, publish, serve_until, start_consumer
-from tests.support.broker import Broker
+from tests.support.broker import PROTOCOL_HEADER, Broker
 
 # pika gives a silent server `heartbeat + 5` seconds, so idle must last longer to prove anything.
 HEARTBEAT_S = 1
@@ -259,3 +260,13 @@ def test_a_shut_down_broker_says_so(own_broker: Broker) -> None:
     assert isinstance(closed.value, ConnectionClosedByBroker), f"got {closed.value!r}"
     assert closed.value.reply_code == 320
     assert exit_code.result() == 0
+
+
+def test_a_client_within_its_handshake_does_not_disturb_the_stop(own_broker: Broker) -> None:
+    with socket.create_connection((own_broker.host, own_broker.port), SILENCE_TIMEOUT_S) as client:
+        client.sendall(PROTOCOL_HEADER)
+        assert client.recv(1), "no connection.start"
+
+        assert own_broker.stop() == 0
+
+    assert "Traceback" not in own_broker.log_text()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 MANAGEMENT = "HTTP management API"
 CC_AND_BCC = "CC and BCC headers"
-REPLY_TO = "direct reply-to"
 TRANSACTIONS = "transactions"
 TTL = "message TTL and queue expiry"
 LENGTH = "length limits"
@@ -43,7 +42,6 @@ _BY_FEATURE: dict[str, tuple[str, ...]] = {
         "rt-cc-null",
         "rt-cc-string",
     ),
-    REPLY_TO: ("rp-basic", "rp-rules", "rp-unknown"),
     TRANSACTIONS: (
         "cf-tx-exclude",
         "tx-acks",
