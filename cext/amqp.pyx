@@ -37,6 +37,8 @@ cdef enum walk_error:           # the first ones close the connection
     ERROR_EXPIRATION_NEGATIVE = 27
     ERROR_USER_ID = 28
     ERROR_NO_REPLY_CONSUMER = 29
+    ERROR_TX_ALREADY_SETTLED = 30
+    ERROR_TX_TOO_LARGE = 31
 
 cdef enum method_id:
     CHANNEL_OPEN = 0x14000A
@@ -198,6 +200,13 @@ cdef int content_begin(chan_t* c, const u8* names, u32 names_len) noexcept nogil
     return WALK_DONE
 
 
+cdef int publish_fail(chan_t* c, int rc) noexcept nogil:
+    """The error for a publish that channel_publish could not take."""
+    if rc == PUBLISH_TX_TOO_LARGE:
+        return walk_fail(c.link, ERROR_TX_TOO_LARGE, c.id, BASIC_PUBLISH, MAX_TX_BYTES, 0)
+    return walk_fail(c.link, ERROR_NO_MEMORY, c.id, BASIC_PUBLISH, 0, 0)
+
+
 cdef int content_publish(chan_t* c, const u8* body) noexcept nogil:
     """The content is complete: publish it from the channel's buffers."""
     cdef msg_t m
@@ -213,9 +222,7 @@ cdef int content_publish(chan_t* c, const u8* body) noexcept nogil:
         c.link.ev_channel = c.id
         return WALK_MISS
     channel_reset_content(c)
-    if rc == PUBLISHED:
-        return WALK_DONE
-    return walk_fail(c.link, ERROR_NO_MEMORY, c.id, BASIC_PUBLISH, 0, 0)
+    return WALK_DONE if rc == PUBLISHED else publish_fail(c, rc)
 
 
 cdef int content_set_reply_to(chan_t* c, u32 at) noexcept nogil:
@@ -308,6 +315,7 @@ cdef int walk_publish(link_t* l, chan_t* c, const u8* p, u32 size, u64 left,
     cdef const u8* h
     cdef const u8* b
     cdef msg_t m
+    cdef int rc
     used[0] = 0
     if size < 9:
         return walk_fail(l, ERROR_SHORT_PAYLOAD, c.id, BASIC_PUBLISH, 0, 0)
@@ -355,15 +363,15 @@ cdef int walk_publish(link_t* l, chan_t* c, const u8* p, u32 size, u64 left,
     used[0] = header_size + FRAME_OVERHEAD
     if m.body_len:
         used[0] += m.body_len + FRAME_OVERHEAD
-    if channel_publish(c, &m) != PUBLISHED:             # the exchange was known a moment ago
-        return walk_fail(l, ERROR_NO_MEMORY, c.id, BASIC_PUBLISH, 0, 0)
-    return WALK_DONE
+    rc = channel_publish(c, &m)                         # the exchange was known a moment ago
+    return WALK_DONE if rc == PUBLISHED else publish_fail(c, rc)
 
 
 # hot
 cdef int walk_settle(link_t* l, chan_t* c, u32 method, const u8* p, u32 size) noexcept nogil:
     """basic.ack, basic.nack or basic.reject. Cost: 3 ns before channel_settle."""
     cdef bint multiple = False, requeue = False
+    cdef int rc
     if size != 13:
         return walk_fail(l, ERROR_SHORT_PAYLOAD if size < 13 else ERROR_LONG_PAYLOAD, c.id, method,
                          p[13], 0)
@@ -372,7 +380,13 @@ cdef int walk_settle(link_t* l, chan_t* c, u32 method, const u8* p, u32 size) no
     else:
         multiple = p[12] & 1
         requeue = method == BASIC_NACK and p[12] & 2
-    if channel_settle(c, be64(p + 4), multiple, requeue, method == BASIC_ACK):
+    if c.is_tx:
+        rc = tx_settle(c, be64(p + 4), multiple, requeue, method == BASIC_ACK)
+        if rc == TX_ALREADY_SETTLED:
+            return walk_fail(l, ERROR_TX_ALREADY_SETTLED, c.id, method, 0, 0)
+    else:
+        rc = channel_settle(c, be64(p + 4), multiple, requeue, method == BASIC_ACK)
+    if rc:
         return walk_fail(l, ERROR_UNKNOWN_TAG, c.id, method, be64(p + 4), 0)
     return WALK_DONE
 

@@ -75,6 +75,7 @@ cdef inline int channel_push(chan_t* c, queue_t* q, consumer_t* k, const rec_t* 
     u.seg = rec.seg
     u.pos = rec.pos
     u.size = rec.size
+    u.is_tx_settled = False
     q.refs += 1
     if k != NULL:
         k.refs += 1
@@ -206,6 +207,23 @@ cdef void channel_settle_all(chan_t* c, bint requeue, bint is_ack) noexcept nogi
     channel_trim(c)
 
 
+cdef void channel_requeue(chan_t* c) noexcept nogil:
+    """basic.recover with requeue: all but what a transaction is about to settle."""
+    cdef u32 i
+    cdef u64 tag = c.first_tag
+    cdef unacked_t* u
+    for i in range(c.n_old):
+        if c.old[i].queue != NULL and not c.old[i].is_tx_settled:
+            channel_settle_one(c, &c.old[i], True, False)
+    channel_trim_old(c)
+    while tag < c.next_tag:
+        u = &c.ring[tag & (c.ring_cap - 1)]
+        if u.queue != NULL and not u.is_tx_settled:
+            channel_settle_one(c, u, True, False)
+        tag += 1
+    channel_trim(c)
+
+
 cdef int channel_recover(chan_t* c) noexcept nogil:
     """basic.recover without requeue: deliveries go once more to their consumers, with new tags; what
     was taken by basic.get, or by a consumer that has gone, is requeued. 0, or -1 out of memory."""
@@ -332,6 +350,7 @@ cdef void channel_reset_content(chan_t* c) noexcept nogil:
 cdef void channel_free(chan_t* c) noexcept nogil:
     """Requeue what is unsettled and free the channel. Its consumers must be gone."""
     channel_settle_all(c, True, False)
+    tx_forget(c)
     loop_forget_channel(c.link.loop, c)
     free(c.ring)
     free(c.old)

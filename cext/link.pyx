@@ -403,6 +403,7 @@ cdef class Link:
         if not is_awaiting_close_ok:
             self.drop_channel(<u16>id)
         else:
+            tx_forget(c)
             channel_settle_all(c, True, False)
             channel_reset_content(c)
             c.state = CHAN_CLOSING
@@ -440,6 +441,28 @@ cdef class Link:
         channel_wake_consumers(c)
         self.loop.kick()
 
+    def select_transactions(self, int id) -> None:
+        """tx.select: publishes and settlements on the channel are kept from now on."""
+        self.channel(id).is_tx = True
+
+    def commit(self, int id):
+        """tx.commit: carry out what is kept; returns None when done.
+
+        Returns the name of an exchange instead, and does nothing, when the link has to learn it
+        first: then call again."""
+        cdef chan_t* c = self.channel(id)
+        cdef const u8* name = tx_unknown_exchange(c)
+        if name != NULL:
+            return PyBytes_FromStringAndSize(<char*>name + 1, name[0])
+        with nogil:
+            tx_apply(c)
+        self.loop.kick()
+        return None
+
+    def rollback(self, int id) -> None:
+        """tx.rollback: forget what is kept; settled deliveries are unacked again."""
+        tx_forget(self.channel(id))
+
     def set_reply_address(self, int id, bytes address) -> None:
         """What reply-to becomes when it names the pseudo-queue; empty when nobody consumes it."""
         cdef chan_t* c = self.channel(id)
@@ -451,8 +474,8 @@ cdef class Link:
     def recover(self, int id, bint requeue) -> None:
         """basic.recover: requeue what is unacked, or deliver it again to its consumers."""
         cdef chan_t* c = self.channel(id)
-        if requeue:
-            channel_settle_all(c, True, False)
+        if requeue or c.n_tx_settles:
+            channel_requeue(c)
         elif channel_recover(c):
             raise MemoryError()
         self.loop.kick()

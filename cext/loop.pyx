@@ -156,6 +156,12 @@ cdef class Loop:
         self.waiting.append(callback)
         self.kick()
 
+    def after_sync(self, callback) -> None:
+        """Call `callback()` on the loop once what was published to durable queues with a wish for
+        a sync (a commit) is on disk."""
+        self.waiting.append(callback)
+        self.kick()
+
     cdef void start_sync(self):
         cdef int* fds
         cdef u64 one = 1

@@ -9,6 +9,7 @@
 cdef enum publish_result:
     PUBLISHED = 0
     PUBLISH_MISS = 1            # ask Python about the exchange
+    PUBLISH_TX_TOO_LARGE = 2
     PUBLISH_NO_MEMORY = -1
 
 cdef enum:
@@ -214,7 +215,10 @@ cdef int channel_publish(chan_t* c, msg_t* m) noexcept nogil:
     cdef queue_t* q
     cdef exchange_t* x
     cdef u32 i, n_stored = 0
-    cdef int rc = channel_route(c, m)
+    cdef int rc
+    if c.is_tx:
+        return tx_keep_publish(c, m)
+    rc = channel_route(c, m)
     if rc:
         return rc
     x = c.route_exchange
@@ -227,7 +231,7 @@ cdef int channel_publish(chan_t* c, msg_t* m) noexcept nogil:
             q = <queue_t*>c.targets.items[i]
             if q.is_closed:
                 continue
-            if c.is_confirm and q.store.is_durable and loop.sync:
+            if (c.is_confirm or c.tx_last != NULL) and q.store.is_durable and loop.sync:
                 c.needs_sync = True
                 if not q.is_sync_wanted:
                     loop_want_sync(loop, q)

@@ -13,6 +13,7 @@ cdef struct consumer_t
 cdef struct chan_t
 cdef struct link_t
 cdef struct loop_t
+cdef struct tx_publish_t
 
 cdef enum limits:
     BLOCK_SIZE = 262144         # pooled block: shared input, staged tail, read window, output
@@ -165,6 +166,19 @@ cdef struct unacked_t:
     u32 seg
     u32 pos
     u32 size
+    bint is_tx_settled          # a transaction holds its settlement
+
+cdef struct tx_publish_t:       # a publish that waits for commit; names, properties, body follow
+    tx_publish_t* next
+    u8 flags
+    u32 names_len
+    u32 props_len
+    u64 body_len
+
+cdef struct tx_settle_t:        # a settlement that waits for commit
+    u64 tag
+    bint requeue
+    bint is_ack
 
 # ---- routing -------------------------------------------------------------------------------------
 
@@ -232,6 +246,14 @@ cdef struct chan_t:
     u64 publish_seq
     u64 confirmed_seq
     u64 batch_seq               # high-water of the batch in flight
+    # transaction
+    bint is_tx
+    tx_publish_t* tx_first
+    tx_publish_t* tx_last
+    u64 tx_bytes
+    tx_settle_t* tx_settles
+    u32 n_tx_settles
+    u32 cap_tx_settles
     # deliveries not yet settled
     unacked_t* ring             # entry of tag t is ring[t & (ring_cap - 1)]
     u32 ring_cap

@@ -108,6 +108,9 @@ class Loop:
     def tick(self) -> None:
         """Deliver, write, confirm and send what has gathered; the event loop calls it."""
 
+    def after_sync(self, callback: Callable[[], object]) -> None:
+        """Call back on the loop once what a commit published to durable queues is on disk."""
+
     def sync_file(self, fd: int, callback: Callable[[], object]) -> None:
         """Call `callback()` on the loop once what was written to `fd` so far is on disk.
 
@@ -363,6 +366,19 @@ class Link:
 
     def set_flow(self, id: int, active: bool) -> None:
         """channel.flow from the client: pause or resume deliveries to its consumers."""
+
+    def select_transactions(self, id: int) -> None:
+        """tx.select: publishes and settlements on the channel are kept from now on."""
+
+    def commit(self, id: int) -> bytes | None:
+        """tx.commit: carry out what is kept; None when done, see `Loop.after_sync` for the disk.
+
+        Returns the name of an exchange instead, having changed nothing, when `learn` must be
+        called for it first: then call again.
+        """
+
+    def rollback(self, id: int) -> None:
+        """tx.rollback: forget what is kept; settled deliveries are unacked again."""
 
     def set_reply_address(self, id: int, address: bytes) -> None:
         """What `reply_to` becomes on this channel when it names the pseudo-queue of direct replies.

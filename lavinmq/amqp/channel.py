@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from lavinmq.amqp import methods as m
 from lavinmq.errors import ChannelError, ConnectionError_, ReplyCode
 from lavinmq.fieldtable import Timestamp, Value
-from lavinmq.names import REPLY_PREFIX, REPLY_TO, missing, refused
+from lavinmq.names import REPLY_PREFIX, REPLY_TO, failed, missing, refused
 
 if TYPE_CHECKING:
     from lavinmq import _core
@@ -52,12 +52,12 @@ class Consumer:
 class Channel:
     """State of one channel that the message path does not need."""
 
-    __slots__ = ("connection", "consumers", "id", "is_closing", "last_queue")
+    __slots__ = ("connection", "consumers", "id", "last_queue", "mode")
 
     def __init__(self, connection: Connection, id_: int) -> None:
         self.connection = connection
         self.id = id_
-        self.is_closing = False
+        self.mode: Literal["", "confirm", "tx"] = ""
         self.consumers: dict[str, Consumer] = {}
         self.last_queue = ""
 
@@ -265,9 +265,40 @@ class Channel:
         self._reply(m.BasicRecoverOk())
         self.connection.link.recover(self.id, d.requeue)
 
+    # --- confirms and transactions ------------------------------------------------------------
+
     def _confirm_select(self, d: m.ConfirmSelect) -> None:
+        if self.mode == "tx":
+            raise failed("Channel already in transactional mode")
+        self.mode = "confirm"
         self.connection.link.select_confirms(self.id)
         self._reply(m.ConfirmSelectOk(), d.no_wait)
+
+    def _tx_select(self, _d: m.TxSelect) -> None:
+        if self.mode == "confirm":
+            raise failed("Channel already in confirm mode")
+        self.mode = "tx"
+        self.connection.link.select_transactions(self.id)
+        self._reply(m.TxSelectOk())
+
+    def _tx_commit(self, _d: m.TxCommit) -> None:
+        self._check_tx()
+        connection = self.connection
+        while (name := connection.link.commit(self.id)) is not None:
+            exchange = connection.vhost.publishable(
+                connection.user, name.decode("utf-8", "surrogateescape")
+            )
+            connection.link.learn(name, exchange.core)
+        connection.when_committed(lambda: self._reply(m.TxCommitOk()))
+
+    def _tx_rollback(self, _d: m.TxRollback) -> None:
+        self._check_tx()
+        self.connection.link.rollback(self.id)
+        self._reply(m.TxRollbackOk())
+
+    def _check_tx(self) -> None:
+        if self.mode != "tx":
+            raise failed("Not in transaction mode")
 
     def _flow(self, d: m.ChannelFlow) -> None:
         self.connection.link.set_flow(self.id, d.active)
@@ -295,6 +326,9 @@ _HANDLERS: Final[dict[type[m.Method], Callable[[Channel, Any], None]]] = {
     m.BasicGet: Channel._get,
     m.BasicRecover: Channel._recover,
     m.ConfirmSelect: Channel._confirm_select,
+    m.TxSelect: Channel._tx_select,
+    m.TxCommit: Channel._tx_commit,
+    m.TxRollback: Channel._tx_rollback,
 }
 
 _SERVER_ONLY: Final = frozenset(

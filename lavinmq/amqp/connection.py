@@ -68,6 +68,15 @@ class Connection:
 
     def when_synced(self, callback: Callable[[], None]) -> None:
         """Call back once recorded definitions are on disk; the client's next frames wait."""
+        self._when(self.vhost.when_synced, callback)
+
+    def when_committed(self, callback: Callable[[], None]) -> None:
+        """Call back once what a commit published is on disk; the client's next frames wait."""
+        self._when(self.server.loop.after_sync, callback)
+
+    def _when(
+        self, sync: Callable[[Callable[[], None]], None], callback: Callable[[], None]
+    ) -> None:
         self.link.pause()
 
         def finish() -> None:
@@ -75,7 +84,7 @@ class Connection:
                 callback()
                 self.link.resume()
 
-        self.vhost.when_synced(finish)
+        sync(finish)
 
     # --- what the link calls ------------------------------------------------------------------
 

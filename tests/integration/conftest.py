@@ -89,10 +89,6 @@ LATER_WORK = {
     "test_a_publish_that_the_queue_refuses_fails": "length limits",
     "test_a_publish_that_the_queue_refuses_is_nacked": "length limits",
     "test_a_full_queue_that_rejects_publishes_nacks_them": "length limits",
-    "test_all_that_is_published_is_consumed_unharmed[-t 7]": "transactions",
-    "test_all_that_is_published_is_consumed_unharmed[-T 10 -P 20]": "transactions",
-    "test_all_that_is_published_is_consumed_unharmed[-a 3 -T 10]": "transactions",
-    "test_a_transaction_publishes_and_acks_at_commit_and_forgets_at_rollback": "transactions",
     "test_a_consumer_of_lower_priority_waits_for_one_of_higher": "consumer priorities",
     "test_an_expired_message_is_dead_lettered_with_its_history": "dead-lettering",
 }

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 MANAGEMENT = "HTTP management API"
 CC_AND_BCC = "CC and BCC headers"
-TRANSACTIONS = "transactions"
 TTL = "message TTL and queue expiry"
 LENGTH = "length limits"
 PRIORITY_QUEUE = "priority queues"
@@ -41,14 +40,6 @@ _BY_FEATURE: dict[str, tuple[str, ...]] = {
         "rt-cc-int-element",
         "rt-cc-null",
         "rt-cc-string",
-    ),
-    TRANSACTIONS: (
-        "cf-tx-exclude",
-        "tx-acks",
-        "tx-missing-exchange",
-        "tx-nack",
-        "tx-publish",
-        "tx-without-select",
     ),
     TTL: (
         "q-expires",

@@ -399,3 +399,65 @@ def test_delete_ok_comes_before_the_cancel_of_the_deleter_s_own_consumer(
 
     wire.expect(commands.Queue.DeleteOk, 1)
     assert wire.expect(commands.Basic.Cancel, 1).consumer_tag == "mine"
+
+
+# ------------------------------------------------------------------ transactions
+
+
+def test_acking_everything_in_a_transaction_with_nothing_outstanding_changes_nothing(
+    wire: Wire,
+) -> None:
+    wire.call(1, commands.Tx.Select(), commands.Tx.SelectOk)
+
+    wire.send(1, commands.Basic.Ack(delivery_tag=0, multiple=True))
+
+    wire.call(1, commands.Tx.Commit(), commands.Tx.CommitOk)
+    assert is_usable(wire, 1)
+
+
+def test_recover_in_a_transaction_leaves_deliveries_alone_that_it_has_acked(
+    wire: Wire, name: str
+) -> None:
+    declare(wire, name)
+    wire.publish(1, "", name, b"acked")
+    wire.publish(1, "", name, b"recovered")
+    wire.call(1, commands.Tx.Select(), commands.Tx.SelectOk)
+    first = wire.call(1, commands.Basic.Get(queue=name), commands.Basic.GetOk)
+    wire.call(1, commands.Basic.Get(queue=name), commands.Basic.GetOk)
+    wire.send(1, commands.Basic.Ack(delivery_tag=first.delivery_tag))
+
+    wire.call(1, commands.Basic.Recover(requeue=True), commands.Basic.RecoverOk)
+
+    wire.call(1, commands.Tx.Commit(), commands.Tx.CommitOk)
+    again = wire.call(1, commands.Basic.Get(queue=name, no_ack=True), commands.Basic.GetOk)
+    assert again.redelivered
+    wire.call(1, commands.Basic.Get(queue=name), commands.Basic.GetEmpty)
+
+
+def test_a_commit_to_an_exchange_that_has_gone_changes_nothing(wire: Wire, name: str) -> None:
+    declare(wire, name)
+    wire.call(2, commands.Exchange.Declare(exchange=name), commands.Exchange.DeclareOk)
+    wire.call(1, commands.Tx.Select(), commands.Tx.SelectOk)
+    wire.publish(1, "", name, b"first half")
+    wire.publish(1, name, "key", b"second half")
+    is_usable(wire, 1)
+    wire.call(2, commands.Exchange.Delete(exchange=name), commands.Exchange.DeleteOk)
+
+    wire.send(1, commands.Tx.Commit())
+
+    wire.expect_channel_close(1, 404)
+    wire.call(2, commands.Basic.Get(queue=name), commands.Basic.GetEmpty)
+
+
+def test_recover_without_requeue_delivers_to_the_same_consumer_again(wire: Wire, name: str) -> None:
+    declare(wire, name)
+    wire.call(1, commands.Basic.Consume(queue=name, consumer_tag="c"), commands.Basic.ConsumeOk)
+    wire.publish(1, "", name, b"once more")
+    assert not wire.expect(commands.Basic.Deliver, 1).redelivered
+
+    wire.call(1, commands.Basic.Recover(requeue=False), commands.Basic.RecoverOk)
+
+    again = wire.expect(commands.Basic.Deliver, 1)
+    assert (again.redelivered, again.delivery_tag) == (True, 2)
+    wire.send(1, commands.Basic.Ack(delivery_tag=2))
+    assert is_usable(wire, 1)

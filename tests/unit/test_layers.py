@@ -54,6 +54,7 @@ CYTHON_LAYERS: list[set[str]] = [
     {"route"},
     {"channel"},
     {"deliver"},
+    {"transaction"},
     {"amqp", "mqtt", "repl"},
     {"tick"},
     {"loop"},

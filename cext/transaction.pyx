@@ -1,0 +1,149 @@
+# Transaction: publishes and settlements of a channel in tx mode, kept until commit or rollback.
+#
+# A kept publish is one block of memory with its slices behind the struct; a settlement is its tag.
+# Whether a tag exists is checked when it comes, whether an exchange may be published to both then
+# and before a commit changes anything, so that a commit either happens whole or not at all.
+# Called by amqp.pyx, route.pyx and link.pyx. Source: amqp reference section 13.
+
+cdef enum:
+    MAX_TX_BYTES = 268435456    # of one transaction's publishes
+
+cdef enum tx_settle_result:
+    TX_SETTLED = 0
+    TX_UNKNOWN_TAG = -1
+    TX_ALREADY_SETTLED = -2
+    TX_NO_MEMORY = -3
+
+
+cdef int tx_keep_publish(chan_t* c, const msg_t* m) noexcept nogil:
+    """Keep m until commit. PUBLISHED, PUBLISH_TX_TOO_LARGE or PUBLISH_NO_MEMORY."""
+    cdef u64 size = sizeof(tx_publish_t) + m.names_len + m.props_len + m.body_len
+    cdef tx_publish_t* kept
+    cdef u8* p
+    if c.tx_bytes + size > MAX_TX_BYTES + m.body_len:       # one message alone is never too much
+        return PUBLISH_TX_TOO_LARGE
+    kept = <tx_publish_t*>malloc(size)
+    if kept == NULL:
+        return PUBLISH_NO_MEMORY
+    kept.next = NULL
+    kept.flags = c.publish_flags
+    kept.names_len = m.names_len
+    kept.props_len = m.props_len
+    kept.body_len = m.body_len
+    p = <u8*>kept + sizeof(tx_publish_t)
+    memcpy(p, m.names, m.names_len)
+    memcpy(p + m.names_len, m.props, m.props_len)
+    if m.body_len:
+        memcpy(p + m.names_len + m.props_len, m.body, m.body_len)
+    if c.tx_last == NULL:
+        c.tx_first = kept
+    else:
+        c.tx_last.next = kept
+    c.tx_last = kept
+    c.tx_bytes += size
+    return PUBLISHED
+
+
+cdef int tx_keep_settle(chan_t* c, unacked_t* u, bint requeue, bint is_ack) noexcept nogil:
+    cdef tx_settle_t* grown
+    if c.n_tx_settles == c.cap_tx_settles:
+        grown = <tx_settle_t*>realloc(
+            c.tx_settles, (c.cap_tx_settles * 2 + 64) * sizeof(tx_settle_t))
+        if grown == NULL:
+            return TX_NO_MEMORY
+        c.tx_settles = grown
+        c.cap_tx_settles = c.cap_tx_settles * 2 + 64
+    u.is_tx_settled = True
+    c.tx_settles[c.n_tx_settles].tag = u.tag
+    c.tx_settles[c.n_tx_settles].requeue = requeue
+    c.tx_settles[c.n_tx_settles].is_ack = is_ack
+    c.n_tx_settles += 1
+    return TX_SETTLED
+
+
+cdef int tx_settle(chan_t* c, u64 tag, bint multiple, bint requeue, bint is_ack) noexcept nogil:
+    """Keep an ack, nack or reject until commit; a tx_settle_result."""
+    cdef unacked_t* u
+    cdef u64 at
+    cdef u32 i
+    if not (multiple and tag == 0):
+        u = channel_find(c, tag)
+        if u == NULL:
+            return TX_UNKNOWN_TAG
+        if u.is_tx_settled:
+            return TX_ALREADY_SETTLED
+        if not multiple:
+            return tx_keep_settle(c, u, requeue, is_ack)
+    else:
+        tag = c.next_tag - 1
+    for i in range(c.n_old):
+        u = &c.old[i]
+        if u.queue != NULL and u.tag <= tag and not u.is_tx_settled:
+            if tx_keep_settle(c, u, requeue, is_ack):
+                return TX_NO_MEMORY
+    at = c.first_tag
+    while at <= tag and at < c.next_tag:
+        u = &c.ring[at & (c.ring_cap - 1)]
+        if u.queue != NULL and not u.is_tx_settled:
+            if tx_keep_settle(c, u, requeue, is_ack):
+                return TX_NO_MEMORY
+        at += 1
+    return TX_SETTLED
+
+
+cdef const u8* tx_unknown_exchange(chan_t* c) noexcept nogil:
+    """The first exchange among the kept publishes that the link has to learn; NULL when none."""
+    cdef tx_publish_t* kept = c.tx_first
+    cdef const u8* names
+    while kept != NULL:
+        names = <const u8*>kept + sizeof(tx_publish_t)
+        if link_known(c.link, names + 1, names[0]) == NULL:
+            return names
+        kept = kept.next
+    return NULL
+
+
+cdef void tx_apply(chan_t* c) noexcept nogil:
+    """Commit: settlements in order, then publishes in order. All exchanges are known."""
+    cdef tx_publish_t* kept
+    cdef tx_settle_t* s
+    cdef msg_t m
+    cdef u32 i
+    for i in range(c.n_tx_settles):
+        s = &c.tx_settles[i]
+        channel_settle(c, s.tag, False, s.requeue, s.is_ack)
+    c.n_tx_settles = 0
+    c.is_tx = False             # from here on publishes are real
+    while c.tx_first != NULL:
+        kept = c.tx_first
+        c.tx_first = kept.next
+        m.names = <const u8*>kept + sizeof(tx_publish_t)
+        m.names_len = kept.names_len
+        m.body = m.names + kept.names_len + kept.props_len
+        m.body_len = kept.body_len
+        c.publish_flags = kept.flags
+        if props_error(c.link, m.names + kept.names_len, kept.props_len, &m) == 0:
+            channel_publish(c, &m)
+        free(kept)
+    c.is_tx = True
+    tx_forget(c)
+
+
+cdef void tx_forget(chan_t* c) noexcept nogil:
+    """Rollback, or what is left after a commit: forget all that is kept."""
+    cdef tx_publish_t* kept
+    cdef unacked_t* u
+    cdef u32 i
+    for i in range(c.n_tx_settles):
+        u = channel_find(c, c.tx_settles[i].tag)
+        if u != NULL:
+            u.is_tx_settled = False
+    while c.tx_first != NULL:
+        kept = c.tx_first
+        c.tx_first = kept.next
+        free(kept)
+    c.tx_last = NULL
+    c.tx_bytes = 0
+    free(c.tx_settles)
+    c.tx_settles = NULL
+    c.n_tx_settles = c.cap_tx_settles = 0
