@@ -25,6 +25,8 @@ DIRECTIVES = {
     "wraparound": False,
     "cdivision": True,
     "initializedcheck": False,
+    # None for a queue or a bytes argument is a TypeError, not a pointer into None.
+    "allow_none_for_extension_args": False,
     "freethreading_compatible": True,
 }
 

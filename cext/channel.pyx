@@ -225,8 +225,9 @@ cdef void channel_requeue(chan_t* c) noexcept nogil:
 
 
 cdef int channel_recover(chan_t* c) noexcept nogil:
-    """basic.recover without requeue: deliveries go once more to their consumers, with new tags; what
-    was taken by basic.get, or by a consumer that has gone, is requeued. 0, or -1 out of memory."""
+    """basic.recover without requeue: deliveries go once more to their consumers, with new tags;
+    what was taken by basic.get, or by a consumer that has gone, is requeued. 0, or -1 out of
+    memory."""
     cdef u32 i, n = 0
     cdef u64 tag
     cdef unacked_t* u

@@ -301,7 +301,7 @@ cdef class Exchange:
             self.n_exchanges -= 1
         self.t.is_plain = self.n_exchanges == 0 and self.alternate is None
 
-    def set_alternate(self, Exchange alternate) -> None:
+    def set_alternate(self, Exchange alternate or None) -> None:
         """Where messages go that match nothing; None for nowhere. The vhost's epoch must move."""
         self.alternate = alternate
         self.t.alternate = &alternate.t if alternate is not None else NULL

@@ -268,3 +268,14 @@ def damage(random_: random.Random, path: Path) -> None:
     else:
         data += random_.randbytes(random_.randrange(200))
     path.write_bytes(data)
+
+
+def test_none_for_a_queue_is_a_type_error(tmp_path: Path, make_bench: MakeBench) -> None:
+    bench = make_bench(tmp_path)
+
+    with pytest.raises(TypeError):
+        bench.exchange.bind(b"key", b"", None)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        bench.link.get(1, None, True)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        bench.link.write(None)  # type: ignore[arg-type]
