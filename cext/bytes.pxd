@@ -1,8 +1,8 @@
-# Bytes: fixed-width loads and stores, a bounded cursor and the seeded hash. Inline only, no state.
+# Bytes: fixed-width loads and stores, the seeded hash and the debug build's checks. Inline only.
 #
 # Wire integers are big-endian (be*), file integers little-endian (le*). Callers check lengths
-# before they load; `cursor_t` is for payloads whose lengths come from a peer: it never reads past
-# its end.
+# before they load. lmq_assert and lmq_poison cost nothing in a release build; in a debug build a
+# broken invariant ends the process, and freed structs are overwritten so that stale pointers show.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 ctypedef uint8_t u8
@@ -20,10 +20,13 @@ cdef extern from *:
     #ifdef LMQ_DEBUG
     #include <stdio.h>
     #include <stdlib.h>
-    #define LMQ_ASSERT(x) \\
-        do { if (!(x)) { fprintf(stderr, "assertion failed: %s\\n", #x); abort(); } } while (0)
+    #define LMQ_ASSERT(x) do { \\
+        if (!(x)) { fprintf(stderr, "assertion failed: %s\\n", #x); abort(); } \\
+    } while (0)
+    #define LMQ_POISON(p, n) memset((p), 0xDD, (n))
     #else
-    #define LMQ_ASSERT(x) ((void)(x))
+    #define LMQ_ASSERT(x) ((void)sizeof(x))
+    #define LMQ_POISON(p, n) ((void)0)
     #endif
     #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
     #error "the file format is written on little-endian hosts only"
@@ -81,6 +84,7 @@ cdef extern from *:
     }
     """
     void lmq_assert "LMQ_ASSERT"(bint condition) noexcept nogil
+    void lmq_poison "LMQ_POISON"(void* p, size_t n) noexcept nogil
     u16 be16 "lmq_be16"(const void* p) noexcept nogil
     u32 be32 "lmq_be32"(const void* p) noexcept nogil
     u64 be64 "lmq_be64"(const void* p) noexcept nogil
@@ -95,4 +99,3 @@ cdef extern from *:
     void put_le64 "lmq_put_le64"(void* p, u64 v) noexcept nogil
     u64 hash_bytes "lmq_hash"(const u8* p, size_t n, u64 seed) noexcept nogil
     bint same_bytes "lmq_same"(const void* a, const void* b, size_t n) noexcept nogil
-    bint likely "__builtin_expect"(bint x, long y) noexcept nogil

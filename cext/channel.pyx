@@ -113,6 +113,7 @@ cdef inline void channel_settle_one(chan_t* c, unacked_t* u, bint requeue,
     cdef queue_t* q = u.queue
     cdef consumer_t* k = u.consumer
     cdef bint was_full = c.global_prefetch != 0 and c.global_unacked >= c.global_prefetch
+    lmq_assert(q != NULL and c.n_unacked > 0)
     if is_ack:
         q.n_acked += 1
     else:
@@ -358,4 +359,5 @@ cdef void channel_free(chan_t* c) noexcept nogil:
     free(c.props)
     free(c.body)
     free(c.targets.items)
+    lmq_poison(c, sizeof(chan_t))
     free(c)

@@ -10,7 +10,8 @@ from posix.fcntl cimport O_CLOEXEC, O_CREAT, O_RDONLY, O_RDWR, O_WRONLY, open as
 from posix.unistd cimport close as c_close, dup as c_dup, ftruncate, unlink
 
 from bytes cimport (
-    be16, be32, be64, hash_bytes, i64, put_be16, put_be32, put_be64, put_le32, same_bytes,
+    be16, be32, be64, hash_bytes, i64, lmq_assert, lmq_poison, put_be16, put_be32, put_be64,
+    put_le32, same_bytes,
     u8, u16, u32, u64,
 )
 from match cimport (

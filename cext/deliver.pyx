@@ -177,6 +177,7 @@ cdef inline bint deliver_write(consumer_t* k, const rec_t* r, u64 tag) noexcept 
     p[0] = FRAME_END
     p = content_write(p + 1, k.chan.id, r, chunk)
     l.out_end += <u32>(p - start)
+    lmq_assert(l.out_end <= l.out_cap)
     return True
 
 

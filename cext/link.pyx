@@ -368,7 +368,7 @@ cdef class Link:
     # ---- channels
 
     cdef chan_t* channel(self, int id) except NULL:
-        if not 0 <= id < self.t.cap_chans or self.t.chans[id] == NULL:
+        if not 0 <= id < <int>self.t.cap_chans or self.t.chans[id] == NULL:
             raise KeyError(f"channel {id} is not open")
         return self.t.chans[id]
 
@@ -379,7 +379,7 @@ cdef class Link:
         cdef u32 cap
         if not 0 < id < 65536:
             raise ValueError(f"channel id {id}")
-        if id >= l.cap_chans:
+        if id >= <int>l.cap_chans:
             cap = l.cap_chans * 2 if l.cap_chans else 2
             while cap <= <u32>id:
                 cap *= 2

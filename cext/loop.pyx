@@ -126,7 +126,7 @@ cdef class Loop:
         """Do not read from a publisher until its queue has drained, two milliseconds at most."""
         self.held.append(link)
         if self.hold_timer is None:
-            self.hold_timer = self.events.call_later(0.002, self.release_held)
+            self.hold_timer = self.events.call_later(0.005, self.release_held)
 
     def release_held(self) -> None:
         """Let publishers go on: a crowd has gone, or they have waited long enough."""

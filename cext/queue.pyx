@@ -10,8 +10,10 @@
 # ---- life ----------------------------------------------------------------------------------------
 
 cdef void queue_unref(queue_t* q) noexcept nogil:
+    lmq_assert(q.refs > 0)
     q.refs -= 1
     if q.refs == 0:
+        lmq_poison(q, sizeof(queue_t))
         free(q)
 
 
@@ -70,6 +72,7 @@ cdef inline int queue_append(queue_t* q, const msg_t* m) noexcept nogil:
     Cost: 15 ns for a small message into a warm stage."""
     cdef store_t* st = &q.store
     cdef u32 end = st.wseg.size
+    lmq_assert(st.stage_at <= st.flushed and st.flushed <= end)
     if end + m.size <= st.segment_size and end - st.stage_at + m.size <= st.stage_cap:
         store_write(st, m, q.loop.now_ms)
     elif queue_append_slow(q, m):
@@ -133,9 +136,11 @@ cdef inline void consumer_join_ring(consumer_t* k) noexcept nogil:
 
 
 cdef void consumer_unref(consumer_t* k) noexcept nogil:
+    lmq_assert(k.refs > 0)
     k.refs -= 1
     if k.refs == 0:
         queue_unref(k.queue)
+        lmq_poison(k, sizeof(consumer_t))
         free(k)
 
 
@@ -224,6 +229,7 @@ cdef inline void queue_settle(queue_t* q, const unacked_t* u, bint requeue) noex
     """An unacked delivery is acked or discarded (requeue false), or goes back to its place."""
     if q.is_deleted:
         return
+    lmq_assert(q.unacked > 0 and q.unacked_bytes >= u.size)
     q.unacked -= 1
     q.unacked_bytes -= u.size
     if requeue:
@@ -260,16 +266,26 @@ cdef u64 queue_purge(queue_t* q) noexcept nogil:
 # ---- end of the tick -----------------------------------------------------------------------------
 
 cdef void queue_measure_crowd(queue_t* q) noexcept nogil:
-    """Consumers first: a queue whose consumers are at work on a backlog asks its publishers to wait
-    a moment (decision 0004). It never does for consumers that do not move."""
+    """Consumers first: while fast consumers are busy with a backlog, their publishers wait
+    a moment (decision 0004). Those that take less than TRIAL_BYTES in TRIAL_NS hold nobody back."""
     cdef loop_t* loop = q.loop
-    cdef u64 progress = q.n_acked + q.n_rejected + q.n_delivered_no_ack
     cdef bint was_crowded = q.is_crowded
-    if progress != q.progress:
-        q.progress = progress
-        q.progress_ns = loop.now_ns
-    q.is_crowded = (q.ready_bytes > CROWD_BYTES and q.n_consumers and q.able == NULL
-                    and loop.now_ns - q.progress_ns < PROGRESS_NS)
+    cdef u64 progress, taken
+    if q.ready_bytes <= CROWD_BYTES or q.n_consumers == 0 or q.able != NULL:
+        q.is_crowded = False
+    elif loop.now_ns >= q.slow_until_ns:
+        progress = q.n_acked + q.n_rejected + q.n_delivered_no_ack
+        if not was_crowded:
+            q.is_crowded = True
+            q.trial_ns = loop.now_ns
+            q.trial_progress = progress
+        elif loop.now_ns - q.trial_ns > TRIAL_NS:
+            taken = (progress - q.trial_progress) * (q.ready_bytes // q.ready)
+            if taken < TRIAL_BYTES:
+                q.is_crowded = False
+                q.slow_until_ns = loop.now_ns + SLOW_NS
+            q.trial_ns = loop.now_ns
+            q.trial_progress = progress
     if was_crowded and not q.is_crowded:
         loop.is_release_due = True
 

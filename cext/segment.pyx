@@ -102,6 +102,7 @@ cdef void segment_free(seg_t* seg) noexcept nogil:
         c_close(seg.ack_fd)
     free(seg.deleted)
     free(seg.acks)
+    lmq_poison(seg, sizeof(seg_t))
     free(seg)
 
 

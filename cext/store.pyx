@@ -210,6 +210,7 @@ cdef int store_write_large(store_t* st, const msg_t* m, i64 timestamp_ms) noexce
 cdef inline void store_write(store_t* st, const msg_t* m, i64 timestamp_ms) noexcept nogil:
     """Append m to the stage, which has room for it. Cost: 10 ns and 0.1 ns per byte."""
     cdef u8* p = st.stage + (st.wseg.size - st.stage_at)
+    lmq_assert(st.wseg.size - st.stage_at + m.size <= st.stage_cap)
     record_write(p, m, timestamp_ms)
     memcpy(p + (m.size - m.body_len), m.body, m.body_len)
     st.wseg.size += <u32>m.size
@@ -510,6 +511,7 @@ cdef inline void store_take(store_t* st, const rec_t* rec) noexcept nogil:
     else:
         st.rpos += rec.size
         st.passed += 1
+        lmq_assert(st.rpos <= st.rseg.size)
 
 
 # ---- opening, closing, purging -------------------------------------------------------------------

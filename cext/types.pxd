@@ -24,7 +24,9 @@ cdef enum limits:
     DELIVER_BUDGET = 4194304    # bytes one queue may deliver in a tick before others get their turn
     CROWD_BYTES = 131072        # ready bytes at which consumers get their turn before publishers
     KEEP_FILES_QUEUES = 1024    # with more queues than this none keeps its files open
-    PROGRESS_NS = 2000000       # consumers that settled nothing for so long hold nobody back
+    TRIAL_NS = 4000000          # in which consumers must take TRIAL_BYTES to come first
+    TRIAL_BYTES = 65536         # that is 16 MB/s
+    SLOW_NS = 200000000         # how long consumers that did not are left out
 
 # ---- messages ------------------------------------------------------------------------------------
 
@@ -137,9 +139,10 @@ cdef struct queue_t:
     bint is_deleted
     bint is_closed              # the store cannot be read: publishes are dropped
     bint is_in_tick
-    bint is_crowded             # consumers are busy with more than CROWD_BYTES before them
-    u64 progress                # deliveries and settlements when last looked at
-    i64 progress_ns             # when that number last moved
+    bint is_crowded             # fast consumers are busy with more than CROWD_BYTES before them
+    u64 trial_progress          # settlements when their present trial began
+    i64 trial_ns                # and when that was
+    i64 slow_until_ns           # until then these consumers hold nobody back
     bint is_sync_wanted         # a confirmed publish landed here since the last sync was asked for
     queue_t* tick_next
     loop_t* loop
