@@ -127,7 +127,7 @@ cdef inline void channel_settle_one(chan_t* c, unacked_t* u, bint requeue,
         if was_full:
             channel_wake_consumers(c)
         else:
-            consumer_join_ring(k)
+            consumer_credit(k)
         consumer_unref(k)
     queue_unref(q)
 

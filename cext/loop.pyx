@@ -38,6 +38,7 @@ cdef class Loop:
     cdef set links
     cdef list held              # links whose publishes wait for consumers
     cdef object hold_timer
+    cdef object patient_timer
     cdef bint is_scheduled
     cdef bint is_failed
     cdef int submit_fd
@@ -72,6 +73,9 @@ cdef class Loop:
         free(self.t.input)
         free(self.t.confirms)
         free(self.t.batch)
+        for i in range(self.t.n_patient):
+            consumer_unref(self.t.patient[i])
+        free(self.t.patient)
         free(self.t.sync_queues)
         free(self.t.sync_fds)
         free(self.t.run_fds)
@@ -94,6 +98,8 @@ cdef class Loop:
         """Have the tick run at the end of this iteration when there is something for it to do."""
         if self.is_scheduled or self.is_failed:
             return
+        if self.t.n_patient and self.patient_timer is None:
+            self.patient_timer = self.events.call_later(0.001, self.wake_patient)
         if (self.t.tick_queues != NULL or self.t.flush_links != NULL or self.t.error
                 or (not self.t.is_syncing and (self.t.n_confirms or self.waiting))):
             self.is_scheduled = True
@@ -127,6 +133,12 @@ cdef class Loop:
         self.held.append(link)
         if self.hold_timer is None:
             self.hold_timer = self.events.call_later(0.005, self.release_held)
+
+    def wake_patient(self) -> None:
+        """Use credit that came in small amounts."""
+        self.patient_timer = None
+        loop_wake_patient(&self.t)
+        self.kick()
 
     def release_held(self) -> None:
         """Let publishers go on: a crowd has gone, or they have waited long enough."""

@@ -87,6 +87,35 @@ cdef void loop_want_confirm(loop_t* loop, chan_t* c) noexcept nogil:
     c.is_in_confirms = True
 
 
+cdef int loop_add_patient(loop_t* loop, consumer_t* k) noexcept nogil:
+    """Have k looked at again within a millisecond. 0, or -1 out of memory."""
+    cdef consumer_t** grown
+    if loop.n_patient == loop.cap_patient:
+        grown = <consumer_t**>realloc(
+            loop.patient, (loop.cap_patient * 2 + 16) * sizeof(consumer_t*))
+        if grown == NULL:
+            return -1
+        loop.patient = grown
+        loop.cap_patient = loop.cap_patient * 2 + 16
+    loop.patient[loop.n_patient] = k
+    loop.n_patient += 1
+    k.is_patient = True
+    k.refs += 1
+    return 0
+
+
+cdef void loop_wake_patient(loop_t* loop) noexcept nogil:
+    """Let the consumers with a little credit back into their rings."""
+    cdef u32 i
+    cdef consumer_t* k
+    for i in range(loop.n_patient):
+        k = loop.patient[i]
+        k.is_patient = False
+        consumer_join_ring(k)
+        consumer_unref(k)
+    loop.n_patient = 0
+
+
 cdef void loop_forget_channel(loop_t* loop, chan_t* c) noexcept nogil:
     cdef u32 i
     if c.is_in_confirms:

@@ -24,9 +24,11 @@ cdef enum limits:
     DELIVER_BUDGET = 4194304    # bytes one queue may deliver in a tick before others get their turn
     CROWD_BYTES = 131072        # ready bytes at which consumers get their turn before publishers
     KEEP_FILES_QUEUES = 1024    # with more queues than this none keeps its files open
-    TRIAL_NS = 4000000          # in which consumers must take TRIAL_BYTES to come first
-    TRIAL_BYTES = 65536         # that is 16 MB/s
-    SLOW_NS = 200000000         # how long consumers that did not are left out
+    TRIAL_NS = 60000000         # in which consumers must take TRIAL_BYTES to come first
+    TRIAL_BYTES = 786432        # that is 13 MB/s
+    TRIAL_LOOKS = 10            # a trial has at least so many ticks: the disk may have held us up
+    SLOW_NS = 1200000000        # how long consumers that did not are left out
+    BATCH_PREFETCH = 64         # from this prefetch on credit is used in batches
 
 # ---- messages ------------------------------------------------------------------------------------
 
@@ -142,6 +144,7 @@ cdef struct queue_t:
     bint is_crowded             # fast consumers are busy with more than CROWD_BYTES before them
     u64 trial_progress          # settlements when their present trial began
     i64 trial_ns                # and when that was
+    u32 trial_looks             # ticks since
     i64 slow_until_ns           # until then these consumers hold nobody back
     bint is_sync_wanted         # a confirmed publish landed here since the last sync was asked for
     queue_t* tick_next
@@ -156,7 +159,8 @@ cdef struct consumer_t:
     bint is_able                # in the ring
     bint is_cancelled
     bint is_no_ack
-    u32 refs                    # the channel and each unacked delivery
+    bint is_patient             # on the loop's list of consumers with a little credit
+    u32 refs                    # the channel, each unacked delivery, the list above
     u32 prefetch                # 0 = no limit
     u32 unacked
     u32 template_len
@@ -347,6 +351,9 @@ cdef struct loop_t:
     chan_t** batch              # channels of the sync in flight
     u32 n_batch
     u32 cap_batch
+    consumer_t** patient        # consumers whose little credit is used within a millisecond
+    u32 n_patient
+    u32 cap_patient
     bint is_syncing
     bint sync                   # confirms wait for the disk
     queue_t** sync_queues       # queues with confirmed publishes to sync

@@ -124,6 +124,9 @@ class Loop:
         To be called about once a second. Source: AMQP reference, sections 1 and 3.
         """
 
+    def wake_patient(self) -> None:
+        """Use credit that came back in small amounts. Called by the event loop."""
+
     def release_held(self) -> None:
         """Let links that were held for consumers read on; a timer of the loop calls it."""
 
