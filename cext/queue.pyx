@@ -294,9 +294,14 @@ cdef void queue_measure_crowd(queue_t* q) noexcept nogil:
             q.trial_looks = 0
         elif loop.now_ns - q.trial_ns > TRIAL_NS and q.trial_looks >= TRIAL_LOOKS:
             taken = (progress - q.trial_progress) * (q.ready_bytes // q.ready)
-            if taken < TRIAL_BYTES:
+            if taken >= TRIAL_BYTES:
+                q.slow_ns = 0
+            else:
+                q.slow_ns = SLOW_NS if q.slow_ns == 0 else q.slow_ns * 2
+                if q.slow_ns > SLOW_MAX_NS:
+                    q.slow_ns = SLOW_MAX_NS
+                q.slow_until_ns = loop.now_ns + q.slow_ns
                 q.is_crowded = False
-                q.slow_until_ns = loop.now_ns + SLOW_NS
             q.trial_ns = loop.now_ns
             q.trial_progress = progress
             q.trial_looks = 0

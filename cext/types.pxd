@@ -27,7 +27,8 @@ cdef enum limits:
     TRIAL_NS = 60000000         # in which consumers must take TRIAL_BYTES to come first
     TRIAL_BYTES = 786432        # that is 13 MB/s
     TRIAL_LOOKS = 10            # a trial has at least so many ticks: the disk may have held us up
-    SLOW_NS = 1200000000        # how long consumers that did not are left out
+    SLOW_NS = 100000000         # how long consumers that did not are left out, doubled each time
+    SLOW_MAX_NS = 1600000000    # up to this
     BATCH_PREFETCH = 64         # from this prefetch on credit is used in batches
 
 # ---- messages ------------------------------------------------------------------------------------
@@ -145,6 +146,7 @@ cdef struct queue_t:
     u64 trial_progress          # settlements when their present trial began
     i64 trial_ns                # and when that was
     u32 trial_looks             # ticks since
+    i64 slow_ns                 # how long they were left out the last time, 0 = they are fast
     i64 slow_until_ns           # until then these consumers hold nobody back
     bint is_sync_wanted         # a confirmed publish landed here since the last sync was asked for
     queue_t* tick_next
