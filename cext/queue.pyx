@@ -138,7 +138,7 @@ cdef inline void consumer_join_ring(consumer_t* k) noexcept nogil:
 # hot
 cdef inline void consumer_credit(consumer_t* k) noexcept nogil:
     """A delivery of k was settled. A consumer with a large prefetch that has nearly all of it in
-    its hands is refilled in batches of an eighth, or after a millisecond: less work for both sides."""
+    its hands is refilled in batches of an eighth, or after a millisecond: less work for all."""
     if k.is_able:
         return
     if k.prefetch < BATCH_PREFETCH or k.unacked <= k.prefetch - k.prefetch // 8:
