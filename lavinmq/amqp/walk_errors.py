@@ -36,9 +36,9 @@ _CHANNEL: Final[dict[int, tuple[ReplyCode, str]]] = {
         ReplyCode.PRECONDITION_FAILED,
         "Message's user_id property '{text}' doesn't match actual user '{user}'",
     ),
+    29: (ReplyCode.PRECONDITION_FAILED, "Direct reply consumer does not exist"),
     30: (ReplyCode.PRECONDITION_FAILED, "Delivery tag already acked"),
     31: (ReplyCode.PRECONDITION_FAILED, "transaction holds more than {a} bytes"),
-    29: (ReplyCode.PRECONDITION_FAILED, "Direct reply consumer does not exist"),
 }
 
 
