@@ -2,7 +2,9 @@
 """The message path of lavinmq: frames in, segments, frames out. See `_core.pyi` for the door."""
 # For all included files: they share one namespace. What a single one needs stands at its head.
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.errno cimport EAGAIN, EINTR, EIO, ENOENT, errno
+from libc.errno cimport (
+    EAGAIN, EDQUOT, EFBIG, EINTR, EIO, EMFILE, ENFILE, ENOENT, ENOMEM, ENOSPC, errno,
+)
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset, strlen
@@ -11,7 +13,7 @@ from posix.unistd cimport close as c_close, dup as c_dup, ftruncate, unlink
 
 from bytes cimport (
     be16, be32, be64, hash_bytes, i64, lmq_assert, lmq_poison, put_be16, put_be32, put_be64,
-    put_le32, same_bytes,
+    put_le32, same_bytes, set_errno,
     u8, u16, u32, u64,
 )
 from match cimport (
@@ -28,6 +30,7 @@ include "segment.pyx"
 include "store.pyx"
 include "queue.pyx"
 include "match.pyx"
+include "copies.pyx"
 include "route.pyx"
 include "channel.pyx"
 include "deliver.pyx"

@@ -34,6 +34,7 @@ cdef class Queue:
             self.q.loop.n_queues -= 1
             if not self.q.is_deleted:
                 self.q.is_deleted = True
+                queue_unstick(self.q)
                 store_release(&self.q.store, &self.q.loop.pool)
             queue_unref(self.q)
 
@@ -108,6 +109,7 @@ cdef class Queue:
         path = os.fsdecode(st.dir)
         if not failed and st.is_durable and st.wfd >= 0 and fdatasync(st.wfd):
             failed, error = True, errno
+        queue_unstick(self.q)
         store_release(st, &self.q.loop.pool)
         if failed:
             raise OSError(error, os.strerror(error), path)
@@ -117,6 +119,7 @@ cdef class Queue:
         if not self.q.is_deleted:
             self.q.is_deleted = True
             self.q.ready = self.q.ready_bytes = 0
+            queue_unstick(self.q)
             store_release(&self.q.store, &self.q.loop.pool)
 
     def purge(self) -> int:
@@ -154,9 +157,33 @@ cdef class Queue:
         return self.q.store.error
 
     @property
+    def write_error(self) -> int:
+        """errno of the last write, 0 = it went well."""
+        return self.q.store.write_error
+
+    @property
+    def failed_file(self) -> str:
+        """Path of the file that the last failed write was for; empty when there was none."""
+        cdef const store_t* st = &self.q.store
+        if st.failed_kind == NULL or st.dir == NULL:
+            return ""
+        return f"{os.fsdecode(st.dir)}/{st.failed_kind.decode()}.{st.failed_seg:010d}"
+
+    @property
+    def is_stuck(self) -> bool:
+        """The disk has no room for it: its messages wait in memory."""
+        return self.q.is_stuck
+
+    @property
     def is_closed(self) -> bool:
-        """The store could not be read: publishes are dropped, gets are empty."""
+        """The store could not be read or written: publishes are dropped, gets are empty."""
         return self.q.is_closed
+
+    def take_broken(self) -> bool:
+        """Whether a write has closed it since the last call."""
+        cdef bint was = self.q.is_broken
+        self.q.is_broken = False
+        return was
 
     def counters(self) -> dict:
         """Totals since start, by name."""

@@ -78,17 +78,37 @@ cdef void store_remove_segment(store_t* st, seg_t* seg) noexcept nogil:
 cdef int store_open_write(store_t* st) noexcept nogil:
     """Open the write segment's file, cut it to its logical end and give a new one its header."""
     cdef u8 header[4]
-    st.wfd = segment_open(st, b"msgs", st.wseg.id, O_RDWR | O_CREAT)
-    if st.wfd < 0:
+    cdef int fd = segment_open(st, b"msgs", st.wseg.id, O_RDWR | O_CREAT)
+    if fd < 0:
         return -1
-    if ftruncate(st.wfd, st.flushed):
+    if ftruncate(fd, st.flushed):
+        close_failed(fd)
         return -1
     if st.flushed == SEGMENT_HEADER:
         put_le32(header, SCHEMA_VERSION)
         st.is_dir_unsynced = True
-        if write_at(st.wfd, header, 4, 0):
+        if write_at(fd, header, 4, 0):
+            close_failed(fd)
             return -1
+    st.wfd = fd
     return 0
+
+
+cdef int store_failed(store_t* st, const char* kind, u32 seg) noexcept nogil:
+    """Note which file could not be written; errno says why. Returns -1."""
+    st.write_error = errno if errno else EIO
+    st.failed_kind = kind
+    st.failed_seg = seg
+    set_errno(st.write_error)
+    return -1
+
+
+cdef void store_cut(store_t* st) noexcept nogil:
+    """A write stopped half-way: what it left must not be taken for a record after a crash."""
+    cdef int error = errno
+    if ftruncate(st.wfd, st.flushed):
+        pass                    # then the bytes stay behind the end, where a later write goes
+    set_errno(error)
 
 
 # hot
@@ -100,9 +120,10 @@ cdef int store_flush(store_t* st) noexcept nogil:
     if n == 0:
         return 0
     if st.wfd < 0 and store_open_write(st):
-        return -1
+        return store_failed(st, b"msgs", st.wseg.id)
     if write_at(st.wfd, st.stage + (st.flushed - st.stage_at), n, st.flushed):
-        return -1
+        store_cut(st)
+        return store_failed(st, b"msgs", st.wseg.id)
     st.flushed = st.wseg.size
     st.unflushed = 0
     st.is_unsynced = True
@@ -137,6 +158,8 @@ cdef int store_room(store_t* st, pool_t* pool, u64 need) noexcept nogil:
             return -1
         st.stage_at = st.wseg.size
         used = 0
+        if st.stage_cap > BLOCK_SIZE:       # it grew while the disk had no room
+            store_drop_stage(st, pool)
     if need > BLOCK_SIZE:
         return 1
     if used + need <= st.stage_cap:
@@ -156,6 +179,25 @@ cdef int store_room(store_t* st, pool_t* pool, u64 need) noexcept nogil:
     return 0
 
 
+cdef int store_grow_stage(store_t* st, pool_t* pool, u64 need) noexcept nogil:
+    """Make room for `need` more bytes in memory while the file cannot take them. 0, or -1."""
+    cdef u64 used = st.wseg.size - st.stage_at, cap = (used + need) * 2
+    cdef u8* grown
+    if used + need <= st.stage_cap:
+        return 0
+    if cap == BLOCK_SIZE:
+        cap += 1                # that size is a pooled block
+    grown = <u8*>malloc(cap) if cap >> 32 == 0 else NULL
+    if grown == NULL:
+        return -1
+    if used:
+        memcpy(grown, st.stage, used)
+    buffer_give(pool, st.stage, st.stage_cap)
+    st.stage = grown
+    st.stage_cap = <u32>cap
+    return 0
+
+
 cdef int store_roll(store_t* st) noexcept nogil:
     """Finish the write segment and start the next one. Its descriptor, when still to be synced,
     must have been handed over before. Returns 0, or -1 with errno set."""
@@ -163,8 +205,8 @@ cdef int store_roll(store_t* st) noexcept nogil:
     cdef seg_t* seg
     if store_flush(st):
         return -1
-    if st.is_durable and segment_write_meta(st, done):
-        return -1
+    if st.is_durable:
+        segment_write_meta(st, done)
     seg = store_add_segment(st, done.id + 1)
     if seg == NULL:
         return -1
@@ -193,8 +235,12 @@ cdef int store_write_large(store_t* st, const msg_t* m, i64 timestamp_ms) noexce
     if rc == 0:
         record_write(head, m, timestamp_ms)
         rc = write_at(st.wfd, head, head_len, st.wseg.size)
-    if rc == 0:
-        rc = write_at(st.wfd, m.body, m.body_len, st.wseg.size + <i64>head_len)
+        if rc == 0:
+            rc = write_at(st.wfd, m.body, m.body_len, st.wseg.size + <i64>head_len)
+        if rc:
+            store_cut(st)
+    if rc:
+        store_failed(st, b"msgs", st.wseg.id)
     free(head)
     if rc:
         return -1
@@ -282,7 +328,7 @@ cdef int store_flush_acks(store_t* st) noexcept nogil:
     while st.dirty != NULL:
         seg = st.dirty
         if segment_flush_acks(st, seg, seg is st.wseg or seg is st.rseg):
-            return -1
+            return store_failed(st, b"acks", seg.id)
         st.dirty = seg.dirty_next
         seg.is_dirty = False
     return 0
@@ -548,6 +594,20 @@ cdef void store_release(store_t* st, pool_t* pool) noexcept nogil:
     free(st.dir)
     memset(st, 0, sizeof(store_t))
     st.wfd = st.rfd = -1
+
+
+cdef void store_abandon(store_t* st, pool_t* pool) noexcept nogil:
+    """The files cannot be written any more: let go of memory and descriptors; files stay."""
+    st.wseg.size = st.flushed
+    st.unflushed = 0
+    st.rseg = st.wseg
+    st.rpos = st.flushed
+    free(st.requeued)
+    st.requeued = NULL
+    st.n_requeued = st.cap_requeued = 0
+    store_drop_stage(st, pool)
+    store_drop_window(st, pool)
+    store_close_files(st)
 
 
 cdef void store_close_files(store_t* st) noexcept nogil:

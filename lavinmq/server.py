@@ -22,11 +22,13 @@ from lavinmq.amqp.listener import Listener
 from lavinmq.auth.users import UserStore
 from lavinmq.config import Config, ConfigError, load
 from lavinmq.datadir import DataDir, DataDirError
+from lavinmq.disk import DiskWatch
 from lavinmq.errors import DefinitionsError, ReplyCode
 from lavinmq.vhost import VHost
 
 CHECK_INTERVAL_S: Final = 1.0
 STOP_TIMEOUT_S: Final = 15.0
+MIN_LARGE: Final = 64 << 20
 _log = log.get("lmq.server")
 
 
@@ -49,11 +51,14 @@ class Server:
         self.vhosts: dict[str, VHost] = {}
         self.connections: set[Connection] = set()
         self.listeners: list[Listener] = []
-        self.loop = _core.Loop(events, config.data_dir, config.sync, self._fatal, self._damaged)
+        self.loop = _core.Loop(events, config.data_dir, config.sync, self._fatal, self._news)
+        self.loop.set_max_large(memory_for_large_messages())
+        self._disk = DiskWatch(config)
         self._on_stopped = on_stopped
         self._is_stopping = False
         self._stop_timer: asyncio.TimerHandle | None = None
         self._check_timer: asyncio.TimerHandle | None = None
+        self._disk_timer: asyncio.TimerHandle | None = None
 
     # --- start --------------------------------------------------------------------------------
 
@@ -76,6 +81,13 @@ class Server:
             listener.start()
             _log.info("Listening for AMQP on %s", listener.name)
         self._check()
+        self._look_at_disk()
+
+    def _look_at_disk(self) -> None:
+        """Every few seconds: hold publishers while the disk is short of space."""
+        self.loop.is_low = self._disk.is_low()
+        interval_s = self.config.stats_interval / 1000
+        self._disk_timer = self.events.call_later(interval_s, self._look_at_disk)
 
     def _check(self) -> None:
         """Once a second: heartbeats and time-outs of all connections."""
@@ -119,7 +131,7 @@ class Server:
 
     def _finish(self) -> None:
         """All clients are gone: write everything out."""
-        for timer in (self._stop_timer, self._check_timer):
+        for timer in (self._stop_timer, self._check_timer, self._disk_timer):
             if timer is not None:
                 timer.cancel()
         code = 0
@@ -134,10 +146,10 @@ class Server:
         _log.info("Stopped")
         self._on_stopped(code)
 
-    def _damaged(self) -> None:
-        """A store has lost records or could not be read: say which, once for each change."""
+    def _news(self) -> None:
+        """A store was damaged, or could not be read or written, or can be again: say which."""
         for vhost in self.vhosts.values():
-            vhost.report_damage()
+            vhost.report()
 
     def reload(self) -> None:
         """Read the configuration again (SIGHUP) and take over what may change while running.
@@ -151,6 +163,7 @@ class Server:
             return
         waiting = self.config.take_live(fresh)
         self.loop.sync = self.config.sync
+        self.loop.is_low = self._disk.is_low()
         _log.info("Configuration reloaded")
         for warning in fresh.warnings:
             _log.warning("%s", warning)
@@ -158,9 +171,9 @@ class Server:
             _log.warning("A restart is needed for: %s", ", ".join(waiting))
 
     def _fatal(self, path: str, error: int) -> None:
-        """A write or sync failed: stop before anything is confirmed that is not on disk."""
+        """A sync failed: stop, because what is on disk is not known any more."""
         _log.fatal(
-            "Cannot write %s: %s. Stopping; nothing was confirmed that is not on disk",
+            "Cannot sync %s: %s. Stopping; nothing was confirmed that is not on disk",
             path, os.strerror(error),
         )  # fmt: skip
         self._on_stopped(1)
@@ -206,6 +219,19 @@ def _run_in(config: Config, started: float) -> int:
     _log.info("Finished startup in %.3fs", time.monotonic() - started)
     events.run_forever()
     return codes[0] if codes else 1
+
+
+def memory_for_large_messages() -> int:
+    """Bytes of memory that messages too large for pooled blocks may take, all together: a quarter
+    of what there is, of the machine or of the control group that bounds us."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+    except OSError:
+        limit = "max"
+    if limit.isdigit():
+        total = min(total, int(limit))
+    return max(total // 4, MIN_LARGE)
 
 
 def _raise_descriptor_limit() -> None:

@@ -81,7 +81,8 @@ class VHost:
         # What this release cannot apply stays in the file, for one that can.
         self._kept = Definitions()
         self._kept_names: set[str] = set()
-        self._damage: WeakKeyDictionary[Queue, tuple[int, int]] = WeakKeyDictionary()
+        # Lost records, errno of reads and of writes that were logged last.
+        self._reported: WeakKeyDictionary[Queue, tuple[int, int, int]] = WeakKeyDictionary()
         # Exchanges by the name of their alternate, which need not exist.
         self._alternates: dict[str, set[Exchange]] = {}
         self._log = log.get("lmq.vhost", vhost=name)
@@ -124,21 +125,42 @@ class VHost:
         self._loop.sync_file(self._directory_fd, _nothing)
         self._loop.sync_file(self._file.fileno(), callback)
 
-    def report_damage(self) -> None:
-        """Log the queues that have lost records, or could not be read, since the last report."""
-        for queue in self.queues.values():
-            state = (queue.core.lost, queue.core.read_error)
-            if state == self._damage.get(queue, (0, 0)):
-                continue
-            self._damage[queue] = state
-            lost, error = state
-            if error:
-                self._log.error("queue %r cannot be read: %s", queue.name, os.strerror(error))
-            if lost:
-                self._log.error(
-                    "queue %r: %d messages in %s could not be read and were given up",
-                    queue.name, lost, queue.directory,
-                )  # fmt: skip
+    def report(self) -> None:
+        """Log what has changed since the last report about queues whose files could not be read or
+        written; take leave of the consumers of those that are closed for it."""
+        for queue in list(self.queues.values()):
+            core = queue.core
+            state = (core.lost, core.read_error, core.write_error)
+            if state != self._reported.get(queue, (0, 0, 0)):
+                self._report(queue, self._reported.get(queue, (0, 0, 0)))
+                self._reported[queue] = state
+            if core.take_broken():
+                consumers, queue.consumers = queue.consumers, []
+                for consumer in consumers:
+                    consumer.stop()
+                    consumer.cancelled()
+
+    def _report(self, queue: Queue, before: tuple[int, int, int]) -> None:
+        core, name = queue.core, queue.name
+        if core.read_error != before[1]:
+            self._log.error("queue %r cannot be read: %s", name, os.strerror(core.read_error))
+        if core.lost != before[0]:
+            self._log.error(
+                "queue %r: %d messages in %s could not be read and were given up",
+                name, core.lost, queue.directory,
+            )  # fmt: skip
+        if core.is_stuck:
+            self._log.error(
+                "Cannot write %s: %s. Messages of queue %r wait in memory, publishers are held",
+                core.failed_file, os.strerror(core.write_error), name,
+            )  # fmt: skip
+        elif core.write_error:
+            self._log.error(
+                "Cannot write %s: %s. Queue %r is closed; its files are read again at the next "
+                "start", core.failed_file, os.strerror(core.write_error), name,
+            )  # fmt: skip
+        elif before[2]:
+            self._log.notice("queue %r is written again", name)
 
     def _load_exchanges(self, stored: Definitions) -> None:
         for exchange in stored.exchanges:
@@ -328,6 +350,8 @@ class VHost:
         if passive:
             raise missing(f"Queue '{name}' doesn't exists")
         check_prefix(name)
+        if self._loop.is_held:
+            raise failed("Server low on disk space, can not create queue")
         if not name:
             name = "amq.gen-" + secrets.token_urlsafe(24)
         self._check_may_declare(actor.user, name, arguments)

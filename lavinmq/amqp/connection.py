@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 HANDSHAKE_TIMEOUT_S: Final = 15.0
 CLOSE_TIMEOUT_S: Final = 15.0
 LINGER_S: Final = 2.0
+LOW_DISK: Final = "Server low on disk space"
 UNLIMITED_FRAME: Final = 128 << 20
 """Largest payload accepted when neither side names a limit."""
 
@@ -53,6 +54,7 @@ class Connection:
         self._socket = sock
         self._is_loopback = is_loopback
         self._awaited: type[m.Method] = m.ConnectionStartOk
+        self._is_told_when_blocked = False
         self._log = log.get("lmq.amqp.client", client=peer)
         self._is_over = False
 
@@ -81,7 +83,7 @@ class Connection:
 
         def finish() -> None:
             if not self._is_over:
-                callback()
+                self._guarded(0, (0, 0), callback)
                 self.link.resume()
 
         sync(finish)
@@ -128,6 +130,23 @@ class Connection:
             self.link.learn(name, self.vhost.publishable(self.user, text).core)
 
         self._guarded(channel, ids, learn)
+
+    def on_held(self, channel: int) -> None:
+        """A publish while the disk is short of space: it waits, and the client is told so. A client
+        that would not understand has its channel closed."""
+        if self._is_told_when_blocked:
+            self.send(0, m.ConnectionBlocked(LOW_DISK))
+            self.link.hold()
+            return
+
+        def refuse() -> None:
+            raise ChannelError(ReplyCode.PRECONDITION_FAILED, LOW_DISK)
+
+        self._guarded(channel, (m.BasicPublish.CLASS_ID, m.BasicPublish.METHOD_ID), refuse)
+
+    def on_released(self) -> None:
+        """The disk has room again; the publish that waited is carried out next."""
+        self.send(0, m.ConnectionUnblocked())
 
     def on_error(self, kind: int, channel: int, method: int, a: int, b: int, text: bytes) -> None:
         """A frame broke a rule; `method` is class << 16 | method or 0."""
@@ -256,6 +275,7 @@ class Connection:
             if size > handshake.MAX_START_OK:
                 raise HandshakeError("start-ok is too large")
             self.user = handshake.authenticate(self.server.users, method, self._is_loopback)
+            self._is_told_when_blocked = handshake.has_capability(method, "connection.blocked")
             self._awaited = m.ConnectionTuneOk
             self.send(0, handshake.tune(self.config))
         elif isinstance(method, m.ConnectionTuneOk):

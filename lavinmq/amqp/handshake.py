@@ -76,10 +76,15 @@ def authenticate(users: UserStore, method: m.ConnectionStartOk, is_loopback: boo
     user = users.authenticate(name, password, is_loopback)
     if user is not None:
         return user
-    capabilities = method.client_properties.get("capabilities")
-    if isinstance(capabilities, dict) and capabilities.get("authentication_failure_close") is True:
+    if has_capability(method, "authentication_failure_close"):
         raise ConnectionError_(ReplyCode.ACCESS_REFUSED, "", method.CLASS_ID, method.METHOD_ID)
     raise HandshakeError(f"user {name!r} could not log in")
+
+
+def has_capability(method: m.ConnectionStartOk, name: str) -> bool:
+    """Whether the client announces a capability."""
+    capabilities = method.client_properties.get("capabilities")
+    return isinstance(capabilities, dict) and capabilities.get(name) is True
 
 
 def tune(config: Config) -> m.ConnectionTune:

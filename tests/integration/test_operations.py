@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import resource
 import signal
 import time
 from collections.abc import Callable
@@ -186,31 +185,4 @@ def test_unbinding_a_nested_exchange_acts_on_publishers_of_the_outer_one(
 
     with pytest.raises(pika.exceptions.UnroutableError):
         channel.basic_publish("outer", "", b"2", mandatory=True)
-    connection.close()
-
-
-def test_a_write_that_fails_ends_the_broker_and_nothing_unwritten_was_confirmed(
-    own_broker: Broker,
-) -> None:
-    connection = connect(own_broker)
-    channel = connection.channel()
-    channel.queue_declare("limited", durable=True)
-    channel.confirm_delivery()
-    # Stands for a full disk: no file of the broker may grow beyond this any more.
-    resource.prlimit(own_broker.pid, resource.RLIMIT_FSIZE, (300_000, 300_000))
-
-    confirmed = 0
-    with pytest.raises(pika.exceptions.AMQPError):
-        for number in range(1000):
-            channel.basic_publish("", "limited", b"%d" % number + bytes(10_000))
-            confirmed += 1
-
-    wait_for(lambda: not own_broker.is_running(), "the broker goes on")
-    assert "Cannot write" in own_broker.log_text()
-    assert 10 < confirmed < 1000
-    own_broker.start()
-    connection = connect(own_broker)
-    channel = connection.channel()
-    kept = [channel.basic_get("limited", auto_ack=True)[2] for _ in range(confirmed)]
-    assert [int(body[: body.index(0)]) for body in kept if body] == list(range(confirmed))
     connection.close()
