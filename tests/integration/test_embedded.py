@@ -71,6 +71,10 @@ def run_program(source: str, *arguments: str) -> subprocess.CompletedProcess[str
     )  # fmt: skip
 
 
+def count_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
 def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 10.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -248,11 +252,12 @@ def test_nothing_stays_open_or_in_memory_afterwards(tmp_path: Path) -> None:
             return weakref.ref(broker._server)
 
     once()  # what is imported or opened once is there now
-    descriptors, threads = os.listdir("/proc/self/fd"), threading.active_count()
+    gc.collect()
+    descriptors, threads = count_descriptors(), threading.active_count()
 
     servers = [once() for _ in range(3)]
 
-    assert os.listdir("/proc/self/fd") == descriptors
+    assert count_descriptors() <= descriptors
     assert threading.active_count() == threads
     gc.collect()
     assert [server() for server in servers] == [None] * 3
@@ -286,9 +291,11 @@ def test_a_bad_setting_is_refused_before_anything_starts(
 
 
 def test_a_port_in_use_is_an_error_for_the_caller(temporary: Path, tmp_path: Path) -> None:
-    descriptors, threads = os.listdir("/proc/self/fd"), threading.active_count()
     with lavinmq.run() as first:
         pass
+    gc.collect()
+    descriptors, threads = count_descriptors(), threading.active_count()
+
     with socket.create_server(("127.0.0.1", first.port)), pytest.raises(OSError) as refusal:
         lavinmq.run(amqp_port=first.port, amqp_unix_path=tmp_path / "sock")
 
@@ -296,18 +303,19 @@ def test_a_port_in_use_is_an_error_for_the_caller(temporary: Path, tmp_path: Pat
     assert f"127.0.0.1:{first.port}" in str(refusal.value)
     assert list(temporary.iterdir()) == []
     assert threading.active_count() == threads
-    assert os.listdir("/proc/self/fd") == descriptors
+    assert count_descriptors() <= descriptors
 
 
 def test_what_was_opened_before_a_start_fails_is_closed(tmp_path: Path) -> None:
     with lavinmq.run(data_dir=tmp_path) as broker:
         publish(broker, "kept", b"1")
-    descriptors = os.listdir("/proc/self/fd")
+    gc.collect()
+    descriptors = count_descriptors()
 
     with pytest.raises(OSError, match="cannot listen on /nowhere/sock"):
         lavinmq.run(data_dir=tmp_path, amqp_port=broker.port, amqp_unix_path="/nowhere/sock")
 
-    assert os.listdir("/proc/self/fd") == descriptors
+    assert count_descriptors() <= descriptors
     with lavinmq.run(data_dir=tmp_path, amqp_port=broker.port) as broker:
         assert drain(broker, "kept") == [b"1"]
 
@@ -439,6 +447,24 @@ def test_a_full_disk_ends_the_broker_and_not_the_program(tmp_path: Path) -> None
     assert "File too large" in result["error"]
     assert 10 < result["confirmed"] < 1000
     assert result["kept"] == list(range(result["confirmed"]))
+
+
+def test_without_a_thread_for_syncing_the_broker_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else every confirm would wait for ever. So it is while an interpreter ends."""
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    broker = lavinmq.run(sync=True)
+    connection = connect(broker)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+
+    with pytest.raises(pika.exceptions.AMQPError):
+        connection.channel().queue_declare("unsynced", durable=True)
+
+    wait_for(lambda: not broker.is_running, "the broker goes on")
+    with pytest.raises(lavinmq.BrokerError, match="Cannot write sync: Resource temporarily"):
+        broker.stop()
 
 
 END_OF_PROGRAM = """
