@@ -1,6 +1,7 @@
 # Core: the umbrella. One extension module, so that every function can be inlined across files.
 """The message path of lavinmq: frames in, segments, frames out. See `_core.pyi` for the door."""
 # For all included files: they share one namespace. What a single one needs stands at its head.
+cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.errno cimport (
     EAGAIN, EDQUOT, EFBIG, EINTR, EIO, EMFILE, ENFILE, ENOENT, ENOMEM, ENOSPC, errno,

@@ -5,6 +5,8 @@
 # that order.
 
 
+# Freeing one needs its Loop: the garbage collector must not take that away first.
+@cython.no_gc_clear
 cdef class Queue:
     """One queue: a store and its counters.
 

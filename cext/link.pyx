@@ -31,6 +31,8 @@ cdef class Consumer:
             consumer_unref(self.k)
 
 
+# Freeing one needs its Loop: the garbage collector must not take that away first.
+@cython.no_gc_clear
 cdef class Link:
     """The message path's side of one connection.
 

@@ -44,7 +44,7 @@ cdef class Loop:
     cdef object patient_timer
     cdef object retry_timer
     cdef bint is_scheduled
-    cdef bint is_failed
+    cdef bint is_over           # a write failed, or it was stopped: no confirm leaves any more
     cdef int submit_fd
     cdef int done_fd
     cdef int worker_error
@@ -73,10 +73,7 @@ cdef class Loop:
 
     def __dealloc__(self):
         cdef u32 i
-        for i in range(self.t.n_sync_fds):
-            c_close(self.t.sync_fds[i])
-        for i in range(self.t.n_run_fds):
-            c_close(self.t.run_fds[i])
+        self.close_descriptors()
         for i in range(self.t.pool.n):
             free(self.t.pool.free_blocks[i])
         free(self.t.input)
@@ -89,9 +86,18 @@ cdef class Loop:
         free(self.t.sync_queues)
         free(self.t.sync_fds)
         free(self.t.run_fds)
+
+    cdef void close_descriptors(self):
+        cdef u32 i
+        for i in range(self.t.n_sync_fds):
+            c_close(self.t.sync_fds[i])
+        for i in range(self.t.n_run_fds):
+            c_close(self.t.run_fds[i])
+        self.t.n_sync_fds = self.t.n_run_fds = 0
         for fd in (self.t.dir_fd, self.submit_fd, self.done_fd):
             if fd >= 0:
                 c_close(fd)
+        self.t.dir_fd = self.submit_fd = self.done_fd = -1
 
     @property
     def sync(self) -> bool:
@@ -138,7 +144,7 @@ cdef class Loop:
     cdef void kick(self):
         """Have the tick run at the end of this iteration when there is something for it to do."""
         cdef bint is_due
-        if self.is_scheduled or self.is_failed:
+        if self.is_scheduled or self.is_over:
             return
         if self.t.n_patient and self.patient_timer is None:
             self.patient_timer = self.events.call_later(0.001, self.wake_patient)
@@ -157,6 +163,8 @@ cdef class Loop:
         Called by the event loop, or to settle."""
         cdef link_t* l
         self.is_scheduled = False
+        if self.is_over:
+            return
         with nogil:
             loop_tick(&self.t)
         while self.t.blocked_links != NULL:
@@ -223,8 +231,8 @@ cdef class Loop:
             (<Link>link).go(STOP_CROWD)
 
     cdef void fail(self, str path, int error):
-        if not self.is_failed:
-            self.is_failed = True
+        if not self.is_over:
+            self.is_over = True
             self.on_fatal(path, error)
 
     # ---- syncing
@@ -271,8 +279,8 @@ cdef class Loop:
             self.end_sync()
             return
         self.t.is_syncing = True
-        if self.worker is None:
-            self.start_worker()
+        if self.worker is None and not self.start_worker():
+            return
         c_write(self.submit_fd, &one, 8)
 
     cdef bint is_quiet(self):
@@ -301,15 +309,21 @@ cdef class Loop:
             callback()
         self.kick()
 
-    cdef void start_worker(self):
+    cdef bint start_worker(self) except -1:
         self.submit_fd = eventfd(0, EFD_CLOEXEC)
         self.done_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
         if self.submit_fd < 0 or self.done_fd < 0:
             self.fail("event descriptor", errno)
-            return
+            return False
+        worker = threading.Thread(target=self.work, name="sync", daemon=True)
+        try:
+            worker.start()
+        except RuntimeError:            # no more threads, or the interpreter is about to end
+            self.fail("sync", EAGAIN)
+            return False
+        self.worker = worker
         self.events.add_reader(self.done_fd, self.on_synced)
-        self.worker = threading.Thread(target=self.work, name="sync", daemon=True)
-        self.worker.start()
+        return True
 
     def work(self) -> None:
         """The worker thread: one sync per wake-up, until told to stop."""
@@ -334,13 +348,16 @@ cdef class Loop:
         self.end_sync()
 
     def stop(self) -> None:
-        """End the worker thread. Confirms that wait for a sync are not sent any more."""
+        """End the worker thread, close all descriptors. Nothing is delivered, confirmed or synced
+        from now on. Idempotent."""
         cdef u64 stop = WORK_STOP
+        self.is_over = True
         if self.worker is not None:
             c_write(self.submit_fd, &stop, 8)
             self.worker.join()
             self.worker = None
             self.events.remove_reader(self.done_fd)
+        self.close_descriptors()
 
     # ---- time
 

@@ -173,7 +173,10 @@ class Loop:
         """The thread has finished a sync; the event loop calls it."""
 
     def stop(self) -> None:
-        """End the thread; blocks while its sync lasts. Confirms that wait are not sent."""
+        """End the thread and close all descriptors; blocks while a sync lasts. Idempotent.
+
+        Nothing is delivered, confirmed or synced from then on; callbacks that wait are not called.
+        """
 
 class Queue:
     """The messages of one queue: segment files, what is unacked, and who can take one.

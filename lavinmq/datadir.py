@@ -40,11 +40,15 @@ class StoppedWaiting(Exception):
 
 
 class DataDir:
-    """A data directory held by this process from ``open`` to ``close``."""
+    """A data directory held by this process from ``open`` to ``close``.
 
-    def __init__(self, path: str, *, lock: bool = True) -> None:
+    Args: lock: whether to lock it at all; wait: whether ``open`` waits for another holder to go.
+    """
+
+    def __init__(self, path: str, *, lock: bool = True, wait: bool = True) -> None:
         self.path = path
         self._locks = lock
+        self._waits = wait
         self._lock_fd = -1
 
     def open(self) -> None:
@@ -52,7 +56,8 @@ class DataDir:
 
         Blocks while another process holds the lock, which makes a cold stand-by on a shared
         disk; the holder is logged. Call it before any event loop runs.
-        Raises: ``DataDirError``; ``StoppedWaiting`` on SIGTERM or SIGINT while waiting.
+        Raises: ``DataDirError``, also for a lock held by another when told not to wait;
+        ``StoppedWaiting`` on SIGTERM or SIGINT while waiting.
         """
         try:
             self._create()
@@ -74,6 +79,8 @@ class DataDir:
         fd, self._lock_fd = self._lock_fd, -1
         with suppress(OSError):
             os.ftruncate(fd, 0)
+            # Closing does not unlock while a forked child has the descriptor too.
+            fcntl.flock(fd, fcntl.LOCK_UN)
         os.close(fd)
 
     def __enter__(self) -> DataDir:
@@ -105,10 +112,10 @@ class DataDir:
 
     def _wait(self, fd: int) -> None:
         logger = log.get("lmq.data_dir_lock")
-        holder = os.pread(fd, MARKER_BYTES, 0).decode(errors="replace").strip()
-        logger.warning(
-            "Data directory %s is locked by %s, waiting for it", self.path, holder or "unknown"
-        )
+        holder = os.pread(fd, MARKER_BYTES, 0).decode(errors="replace").strip() or "unknown"
+        if not self._waits:
+            raise DataDirError(f"Data directory {self.path!r} is locked by {holder}")
+        logger.warning("Data directory %s is locked by %s, waiting for it", self.path, holder)
         with _ended_by_signals():
             fcntl.flock(fd, fcntl.LOCK_EX)
         logger.info("Lock acquired")

@@ -113,12 +113,24 @@ class VHost:
             except OSError as error:
                 self._log.error("queue %r: %s", queue.name, error)
                 failure = error
-        self._file.sync()
-        self._file.close()
-        os.close(self._directory_fd)
+        try:
+            self._file.sync()
+        finally:
+            self.abandon()
         remove_tree(self.directory / "transient")
         if failure is not None:
             raise failure
+
+    def abandon(self) -> None:
+        """Let go of all files and memory without writing, as if the process had died. Idempotent.
+
+        What was loaded, or written so far, stays in the files."""
+        for queue in (*self.queues.values(), *self.reply_queues.values()):
+            queue.core.delete()
+        self._file.close()
+        if self._directory_fd >= 0:
+            os.close(self._directory_fd)
+            self._directory_fd = -1
 
     def when_synced(self, callback: Any) -> None:
         """Call `callback()` once the definitions recorded so far are on disk."""

@@ -185,6 +185,12 @@ class Connection:
         self.exclusive_queues.clear()
         self.server.lost(self)
 
+    def abandon(self) -> None:
+        """Let go of the socket, as if the process had died: nothing is sent or deleted."""
+        self._is_over = True
+        self.link.close()
+        self._socket.close()
+
     def close(self, code: ReplyCode, text: str) -> None:
         """Tell the client that the connection ends, and give it time to answer."""
         self.link.drain()  # what has reached us is not lost for want of a moment

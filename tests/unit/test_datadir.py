@@ -143,6 +143,27 @@ def test_closing_twice_is_harmless(tmp_path: Path) -> None:
     assert (tmp_path / ".lock").read_text() == ""
 
 
+def test_a_lock_held_by_another_is_an_error_when_told_not_to_wait(tmp_path: Path) -> None:
+    with DataDir(str(tmp_path)):
+        second = DataDir(str(tmp_path), wait=False)
+        with pytest.raises(DataDirError, match=f"is locked by PID {os.getpid()} @ "):
+            second.open()
+
+    with second:
+        assert (tmp_path / ".lock").read_text().startswith("PID ")
+
+
+def test_closing_unlocks_even_if_a_forked_child_still_has_the_descriptor(tmp_path: Path) -> None:
+    first = DataDir(str(tmp_path))
+    first.open()
+    inherited = os.dup(first._lock_fd)
+
+    first.close()
+
+    with DataDir(str(tmp_path), wait=False):
+        os.close(inherited)
+
+
 def test_the_lock_can_be_left_out(tmp_path: Path) -> None:
     with DataDir(str(tmp_path)), DataDir(str(tmp_path), lock=False):
         assert (tmp_path / ".lock").read_text() == HOLDER
