@@ -71,11 +71,13 @@ def _consume(queue: str) -> Operation:
     return Operation("consume/cancel", (_declare(queue),), body)
 
 
-# By scenario: what makes its operations for a client, which may use queues of this name.
+# By scenario: what makes its operations for a client, whose queues begin with this name.
 OPERATIONS: dict[str, Callable[[str], list[Operation]]] = {
-    "bind-churn": lambda queue: [_bind(kind, queue) for kind in ("non-durable", "durable")],
+    "bind-churn": lambda queue: [
+        _bind(kind, f"{queue}-{kind}") for kind in ("non-durable", "durable")
+    ],
     "queue-churn": lambda queue: [
-        _create_and_delete(kind, queue) for kind in ("transient", "durable")
+        _create_and_delete(kind, f"{queue}-{kind}") for kind in ("transient", "durable")
     ],
     "connection-churn": lambda _: [Operation("open/close connection with channel")],
     "channel-churn": lambda _: [_open_channel()],

@@ -16,5 +16,5 @@ def allow_connections(count: int) -> None:
         hard = max(hard, needed)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-    except (ValueError, OSError) as error:
+    except (OverflowError, ValueError, OSError) as error:
         raise OSError(f"{count} connections need {needed} file descriptors: {error}") from error

@@ -51,6 +51,8 @@ class Held:
         for sock in self._sockets.values():
             with suppress(OSError):
                 sock.send(CLOSE.request)
+                # The broker may wait for our end of the stream before it closes.
+                sock.shutdown(socket.SHUT_WR)
         deadline = time.monotonic() + GOODBYE_S
         while self._sockets and (remaining_s := deadline - time.monotonic()) > 0:
             self.drain(remaining_s)

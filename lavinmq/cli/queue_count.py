@@ -80,8 +80,8 @@ class Batches:
                 self._count = self._sent
 
     def totals(self) -> str:
-        """Say how many queues there are by now."""
-        return f"{self._count} queues"
+        """Say how many queues there are by now, and their names."""
+        return f"{self._count} queues {self._name}-1..{self._count}"
 
     def _declare(self) -> None:
         name = f"{self._name}-{self._sent + 1}"
