@@ -119,9 +119,10 @@ class Conversation:
         self._awaited = b""
 
     def begin(self) -> bool:
-        """Send the first request. Returns whether there is one. Raises: OSError."""
-        if problem := self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-            raise OSError(problem, os.strerror(problem))
+        """Send the first request, if any; returns whether there is one.
+
+        Raises: OSError, also when connecting has failed.
+        """
         self.is_connected = True
         # It is read only when something is there to read, and requests fit the socket's buffer.
         self.socket.setblocking(True)

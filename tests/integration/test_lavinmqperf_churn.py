@@ -63,6 +63,26 @@ def test_no_durable_queue_is_left_behind(broker: Broker, monkeypatch: pytest.Mon
                 connection.channel().declare_queue(queue, passive=True)
 
 
+def test_each_iteration_binds_with_a_key_of_its_own(own_broker: Broker) -> None:
+    with Connection.open(parse_uri(own_broker.uri)) as connection:
+        channel = connection.channel()
+        channel.confirm_select()
+
+        def is_bound(key: str) -> bool:
+            channel.returned.clear()
+            channel.publish("amq.direct", key, b"", mandatory=True)
+            channel.confirm(TIMEOUT_S)
+            return not channel.returned
+
+        with running("bind-churn", "--uri", own_broker.uri, "-z", "20") as process:
+            until(lambda: is_bound("00000001"))
+            assert is_bound("00000000")
+            process.interrupt()
+            done = process.finish()
+
+    assert (done.status, done.errors) == (0, "")
+
+
 def test_an_interrupt_ends_the_run_well(own_broker: Broker) -> None:
     with running("bind-churn", "--uri", own_broker.uri, "-z", "20") as process:
         until(lambda: is_measuring(own_broker))
