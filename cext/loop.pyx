@@ -271,7 +271,7 @@ cdef class Loop:
         self.t.n_run_fds = self.t.n_sync_fds
         self.t.n_sync_fds = 0
         self.t.cap_sync_fds, self.t.cap_run_fds = self.t.cap_run_fds, self.t.cap_sync_fds
-        if self.is_quiet():
+        if self.is_quiet() or (self.worker is None and not self.start_worker()):
             with nogil:
                 self.worker_error = sync_files(&self.t)
             if self.t.sync_ns > INLINE_SYNC_NS:
@@ -279,8 +279,6 @@ cdef class Loop:
             self.end_sync()
             return
         self.t.is_syncing = True
-        if self.worker is None and not self.start_worker():
-            return
         c_write(self.submit_fd, &one, 8)
 
     cdef bint is_quiet(self):
@@ -310,16 +308,17 @@ cdef class Loop:
         self.kick()
 
     cdef bint start_worker(self) except -1:
-        self.submit_fd = eventfd(0, EFD_CLOEXEC)
-        self.done_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
+        """False when there can be none now: no thread or descriptor, or the interpreter ends."""
+        if self.submit_fd < 0:
+            self.submit_fd = eventfd(0, EFD_CLOEXEC)
+        if self.done_fd < 0:
+            self.done_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
         if self.submit_fd < 0 or self.done_fd < 0:
-            self.fail("event descriptor", errno)
             return False
         worker = threading.Thread(target=self.work, name="sync", daemon=True)
         try:
             worker.start()
-        except RuntimeError:            # no more threads, or the interpreter is about to end
-            self.fail("sync", EAGAIN)
+        except RuntimeError:
             return False
         self.worker = worker
         self.events.add_reader(self.done_fd, self.on_synced)

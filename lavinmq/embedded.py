@@ -120,7 +120,7 @@ class Broker:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has neither been stopped nor ended by itself, as it does on a full disk."""
+        """Whether it has neither been stopped nor ended by itself, as it does when a sync fails."""
         return self._thread.is_alive()
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import gc
-import json
 import logging
 import os
 import resource
@@ -396,75 +395,45 @@ def test_the_package_offers_what_it_lists_and_nothing_else() -> None:
 # --- ends that nobody asked for
 
 
-def test_a_full_disk_ends_the_broker_and_not_the_program(tmp_path: Path) -> None:
-    """What was confirmed before is there when it is started again."""
-    ended = run_program(
-        """
-        import json, logging, resource, sys, time
-        import lavinmq, pika
+def test_a_failing_sync_ends_the_broker_and_not_the_program() -> None:
+    broker = lavinmq.run(sync=True)
+    connection = connect(broker)
+    out, into = os.pipe()  # which cannot be synced
 
-        logging.getLogger().addHandler(logging.NullHandler())
-        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)
-        broker = lavinmq.run(data_dir=sys.argv[1])
-        connection = pika.BlockingConnection(pika.URLParameters(broker.url))
-        channel = connection.channel()
-        channel.queue_declare("limited", durable=True)
-        channel.confirm_delivery()
-        hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, hard))  # stands for a full disk
-        confirmed = 0
-        try:
-            while confirmed < 1000:
-                channel.basic_publish("", "limited", b"%d" % confirmed + bytes(10_000))
-                confirmed += 1
-        except pika.exceptions.AMQPError:
-            pass
-        deadline = time.monotonic() + 10
-        while broker.is_running and time.monotonic() < deadline:
-            time.sleep(0.01)
-        result = {"confirmed": confirmed, "is_running": broker.is_running}
-        try:
-            broker.stop()
-        except lavinmq.BrokerError as error:
-            result["error"] = str(error)
+    sync = broker._server.loop.sync_file
+    broker._server.events.call_soon_threadsafe(sync, into, lambda: None)
+
+    wait_for(lambda: not broker.is_running, "the broker goes on")
+    with pytest.raises(pika.exceptions.AMQPError):
+        connection.channel()
+    with pytest.raises(lavinmq.BrokerError, match="Cannot sync pipe:"):
         broker.stop()
-
-        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-        with lavinmq.run(data_dir=sys.argv[1]) as broker:
-            with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
-                channel = connection.channel()
-                bodies = [channel.basic_get("limited", auto_ack=True)[2] for _ in range(confirmed)]
-        result["kept"] = [int(body[: body.index(0)]) for body in bodies if body]
-        print(json.dumps(result))
-        """,
-        str(tmp_path / "data"),
-    )
-
-    assert ended.returncode == 0, ended.stderr
-    result = json.loads(ended.stdout)
-    assert result["is_running"] is False
-    assert result["error"].startswith(f"Cannot write {tmp_path}/data/")
-    assert "File too large" in result["error"]
-    assert 10 < result["confirmed"] < 1000
-    assert result["kept"] == list(range(result["confirmed"]))
+    broker.stop()
+    for end in (out, into):
+        os.close(end)
 
 
-def test_without_a_thread_for_syncing_the_broker_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else every confirm would wait for ever. So it is while an interpreter ends."""
+def test_without_a_thread_for_syncing_confirms_come_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No thread can be started while an interpreter ends."""
 
     def refuse(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    broker = lavinmq.run(sync=True)
-    connection = connect(broker)
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with lavinmq.run(sync=True) as broker:
+        connection = connect(broker)
+        channel = connection.channel()
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        for number in range(4):  # more files than are synced without a thread otherwise
+            channel.queue_declare(f"q{number}", durable=True)
+            channel.queue_bind(f"q{number}", "amq.fanout")
+        channel.confirm_delivery()
 
-    with pytest.raises(pika.exceptions.AMQPError):
-        connection.channel().queue_declare("unsynced", durable=True)
+        channel.basic_publish("amq.fanout", "", b"1", mandatory=True)
 
-    wait_for(lambda: not broker.is_running, "the broker goes on")
-    with pytest.raises(lavinmq.BrokerError, match="Cannot write sync: Resource temporarily"):
-        broker.stop()
+        assert channel.queue_declare("q3", passive=True).method.message_count == 1
+        connection.close()
 
 
 END_OF_PROGRAM = """
