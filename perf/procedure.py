@@ -260,8 +260,10 @@ def _churn(it: _Repetition) -> Figures:
             return it.figures(run, 0.0)
     with it.staged(it.row.options, f"-n {count}", 60 + count / SLOWEST_CHURN_PER_S) as run:
         figures = it.figures(run, 0.0)
+        growth_mib = figures["rss_mib"] - before.rss_mib
         return figures | {
-            "rss_growth_mib": round(figures["rss_mib"] - before.rss_mib, 1),
+            "rss_growth_mib": round(growth_mib, 1),
+            "rss_kib_each": round(growth_mib * 1024 / count, 3),
             "mappings": measure.tree_mappings(it.broker.pid),
             "descriptors": measure.tree_descriptors(it.broker.pid),
         }
