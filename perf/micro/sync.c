@@ -1,14 +1,14 @@
-/* sync: what a batch of confirms costs that touched N durable queues, synced file by file (fdatasync), file
- * by file after writing of all of them was started (sync_file_range), or all at once (syncfs), on a quiet
- * file system and beside a neighbour that writes unrelated data to it. The table is the ground for
- * decision 0005.
+/* sync: what a batch of confirms costs that touched N durable queues, synced file by file (fdatasync) or
+ * all at once (syncfs), on a quiet file system and beside a neighbour that writes unrelated data to it.
+ * The table is the ground for decision 0005.
  *
- * A batch appends one record of 63 to 100 bytes to each of N files and then syncs. The ways take turns of
- * a quarter of a second, so that drift of the disk meets all of them. The neighbour is another process that
+ * A batch appends one record of 63 to 100 bytes to each of N files and then syncs. Both ways take turns
+ * of a quarter of a second, so that drift of the disk meets both. The neighbour is another process that
  * appends 64 KiB blocks and never syncs.
  *
- * sync directory [seconds per figure] [neighbour MiB/s]      files are made in, and removed from, the directory
- * Prints a Markdown table. Build: cc -O2 -o sync sync.c */
+ * sync directory [seconds per figure] [MiB/s of the neighbour ...]   (default 5 seconds; 0 32 256)
+ * Files are made in, and removed from, the directory. Prints a Markdown table of medians, with the 95th
+ * percentile in brackets. Build: cc -O2 -o sync sync.c */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -22,8 +22,8 @@
 #include <unistd.h>
 
 enum { MOST = 256, SMALLEST = 63, LARGEST = 100, BLOCK = 65536, ROUND = 256 << 20, SAMPLES = 1 << 20 };
-static const int FILES[] = {1, 2, 4, 8, 32, 64, 256};
-enum { EACH, STARTED, AT_ONCE, WAYS };
+static const int FILES[] = {1, 2, 4, 8, 16, 32, 64, 256};
+enum { EACH, AT_ONCE, WAYS };
 static const double SLICE_S = 0.25;
 
 typedef struct { double *ms; long n; } Series;
@@ -60,7 +60,6 @@ static double batch(int n, int way) {
     ends[i] += size;
   }
   if (way == AT_ONCE) { if (syncfs(directory)) die("syncfs"); return (now() - start) * 1e3; }
-  if (way == STARTED) for (int i = 0; i < n; i++) if (sync_file_range(files[i], 0, 0, SYNC_FILE_RANGE_WRITE)) die("sync_file_range");
   for (int i = 0; i < n; i++) if (fdatasync(files[i])) die("fdatasync");
   return (now() - start) * 1e3;
 }
@@ -78,7 +77,7 @@ static void measure(int n, double seconds, int mib_per_s) {
   if (mib_per_s && !(child = fork())) neighbour(mib_per_s);
   for (double until = now() + WAYS * seconds; now() < until;) for (int way = 0; way < WAYS; way++) slice(&ways[way], n, way);
   if (child) { kill(child, SIGKILL); waitpid(child, NULL, 0); }
-  printf("| %d | %s |", n, mib_per_s ? "writing" : "none");
+  if (mib_per_s) printf("| %d | %d MiB/s |", n, mib_per_s); else printf("| %d | none |", n);
   for (int way = 0; way < WAYS; way++) {
     qsort(ways[way].ms, ways[way].n, sizeof(double), ascending);
     printf(" %.2f (%.2f) |", quantile(&ways[way], 0.5), quantile(&ways[way], 0.95));
@@ -89,14 +88,15 @@ static void measure(int n, double seconds, int mib_per_s) {
 }
 
 int main(int argc, char **argv) {
-  if (argc < 2 || argc > 4) { fprintf(stderr, "usage: sync directory [seconds per figure] [neighbour MiB/s]\n"); return 2; }
-  double seconds = argc > 2 ? atof(argv[2]) : 5; int mib_per_s = argc > 3 ? atoi(argv[3]) : 32; char name[32];
+  if (argc < 2) { fprintf(stderr, "usage: sync directory [seconds per figure] [MiB/s of the neighbour ...]\n"); return 2; }
+  char *usual[] = {"0", "32", "256"}, **rates = argc > 3 ? argv + 3 : usual, name[32];
+  double seconds = argc > 2 ? atof(argv[2]) : 5; int n_rates = argc > 3 ? argc - 3 : 3;
   if ((directory = open(argv[1], O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0) die("open directory");
   memset(record, 'x', sizeof record); memset(block, 'y', sizeof block);
   for (int i = 0; i < MOST; i++) { snprintf(name, sizeof name, "file.%d", i); files[i] = create(name); }
-  printf("| files | neighbour | fdatasync each, ms (95 %%) | started, then each | syncfs once |\n| --- | --- | --- | --- | --- |\n");
-  for (int beside = 0; beside < 2; beside++)
-    for (unsigned i = 0; i < sizeof FILES / sizeof *FILES; i++) measure(FILES[i], seconds, beside ? mib_per_s : 0);
+  printf("| files | neighbour | fdatasync each, ms | syncfs once, ms |\n| --- | --- | --- | --- |\n");
+  for (int k = 0; k < n_rates; k++)
+    for (unsigned i = 0; i < sizeof FILES / sizeof *FILES; i++) measure(FILES[i], seconds, atoi(rates[k]));
   for (int i = 0; i < MOST; i++) { snprintf(name, sizeof name, "file.%d", i); unlinkat(directory, name, 0); }
   unlinkat(directory, "neighbour", 0);
   return 0;
