@@ -4,6 +4,7 @@
 # worker thread waits on an event descriptor and only ever calls fdatasync, syncfs and close,
 # without the GIL.
 import os
+import re
 import threading
 
 cdef extern from "<sys/eventfd.h>" nogil:
@@ -18,6 +19,12 @@ cdef extern from "<unistd.h>" nogil:
 
 cdef enum:
     WORK_STOP = 1 << 20
+    FILE_SYNC_NS = 300000       # first guesses, see sync_files
+    WHOLE_SYNC_NS = 1000000
+
+# syncfs(2): before Linux 5.8 it did not report errors of writing back.
+SYNCFS_REPORTS_ERRORS = tuple(
+    map(int, re.match(r"(\d+)\.(\d+)", os.uname().release).groups())) >= (5, 8)
 
 
 cdef class Loop:
@@ -35,6 +42,7 @@ cdef class Loop:
     cdef object on_news
     cdef object worker
     cdef list waiting           # callbacks of the next sync
+    cdef set waiting_files      # (device, inode) of what they wait for
     cdef list commits           # callbacks of the next sync that finds everything written
     cdef list running           # callbacks of the sync in flight
     cdef set links
@@ -61,6 +69,7 @@ cdef class Loop:
         self.on_fatal = on_fatal
         self.on_news = on_news
         self.waiting = []
+        self.waiting_files = set()
         self.commits = []
         self.running = []
         self.links = set()
@@ -68,7 +77,10 @@ cdef class Loop:
         self.held = []
         self.t.max_large = <u64>-1
         self.t.sync = sync
-        self.t.dir_fd = os.open(data_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.t.file_ns = FILE_SYNC_NS
+        self.t.whole_ns = WHOLE_SYNC_NS
+        if SYNCFS_REPORTS_ERRORS:
+            self.t.dir_fd = os.open(data_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         loop_clock(&self.t)
 
     def __dealloc__(self):
@@ -241,9 +253,13 @@ cdef class Loop:
         """Call `callback()` on the loop once what was written to fd so far is on disk.
 
         The descriptor is duplicated; a file that cannot be synced is fatal (see on_fatal)."""
-        if self.t.sync and loop_add_sync_fd(&self.t, c_dup(fd)):
-            self.fail(f"descriptor {fd}", errno)
-            return
+        if self.t.sync:
+            found = os.fstat(fd)
+            if (found.st_dev, found.st_ino) not in self.waiting_files:
+                if loop_add_sync_fd(&self.t, c_dup(fd)):
+                    self.fail(f"descriptor {fd}", errno)
+                    return
+                self.waiting_files.add((found.st_dev, found.st_ino))
         self.waiting.append(callback)
         self.kick()
 
@@ -259,6 +275,7 @@ cdef class Loop:
         if self.t.stuck == NULL:
             loop_gather_files(&self.t)
         self.running, self.waiting = self.waiting, []
+        self.waiting_files.clear()
         if self.t.stuck == NULL:
             self.running += self.commits
             self.commits = []

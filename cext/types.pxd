@@ -20,7 +20,6 @@ cdef enum limits:
     SMALL_STAGE = 4096          # first staged tail of a queue
     POOL_KEEP = 16              # free blocks kept for reuse
     MAX_OUTPUT = 4194304        # unsent bytes of a link above which it is no longer read
-    MAX_BATCH_FILES = 32        # files synced one by one; with more the file system is synced
     DELIVER_BUDGET = 4194304    # bytes one queue may deliver in a tick before others get their turn
     CROWD_BYTES = 131072        # ready bytes at which consumers get their turn before publishers
     KEEP_FILES_QUEUES = 1024    # with more queues than this none keeps its files open
@@ -400,4 +399,6 @@ cdef struct loop_t:
     targets_t found             # what one key of several reaches
     u32 n_reads                 # links that were read since the last tick
     i64 sync_ns                 # how long the last sync took
+    i64 file_ns                 # what syncing one file takes, of late
+    i64 whole_ns                # what syncing the file system takes, of late
     i64 inline_from_ns          # until then syncs are left to the worker

@@ -28,7 +28,7 @@ from lavinmq.definitions import (
 )
 from lavinmq.directories import hashed, remove_tree, write_text
 from lavinmq.errors import ChannelError, DefinitionsError, ReplyCode
-from lavinmq.exchange import KINDS, Destination, Exchange
+from lavinmq.exchange import KINDS, Destination, Exchange, raw_key
 from lavinmq.fieldtable import EMPTY, FieldTable
 from lavinmq.names import (
     REPLY_PREFIX,
@@ -69,6 +69,9 @@ class VHost:
     ) -> None:
         self.name = name
         self.directory = data_dir / hashed(name)
+        # Shared by all queues, which would else have a path each.
+        self._stored = str(self.directory)
+        self._transient = f"{self._stored}/transient"
         self.core = _core.Vhost()
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, Queue] = {}
@@ -78,6 +81,7 @@ class VHost:
         self._max_deleted = max_deleted
         self._file = DefinitionsFile(self.directory / "definitions.amqp")
         self._directory_fd = -1
+        self._is_directory_changed = True
         # What this release cannot apply stays in the file, for one that can.
         self._kept = Definitions()
         self._kept_names: set[str] = set()
@@ -134,7 +138,9 @@ class VHost:
 
     def when_synced(self, callback: Any) -> None:
         """Call `callback()` once the definitions recorded so far are on disk."""
-        self._loop.sync_file(self._directory_fd, _nothing)
+        if self._is_directory_changed:
+            self._is_directory_changed = False
+            self._loop.sync_file(self._directory_fd, _nothing)
         self._loop.sync_file(self._file.fileno(), callback)
 
     def report(self) -> None:
@@ -395,6 +401,7 @@ class VHost:
             directory.rename(aside)
             self._log.warning("files of an earlier queue %r were left: now in %s", name, aside)
         directory.mkdir(mode=0o755)
+        self._is_directory_changed = True
         write_text(directory / ".queue", name)
 
     def _redeclare(
@@ -425,14 +432,13 @@ class VHost:
         arguments: FieldTable,
     ) -> Queue:  # fmt: skip
         stored = durable and owner is None
-        parent = self.directory if stored else self.directory / "transient"
-        directory = f"{parent}/{hashed(name)}"
-        if not stored and not parent.exists():
-            parent.mkdir(mode=0o755)
-        core = _core.Queue(self._loop, directory, self._segment_size, stored)
-        queue = Queue(name, core, directory, durable, auto_delete, owner, arguments)
+        parent = self._stored if stored else self._transient
+        if not stored and not os.path.exists(parent):
+            os.mkdir(parent, mode=0o755)
+        core = _core.Queue(self._loop, f"{parent}/{hashed(name)}", self._segment_size, stored)
+        queue = Queue(name, core, parent, durable, auto_delete, owner, arguments)
         self.queues[name] = queue
-        self.exchanges[""].bind(queue, name, EMPTY)
+        self.exchanges[""].core.bind(raw_key(name), b"", core)
         return queue
 
     def delete_queue(
@@ -465,6 +471,7 @@ class VHost:
         """
         consumers, queue.consumers = queue.consumers, []
         self._unbind_everywhere(queue)
+        self.exchanges[""].core.unbind(raw_key(queue.name), b"", queue.core)
         del self.queues[queue.name]
         queue.core.delete()
         if queue.is_stored:
@@ -599,17 +606,17 @@ class VHost:
 
         It is found by the default exchange only: nobody else can consume, bind or delete it."""
         name = REPLY_PREFIX + secrets.token_urlsafe(24)
-        directory = f"{self.directory / 'transient'}/{hashed(name)}"
+        directory = f"{self._transient}/{hashed(name)}"
         core = _core.Queue(self._loop, directory, self._segment_size, False)
-        queue = Queue(name, core, directory, False, False, None, EMPTY)
-        self.exchanges[""].bind(queue, name, EMPTY)
+        queue = Queue(name, core, self._transient, False, False, None, EMPTY)
+        self.exchanges[""].core.bind(raw_key(name), b"", core)
         self.reply_queues[name] = queue
         return queue
 
     def remove_reply_queue(self, queue: Queue) -> None:
         """Its consumer has gone: the address is void."""
         del self.reply_queues[queue.name]
-        self.exchanges[""].unbind(queue, queue.name, EMPTY)
+        self.exchanges[""].core.unbind(raw_key(queue.name), b"", queue.core)
         queue.core.delete()
         remove_tree(Path(queue.directory))
 
