@@ -467,6 +467,7 @@ func closing(connection *amqp.Connection, name string) object {
 	channel := must(connection.Channel())
 	must(channel.QueueDeclare(name, true, false, false, false, nil))
 	publishAll(channel, name, "kept")
+	readyCount(channel, name) // what another connection does comes after the answer
 	got := []amqp.Delivery{}
 	for len(got) < 2 {
 		other := connect()

@@ -477,6 +477,7 @@ public final class Scenarios {
         Channel channel = connection.createChannel();
         channel.queueDeclare(name, true, false, false, null);
         publish(channel, name, "kept");
+        readyCount(channel, name); // what another connection does comes after the answer
         List<Object> got = new ArrayList<>();
         while (got.size() < 2) {
             Connection other = connect();

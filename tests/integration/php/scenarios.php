@@ -398,6 +398,7 @@ function close(AMQPStreamConnection $connection, string $name): array
     $channel = $connection->channel();
     $channel->queue_declare($name, false, true, false, false);
     publish($channel, $name, 'kept');
+    readyCount($channel, $name);  // what another connection does comes after the answer
     $got = [];
     foreach (range(1, 2) as $_) {
         $other = connect();

@@ -322,6 +322,7 @@ SCENARIOS = {
     channel = connection.create_channel
     channel.queue_declare(name, durable: true)
     publish(channel, name, 'kept')
+    ready_count(channel, name) # what another connection does comes after the answer
     got = (1..2).map do
       other = connect
       message = get(other.create_channel, name)
