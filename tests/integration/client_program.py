@@ -3,7 +3,8 @@
 A program is called with a port, the name of a scenario and a name that nothing else on the broker
 begins with. It prints one line of JSON and exits with 0 after closing its connections orderly; an
 error goes to standard error with exit code 1. `SCENARIOS` is the contract that the programs in
-`go/`, `java/`, `php/` and `ruby/` share; what a language shows beyond it is in its test file.
+`go/`, `java/`, `php/` and `ruby/` share; what a language shows beyond it, and the one of `node/`
+with scenarios of its own, is in a test file for each.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,9 @@ import pytest
 from tests.support.broker import Broker
 
 SCENARIO_TIMEOUT_S = 25.0
+
+Command = list[str | Path]
+"""The beginning of a command line; a scenario's arguments follow."""
 
 SCENARIOS: dict[str, Any] = {
     # 1000 messages published, then consumed and acked one by one.
@@ -87,7 +90,7 @@ def library(path: str) -> Path:
     return Path(path)
 
 
-def run(command: Sequence[str | Path], broker: Broker, scenario: str, name: str = "") -> Any:
+def run(command: Command, broker: Broker, scenario: str, name: str = "") -> Any:
     """Return what a scenario printed. Raises AssertionError with its error output."""
     done = subprocess.run(
         [*command, str(broker.port), scenario, name],

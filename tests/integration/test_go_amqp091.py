@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.client_program import SCENARIOS, library, program, run
+from tests.integration.client_program import SCENARIOS, Command, library, program, run
 from tests.integration.conftest import UniqueName
 from tests.support.broker import Broker
 
@@ -22,7 +22,7 @@ CACHE = Path(__file__).parents[2] / "build" / "go-cache"
 
 
 @pytest.fixture(scope="module")
-def go(tmp_path_factory: pytest.TempPathFactory) -> list[str | Path]:
+def go(tmp_path_factory: pytest.TempPathFactory) -> Command:
     """The command that runs a scenario."""
     library(LIBRARY)
     built = tmp_path_factory.mktemp("go") / "scenarios"
@@ -40,14 +40,12 @@ def go(tmp_path_factory: pytest.TempPathFactory) -> list[str | Path]:
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_go_client_gets_what_it_expects(
-    go: list[str | Path], broker: Broker, unique: UniqueName, scenario: str
+    go: Command, broker: Broker, unique: UniqueName, scenario: str
 ) -> None:
     assert run(go, broker, scenario, unique("go")) == SCENARIOS[scenario]
 
 
-def test_headers_of_every_type_arrive_as_they_were_sent(
-    go: list[str | Path], broker: Broker
-) -> None:
+def test_headers_of_every_type_arrive_as_they_were_sent(go: Command, broker: Broker) -> None:
     outcome = run(go, broker, "headers")
 
     three = ["amqp091.Table", {"three": ["int32", 3]}]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.client_program import SCENARIOS, library, program, run
+from tests.integration.client_program import SCENARIOS, Command, library, program, run
 from tests.integration.conftest import UniqueName
 from tests.support.broker import Broker
 
@@ -20,7 +20,7 @@ FLAGS = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dfile.encoding=UTF-8"]
 
 
 @pytest.fixture(scope="module")
-def java(tmp_path_factory: pytest.TempPathFactory) -> list[str | Path]:
+def java(tmp_path_factory: pytest.TempPathFactory) -> Command:
     """The command that runs a scenario."""
     classes = tmp_path_factory.mktemp("java")
     path = ":".join([str(classes), *(str(library(each)) for each in LIBRARIES)])
@@ -39,14 +39,12 @@ def java(tmp_path_factory: pytest.TempPathFactory) -> list[str | Path]:
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_java_client_gets_what_it_expects(
-    java: list[str | Path], broker: Broker, unique: UniqueName, scenario: str
+    java: Command, broker: Broker, unique: UniqueName, scenario: str
 ) -> None:
     assert run(java, broker, scenario, unique("java")) == SCENARIOS[scenario]
 
 
-def test_headers_of_every_type_arrive_as_they_were_sent(
-    java: list[str | Path], broker: Broker
-) -> None:
+def test_headers_of_every_type_arrive_as_they_were_sent(java: Command, broker: Broker) -> None:
     outcome = run(java, broker, "headers")
 
     array = [

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.client_program import SCENARIOS, library, program, run
+from tests.integration.client_program import SCENARIOS, Command, library, program, run
 from tests.integration.conftest import UniqueName
 from tests.support.broker import Broker
 
@@ -15,7 +15,7 @@ LIBRARY = "/usr/share/php/PhpAmqpLib/autoload.php"
 
 
 @pytest.fixture(scope="module")
-def php() -> list[str | Path]:
+def php() -> Command:
     """The command that runs a scenario."""
     library(LIBRARY)
     return [program("php"), PROGRAM]
@@ -23,14 +23,12 @@ def php() -> list[str | Path]:
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_php_client_gets_what_it_expects(
-    php: list[str | Path], broker: Broker, unique: UniqueName, scenario: str
+    php: Command, broker: Broker, unique: UniqueName, scenario: str
 ) -> None:
     assert run(php, broker, scenario, unique("php")) == SCENARIOS[scenario]
 
 
-def test_headers_of_every_type_arrive_as_they_were_sent(
-    php: list[str | Path], broker: Broker
-) -> None:
+def test_headers_of_every_type_arrive_as_they_were_sent(php: Command, broker: Broker) -> None:
     outcome = run(php, broker, "headers")
 
     assert outcome["headers"] == {

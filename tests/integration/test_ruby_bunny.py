@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.client_program import SCENARIOS, program, run
+from tests.integration.client_program import SCENARIOS, Command, program, run
 from tests.integration.conftest import UniqueName
 from tests.support.broker import Broker
 
@@ -16,7 +16,7 @@ PROGRAM = Path(__file__).with_name("ruby") / "scenarios.rb"
 
 
 @pytest.fixture(scope="module")
-def ruby() -> list[str | Path]:
+def ruby() -> Command:
     """The command that runs a scenario."""
     found = program("ruby")
     if subprocess.run([found, "-e", 'gem "bunny"'], capture_output=True, check=False).returncode:
@@ -26,14 +26,12 @@ def ruby() -> list[str | Path]:
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_ruby_client_gets_what_it_expects(
-    ruby: list[str | Path], broker: Broker, unique: UniqueName, scenario: str
+    ruby: Command, broker: Broker, unique: UniqueName, scenario: str
 ) -> None:
     assert run(ruby, broker, scenario, unique("ruby")) == SCENARIOS[scenario]
 
 
-def test_headers_of_every_type_arrive_as_they_were_sent(
-    ruby: list[str | Path], broker: Broker
-) -> None:
+def test_headers_of_every_type_arrive_as_they_were_sent(ruby: Command, broker: Broker) -> None:
     outcome = run(ruby, broker, "headers")
 
     none = ["NilClass", None]

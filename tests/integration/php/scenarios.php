@@ -21,7 +21,8 @@ use PhpAmqpLib\Wire\AMQPTable;
 
 const WAIT_S = 20;
 
-// A notice or a deprecation is an error as well.
+// A notice is an error as well; what the library uses of PHP may be on its way out.
+error_reporting(E_ALL & ~E_DEPRECATED);
 set_error_handler(function (int $level, string $text, string $file, int $line) {
     if (error_reporting() & $level) {
         throw new ErrorException($text, 0, $level, $file, $line);
