@@ -63,7 +63,7 @@ SCENARIOS: dict[str, Any] = {
     # Around the largest frame's payload, and 1 MiB.
     "large": {"lengths": [0, 131064, 131065, 1048576], "same": [True, True, True, True]},
     # Ready messages: published, committed, two more rolled back. Then both taken, their acks
-    # rolled back and the channel closed.
+    # rolled back and the channel closed. A commit after each rollback has nothing left to do.
     "transaction": {"ready": [0, 2, 2], "again": [["1", True], ["2", True]]},
     # Another channel deletes the queue; the channel of the consumer goes on.
     "cancelled": {"cancelled": True, "bodies": ["after"]},

@@ -410,6 +410,7 @@ func transaction(connection *amqp.Connection, _ string) object {
 	ready = append(ready, readyCount(watcher, queue))
 	publishAll(channel, queue, "3", "4")
 	check(channel.TxRollback())
+	check(channel.TxCommit())
 	ready = append(ready, readyCount(watcher, queue))
 	for taken := 0; taken < 2; taken++ {
 		message, _, err := channel.Get(queue, false)
@@ -417,6 +418,7 @@ func transaction(connection *amqp.Connection, _ string) object {
 		check(message.Ack(false))
 	}
 	check(channel.TxRollback())
+	check(channel.TxCommit())
 	check(channel.Close())
 	return object{"ready": ready, "again": bodiesAndFlags(consume(watcher, queue, 2, ack))}
 }

@@ -421,12 +421,14 @@ public final class Scenarios {
         ready.add(readyCount(watcher, queue));
         publish(channel, queue, "3", "4");
         channel.txRollback();
+        channel.txCommit();
         ready.add(readyCount(watcher, queue));
         for (int taken = 0; taken < 2; taken++) {
             GetResponse message = channel.basicGet(queue, false);
             channel.basicAck(message.getEnvelope().getDeliveryTag(), false);
         }
         channel.txRollback();
+        channel.txCommit();
         channel.close();
         return Map.of("ready", ready, "again", seen(consume(watcher, queue, 2)));
     }

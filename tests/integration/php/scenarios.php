@@ -332,10 +332,12 @@ function transaction(AMQPStreamConnection $connection): array
     $ready[] = readyCount($watcher, $queue);
     publish($channel, $queue, '3', '4');
     $channel->tx_rollback();
+    $channel->tx_commit();
     $ready[] = readyCount($watcher, $queue);
     $channel->basic_get($queue)->ack();
     $channel->basic_get($queue)->ack();
     $channel->tx_rollback();
+    $channel->tx_commit();
     $channel->close();
     $messages = consume($watcher, $queue, 2);
     $again = array_map(fn ($message) => [$message->getBody(), $message->isRedelivered()], $messages);

@@ -272,9 +272,11 @@ SCENARIOS = {
     ready << ready_count(watcher, queue)
     publish(channel, queue, '3', '4')
     channel.tx_rollback
+    channel.tx_commit
     ready << ready_count(watcher, queue)
     2.times { channel.ack(get(channel, queue).tag) }
     channel.tx_rollback
+    channel.tx_commit
     channel.close
     { ready: ready, again: consume(watcher, queue, 2).map(&:seen) }
   end,
