@@ -22,6 +22,7 @@ endif
 IN_VENV := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 COMPILED := build/.compiled-$(BUILD)
+CLIENTS := build/.clients
 NODE_TESTS := tests/integration/node
 VERSION := 'import sys; print(*sys.version_info[:2])'
 
@@ -44,7 +45,7 @@ run: build  ## start the broker on the data directory ./var
 	@mkdir -p $(DATA_DIR)
 	exec $(VENV)/bin/lavinmq -D $(DATA_DIR) $(ARGS)
 
-test: build $(NODE_TESTS)/node_modules/.installed  ## run all tests
+test: build $(CLIENTS) $(NODE_TESTS)/node_modules/.installed  ## run all tests
 	$(IN_VENV) -m pytest -n $(JOBS) $(ARGS)
 
 dev:  ## build the compiled modules with assertions and bounds checks, without optimisation
@@ -121,7 +122,11 @@ $(VENV)/bin/lavinmq: pyproject.toml $(INSTALLED) | $(COMPILED)
 		--config-settings editable_mode=compat --editable .
 	touch $@
 
-$(NODE_TESTS)/node_modules/.installed: $(NODE_TESTS)/package.json $(NODE_TESTS)/package-lock.json
+$(CLIENTS): .ci/setup-debian.sh
 	.ci/setup-debian.sh test
+	@mkdir -p $(@D)
+	touch $@
+
+$(NODE_TESTS)/node_modules/.installed: $(NODE_TESTS)/package.json $(NODE_TESTS)/package-lock.json | $(CLIENTS)
 	cd $(NODE_TESTS) && npm ci --no-audit --no-fund --loglevel=error
 	touch $@
