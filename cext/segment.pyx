@@ -77,14 +77,16 @@ cdef void segment_path(const store_t* st, const char* kind, u32 id, char* path) 
 
 
 cdef int segment_open(store_t* st, const char* kind, u32 id, int flags) noexcept nogil:
-    """Open a file of segment `id`; makes the queue's directory when it is missing."""
+    """Open a file of segment `id`; makes the queue's directory when it is missing.
+    What is no regular file never blocks."""
     cdef char path[PATH_MAX_BYTES]
     cdef int fd
     segment_path(st, kind, id, path)
-    fd = c_open(path, flags | O_CLOEXEC, 0o644)
+    flags |= O_CLOEXEC | O_NONBLOCK
+    fd = c_open(path, flags, 0o644)
     if fd < 0 and errno == ENOENT and flags & O_CREAT:
         mkdir(st.dir, 0o755)
-        fd = c_open(path, flags | O_CLOEXEC, 0o644)
+        fd = c_open(path, flags, 0o644)
     return fd
 
 
