@@ -66,7 +66,11 @@ class Server:
                 stored.name, data_dir, self.loop, self.config.segment_size,
                 self.config.max_deleted_definitions,
             )  # fmt: skip
-            vhost.open()
+            try:
+                vhost.open()
+            except (OSError, DefinitionsError) as error:
+                _log.error("vhost %r is closed, its files are left alone: %s", stored.name, error)
+                continue
             self.vhosts[stored.name] = vhost
         if self.config.amqp_port >= 0:
             self.listeners.append(Listener.tcp(self, self.config.amqp_bind, self.config.amqp_port))

@@ -127,21 +127,32 @@ class VHost:
     def report_damage(self) -> None:
         """Log the queues that have lost records, or could not be read, since the last report."""
         for queue in self.queues.values():
-            state = (queue.core.lost, queue.core.read_error)
-            if state == self._damage.get(queue, (0, 0)):
-                continue
-            self._damage[queue] = state
-            lost, error = state
-            if error:
-                self._log.error("queue %r cannot be read: %s", queue.name, os.strerror(error))
-            if lost:
-                self._log.error(
-                    "queue %r: %d messages in %s could not be read and were given up",
-                    queue.name, lost, queue.directory,
-                )  # fmt: skip
+            self._report_damage(queue)
+
+    def _report_damage(self, queue: Queue) -> None:
+        for path, position, end in queue.core.take_damage():
+            self._log.error(
+                "queue %r: %s is damaged at byte %d: %d bytes cannot be read; they are kept as"
+                " %s.damaged", queue.name, path, position, end - position, os.path.basename(path),
+            )  # fmt: skip
+        state = (queue.core.lost, queue.core.read_error)
+        if state == self._damage.get(queue, (0, 0)):
+            return
+        self._damage[queue] = state
+        lost, error = state
+        if error:
+            self._log.error("queue %r cannot be read: %s", queue.name, os.strerror(error))
+        if lost:
+            self._log.error(
+                "queue %r: %d messages in %s could not be read and were given up",
+                queue.name, lost, queue.directory,
+            )  # fmt: skip
 
     def _load_exchanges(self, stored: Definitions) -> None:
         for exchange in stored.exchanges:
+            if not exchange.name and exchange.type != "direct":
+                self._log.warning("the default exchange has type %r: ignored", exchange.type)
+                continue
             if exchange.type not in KINDS or exchange.delayed:
                 self._log.warning(
                     "exchange %r has type %r, which this release does not have: it is left out",
@@ -173,13 +184,18 @@ class VHost:
             self._kept.queues.append(stored)
             self._kept_names.add(stored.name)
             return
-        (self.directory / hashed(stored.name)).mkdir(mode=0o755, exist_ok=True)
         queue = self._add_queue(stored.name, True, stored.auto_delete, None, stored.arguments)
-        write_text(Path(queue.directory) / ".queue", stored.name)
         try:
-            queue.core.load()
+            directory.mkdir(mode=0o755, exist_ok=True)
+            write_text(directory / ".queue", stored.name)
+        except OSError as error:
+            self._log.warning("queue %r: %s", stored.name, error)
+        try:
+            for note in queue.core.load():
+                self._log.warning("queue %r: %s", stored.name, note)
         except (OSError, ValueError) as error:
-            self._log.error("queue %r is closed: %s", stored.name, error)
+            self._log.error("queue %r is closed, its files are left alone: %s", stored.name, error)
+        self._report_damage(queue)
 
     def _load_binding(self, stored: BindingDef) -> None:
         exchange = self.exchanges.get(stored.source)
@@ -197,6 +213,7 @@ class VHost:
             exchange.bind(to, stored.routing_key, stored.arguments)
         except ValueError as error:
             self._log.warning("binding from %r to %r: %s", stored.source, stored.destination, error)
+            self._kept.bindings.append(stored)
 
     def _definitions(self) -> Definitions:
         """Everything that is durable, for compaction."""
@@ -441,7 +458,8 @@ class VHost:
         """A consumer was cancelled or lost; an auto-delete queue goes with its last one."""
         if consumer in queue.consumers:
             queue.consumers.remove(consumer)
-            if queue.auto_delete and not queue.consumers and self.queues.get(queue.name) is queue:
+            is_over = queue.auto_delete and not queue.consumers and not queue.core.is_closed
+            if is_over and self.queues.get(queue.name) is queue:
                 self.remove_queue(queue)
 
     # --- bindings -----------------------------------------------------------------------------
