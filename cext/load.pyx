@@ -198,13 +198,14 @@ cdef object segment_size_of(str path, id):
 
 
 cdef object read_meta(str path):
-    """Record count from meta.N, or None when it is missing or short."""
+    """Record count from meta.N, or None when it is missing, short or 0: a finished segment has
+    records, and one that has none would be removed."""
     try:
         with open(path, "rb", buffering=0) as file:
             data = file.read(4)
     except FileNotFoundError:
         return None
-    return int.from_bytes(data, "little") if len(data) == 4 else None
+    return int.from_bytes(data, "little") or None if len(data) == 4 else None
 
 
 cdef keep_tail(str path, u32 position, u32 size):

@@ -154,7 +154,7 @@ cdef i64 store_resume(store_t* st, seg_t* seg, u32 pos, u32 passed, u32* found) 
         free(s.starts)
         return -1
     if seg.written > passed:
-        most = seg.written - passed - 1
+        most = seg.written - passed     # the junk may be the end of a record that was read short
     at = 0
     while at < s.n and s.data[at] == 0:
         at += 1
