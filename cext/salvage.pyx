@@ -5,13 +5,15 @@
 # Called by store.pyx when a walk meets junk; reads the rest of the segment, which is rare.
 # Source: storage reference sections 3, 12 and 15.
 from libc.stdio cimport rename
-from posix.unistd cimport F_OK, access
+from posix.unistd cimport F_OK, access, lseek
 
 cdef enum:
     SALVAGE_MAX = 1 << 28           # bytes behind the damage that are looked at
     DAY_MS = 86_400_000
     MAX_GAPS = 64                   # damages remembered until they are logged
     MAX_KEPT = 100                  # damaged files kept under one segment's name
+    SEEK_DATA = 3                   # Linux
+    SEEK_HOLE = 4
 
 cdef extern from *:
     """
@@ -79,13 +81,13 @@ cdef u32 salvage_count(const salvage_t* s, u32 at, u32 end) noexcept nogil:
     return n
 
 
-cdef u32 salvage_search(salvage_t* s, u32 most, u32* found) noexcept nogil:
-    """Offset of the first record of the chain; `n` when there is none. `most`: how many records it
-    can have, known from the meta file: a longer chain has begun inside the damaged body."""
+cdef u32 salvage_search(salvage_t* s, u32 end, u32 most, u32* found) noexcept nogil:
+    """Offset of the first record of the chain that leads to `end`, or into the zeros behind it.
+
+    `found` are its records, 0 when there is no chain; `most`, how many it can have by the meta
+    file: a longer one has begun inside the damaged body."""
     cdef rec_t rec
-    cdef u32 end = s.n, at
-    while end and s.data[end - 1] == 0:
-        end -= 1
+    cdef u32 at
     for at in range(end, s.n + 1):
         salvage_mark(s, at)
     at = salvage_first(s, end)
@@ -93,7 +95,7 @@ cdef u32 salvage_search(salvage_t* s, u32 most, u32* found) noexcept nogil:
     while found[0] > most and record_parse(s.data + at, s.n - at, &rec) == 1:
         at += rec.size
         found[0] -= 1
-    return at if found[0] else s.n
+    return at
 
 
 cdef void store_note_gap(store_t* st, seg_t* seg, u32 pos, u32 end) noexcept nogil:
@@ -112,17 +114,26 @@ cdef void store_note_gap(store_t* st, seg_t* seg, u32 pos, u32 end) noexcept nog
 
 
 cdef int salvage_read(store_t* st, const seg_t* seg, u32 pos, salvage_t* s) noexcept nogil:
-    """Read n bytes from pos, and the oldest time a message behind can have. 0, or -1 with errno."""
+    """Read n bytes from pos, and the oldest time a message behind can have. 0, 1 when
+    that is too much to look at, or -1 with errno.
+
+    The hole that a preallocated file ends in is left out: it is zeros, and may be of any size."""
     cdef u8 first[8]
-    cdef i64 got = -1
+    cdef i64 got = -1, hole
     cdef int fd = segment_open(st, b"msgs", seg.id, O_RDONLY)
     if fd < 0:
         return -1
+    hole = lseek(fd, pos, SEEK_HOLE)
+    if hole >= pos and hole - pos < s.n and lseek(fd, hole, SEEK_DATA) < 0:
+        s.n = <u32>(hole - pos)
+    if s.n > SALVAGE_MAX:
+        c_close(fd)
+        return 1
     s.oldest_ms = OLDEST_MS
     if read_at(fd, first, 8, SEGMENT_HEADER) == 8 and pos > SEGMENT_HEADER:
         if le64(first) > OLDEST_MS + DAY_MS:
             s.oldest_ms = le64(first) - DAY_MS
-    s.data = <u8*>malloc(s.n)
+    s.data = <u8*>malloc(s.n + 1)
     s.starts = <u8*>calloc(1, (s.n >> 3) + 1)
     if s.data != NULL and s.starts != NULL:
         got = read_at(fd, s.data, s.n, pos)
@@ -139,34 +150,32 @@ cdef i64 store_resume(store_t* st, seg_t* seg, u32 pos, u32 passed, u32* found) 
     Damage is noted for the log; zeros up to the end are none. Cost: about 2 ns per byte behind."""
     cdef salvage_t s
     cdef u32 end = st.stage_at if seg is st.wseg else seg.size
-    cdef u32 most = <u32>-1, at
-    cdef bint is_zero
+    cdef u32 most = <u32>-1, at = 0, last
+    cdef int rc
     memset(&s, 0, sizeof(salvage_t))
     found[0] = 0
     if pos >= end:
         return end
     s.n = end - pos
-    if s.n > SALVAGE_MAX:
+    rc = salvage_read(st, seg, pos, &s)
+    if rc > 0:
         store_note_gap(st, seg, pos, end)
         return end
-    if salvage_read(st, seg, pos, &s):
+    if rc < 0:
         free(s.data)
         free(s.starts)
         return -1
     if seg.written > passed:
         most = seg.written - passed     # the junk may be the end of a record that was read short
-    at = 0
-    while at < s.n and s.data[at] == 0:
-        at += 1
-    is_zero = at == s.n
-    at = s.n if is_zero else salvage_search(&s, most, found)
-    if at >= s.n:
-        at = end - pos
+    last = s.n
+    while last and s.data[last - 1] == 0:
+        last -= 1
+    if last:
+        at = salvage_search(&s, last, most, found)
+        store_note_gap(st, seg, pos, pos + (at if found[0] else last))
     free(s.data)
     free(s.starts)
-    if not is_zero:
-        store_note_gap(st, seg, pos, pos + at)
-    return pos + at
+    return pos + at if found[0] else end
 
 
 cdef void segment_keep(store_t* st, u32 id) noexcept nogil:

@@ -262,7 +262,8 @@ def test_junk_at_the_end_of_the_newest_segment_is_moved_away(
     bench = make_bench(damaged.parent)
     queue = opened(bench)
 
-    assert queue.take_damage() == [(str(path), len(content), len(content) + len(tail))]
+    end = len(content) + len(tail.rstrip(b"\0"))
+    assert queue.take_damage() == [(str(path), len(content), end)]
     assert path.read_bytes() == content
     kept = path.with_name(path.name + ".damaged").read_bytes()
     assert kept == bytes(len(content)) + tail
@@ -287,6 +288,24 @@ def test_zeros_at_the_end_are_no_damage(damaged: Path, make_bench: MakeBench) ->
     assert queue.take_damage() == []
     assert queue.lost == 0
     assert not list(damaged.glob("*.damaged*"))
+
+
+def test_a_preallocated_tail_is_not_read(damaged: Path, make_bench: MakeBench) -> None:
+    """Its size is up to whoever configured the original."""
+    wanted = all_bodies(damaged)
+    path = segment_path(damaged, segment_numbers(damaged)[-1])
+    size = path.stat().st_size
+    os.truncate(path, 0xFFFFFFF0)
+    bench = make_bench(damaged.parent)
+    queue = opened(bench)
+
+    assert queue.take_damage() == []
+    bench.send(publish(NAME.encode(), b"new"))
+    bench.run()
+    queue.close()
+    assert path.stat().st_size < size + 100
+    again = make_bench(damaged.parent)
+    assert drain(again, opened(again)) == [*wanted, b"new"]
 
 
 def test_purging_a_damaged_queue_leaves_no_message(damaged: Path, make_bench: MakeBench) -> None:
