@@ -465,7 +465,7 @@ def test_deleted_positions_behind_the_data_do_not_delete_later_messages(
     path = tmp_path / NAME / "acks.0000000001"
     first, second, third = (record.position for record in records(tmp_path / NAME, 1))
     step = third - second
-    path.write_bytes(struct.pack("<5I", first, third + step, third + 2 * step, first, 7))
+    path.write_bytes(struct.pack("<5I", third + step, 7, third + 2 * step, first, first))
     again = make_bench(tmp_path)
     queue = _core.Queue(again.loop, str(tmp_path / NAME), SEGMENT_SIZE, True)
     assert queue.load() == [f"{path}: 4 of 5 positions belong to no message and were dropped"]
