@@ -234,7 +234,9 @@ cdef void queue_reconcile(queue_t* q) noexcept nogil:
         queue_apply_miscount(q)
         if q.ready or store_peek(st, &q.loop.pool, &rec) != -1:
             break
-        store_skip_junk(st)
+        q.loop.is_news = True
+        if store_skip_junk(st) < 0:
+            break
     queue_apply_miscount(q)
     if q.ready and q.ready_bytes == 0:
         q.ready_bytes = q.ready * RECORD_FIXED
@@ -247,7 +249,7 @@ cdef int queue_peek(queue_t* q, rec_t* rec) noexcept nogil:
 
     Cost: 6 ns."""
     cdef store_t* st = &q.store
-    cdef u32 lost
+    cdef i64 lost
     cdef u64 bytes_lost
     cdef int rc
     while True:
@@ -270,10 +272,16 @@ cdef int queue_peek(queue_t* q, rec_t* rec) noexcept nogil:
             lost = 1
             bytes_lost = 0
         else:
-            bytes_lost = st.rseg.size - st.rpos
+            bytes_lost = st.rpos
             lost = store_skip_junk(st)
+            bytes_lost = st.rpos - bytes_lost
+            if st.miscount:
+                queue_apply_miscount(q)
         q.loop.is_news = True
-        q.ready -= lost if lost < q.ready else q.ready
+        if lost < 0:
+            st.error = errno if errno else EIO
+            return 0
+        q.ready -= <u64>lost if <u64>lost < q.ready else q.ready
         q.ready_bytes -= bytes_lost if bytes_lost < q.ready_bytes else q.ready_bytes
         if q.ready == 0:
             q.ready_bytes = 0
@@ -321,6 +329,7 @@ cdef u64 queue_purge(queue_t* q) noexcept nogil:
     cdef store_t* st = &q.store
     cdef u64 purged = q.ready
     cdef rec_t rec
+    cdef int rc
     if q.is_closed:
         return 0
     while st.n_requeued:
@@ -329,7 +338,13 @@ cdef u64 queue_purge(queue_t* q) noexcept nogil:
     if st.rseg is not st.wseg and store_drop_after_cursor(st):
         queue_failed(q)
         return 0
-    while store_peek(st, &q.loop.pool, &rec) == 1:
+    while True:
+        rc = store_peek(st, &q.loop.pool, &rec)
+        if rc == -1 and store_skip_junk(st) >= 0:
+            q.loop.is_news = True
+            continue
+        if rc != 1:
+            break
         store_take(st, &rec)
         store_delete(st, rec.seg, rec.pos)
     q.ready = q.ready_bytes = 0

@@ -86,14 +86,16 @@ cdef void segment_path(const store_t* st, const char* kind, u32 id, char* path) 
 
 
 cdef int segment_open(store_t* st, const char* kind, u32 id, int flags) noexcept nogil:
-    """Open a file of segment `id`; makes the queue's directory when it is missing."""
+    """Open a file of segment `id`; makes the queue's directory when it is missing.
+    What is no regular file never blocks."""
     cdef char path[PATH_MAX_BYTES]
     cdef int fd
     segment_path(st, kind, id, path)
-    fd = c_open(path, flags | O_CLOEXEC, 0o644)
+    flags |= O_CLOEXEC | O_NONBLOCK
+    fd = c_open(path, flags, 0o644)
     if fd < 0 and errno == ENOENT and flags & O_CREAT:
         mkdir(st.dir, 0o755)
-        fd = c_open(path, flags | O_CLOEXEC, 0o644)
+        fd = c_open(path, flags, 0o644)
     return fd
 
 
@@ -116,10 +118,12 @@ cdef void segment_free(seg_t* seg) noexcept nogil:
 
 
 cdef void segment_unlink(store_t* st, u32 id) noexcept nogil:
+    """Remove the files of a segment. The messages go first: without its acks a segment that is
+    there after a crash would be delivered again, whole."""
     cdef char path[PATH_MAX_BYTES]
-    segment_path(st, b"acks", id, path)
-    unlink(path)
     segment_path(st, b"msgs", id, path)
+    unlink(path)
+    segment_path(st, b"acks", id, path)
     unlink(path)
     segment_path(st, b"meta", id, path)
     unlink(path)

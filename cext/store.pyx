@@ -67,6 +67,8 @@ cdef void store_remove_segment(store_t* st, seg_t* seg) noexcept nogil:
     if st.rfd >= 0 and st.rfd_seg == seg.id:
         c_close(st.rfd)
         st.rfd = -1
+    if seg.damaged_at and st.is_durable:
+        segment_keep(st, seg.id)
     segment_unlink(st, seg.id)
     memmove(&st.segs[i], &st.segs[i + 1], (st.n_segs - i - 1) * sizeof(seg_t*))
     st.n_segs -= 1
@@ -483,22 +485,64 @@ cdef void store_next_segment(store_t* st) noexcept nogil:
         store_remove_segment(st, old)
 
 
-cdef u32 store_skip_junk(store_t* st) noexcept nogil:
-    """What the cursor points at is not a record: give up the rest of that segment.
+cdef i64 store_skip_junk(store_t* st) noexcept nogil:
+    """What the cursor points at is not a record: go on behind it, where one can be found.
 
-    Returns how many messages were lost with it."""
+    Returns how many messages were lost, or -1 with errno."""
     cdef seg_t* seg = st.rseg
-    cdef u32 lost = seg.count - st.passed if seg.count > st.passed else 0
-    cdef u32 unseen = seg.n_deleted - seg.next_deleted
-    lost = lost - unseen if lost > unseen else 0
-    seg.acked += lost
-    if st.passed > seg.count:
-        st.miscount += st.passed - seg.count
-        seg.count = st.passed
-    st.passed = seg.count
-    st.rpos = seg.size
-    st.lost += lost
+    cdef u32 after, gone = 0, i
+    cdef i64 lost
+    cdef i64 to = store_resume(st, seg, st.rpos, st.passed, &after)
+    if to < 0:
+        return -1
+    if seg is st.wseg:
+        after += store_count_staged(st)
+    for i in range(seg.next_deleted, seg.n_deleted):
+        gone += seg.deleted[i] < to
+    lost = <i64>seg.count - st.passed - after - gone
+    if lost < 0:                # its meta file had promised less
+        st.miscount -= lost
+        lost = 0
+    elif lost:
+        store_note_gap(st, seg, st.rpos, <u32>to)
+    seg.count = st.passed + after
+    seg.acked -= gone
+    st.rpos = <u32>to
+    st.lost += <u32>lost
     return lost
+
+
+cdef u32 store_count_staged(const store_t* st) noexcept nogil:
+    """Records in the stage."""
+    cdef rec_t rec
+    cdef u32 at = 0, n = 0, end = st.wseg.size - st.stage_at
+    while at < end and record_parse(st.stage + at, end - at, &rec) == 1:
+        at += rec.size
+        n += 1
+    return n
+
+
+cdef int store_walk(store_t* st, pool_t* pool, seg_t* seg, u32* pos, u32 passed,
+                    rec_t* rec) noexcept nogil:
+    """The record at pos, or the next one behind damage: pos then moves there.
+
+    1 done, 0 there is none up to the segment's end, -1 with errno."""
+    cdef u32 found
+    cdef i64 to
+    cdef int rc
+    while pos[0] < seg.size:
+        rc = store_read(st, pool, seg, pos[0], BLOCK_SIZE, rec)
+        if rc != -1:
+            return 1 if rc == 1 else -1
+        to = store_resume(st, seg, pos[0], passed, &found)
+        if to < 0:
+            return -1
+        if found == 0 and seg is not st.wseg:
+            return 0            # pos stays: here the readable part ends
+        if to == pos[0]:
+            return 0
+        pos[0] = <u32>to
+    return 0
 
 
 cdef void store_recount(store_t* st, pool_t* pool) noexcept nogil:
@@ -506,7 +550,7 @@ cdef void store_recount(store_t* st, pool_t* pool) noexcept nogil:
     cdef rec_t rec
     cdef seg_t* seg = st.rseg
     cdef u32 pos = st.rpos, count = st.passed
-    while pos < seg.size and store_read(st, pool, seg, pos, BLOCK_SIZE, &rec) == 1:
+    while store_walk(st, pool, seg, &pos, count, &rec) == 1:
         pos += rec.size
         count += 1
     if count > seg.count:
@@ -591,6 +635,7 @@ cdef void store_release(store_t* st, pool_t* pool) noexcept nogil:
         segment_free(st.segs[i])
     free(st.segs)
     free(st.requeued)
+    free(st.gaps)
     free(st.dir)
     memset(st, 0, sizeof(store_t))
     st.wfd = st.rfd = -1
@@ -680,7 +725,7 @@ cdef int store_load_acks(store_t* st, seg_t* seg) noexcept nogil:
                 return -1
             seg.deleted = grown
         got = read_at(fd, <u8*>&seg.deleted[n], 65536, <i64>n * 4)
-        if got < 4:
+        if got < 4 or n > seg.size:     # more positions than bytes: doubles without end
             break
         for _i in range(<u32>(got // 4)):
             if seg.deleted[n] == 0:
@@ -707,32 +752,35 @@ cdef int store_scan(store_t* st, pool_t* pool, seg_t* seg) noexcept nogil:
     """Count the records of a segment by walking them; its size becomes the end of the last whole
     one. 0, or -1 with errno."""
     cdef rec_t rec
-    cdef u32 pos = SEGMENT_HEADER
+    cdef u32 pos = SEGMENT_HEADER, end = SEGMENT_HEADER
     cdef int rc
     seg.count = 0
-    while pos < seg.size:
-        rc = store_read(st, pool, seg, pos, BLOCK_SIZE, &rec)
-        if rc == -2:
-            return -1
-        if rc < 0:
+    while True:
+        rc = store_walk(st, pool, seg, &pos, seg.count, &rec)
+        if rc != 1:
             break
         pos += rec.size
+        end = pos
         seg.count += 1
-    seg.size = pos
-    return 0
+    seg.size = end
+    return rc
 
 
-cdef u64 store_match_deleted(store_t* st, pool_t* pool, seg_t* seg) noexcept nogil:
+cdef i64 store_match_deleted(store_t* st, pool_t* pool, seg_t* seg) noexcept nogil:
     """Walk a segment that has deleted records: keep the positions where a record starts, count all.
 
-    Returns the bytes of the deleted records.
+    Returns the bytes of the deleted records, or -1 with errno.
     A position inside a record is damage and is dropped."""
     cdef rec_t rec
-    cdef u64 total = 0
-    cdef u32 pos = SEGMENT_HEADER, count = 0, next_ = 0, kept = 0
+    cdef i64 total = 0
+    cdef u32 pos = SEGMENT_HEADER, end = SEGMENT_HEADER, count = 0, next_ = 0, kept = 0
+    cdef int rc
     if seg.n_deleted == 0:
         return 0
-    while pos < seg.size and store_read(st, pool, seg, pos, BLOCK_SIZE, &rec) == 1:
+    while True:
+        rc = store_walk(st, pool, seg, &pos, count, &rec)
+        if rc != 1:
+            break
         while next_ < seg.n_deleted and seg.deleted[next_] < pos:
             next_ += 1
         if next_ < seg.n_deleted and seg.deleted[next_] == pos:
@@ -740,8 +788,13 @@ cdef u64 store_match_deleted(store_t* st, pool_t* pool, seg_t* seg) noexcept nog
             kept += 1
             total += rec.size
         pos += rec.size
+        end = pos
         count += 1
+    if rc < 0:
+        return -1
+    if seg.written > count + seg.n_deleted - kept:
+        st.lost += seg.written - count - (seg.n_deleted - kept)
     seg.n_deleted = kept
-    if pos >= seg.size:         # all of it could be read: this is the true count
-        seg.count = count
+    seg.count = count
+    seg.size = end
     return total

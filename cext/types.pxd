@@ -82,12 +82,19 @@ cdef struct seg_t:              # one segment file and its ack file
     u32 cap_acks
     u32 ack_size                # bytes of the ack file
     int ack_fd                  # -1 when closed
+    u32 written                 # records by its meta file, 0 = unknown
+    u32 damaged_at              # last position found damaged, 0 = none: the file is kept
     bint is_dirty               # on the store's list of segments with unflushed acks
     seg_t* dirty_next
 
 cdef struct loc_t:              # where a requeued record is
     u32 seg
     u32 pos
+
+cdef struct gap_t:              # bytes of a segment that are no record, to be logged
+    u32 seg
+    u32 pos
+    u32 end
 
 cdef struct store_t:            # the segments of one queue
     char* dir                   # directory of the queue, NUL-terminated
@@ -127,6 +134,8 @@ cdef struct store_t:            # the segments of one queue
     int write_error             # errno of the last failed write, 0 = the last one went well
     const char* failed_kind     # and of which file: msgs, acks
     u32 failed_seg
+    gap_t* gaps                 # damages since the last report, NULL = none so far
+    u32 n_gaps
 
 # ---- queues and consumers ------------------------------------------------------------------------
 

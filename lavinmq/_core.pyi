@@ -194,13 +194,17 @@ class Queue:
     """
 
     def __init__(self, loop: Loop, directory: str, segment_size: int, durable: bool) -> None: ...
-    def load(self) -> None:
+    def load(self) -> list[str]:
         """Read the segments that the directory holds; to be called once, before anything else.
 
-        Raises: OSError, or ValueError for a file of another schema version or above 4 GiB; both
-            name the file, and the queue `is_closed` from then on.
+        Returns: a line for each left-over or wrong file that was put right.
+        Raises: OSError, or ValueError for what is no segment of this schema version below 4 GiB;
+            both name the file. The queue `is_closed` from then on, its files are untouched.
         Source: storage reference, section 15.
         """
+
+    def take_damage(self) -> list[tuple[str, int, int]]:
+        """Path, first and last position + 1 of damages in segments found since the last call."""
 
     def close(self) -> None:
         """Write everything out, sync it, let go of files and memory. Idempotent; blocks.

@@ -13,6 +13,7 @@ import fcntl
 import os
 import signal
 import socket
+import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -123,10 +124,11 @@ class DataDir:
     def _check_schema(self) -> None:
         path = os.path.join(self.path, SCHEMA_FILE)
         try:
-            with open(path, "rb") as file:
-                version = file.read(MARKER_BYTES).decode(errors="replace").strip()
+            version = read_regular(path)[:MARKER_BYTES].decode(errors="replace").strip("\0 \r\n")
         except FileNotFoundError:
-            self._adopt(path)
+            version = ""
+        if not version:
+            self._adopt(path)  # empty: a crash came between its creation and its content
             return
         if version != SCHEMA_VERSION:
             raise DataDirError(
@@ -207,6 +209,19 @@ class PidFile:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def read_regular(path: str) -> bytes:
+    """The content of a file; a pipe or a socket of that name is an error, where it would block.
+
+    Raises: ``OSError`` naming the path.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(fd, "rb") as file:
+        mode = os.fstat(fd).st_mode
+        if stat.S_ISREG(mode):
+            return file.read()
+    raise OSError(errno.EINVAL, "Not a regular file", path)
 
 
 def write_json_atomic(path: str, value: object) -> None:

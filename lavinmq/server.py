@@ -81,8 +81,13 @@ class Server:
                 stored.name, data_dir, self.loop, self.config.segment_size,
                 self.config.max_deleted_definitions,
             )  # fmt: skip
+            try:
+                vhost.open()
+            except (OSError, DefinitionsError) as error:
+                _log.error("vhost %r is closed, its files are left alone: %s", stored.name, error)
+                vhost.abandon()
+                continue
             self.vhosts[stored.name] = vhost
-            vhost.open()
         if self.config.amqp_port >= 0:
             self.listeners.append(Listener.tcp(self, self.config.amqp_bind, self.config.amqp_port))
         if self.config.amqp_unix_path:

@@ -148,6 +148,7 @@ class VHost:
         written; take leave of the consumers of those that are closed for it."""
         for queue in list(self.queues.values()):
             core = queue.core
+            self._report_damage(queue)
             state = (core.lost, core.read_error, core.write_error)
             if state != self._reported.get(queue, (0, 0, 0)):
                 self._report(queue, self._reported.get(queue, (0, 0, 0)))
@@ -180,8 +181,18 @@ class VHost:
         elif before[2]:
             self._log.notice("queue %r is written again", name)
 
+    def _report_damage(self, queue: Queue) -> None:
+        for path, position, end in queue.core.take_damage():
+            self._log.error(
+                "queue %r: %s is damaged at byte %d: %d bytes cannot be read; they are kept as"
+                " %s.damaged", queue.name, path, position, end - position, os.path.basename(path),
+            )  # fmt: skip
+
     def _load_exchanges(self, stored: Definitions) -> None:
         for exchange in stored.exchanges:
+            if not exchange.name and exchange.type != "direct":
+                self._log.warning("the default exchange has type %r: ignored", exchange.type)
+                continue
             if exchange.type not in KINDS or exchange.delayed:
                 self._log.warning(
                     "exchange %r has type %r, which this release does not have: it is left out",
@@ -213,13 +224,18 @@ class VHost:
             self._kept.queues.append(stored)
             self._kept_names.add(stored.name)
             return
-        (self.directory / hashed(stored.name)).mkdir(mode=0o755, exist_ok=True)
         queue = self._add_queue(stored.name, True, stored.auto_delete, None, stored.arguments)
-        write_text(Path(queue.directory) / ".queue", stored.name)
         try:
-            queue.core.load()
+            directory.mkdir(mode=0o755, exist_ok=True)
+            write_text(directory / ".queue", stored.name)
+        except OSError as error:
+            self._log.warning("queue %r: %s", stored.name, error)
+        try:
+            for note in queue.core.load():
+                self._log.warning("queue %r: %s", stored.name, note)
         except (OSError, ValueError) as error:
-            self._log.error("queue %r is closed: %s", stored.name, error)
+            self._log.error("queue %r is closed, its files are left alone: %s", stored.name, error)
+        self._report_damage(queue)
 
     def _load_binding(self, stored: BindingDef) -> None:
         exchange = self.exchanges.get(stored.source)
@@ -237,6 +253,7 @@ class VHost:
             exchange.bind(to, stored.routing_key, stored.arguments)
         except ValueError as error:
             self._log.warning("binding from %r to %r: %s", stored.source, stored.destination, error)
+            self._kept.bindings.append(stored)
 
     def _definitions(self) -> Definitions:
         """Everything that is durable, for compaction."""
@@ -484,7 +501,8 @@ class VHost:
         """A consumer was cancelled or lost; an auto-delete queue goes with its last one."""
         if consumer in queue.consumers:
             queue.consumers.remove(consumer)
-            if queue.auto_delete and not queue.consumers and self.queues.get(queue.name) is queue:
+            is_over = queue.auto_delete and not queue.consumers and not queue.core.is_closed
+            if is_over and self.queues.get(queue.name) is queue:
                 self.remove_queue(queue)
 
     # --- bindings -----------------------------------------------------------------------------

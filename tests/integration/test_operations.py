@@ -116,10 +116,13 @@ def test_messages_that_cannot_be_read_are_reported_with_their_queue(own_broker: 
         file.seek(4)
         file.write(bytes(100))
 
-    assert channel.basic_get("torn", auto_ack=True) == (None, None, None)
+    rest = [channel.basic_get("torn", auto_ack=True)[2] for _ in range(8)]
 
+    # 100 bytes are three records, and the least byte of the fourth one's time.
+    assert rest == [b"message %d" % number for number in range(3, 10)] + [None]
     wait_for(lambda: "could not be read" in own_broker.log_text(), "the loss is not reported")
-    assert "'torn'" in own_broker.log_text()
+    assert f"'torn': {path} is damaged at byte 4: 99 bytes" in own_broker.log_text()
+    assert "3 messages" in own_broker.log_text()
     channel.basic_publish("", "torn", b"later")
     assert channel.basic_get("torn", auto_ack=True)[2] == b"later"
     connection.close()
