@@ -86,6 +86,8 @@ def _some(messages: Iterable[Message]) -> str:
     return f"{len(ordered)} messages, {ordered[:5]} to {ordered[-1]}"
 
 
-def messages_found(port: int, queues: Iterable[str]) -> dict[str, list[Message]]:
+def messages_found(
+    port: int, queues: Iterable[str], *, count_is_exact: bool = True
+) -> dict[str, list[Message]]:
     """Return the messages of each queue, in their order, leaving them there."""
-    return {queue: messages_in(port, queue) for queue in queues}
+    return {queue: messages_in(port, queue, count_is_exact=count_is_exact) for queue in queues}

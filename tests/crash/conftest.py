@@ -12,7 +12,7 @@ from tests.support.broker import Broker
 from tests.support.disk import Disk, compile_shim
 
 LONG_VARIABLE = "CRASH_TESTS_LONG"
-SEGMENT_SIZE = 4096
+SEGMENT_SIZE = 16384
 BrokerFactory = Callable[..., Broker]
 
 

@@ -1,9 +1,13 @@
 """What a disk may hold after its power was lost: rebuilt from the log of the calls made to it.
 
-Durable is what a sync that ended well had found when it began. Of everything later any part may
-have survived: per file any subset of its 4 KiB pages, one of them torn, and any of the sizes it
-had; per directory any of its changes, except that changes of one name keep their order and a
-rename is all or nothing. Uses the records of `disk.py`; knows nothing of a broker.
+Durable is what a sync that ended well had found when it began. What came later may have survived in
+part, by one of two readings. As on ext4 or XFS: a file has its later changes up to some point, cut
+at any byte, and the sync of a new file makes its name durable too. By the letter of POSIX: of a
+file any subset of its 4 KiB pages, some torn, with any of the sizes it had; a name is durable only
+when its directory was synced. In both, of the changes in a directory any may be missing, but those
+of one name keep their order, and a rename is all or nothing.
+
+Uses the records of `disk.py`; knows nothing of a broker.
 """
 
 from __future__ import annotations
@@ -59,18 +63,14 @@ class _NameChange:
         return (self.record.path, self.record.target) if self.record.target else (self.record.path,)
 
 
-class Disk:
-    """All that was done to a disk before the power went.
+class Survivors:
+    """What is left of a disk when the power goes after the last of some calls.
 
-    Args: `records`, from the first call on an empty directory to the last before the cut;
-    `new_files_need_directory_sync`: the letter of POSIX, by which the sync of a new file does not
-    make its name durable; otherwise it does, as on ext4 and XFS, with the directories above.
+    Args: `records`, from the first call on an empty directory on; `is_posix`, which reading holds.
     """
 
-    def __init__(
-        self, records: Sequence[Record], *, new_files_need_directory_sync: bool = False
-    ) -> None:
-        self._strict = new_files_need_directory_sync
+    def __init__(self, records: Sequence[Record], *, is_posix: bool = False) -> None:
+        self._is_posix = is_posix
         self._end = len(records)
         self._files: dict[int, _File] = {}
         self._names: list[_NameChange] = []
@@ -78,14 +78,14 @@ class Disk:
         for number, record in enumerate(records):
             self._add(number, record)
 
-    def write_out(self, root: Path) -> None:
+    def write_all(self, root: Path) -> None:
         """Make `root` the directory as the programs saw it: nothing is lost."""
         _write_tree(root, {
             path: None if file is None else bytes(file.content(self._end))
             for path, file in self._tree(self._names).items()
         })  # fmt: skip
 
-    def write_survivors(self, root: Path, chance: random.Random) -> None:
+    def write(self, root: Path, chance: random.Random) -> None:
         """Make `root` a directory that a loss of power may leave."""
         tree = self._tree(self._surviving_names(chance, chance.choice((0.0, 0.5, 1.0))))
         luck = chance.choice((0.0, 0.5, 1.0))
@@ -118,7 +118,7 @@ class Disk:
         else:
             file = self._files[record.inode]
             file.durable_below = max(begun, file.durable_below)
-            if not self._strict:
+            if not self._is_posix:
                 names = {record.path, *map(str, PurePosixPath(record.path).parents)}
                 self._harden(file.created_at + 1, lambda change: not names.isdisjoint(change.names))
 
@@ -155,19 +155,32 @@ class Disk:
         }
 
     def _surviving_content(self, file: _File, chance: random.Random, luck: float) -> bytes:
-        durable = file.content(file.durable_below)
         pending = [number for number, _ in file.changes if number >= file.durable_below]
+        durable = file.content(file.durable_below)
         if not pending:
             return bytes(durable)
-        states = [file.content(chance.choice(pending) + 1), file.content(self._end)]
-        size = len(chance.choice([durable, *states]))
-        content = bytearray(durable[:size]).ljust(size, b"\0")
-        for start in range(0, size, PAGE):
-            if chance.random() < luck:
-                end = start + PAGE if chance.random() < 0.8 else start + chance.randrange(PAGE)
-                page = chance.choice(states)[start : min(end, size)]
-                content[start : start + len(page)] = page
-        return bytes(content)
+        last = chance.choice(pending)
+        if self._is_posix:
+            states = [file.content(last + 1), file.content(self._end)]
+            return _any_pages(durable, states, chance, luck)
+        before, after = file.content(last), file.content(last + 1)
+        if len(after) <= len(before) or luck == 0.0:
+            return bytes(before if luck else durable)
+        return bytes(after[: chance.randrange(len(before), len(after) + 1)])
+
+
+def _any_pages(
+    durable: bytearray, states: Sequence[bytearray], chance: random.Random, luck: float
+) -> bytes:
+    """Some pages are the durable ones, or zero, others were written in one of the states."""
+    size = len(chance.choice([durable, *states]))
+    content = bytearray(durable[:size]).ljust(size, b"\0")
+    for start in range(0, size, PAGE):
+        if chance.random() < luck:
+            end = start + PAGE if chance.random() < 0.8 else start + chance.randrange(PAGE)
+            page = chance.choice(states)[start : min(end, size)]
+            content[start : start + len(page)] = page
+    return bytes(content)
 
 
 def _parent(path: str) -> str:
