@@ -14,6 +14,18 @@ def hashed(name: str) -> str:
     return hashlib.sha1(raw, usedforsecurity=False).hexdigest()
 
 
+def make_directory(path: Path) -> None:
+    """Make a directory, unless it is there, so that a power cut cannot take it with all in it."""
+    if path.is_dir():
+        return
+    path.mkdir(mode=0o755)
+    fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a file that is there for humans and tools, unless it is right already."""
     raw = text.encode("utf-8", "surrogateescape")
