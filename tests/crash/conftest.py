@@ -13,6 +13,7 @@ from tests.support.disk import Disk, compile_shim
 
 LONG_VARIABLE = "CRASH_TESTS_LONG"
 SEGMENT_SIZE = 16384
+MAX_DELETED = 3
 BrokerFactory = Callable[..., Broker]
 
 
@@ -37,14 +38,18 @@ class DiskFactory:
         self._broker_factory = broker_factory
         self._disks: list[Disk] = []
 
-    def __call__(self, *args: str, log: bool = False) -> tuple[Broker, Disk]:
+    def __call__(
+        self, *args: str, log: bool = False, segment_size: int = SEGMENT_SIZE
+    ) -> tuple[Broker, Disk]:
         """Return a broker, not started, with small segments, and its disk."""
         directory = self._directory / f"disk-{len(self._disks)}"
         directory.mkdir()
         disk = Disk(self._shim, directory / "data", directory)
         self._disks.append(disk)
         settings = directory / "lavinmq.ini"
-        settings.write_text(f"[main]\nsegment_size = {SEGMENT_SIZE}\nmax_deleted_definitions = 3\n")
+        settings.write_text(
+            f"[main]\nsegment_size = {segment_size}\nmax_deleted_definitions = {MAX_DELETED}\n"
+        )
         options = ["-c", str(settings), *args]
         broker = self._broker_factory(
             options, data_dir=directory / "data", start=False, env=disk.env(log=log)

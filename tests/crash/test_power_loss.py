@@ -2,8 +2,8 @@
 
 One run under load gives a log of all file calls. It is cut at random moments; what was not synced
 by then survives in part. Everything confirmed before the cut must be there, and nothing may stop
-the start. A failure names its seed. Where single pages may be lost, a message that was not confirmed
-may come back with a damaged body: the format of the files has no checksums.
+the start. A failure names its seed. Where single pages may be lost, a message that was not
+confirmed may come back with a damaged body: the format of the files has no checksums.
 """
 
 from __future__ import annotations

@@ -58,7 +58,9 @@ class Action(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A call that was done. `path` is below the root; `time_ns` is CLOCK_MONOTONIC, before it."""
+    """A call that was done. `path` is below the root; `time_ns` is CLOCK_MONOTONIC, before it;
+    `number` is what the plan counts, 0 for a call that it does not.
+    """
 
     time_ns: int
     kind: Call
@@ -70,6 +72,7 @@ class Record:
     created: bool
     emptied: bool
     of_directory: bool
+    number: int
 
 
 def compile_shim(directory: Path) -> Path:
@@ -159,7 +162,7 @@ class Disk:
 def _parse(log: bytes) -> Iterator[Record]:
     at = 0
     while at + _RECORD.size <= len(log):
-        time_ns, inode, offset, kind, flags, *lengths, _ = _RECORD.unpack_from(log, at)
+        time_ns, inode, offset, kind, flags, *lengths, number = _RECORD.unpack_from(log, at)
         at += _RECORD.size
         if at + sum(lengths) > len(log):
             return
@@ -170,5 +173,5 @@ def _parse(log: bytes) -> Iterator[Record]:
         path, target, data = parts
         yield Record(
             time_ns, Call(kind), path.decode(), target.decode(), inode, offset, data,
-            bool(flags & 1), bool(flags & 2), bool(flags & 4),
+            bool(flags & 1), bool(flags & 2), bool(flags & 4), number,
         )  # fmt: skip

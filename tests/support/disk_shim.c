@@ -61,7 +61,8 @@ struct record {
     int64_t offset;       /* of a write; the new size of a truncate */
     uint32_t kind;
     uint32_t flags;       /* of an open: 1 it was created, 2 emptied; of a sync: 4 a directory */
-    uint32_t path_len, target_len, data_len, reserved;
+    uint32_t path_len, target_len, data_len;
+    uint32_t number;      /* of the call among the matching ones; 0 if it is not one */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -180,7 +181,7 @@ static void die(void)
 }
 
 /* Count a call, with the lock held. What is to happen to it; kills at once for KILL_BEFORE. */
-static enum action strike(enum kind kind, const char* path)
+static enum action strike(enum kind kind, const char* path, struct record* r)
 {
     const char* name = path[root_len] ? path + root_len + 1 : "";
     enum action action = (enum action)control->action;
@@ -189,6 +190,8 @@ static enum action strike(enum kind kind, const char* path)
     if (control->pattern[0] && fnmatch(control->pattern, name, 0) != 0)
         return NOTHING;
     control->matched++;
+    if (r != NULL)
+        r->number = (uint32_t)control->matched;
     if (action == NOTHING || control->matched < control->first || control->matched > control->last)
         return NOTHING;
     control->struck++;
@@ -209,7 +212,7 @@ static enum action strike(enum kind kind, const char* path)
         pthread_mutex_lock(&lock);                                       \
         record_.time_ns = now_ns();                                      \
         record_.kind = kind_;                                            \
-        action_ = strike(kind_, path_);                                  \
+        action_ = strike(kind_, path_, &record_);                                  \
         if (action_ != FAIL)                                             \
             result_ = (call_);                                           \
         if (result_ >= 0)                                                \
@@ -236,7 +239,7 @@ static int open_at(int dir, const char* name, int flags, mode_t mode)
     r.time_ns = now_ns();
     r.kind = kind;
     r.flags = access(path, F_OK) ? 1 : flags & O_TRUNC ? 2 : 0;
-    action = strike(kind, path);
+    action = strike(kind, path, &r);
     if (action != FAIL)
         fd = (int)syscall(SYS_openat, dir, name, flags, mode);
     saved = errno;
@@ -323,7 +326,7 @@ static ssize_t write_to(int fd, const void* data, size_t n, off_t offset)
     pthread_mutex_lock(&lock);
     r.time_ns = now_ns();
     r.kind = WRITE;
-    action = strike(WRITE, path);
+    action = strike(WRITE, path, &r);
     if ((action == SHORT || action == KILL_MIDDLE) && n > 1)
         n /= 2;
     if (action != FAIL)
@@ -351,7 +354,7 @@ static ssize_t read_from(int fd, void* data, size_t n, off_t offset)
     enum action action = NOTHING;
     if (path_of(fd, path, NULL)) {
         pthread_mutex_lock(&lock);
-        action = strike(READ, path);
+        action = strike(READ, path, NULL);
         pthread_mutex_unlock(&lock);
     }
     if (action == FAIL)
@@ -391,7 +394,7 @@ void* mmap(void* at, size_t n, int protection, int flags, int fd, off_t offset)
     enum action action = NOTHING;
     if (fd >= 0 && path_of(fd, path, NULL)) {
         pthread_mutex_lock(&lock);
-        action = strike(MMAP, path);
+        action = strike(MMAP, path, NULL);
         if (log_fd >= 0 && protection & PROT_WRITE && flags & MAP_SHARED)
             abort();
         pthread_mutex_unlock(&lock);
@@ -407,7 +410,7 @@ int dup(int fd)
     enum action action = NOTHING;
     if (path_of(fd, path, NULL)) {
         pthread_mutex_lock(&lock);
-        action = strike(DUP, path);
+        action = strike(DUP, path, NULL);
         pthread_mutex_unlock(&lock);
     }
     return action == FAIL ? -1 : (int)syscall(SYS_dup, fd);
@@ -431,7 +434,7 @@ static int sync_by(long number, int fd)
     pthread_mutex_lock(&lock);
     r.time_ns = now_ns();
     r.kind = SYNC;
-    action = strike(SYNC, path);
+    action = strike(SYNC, path, &r);
     note(r, path, NULL, NULL);
     pthread_mutex_unlock(&lock);
     if (action == FAIL) {
@@ -446,6 +449,7 @@ static int sync_by(long number, int fd)
     pthread_mutex_lock(&lock);
     r.time_ns = now_ns();
     r.kind = SYNCED;
+    r.number = 0;
     if (rc == 0)
         note(r, path, NULL, NULL);
     if (action == KILL_AFTER || action == KILL_MIDDLE)

@@ -3,9 +3,9 @@
 Durable is what a sync that ended well had found when it began. What came later may have survived in
 part, by one of two readings. As on ext4 or XFS: a file has its later changes up to some point, cut
 at any byte, and the sync of a new file makes its name durable too. By the letter of POSIX: of a
-file any subset of its 4 KiB pages, some torn, with any of the sizes it had; a name is durable only
-when its directory was synced. In both, of the changes in a directory any may be missing, but those
-of one name keep their order, and a rename is all or nothing.
+file any subset of its 4 KiB pages, some torn between sectors, with any of the sizes it had; a name
+is durable only when its directory was synced. In both, of the changes in a directory any may be
+missing, but those of one name keep their order, and a rename is all or nothing.
 
 Uses the records of `disk.py`; knows nothing of a broker.
 """
@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 
 from tests.support.disk import Call, Record
 
-PAGE = 4096
+PAGE, SECTOR = 4096, 512
 
 
 @dataclass(slots=True, eq=False)
@@ -177,7 +177,9 @@ def _any_pages(
     content = bytearray(durable[:size]).ljust(size, b"\0")
     for start in range(0, size, PAGE):
         if chance.random() < luck:
-            end = start + PAGE if chance.random() < 0.8 else start + chance.randrange(PAGE)
+            end = (
+                start + PAGE if chance.random() < 0.8 else start + chance.randrange(0, PAGE, SECTOR)
+            )
             page = chance.choice(states)[start : min(end, size)]
             content[start : start + len(page)] = page
     return bytes(content)
