@@ -29,11 +29,13 @@ import logging
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
 from lavinmq import fieldtable
+from lavinmq.datadir import sync_directory
 from lavinmq.errors import DefinitionsError
 from lavinmq.fieldtable import EMPTY, FieldTable, FieldTableError
 
@@ -137,6 +139,7 @@ class DefinitionsFile:
         self.deleted = 0
         self._fd = -1
         self._size = 0
+        self._is_torn = False
 
     def load(self) -> Definitions:
         """Read the file, made if missing, and open it for appending.
@@ -214,8 +217,9 @@ class DefinitionsFile:
             finally:
                 os.close(fd)
             self._size = len(content)
+            self._is_torn = False
             self.deleted = 0
-            _sync_directory(self.path.parent)
+            sync_directory(self.path.parent)
         except OSError as error:
             raise DefinitionsError(f"{self.path}: {error.strerror}") from error
 
@@ -268,12 +272,22 @@ class DefinitionsFile:
     def _append(self, record: bytes, deletes: bool = False) -> None:
         """Write one record with one system call; take back a part of it if the disk is full."""
         try:
+            self._take_back()
+            self._is_torn = True
             _write_all(self._fd, record)
         except OSError as error:
-            os.ftruncate(self._fd, self._size)
+            with suppress(OSError):  # tried again before the next record
+                self._take_back()
             raise DefinitionsError(f"{self.path}: {error.strerror}") from error
+        self._is_torn = False
         self._size += len(record)
         self.deleted += deletes
+
+    def _take_back(self) -> None:
+        """Cut off a part of a record: what is appended behind it could not be read."""
+        if self._is_torn:
+            os.ftruncate(self._fd, self._size)
+            self._is_torn = False
 
 
 # --- writing ----------------------------------------------------------------------------------
@@ -330,15 +344,6 @@ def _write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
-
-
-def _sync_directory(path: Path) -> None:
-    """Make a rename durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 # --- reading ----------------------------------------------------------------------------------

@@ -7,6 +7,8 @@ import hashlib
 import os
 from pathlib import Path
 
+from lavinmq.datadir import sync_directory
+
 
 def hashed(name: str) -> str:
     """The directory of a virtual host or queue: SHA-1 of its name, lower-case hex."""
@@ -19,11 +21,7 @@ def make_directory(path: Path) -> None:
     if path.is_dir():
         return
     path.mkdir(mode=0o755)
-    fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    sync_directory(path.parent)
 
 
 def write_text(path: Path, text: str) -> None:
