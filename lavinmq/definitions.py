@@ -153,7 +153,7 @@ class DefinitionsFile:
         try:
             self._open()
             data = self.path.read_bytes()
-            if len(data) < len(_VERSION):
+            if len(data) < len(_VERSION) or not any(data):
                 self._start_new()
                 return Definitions()
             if not data.startswith(_VERSION):
@@ -246,7 +246,7 @@ class DefinitionsFile:
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
     def _start_new(self) -> None:
-        """Give a new file, or one that a crash left without its version, its head."""
+        """Give a new file, or one of which a crash left nothing but maybe a size, its head."""
         os.ftruncate(self._fd, 0)
         self._size = 0
         self.deleted = 0
