@@ -11,6 +11,7 @@ import errno
 import random
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -22,12 +23,13 @@ from tests.crash.load import Stream, stream_and_number
 from tests.support.broker import Broker, BrokerError
 from tests.support.disk import Action, Call, Disk
 from tests.support.segments import queue_directory
-from tests.support.wire import TIMEOUT_S, Unit, Wire, WireClosed
+from tests.support.wire import TIMEOUT_S, Unit, Wire, WireClosed, WireTimeout
 
 SEGMENT_SIZE = 4096
 FILLING = 900
 MESSAGES = 12
 LIMIT = 40
+POLL_S = 0.05
 SICK, WELL = "sick", "well"
 FULL = (
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM, errno.EMFILE, errno.ENFILE,
@@ -80,7 +82,8 @@ class Publisher:
             assert self.stream.published < LIMIT, "nothing went wrong"
             self.publish()
             while not (self.is_answered or condition()):
-                self.take()
+                with suppress(WireTimeout):
+                    self.take(POLL_S)
 
     def finish(self) -> None:
         """Wait until all is answered and publishing is allowed."""
@@ -153,9 +156,16 @@ def wait_for_log(broker: Broker, text: str) -> None:
 def block(broker: Broker, disk: Disk, kind: Call, number: int, error: int) -> Publisher:
     """Publish until call `number` of a kind fails and the broker says that it is blocked."""
     disk.plan(Action.FAIL, kind, OF_MESSAGES, first=number, error=error)
+    return until_blocked(broker, disk)
+
+
+def until_blocked(broker: Broker, disk: Disk) -> Publisher:
+    """Publish until the plan strikes, and once more: that publish has to wait."""
     publisher = Publisher(broker.port, Stream(SICK, SICK))
-    publisher.publish_until(lambda: publisher.is_blocked)
-    assert disk.struck
+    publisher.publish_until(lambda: disk.struck > 0)
+    publisher.publish()
+    while not publisher.is_blocked:
+        publisher.take()
     return publisher
 
 
@@ -169,14 +179,11 @@ def test_a_full_disk_holds_publishers_until_it_has_room(
             broker, disk = start_with_queues(on_disk)
             publisher = block(broker, disk, kind, number, error)
 
-            # It is in memory, so it is delivered, though it is neither written nor confirmed.
+            # All but the one that waits is delivered, though it is neither written nor confirmed.
+            accepted = range(1, publisher.stream.published)
             with consume(broker.port, SICK) as consumer:
-                units = [
-                    consumer.expect_unit(commands.Basic.Deliver)
-                    for _ in range(publisher.stream.published)
-                ]
-            numbers = [stream_and_number(unit.body)[1] for unit in units]
-            assert numbers == list(range(1, publisher.stream.published + 1))
+                units = [consumer.expect_unit(commands.Basic.Deliver) for _ in accepted]
+            assert [stream_and_number(unit.body)[1] for unit in units] == list(accepted)
             disk.wait_for_strikes(disk.struck + 1)
             assert not publisher.is_answered
             wait_for_log(broker, "/msgs.")
@@ -221,8 +228,7 @@ def test_a_write_that_the_full_disk_takes_half_of_is_finished_later(
     broker, disk = start_with_queues(on_disk)
     number = chance.randrange(2, 12)
     disk.plan(Action.SHORT, Call.WRITE, OF_MESSAGES, first=number, error=errno.ENOSPC)
-    publisher = Publisher(broker.port, Stream(SICK, SICK))
-    publisher.publish_until(lambda: publisher.is_blocked)
+    publisher = until_blocked(broker, disk)
 
     disk.heal()
 
@@ -249,8 +255,9 @@ def test_acks_and_counts_that_find_no_room_are_written_later(
             wire.send(1, commands.Basic.Ack(unit.method.delivery_tag))
             acked.append(stream_and_number(unit.body))
         wire.call(1, commands.Basic.Qos(), commands.Basic.QosOk)
-    disk.wait_for_strikes(2)
-    wait_for_log(broker, f"/{file}.")
+    disk.wait_for_strikes()
+    if file == "acks":  # a count that is missing is counted again by the next start
+        wait_for_log(broker, "/acks.")
 
     disk.heal()
 
@@ -354,7 +361,7 @@ def test_a_failed_sync_ends_the_broker_and_confirms_nothing(
     assert publisher.stream.confirmed < publisher.stream.published
     publisher.wire.close()
     assert broker.stop() == 1
-    assert "Cannot write" in broker.log_text()
+    assert "Input/output error. Stopping" in broker.log_text()
     check_after_restart(broker, publisher.stream)
 
 
