@@ -134,15 +134,14 @@ class Workload:
         return wire.expect_unit(commands.Basic.GetOk, channel)
 
     def _take(self, wire: Wire, count: int) -> None:
-        """Get and ack, and have the acks answered."""
-        messages = []
+        """Get and ack, and have each ack answered."""
         for _ in range(count):
             unit = self._get(wire, 2)
-            messages.append(stream_and_number(unit.body))
-            self.books.acknowledged[messages[-1]] = 0
+            message = stream_and_number(unit.body)
+            self.books.acknowledged[message] = 0
             wire.send(2, commands.Basic.Ack(unit.method.delivery_tag))
-        wire.call(2, commands.Basic.Qos(), commands.Basic.QosOk)
-        self.books.settled.update(messages)
+            wire.call(2, commands.Basic.Qos(), commands.Basic.QosOk)
+            self.books.settled.add(message)
 
     def _requeue(self, wire: Wire) -> None:
         unit = self._get(wire, 2)
