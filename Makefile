@@ -34,7 +34,7 @@ ifeq ($(and $(wildcard lavinmq/_core.*.so),$(wildcard lavinmq/_perf.*.so)),)
 $(COMPILED): FORCE
 endif
 
-.PHONY: build run test dev lint fmt bench lock clean help FORCE
+.PHONY: build run test crash dev lint fmt bench lock clean help FORCE
 .PHONY: lint-style lint-types lint-cython lint-layers lint-hot lint-stubs
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
@@ -47,6 +47,9 @@ run: build  ## start the broker on the data directory ./var
 
 test: build $(CLIENTS) $(NODE_TESTS)/node_modules/.installed  ## run all tests
 	$(IN_VENV) -m pytest -n $(JOBS) $(ARGS)
+
+crash: build  ## the crash tests in their long form: every point, many restarts (an hour)
+	CRASH_TESTS_LONG=1 $(IN_VENV) -m pytest tests/crash -n $(JOBS) $(ARGS)
 
 dev:  ## build the compiled modules with assertions and bounds checks, without optimisation
 	$(MAKE) build BUILD=debug

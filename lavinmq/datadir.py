@@ -96,7 +96,7 @@ class DataDir:
             return
         os.makedirs(self.path, mode=DIRECTORY_MODE)
         # Without this a power cut may take the whole directory, synced files and all.
-        _sync_directory(os.path.dirname(os.path.abspath(self.path)))
+        sync_directory(os.path.dirname(os.path.abspath(self.path)))
 
     def _lock(self) -> None:
         path = os.path.join(self.path, LOCK_FILE)
@@ -238,7 +238,10 @@ def write_json_atomic(path: str, value: object) -> None:
 
 
 def write_atomic(path: str, content: bytes) -> None:
-    """Save ``content`` by way of ``<path>.tmp``, synced and renamed, with its directory synced."""
+    """Save ``content`` by way of ``<path>.tmp``, synced and renamed, with its directory synced.
+
+    Raises: ``OSError`` with the name of a file; the old file is in place then.
+    """
     temporary = f"{path}.tmp"
     # Truncated, not appended to: a crash may have left one behind.
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
@@ -249,14 +252,15 @@ def write_atomic(path: str, content: bytes) -> None:
             file.flush()
             os.fsync(fd)
         os.rename(temporary, path)
-    except OSError:
+    except OSError as error:
         with suppress(OSError):
             os.unlink(temporary)  # gives the space back when the disk is full
-        raise
-    _sync_directory(os.path.dirname(path) or ".")
+        raise OSError(error.errno, error.strerror, error.filename or path) from error
+    sync_directory(os.path.dirname(path) or ".")
 
 
-def _sync_directory(path: str) -> None:
+def sync_directory(path: str | os.PathLike[str]) -> None:
+    """Bring what was created, renamed or removed in a directory to the disk. Raises: OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

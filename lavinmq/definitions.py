@@ -29,12 +29,13 @@ import logging
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
 from lavinmq import fieldtable
-from lavinmq.datadir import read_regular, write_atomic
+from lavinmq.datadir import read_regular, sync_directory, write_atomic
 from lavinmq.errors import DefinitionsError
 from lavinmq.fieldtable import EMPTY, FieldTable, FieldTableError
 
@@ -138,6 +139,7 @@ class DefinitionsFile:
         self.deleted = 0
         self._fd = -1
         self._size = 0
+        self._is_torn = False
 
     def load(self) -> Definitions:
         """Read the file, made if missing, and open it for appending.
@@ -221,8 +223,9 @@ class DefinitionsFile:
             finally:
                 os.close(fd)
             self._size = len(content)
+            self._is_torn = False
             self.deleted = 0
-            _sync_directory(self.path.parent)
+            sync_directory(self.path.parent)
         except OSError as error:
             raise DefinitionsError(f"{self.path}: {error.strerror}") from error
 
@@ -249,7 +252,7 @@ class DefinitionsFile:
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
     def _start_new(self) -> None:
-        """Give a new file, or one that a crash left without its version, its head."""
+        """Give a new file, or one of which a crash left nothing but maybe a size, its head."""
         os.ftruncate(self._fd, 0)
         self._size = 0
         self.deleted = 0
@@ -284,12 +287,22 @@ class DefinitionsFile:
     def _append(self, record: bytes, deletes: bool = False) -> None:
         """Write one record with one system call; take back a part of it if the disk is full."""
         try:
+            self._take_back()
+            self._is_torn = True
             _write_all(self._fd, record)
         except OSError as error:
-            os.ftruncate(self._fd, self._size)
+            with suppress(OSError):  # tried again before the next record
+                self._take_back()
             raise DefinitionsError(f"{self.path}: {error.strerror}") from error
+        self._is_torn = False
         self._size += len(record)
         self.deleted += deletes
+
+    def _take_back(self) -> None:
+        """Cut off a part of a record: what is appended behind it could not be read."""
+        if self._is_torn:
+            os.ftruncate(self._fd, self._size)
+            self._is_torn = False
 
 
 # --- writing ----------------------------------------------------------------------------------
@@ -346,15 +359,6 @@ def _write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
-
-
-def _sync_directory(path: Path) -> None:
-    """Make a rename durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 # --- reading ----------------------------------------------------------------------------------

@@ -7,13 +7,21 @@ import hashlib
 import os
 from pathlib import Path
 
-from lavinmq.datadir import read_regular
+from lavinmq.datadir import read_regular, sync_directory
 
 
 def hashed(name: str) -> str:
     """The directory of a virtual host or queue: SHA-1 of its name, lower-case hex."""
     raw = name.encode("utf-8", "surrogateescape")
     return hashlib.sha1(raw, usedforsecurity=False).hexdigest()
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory, unless it is there, so that a power cut cannot take it with all in it."""
+    if path.is_dir():
+        return
+    path.mkdir(mode=0o755)
+    sync_directory(path.parent)
 
 
 def write_text(path: Path, text: str) -> None:

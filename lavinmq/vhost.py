@@ -26,7 +26,7 @@ from lavinmq.definitions import (
     ExchangeDef,
     QueueDef,
 )
-from lavinmq.directories import hashed, remove_tree, write_text
+from lavinmq.directories import hashed, make_directory, remove_tree, write_text
 from lavinmq.errors import ChannelError, DefinitionsError, ReplyCode
 from lavinmq.exchange import KINDS, Destination, Exchange, raw_key
 from lavinmq.fieldtable import EMPTY, FieldTable
@@ -95,7 +95,7 @@ class VHost:
 
     def open(self) -> None:
         """Load definitions and messages. Raises: DefinitionsError, OSError."""
-        self.directory.mkdir(mode=0o755, exist_ok=True)
+        make_directory(self.directory)
         write_text(self.directory / ".vhost", self.name)
         remove_tree(self.directory / "transient")
         self._directory_fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -62,7 +62,7 @@ def test_a_new_file_holds_its_version(opened: DefinitionsFile, path: Path) -> No
     assert load(path) == Definitions()
 
 
-@pytest.mark.parametrize("content", [b"", b"\x01\x00"])
+@pytest.mark.parametrize("content", [b"", b"\x01\x00", bytes(300)])
 def test_an_empty_file_is_a_new_one(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
