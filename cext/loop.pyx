@@ -23,7 +23,7 @@ cdef enum:
     WHOLE_SYNC_NS = 1000000
 
 # syncfs(2): before Linux 5.8 it did not report errors of writing back.
-SYNCFS_REPORTS_ERRORS = tuple(
+_SYNCFS_REPORTS_ERRORS = tuple(
     map(int, re.match(r"(\d+)\.(\d+)", os.uname().release).groups())) >= (5, 8)
 
 
@@ -79,7 +79,7 @@ cdef class Loop:
         self.t.sync = sync
         self.t.file_ns = FILE_SYNC_NS
         self.t.whole_ns = WHOLE_SYNC_NS
-        if SYNCFS_REPORTS_ERRORS:
+        if _SYNCFS_REPORTS_ERRORS:
             self.t.dir_fd = os.open(data_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         loop_clock(&self.t)
 

@@ -360,7 +360,7 @@ def test_a_failed_sync_ends_the_broker_and_confirms_nothing(
 
     assert publisher.stream.confirmed < publisher.stream.published
     publisher.wire.close()
-    assert broker.stop() == 1
+    assert broker.wait() == 1
     assert "Input/output error. Stopping" in broker.log_text()
     check_after_restart(broker, publisher.stream)
 
@@ -381,7 +381,7 @@ def test_a_failed_sync_of_the_file_system_ends_the_broker(on_disk: DiskFactory) 
 
         assert wire.expect_closed() == []
     assert disk.struck == 1
-    assert broker.stop() == 1
+    assert broker.wait() == 1
 
 
 # ---- definitions and small files -----------------------------------------------------------------

@@ -150,4 +150,4 @@ def test_a_broker_that_ends_by_itself_is_an_error_of_the_session(session: pytest
     result = session.runpytest_subprocess("-p", PLUGIN)
 
     result.assert_outcomes(passed=1, errors=1)
-    result.stdout.fnmatch_lines(["*BrokerError: Cannot write /a/file: No space left on device"])
+    result.stdout.fnmatch_lines(["*BrokerError: Cannot sync /a/file: No space left on device"])
