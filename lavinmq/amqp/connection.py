@@ -31,6 +31,10 @@ HANDSHAKE_TIMEOUT_S: Final = 15.0
 CLOSE_TIMEOUT_S: Final = 15.0
 LINGER_S: Final = 2.0
 LOW_DISK: Final = "Server low on disk space"
+CHANNEL_OPEN_OK: Final = m.encode(m.ChannelOpenOk())
+CHANNEL_CLOSE_OK: Final = m.encode(m.ChannelCloseOk())
+CONNECTION_OPEN_OK: Final = m.encode(m.ConnectionOpenOk())
+CONNECTION_CLOSE_OK: Final = m.encode(m.ConnectionCloseOk())
 UNLIMITED_FRAME: Final = 128 << 20
 """Largest payload accepted when neither side names a limit."""
 
@@ -68,6 +72,10 @@ class Connection:
         """Append a method to the output."""
         self.link.write(m.encode_frame(channel, method))
 
+    def _send_fixed(self, channel: int, payload: bytes) -> None:
+        """Append a method that is always the same, encoded once."""
+        self.link.write(m.payload_frame(channel, payload))
+
     def when_synced(self, callback: Callable[[], None]) -> None:
         """Call back once recorded definitions are on disk; the client's next frames wait."""
         self._when(self.vhost.when_synced, callback)
@@ -97,11 +105,11 @@ class Connection:
             self._hang_up("not AMQP 0-9-1")
             return
         self.link.state = _core.STATE_HANDSHAKE
-        self.send(0, handshake.start())
+        self.link.write(handshake.start())
 
     def on_method(self, channel: int, payload: bytes) -> None:
         """A method that the message path leaves to us."""
-        ids = (int.from_bytes(payload[:2], "big"), int.from_bytes(payload[2:4], "big"))
+        ids = payload[0] << 8 | payload[1], payload[2] << 8 | payload[3]
         self._guarded(channel, ids, lambda: self._handle(channel, payload))
 
     def _guarded(self, channel: int, ids: tuple[int, int], action: Callable[[], None]) -> None:
@@ -221,7 +229,7 @@ class Connection:
             self._open_channel(channel)
         elif isinstance(method, m.ChannelClose):
             self._close_channel(channel)
-            self.send(channel, m.ChannelCloseOk())
+            self._send_fixed(channel, CHANNEL_CLOSE_OK)
         elif isinstance(method, m.ChannelCloseOk):
             self._close_channel(channel)
         else:
@@ -260,7 +268,7 @@ class Connection:
             if method.reply_text:
                 self._log.info("closed by the client: %s", method.reply_text)
             self._release_channels()
-            self.send(0, m.ConnectionCloseOk())
+            self._send_fixed(0, CONNECTION_CLOSE_OK)
             self.link.state = _core.STATE_CLOSING
             self.link.set_timeout(CLOSE_TIMEOUT_S)  # the client closes the socket
         elif isinstance(method, m.ConnectionCloseOk):
@@ -309,7 +317,7 @@ class Connection:
         self.link.set_limits(frame_max, self.config.max_message_size, self._tuned.heartbeat)
         self.link.set_timeout(0)
         self.link.state = _core.STATE_OPEN
-        self.send(0, m.ConnectionOpenOk())
+        self._send_fixed(0, CONNECTION_OPEN_OK)
 
     # --- channels -----------------------------------------------------------------------------
 
@@ -327,7 +335,7 @@ class Connection:
             )  # fmt: skip
         self.link.open_channel(channel, self.config.default_consumer_prefetch)
         self.channels[channel] = Channel(self, channel)
-        self.send(channel, m.ChannelOpenOk())
+        self._send_fixed(channel, CHANNEL_OPEN_OK)
 
     def _close_channel(self, channel: int) -> None:
         """The channel is over for both sides; one that is not open is no error."""

@@ -7,6 +7,7 @@ Source: AMQP reference, section 1.
 from __future__ import annotations
 
 import platform
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from lavinmq import __version__
@@ -35,8 +36,9 @@ class HandshakeError(Exception):
     """The peer gets no answer: the socket is closed."""
 
 
-def start() -> m.ConnectionStart:
-    """What the broker says first."""
+@cache
+def start() -> bytes:
+    """What the broker says first, a whole frame."""
     properties = FieldTable(
         {
             "product": "LavinMQ",
@@ -45,7 +47,7 @@ def start() -> m.ConnectionStart:
             "capabilities": dict.fromkeys(CAPABILITIES, True),
         }
     )
-    return m.ConnectionStart(0, 9, properties, b"AMQPLAIN PLAIN")
+    return m.encode_frame(0, m.ConnectionStart(0, 9, properties, b"AMQPLAIN PLAIN"))
 
 
 def credentials(mechanism: str, response: bytes) -> tuple[str, bytes]:
