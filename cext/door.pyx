@@ -18,9 +18,11 @@ cdef class Queue:
     cdef Loop loop
 
     def __cinit__(self, Loop loop, str directory, int segment_size, bint durable):
-        cdef bytes path = os.fsencode(directory)
-        if len(path) > 4000:
+        cdef bytes parent, leaf
+        if len(os.fsencode(directory)) > 4000:
             raise ValueError("directory path is too long")
+        parent, leaf = map(os.fsencode, os.path.split(directory))
+        parent = loop.parents.setdefault(parent, parent)
         self.loop = loop
         self.q = <queue_t*>calloc(1, sizeof(queue_t))
         if self.q == NULL:
@@ -28,7 +30,7 @@ cdef class Queue:
         self.q.loop = &loop.t
         loop.t.n_queues += 1
         self.q.refs = 1
-        if store_init(&self.q.store, path, <u32>segment_size, durable):
+        if store_init(&self.q.store, parent, leaf, <u32>segment_size, durable):
             raise MemoryError()
 
     def __dealloc__(self):
@@ -58,7 +60,7 @@ cdef class Queue:
     def take_damage(self) -> list:
         """(path, position, end) of damages found since the last call."""
         cdef store_t* st = &self.q.store
-        directory = os.fsdecode(st.dir) if st.dir != NULL else ""
+        directory = store_directory(st)
         found = [(f"{directory}/msgs.{st.gaps[i].seg:010d}", st.gaps[i].pos, st.gaps[i].end)
                  for i in range(st.n_gaps)]
         st.n_gaps = 0
@@ -73,7 +75,7 @@ cdef class Queue:
         self.q.is_deleted = True
         failed = not self.q.is_closed and st.is_durable and store_close(st)
         error = errno
-        path = os.fsdecode(st.dir)
+        path = store_directory(st)
         if not failed and st.is_durable and st.wfd >= 0 and fdatasync(st.wfd):
             failed, error = True, errno
         queue_unstick(self.q)
@@ -132,9 +134,9 @@ cdef class Queue:
     def failed_file(self) -> str:
         """Path of the file that the last failed write was for; empty when there was none."""
         cdef const store_t* st = &self.q.store
-        if st.failed_kind == NULL or st.dir == NULL:
+        if st.failed_kind == NULL or st.leaf == NULL:
             return ""
-        return f"{os.fsdecode(st.dir)}/{st.failed_kind.decode()}.{st.failed_seg:010d}"
+        return f"{store_directory(st)}/{st.failed_kind.decode()}.{st.failed_seg:010d}"
 
     @property
     def is_stuck(self) -> bool:

@@ -9,15 +9,23 @@ cdef enum:
     READ_BYTES = 1 << 20
 
 
+cdef str store_directory(const store_t* st):
+    """The queue's directory; empty when the queue has let go of it."""
+    if st.leaf == NULL:
+        return ""
+    return f"{os.fsdecode(st.parent)}/{os.fsdecode(st.leaf)}"
+
+
 cdef void queue_forget(queue_t* q):
     """Back to an empty store after a load that failed; files stay."""
     cdef store_t* st = &q.store
-    cdef bytes path = st.dir
+    cdef const char* parent = st.parent
+    cdef bytes leaf = st.leaf
     cdef u32 segment_size = st.segment_size
     cdef bint is_durable = st.is_durable
     store_release(st, &q.loop.pool)
     q.ready = q.ready_bytes = 0
-    if store_init(st, path, segment_size, is_durable):
+    if store_init(st, parent, leaf, segment_size, is_durable):
         raise MemoryError()
 
 
@@ -27,11 +35,9 @@ cdef list queue_load(queue_t* q):
     cdef seg_t* seg
     cdef u32 i
     notes = []
-    found = find_segments(os.fsdecode(st.dir), notes)
+    found = find_segments(store_directory(st), notes)
     if not found:
         return notes
-    segment_free(st.segs[0])
-    st.n_segs = 0
     for id, size in found:
         seg = store_add_segment(st, id)
         if seg == NULL:
@@ -61,7 +67,7 @@ cdef load_count(queue_t* q, seg_t* seg):
     be written to; zeros are what the original preallocates."""
     cdef store_t* st = &q.store
     cdef u32 size = seg.size
-    directory = os.fsdecode(st.dir)
+    directory = store_directory(st)
     if seg is not st.wseg:
         count = read_meta(f"{directory}/meta.{seg.id:010d}")
         if count is not None:
@@ -94,7 +100,7 @@ cdef load_deleted(queue_t* q, seg_t* seg, list notes):
         raise os_error(st, "msgs", seg.id)
     q.ready_bytes += seg.size - SEGMENT_HEADER - gone
     if seg.n_deleted * 4 != seg.ack_size and not seg.damaged_at:
-        path = f"{os.fsdecode(st.dir)}/acks.{seg.id:010d}"
+        path = f"{store_directory(st)}/acks.{seg.id:010d}"
         notes.append(f"{path}: {seg.ack_size // 4 - seg.n_deleted} of {seg.ack_size // 4}"
                      " positions belong to no message and were dropped")
         rewrite_acks(path, PyBytes_FromStringAndSize(<char*>seg.deleted, seg.n_deleted * 4))
@@ -130,7 +136,7 @@ cdef load_drop_finished(store_t* st):
 cdef object os_error(const store_t* st, str kind, u32 id):
     """What errno says, about a file of one segment."""
     cdef int error = errno
-    return OSError(error, os.strerror(error), f"{os.fsdecode(st.dir)}/{kind}.{id:010d}")
+    return OSError(error, os.strerror(error), f"{store_directory(st)}/{kind}.{id:010d}")
 
 
 # ---- files ---------------------------------------------------------------------------------------

@@ -46,6 +46,7 @@ cdef class Loop:
     cdef list commits           # callbacks of the next sync that finds everything written
     cdef list running           # callbacks of the sync in flight
     cdef set links
+    cdef dict parents           # directories that hold those of queues
     cdef list crowd             # links whose publishes wait for consumers
     cdef list held              # links whose publishes wait for the disk
     cdef object crowd_timer
@@ -73,6 +74,7 @@ cdef class Loop:
         self.commits = []
         self.running = []
         self.links = set()
+        self.parents = {}
         self.crowd = []
         self.held = []
         self.t.max_large = <u64>-1

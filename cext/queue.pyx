@@ -106,6 +106,8 @@ cdef int queue_append_slow(queue_t* q, const msg_t* m) noexcept nogil:
     the queue is closed or there is no memory."""
     cdef store_t* st = &q.store
     cdef int rc
+    if st.n_segs == 0 and store_begin(st):
+        return -1
     if not q.is_stuck:
         rc = 0
         if st.wseg.count and st.wseg.size + m.size > st.segment_size:

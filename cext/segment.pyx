@@ -82,7 +82,12 @@ cdef i64 read_at(int fd, u8* p, u64 n, i64 at) noexcept nogil:
 
 
 cdef void segment_path(const store_t* st, const char* kind, u32 id, char* path) noexcept nogil:
-    snprintf(path, PATH_MAX_BYTES, b"%s/%s.%010u", st.dir, kind, id)
+    snprintf(path, PATH_MAX_BYTES, b"%s/%s/%s.%010u", st.parent, st.leaf, kind, id)
+
+
+cdef void store_path(const store_t* st, char* path) noexcept nogil:
+    """The queue's directory."""
+    snprintf(path, PATH_MAX_BYTES, b"%s/%s", st.parent, st.leaf)
 
 
 cdef int segment_open(store_t* st, const char* kind, u32 id, int flags) noexcept nogil:
@@ -94,7 +99,9 @@ cdef int segment_open(store_t* st, const char* kind, u32 id, int flags) noexcept
     flags |= O_CLOEXEC | O_NONBLOCK
     fd = c_open(path, flags, 0o644)
     if fd < 0 and errno == ENOENT and flags & O_CREAT:
-        mkdir(st.dir, 0o755)
+        store_path(st, path)
+        mkdir(path, 0o755)
+        segment_path(st, kind, id, path)
         fd = c_open(path, flags, 0o644)
     return fd
 

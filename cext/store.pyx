@@ -9,6 +9,13 @@
 from libc.stdlib cimport qsort
 
 
+# Where a store without segments writes and reads: empty, and never changed.
+cdef seg_t no_segment
+memset(&no_segment, 0, sizeof(seg_t))
+no_segment.size = SEGMENT_HEADER
+no_segment.ack_fd = -1
+
+
 # ---- finding and removing segments ---------------------------------------------------------------
 
 cdef u32 store_index(const store_t* st, u32 id) noexcept nogil:
@@ -606,21 +613,31 @@ cdef inline void store_take(store_t* st, const rec_t* rec) noexcept nogil:
 
 # ---- opening, closing, purging -------------------------------------------------------------------
 
-cdef int store_init(store_t* st, const char* path, u32 segment_size,
+cdef int store_init(store_t* st, const char* parent, const char* leaf, u32 segment_size,
                     bint is_durable) noexcept nogil:
-    """An empty store at `path`; nothing is created on disk before the first flush."""
+    """An empty store in the directory `leaf` of `parent`, which must outlive it; nothing is created on disk before the first flush, and a segment
+    not before the first message: most of many queues never hold one."""
     memset(st, 0, sizeof(store_t))
     st.wfd = st.rfd = -1
     st.segment_size = segment_size
     st.is_durable = is_durable
-    st.dir = <char*>malloc(strlen(path) + 1)
-    if st.dir == NULL:
+    st.parent = parent
+    st.leaf = <char*>malloc(strlen(leaf) + 1)
+    if st.leaf == NULL:
         return -1
-    memcpy(st.dir, path, strlen(path) + 1)
-    st.wseg = store_add_segment(st, 1)
-    st.rseg = st.wseg
+    memcpy(st.leaf, leaf, strlen(leaf) + 1)
+    st.wseg = st.rseg = &no_segment
     st.rpos = st.flushed = st.stage_at = SEGMENT_HEADER
-    return 0 if st.wseg != NULL else -1
+    return 0
+
+
+cdef int store_begin(store_t* st) noexcept nogil:
+    """Give a store that has never held a message its first segment. 0, or -1 out of memory."""
+    cdef seg_t* seg = store_add_segment(st, 1)
+    if seg == NULL:
+        return -1
+    st.wseg = st.rseg = seg
+    return 0
 
 
 cdef void store_release(store_t* st, pool_t* pool) noexcept nogil:
@@ -636,7 +653,7 @@ cdef void store_release(store_t* st, pool_t* pool) noexcept nogil:
     free(st.segs)
     free(st.requeued)
     free(st.gaps)
-    free(st.dir)
+    free(st.leaf)
     memset(st, 0, sizeof(store_t))
     st.wfd = st.rfd = -1
 

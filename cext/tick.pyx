@@ -171,12 +171,14 @@ cdef void loop_gather_files(loop_t* loop) noexcept nogil:
 cdef int queue_hand_over(queue_t* q) noexcept nogil:
     """Put the descriptors of what q has written on the next sync. 0, or -1 with errno."""
     cdef store_t* st = &q.store
+    cdef char path[PATH_MAX_BYTES]
     if st.is_unsynced and st.wfd >= 0:
         if loop_add_sync_fd(q.loop, c_dup(st.wfd)):
             return -1
         st.is_unsynced = False
     if st.is_dir_unsynced:
-        if loop_add_sync_fd(q.loop, c_open(st.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC)):
+        store_path(st, path)
+        if loop_add_sync_fd(q.loop, c_open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)):
             return -1
         st.is_dir_unsynced = False
     return 0

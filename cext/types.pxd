@@ -97,7 +97,8 @@ cdef struct gap_t:              # bytes of a segment that are no record, to be l
     u32 end
 
 cdef struct store_t:            # the segments of one queue
-    char* dir                   # directory of the queue, NUL-terminated
+    const char* parent          # where the queue's directory is, NUL-terminated, the loop's
+    char* leaf                  # and its name there
     u32 segment_size            # bytes at which a segment is finished
     bint is_durable
     bint is_dir_made

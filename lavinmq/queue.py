@@ -7,6 +7,8 @@ Source: AMQP reference, sections 9 and 14.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from lavinmq import _core
@@ -41,13 +43,13 @@ class Queue:
 
     __slots__ = (
         "__weakref__",
+        "_consumers",
+        "_incoming",
         "arguments",
         "auto_delete",
-        "consumers",
         "core",
         "durable",
         "exclusive",
-        "incoming",
         "name",
         "owner",
         "parent",
@@ -71,8 +73,9 @@ class Queue:
         self.auto_delete = auto_delete
         self.owner = owner
         self.arguments = arguments
-        self.consumers: list[QueueConsumer] = []
-        self.incoming: Incoming = {}
+        # Most of many queues have neither: each would cost 60 bytes.
+        self._consumers: dict[QueueConsumer, None] | None = None
+        self._incoming: Incoming | None = None
 
     @property
     def directory(self) -> str:
@@ -85,9 +88,36 @@ class Queue:
         return self.durable and not self.exclusive
 
     @property
+    def incoming(self) -> Incoming:
+        """Its bindings, but the one by its name to the default exchange."""
+        if self._incoming is None:
+            self._incoming = {}
+        return self._incoming
+
+    @property
+    def consumers(self) -> Collection[QueueConsumer]:
+        """Its consumers, in the order of their coming."""
+        return self._consumers or ()
+
+    def add_consumer(self, consumer: QueueConsumer) -> None:
+        """Note a consumer, which `core` knows already."""
+        if self._consumers is None:
+            self._consumers = {}
+        self._consumers[consumer] = None
+
+    def remove_consumer(self, consumer: QueueConsumer) -> bool:
+        """Forget a consumer. Returns: whether it was there."""
+        return self._consumers is not None and self._consumers.pop(consumer, True) is None
+
+    def take_consumers(self) -> list[QueueConsumer]:
+        """Forget all consumers; returns them."""
+        consumers, self._consumers = self._consumers, None
+        return list(consumers or ())
+
+    @property
     def has_exclusive_consumer(self) -> bool:
         """Whether one consumer has the queue to itself."""
-        return bool(self.consumers) and self.consumers[0].exclusive
+        return any(consumer.exclusive for consumer in islice(self.consumers, 1))
 
     def is_locked_to(self, actor: Owner) -> bool:
         """Whether the queue belongs to another connection."""

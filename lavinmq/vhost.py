@@ -154,8 +154,7 @@ class VHost:
                 self._report(queue, self._reported.get(queue, (0, 0, 0)))
                 self._reported[queue] = state
             if core.take_broken():
-                consumers, queue.consumers = queue.consumers, []
-                for consumer in consumers:
+                for consumer in queue.take_consumers():
                     consumer.stop()
                     consumer.cancelled()
 
@@ -486,7 +485,7 @@ class VHost:
 
         Returns: whether it was recorded, consumers to tell.
         """
-        consumers, queue.consumers = queue.consumers, []
+        consumers = queue.take_consumers()
         self._unbind_everywhere(queue)
         self.exchanges[""].core.unbind(raw_key(queue.name), b"", queue.core)
         del self.queues[queue.name]
@@ -499,8 +498,7 @@ class VHost:
 
     def consumer_left(self, queue: Queue, consumer: QueueConsumer) -> None:
         """A consumer was cancelled or lost; an auto-delete queue goes with its last one."""
-        if consumer in queue.consumers:
-            queue.consumers.remove(consumer)
+        if queue.remove_consumer(consumer):
             is_over = queue.auto_delete and not queue.consumers and not queue.core.is_closed
             if is_over and self.queues.get(queue.name) is queue:
                 self.remove_queue(queue)

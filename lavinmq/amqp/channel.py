@@ -200,7 +200,7 @@ class Channel:
         core = connection.link.add_consumer(self.id, queue.core, raw, d.no_ack)
         consumer = Consumer(self, queue, tag, d.exclusive, core)
         self.consumers[tag] = consumer
-        queue.consumers.append(consumer)
+        queue.add_consumer(consumer)
         self._reply(m.BasicConsumeOk(tag), d.no_wait)
         core.start()
 
