@@ -33,7 +33,7 @@ ifeq ($(and $(wildcard lavinmq/_core.*.so),$(wildcard lavinmq/_perf.*.so)),)
 $(COMPILED): FORCE
 endif
 
-.PHONY: build run test dev lint fmt bench lock clean help FORCE
+.PHONY: build run test dev lint fmt bench soak lock clean help FORCE
 .PHONY: lint-style lint-types lint-cython lint-layers lint-hot lint-stubs
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
@@ -79,6 +79,9 @@ fmt:  ## rewrite the Python sources in the house format
 
 bench: build  ## measure the broker against its targets; ARGS="--help" lists the options
 	$(IN_VENV) perf/bench.py $(ARGS)
+
+soak: build  ## an hour of mixed load with disconnects; ARGS="--minutes 5" for less
+	$(IN_VENV) perf/soak.py $(ARGS)
 
 lock:  ## refresh requirements.lock to the newest versions pyproject.toml allows
 	rm -rf build/lock
