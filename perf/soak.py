@@ -28,7 +28,7 @@ from perf import brokers, measure
 from perf.brokers import RunningBroker
 from perf.measure import BenchError
 from perf.soak_ledger import Ledger
-from perf.soak_load import Load, cast
+from perf.soak_load import HOW_TO_LEAVE, Load, cast
 
 BUILD = Path(__file__).resolve().parent.parent / "build" / "perf"
 SAMPLE_EVERY_S = 10.0
@@ -46,11 +46,18 @@ Sample = dict[str, Any]
 class Soak:
     """One run: a broker, its load, and samples of both."""
 
-    def __init__(self, broker: RunningBroker, data_dir: Path, seconds: float, seed: int) -> None:
+    def __init__(
+        self,
+        broker: RunningBroker,
+        data_dir: Path,
+        seconds: float,
+        seed: int,
+        ends: tuple[str, ...] = HOW_TO_LEAVE,
+    ) -> None:
         self.broker = broker
         self.samples: list[Sample] = []
         self.ledger = Ledger()
-        self._load = Load(broker.port, self.ledger, min(EPISODE_S, seconds / 6))
+        self._load = Load(broker.port, self.ledger, min(EPISODE_S, seconds / 6), ends)
         self._data_dir = data_dir
         self._seconds = seconds
         self._seed = seed
@@ -120,6 +127,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--minutes", type=float, default=60.0, help="length of the load (default 60)")
     add("--seed", type=int, default=random.SystemRandom().randrange(1 << 30), help="of the load")
+    add("--orderly", action="store_true", help="no connection is cut, all end by agreement")
     add("--broker-command", default=brokers.DEFAULT_COMMAND, metavar="CMD", help="the broker")
     add("--data-dir", type=Path, default=BUILD, help="where it writes (default build/perf)")
     add("--out", type=Path, default=BUILD / "soak.json", help="result file")
@@ -163,7 +171,8 @@ def _run_in(root: Path, core: int, options: argparse.Namespace) -> dict[str, Any
     log = root / "broker.log"
     with RunningBroker(contender.launch(root, 0), core, log) as broker:
         print(f"seed {options.seed}, broker {broker.pid} on port {broker.port}", flush=True)
-        soak = Soak(broker, root / "data", options.minutes * 60, options.seed)
+        ends = ("close",) if options.orderly else HOW_TO_LEAVE
+        soak = Soak(broker, root / "data", options.minutes * 60, options.seed, ends)
         soak.run()
         stop_s = broker.stop()
     if "Traceback" in (text := log.read_text(errors="replace")):

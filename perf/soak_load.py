@@ -45,6 +45,8 @@ class Load:
     port: int
     ledger: Ledger
     episode_s: float
+    ends: tuple[str, ...] = HOW_TO_LEAVE
+    """How connections end, picked at random; see `Line.leave`."""
     stop: threading.Event = field(default_factory=threading.Event)
     ready: dict[str, int] = field(default_factory=dict)
     """Messages in each queue at the last look."""
@@ -163,7 +165,7 @@ class Actor(threading.Thread):
         """Play one episode: a connection, the work, the end."""
         line = Line(self.load.port)
         self.work(line)
-        self.leave(line, self.chance.choice(HOW_TO_LEAVE))
+        self.leave(line, self.chance.choice(self.load.ends))
 
     def work(self, line: Line) -> None:
         raise NotImplementedError
@@ -325,8 +327,9 @@ class Consumer(Actor):
     def _recover(self, line: Line) -> None:
         request = wire.build(commands.Basic.Recover, requeue=True)
         line.channel.call(request, commands.Basic.RecoverOk)
-        # What arrived before the answer is requeued, too.
-        self._last_tag += len(self.load.take(line.channel))
+        # What arrived before the answer is requeued, too: somebody else may have settled it by now.
+        self._last_tag += len(line.channel.deliveries)
+        line.channel.deliveries.clear()
 
     def _note_settled(self) -> None:
         self.load.ledger.settle(self._pending)
