@@ -5,9 +5,10 @@
 #
 #   .ci/setup-debian.sh build PYTHON    interpreter with venv and headers, C compiler
 #   .ci/setup-debian.sh test            Node.js and npm, for the clients written in JavaScript
+#   .ci/setup-debian.sh fuzz            clang, whose coverage libFuzzer reads
 set -euo pipefail
 
-stage=${1:?usage: setup-debian.sh build PYTHON | test}
+stage=${1:?usage: setup-debian.sh build PYTHON | test | fuzz}
 python=${2:-python3}
 missing=()
 
@@ -31,6 +32,9 @@ build)
 test)
     has node || missing+=(nodejs)
     has npm || missing+=(npm)
+    ;;
+fuzz)
+    has clang || missing+=(clang)
     ;;
 *)
     echo "setup-debian.sh: unknown stage '$stage'" >&2
