@@ -16,12 +16,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
 # Started as a script, `tests/fuzz` itself is on the path.
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.fuzz.targets import FUZZ, NAMES
 
+ROOT = FUZZ.parents[1]
 LARGEST_INPUT = 16384
 RUNTIME = "asan_with_fuzzer.so"
 SANITIZER_OPTIONS = "detect_leaks=0:allocator_may_return_null=1"
