@@ -24,6 +24,8 @@ from tests.fuzz.targets import FUZZ, NAMES
 ROOT = FUZZ.parents[1]
 LARGEST_INPUT = 16384
 RUNTIME = "asan_with_fuzzer.so"
+# The runtime stands in for crypt() and must find the real one at its start.
+WRAPPED_LIBRARY = "libcrypt.so.1"
 SANITIZER_OPTIONS = "detect_leaks=0:allocator_may_return_null=1"
 
 
@@ -44,7 +46,7 @@ def main() -> int:
 def _fuzz_in_process(name: str, seconds: int) -> int:
     """Run this script again below the runtime that both halves' coverage reports to."""
     environment = os.environ | {
-        "LD_PRELOAD": str(_runtime()),
+        "LD_PRELOAD": f"{_runtime()}:{WRAPPED_LIBRARY}",
         "ASAN_OPTIONS": SANITIZER_OPTIONS,
         # Objects from the C library's malloc: the sanitizer then sees where each of them ends.
         "PYTHONMALLOC": "malloc",
