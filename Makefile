@@ -24,6 +24,7 @@ endif
 IN_VENV := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 COMPILED := build/.compiled-$(BUILD)
+CLIENTS := build/.clients
 NODE_TESTS := tests/integration/node
 FUZZ_EXTRA := 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
 	print(*project["optional-dependencies"]["fuzz"])'
@@ -46,7 +47,7 @@ ifeq ($(and $(wildcard lavinmq/_core.*.so),$(wildcard lavinmq/_perf.*.so)),)
 $(COMPILED): FORCE
 endif
 
-.PHONY: build run test fuzz dev lint fmt bench soak lock clean help FORCE
+.PHONY: build run test crash fuzz dev lint fmt bench soak lock clean help FORCE
 .PHONY: lint-style lint-types lint-cython lint-layers lint-hot lint-stubs
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
@@ -57,7 +58,7 @@ run: build  ## start the broker on the data directory ./var
 	@mkdir -p $(DATA_DIR)
 	exec $(VENV)/bin/lavinmq -D $(DATA_DIR) $(ARGS)
 
-test: build $(NODE_TESTS)/node_modules/.installed  ## run all tests
+test: build $(CLIENTS) $(NODE_TESTS)/node_modules/.installed  ## run all tests
 	$(SANITIZED_$(BUILD)) $(IN_VENV) -m pytest -n $(JOBS) $(ARGS)
 
 fuzz:  ## fuzz every parser for FUZZ_SECONDS=60 each; needs clang
@@ -65,6 +66,9 @@ fuzz:  ## fuzz every parser for FUZZ_SECONDS=60 each; needs clang
 	$(MAKE) build BUILD=fuzz
 	$(IN_VENV) -m pip install --disable-pip-version-check --quiet $$($(IN_VENV) -c $(FUZZ_EXTRA))
 	$(IN_VENV) tests/fuzz/run.py all --seconds $(FUZZ_SECONDS)
+
+crash: build  ## the crash tests in their long form: every point, many restarts (an hour)
+	CRASH_TESTS_LONG=1 $(IN_VENV) -m pytest tests/crash -n $(JOBS) $(ARGS)
 
 dev:  ## build the compiled modules with assertions and bounds checks, without optimisation
 	$(MAKE) build BUILD=debug
@@ -143,7 +147,11 @@ $(VENV)/bin/lavinmq: pyproject.toml $(INSTALLED) | $(COMPILED)
 		--config-settings editable_mode=compat --editable .
 	touch $@
 
-$(NODE_TESTS)/node_modules/.installed: $(NODE_TESTS)/package.json $(NODE_TESTS)/package-lock.json
+$(CLIENTS): .ci/setup-debian.sh
 	.ci/setup-debian.sh test
+	@mkdir -p $(@D)
+	touch $@
+
+$(NODE_TESTS)/node_modules/.installed: $(NODE_TESTS)/package.json $(NODE_TESTS)/package-lock.json | $(CLIENTS)
 	cd $(NODE_TESTS) && npm ci --no-audit --no-fund --loglevel=error
 	touch $@

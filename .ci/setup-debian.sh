@@ -4,7 +4,7 @@
 # apt-get, or no right to use it, says what to install and fails.
 #
 #   .ci/setup-debian.sh build PYTHON    interpreter with venv and headers, C compiler
-#   .ci/setup-debian.sh test            Node.js and npm, for the clients written in JavaScript
+#   .ci/setup-debian.sh test            client libraries of other languages, and what runs them
 #   .ci/setup-debian.sh fuzz            clang, whose coverage libFuzzer reads
 set -euo pipefail
 
@@ -13,6 +13,7 @@ python=${2:-python3}
 missing=()
 
 has() { command -v "$1" >/dev/null 2>&1; }
+there() { test -e "$1"; }
 python_says() { "$python" -c "$1" >/dev/null 2>&1; }
 
 # Debian's package of this interpreter; one that does not run yet is called as it was asked for.
@@ -32,6 +33,17 @@ build)
 test)
     has node || missing+=(nodejs)
     has npm || missing+=(npm)
+    has amqp-publish || missing+=(amqp-tools)
+    has go || missing+=(golang-go)
+    there /usr/share/gocode/src/github.com/rabbitmq/amqp091-go \
+        || missing+=(golang-github-rabbitmq-amqp091-go-dev)
+    # The compiler is part of the run-time image; only its launcher javac is in the JDK's package.
+    has java || missing+=(default-jre-headless)
+    there /usr/share/java/amqp-client.jar || missing+=(librabbitmq-client-java)
+    has php || missing+=(php-cli)
+    there /usr/share/php/PhpAmqpLib || missing+=(php-amqplib)
+    has ruby || missing+=(ruby)
+    ruby -e 'gem "bunny"' >/dev/null 2>&1 || missing+=(ruby-bunny)
     ;;
 fuzz)
     has clang || missing+=(clang)

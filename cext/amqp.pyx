@@ -13,6 +13,7 @@ cdef enum walk_event:
     WALK_MISS = 2               # ev_data: exchange name as short string; the frame is not used up
     WALK_ERROR = 3              # ev_len: one of walk_error
     WALK_CLOSE = 4              # not a legal frame here: drop the socket
+    WALK_HELD = 5               # a publish has to wait for the disk; the frame is not used up
 
 cdef enum walk_error:           # the first ones close the connection
     ERROR_FRAME_SIZE = 1
@@ -39,6 +40,9 @@ cdef enum walk_error:           # the first ones close the connection
     ERROR_NO_REPLY_CONSUMER = 29
     ERROR_TX_ALREADY_SETTLED = 30
     ERROR_TX_TOO_LARGE = 31
+    ERROR_CC = 32
+    ERROR_BCC = 33
+    ERROR_LARGE = 34
 
 cdef enum method_id:
     CHANNEL_OPEN = 0x14000A
@@ -167,10 +171,15 @@ cdef u32 props_error(link_t* l, const u8* props, u32 len, msg_t* m) noexcept nog
     m.headers_len = found.headers_len
     m.stamp_at = found.stamp_at
     m.reply_to_at = found.reply_to_at
+    m.has_copies = False
     if len <= 3:
         return 0
-    if found.headers_at and not table_is_valid(props + found.headers_at + 4, found.headers_len, 0):
-        return ERROR_HEADERS_TABLE
+    if found.headers_at:
+        if not table_is_valid(props + found.headers_at + 4, found.headers_len, 0):
+            return ERROR_HEADERS_TABLE
+        rc = <int>copies_error(m, props + found.headers_at + 4)
+        if rc:
+            return <u32>rc
     if found.expiration_at:
         rc = <int>expiration_error(props + found.expiration_at)
         if rc:
@@ -246,7 +255,7 @@ cdef int content_set_reply_to(chan_t* c, u32 at) noexcept nogil:
 cdef int content_header(chan_t* c, const u8* payload, u32 size) noexcept nogil:
     cdef link_t* l = c.link
     cdef msg_t m
-    cdef u32 error
+    cdef u32 error, method
     cdef u8* grown
     if c.content != CONTENT_HEADER:
         return walk_fail(l, ERROR_UNEXPECTED_HEADER, c.id, 0, 0, 0)
@@ -257,7 +266,8 @@ cdef int content_header(chan_t* c, const u8* payload, u32 size) noexcept nogil:
     error = props_error(l, payload + 12, size - 12, &m)
     if error:
         l.ev_data = payload + 12
-        return walk_fail(l, error, c.id, 0, be16(payload + 12), size - 12)
+        method = BASIC_PUBLISH if error == ERROR_CC or error == ERROR_BCC else 0
+        return walk_fail(l, error, c.id, method, be16(payload + 12), size - 12)
     c.body_len = be64(payload + 4)
     if c.body_len > l.max_message_size:
         return walk_fail(l, ERROR_MESSAGE_SIZE, c.id, 0, c.body_len, l.max_message_size)
@@ -294,9 +304,12 @@ cdef int content_body(chan_t* c, const u8* payload, u32 size) noexcept nogil:
         cap = (c.body_have + size) * 2
         if cap > c.body_len or c.body_len <= 1048576:
             cap = c.body_len
+        if not link_may_take(l, cap - c.body_cap):
+            return walk_fail(l, ERROR_LARGE, c.id, BASIC_PUBLISH, c.body_len, 0)
         grown = <u8*>realloc(c.body, cap)
         if grown == NULL:
             return walk_fail(l, ERROR_NO_MEMORY, c.id, BASIC_PUBLISH, 0, 0)
+        link_take(l, cap - c.body_cap)
         c.body = grown
         c.body_cap = cap
     memcpy(c.body + c.body_have, payload, size)
@@ -441,6 +454,10 @@ cdef int amqp_walk(link_t* l, const u8* buf, u64 n, u64* used) noexcept nogil:
                     continue
             elif method == BASIC_PUBLISH:
                 if c != NULL:
+                    if l.loop.is_held:
+                        used[0] = at - size - FRAME_OVERHEAD
+                        l.ev_channel = id
+                        return WALK_HELD
                     rc = walk_publish(l, c, p, size, n - at, &more)
                     if rc == WALK_MISS:
                         used[0] = at - size - FRAME_OVERHEAD

@@ -14,6 +14,7 @@ ctypedef int64_t i64
 
 cdef extern from *:
     """
+    #include <errno.h>
     #include <stdint.h>
     #include <stddef.h>
     #include <string.h>
@@ -79,10 +80,12 @@ cdef extern from *:
         else { a = b = 0; }
         return lmq_fold(0xE7037ED1A0B428DBull ^ n, lmq_fold(a ^ 0x8EBC6AF09C88C6E3ull, b ^ h));
     }
+    static inline void lmq_set_errno(int error) { errno = error; }
     static inline int lmq_same(const void *a, const void *b, size_t n) {
         return memcmp(a, b, n) == 0;
     }
     """
+    void set_errno "lmq_set_errno"(int error) noexcept nogil
     void lmq_assert "LMQ_ASSERT"(bint condition) noexcept nogil
     void lmq_poison "LMQ_POISON"(void* p, size_t n) noexcept nogil
     u16 be16 "lmq_be16"(const void* p) noexcept nogil

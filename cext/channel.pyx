@@ -262,7 +262,7 @@ cdef bint channel_redeliver(chan_t* c, unacked_t* u) noexcept nogil:
     cdef consumer_t* k = u.consumer
     cdef seg_t* seg
     cdef rec_t rec
-    if k == NULL or k.is_cancelled or q.is_deleted or c.link.is_blocked:
+    if k == NULL or k.is_cancelled or q.is_deleted or q.is_closed or c.link.is_blocked:
         return False
     seg = store_segment(&q.store, u.seg)
     if seg == NULL or store_read(&q.store, &q.loop.pool, seg, u.pos, 16384, &rec) != 1:
@@ -340,6 +340,7 @@ cdef void channel_reset_content(chan_t* c) noexcept nogil:
     c.content = CONTENT_NONE
     c.body_have = 0
     if c.body_cap > 65536:
+        link_give(c.link, c.body_cap)
         free(c.body)
         c.body = NULL
         c.body_cap = 0
@@ -357,6 +358,7 @@ cdef void channel_free(chan_t* c) noexcept nogil:
     free(c.ring)
     free(c.old)
     free(c.props)
+    link_give(c.link, c.body_cap)
     free(c.body)
     free(c.targets.items)
     lmq_poison(c, sizeof(chan_t))

@@ -1,17 +1,20 @@
 # Core: the umbrella. One extension module, so that every function can be inlined across files.
 """The message path of lavinmq: frames in, segments, frames out. See `_core.pyi` for the door."""
 # For all included files: they share one namespace. What a single one needs stands at its head.
+cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.errno cimport EAGAIN, EINTR, EIO, ENOENT, errno
+from libc.errno cimport (
+    EAGAIN, EDQUOT, EFBIG, EINTR, EIO, EMFILE, ENFILE, ENOENT, ENOMEM, ENOSPC, errno,
+)
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset, strlen
-from posix.fcntl cimport O_CLOEXEC, O_CREAT, O_RDONLY, O_RDWR, O_WRONLY, open as c_open
+from posix.fcntl cimport O_CLOEXEC, O_CREAT, O_NONBLOCK, O_RDONLY, O_RDWR, O_WRONLY, open as c_open
 from posix.unistd cimport close as c_close, dup as c_dup, ftruncate, unlink
 
 from bytes cimport (
-    be16, be32, be64, hash_bytes, i64, lmq_assert, lmq_poison, put_be16, put_be32, put_be64,
-    put_le32, same_bytes,
+    be16, be32, be64, hash_bytes, i64, le64, lmq_assert, lmq_poison, put_be16, put_be32, put_be64,
+    put_le32, put_le64, same_bytes, set_errno,
     u8, u16, u32, u64,
 )
 from match cimport (
@@ -25,9 +28,11 @@ from record cimport (
 from types cimport *
 
 include "segment.pyx"
+include "salvage.pyx"
 include "store.pyx"
 include "queue.pyx"
 include "match.pyx"
+include "copies.pyx"
 include "route.pyx"
 include "channel.pyx"
 include "deliver.pyx"
@@ -35,5 +40,6 @@ include "transaction.pyx"
 include "amqp.pyx"
 include "tick.pyx"
 include "loop.pyx"
+include "load.pyx"
 include "door.pyx"
 include "link.pyx"

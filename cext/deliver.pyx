@@ -31,6 +31,34 @@ cdef enum hot_method:           # class << 16 | method
     BASIC_CLASS = 60
 
 
+# ---- memory of a link ----------------------------------------------------------------------------
+
+cdef inline bint link_may_take(const link_t* l, u64 n) noexcept nogil:
+    """Whether the link may hold n more bytes for a large message: all links share one bound, and
+    each has a little of its own, so that those who take much cannot stop those who take little."""
+    return l.loop.large_bytes + n <= l.loop.max_large or l.large_bytes + n <= LARGE_SHARE
+
+
+cdef inline void link_take(link_t* l, u64 n) noexcept nogil:
+    l.large_bytes += n
+    l.loop.large_bytes += n
+
+
+cdef inline void link_give(link_t* l, u64 n) noexcept nogil:
+    lmq_assert(l.large_bytes >= n and l.loop.large_bytes >= n)
+    l.large_bytes -= n
+    l.loop.large_bytes -= n
+
+
+cdef void link_drop_output(link_t* l) noexcept nogil:
+    """Let go of the output buffer and what is in it."""
+    if l.out_cap > BLOCK_SIZE:
+        link_give(l, l.out_cap)
+    buffer_give(&l.loop.pool, l.out, l.out_cap)
+    l.out = NULL
+    l.out_at = l.out_end = l.out_cap = 0
+
+
 # ---- output of a link ----------------------------------------------------------------------------
 
 cdef int link_send(link_t* l) noexcept nogil:
@@ -56,9 +84,7 @@ cdef int link_send(link_t* l) noexcept nogil:
 cdef void link_release_output(link_t* l) noexcept nogil:
     """Give an empty output block back."""
     if l.out != NULL and l.out_at == l.out_end:
-        buffer_give(&l.loop.pool, l.out, l.out_cap)
-        l.out = NULL
-        l.out_at = l.out_end = l.out_cap = 0
+        link_drop_output(l)
 
 
 cdef u8* link_room_slow(link_t* l, u64 need) noexcept nogil:
@@ -88,9 +114,11 @@ cdef u8* link_room_slow(link_t* l, u64 need) noexcept nogil:
         return NULL
     if used:
         memcpy(grown, l.out + l.out_at, used)
-    buffer_give(&l.loop.pool, l.out, l.out_cap)
+    link_drop_output(l)
     l.out = grown
     l.out_cap = <u32>cap
+    if cap > BLOCK_SIZE:
+        link_take(l, cap)
     l.out_at = 0
     l.out_end = <u32>used
     return l.out + l.out_end
@@ -126,12 +154,14 @@ cdef inline u8* content_write(u8* p, u16 channel, const rec_t* r, u32 chunk) noe
     """Header frame and body frames of a stored record at p; returns the end."""
     cdef u64 left = r.body_len
     cdef const u8* body = r.body
-    cdef u32 n
-    p = frame_head(p, FRAME_HEADER, channel, 12 + r.props_len)
+    cdef u32 n = r.props_len
+    props_to_wire(p + 19, r)
+    if r.bcc_len:
+        n = props_cut(p + 19, n, r.headers_at, r.bcc_at, r.bcc_len)
+    p = frame_head(p, FRAME_HEADER, channel, 12 + n)
     put_be32(p, BASIC_CLASS << 16)
     put_be64(p + 4, r.body_len)
-    props_to_wire(p + 12, r)
-    p += 12 + r.props_len
+    p += 12 + n
     p[0] = FRAME_END
     p += 1
     while left:
@@ -147,13 +177,13 @@ cdef inline u8* content_write(u8* p, u16 channel, const rec_t* r, u32 chunk) noe
 
 # hot
 cdef inline u64 content_size(const rec_t* r, u32 chunk) noexcept nogil:
-    """Bytes that content_write will write."""
+    """Bytes that content_write will write, or a few more."""
     cdef u64 frames = 1 if r.body_len <= chunk else (r.body_len + chunk - 1) / chunk
     return FRAME_OVERHEAD + 12 + r.props_len + frames * FRAME_OVERHEAD + r.body_len
 
 
 # hot
-cdef inline bint deliver_write(consumer_t* k, const rec_t* r, u64 tag) noexcept nogil:
+cdef inline bint deliver_write(consumer_t* k, rec_t* r, u64 tag) noexcept nogil:
     """basic.deliver with its content into the link's output. False when the link can take no more.
 
     Cost: 15 ns and 0.1 ns per byte."""
@@ -162,7 +192,10 @@ cdef inline bint deliver_write(consumer_t* k, const rec_t* r, u64 tag) noexcept 
     cdef u64 need = k.template_len + 10 + r.names_len + content_size(r, chunk)
     cdef u8* p
     cdef u8* start
+    record_find_bcc(r)
     if l.out_at < l.out_end and l.out_end + need > l.out_cap and link_send(l) != 1:
+        return False
+    if need > BLOCK_SIZE and need > l.out_cap and not link_may_take(l, need):
         return False
     p = start = link_room(l, need)
     if p == NULL:
@@ -203,6 +236,8 @@ cdef bint queue_deliver(queue_t* q) noexcept nogil:
         c = k.chan
         if not deliver_write(k, &rec, c.next_tag):
             consumer_leave_ring(k)
+            if not c.link.is_blocked and not k.is_patient:
+                loop_add_patient(q.loop, k)     # large messages of others fill the memory
             continue
         budget -= rec.size + 64
         queue_take(q, &rec, k.is_no_ack)

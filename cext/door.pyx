@@ -5,6 +5,8 @@
 # that order.
 
 
+# Freeing one needs its Loop: the garbage collector must not take that away first.
+@cython.no_gc_clear
 cdef class Queue:
     """One queue: a store and its counters.
 
@@ -34,67 +36,33 @@ cdef class Queue:
             self.q.loop.n_queues -= 1
             if not self.q.is_deleted:
                 self.q.is_deleted = True
+                queue_unstick(self.q)
                 store_release(&self.q.store, &self.q.loop.pool)
             queue_unref(self.q)
 
-    def load(self) -> None:
-        """Read the segments found in the directory.
+    def load(self) -> list:
+        """Read the segments found in the directory; returns a line for each thing put right.
 
         Raises OSError, or ValueError naming the file when the store cannot be read (wrong schema
-        version); the queue is then closed: publishes to it are dropped. Source: storage reference
-        section 15."""
-        cdef store_t* st = &self.q.store
-        cdef pool_t* pool = &self.q.loop.pool
-        cdef seg_t* seg
-        cdef u32 i
+        version); the queue is then closed and its files are untouched: publishes to it are dropped.
+        Source: storage reference section 15."""
         self.q.is_closed = True
-        found = load_names(os.fsdecode(st.dir))
-        if not found:
-            self.q.is_closed = False
-            return
-        segment_free(st.segs[0])
-        st.n_segs = 0
-        for id, size in found:
-            seg = store_add_segment(st, id)
-            if seg == NULL:
-                raise MemoryError()
-            seg.size = <u32>size
-            st.wseg = seg
-        st.rseg = st.segs[0]
-        st.flushed = st.stage_at = st.wseg.size
-        for i in range(st.n_segs):
-            seg = st.segs[i]
-            count = load_meta(os.fsdecode(st.dir), seg.id) if seg is not st.wseg else None
-            if count is None:
-                if store_scan(st, pool, seg):
-                    raise os_error(st, "msgs", seg.id)
-                if seg is not st.wseg and st.is_durable and segment_write_meta(st, seg):
-                    raise os_error(st, "meta", seg.id)
-            else:
-                seg.count = count
-            if seg is st.wseg:
-                st.flushed = st.stage_at = seg.size
-                st.is_untrimmed = seg.size != <u32>size
-            if store_load_acks(st, seg):
-                raise os_error(st, "acks", seg.id)
-            self.q.ready_bytes += seg.size - SEGMENT_HEADER - store_match_deleted(st, pool, seg)
-            seg.acked = seg.n_deleted
-            self.q.ready += seg.count - seg.acked if seg.count > seg.acked else 0
-        st.rpos = SEGMENT_HEADER
-        i = 0
-        while i < st.n_segs - 1:
-            seg = st.segs[i]
-            if seg.acked < seg.count:
-                i += 1
-                continue
-            if seg is st.rseg:
-                st.passed = seg.count
-                store_next_segment(st)      # removes it
-            else:
-                store_remove_segment(st, seg)
-        queue_reconcile(self.q)
-        store_drop_window(st, pool)
+        try:
+            notes = queue_load(self.q)
+        except BaseException:
+            queue_forget(self.q)
+            raise
         self.q.is_closed = False
+        return notes
+
+    def take_damage(self) -> list:
+        """(path, position, end) of damages found since the last call."""
+        cdef store_t* st = &self.q.store
+        directory = os.fsdecode(st.dir) if st.dir != NULL else ""
+        found = [(f"{directory}/msgs.{st.gaps[i].seg:010d}", st.gaps[i].pos, st.gaps[i].end)
+                 for i in range(st.n_gaps)]
+        st.n_gaps = 0
+        return found
 
     def close(self) -> None:
         """Write everything out and let go of files and memory.
@@ -108,6 +76,7 @@ cdef class Queue:
         path = os.fsdecode(st.dir)
         if not failed and st.is_durable and st.wfd >= 0 and fdatasync(st.wfd):
             failed, error = True, errno
+        queue_unstick(self.q)
         store_release(st, &self.q.loop.pool)
         if failed:
             raise OSError(error, os.strerror(error), path)
@@ -117,6 +86,7 @@ cdef class Queue:
         if not self.q.is_deleted:
             self.q.is_deleted = True
             self.q.ready = self.q.ready_bytes = 0
+            queue_unstick(self.q)
             store_release(&self.q.store, &self.q.loop.pool)
 
     def purge(self) -> int:
@@ -154,9 +124,33 @@ cdef class Queue:
         return self.q.store.error
 
     @property
+    def write_error(self) -> int:
+        """errno of the last write, 0 = it went well."""
+        return self.q.store.write_error
+
+    @property
+    def failed_file(self) -> str:
+        """Path of the file that the last failed write was for; empty when there was none."""
+        cdef const store_t* st = &self.q.store
+        if st.failed_kind == NULL or st.dir == NULL:
+            return ""
+        return f"{os.fsdecode(st.dir)}/{st.failed_kind.decode()}.{st.failed_seg:010d}"
+
+    @property
+    def is_stuck(self) -> bool:
+        """The disk has no room for it: its messages wait in memory."""
+        return self.q.is_stuck
+
+    @property
     def is_closed(self) -> bool:
-        """The store could not be read: publishes are dropped, gets are empty."""
+        """The store could not be read or written: publishes are dropped, gets are empty."""
         return self.q.is_closed
+
+    def take_broken(self) -> bool:
+        """Whether a write has closed it since the last call."""
+        cdef bint was = self.q.is_broken
+        self.q.is_broken = False
+        return was
 
     def counters(self) -> dict:
         """Totals since start, by name."""
@@ -166,65 +160,6 @@ cdef class Queue:
             "deliver_no_ack": q.n_delivered_no_ack, "get": q.n_get, "get_no_ack": q.n_get_no_ack,
             "ack": q.n_acked, "redeliver": q.n_redelivered, "reject": q.n_rejected,
         }
-
-
-cdef object os_error(const store_t* st, str kind, u32 id):
-    """What errno says, about a file of one segment."""
-    cdef int error = errno
-    return OSError(error, os.strerror(error), f"{os.fsdecode(st.dir)}/{kind}.{id:010d}")
-
-
-cdef list load_names(str directory):
-    """(id, size) of the usable segment files of a directory, by rising id.
-
-    Files that were created and never written (zero-filled or too short) are removed with their meta
-    file, as are acks without a segment. Raises ValueError for a wrong schema version."""
-    segments = []
-    ack_ids = []
-    try:
-        names = os.listdir(directory)
-    except FileNotFoundError:
-        return []
-    for name in names:
-        kind, _, number = name.partition(".")
-        if name.startswith("tmp.acks."):
-            os.unlink(f"{directory}/{name}")
-        elif len(number) == 10 and number.isdigit() and kind in ("msgs", "acks"):
-            (segments if kind == "msgs" else ack_ids).append(int(number))
-    found = []
-    for id in sorted(segments):
-        path = f"{directory}/msgs.{id:010d}"
-        with open(path, "rb") as file:
-            head = file.read(12)
-            size = os.fstat(file.fileno()).st_size
-        if len(head) < 4 or head.count(0) == len(head):
-            for kind in ("meta", "acks", "msgs"):
-                try:
-                    os.unlink(f"{directory}/{kind}.{id:010d}")
-                except FileNotFoundError:
-                    pass
-            continue
-        version = int.from_bytes(head[:4], "little")
-        if version != SCHEMA_VERSION:
-            raise ValueError(f"{path} has schema version {version}, expected {SCHEMA_VERSION}")
-        if size > 0xFFFFFFFF:
-            raise ValueError(f"{path} is larger than 4 GiB")
-        found.append((id, size))
-    known = {id for id, _ in found}
-    for id in ack_ids:
-        if id not in known and os.path.exists(f"{directory}/acks.{id:010d}"):
-            os.unlink(f"{directory}/acks.{id:010d}")
-    return found
-
-
-cdef object load_meta(str directory, u32 id):
-    """Record count from meta.N, or None when it is missing or short."""
-    try:
-        with open(f"{directory}/meta.{id:010d}", "rb") as file:
-            data = file.read(4)
-    except FileNotFoundError:
-        return None
-    return int.from_bytes(data, "little") if len(data) == 4 else None
 
 
 cdef class Vhost:

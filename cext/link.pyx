@@ -1,9 +1,9 @@
 # Link: one client connection: reads the socket, walks the frames, hands events to its session.
 #
-# The session is any object with on_header, on_method, on_route_miss, on_error, on_illegal_frame,
-# on_lost and on_timeout; see lavinmq/amqp/connection.py. Input is read into the loop's one shared
-# buffer; what is left of a frame is kept by the link until its next read, so an idle link owns no
-# buffer.
+# The session is any object with on_header, on_method, on_route_miss, on_held, on_released,
+# on_error, on_illegal_frame, on_lost and on_timeout; see lavinmq/amqp/connection.py. Input is
+# read into the loop's one shared buffer; what is left of a frame is kept by the link until its
+# next read, so an idle link owns no buffer.
 
 
 cdef class Consumer:
@@ -31,6 +31,8 @@ cdef class Consumer:
             consumer_unref(self.k)
 
 
+# Freeing one needs its Loop: the garbage collector must not take that away first.
+@cython.no_gc_clear
 cdef class Link:
     """The message path's side of one connection.
 
@@ -102,9 +104,7 @@ cdef class Link:
                 at[0] = l.blocked_next
                 break
             at = &at[0].blocked_next
-        buffer_give(&l.loop.pool, l.out, l.out_cap)
-        l.out = NULL
-        l.out_at = l.out_end = l.out_cap = 0
+        link_drop_output(l)
         free(l.left)
         l.left = NULL
         l.n_left = l.cap_left = 0
@@ -121,8 +121,11 @@ cdef class Link:
 
     @state.setter
     def state(self, int value) -> None:
-        if self.t.state != LINK_CLOSED:
-            self.t.state = <u8>value
+        if self.t.state == LINK_CLOSED:
+            return
+        self.t.state = <u8>value
+        if value == LINK_CLOSING:
+            self.go(STOP_HELD)          # publishes are discarded now, and close-ok must be read
 
     @property
     def received_bytes(self) -> int:
@@ -133,6 +136,26 @@ cdef class Link:
         return self.t.n_sent_bytes
 
     # ---- input
+
+    cdef void stop(self, u8 why):
+        """Neither read nor walk until go(why)."""
+        self.t.stops |= why
+        self.watch_input(False)
+
+    cdef void go(self, u8 why):
+        """That reason is gone: walk what was kept and read on, unless there is another one."""
+        cdef u64 n = self.t.n_left
+        if not self.t.stops & why:
+            return
+        self.t.stops &= ~why
+        if self.t.stops or self.t.fd < 0:
+            return
+        self.t.n_left = 0
+        if n:
+            self.consume(self.t.left, n)
+        if not self.t.stops:
+            self.watch_input(True)
+        self.loop.kick()
 
     cdef void watch_input(self, bint on):
         if on == self.is_reading or self.t.fd < 0:
@@ -150,8 +173,9 @@ cdef class Link:
         cdef u8* buf
         cdef u64 cap, kept = l.n_left
         cdef ssize_t n
-        if l.fd < 0 or l.is_paused:
+        if l.fd < 0 or l.stops:
             return
+        loop.n_reads += 1
         if l.need > BLOCK_SIZE:
             if l.cap_left < l.need and not self.grow_left(l.need):
                 self.session.on_lost("out of memory")
@@ -177,25 +201,31 @@ cdef class Link:
         self.consume(buf, kept + <u64>n)
         if l.crowd_bytes > CROWD_BYTES and l.fd >= 0:
             l.crowd_bytes = 0
-            self.watch_input(False)
-            self.loop.hold(self)
+            self.stop(STOP_CROWD)
+            self.loop.hold_crowd(self)
         self.loop.kick()
 
     def drain(self) -> None:
         """Read and walk what the kernel has received already, before a close on purpose."""
         cdef u64 before
         cdef int reads = 0
-        while (reads < 1024 and self.t.fd >= 0 and not self.t.is_paused
-                and self.t.state == LINK_OPEN):
+        while reads < 1024 and self.t.fd >= 0 and self.t.state == LINK_OPEN:
+            self.go(STOP_CROWD)
             before = self.t.n_received_bytes
             self.on_readable()
             if self.t.n_received_bytes == before:
                 break
             reads += 1
 
+    def hold(self) -> None:
+        """A publish has to wait: neither read nor walk until the disk has room (on_released)."""
+        self.stop(STOP_HELD)
+        self.loop.hold(self)
+
     cdef void release_hold(self):
-        if not self.t.is_paused and self.t.out_end - self.t.out_at <= MAX_OUTPUT:
-            self.watch_input(True)
+        if self.t.stops & STOP_HELD and self.t.fd >= 0:
+            self.session.on_released()
+            self.go(STOP_HELD)
 
     cdef bint grow_left(self, u64 cap):
         cdef u8* grown = <u8*>realloc(self.t.left, cap)
@@ -216,17 +246,25 @@ cdef class Link:
                 return
             self.session.on_header(PyBytes_FromStringAndSize(<char*>buf, n if n < 8 else 8))
             at = 8
-        while at < n and l.fd >= 0 and not l.is_paused:
+        while at < n and l.fd >= 0 and not l.stops:
             with nogil:
                 event = amqp_walk(l, buf + at, n - at, &used)
             at += used
+            if event != WALK_DONE:
+                self.dispatch(event)
+            if l.out_end - l.out_at > MAX_OUTPUT and l.fd >= 0:
+                self.choke()
             if event == WALK_DONE:
                 break
-            self.dispatch(event)
         if l.fd >= 0:
             self.keep(buf + at, n - at if at < n else 0)
-            if l.out_end - l.out_at > MAX_OUTPUT:
-                self.watch_input(False)         # resumed when the output has drained
+
+    cdef void choke(self):
+        """The peer asks for more than it reads: it is heard again when all is sent."""
+        if not self.t.is_blocked:
+            link_send(&self.t)
+        if self.t.out_end - self.t.out_at > MAX_OUTPUT:
+            self.stop(STOP_CHOKED)
 
     cdef void keep(self, u8* p, u64 n):
         """Keep n bytes for the next read."""
@@ -254,6 +292,8 @@ cdef class Link:
         elif event == WALK_MISS:
             name = PyBytes_FromStringAndSize(<char*>l.ev_data + 1, l.ev_data[0])
             self.session.on_route_miss(l.ev_channel, name)
+        elif event == WALK_HELD:
+            self.session.on_held(l.ev_channel)
         elif event == WALK_ERROR:
             text = b""
             if l.ev_len == ERROR_USER_ID and props_walk(l.ev_data, l.ev_b, True, &found) == 1:
@@ -265,23 +305,11 @@ cdef class Link:
 
     def pause(self) -> None:
         """Keep frames unwalked, and stop reading, until resume()."""
-        self.t.is_paused = True
-        self.watch_input(False)
+        self.stop(STOP_PAUSED)
 
     def resume(self) -> None:
         """Walk what was kept and read on."""
-        cdef u64 n = self.t.n_left
-        if not self.t.is_paused:
-            return
-        self.t.is_paused = False
-        if self.t.fd < 0:
-            return
-        self.t.n_left = 0
-        if n:
-            self.consume(self.t.left, n)
-        if not self.t.is_paused:
-            self.watch_input(True)
-        self.loop.kick()
+        self.go(STOP_PAUSED)
 
     # ---- output
 
@@ -331,8 +359,7 @@ cdef class Link:
         for i in range(l.cap_chans):
             if l.chans[i] != NULL:
                 channel_wake_consumers(l.chans[i])
-        if not l.is_paused:
-            self.watch_input(True)
+        self.go(STOP_CHOKED)
         self.loop.kick()
 
     # ---- what the handshake decides
@@ -505,11 +532,16 @@ cdef class Link:
         cdef queue_t* q = queue.q
         cdef rec_t rec
         cdef u32 chunk = l.frame_max - FRAME_OVERHEAD, n
+        cdef u64 need
         cdef u8* p
         cdef u8* start
         if q.is_deleted or q.is_closed or q.ready == 0 or queue_peek(q, &rec) != 1:
             return False
-        start = p = link_room(l, 32 + rec.names_len + content_size(&rec, chunk))
+        record_find_bcc(&rec)
+        need = 32 + rec.names_len + content_size(&rec, chunk)
+        if need > BLOCK_SIZE and not link_may_take(l, need):
+            raise MemoryError(f"no memory for a message of {rec.body_len} bytes")
+        start = p = link_room(l, need)
         if p == NULL:
             return False
         queue_take(q, &rec, no_ack)

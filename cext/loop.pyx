@@ -4,6 +4,7 @@
 # worker thread waits on an event descriptor and only ever calls fdatasync, syncfs and close,
 # without the GIL.
 import os
+import re
 import threading
 
 cdef extern from "<sys/eventfd.h>" nogil:
@@ -18,6 +19,12 @@ cdef extern from "<unistd.h>" nogil:
 
 cdef enum:
     WORK_STOP = 1 << 20
+    FILE_SYNC_NS = 300000       # first guesses, see sync_files
+    WHOLE_SYNC_NS = 1000000
+
+# syncfs(2): before Linux 5.8 it did not report errors of writing back.
+_SYNCFS_REPORTS_ERRORS = tuple(
+    map(int, re.match(r"(\d+)\.(\d+)", os.uname().release).groups())) >= (5, 8)
 
 
 cdef class Loop:
@@ -25,22 +32,27 @@ cdef class Loop:
 
     Args: `events`, the running asyncio loop; `data_dir`, an existing directory whose file system is
     synced; `sync`, whether confirms wait for the disk; `on_fatal(path: str, error: int)`, called
-    once when a write or sync failed: nothing is confirmed from then on and the broker must stop;
-    `on_damage()`, called when a store has lost records or could not be read.
+    once when a sync failed: nothing is confirmed from then on and the broker must stop;
+    `on_news()`, called when a store has lost records, could not be read or written, or can be
+    again.
     """
     cdef loop_t t
     cdef object events
     cdef object on_fatal
-    cdef object on_damage
+    cdef object on_news
     cdef object worker
     cdef list waiting           # callbacks of the next sync
+    cdef set waiting_files      # (device, inode) of what they wait for
+    cdef list commits           # callbacks of the next sync that finds everything written
     cdef list running           # callbacks of the sync in flight
     cdef set links
-    cdef list held              # links whose publishes wait for consumers
-    cdef object hold_timer
+    cdef list crowd             # links whose publishes wait for consumers
+    cdef list held              # links whose publishes wait for the disk
+    cdef object crowd_timer
     cdef object patient_timer
+    cdef object retry_timer
     cdef bint is_scheduled
-    cdef bint is_failed
+    cdef bint is_over           # a write failed, or it was stopped: no confirm leaves any more
     cdef int submit_fd
     cdef int done_fd
     cdef int worker_error
@@ -52,25 +64,32 @@ cdef class Loop:
         if self.t.input == NULL:
             raise MemoryError()
 
-    def __init__(self, events, data_dir, bint sync, on_fatal, on_damage):
+    def __init__(self, events, data_dir, bint sync, on_fatal, on_news):
         self.events = events
         self.on_fatal = on_fatal
-        self.on_damage = on_damage
+        self.on_news = on_news
         self.waiting = []
+        self.waiting_files = set()
+        self.commits = []
         self.running = []
         self.links = set()
+        self.crowd = []
         self.held = []
+        self.t.max_large = <u64>-1
         self.t.sync = sync
-        self.t.dir_fd = os.open(data_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.t.file_ns = FILE_SYNC_NS
+        self.t.whole_ns = WHOLE_SYNC_NS
+        if _SYNCFS_REPORTS_ERRORS:
+            self.t.dir_fd = os.open(data_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         loop_clock(&self.t)
 
     def __dealloc__(self):
         cdef u32 i
-        for i in range(self.t.n_sync_fds):
-            c_close(self.t.sync_fds[i])
+        self.close_descriptors()
         for i in range(self.t.pool.n):
             free(self.t.pool.free_blocks[i])
         free(self.t.input)
+        free(self.t.found.items)
         free(self.t.confirms)
         free(self.t.batch)
         for i in range(self.t.n_patient):
@@ -79,9 +98,18 @@ cdef class Loop:
         free(self.t.sync_queues)
         free(self.t.sync_fds)
         free(self.t.run_fds)
+
+    cdef void close_descriptors(self):
+        cdef u32 i
+        for i in range(self.t.n_sync_fds):
+            c_close(self.t.sync_fds[i])
+        for i in range(self.t.n_run_fds):
+            c_close(self.t.run_fds[i])
+        self.t.n_sync_fds = self.t.n_run_fds = 0
         for fd in (self.t.dir_fd, self.submit_fd, self.done_fd):
             if fd >= 0:
                 c_close(fd)
+        self.t.dir_fd = self.submit_fd = self.done_fd = -1
 
     @property
     def sync(self) -> bool:
@@ -92,16 +120,53 @@ cdef class Loop:
     def sync(self, bint value) -> None:
         self.t.sync = value
 
+    @property
+    def is_low(self) -> bool:
+        """Whether the file system is short of space, so that publishers are held."""
+        return self.t.is_low
+
+    @is_low.setter
+    def is_low(self, bint value) -> None:
+        self.t.is_low = value
+        self.t.is_held = value or self.t.stuck != NULL
+        self.release_held()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether publishers are held: the file system is low, or had no room for a queue."""
+        return self.t.is_held
+
+    @property
+    def breaks(self) -> int:
+        """Queues closed since start because they could not be written."""
+        return self.t.n_breaks
+
+    @property
+    def large_bytes(self) -> int:
+        """Memory in messages too large for the pooled blocks: being received, being sent, in
+        transactions."""
+        return self.t.large_bytes
+
+    def set_max_large(self, u64 n) -> None:
+        """Bound `large_bytes`: above it a message that needs more is refused or waits."""
+        self.t.max_large = n
+
     # ---- the tick
 
     cdef void kick(self):
         """Have the tick run at the end of this iteration when there is something for it to do."""
-        if self.is_scheduled or self.is_failed:
+        cdef bint is_due
+        if self.is_scheduled or self.is_over:
             return
         if self.t.n_patient and self.patient_timer is None:
             self.patient_timer = self.events.call_later(0.001, self.wake_patient)
-        if (self.t.tick_queues != NULL or self.t.flush_links != NULL or self.t.error
-                or (not self.t.is_syncing and (self.t.n_confirms or self.waiting))):
+        is_due = (self.t.tick_queues != NULL or self.t.flush_links != NULL or self.t.is_news
+                  or self.t.is_confirm_new)
+        if not is_due and not self.t.is_syncing:
+            is_due = bool(self.waiting)
+            if self.t.stuck == NULL:
+                is_due = is_due or self.t.n_confirms != 0 or bool(self.commits)
+        if is_due:
             self.is_scheduled = True
             self.events.call_soon(self.tick)
 
@@ -110,29 +175,55 @@ cdef class Loop:
         Called by the event loop, or to settle."""
         cdef link_t* l
         self.is_scheduled = False
+        if self.is_over:
+            return
         with nogil:
             loop_tick(&self.t)
-        if self.t.error:
-            self.fail(self.t.error_path.decode("utf-8", "replace"), self.t.error)
-            return
         while self.t.blocked_links != NULL:
             l = self.t.blocked_links
             self.t.blocked_links = l.blocked_next
             (<Link>l.owner).watch_output()
-        if self.t.is_damage_new:
-            self.t.is_damage_new = False
-            self.on_damage()
-        if self.t.is_release_due and self.held:
+        if self.t.is_news:
+            self.t.is_news = False
+            self.on_news()
             self.release_held()
-        if not self.t.is_syncing and (self.t.n_batch or self.waiting):
+        if self.t.stuck != NULL and self.retry_timer is None:
+            self.retry_timer = self.events.call_later(0.5, self.retry)
+        if self.t.is_release_due and self.crowd:
+            self.release_crowd()
+        if not self.t.is_syncing and (
+                self.t.n_batch or self.waiting or (self.commits and self.t.stuck == NULL)):
             self.start_sync()
+        self.t.n_reads = 0
+        self.kick()
+
+    def retry(self) -> None:
+        """Try once more to write the queues that found no room. Called by the event loop."""
+        cdef queue_t* q = self.t.stuck
+        self.retry_timer = None
+        while q != NULL:
+            queue_touch(q)
+            q = q.stuck_next
         self.kick()
 
     cdef void hold(self, Link link):
-        """Do not read from a publisher until its queue has drained, two milliseconds at most."""
+        """A publish waits until the disk has room; `release_held` lets the link go on."""
         self.held.append(link)
-        if self.hold_timer is None:
-            self.hold_timer = self.events.call_later(0.005, self.release_held)
+
+    def release_held(self) -> None:
+        """Let publishers go on when there is room again."""
+        cdef list held = self.held
+        if self.t.is_held or not held:
+            return
+        self.held = []
+        for link in held:
+            (<Link>link).release_hold()
+
+    cdef void hold_crowd(self, Link link):
+        """Do not read from a publisher until its queue has drained, five milliseconds at most."""
+        self.crowd.append(link)
+        if self.crowd_timer is None:
+            self.crowd_timer = self.events.call_later(0.005, self.release_crowd)
 
     def wake_patient(self) -> None:
         """Use credit that came in small amounts."""
@@ -140,20 +231,20 @@ cdef class Loop:
         loop_wake_patient(&self.t)
         self.kick()
 
-    def release_held(self) -> None:
+    def release_crowd(self) -> None:
         """Let publishers go on: a crowd has gone, or they have waited long enough."""
-        cdef list held = self.held
+        cdef list crowd = self.crowd
         self.t.is_release_due = False
-        if self.hold_timer is not None:
-            self.hold_timer.cancel()
-            self.hold_timer = None
-        self.held = []
-        for link in held:
-            (<Link>link).release_hold()
+        if self.crowd_timer is not None:
+            self.crowd_timer.cancel()
+            self.crowd_timer = None
+        self.crowd = []
+        for link in crowd:
+            (<Link>link).go(STOP_CROWD)
 
     cdef void fail(self, str path, int error):
-        if not self.is_failed:
-            self.is_failed = True
+        if not self.is_over:
+            self.is_over = True
             self.on_fatal(path, error)
 
     # ---- syncing
@@ -162,26 +253,32 @@ cdef class Loop:
         """Call `callback()` on the loop once what was written to fd so far is on disk.
 
         The descriptor is duplicated; a file that cannot be synced is fatal (see on_fatal)."""
-        if self.t.sync and loop_add_sync_fd(&self.t, c_dup(fd)):
-            self.fail(f"descriptor {fd}", errno)
-            return
+        if self.t.sync:
+            found = os.fstat(fd)
+            if (found.st_dev, found.st_ino) not in self.waiting_files:
+                if loop_add_sync_fd(&self.t, c_dup(fd)):
+                    self.fail(f"descriptor {fd}", errno)
+                    return
+                self.waiting_files.add((found.st_dev, found.st_ino))
         self.waiting.append(callback)
         self.kick()
 
     def after_sync(self, callback) -> None:
         """Call `callback()` on the loop once what was published to durable queues with a wish for
         a sync (a commit) is on disk."""
-        self.waiting.append(callback)
+        self.commits.append(callback)
         self.kick()
 
     cdef void start_sync(self):
         cdef int* fds
         cdef u64 one = 1
-        loop_gather_files(&self.t)
-        if self.t.error:
-            self.fail(self.t.error_path.decode("utf-8", "replace"), self.t.error)
-            return
+        if self.t.stuck == NULL:
+            loop_gather_files(&self.t)
         self.running, self.waiting = self.waiting, []
+        self.waiting_files.clear()
+        if self.t.stuck == NULL:
+            self.running += self.commits
+            self.commits = []
         if self.t.n_sync_fds == 0:
             self.finish_sync()
             return
@@ -191,10 +288,33 @@ cdef class Loop:
         self.t.n_run_fds = self.t.n_sync_fds
         self.t.n_sync_fds = 0
         self.t.cap_sync_fds, self.t.cap_run_fds = self.t.cap_run_fds, self.t.cap_sync_fds
+        if self.is_quiet() or (self.worker is None and not self.start_worker()):
+            with nogil:
+                self.worker_error = sync_files(&self.t)
+            if self.t.sync_ns > INLINE_SYNC_NS:
+                self.t.inline_from_ns = clock_ns() + self.t.sync_ns * INLINE_PAUSE
+            self.end_sync()
+            return
         self.t.is_syncing = True
-        if self.worker is None:
-            self.start_worker()
         c_write(self.submit_fd, &one, 8)
+
+    cdef bint is_quiet(self):
+        """Whether nobody but those who wait for this sync would notice that the loop waits for it:
+        syncs are short here, and no other link was read in this iteration.
+
+        A hand-over to the worker costs two wake-ups of a thread, more than a short sync."""
+        if self.t.n_run_fds > MAX_INLINE_FILES or self.t.sync_ns > INLINE_SYNC_NS:
+            return False
+        if self.t.n_reads > self.t.n_batch + <u32>len(self.running):
+            return False
+        return clock_ns() >= self.t.inline_from_ns
+
+    cdef void end_sync(self):
+        if self.worker_error:
+            path = os.readlink(f"/proc/self/fd/{self.t.run_fds[0]}") if self.t.n_run_fds else "?"
+            self.fail(path, self.worker_error)
+        else:
+            self.finish_sync()
 
     cdef void finish_sync(self):
         cdef list callbacks = self.running
@@ -204,15 +324,22 @@ cdef class Loop:
             callback()
         self.kick()
 
-    cdef void start_worker(self):
-        self.submit_fd = eventfd(0, EFD_CLOEXEC)
-        self.done_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
+    cdef bint start_worker(self) except -1:
+        """False when there can be none now: no thread or descriptor, or the interpreter ends."""
+        if self.submit_fd < 0:
+            self.submit_fd = eventfd(0, EFD_CLOEXEC)
+        if self.done_fd < 0:
+            self.done_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
         if self.submit_fd < 0 or self.done_fd < 0:
-            self.fail("event descriptor", errno)
-            return
+            return False
+        worker = threading.Thread(target=self.work, name="sync", daemon=True)
+        try:
+            worker.start()
+        except RuntimeError:
+            return False
+        self.worker = worker
         self.events.add_reader(self.done_fd, self.on_synced)
-        self.worker = threading.Thread(target=self.work, name="sync", daemon=True)
-        self.worker.start()
+        return True
 
     def work(self) -> None:
         """The worker thread: one sync per wake-up, until told to stop."""
@@ -233,20 +360,20 @@ cdef class Loop:
         cdef u64 value
         if c_read(self.done_fd, &value, 8) != 8:
             return
-        if self.worker_error:
-            self.fail("sync", self.worker_error)
-            return
         self.t.is_syncing = False
-        self.finish_sync()
+        self.end_sync()
 
     def stop(self) -> None:
-        """End the worker thread. Confirms that wait for a sync are not sent any more."""
+        """End the worker thread, close all descriptors. Nothing is delivered, confirmed or synced
+        from now on. Idempotent."""
         cdef u64 stop = WORK_STOP
+        self.is_over = True
         if self.worker is not None:
             c_write(self.submit_fd, &stop, 8)
             self.worker.join()
             self.worker = None
             self.events.remove_reader(self.done_fd)
+        self.close_descriptors()
 
     # ---- time
 
@@ -264,7 +391,8 @@ cdef class Loop:
             if l.deadline_ns and now > l.deadline_ns:
                 (<Link>link).session.on_timeout("time for handshake or close is over")
             elif l.heartbeat_ns and l.state == LINK_OPEN:
-                if now - l.last_read_ns > l.heartbeat_ns + 5000000000:
+                # A link that we do not read cannot be blamed for silence.
+                if not l.stops and now - l.last_read_ns > l.heartbeat_ns + 5000000000:
                     (<Link>link).session.on_timeout("no heartbeat")
                 elif now - l.last_sent_ns >= l.heartbeat_ns // 2 - 500000000:
                     (<Link>link).write(b"\x08\x00\x00\x00\x00\x00\x00\xce")

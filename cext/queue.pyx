@@ -17,12 +17,64 @@ cdef void queue_unref(queue_t* q) noexcept nogil:
         free(q)
 
 
+# ---- a disk that refuses -------------------------------------------------------------------------
+
+cdef bint is_no_room(int error) noexcept nogil:
+    """Whether waiting can help: no space, no descriptors, no memory."""
+    return (error == ENOSPC or error == EDQUOT or error == EFBIG or error == ENOMEM
+            or error == EMFILE or error == ENFILE or error == EAGAIN)
+
+
 cdef void queue_failed(queue_t* q) noexcept nogil:
-    """A write failed: keep the first error; the tick stops the broker before it confirms."""
+    """A call of the store failed, errno says why: wait for room, or close this queue."""
+    q.store.write_error = errno if errno else EIO
+    if is_no_room(q.store.write_error):
+        queue_stick(q)
+    else:
+        queue_break(q)
+
+
+cdef void queue_stick(queue_t* q) noexcept nogil:
+    """No room: records wait in memory, publishers are held and confirms withheld, until a later
+    attempt succeeds."""
+    q.loop.is_held = True
+    if q.is_stuck or q.is_closed or q.is_deleted:
+        return
+    q.is_stuck = True
+    q.stuck_next = q.loop.stuck
+    q.loop.stuck = q
+    q.loop.is_news = True
+
+
+cdef void queue_unstick(queue_t* q) noexcept nogil:
+    """All is written, or the queue goes."""
+    cdef queue_t** at = &q.loop.stuck
+    if not q.is_stuck:
+        return
+    while at[0] != q:
+        at = &at[0].stuck_next
+    at[0] = q.stuck_next
+    q.is_stuck = False
+    q.loop.is_held = q.loop.is_low or q.loop.stuck != NULL
+    q.loop.is_news = True
+
+
+cdef void queue_break(queue_t* q) noexcept nogil:
+    """The disk is broken under this queue: it is closed, the others go on. What its files hold is
+    read again at the next start; unconfirmed publishes that may be lost are refused."""
     cdef loop_t* loop = q.loop
-    if loop.error == 0:
-        loop.error = errno if errno else EIO
-        snprintf(loop.error_path, 512, b"%s", q.store.dir)
+    cdef u32 i
+    if q.is_closed:
+        return
+    q.is_closed = q.is_broken = True
+    loop.n_breaks += 1
+    loop.is_news = True
+    for i in range(loop.n_confirms):
+        if loop.confirms[i].needs_sync:
+            loop.confirms[i].is_refused = True
+    q.ready = q.ready_bytes = q.unacked = q.unacked_bytes = 0
+    store_abandon(&q.store, &loop.pool)
+    queue_unstick(q)
 
 
 # hot
@@ -50,24 +102,33 @@ cdef int queue_roll(queue_t* q) noexcept nogil:
 
 
 cdef int queue_append_slow(queue_t* q, const msg_t* m) noexcept nogil:
-    """Make room for m and append it. Returns 0, or -1 with errno set."""
+    """Make room for m and append it, in memory when the disk has none. Returns 0, or -1 when
+    the queue is closed or there is no memory."""
     cdef store_t* st = &q.store
     cdef int rc
-    if st.wseg.count and (st.wseg.size + m.size > st.segment_size):
-        if queue_roll(q):
-            return -1
-    rc = store_room(st, &q.loop.pool, m.size)
-    if rc < 0:
+    if not q.is_stuck:
+        rc = 0
+        if st.wseg.count and st.wseg.size + m.size > st.segment_size:
+            rc = queue_roll(q)
+        if rc == 0:
+            rc = store_room(st, &q.loop.pool, m.size)
+        if rc > 0:
+            rc = store_write_large(st, m, q.loop.now_ms)
+            if rc == 0:
+                return 0
+        if rc < 0:
+            queue_failed(q)
+            if q.is_closed:
+                return -1
+    if (st.wseg.size + m.size) >> 32 or store_grow_stage(st, &q.loop.pool, m.size):
         return -1
-    if rc > 0:
-        return store_write_large(st, m, q.loop.now_ms)
     store_write(st, m, q.loop.now_ms)
     return 0
 
 
 # hot
 cdef inline int queue_append(queue_t* q, const msg_t* m) noexcept nogil:
-    """Store m. Returns 0, or -1 when the disk refused it (the broker is then about to stop).
+    """Store m. Returns 0, or -1 when it was not stored: the queue is closed now, or memory is full.
 
     Cost: 15 ns for a small message into a warm stage."""
     cdef store_t* st = &q.store
@@ -76,7 +137,6 @@ cdef inline int queue_append(queue_t* q, const msg_t* m) noexcept nogil:
     if end + m.size <= st.segment_size and end - st.stage_at + m.size <= st.stage_cap:
         store_write(st, m, q.loop.now_ms)
     elif queue_append_slow(q, m):
-        queue_failed(q)
         return -1
     q.ready += 1
     q.ready_bytes += m.size
@@ -119,7 +179,7 @@ cdef inline void consumer_join_ring(consumer_t* k) noexcept nogil:
     """Enter the ring at its end when k is able and not in it; wakes the queue."""
     cdef queue_t* q = k.queue
     cdef consumer_t* head
-    if k.is_able or q.is_deleted or not consumer_is_able(k):
+    if k.is_able or q.is_deleted or q.is_closed or not consumer_is_able(k):
         return
     k.is_able = True
     head = q.able
@@ -174,7 +234,9 @@ cdef void queue_reconcile(queue_t* q) noexcept nogil:
         queue_apply_miscount(q)
         if q.ready or store_peek(st, &q.loop.pool, &rec) != -1:
             break
-        store_skip_junk(st)
+        q.loop.is_news = True
+        if store_skip_junk(st) < 0:
+            break
     queue_apply_miscount(q)
     if q.ready and q.ready_bytes == 0:
         q.ready_bytes = q.ready * RECORD_FIXED
@@ -187,7 +249,7 @@ cdef int queue_peek(queue_t* q, rec_t* rec) noexcept nogil:
 
     Cost: 6 ns."""
     cdef store_t* st = &q.store
-    cdef u32 lost
+    cdef i64 lost
     cdef u64 bytes_lost
     cdef int rc
     while True:
@@ -198,7 +260,7 @@ cdef int queue_peek(queue_t* q, rec_t* rec) noexcept nogil:
             return 1
         if rc == -2:
             st.error = errno if errno else EIO
-            q.loop.is_damage_new = True
+            q.loop.is_news = True
             return 0
         if rc == 0:             # the counter and the records part: the records are right
             q.ready = q.ready_bytes = 0
@@ -210,10 +272,16 @@ cdef int queue_peek(queue_t* q, rec_t* rec) noexcept nogil:
             lost = 1
             bytes_lost = 0
         else:
-            bytes_lost = st.rseg.size - st.rpos
+            bytes_lost = st.rpos
             lost = store_skip_junk(st)
-        q.loop.is_damage_new = True
-        q.ready -= lost if lost < q.ready else q.ready
+            bytes_lost = st.rpos - bytes_lost
+            if st.miscount:
+                queue_apply_miscount(q)
+        q.loop.is_news = True
+        if lost < 0:
+            st.error = errno if errno else EIO
+            return 0
+        q.ready -= <u64>lost if <u64>lost < q.ready else q.ready
         q.ready_bytes -= bytes_lost if bytes_lost < q.ready_bytes else q.ready_bytes
         if q.ready == 0:
             q.ready_bytes = 0
@@ -239,7 +307,7 @@ cdef inline void queue_take(queue_t* q, const rec_t* rec, bint is_no_ack) noexce
 # hot
 cdef inline void queue_settle(queue_t* q, const unacked_t* u, bint requeue) noexcept nogil:
     """An unacked delivery is acked or discarded (requeue false), or goes back to its place."""
-    if q.is_deleted:
+    if q.is_deleted or q.is_closed:
         return
     lmq_assert(q.unacked > 0 and q.unacked_bytes >= u.size)
     q.unacked -= 1
@@ -261,13 +329,22 @@ cdef u64 queue_purge(queue_t* q) noexcept nogil:
     cdef store_t* st = &q.store
     cdef u64 purged = q.ready
     cdef rec_t rec
+    cdef int rc
+    if q.is_closed:
+        return 0
     while st.n_requeued:
         store_delete(st, st.requeued[0].seg, st.requeued[0].pos)
         store_pop_requeued(st)
     if st.rseg is not st.wseg and store_drop_after_cursor(st):
         queue_failed(q)
         return 0
-    while store_peek(st, &q.loop.pool, &rec) == 1:
+    while True:
+        rc = store_peek(st, &q.loop.pool, &rec)
+        if rc == -1 and store_skip_junk(st) >= 0:
+            q.loop.is_news = True
+            continue
+        if rc != 1:
+            break
         store_take(st, &rec)
         store_delete(st, rec.seg, rec.pos)
     q.ready = q.ready_bytes = 0
@@ -310,13 +387,23 @@ cdef void queue_measure_crowd(queue_t* q) noexcept nogil:
         loop.is_release_due = True
 
 
+cdef void queue_retry(queue_t* q) noexcept nogil:
+    """A transient queue that found no room: its tail goes to the file now, or goes on waiting."""
+    if store_flush(&q.store):
+        queue_failed(q)
+        return
+    store_drop_stage(&q.store, &q.loop.pool)
+    q.store.write_error = 0
+    queue_unstick(q)
+
+
 cdef void queue_end_tick(queue_t* q) noexcept nogil:
     """What was staged goes to the file (durable) or stays; an empty queue gives memory back.
 
     Cost: a pwrite per tick and durable queue that still holds what it was given."""
     cdef store_t* st = &q.store
     cdef pool_t* pool = &q.loop.pool
-    if q.is_deleted:
+    if q.is_deleted or q.is_closed:
         return
     if q.ready == 0 and st.rseg is not st.wseg:
         queue_reconcile(q)
@@ -325,10 +412,15 @@ cdef void queue_end_tick(queue_t* q) noexcept nogil:
         store_drop_stage(st, pool)
         store_drop_window(st, pool)
     if not st.is_durable:
+        if q.is_stuck:
+            queue_retry(q)
         return
     if store_flush(st) or store_flush_acks(st):
         queue_failed(q)
         return
+    if q.is_stuck:
+        st.write_error = 0
+        queue_unstick(q)
     if q.loop.n_queues > KEEP_FILES_QUEUES and not q.is_sync_wanted:
         store_close_files(st)
     if st.stage != NULL and (q.n_consumers == 0 or st.rseg is not st.wseg or st.rpos < st.stage_at):

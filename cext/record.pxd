@@ -25,6 +25,12 @@ cdef enum record_layout:
     SCHEMA_VERSION = 4
     RECORD_FIXED = 18           # timestamp, flags, body size
 
+cdef extern from *:
+    """
+    #define NEWEST_MS 17592186044416ull     /* the year 2527: what is above is no timestamp */
+    """
+    u64 NEWEST_MS
+
 cdef enum property_flag:
     FLAG_HEADERS = 0x2000
     FLAG_DELIVERY_MODE = 0x1000
@@ -101,18 +107,18 @@ cdef inline int record_parse(const u8* p, u64 avail, rec_t* r) noexcept nogil:
     """Slice the record at p.
 
     Returns 1 when whole, 0 when it runs past avail (r.size is then the least size known to be
-    needed), -1 when no record is there: timestamp 0, illegal property flags or an impossible
-    size."""
+    needed), -1 when no record is there: timestamp 0 or out of reason, illegal property flags or an
+    impossible size."""
     cdef u32 at, n
     cdef u64 size
     cdef int rc
     cdef props_t props
     r.size = 32
     if avail < 20:
-        if avail >= 8 and le64(p) == 0:
+        if avail >= 8 and le64(p) - 1 >= NEWEST_MS:
             return -1
         return 0
-    if le64(p) == 0:
+    if le64(p) - 1 >= NEWEST_MS:
         return -1
     n = 1 + p[8]
     if 8 + n >= avail:

@@ -59,8 +59,9 @@ cdef inline bint channel_has_route(const chan_t* c, const u8* names, u32 names_l
 
 
 cdef int route_nested(exchange_t* root, const u8* key, u32 key_len, const u8* headers,
-                      u32 headers_len, targets_t* out, bint* is_key_only) noexcept nogil:
-    """Follow bindings between exchanges, and alternates while no queue has matched.
+                      u32 headers_len, bint ask_alternates, targets_t* out,
+                      bint* is_key_only) noexcept nogil:
+    """Follow bindings between exchanges, and, if told so, alternates while no queue has matched.
 
     Each exchange is visited once per message, so cycles end; iterative, so chains may be long."""
     cdef exchange_t* x
@@ -77,7 +78,7 @@ cdef int route_nested(exchange_t* root, const u8* key, u32 key_len, const u8* he
             else:
                 n_queues += 1
             i += 1
-        while n_queues == 0 and n_asked < out.n and i == out.n:
+        while ask_alternates and n_queues == 0 and n_asked < out.n and i == out.n:
             x = (<exchange_t*>out.items[n_asked]).alternate
             n_asked += 1
             if x != NULL and x.dest.mark != out.generation and targets_add(out, &x.dest):
@@ -119,7 +120,7 @@ cdef int channel_route(chan_t* c, const msg_t* m) noexcept nogil:
     cdef int rc
     if channel_has_route(c, m.names, m.names_len):
         x = c.route_exchange
-        if x.has_key_routes and c.route_version == x.version:
+        if x.has_key_routes and c.route_version == x.version and not m.has_copies:
             return PUBLISHED
     else:
         name_len = m.names[0]
@@ -137,12 +138,15 @@ cdef int channel_route(chan_t* c, const msg_t* m) noexcept nogil:
     if m.headers_at:
         headers = m.props + m.headers_at + 4
     c.route_version = x.version
-    if x.is_plain:
+    if m.has_copies:
+        c.route_version = 0
+        rc = route_copies(x, m, l.loop, &c.targets)
+    elif x.is_plain:
         rc = match_route(x.match, m.names + name_len + 2, m.names[name_len + 1], headers,
                          m.headers_len, &c.targets)
     else:
         rc = route_nested(x, m.names + name_len + 2, m.names[name_len + 1], headers,
-                          m.headers_len, &c.targets, &is_key_only)
+                          m.headers_len, True, &c.targets, &is_key_only)
         if not is_key_only:
             c.route_version = 0
     if rc:
@@ -175,6 +179,7 @@ cdef int return_write(chan_t* c, const msg_t* m, u16 code, const char* text) noe
     cdef u32 text_len = <u32>strlen(text), chunk = l.frame_max - FRAME_OVERHEAD, n
     cdef u64 frames = (m.body_len + chunk - 1) / chunk, left = m.body_len
     cdef const u8* body = m.body
+    cdef const u8* bcc = NULL
     cdef u8* p = link_room(l, 48 + text_len + m.names_len + m.props_len
                            + frames * FRAME_OVERHEAD + m.body_len)
     cdef u8* start = p
@@ -188,11 +193,17 @@ cdef int return_write(chan_t* c, const msg_t* m, u16 code, const char* text) noe
     memcpy(p + 7 + text_len, m.names, m.names_len)
     p += 7 + text_len + m.names_len
     p[0] = FRAME_END
-    p = frame_head(p + 1, FRAME_HEADER, c.id, 12 + m.props_len)
+    p += 1
+    n = m.props_len
+    memcpy(p + 19, m.props, n)
+    if m.has_copies:
+        bcc = table_find(m.props + m.headers_at + 4, m.headers_len, <const u8*>b"BCC", 3)
+    if bcc != NULL:
+        n = props_cut(p + 19, n, m.headers_at, <u32>(bcc - m.props), entry_size(bcc))
+    p = frame_head(p, FRAME_HEADER, c.id, 12 + n)
     put_be32(p, BASIC_CLASS << 16)
     put_be64(p + 4, m.body_len)
-    memcpy(p + 12, m.props, m.props_len)
-    p += 12 + m.props_len
+    p += 12 + n
     p[0] = FRAME_END
     p += 1
     while left:
@@ -231,12 +242,14 @@ cdef int channel_publish(chan_t* c, msg_t* m) noexcept nogil:
             q = <queue_t*>c.targets.items[i]
             if q.is_closed:
                 continue
-            if (c.is_confirm or c.tx_last != NULL) and q.store.is_durable and loop.sync:
+            if (c.is_confirm or c.tx_last != NULL) and q.store.is_durable:
                 c.needs_sync = True
-                if not q.is_sync_wanted:
+                if loop.sync and not q.is_sync_wanted:
                     loop_want_sync(loop, q)
             if queue_append(q, m) == 0:
                 n_stored += 1
+            else:
+                c.is_refused = c.is_confirm
             if q.is_crowded:
                 c.link.crowd_bytes += <u32>m.size
         x.n_out += n_stored

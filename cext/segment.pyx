@@ -46,14 +46,23 @@ cdef int write_at(int fd, const u8* p, u64 n, i64 at) noexcept nogil:
     cdef ssize_t k
     while n:
         k = pwrite(fd, p, n, at)
-        if k < 0:
-            if errno == EINTR:
+        if k <= 0:
+            if k == 0:
+                set_errno(ENOSPC)
+            elif errno == EINTR:
                 continue
             return -1
         p += k
         at += k
         n -= <u64>k
     return 0
+
+
+cdef void close_failed(int fd) noexcept nogil:
+    """Close a descriptor that is of no use; errno keeps saying why."""
+    cdef int error = errno
+    c_close(fd)
+    set_errno(error)
 
 
 cdef i64 read_at(int fd, u8* p, u64 n, i64 at) noexcept nogil:
@@ -77,14 +86,16 @@ cdef void segment_path(const store_t* st, const char* kind, u32 id, char* path) 
 
 
 cdef int segment_open(store_t* st, const char* kind, u32 id, int flags) noexcept nogil:
-    """Open a file of segment `id`; makes the queue's directory when it is missing."""
+    """Open a file of segment `id`; makes the queue's directory when it is missing.
+    What is no regular file never blocks."""
     cdef char path[PATH_MAX_BYTES]
     cdef int fd
     segment_path(st, kind, id, path)
-    fd = c_open(path, flags | O_CLOEXEC, 0o644)
+    flags |= O_CLOEXEC | O_NONBLOCK
+    fd = c_open(path, flags, 0o644)
     if fd < 0 and errno == ENOENT and flags & O_CREAT:
         mkdir(st.dir, 0o755)
-        fd = c_open(path, flags | O_CLOEXEC, 0o644)
+        fd = c_open(path, flags, 0o644)
     return fd
 
 
@@ -107,17 +118,21 @@ cdef void segment_free(seg_t* seg) noexcept nogil:
 
 
 cdef void segment_unlink(store_t* st, u32 id) noexcept nogil:
+    """Remove the files of a segment. The messages go first: without its acks a segment that is
+    there after a crash would be delivered again, whole."""
     cdef char path[PATH_MAX_BYTES]
-    segment_path(st, b"acks", id, path)
-    unlink(path)
     segment_path(st, b"msgs", id, path)
+    unlink(path)
+    segment_path(st, b"acks", id, path)
     unlink(path)
     segment_path(st, b"meta", id, path)
     unlink(path)
 
 
 cdef int segment_write_meta(store_t* st, const seg_t* seg) noexcept nogil:
-    """Write meta.N: the number of records of a finished segment (storage reference section 5)."""
+    """Write meta.N: the number of records of a finished segment (storage reference section 5).
+
+    0, or -1 with errno: one that is missing or short costs the next start a walk, nothing else."""
     cdef u8 count[4]
     cdef int fd = segment_open(st, b"meta", seg.id, O_WRONLY | O_CREAT)
     cdef int rc
@@ -146,14 +161,17 @@ cdef int segment_trim_acks(store_t* st, seg_t* seg) noexcept nogil:
 
 cdef int segment_flush_acks(store_t* st, seg_t* seg, bint keep_open) noexcept nogil:
     """Append the deleted positions gathered since the last flush to acks.N. 0, or -1 with errno."""
+    cdef int fd
     if seg.n_acks == 0:
         return 0
     if seg.ack_fd < 0:
-        seg.ack_fd = segment_open(st, b"acks", seg.id, O_RDWR | O_CREAT)
-        if seg.ack_fd < 0:
+        fd = segment_open(st, b"acks", seg.id, O_RDWR | O_CREAT)
+        if fd < 0:
             return -1
-        if ftruncate(seg.ack_fd, seg.ack_size):     # a crashed original leaves a preallocated tail
+        if ftruncate(fd, seg.ack_size):     # a crashed original leaves a preallocated tail
+            close_failed(fd)
             return -1
+        seg.ack_fd = fd
     if write_at(seg.ack_fd, <const u8*>seg.acks, <u64>seg.n_acks * 4, seg.ack_size):
         return -1
     seg.ack_size += seg.n_acks * 4

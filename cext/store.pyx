@@ -67,6 +67,8 @@ cdef void store_remove_segment(store_t* st, seg_t* seg) noexcept nogil:
     if st.rfd >= 0 and st.rfd_seg == seg.id:
         c_close(st.rfd)
         st.rfd = -1
+    if seg.damaged_at and st.is_durable:
+        segment_keep(st, seg.id)
     segment_unlink(st, seg.id)
     memmove(&st.segs[i], &st.segs[i + 1], (st.n_segs - i - 1) * sizeof(seg_t*))
     st.n_segs -= 1
@@ -78,17 +80,37 @@ cdef void store_remove_segment(store_t* st, seg_t* seg) noexcept nogil:
 cdef int store_open_write(store_t* st) noexcept nogil:
     """Open the write segment's file, cut it to its logical end and give a new one its header."""
     cdef u8 header[4]
-    st.wfd = segment_open(st, b"msgs", st.wseg.id, O_RDWR | O_CREAT)
-    if st.wfd < 0:
+    cdef int fd = segment_open(st, b"msgs", st.wseg.id, O_RDWR | O_CREAT)
+    if fd < 0:
         return -1
-    if ftruncate(st.wfd, st.flushed):
+    if ftruncate(fd, st.flushed):
+        close_failed(fd)
         return -1
     if st.flushed == SEGMENT_HEADER:
         put_le32(header, SCHEMA_VERSION)
         st.is_dir_unsynced = True
-        if write_at(st.wfd, header, 4, 0):
+        if write_at(fd, header, 4, 0):
+            close_failed(fd)
             return -1
+    st.wfd = fd
     return 0
+
+
+cdef int store_failed(store_t* st, const char* kind, u32 seg) noexcept nogil:
+    """Note which file could not be written; errno says why. Returns -1."""
+    st.write_error = errno if errno else EIO
+    st.failed_kind = kind
+    st.failed_seg = seg
+    set_errno(st.write_error)
+    return -1
+
+
+cdef void store_cut(store_t* st) noexcept nogil:
+    """A write stopped half-way: what it left must not be taken for a record after a crash."""
+    cdef int error = errno
+    if ftruncate(st.wfd, st.flushed):
+        pass                    # then the bytes stay behind the end, where a later write goes
+    set_errno(error)
 
 
 # hot
@@ -100,9 +122,10 @@ cdef int store_flush(store_t* st) noexcept nogil:
     if n == 0:
         return 0
     if st.wfd < 0 and store_open_write(st):
-        return -1
+        return store_failed(st, b"msgs", st.wseg.id)
     if write_at(st.wfd, st.stage + (st.flushed - st.stage_at), n, st.flushed):
-        return -1
+        store_cut(st)
+        return store_failed(st, b"msgs", st.wseg.id)
     st.flushed = st.wseg.size
     st.unflushed = 0
     st.is_unsynced = True
@@ -137,6 +160,8 @@ cdef int store_room(store_t* st, pool_t* pool, u64 need) noexcept nogil:
             return -1
         st.stage_at = st.wseg.size
         used = 0
+        if st.stage_cap > BLOCK_SIZE:       # it grew while the disk had no room
+            store_drop_stage(st, pool)
     if need > BLOCK_SIZE:
         return 1
     if used + need <= st.stage_cap:
@@ -156,6 +181,25 @@ cdef int store_room(store_t* st, pool_t* pool, u64 need) noexcept nogil:
     return 0
 
 
+cdef int store_grow_stage(store_t* st, pool_t* pool, u64 need) noexcept nogil:
+    """Make room for `need` more bytes in memory while the file cannot take them. 0, or -1."""
+    cdef u64 used = st.wseg.size - st.stage_at, cap = (used + need) * 2
+    cdef u8* grown
+    if used + need <= st.stage_cap:
+        return 0
+    if cap == BLOCK_SIZE:
+        cap += 1                # that size is a pooled block
+    grown = <u8*>malloc(cap) if cap >> 32 == 0 else NULL
+    if grown == NULL:
+        return -1
+    if used:
+        memcpy(grown, st.stage, used)
+    buffer_give(pool, st.stage, st.stage_cap)
+    st.stage = grown
+    st.stage_cap = <u32>cap
+    return 0
+
+
 cdef int store_roll(store_t* st) noexcept nogil:
     """Finish the write segment and start the next one. Its descriptor, when still to be synced,
     must have been handed over before. Returns 0, or -1 with errno set."""
@@ -163,8 +207,8 @@ cdef int store_roll(store_t* st) noexcept nogil:
     cdef seg_t* seg
     if store_flush(st):
         return -1
-    if st.is_durable and segment_write_meta(st, done):
-        return -1
+    if st.is_durable:
+        segment_write_meta(st, done)
     seg = store_add_segment(st, done.id + 1)
     if seg == NULL:
         return -1
@@ -193,8 +237,12 @@ cdef int store_write_large(store_t* st, const msg_t* m, i64 timestamp_ms) noexce
     if rc == 0:
         record_write(head, m, timestamp_ms)
         rc = write_at(st.wfd, head, head_len, st.wseg.size)
-    if rc == 0:
-        rc = write_at(st.wfd, m.body, m.body_len, st.wseg.size + <i64>head_len)
+        if rc == 0:
+            rc = write_at(st.wfd, m.body, m.body_len, st.wseg.size + <i64>head_len)
+        if rc:
+            store_cut(st)
+    if rc:
+        store_failed(st, b"msgs", st.wseg.id)
     free(head)
     if rc:
         return -1
@@ -282,7 +330,7 @@ cdef int store_flush_acks(store_t* st) noexcept nogil:
     while st.dirty != NULL:
         seg = st.dirty
         if segment_flush_acks(st, seg, seg is st.wseg or seg is st.rseg):
-            return -1
+            return store_failed(st, b"acks", seg.id)
         st.dirty = seg.dirty_next
         seg.is_dirty = False
     return 0
@@ -437,22 +485,64 @@ cdef void store_next_segment(store_t* st) noexcept nogil:
         store_remove_segment(st, old)
 
 
-cdef u32 store_skip_junk(store_t* st) noexcept nogil:
-    """What the cursor points at is not a record: give up the rest of that segment.
+cdef i64 store_skip_junk(store_t* st) noexcept nogil:
+    """What the cursor points at is not a record: go on behind it, where one can be found.
 
-    Returns how many messages were lost with it."""
+    Returns how many messages were lost, or -1 with errno."""
     cdef seg_t* seg = st.rseg
-    cdef u32 lost = seg.count - st.passed if seg.count > st.passed else 0
-    cdef u32 unseen = seg.n_deleted - seg.next_deleted
-    lost = lost - unseen if lost > unseen else 0
-    seg.acked += lost
-    if st.passed > seg.count:
-        st.miscount += st.passed - seg.count
-        seg.count = st.passed
-    st.passed = seg.count
-    st.rpos = seg.size
-    st.lost += lost
+    cdef u32 after, gone = 0, i
+    cdef i64 lost
+    cdef i64 to = store_resume(st, seg, st.rpos, st.passed, &after)
+    if to < 0:
+        return -1
+    if seg is st.wseg:
+        after += store_count_staged(st)
+    for i in range(seg.next_deleted, seg.n_deleted):
+        gone += seg.deleted[i] < to
+    lost = <i64>seg.count - st.passed - after - gone
+    if lost < 0:                # its meta file had promised less
+        st.miscount -= lost
+        lost = 0
+    elif lost:
+        store_note_gap(st, seg, st.rpos, <u32>to)
+    seg.count = st.passed + after
+    seg.acked -= gone
+    st.rpos = <u32>to
+    st.lost += <u32>lost
     return lost
+
+
+cdef u32 store_count_staged(const store_t* st) noexcept nogil:
+    """Records in the stage."""
+    cdef rec_t rec
+    cdef u32 at = 0, n = 0, end = st.wseg.size - st.stage_at
+    while at < end and record_parse(st.stage + at, end - at, &rec) == 1:
+        at += rec.size
+        n += 1
+    return n
+
+
+cdef int store_walk(store_t* st, pool_t* pool, seg_t* seg, u32* pos, u32 passed,
+                    rec_t* rec) noexcept nogil:
+    """The record at pos, or the next one behind damage: pos then moves there.
+
+    1 done, 0 there is none up to the segment's end, -1 with errno."""
+    cdef u32 found
+    cdef i64 to
+    cdef int rc
+    while pos[0] < seg.size:
+        rc = store_read(st, pool, seg, pos[0], BLOCK_SIZE, rec)
+        if rc != -1:
+            return 1 if rc == 1 else -1
+        to = store_resume(st, seg, pos[0], passed, &found)
+        if to < 0:
+            return -1
+        if found == 0 and seg is not st.wseg:
+            return 0            # pos stays: here the readable part ends
+        if to == pos[0]:
+            return 0
+        pos[0] = <u32>to
+    return 0
 
 
 cdef void store_recount(store_t* st, pool_t* pool) noexcept nogil:
@@ -460,7 +550,7 @@ cdef void store_recount(store_t* st, pool_t* pool) noexcept nogil:
     cdef rec_t rec
     cdef seg_t* seg = st.rseg
     cdef u32 pos = st.rpos, count = st.passed
-    while pos < seg.size and store_read(st, pool, seg, pos, BLOCK_SIZE, &rec) == 1:
+    while store_walk(st, pool, seg, &pos, count, &rec) == 1:
         pos += rec.size
         count += 1
     if count > seg.count:
@@ -545,9 +635,24 @@ cdef void store_release(store_t* st, pool_t* pool) noexcept nogil:
         segment_free(st.segs[i])
     free(st.segs)
     free(st.requeued)
+    free(st.gaps)
     free(st.dir)
     memset(st, 0, sizeof(store_t))
     st.wfd = st.rfd = -1
+
+
+cdef void store_abandon(store_t* st, pool_t* pool) noexcept nogil:
+    """The files cannot be written any more: let go of memory and descriptors; files stay."""
+    st.wseg.size = st.flushed
+    st.unflushed = 0
+    st.rseg = st.wseg
+    st.rpos = st.flushed
+    free(st.requeued)
+    st.requeued = NULL
+    st.n_requeued = st.cap_requeued = 0
+    store_drop_stage(st, pool)
+    store_drop_window(st, pool)
+    store_close_files(st)
 
 
 cdef void store_close_files(store_t* st) noexcept nogil:
@@ -620,7 +725,7 @@ cdef int store_load_acks(store_t* st, seg_t* seg) noexcept nogil:
                 return -1
             seg.deleted = grown
         got = read_at(fd, <u8*>&seg.deleted[n], 65536, <i64>n * 4)
-        if got < 4:
+        if got < 4 or n > seg.size:     # more positions than bytes: doubles without end
             break
         for _i in range(<u32>(got // 4)):
             if seg.deleted[n] == 0:
@@ -647,32 +752,35 @@ cdef int store_scan(store_t* st, pool_t* pool, seg_t* seg) noexcept nogil:
     """Count the records of a segment by walking them; its size becomes the end of the last whole
     one. 0, or -1 with errno."""
     cdef rec_t rec
-    cdef u32 pos = SEGMENT_HEADER
+    cdef u32 pos = SEGMENT_HEADER, end = SEGMENT_HEADER
     cdef int rc
     seg.count = 0
-    while pos < seg.size:
-        rc = store_read(st, pool, seg, pos, BLOCK_SIZE, &rec)
-        if rc == -2:
-            return -1
-        if rc < 0:
+    while True:
+        rc = store_walk(st, pool, seg, &pos, seg.count, &rec)
+        if rc != 1:
             break
         pos += rec.size
+        end = pos
         seg.count += 1
-    seg.size = pos
-    return 0
+    seg.size = end
+    return rc
 
 
-cdef u64 store_match_deleted(store_t* st, pool_t* pool, seg_t* seg) noexcept nogil:
+cdef i64 store_match_deleted(store_t* st, pool_t* pool, seg_t* seg) noexcept nogil:
     """Walk a segment that has deleted records: keep the positions where a record starts, count all.
 
-    Returns the bytes of the deleted records.
+    Returns the bytes of the deleted records, or -1 with errno.
     A position inside a record is damage and is dropped."""
     cdef rec_t rec
-    cdef u64 total = 0
-    cdef u32 pos = SEGMENT_HEADER, count = 0, next_ = 0, kept = 0
+    cdef i64 total = 0
+    cdef u32 pos = SEGMENT_HEADER, end = SEGMENT_HEADER, count = 0, next_ = 0, kept = 0
+    cdef int rc
     if seg.n_deleted == 0:
         return 0
-    while pos < seg.size and store_read(st, pool, seg, pos, BLOCK_SIZE, &rec) == 1:
+    while True:
+        rc = store_walk(st, pool, seg, &pos, count, &rec)
+        if rc != 1:
+            break
         while next_ < seg.n_deleted and seg.deleted[next_] < pos:
             next_ += 1
         if next_ < seg.n_deleted and seg.deleted[next_] == pos:
@@ -680,8 +788,13 @@ cdef u64 store_match_deleted(store_t* st, pool_t* pool, seg_t* seg) noexcept nog
             kept += 1
             total += rec.size
         pos += rec.size
+        end = pos
         count += 1
+    if rc < 0:
+        return -1
+    if seg.written > count + seg.n_deleted - kept:
+        st.lost += seg.written - count - (seg.n_deleted - kept)
     seg.n_deleted = kept
-    if pos >= seg.size:         # all of it could be read: this is the true count
-        seg.count = count
+    seg.count = count
+    seg.size = end
     return total

@@ -84,7 +84,7 @@ cdef void loop_want_confirm(loop_t* loop, chan_t* c) noexcept nogil:
         loop.cap_confirms = loop.cap_confirms * 2 + 16
     loop.confirms[loop.n_confirms] = c
     loop.n_confirms += 1
-    c.is_in_confirms = True
+    c.is_in_confirms = loop.is_confirm_new = True
 
 
 cdef int loop_add_patient(loop_t* loop, consumer_t* k) noexcept nogil:
@@ -134,8 +134,8 @@ cdef void loop_forget_channel(loop_t* loop, chan_t* c) noexcept nogil:
 
 # ---- confirms ------------------------------------------------------------------------------------
 
-cdef void confirm_write(chan_t* c, u64 seq) noexcept nogil:
-    """basic.ack with multiple up to seq."""
+cdef void confirm_write(chan_t* c, u64 seq, u32 method) noexcept nogil:
+    """basic.ack, or basic.nack, with multiple up to seq."""
     cdef u8* p
     if c.state != CHAN_OPEN or c.link.state != LINK_OPEN:
         return
@@ -144,7 +144,7 @@ cdef void confirm_write(chan_t* c, u64 seq) noexcept nogil:
         return
     c.link.out_end += 21
     p = frame_head(p, FRAME_METHOD, c.id, 13)
-    put_be32(p, BASIC_ACK)
+    put_be32(p, method)
     put_be64(p + 4, seq)
     p[12] = 1
     p[13] = FRAME_END
@@ -153,31 +153,42 @@ cdef void confirm_write(chan_t* c, u64 seq) noexcept nogil:
 
 cdef void loop_gather_files(loop_t* loop) noexcept nogil:
     """Turn the queues with confirmed publishes into descriptors to sync. What was taken back or
-    handed over at a roll needs none."""
-    cdef u32 i
+    handed over at a roll needs none. A queue that gets no descriptor is stuck and stays listed."""
+    cdef u32 i, kept = 0
     cdef queue_t* q
-    cdef store_t* st
     for i in range(loop.n_sync_queues):
         q = loop.sync_queues[i]
-        st = &q.store
+        if not q.is_deleted and not q.is_closed and queue_hand_over(q):
+            queue_failed(q)
+            loop.sync_queues[kept] = q
+            kept += 1
+            continue
         q.is_sync_wanted = False
-        if not q.is_deleted and st.is_unsynced and st.wfd >= 0:
-            if loop_add_sync_fd(loop, c_dup(st.wfd)):
-                queue_failed(q)
-            st.is_unsynced = False
-        if not q.is_deleted and st.is_dir_unsynced:
-            if loop_add_sync_fd(loop, c_open(st.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC)):
-                queue_failed(q)
-            st.is_dir_unsynced = False
         queue_unref(q)
-    loop.n_sync_queues = 0
+    loop.n_sync_queues = kept
+
+
+cdef int queue_hand_over(queue_t* q) noexcept nogil:
+    """Put the descriptors of what q has written on the next sync. 0, or -1 with errno."""
+    cdef store_t* st = &q.store
+    if st.is_unsynced and st.wfd >= 0:
+        if loop_add_sync_fd(q.loop, c_dup(st.wfd)):
+            return -1
+        st.is_unsynced = False
+    if st.is_dir_unsynced:
+        if loop_add_sync_fd(q.loop, c_open(st.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC)):
+            return -1
+        st.is_dir_unsynced = False
+    return 0
 
 
 cdef void loop_confirm(loop_t* loop) noexcept nogil:
-    """Ack channels whose publishes need no sync; the others join the next batch if none runs."""
+    """Ack channels whose publishes need no sync; the others join the next batch if none runs and
+    everything is written."""
     cdef u32 i, kept = 0
     cdef chan_t* c
     cdef chan_t** grown
+    loop.is_confirm_new = False
     if loop.cap_batch < loop.n_confirms and not loop.is_syncing:
         grown = <chan_t**>realloc(loop.batch, loop.cap_confirms * sizeof(chan_t*))
         if grown == NULL:
@@ -186,12 +197,18 @@ cdef void loop_confirm(loop_t* loop) noexcept nogil:
         loop.cap_batch = loop.cap_confirms
     for i in range(loop.n_confirms):
         c = loop.confirms[i]
-        if not c.is_in_batch and (not c.needs_sync or not loop.sync):
-            confirm_write(c, c.publish_seq)
+        if not c.is_in_batch and c.is_refused:
+            confirm_write(c, c.publish_seq, BASIC_NACK)
+            c.needs_sync = c.is_refused = c.is_in_confirms = False
+        elif not c.is_in_batch and not c.needs_sync:
+            confirm_write(c, c.publish_seq, BASIC_ACK)
             c.is_in_confirms = False
-        elif loop.is_syncing:
+        elif loop.stuck != NULL or loop.is_syncing:
             loop.confirms[kept] = c
             kept += 1
+        elif not loop.sync:
+            confirm_write(c, c.publish_seq, BASIC_ACK)
+            c.needs_sync = c.is_in_confirms = False
         else:
             c.batch_seq = c.publish_seq
             c.needs_sync = c.is_in_confirms = False
@@ -208,24 +225,40 @@ cdef void loop_finish_batch(loop_t* loop) noexcept nogil:
     for i in range(loop.n_batch):
         c = loop.batch[i]
         c.is_in_batch = False
-        confirm_write(c, c.batch_seq)
+        confirm_write(c, c.batch_seq, BASIC_ACK)
     loop.n_batch = 0
 
 
 cdef int sync_files(loop_t* loop) noexcept nogil:
-    """Runs in the worker thread: sync and close the files of the batch. 0, or the errno."""
-    cdef u32 i
+    """Sync and close the files of the batch, one by one or by syncing their file system, whichever
+    was cheaper of late. Runs in the worker thread, or in the loop's.
+
+    Returns 0, or the errno; the descriptor that failed is then the first of run_fds, and open."""
+    cdef u32 i, failed = 0, n = loop.n_run_fds
     cdef int error = 0
-    if loop.n_run_fds > MAX_BATCH_FILES and loop.dir_fd >= 0:
+    cdef bint is_whole = n > 1 and loop.dir_fd >= 0 and n * loop.file_ns > loop.whole_ns
+    cdef i64 began = clock_ns()
+    if is_whole:
         if syncfs(loop.dir_fd):
             error = errno
     else:
-        for i in range(loop.n_run_fds):
+        for i in range(n):
             if error == 0 and fdatasync(loop.run_fds[i]):
                 error = errno
-    for i in range(loop.n_run_fds):
-        c_close(loop.run_fds[i])
-    loop.n_run_fds = 0
+                failed = i
+    loop.sync_ns = clock_ns() - began
+    # Each way is forgotten slowly while the other is used, so that it is tried again.
+    if is_whole:
+        loop.whole_ns += (loop.sync_ns - loop.whole_ns) // 8
+        loop.file_ns -= loop.file_ns // 128
+    else:
+        loop.file_ns += (loop.sync_ns // n - loop.file_ns) // 8
+        loop.whole_ns -= loop.whole_ns // 128
+    for i in range(n):
+        if error == 0 or i != failed:
+            c_close(loop.run_fds[i])
+    loop.run_fds[0] = loop.run_fds[failed]
+    loop.n_run_fds = 1 if error else 0
     return error
 
 
@@ -271,8 +304,8 @@ cdef void loop_flush_links(loop_t* loop) noexcept nogil:
 
 cdef void loop_tick(loop_t* loop) noexcept nogil:
     loop_run_queues(loop)
-    if loop.error:
-        return                          # nothing is confirmed any more
     if loop.n_confirms:
+        if not loop.is_syncing and loop.stuck == NULL:
+            loop_gather_files(loop)
         loop_confirm(loop)
     loop_flush_links(loop)

@@ -22,6 +22,8 @@ cdef int tx_keep_publish(chan_t* c, const msg_t* m) noexcept nogil:
     cdef u8* p
     if c.tx_bytes + size > MAX_TX_BYTES + m.body_len:       # one message alone is never too much
         return PUBLISH_TX_TOO_LARGE
+    if not link_may_take(c.link, size):
+        return PUBLISH_TX_TOO_LARGE
     kept = <tx_publish_t*>malloc(size)
     if kept == NULL:
         return PUBLISH_NO_MEMORY
@@ -41,6 +43,7 @@ cdef int tx_keep_publish(chan_t* c, const msg_t* m) noexcept nogil:
         c.tx_last.next = kept
     c.tx_last = kept
     c.tx_bytes += size
+    link_take(c.link, size)
     return PUBLISHED
 
 
@@ -143,6 +146,7 @@ cdef void tx_forget(chan_t* c) noexcept nogil:
         c.tx_first = kept.next
         free(kept)
     c.tx_last = NULL
+    link_give(c.link, c.tx_bytes)
     c.tx_bytes = 0
     free(c.tx_settles)
     c.tx_settles = NULL

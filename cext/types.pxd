@@ -20,7 +20,6 @@ cdef enum limits:
     SMALL_STAGE = 4096          # first staged tail of a queue
     POOL_KEEP = 16              # free blocks kept for reuse
     MAX_OUTPUT = 4194304        # unsent bytes of a link above which it is no longer read
-    MAX_BATCH_FILES = 32        # files synced one by one; with more the file system is synced
     DELIVER_BUDGET = 4194304    # bytes one queue may deliver in a tick before others get their turn
     CROWD_BYTES = 131072        # ready bytes at which consumers get their turn before publishers
     KEEP_FILES_QUEUES = 1024    # with more queues than this none keeps its files open
@@ -30,6 +29,10 @@ cdef enum limits:
     SLOW_NS = 100000000         # how long consumers that did not are left out, doubled each time
     SLOW_MAX_NS = 1600000000    # up to this
     BATCH_PREFETCH = 64         # from this prefetch on credit is used in batches
+    LARGE_SHARE = 1048576       # of the memory for large messages that no link is refused
+    INLINE_SYNC_NS = 1000000    # a sync that takes less may run in the loop's thread
+    MAX_INLINE_FILES = 2        # and no more than so many files are synced there
+    INLINE_PAUSE = 100          # after a longer one none does for so many times its length
 
 # ---- messages ------------------------------------------------------------------------------------
 
@@ -42,6 +45,7 @@ cdef struct msg_t:              # a message on its way in: slices of the input, 
     u32 headers_len             # bytes of the headers table after its length
     u32 stamp_at                # offset of the timestamp property in props, 0 = none
     u32 reply_to_at             # offset of the reply-to property's length byte in props, 0 = none
+    bint has_copies             # the headers name further routing keys: CC or BCC
     const u8* body
     u64 body_len
     u64 size                    # bytes of the stored record
@@ -58,6 +62,8 @@ cdef struct rec_t:              # a stored record, sliced
     u32 headers_at
     u32 headers_len
     u32 stamp_at
+    u32 bcc_at                  # offset in props of the BCC entry, which no client gets, 0 = none
+    u32 bcc_len                 # its bytes
     const u8* body
     u64 body_len
 
@@ -76,12 +82,19 @@ cdef struct seg_t:              # one segment file and its ack file
     u32 cap_acks
     u32 ack_size                # bytes of the ack file
     int ack_fd                  # -1 when closed
+    u32 written                 # records by its meta file, 0 = unknown
+    u32 damaged_at              # last position found damaged, 0 = none: the file is kept
     bint is_dirty               # on the store's list of segments with unflushed acks
     seg_t* dirty_next
 
 cdef struct loc_t:              # where a requeued record is
     u32 seg
     u32 pos
+
+cdef struct gap_t:              # bytes of a segment that are no record, to be logged
+    u32 seg
+    u32 pos
+    u32 end
 
 cdef struct store_t:            # the segments of one queue
     char* dir                   # directory of the queue, NUL-terminated
@@ -117,7 +130,12 @@ cdef struct store_t:            # the segments of one queue
     bint is_dir_unsynced        # a file was created since then
     i64 miscount                # records found beyond (or short of) what meta files said
     u32 lost                    # unreadable records dropped, for the log
-    int error                   # errno of the last failed call
+    int error                   # errno of the last failed read
+    int write_error             # errno of the last failed write, 0 = the last one went well
+    const char* failed_kind     # and of which file: msgs, acks
+    u32 failed_seg
+    gap_t* gaps                 # damages since the last report, NULL = none so far
+    u32 n_gaps
 
 # ---- queues and consumers ------------------------------------------------------------------------
 
@@ -140,7 +158,10 @@ cdef struct queue_t:
     u32 n_consumers
     u32 refs                    # the owner and each unacked delivery
     bint is_deleted
-    bint is_closed              # the store cannot be read: publishes are dropped
+    bint is_closed              # the store cannot be used: publishes are dropped
+    bint is_broken              # it was closed by a write that failed, which has not been told yet
+    bint is_stuck               # the disk has no room for it: its records wait in memory
+    queue_t* stuck_next
     bint is_in_tick
     bint is_crowded             # fast consumers are busy with more than CROWD_BYTES before them
     u64 trial_progress          # settlements when their present trial began
@@ -250,6 +271,7 @@ cdef struct chan_t:
     # publisher confirms
     bint is_confirm
     bint needs_sync             # a durable queue took a message since the last batch
+    bint is_refused             # a queue that may hold some of the unconfirmed publishes broke
     bint is_in_confirms
     bint is_in_batch
     u64 publish_seq
@@ -280,6 +302,12 @@ cdef struct chan_t:
 
 # ---- links and the loop --------------------------------------------------------------------------
 
+cdef enum link_stop:            # why a link neither reads nor walks; it goes on when none is left
+    STOP_PAUSED = 1             # an answer waits for the disk
+    STOP_HELD = 2               # a publish waits until the disk has room
+    STOP_CHOKED = 4             # the peer does not read what we send
+    STOP_CROWD = 8              # consumers come first
+
 cdef enum link_state:
     LINK_HEADER = 0             # the 8-byte protocol header is awaited
     LINK_HANDSHAKE = 1
@@ -295,7 +323,7 @@ cdef struct link_t:
     bint is_lost                # the kernel reported the connection gone while sending
     bint has_writer             # the event loop watches for room in the socket
     u32 crowd_bytes             # published to crowded queues since the link was last held
-    bint is_paused              # frames are kept, not walked
+    u8 stops                    # link_stop bits: frames are kept, not walked
     u32 frame_max               # largest payload accepted; bodies are sent in frame_max - 8
     u64 max_message_size
     loop_t* loop
@@ -319,6 +347,7 @@ cdef struct link_t:
     i64 last_sent_ns
     u64 n_received_bytes
     u64 n_sent_bytes
+    u64 large_bytes             # its part of the loop's
     link_t* flush_next
     link_t* blocked_next
     i64 heartbeat_ns            # 0 = none
@@ -340,7 +369,14 @@ cdef struct loop_t:
     pool_t pool
     u8* input                   # shared by all links, BLOCK_SIZE bytes
     u32 n_queues                # queues of all vhosts
-    bint is_damage_new          # a store has lost records or could not be read: to be logged
+    bint is_confirm_new         # a channel has asked for confirms since the last tick
+    bint is_news                # a store was damaged, stuck, freed or broke: to be logged
+    bint is_low                 # the free-space watch says so
+    bint is_held                # publishers wait: the disk is low or a queue is stuck
+    queue_t* stuck              # queues whose last write found no room
+    u32 n_breaks                # queues that broke since start
+    u64 large_bytes             # memory in messages too large for pooled blocks
+    u64 max_large               # above which no more is taken
     bint is_release_due         # a queue is not crowded any more
     i64 now_ns
     i64 now_ms                  # Unix milliseconds
@@ -369,5 +405,9 @@ cdef struct loop_t:
     u32 cap_run_fds
     int dir_fd                  # data directory, for syncfs
     u64 generation              # of targets
-    int error                   # errno of a failed write: the broker must stop
-    char error_path[512]
+    targets_t found             # what one key of several reaches
+    u32 n_reads                 # links that were read since the last tick
+    i64 sync_ns                 # how long the last sync took
+    i64 file_ns                 # what syncing one file takes, of late
+    i64 whole_ns                # what syncing the file system takes, of late
+    i64 inline_from_ns          # until then syncs are left to the worker

@@ -56,6 +56,13 @@ class Session(Protocol):
         channel or the connection; otherwise the question is asked for ever.
         """
 
+    def on_held(self, channel: int, /) -> None:
+        """A publish comes while publishers are held. It is tried again when this returns: so answer
+        with `Link.hold`, or close the channel or the connection."""
+
+    def on_released(self) -> None:
+        """The disk has room again; the link that was held goes on when this returns."""
+
     def on_error(
         self, kind: int, channel: int, method: int, a: int, b: int, text: bytes, /
     ) -> None:
@@ -85,8 +92,10 @@ class Loop:
         events: the running event loop.
         data_dir: an existing directory; its file system is what gets synced.
         sync: whether confirms wait for the disk.
-        on_fatal: called with a path and an errno, once, when a write or a sync failed. Nothing is
-            confirmed from then on; the broker has to stop.
+        on_fatal: called with a path and an errno, once, when a sync failed. Nothing is confirmed
+            from then on; the broker has to stop.
+        on_news: called when a store has lost records, could not be read or written, or can be
+            again; the queues say which.
 
     Raises: OSError when the directory cannot be opened.
     """
@@ -97,7 +106,7 @@ class Loop:
         data_dir: str,
         sync: bool,
         on_fatal: Callable[[str, int], object],
-        on_damage: Callable[[], object],
+        on_news: Callable[[], object],
     ) -> None: ...
     @property
     def sync(self) -> bool:
@@ -105,6 +114,30 @@ class Loop:
 
     @sync.setter
     def sync(self, value: bool) -> None: ...
+    @property
+    def is_low(self) -> bool:
+        """Whether the file system is short of space; to be set by who watches it."""
+
+    @is_low.setter
+    def is_low(self, value: bool) -> None: ...
+    @property
+    def is_held(self) -> bool:
+        """Whether publishers are held: the disk is low, or had no room for a queue."""
+
+    @property
+    def breaks(self) -> int:
+        """Queues closed since start because they could not be written."""
+
+    @property
+    def large_bytes(self) -> int:
+        """Memory in messages too large for pooled blocks: coming in, going out, in transactions."""
+
+    def set_max_large(self, n: int) -> None:
+        """Bound `large_bytes`; a message that would exceed it is refused, or waits in its queue."""
+
+    def retry(self) -> None:
+        """Try again to write the queues that found no room; a timer of the loop calls it."""
+
     def tick(self) -> None:
         """Deliver, write, confirm and send what has gathered; the event loop calls it."""
 
@@ -127,8 +160,11 @@ class Loop:
     def wake_patient(self) -> None:
         """Use credit that came back in small amounts. Called by the event loop."""
 
+    def release_crowd(self) -> None:
+        """Let links that waited for consumers read on; a timer of the loop calls it."""
+
     def release_held(self) -> None:
-        """Let links that were held for consumers read on; a timer of the loop calls it."""
+        """Let links that waited for the disk go on, if there is room now."""
 
     def work(self) -> None:
         """What the thread runs: one sync per wake-up, until it is told to stop. Blocks."""
@@ -137,7 +173,10 @@ class Loop:
         """The thread has finished a sync; the event loop calls it."""
 
     def stop(self) -> None:
-        """End the thread; blocks while its sync lasts. Confirms that wait are not sent."""
+        """End the thread and close all descriptors; blocks while a sync lasts. Idempotent.
+
+        Nothing is delivered, confirmed or synced from then on; callbacks that wait are not called.
+        """
 
 class Queue:
     """The messages of one queue: segment files, what is unacked, and who can take one.
@@ -155,13 +194,17 @@ class Queue:
     """
 
     def __init__(self, loop: Loop, directory: str, segment_size: int, durable: bool) -> None: ...
-    def load(self) -> None:
+    def load(self) -> list[str]:
         """Read the segments that the directory holds; to be called once, before anything else.
 
-        Raises: OSError, or ValueError for a file of another schema version or above 4 GiB; both
-            name the file, and the queue `is_closed` from then on.
+        Returns: a line for each left-over or wrong file that was put right.
+        Raises: OSError, or ValueError for what is no segment of this schema version below 4 GiB;
+            both name the file. The queue `is_closed` from then on, its files are untouched.
         Source: storage reference, section 15.
         """
+
+    def take_damage(self) -> list[tuple[str, int, int]]:
+        """Path, first and last position + 1 of damages in segments found since the last call."""
 
     def close(self) -> None:
         """Write everything out, sync it, let go of files and memory. Idempotent; blocks.
@@ -200,8 +243,23 @@ class Queue:
         """errno of the last read that failed, 0 = none. The message stays; it is tried again."""
 
     @property
+    def write_error(self) -> int:
+        """errno of the last write, 0 = it went well."""
+
+    @property
+    def failed_file(self) -> str:
+        """Path of the file that the last failed write was for; empty when there was none."""
+
+    @property
+    def is_stuck(self) -> bool:
+        """The disk has no room for it: its messages wait in memory, and are written later."""
+
+    @property
     def is_closed(self) -> bool:
-        """The files could not be read: publishes are dropped, gets are empty."""
+        """The files could not be read or written: publishes are dropped, gets are empty."""
+
+    def take_broken(self) -> bool:
+        """Whether a failed write has closed it since the last call."""
 
     def counters(self) -> dict[str, int]:
         """Messages since start: publish, deliver, deliver_no_ack, get, get_no_ack, ack, redeliver,
@@ -307,6 +365,9 @@ class Link:
 
     def resume(self) -> None:
         """Walk what was kept, and read on; does nothing unless paused."""
+
+    def hold(self) -> None:
+        """Keep frames unwalked until the disk has room; the answer to `Session.on_held`."""
 
     def drain(self) -> None:
         """Read and walk what the kernel has received already; stops when the link is not open.

@@ -35,10 +35,6 @@ __all__ = ["Address", "Channel", "Connection", "Delivery", "Properties", "parse_
 __all__ += ["ChannelClosed", "ClientError", "Closed", "ConnectionClosed", "ConnectionLost"]
 __all__ += ["ConsumerCancelled", "NoAnswer", "ProtocolViolation"]
 
-CAPABILITIES = (
-    *("publisher_confirms", "basic.nack", "consumer_cancel_notify"),
-    "authentication_failure_close",
-)
 GOODBYE = {"reply_code": 200, "reply_text": "Bye", "class_id": 0, "method_id": 0}
 BODY_MAX = 512 * 1024 * 1024
 
@@ -142,15 +138,7 @@ class Connection:
         self.write(wire.PROTOCOL_HEADER)
         start = self.expect(commands.Connection.Start)
         self.server_properties = dict(start.server_properties or {})
-        properties: dict[str, Any] = {
-            "product": "lavinmq client",
-            "capabilities": dict.fromkeys(CAPABILITIES, True),
-        }
-        if name:
-            properties["connection_name"] = name
-        response = f"\0{address.user}\0{address.password}"
-        credentials = {"client_properties": properties, "response": response}
-        self.send(0, build(commands.Connection.StartOk, **credentials))
+        self.send(0, wire.start_ok(address.user, address.password, name))
         tune = self.expect(commands.Connection.Tune)
         self.frame_max = min(tune.frame_max or wire.FRAME_MAX, wire.FRAME_MAX)
         self.channel_max = tune.channel_max

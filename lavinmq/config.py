@@ -1,13 +1,15 @@
 """The configuration in force: built from defaults < ini file < environment < flags.
 
 ``load`` is called by ``__main__`` at the start and again at a reload; the result is passed down
-by ``server.py``, nobody else reads files or variables. What settings exist stands in
+by ``server.py``, nobody else reads files or variables. ``from_keywords`` reads neither: it is for
+programs that start a broker inside themselves. What settings exist stands in
 ``settings.py``; this file knows only the order of the sources and what is said about mistakes.
 It prints nothing: warnings are collected in ``Config.warnings``.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +19,7 @@ from lavinmq.arguments import UsageError, parse
 from lavinmq.setting_types import shown
 from lavinmq.settings import MOVED, SECTIONS, SETTINGS, SNI, SNI_PREFIXES, ConfigError, Setting
 
-__all__ = ["Config", "ConfigError", "UsageError", "defaults", "load"]
+__all__ = ["Config", "ConfigError", "UsageError", "defaults", "from_keywords", "load"]
 
 CONFIG_FILE = "lavinmq.ini"
 CONFIG_DIRECTORY = "/etc/lavinmq"
@@ -120,6 +122,55 @@ def defaults() -> Config:
     """Return the configuration of a broker that was told nothing."""
     values = _Values()
     return Config(config_file=None, argv=(), warnings=[], **values.by_attribute)
+
+
+def from_keywords(given: Mapping[str, object]) -> Config:
+    """Return the defaults with some settings replaced; no file and no variable is read.
+
+    Args: given: values by the names of ``keywords``: text as in the ini file, numbers, booleans,
+        paths, or ``None`` for an empty text.
+    Raises: ``ConfigError`` for a value that cannot be used; ``TypeError`` for an unknown name or
+        for another type of value. Both name the setting.
+    """
+    known = keywords()
+    values = _Values()
+    for name, value in given.items():
+        if name not in known:
+            raise TypeError(f"there is no setting {name!r}")
+        text = _as_text(name, value)
+        doubt = known[name].kind.doubt(text)
+        if doubt:  # a program can be told at once
+            raise ConfigError(f"Failed to handle value for {name!r}: {doubt}")
+        values.take(known[name], text, "keyword", name=repr(name))
+    return Config(config_file=None, argv=(), warnings=values.warnings, **values.by_attribute)
+
+
+def keywords() -> dict[str, Setting]:
+    """Return the settings by their names in Python, which have no sections.
+
+    One of [main] is called by its key, any other by section and key: ``amqp_port``. What
+    ``Config`` calls it holds too: ``heartbeat``.
+    """
+    named = {
+        setting.key if setting.section == "main" else f"{setting.section}_{setting.key}": setting
+        for setting in SETTINGS
+    }
+    return named | {setting.attribute: setting for setting in SETTINGS if setting.attribute}
+
+
+def _as_text(name: str, value: object) -> str:
+    """Return a value as it would stand in the ini file."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if isinstance(value, str):
+        return value
+    raise TypeError(f"{name!r} cannot be of type {type(value).__name__}")
 
 
 class _Values:

@@ -13,6 +13,7 @@ import fcntl
 import os
 import signal
 import socket
+import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -40,11 +41,15 @@ class StoppedWaiting(Exception):
 
 
 class DataDir:
-    """A data directory held by this process from ``open`` to ``close``."""
+    """A data directory held by this process from ``open`` to ``close``.
 
-    def __init__(self, path: str, *, lock: bool = True) -> None:
+    Args: lock: whether to lock it at all; wait: whether ``open`` waits for another holder to go.
+    """
+
+    def __init__(self, path: str, *, lock: bool = True, wait: bool = True) -> None:
         self.path = path
         self._locks = lock
+        self._waits = wait
         self._lock_fd = -1
 
     def open(self) -> None:
@@ -52,7 +57,8 @@ class DataDir:
 
         Blocks while another process holds the lock, which makes a cold stand-by on a shared
         disk; the holder is logged. Call it before any event loop runs.
-        Raises: ``DataDirError``; ``StoppedWaiting`` on SIGTERM or SIGINT while waiting.
+        Raises: ``DataDirError``, also for a lock held by another when told not to wait;
+        ``StoppedWaiting`` on SIGTERM or SIGINT while waiting.
         """
         try:
             self._create()
@@ -74,6 +80,8 @@ class DataDir:
         fd, self._lock_fd = self._lock_fd, -1
         with suppress(OSError):
             os.ftruncate(fd, 0)
+            # Closing does not unlock while a forked child has the descriptor too.
+            fcntl.flock(fd, fcntl.LOCK_UN)
         os.close(fd)
 
     def __enter__(self) -> DataDir:
@@ -88,7 +96,7 @@ class DataDir:
             return
         os.makedirs(self.path, mode=DIRECTORY_MODE)
         # Without this a power cut may take the whole directory, synced files and all.
-        _sync_directory(os.path.dirname(os.path.abspath(self.path)))
+        sync_directory(os.path.dirname(os.path.abspath(self.path)))
 
     def _lock(self) -> None:
         path = os.path.join(self.path, LOCK_FILE)
@@ -105,10 +113,10 @@ class DataDir:
 
     def _wait(self, fd: int) -> None:
         logger = log.get("lmq.data_dir_lock")
-        holder = os.pread(fd, MARKER_BYTES, 0).decode(errors="replace").strip()
-        logger.warning(
-            "Data directory %s is locked by %s, waiting for it", self.path, holder or "unknown"
-        )
+        holder = os.pread(fd, MARKER_BYTES, 0).decode(errors="replace").strip() or "unknown"
+        if not self._waits:
+            raise DataDirError(f"Data directory {self.path!r} is locked by {holder}")
+        logger.warning("Data directory %s is locked by %s, waiting for it", self.path, holder)
         with _ended_by_signals():
             fcntl.flock(fd, fcntl.LOCK_EX)
         logger.info("Lock acquired")
@@ -116,10 +124,11 @@ class DataDir:
     def _check_schema(self) -> None:
         path = os.path.join(self.path, SCHEMA_FILE)
         try:
-            with open(path, "rb") as file:
-                version = file.read(MARKER_BYTES).decode(errors="replace").strip()
+            version = read_regular(path)[:MARKER_BYTES].decode(errors="replace").strip("\0 \r\n")
         except FileNotFoundError:
-            self._adopt(path)
+            version = ""
+        if not version:
+            self._adopt(path)  # empty: a crash came between its creation and its content
             return
         if version != SCHEMA_VERSION:
             raise DataDirError(
@@ -202,6 +211,19 @@ class PidFile:
             self._fd = -1
 
 
+def read_regular(path: str) -> bytes:
+    """The content of a file; a pipe or a socket of that name is an error, where it would block.
+
+    Raises: ``OSError`` naming the path.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(fd, "rb") as file:
+        mode = os.fstat(fd).st_mode
+        if stat.S_ISREG(mode):
+            return file.read()
+    raise OSError(errno.EINVAL, "Not a regular file", path)
+
+
 def write_json_atomic(path: str, value: object) -> None:
     """Save ``value`` as indented JSON, so that a crash leaves the old or the new file.
 
@@ -216,7 +238,10 @@ def write_json_atomic(path: str, value: object) -> None:
 
 
 def write_atomic(path: str, content: bytes) -> None:
-    """Save ``content`` by way of ``<path>.tmp``, synced and renamed, with its directory synced."""
+    """Save ``content`` by way of ``<path>.tmp``, synced and renamed, with its directory synced.
+
+    Raises: ``OSError`` with the name of a file; the old file is in place then.
+    """
     temporary = f"{path}.tmp"
     # Truncated, not appended to: a crash may have left one behind.
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
@@ -227,14 +252,15 @@ def write_atomic(path: str, content: bytes) -> None:
             file.flush()
             os.fsync(fd)
         os.rename(temporary, path)
-    except OSError:
+    except OSError as error:
         with suppress(OSError):
             os.unlink(temporary)  # gives the space back when the disk is full
-        raise
-    _sync_directory(os.path.dirname(path) or ".")
+        raise OSError(error.errno, error.strerror, error.filename or path) from error
+    sync_directory(os.path.dirname(path) or ".")
 
 
-def _sync_directory(path: str) -> None:
+def sync_directory(path: str | os.PathLike[str]) -> None:
+    """Bring what was created, renamed or removed in a directory to the disk. Raises: OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

@@ -29,11 +29,13 @@ import logging
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
 from lavinmq import fieldtable
+from lavinmq.datadir import read_regular, sync_directory, write_atomic
 from lavinmq.errors import DefinitionsError
 from lavinmq.fieldtable import EMPTY, FieldTable, FieldTableError
 
@@ -137,19 +139,24 @@ class DefinitionsFile:
         self.deleted = 0
         self._fd = -1
         self._size = 0
+        self._is_torn = False
 
     def load(self) -> Definitions:
         """Read the file, made if missing, and open it for appending.
 
-        A record cut short by a crash, or any other damage, ends the reading with a warning: a copy
-        of the file is kept as `definitions.amqp.damaged`, and what was not read is cut off, because
-        records appended behind it could not be read either.
+        Bytes that are no record are left out with a warning; reading goes on behind them if records
+        follow that run exactly to the end. A copy of the file is kept as
+        `definitions.amqp.damaged`, and the file is written anew without them, because an older
+        release could not read what is appended behind them.
         Returns: the sum of all records; empty for a new or empty file.
         Raises: DefinitionsError if the file cannot be read or has another version.
         """
         try:
             self._open()
-            data = self.path.read_bytes()
+            data = read_regular(str(self.path))
+            if data and not any(data):
+                self._keep(data, 0, "nothing but zeros")
+                data = b""
             if len(data) < len(_VERSION):
                 self._start_new()
                 return Definitions()
@@ -157,6 +164,8 @@ class DefinitionsFile:
                 raise DefinitionsError(f"{self.path}: unknown version {data[:4].hex()}")
             fold = _Fold()
             self._size = self._read(data, fold)
+            if fold.skipped:
+                self._keep(data, fold.skipped, "definitions that make no sense")
             self.deleted = fold.deleted
             return fold.result()
         except OSError as error:
@@ -214,8 +223,9 @@ class DefinitionsFile:
             finally:
                 os.close(fd)
             self._size = len(content)
+            self._is_torn = False
             self.deleted = 0
-            _sync_directory(self.path.parent)
+            sync_directory(self.path.parent)
         except OSError as error:
             raise DefinitionsError(f"{self.path}: {error.strerror}") from error
 
@@ -242,38 +252,57 @@ class DefinitionsFile:
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
     def _start_new(self) -> None:
-        """Give a new file, or one that a crash left without its version, its head."""
+        """Give a new file, or one of which a crash left nothing but maybe a size, its head."""
         os.ftruncate(self._fd, 0)
         self._size = 0
         self.deleted = 0
         self._append(_VERSION)
 
     def _read(self, data: bytes, fold: "_Fold") -> int:
-        """Fold all readable records; cut off what follows them. Returns the size that stays."""
+        """Fold all readable records; take out the rest. Returns the size that stays."""
         end = len(_VERSION)
-        try:
-            for method, arguments, after in _records(data):
-                fold.apply(method, arguments)
-                end = after
-        except _DamagedError as damage:
-            copy = self.path.with_name(self.path.name + ".damaged")
-            copy.write_bytes(data)
-            os.ftruncate(self._fd, end)
-            log.warning(
-                "%s: damaged at byte %d (%s), %d bytes not read; the damaged file is kept as %s",
-                self.path, end, damage, len(data) - end, copy.name,
-            )  # fmt: skip
+        while end < len(data):
+            try:
+                method, arguments, after = _record(data, end)
+            except _DamagedError as damage:
+                resumed = _resume(data, end + 1)
+                self._keep(data, end, f"{damage}, {resumed - end} bytes not read")
+                data = data[:end] + data[resumed:]
+                write_atomic(str(self.path), data)
+                self._open()
+                continue
+            fold.apply(method, arguments, end)
+            end = after
         return end
+
+    def _keep(self, data: bytes, position: int, why: str) -> None:
+        """Keep a copy of a damaged file, and say so."""
+        copy = self.path.with_name(self.path.name + ".damaged")
+        write_atomic(str(copy), data)
+        log.warning(
+            "%s: damaged at byte %d (%s); the damaged file is kept as %s",
+            self.path, position, why, copy.name,
+        )  # fmt: skip
 
     def _append(self, record: bytes, deletes: bool = False) -> None:
         """Write one record with one system call; take back a part of it if the disk is full."""
         try:
+            self._take_back()
+            self._is_torn = True
             _write_all(self._fd, record)
         except OSError as error:
-            os.ftruncate(self._fd, self._size)
+            with suppress(OSError):  # tried again before the next record
+                self._take_back()
             raise DefinitionsError(f"{self.path}: {error.strerror}") from error
+        self._is_torn = False
         self._size += len(record)
         self.deleted += deletes
+
+    def _take_back(self) -> None:
+        """Cut off a part of a record: what is appended behind it could not be read."""
+        if self._is_torn:
+            os.ftruncate(self._fd, self._size)
+            self._is_torn = False
 
 
 # --- writing ----------------------------------------------------------------------------------
@@ -332,15 +361,6 @@ def _write_all(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
-def _sync_directory(path: Path) -> None:
-    """Make a rename durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 # --- reading ----------------------------------------------------------------------------------
 
 
@@ -348,28 +368,44 @@ class _DamagedError(Exception):
     """What follows is not a whole record."""
 
 
-def _records(data: bytes) -> Iterator[tuple[tuple[int, int], list[Any], int]]:
-    """Method, arguments and end of each record; tables are given as their raw bytes.
+def _record(data: bytes, offset: int) -> tuple[tuple[int, int], list[Any], int]:
+    """Method, arguments and end of the record at `offset`; tables are given as their raw bytes.
 
-    Raises: _DamagedError when the next record cannot be read.
+    Raises: _DamagedError when there is no whole record.
     """
-    offset = len(_VERSION)
-    while offset < len(data):
-        if data[offset] != _FRAME:
-            raise _DamagedError(f"frame type {data[offset]}")
-        if offset + _HEAD.size > len(data):
-            raise _DamagedError("record cut short")
-        _, _, _, class_id, method_id, _ = _HEAD.unpack_from(data, offset)
-        layout = _LAYOUTS.get((class_id, method_id))
-        if layout is None:
-            raise _DamagedError(f"method {class_id}.{method_id}")
-        arguments, offset = _arguments(layout, data, offset + _HEAD.size)
-        if offset >= len(data):
-            raise _DamagedError("record cut short")
-        if data[offset] != _END:
-            raise _DamagedError(f"frame end {data[offset]}")
-        offset += 1
-        yield (class_id, method_id), arguments, offset
+    if data[offset] != _FRAME:
+        raise _DamagedError(f"frame type {data[offset]}")
+    if offset + _HEAD.size > len(data):
+        raise _DamagedError("record cut short")
+    _, _, _, class_id, method_id, _ = _HEAD.unpack_from(data, offset)
+    layout = _LAYOUTS.get((class_id, method_id))
+    if layout is None:
+        raise _DamagedError(f"method {class_id}.{method_id}")
+    arguments, offset = _arguments(layout, data, offset + _HEAD.size)
+    if offset >= len(data):
+        raise _DamagedError("record cut short")
+    if data[offset] != _END:
+        raise _DamagedError(f"frame end {data[offset]}")
+    return (class_id, method_id), arguments, offset + 1
+
+
+def _resume(data: bytes, start: int) -> int:
+    """The first offset from which records run exactly to the end of the file, else its size."""
+    hopeless: set[int] = set()  # so that no offset is tried twice, however the bytes are made
+    offset = data.find(_FRAME, start)
+    while offset >= 0:
+        chain, at = [], offset
+        try:
+            while at < len(data) and at not in hopeless:
+                chain.append(at)
+                at = _record(data, at)[2]
+        except _DamagedError:
+            at = -1
+        if at == len(data):
+            return offset
+        hopeless.update(chain)
+        offset = data.find(_FRAME, offset + 1)
+    return len(data)
 
 
 def _arguments(layout: str, data: bytes, offset: int) -> tuple[list[Any], int]:
@@ -397,19 +433,21 @@ class _Fold:
 
     def __init__(self) -> None:
         self.deleted = 0
+        self.skipped = 0
         self._exchanges: dict[str, ExchangeDef] = {}
         self._queues: dict[str, QueueDef] = {}
         self._bindings: dict[BindingDef, None] = {}
         # The bindings at either end, so that deleting does not search all of them.
         self._at: dict[tuple[str, str], set[BindingDef]] = {}
 
-    def apply(self, method: tuple[int, int], arguments: list[Any]) -> None:
+    def apply(self, method: tuple[int, int], arguments: list[Any], position: int) -> None:
         """Add one record; one that makes no sense is logged and skipped."""
         if isinstance(arguments[-1], bytes):
             try:
                 arguments[-1] = fieldtable.from_content(arguments[-1])
             except FieldTableError as error:
                 log.warning("definition of %r skipped: %s", arguments[0], error)
+                self.skipped = self.skipped or position
                 return
         self._METHODS[method](self, *arguments)
 

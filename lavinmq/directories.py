@@ -7,6 +7,8 @@ import hashlib
 import os
 from pathlib import Path
 
+from lavinmq.datadir import read_regular, sync_directory
+
 
 def hashed(name: str) -> str:
     """The directory of a virtual host or queue: SHA-1 of its name, lower-case hex."""
@@ -14,15 +16,32 @@ def hashed(name: str) -> str:
     return hashlib.sha1(raw, usedforsecurity=False).hexdigest()
 
 
+def make_directory(path: Path) -> None:
+    """Make a directory, unless it is there, so that a power cut cannot take it with all in it."""
+    if path.is_dir():
+        return
+    path.mkdir(mode=0o755)
+    sync_directory(path.parent)
+
+
 def write_text(path: Path, text: str) -> None:
-    """Write a file that is there for humans and tools, unless it is right already."""
+    """Write a file that is there for humans and tools, unless it is right already.
+
+    Something else of that name is left alone: nothing depends on this file."""
     raw = text.encode("utf-8", "surrogateescape")
-    if not path.exists() or path.read_bytes() != raw:
+    if os.path.lexists(path) and not path.is_file():
+        return
+    if not path.exists() or read_regular(str(path)) != raw:
         path.write_bytes(raw)
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory with all that is in it; one that is missing is no error."""
+    """Remove a directory with all that is in it; one that is missing is no error.
+
+    A file, or a link to elsewhere, goes without what it leads to."""
+    if path.is_symlink() or (path.exists() and not path.is_dir()):
+        path.unlink()
+        return
     try:
         entries = list(os.scandir(path))
     except FileNotFoundError:

@@ -93,11 +93,11 @@ class Exchange:
         if (to, key, arguments) in self.bindings:
             return False
         if self.type == "headers":
-            self.core.bind(_raw(key), arguments.raw, to.core)
+            self.core.bind(raw_key(key), arguments.raw, to.core)
         else:
             shared = self._paths.get((to, key), 0)
             if shared == 0:
-                self.core.bind(_raw(key), b"", to.core)
+                self.core.bind(raw_key(key), b"", to.core)
             self._paths[to, key] = shared + 1
         self.bindings[to, key, arguments] = None
         to.incoming[self, key, arguments] = arguments.raw
@@ -109,18 +109,18 @@ class Exchange:
         if stored is None:
             return False
         if self.type == "headers":
-            self.core.unbind(_raw(key), stored, to.core)
+            self.core.unbind(raw_key(key), stored, to.core)
         else:
             shared = self._paths.pop((to, key)) - 1
             if shared:
                 self._paths[to, key] = shared
             else:
-                self.core.unbind(_raw(key), b"", to.core)
+                self.core.unbind(raw_key(key), b"", to.core)
         del self.bindings[to, key, arguments]
         del to.incoming[self, key, arguments]
         return True
 
 
-def _raw(key: str) -> bytes:
+def raw_key(key: str) -> bytes:
     """A routing key as it stands on the wire."""
     return key.encode("utf-8", "surrogateescape")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from lavinmq import _core
+from lavinmq.directories import hashed
 from lavinmq.fieldtable import FieldTable
 
 if TYPE_CHECKING:
@@ -44,19 +45,19 @@ class Queue:
         "auto_delete",
         "consumers",
         "core",
-        "directory",
         "durable",
         "exclusive",
         "incoming",
         "name",
         "owner",
+        "parent",
     )  # fmt: skip
 
     def __init__(
         self,
         name: str,
         core: _core.Queue,
-        directory: str,
+        parent: str,
         durable: bool,
         auto_delete: bool,
         owner: Owner | None,
@@ -64,7 +65,7 @@ class Queue:
     ) -> None:
         self.name = name
         self.core = core
-        self.directory = directory
+        self.parent = parent
         self.durable = durable
         self.exclusive = owner is not None
         self.auto_delete = auto_delete
@@ -72,6 +73,11 @@ class Queue:
         self.arguments = arguments
         self.consumers: list[QueueConsumer] = []
         self.incoming: Incoming = {}
+
+    @property
+    def directory(self) -> str:
+        """The path of its files. A path for each of many queues would cost more than the queue."""
+        return f"{self.parent}/{hashed(self.name)}"
 
     @property
     def is_stored(self) -> bool:

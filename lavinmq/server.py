@@ -1,7 +1,8 @@
 """Builds the broker from its parts, starts it and stops it in order.
 
 Start: data directory lock, users, virtual hosts, listeners. Stop: listeners, clients (told 320),
-messages to disk, lock. `run` is what the command calls; it blocks and returns the exit code.
+messages to disk, lock. `run` is what the command calls; it blocks and returns the exit code. Other
+programs start a broker by way of `embedded.py`; both go through `opened`.
 Source: command line reference, section 8; architecture section 2.
 """
 
@@ -12,7 +13,8 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -22,24 +24,27 @@ from lavinmq.amqp.listener import Listener
 from lavinmq.auth.users import UserStore
 from lavinmq.config import Config, ConfigError, load
 from lavinmq.datadir import DataDir, DataDirError
+from lavinmq.disk import DiskWatch
 from lavinmq.errors import DefinitionsError, ReplyCode
 from lavinmq.vhost import VHost
 
 CHECK_INTERVAL_S: Final = 1.0
 STOP_TIMEOUT_S: Final = 15.0
+MIN_LARGE: Final = 64 << 20
 _log = log.get("lmq.server")
 
 
 class Server:
-    """A running broker on one event loop.
+    """A broker on one event loop, which it stops when it has stopped itself. See `opened`.
 
-    Args: config: the values in force; events: the loop that runs it; on_stopped: called with the
-        exit code when it has stopped.
+    Args: config: the values in force; events: the loop that runs it.
     """
 
-    def __init__(
-        self, config: Config, events: asyncio.AbstractEventLoop, on_stopped: Callable[[int], None]
-    ) -> None:
+    failure: str
+    """Why it did not stop in order, for people; empty if it did, or runs."""
+
+    def __init__(self, config: Config, events: asyncio.AbstractEventLoop) -> None:
+        self.failure = ""
         self.config = config
         self.events = events
         self.users = UserStore(
@@ -49,16 +54,26 @@ class Server:
         self.vhosts: dict[str, VHost] = {}
         self.connections: set[Connection] = set()
         self.listeners: list[Listener] = []
-        self.loop = _core.Loop(events, config.data_dir, config.sync, self._fatal, self._damaged)
-        self._on_stopped = on_stopped
+        self.loop = _core.Loop(events, config.data_dir, config.sync, self._fatal, self._news)
+        self.loop.set_max_large(memory_for_large_messages())
+        self._disk = DiskWatch(config)
         self._is_stopping = False
         self._stop_timer: asyncio.TimerHandle | None = None
         self._check_timer: asyncio.TimerHandle | None = None
+        self._disk_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def port(self) -> int:
+        """The TCP port that it listens on for AMQP, -1 when there is none."""
+        return self.listeners[0].port if self.config.amqp_port >= 0 else -1
 
     # --- start --------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Load everything, then listen. Raises: DefinitionsError, OSError."""
+        started = time.monotonic()
+        _log.info("LavinMQ-compatible broker %s, pid %d", __version__, os.getpid())
+        _log.info("Data directory: %s", self.config.data_dir)
         self.users.load()
         data_dir = Path(self.config.data_dir)
         for stored in vhosts_file.load(data_dir):
@@ -66,7 +81,12 @@ class Server:
                 stored.name, data_dir, self.loop, self.config.segment_size,
                 self.config.max_deleted_definitions,
             )  # fmt: skip
-            vhost.open()
+            try:
+                vhost.open()
+            except (OSError, DefinitionsError) as error:
+                _log.error("vhost %r is closed, its files are left alone: %s", stored.name, error)
+                vhost.abandon()
+                continue
             self.vhosts[stored.name] = vhost
         if self.config.amqp_port >= 0:
             self.listeners.append(Listener.tcp(self, self.config.amqp_bind, self.config.amqp_port))
@@ -76,6 +96,14 @@ class Server:
             listener.start()
             _log.info("Listening for AMQP on %s", listener.name)
         self._check()
+        self._look_at_disk()
+        _log.info("Finished startup in %.3fs", time.monotonic() - started)
+
+    def _look_at_disk(self) -> None:
+        """Every few seconds: hold publishers while the disk is short of space."""
+        self.loop.is_low = self._disk.is_low()
+        interval_s = self.config.stats_interval / 1000
+        self._disk_timer = self.events.call_later(interval_s, self._look_at_disk)
 
     def _check(self) -> None:
         """Once a second: heartbeats and time-outs of all connections."""
@@ -95,17 +123,19 @@ class Server:
 
     # --- stop ---------------------------------------------------------------------------------
 
-    def stop(self) -> None:
-        """Stop in order; a second call ends at once with exit code 1."""
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """Stop in order; a second call ends at once, as a failure.
+
+        Args: timeout_s: how long clients may take to answer.
+        """
         if self._is_stopping:
             _log.warning("Stopping at once")
-            self._on_stopped(1)
+            self._end("stopped before everything was written out")
             return
         self._is_stopping = True
         _log.info("Stopping")
-        for listener in self.listeners:
-            listener.close()
-        self._stop_timer = self.events.call_later(STOP_TIMEOUT_S, self._cut)
+        self._close_listeners()
+        self._stop_timer = self.events.call_later(timeout_s, self._cut)
         connections = list(self.connections)
         for connection in connections:
             connection.close(ReplyCode.CONNECTION_FORCED, "Broker shutdown")
@@ -113,31 +143,49 @@ class Server:
             # Else the last one to go says so, maybe already: one in its handshake goes at once.
             self._finish()
 
+    def _close_listeners(self) -> None:
+        while self.listeners:
+            self.listeners.pop().close()
+
     def _cut(self) -> None:
         for connection in list(self.connections):
             connection.on_lost("no answer to connection.close")
 
     def _finish(self) -> None:
         """All clients are gone: write everything out."""
-        for timer in (self._stop_timer, self._check_timer):
-            if timer is not None:
-                timer.cancel()
-        code = 0
+        failure = ""
         self.loop.tick()
         self.loop.stop()
         for vhost in self.vhosts.values():
             try:
                 vhost.close()
             except (OSError, DefinitionsError) as error:
-                _log.error("vhost %r: %s", vhost.name, error)
-                code = 1
+                failure = f"vhost {vhost.name!r}: {error}"
+                _log.error("%s", failure)
         _log.info("Stopped")
-        self._on_stopped(code)
+        self._end(failure)
 
-    def _damaged(self) -> None:
-        """A store has lost records or could not be read: say which, once for each change."""
+    def _end(self, failure: str) -> None:
+        """Leave the loop; the first failure counts."""
+        self.failure = self.failure or failure
+        self.events.stop()
+
+    def release(self) -> None:
+        """Let go of all that is still held, without writing or sending anything. Idempotent."""
+        for timer in (self._stop_timer, self._check_timer, self._disk_timer):
+            if timer is not None:
+                timer.cancel()
+        self._close_listeners()
+        while self.connections:
+            self.connections.pop().abandon()
+        self.loop.stop()
         for vhost in self.vhosts.values():
-            vhost.report_damage()
+            vhost.abandon()
+
+    def _news(self) -> None:
+        """A store was damaged, or could not be read or written, or can be again: say which."""
+        for vhost in self.vhosts.values():
+            vhost.report()
 
     def reload(self) -> None:
         """Read the configuration again (SIGHUP) and take over what may change while running.
@@ -151,6 +199,7 @@ class Server:
             return
         waiting = self.config.take_live(fresh)
         self.loop.sync = self.config.sync
+        self.loop.is_low = self._disk.is_low()
         _log.info("Configuration reloaded")
         for warning in fresh.warnings:
             _log.warning("%s", warning)
@@ -158,54 +207,61 @@ class Server:
             _log.warning("A restart is needed for: %s", ", ".join(waiting))
 
     def _fatal(self, path: str, error: int) -> None:
-        """A write or sync failed: stop before anything is confirmed that is not on disk."""
-        _log.fatal(
-            "Cannot write %s: %s. Stopping; nothing was confirmed that is not on disk",
-            path, os.strerror(error),
-        )  # fmt: skip
-        self._on_stopped(1)
+        """A sync failed: stop, because what is on disk is not known any more."""
+        failure = f"Cannot sync {path}: {os.strerror(error)}"
+        _log.fatal("%s. Stopping; nothing was confirmed that is not on disk", failure)
+        self._end(failure)
+
+
+@contextmanager
+def opened(
+    config: Config, events: asyncio.AbstractEventLoop, *, wait: bool = True
+) -> Iterator[Server]:
+    """A broker to start on `events`, on its locked data directory; released at the end.
+
+    Args: wait: whether to wait for a directory that another broker has locked.
+    Raises: DataDirError, OSError; StoppedWaiting.
+    """
+    with DataDir(config.data_dir, lock=config.data_dir_lock, wait=wait):
+        server = Server(config, events)
+        try:
+            yield server
+        finally:
+            server.release()
 
 
 def run(config: Config) -> int:
-    """Run a broker until it is told to stop. Returns: the exit code."""
-    started = time.monotonic()
-    _raise_descriptor_limit()
-    data_dir = DataDir(config.data_dir, lock=config.data_dir_lock)
-    try:
-        data_dir.open()
-    except DataDirError as error:
-        _log.error("%s", error)
-        return 1
-    try:
-        return _run_in(config, started)
-    finally:
-        data_dir.close()
-
-
-def _run_in(config: Config, started: float) -> int:
+    """Run a broker until a signal tells it to stop. Returns: the exit code."""
     import uvloop
 
+    _raise_descriptor_limit()
     events = uvloop.new_event_loop()
-    codes: list[int] = []
-
-    def stopped(code: int) -> None:
-        codes.append(code)
-        events.stop()
-
-    server = Server(config, events, stopped)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        events.add_signal_handler(number, server.stop)
-    events.add_signal_handler(signal.SIGHUP, server.reload)
-    _log.info("LavinMQ-compatible broker %s, pid %d", __version__, os.getpid())
-    _log.info("Data directory: %s", config.data_dir)
     try:
-        server.start()
+        with opened(config, events) as server:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                events.add_signal_handler(number, server.stop)
+            events.add_signal_handler(signal.SIGHUP, server.reload)
+            server.start()
+            events.run_forever()
+            return 1 if server.failure else 0
+    except DataDirError as error:
+        _log.error("%s", error)
     except (DefinitionsError, OSError) as error:
         _log.error("Cannot start: %s", error)
-        return 1
-    _log.info("Finished startup in %.3fs", time.monotonic() - started)
-    events.run_forever()
-    return codes[0] if codes else 1
+    return 1
+
+
+def memory_for_large_messages() -> int:
+    """Bytes of memory that messages too large for pooled blocks may take, all together: a quarter
+    of what there is, of the machine or of the control group that bounds us."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+    except OSError:
+        limit = "max"
+    if limit.isdigit():
+        total = min(total, int(limit))
+    return max(total // 4, MIN_LARGE)
 
 
 def _raise_descriptor_limit() -> None:

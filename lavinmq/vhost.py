@@ -26,9 +26,9 @@ from lavinmq.definitions import (
     ExchangeDef,
     QueueDef,
 )
-from lavinmq.directories import hashed, remove_tree, write_text
+from lavinmq.directories import hashed, make_directory, remove_tree, write_text
 from lavinmq.errors import ChannelError, DefinitionsError, ReplyCode
-from lavinmq.exchange import KINDS, Destination, Exchange
+from lavinmq.exchange import KINDS, Destination, Exchange, raw_key
 from lavinmq.fieldtable import EMPTY, FieldTable
 from lavinmq.names import (
     REPLY_PREFIX,
@@ -69,6 +69,9 @@ class VHost:
     ) -> None:
         self.name = name
         self.directory = data_dir / hashed(name)
+        # Shared by all queues, which would else have a path each.
+        self._stored = str(self.directory)
+        self._transient = f"{self._stored}/transient"
         self.core = _core.Vhost()
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, Queue] = {}
@@ -78,10 +81,12 @@ class VHost:
         self._max_deleted = max_deleted
         self._file = DefinitionsFile(self.directory / "definitions.amqp")
         self._directory_fd = -1
+        self._is_directory_changed = True
         # What this release cannot apply stays in the file, for one that can.
         self._kept = Definitions()
         self._kept_names: set[str] = set()
-        self._damage: WeakKeyDictionary[Queue, tuple[int, int]] = WeakKeyDictionary()
+        # Lost records, errno of reads and of writes that were logged last.
+        self._reported: WeakKeyDictionary[Queue, tuple[int, int, int]] = WeakKeyDictionary()
         # Exchanges by the name of their alternate, which need not exist.
         self._alternates: dict[str, set[Exchange]] = {}
         self._log = log.get("lmq.vhost", vhost=name)
@@ -90,7 +95,7 @@ class VHost:
 
     def open(self) -> None:
         """Load definitions and messages. Raises: DefinitionsError, OSError."""
-        self.directory.mkdir(mode=0o755, exist_ok=True)
+        make_directory(self.directory)
         write_text(self.directory / ".vhost", self.name)
         remove_tree(self.directory / "transient")
         self._directory_fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -112,36 +117,82 @@ class VHost:
             except OSError as error:
                 self._log.error("queue %r: %s", queue.name, error)
                 failure = error
-        self._file.sync()
-        self._file.close()
-        os.close(self._directory_fd)
+        try:
+            self._file.sync()
+        finally:
+            self.abandon()
         remove_tree(self.directory / "transient")
         if failure is not None:
             raise failure
 
+    def abandon(self) -> None:
+        """Let go of all files and memory without writing, as if the process had died. Idempotent.
+
+        What was loaded, or written so far, stays in the files."""
+        for queue in (*self.queues.values(), *self.reply_queues.values()):
+            queue.core.delete()
+        self._file.close()
+        if self._directory_fd >= 0:
+            os.close(self._directory_fd)
+            self._directory_fd = -1
+
     def when_synced(self, callback: Any) -> None:
         """Call `callback()` once the definitions recorded so far are on disk."""
-        self._loop.sync_file(self._directory_fd, _nothing)
+        if self._is_directory_changed:
+            self._is_directory_changed = False
+            self._loop.sync_file(self._directory_fd, _nothing)
         self._loop.sync_file(self._file.fileno(), callback)
 
-    def report_damage(self) -> None:
-        """Log the queues that have lost records, or could not be read, since the last report."""
-        for queue in self.queues.values():
-            state = (queue.core.lost, queue.core.read_error)
-            if state == self._damage.get(queue, (0, 0)):
-                continue
-            self._damage[queue] = state
-            lost, error = state
-            if error:
-                self._log.error("queue %r cannot be read: %s", queue.name, os.strerror(error))
-            if lost:
-                self._log.error(
-                    "queue %r: %d messages in %s could not be read and were given up",
-                    queue.name, lost, queue.directory,
-                )  # fmt: skip
+    def report(self) -> None:
+        """Log what has changed since the last report about queues whose files could not be read or
+        written; take leave of the consumers of those that are closed for it."""
+        for queue in list(self.queues.values()):
+            core = queue.core
+            self._report_damage(queue)
+            state = (core.lost, core.read_error, core.write_error)
+            if state != self._reported.get(queue, (0, 0, 0)):
+                self._report(queue, self._reported.get(queue, (0, 0, 0)))
+                self._reported[queue] = state
+            if core.take_broken():
+                consumers, queue.consumers = queue.consumers, []
+                for consumer in consumers:
+                    consumer.stop()
+                    consumer.cancelled()
+
+    def _report(self, queue: Queue, before: tuple[int, int, int]) -> None:
+        core, name = queue.core, queue.name
+        if core.read_error != before[1]:
+            self._log.error("queue %r cannot be read: %s", name, os.strerror(core.read_error))
+        if core.lost != before[0]:
+            self._log.error(
+                "queue %r: %d messages in %s could not be read and were given up",
+                name, core.lost, queue.directory,
+            )  # fmt: skip
+        if core.is_stuck:
+            self._log.error(
+                "Cannot write %s: %s. Messages of queue %r wait in memory, publishers are held",
+                core.failed_file, os.strerror(core.write_error), name,
+            )  # fmt: skip
+        elif core.write_error:
+            self._log.error(
+                "Cannot write %s: %s. Queue %r is closed; its files are read again at the next "
+                "start", core.failed_file, os.strerror(core.write_error), name,
+            )  # fmt: skip
+        elif before[2]:
+            self._log.notice("queue %r is written again", name)
+
+    def _report_damage(self, queue: Queue) -> None:
+        for path, position, end in queue.core.take_damage():
+            self._log.error(
+                "queue %r: %s is damaged at byte %d: %d bytes cannot be read; they are kept as"
+                " %s.damaged", queue.name, path, position, end - position, os.path.basename(path),
+            )  # fmt: skip
 
     def _load_exchanges(self, stored: Definitions) -> None:
         for exchange in stored.exchanges:
+            if not exchange.name and exchange.type != "direct":
+                self._log.warning("the default exchange has type %r: ignored", exchange.type)
+                continue
             if exchange.type not in KINDS or exchange.delayed:
                 self._log.warning(
                     "exchange %r has type %r, which this release does not have: it is left out",
@@ -173,13 +224,18 @@ class VHost:
             self._kept.queues.append(stored)
             self._kept_names.add(stored.name)
             return
-        (self.directory / hashed(stored.name)).mkdir(mode=0o755, exist_ok=True)
         queue = self._add_queue(stored.name, True, stored.auto_delete, None, stored.arguments)
-        write_text(Path(queue.directory) / ".queue", stored.name)
         try:
-            queue.core.load()
+            directory.mkdir(mode=0o755, exist_ok=True)
+            write_text(directory / ".queue", stored.name)
+        except OSError as error:
+            self._log.warning("queue %r: %s", stored.name, error)
+        try:
+            for note in queue.core.load():
+                self._log.warning("queue %r: %s", stored.name, note)
         except (OSError, ValueError) as error:
-            self._log.error("queue %r is closed: %s", stored.name, error)
+            self._log.error("queue %r is closed, its files are left alone: %s", stored.name, error)
+        self._report_damage(queue)
 
     def _load_binding(self, stored: BindingDef) -> None:
         exchange = self.exchanges.get(stored.source)
@@ -197,6 +253,7 @@ class VHost:
             exchange.bind(to, stored.routing_key, stored.arguments)
         except ValueError as error:
             self._log.warning("binding from %r to %r: %s", stored.source, stored.destination, error)
+            self._kept.bindings.append(stored)
 
     def _definitions(self) -> Definitions:
         """Everything that is durable, for compaction."""
@@ -328,6 +385,8 @@ class VHost:
         if passive:
             raise missing(f"Queue '{name}' doesn't exists")
         check_prefix(name)
+        if self._loop.is_held:
+            raise failed("Server low on disk space, can not create queue")
         if not name:
             name = "amq.gen-" + secrets.token_urlsafe(24)
         self._check_may_declare(actor.user, name, arguments)
@@ -359,6 +418,7 @@ class VHost:
             directory.rename(aside)
             self._log.warning("files of an earlier queue %r were left: now in %s", name, aside)
         directory.mkdir(mode=0o755)
+        self._is_directory_changed = True
         write_text(directory / ".queue", name)
 
     def _redeclare(
@@ -389,14 +449,13 @@ class VHost:
         arguments: FieldTable,
     ) -> Queue:  # fmt: skip
         stored = durable and owner is None
-        parent = self.directory if stored else self.directory / "transient"
-        directory = f"{parent}/{hashed(name)}"
-        if not stored and not parent.exists():
-            parent.mkdir(mode=0o755)
-        core = _core.Queue(self._loop, directory, self._segment_size, stored)
-        queue = Queue(name, core, directory, durable, auto_delete, owner, arguments)
+        parent = self._stored if stored else self._transient
+        if not stored and not os.path.exists(parent):
+            os.mkdir(parent, mode=0o755)
+        core = _core.Queue(self._loop, f"{parent}/{hashed(name)}", self._segment_size, stored)
+        queue = Queue(name, core, parent, durable, auto_delete, owner, arguments)
         self.queues[name] = queue
-        self.exchanges[""].bind(queue, name, EMPTY)
+        self.exchanges[""].core.bind(raw_key(name), b"", core)
         return queue
 
     def delete_queue(
@@ -429,6 +488,7 @@ class VHost:
         """
         consumers, queue.consumers = queue.consumers, []
         self._unbind_everywhere(queue)
+        self.exchanges[""].core.unbind(raw_key(queue.name), b"", queue.core)
         del self.queues[queue.name]
         queue.core.delete()
         if queue.is_stored:
@@ -441,7 +501,8 @@ class VHost:
         """A consumer was cancelled or lost; an auto-delete queue goes with its last one."""
         if consumer in queue.consumers:
             queue.consumers.remove(consumer)
-            if queue.auto_delete and not queue.consumers and self.queues.get(queue.name) is queue:
+            is_over = queue.auto_delete and not queue.consumers and not queue.core.is_closed
+            if is_over and self.queues.get(queue.name) is queue:
                 self.remove_queue(queue)
 
     # --- bindings -----------------------------------------------------------------------------
@@ -563,17 +624,17 @@ class VHost:
 
         It is found by the default exchange only: nobody else can consume, bind or delete it."""
         name = REPLY_PREFIX + secrets.token_urlsafe(24)
-        directory = f"{self.directory / 'transient'}/{hashed(name)}"
+        directory = f"{self._transient}/{hashed(name)}"
         core = _core.Queue(self._loop, directory, self._segment_size, False)
-        queue = Queue(name, core, directory, False, False, None, EMPTY)
-        self.exchanges[""].bind(queue, name, EMPTY)
+        queue = Queue(name, core, self._transient, False, False, None, EMPTY)
+        self.exchanges[""].core.bind(raw_key(name), b"", core)
         self.reply_queues[name] = queue
         return queue
 
     def remove_reply_queue(self, queue: Queue) -> None:
         """Its consumer has gone: the address is void."""
         del self.reply_queues[queue.name]
-        self.exchanges[""].unbind(queue, queue.name, EMPTY)
+        self.exchanges[""].core.unbind(raw_key(queue.name), b"", queue.core)
         queue.core.delete()
         remove_tree(Path(queue.directory))
 

@@ -2,17 +2,21 @@
 
 Read once at the start, written whenever a virtual host comes or goes. Only the name is needed to
 load one; its directory always follows from the name, the stored one is for humans and tools.
-Source: storage reference, sections 1 and 9.
+When the file is missing or damaged, the names are found in the directories: losing this small file
+must not hide all queues. Source: storage reference, sections 1 and 9.
 """
 
 import hashlib
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from lavinmq.datadir import write_json_atomic
+from lavinmq.datadir import read_regular, write_atomic, write_json_atomic
 from lavinmq.errors import DefinitionsError
+
+log = logging.getLogger("lmq.vhost_store")
 
 FILE_NAME: Final = "vhosts.json"
 DEFAULT_VHOST: Final = "/"
@@ -36,18 +40,30 @@ class VHostDef:
 def load(data_dir: Path, create_default: bool = True) -> list[VHostDef]:
     """Read the file; if there is none, make one with `/`, or with nothing.
 
-    Raises: DefinitionsError naming the file when it cannot be read, understood or written.
+    A damaged file is kept as `vhosts.json.damaged` and made anew of what can be read in it and of
+    the directories that are there.
+    Raises: DefinitionsError naming the file when it cannot be read or written.
     """
     path = data_dir / FILE_NAME
     try:
-        data = path.read_bytes()
+        data = read_regular(str(path))
+        vhosts = _parse(path, data)
     except FileNotFoundError:
-        vhosts = [VHostDef(DEFAULT_VHOST)] if create_default else []
-        save(data_dir, vhosts)
-        return vhosts
+        vhosts, damage, data = [], "", b""
+    except _DamagedError as error:
+        vhosts, damage = error.readable, str(error)
     except OSError as error:
         raise DefinitionsError(f"{path}: {error.strerror}") from error
-    return _parse(path, data)
+    else:
+        return vhosts
+    vhosts = list({vhost.name: vhost for vhost in [*_found(data_dir), *vhosts]}.values())
+    if not vhosts and (create_default or damage):
+        vhosts = [VHostDef(DEFAULT_VHOST)]
+    if damage:
+        log.error("%s; kept as %s.damaged, found: %s", damage, FILE_NAME, [v.name for v in vhosts])
+        _keep(path, data)
+    save(data_dir, vhosts)
+    return vhosts
 
 
 def save(data_dir: Path, vhosts: Iterable[VHostDef]) -> None:
@@ -57,6 +73,36 @@ def save(data_dir: Path, vhosts: Iterable[VHostDef]) -> None:
         write_json_atomic(str(path), [_to_json(vhost) for vhost in vhosts])
     except OSError as error:
         raise DefinitionsError(f"{path}: {error.strerror}") from error
+
+
+class _DamagedError(Exception):
+    """The file, or a part of it, makes no sense. `readable`: the virtual hosts that do."""
+
+    def __init__(self, text: str, readable: Iterable[VHostDef] = ()) -> None:
+        super().__init__(text)
+        self.readable = list(readable)
+
+
+def _found(data_dir: Path) -> list[VHostDef]:
+    """The virtual hosts whose directories are there, by the name noted in each."""
+    found = []
+    for path in sorted(data_dir.glob("*/.vhost")):
+        try:
+            name = read_regular(str(path)).decode("utf-8", "surrogateescape")
+        except OSError as error:
+            log.warning("%s: %s", path, error.strerror)
+            continue
+        if VHostDef(name).directory == path.parent.name:
+            found.append(VHostDef(name))
+    return found
+
+
+def _keep(path: Path, data: bytes) -> None:
+    """Keep a copy of a damaged file. Raises: DefinitionsError when the disk refuses."""
+    try:
+        write_atomic(f"{path}.damaged", data)
+    except OSError as error:
+        raise DefinitionsError(f"{path}.damaged: {error.strerror}") from error
 
 
 def _to_json(vhost: VHostDef) -> dict[str, Any]:
@@ -72,24 +118,28 @@ def _to_json(vhost: VHostDef) -> dict[str, Any]:
 
 
 def _parse(path: Path, data: bytes) -> list[VHostDef]:
-    """The virtual hosts of a file; of two with one name the later counts."""
+    """The virtual hosts of a file; of two with one name the later counts. Raises: _DamagedError."""
     import json
 
     try:
         entries = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise DefinitionsError(f"{path}: not JSON: {error}") from error
+        raise _DamagedError(f"{path}: not JSON: {error}") from error
     if not isinstance(entries, list):
-        raise DefinitionsError(f"{path}: not a list of virtual hosts")
-    vhosts = (_vhost(path, number, entry) for number, entry in enumerate(entries, 1))
-    return list({vhost.name: vhost for vhost in vhosts}.values())
+        raise _DamagedError(f"{path}: not a list of virtual hosts")
+    vhosts = {vhost.name: vhost for vhost in map(_vhost, entries) if vhost is not None}
+    nameless = [str(number) for number, entry in enumerate(entries, 1) if _vhost(entry) is None]
+    if nameless:
+        damage = f"{path}: virtual host {', '.join(nameless)} has no name"
+        raise _DamagedError(damage, list(vhosts.values()))
+    return list(vhosts.values())
 
 
-def _vhost(path: Path, number: int, entry: Any) -> VHostDef:
-    """One entry of the file. Raises: DefinitionsError."""
+def _vhost(entry: Any) -> VHostDef | None:
+    """One entry of the file; None when it has no name."""
     name = entry.get("name") if isinstance(entry, dict) else None
     if not isinstance(name, str):
-        raise DefinitionsError(f"{path}: virtual host {number} has no name")
+        return None
     description = entry.get("description")
     tags = entry.get("tags")
     return VHostDef(

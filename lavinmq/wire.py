@@ -16,6 +16,10 @@ FRAME_METHOD, FRAME_HEADER, FRAME_BODY, FRAME_HEARTBEAT, FRAME_END = 1, 2, 3, 8,
 FRAME_OVERHEAD = 8  # type, channel, size and end byte
 FRAME_MAX = 131072
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
+CAPABILITIES = (
+    *("publisher_confirms", "basic.nack", "consumer_cancel_notify"),
+    "authentication_failure_close",
+)
 DECODE_ERRORS = (PAMQPException, ValueError, struct.error, IndexError, KeyError)
 
 Properties = commands.Basic.Properties
@@ -73,6 +77,18 @@ def build(cls: type[M], **fields: Any) -> M:
     for name, value in fields.items():
         setattr(method, name, value)
     return method
+
+
+def start_ok(user: str, password: str, name: str = "") -> commands.Connection.StartOk:
+    """Make the method that says who the client is; `name` is shown by the broker."""
+    properties: dict[str, Any] = {
+        "product": "lavinmq client",
+        "capabilities": dict.fromkeys(CAPABILITIES, True),
+    }
+    if name:
+        properties["connection_name"] = name
+    response = f"\0{user}\0{password}"
+    return build(commands.Connection.StartOk, client_properties=properties, response=response)
 
 
 def encode_method(channel: int, method: base.Frame) -> bytes:

@@ -35,7 +35,7 @@ PERF = REPOSITORY / "perf"
 BUILD = REPOSITORY / "build" / "perf"
 DOCUMENT = REPOSITORY / "docs" / "performance.md"
 PROFILES = REPOSITORY / "docs" / "performance-profiles.md"
-PROGRAMS = ("flood", "topicflood", "nullbroker")
+PROGRAMS = ("flood", "topicflood", "churnflood", "syncloop", "nullbroker")
 NAMES = ("ours", "rabbitmq", "null")
 MIN_FREE_GIB = 10
 
@@ -96,6 +96,7 @@ def run(options: argparse.Namespace) -> int:
     result = _new_record(options, contenders)
     broker_core, generator_core = _cores()
     bench = Bench(programs, broker_core, generator_core, options.seconds)
+    measure.raise_descriptor_limit()
     os.sched_setaffinity(0, {generator_core})  # keep the broker's core free of this script, too
     failed = 0
     with _data_root(options.data_dir) as root:

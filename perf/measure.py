@@ -1,20 +1,16 @@
-"""CPU and memory of a process tree, and running a load generator against one.
+"""CPU, memory and descriptors of a process tree, and facts about the machine.
 
-Owns everything read from `/proc`. Called by `procedure.py` and `brokers.py`. CPU is user plus
-system time of all threads of all processes of a tree, children that have ended included, in
-steps of the kernel's clock tick (10 ms). Knows nothing about AMQP or rows.
+Owns everything read from `/proc`. Called by `procedure.py`, `generator.py` and `brokers.py`. CPU
+is user plus system time of all threads of all processes of a tree, children that have ended
+included, in steps of the kernel's clock tick (10 ms). Knows nothing about AMQP or rows.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import platform
-import select
-import signal
-import subprocess
-import time
+import resource
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +19,7 @@ from typing import Any
 PROC = Path("/proc")
 KIB = 1024
 MIB = 1024 * 1024
+DESCRIPTORS = 65_536
 
 
 class BenchError(Exception):
@@ -58,17 +55,6 @@ class Footprint:
     mappings: int
     threads: int
     cpu_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class GeneratorRun:
-    """One run of a generator: its own JSON, and seconds spent by whom while it lived."""
-
-    report: dict[str, Any]
-    wall_s: float
-    broker_cpu_s: float
-    generator_cpu_s: float
-    other_cores: float
 
 
 def parse_stat(line: str) -> Stat:
@@ -138,6 +124,29 @@ def footprint(pid: int) -> Footprint:
     )
 
 
+def tree_mappings(root: int) -> int:
+    """Return how many memory mappings the processes of a tree have together."""
+    return sum(
+        (PROC / str(stat.pid) / "maps").read_text().count("\n") for stat in process_tree(root)
+    )
+
+
+def tree_descriptors(root: int) -> int:
+    """Return how many descriptors the processes of a tree have open together."""
+    return sum(len(os.listdir(PROC / str(stat.pid) / "fd")) for stat in process_tree(root))
+
+
+def raise_descriptor_limit() -> None:
+    """Let this process and those it starts open as many descriptors as they may, up to a bound.
+
+    Source: getrlimit(2). Bounded, because some programs make tables as long as the limit.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def disk_mib(directory: Path) -> float:
     """Return the disk space the files below a directory occupy; they may come and go meanwhile."""
     blocks = 0
@@ -153,35 +162,15 @@ def pinned(core: int, argv: Sequence[str]) -> list[str]:
     return ["taskset", "-c", str(core), *argv]
 
 
-def run_generator(
-    argv: Sequence[str], core: int, broker_pid: int, timeout_s: float
-) -> GeneratorRun:
-    """Run a generator to its end and account for the CPU used in exactly that time.
+def machine_busy_s() -> float:
+    """Return the CPU seconds of all cores not spent idle, waiting for I/O or stolen.
 
-    Args: `argv` prints one JSON object; `core` is the generator's; `broker_pid` the root of the
-    broker's process tree. Raises `BenchError` when the generator fails or takes too long.
+    Source: proc_stat(5).
     """
-    busy, broker_cpu = _machine_busy_s(), tree_cpu_s(broker_pid)
-    started = time.monotonic()
-    with subprocess.Popen(
-        pinned(core, argv), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            _wait_for_end(process.pid, timeout_s)
-            wall = time.monotonic() - started
-            # Read before reaping: nothing may come between the generator's end and this sample.
-            broker_cpu = tree_cpu_s(broker_pid) - broker_cpu
-            busy = _machine_busy_s() - busy
-        finally:
-            os.kill(process.pid, signal.SIGKILL)  # does nothing to one that ended: not reaped yet
-            _, status, usage = os.wait4(process.pid, 0)
-            process.returncode = os.waitstatus_to_exitcode(status)
-        output, complaint = process.communicate()
-    if process.returncode != 0:
-        raise BenchError(f"{Path(argv[0]).name}: {complaint.strip() or process.returncode}")
-    generator_cpu = usage.ru_utime + usage.ru_stime
-    other = max(0.0, busy - broker_cpu - generator_cpu) / wall
-    return GeneratorRun(json.loads(output), wall, broker_cpu, generator_cpu, other)
+    user, nice, system, _idle, _iowait, irq, softirq = (
+        int(field) for field in (PROC / "stat").read_text().split()[1:8]
+    )
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 
 def machine_facts() -> dict[str, Any]:
@@ -220,22 +209,3 @@ def _stat(entry: Path) -> list[Stat]:
         return [parse_stat((entry / "stat").read_text())]
     except OSError:
         return []  # ended between listing and reading
-
-
-def _machine_busy_s() -> float:
-    """CPU seconds of all cores not spent idle, waiting for I/O or stolen. Source: proc_stat(5)."""
-    user, nice, system, _idle, _iowait, irq, softirq = (
-        int(field) for field in (PROC / "stat").read_text().split()[1:8]
-    )
-    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
-
-
-def _wait_for_end(pid: int, timeout_s: float) -> None:
-    handle = os.pidfd_open(pid)
-    try:
-        poll = select.poll()
-        poll.register(handle, select.POLLIN)
-        if not poll.poll(timeout_s * 1000):
-            raise BenchError(f"the generator did not end within {timeout_s:.0f} s")
-    finally:
-        os.close(handle)

@@ -9,13 +9,15 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from perf import measure, topology
+from perf import generator, measure, topology
 from perf.brokers import Contender, RunningBroker
-from perf.measure import BenchError, GeneratorRun
+from perf.generator import GeneratorRun
+from perf.measure import BenchError
 from perf.scenario import NULL, Row
 
 # What the generators do beside sending and receiving (see flood.c): consumers get a head start and
@@ -28,8 +30,18 @@ FILL_CONFIRMS = "-c 100000"  # a window too wide to slow anybody down
 SETTLE_TIMEOUT_S = 60.0
 STORED_SHARE = 0.99  # without confirms the very last messages may be dropped
 SLOWEST_PER_S = 10_000  # a fixed number of messages may take that long, plus a minute
+SLOWEST_CHURN_PER_S = 100  # and of connections or queues, that long
 
 Figures = dict[str, float]
+# What generators report, and the names of these figures.
+FIGURES = {
+    "published": "published",
+    "consumed": "consumed",
+    "publish_rate": "publish_per_s",
+    "consume_rate": "consume_per_s",
+    "done": "done",
+    "rate": "done_per_s",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +68,16 @@ def take(row: Row, contender: Contender, bench: Bench, scratch: Path) -> tuple[F
         "start": _start,
         "restart": _restart,
         "enqueue": _enqueue,
+        "churn": _churn,
+        "sweep": _sweep,
     }
     load = os.getloadavg()[0]
     broker = _broker(row, contender, bench, scratch)
     with broker:
         try:
-            figures = procedures[row.kind](_Repetition(row, contender, bench, scratch, broker))
+            it = _Repetition(row, contender, bench, scratch, broker)
+            measured = procedures[row.kind]
+            figures = _beside_bare_syncs(it, measured) if row.bare_syncs else measured(it)
         except (BenchError, OSError) as error:
             raise BenchError(f"{error}\n{broker.log_tail()}".strip()) from error
         version = broker.version
@@ -78,13 +94,28 @@ class _Repetition:
 
     def generate(self, options: str, limit: str, timeout_s: float) -> GeneratorRun:
         """Run the row's generator with extra options and a limit (`-z` or `-n` or nothing)."""
-        argv = [
+        argv = self._argv(options, limit)
+        return generator.run_generator(argv, self.bench.generator_core, self.broker.pid, timeout_s)
+
+    def staged(
+        self, options: str, limit: str, timeout_s: float
+    ) -> AbstractContextManager[GeneratorRun]:
+        """Run the row's staged generator; within the context its connections are open."""
+        return generator.staged_generator(
+            self._argv(options, limit), self.bench.generator_core, self.broker.pid, timeout_s
+        )
+
+    def timed(self, options: str) -> AbstractContextManager[GeneratorRun]:
+        """Run the row's staged generator for the seconds of a row."""
+        return self.staged(options, f"-z {self.bench.seconds}", self.bench.seconds + 90)
+
+    def _argv(self, options: str, limit: str) -> list[str]:
+        return [
             str(self.bench.programs[self.row.generator]),
             *("-P", str(self.broker.port), "-s", str(self.row.body)),
             *shlex.split(options),
             *shlex.split(limit),
         ]
-        return measure.run_generator(argv, self.bench.generator_core, self.broker.pid, timeout_s)
 
     def fill(self, options: str, count: int) -> None:
         """Put exactly `count` messages into the queue.
@@ -101,23 +132,22 @@ class _Repetition:
         messages = run.report[self.row.per]
         if not messages:
             raise BenchError(f"nothing was {self.row.per}: {run.report}")
-        memory = measure.tree_memory(self.broker.pid)
+        counted = {key: run.report[key] for key in FIGURES if key in run.report}
         active_s = run.wall_s - idle_s
-        return {
-            "published": run.report["published"],
-            "consumed": run.report["consumed"],
-            "publish_per_s": run.report["publish_rate"],
-            "consume_per_s": run.report["consume_rate"],
-            "broker_cpu_s": round(run.broker_cpu_s, 2),
-            "cpu_s_per_million": cpu_s_per_million(run.broker_cpu_s, messages),
-            "broker_cores": round(run.broker_cpu_s / active_s, 3),
-            "generator_cpu_s": round(run.generator_cpu_s, 3),
-            "generator_cores": round(run.generator_cpu_s / active_s, 3),
-            "other_cores": round(run.other_cores, 3),
-            "wall_s": round(run.wall_s, 3),
-            "rss_mib": round(memory.rss_mib, 1),
-            "anon_mib": round(memory.anon_mib, 1),
-        } | _latency(run)
+        return (
+            {FIGURES[key]: value for key, value in counted.items()}
+            | {
+                "broker_cpu_s": round(run.broker_cpu_s, 2),
+                "cpu_s_per_million": cpu_s_per_million(run.broker_cpu_s, messages),
+                "broker_cores": round(run.broker_cpu_s / active_s, 3),
+                "generator_cpu_s": round(run.generator_cpu_s, 3),
+                "generator_cores": round(run.generator_cpu_s / active_s, 3),
+                "other_cores": round(run.other_cores, 3),
+                "wall_s": round(run.wall_s, 3),
+            }
+            | _memory(self.broker)
+            | _latency(run)
+        )
 
 
 def cpu_s_per_million(cpu_s: float, messages: int) -> float:
@@ -184,19 +214,27 @@ def _start(it: _Repetition) -> Figures:
 
 
 def _restart(it: _Repetition) -> Figures:
-    count = it.row.messages[it.contender.name]
+    count = it.row.count[it.contender.name]
     it.fill(it.row.options, count)
-    stop_s = it.broker.stop()
-    it.broker.kill()  # its helper, too: the next one brings its own
+    it.broker.kill()
+    with _broker(it.row, it.contender, it.bench, it.scratch) as crashed:
+        _check_restored(crashed, count)
+        stop_s = crashed.stop()
+        crashed.kill()  # its helper, too: the next one brings its own
     with _broker(it.row, it.contender, it.bench, it.scratch) as again:
         figures = _startup(again) | _memory(again)
-        with topology.Client(again.port).open() as client:
-            client.wait_for_messages(topology.QUEUE, count, 60)
-    return {"messages": count, "stop_s": round(stop_s, 3)} | figures
+        _check_restored(again, count)
+    after_kill = {f"crash_{key}": value for key, value in _startup(crashed).items()}
+    return {"messages": count, "stop_s": round(stop_s, 3)} | figures | after_kill
+
+
+def _check_restored(broker: RunningBroker, count: int) -> None:
+    with topology.Client(broker.port).open() as client:
+        client.wait_for_messages(topology.QUEUE, count, SETTLE_TIMEOUT_S)
 
 
 def _enqueue(it: _Repetition) -> Figures:
-    count = it.row.messages[it.contender.name]
+    count = it.row.count[it.contender.name]
     before = measure.tree_memory(it.broker.pid)
     run = it.generate(it.row.options, f"-n {count}", 60 + count / SLOWEST_PER_S)
     with topology.Client(it.broker.port).open() as client:
@@ -211,6 +249,53 @@ def _enqueue(it: _Repetition) -> Figures:
         "anon_growth_mib": round(growth, 1),
         "disk_mib": round(disk, 1),
     }
+
+
+def _churn(it: _Repetition) -> Figures:
+    """Connections, channels, queues, bindings: `count` of them, or as many as there is time for."""
+    before = measure.tree_memory(it.broker.pid)
+    count = it.row.count.get(it.contender.name)
+    if count is None:
+        with it.timed(it.row.options) as run:
+            return it.figures(run, 0.0)
+    with it.staged(it.row.options, f"-n {count}", 60 + count / SLOWEST_CHURN_PER_S) as run:
+        figures = it.figures(run, 0.0)
+        growth_mib = figures["rss_mib"] - before.rss_mib
+        return figures | {
+            "rss_growth_mib": round(growth_mib, 1),
+            "rss_kib_each": round(growth_mib * 1024 / count, 3),
+            "mappings": measure.tree_mappings(it.broker.pid),
+            "descriptors": measure.tree_descriptors(it.broker.pid),
+        }
+
+
+def _sweep(it: _Repetition) -> Figures:
+    """The same work by ever more clients; the row's own figures are those of the last."""
+    figures: Figures = {}
+    costs = {}
+    for clients in it.row.clients:
+        with it.timed(f"{it.row.options} -c {clients}") as run:
+            figures = it.figures(run, 0.0)
+        costs[f"cpu_s_per_million_{clients}"] = figures["cpu_s_per_million"]
+    first, *_, last = costs.values()
+    return figures | costs | {"cpu_ratio": round(last / first, 3)}
+
+
+def _beside_bare_syncs(it: _Repetition, measured: Callable[[_Repetition], Figures]) -> Figures:
+    """Measure with the bare sync loop before and after it, each for half the time."""
+    before = _bare_syncs_per_s(it)
+    figures = measured(it)
+    per_s = (before + _bare_syncs_per_s(it)) / 2
+    ratio = round(figures["done_per_s"] / per_s, 3)
+    return figures | {"sync_per_s": round(per_s, 1), "sync_ratio": ratio}
+
+
+def _bare_syncs_per_s(it: _Repetition) -> float:
+    """Run the loop where the broker writes, and on its core: the broker is idle meanwhile."""
+    milliseconds = it.bench.seconds * 500
+    argv = [str(it.bench.programs["syncloop"]), str(it.scratch), str(milliseconds)]
+    run = generator.run_generator(argv, it.bench.broker_core, it.broker.pid, it.bench.seconds + 60)
+    return float(run.report["rate"])
 
 
 def _memory(broker: RunningBroker) -> Figures:

@@ -28,6 +28,7 @@ DETAIL = (
     ("rss_mib", "resident MiB"),
     ("anon_mib", "anonymous MiB"),
 )
+CHURN_DETAIL = (("done_per_s", "operations/s"), *DETAIL[2:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,11 @@ def signed(value: float) -> str:
     return f"{value:+.1f}"
 
 
+def whole(value: float) -> str:
+    """Write a number of things."""
+    return f"{value:.0f}"
+
+
 METRICS: Mapping[str, Metric] = {
     CPU: Metric("CPU-s per million", digits),
     "publish_per_s": Metric("published/s", rate, more_is_better=True),
@@ -70,13 +76,38 @@ METRICS: Mapping[str, Metric] = {
     "rss_mib": Metric("resident MiB", digits),
     "anon_mib": Metric("anonymous MiB", digits),
     "anon_growth_mib": Metric("anonymous growth, MiB", signed),
+    "rss_growth_mib": Metric("resident growth, MiB", signed),
+    "rss_kib_each": Metric("KiB each", digits),
+    "done_per_s": Metric("operations/s", rate, more_is_better=True),
+    "sync_per_s": Metric("bare syncs/s", rate, more_is_better=True),
+    "sync_ratio": Metric("per bare sync", digits, more_is_better=True),
+    "cpu_s_per_million_10": Metric("CPU-s per million, 10 clients", digits),
+    "cpu_s_per_million_100": Metric("100 clients", digits),
+    "cpu_s_per_million_1000": Metric("1 000 clients", digits),
+    "cpu_ratio": Metric("CPU, most : fewest clients", digits),
+    "mappings": Metric("mappings", whole),
+    "descriptors": Metric("descriptors", whole),
+    "crash_startup_s": Metric("start after SIGKILL, s", digits),
+    "crash_startup_cpu_s": Metric("start after SIGKILL, CPU-s", digits),
     "startup_s": Metric("start, s", digits),
     "startup_cpu_s": Metric("start, CPU-s", digits),
     "stop_s": Metric("stop, s", digits),
     "disk_mib": Metric("on disk, MiB", digits),
 }
 TRAFFIC_EXTRAS = ("latency_p50_ms", "latency_p99_ms", "anon_growth_mib", "disk_mib")
-REST = ("startup_s", "startup_cpu_s", "stop_s")
+CHURN_EXTRAS = (
+    "sync_per_s",
+    "sync_ratio",
+    "rss_growth_mib",
+    "rss_kib_each",
+    "mappings",
+    "descriptors",
+    "cpu_s_per_million_10",
+    "cpu_s_per_million_100",
+    "cpu_s_per_million_1000",
+    "cpu_ratio",
+)
+REST = ("startup_s", "startup_cpu_s", "stop_s", "crash_startup_s", "crash_startup_cpu_s")
 
 
 def render(result: Mapping[str, Any], targets: Sequence[Target], profiles: str) -> str:
@@ -203,7 +234,7 @@ def _rabbitmq_cell(result: Mapping[str, Any], metric: Metric, value: float | Non
 
 
 def _details(result: Mapping[str, Any]) -> str:
-    traffic, rest, notes, failures = [], [], [], []
+    traffic, churn, rest, notes, failures = [], [], [], [], []
     for entry in result["rows"]:
         if entry["note"]:
             notes.append(f"* *{entry['title']}*: {entry['note']}")
@@ -215,13 +246,18 @@ def _details(result: Mapping[str, Any]) -> str:
                 if record.ERROR in each
             ]
             keys = one["median"]
-            if CPU in keys:
+            if "done_per_s" in keys:
+                cells = [_cell(one, key) for key, _ in CHURN_DETAIL]
+                churn.append((entry["title"], label, *cells, _extras(one, CHURN_EXTRAS)))
+            elif CPU in keys:
                 cells = [_cell(one, key) for key, _ in DETAIL]
                 traffic.append((entry["title"], label, *cells, _extras(one, TRAFFIC_EXTRAS)))
             elif keys:
                 memory = [_cell(one, key) for key in ("rss_mib", "anon_mib")]
                 rest.append((entry["title"], label, *memory, *(_cell(one, key) for key in REST)))
     parts = [_table(("row", "broker", *(title for _, title in DETAIL), "more"), traffic)]
+    head = ("row", "broker", *(title for _, title in CHURN_DETAIL), "more")
+    parts += [_table(head, churn)] if churn else []
     labels = tuple(METRICS[key].label for key in ("rss_mib", "anon_mib", *REST))
     parts += [_table(("row", "broker", *labels), rest)] if rest else []
     parts += ["Failed repetitions:", "\n".join(failures)] if failures else []

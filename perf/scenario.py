@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 SCENARIOS = Path(__file__).resolve().parent / "scenarios"
-KINDS = ("traffic", "drain", "idle", "start", "restart", "enqueue")
-DIVISORS = ("published", "consumed", "confirmed")
+KINDS = ("traffic", "drain", "idle", "start", "restart", "enqueue", "churn", "sweep")
+DIVISORS = ("published", "consumed", "confirmed", "done")
 NULL = "null"
 
 
@@ -36,8 +36,10 @@ class Row:
     per: str = "published"
     topology: str = ""
     body: int = 16
-    messages: Mapping[str, int] = field(default_factory=dict)
+    count: Mapping[str, int] = field(default_factory=dict)
     fill_per_s: Mapping[str, int] = field(default_factory=dict)
+    clients: tuple[int, ...] = ()
+    bare_syncs: bool = False
     floor: tuple[str, ...] = ()
     brokers: tuple[str, ...] = ()
     long: bool = False

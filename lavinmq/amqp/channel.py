@@ -258,7 +258,11 @@ class Channel:
             raise ChannelError(ReplyCode.RESOURCE_LOCKED, "Exclusive queue")
         if queue.has_exclusive_consumer:
             raise refused(f"Queue '{name}' in vhost '{vhost.name}' in exclusive use")
-        if not connection.link.get(self.id, queue.core, d.no_ack):
+        try:
+            found = connection.link.get(self.id, queue.core, d.no_ack)
+        except MemoryError as error:
+            raise ChannelError(ReplyCode.RESOURCE_ERROR, str(error)) from error
+        if not found:
             self._reply(m.BasicGetEmpty())
 
     def _recover(self, d: m.BasicRecover) -> None:
@@ -284,12 +288,22 @@ class Channel:
     def _tx_commit(self, _d: m.TxCommit) -> None:
         self._check_tx()
         connection = self.connection
+        before = connection.server.loop.breaks
         while (name := connection.link.commit(self.id)) is not None:
             exchange = connection.vhost.publishable(
                 connection.user, name.decode("utf-8", "surrogateescape")
             )
             connection.link.learn(name, exchange.core)
-        connection.when_committed(lambda: self._reply(m.TxCommitOk()))
+
+        def finish() -> None:
+            if connection.server.loop.breaks != before:
+                raise ConnectionError_(
+                    ReplyCode.INTERNAL_ERROR, "a queue of the transaction cannot be written",
+                    m.TxCommit.CLASS_ID, m.TxCommit.METHOD_ID,
+                )  # fmt: skip
+            self._reply(m.TxCommitOk())
+
+        connection.when_committed(finish)
 
     def _tx_rollback(self, _d: m.TxRollback) -> None:
         self._check_tx()

@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 HANDSHAKE_TIMEOUT_S: Final = 15.0
 CLOSE_TIMEOUT_S: Final = 15.0
 LINGER_S: Final = 2.0
+LOW_DISK: Final = "Server low on disk space"
+CHANNEL_OPEN_OK: Final = m.encode(m.ChannelOpenOk())
+CHANNEL_CLOSE_OK: Final = m.encode(m.ChannelCloseOk())
+CONNECTION_OPEN_OK: Final = m.encode(m.ConnectionOpenOk())
+CONNECTION_CLOSE_OK: Final = m.encode(m.ConnectionCloseOk())
 UNLIMITED_FRAME: Final = 128 << 20
 """Largest payload accepted when neither side names a limit."""
 
@@ -53,6 +58,7 @@ class Connection:
         self._socket = sock
         self._is_loopback = is_loopback
         self._awaited: type[m.Method] = m.ConnectionStartOk
+        self._is_told_when_blocked = False
         self._log = log.get("lmq.amqp.client", client=peer)
         self._is_over = False
 
@@ -65,6 +71,10 @@ class Connection:
     def send(self, channel: int, method: m.Method) -> None:
         """Append a method to the output."""
         self.link.write(m.encode_frame(channel, method))
+
+    def _send_fixed(self, channel: int, payload: bytes) -> None:
+        """Append a method that is always the same, encoded once."""
+        self.link.write(m.payload_frame(channel, payload))
 
     def when_synced(self, callback: Callable[[], None]) -> None:
         """Call back once recorded definitions are on disk; the client's next frames wait."""
@@ -81,7 +91,7 @@ class Connection:
 
         def finish() -> None:
             if not self._is_over:
-                callback()
+                self._guarded(0, (0, 0), callback)
                 self.link.resume()
 
         sync(finish)
@@ -95,11 +105,11 @@ class Connection:
             self._hang_up("not AMQP 0-9-1")
             return
         self.link.state = _core.STATE_HANDSHAKE
-        self.send(0, handshake.start())
+        self.link.write(handshake.start())
 
     def on_method(self, channel: int, payload: bytes) -> None:
         """A method that the message path leaves to us."""
-        ids = (int.from_bytes(payload[:2], "big"), int.from_bytes(payload[2:4], "big"))
+        ids = payload[0] << 8 | payload[1], payload[2] << 8 | payload[3]
         self._guarded(channel, ids, lambda: self._handle(channel, payload))
 
     def _guarded(self, channel: int, ids: tuple[int, int], action: Callable[[], None]) -> None:
@@ -128,6 +138,23 @@ class Connection:
             self.link.learn(name, self.vhost.publishable(self.user, text).core)
 
         self._guarded(channel, ids, learn)
+
+    def on_held(self, channel: int) -> None:
+        """A publish while the disk is short of space: it waits, and the client is told so. A client
+        that would not understand has its channel closed."""
+        if self._is_told_when_blocked:
+            self.send(0, m.ConnectionBlocked(LOW_DISK))
+            self.link.hold()
+            return
+
+        def refuse() -> None:
+            raise ChannelError(ReplyCode.PRECONDITION_FAILED, LOW_DISK)
+
+        self._guarded(channel, (m.BasicPublish.CLASS_ID, m.BasicPublish.METHOD_ID), refuse)
+
+    def on_released(self) -> None:
+        """The disk has room again; the publish that waited is carried out next."""
+        self.send(0, m.ConnectionUnblocked())
 
     def on_error(self, kind: int, channel: int, method: int, a: int, b: int, text: bytes) -> None:
         """A frame broke a rule; `method` is class << 16 | method or 0."""
@@ -166,6 +193,12 @@ class Connection:
         self.exclusive_queues.clear()
         self.server.lost(self)
 
+    def abandon(self) -> None:
+        """Let go of the socket, as if the process had died: nothing is sent or deleted."""
+        self._is_over = True
+        self.link.close()
+        self._socket.close()
+
     def close(self, code: ReplyCode, text: str) -> None:
         """Tell the client that the connection ends, and give it time to answer."""
         self.link.drain()  # what has reached us is not lost for want of a moment
@@ -196,7 +229,7 @@ class Connection:
             self._open_channel(channel)
         elif isinstance(method, m.ChannelClose):
             self._close_channel(channel)
-            self.send(channel, m.ChannelCloseOk())
+            self._send_fixed(channel, CHANNEL_CLOSE_OK)
         elif isinstance(method, m.ChannelCloseOk):
             self._close_channel(channel)
         else:
@@ -235,7 +268,7 @@ class Connection:
             if method.reply_text:
                 self._log.info("closed by the client: %s", method.reply_text)
             self._release_channels()
-            self.send(0, m.ConnectionCloseOk())
+            self._send_fixed(0, CONNECTION_CLOSE_OK)
             self.link.state = _core.STATE_CLOSING
             self.link.set_timeout(CLOSE_TIMEOUT_S)  # the client closes the socket
         elif isinstance(method, m.ConnectionCloseOk):
@@ -256,6 +289,7 @@ class Connection:
             if size > handshake.MAX_START_OK:
                 raise HandshakeError("start-ok is too large")
             self.user = handshake.authenticate(self.server.users, method, self._is_loopback)
+            self._is_told_when_blocked = handshake.has_capability(method, "connection.blocked")
             self._awaited = m.ConnectionTuneOk
             self.send(0, handshake.tune(self.config))
         elif isinstance(method, m.ConnectionTuneOk):
@@ -283,7 +317,7 @@ class Connection:
         self.link.set_limits(frame_max, self.config.max_message_size, self._tuned.heartbeat)
         self.link.set_timeout(0)
         self.link.state = _core.STATE_OPEN
-        self.send(0, m.ConnectionOpenOk())
+        self._send_fixed(0, CONNECTION_OPEN_OK)
 
     # --- channels -----------------------------------------------------------------------------
 
@@ -301,7 +335,7 @@ class Connection:
             )  # fmt: skip
         self.link.open_channel(channel, self.config.default_consumer_prefetch)
         self.channels[channel] = Channel(self, channel)
-        self.send(channel, m.ChannelOpenOk())
+        self._send_fixed(channel, CHANNEL_OPEN_OK)
 
     def _close_channel(self, channel: int) -> None:
         """The channel is over for both sides; one that is not open is no error."""

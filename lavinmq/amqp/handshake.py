@@ -7,6 +7,7 @@ Source: AMQP reference, section 1.
 from __future__ import annotations
 
 import platform
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from lavinmq import __version__
@@ -35,8 +36,9 @@ class HandshakeError(Exception):
     """The peer gets no answer: the socket is closed."""
 
 
-def start() -> m.ConnectionStart:
-    """What the broker says first."""
+@cache
+def start() -> bytes:
+    """What the broker says first, a whole frame."""
     properties = FieldTable(
         {
             "product": "LavinMQ",
@@ -45,7 +47,7 @@ def start() -> m.ConnectionStart:
             "capabilities": dict.fromkeys(CAPABILITIES, True),
         }
     )
-    return m.ConnectionStart(0, 9, properties, b"AMQPLAIN PLAIN")
+    return m.encode_frame(0, m.ConnectionStart(0, 9, properties, b"AMQPLAIN PLAIN"))
 
 
 def credentials(mechanism: str, response: bytes) -> tuple[str, bytes]:
@@ -76,10 +78,15 @@ def authenticate(users: UserStore, method: m.ConnectionStartOk, is_loopback: boo
     user = users.authenticate(name, password, is_loopback)
     if user is not None:
         return user
-    capabilities = method.client_properties.get("capabilities")
-    if isinstance(capabilities, dict) and capabilities.get("authentication_failure_close") is True:
+    if has_capability(method, "authentication_failure_close"):
         raise ConnectionError_(ReplyCode.ACCESS_REFUSED, "", method.CLASS_ID, method.METHOD_ID)
     raise HandshakeError(f"user {name!r} could not log in")
+
+
+def has_capability(method: m.ConnectionStartOk, name: str) -> bool:
+    """Whether the client announces a capability."""
+    capabilities = method.client_properties.get("capabilities")
+    return isinstance(capabilities, dict) and capabilities.get(name) is True
 
 
 def tune(config: Config) -> m.ConnectionTune:

@@ -7,7 +7,6 @@ run out. Source: command line reference, section 13.
 from __future__ import annotations
 
 import errno
-import ipaddress
 import os
 import socket
 from typing import TYPE_CHECKING, Final
@@ -132,10 +131,8 @@ def _set_options(server: Server, sock: socket.socket, is_loopback: bool) -> None
 
 
 def _is_loopback(host: str) -> bool:
-    """Loopback, also as an IPv4 address inside an IPv6 one."""
-    address = ipaddress.ip_address(host.partition("%")[0])
-    mapped = getattr(address, "ipv4_mapped", None)
-    return bool((mapped or address).is_loopback)
+    """Loopback, also as an IPv4 address inside an IPv6 one; the kernel writes it one way only."""
+    return host.startswith(("127.", "::ffff:127.")) or host == "::1"
 
 
 def _shown(address: tuple[str, int] | str) -> str:

@@ -567,7 +567,11 @@ def encode(method: Method) -> bytes:
 
 def encode_frame(channel: int, method: Method) -> bytes:
     """A whole method frame, ready for the socket. Raises: as `encode`."""
-    payload = encode(method)
+    return payload_frame(channel, encode(method))
+
+
+def payload_frame(channel: int, payload: bytes) -> bytes:
+    """A method frame around what `encode` has made, for replies that are always the same."""
     return _FRAME_HEAD.pack(FRAME_METHOD, channel, len(payload)) + payload + _FRAME_TAIL
 
 

@@ -39,6 +39,9 @@ _CHANNEL: Final[dict[int, tuple[ReplyCode, str]]] = {
     29: (ReplyCode.PRECONDITION_FAILED, "Direct reply consumer does not exist"),
     30: (ReplyCode.PRECONDITION_FAILED, "Delivery tag already acked"),
     31: (ReplyCode.PRECONDITION_FAILED, "transaction holds more than {a} bytes"),
+    32: (ReplyCode.PRECONDITION_FAILED, "CC header not a string array"),
+    33: (ReplyCode.PRECONDITION_FAILED, "BCC header not a string array"),
+    34: (ReplyCode.RESOURCE_ERROR, "no memory for a message of {a} bytes"),
 }
 
 

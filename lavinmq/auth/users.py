@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from lavinmq.auth import passwords, permissions
 from lavinmq.auth.permissions import Permissions
-from lavinmq.datadir import write_json_atomic
+from lavinmq.datadir import read_regular, write_json_atomic
 from lavinmq.errors import DefinitionsError
 
 log = logging.getLogger("lmq.user_store")
@@ -26,6 +26,7 @@ DIRECT_USER: Final = "__direct"
 """The hidden user of the broker's own links; has all rights, is never listed or stored."""
 
 FILE_NAME: Final = "users.json"
+_REMEDY: Final = "restore it, or remove it to start with the default user alone"
 
 
 class User:
@@ -105,28 +106,40 @@ class UserStore:
             all_rights=True,
         )
         self._users: dict[str, User] = {}
+        self._kept: list[Any] = []  # entries that make no sense, for who repairs them
 
     def load(self, create_default: bool = True) -> None:
         """Read users.json; if there is none, make one with the default user, or with nobody.
 
-        Raises: DefinitionsError naming the file when it cannot be read, understood or written.
+        A bad entry is logged and kept in the file: that user cannot log in.
+        Raises: DefinitionsError naming the file when it cannot be read, understood or written. The
+            default user is never made then: damage must not open a door with a known password.
         """
         try:
-            data = self.path.read_bytes()
+            data = read_regular(str(self.path))
         except FileNotFoundError:
             self._first_start(create_default)
             return
         except OSError as error:
             raise DefinitionsError(f"{self.path}: {error.strerror}") from error
-        users = _parse(self.path, data)
-        self._users = {user.name: user for user in users if user.name != DIRECT_USER}
+        self._users, self._kept = {}, []
+        for number, entry in enumerate(_parse(self.path, data), 1):
+            try:
+                user = _user(self.path, number, entry)
+            except DefinitionsError as error:
+                log.error("%s: it is ignored", error)
+                self._kept.append(entry)
+                continue
+            if user.name != DIRECT_USER:
+                self._users[user.name] = user
         self.epoch += 1
         log.debug("%d users loaded", len(self._users))
 
     def save(self) -> None:
         """Write users.json atomically. Raises: DefinitionsError when the disk refuses."""
         try:
-            write_json_atomic(str(self.path), [_to_json(user) for user in self._users.values()])
+            users = [_to_json(user) for user in self._users.values()]
+            write_json_atomic(str(self.path), users + self._kept)
         except OSError as error:
             raise DefinitionsError(f"{self.path}: {error.strerror}") from error
 
@@ -243,17 +256,17 @@ def _to_json(user: User) -> dict[str, Any]:
     }
 
 
-def _parse(path: Path, data: bytes) -> list[User]:
-    """The users of a file. Raises: DefinitionsError naming the file and the entry."""
+def _parse(path: Path, data: bytes) -> list[Any]:
+    """The entries of a file. Raises: DefinitionsError naming the file."""
     import json
 
     try:
-        entries = json.loads(data)
+        entries = json.loads(data, parse_constant=str)  # NaN could not be written again
     except (ValueError, RecursionError) as error:
-        raise DefinitionsError(f"{path}: not JSON: {error}") from error
+        raise DefinitionsError(f"{path}: not JSON: {error}; {_REMEDY}") from error
     if not isinstance(entries, list):
-        raise DefinitionsError(f"{path}: not a list of users")
-    return [_user(path, number, entry) for number, entry in enumerate(entries, 1)]
+        raise DefinitionsError(f"{path}: not a list of users; {_REMEDY}")
+    return entries
 
 
 def _user(path: Path, number: int, entry: Any) -> User:

@@ -10,7 +10,7 @@ from typing import Any
 from pamqp import commands
 
 from lavinmq import _perf
-from lavinmq.cli.perf import ThroughputOptions
+from lavinmq.cli.throughput_options import ThroughputOptions
 from lavinmq.client import (
     Channel,
     ChannelClosed,

@@ -7,22 +7,26 @@ thread only waits, prints once a second and sums up. No message passes through t
 
 import os
 import select
-import signal
 import sys
 import threading
 import time
 from collections.abc import Sequence
-from types import FrameType
 from typing import Any, Protocol
 
 from lavinmq import _perf
 from lavinmq.cli import clients, report
-from lavinmq.cli.perf import ThroughputOptions
+from lavinmq.cli.interrupts import Interrupts
+from lavinmq.cli.throughput_options import ThroughputOptions, parse_throughput
 from lavinmq.client import ClientError, Connection, parse_uri
 
 RECONNECT_S = 1.0
 REPORT_S = 1.0
 JOIN_S = 10.0
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run the scenario with these options. Raises: UsageError, Information, ValueError."""
+    return Throughput(parse_throughput(argv)).run()
 
 
 class Client(Protocol):
@@ -58,19 +62,13 @@ class Throughput:
         self._lock = threading.Lock()
         self._active = 0
         self._last_complaint: tuple[str, int] = ("", 0)
-        # A signal handler may not take a lock the main thread could hold: it writes here instead.
-        self._wake = os.eventfd(0)
-        self._interrupts = 0
+        self._all_done = os.eventfd(0)
+        self._interrupts = Interrupts()
 
     def run(self) -> int:
         """Run until the totals are reached, the time is over or SIGINT; return the exit status."""
-        is_main = threading.current_thread() is threading.main_thread()
-        before = signal.signal(signal.SIGINT, self._interrupt) if is_main else None
-        try:
+        with self._interrupts:
             totals = self._measure()
-        finally:
-            if is_main:
-                signal.signal(signal.SIGINT, before)
         print(report.summary_json(totals) if self._options.json else report.summary(totals))
         sys.stdout.flush()
         return self._complain_of_messages()
@@ -97,13 +95,14 @@ class Throughput:
             self._threads.append(thread)
         for _ in group:
             while not self._arrived.acquire(timeout=0.1):
-                if self._interrupts:
+                if self._interrupts.happened:
                     return
 
     def _watch(self, started: float) -> report.Totals:
         """Print rates until the end of the run; return what it came to."""
         poll = select.poll()
-        poll.register(self._wake, select.POLLIN)
+        poll.register(self._all_done, select.POLLIN)
+        poll.register(self._interrupts, select.POLLIN)
         deadline = started + (self._options.time or float("inf"))
         last, last_at, next_at = (0, 0), started, started + REPORT_S
         while True:
@@ -165,7 +164,7 @@ class Throughput:
         with self._lock:
             self._active -= 1
             if self._active == 0:
-                os.eventfd_write(self._wake, 1)
+                os.eventfd_write(self._all_done, 1)
 
     def _complain(self, name: str, error: Exception) -> None:
         """Print an error, though not the same one of hundreds of clients in one second."""
@@ -189,10 +188,3 @@ class Throughput:
         count = sum(engine.mismatched for engine in bad)
         print(f"{count} messages differed from what was published, first: {first}", file=sys.stderr)
         return 1
-
-    def _interrupt(self, _signal: int, _frame: FrameType | None) -> None:
-        self._interrupts += 1
-        if self._interrupts > 1:
-            os.write(sys.stderr.fileno(), b"Aborting\n")
-            os._exit(1)
-        os.eventfd_write(self._wake, 1)

@@ -7,18 +7,14 @@ import re
 import signal
 import socket
 import subprocess
-import sys
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from lavinmq.client import Channel, ChannelClosed, Connection, Properties, parse_uri
 from tests.support.broker import Broker
-
-TIMEOUT_S = 25.0
-COMMAND = [sys.executable, "-m", "lavinmq.cli.perf"]
+from tests.support.lavinmqperf import COMMAND, TIMEOUT_S, until
 
 
 @pytest.fixture
@@ -44,14 +40,6 @@ def throughput(
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert done.returncode == status, done.stderr
     return done
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition, with a deadline."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.02)
 
 
 def ready(channel: Channel, queue: str) -> int:

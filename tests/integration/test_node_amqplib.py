@@ -3,66 +3,45 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.integration.client_program import Command, program, run
 from tests.integration.conftest import UniqueName
 from tests.support.broker import Broker
 
 DEADLINE_S = 50.0
-SCENARIO_TIMEOUT_S = 40.0
+RECOVERY_TIMEOUT_S = 40.0
 NODE_DIRECTORY = Path(__file__).with_name("node")
 
 
 @pytest.fixture(scope="module")
-def node() -> str:
-    """Path of the node program. Fails when it, or the client library, is not installed."""
-    program = shutil.which("node")
-    if program is None:
-        pytest.fail("node is not installed (18 or later)", pytrace=False)
+def node() -> Command:
+    """The command that runs a scenario. Fails when node, or the library, is not installed."""
     if not (NODE_DIRECTORY / "node_modules" / "amqplib").is_dir():
         pytest.fail(f"run `npm ci` in {NODE_DIRECTORY}", pytrace=False)
-    return program
+    return [program("node"), NODE_DIRECTORY / "scenarios.js"]
 
 
-def run(node: str, broker: Broker, scenario: str, unique: str = "") -> dict[str, Any]:
-    """Return what a scenario printed. Raises AssertionError with its error output."""
-    # A sanitizer's runtime is for our modules only.
-    environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-    done = subprocess.run(
-        [node, "scenarios.js", str(broker.port), scenario, unique],
-        env=environment,
-        cwd=NODE_DIRECTORY,
-        capture_output=True,
-        text=True,
-        timeout=SCENARIO_TIMEOUT_S,
-        check=False,
-    )
-    assert done.returncode == 0, f"{scenario} ended with {done.returncode}:\n{done.stderr}"
-    outcome: dict[str, Any] = json.loads(done.stdout)
-    return outcome
-
-
-def test_a_thousand_messages_arrive_in_order(node: str, broker: Broker) -> None:
+def test_a_thousand_messages_arrive_in_order(node: Command, broker: Broker) -> None:
     outcome = run(node, broker, "publishAndConsume")
 
     assert outcome == {"bodies": [str(n) for n in range(1000)], "redelivered": False}
 
 
-def test_a_confirm_channel_hears_of_every_publish(node: str, broker: Broker) -> None:
+def test_a_confirm_channel_hears_of_every_publish(node: Command, broker: Broker) -> None:
     assert run(node, broker, "confirms") == {"confirmed": 500, "messageCount": 500}
 
 
-def test_a_publish_that_the_queue_refuses_is_nacked(node: str, broker: Broker) -> None:
+def test_a_publish_that_the_queue_refuses_is_nacked(node: Command, broker: Broker) -> None:
     assert run(node, broker, "nackedPublish") == {"first": True, "second": False}
 
 
-def test_an_unroutable_message_is_returned_before_its_confirm(node: str, broker: Broker) -> None:
+def test_an_unroutable_message_is_returned_before_its_confirm(
+    node: Command, broker: Broker
+) -> None:
     returned = {
         "replyCode": 312,
         "replyText": "NO_ROUTE",
@@ -75,7 +54,7 @@ def test_an_unroutable_message_is_returned_before_its_confirm(node: str, broker:
     assert run(node, broker, "returned") == {"events": [returned, "confirmed"]}
 
 
-def test_headers_and_properties_arrive_as_they_were_sent(node: str, broker: Broker) -> None:
+def test_headers_and_properties_arrive_as_they_were_sent(node: Command, broker: Broker) -> None:
     outcome = run(node, broker, "headers")
 
     assert outcome["headers"] == {
@@ -106,45 +85,47 @@ def test_headers_and_properties_arrive_as_they_were_sent(node: str, broker: Brok
 
 
 def test_a_headers_exchange_matches_all_or_any(
-    node: str, broker: Broker, unique: UniqueName
+    node: Command, broker: Broker, unique: UniqueName
 ) -> None:
     outcome = run(node, broker, "headersExchange", unique("node-headers"))
 
     assert outcome == {"all": ["both", "end"], "any": ["both", "one", "end"]}
 
 
-def test_a_nacked_message_comes_again_and_a_dropped_one_does_not(node: str, broker: Broker) -> None:
+def test_a_nacked_message_comes_again_and_a_dropped_one_does_not(
+    node: Command, broker: Broker
+) -> None:
     outcome = run(node, broker, "ackAndNack")
 
     seen = [["acked", False], ["again", False], ["again", True], ["dropped", False]]
     assert outcome == {"seen": seen, "left": 0}
 
 
-def test_get_answers_for_empty_and_filled_queues(node: str, broker: Broker) -> None:
+def test_get_answers_for_empty_and_filled_queues(node: Command, broker: Broker) -> None:
     assert run(node, broker, "get") == {"empty": False, "body": "1", "left": 1}
 
 
-def test_large_and_empty_messages_arrive_whole(node: str, broker: Broker) -> None:
+def test_large_and_empty_messages_arrive_whole(node: Command, broker: Broker) -> None:
     outcome = run(node, broker, "largeMessage")
 
     assert outcome == {"same": True, "lengths": [8 * 1024 * 1024 + 1, 0]}
 
 
-def test_a_channel_error_leaves_other_channels_alone(node: str, broker: Broker) -> None:
+def test_a_channel_error_leaves_other_channels_alone(node: Command, broker: Broker) -> None:
     outcome = run(node, broker, "channelError")
 
     events = [["error", 404], ["close"]]
     assert outcome == {"failure": 404, "events": events, "bodies": ["fine"]}
 
 
-def test_a_request_is_answered_by_direct_reply(node: str, broker: Broker) -> None:
+def test_a_request_is_answered_by_direct_reply(node: Command, broker: Broker) -> None:
     outcome = run(node, broker, "directReplyTo")
 
     assert outcome == {"body": "question answered", "correlationId": "c1"}
 
 
-def test_a_recovering_client_is_back_after_a_restart(node: str, own_broker: Broker) -> None:
-    command = [node, "reconnect.js", str(own_broker.port)]
+def test_a_recovering_client_is_back_after_a_restart(node: Command, own_broker: Broker) -> None:
+    command = [node[0], "reconnect.js", str(own_broker.port)]
     pipe = subprocess.PIPE
     with subprocess.Popen(
         command, cwd=NODE_DIRECTORY, stdout=pipe, stderr=pipe, text=True
@@ -154,7 +135,7 @@ def test_a_recovering_client_is_back_after_a_restart(node: str, own_broker: Brok
             first = client.stdout.readline()
             assert first, f"the client ended: {client.communicate()[1]}"
             own_broker.restart()
-            output, errors = client.communicate(timeout=SCENARIO_TIMEOUT_S)
+            output, errors = client.communicate(timeout=RECOVERY_TIMEOUT_S)
         finally:
             client.kill()
 

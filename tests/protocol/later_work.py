@@ -7,7 +7,6 @@ once. A feature that arrives takes its scenarios out of `LATER`.
 from __future__ import annotations
 
 MANAGEMENT = "HTTP management API"
-CC_AND_BCC = "CC and BCC headers"
 TTL = "message TTL and queue expiry"
 LENGTH = "length limits"
 PRIORITY_QUEUE = "priority queues"
@@ -33,13 +32,6 @@ _BY_FEATURE: dict[str, tuple[str, ...]] = {
         "perm-live-change",
         "q-exclusive",
         "q-limit",
-    ),
-    CC_AND_BCC: (
-        "rt-bcc-int-element",
-        "rt-bcc-string",
-        "rt-cc-int-element",
-        "rt-cc-null",
-        "rt-cc-string",
     ),
     TTL: (
         "q-expires",
@@ -142,6 +134,7 @@ LATER: dict[str, str] = {
 """Scenario id → the feature it waits for."""
 
 DONE_RIGHT: dict[str, str] = {
+    "cf-bad-cc": "a publish that fails in routing closes the channel and is not confirmed",
     "ak-unknown": "nack of tag 0 with multiple and nothing outstanding changes nothing, like ack",
     "ch-declare-zero": "queue.declare on channel 0 closes the connection with 505",
     "ch-not-open-exchange-declare": "a method on a channel that is not open is refused with 504",
@@ -160,7 +153,6 @@ DONE_RIGHT: dict[str, str] = {
 """Scenario id → what this broker does instead of the recorded weakness."""
 
 LATER_DONE_RIGHT: dict[str, str] = {
-    "cf-bad-cc": CC_AND_BCC,
     "pr-above-ack": PRIORITY_QUEUE,
 }
 """Scenario id → the feature whose arrival must bring its better behaviour and a test of it."""

@@ -56,6 +56,20 @@ def is_usable(wire: Wire, channel: int) -> bool:
     return True
 
 
+# ------------------------------------------------------------------ confirms (cf-bad-cc)
+
+
+def test_a_publish_that_fails_in_routing_is_not_confirmed(wire: Wire, name: str) -> None:
+    declare(wire, name)
+    wire.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
+
+    wire.publish(1, "", name, b"m", commands.Basic.Properties(headers={"CC": name}))
+
+    wire.expect_channel_close(1, 406)
+    assert wire.receive_all(0.3) == []
+    assert is_usable(wire, 2)
+
+
 # ------------------------------------------------------------------ settling (ak-unknown)
 
 

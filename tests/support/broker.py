@@ -118,6 +118,11 @@ class Broker:
             process.send_signal(signal.SIGTERM)
         return self._wait_until_ended(process, timeout_s)
 
+    def wait(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
+        """Return the exit code of a broker that ends by itself. Raises BrokerError when it does
+        not."""
+        return self._wait_until_ended(self._started(), timeout_s)
+
     def kill(self) -> None:
         """Send SIGKILL and wait for the end."""
         process = self._started()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,6 +99,16 @@ def read_segment(path: Path) -> list[Record]:
     if data[:FIRST_POSITION] != struct.pack("<i", SEGMENT_VERSION):
         raise FormatError(f"{path}: starts with {data[:FIRST_POSITION].hex()}")
     return list(_records(path, data))
+
+
+def readable_end(path: Path) -> int:
+    """Return where the first thing stands that cannot be a record, reading one after the other."""
+    end = FIRST_POSITION
+    records = _records(path, path.read_bytes())
+    with suppress(FormatError):
+        for record in records:
+            end = record.position + len(record.raw)
+    return end
 
 
 def read_acks(path: Path) -> list[int]:

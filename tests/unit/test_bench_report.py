@@ -162,7 +162,20 @@ def test_page_says_missed_not_measured_and_not_installed() -> None:
     assert cells[6] == "not installed"
     assert cells[7:] == [report.NONE, report.NONE]
     assert line_of(page, "publish only", "published/s")[4] == report.NOT_MEASURED
-    assert "0 of 21 targets met, 20 not measured." in page
+    limited = sum(target.has_limit for target in scenario.load_targets())
+    assert f"0 of {limited} targets met, {limited - 1} not measured." in page
+
+
+def test_page_shows_operations_beside_the_bare_sync_rate() -> None:
+    taken = cpu(566, done_per_s=880.0, sync_per_s=1000.0, sync_ratio=0.88)
+
+    page = report.render(result({"bind-durable": {"ours": taken}}), scenario.load_targets(), "")
+
+    verdict = line_of(page, "binds, durable, one by one", "per bare sync")
+    assert verdict[2:5] == ["≥ 1.00", "0.88 (0.88 … 0.88)", "**missed**"]
+    line = line_of(page, "binds, durable, one by one", "ours")
+    assert line[2:4] == ["880", "566 (566 … 566)"]
+    assert line[-1] == "bare syncs/s 1.00 k, per bare sync 0.88"
 
 
 def test_page_lists_failed_repetitions() -> None:
@@ -236,6 +249,18 @@ def test_long_rows_come_only_when_asked_for() -> None:
     assert scenario.select(rows, "*", ["ours"], long=True) == rows
     with pytest.raises(ScenarioError, match="no row"):
         scenario.select(rows, "b", ["ours"], long=False)
+
+
+def test_every_row_knows_its_generator_and_how_much_to_do() -> None:
+    rows = {row.name: row for row in scenario.load_rows()}
+
+    for row in rows.values():
+        is_churn = row.kind in ("churn", "sweep")
+        assert row.generator in bench.PROGRAMS
+        assert (row.generator == "churnflood", row.per == "done") == (is_churn, is_churn)
+        keeps = row.name in ("connections-8k", "queues-100k")
+        assert bool(row.count) == (keeps or row.kind in ("restart", "enqueue"))
+    assert rows["publishers"].clients == (10, 100, 1000)
 
 
 def test_unknown_row_settings_are_named(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lavinmq.config import ConfigError, defaults, load
+from lavinmq.config import ConfigError, defaults, from_keywords, keywords, load
 from lavinmq.settings import MOVED, SETTINGS, SNI, Setting
 from tests.support.configuration import HASH, Loader, accepted, load_bare, load_ini
 
@@ -390,3 +391,81 @@ def _load_or_refuse(content: bytes) -> None:
             return
         assert config.config_file == file.name
         assert all(warning.isprintable() for warning in config.warnings)
+
+
+# --- keywords
+
+
+def test_without_keywords_the_defaults_count_whatever_the_environment_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LAVINMQ_AMQP_PORT", "1")
+    monkeypatch.setenv("STATE_DIRECTORY", "/elsewhere")
+
+    assert from_keywords({}) == defaults()
+
+
+@pytest.mark.parametrize(
+    ("keyword", "given", "attribute", "value"),
+    [
+        ("segment_size", 65536, "segment_size", 65536),
+        ("segment_size", "65536", "segment_size", 65536),
+        ("sync", False, "sync", False),
+        ("sync", "yes", "sync", True),
+        ("amqp_port", -1, "amqp_port", -1),
+        ("amqp_bind", "::1", "amqp_bind", "::1"),
+        ("heartbeat", 30, "heartbeat", 30),
+        ("amqp_heartbeat", 30, "heartbeat", 30),
+        ("data_dir", Path("/tmp/x"), "data_dir", "/tmp/x"),
+        ("tcp_send_buffer_size", None, "tcp_send_buffer_size", None),
+        ("tcp_keepalive", False, "tcp_keepalive", None),
+        ("tcp_keepalive", "1:2:3", "tcp_keepalive", (1, 2, 3)),
+    ],
+)
+def test_a_keyword_takes_text_numbers_booleans_and_paths(
+    keyword: str, given: object, attribute: str, value: object
+) -> None:
+    assert getattr(from_keywords({keyword: given}), attribute) == value
+
+
+@pytest.mark.parametrize(
+    ("keyword", "given", "text"),
+    [
+        ("segment_size", 1, "1 is out of range"),
+        ("segment_size", True, "not a whole number"),
+        ("segment_size", None, "not a whole number"),
+        ("default_password_hash", "plain", "not a password hash"),
+        ("sync", "perhaps", "not a known boolean"),
+        ("data_dir", "", "the path is empty"),
+    ],
+)
+def test_an_unusable_value_of_a_keyword_is_an_error_that_names_it(
+    keyword: str, given: object, text: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"{keyword!r}.*{text}"):
+        from_keywords({keyword: given})
+
+
+@pytest.mark.parametrize("given", [1.5, b"/tmp", ["a"], os.fsencode])
+def test_another_type_of_value_is_an_error_that_names_the_keyword(given: object) -> None:
+    with pytest.raises(TypeError, match=rf"'data_dir' cannot be of type {type(given).__name__}"):
+        from_keywords({"data_dir": given})
+
+
+def test_an_unknown_keyword_is_an_error_that_names_it() -> None:
+    with pytest.raises(TypeError, match="no setting 'segmentsize'"):
+        from_keywords({"segmentsize": 65536})
+
+
+def test_a_keyword_without_effect_gives_a_warning() -> None:
+    config = from_keywords({"clustering_max_unsynced_actions": 1})
+
+    (warning,) = config.warnings
+    assert warning == "setting 'clustering_max_unsynced_actions' is deprecated and has no effect"
+
+
+def test_every_setting_has_a_keyword_of_its_own() -> None:
+    by_name = keywords()
+
+    assert {id(setting) for setting in by_name.values()} == {id(setting) for setting in SETTINGS}
+    assert all(name.isidentifier() for name in by_name)

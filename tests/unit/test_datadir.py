@@ -64,7 +64,34 @@ def test_a_directory_of_the_present_version_is_opened_unchanged(tmp_path: Path) 
         assert (tmp_path / "schema_version").read_text() == "4\n"
 
 
-@pytest.mark.parametrize("version", ["3", "5", "", "four", "4" * 5000])
+@pytest.mark.parametrize("version", ["", "\n", "\0\0"])
+def test_a_version_file_that_a_crash_left_empty_is_like_none(tmp_path: Path, version: str) -> None:
+    (tmp_path / "schema_version").write_text(version)
+
+    with DataDir(str(tmp_path)):
+        assert (tmp_path / "schema_version").read_text() == "4"
+
+
+def test_an_empty_version_file_does_not_hide_an_old_format(tmp_path: Path) -> None:
+    (tmp_path / "schema_version").write_text("")
+    (tmp_path / ("a" * 40)).mkdir()
+    (tmp_path / ("a" * 40) / "msgs.0000000001").write_bytes(b"")
+
+    with pytest.raises(DataDirError, match="before version 4"):
+        DataDir(str(tmp_path)).open()
+
+
+@pytest.mark.parametrize("name", ["schema_version", ".lock"])
+def test_a_pipe_in_place_of_a_small_file_is_an_error_and_never_blocks(
+    tmp_path: Path, name: str
+) -> None:
+    os.mkfifo(tmp_path / name)
+
+    with pytest.raises(DataDirError, match=str(tmp_path)):
+        DataDir(str(tmp_path)).open()
+
+
+@pytest.mark.parametrize("version", ["3", "5", "four", "4 4", "4" * 5000])
 def test_another_version_is_an_error_that_names_file_and_value(
     tmp_path: Path, version: str
 ) -> None:
@@ -141,6 +168,27 @@ def test_closing_twice_is_harmless(tmp_path: Path) -> None:
     directory.close()
 
     assert (tmp_path / ".lock").read_text() == ""
+
+
+def test_a_lock_held_by_another_is_an_error_when_told_not_to_wait(tmp_path: Path) -> None:
+    with DataDir(str(tmp_path)):
+        second = DataDir(str(tmp_path), wait=False)
+        with pytest.raises(DataDirError, match=f"is locked by PID {os.getpid()} @ "):
+            second.open()
+
+    with second:
+        assert (tmp_path / ".lock").read_text().startswith("PID ")
+
+
+def test_closing_unlocks_even_if_a_forked_child_still_has_the_descriptor(tmp_path: Path) -> None:
+    first = DataDir(str(tmp_path))
+    first.open()
+    inherited = os.dup(first._lock_fd)
+
+    first.close()
+
+    with DataDir(str(tmp_path), wait=False):
+        os.close(inherited)
 
 
 def test_the_lock_can_be_left_out(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_a_new_file_holds_its_version(opened: DefinitionsFile, path: Path) -> No
     assert load(path) == Definitions()
 
 
-@pytest.mark.parametrize("content", [b"", b"\x01\x00"])
+@pytest.mark.parametrize("content", [b"", b"\x01\x00", bytes(300)])
 def test_an_empty_file_is_a_new_one(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
@@ -273,6 +273,7 @@ def test_a_record_with_a_broken_table_is_skipped(
     assert loaded.queues == []
     assert len(loaded.bindings) == 1
     assert "Unknown field type" in caplog.text
+    assert path.with_name("definitions.amqp.damaged").read_bytes() == path.read_bytes()
 
 
 @pytest.mark.parametrize("missing", range(1, len(ORDERS_TTL)))
@@ -289,7 +290,7 @@ def test_a_record_cut_short_ends_the_file(path: Path, missing: int) -> None:
         b"\xff" * 20,
         bytes(30),
         b"\x01\x00\x00\x04\x00\x00\x00\x63\x00\x0a\x00\x00\x00\xce",
-        ORDERS[:-1] + b"\x00" + ORDERS,
+        ORDERS[:-1] + b"\x00",
         ORDERS_TTL[:21] + b"\xff\xff\xff\x7f" + ORDERS_TTL[25:],
     ],
 )
@@ -305,6 +306,69 @@ def test_garbage_ends_the_file_with_a_warning_and_a_copy(
     assert "damaged at byte 30" in caplog.text
     assert path.read_bytes() == VERSION + ORDERS
     assert path.with_name("definitions.amqp.damaged").read_bytes() == damaged
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        ORDERS_TTL[:-1] + b"\x00",
+        ORDERS_TTL[5:],
+        b"\xff" * 50,
+        b"\x01" * 50,
+        bytes(5000),
+        ORDERS_TTL[:21] + b"\xff\xff\xff\x7f" + ORDERS_TTL[25:],
+        b"\x01\x00\x00\x04\x00\x00\x00\x63\x00\x0a\x00\x00\x00\xce",
+    ],
+)
+def test_records_behind_damage_are_read(
+    path: Path, damaged: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    content = VERSION + ORDERS + damaged + BIND_NEW + ORDERS
+    path.write_bytes(content)
+
+    loaded = load(path)
+
+    assert [binding.routing_key for binding in loaded.bindings] == ["new"]
+    assert f"{path}: damaged at byte 30" in caplog.text
+    assert path.read_bytes() == VERSION + ORDERS + BIND_NEW + ORDERS
+    assert path.with_name("definitions.amqp.damaged").read_bytes() == content
+    caplog.clear()
+    assert load(path) == loaded
+    assert not caplog.text
+
+
+def test_bytes_made_to_look_like_records_do_not_take_forever(path: Path) -> None:
+    path.write_bytes(VERSION + b"\x00" + ORDERS * 20_000 + b"\x00")
+
+    assert load(path).queues == []
+
+
+def test_a_file_of_zeros_is_kept_and_made_anew(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path.write_bytes(bytes(300))
+
+    assert load(path) == Definitions()
+    assert path.read_bytes() == VERSION
+    assert path.with_name("definitions.amqp.damaged").read_bytes() == bytes(300)
+    assert "nothing but zeros" in caplog.text
+
+
+def test_a_pipe_in_place_of_the_file_is_an_error_and_never_blocks(path: Path) -> None:
+    os.mkfifo(path)
+
+    with pytest.raises(DefinitionsError, match=r"definitions\.amqp: Not a regular file"):
+        load(path)
+
+
+def test_appending_goes_on_behind_what_was_kept(path: Path) -> None:
+    path.write_bytes(VERSION + b"junk" + ORDERS)
+    file = DefinitionsFile(path)
+    file.load()
+    file.append_bind(BindingDef("amq.direct", "orders", "queue", "new"))
+    file.close()
+
+    assert path.read_bytes() == VERSION + ORDERS + BIND_NEW
 
 
 def test_records_appended_after_damage_are_read(path: Path) -> None:

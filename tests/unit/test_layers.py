@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # From the bottom to the top. Units of one line are neighbours and do not know each other.
 PYTHON_LAYERS: list[set[str]] = [
+    # What it offers of the layers above is imported by name, when somebody asks for it.
     {"__init__"},
     # The door, compiled from cext/: it imports no Python module of ours.
     {"_core", "_perf", "_scan"},
@@ -27,7 +28,7 @@ PYTHON_LAYERS: list[set[str]] = [
     {"arguments", "usage"},
     {"config"},
     {"log"},
-    {"datadir"},
+    {"datadir", "disk"},
     {"auth", "durability", "tick", "vhosts_file"},
     {"definitions", "effects", "features", "policy"},
     {"queue_arguments", "names", "directories"},
@@ -35,6 +36,8 @@ PYTHON_LAYERS: list[set[str]] = [
     {"vhost"},
     {"amqp", "mqtt"},
     {"client", "server"},
+    {"embedded"},
+    {"pytest_plugin"},
     {"cluster", "federation", "shovel"},
     {"http"},
     {"cli", "spark"},
@@ -49,8 +52,10 @@ CYTHON_LAYERS: list[set[str]] = [
     {"types"},
     {"record"},
     {"segment", "table"},
+    {"salvage"},
     {"store"},
     {"queue"},
+    {"copies"},
     {"route"},
     {"channel"},
     {"deliver"},
@@ -58,6 +63,7 @@ CYTHON_LAYERS: list[set[str]] = [
     {"amqp", "mqtt", "repl"},
     {"tick"},
     {"loop"},
+    {"load"},
     {"door"},
     {"link"},
     {"perf_consume", "perf_publish"},

@@ -7,16 +7,18 @@ import pytest
 from lavinmq import __version__
 from lavinmq.cli import perf, report
 from lavinmq.cli.clients import Template
+from lavinmq.cli.throughput_options import ThroughputOptions, parse_throughput
 from lavinmq.client import Address, parse_uri
 from lavinmq.wire import FrameReader
 
 LATENCY = report.Latency.of(5, 1_000_000, [1_000_000, 2_000_000, 3_000_000, 4_000_000, 5_000_000])
 
 
-def options_of(*argv: str) -> perf.ThroughputOptions:
-    parsed = perf.parse_throughput(argv)
-    assert isinstance(parsed, perf.ThroughputOptions)
-    return parsed
+SCENARIOS = perf.SCENARIOS["amqp"]
+
+
+def options_of(*argv: str) -> ThroughputOptions:
+    return parse_throughput(argv)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +61,7 @@ def test_each_option_sets_its_value(argv: list[str], name: str, value: object) -
 
 
 def test_defaults_are_those_of_the_manual() -> None:
-    assert options_of() == perf.ThroughputOptions()
+    assert options_of() == ThroughputOptions()
 
 
 def test_a_queue_pattern_names_every_queue_of_its_range() -> None:
@@ -111,15 +113,18 @@ def test_an_unknown_scenario_fails(capsys: pytest.CaptureFixture[str]) -> None:
     assert "unknown scenario: amqp nonsense" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("argv", [["queue-count"], ["amqp", "bind-churn"], ["mqtt", "throughput"]])
-def test_a_scenario_that_is_not_there_yet_says_so(
-    argv: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert perf.main(argv) == 1
+def test_a_scenario_that_is_not_there_yet_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert perf.main(["mqtt", "throughput"]) == 1
     assert "is not there yet" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("scenario", [[], ["throughput"], ["amqp", "throughput"]])
+def test_the_usage_lists_every_scenario(capsys: pytest.CaptureFixture[str]) -> None:
+    assert perf.main(["--help"]) == 0
+    listed = capsys.readouterr().out.split()
+    assert set(SCENARIOS) <= set(listed)
+
+
+@pytest.mark.parametrize("scenario", [[], *([name] for name in SCENARIOS), ["amqp", "throughput"]])
 @pytest.mark.parametrize(
     ("flag", "text"),
     [
@@ -134,6 +139,23 @@ def test_information_is_printed_instead_of_a_run(
 ) -> None:
     assert perf.main([*scenario, flag]) == 0
     assert text in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize(
+    ("argv", "text"),
+    [
+        (["unexpected"], "unrecognized arguments: unexpected"),
+        (["--no-such-option"], "unrecognized arguments: --no-such-option"),
+        (["--uri"], "expected one argument"),
+        (["--uri", "http://localhost"], "invalid URI"),
+    ],
+)
+def test_what_no_scenario_understands_gets_a_message_and_status_1(
+    scenario: str, argv: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert perf.main([scenario, *argv]) == 1
+    assert text in capsys.readouterr().err
 
 
 def test_the_line_of_a_second_shows_both_rates() -> None:

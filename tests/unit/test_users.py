@@ -1,6 +1,7 @@
 """Users and users.json: the first start, logging in, permissions, and the file of others."""
 
 import json
+import os
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -261,19 +262,6 @@ def test_optional_parts_of_an_entry_may_be_missing(tmp_path: Path) -> None:
         "",
         "[",
         "{}",
-        "[1]",
-        "[null]",
-        '["name"]',
-        "[{}]",
-        '[{"name": "a"}]',
-        '[{"password_hash": ""}]',
-        '[{"name": 1, "password_hash": ""}]',
-        '[{"name": "a", "password_hash": 5}]',
-        '[{"name": "a", "password_hash": "", "hashing_algorithm": 5}]',
-        '[{"name": "a", "password_hash": "", "tags": ["administrator"]}]',
-        '[{"name": "a", "password_hash": "", "permissions": [1]}]',
-        '[{"name": "a", "password_hash": "", "permissions": {"/": ".*"}}]',
-        '[{"name": "a", "password_hash": "", "permissions": {"/": {"read": 1}}}]',
         "[" * 100000,
     ],
 )
@@ -283,6 +271,58 @@ def test_a_file_that_cannot_be_understood_is_named_and_kept(tmp_path: Path, cont
     with pytest.raises(DefinitionsError, match=r"users\.json"):
         store_in(tmp_path).load()
     assert (tmp_path / "users.json").read_text() == content
+
+
+def test_a_pipe_in_place_of_the_file_is_an_error_and_never_blocks(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "users.json")
+
+    with pytest.raises(DefinitionsError, match=r"users\.json: Not a regular file"):
+        store_in(tmp_path).load()
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "1",
+        "null",
+        '"name"',
+        "{}",
+        '{"name": "a"}',
+        '{"password_hash": ""}',
+        '{"name": 1, "password_hash": ""}',
+        '{"name": "a", "password_hash": 5}',
+        '{"name": "a", "password_hash": "", "hashing_algorithm": 5}',
+        '{"name": "a", "password_hash": "", "tags": ["administrator"]}',
+        '{"name": "a", "password_hash": "", "permissions": [1]}',
+        '{"name": "a", "password_hash": "", "permissions": {"/": ".*"}}',
+        '{"name": "a", "password_hash": "", "permissions": {"/": {"read": 1}}}',
+    ],
+)
+def test_a_bad_entry_is_ignored_kept_and_logged(
+    tmp_path: Path, entry: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    good = {"name": "b", "password_hash": GUEST_HASH, "hashing_algorithm": DEFAULT_ALGORITHM}
+    (tmp_path / "users.json").write_text(f"[{entry}, {json.dumps(good)}]")
+    store = store_in(tmp_path)
+
+    store.load()
+    store.save()
+
+    assert [user.name for user in store.all()] == ["b"]
+    assert store.authenticate("b", b"guest", is_loopback=False) is not None
+    assert store.authenticate("guest", b"guest", is_loopback=True) is None
+    assert json.loads(entry) in json.loads((tmp_path / "users.json").read_text())
+    assert "users.json: user 1" in caplog.text
+
+
+def test_a_number_that_json_does_not_know_can_be_written_again(tmp_path: Path) -> None:
+    (tmp_path / "users.json").write_text('[{"name": NaN}]')
+    store = store_in(tmp_path)
+
+    store.load()
+    store.save()
+
+    assert json.loads((tmp_path / "users.json").read_text()) == [{"name": "NaN"}]
 
 
 def test_a_file_that_cannot_be_read_or_written_is_named(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """vhosts.json: the first start, LavinMQ's own format, and what cannot be understood."""
 
+import os
 import tarfile
 from pathlib import Path
 
@@ -18,6 +19,12 @@ def recorded(name: str) -> bytes:
         extracted = archive.extractfile(member)
         assert extracted is not None
         return extracted.read()
+
+
+def make_directory(data_dir: Path, name: str) -> None:
+    directory = data_dir / VHostDef(name).directory
+    directory.mkdir()
+    (directory / ".vhost").write_text(name)
 
 
 def test_the_first_start_makes_the_default_vhost_as_lavinmq_does(tmp_path: Path) -> None:
@@ -61,12 +68,42 @@ def test_only_the_name_is_needed_and_a_double_counts_once(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("content", ["", "{", "{}", "[1]", "[{}]", '[{"name": 1}]', "[" * 100000])
-def test_a_file_that_cannot_be_understood_is_named_and_kept(tmp_path: Path, content: str) -> None:
+def test_a_damaged_file_is_kept_and_made_anew_of_the_directories(
+    tmp_path: Path, content: str, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "vhosts.json").write_text(content)
+    for name in ("/", "zwei"):
+        make_directory(tmp_path, name)
 
-    with pytest.raises(DefinitionsError, match=r"vhosts\.json"):
-        vhosts_file.load(tmp_path)
-    assert (tmp_path / "vhosts.json").read_text() == content
+    loaded = vhosts_file.load(tmp_path)
+
+    assert {vhost.name for vhost in loaded} == {"/", "zwei"}
+    assert (tmp_path / "vhosts.json.damaged").read_text() == content
+    assert f"{tmp_path / 'vhosts.json'}" in caplog.text
+    assert vhosts_file.load(tmp_path) == loaded
+
+
+def test_entries_of_a_damaged_file_that_make_sense_are_used(tmp_path: Path) -> None:
+    make_directory(tmp_path, "there")
+    (tmp_path / "vhosts.json").write_text('[{"name": "a", "description": "x"}, 5, {"dir": "b"}]')
+
+    assert vhosts_file.load(tmp_path) == [VHostDef("there"), VHostDef("a", "x")]
+
+
+def test_directories_that_are_no_vhost_are_not_taken_for_one(tmp_path: Path) -> None:
+    (tmp_path / "vhosts.json").write_text("")
+    (tmp_path / ("a" * 40)).mkdir()
+    (tmp_path / ("a" * 40) / ".vhost").write_text("another name")
+    (tmp_path / ("b" * 40)).mkdir()
+    os.mkfifo(tmp_path / ("b" * 40) / ".vhost")
+
+    assert vhosts_file.load(tmp_path) == [VHostDef("/")]
+
+
+def test_vhosts_are_found_when_the_file_is_missing(tmp_path: Path) -> None:
+    make_directory(tmp_path, "zwei")
+
+    assert vhosts_file.load(tmp_path) == [VHostDef("zwei")]
 
 
 def test_a_file_that_cannot_be_read_or_written_is_named(tmp_path: Path) -> None:

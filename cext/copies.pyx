@@ -1,0 +1,172 @@
+# Copies: the CC and BCC headers of a message: further routing keys, the latter hidden from clients.
+#
+# Both are arrays of strings. Each string is routed like a routing key of its own, through the same
+# exchange; a queue that several of them reach gets one copy. BCC is stored and not delivered.
+# Called by amqp.pyx (checks), route.pyx and deliver.pyx. Source: amqp reference section 8.
+
+
+# ---- reading -------------------------------------------------------------------------------------
+
+cdef bint is_string_array(const u8* value) noexcept nogil:
+    """Whether a field value that is known to be valid, at its type, is an array of strings, or
+    void, which counts as absent."""
+    cdef u64 n, step
+    if value[0] == c'V':
+        return True
+    if value[0] != c'A':
+        return False
+    n = be32(value + 1)
+    value += 5
+    while n:
+        if value[0] != c'S':
+            return False
+        step = 5 + <u64>be32(value + 1)
+        value += step
+        n -= step
+    return True
+
+
+cdef i64 value_size(const u8* p, u64 avail, u8 kind) noexcept nogil:
+    """Bytes of a field value, -1 when they are not there. Does not look into tables and arrays."""
+    if kind != c'F' and kind != c'A':
+        return field_size(p, avail, kind, 0)
+    if avail < 4 or be32(p) > avail - 4:
+        return -1
+    return <i64>be32(p) + 4
+
+
+cdef const u8* table_find(const u8* p, u64 n, const u8* name, u64 name_len) noexcept nogil:
+    """The entry of that name in the content of a valid table, at its key; NULL when there is none.
+    What is not valid ends the search."""
+    cdef u64 key
+    cdef i64 size
+    while n > 1:
+        key = 1 + p[0]
+        if key + 1 > n:
+            return NULL
+        size = value_size(p + key + 1, n - key - 1, p[key])
+        if size < 0:
+            return NULL
+        if p[0] == name_len and same_bytes(p + 1, name, name_len):
+            return p
+        p += key + 1 + size
+        n -= key + 1 + <u64>size
+    return NULL
+
+
+cdef u32 copies_error(msg_t* m, const u8* headers) noexcept nogil:
+    """Check CC and BCC and note in m whether there are any; 0 or a walk_error."""
+    cdef const u8* cc = table_find(headers, m.headers_len, <const u8*>b"CC", 2)
+    cdef const u8* bcc = table_find(headers, m.headers_len, <const u8*>b"BCC", 3)
+    m.has_copies = cc != NULL or bcc != NULL
+    if cc != NULL and not is_string_array(cc + 3):
+        return ERROR_CC
+    if bcc != NULL and not is_string_array(bcc + 4):
+        return ERROR_BCC
+    return 0
+
+
+# ---- routing -------------------------------------------------------------------------------------
+
+cdef u32 entry_size(const u8* entry) noexcept nogil:
+    """Bytes of a table entry that is known to be valid."""
+    cdef u32 key = 1 + entry[0]
+    return key + 1 + <u32>value_size(entry + key + 1, <u64>1 << 32, entry[key])
+
+
+cdef int route_key(exchange_t* x, const u8* key, u32 key_len, const u8* headers, u32 headers_len,
+                   bint ask_alternates, loop_t* loop, targets_t* out) noexcept nogil:
+    """Append the queues that one key reaches to out, also those that are there already.
+    0, or -1 out of memory."""
+    cdef targets_t* found = &loop.found
+    cdef bint is_key_only
+    cdef u32 i
+    cdef int rc
+    loop.generation += 1
+    found.n = 0
+    found.generation = loop.generation
+    if x.is_plain:
+        rc = match_route(x.match, key, key_len, headers, headers_len, found)
+    else:
+        rc = route_nested(x, key, key_len, headers, headers_len, ask_alternates, found,
+                          &is_key_only)
+    for i in range(found.n):
+        if rc or targets_add(out, found.items[i]):
+            return -1
+    return rc
+
+
+cdef int route_strings(exchange_t* x, const u8* entry, const u8* headers, u32 headers_len,
+                       bint ask_alternates, loop_t* loop, targets_t* out) noexcept nogil:
+    """route_key for each string of CC or BCC; entry may be NULL. 0, or -1 out of memory."""
+    cdef const u8* value
+    cdef u64 n, size
+    if entry == NULL or entry[1 + entry[0]] != c'A':
+        return 0
+    value = entry + 2 + entry[0]
+    n = be32(value)
+    value += 4
+    while n:
+        size = be32(value + 1)
+        if route_key(x, value + 5, <u32>size, headers, headers_len, ask_alternates, loop, out):
+            return -1
+        value += 5 + size
+        n -= 5 + size
+    return 0
+
+
+cdef void targets_unique(targets_t* t, loop_t* loop) noexcept nogil:
+    """Keep each target once, in order."""
+    cdef u32 i, kept = 0
+    loop.generation += 1
+    for i in range(t.n):
+        if t.items[i].mark != loop.generation:
+            t.items[i].mark = loop.generation
+            t.items[kept] = t.items[i]
+            kept += 1
+    t.n = kept
+
+
+cdef int route_copies(exchange_t* x, const msg_t* m, loop_t* loop, targets_t* out) noexcept nogil:
+    """Fill out with the queues that the routing key, CC and BCC reach. Alternate exchanges are
+    asked when none of them reaches a queue. 0, or -1 out of memory."""
+    cdef const u8* key = m.names + m.names[0] + 2
+    cdef const u8* headers = m.props + m.headers_at + 4
+    cdef u32 n = m.headers_len
+    cdef const u8* cc = table_find(headers, n, <const u8*>b"CC", 2)
+    cdef const u8* bcc = table_find(headers, n, <const u8*>b"BCC", 3)
+    cdef bint ask_alternates = False
+    while True:
+        out.n = 0
+        if (route_key(x, key, m.names[m.names[0] + 1], headers, n, ask_alternates, loop, out)
+                or route_strings(x, cc, headers, n, ask_alternates, loop, out)
+                or route_strings(x, bcc, headers, n, ask_alternates, loop, out)):
+            return -1
+        if out.n or x.is_plain or ask_alternates:
+            break
+        ask_alternates = True
+    targets_unique(out, loop)
+    return 0
+
+
+# ---- hiding --------------------------------------------------------------------------------------
+
+# hot
+cdef inline void record_find_bcc(rec_t* r) noexcept nogil:
+    """Note where the BCC entry of a record is. Cost: 3 ns per header, nothing without headers."""
+    cdef const u8* entry
+    r.bcc_at = r.bcc_len = 0
+    if r.headers_at == 0 or r.headers_len < 5:
+        return
+    entry = table_find(r.props + r.headers_at + 4, r.headers_len, <const u8*>b"BCC", 3)
+    if entry != NULL:
+        r.bcc_at = <u32>(entry - r.props)
+        r.bcc_len = entry_size(entry)
+
+
+cdef u32 props_cut(u8* p, u32 len, u32 headers_at, u32 at, u32 n) noexcept nogil:
+    """Take n bytes at `at` out of the headers table of properties in wire order; returns what is
+    left of len."""
+    memmove(p + at, p + at + n, len - at - n)
+    put_be32(p + headers_at, be32(p + headers_at) - n)
+    return len - n

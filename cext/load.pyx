@@ -1,0 +1,235 @@
+# Load: opening what a queue's directory holds, whatever state it was left in.
+#
+# Everything is looked at before anything is changed: a directory that cannot be understood closes
+# the queue and stays as it is. Called once per queue by door.pyx, at start.
+# Source: storage reference section 15.
+import stat as stat_
+
+cdef enum:
+    READ_BYTES = 1 << 20
+
+
+cdef void queue_forget(queue_t* q):
+    """Back to an empty store after a load that failed; files stay."""
+    cdef store_t* st = &q.store
+    cdef bytes path = st.dir
+    cdef u32 segment_size = st.segment_size
+    cdef bint is_durable = st.is_durable
+    store_release(st, &q.loop.pool)
+    q.ready = q.ready_bytes = 0
+    if store_init(st, path, segment_size, is_durable):
+        raise MemoryError()
+
+
+cdef list queue_load(queue_t* q):
+    """Load segments, counts and deletions. Returns lines for the log."""
+    cdef store_t* st = &q.store
+    cdef seg_t* seg
+    cdef u32 i
+    notes = []
+    found = find_segments(os.fsdecode(st.dir), notes)
+    if not found:
+        return notes
+    segment_free(st.segs[0])
+    st.n_segs = 0
+    for id, size in found:
+        seg = store_add_segment(st, id)
+        if seg == NULL:
+            raise MemoryError()
+        seg.size = <u32>size
+        st.wseg = seg
+    st.rseg = st.segs[0]
+    st.flushed = st.stage_at = st.wseg.size
+    for i in range(st.n_segs):
+        seg = st.segs[i]
+        load_count(q, seg)
+        load_deleted(q, seg, notes)
+        seg.acked = seg.n_deleted
+        q.ready += seg.count - seg.acked if seg.count > seg.acked else 0
+    if st.wseg.damaged_at:
+        load_leave_segment(st)
+    load_drop_finished(st)
+    queue_reconcile(q)
+    store_drop_window(st, &q.loop.pool)
+    return notes
+
+
+cdef load_count(queue_t* q, seg_t* seg):
+    """Count the records of a segment: by its meta file, or by walking it.
+
+    The newest one is always walked. Junk at its end is moved to a file of its own, so that it can
+    be written to; zeros are what the original preallocates."""
+    cdef store_t* st = &q.store
+    cdef u32 size = seg.size
+    directory = os.fsdecode(st.dir)
+    if seg is not st.wseg:
+        count = read_meta(f"{directory}/meta.{seg.id:010d}")
+        if count is not None:
+            seg.count = seg.written = count
+            return
+    if store_scan(st, &q.loop.pool, seg):
+        raise os_error(st, "msgs", seg.id)
+    if seg is not st.wseg:
+        if st.is_durable and not seg.damaged_at:
+            segment_write_meta(st, seg)     # a cache: when it fails the next start walks again
+        return
+    st.is_untrimmed = seg.size != size
+    if seg.damaged_at and seg.damaged_at >= seg.size:
+        keep_tail(f"{directory}/msgs.{seg.id:010d}", seg.size, size)
+        seg.damaged_at = 0
+        st.win_len = 0
+    st.flushed = st.stage_at = seg.size
+
+
+cdef load_deleted(queue_t* q, seg_t* seg, list notes):
+    """Load the deleted positions of a counted segment, and the bytes of what is left.
+
+    Positions behind the data are taken out of the file: a new message might come to stand there."""
+    cdef store_t* st = &q.store
+    cdef i64 gone
+    if store_load_acks(st, seg):
+        raise os_error(st, "acks", seg.id)
+    gone = store_match_deleted(st, &q.loop.pool, seg)
+    if gone < 0:
+        raise os_error(st, "msgs", seg.id)
+    q.ready_bytes += seg.size - SEGMENT_HEADER - gone
+    if seg.n_deleted * 4 != seg.ack_size and not seg.damaged_at:
+        path = f"{os.fsdecode(st.dir)}/acks.{seg.id:010d}"
+        notes.append(f"{path}: {seg.ack_size // 4 - seg.n_deleted} of {seg.ack_size // 4}"
+                     " positions belong to no message and were dropped")
+        rewrite_acks(path, PyBytes_FromStringAndSize(<char*>seg.deleted, seg.n_deleted * 4))
+        seg.ack_size = seg.n_deleted * 4
+
+
+cdef load_leave_segment(store_t* st):
+    """The newest segment is damaged in the middle: nothing more is written to it."""
+    cdef seg_t* seg = store_add_segment(st, st.wseg.id + 1)
+    if seg == NULL:
+        raise MemoryError()
+    st.wseg = seg
+    st.flushed = st.stage_at = SEGMENT_HEADER
+    st.is_untrimmed = False
+
+
+cdef load_drop_finished(store_t* st):
+    """Put the cursor on the first message; remove finished segments that have none left."""
+    cdef seg_t* seg
+    cdef u32 i = 0
+    st.rpos = SEGMENT_HEADER
+    while i < st.n_segs - 1:
+        seg = st.segs[i]
+        if seg.acked < seg.count:
+            i += 1
+        elif seg is st.rseg:
+            st.passed = seg.count
+            store_next_segment(st)          # removes it
+        else:
+            store_remove_segment(st, seg)
+
+
+cdef object os_error(const store_t* st, str kind, u32 id):
+    """What errno says, about a file of one segment."""
+    cdef int error = errno
+    return OSError(error, os.strerror(error), f"{os.fsdecode(st.dir)}/{kind}.{id:010d}")
+
+
+# ---- files ---------------------------------------------------------------------------------------
+
+cdef list find_segments(str directory, list notes):
+    """(id, size) of the segments of a directory, by rising id.
+
+    Removes what holds nothing: segments of zeros or without a header, acks and metas without a
+    segment. Raises ValueError for what cannot be read as a segment; nothing is removed then."""
+    ids = {"msgs": [], "acks": [], "meta": []}
+    leftovers = []
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return []
+    for name in names:
+        kind, _, number = name.partition(".")
+        if name.startswith("tmp.acks."):
+            leftovers.append(f"{directory}/{name}")
+        elif kind in ids and len(number) == 10 and number.isascii() and number.isdigit():
+            ids[kind].append(int(number))
+            if not stat_.S_ISREG(os.stat(f"{directory}/{name}").st_mode):
+                raise ValueError(f"{directory}/{name} is not a regular file")
+    found, empty = [], []
+    for id in sorted(ids["msgs"]):
+        path = f"{directory}/msgs.{id:010d}"
+        size = segment_size_of(path, id)
+        if size:
+            found.append((id, size))
+        else:
+            empty.append(path)
+    known = {id for id, _ in found}
+    stray = [f"{directory}/{kind}.{id:010d}" for kind in ("acks", "meta") for id in ids[kind]
+             if id not in known]
+    for path in leftovers + stray:
+        if os.path.isfile(path) or os.path.islink(path):
+            os.unlink(path)
+            notes.append(f"{path} belongs to no segment and was removed")
+    for path in empty:
+        os.unlink(path)
+        notes.append(f"{path} held nothing and was removed")
+    return found
+
+
+cdef object segment_size_of(str path, id):
+    """Bytes of a segment file; 0 when it holds nothing. Raises ValueError when it is not one."""
+    if id >= 0xFFFFFFFF:
+        raise ValueError(f"{path} has an impossible number")
+    with open(path, "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        head = file.read(12)
+        if size > 0xFFFFFFFF:
+            raise ValueError(f"{path} is larger than 4 GiB")
+        if len(head) < SEGMENT_HEADER:
+            return 0
+        version = int.from_bytes(head[:4], "little")
+        if version == SCHEMA_VERSION:
+            return size
+        if any(head):
+            raise ValueError(f"{path} has schema version {version}, expected {SCHEMA_VERSION}")
+        while block := file.read(READ_BYTES):
+            if block.count(0) != len(block):
+                return size         # its beginning was lost, not all of it
+    return 0
+
+
+cdef object read_meta(str path):
+    """Record count from meta.N, or None when it is missing, short or 0: a finished segment has
+    records, and one that has none would be removed."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            data = file.read(4)
+    except FileNotFoundError:
+        return None
+    return int.from_bytes(data, "little") or None if len(data) == 4 else None
+
+
+cdef keep_tail(str path, u32 position, u32 size):
+    """Move the junk at the end of a segment to `<path>.damaged`, at the same offset: a sparse file,
+    so that positions agree. Raises OSError; the segment is then as it was."""
+    kept = f"{path}.damaged"
+    for number in range(1, MAX_KEPT):
+        if not os.path.lexists(kept):
+            break
+        kept = f"{path}.damaged.{number}"
+    with open(path, "r+b", buffering=0) as file, open(kept, "wb", buffering=0) as copy:
+        for at in range(position, size, READ_BYTES):
+            block = os.pread(file.fileno(), min(READ_BYTES, size - at), at)
+            if block.count(0) != len(block):
+                os.pwrite(copy.fileno(), block, at)
+        os.fsync(copy.fileno())
+        os.ftruncate(file.fileno(), position)
+
+
+cdef rewrite_acks(str path, bytes positions):
+    """Replace an ack file, by way of the name the original uses for it."""
+    directory, _, name = path.rpartition("/")
+    temporary = f"{directory}/tmp.{name}"
+    with open(temporary, "wb", buffering=0) as file:
+        file.write(positions)
+        os.fsync(file.fileno())
+    os.rename(temporary, path)

@@ -1,0 +1,29 @@
+"""Fixtures for pytest, registered by the package: tests get a real broker without a service.
+
+`lavinmq_broker` is shared by all tests of a session (of a worker, with pytest-xdist);
+`lavinmq_broker_factory` starts brokers that only one test uses. pytest imports this file in every
+environment that has the package, so it imports nothing else before a fixture is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+import lavinmq
+
+
+@pytest.fixture(scope="session")
+def lavinmq_broker() -> Iterator[lavinmq.Broker]:
+    """A running broker, shared: use names of your own, or delete what you declare."""
+    with lavinmq.run() as broker:
+        yield broker
+
+
+@pytest.fixture
+def lavinmq_broker_factory() -> Iterator[Callable[..., lavinmq.Broker]]:
+    """Call it like `lavinmq.run` to start a broker; all are stopped after the test."""
+    with ExitStack() as brokers:
+        yield lambda **settings: brokers.enter_context(lavinmq.run(**settings))

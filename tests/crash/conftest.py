@@ -1,0 +1,72 @@
+"""What the crash tests share: how long they may take, and brokers on a disk that can fail."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.broker import Broker
+from tests.support.disk import Disk, compile_shim
+
+LONG_VARIABLE = "CRASH_TESTS_LONG"
+SEGMENT_SIZE = 16384
+MAX_DELETED = 3
+BrokerFactory = Callable[..., Broker]
+
+
+@pytest.fixture(scope="session")
+def is_long() -> bool:
+    """Whether to try every point instead of a sample."""
+    return bool(os.environ.get(LONG_VARIABLE))
+
+
+@pytest.fixture(scope="session")
+def disk_shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The compiled shim between a broker and its disk."""
+    return compile_shim(tmp_path_factory.mktemp("disk-shim"))
+
+
+class DiskFactory:
+    """Makes brokers that have a disk of their own each, and ends them after the test."""
+
+    def __init__(self, shim: Path, directory: Path, broker_factory: BrokerFactory) -> None:
+        self._shim = shim
+        self._directory = directory
+        self._broker_factory = broker_factory
+        self._disks: list[Disk] = []
+
+    def __call__(
+        self, *args: str, log: bool = False, segment_size: int = SEGMENT_SIZE
+    ) -> tuple[Broker, Disk]:
+        """Return a broker, not started, with small segments, and its disk."""
+        directory = self._directory / f"disk-{len(self._disks)}"
+        directory.mkdir()
+        disk = Disk(self._shim, directory / "data", directory)
+        self._disks.append(disk)
+        settings = directory / "lavinmq.ini"
+        settings.write_text(
+            f"[main]\nsegment_size = {segment_size}\nmax_deleted_definitions = {MAX_DELETED}\n"
+        )
+        options = ["-c", str(settings), *args]
+        broker = self._broker_factory(
+            options, data_dir=directory / "data", start=False, env=disk.env(log=log)
+        )
+        return broker, disk
+
+    def close(self) -> None:
+        """Let go of the disks."""
+        for disk in self._disks:
+            disk.close()
+
+
+@pytest.fixture
+def on_disk(
+    disk_shim: Path, tmp_path: Path, broker_factory: BrokerFactory
+) -> Iterator[DiskFactory]:
+    """Call it to get a broker, not started yet, and the disk that it is going to use."""
+    factory = DiskFactory(disk_shim, tmp_path, broker_factory)
+    yield factory
+    factory.close()

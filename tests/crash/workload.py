@@ -1,0 +1,203 @@
+"""A small fixed workload that makes a broker touch its disk in every way, and the books of it.
+
+Two lives of one broker: declare, publish, roll, ack, requeue, commit, purge, unbind, delete,
+compact, stop; load all that and go on. It may end at any point, with the broker; `check` then says
+whether the next life has what was answered in the earlier ones.
+"""
+
+from __future__ import annotations
+
+from pamqp import base, commands
+
+from tests.crash.books import Books, messages_found
+from tests.crash.load import Stream, stream_and_number
+from tests.support.broker import Broker, BrokerError
+from tests.support.wire import Unit, Wire, WireClosed
+
+PLAIN, TX, DOOMED = "plain", "tx", "doomed"
+FILLING = 900
+KEY = "some.key"
+CHANNELS = (1, 2, 3)
+Thing = tuple[str, str]
+"""A kind and a name."""
+
+
+class Workload:
+    """What was asked of a broker; `exists` is None for a thing whose fate was not answered."""
+
+    def __init__(self) -> None:
+        self.streams = {queue: Stream(queue, queue) for queue in (PLAIN, TX, DOOMED)}
+        self.books = Books()
+        self.books.add(self.streams.values())
+        self.exists: dict[Thing, bool | None] = {}
+        self._tag = 0
+
+    def run(self, broker: Broker) -> bool:
+        """Work through it all; return False when the broker ended before."""
+        try:
+            for life in (self._first_life, self._second_life):
+                broker.start()
+                self._tag = 0
+                with Wire.open(broker.port, channels=CHANNELS) as wire:
+                    wire.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
+                    wire.call(3, commands.Tx.Select(), commands.Tx.SelectOk)
+                    life(wire)
+                if broker.stop() != 0:
+                    return False
+        except (WireClosed, BrokerError, ConnectionError):
+            broker.kill()  # and wait until it is dead
+            return False
+        return True
+
+    def check(self, broker: Broker) -> None:
+        """Start the broker again and compare; then it must work and stop as ever."""
+        broker.start()
+        queues = []
+        for (kind, name), exists in self.exists.items():
+            if kind == "binding":
+                continue
+            found = _is_there(broker.port, kind, name)
+            assert exists in (None, found), f"{kind} {name}: answered {exists}, is {found}"
+            if kind == "queue" and found:
+                queues.append(name)
+        self.books.check(messages_found(broker.port, [q for q in queues if q in self.streams]))
+        if self.exists.get(("queue", PLAIN)) and self.exists.get(("exchange", "x")):
+            self._check_binding(broker.port)
+        _check_that_it_works(broker.port)
+        assert broker.stop() == 0
+        assert "is closed" not in broker.log_text()
+        assert "Traceback" not in broker.log_text()
+
+    # ---- the two lives
+
+    def _first_life(self, wire: Wire) -> None:
+        for queue in (PLAIN, TX, DOOMED):
+            self._declare(wire, queue)
+        exchange = commands.Exchange.Declare(exchange="x", exchange_type="topic", durable=True)
+        self._ask(wire, ("exchange", "x"), True, exchange, commands.Exchange.DeclareOk)
+        bind = commands.Queue.Bind(queue=PLAIN, exchange="x", routing_key=KEY)
+        self._ask(wire, ("binding", KEY), True, bind, commands.Queue.BindOk)
+        for _ in range(3):
+            self._publish(wire, PLAIN, 6)
+        self._take(wire, 8)
+        self._commit(wire, 5)
+        self._publish(wire, DOOMED, 6)
+        self._purge(wire)
+        self._publish(wire, DOOMED, 2)
+
+    def _second_life(self, wire: Wire) -> None:
+        self._publish(wire, PLAIN, 6)
+        self._requeue(wire)
+        self._take(wire, 7)
+        self._commit(wire, 3)
+        for number in range(3):
+            self._declare(wire, f"temporary-{number}")
+            self._delete(wire, f"temporary-{number}")
+        unbind = commands.Queue.Unbind(queue=PLAIN, exchange="x", routing_key=KEY)
+        self._ask(wire, ("binding", KEY), False, unbind, commands.Queue.UnbindOk)
+        self._settle_all(DOOMED, answered=False)
+        self._delete(wire, DOOMED)
+        self._publish(wire, PLAIN, 3)
+
+    # ---- what they consist of
+
+    def _ask(
+        self, wire: Wire, thing: Thing, then: bool, request: base.Frame, reply: type[base.Frame]
+    ) -> None:
+        self.exists[thing] = None
+        wire.call(2, request, reply)
+        self.exists[thing] = then
+
+    def _declare(self, wire: Wire, queue: str) -> None:
+        declare = commands.Queue.Declare(queue=queue, durable=True)
+        self._ask(wire, ("queue", queue), True, declare, commands.Queue.DeclareOk)
+
+    def _delete(self, wire: Wire, queue: str) -> None:
+        delete = commands.Queue.Delete(queue=queue)
+        self._ask(wire, ("queue", queue), False, delete, commands.Queue.DeleteOk)
+
+    def _publish(self, wire: Wire, queue: str, count: int) -> None:
+        stream = self.streams[queue]
+        self._send(wire, 1, stream, count)
+        self._tag += count
+        while wire.expect(commands.Basic.Ack, 1).delivery_tag != self._tag:
+            pass
+        stream.confirm(stream.published)
+
+    def _send(self, wire: Wire, channel: int, stream: Stream, count: int) -> None:
+        for _ in range(count):
+            stream.published += 1
+            wire.publish(channel, "", stream.queue, stream.body(stream.published, FILLING))
+
+    def _get(self, wire: Wire, channel: int) -> Unit:
+        wire.send(channel, commands.Basic.Get(queue=PLAIN))
+        return wire.expect_unit(commands.Basic.GetOk, channel)
+
+    def _take(self, wire: Wire, count: int) -> None:
+        """Get and ack, and have each ack answered."""
+        for _ in range(count):
+            unit = self._get(wire, 2)
+            message = stream_and_number(unit.body)
+            self.books.acknowledged[message] = 0
+            wire.send(2, commands.Basic.Ack(unit.method.delivery_tag))
+            wire.call(2, commands.Basic.Qos(), commands.Basic.QosOk)
+            self.books.settled.add(message)
+
+    def _requeue(self, wire: Wire) -> None:
+        unit = self._get(wire, 2)
+        wire.send(2, commands.Basic.Reject(unit.method.delivery_tag, requeue=True))
+
+    def _commit(self, wire: Wire, count: int) -> None:
+        """A transaction of publishes and an ack, and one that is rolled back."""
+        stream = self.streams[TX]
+        self._send(wire, 3, stream, count)
+        unit = self._get(wire, 3)
+        message = stream_and_number(unit.body)
+        self.books.acknowledged[message] = 0
+        wire.send(3, commands.Basic.Ack(unit.method.delivery_tag))
+        wire.call(3, commands.Tx.Commit(), commands.Tx.CommitOk)
+        stream.confirm(stream.published)
+        self.books.settled.add(message)
+        wire.publish(3, "", TX, b"rolled back:1:")
+        wire.call(3, commands.Tx.Rollback(), commands.Tx.RollbackOk)
+
+    def _purge(self, wire: Wire) -> None:
+        self._settle_all(DOOMED, answered=False)
+        wire.call(2, commands.Queue.Purge(queue=DOOMED), commands.Queue.PurgeOk)
+        wire.call(2, commands.Basic.Qos(), commands.Basic.QosOk)
+        self._settle_all(DOOMED, answered=True)
+
+    def _settle_all(self, queue: str, *, answered: bool) -> None:
+        stream = self.streams[queue]
+        messages = [(stream.name, number) for number in range(1, stream.published + 1)]
+        self.books.acknowledged.update((message, 0) for message in messages)
+        if answered:
+            self.books.settled.update(messages)
+
+    def _check_binding(self, port: int) -> None:
+        bound = self.exists.get(("binding", KEY))
+        with Wire.open(port) as wire:
+            wire.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
+            wire.publish(1, "x", KEY, b"bound?", mandatory=True)
+            is_routed = isinstance(wire.receive().method, commands.Basic.Ack)
+        assert bound in (None, is_routed), f"binding: answered {bound}, is {is_routed}"
+
+
+def _is_there(port: int, kind: str, name: str) -> bool:
+    request: base.Frame = commands.Queue.Declare(queue=name, passive=True)
+    if kind == "exchange":
+        request = commands.Exchange.Declare(exchange=name, passive=True)
+    with Wire.open(port) as wire:
+        wire.send(1, request)
+        return not isinstance(wire.receive().method, commands.Channel.Close)
+
+
+def _check_that_it_works(port: int) -> None:
+    with Wire.open(port) as wire:
+        declare = commands.Queue.Declare(queue="after", durable=True)
+        wire.call(1, declare, commands.Queue.DeclareOk)
+        wire.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
+        wire.publish(1, "", "after", b"still there")
+        wire.expect(commands.Basic.Ack, 1)
+        wire.send(1, commands.Basic.Get(queue="after", no_ack=True))
+        assert wire.expect_unit(commands.Basic.GetOk, 1).body == b"still there"
