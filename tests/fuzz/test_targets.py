@@ -42,10 +42,5 @@ def test_damaged_inputs_break_nothing(name: str, tmp_path: Path) -> None:
                 raise AssertionError(f"{error!r} with {data!r}") from error
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_corpus_is_what_the_recordings_give(name: str) -> None:
-    made = seeds.MAKERS[name]()
-
-    stored = {path.name: path.read_bytes() for path in (FUZZ / "corpus" / name).iterdir()}
-
-    assert stored == made
+def test_every_target_has_a_maker_of_seeds() -> None:
+    assert sorted(seeds.MAKERS) == sorted(NAMES)

@@ -6,6 +6,7 @@ a file of length 0 is missing.
 
 from __future__ import annotations
 
+import shutil
 import struct
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -80,7 +81,7 @@ def opened(directory: Path) -> Iterator[Target]:
 
 
 def load_and_use(bench: Bench, files: Path, most: int) -> None:
-    """Load a directory, empty it and use it."""
+    """Load a directory, empty it, use it, and load it once more."""
     queue = _core.Queue(bench.loop, str(files), SEGMENT_SIZE, True)
     try:
         queue.load()
@@ -91,8 +92,13 @@ def load_and_use(bench: Bench, files: Path, most: int) -> None:
     bench.exchange.bind(NAME.encode(), b"", queue)
     bench.send(publish(NAME.encode(), b"after the damage"))
     bench.run()
-    got = get(bench, queue, no_ack=True)
+    queue.close()
+    again = _core.Queue(bench.loop, str(files), SEGMENT_SIZE, True)
+    again.load()
+    got = get(bench, again, no_ack=True)
     assert got is not None
     assert got.body == b"after the damage"
-    queue.close()
+    assert get(bench, again, no_ack=True) is None
+    again.close()
+    shutil.rmtree(files)
     assert not bench.failures
