@@ -12,9 +12,11 @@ from tests.fuzz.targets import Target
 
 
 def loaded(path: Path) -> Definitions:
-    """Read a file that must be readable."""
+    """Read a file that must be readable; queues by name, compaction puts sessions behind others."""
     with closing(DefinitionsFile(path)) as file:
-        return file.load()
+        definitions = file.load()
+    definitions.queues.sort(key=lambda queue: queue.name)
+    return definitions
 
 
 @contextmanager
@@ -31,6 +33,7 @@ def opened(directory: Path) -> Iterator[Target]:
                 definitions = file.load()
             except DefinitionsError:
                 return
+            definitions.queues.sort(key=lambda queue: queue.name)
             assert loaded(path) == definitions, "the second reading differs"
             file.append_declare_queue(QueueDef("fuzz-appended"))
             appended = loaded(path)
