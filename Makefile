@@ -4,13 +4,15 @@
 #
 #   make PYTHON=python3.12        choose the interpreter (3.11 or later)
 #   make run ARGS="-p 5673"       pass arguments to the broker, or to pytest: make test ARGS="-k ack"
-#   make test BUILD=debug         use the checked build of the compiled modules
+#   make test BUILD=debug         use the checked build of the compiled modules; BUILD=asan and
+#                                 BUILD=ubsan are that build with a sanitizer
 
 VENV ?= .venv
 BUILD ?= release
 DATA_DIR ?= var
 JOBS ?= 2
 ARGS ?=
+FUZZ_SECONDS ?= 60
 
 # The interpreter of an existing environment, else the first of the usual names that is new enough.
 RECENT := 'import sys; sys.exit(sys.version_info < (3, 11))'
@@ -24,6 +26,17 @@ INSTALLED := $(VENV)/.installed
 COMPILED := build/.compiled-$(BUILD)
 CLIENTS := build/.clients
 NODE_TESTS := tests/integration/node
+FUZZ_EXTRA := 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+	print(*project["optional-dependencies"]["fuzz"])'
+COMPILE := LAVINMQ_DEBUG=$(if $(filter release,$(BUILD)),0,1) \
+	LAVINMQ_SANITIZE=$(filter asan ubsan fuzz,$(BUILD)) $(if $(filter fuzz,$(BUILD)),CC=clang)
+# What the interpreter needs to run sanitized modules; children inherit it. CPython leaks at its end
+# by design; its objects come from malloc, so that the sanitizer sees where each of them ends.
+# The runtime stands in for crypt() and must find the real one at its start.
+LIBASAN = $(shell $${CC:-cc} -print-file-name=libasan.so)
+SANITIZED_asan = LD_PRELOAD=$(LIBASAN):libcrypt.so.1 PYTHONMALLOC=malloc \
+	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1
+SANITIZED_ubsan = UBSAN_OPTIONS=print_stacktrace=1
 VERSION := 'import sys; print(*sys.version_info[:2])'
 
 # Stamps do not see that another interpreter was chosen, or that the compiled modules were removed.
@@ -34,7 +47,7 @@ ifeq ($(and $(wildcard lavinmq/_core.*.so),$(wildcard lavinmq/_perf.*.so)),)
 $(COMPILED): FORCE
 endif
 
-.PHONY: build run test crash dev lint fmt bench lock clean help FORCE
+.PHONY: build run test crash fuzz dev lint fmt bench soak lock clean help FORCE
 .PHONY: lint-style lint-types lint-cython lint-layers lint-hot lint-stubs
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
@@ -46,7 +59,13 @@ run: build  ## start the broker on the data directory ./var
 	exec $(VENV)/bin/lavinmq -D $(DATA_DIR) $(ARGS)
 
 test: build $(CLIENTS) $(NODE_TESTS)/node_modules/.installed  ## run all tests
-	$(IN_VENV) -m pytest -n $(JOBS) $(ARGS)
+	$(SANITIZED_$(BUILD)) $(IN_VENV) -m pytest -n $(JOBS) $(ARGS)
+
+fuzz:  ## fuzz every parser for FUZZ_SECONDS=60 each; needs clang
+	.ci/setup-debian.sh fuzz
+	$(MAKE) build BUILD=fuzz
+	$(IN_VENV) -m pip install --disable-pip-version-check --quiet $$($(IN_VENV) -c $(FUZZ_EXTRA))
+	$(IN_VENV) tests/fuzz/run.py all --seconds $(FUZZ_SECONDS)
 
 crash: build  ## the crash tests in their long form: every point, many restarts (an hour)
 	CRASH_TESTS_LONG=1 $(IN_VENV) -m pytest tests/crash -n $(JOBS) $(ARGS)
@@ -84,6 +103,9 @@ fmt:  ## rewrite the Python sources in the house format
 bench: build  ## measure the broker against its targets; ARGS="--help" lists the options
 	$(IN_VENV) perf/bench.py $(ARGS)
 
+soak: build  ## an hour of mixed load with disconnects; ARGS="--minutes 5" for less
+	$(IN_VENV) perf/soak.py $(ARGS)
+
 lock:  ## refresh requirements.lock to the newest versions pyproject.toml allows
 	rm -rf build/lock
 	$(PYTHON) -m venv build/lock
@@ -114,13 +136,13 @@ $(COMPILED): setup.py $(INSTALLED) $(wildcard cext/*.p?? cext/*.h)
 	.ci/setup-debian.sh build $(PYTHON)
 	@# A module of the other kind of build looks up to date by its time: remove it first.
 	test -e $@ || rm -f build/.compiled-* lavinmq/*.so
-	LAVINMQ_DEBUG=$(if $(filter debug,$(BUILD)),1,0) $(IN_VENV) setup.py --quiet build_ext \
+	$(COMPILE) $(IN_VENV) setup.py --quiet build_ext \
 		--inplace --parallel $(JOBS) --build-temp build/objects-$(BUILD)
 	touch $@
 
 $(VENV)/bin/lavinmq: pyproject.toml $(INSTALLED) | $(COMPILED)
 	@# compat: a path file. The default, an import hook, costs every start 35 modules and 2 MB.
-	LAVINMQ_DEBUG=$(if $(filter debug,$(BUILD)),1,0) $(IN_VENV) -m pip install \
+	$(COMPILE) $(IN_VENV) -m pip install \
 		--disable-pip-version-check --quiet --no-deps --no-build-isolation \
 		--config-settings editable_mode=compat --editable .
 	touch $@

@@ -3,6 +3,8 @@
 Metadata lives in pyproject.toml. The sources are in ``cext/``: each module has one umbrella
 ``.pyx`` that includes its parts, so that every C function is static and may be inlined.
 ``LAVINMQ_DEBUG=1`` selects the developer build: fast to compile, bounds and LMQ_ASSERT checked.
+``LAVINMQ_SANITIZE`` adds a sanitizer to it: ``asan``, ``ubsan``, or ``fuzz`` (clang only), which is
+the first one with the coverage that `tests/fuzz/run.py` needs.
 The annotated sources that ``make lint`` inspects are left in ``build/annotate``.
 """
 
@@ -30,6 +32,14 @@ DIRECTIVES = {
     "freethreading_compatible": True,
 }
 
+SANITIZERS = {
+    "": [],
+    "asan": ["-fsanitize=address"],
+    # A misaligned access would be one of ours: the wire is read through memcpy.
+    "ubsan": ["-fsanitize=undefined", "-fno-sanitize-recover=undefined"],
+    "fuzz": ["-fsanitize=address,fuzzer-no-link"],
+}
+
 
 def accepted_by_compiler(flag: str) -> bool:
     """Say whether the C compiler knows ``flag``; it differs by processor and compiler."""
@@ -50,8 +60,10 @@ def compile_flags(debug: bool) -> list[str]:
     return [*flags, leaf] if accepted_by_compiler(leaf) else flags
 
 
-def extensions(debug: bool) -> list[Extension]:
+def extensions(debug: bool, sanitizer: str) -> list[Extension]:
     """Return the cythonized modules of the release or the developer build."""
+    # What fuzzing links against is loaded before Python.
+    linked = [] if sanitizer == "fuzz" else SANITIZERS[sanitizer]
     # Included files are no sources of their own: without `depends` a change in one goes unseen.
     depends = sorted(
         str(path) for ext in ("pyx", "pxd", "h") for path in Path("cext").glob(f"*.{ext}")
@@ -63,7 +75,8 @@ def extensions(debug: bool) -> list[Extension]:
             include_dirs=["cext"],
             depends=depends,
             define_macros=[("LMQ_DEBUG", "1")] if debug else [],
-            extra_compile_args=compile_flags(debug),
+            extra_compile_args=compile_flags(debug) + SANITIZERS[sanitizer],
+            extra_link_args=linked,
         )
         for name, source in MODULES.items()
     ]
@@ -86,4 +99,5 @@ def extensions(debug: bool) -> list[Extension]:
 
 
 if __name__ == "__main__":
-    setup(ext_modules=extensions(debug=os.environ.get("LAVINMQ_DEBUG") == "1"))
+    is_debug = os.environ.get("LAVINMQ_DEBUG") == "1"
+    setup(ext_modules=extensions(is_debug, os.environ.get("LAVINMQ_SANITIZE", "")))

@@ -5,9 +5,10 @@
 #
 #   .ci/setup-debian.sh build PYTHON    interpreter with venv and headers, C compiler
 #   .ci/setup-debian.sh test            client libraries of other languages, and what runs them
+#   .ci/setup-debian.sh fuzz            clang, whose coverage libFuzzer reads
 set -euo pipefail
 
-stage=${1:?usage: setup-debian.sh build PYTHON | test}
+stage=${1:?usage: setup-debian.sh build PYTHON | test | fuzz}
 python=${2:-python3}
 missing=()
 
@@ -43,6 +44,9 @@ test)
     there /usr/share/php/PhpAmqpLib || missing+=(php-amqplib)
     has ruby || missing+=(ruby)
     ruby -e 'gem "bunny"' >/dev/null 2>&1 || missing+=(ruby-bunny)
+    ;;
+fuzz)
+    has clang || missing+=(clang)
     ;;
 *)
     echo "setup-debian.sh: unknown stage '$stage'" >&2

@@ -25,6 +25,7 @@ from lavinmq.wire import (
     ConnectionLost,
     ConsumerCancelled,
     M,
+    NoAnswer,
     Properties,
     ProtocolViolation,
     build,
@@ -32,7 +33,7 @@ from lavinmq.wire import (
 
 __all__ = ["Address", "Channel", "Connection", "Delivery", "Properties", "parse_uri"]
 __all__ += ["ChannelClosed", "ClientError", "Closed", "ConnectionClosed", "ConnectionLost"]
-__all__ += ["ConsumerCancelled", "ProtocolViolation"]
+__all__ += ["ConsumerCancelled", "NoAnswer", "ProtocolViolation"]
 
 GOODBYE = {"reply_code": 200, "reply_text": "Bye", "class_id": 0, "method_id": 0}
 BODY_MAX = 512 * 1024 * 1024
@@ -184,7 +185,7 @@ class Connection:
         return reply
 
     def process(self, deadline: float) -> None:
-        """Read one frame and hand it to its owner. Raises: ClientError."""
+        """Read one frame and hand it to its owner. Raises: ClientError, NoAnswer when late."""
         raw = self._read(deadline)
         if raw.kind == wire.FRAME_HEARTBEAT:
             return
@@ -244,7 +245,7 @@ class Connection:
                 raise ConnectionLost("connection is closed")
             remaining = deadline - time.monotonic()
             if remaining <= 0:
-                raise ConnectionLost("timeout waiting for the server")
+                raise NoAnswer("timeout waiting for the server")
             try:
                 self._socket.settimeout(remaining)
                 data = self._socket.recv(65536)

@@ -34,6 +34,10 @@ class ConnectionLost(ClientError):
     """The peer went away, or did not answer in time."""
 
 
+class NoAnswer(ConnectionLost):
+    """The peer is there, as far as we know, but said nothing in time."""
+
+
 class ProtocolViolation(ClientError):
     """The peer sent what AMQP does not allow."""
 

@@ -7,6 +7,7 @@ included, in steps of the kernel's clock tick (10 ms). Knows nothing about AMQP 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import resource
@@ -42,6 +43,18 @@ class Memory:
 
     rss_mib: float
     anon_mib: float
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What one process holds at a moment; memory in MiB, CPU seconds since its start."""
+
+    rss_mib: float
+    anon_mib: float
+    descriptors: int
+    mappings: int
+    threads: int
+    cpu_s: float
 
 
 def parse_stat(line: str) -> Stat:
@@ -96,6 +109,21 @@ def tree_memory(root: int) -> Memory:
     return Memory(sum(part.rss_mib for part in parts), sum(part.anon_mib for part in parts))
 
 
+def footprint(pid: int) -> Footprint:
+    """Return what a process holds, without its children. Raises OSError when it is gone."""
+    own = PROC / str(pid)
+    memory = parse_rollup((own / "smaps_rollup").read_text())
+    ticks = parse_stat((own / "stat").read_text()).ticks
+    return Footprint(
+        memory.rss_mib,
+        memory.anon_mib,
+        descriptors=sum(1 for _ in (own / "fd").iterdir()),
+        mappings=len((own / "maps").read_text().splitlines()),
+        threads=sum(1 for _ in (own / "task").iterdir()),
+        cpu_s=ticks / os.sysconf("SC_CLK_TCK"),
+    )
+
+
 def tree_mappings(root: int) -> int:
     """Return how many memory mappings the processes of a tree have together."""
     return sum(
@@ -120,8 +148,12 @@ def raise_descriptor_limit() -> None:
 
 
 def disk_mib(directory: Path) -> float:
-    """Return the disk space the files below a directory occupy."""
-    blocks = sum(path.lstat().st_blocks for path in directory.rglob("*"))
+    """Return the disk space the files below a directory occupy; they may come and go meanwhile."""
+    blocks = 0
+    for place, _, names in os.walk(directory):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                blocks += os.lstat(os.path.join(place, name)).st_blocks
     return blocks * 512 / MIB
 
 

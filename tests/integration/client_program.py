@@ -10,6 +10,7 @@ with scenarios of its own, is in a test file for each.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -90,10 +91,16 @@ def library(path: str) -> Path:
     return Path(path)
 
 
+def environment() -> dict[str, str]:
+    """Return the environment of a program that is none of ours: without a sanitizer's runtime."""
+    return {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+
+
 def run(command: Command, broker: Broker, scenario: str, name: str = "") -> Any:
     """Return what a scenario printed. Raises AssertionError with its error output."""
     done = subprocess.run(
         [*command, str(broker.port), scenario, name],
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=SCENARIO_TIMEOUT_S,

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
-import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.integration.client_program import SCENARIOS, Command, library, program, run
+from tests.integration.client_program import (
+    SCENARIOS,
+    Command,
+    environment,
+    library,
+    program,
+    run,
+)
 from tests.integration.conftest import UniqueName
 from tests.support.broker import Broker
 
@@ -29,7 +35,7 @@ def go(tmp_path_factory: pytest.TempPathFactory) -> Command:
     settings = {"GO111MODULE": "off", "GOPATH": GOPATH, "GOCACHE": str(CACHE)}
     done = subprocess.run(
         [program("go"), "build", "-o", built, SOURCE],
-        env=os.environ | settings,
+        env=environment() | settings,
         capture_output=True,
         text=True,
         check=False,

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.client_program import SCENARIOS, Command, library, program, run
+from tests.integration.client_program import (
+    SCENARIOS,
+    Command,
+    environment,
+    library,
+    program,
+    run,
+)
 from tests.integration.conftest import UniqueName
 from tests.support.broker import Broker
 
@@ -29,6 +36,7 @@ def java(tmp_path_factory: pytest.TempPathFactory) -> Command:
     compiler = ["-m", "jdk.compiler/com.sun.tools.javac.Main", "-encoding", "UTF-8"]
     done = subprocess.run(
         [*launcher, *compiler, "-cp", path, "-d", classes, SOURCE],
+        env=environment(),
         capture_output=True,
         text=True,
         check=False,

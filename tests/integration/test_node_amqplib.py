@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.client_program import Command, program, run
+from tests.integration.client_program import Command, environment, program, run
 from tests.integration.conftest import UniqueName
 from tests.support.broker import Broker
 
@@ -128,7 +128,7 @@ def test_a_recovering_client_is_back_after_a_restart(node: Command, own_broker: 
     command = [node[0], "reconnect.js", str(own_broker.port)]
     pipe = subprocess.PIPE
     with subprocess.Popen(
-        command, cwd=NODE_DIRECTORY, stdout=pipe, stderr=pipe, text=True
+        command, cwd=NODE_DIRECTORY, env=environment(), stdout=pipe, stderr=pipe, text=True
     ) as client:
         assert client.stdout is not None
         try:

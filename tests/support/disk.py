@@ -102,7 +102,8 @@ class Disk:
     def env(self, *, log: bool = False) -> dict[str, str]:
         """Return the environment of a broker that is to use this disk."""
         shim = {
-            "LD_PRELOAD": str(self._shim),
+            # A sanitizer's runtime has to stay the first one.
+            "LD_PRELOAD": f"{os.environ.get('LD_PRELOAD', '')}:{self._shim}".lstrip(":"),
             "DISK_SHIM_ROOT": str(self._root),
             "DISK_SHIM_CONTROL": str(self._control_path),
         }

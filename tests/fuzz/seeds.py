@@ -1,0 +1,141 @@
+"""Makes the seed corpora from the recordings in tests/fixtures: `python -m tests.fuzz.seeds`.
+
+Few and small: fuzzing starts from what real clients and servers have written.
+"""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.fuzz.targets import FUZZ
+from tests.fuzz.targets.segments import FILES, pack
+from tests.support.replay import enc_table
+
+FIXTURES = FUZZ.parent / "fixtures"
+MOST_FILES = 24
+MOST_BYTES = 4096
+METHOD_FRAME = 1
+
+Corpus = dict[str, bytes]
+
+INI = """\
+; a comment
+[main]
+data_dir = /var/lib/lavinmq
+log_level = debug
+segment_size = 1048576
+[amqp]
+bind = 0.0.0.0
+port = 5672
+heartbeat = 30
+[mgmt]
+port=15672
+[sni:example.com]
+tls_cert = /etc/cert.pem
+"""
+
+
+def archived(name: str) -> Corpus:
+    """Return the files of this name in the recorded data directories, equal ones once."""
+    found: dict[bytes, str] = {}
+    for archive in sorted((FIXTURES / "data-dir").glob("*.tar.gz")):
+        with tarfile.open(archive) as tar:
+            for member in tar:
+                if Path(member.name).name == name and member.size <= MOST_BYTES:
+                    found.setdefault(_content(tar, member), archive.name.removesuffix(".tar.gz"))
+    return {source: content for content, source in found.items()}
+
+
+def segments() -> Corpus:
+    """Return the queues of the recorded directory that are small enough."""
+    queues: dict[str, dict[str, bytes]] = {}
+    with tarfile.open(FIXTURES / "data-dir" / "rich.tar.gz") as tar:
+        for member in tar:
+            path = Path(member.name)
+            if path.name in FILES and member.size <= MOST_BYTES:
+                queues.setdefault(path.parent.name[:8], {})[path.name] = _content(tar, member)
+    packed = {
+        name: pack([files.get(each, b"") for each in FILES]) for name, files in queues.items()
+    }
+    return dict(sorted(packed.items())[:MOST_FILES])
+
+
+def streams() -> Corpus:
+    """Return what the clients of some transcripts sent after logging in."""
+    found: Corpus = {}
+    for path in sorted((FIXTURES / "amqp").glob("*.json")):
+        steps = json.loads(path.read_text())["steps"]
+        sent = b"".join(bytes.fromhex(step["hex"]) for step in steps if "hex" in step)
+        if 0 < len(sent) <= MOST_BYTES:
+            found[path.stem] = sent
+    step = -(-len(found) // MOST_FILES)
+    return dict(list(found.items())[::step])
+
+
+def methods() -> Corpus:
+    """Return one payload of each method that the clients of the transcripts sent."""
+    found: Corpus = {}
+    for path in sorted((FIXTURES / "amqp").glob("*.json")):
+        for step in json.loads(path.read_text())["steps"]:
+            for payload in _method_payloads(bytes.fromhex(step.get("hex", ""))):
+                name = "-".join(str(int.from_bytes(payload[at : at + 2], "big")) for at in (0, 2))
+                if len(payload) > len(found.get(name, b"")):
+                    found[name] = payload
+    return found
+
+
+def tables() -> Corpus:
+    """Return table contents with every type."""
+    numbers = [[kind, kind, 1] for kind in "bBsuIil"]
+    values = [
+        *numbers,
+        ["t", "t", True], ["S", "S", "text"], ["T", "T", 1700000000], ["V", "V", None],
+        ["F", "F", [["n", "I", 2]]], ["A", "A", [["I", 1], ["S", "x"], ["F", []]]],
+    ]  # fmt: skip
+    each = {f"type-{value[1]}": enc_table([value])[4:] for value in values}
+    return {"all": enc_table(values)[4:], "empty": b""} | each
+
+
+def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    file = tar.extractfile(member)
+    return file.read() if file else b""
+
+
+def _method_payloads(data: bytes) -> list[bytes]:
+    found, at = [], 0
+    while at + 8 <= len(data) and data[:4] != b"AMQP":
+        end = at + 7 + int.from_bytes(data[at + 3 : at + 7], "big")
+        if data[at] == METHOD_FRAME and end - at <= MOST_BYTES:
+            found.append(data[at + 7 : end])
+        at = end + 1
+    return found
+
+
+MAKERS: dict[str, Callable[[], Corpus]] = {
+    "definitions": lambda: archived("definitions.amqp"),
+    "fieldtable": tables,
+    "frames": streams,
+    "ini": lambda: {"usual": INI.encode()},
+    "methods": methods,
+    "segments": segments,
+    "users": lambda: archived("users.json"),
+    "vhosts": lambda: archived("vhosts.json"),
+}
+
+
+def main() -> None:
+    """Write all corpora again."""
+    for name, make in MAKERS.items():
+        folder = FUZZ / "corpus" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        for old in folder.iterdir():
+            old.unlink()
+        for file, content in make().items():
+            (folder / file).write_bytes(content)
+
+
+if __name__ == "__main__":
+    main()

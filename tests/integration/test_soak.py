@@ -1,0 +1,118 @@
+"""The soak run, seconds long: its books notice what is wrong, and find nothing on a real broker."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from perf import soak
+from perf.soak_ledger import VOID, Ledger, Message, Numbers, body_of, message_of
+from tests.support.broker import broker_command
+
+DEADLINE_S = 100.0
+
+
+def test_a_short_soak_finds_nothing_and_writes_its_figures(tmp_path: Path) -> None:
+    out = tmp_path / "soak.json"
+    command = shlex.join(broker_command())
+    options = ["--minutes", "0.05", "--seed", "1", "--orderly", "--broker-command", command]
+
+    code = soak.main([*options, "--data-dir", str(tmp_path), "--out", str(out)])
+
+    result = json.loads(out.read_text())
+    assert result["failures"] == []
+    assert code == 0
+    assert result["totals"]["delivered"] > 0
+    assert result["totals"]["confirms"] > 0
+    for column in ("idle", "minute_1", "end", "drained"):
+        assert result[column]["anon_mib"] > 0
+        assert result[column]["threads"] >= 1
+    assert result["drained"]["descriptors"] < result["end"]["descriptors"]
+    assert [each["phase"] for each in result["samples"]] == ["idle", "load", "drained"]
+
+
+def test_numbers_are_a_set_whatever_the_order() -> None:
+    numbers, confirmed = Numbers(), Numbers()
+    for number in (3, 1, 7, 2, 1):
+        numbers.add(number)
+    confirmed.add_up_to(5)
+    confirmed.add(9)
+    confirmed.add_up_to(4)
+
+    assert [number for number in range(10) if number in numbers] == [1, 2, 3, 7]
+    assert confirmed.missing_from(numbers) == [4, 5, 9]
+
+
+def test_a_body_says_which_message_it_is_and_that_it_was_not_changed() -> None:
+    message = Message(12, 345)
+    body = body_of(message, 1000)
+
+    assert message_of(body) == message
+    for changed in (body[:-1], body + b"x", body[:500] + b"?" + body[501:], b"churn"):
+        with pytest.raises(ValueError):
+            message_of(changed)
+
+
+def delivered(
+    ledger: Ledger, stream: int, number: int, queue: str = "q", *, again: bool = False
+) -> None:
+    body = body_of(Message(stream, number), 10)
+    ledger.deliver(body, is_redelivered=again, queue=queue)
+
+
+def lose_one(ledger: Ledger, stream: int) -> None:
+    ledger.settle([Message(stream, 1)])
+    ledger.close()
+
+
+def repeat_without_flag(ledger: Ledger, stream: int) -> None:
+    delivered(ledger, stream, 1)
+    delivered(ledger, stream, 1)
+
+
+def repeat_after_ack(ledger: Ledger, stream: int) -> None:
+    delivered(ledger, stream, 1)
+    ledger.vanish([Message(stream, 1)])
+    delivered(ledger, stream, 1, again=True)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        (lose_one, "lost 1 confirmed"),
+        (repeat_without_flag, "without the redelivered flag"),
+        (repeat_after_ack, "came after it was settled"),
+        (lambda ledger, stream: delivered(ledger, stream, VOID), "never committed"),
+        (lambda ledger, stream: delivered(ledger, stream, 3), "never published"),
+        (lambda ledger, stream: delivered(ledger, stream, 1, "other"), "belongs to q"),
+        (lambda ledger, stream: ledger.confirm(stream, 3, multiple=True), "confirm of 3"),
+    ],
+)
+def test_the_ledger_notices(wrong: Callable[[Ledger, int], None], complaint: str) -> None:
+    ledger = Ledger()
+    stream = ledger.open_stream("q", is_audited=True)
+    ledger.publish(stream, 2)
+    ledger.confirm(stream, 2, multiple=True)
+
+    wrong(ledger, stream)
+
+    assert len(ledger.failures) == 1
+    assert complaint in ledger.failures[0]
+
+
+def test_a_message_that_was_requeued_may_come_again() -> None:
+    ledger = Ledger()
+    stream = ledger.open_stream("q", is_audited=True)
+    ledger.publish(stream, 1)
+    ledger.confirm(stream, 1, multiple=False)
+    delivered(ledger, stream, 1)
+    delivered(ledger, stream, 1, again=True)
+    ledger.settle([Message(stream, 1)])
+
+    ledger.close()
+
+    assert ledger.failures == []
