@@ -30,6 +30,7 @@ from types cimport *
 include "segment.pyx"
 include "salvage.pyx"
 include "store.pyx"
+include "cursor.pyx"
 include "queue.pyx"
 include "match.pyx"
 include "copies.pyx"

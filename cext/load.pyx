@@ -5,6 +5,8 @@
 # Source: storage reference section 15.
 import stat as stat_
 
+from libc.stdlib cimport qsort
+
 cdef enum:
     READ_BYTES = 1 << 20
 
@@ -239,3 +241,103 @@ cdef rewrite_acks(str path, bytes positions):
         file.write(positions)
         os.fsync(file.fileno())
     os.rename(temporary, path)
+
+
+# ---- counting and matching -----------------------------------------------------------------------
+
+cdef int compare_u32(const void* a, const void* b) noexcept nogil:
+    cdef u32 x = (<const u32*>a)[0], y = (<const u32*>b)[0]
+    return 1 if x > y else (-1 if x < y else 0)
+
+
+cdef int store_load_acks(store_t* st, seg_t* seg) noexcept nogil:
+    """Read acks.N of a segment whose size is known: sorted, without the zero tail, duplicates and
+    positions behind the data. 0, or -1 with errno."""
+    cdef int fd = segment_open(st, b"acks", seg.id, O_RDONLY)
+    cdef u32 cap = 0, n = 0, _i, i, kept = 0
+    cdef u32* grown
+    cdef i64 got
+    if fd < 0:
+        return 0 if errno == ENOENT else -1
+    while True:
+        if n + 16384 > cap:
+            cap = cap * 2 + 16384
+            grown = <u32*>realloc(seg.deleted, <u64>cap * 4)
+            if grown == NULL:
+                c_close(fd)
+                return -1
+            seg.deleted = grown
+        got = read_at(fd, <u8*>&seg.deleted[n], 65536, <i64>n * 4)
+        if got < 4 or n > seg.size:     # more positions than bytes: doubles without end
+            break
+        for _i in range(<u32>(got // 4)):
+            if seg.deleted[n] == 0:
+                break
+            n += 1
+        else:
+            if got == 65536:
+                continue
+        break
+    c_close(fd)
+    if got < 0:
+        return -1
+    seg.ack_size = n * 4
+    qsort(seg.deleted, n, 4, compare_u32)
+    for i in range(n):
+        if seg.deleted[i] < seg.size and (kept == 0 or seg.deleted[kept - 1] != seg.deleted[i]):
+            seg.deleted[kept] = seg.deleted[i]
+            kept += 1
+    seg.n_deleted = kept
+    return 0
+
+
+cdef int store_scan(store_t* st, pool_t* pool, seg_t* seg) noexcept nogil:
+    """Count the records of a segment by walking them; its size becomes the end of the last whole
+    one. 0, or -1 with errno."""
+    cdef rec_t rec
+    cdef u32 pos = SEGMENT_HEADER, end = SEGMENT_HEADER
+    cdef int rc
+    seg.count = 0
+    while True:
+        rc = store_walk(st, pool, seg, &pos, seg.count, &rec)
+        if rc != 1:
+            break
+        pos += rec.size
+        end = pos
+        seg.count += 1
+    seg.size = end
+    return rc
+
+
+cdef i64 store_match_deleted(store_t* st, pool_t* pool, seg_t* seg) noexcept nogil:
+    """Walk a segment that has deleted records: keep the positions where a record starts, count all.
+
+    Returns the bytes of the deleted records, or -1 with errno.
+    A position inside a record is damage and is dropped."""
+    cdef rec_t rec
+    cdef i64 total = 0
+    cdef u32 pos = SEGMENT_HEADER, end = SEGMENT_HEADER, count = 0, next_ = 0, kept = 0
+    cdef int rc
+    if seg.n_deleted == 0:
+        return 0
+    while True:
+        rc = store_walk(st, pool, seg, &pos, count, &rec)
+        if rc != 1:
+            break
+        while next_ < seg.n_deleted and seg.deleted[next_] < pos:
+            next_ += 1
+        if next_ < seg.n_deleted and seg.deleted[next_] == pos:
+            seg.deleted[kept] = pos
+            kept += 1
+            total += rec.size
+        pos += rec.size
+        end = pos
+        count += 1
+    if rc < 0:
+        return -1
+    if seg.written > count + seg.n_deleted - kept:
+        st.lost += seg.written - count - (seg.n_deleted - kept)
+    seg.n_deleted = kept
+    seg.count = count
+    seg.size = end
+    return total

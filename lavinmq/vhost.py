@@ -2,7 +2,8 @@
 
 Every method that a client can reach checks names, existence and permissions in the order that
 clients see, changes the state, and records what is durable. It returns whether something was
-recorded, so that the caller can answer once that is on disk. Runs on the loop thread.
+recorded, so that the caller can answer once that is on disk. Runs on the loop thread. Longer than
+500 lines: the methods are many and short, and all of them work on the same few dictionaries.
 Source: AMQP reference, sections 7, 9 and 21; storage reference, sections 1 and 8.
 """
 
@@ -15,9 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
-from weakref import WeakKeyDictionary
 
-from lavinmq import _core, log, queue_arguments
+from lavinmq import _core, log, queue_arguments, rights
 from lavinmq.auth.users import User
 from lavinmq.definitions import (
     BindingDef,
@@ -40,6 +40,7 @@ from lavinmq.names import (
     without_default_type,
 )
 from lavinmq.queue import Owner, Queue, QueueConsumer
+from lavinmq.store_news import StoreNews
 
 BUILT_IN: Final = (
     ("", "direct"), ("amq.direct", "direct"), ("amq.fanout", "fanout"), ("amq.topic", "topic"),
@@ -85,11 +86,10 @@ class VHost:
         # What this release cannot apply stays in the file, for one that can.
         self._kept = Definitions()
         self._kept_names: set[str] = set()
-        # Lost records, errno of reads and of writes that were logged last.
-        self._reported: WeakKeyDictionary[Queue, tuple[int, int, int]] = WeakKeyDictionary()
         # Exchanges by the name of their alternate, which need not exist.
         self._alternates: dict[str, set[Exchange]] = {}
         self._log = log.get("lmq.vhost", vhost=name)
+        self._news = StoreNews(self._log)
 
     # --- life ---------------------------------------------------------------------------------
 
@@ -144,48 +144,8 @@ class VHost:
         self._loop.sync_file(self._file.fileno(), callback)
 
     def report(self) -> None:
-        """Log what has changed since the last report about queues whose files could not be read or
-        written; take leave of the consumers of those that are closed for it."""
-        for queue in list(self.queues.values()):
-            core = queue.core
-            self._report_damage(queue)
-            state = (core.lost, core.read_error, core.write_error)
-            if state != self._reported.get(queue, (0, 0, 0)):
-                self._report(queue, self._reported.get(queue, (0, 0, 0)))
-                self._reported[queue] = state
-            if core.take_broken():
-                for consumer in queue.take_consumers():
-                    consumer.stop()
-                    consumer.cancelled()
-
-    def _report(self, queue: Queue, before: tuple[int, int, int]) -> None:
-        core, name = queue.core, queue.name
-        if core.read_error != before[1]:
-            self._log.error("queue %r cannot be read: %s", name, os.strerror(core.read_error))
-        if core.lost != before[0]:
-            self._log.error(
-                "queue %r: %d messages in %s could not be read and were given up",
-                name, core.lost, queue.directory,
-            )  # fmt: skip
-        if core.is_stuck:
-            self._log.error(
-                "Cannot write %s: %s. Messages of queue %r wait in memory, publishers are held",
-                core.failed_file, os.strerror(core.write_error), name,
-            )  # fmt: skip
-        elif core.write_error:
-            self._log.error(
-                "Cannot write %s: %s. Queue %r is closed; its files are read again at the next "
-                "start", core.failed_file, os.strerror(core.write_error), name,
-            )  # fmt: skip
-        elif before[2]:
-            self._log.notice("queue %r is written again", name)
-
-    def _report_damage(self, queue: Queue) -> None:
-        for path, position, end in queue.core.take_damage():
-            self._log.error(
-                "queue %r: %s is damaged at byte %d: %d bytes cannot be read; they are kept as"
-                " %s.damaged", queue.name, path, position, end - position, os.path.basename(path),
-            )  # fmt: skip
+        """Log what is new about queues whose files could not be read or written."""
+        self._news.report(self.queues.values())
 
     def _load_exchanges(self, stored: Definitions) -> None:
         for exchange in stored.exchanges:
@@ -234,7 +194,7 @@ class VHost:
                 self._log.warning("queue %r: %s", stored.name, note)
         except (OSError, ValueError) as error:
             self._log.error("queue %r is closed, its files are left alone: %s", stored.name, error)
-        self._report_damage(queue)
+        self._news.report_damage(queue)
 
     def _load_binding(self, stored: BindingDef) -> None:
         exchange = self.exchanges.get(stored.source)
@@ -305,7 +265,7 @@ class VHost:
         if passive:
             raise missing(f"Exchange '{name}' doesn't exists")
         check_prefix(name)
-        self._check_may_declare_exchange(actor.user, name, arguments)
+        rights.check_declare_exchange(actor.user, self.name, name, arguments)
         if type_ not in KINDS:
             raise failed(f"unknown exchange type '{type_}'")
         if arguments.get("x-delayed-exchange") is True:
@@ -323,16 +283,6 @@ class VHost:
                 )
         self._add_exchange(Exchange(name, type_, durable, auto_delete, internal, arguments))
         return durable
-
-    def _check_may_declare_exchange(self, user: User, name: str, arguments: FieldTable) -> None:
-        alternate = arguments.get("x-alternate-exchange")
-        may = user.can_configure(self.name, name)
-        if may and isinstance(alternate, str):
-            may = user.can_write(self.name, alternate) and user.can_read(self.name, name)
-        if not may:
-            raise refused(
-                f"User '{user.name}' doesn't have permissions to declare exchange '{name}'"
-            )
 
     def delete_exchange(self, actor: Actor, name: str, if_unused: bool) -> bool:
         """exchange.delete; a missing one is no error. Returns: whether it was recorded."""
@@ -388,7 +338,7 @@ class VHost:
             raise failed("Server low on disk space, can not create queue")
         if not name:
             name = "amq.gen-" + secrets.token_urlsafe(24)
-        self._check_may_declare(actor.user, name, arguments)
+        rights.check_declare_queue(actor.user, self.name, name, arguments)
         queue_arguments.check(arguments)
         kind = arguments.get("x-queue-type")
         if isinstance(kind, str) and kind in ("stream", "mqtt"):
@@ -434,14 +384,6 @@ class VHost:
         given = (durable, auto_delete, without_default_type(arguments))
         if given != (queue.durable, queue.auto_delete, without_default_type(queue.arguments)):
             raise failed(f"Existing queue '{queue.name}' declared with other arguments")
-
-    def _check_may_declare(self, user: User, name: str, arguments: FieldTable) -> None:
-        target = arguments.get("x-dead-letter-exchange")
-        may = user.can_configure(self.name, name)
-        if may and isinstance(target, str):
-            may = user.can_write(self.name, target) and user.can_read(self.name, name)
-        if not may:
-            raise refused(f"User '{user.name}' doesn't have permissions to queue '{name}'")
 
     def _add_queue(
         self, name: str, durable: bool, auto_delete: bool, owner: Owner | None,
@@ -538,7 +480,7 @@ class VHost:
         for name in (to_name, from_name):
             if name not in self.exchanges:
                 raise missing(f"Exchange '{name}' doesn't exists")
-        self._check_may_bind_exchange(actor, to_name, from_name, "bind to")
+        rights.check_bind_exchange(actor.user, self.name, to_name, from_name, "bind to")
         return self._bind(self.exchanges[from_name], self.exchanges[to_name], key, arguments)
 
     def unbind_exchange(
@@ -547,7 +489,7 @@ class VHost:
         """exchange.unbind; what is missing is no error. Returns: whether it was recorded."""
         if to_name not in self.exchanges or from_name not in self.exchanges:
             return False
-        self._check_may_bind_exchange(actor, to_name, from_name, "unbind from")
+        rights.check_bind_exchange(actor.user, self.name, to_name, from_name, "unbind from")
         return self._unbind(self.exchanges[from_name], self.exchanges[to_name], key, arguments)
 
     def _bind(self, exchange: Exchange, to: Destination, key: str, arguments: FieldTable) -> bool:
@@ -589,25 +531,11 @@ class VHost:
             self.core.touch()
 
     def _check_may_bind(self, actor: Actor, queue: Queue, exchange: Exchange, who: str) -> None:
-        if not actor.user.can_read(self.name, exchange.name):
-            raise refused(f"{who} doesn't have read permissions to exchange '{exchange.name}'")
-        if not actor.user.can_write(self.name, queue.name):
-            raise refused(f"{who} doesn't have write permissions to queue '{queue.name}'")
+        rights.check_bind(actor.user, self.name, exchange.name, queue.name, who)
         if queue.is_locked_to(actor):
             raise ChannelError(ReplyCode.RESOURCE_LOCKED, "Exclusive queue")
         if not exchange.name:
             raise refused("Access refused to ")
-
-    def _check_may_bind_exchange(self, actor: Actor, to: str, source: str, verb: str) -> None:
-        user = actor.user
-        if not user.can_read(self.name, source):
-            raise refused(
-                f"User '{user.name}' doesn't have read permissions to exchange '{source}'"
-            )
-        if not user.can_write(self.name, to):
-            raise refused(f"User '{user.name}' doesn't have write permissions to exchange '{to}'")
-        if not to or not source:
-            raise refused(f"Not allowed to {verb} the default exchange")
 
     def _drop_if_unused(self, exchange: Exchange) -> bool:
         """An auto-delete exchange goes with its last binding. Returns: whether it was recorded."""

@@ -1,0 +1,274 @@
+# Cursor: reading the messages of a store: the next one, those that were requeued, any by position.
+#
+# Records come from the staged tail, or from a window of the file read around the last position.
+# Behind damage reading goes on where salvage.pyx finds the next record. Called by queue.pyx,
+# channel.pyx and load.pyx; shares store_t with store.pyx, which writes.
+# Source: storage reference sections 3, 11, 12 and 15.
+
+
+# ---- requeued records ----------------------------------------------------------------------------
+
+cdef inline bint loc_before(loc_t a, loc_t b) noexcept nogil:
+    return a.seg < b.seg or (a.seg == b.seg and a.pos < b.pos)
+
+
+cdef int store_requeue(store_t* st, u32 seg, u32 pos) noexcept nogil:
+    """Put a record back in front of the cursor, in its original order.
+    0, or -1 when out of memory."""
+    cdef loc_t* grown
+    cdef loc_t item
+    cdef u32 i, up
+    if st.n_requeued == st.cap_requeued:
+        grown = <loc_t*>realloc(st.requeued, (st.cap_requeued * 2 + 64) * sizeof(loc_t))
+        if grown == NULL:
+            return -1
+        st.requeued = grown
+        st.cap_requeued = st.cap_requeued * 2 + 64
+    item.seg = seg
+    item.pos = pos
+    i = st.n_requeued
+    st.n_requeued += 1
+    while i:
+        up = (i - 1) >> 1
+        if not loc_before(item, st.requeued[up]):
+            break
+        st.requeued[i] = st.requeued[up]
+        i = up
+    st.requeued[i] = item
+    return 0
+
+
+cdef void store_pop_requeued(store_t* st) noexcept nogil:
+    cdef u32 i = 0, child
+    cdef loc_t item
+    st.n_requeued -= 1
+    if st.n_requeued == 0:
+        if st.cap_requeued > 1024:      # a large burst does not stay in memory
+            free(st.requeued)
+            st.requeued = NULL
+            st.cap_requeued = 0
+        return
+    item = st.requeued[st.n_requeued]
+    while True:
+        child = 2 * i + 1
+        if child >= st.n_requeued:
+            break
+        if child + 1 < st.n_requeued and loc_before(st.requeued[child + 1], st.requeued[child]):
+            child += 1
+        if not loc_before(st.requeued[child], item):
+            break
+        st.requeued[i] = st.requeued[child]
+        i = child
+    st.requeued[i] = item
+
+
+# ---- reading -------------------------------------------------------------------------------------
+
+cdef int store_fill_window(store_t* st, pool_t* pool, seg_t* seg, u32 pos, u32 need,
+                           u32 wish) noexcept nogil:
+    """Read the file of seg from pos: at least `need` bytes, up to `wish`.
+    0 done, -1 torn, -2 errno."""
+    cdef u32 limit = st.flushed if seg is st.wseg else seg.size
+    cdef u32 want
+    cdef i64 got
+    cdef int fd
+    if need > limit - pos:
+        return -1
+    want = wish if wish > need else need
+    if want > limit - pos:
+        want = limit - pos
+    if st.win == NULL or st.win_cap < need or (st.win_cap > BLOCK_SIZE and need <= BLOCK_SIZE):
+        buffer_give(pool, st.win, st.win_cap)
+        st.win_len = 0
+        st.win_cap = BLOCK_SIZE if need <= BLOCK_SIZE else need
+        st.win = block_take(pool) if need <= BLOCK_SIZE else <u8*>malloc(need)
+        if st.win == NULL:
+            st.win_cap = 0
+            return -2
+    if want > st.win_cap:
+        want = st.win_cap
+    if seg is st.wseg and st.wfd >= 0:
+        fd = st.wfd
+    else:
+        if st.rfd < 0 or st.rfd_seg != seg.id:
+            if st.rfd >= 0:
+                c_close(st.rfd)
+            st.rfd = segment_open(st, b"msgs", seg.id, O_RDONLY)
+            st.rfd_seg = seg.id
+        fd = st.rfd
+    if fd < 0:
+        return -2
+    st.win_len = 0
+    got = read_at(fd, st.win, want, pos)
+    if got < 0:
+        return -2
+    st.win_seg = seg.id
+    st.win_at = pos
+    st.win_len = <u32>got
+    return 0 if got >= need else -1
+
+
+# hot
+cdef int store_read(store_t* st, pool_t* pool, seg_t* seg, u32 pos, u32 wish,
+                    rec_t* rec) noexcept nogil:
+    """Slice the record at pos of seg, reading about `wish` bytes when it is not in memory.
+
+    1 done, -1 no whole record is there, -2 with errno. The slices are valid until the next call on
+    this store. Cost: 5 ns when staged or in the window."""
+    cdef u32 avail = 0, need, limit
+    cdef int rc
+    rec.seg = seg.id
+    rec.pos = pos
+    if seg is st.wseg and pos >= st.stage_at:
+        return 1 if record_parse(st.stage + (pos - st.stage_at), seg.size - pos, rec) == 1 else -1
+    if st.win_len and st.win_seg == seg.id and pos >= st.win_at and pos < st.win_at + st.win_len:
+        avail = st.win_at + st.win_len - pos
+        rc = record_parse(st.win + (pos - st.win_at), avail, rec)
+        if rc:
+            return rc
+    else:
+        rec.size = 1
+    limit = (st.flushed if seg is st.wseg else seg.size) - pos
+    while avail < limit:
+        need = rec.size if rec.size > avail else avail + 1
+        rc = store_fill_window(st, pool, seg, pos, need if need < limit else limit, wish)
+        if rc:
+            return rc
+        avail = st.win_len
+        rc = record_parse(st.win, avail, rec)
+        if rc:
+            return rc
+    return -1
+
+
+cdef void store_next_segment(store_t* st) noexcept nogil:
+    """Move the cursor from a finished segment to the next; remove it when nothing is left.
+
+    The walk has counted its records: that is the truth, whatever its meta file said."""
+    cdef seg_t* old = st.rseg
+    st.miscount += <i64>st.passed - <i64>old.count
+    old.count = st.passed
+    st.rseg = st.segs[store_index(st, old.id + 1)]
+    st.rpos = SEGMENT_HEADER
+    st.passed = 0
+    if old.acked >= old.count:
+        store_remove_segment(st, old)
+
+
+cdef i64 store_skip_junk(store_t* st) noexcept nogil:
+    """What the cursor points at is not a record: go on behind it, where one can be found.
+
+    Returns how many messages were lost, or -1 with errno."""
+    cdef seg_t* seg = st.rseg
+    cdef u32 after, gone = 0, i
+    cdef i64 lost
+    cdef i64 to = store_resume(st, seg, st.rpos, st.passed, &after)
+    if to < 0:
+        return -1
+    if seg is st.wseg:
+        after += store_count_staged(st)
+    for i in range(seg.next_deleted, seg.n_deleted):
+        gone += seg.deleted[i] < to
+    lost = <i64>seg.count - st.passed - after - gone
+    if lost < 0:                # its meta file had promised less
+        st.miscount -= lost
+        lost = 0
+    elif lost:
+        store_note_gap(st, seg, st.rpos, <u32>to)
+    seg.count = st.passed + after
+    seg.acked -= gone
+    st.rpos = <u32>to
+    st.lost += <u32>lost
+    return lost
+
+
+cdef u32 store_count_staged(const store_t* st) noexcept nogil:
+    """Records in the stage."""
+    cdef rec_t rec
+    cdef u32 at = 0, n = 0, end = st.wseg.size - st.stage_at
+    while at < end and record_parse(st.stage + at, end - at, &rec) == 1:
+        at += rec.size
+        n += 1
+    return n
+
+
+cdef int store_walk(store_t* st, pool_t* pool, seg_t* seg, u32* pos, u32 passed,
+                    rec_t* rec) noexcept nogil:
+    """The record at pos, or the next one behind damage: pos then moves there.
+
+    1 done, 0 there is none up to the segment's end, -1 with errno."""
+    cdef u32 found
+    cdef i64 to
+    cdef int rc
+    while pos[0] < seg.size:
+        rc = store_read(st, pool, seg, pos[0], BLOCK_SIZE, rec)
+        if rc != -1:
+            return 1 if rc == 1 else -1
+        to = store_resume(st, seg, pos[0], passed, &found)
+        if to < 0:
+            return -1
+        if found == 0 and seg is not st.wseg:
+            return 0            # pos stays: here the readable part ends
+        if to == pos[0]:
+            return 0
+        pos[0] = <u32>to
+    return 0
+
+
+cdef void store_recount(store_t* st, pool_t* pool) noexcept nogil:
+    """Count what is left of the cursor's segment: its meta file may have promised less."""
+    cdef rec_t rec
+    cdef seg_t* seg = st.rseg
+    cdef u32 pos = st.rpos, count = st.passed
+    while store_walk(st, pool, seg, &pos, count, &rec) == 1:
+        pos += rec.size
+        count += 1
+    if count > seg.count:
+        st.miscount += count - seg.count
+        seg.count = count
+
+
+# hot
+cdef int store_peek(store_t* st, pool_t* pool, rec_t* rec) noexcept nogil:
+    """The next record to deliver: requeued ones first, then the cursor's. Does not move.
+
+    1 done, 0 nothing left, -1 the cursor stands on junk, -2 with errno, -3 a requeued record is
+    unreadable."""
+    cdef seg_t* seg
+    cdef int rc
+    if st.n_requeued:
+        rec.redelivered = True
+        seg = store_segment(st, st.requeued[0].seg)
+        if seg == NULL:
+            return -3
+        rc = store_read(st, pool, seg, st.requeued[0].pos, 16384, rec)
+        return -3 if rc == -1 else rc
+    rec.redelivered = False
+    while True:
+        seg = st.rseg
+        if st.rpos >= seg.size:
+            if seg is st.wseg:
+                return 0
+            store_next_segment(st)
+            continue
+        rc = store_read(st, pool, seg, st.rpos, BLOCK_SIZE, rec)
+        if rc < 0:
+            return rc
+        if seg.next_deleted < seg.n_deleted and seg.deleted[seg.next_deleted] <= st.rpos:
+            if seg.deleted[seg.next_deleted] == st.rpos:
+                st.rpos += rec.size
+                st.passed += 1
+            seg.next_deleted += 1
+            continue
+        return 1
+
+
+# hot
+cdef inline void store_take(store_t* st, const rec_t* rec) noexcept nogil:
+    """Move past the record that store_peek returned."""
+    if rec.redelivered:
+        store_pop_requeued(st)
+    else:
+        st.rpos += rec.size
+        st.passed += 1
+        lmq_assert(st.rpos <= st.rseg.size)

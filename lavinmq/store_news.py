@@ -1,0 +1,71 @@
+"""What the log says of queues whose files could not be read or written, or can be again.
+
+Owned by a `VHost`, asked after a tick in which something happened to a store. Takes leave of the
+consumers of a queue that was closed for it. Source: storage reference, section 16.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import TypeAlias
+from weakref import WeakKeyDictionary
+
+from lavinmq.log import Log
+from lavinmq.queue import Queue
+
+State: TypeAlias = tuple[int, int, int]
+"""Records lost, errno of the last read, errno of the last write."""
+
+
+class StoreNews:
+    """Knows what was said already: each thing is said once."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._said: WeakKeyDictionary[Queue, State] = WeakKeyDictionary()
+
+    def report(self, queues: Iterable[Queue]) -> None:
+        """Log what has changed since the last report; tell the consumers of closed queues."""
+        for queue in list(queues):
+            self.report_damage(queue)
+            core = queue.core
+            state = (core.lost, core.read_error, core.write_error)
+            before = self._said.get(queue, (0, 0, 0))
+            if state != before:
+                self._said[queue] = state
+                self._report(queue, before)
+            if core.take_broken():
+                for consumer in queue.take_consumers():
+                    consumer.stop()
+                    consumer.cancelled()
+
+    def report_damage(self, queue: Queue) -> None:
+        """Log the damages that reading has met."""
+        for path, position, end in queue.core.take_damage():
+            self._log.error(
+                "queue %r: %s is damaged at byte %d: %d bytes cannot be read; they are kept as"
+                " %s.damaged", queue.name, path, position, end - position, os.path.basename(path),
+            )  # fmt: skip
+
+    def _report(self, queue: Queue, before: State) -> None:
+        core, name = queue.core, queue.name
+        if core.read_error != before[1]:
+            self._log.error("queue %r cannot be read: %s", name, os.strerror(core.read_error))
+        if core.lost != before[0]:
+            self._log.error(
+                "queue %r: %d messages in %s could not be read and were given up",
+                name, core.lost, queue.directory,
+            )  # fmt: skip
+        if core.is_stuck:
+            self._log.error(
+                "Cannot write %s: %s. Messages of queue %r wait in memory, publishers are held",
+                core.failed_file, os.strerror(core.write_error), name,
+            )  # fmt: skip
+        elif core.write_error:
+            self._log.error(
+                "Cannot write %s: %s. Queue %r is closed; its files are read again at the next "
+                "start", core.failed_file, os.strerror(core.write_error), name,
+            )  # fmt: skip
+        elif before[2]:
+            self._log.notice("queue %r is written again", name)
