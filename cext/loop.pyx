@@ -181,6 +181,9 @@ cdef class Loop:
             return
         with nogil:
             loop_tick(&self.t)
+        if not self.t.is_syncing and (
+                self.t.n_batch or self.waiting or (self.commits and self.t.stuck == NULL)):
+            self.start_sync()
         while self.t.blocked_links != NULL:
             l = self.t.blocked_links
             self.t.blocked_links = l.blocked_next
@@ -193,9 +196,6 @@ cdef class Loop:
             self.retry_timer = self.events.call_later(0.5, self.retry)
         if self.t.is_release_due and self.crowd:
             self.release_crowd()
-        if not self.t.is_syncing and (
-                self.t.n_batch or self.waiting or (self.commits and self.t.stuck == NULL)):
-            self.start_sync()
         self.t.n_reads = 0
         self.kick()
 
@@ -296,6 +296,8 @@ cdef class Loop:
             if self.t.sync_ns > INLINE_SYNC_NS:
                 self.t.inline_from_ns = clock_ns() + self.t.sync_ns * INLINE_PAUSE
             self.end_sync()
+            with nogil:
+                loop_flush_links(&self.t)
             return
         self.t.is_syncing = True
         c_write(self.submit_fd, &one, 8)
@@ -364,6 +366,7 @@ cdef class Loop:
             return
         self.t.is_syncing = False
         self.end_sync()
+        self.tick()
 
     def stop(self) -> None:
         """End the worker thread, close all descriptors. Nothing is delivered, confirmed or synced
