@@ -217,6 +217,17 @@ cdef class Link:
                 break
             reads += 1
 
+    cdef void end(self):
+        """The kernel says that the connection is over: take what it still holds up to there."""
+        cdef u64 before
+        while self.t.fd >= 0 and not self.t.stops:
+            before = self.t.n_received_bytes
+            self.on_readable()
+            if self.t.n_received_bytes == before:
+                break
+        if self.t.fd >= 0:
+            self.session.on_lost("connection reset")
+
     def hold(self) -> None:
         """A publish has to wait: neither read nor walk until the disk has room (on_released)."""
         self.stop(STOP_HELD)

@@ -17,6 +17,13 @@ cdef extern from "<unistd.h>" nogil:
     ssize_t c_read "read"(int fd, void* buf, size_t n)
     ssize_t c_write "write"(int fd, const void* buf, size_t n)
 
+cdef extern from "<poll.h>" nogil:
+    struct pollfd:
+        int fd
+        short events
+        short revents
+    int c_poll "poll"(pollfd* fds, unsigned long n, int timeout_ms)
+
 cdef enum:
     WORK_STOP = 1 << 20
     FILE_SYNC_NS = 300000       # first guesses, see sync_files
@@ -382,6 +389,24 @@ cdef class Loop:
 
     # ---- time
 
+    cdef void find_dead(self):
+        """Notice connections that have ended without our being told: nobody watches a link that is
+        stopped, and uvloop stops watching at a reset, although there may be data before it."""
+        cdef list links = list(self.links)
+        cdef Py_ssize_t i, n = len(links)
+        cdef pollfd* fds = <pollfd*>malloc((n + 1) * sizeof(pollfd))
+        if fds == NULL:
+            return
+        for i in range(n):
+            fds[i].fd = (<Link>links[i]).t.fd
+            fds[i].events = fds[i].revents = 0      # what is always told: errors and the end
+        with nogil:
+            c_poll(fds, n, 0)
+        dead = [links[i] for i in range(n) if fds[i].revents]
+        free(fds)
+        for link in dead:
+            (<Link>link).end()
+
     def check_links(self) -> None:
         """Send heartbeats that are due and drop links that are silent or late.
         Called every second or so.
@@ -389,6 +414,7 @@ cdef class Loop:
         Source: amqp reference sections 1 and 3."""
         cdef link_t* l
         cdef i64 now
+        self.find_dead()
         loop_clock(&self.t)
         now = self.t.now_ns
         for link in list(self.links):

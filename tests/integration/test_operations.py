@@ -5,14 +5,18 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
+import socket
+import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pika
 import pytest
+from pamqp import commands
 
 from tests.support.broker import Broker
+from tests.support.wire import Wire
 
 BrokerFactory = Callable[..., Broker]
 
@@ -189,3 +193,19 @@ def test_unbinding_a_nested_exchange_acts_on_publishers_of_the_outer_one(
     with pytest.raises(pika.exceptions.UnroutableError):
         channel.basic_publish("outer", "", b"2", mandatory=True)
     connection.close()
+
+
+def test_a_reset_behind_unread_data_is_noticed(own_broker: Broker) -> None:
+    """uvloop watches a socket no more after an error, also when there is data to read before it."""
+    wire = Wire.open(own_broker.port)
+    wire.call(1, commands.Queue.Declare(queue="cut"), commands.Queue.DeclareOk)
+    before = len(os.listdir(f"/proc/{own_broker.pid}/fd"))
+    os.kill(own_broker.pid, signal.SIGSTOP)
+    for _ in range(10):
+        wire.publish(1, "", "cut", bytes(10_000))
+    wire._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    wire.close()
+    os.kill(own_broker.pid, signal.SIGCONT)
+
+    wait_for(lambda: "connection lost" in own_broker.log_text(), "the reset is never noticed")
+    assert len(os.listdir(f"/proc/{own_broker.pid}/fd")) < before
