@@ -7,6 +7,7 @@ Source: AMQP reference, sections 9 and 14.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from lavinmq import _core
@@ -70,7 +71,7 @@ class Queue:
         self.auto_delete = auto_delete
         self.owner = owner
         self.arguments = arguments
-        self.consumers: list[QueueConsumer] = []
+        self.consumers: dict[QueueConsumer, None] = {}  # in order, and quick to leave
         self.incoming: Incoming = {}
 
     @property
@@ -81,7 +82,7 @@ class Queue:
     @property
     def has_exclusive_consumer(self) -> bool:
         """Whether one consumer has the queue to itself."""
-        return bool(self.consumers) and self.consumers[0].exclusive
+        return any(consumer.exclusive for consumer in islice(self.consumers, 1))
 
     def is_locked_to(self, actor: Owner) -> bool:
         """Whether the queue belongs to another connection."""

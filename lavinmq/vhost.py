@@ -147,7 +147,7 @@ class VHost:
                 self._report(queue, self._reported.get(queue, (0, 0, 0)))
                 self._reported[queue] = state
             if core.take_broken():
-                consumers, queue.consumers = queue.consumers, []
+                consumers, queue.consumers = list(queue.consumers), {}
                 for consumer in consumers:
                     consumer.stop()
                     consumer.cancelled()
@@ -463,7 +463,7 @@ class VHost:
 
         Returns: whether it was recorded, consumers to tell.
         """
-        consumers, queue.consumers = queue.consumers, []
+        consumers, queue.consumers = list(queue.consumers), {}
         self._unbind_everywhere(queue)
         del self.queues[queue.name]
         queue.core.delete()
@@ -476,7 +476,7 @@ class VHost:
     def consumer_left(self, queue: Queue, consumer: QueueConsumer) -> None:
         """A consumer was cancelled or lost; an auto-delete queue goes with its last one."""
         if consumer in queue.consumers:
-            queue.consumers.remove(consumer)
+            del queue.consumers[consumer]
             if queue.auto_delete and not queue.consumers and self.queues.get(queue.name) is queue:
                 self.remove_queue(queue)
 

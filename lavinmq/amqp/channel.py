@@ -71,7 +71,7 @@ class Channel:
 
     def release(self) -> None:
         """Cancel all consumers: the channel or the connection is going."""
-        for consumer in list(self.consumers.values()):
+        for consumer in reversed(list(self.consumers.values())):
             self._drop(consumer)
 
     def _drop(self, consumer: Consumer) -> None:
@@ -200,7 +200,7 @@ class Channel:
         core = connection.link.add_consumer(self.id, queue.core, raw, d.no_ack)
         consumer = Consumer(self, queue, tag, d.exclusive, core)
         self.consumers[tag] = consumer
-        queue.consumers.append(consumer)
+        queue.consumers[consumer] = None
         self._reply(m.BasicConsumeOk(tag), d.no_wait)
         core.start()
 
