@@ -71,7 +71,7 @@ class Channel:
 
     def release(self) -> None:
         """Cancel all consumers: the channel or the connection is going."""
-        for consumer in list(self.consumers.values()):
+        for consumer in reversed(list(self.consumers.values())):
             self._drop(consumer)
 
     def _drop(self, consumer: Consumer) -> None:

@@ -8,7 +8,9 @@ Source: AMQP reference, sections 1, 3, 4 and 6.
 
 from __future__ import annotations
 
+import math
 import socket
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -61,6 +63,7 @@ class Connection:
         self._is_told_when_blocked = False
         self._log = log.get("lmq.amqp.client", client=peer)
         self._is_over = False
+        self._over_at = math.inf
 
     def start(self) -> None:
         """Begin to read."""
@@ -269,8 +272,7 @@ class Connection:
                 self._log.info("closed by the client: %s", method.reply_text)
             self._release_channels()
             self._send_fixed(0, CONNECTION_CLOSE_OK)
-            self.link.state = _core.STATE_CLOSING
-            self.link.set_timeout(CLOSE_TIMEOUT_S)  # the client closes the socket
+            self._begin_close(CLOSE_TIMEOUT_S)  # the client closes the socket
         elif isinstance(method, m.ConnectionCloseOk):
             self._hang_up("")
         elif isinstance(method, m.ConnectionUpdateSecret):
@@ -381,15 +383,22 @@ class Connection:
         if error.code == ReplyCode.FRAME_ERROR:  # where its next frame begins is anybody's guess
             self._hang_up("")
             return
+        self._begin_close(CLOSE_TIMEOUT_S)
+
+    def _begin_close(self, timeout_s: float) -> None:
+        """The end comes in so many seconds, or sooner if that was said before: a peer that goes on
+        talking does not live longer for it."""
         self.link.state = _core.STATE_CLOSING
-        self.link.set_timeout(CLOSE_TIMEOUT_S)
+        over_at = time.monotonic() + timeout_s
+        if over_at < self._over_at:
+            self._over_at = over_at
+            self.link.set_timeout(timeout_s)
 
     def _hang_up(self, why: str) -> None:
         """Send what is left and close our side; the peer's end of file ends the rest."""
         if why:
             self._log.info("connection refused: %s", why)
-        self.link.state = _core.STATE_CLOSING
-        self.link.set_timeout(LINGER_S)
+        self._begin_close(LINGER_S)
         self.link.flush()
         if not self.link.unsent_bytes:
             try:

@@ -1,13 +1,14 @@
 """Listening sockets for AMQP: accepts connections and gives each its `Connection`.
 
-TCP and unix sockets. Accepting is bounded per wake-up, and pauses for a moment when descriptors
-run out. Source: command line reference, section 13.
+TCP and unix sockets. Accepting is bounded per wake-up, and pauses for a moment when few descriptors
+are left. Source: command line reference, section 13.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import resource
 import socket
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 BACKLOG: Final = 1024
 ACCEPTS_PER_WAKEUP: Final = 64
 RETRY_S: Final = 0.5
+RESERVE: Final = 64
+"""Descriptors that clients do not get: queues need them to write and sync."""
 _log = log.get("lmq.server")
 
 
@@ -31,6 +34,7 @@ class Listener:
         self._server = server
         self._socket = sock
         self._events = server.events
+        self._is_full = False
 
     @classmethod
     def tcp(cls, server: Server, host: str, port: int) -> Listener:
@@ -80,19 +84,21 @@ class Listener:
         self._socket.close()
 
     def _accept(self) -> None:
-        for _ in range(ACCEPTS_PER_WAKEUP):
-            try:
-                sock, address = self._socket.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                    raise
+        try:
+            for _ in range(ACCEPTS_PER_WAKEUP):
+                _check_descriptors(self._socket)
+                self._welcome(*self._socket.accept())
+                self._is_full = False
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                raise
+            if not self._is_full:
                 _log.error("cannot accept on %s: %s", self.name, error.strerror)
-                self._events.remove_reader(self._socket.fileno())
-                self._events.call_later(RETRY_S, self._retry)
-                return
-            self._welcome(sock, address)
+            self._is_full = True
+            self._events.remove_reader(self._socket.fileno())
+            self._events.call_later(RETRY_S, self._retry)
 
     def _retry(self) -> None:
         if self._socket.fileno() >= 0:
@@ -113,6 +119,15 @@ class Listener:
                 return
             peer = _shown(address)
         self._server.welcome(Connection(self._server, sock, peer, local, is_loopback))
+
+
+def _check_descriptors(sock: socket.socket) -> None:
+    """A new descriptor has the lowest free number. Raises: OSError when too few are left."""
+    fd = os.dup(sock.fileno())
+    os.close(fd)
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit != resource.RLIM_INFINITY and fd >= limit - min(RESERVE, limit // 8):
+        raise OSError(errno.EMFILE, "Few file descriptors are left")
 
 
 def _set_options(server: Server, sock: socket.socket, is_loopback: bool) -> None:

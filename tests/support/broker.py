@@ -55,7 +55,7 @@ class Broker:
     """One broker on one data directory; the port stays the same over restarts.
 
     Args: `data_dir` need not exist; `args` are options added to the command line;
-    `log_path` defaults to `<data_dir>.log`.
+    `log_path` defaults to `<data_dir>.log`; `command` starts another program than usual.
     """
 
     def __init__(
@@ -65,6 +65,7 @@ class Broker:
         *,
         log_path: Path | None = None,
         env: dict[str, str] | None = None,
+        command: Sequence[str] = (),
     ) -> None:
         self.host = HOST
         self.port = free_port()
@@ -72,6 +73,7 @@ class Broker:
         self.log_path = log_path or data_dir.with_name(data_dir.name + ".log")
         self._args = list(args)
         self._env = env or {}
+        self._command = list(command)
         self._process: subprocess.Popen[bytes] | None = None
 
     @classmethod
@@ -148,7 +150,7 @@ class Broker:
 
     def _command_line(self) -> list[str]:
         place = ["-D", str(self.data_dir), "-b", self.host, "-p", str(self.port)]
-        return [*broker_command(), *place, *self._args]
+        return [*(self._command or broker_command()), *place, *self._args]
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None:

@@ -275,8 +275,9 @@ class Wire:
 
     def _fill(self, timeout_s: float) -> bool:
         """Read once; tell whether bytes came."""
-        readable, _, _ = select.select([self._socket], [], [], max(0.0, timeout_s))
-        if not readable:
+        poller = select.poll()  # not select(): the descriptor may be a large number
+        poller.register(self._socket, select.POLLIN)
+        if not poller.poll(max(0.0, timeout_s) * 1000):
             return False
         try:
             data = self._socket.recv(1 << 18)
