@@ -243,6 +243,7 @@ cdef int content_set_reply_to(chan_t* c, u32 at) noexcept nogil:
         grown = <u8*>realloc(c.props, len)
         if grown == NULL:
             return -1
+        link_take(c.link, len - c.props_cap)
         c.props = grown
         c.props_cap = len
     memmove(c.props + at + new, c.props + at + old, c.props_len - at - old)
@@ -272,9 +273,12 @@ cdef int content_header(chan_t* c, const u8* payload, u32 size) noexcept nogil:
     if c.body_len > l.max_message_size:
         return walk_fail(l, ERROR_MESSAGE_SIZE, c.id, 0, c.body_len, l.max_message_size)
     if size - 12 > c.props_cap:
+        if not link_may_take(l, size - 12 - c.props_cap):
+            return walk_fail(l, ERROR_LARGE, c.id, BASIC_PUBLISH, c.body_len, 0)
         grown = <u8*>realloc(c.props, size - 12)
         if grown == NULL:
             return walk_fail(l, ERROR_NO_MEMORY, c.id, BASIC_PUBLISH, 0, 0)
+        link_take(l, size - 12 - c.props_cap)
         c.props = grown
         c.props_cap = size - 12
     memcpy(c.props, payload + 12, size - 12)
@@ -386,8 +390,9 @@ cdef int walk_settle(link_t* l, chan_t* c, u32 method, const u8* p, u32 size) no
     cdef bint multiple = False, requeue = False
     cdef int rc
     if size != 13:
-        return walk_fail(l, ERROR_SHORT_PAYLOAD if size < 13 else ERROR_LONG_PAYLOAD, c.id, method,
-                         p[13], 0)
+        if size < 13:
+            return walk_fail(l, ERROR_SHORT_PAYLOAD, c.id, method, 0, 0)
+        return walk_fail(l, ERROR_LONG_PAYLOAD, c.id, method, p[13], 0)
     if method == BASIC_REJECT:
         requeue = p[12] & 1
     else:

@@ -143,14 +143,21 @@ cdef inline void channel_trim(chan_t* c) noexcept nogil:
         c.ring_cap = 0
 
 
-cdef void channel_trim_old(chan_t* c) noexcept nogil:
-    """Close the gaps that settled deliveries left in the list of old ones."""
+cdef void channel_trim_old(chan_t* c, u32 n_settled) noexcept nogil:
+    """n_settled entries of the list of old ones were settled: close the gaps when half of it is
+    gaps, so that a settlement costs O(1) on average."""
     cdef u32 i, kept = 0
-    for i in range(c.n_old):
+    while c.old_at < c.n_old and c.old[c.old_at].queue == NULL:
+        c.old_at += 1
+    c.n_old_settled += n_settled
+    if c.n_old_settled < c.n_old - c.n_old_settled:
+        return
+    for i in range(c.old_at, c.n_old):
         if c.old[i].queue != NULL:
             c.old[kept] = c.old[i]
             kept += 1
     c.n_old = kept
+    c.old_at = c.n_old_settled = 0
     if kept == 0:
         free(c.old)
         c.old = NULL
@@ -164,7 +171,7 @@ cdef int channel_settle(chan_t* c, u64 tag, bint multiple, bint requeue,
 
     Cost: 8 ns per message settled."""
     cdef unacked_t* u
-    cdef u32 i
+    cdef u32 i, n = 0
     if multiple and tag == 0:
         channel_settle_all(c, requeue, is_ack)
         return 0
@@ -174,15 +181,18 @@ cdef int channel_settle(chan_t* c, u64 tag, bint multiple, bint requeue,
     if not multiple:
         channel_settle_one(c, u, requeue, is_ack)
         if tag < c.first_tag:
-            channel_trim_old(c)
+            channel_trim_old(c, 1)
         elif tag == c.first_tag:
             channel_trim(c)
         return 0
     if c.n_old:
-        for i in range(c.n_old):
-            if c.old[i].tag <= tag and c.old[i].queue != NULL:
+        for i in range(c.old_at, c.n_old):
+            if c.old[i].tag > tag:
+                break
+            if c.old[i].queue != NULL:
                 channel_settle_one(c, &c.old[i], requeue, is_ack)
-        channel_trim_old(c)
+                n += 1
+        channel_trim_old(c, n)
     while c.first_tag <= tag:
         u = &c.ring[c.first_tag & (c.ring_cap - 1)]
         if u.queue != NULL:
@@ -199,7 +209,7 @@ cdef void channel_settle_all(chan_t* c, bint requeue, bint is_ack) noexcept nogi
     for i in range(c.n_old):
         if c.old[i].queue != NULL:
             channel_settle_one(c, &c.old[i], requeue, is_ack)
-    c.n_old = 0
+    c.n_old = c.old_at = c.n_old_settled = 0
     while c.first_tag < c.next_tag:
         u = &c.ring[c.first_tag & (c.ring_cap - 1)]
         if u.queue != NULL:
@@ -210,13 +220,15 @@ cdef void channel_settle_all(chan_t* c, bint requeue, bint is_ack) noexcept nogi
 
 cdef void channel_requeue(chan_t* c) noexcept nogil:
     """basic.recover with requeue: all but what a transaction is about to settle."""
-    cdef u32 i
+    cdef u32 i, n = 0
     cdef u64 tag = c.first_tag
     cdef unacked_t* u
-    for i in range(c.n_old):
+    for i in range(c.old_at, c.n_old):
         if c.old[i].queue != NULL and not c.old[i].is_tx_settled:
             channel_settle_one(c, &c.old[i], True, False)
-    channel_trim_old(c)
+            n += 1
+    if c.n_old:
+        channel_trim_old(c, n)
     while tag < c.next_tag:
         u = &c.ring[tag & (c.ring_cap - 1)]
         if u.queue != NULL and not u.is_tx_settled:
@@ -246,7 +258,7 @@ cdef int channel_recover(chan_t* c) noexcept nogil:
             all_[n] = u[0]
             n += 1
         tag += 1
-    c.n_old = 0
+    c.n_old = c.old_at = c.n_old_settled = 0
     c.n_unacked = n
     c.first_tag = c.next_tag
     for i in range(n):
@@ -271,6 +283,7 @@ cdef bint channel_redeliver(chan_t* c, unacked_t* u) noexcept nogil:
     if not deliver_write(k, &rec, c.next_tag) or channel_push(c, q, k, &rec):
         return False
     q.n_redelivered += 1
+    queue_touch(q)              # a large window goes at the end of the tick
     q.refs -= 1                 # channel_push has counted it once more
     k.refs -= 1
     c.n_unacked -= 1
@@ -316,6 +329,8 @@ cdef consumer_t* channel_add_consumer(chan_t* c, queue_t* q, const u8* tag, u32 
     memcpy(p + 5, tag, tag_len)
     k.template_len = 12 + tag_len
     k.chan_next = c.consumers
+    if c.consumers != NULL:
+        c.consumers.chan_prev = k
     c.consumers = k
     q.refs += 1
     q.n_consumers += 1
@@ -324,11 +339,12 @@ cdef consumer_t* channel_add_consumer(chan_t* c, queue_t* q, const u8* tag, u32 
 
 cdef void channel_remove_consumer(consumer_t* k) noexcept nogil:
     """Take a consumer out of ring and channel. Its deliveries stay unacked on the channel."""
-    cdef consumer_t** link = &k.chan.consumers
-    while link[0] != NULL and link[0] != k:
-        link = &link[0].chan_next
-    if link[0] == k:
-        link[0] = k.chan_next
+    if k.chan_next != NULL:
+        k.chan_next.chan_prev = k.chan_prev
+    if k.chan_prev != NULL:
+        k.chan_prev.chan_next = k.chan_next
+    else:
+        k.chan.consumers = k.chan_next
     k.is_cancelled = True
     consumer_leave_ring(k)
     k.queue.n_consumers -= 1
@@ -345,6 +361,7 @@ cdef void channel_reset_content(chan_t* c) noexcept nogil:
         c.body = NULL
         c.body_cap = 0
     if c.props_cap > 4096:
+        link_give(c.link, c.props_cap)
         free(c.props)
         c.props = NULL
         c.props_cap = 0
@@ -357,6 +374,7 @@ cdef void channel_free(chan_t* c) noexcept nogil:
     loop_forget_channel(c.link.loop, c)
     free(c.ring)
     free(c.old)
+    link_give(c.link, c.props_cap)
     free(c.props)
     link_give(c.link, c.body_cap)
     free(c.body)

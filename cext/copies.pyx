@@ -100,16 +100,20 @@ cdef int route_strings(exchange_t* x, const u8* entry, const u8* headers, u32 he
                        bint ask_alternates, loop_t* loop, targets_t* out) noexcept nogil:
     """route_key for each string of CC or BCC; entry may be NULL. 0, or -1 out of memory."""
     cdef const u8* value
-    cdef u64 n, size
+    cdef u64 n, size, limit
     if entry == NULL or entry[1 + entry[0]] != c'A':
         return 0
     value = entry + 2 + entry[0]
     n = be32(value)
     value += 4
+    limit = 1024
     while n:
         size = be32(value + 1)
         if route_key(x, value + 5, <u32>size, headers, headers_len, ask_alternates, loop, out):
             return -1
+        if out.n > limit:               # many strings may reach the same queues
+            targets_unique(out, loop)
+            limit = out.n * 2 + 1024
         value += 5 + size
         n -= 5 + size
     return 0

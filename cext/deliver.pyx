@@ -39,6 +39,12 @@ cdef inline bint link_may_take(const link_t* l, u64 n) noexcept nogil:
     return l.loop.large_bytes + n <= l.loop.max_large or l.large_bytes + n <= LARGE_SHARE
 
 
+cdef inline bint link_owes_much(const link_t* l) noexcept nogil:
+    """Whether so much output waits for the peer to read that it should not ask for more."""
+    cdef u32 n = l.out_end - l.out_at
+    return n > MAX_OUTPUT or (n > BLOCK_SIZE and not link_may_take(l, 0))
+
+
 cdef inline void link_take(link_t* l, u64 n) noexcept nogil:
     l.large_bytes += n
     l.loop.large_bytes += n
@@ -196,6 +202,7 @@ cdef inline bint deliver_write(consumer_t* k, rec_t* r, u64 tag) noexcept nogil:
     if l.out_at < l.out_end and l.out_end + need > l.out_cap and link_send(l) != 1:
         return False
     if need > BLOCK_SIZE and need > l.out_cap and not link_may_take(l, need):
+        k.wants = need
         return False
     p = start = link_room(l, need)
     if p == NULL:

@@ -210,10 +210,10 @@ cdef class Link:
         cdef u64 before
         cdef int reads = 0
         while reads < 1024 and self.t.fd >= 0 and self.t.state == LINK_OPEN:
-            self.go(STOP_CROWD)
+            self.go(STOP_CROWD | STOP_TURN)
             before = self.t.n_received_bytes
             self.on_readable()
-            if self.t.n_received_bytes == before:
+            if self.t.n_received_bytes == before and not self.t.stops & (STOP_CROWD | STOP_TURN):
                 break
             reads += 1
 
@@ -250,6 +250,7 @@ cdef class Link:
         """Walk n bytes at buf, with events to the session in between, and keep what is left."""
         cdef link_t* l = &self.t
         cdef u64 at = 0, used = 0
+        cdef i64 turn_ends_ns = clock_ns() + TURN_NS
         cdef int event
         if l.state == LINK_HEADER:
             if n < 8 and same_bytes(buf, <const u8*>b"AMQP", n if n < 4 else 4):
@@ -263,7 +264,10 @@ cdef class Link:
             at += used
             if event != WALK_DONE:
                 self.dispatch(event)
-            if l.out_end - l.out_at > MAX_OUTPUT and l.fd >= 0:
+                if clock_ns() > turn_ends_ns and l.fd >= 0 and not l.stops:
+                    self.stop(STOP_TURN)
+                    self.loop.end_turn(self)
+            if link_owes_much(l) and l.fd >= 0:
                 self.choke()
             if event == WALK_DONE:
                 break
@@ -274,7 +278,7 @@ cdef class Link:
         """The peer asks for more than it reads: it is heard again when all is sent."""
         if not self.t.is_blocked:
             link_send(&self.t)
-        if self.t.out_end - self.t.out_at > MAX_OUTPUT:
+        if link_owes_much(&self.t):
             self.stop(STOP_CHOKED)
 
     cdef void keep(self, u8* p, u64 n):
@@ -551,6 +555,7 @@ cdef class Link:
         record_find_bcc(&rec)
         need = 32 + rec.names_len + content_size(&rec, chunk)
         if need > BLOCK_SIZE and not link_may_take(l, need):
+            queue_touch(q)
             raise MemoryError(f"no memory for a message of {rec.body_len} bytes")
         start = p = link_room(l, need)
         if p == NULL:

@@ -26,6 +26,7 @@ cdef extern from "<poll.h>" nogil:
 
 cdef enum:
     WORK_STOP = 1 << 20
+    HUNG_UP = 0x2000            # POLLRDHUP
     FILE_SYNC_NS = 300000       # first guesses, see sync_files
     WHOLE_SYNC_NS = 1000000
 
@@ -56,6 +57,7 @@ cdef class Loop:
     cdef dict parents           # directories that hold those of queues
     cdef list crowd             # links whose publishes wait for consumers
     cdef list held              # links whose publishes wait for the disk
+    cdef list turns             # links that have had their turn
     cdef object crowd_timer
     cdef object patient_timer
     cdef object retry_timer
@@ -84,6 +86,7 @@ cdef class Loop:
         self.parents = {}
         self.crowd = []
         self.held = []
+        self.turns = []
         self.t.max_large = <u64>-1
         self.t.sync = sync
         self.t.file_ns = FILE_SYNC_NS
@@ -233,6 +236,19 @@ cdef class Loop:
         self.crowd.append(link)
         if self.crowd_timer is None:
             self.crowd_timer = self.events.call_later(0.005, self.release_crowd)
+
+    cdef void end_turn(self, Link link):
+        """Hear the others before this link, which has much for us to do."""
+        if not self.turns:
+            self.events.call_soon(self.begin_turns)
+        self.turns.append(link)
+
+    def begin_turns(self) -> None:
+        """Go on with those that had their turn. Called by the event loop."""
+        cdef list turns = self.turns
+        self.turns = []
+        for link in turns:
+            (<Link>link).go(STOP_TURN)
 
     def wake_patient(self) -> None:
         """Use credit that came in small amounts."""
@@ -399,13 +415,18 @@ cdef class Loop:
             return
         for i in range(n):
             fds[i].fd = (<Link>links[i]).t.fd
-            fds[i].events = fds[i].revents = 0      # what is always told: errors and the end
+            # Errors and the end are always told. One that leaves while it is held has gone for
+            # good: its descriptor is worth more than a publish that was never confirmed.
+            fds[i].events = HUNG_UP if (<Link>links[i]).t.stops & STOP_HELD else 0
+            fds[i].revents = 0
         with nogil:
             c_poll(fds, n, 0)
         dead = [links[i] for i in range(n) if fds[i].revents]
         free(fds)
         for link in dead:
             (<Link>link).end()
+        if dead and self.held:
+            self.held = [link for link in self.held if (<Link>link).t.fd >= 0]
 
     def check_links(self) -> None:
         """Send heartbeats that are due and drop links that are silent or late.
@@ -425,5 +446,5 @@ cdef class Loop:
                 # A link that we do not read cannot be blamed for silence.
                 if not l.stops and now - l.last_read_ns > l.heartbeat_ns + 5000000000:
                     (<Link>link).session.on_timeout("no heartbeat")
-                elif now - l.last_sent_ns >= l.heartbeat_ns // 2 - 500000000:
+                elif not l.is_blocked and now - l.last_sent_ns >= l.heartbeat_ns // 2 - 500000000:
                     (<Link>link).write(b"\x08\x00\x00\x00\x00\x00\x00\xce")

@@ -184,6 +184,7 @@ cdef inline void consumer_join_ring(consumer_t* k) noexcept nogil:
     if k.is_able or q.is_deleted or q.is_closed or not consumer_is_able(k):
         return
     k.is_able = True
+    k.wants = 0
     head = q.able
     if head == NULL:
         k.next = k.prev = k
@@ -412,6 +413,8 @@ cdef void queue_end_tick(queue_t* q) noexcept nogil:
     if q.ready == 0 and q.unacked == 0:
         store_take_back(st)
         store_drop_stage(st, pool)
+        store_drop_window(st, pool)
+    if st.win_cap > BLOCK_SIZE:         # what it held has been written to a link, or has to wait
         store_drop_window(st, pool)
     if not st.is_durable:
         if q.is_stuck:

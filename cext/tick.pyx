@@ -105,15 +105,21 @@ cdef int loop_add_patient(loop_t* loop, consumer_t* k) noexcept nogil:
 
 
 cdef void loop_wake_patient(loop_t* loop) noexcept nogil:
-    """Let the consumers with a little credit back into their rings."""
-    cdef u32 i
+    """Let the consumers with a little credit back into their rings, and those whose large message
+    finds memory now."""
+    cdef u32 i, kept = 0
     cdef consumer_t* k
     for i in range(loop.n_patient):
         k = loop.patient[i]
+        if k.wants and not k.is_cancelled and not link_may_take(k.chan.link, k.wants):
+            loop.patient[kept] = k
+            kept += 1
+            continue
+        k.wants = 0
         k.is_patient = False
         consumer_join_ring(k)
         consumer_unref(k)
-    loop.n_patient = 0
+    loop.n_patient = kept
 
 
 cdef void loop_forget_channel(loop_t* loop, chan_t* c) noexcept nogil:

@@ -79,12 +79,16 @@ cdef int tx_settle(chan_t* c, u64 tag, bint multiple, bint requeue, bint is_ack)
             return tx_keep_settle(c, u, requeue, is_ack)
     else:
         tag = c.next_tag - 1
-    for i in range(c.n_old):
-        u = &c.old[i]
-        if u.queue != NULL and u.tag <= tag and not u.is_tx_settled:
-            if tx_keep_settle(c, u, requeue, is_ack):
-                return TX_NO_MEMORY
-    at = c.first_tag
+    if tag <= c.tx_until:
+        return TX_SETTLED
+    if c.tx_until < c.first_tag:
+        for i in range(c.old_at, c.n_old):
+            u = &c.old[i]
+            if u.queue != NULL and u.tag <= tag and not u.is_tx_settled:
+                if tx_keep_settle(c, u, requeue, is_ack):
+                    return TX_NO_MEMORY
+    at = c.first_tag if c.tx_until < c.first_tag else c.tx_until + 1
+    c.tx_until = tag
     while at <= tag and at < c.next_tag:
         u = &c.ring[at & (c.ring_cap - 1)]
         if u.queue != NULL and not u.is_tx_settled:
@@ -151,3 +155,4 @@ cdef void tx_forget(chan_t* c) noexcept nogil:
     free(c.tx_settles)
     c.tx_settles = NULL
     c.n_tx_settles = c.cap_tx_settles = 0
+    c.tx_until = 0

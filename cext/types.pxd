@@ -30,6 +30,7 @@ cdef enum limits:
     SLOW_MAX_NS = 1600000000    # up to this
     BATCH_PREFETCH = 64         # from this prefetch on credit is used in batches
     LARGE_SHARE = 1048576       # of the memory for large messages that no link is refused
+    TURN_NS = 10000000          # in which a link may have methods handled before others
     INLINE_SYNC_NS = 1000000    # a sync that takes less may run in the loop's thread
     MAX_INLINE_FILES = 2        # and no more than so many files are synced there
     INLINE_PAUSE = 100          # after a longer one none does for so many times its length
@@ -179,11 +180,13 @@ cdef struct consumer_t:
     chan_t* chan
     consumer_t* prev            # ring of able consumers of the queue
     consumer_t* next
-    consumer_t* chan_next       # all consumers of the channel
+    consumer_t* chan_prev       # all consumers of the channel
+    consumer_t* chan_next
     bint is_able                # in the ring
     bint is_cancelled
     bint is_no_ack
-    bint is_patient             # on the loop's list of consumers with a little credit
+    bint is_patient             # on the loop's list of consumers to look at again
+    u64 wants                   # bytes for a large message that it waits for, 0 = none
     u32 refs                    # the channel, each unacked delivery, the list above
     u32 prefetch                # 0 = no limit
     u32 unacked
@@ -286,6 +289,7 @@ cdef struct chan_t:
     tx_settle_t* tx_settles
     u32 n_tx_settles
     u32 cap_tx_settles
+    u64 tx_until                # all up to this tag is settled by the transaction
     # deliveries not yet settled
     unacked_t* ring             # entry of tag t is ring[t & (ring_cap - 1)]
     u32 ring_cap
@@ -294,6 +298,8 @@ cdef struct chan_t:
     unacked_t* old              # unsettled deliveries that the ring has left behind, by rising tag
     u32 n_old
     u32 cap_old
+    u32 old_at                  # the first of them that is not settled
+    u32 n_old_settled           # gaps among them
     u32 n_unacked
     # prefetch
     u32 prefetch                # for consumers to come, 0 = no limit
@@ -308,6 +314,7 @@ cdef enum link_stop:            # why a link neither reads nor walks; it goes on
     STOP_HELD = 2               # a publish waits until the disk has room
     STOP_CHOKED = 4             # the peer does not read what we send
     STOP_CROWD = 8              # consumers come first
+    STOP_TURN = 16              # others come first: it has kept the loop busy
 
 cdef enum link_state:
     LINK_HEADER = 0             # the 8-byte protocol header is awaited

@@ -157,6 +157,9 @@ class Loop:
         To be called about once a second. Source: AMQP reference, sections 1 and 3.
         """
 
+    def begin_turns(self) -> None:
+        """Go on with links that made way for others. Called by the event loop."""
+
     def wake_patient(self) -> None:
         """Use credit that came back in small amounts. Called by the event loop."""
 

@@ -256,7 +256,6 @@ def test_publishers_are_held_while_no_descriptor_is_left(
         process.wait_for_descriptors(before)
 
 
-@pytest.mark.xfail(run=False, reason="the message path does not bound this yet")
 def test_held_publishers_that_have_gone_leave_their_descriptors(own_broker: Broker) -> None:
     process = Process(own_broker.pid)
     with file_limit(own_broker, 100_000), Wire.open(own_broker.port) as wire:

@@ -101,7 +101,6 @@ def test_halves_of_bodies_share_what_memory_there_is(target: Target) -> None:
         other.expect(commands.Basic.Ack)
 
 
-@pytest.mark.xfail(run=False, reason="the message path does not bound this yet")
 def test_properties_of_contents_that_never_come_share_that_memory(target: Target) -> None:
     channels = range(1, CHANNELS + 1)
     value = bytes(120_000)
@@ -115,7 +114,6 @@ def test_properties_of_contents_that_never_come_share_that_memory(target: Target
         assert target.growth_bytes < LARGE_BYTES + 32 * MIB
 
 
-@pytest.mark.xfail(run=False, reason="the message path does not bound this yet")
 def test_a_large_message_does_not_stay_in_the_memory_of_each_queue(target: Target) -> None:
     queues, size = 24, 8 * MIB
     with Wire.open(target.port) as wire:
@@ -134,7 +132,6 @@ def test_a_large_message_does_not_stay_in_the_memory_of_each_queue(target: Targe
         assert target.growth_bytes < LARGE_BYTES + 16 * MIB
 
 
-@pytest.mark.xfail(run=False, reason="the message path does not bound this yet")
 def test_keys_that_reach_the_same_queues_are_not_added_up(target: Target) -> None:
     queues, keys = 200, 26_000
     strings = b"S\0\0\0\0" * keys
@@ -336,7 +333,6 @@ def test_a_transaction_that_is_never_committed_is_bounded(target: Target) -> Non
         assert target.growth_bytes < LARGE_BYTES + 16 * MIB
 
 
-@pytest.mark.xfail(run=False, reason="the message path does not bound this yet")
 def test_a_transaction_of_very_many_acks(target: Target) -> None:
     count = 150_000
     with fill(target.port, QUEUE, b"x", count) as owner, Peer(target.port) as peer:
@@ -377,7 +373,6 @@ def test_flow_off_for_ever_keeps_messages_in_the_queue(target: Target) -> None:
         assert target.growth_bytes < 16 * MIB
 
 
-@pytest.mark.xfail(run=False, reason="the message path does not bound this yet")
 def test_a_peer_with_much_to_do_gives_others_their_turn(target: Target) -> None:
     consumers, changes = 10_000, 3_000
     with fill(target.port, QUEUE, b"x", 0), Peer(target.port) as peer:

@@ -115,7 +115,6 @@ def test_confirms_that_nobody_reads_are_few_and_the_last_one_counts_for_all(
         deaf.read_until(count.to_bytes(8, "big") + b"\x01\xce")
 
 
-@pytest.mark.xfail(run=False, reason="the message path does not bound this yet")
 def test_many_deaf_peers_share_what_memory_there_is(target: Target) -> None:
     n_peers = 60
     with (
