@@ -12,7 +12,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import UnroutableError
 
-from tests.integration.client_program import program
+from tests.integration.client_program import environment, program
 from tests.integration.conftest import UniqueName
 from tests.integration.pika_actions import get, get_all, publish, ready_count, settle
 from tests.support.broker import Broker
@@ -37,7 +37,12 @@ class Shell:
         """Run a tool to its end with `send` on its standard input."""
         command = self.command(tool, *arguments, uri=uri)
         return subprocess.run(
-            command, input=send, capture_output=True, timeout=TOOL_TIMEOUT_S, check=False
+            command,
+            env=environment(),
+            input=send,
+            capture_output=True,
+            timeout=TOOL_TIMEOUT_S,
+            check=False,
         )
 
     def output(self, tool: str, *arguments: str, send: bytes = b"") -> bytes:
@@ -164,7 +169,7 @@ def test_a_consumer_binds_an_exclusive_queue_that_goes_with_it(
     command = shell.command("amqp-consume", *options, "cat")
 
     with (tmp_path / "consumed").open("w+b") as output:
-        with subprocess.Popen(command, stdout=output) as consumer:
+        with subprocess.Popen(command, env=environment(), stdout=output) as consumer:
             try:
                 publish_once_bound(channel, f"{key}.a.b", b"body")
                 code = consumer.wait(TOOL_TIMEOUT_S)
