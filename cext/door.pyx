@@ -83,13 +83,20 @@ cdef class Queue:
         if failed:
             raise OSError(error, os.strerror(error), path)
 
-    def delete(self) -> None:
-        """Forget all messages and let go of files and memory; the caller removes the directory."""
-        if not self.q.is_deleted:
-            self.q.is_deleted = True
-            self.q.ready = self.q.ready_bytes = 0
-            queue_unstick(self.q)
-            store_release(&self.q.store, &self.q.loop.pool)
+    def delete(self) -> bool:
+        """Forget all messages and let go of files and memory; the caller removes the directory.
+
+        Returns whether there can be files in it."""
+        cdef store_t* st = &self.q.store
+        cdef bint had_files
+        if self.q.is_deleted:
+            return True
+        had_files = st.is_durable or st.n_segs > 1 or st.flushed > SEGMENT_HEADER or st.wfd >= 0
+        self.q.is_deleted = True
+        self.q.ready = self.q.ready_bytes = 0
+        queue_unstick(self.q)
+        store_release(st, &self.q.loop.pool)
+        return had_files
 
     def purge(self) -> int:
         """Delete the ready messages; returns how many there were."""

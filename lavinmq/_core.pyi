@@ -215,8 +215,11 @@ class Queue:
         Deliveries still unacked stay messages. Raises: OSError naming the directory.
         """
 
-    def delete(self) -> None:
-        """Forget all messages, let go of files and memory; the directory is left. Idempotent."""
+    def delete(self) -> bool:
+        """Forget all messages, let go of files and memory; the directory is left. Idempotent.
+
+        Returns: whether there can be files in it.
+        """
 
     def purge(self) -> int:
         """Delete the ready messages. Returns: how many there were."""

@@ -97,7 +97,8 @@ class VHost:
         """Load definitions and messages. Raises: DefinitionsError, OSError."""
         make_directory(self.directory)
         write_text(self.directory / ".vhost", self.name)
-        remove_tree(self.directory / "transient")
+        remove_tree(Path(self._transient))
+        os.makedirs(self._transient, mode=0o755, exist_ok=True)
         self._directory_fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         stored = self._file.load()
         self._load_exchanges(stored)
@@ -121,7 +122,7 @@ class VHost:
             self._file.sync()
         finally:
             self.abandon()
-        remove_tree(self.directory / "transient")
+        remove_tree(Path(self._transient))
         if failure is not None:
             raise failure
 
@@ -391,8 +392,6 @@ class VHost:
     ) -> Queue:  # fmt: skip
         stored = durable and owner is None
         parent = self._stored if stored else self._transient
-        if not stored and not os.path.exists(parent):
-            os.mkdir(parent, mode=0o755)
         core = _core.Queue(self._loop, f"{parent}/{hashed(name)}", self._segment_size, stored)
         queue = Queue(name, core, parent, durable, auto_delete, owner, arguments)
         self.queues[name] = queue
@@ -431,11 +430,12 @@ class VHost:
         self._unbind_everywhere(queue)
         self.exchanges[""].core.unbind(raw_key(queue.name), b"", queue.core)
         del self.queues[queue.name]
-        queue.core.delete()
+        had_files = queue.core.delete()
         if queue.is_stored:
             self._file.append_delete_queue(queue.name)
             self._recorded()
-        remove_tree(Path(queue.directory))
+        if had_files:
+            remove_tree(Path(queue.directory))
         return queue.is_stored, consumers
 
     def consumer_left(self, queue: Queue, consumer: QueueConsumer) -> None:
@@ -561,8 +561,8 @@ class VHost:
         """Its consumer has gone: the address is void."""
         del self.reply_queues[queue.name]
         self.exchanges[""].core.unbind(raw_key(queue.name), b"", queue.core)
-        queue.core.delete()
-        remove_tree(Path(queue.directory))
+        if queue.core.delete():
+            remove_tree(Path(queue.directory))
 
     # --- messages -----------------------------------------------------------------------------
 

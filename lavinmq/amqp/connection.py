@@ -33,6 +33,7 @@ HANDSHAKE_TIMEOUT_S: Final = 15.0
 CLOSE_TIMEOUT_S: Final = 15.0
 LINGER_S: Final = 2.0
 LOW_DISK: Final = "Server low on disk space"
+REMOVED_AT_ONCE: Final = 64
 CHANNEL_OPEN_OK: Final = m.encode(m.ChannelOpenOk())
 CHANNEL_CLOSE_OK: Final = m.encode(m.ChannelCloseOk())
 CONNECTION_OPEN_OK: Final = m.encode(m.ConnectionOpenOk())
@@ -189,12 +190,19 @@ class Connection:
         self._release_channels()
         self.link.close()
         self._socket.close()
-        for queue in self.exclusive_queues:
+        self._remove_exclusive_queues()
+
+    def _remove_exclusive_queues(self) -> None:
+        """The queues go with the connection; others get their turn between portions of many."""
+        for _ in range(REMOVED_AT_ONCE):
+            if not self.exclusive_queues:
+                self.server.lost(self)
+                return
+            queue = self.exclusive_queues.pop()
             if self.vhost.queues.get(queue.name) is queue:
                 for consumer in self.vhost.remove_queue(queue)[1]:
                     consumer.stop()
-        self.exclusive_queues.clear()
-        self.server.lost(self)
+        self.server.events.call_soon(self._remove_exclusive_queues)
 
     def abandon(self) -> None:
         """Let go of the socket, as if the process had died: nothing is sent or deleted."""
