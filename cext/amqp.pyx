@@ -446,7 +446,7 @@ cdef int amqp_walk(link_t* l, const u8* buf, u64 n, u64* used) noexcept nogil:
             method = be32(p) if kind == FRAME_METHOD and size >= 4 else 0
             return walk_fail(l, ERROR_FRAME_END, id, method, p[size], 0)
         used[0] = at
-        c = l.chans[id] if id < l.cap_chans else NULL
+        c = link_channel(l, id)
         if kind == FRAME_METHOD:
             if size < 4:
                 return walk_fail(l, ERROR_SHORT_PAYLOAD, id, 0, 0, 0)

@@ -91,7 +91,9 @@ cdef class Link:
         l.fd = -1
         for i in range(l.cap_chans):
             if l.chans[i] != NULL:
-                self.drop_channel(<u16>i)
+                self.drop_channel(l.chans[i])
+        while l.sparse != NULL:
+            self.drop_channel(l.sparse)
         at = &l.loop.flush_links
         while l.is_in_flush and at[0] != NULL:
             if at[0] == l:
@@ -356,6 +358,7 @@ cdef class Link:
     def on_writable(self) -> None:
         """The kernel has room again: send on; when all is sent consumers and reading go on."""
         cdef link_t* l = &self.t
+        cdef chan_t* c
         cdef u32 i
         cdef int rc
         if l.fd < 0:
@@ -374,6 +377,10 @@ cdef class Link:
         for i in range(l.cap_chans):
             if l.chans[i] != NULL:
                 channel_wake_consumers(l.chans[i])
+        c = l.sparse
+        while c != NULL:
+            channel_wake_consumers(c)
+            c = c.sparse_next
         self.go(STOP_CHOKED)
         self.loop.kick()
 
@@ -410,31 +417,23 @@ cdef class Link:
     # ---- channels
 
     cdef chan_t* channel(self, int id) except NULL:
-        if not 0 <= id < <int>self.t.cap_chans or self.t.chans[id] == NULL:
+        cdef chan_t* c = link_channel(&self.t, <u32>id)
+        if c == NULL:
             raise KeyError(f"channel {id} is not open")
-        return self.t.chans[id]
+        return c
 
     def open_channel(self, int id, int prefetch) -> None:
         """Open channel id; `prefetch` is the limit of consumers to come (0 = none)."""
-        cdef link_t* l = &self.t
-        cdef chan_t** grown
-        cdef u32 cap
+        cdef chan_t* c
         if not 0 < id < 65536:
             raise ValueError(f"channel id {id}")
-        if id >= <int>l.cap_chans:
-            cap = l.cap_chans * 2 if l.cap_chans else 2
-            while cap <= <u32>id:
-                cap *= 2
-            grown = <chan_t**>realloc(l.chans, cap * sizeof(chan_t*))
-            if grown == NULL:
-                raise MemoryError()
-            memset(grown + l.cap_chans, 0, (cap - l.cap_chans) * sizeof(chan_t*))
-            l.chans = grown
-            l.cap_chans = cap
-        if l.chans[id] != NULL:
+        if link_channel(&self.t, <u32>id) != NULL:
             raise ValueError(f"channel {id} is open")
-        l.chans[id] = channel_new(l, <u16>id, prefetch)
-        if l.chans[id] == NULL:
+        c = channel_new(&self.t, <u16>id, prefetch)
+        if c == NULL:
+            raise MemoryError()
+        if link_add_channel(&self.t, c):
+            channel_free(c)
             raise MemoryError()
 
     def close_channel(self, int id, bint is_awaiting_close_ok) -> None:
@@ -443,7 +442,7 @@ cdef class Link:
         Its consumers must have been cancelled."""
         cdef chan_t* c = self.channel(id)
         if not is_awaiting_close_ok:
-            self.drop_channel(<u16>id)
+            self.drop_channel(c)
         else:
             tx_forget(c)
             channel_settle_all(c, True, False)
@@ -451,11 +450,10 @@ cdef class Link:
             c.state = CHAN_CLOSING
         self.loop.kick()
 
-    cdef void drop_channel(self, u16 id):
-        cdef chan_t* c = self.t.chans[id]
+    cdef void drop_channel(self, chan_t* c):
         while c.consumers != NULL:
             channel_remove_consumer(c.consumers)
-        self.t.chans[id] = NULL
+        link_remove_channel(&self.t, c)
         channel_free(c)
 
     def set_prefetch(self, int id, int count, bint is_global) -> None:

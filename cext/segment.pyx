@@ -15,15 +15,22 @@ cdef enum:
 
 cdef u8* block_take(pool_t* pool) noexcept nogil:
     """One block of BLOCK_SIZE bytes; the one freed last comes first: it is still in the cache."""
+    cdef u8* block
     if pool.n:
         pool.n -= 1
-        return pool.free_blocks[pool.n]
-    return <u8*>malloc(BLOCK_SIZE)
+        block = pool.free_blocks[pool.n]
+    else:
+        block = <u8*>malloc(BLOCK_SIZE)
+    if block != NULL:
+        pool.n_used += 1
+    return block
 
 
 cdef void block_give(pool_t* pool, u8* block) noexcept nogil:
     if block == NULL:
         return
+    lmq_assert(pool.n_used > 0)
+    pool.n_used -= 1
     if pool.n < POOL_KEEP:
         pool.free_blocks[pool.n] = block
         pool.n += 1

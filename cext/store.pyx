@@ -176,6 +176,11 @@ cdef int store_room(store_t* st, pool_t* pool, u64 need) noexcept nogil:
         st.stage = <u8*>malloc(SMALL_STAGE)
         st.stage_cap = SMALL_STAGE if st.stage != NULL else 0
         return 0 if st.stage != NULL else -1
+    if pool.n_used >= MAX_BLOCKS:       # very many queues are busy: their tails go to the files
+        if store_flush(st):
+            return -1
+        st.stage_at = st.wseg.size
+        return 0 if need <= st.stage_cap else 1
     block = block_take(pool)
     if block == NULL:
         return -1

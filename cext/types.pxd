@@ -18,6 +18,8 @@ cdef struct tx_publish_t
 cdef enum limits:
     BLOCK_SIZE = 262144         # pooled block: shared input, staged tail, read window, output
     SMALL_STAGE = 4096          # first staged tail of a queue
+    MAX_BLOCKS = 512            # blocks in use above which staged tails stay small
+    DENSE_CHANNELS = 4096       # a table by id up to here: its size is the peer's choice
     POOL_KEEP = 16              # free blocks kept for reuse
     MAX_OUTPUT = 4194304        # unsent bytes of a link above which it is no longer read
     DELIVER_BUDGET = 4194304    # bytes one queue may deliver in a tick before others get their turn
@@ -248,6 +250,7 @@ cdef enum content_state:
 
 cdef struct chan_t:
     link_t* link
+    chan_t* sparse_next
     u16 id
     u8 state
     u8 content
@@ -338,8 +341,9 @@ cdef struct link_t:
     vhost_t* vhost
     known_t* known              # direct-mapped by hash, allocated at the first publish
     u64 known_epoch             # vhost epoch the entries belong to
-    chan_t** chans              # by channel id
+    chan_t** chans              # by channel id, up to DENSE_CHANNELS
     u32 cap_chans
+    chan_t* sparse              # channels of higher ids
     const u8* user              # login name, for the user-id check
     u32 user_len
     bint is_impersonator
@@ -372,6 +376,7 @@ cdef struct link_t:
 cdef struct pool_t:
     u8* free_blocks[16]
     u32 n
+    u32 n_used                  # blocks that are not here
 
 cdef struct loop_t:
     pool_t pool

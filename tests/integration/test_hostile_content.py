@@ -132,6 +132,25 @@ def test_a_large_message_does_not_stay_in_the_memory_of_each_queue(target: Targe
         assert target.growth_bytes < LARGE_BYTES + 16 * MIB
 
 
+def test_very_many_busy_queues_do_not_keep_a_block_each(target: Target) -> None:
+    queues, size = 1500, 100_000
+    with Wire.open(target.port) as wire:
+        for number in range(queues):
+            wire.send(
+                1,
+                commands.Queue.Declare(queue=f"b{number}", exclusive=True, nowait=True),
+                commands.Queue.Bind(queue=f"b{number}", exchange="amq.fanout", nowait=True),
+            )
+        wire.publish(1, "amq.fanout", "", bytes(size))
+        wire.call(1, commands.Basic.Qos(), commands.Basic.QosOk)
+
+        # Blocks of 256 KiB, touched as far as the message reaches: at most 512 of them.
+        assert target.growth_bytes < 512 * size + 32 * MIB
+        for number in random.sample(range(queues), 20):
+            wire.send(1, commands.Basic.Get(queue=f"b{number}", no_ack=True))
+            assert wire.expect_unit(commands.Basic.GetOk).body == bytes(size)
+
+
 def test_keys_that_reach_the_same_queues_are_not_added_up(target: Target) -> None:
     queues, keys = 200, 26_000
     strings = b"S\0\0\0\0" * keys
@@ -203,6 +222,23 @@ def test_every_channel_id_opened_and_closed(target: Target) -> None:
             sync(peer)
 
     assert target.growth_bytes < 16 * MIB
+
+
+def test_the_highest_channel_id_costs_no_more_than_another(target: Target) -> None:
+    connections = 100
+    ids = (65535, 4096, 4095, 40000)
+    peers = [Peer(target.port, ids) for _ in range(connections)]
+
+    assert target.growth_bytes < connections * 64 * 1024 + 8 * MIB
+    for peer in peers:
+        for id_ in ids:
+            peer.send(encode(id_, commands.Basic.Qos()))
+            peer.read_until(encode(id_, commands.Basic.QosOk()))
+        peer.send(encode(65535, commands.Channel.Close(200, "", 0, 0)))
+        peer.read_until(encode(65535, commands.Channel.CloseOk()))
+        peer.send(encode(40000, commands.Basic.Qos()))
+        peer.read_until(encode(40000, commands.Basic.QosOk()))
+        peer.close()
 
 
 def nested(levels: int) -> bytes:
