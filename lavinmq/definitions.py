@@ -4,6 +4,8 @@ An append-only log of declarations and deletions. The virtual host loads it once
 change, syncs `fileno()` off the event loop before it answers the client, and compacts when enough
 deletions have gathered. This module never decides whether a definition is legal or applies it.
 
+Longer than 500 lines: writing, reading and folding of one format stand side by side.
+
 Format (little-endian, unlike the wire; Source: storage reference, section 8):
 
     file   = version:i32 (1) { frame }                                          (end is CE)
