@@ -33,7 +33,7 @@ from perf.soak_load import HOW_TO_LEAVE, Load, cast
 BUILD = Path(__file__).resolve().parent.parent / "build" / "perf"
 SAMPLE_EVERY_S = 10.0
 EPISODE_S = 8.0
-DRAIN_S = 60.0
+PATIENCE_S = 30.0
 STOP_S = 120.0
 QUIET_S = 2.0
 # Segments that fill within seconds, so that files come and go all the time.
@@ -80,7 +80,7 @@ class Soak:
             actor.join(max(0.0, deadline - time.monotonic()))
             if actor.is_alive():
                 self.ledger.fail(f"{actor.name}: still waits for the broker")
-        self._load.drain(DRAIN_S)
+        self._load.drain(PATIENCE_S)
         self.ledger.close()
         self._load.tidy()
         time.sleep(QUIET_S)

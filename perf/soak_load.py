@@ -60,14 +60,15 @@ class Load:
                 channel.declare_queue(queue, durable=queue != "soak-transient")
                 channel.bind_queue(queue, EXCHANGE, queue)
 
-    def drain(self, deadline_s: float) -> None:
-        """Take what is left in the audited queues, until nothing is missing or time is up."""
-        deadline = time.monotonic() + deadline_s
+    def drain(self, patience_s: float) -> None:
+        """Take what is left in the audited queues, until nothing is missing or no more comes."""
+        deadline = time.monotonic() + patience_s
         line = Line(self.port)
         for queue in AUDITED:
             line.channel.consume(queue, no_ack=True, tag=queue)
         while time.monotonic() < deadline:
             if line.poll(0.2):
+                deadline = time.monotonic() + patience_s
                 for message in self.take(line.channel):
                     self.ledger.settle([message])
             elif not self.ledger.lost():

@@ -19,7 +19,7 @@ DEADLINE_S = 100.0
 def test_a_short_soak_finds_nothing_and_writes_its_figures(tmp_path: Path) -> None:
     out = tmp_path / "soak.json"
     command = shlex.join(broker_command())
-    options = ["--minutes", "0.05", "--seed", "1", "--orderly", "--broker-command", command]
+    options = ["--minutes", "0.05", "--seed", "1", "--broker-command", command]
 
     code = soak.main([*options, "--data-dir", str(tmp_path), "--out", str(out)])
 
