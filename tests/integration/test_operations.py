@@ -79,6 +79,39 @@ def test_a_bad_file_at_sighup_changes_nothing(
     connect(broker).close()
 
 
+def test_the_log_level_changes_while_the_broker_runs(
+    broker_factory: BrokerFactory, tmp_path: Path
+) -> None:
+    config = tmp_path / "lavinmq.ini"
+    config.write_text("[main]\nlog_level = error\n")
+    broker = broker_factory(args=("-c", str(config)))
+    connect(broker).close()
+    assert "INFO" not in broker.log_text()
+
+    config.write_text("[main]\nlog_level = info\n")
+    os.kill(broker.pid, signal.SIGHUP)
+    wait_for(lambda: "Configuration reloaded" in broker.log_text(), "no reload")
+
+    connect(broker).close()
+    wait_for(lambda: " INFO lmq.amqp.client" in broker.log_text(), "the client is not mentioned")
+
+
+def test_in_the_journal_lines_begin_with_their_priority(tmp_path: Path) -> None:
+    output = tmp_path / "journal"
+    output.touch()
+    found = output.stat()
+    stream = {"JOURNAL_STREAM": f"{found.st_dev}:{found.st_ino}"}
+    broker = Broker(tmp_path / "data", log_path=output, env=stream).start()
+    try:
+        connect(broker).close()
+    finally:
+        broker.stop()
+
+    lines = broker.log_text().splitlines()
+    assert "<6> lmq.server Stopped" in lines
+    assert all(line.startswith(("<6> lmq.", "<4> lmq.")) for line in lines)
+
+
 def test_files_left_under_the_name_of_a_new_queue_are_set_aside(own_broker: Broker) -> None:
     directory = queue_directory(own_broker, "reborn")
     directory.mkdir()
