@@ -79,7 +79,7 @@ class VHost:
         self.reply_queues: dict[str, Queue] = {}
         self._loop = loop
         self._segment_size = segment_size
-        self._max_deleted = max_deleted
+        self._max_deleted = self._compact_above = max_deleted
         self._file = DefinitionsFile(self.directory / "definitions.amqp")
         self._directory_fd = -1
         self._is_directory_changed = True
@@ -227,11 +227,17 @@ class VHost:
              for to, key, arguments in x.bindings if to.is_stored] + self._kept.bindings,
         )  # fmt: skip
 
-    def _recorded(self) -> bool:
-        """After a deletion was recorded: compact when enough have gathered."""
-        if self._file.deleted > self._max_deleted:
+    def _compact_if_due(self) -> None:
+        """After a deletion: compact when enough have gathered. The file is as good without, so a
+        disk that refuses is asked again only when there are twice as many."""
+        if self._file.deleted <= self._compact_above:
+            return
+        try:
             self._file.compact(self._definitions())
-        return True
+            self._compact_above = self._max_deleted
+        except DefinitionsError as error:
+            self._compact_above = self._file.deleted * 2
+            self._log.error("definitions are not compacted: %s", error)
 
     # --- exchanges ----------------------------------------------------------------------------
 
@@ -303,6 +309,10 @@ class VHost:
         return self._remove_exchange(exchange)
 
     def _remove_exchange(self, exchange: Exchange) -> bool:
+        """Returns: whether it was recorded. Raises: ChannelError 406, and nothing has happened."""
+        if exchange.durable:
+            with _storing(f"the deletion of exchange '{exchange.name}'"):
+                self._file.append_delete_exchange(exchange.name)
         for to, key, arguments in list(exchange.bindings):
             exchange.unbind(to, key, arguments)
         del self.exchanges[exchange.name]
@@ -314,10 +324,8 @@ class VHost:
             if not self._alternates[wanted]:
                 del self._alternates[wanted]
         self.core.touch()
-        if not exchange.durable:
-            return False
-        self._file.append_delete_exchange(exchange.name)
-        return self._recorded()
+        self._compact_if_due()
+        return exchange.durable
 
     # --- queues -------------------------------------------------------------------------------
 
@@ -425,25 +433,36 @@ class VHost:
         """Take a queue away, whatever it holds.
 
         Returns: whether it was recorded, consumers to tell.
+        Raises: ChannelError 406 when the disk refuses the record of a stored queue; it stays then.
         """
+        if queue.is_stored:
+            with _storing(f"the deletion of queue '{queue.name}'"):
+                self._file.append_delete_queue(queue.name)
         consumers = queue.take_consumers()
         self._unbind_everywhere(queue)
         self.exchanges[""].core.unbind(raw_key(queue.name), b"", queue.core)
         del self.queues[queue.name]
-        had_files = queue.core.delete()
-        if queue.is_stored:
-            self._file.append_delete_queue(queue.name)
-            self._recorded()
-        if had_files:
-            remove_tree(Path(queue.directory))
+        if queue.core.delete():
+            self._remove_files(queue)
+        self._compact_if_due()
         return queue.is_stored, consumers
+
+    def _remove_files(self, queue: Queue) -> None:
+        """What cannot be removed stays, and is set aside by a queue of the same name."""
+        try:
+            remove_tree(Path(queue.directory))
+        except OSError as error:
+            self._log.error("files of the deleted queue %r stay: %s", queue.name, error)
 
     def consumer_left(self, queue: Queue, consumer: QueueConsumer) -> None:
         """A consumer was cancelled or lost; an auto-delete queue goes with its last one."""
         if queue.remove_consumer(consumer):
             is_over = queue.auto_delete and not queue.consumers and not queue.core.is_closed
             if is_over and self.queues.get(queue.name) is queue:
-                self.remove_queue(queue)
+                try:
+                    self.remove_queue(queue)
+                except ChannelError as error:
+                    self._log.error("auto-delete queue %r stays: %s", queue.name, error)
 
     # --- bindings -----------------------------------------------------------------------------
 
@@ -509,13 +528,15 @@ class VHost:
         return True
 
     def _unbind(self, exchange: Exchange, to: Destination, key: str, arguments: FieldTable) -> bool:
-        if not exchange.unbind(to, key, arguments):
+        if (to, key, arguments) not in exchange.bindings:
             return False
-        self._touch_nested(exchange)
         recorded = exchange.durable and to.is_stored
         if recorded:
-            self._file.append_unbind(_binding_def(exchange, to, key, arguments))
-            self._recorded()
+            with _storing("the end of the binding"):
+                self._file.append_unbind(_binding_def(exchange, to, key, arguments))
+        exchange.unbind(to, key, arguments)
+        self._touch_nested(exchange)
+        self._compact_if_due()
         return self._drop_if_unused(exchange) or recorded
 
     def _unbind_everywhere(self, to: Destination) -> None:
@@ -541,7 +562,11 @@ class VHost:
         """An auto-delete exchange goes with its last binding. Returns: whether it was recorded."""
         if not exchange.auto_delete or exchange.bindings or exchange.name not in self.exchanges:
             return False
-        return self._remove_exchange(exchange)
+        try:
+            return self._remove_exchange(exchange)
+        except ChannelError as error:
+            self._log.error("auto-delete exchange %r stays: %s", exchange.name, error)
+            return False
 
     # --- direct reply-to ----------------------------------------------------------------------
 
@@ -562,7 +587,7 @@ class VHost:
         del self.reply_queues[queue.name]
         self.exchanges[""].core.unbind(raw_key(queue.name), b"", queue.core)
         if queue.core.delete():
-            remove_tree(Path(queue.directory))
+            self._remove_files(queue)
 
     # --- messages -----------------------------------------------------------------------------
 

@@ -413,6 +413,49 @@ def test_a_definition_that_cannot_be_written_is_refused_and_does_not_exist(
     assert "damaged" not in broker.log_text()
 
 
+DELETIONS = {
+    "queue": commands.Queue.Delete(queue="old"),
+    "exchange": commands.Exchange.Delete(exchange="old"),
+    "binding": commands.Queue.Unbind(queue=SICK, exchange="old", routing_key="key"),
+}
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO], ids=["ENOSPC", "EIO"])
+def test_a_deletion_that_cannot_be_recorded_is_refused_and_has_not_happened(
+    on_disk: DiskFactory, error: int
+) -> None:
+    broker, disk = start_with_queues(on_disk)
+    with Wire.open(broker.port) as wire:
+        for made, answer in (
+            (commands.Queue.Declare(queue="old", durable=True), commands.Queue.DeclareOk),
+            (commands.Exchange.Declare(exchange="old", durable=True), commands.Exchange.DeclareOk),
+            (
+                commands.Queue.Bind(queue=SICK, exchange="old", routing_key="key"),
+                commands.Queue.BindOk,
+            ),
+        ):
+            wire.call(1, made, answer)
+        wire.publish(1, "", "old", b"kept")
+        for request in DELETIONS.values():
+            disk.plan(Action.FAIL, Call.WRITE, "*/definitions.amqp", error=error)
+            wire.send(1, request)
+            wire.expect_channel_close(1, 406)
+            wire.open_channel(1)
+    disk.heal()
+
+    for _ in range(2):
+        with Wire.open(broker.port) as wire:
+            passive = commands.Queue.Declare(queue="old", passive=True)
+            assert wire.call(1, passive, commands.Queue.DeclareOk).message_count == 1
+            wire.publish(1, "old", "key", b"routed", mandatory=True)
+            wire.call(1, commands.Basic.Qos(), commands.Basic.QosOk)
+        broker.restart()
+    with Wire.open(broker.port) as wire:
+        wire.call(1, DELETIONS["binding"], commands.Queue.UnbindOk)
+        wire.call(1, DELETIONS["exchange"], commands.Exchange.DeleteOk)
+        assert wire.call(1, DELETIONS["queue"], commands.Queue.DeleteOk).message_count == 1
+
+
 def check_new_does_not_exist(port: int) -> None:
     with Wire.open(port) as wire:
         for request in (
