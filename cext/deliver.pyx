@@ -48,6 +48,8 @@ cdef inline bint link_owes_much(const link_t* l) noexcept nogil:
 cdef inline void link_take(link_t* l, u64 n) noexcept nogil:
     l.large_bytes += n
     l.loop.large_bytes += n
+    if l.loop.large_bytes > l.loop.large_peak:
+        l.loop.large_peak = l.loop.large_bytes
 
 
 cdef inline void link_give(link_t* l, u64 n) noexcept nogil:

@@ -17,6 +17,9 @@ cdef extern from "<unistd.h>" nogil:
     ssize_t c_read "read"(int fd, void* buf, size_t n)
     ssize_t c_write "write"(int fd, const void* buf, size_t n)
 
+cdef extern from "<malloc.h>" nogil:
+    int malloc_trim(size_t keep)
+
 cdef extern from "<poll.h>" nogil:
     struct pollfd:
         int fd
@@ -436,6 +439,9 @@ cdef class Loop:
         cdef link_t* l
         cdef i64 now
         self.find_dead()
+        if self.t.large_peak > self.t.large_bytes + TRIM_BYTES:
+            self.t.large_peak = self.t.large_bytes
+            malloc_trim(0)              # else what was freed stays with the process
         loop_clock(&self.t)
         now = self.t.now_ns
         for link in list(self.links):

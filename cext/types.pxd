@@ -32,6 +32,7 @@ cdef enum limits:
     SLOW_MAX_NS = 1600000000    # up to this
     BATCH_PREFETCH = 64         # from this prefetch on credit is used in batches
     LARGE_SHARE = 1048576       # of the memory for large messages that no link is refused
+    TRIM_BYTES = 16777216       # of that memory, freed, after which the kernel gets it back
     TURN_NS = 10000000          # in which a link may have methods handled before others
     INLINE_SYNC_NS = 1000000    # a sync that takes less may run in the loop's thread
     MAX_INLINE_FILES = 2        # and no more than so many files are synced there
@@ -390,6 +391,7 @@ cdef struct loop_t:
     u32 n_breaks                # queues that broke since start
     u64 large_bytes             # memory in messages too large for pooled blocks
     u64 max_large               # above which no more is taken
+    u64 large_peak              # its maximum since memory was given back last
     bint is_release_due         # a queue is not crowded any more
     i64 now_ns
     i64 now_ms                  # Unix milliseconds
