@@ -84,8 +84,8 @@ cdef int link_send(link_t* l) noexcept nogil:
             return -1
         l.out_at += <u32>k
         l.n_sent_bytes += <u64>k
+        l.last_sent_ns = l.loop.now_ns
     l.out_at = l.out_end = 0
-    l.last_sent_ns = l.loop.now_ns
     return 1
 
 

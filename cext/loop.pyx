@@ -449,8 +449,11 @@ cdef class Loop:
             if l.deadline_ns and now > l.deadline_ns:
                 (<Link>link).session.on_timeout("time for handshake or close is over")
             elif l.heartbeat_ns and l.state == LINK_OPEN:
-                # A link that we do not read cannot be blamed for silence.
+                # A link that we do not read cannot be blamed for silence, but for not reading.
                 if not l.stops and now - l.last_read_ns > l.heartbeat_ns + 5000000000:
                     (<Link>link).session.on_timeout("no heartbeat")
+                elif (l.stops & STOP_CHOKED
+                        and now - l.last_sent_ns > 2 * l.heartbeat_ns + 5000000000):
+                    (<Link>link).session.on_timeout("it does not read what it asked for")
                 elif not l.is_blocked and now - l.last_sent_ns >= l.heartbeat_ns // 2 - 500000000:
                     (<Link>link).write(b"\x08\x00\x00\x00\x00\x00\x00\xce")

@@ -66,6 +66,18 @@ def test_ten_thousand_gets_of_a_megabyte_wait_for_the_reader(target: Target) -> 
         deaf.read_until(b"\0\x3c\0\x48")  # get-empty: it was heard again
 
 
+def test_a_peer_with_heartbeats_that_never_reads_is_dropped(target: Target) -> None:
+    """It is not heard, so its silence says nothing; that it takes nothing does."""
+    with fill(target.port, QUEUE, bytes(MIB), 40), Peer(target.port, heartbeat_s=1) as deaf:
+        deaf.push(encode(1, commands.Basic.Get(queue=QUEUE)) * 10_000)
+
+        deadline = time.monotonic() + 30
+        while "it does not read what it asked for" not in target.broker.log_text():
+            assert time.monotonic() < deadline, "the peer is never dropped"
+            time.sleep(0.1)
+        target.witness.wait()
+
+
 def declares() -> bytes:
     return encode(1, commands.Queue.Declare(queue="u" * 200, durable=False)) * 60_000
 
