@@ -291,7 +291,8 @@ cdef int content_header(chan_t* c, const u8* payload, u32 size) noexcept nogil:
             return walk_fail(l, ERROR_NO_MEMORY, c.id, BASIC_PUBLISH, 0, 0)
     c.content = CONTENT_BODY
     c.body_have = 0
-    return content_publish(c, NULL) if c.body_len == 0 else WALK_DONE
+    # Nothing is read from it, but memcpy may not be given NULL.
+    return content_publish(c, c.names) if c.body_len == 0 else WALK_DONE
 
 
 cdef int content_body(chan_t* c, const u8* payload, u32 size) noexcept nogil:
@@ -317,7 +318,8 @@ cdef int content_body(chan_t* c, const u8* payload, u32 size) noexcept nogil:
         link_take(l, cap - c.body_cap)
         c.body = grown
         c.body_cap = cap
-    memcpy(c.body + c.body_have, payload, size)
+    if size:                # else there may be no buffer yet
+        memcpy(c.body + c.body_have, payload, size)
     c.body_have += size
     return content_publish(c, c.body) if c.body_have == c.body_len else WALK_DONE
 
