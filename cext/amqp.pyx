@@ -44,6 +44,7 @@ cdef enum walk_error:           # the first ones close the connection
     ERROR_CC = 32
     ERROR_BCC = 33
     ERROR_LARGE = 34
+    ERROR_HASH_HEADER = 35
 
 cdef enum method_id:
     CHANNEL_OPEN = 0x14000A
@@ -214,6 +215,8 @@ cdef int publish_fail(chan_t* c, int rc) noexcept nogil:
     """The error for a publish that channel_publish could not take."""
     if rc == PUBLISH_TX_TOO_LARGE:
         return walk_fail(c.link, ERROR_TX_TOO_LARGE, c.id, BASIC_PUBLISH, MAX_TX_BYTES, 0)
+    if rc == PUBLISH_BAD_HEADER:
+        return walk_fail(c.link, ERROR_HASH_HEADER, c.id, BASIC_PUBLISH, 0, 0)
     return walk_fail(c.link, ERROR_NO_MEMORY, c.id, BASIC_PUBLISH, 0, 0)
 
 

@@ -110,6 +110,31 @@ cdef const u8* tx_unknown_exchange(chan_t* c) noexcept nogil:
     return NULL
 
 
+cdef bint tx_message(chan_t* c, const tx_publish_t* kept, msg_t* m) noexcept nogil:
+    """Fill m from a kept publish; False when that is not possible."""
+    m.names = <const u8*>kept + sizeof(tx_publish_t)
+    m.names_len = kept.names_len
+    m.body = m.names + kept.names_len + kept.props_len
+    m.body_len = kept.body_len
+    return props_error(c.link, m.names + kept.names_len, kept.props_len, m) == 0
+
+
+cdef bint tx_has_bad_header(chan_t* c) noexcept nogil:
+    """Whether a kept publish meets an exchange that hashes on a header of it which is no string.
+    Those that cannot are not routed. All exchanges are known."""
+    cdef tx_publish_t* kept = c.tx_first
+    cdef exchange_t* x
+    cdef msg_t m
+    while kept != NULL:
+        if tx_message(c, kept, &m):
+            x = link_known(c.link, m.names + 1, m.names[0])
+            if x != NULL and not (x.is_plain and x.has_key_routes):
+                if channel_route(c, &m) == PUBLISH_BAD_HEADER:
+                    return True
+        kept = kept.next
+    return False
+
+
 cdef void tx_apply(chan_t* c) noexcept nogil:
     """Commit: settlements in order, then publishes in order. All exchanges are known."""
     cdef tx_publish_t* kept
@@ -124,12 +149,8 @@ cdef void tx_apply(chan_t* c) noexcept nogil:
     while c.tx_first != NULL:
         kept = c.tx_first
         c.tx_first = kept.next
-        m.names = <const u8*>kept + sizeof(tx_publish_t)
-        m.names_len = kept.names_len
-        m.body = m.names + kept.names_len + kept.props_len
-        m.body_len = kept.body_len
         c.publish_flags = kept.flags
-        if props_error(c.link, m.names + kept.names_len, kept.props_len, &m) == 0:
+        if tx_message(c, kept, &m):
             channel_publish(c, &m)
         free(kept)
     c.is_tx = True

@@ -22,7 +22,7 @@ from tests.support.typed import Rows, TypedClient, Unit
 
 FOLDER = Path(__file__).parent.parent / "fixtures" / "data-dir"
 ARCHIVES = ("basic", "killed")
-TYPES_OF_LATER_WORK = {"x-consistent-hash", "mqtt"}
+TYPES_OF_LATER_WORK = {"mqtt"}
 INT32_LIMIT = 1 << 31
 
 Manifest = dict[str, Any]
