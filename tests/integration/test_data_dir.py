@@ -215,6 +215,17 @@ def test_bindings_of_a_headers_exchange_route(client: TypedClient, manifest: Man
         assert client.get_all(queue)[-1]["body"] == b"matches all"
 
 
+def test_bindings_of_a_consistent_hash_exchange_route(
+    client: TypedClient, manifest: Manifest
+) -> None:
+    [queue] = destinations(manifest, "ch", "3")
+
+    client.publish("ch", "any", b"hashed", mandatory=True, headers=rows({"id": "one"}))
+    client.publish("ch", "any", b"without", mandatory=True)
+
+    assert [unit["body"] for unit in client.get_all(queue)[-2:]] == [b"hashed", b"without"]
+
+
 def test_unbound_key_does_not_route(client: TypedClient) -> None:
     client.publish("amq.direct", "to-be-removed", b"", mandatory=True)
 
