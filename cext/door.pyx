@@ -192,7 +192,8 @@ cdef dest_t* destination_of(object destination) except NULL:
     raise TypeError("a binding needs a Queue or an Exchange")
 
 
-BAD_WEIGHT = "Routing key must to be a number"
+cdef object weight_error():
+    return ValueError("Routing key must to be a number")
 
 
 cdef class Exchange:
@@ -236,7 +237,7 @@ cdef class Exchange:
         if rc == MATCH_BAD_MODE:
             raise ValueError("x-match must be 'any' or 'all'")
         if rc == MATCH_BAD_WEIGHT:
-            raise ValueError(BAD_WEIGHT)
+            raise weight_error()
         if rc == MATCH_TOO_HEAVY:
             raise ValueError(f"weights of a hash ring are limited to {HASH_POINTS_MAX} in all")
         if rc == MATCH_NO_MEMORY:
@@ -248,13 +249,14 @@ cdef class Exchange:
         self.t.is_plain = self.n_exchanges == 0 and self.alternate is None
 
     def unbind(self, bytes key, bytes arguments, destination) -> None:
-        """Remove a binding; one that is not there is no error. Raises ValueError for a bad weight."""
+        """Remove a binding; one that is not there is no error.
+        Raises ValueError for a bad weight."""
         cdef dest_t* dest = destination_of(destination)
         self.t.version += 1
         rc = match_unbind(self.t.match, <const u8*>PyBytes_AS_STRING(key), <u32>len(key),
                           <const u8*>PyBytes_AS_STRING(arguments), <u32>len(arguments), dest)
         if rc == MATCH_BAD_WEIGHT:
-            raise ValueError(BAD_WEIGHT)
+            raise weight_error()
         if rc == 1 and dest.kind == DEST_EXCHANGE:
             self.n_exchanges -= 1
         self.t.is_plain = self.n_exchanges == 0 and self.alternate is None
