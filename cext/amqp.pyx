@@ -44,6 +44,7 @@ cdef enum walk_error:           # the first ones close the connection
     ERROR_CC = 32
     ERROR_BCC = 33
     ERROR_LARGE = 34
+    ERROR_HASH_HEADER = 35
 
 cdef enum method_id:
     CHANNEL_OPEN = 0x14000A
@@ -214,6 +215,8 @@ cdef int publish_fail(chan_t* c, int rc) noexcept nogil:
     """The error for a publish that channel_publish could not take."""
     if rc == PUBLISH_TX_TOO_LARGE:
         return walk_fail(c.link, ERROR_TX_TOO_LARGE, c.id, BASIC_PUBLISH, MAX_TX_BYTES, 0)
+    if rc == PUBLISH_BAD_HEADER:
+        return walk_fail(c.link, ERROR_HASH_HEADER, c.id, BASIC_PUBLISH, 0, 0)
     return walk_fail(c.link, ERROR_NO_MEMORY, c.id, BASIC_PUBLISH, 0, 0)
 
 
@@ -221,6 +224,7 @@ cdef int content_publish(chan_t* c, const u8* body) noexcept nogil:
     """The content is complete: publish it from the channel's buffers."""
     cdef msg_t m
     cdef int rc
+    m.exchange = NULL
     m.names = c.names
     m.names_len = c.names_len
     m.body = body
@@ -377,6 +381,7 @@ cdef int walk_publish(link_t* l, chan_t* c, const u8* p, u32 size, u64 left,
         return content_begin(c, p + 6, names_len)       # the assembly path reports it
     if m.reply_to_at and asks_direct_reply(&m):
         return content_begin(c, p + 6, names_len)       # the assembly path rewrites it
+    m.exchange = NULL
     m.names = p + 6
     m.names_len = names_len
     m.body = b + 7

@@ -77,7 +77,7 @@ cdef u32 entry_size(const u8* entry) noexcept nogil:
 cdef int route_key(exchange_t* x, const u8* key, u32 key_len, const u8* headers, u32 headers_len,
                    bint ask_alternates, loop_t* loop, targets_t* out) noexcept nogil:
     """Append the queues that one key reaches to out, also those that are there already.
-    0, or -1 out of memory."""
+    What match_route returns."""
     cdef targets_t* found = &loop.found
     cdef bint is_key_only
     cdef u32 i
@@ -90,17 +90,20 @@ cdef int route_key(exchange_t* x, const u8* key, u32 key_len, const u8* headers,
     else:
         rc = route_nested(x, key, key_len, headers, headers_len, ask_alternates, found,
                           &is_key_only)
+    if rc:
+        return rc
     for i in range(found.n):
-        if rc or targets_add(out, found.items[i]):
+        if targets_add(out, found.items[i]):
             return -1
-    return rc
+    return 0
 
 
 cdef int route_strings(exchange_t* x, const u8* entry, const u8* headers, u32 headers_len,
                        bint ask_alternates, loop_t* loop, targets_t* out) noexcept nogil:
-    """route_key for each string of CC or BCC; entry may be NULL. 0, or -1 out of memory."""
+    """route_key for each string of CC or BCC; entry may be NULL. What match_route returns."""
     cdef const u8* value
     cdef u64 n, size, limit
+    cdef int rc
     if entry == NULL or entry[1 + entry[0]] != c'A':
         return 0
     value = entry + 2 + entry[0]
@@ -109,8 +112,9 @@ cdef int route_strings(exchange_t* x, const u8* entry, const u8* headers, u32 he
     limit = 1024
     while n:
         size = be32(value + 1)
-        if route_key(x, value + 5, <u32>size, headers, headers_len, ask_alternates, loop, out):
-            return -1
+        rc = route_key(x, value + 5, <u32>size, headers, headers_len, ask_alternates, loop, out)
+        if rc:
+            return rc
         if out.n > limit:               # many strings may reach the same queues
             targets_unique(out, loop)
             limit = out.n * 2 + 1024
@@ -133,19 +137,23 @@ cdef void targets_unique(targets_t* t, loop_t* loop) noexcept nogil:
 
 cdef int route_copies(exchange_t* x, const msg_t* m, loop_t* loop, targets_t* out) noexcept nogil:
     """Fill out with the queues that the routing key, CC and BCC reach. Alternate exchanges are
-    asked when none of them reaches a queue. 0, or -1 out of memory."""
+    asked when none of them reaches a queue. What match_route returns."""
     cdef const u8* key = m.names + m.names[0] + 2
     cdef const u8* headers = m.props + m.headers_at + 4
     cdef u32 n = m.headers_len
     cdef const u8* cc = table_find(headers, n, <const u8*>b"CC", 2)
     cdef const u8* bcc = table_find(headers, n, <const u8*>b"BCC", 3)
     cdef bint ask_alternates = False
+    cdef int rc
     while True:
         out.n = 0
-        if (route_key(x, key, m.names[m.names[0] + 1], headers, n, ask_alternates, loop, out)
-                or route_strings(x, cc, headers, n, ask_alternates, loop, out)
-                or route_strings(x, bcc, headers, n, ask_alternates, loop, out)):
-            return -1
+        rc = route_key(x, key, m.names[m.names[0] + 1], headers, n, ask_alternates, loop, out)
+        if rc == 0:
+            rc = route_strings(x, cc, headers, n, ask_alternates, loop, out)
+        if rc == 0:
+            rc = route_strings(x, bcc, headers, n, ask_alternates, loop, out)
+        if rc:
+            return rc
         if out.n or x.is_plain or ask_alternates:
             break
         ask_alternates = True

@@ -18,8 +18,8 @@ from bytes cimport (
     u8, u16, u32, u64,
 )
 from match cimport (
-    DEST_EXCHANGE, DEST_QUEUE, MATCH_DIRECT, MATCH_FANOUT, MATCH_HEADERS, MATCH_TOPIC, dest_t,
-    match_t, targets_t,
+    DEST_EXCHANGE, DEST_QUEUE, MATCH_DIRECT, MATCH_FANOUT, MATCH_HASH, MATCH_HEADERS, MATCH_TOPIC,
+    dest_t, match_t, targets_t,
 )
 from record cimport (
     RECORD_FIXED, SCHEMA_VERSION, SEGMENT_HEADER, props_t, props_to_wire, props_walk,
@@ -33,6 +33,7 @@ include "store.pyx"
 include "cursor.pyx"
 include "queue.pyx"
 include "match.pyx"
+include "hash_ring.pyx"
 include "copies.pyx"
 include "route.pyx"
 include "channel.pyx"

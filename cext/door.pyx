@@ -192,17 +192,23 @@ cdef dest_t* destination_of(object destination) except NULL:
     raise TypeError("a binding needs a Queue or an Exchange")
 
 
+cdef object weight_error():
+    return ValueError("Routing key must to be a number")
+
+
 cdef class Exchange:
     """The compiled bindings of one exchange.
 
-    Args: `kind`, one of DIRECT, FANOUT, TOPIC, HEADERS; `seed` of its hash tables; `default_any`,
-    for headers: x-match of bindings that do not say.
+    Args: `kind`, one of DIRECT, FANOUT, TOPIC, HEADERS, HASH; `seed` of its hash tables;
+    `default_any`, for headers: x-match of bindings that do not say; for hash: `is_jump`, which
+    algorithm, and `hash_on`, the header to hash instead of the routing key.
     """
     cdef exchange_t t
     cdef Exchange alternate
     cdef u32 n_exchanges        # compiled bindings to exchanges
 
-    def __cinit__(self, int kind, seed, bint default_any=False):
+    def __cinit__(self, int kind, seed, bint default_any=False, bint is_jump=False,
+                  bytes hash_on=None):
         memset(&self.t, 0, sizeof(exchange_t))
         self.t.match = match_new(kind, <u64>(seed & 0xFFFFFFFFFFFFFFFF))
         if self.t.match == NULL:
@@ -210,24 +216,31 @@ cdef class Exchange:
         self.t.version = 1
         self.t.is_plain = True
         self.t.dest.kind = DEST_EXCHANGE
-        self.t.has_key_routes = kind != MATCH_HEADERS
+        self.t.has_key_routes = kind != MATCH_HEADERS and hash_on is None
         if default_any:
             match_set_default_any(self.t.match, True)
+        if kind == MATCH_HASH:
+            hash_set_up(self.t.match, is_jump, hash_on)
 
     def __dealloc__(self):
         if self.t.match != NULL:
             match_free(self.t.match)
 
     def bind(self, bytes key, bytes arguments, destination) -> None:
-        """Add a binding to a Queue or an Exchange; arguments are the content of a field table.
-        Raises ValueError for a bad x-match."""
+        """Add a binding to a Queue or an Exchange; arguments are the content of a field table, for
+        HASH behind the destination's name as a short string.
+        Raises ValueError for a bad x-match or weight."""
         cdef dest_t* dest = destination_of(destination)
         self.t.version += 1
         rc = match_bind(self.t.match, <const u8*>PyBytes_AS_STRING(key), <u32>len(key),
                         <const u8*>PyBytes_AS_STRING(arguments), <u32>len(arguments), dest)
-        if rc == -2:
+        if rc == MATCH_BAD_MODE:
             raise ValueError("x-match must be 'any' or 'all'")
-        if rc == -1:
+        if rc == MATCH_BAD_WEIGHT:
+            raise weight_error()
+        if rc == MATCH_TOO_HEAVY:
+            raise ValueError(f"weights of a hash ring are limited to {HASH_POINTS_MAX} in all")
+        if rc == MATCH_NO_MEMORY:
             raise MemoryError()
         if rc < 0:
             raise ValueError("binding arguments are malformed")
@@ -236,11 +249,14 @@ cdef class Exchange:
         self.t.is_plain = self.n_exchanges == 0 and self.alternate is None
 
     def unbind(self, bytes key, bytes arguments, destination) -> None:
-        """Remove a binding; one that is not there is no error."""
+        """Remove a binding; one that is not there is no error.
+        Raises ValueError for a bad weight."""
         cdef dest_t* dest = destination_of(destination)
         self.t.version += 1
         rc = match_unbind(self.t.match, <const u8*>PyBytes_AS_STRING(key), <u32>len(key),
                           <const u8*>PyBytes_AS_STRING(arguments), <u32>len(arguments), dest)
+        if rc == MATCH_BAD_WEIGHT:
+            raise weight_error()
         if rc == 1 and dest.kind == DEST_EXCHANGE:
             self.n_exchanges -= 1
         self.t.is_plain = self.n_exchanges == 0 and self.alternate is None
@@ -263,3 +279,4 @@ DIRECT = MATCH_DIRECT
 FANOUT = MATCH_FANOUT
 TOPIC = MATCH_TOPIC
 HEADERS = MATCH_HEADERS
+HASH = MATCH_HASH

@@ -489,11 +489,13 @@ cdef class Link:
         """tx.commit: carry out what is kept; returns None when done.
 
         Returns the name of an exchange instead, and does nothing, when the link has to learn it
-        first: then call again."""
+        first: then call again. Raises ValueError, and does nothing, when one cannot be routed."""
         cdef chan_t* c = self.channel(id)
         cdef const u8* name = tx_unknown_exchange(c)
         if name != NULL:
             return PyBytes_FromStringAndSize(<char*>name + 1, name[0])
+        if tx_has_bad_header(c):
+            raise ValueError("Routing header must be string")
         with nogil:
             tx_apply(c)
         self.loop.kick()

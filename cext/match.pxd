@@ -11,6 +11,7 @@ cdef enum match_kind:
     MATCH_FANOUT = 1    # every destination
     MATCH_TOPIC = 2     # words with * and #
     MATCH_HEADERS = 3   # header tests
+    MATCH_HASH = 4      # one destination, by consistent hashing
 
 cdef enum match_result:
     MATCH_ADDED = 1         # bound; unbind answers it for "removed"
@@ -18,6 +19,9 @@ cdef enum match_result:
     MATCH_NO_MEMORY = -1    # nothing has changed
     MATCH_BAD_MODE = -2     # headers: x-match is neither the string "all" nor "any"
     MATCH_BAD_INPUT = -3    # headers: malformed or too deep table; topic: key above 255 bytes
+    MATCH_BAD_WEIGHT = -4   # hash: the key is no unsigned 32-bit number; unbind answers it, too
+    MATCH_TOO_HEAVY = -5    # hash: more than HASH_POINTS_MAX points
+    MATCH_BAD_HEADER = -6   # match_route, hash: the header to hash on is no string
 
 cdef enum match_limit:
     TOPIC_KEY_MAX = 255     # bytes of a short string
@@ -25,6 +29,7 @@ cdef enum match_limit:
     HEADER_DEPTH_MAX = 64   # tables in tables in tables
     HEADER_NESTED_MAX = 1024    # larger nested tables are equal only with the same order of keys
     HEADER_INLINE = 64      # fields indexed on the stack; a longer table costs one allocation
+    HASH_POINTS_MAX = 262144    # of a ring: 4 MiB
 
 cdef enum dest_kind:
     DEST_QUEUE = 0
@@ -125,6 +130,32 @@ cdef struct header_number_t:
     i64 whole
     double real
 
+# One binding of a consistent hash exchange; its key and argument bytes follow the struct.
+cdef struct hash_binding_t:
+    match_link_t link       # in match_t.rules, by key, arguments and destination
+    dest_t* dest
+    u32 weight
+    u32 key_len
+    u32 args_len
+
+cdef struct hash_slot_t:
+    hash_binding_t* binding
+    u64 upto                # sum of the weights up to and with this one
+
+cdef struct hash_point_t:
+    hash_binding_t* binding
+    u32 at
+
+cdef struct hasher_t:
+    bint is_jump
+    u8* header              # what to hash on; NULL: the routing key
+    u32 header_len
+    u32 n_slots
+    u32 cap_slots
+    u32 n_points
+    hash_slot_t* slots      # bindings in their order
+    hash_point_t* points    # ring: by position
+
 cdef struct match_t:
     int kind
     bint default_any        # headers: meaning of a binding without x-match
@@ -134,8 +165,9 @@ cdef struct match_t:
     u64 key_bits            # headers: which keys occur in patterns, a coarse filter
     match_table_t keys      # direct, fanout, topic: literal binding keys
     match_table_t nodes     # topic: literal words by (parent, word)
-    match_table_t rules     # headers: bindings by identity
+    match_table_t rules     # headers, hash: bindings by identity
     match_table_t pairs     # headers: pairs by key and value
     match_dests_t every     # fanout: one per binding; headers: rules without a pair
     match_dests_t bare      # headers: rules without any argument
     topic_node_t root
+    hasher_t* hasher        # hash only

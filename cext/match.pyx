@@ -8,6 +8,7 @@
 # Literal keys of every kind stand in one hash table. Topic keys with wildcards form a trie whose
 # literal children stand in a second table under (parent, word). A headers binding is found through
 # one of its pairs, so routing visits the bindings that share a pair with the message, not all.
+# Consistent hashing is in hash_ring.pyx.
 #
 # Longer than 500 lines: three matchers, and included files cannot hide a shared table elsewhere.
 from libc.stdlib cimport calloc, free, malloc, realloc
@@ -16,10 +17,10 @@ from libc.string cimport memcpy, memmove, memset
 from bytes cimport be16, be32, be64, hash_bytes, i64, same_bytes, u8, u32, u64
 from match cimport (
     HEADER_DEPTH_MAX, HEADER_INLINE, HEADER_NESTED_MAX, MATCH_ADDED, MATCH_BAD_INPUT,
-    MATCH_BAD_MODE, MATCH_DIRECT, MATCH_FANOUT, MATCH_NO_MEMORY, MATCH_TOPIC, MATCH_UNCHANGED,
-    TOPIC_KEY_MAX, dest_t, header_field_t, header_index_t, header_number_t, header_pair_t,
-    header_rule_t, match_dests_t, match_key_t, match_link_t, match_t, match_table_t, targets_t,
-    topic_node_t, topic_words_t,
+    MATCH_BAD_HEADER, MATCH_BAD_MODE, MATCH_DIRECT, MATCH_FANOUT, MATCH_HASH,
+    MATCH_NO_MEMORY, MATCH_TOPIC, MATCH_UNCHANGED, TOPIC_KEY_MAX, dest_t, hasher_t, header_field_t,
+    header_index_t, header_number_t, header_pair_t, header_rule_t, match_dests_t, match_key_t,
+    match_link_t, match_t, match_table_t, targets_t, topic_node_t, topic_words_t,
 )
 
 
@@ -1021,9 +1022,15 @@ cdef int header_route(match_t* m, const u8* headers, u32 headers_len,
 cdef match_t* match_new(int kind, u64 seed) noexcept nogil:
     """An empty matcher of a match_kind; NULL when out of memory. *seed*: random, per process."""
     cdef match_t* m = <match_t*>calloc(1, sizeof(match_t))
-    if m != NULL:
-        m.kind = kind
-        m.seed = seed
+    if m == NULL:
+        return NULL
+    m.kind = kind
+    m.seed = seed
+    if kind == MATCH_HASH:
+        m.hasher = <hasher_t*>calloc(1, sizeof(hasher_t))
+        if m.hasher == NULL:
+            free(m)
+            return NULL
     return m
 
 
@@ -1053,6 +1060,7 @@ cdef void match_free(match_t* m) noexcept nogil:
     match_table_free(&m.nodes, 1)
     match_table_free(&m.rules, 2)
     free(m.pairs.slots)
+    hash_free(m.hasher)
     topic_free(&m.root)
     match_dests_clear(&m.every)
     match_dests_clear(&m.bare)
@@ -1073,10 +1081,11 @@ cdef int match_bind(match_t* m, const u8* key, u32 key_len, const u8* args, u32 
                     dest_t* dest) noexcept nogil:
     """Add a binding.
 
-    Args: *args*, content of the binding's field table without its length (headers only; identity
-    compares its bytes, so the caller normalises). Keeps *dest* until match_unbind.
+    Args: *args*, content of the binding's field table without its length (headers and hash only;
+    identity compares its bytes, so the caller normalises), for hash behind the destination's name
+    as a short string. Keeps *dest* until match_unbind.
     Returns a match_result: MATCH_ADDED, MATCH_UNCHANGED, MATCH_NO_MEMORY, MATCH_BAD_MODE (406),
-    MATCH_BAD_INPUT.
+    MATCH_BAD_INPUT, MATCH_BAD_WEIGHT (406), MATCH_TOO_HEAVY (406).
     """
     cdef int result
     if m.kind == MATCH_DIRECT:
@@ -1085,6 +1094,8 @@ cdef int match_bind(match_t* m, const u8* key, u32 key_len, const u8* args, u32 
         result = match_fanout_bind(m, key, key_len, dest)
     elif m.kind == MATCH_TOPIC:
         result = topic_bind(m, key, key_len, dest)
+    elif m.kind == MATCH_HASH:
+        result = hash_bind(m, key, key_len, args, args_len, dest)
     else:
         result = header_bind(m, key, key_len, args, args_len, dest)
     if result == MATCH_ADDED:
@@ -1094,7 +1105,7 @@ cdef int match_bind(match_t* m, const u8* key, u32 key_len, const u8* args, u32 
 
 cdef int match_unbind(match_t* m, const u8* key, u32 key_len, const u8* args, u32 args_len,
                       dest_t* dest) noexcept nogil:
-    """Remove a binding: 1 removed, 0 there was none."""
+    """Remove a binding: 1 removed, 0 there was none; MATCH_BAD_WEIGHT when it never could be."""
     cdef int result
     if m.kind == MATCH_DIRECT:
         result = match_key_unbind(m, key, key_len, dest)
@@ -1102,6 +1113,8 @@ cdef int match_unbind(match_t* m, const u8* key, u32 key_len, const u8* args, u3
         result = match_fanout_unbind(m, key, key_len, dest)
     elif m.kind == MATCH_TOPIC:
         result = topic_unbind(m, key, key_len, dest)
+    elif m.kind == MATCH_HASH:
+        result = hash_unbind(m, key, key_len, args, args_len, dest)
     else:
         result = header_unbind(m, key, key_len, args, args_len, dest)
     if result == MATCH_ADDED:
@@ -1115,7 +1128,7 @@ cdef int match_route(match_t* m, const u8* key, u32 key_len, const u8* headers, 
     """Append the destinations of one message that this generation has not got yet.
 
     Args: *headers*, content of the message's field table without its length, or NULL.
-    Returns 0, or -1 when out of memory. Source: amqp.md section 8.
+    Returns 0, -1 when out of memory, or MATCH_BAD_HEADER (406). Source: amqp.md section 8.
     Cost: direct 10-25 ns, topic 20-90 ns, headers 60-90 ns for four; perf/micro/match.py.
     """
     if m.kind == MATCH_DIRECT:
@@ -1124,6 +1137,8 @@ cdef int match_route(match_t* m, const u8* key, u32 key_len, const u8* headers, 
         return match_take_all(&m.every, out)
     if m.kind == MATCH_TOPIC:
         return topic_route(m, key, key_len, out)
+    if m.kind == MATCH_HASH:
+        return hash_route(m, key, key_len, headers, headers_len, out)
     return header_route(m, headers, headers_len, out)
 
 
@@ -1148,14 +1163,14 @@ cdef struct matcher_dest_t:
 cdef class Matcher:
     """A match_t with integers for destinations. For tests and tools; the broker never makes one.
 
-    Args: *kind* 0 direct, 1 fanout, 2 topic, 3 headers; *seed* of the hash tables.
+    Args: *kind* 0 direct, 1 fanout, 2 topic, 3 headers, 4 hash; *seed* of the hash tables.
     """
     cdef match_t* match
     cdef targets_t targets
     cdef dict addresses
 
     def __cinit__(self, int kind, u64 seed):
-        if not 0 <= kind <= 3:
+        if not 0 <= kind <= MATCH_HASH:
             raise ValueError(f"unknown kind {kind}")
         self.addresses = {}
         self.match = match_new(kind, seed)
@@ -1185,18 +1200,25 @@ cdef class Matcher:
         """Number of table entries and wildcards at the root: 0 when nothing is left behind."""
         cdef match_t* m = self.match
         return (m.keys.n + m.nodes.n + m.rules.n + m.pairs.n + m.every.n + m.bare.n
-                + (m.root.star != NULL) + (m.root.hash != NULL))
+                + (m.root.star != NULL) + (m.root.hash != NULL)
+                + (m.hasher.n_slots + m.hasher.n_points if m.hasher != NULL else 0))
 
     def set_default_any(self, bint is_any):
         """Meaning of a headers binding without x-match."""
         match_set_default_any(self.match, is_any)
+
+    def set_hash(self, bint is_jump, bytes header=None):
+        """Algorithm of consistent hashing, and the header to hash on."""
+        if self.match.hasher == NULL:
+            raise ValueError("not a matcher that hashes")
+        hash_set_up(self.match, is_jump, header)
 
     def bind(self, bytes key not None, bytes args not None, i64 dest):
         """The match_result of match_bind."""
         return match_bind(self.match, key, len(key), args, len(args), self.dest(dest))
 
     def unbind(self, bytes key not None, bytes args not None, i64 dest):
-        """1 removed, 0 there was none."""
+        """1 removed, 0 there was none, -4 for a weight that is no number."""
         return match_unbind(self.match, key, len(key), args, len(args), self.dest(dest))
 
     def route(self, bytes key not None, bytes headers=None):
@@ -1207,7 +1229,10 @@ cdef class Matcher:
             table, table_len = headers, len(headers)
         self.targets.n = 0
         self.targets.generation += 1
-        if match_route(self.match, key, len(key), table, table_len, &self.targets) < 0:
+        rc = match_route(self.match, key, len(key), table, table_len, &self.targets)
+        if rc == MATCH_BAD_HEADER:
+            raise ValueError("the header to hash on is no string")
+        if rc < 0:
             raise MemoryError
         return [(<matcher_dest_t*>self.targets.items[i]).number for i in range(self.targets.n)]
 

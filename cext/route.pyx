@@ -10,6 +10,7 @@ cdef enum publish_result:
     PUBLISHED = 0
     PUBLISH_MISS = 1            # ask Python about the exchange
     PUBLISH_TX_TOO_LARGE = 2
+    PUBLISH_BAD_HEADER = 3      # the header to hash on is no string
     PUBLISH_NO_MEMORY = -1
 
 cdef enum:
@@ -63,9 +64,11 @@ cdef int route_nested(exchange_t* root, const u8* key, u32 key_len, const u8* he
                       bint* is_key_only) noexcept nogil:
     """Follow bindings between exchanges, and, if told so, alternates while no queue has matched.
 
-    Each exchange is visited once per message, so cycles end; iterative, so chains may be long."""
+    Each exchange is visited once per message, so cycles end; iterative, so chains may be long.
+    What match_route returns."""
     cdef exchange_t* x
     cdef u32 i = 0, n = 0, n_queues = 0, n_asked = 0
+    cdef int rc
     if targets_add(out, &root.dest):
         return -1
     while True:
@@ -73,8 +76,9 @@ cdef int route_nested(exchange_t* root, const u8* key, u32 key_len, const u8* he
             if out.items[i].kind == DEST_EXCHANGE:
                 x = <exchange_t*>out.items[i]
                 is_key_only[0] = is_key_only[0] and x.has_key_routes
-                if match_route(x.match, key, key_len, headers, headers_len, out):
-                    return -1
+                rc = match_route(x.match, key, key_len, headers, headers_len, out)
+                if rc:
+                    return rc
             else:
                 n_queues += 1
             i += 1
@@ -124,7 +128,9 @@ cdef int channel_route(chan_t* c, const msg_t* m) noexcept nogil:
             return PUBLISHED
     else:
         name_len = m.names[0]
-        x = link_known(l, m.names + 1, name_len)
+        x = m.exchange
+        if x == NULL:
+            x = link_known(l, m.names + 1, name_len)
         if x == NULL:
             return PUBLISH_MISS
         c.route_exchange = x
@@ -151,7 +157,7 @@ cdef int channel_route(chan_t* c, const msg_t* m) noexcept nogil:
             c.route_version = 0
     if rc:
         c.route_version = 0
-        return PUBLISH_NO_MEMORY
+        return PUBLISH_BAD_HEADER if rc == MATCH_BAD_HEADER else PUBLISH_NO_MEMORY
     return PUBLISHED
 
 

@@ -16,10 +16,15 @@ cdef enum tx_settle_result:
 
 
 cdef int tx_keep_publish(chan_t* c, const msg_t* m) noexcept nogil:
-    """Keep m until commit. PUBLISHED, PUBLISH_TX_TOO_LARGE or PUBLISH_NO_MEMORY."""
+    """Keep m until commit. PUBLISHED, PUBLISH_MISS, PUBLISH_TX_TOO_LARGE or PUBLISH_NO_MEMORY."""
     cdef u64 size = sizeof(tx_publish_t) + m.names_len + m.props_len + m.body_len
     cdef tx_publish_t* kept
+    cdef exchange_t* x = link_known(c.link, m.names + 1, m.names[0])
     cdef u8* p
+    if x == NULL and channel_has_route(c, m.names, m.names_len):
+        x = c.route_exchange
+    if x == NULL:
+        return PUBLISH_MISS
     if c.tx_bytes + size > MAX_TX_BYTES + m.body_len:       # one message alone is never too much
         return PUBLISH_TX_TOO_LARGE
     if not link_may_take(c.link, size):
@@ -28,6 +33,8 @@ cdef int tx_keep_publish(chan_t* c, const msg_t* m) noexcept nogil:
     if kept == NULL:
         return PUBLISH_NO_MEMORY
     kept.next = NULL
+    kept.exchange = x
+    kept.epoch = c.link.vhost.epoch
     kept.flags = c.publish_flags
     kept.names_len = m.names_len
     kept.props_len = m.props_len
@@ -99,15 +106,49 @@ cdef int tx_settle(chan_t* c, u64 tag, bint multiple, bint requeue, bint is_ack)
 
 
 cdef const u8* tx_unknown_exchange(chan_t* c) noexcept nogil:
-    """The first exchange among the kept publishes that the link has to learn; NULL when none."""
+    """The first exchange among the kept publishes that has to be asked about again, because
+    something has changed since; NULL when none. What the link has learned meanwhile is noted with
+    the publishes: the link itself remembers a few exchanges only."""
     cdef tx_publish_t* kept = c.tx_first
+    cdef u64 epoch = c.link.vhost.epoch
     cdef const u8* names
+    cdef exchange_t* x
     while kept != NULL:
-        names = <const u8*>kept + sizeof(tx_publish_t)
-        if link_known(c.link, names + 1, names[0]) == NULL:
-            return names
+        if kept.epoch != epoch:
+            names = <const u8*>kept + sizeof(tx_publish_t)
+            x = link_known(c.link, names + 1, names[0])
+            if x == NULL:
+                return names
+            kept.exchange = x
+            kept.epoch = epoch
         kept = kept.next
     return NULL
+
+
+cdef bint tx_message(chan_t* c, const tx_publish_t* kept, msg_t* m) noexcept nogil:
+    """Fill m from a kept publish; False when that is not possible."""
+    m.exchange = kept.exchange
+    m.names = <const u8*>kept + sizeof(tx_publish_t)
+    m.names_len = kept.names_len
+    m.body = m.names + kept.names_len + kept.props_len
+    m.body_len = kept.body_len
+    return props_error(c.link, m.names + kept.names_len, kept.props_len, m) == 0
+
+
+cdef bint tx_has_bad_header(chan_t* c) noexcept nogil:
+    """Whether a kept publish meets an exchange that hashes on a header of it which is no string.
+    Those that cannot are not routed. All exchanges are known."""
+    cdef tx_publish_t* kept = c.tx_first
+    cdef exchange_t* x
+    cdef msg_t m
+    while kept != NULL:
+        if tx_message(c, kept, &m):
+            x = m.exchange
+            if not (x.is_plain and x.has_key_routes):
+                if channel_route(c, &m) == PUBLISH_BAD_HEADER:
+                    return True
+        kept = kept.next
+    return False
 
 
 cdef void tx_apply(chan_t* c) noexcept nogil:
@@ -124,12 +165,8 @@ cdef void tx_apply(chan_t* c) noexcept nogil:
     while c.tx_first != NULL:
         kept = c.tx_first
         c.tx_first = kept.next
-        m.names = <const u8*>kept + sizeof(tx_publish_t)
-        m.names_len = kept.names_len
-        m.body = m.names + kept.names_len + kept.props_len
-        m.body_len = kept.body_len
         c.publish_flags = kept.flags
-        if props_error(c.link, m.names + kept.names_len, kept.props_len, &m) == 0:
+        if tx_message(c, kept, &m):
             channel_publish(c, &m)
         free(kept)
     c.is_tx = True

@@ -14,6 +14,7 @@ cdef struct chan_t
 cdef struct link_t
 cdef struct loop_t
 cdef struct tx_publish_t
+cdef struct exchange_t
 
 cdef enum limits:
     BLOCK_SIZE = 262144         # pooled block: shared input, staged tail, read window, output
@@ -41,6 +42,7 @@ cdef enum limits:
 # ---- messages ------------------------------------------------------------------------------------
 
 cdef struct msg_t:              # a message on its way in: slices of the input, nothing owned
+    exchange_t* exchange        # when it is known already, else NULL
     const u8* names             # exchange and routing key: two short strings back to back
     u32 names_len
     const u8* props             # property flags and properties, wire order
@@ -207,6 +209,8 @@ cdef struct unacked_t:
 
 cdef struct tx_publish_t:       # a publish that waits for commit; names, properties, body follow
     tx_publish_t* next
+    exchange_t* exchange        # that of its name
+    u64 epoch                   # of the vhost when that was known
     u8 flags
     u32 names_len
     u32 props_len

@@ -19,6 +19,8 @@ TOPIC: Final[int]
 """Kind: words with `*` and `#`."""
 HEADERS: Final[int]
 """Kind: the arguments of the binding are compared with the headers of the message."""
+HASH: Final[int]
+"""Kind: one binding takes the message, by consistent hashing; binding keys are weights."""
 
 STATE_HEADER: Final[int]
 """State of a Link: the 8-byte protocol header is awaited."""
@@ -281,21 +283,31 @@ class Exchange:
     """The compiled bindings of one exchange, and its counters.
 
     Args:
-        kind: one of DIRECT, FANOUT, TOPIC, HEADERS.
+        kind: one of DIRECT, FANOUT, TOPIC, HEADERS, HASH.
         seed: of its hash tables; its low 64 bits count, and they should be random.
         default_any: HEADERS only: whether a binding without `x-match` means "any".
+        is_jump: HASH only: jump hashing instead of a ring.
+        hash_on: HASH only: the header to hash instead of the routing key.
     """
 
-    def __init__(self, kind: int, seed: int, default_any: bool = False) -> None: ...
+    def __init__(
+        self, kind: int, seed: int, default_any: bool = False, is_jump: bool = False,
+        hash_on: bytes | None = None,
+    ) -> None: ...  # fmt: skip
     def bind(self, key: bytes, arguments: bytes, destination: Queue | Exchange) -> None:
         """Add a binding; one that is there already stays one.
 
-        Args: arguments: content of a field table without its length; b"" unless HEADERS.
-        Raises: ValueError for an `x-match` that is neither "all" nor "any", or a malformed table.
+        Args: arguments: content of a field table without its length; b"" unless HEADERS or HASH;
+            for HASH behind the name of the destination as a short string.
+        Raises: ValueError with a text for clients for an `x-match` that is neither "all" nor "any",
+            for a malformed table, and for HASH for a key that is no weight, or weights too large.
         """
 
     def unbind(self, key: bytes, arguments: bytes, destination: Queue | Exchange) -> None:
-        """Remove the binding with these very bytes; one that is not there is no error."""
+        """Remove the binding with these very bytes; one that is not there is no error.
+
+        Raises: ValueError for HASH for a key that is no weight.
+        """
 
     def set_alternate(self, alternate: Exchange | None) -> None:
         """Where messages go that match nothing. The vhost must be touched afterwards."""
@@ -444,7 +456,8 @@ class Link:
         """tx.commit: carry out what is kept; None when done, see `Loop.after_sync` for the disk.
 
         Returns the name of an exchange instead, having changed nothing, when `learn` must be
-        called for it first: then call again.
+        called for it first: then call again. Raises: ValueError, having changed nothing, when a
+        message has no string where its exchange hashes on a header.
         """
 
     def rollback(self, id: int) -> None:
@@ -474,7 +487,7 @@ class Link:
 class Matcher:
     """The bindings of an exchange with integers for queues. For tests and tools only.
 
-    Args: kind: one of DIRECT, FANOUT, TOPIC, HEADERS; seed: of its hash tables, 64 bits.
+    Args: kind: one of DIRECT, FANOUT, TOPIC, HEADERS, HASH; seed: of its hash tables, 64 bits.
     Raises: ValueError for another kind.
     """
 
@@ -488,20 +501,24 @@ class Matcher:
     def set_default_any(self, is_any: bool) -> None:
         """What a HEADERS binding without `x-match` means; to be called before the first one."""
 
+    def set_hash(self, is_jump: bool, header: bytes | None = None) -> None:
+        """HASH: the algorithm, and what to hash on; to be called once, before the first binding."""
+
     def bind(self, key: bytes, args: bytes, dest: int) -> int:
         """Add a binding of destination `dest`; `args` as in `Exchange.bind`.
 
-        Returns: 1 added, 0 there already, -2 `x-match` is bad, -3 malformed; as `match_result` in
-            cext/match.pxd.
+        Returns: 1 added, 0 there already, -2 `x-match` is bad, -3 malformed, -4 no weight, -5 too
+            many points; as `match_result` in cext/match.pxd.
         """
 
     def unbind(self, key: bytes, args: bytes, dest: int) -> int:
-        """Remove a binding. Returns: 1 removed, 0 there was none."""
+        """Remove a binding. Returns: 1 removed, 0 there was none, -4 no weight."""
 
     def route(self, key: bytes, headers: bytes | None = None) -> list[int]:
         """Destinations of one message, each once, in the order they were found.
 
         Args: headers: content of the message's field table without its length.
+        Raises: ValueError when the header to hash on is no string.
         """
 
     def bench(self, keys: list[bytes], n: int, headers: bytes | None = None) -> float:

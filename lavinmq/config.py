@@ -56,6 +56,7 @@ class Config:
     default_password_hash: str = field(repr=False)
     default_user_only_loopback: bool
     data_dir_lock: bool
+    default_consistent_hash_algorithm: str
 
     amqp_bind: str
     amqp_port: int

@@ -21,22 +21,29 @@ KINDS: Final = {
     "fanout": _core.FANOUT,
     "topic": _core.TOPIC,
     "headers": _core.HEADERS,
+    "x-consistent-hash": _core.HASH,
 }
 """Exchange types that exist so far."""
+
+_READS_ARGUMENTS: Final = (_core.HEADERS, _core.HASH)
+"""Kinds whose compiled bindings differ by their arguments, too."""
 
 Destination: TypeAlias = "Queue | Exchange"
 
 Incoming: TypeAlias = "dict[tuple[Exchange, str, FieldTable], bytes]"
 """Bindings of a destination by source, key and arguments. The value is the arguments as received:
-a compiled headers binding is found by them."""
+some kinds of compiled bindings are found by them."""
 
 
 class Exchange:
-    """One exchange of a virtual host. Compare by identity."""
+    """One exchange of a virtual host. Compare by identity.
+
+    Args: hash_algorithm: of a consistent hash exchange that names none: "ring" or "jump".
+    """
 
     __slots__ = (
-        "_paths", "arguments", "auto_delete", "bindings", "core", "durable", "incoming", "internal",
-        "name", "type",
+        "_kind", "_paths", "arguments", "auto_delete", "bindings", "core", "durable", "incoming",
+        "internal", "name", "type",
     )  # fmt: skip
 
     def __init__(
@@ -47,6 +54,7 @@ class Exchange:
         auto_delete: bool = False,
         internal: bool = False,
         arguments: FieldTable = EMPTY,
+        hash_algorithm: str = "ring",
     ) -> None:
         self.name = name
         self.type = type_
@@ -56,10 +64,18 @@ class Exchange:
         self.arguments = arguments
         self.bindings: dict[tuple[Destination, str, FieldTable], None] = {}
         self.incoming: Incoming = {}
-        # How many bindings share one compiled (destination, key): only headers look at arguments.
+        # How many bindings share one compiled (destination, key), where arguments do not matter.
         self._paths: dict[tuple[Destination, str], int] = {}
+        self._kind = KINDS[type_]
         any_by_default = arguments.get("x-match") == "any"
-        self.core = _core.Exchange(KINDS[type_], secrets.randbits(64), any_by_default)
+        algorithm = str(arguments.get("x-algorithm")).lower()
+        if algorithm not in ("ring", "jump"):
+            algorithm = hash_algorithm
+        header = arguments.get("x-hash-on")
+        hash_on = raw_key(header) if self._kind == _core.HASH and isinstance(header, str) else None
+        self.core = _core.Exchange(
+            self._kind, secrets.randbits(64), any_by_default, algorithm == "jump", hash_on
+        )
 
     @property
     def is_stored(self) -> bool:
@@ -89,11 +105,14 @@ class Exchange:
         )  # fmt: skip
 
     def bind(self, to: Destination, key: str, arguments: FieldTable) -> bool:
-        """Add a binding. Returns: whether it is new. Raises: ValueError for a bad `x-match`."""
+        """Add a binding. Returns: whether it is new.
+
+        Raises: ValueError with a text for clients for a bad `x-match` or a bad weight.
+        """
         if (to, key, arguments) in self.bindings:
             return False
-        if self.type == "headers":
-            self.core.bind(raw_key(key), arguments.raw, to.core)
+        if self._kind in _READS_ARGUMENTS:
+            self.core.bind(raw_key(key), self._compiled(to, arguments.raw), to.core)
         else:
             shared = self._paths.get((to, key), 0)
             if shared == 0:
@@ -104,13 +123,14 @@ class Exchange:
         return True
 
     def unbind(self, to: Destination, key: str, arguments: FieldTable) -> bool:
-        """Remove a binding. Returns: whether it was there."""
+        """Remove a binding. Returns: whether it was there. Raises: ValueError for a bad weight."""
         stored = to.incoming.get((self, key, arguments))
+        if self._kind in _READS_ARGUMENTS:
+            raw = arguments.raw if stored is None else stored
+            self.core.unbind(raw_key(key), self._compiled(to, raw), to.core)
         if stored is None:
             return False
-        if self.type == "headers":
-            self.core.unbind(raw_key(key), stored, to.core)
-        else:
+        if self._kind not in _READS_ARGUMENTS:
             shared = self._paths.pop((to, key)) - 1
             if shared:
                 self._paths[to, key] = shared
@@ -119,6 +139,13 @@ class Exchange:
         del self.bindings[to, key, arguments]
         del to.incoming[self, key, arguments]
         return True
+
+    def _compiled(self, to: Destination, raw: bytes) -> bytes:
+        """The arguments as the compiled binding wants them: hashing goes by the name, too."""
+        if self._kind != _core.HASH:
+            return raw
+        name = raw_key(to.name)
+        return bytes([len(name)]) + name + raw
 
 
 def raw_key(key: str) -> bytes:

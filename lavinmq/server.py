@@ -79,7 +79,7 @@ class Server:
         for stored in vhosts_file.load(data_dir):
             vhost = VHost(
                 stored.name, data_dir, self.loop, self.config.segment_size,
-                self.config.max_deleted_definitions,
+                self.config.max_deleted_definitions, self.config.default_consistent_hash_algorithm,
             )  # fmt: skip
             try:
                 vhost.open()

@@ -230,7 +230,8 @@ MAIN = (
             "Lock the data directory; a second broker waits", "data_dir_lock", flags=(
             Flag("--no-data-dir-lock", help="Do not lock the data directory", value="false"),)),
     Setting("main", "default_consistent_hash_algorithm", choice("ring", "jump"), "ring",
-            "Algorithm of consistent hash exchanges"),
+            "Algorithm of consistent hash exchanges that name none",
+            "default_consistent_hash_algorithm"),
 )
 
 PROTOCOLS = (

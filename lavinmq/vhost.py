@@ -63,11 +63,13 @@ class VHost:
         loop: the message path's shared state.
         segment_size: bytes of a finished segment file.
         max_deleted: deletions in the definitions file after which it is compacted.
+        hash_algorithm: of consistent hash exchanges that name none: "ring" or "jump".
     """
 
     def __init__(
-        self, name: str, data_dir: Path, loop: _core.Loop, segment_size: int, max_deleted: int
-    ) -> None:
+        self, name: str, data_dir: Path, loop: _core.Loop, segment_size: int, max_deleted: int,
+        hash_algorithm: str = "ring",
+    ) -> None:  # fmt: skip
         self.name = name
         self.directory = data_dir / hashed(name)
         # Shared by all queues, which would else have a path each.
@@ -80,6 +82,7 @@ class VHost:
         self._loop = loop
         self._segment_size = segment_size
         self._max_deleted = self._compact_above = max_deleted
+        self._hash_algorithm = hash_algorithm
         self._file = DefinitionsFile(self.directory / "definitions.amqp")
         self._directory_fd = -1
         self._is_directory_changed = True
@@ -163,7 +166,7 @@ class VHost:
                 continue
             self._add_exchange(
                 Exchange(exchange.name, exchange.type, exchange.durable, exchange.auto_delete,
-                         exchange.internal, exchange.arguments)
+                         exchange.internal, exchange.arguments, self._hash_algorithm)
             )  # fmt: skip
         absent = [(name, kind) for name, kind in BUILT_IN if name not in self.exchanges]
         for name, kind in absent:
@@ -288,7 +291,9 @@ class VHost:
                 self._file.append_declare_exchange(
                     ExchangeDef(name, type_, True, auto_delete, internal, arguments)
                 )
-        self._add_exchange(Exchange(name, type_, durable, auto_delete, internal, arguments))
+        self._add_exchange(
+            Exchange(name, type_, durable, auto_delete, internal, arguments, self._hash_algorithm)
+        )
         return durable
 
     def delete_exchange(self, actor: Actor, name: str, if_unused: bool) -> bool:
@@ -529,6 +534,10 @@ class VHost:
 
     def _unbind(self, exchange: Exchange, to: Destination, key: str, arguments: FieldTable) -> bool:
         if (to, key, arguments) not in exchange.bindings:
+            try:
+                exchange.unbind(to, key, arguments)  # a key that no binding can have is refused
+            except ValueError as error:
+                raise failed(str(error)) from error
             return False
         recorded = exchange.durable and to.is_stored
         if recorded:

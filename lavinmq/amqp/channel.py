@@ -289,11 +289,14 @@ class Channel:
         self._check_tx()
         connection = self.connection
         before = connection.server.loop.breaks
-        while (name := connection.link.commit(self.id)) is not None:
-            exchange = connection.vhost.publishable(
-                connection.user, name.decode("utf-8", "surrogateescape")
-            )
-            connection.link.learn(name, exchange.core)
+        try:
+            while (name := connection.link.commit(self.id)) is not None:
+                exchange = connection.vhost.publishable(
+                    connection.user, name.decode("utf-8", "surrogateescape")
+                )
+                connection.link.learn(name, exchange.core)
+        except ValueError as error:
+            raise failed(str(error)) from error
 
         def finish() -> None:
             if connection.server.loop.breaks != before:

@@ -42,6 +42,7 @@ _CHANNEL: Final[dict[int, tuple[ReplyCode, str]]] = {
     32: (ReplyCode.PRECONDITION_FAILED, "CC header not a string array"),
     33: (ReplyCode.PRECONDITION_FAILED, "BCC header not a string array"),
     34: (ReplyCode.RESOURCE_ERROR, "no memory for a message of {a} bytes"),
+    35: (ReplyCode.PRECONDITION_FAILED, "Routing header must be string"),
 }
 
 

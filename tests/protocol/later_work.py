@@ -15,7 +15,6 @@ SINGLE_ACTIVE = "single active consumer"
 DEAD_LETTER = "dead-lettering and delivery limit"
 DEDUP = "deduplication"
 DELAYED = "delayed exchanges"
-HASH = "consistent hash exchange"
 STREAMS = "streams"
 
 _BY_FEATURE: dict[str, tuple[str, ...]] = {
@@ -82,16 +81,6 @@ _BY_FEATURE: dict[str, tuple[str, ...]] = {
         "ex-arg-delayed-str",
         "ex-delayed-args",
         "ex-life-x-delayed-message",
-    ),
-    HASH: (
-        "ex-arg-algorithm-bad",
-        "ex-arg-hash-on-int",
-        "ex-life-x-consistent-hash",
-        "rt-hash-bad-weight",
-        "rt-hash-header",
-        "rt-hash-jump",
-        "rt-hash-ring",
-        "rt-hash-weights",
     ),
     STREAMS: (
         "q-stream-autodelete",

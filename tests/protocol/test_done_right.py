@@ -475,3 +475,29 @@ def test_recover_without_requeue_delivers_to_the_same_consumer_again(wire: Wire,
     assert (again.redelivered, again.delivery_tag) == (True, 2)
     wire.send(1, commands.Basic.Ack(delivery_tag=2))
     assert is_usable(wire, 1)
+
+
+def test_a_commit_to_very_many_exchanges(wire: Wire, name: str) -> None:
+    """A link remembers a few exchanges; a commit must not depend on how many it needs."""
+    exchanges = [f"{name}-{number}" for number in range(40)]
+    declare(wire, name)
+    for exchange in exchanges:
+        made = commands.Exchange.Declare(
+            exchange=exchange, exchange_type="fanout", auto_delete=True
+        )
+        wire.call(1, made, commands.Exchange.DeclareOk)
+        bound = commands.Queue.Bind(queue=name, exchange=exchange)
+        wire.call(1, bound, commands.Queue.BindOk)
+    wire.call(1, commands.Tx.Select(), commands.Tx.SelectOk)
+    for exchange in exchanges:
+        wire.publish(1, exchange, "", exchange.encode())
+    # Exchanges change meanwhile, so that all of them have to be asked about again.
+    other = commands.Exchange.Declare(exchange=f"{name}-other", auto_delete=True)
+    wire.call(2, other, commands.Exchange.DeclareOk)
+    wire.call(2, commands.Exchange.Delete(exchange=f"{name}-other"), commands.Exchange.DeleteOk)
+
+    wire.call(1, commands.Tx.Commit(), commands.Tx.CommitOk)
+
+    for exchange in exchanges:
+        wire.send(2, commands.Basic.Get(queue=name, no_ack=True))
+        assert wire.expect_unit(commands.Basic.GetOk).body == exchange.encode()

@@ -50,6 +50,7 @@ CYTHON_LAYERS: list[set[str]] = [
     {"bytes"},
     # Compiled bindings know queues as opaque targets only, hence their place below.
     {"match"},
+    {"hash_ring"},
     # All structs in one place: they point at each other in both directions.
     {"types"},
     {"record"},
