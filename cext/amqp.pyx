@@ -173,13 +173,13 @@ cdef u32 props_error(link_t* l, const u8* props, u32 len, msg_t* m) noexcept nog
     m.headers_len = found.headers_len
     m.stamp_at = found.stamp_at
     m.reply_to_at = found.reply_to_at
-    m.has_copies = False
+    m.cc_at = m.bcc_at = 0
     if len <= 3:
         return 0
     if found.headers_at:
         if not table_is_valid(props + found.headers_at + 4, found.headers_len, 0):
             return ERROR_HEADERS_TABLE
-        rc = <int>copies_error(m, props + found.headers_at + 4)
+        rc = <int>copies_error(m)
         if rc:
             return <u32>rc
     if found.expiration_at:

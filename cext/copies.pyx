@@ -35,44 +35,58 @@ cdef i64 value_size(const u8* p, u64 avail, u8 kind) noexcept nogil:
     return <i64>be32(p) + 4
 
 
-cdef const u8* table_find(const u8* p, u64 n, const u8* name, u64 name_len) noexcept nogil:
-    """The entry of that name in the content of a valid table, at its key; NULL when there is none.
-    What is not valid ends the search."""
+cdef u64 entry_size(const u8* p, u64 avail) noexcept nogil:
+    """Bytes of the table entry at p, its key first; 0 when no whole one is there."""
     cdef u64 key
     cdef i64 size
-    while n > 1:
-        key = 1 + p[0]
-        if key + 1 > n:
-            return NULL
-        size = value_size(p + key + 1, n - key - 1, p[key])
-        if size < 0:
-            return NULL
+    if avail < 2:
+        return 0
+    key = 1 + p[0]
+    if key + 1 > avail:
+        return 0
+    size = value_size(p + key + 1, avail - key - 1, p[key])
+    return 0 if size < 0 else key + 1 + <u64>size
+
+
+cdef const u8* table_find(const u8* p, u64 n, const u8* name, u64 name_len) noexcept nogil:
+    """The entry of that name in the content of a table, at its key; NULL when there is none. What
+    is not valid ends the search."""
+    cdef u64 size = entry_size(p, n)
+    while size:
         if p[0] == name_len and same_bytes(p + 1, name, name_len):
             return p
-        p += key + 1 + size
-        n -= key + 1 + <u64>size
+        p += size
+        n -= size
+        size = entry_size(p, n)
     return NULL
 
 
-cdef u32 copies_error(msg_t* m, const u8* headers) noexcept nogil:
-    """Check CC and BCC and note in m whether there are any; 0 or a walk_error."""
-    cdef const u8* cc = table_find(headers, m.headers_len, <const u8*>b"CC", 2)
-    cdef const u8* bcc = table_find(headers, m.headers_len, <const u8*>b"BCC", 3)
-    m.has_copies = cc != NULL or bcc != NULL
-    if cc != NULL and not is_string_array(cc + 3):
+cdef inline bint has_copies(const msg_t* m) noexcept nogil:
+    return m.cc_at != 0 or m.bcc_at != 0
+
+
+cdef u32 copies_error(msg_t* m) noexcept nogil:
+    """Note in m where CC and BCC are in its headers, which are valid, and check them; 0 or a
+    walk_error. Cost: 3 ns per header."""
+    cdef const u8* p = m.props + m.headers_at + 4
+    cdef u64 n = m.headers_len
+    cdef u64 size = entry_size(p, n)
+    while size:
+        if p[0] == 2 and m.cc_at == 0 and same_bytes(p + 1, <const u8*>b"CC", 2):
+            m.cc_at = <u32>(p - m.props)
+        elif p[0] == 3 and m.bcc_at == 0 and same_bytes(p + 1, <const u8*>b"BCC", 3):
+            m.bcc_at = <u32>(p - m.props)
+        p += size
+        n -= size
+        size = entry_size(p, n)
+    if m.cc_at and not is_string_array(m.props + m.cc_at + 3):
         return ERROR_CC
-    if bcc != NULL and not is_string_array(bcc + 4):
+    if m.bcc_at and not is_string_array(m.props + m.bcc_at + 4):
         return ERROR_BCC
     return 0
 
 
 # ---- routing -------------------------------------------------------------------------------------
-
-cdef u32 entry_size(const u8* entry) noexcept nogil:
-    """Bytes of a table entry that is known to be valid."""
-    cdef u32 key = 1 + entry[0]
-    return key + 1 + <u32>value_size(entry + key + 1, <u64>1 << 32, entry[key])
-
 
 cdef int route_key(exchange_t* x, const u8* key, u32 key_len, const u8* headers, u32 headers_len,
                    bint ask_alternates, loop_t* loop, targets_t* out) noexcept nogil:
@@ -141,8 +155,8 @@ cdef int route_copies(exchange_t* x, const msg_t* m, loop_t* loop, targets_t* ou
     cdef const u8* key = m.names + m.names[0] + 2
     cdef const u8* headers = m.props + m.headers_at + 4
     cdef u32 n = m.headers_len
-    cdef const u8* cc = table_find(headers, n, <const u8*>b"CC", 2)
-    cdef const u8* bcc = table_find(headers, n, <const u8*>b"BCC", 3)
+    cdef const u8* cc = m.props + m.cc_at if m.cc_at else NULL
+    cdef const u8* bcc = m.props + m.bcc_at if m.bcc_at else NULL
     cdef bint ask_alternates = False
     cdef int rc
     while True:
@@ -173,7 +187,7 @@ cdef inline void record_find_bcc(rec_t* r) noexcept nogil:
     entry = table_find(r.props + r.headers_at + 4, r.headers_len, <const u8*>b"BCC", 3)
     if entry != NULL:
         r.bcc_at = <u32>(entry - r.props)
-        r.bcc_len = entry_size(entry)
+        r.bcc_len = <u32>entry_size(entry, r.props_len - r.bcc_at)
 
 
 cdef u32 props_cut(u8* p, u32 len, u32 headers_at, u32 at, u32 n) noexcept nogil:

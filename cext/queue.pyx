@@ -94,10 +94,8 @@ cdef int queue_roll(queue_t* q) noexcept nogil:
     cdef store_t* st = &q.store
     if store_flush(st):
         return -1
-    if q.is_sync_wanted and st.is_unsynced and st.wfd >= 0:
-        if loop_add_sync_fd(q.loop, c_dup(st.wfd)):
-            return -1
-        st.is_unsynced = False
+    if q.is_sync_wanted and queue_hand_over_file(q):
+        return -1
     return store_roll(st)
 
 

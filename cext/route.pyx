@@ -124,7 +124,7 @@ cdef int channel_route(chan_t* c, const msg_t* m) noexcept nogil:
     cdef int rc
     if channel_has_route(c, m.names, m.names_len):
         x = c.route_exchange
-        if x.has_key_routes and c.route_version == x.version and not m.has_copies:
+        if x.has_key_routes and c.route_version == x.version and not has_copies(m):
             return PUBLISHED
     else:
         name_len = m.names[0]
@@ -144,7 +144,7 @@ cdef int channel_route(chan_t* c, const msg_t* m) noexcept nogil:
     if m.headers_at:
         headers = m.props + m.headers_at + 4
     c.route_version = x.version
-    if m.has_copies:
+    if has_copies(m):
         c.route_version = 0
         rc = route_copies(x, m, l.loop, &c.targets)
     elif x.is_plain:
@@ -182,10 +182,9 @@ cdef bint any_target_is_able(const chan_t* c) noexcept nogil:
 cdef int return_write(chan_t* c, const msg_t* m, u16 code, const char* text) noexcept nogil:
     """basic.return with its content. 0, or -1 out of memory."""
     cdef link_t* l = c.link
-    cdef u32 text_len = <u32>strlen(text), chunk = l.frame_max - FRAME_OVERHEAD, n
+    cdef u32 text_len = <u32>strlen(text), chunk = l.frame_max - FRAME_OVERHEAD, n, bcc_len
     cdef u64 frames = (m.body_len + chunk - 1) / chunk, left = m.body_len
     cdef const u8* body = m.body
-    cdef const u8* bcc = NULL
     cdef u8* p = link_room(l, 48 + text_len + m.names_len + m.props_len
                            + frames * FRAME_OVERHEAD + m.body_len)
     cdef u8* start = p
@@ -202,10 +201,9 @@ cdef int return_write(chan_t* c, const msg_t* m, u16 code, const char* text) noe
     p += 1
     n = m.props_len
     memcpy(p + 19, m.props, n)
-    if m.has_copies:
-        bcc = table_find(m.props + m.headers_at + 4, m.headers_len, <const u8*>b"BCC", 3)
-    if bcc != NULL:
-        n = props_cut(p + 19, n, m.headers_at, <u32>(bcc - m.props), entry_size(bcc))
+    if m.bcc_at:
+        bcc_len = <u32>entry_size(m.props + m.bcc_at, m.props_len - m.bcc_at)
+        n = props_cut(p + 19, n, m.headers_at, m.bcc_at, bcc_len)
     p = frame_head(p, FRAME_HEADER, c.id, 12 + n)
     put_be32(p, BASIC_CLASS << 16)
     put_be64(p + 4, m.body_len)

@@ -174,14 +174,22 @@ cdef void loop_gather_files(loop_t* loop) noexcept nogil:
     loop.n_sync_queues = kept
 
 
-cdef int queue_hand_over(queue_t* q) noexcept nogil:
-    """Put the descriptors of what q has written on the next sync. 0, or -1 with errno."""
+cdef int queue_hand_over_file(queue_t* q) noexcept nogil:
+    """Put the write segment's descriptor on the next sync. 0, or -1 with errno."""
     cdef store_t* st = &q.store
-    cdef char path[PATH_MAX_BYTES]
     if st.is_unsynced and st.wfd >= 0:
         if loop_add_sync_fd(q.loop, c_dup(st.wfd)):
             return -1
         st.is_unsynced = False
+    return 0
+
+
+cdef int queue_hand_over(queue_t* q) noexcept nogil:
+    """Put the descriptors of what q has written on the next sync. 0, or -1 with errno."""
+    cdef store_t* st = &q.store
+    cdef char path[PATH_MAX_BYTES]
+    if queue_hand_over_file(q):
+        return -1
     if st.is_dir_unsynced:
         store_path(st, path)
         if loop_add_sync_fd(q.loop, c_open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)):

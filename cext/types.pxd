@@ -51,7 +51,8 @@ cdef struct msg_t:              # a message on its way in: slices of the input, 
     u32 headers_len             # bytes of the headers table after its length
     u32 stamp_at                # offset of the timestamp property in props, 0 = none
     u32 reply_to_at             # offset of the reply-to property's length byte in props, 0 = none
-    bint has_copies             # the headers name further routing keys: CC or BCC
+    u32 cc_at                   # offset of the CC entry in props, 0 = none
+    u32 bcc_at                  # the same for BCC
     const u8* body
     u64 body_len
     u64 size                    # bytes of the stored record
