@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import resource
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,18 +16,12 @@ import pytest
 from pamqp import commands
 
 from tests.support.broker import Broker
+from tests.support.waiting import wait_for
 from tests.support.wire import CAPABILITIES, Wire, WireTimeout
 
 BODY = bytes(10_000)
 FILE_LIMIT = 300_000
 PLENTY = 1 << 60
-
-
-def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 10.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 def limit_files(broker: Broker, size: int) -> None:

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import struct
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import pytest
 from pamqp import commands
 
 from tests.support.broker import Broker
+from tests.support.waiting import wait_for
 from tests.support.wire import Wire
 
 BrokerFactory = Callable[..., Broker]
@@ -35,13 +35,6 @@ def connect(broker: Broker) -> pika.BlockingConnection:
 
 def count_descriptors(broker: Broker) -> int:
     return len(os.listdir(f"/proc/{broker.pid}/fd"))
-
-
-def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 10.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 def test_sighup_takes_over_what_may_change_and_names_what_needs_a_restart(
