@@ -15,9 +15,7 @@ import sys
 import tempfile
 import textwrap
 import threading
-import time
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 
 import aio_pika
@@ -25,6 +23,7 @@ import pika
 import pytest
 
 import lavinmq
+from tests.support.waiting import wait_for
 
 PROGRAM_TIMEOUT_S = 25.0
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -72,13 +71,6 @@ def run_program(source: str, *arguments: str) -> subprocess.CompletedProcess[str
 
 def count_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
-
-
-def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 10.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 # --- serving

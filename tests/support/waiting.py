@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 10.0) -> None:
-    """Return when the condition holds. Raises AssertionError that says `what` when it never does."""
+    """Return when the condition holds. Raises AssertionError, saying `what`, when it does not."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, what
