@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 from pamqp import commands
 
-from tests.support.broker import HOST, Broker
+from tests.support.broker import Broker
 from tests.support.hostile import (
     HANDSHAKE_TIMEOUT_S,
     Peer,
@@ -23,6 +23,7 @@ from tests.support.hostile import (
     login,
     target,
 )
+from tests.support.ports import HOST
 from tests.support.process import KIB, MIB, Process
 from tests.support.wire import (
     PROTOCOL_HEADER,

@@ -17,7 +17,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-HOST = "127.0.0.1"
+from tests.support.ports import HOST, free_port
+
 START_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 20.0
 COMMAND_VARIABLE = "LAVINMQ_TEST_COMMAND"
@@ -27,13 +28,6 @@ PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
 
 class BrokerError(Exception):
     """The broker process did not do what it was told; the text ends with its log."""
-
-
-def free_port() -> int:
-    """Return a TCP port nobody listens on at the moment."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 def broker_command() -> list[str]:
