@@ -1,8 +1,8 @@
 """Hands out TCP ports for brokers: to each test process its own, each one late again.
 
-A port that was found free by binding it may be somebody else's a moment later, and then a test talks
-to a broker of another test. So every process owns a block of ports below those that the kernel gives
-to clients, marked by a socket that disappears with the process.
+A port that was found free by binding it may be somebody else's a moment later, and then a test
+talks to a broker of another test. So every process owns a block of ports below those that the
+kernel gives to clients, marked by a socket that disappears with the process.
 """
 
 from __future__ import annotations
