@@ -8,7 +8,7 @@ from libc.errno cimport (
 )
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcpy, memmove, memset, strlen
+from libc.string cimport memcmp, memcpy, memmove, memset, strlen
 from posix.fcntl cimport O_CLOEXEC, O_CREAT, O_NONBLOCK, O_RDONLY, O_RDWR, O_WRONLY, open as c_open
 from posix.unistd cimport close as c_close, dup as c_dup, ftruncate, unlink
 
@@ -28,6 +28,7 @@ from record cimport (
 from types cimport *
 
 include "segment.pyx"
+include "reserve.pyx"
 include "salvage.pyx"
 include "store.pyx"
 include "cursor.pyx"

@@ -65,16 +65,19 @@ cdef list queue_load(queue_t* q):
 cdef load_count(queue_t* q, seg_t* seg):
     """Count the records of a segment: by its meta file, or by walking it.
 
-    The newest one is always walked. Junk at its end is moved to a file of its own, so that it can
-    be written to; zeros are what the original preallocates."""
+    The newest one is always walked. Filling at its end is not looked at, and junk there is moved to
+    a file of its own, so that it can be written to; zeros are what the original preallocates."""
     cdef store_t* st = &q.store
-    cdef u32 size = seg.size
+    cdef u32 size = seg.size, data_end
     directory = store_directory(st)
     if seg is not st.wseg:
         count = read_meta(f"{directory}/meta.{seg.id:010d}")
         if count is not None:
             seg.count = seg.written = count
             return
+    if store_unreserve(st, seg):
+        raise os_error(st, "msgs", seg.id)
+    data_end = seg.size
     if store_scan(st, &q.loop.pool, seg):
         raise os_error(st, "msgs", seg.id)
     if seg is not st.wseg:
@@ -83,10 +86,10 @@ cdef load_count(queue_t* q, seg_t* seg):
         return
     st.is_untrimmed = seg.size != size
     if seg.damaged_at and seg.damaged_at >= seg.size:
-        keep_tail(f"{directory}/msgs.{seg.id:010d}", seg.size, size)
+        keep_tail(f"{directory}/msgs.{seg.id:010d}", seg.size, data_end)
         seg.damaged_at = 0
         st.win_len = 0
-    st.flushed = st.stage_at = seg.size
+    st.flushed = st.stage_at = st.synced = seg.size
 
 
 cdef load_deleted(queue_t* q, seg_t* seg, list notes):
@@ -293,18 +296,31 @@ cdef int store_load_acks(store_t* st, seg_t* seg) noexcept nogil:
 
 cdef int store_scan(store_t* st, pool_t* pool, seg_t* seg) noexcept nogil:
     """Count the records of a segment by walking them; its size becomes the end of the last whole
-    one. 0, or -1 with errno."""
+    one. 0, or -1 with errno.
+
+    A record that a loss of power has left torn is blanked: it is junk then."""
     cdef rec_t rec
+    cdef u8 pattern[PATTERN]
     cdef u32 pos = SEGMENT_HEADER, end = SEGMENT_HEADER
+    cdef int fd = segment_open(st, b"msgs", seg.id, O_RDONLY)
     cdef int rc
+    if fd < 0:
+        return -1
+    if reserve_pattern(fd, pattern):
+        pattern[0] = 0                      # too short for filling
     seg.count = 0
     while True:
         rc = store_walk(st, pool, seg, &pos, seg.count, &rec)
+        if rc == 1 and pattern[0] and record_is_torn(fd, &rec, pattern):
+            rc = store_blank(st, seg, pos)
+            if rc == 0:
+                continue
         if rc != 1:
             break
         pos += rec.size
         end = pos
         seg.count += 1
+    close_failed(fd)
     seg.size = end
     return rc
 

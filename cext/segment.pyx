@@ -2,7 +2,7 @@
 #
 # Files are written with pwrite and read with pread: a full disk or a bad sector is an error code
 # here, never a signal, nothing is mapped, and a file is never longer than what was written
-# (decision 0002). Called by store.pyx; knows nothing about records or queues.
+# (decision 0002). Called by store.pyx and reserve.pyx; knows nothing about records or queues.
 # Source: storage reference sections 2, 4 and 5.
 from posix.stat cimport mkdir
 from posix.unistd cimport pread, pwrite
@@ -156,6 +156,19 @@ cdef int segment_write_meta(store_t* st, const seg_t* seg) noexcept nogil:
     rc = write_at(fd, count, 4, 0)
     c_close(fd)
     return rc
+
+
+cdef int segment_finish(store_t* st, seg_t* seg) noexcept nogil:
+    """Cut the filling behind the data of a finished segment, and write its meta file. 0, or -1."""
+    cdef int fd = segment_open(st, b"msgs", seg.id, O_RDWR)
+    if fd < 0:
+        return -1
+    if ftruncate(fd, seg.size):
+        close_failed(fd)
+        return -1
+    c_close(fd)
+    seg.is_reserved = False
+    return segment_write_meta(st, seg)
 
 
 cdef int segment_trim_acks(store_t* st, seg_t* seg) noexcept nogil:

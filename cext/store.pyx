@@ -89,7 +89,7 @@ cdef int store_open_write(store_t* st) noexcept nogil:
     cdef int fd = segment_open(st, b"msgs", st.wseg.id, O_RDWR | O_CREAT)
     if fd < 0:
         return -1
-    if ftruncate(fd, st.flushed):
+    if st.reserved == 0 and ftruncate(fd, st.flushed):
         close_failed(fd)
         return -1
     if st.flushed == SEGMENT_HEADER:
@@ -114,9 +114,16 @@ cdef int store_failed(store_t* st, const char* kind, u32 seg) noexcept nogil:
 cdef void store_cut(store_t* st) noexcept nogil:
     """A write stopped half-way: what it left must not be taken for a record after a crash."""
     cdef int error = errno
+    st.reserved = 0
     if ftruncate(st.wfd, st.flushed):
         pass                    # then the bytes stay behind the end, where a later write goes
     set_errno(error)
+
+
+cdef inline void store_use_reserve(store_t* st, u32 end) noexcept nogil:
+    """Data and a terminator were written up to `end`: there they are the file's end at least."""
+    if st.reserved and st.reserved < end + TERMINATOR:
+        st.reserved = end + TERMINATOR
 
 
 # hot
@@ -125,13 +132,16 @@ cdef int store_flush(store_t* st) noexcept nogil:
 
     Cost: one pwrite, about 0.3 ns per byte."""
     cdef u32 n = st.wseg.size - st.flushed
+    cdef const u8* p = st.stage + (st.flushed - st.stage_at)
     if n == 0:
         return 0
     if st.wfd < 0 and store_open_write(st):
         return store_failed(st, b"msgs", st.wseg.id)
-    if write_at(st.wfd, st.stage + (st.flushed - st.stage_at), n, st.flushed):
+    if (write_terminated(st.wfd, p, n, st.flushed) if st.reserved
+            else write_at(st.wfd, p, n, st.flushed)):
         store_cut(st)
         return store_failed(st, b"msgs", st.wseg.id)
+    store_use_reserve(st, st.wseg.size)
     st.flushed = st.wseg.size
     st.unflushed = 0
     st.is_unsynced = True
@@ -211,6 +221,17 @@ cdef int store_grow_stage(store_t* st, pool_t* pool, u64 need) noexcept nogil:
     return 0
 
 
+cdef void store_leave_segment(store_t* st, seg_t* seg) noexcept nogil:
+    """From now on write to `seg`, which is new."""
+    if st.wfd >= 0:
+        c_close(st.wfd)
+        st.wfd = -1
+    st.wseg.is_reserved = st.reserved != 0
+    st.wseg = seg
+    st.flushed = st.stage_at = st.synced = SEGMENT_HEADER
+    st.reserved = 0
+
+
 cdef int store_roll(store_t* st) noexcept nogil:
     """Finish the write segment and start the next one. Its descriptor, when still to be synced,
     must have been handed over before. Returns 0, or -1 with errno set."""
@@ -218,17 +239,12 @@ cdef int store_roll(store_t* st) noexcept nogil:
     cdef seg_t* seg
     if store_flush(st):
         return -1
-    if st.is_durable:
+    if st.is_durable and st.reserved == 0:      # else the next start has to look at each record
         segment_write_meta(st, done)
     seg = store_add_segment(st, done.id + 1)
     if seg == NULL:
         return -1
-    if st.wfd >= 0:
-        c_close(st.wfd)
-        st.wfd = -1
-    st.wseg = seg
-    st.flushed = SEGMENT_HEADER
-    st.stage_at = SEGMENT_HEADER
+    store_leave_segment(st, seg)
     st.unflushed = 0
     if st.rseg is done and st.rpos >= done.size:
         store_next_segment(st)
@@ -250,6 +266,8 @@ cdef int store_write_large(store_t* st, const msg_t* m, i64 timestamp_ms) noexce
         rc = write_at(st.wfd, head, head_len, st.wseg.size)
         if rc == 0:
             rc = write_at(st.wfd, m.body, m.body_len, st.wseg.size + <i64>head_len)
+        if rc == 0 and st.reserved:
+            rc = write_at(st.wfd, ZEROS, TERMINATOR, st.wseg.size + <i64>m.size)
         if rc:
             store_cut(st)
     if rc:
@@ -259,6 +277,7 @@ cdef int store_write_large(store_t* st, const msg_t* m, i64 timestamp_ms) noexce
         return -1
     st.wseg.size += <u32>m.size
     st.wseg.count += 1
+    store_use_reserve(st, st.wseg.size)
     st.flushed = st.wseg.size
     st.stage_at = st.wseg.size
     st.is_unsynced = True
@@ -423,15 +442,22 @@ cdef void store_close_files(store_t* st) noexcept nogil:
 
 
 cdef int store_close(store_t* st) noexcept nogil:
-    """Write everything out, and cut files that a crash left longer than their data.
-    0, or -1 with errno."""
+    """Write everything out, and cut files that are longer than their data: filled ahead, or left so
+    by a crash. 0, or -1 with errno."""
     cdef u32 i
-    if st.is_untrimmed and st.wfd < 0 and store_open_write(st):
+    if store_flush(st) or store_flush_acks(st):
         return -1
+    if (st.is_untrimmed or st.reserved) and st.wfd < 0 and store_open_write(st):
+        return -1
+    if st.reserved and ftruncate(st.wfd, st.flushed):
+        return -1
+    st.reserved = 0
     for i in range(st.n_segs):
+        if st.segs[i].is_reserved and segment_finish(st, st.segs[i]):
+            return -1
         if st.segs[i].ack_size and segment_trim_acks(st, st.segs[i]):
             return -1
-    return 0 if store_flush(st) == 0 and store_flush_acks(st) == 0 else -1
+    return 0
 
 
 cdef int store_drop_after_cursor(store_t* st) noexcept nogil:
@@ -442,14 +468,10 @@ cdef int store_drop_after_cursor(store_t* st) noexcept nogil:
     st.wseg.size = st.flushed          # what is staged is dropped with its segment
     st.stage_at = st.flushed
     st.unflushed = 0
-    if st.wfd >= 0:
-        c_close(st.wfd)
-        st.wfd = -1
     seg = store_add_segment(st, last + 1)
     if seg == NULL:
         return -1
-    st.wseg = seg
-    st.flushed = st.stage_at = SEGMENT_HEADER
+    store_leave_segment(st, seg)
     i = store_index(st, st.rseg.id + 1)
     while st.segs[i] is not seg:
         store_remove_segment(st, st.segs[i])

@@ -178,6 +178,7 @@ cdef int queue_hand_over_file(queue_t* q) noexcept nogil:
     """Put the write segment's descriptor on the next sync. 0, or -1 with errno."""
     cdef store_t* st = &q.store
     if st.is_unsynced and st.wfd >= 0:
+        store_reserve(st, &q.loop.pool)
         if loop_add_sync_fd(q.loop, c_dup(st.wfd)):
             return -1
         st.is_unsynced = False
@@ -198,9 +199,37 @@ cdef int queue_hand_over(queue_t* q) noexcept nogil:
     return 0
 
 
+cdef bint loop_lingers(loop_t* loop) noexcept nogil:
+    """Whether the next sync waits a little for more publishes, because earlier ones covered more.
+
+    A publisher with a window answers confirms with new publishes. If what came during one sync is
+    synced at once, the window falls in two parts that wait for each other's syncs; see decision
+    0010. Moves linger_until_ns."""
+    cdef u64 pending = 0
+    cdef u32 i
+    cdef i64 now
+    if loop.sync and loop.n_confirms <= LINGER_CHANNELS:
+        for i in range(loop.n_confirms):
+            if loop.confirms[i].needs_sync:
+                pending += loop.confirms[i].publish_seq - loop.confirms[i].confirmed_seq
+    if pending == 0 or pending >= loop.expected:
+        loop.expected = pending if pending else loop.expected
+        loop.linger_until_ns = 0
+        return False
+    now = clock_ns()
+    if loop.linger_until_ns == 0:
+        loop.linger_until_ns = now + (loop.sync_ns // 2 if loop.sync_ns < 2 * LINGER_MAX_NS
+                                      else LINGER_MAX_NS)
+    if now < loop.linger_until_ns:
+        return True
+    loop.expected -= (loop.expected - pending + 1) // 2
+    loop.linger_until_ns = 0
+    return False
+
+
 cdef void loop_confirm(loop_t* loop) noexcept nogil:
-    """Ack channels whose publishes need no sync; the others join the next batch if none runs and
-    everything is written."""
+    """Ack channels whose publishes need no sync; the others join the next batch if none runs,
+    everything is written and no more is waited for."""
     cdef u32 i, kept = 0
     cdef chan_t* c
     cdef chan_t** grown
@@ -219,7 +248,7 @@ cdef void loop_confirm(loop_t* loop) noexcept nogil:
         elif not c.is_in_batch and not c.needs_sync:
             confirm_write(c, c.publish_seq, BASIC_ACK)
             c.is_in_confirms = False
-        elif loop.stuck != NULL or loop.is_syncing:
+        elif loop.stuck != NULL or loop.is_syncing or loop.linger_until_ns:
             loop.confirms[kept] = c
             kept += 1
         elif not loop.sync:
@@ -321,7 +350,7 @@ cdef void loop_flush_links(loop_t* loop) noexcept nogil:
 cdef void loop_tick(loop_t* loop) noexcept nogil:
     loop_run_queues(loop)
     if loop.n_confirms:
-        if not loop.is_syncing and loop.stuck == NULL:
+        if not loop.is_syncing and loop.stuck == NULL and not loop_lingers(loop):
             loop_gather_files(loop)
         loop_confirm(loop)
     loop_flush_links(loop)

@@ -38,6 +38,8 @@ cdef enum limits:
     INLINE_SYNC_NS = 1000000    # a sync that takes less may run in the loop's thread
     MAX_INLINE_FILES = 2        # and no more than so many files are synced there
     INLINE_PAUSE = 100          # after a longer one none does for so many times its length
+    LINGER_MAX_NS = 5000000     # a sync waits for more publishes half its length, and no longer
+    LINGER_CHANNELS = 64        # and only for so few channels that they are counted at once
 
 # ---- messages ------------------------------------------------------------------------------------
 
@@ -91,6 +93,7 @@ cdef struct seg_t:              # one segment file and its ack file
     int ack_fd                  # -1 when closed
     u32 written                 # records by its meta file, 0 = unknown
     u32 damaged_at              # last position found damaged, 0 = none: the file is kept
+    bint is_reserved            # finished with filling behind its data, and without a meta file
     bint is_dirty               # on the store's list of segments with unflushed acks
     seg_t* dirty_next
 
@@ -116,6 +119,8 @@ cdef struct store_t:            # the segments of one queue
     int wfd                     # descriptor of the write segment, -1 when closed
     u32 flushed                 # bytes of the write segment that its file holds
     u32 unflushed               # records behind `flushed`
+    u32 synced                  # `flushed` when a sync was last asked for
+    u32 reserved                # how far filling reaches behind the data, 0 = there is none
     u8* stage                   # the tail of the write segment in memory
     u32 stage_cap
     u32 stage_at                # position of stage[0]; stage_at <= flushed
@@ -414,6 +419,8 @@ cdef struct loop_t:
     u32 cap_patient
     bint is_syncing
     bint sync                   # confirms wait for the disk
+    u64 expected                # publishes that a sync should cover, from what others covered
+    i64 linger_until_ns         # when it waits for them no longer, 0 = it does not wait
     queue_t** sync_queues       # queues with confirmed publishes to sync
     u32 n_sync_queues
     u32 cap_sync_queues

@@ -83,6 +83,10 @@ class Session(Protocol):
     def on_lost(self, why: str, /) -> None:
         """The socket is gone: call `Link.close`. `why` is empty when the peer closed it."""
 
+def map_large_blocks() -> None:
+    """Have the C library map memory blocks of 128 KiB and more one by one, for this whole process:
+    cut from the heap, as it prefers after a while, what they leave is not given back."""
+
 class Loop:
     """What all links and queues of an event loop share: buffers, tick lists, confirms to send.
 
@@ -173,6 +177,9 @@ class Loop:
 
     def work(self) -> None:
         """What the thread runs: one sync per wake-up, until it is told to stop. Blocks."""
+
+    def on_lingered(self) -> None:
+        """A sync has waited long enough for more publishes; the event loop calls it."""
 
     def on_synced(self) -> None:
         """The thread has finished a sync; the event loop calls it."""

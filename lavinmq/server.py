@@ -235,6 +235,7 @@ def run(config: Config) -> int:
     import uvloop
 
     _raise_descriptor_limit()
+    _core.map_large_blocks()
     events = uvloop.new_event_loop()
     try:
         with opened(config, events) as server:

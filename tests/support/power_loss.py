@@ -2,7 +2,8 @@
 
 Durable is what a sync that ended well had found when it began. What came later may have survived in
 part, by one of two readings. As on ext4 or XFS: a file has its later changes up to some point, cut
-at any byte, and the sync of a new file makes its name durable too. By the letter of POSIX: of a
+at any byte, but of what was written over older bytes any sectors may be missing; and the sync of a
+new file makes its name durable too. By the letter of POSIX: of a
 file any subset of its 4 KiB pages, some torn between sectors, with any of the sizes it had; a name
 is durable only when its directory was synced. In both, of the changes in a directory any may be
 missing, but those of one name keep their order, and a rename is all or nothing.
@@ -164,9 +165,24 @@ class Survivors:
             states = [file.content(last + 1), file.content(self._end)]
             return _any_pages(durable, states, chance, luck)
         before, after = file.content(last), file.content(last + 1)
-        if len(after) <= len(before) or luck == 0.0:
-            return bytes(before if luck else durable)
-        return bytes(after[: chance.randrange(len(before), len(after) + 1)])
+        if luck == 0.0:
+            return bytes(durable)
+        if len(after) > len(before):
+            before = after[: chance.randrange(len(before), len(after) + 1)]
+        elif len(after) == len(before):
+            before = after
+        return _some_sectors(durable, before, chance, luck)
+
+
+def _some_sectors(
+    durable: bytearray, written: bytearray, chance: random.Random, luck: float
+) -> bytes:
+    """What was written, but of the whole sectors that were there before only some."""
+    content = bytearray(written)
+    for start in range(0, min(len(durable), len(written)) - SECTOR + 1, SECTOR):
+        if chance.random() >= luck:
+            content[start : start + SECTOR] = durable[start : start + SECTOR]
+    return bytes(content)
 
 
 def _any_pages(

@@ -55,6 +55,7 @@ CYTHON_LAYERS: list[set[str]] = [
     {"types"},
     {"record"},
     {"segment", "table"},
+    {"reserve"},
     {"salvage"},
     {"store"},
     {"cursor"},

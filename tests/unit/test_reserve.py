@@ -1,0 +1,310 @@
+"""Filling ahead of a segment's data: what the file holds, and what a start makes of it later.
+
+A loss of power is played on the file: of what was written since the last sync any sectors may be
+missing, a process that is killed leaves the beginning of its last write. Whatever is left, what was
+confirmed is delivered, and nothing that was not published.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lavinmq import _core
+from tests.support.core import Bench, publish
+from tests.support.segments import readable_end, segment_numbers, segment_path
+
+NAME = "q"
+SEGMENT_SIZE = 1 << 20
+SECTOR, TERMINATOR = 512, 8
+CONFIRM_TIMEOUT_S = 10.0
+ACK = b"\0\x3c\0\x50"
+
+MakeQueue = Callable[..., "Confirmed"]
+
+
+class Confirmed:
+    """A durable queue, and a client that has its publishes confirmed."""
+
+    def __init__(self, directory: Path, segment_size: int = SEGMENT_SIZE) -> None:
+        self.bench = Bench(directory)
+        self.bench.loop.sync = True
+        self.bench.link.select_confirms(1)
+        self.queue: _core.Queue = self.bench.queue(NAME, segment_size)
+        self.directory = directory / NAME
+        self.published = 0
+
+    def publish(self, *bodies: bytes) -> None:
+        """Publish in one turn of the loop; confirms may come later."""
+        self.bench.send(b"".join(publish(NAME.encode(), body, b"\x10\0\x02") for body in bodies))
+        self.published += len(bodies)
+        self.bench.run()
+
+    def wait(self) -> None:
+        """Wait until all is confirmed."""
+        deadline = time.monotonic() + CONFIRM_TIMEOUT_S
+        received = b""
+        while struct.pack(">Q", self.published) not in received:
+            assert time.monotonic() < deadline, "no confirm"
+            self.bench.loop.on_lingered()
+            self.bench.loop.on_synced()
+            self.bench.run()
+            try:
+                received += self.bench.client.recv(1 << 16)
+            except BlockingIOError:
+                time.sleep(0.0005)
+
+    def drain(self) -> list[bytes]:
+        """Take everything."""
+        bodies = []
+        while self.bench.link.get(1, self.queue, True):
+            self.bench.link.flush()
+            bodies += [got.body for got in self.bench.receive()]
+            self.bench.run()
+        return bodies
+
+    def segment(self, number: int = 1) -> Path:
+        """The path of a segment."""
+        return segment_path(self.directory, number)
+
+    def close(self) -> None:
+        """Let go of everything, files as they are."""
+        self.bench.loop.stop()
+        self.bench.close()
+
+
+@pytest.fixture
+def make_queue() -> Iterator[MakeQueue]:
+    """Call it with a directory; what it makes is closed at the end of the test."""
+    with ExitStack() as stack:
+        yield lambda *args: stack.enter_context(closing(Confirmed(*args)))
+
+
+def body(number: int, size: int = 100) -> bytes:
+    return b"%06d" % number + bytes(number % 256 for _ in range(size))
+
+
+def fill(queue: Confirmed, count: int, batch: int = 1, size: int = 100) -> list[bytes]:
+    """Publish so many messages, each batch confirmed before the next."""
+    bodies = [body(number, size) for number in range(count)]
+    for at in range(0, count, batch):
+        queue.publish(*bodies[at : at + batch])
+        queue.wait()
+    return bodies
+
+
+def reopened(queue: Confirmed, directory: Path) -> Confirmed:
+    """What another start makes of the files as they are now."""
+    directory.mkdir()
+    shutil.copytree(queue.directory, directory / NAME)
+    return Confirmed(directory)
+
+
+# ---- what is in the file -------------------------------------------------------------------------
+
+
+def test_short_syncs_find_room_written_ahead(tmp_path: Path, make_queue: MakeQueue) -> None:
+    queue = make_queue(tmp_path / "a")
+    fill(queue, 100)
+    length = queue.segment().stat().st_size
+
+    fill(queue, 10)
+
+    assert queue.segment().stat().st_size == length
+
+
+def test_a_queue_of_few_messages_is_not_longer_than_they_are(
+    tmp_path: Path, make_queue: MakeQueue
+) -> None:
+    queue = make_queue(tmp_path / "a")
+
+    fill(queue, 10)
+
+    assert queue.segment().stat().st_size == readable_end(queue.segment())
+
+
+def test_filling_is_never_longer_than_the_data(tmp_path: Path, make_queue: MakeQueue) -> None:
+    queue = make_queue(tmp_path / "a")
+    for _ in range(20):
+        fill(queue, 10)
+
+        assert queue.segment().stat().st_size <= 2 * readable_end(queue.segment())
+
+
+def test_behind_the_data_stands_a_zero_timestamp(tmp_path: Path, make_queue: MakeQueue) -> None:
+    """There the original stops to read."""
+    queue = make_queue(tmp_path / "a")
+    fill(queue, 200)
+    end = readable_end(queue.segment())
+
+    tail = queue.segment().read_bytes()[end:]
+
+    assert tail[:TERMINATOR] == bytes(TERMINATOR)
+    assert len(tail) > 1000
+    assert 0 not in tail[TERMINATOR:]
+
+
+def test_an_orderly_end_leaves_no_filling(tmp_path: Path, make_queue: MakeQueue) -> None:
+    queue = make_queue(tmp_path / "a")
+    bodies = fill(queue, 200)
+    end = readable_end(queue.segment())
+
+    queue.queue.close()
+
+    assert queue.segment().stat().st_size == end
+    with closing(reopened(queue, tmp_path / "b")) as again:
+        assert again.drain() == bodies
+
+
+def test_large_syncs_are_not_written_ahead_of(tmp_path: Path, make_queue: MakeQueue) -> None:
+    queue = make_queue(tmp_path / "a")
+
+    fill(queue, 40, batch=10, size=20000)
+
+    assert queue.segment().stat().st_size == readable_end(queue.segment())
+
+
+def test_a_batch_smaller_than_others_waits_no_longer_than_the_timer(
+    tmp_path: Path, make_queue: MakeQueue
+) -> None:
+    queue = make_queue(tmp_path / "a")
+
+    bodies = fill(queue, 80, batch=8)
+    bodies += fill(queue, 3)
+
+    assert queue.drain() == bodies
+
+
+# ---- after a crash -------------------------------------------------------------------------------
+
+
+def test_filling_is_not_taken_for_damage(tmp_path: Path, make_queue: MakeQueue) -> None:
+    queue = make_queue(tmp_path / "a")
+    bodies = fill(queue, 200)
+
+    with closing(reopened(queue, tmp_path / "b")) as again:
+        assert again.queue.ready == len(bodies)
+        assert again.queue.take_damage() == []
+        assert again.drain() == bodies
+        assert not list(again.directory.glob("*.damaged"))
+
+
+def test_writing_goes_on_where_filling_was_left(tmp_path: Path, make_queue: MakeQueue) -> None:
+    queue = make_queue(tmp_path / "a")
+    bodies = fill(queue, 200)
+
+    with closing(reopened(queue, tmp_path / "b")) as again:
+        bodies += fill(again, 50)
+        with closing(reopened(again, tmp_path / "c")) as third:
+            assert third.drain() == bodies
+
+
+@pytest.mark.parametrize("is_orderly", [False, True])
+def test_finished_segments_are_counted_and_cut(
+    tmp_path: Path, make_queue: MakeQueue, is_orderly: bool
+) -> None:
+    queue = make_queue(tmp_path / "a", 16384)
+    bodies = fill(queue, 500)
+    numbers = segment_numbers(queue.directory)
+    assert len(numbers) > 2
+    if is_orderly:
+        queue.queue.close()
+        for number in numbers:
+            assert queue.segment(number).stat().st_size == readable_end(queue.segment(number))
+        for number in numbers[:-1]:
+            assert (queue.directory / f"meta.{number:010}").exists()
+
+    with closing(reopened(queue, tmp_path / "b")) as again:
+        assert again.queue.ready == len(bodies)
+        assert again.drain() == bodies
+
+
+def test_a_message_larger_than_any_block_is_written_over_filling(
+    tmp_path: Path, make_queue: MakeQueue
+) -> None:
+    queue = make_queue(tmp_path / "a")
+    bodies = fill(queue, 200)
+    bodies.append(body(999, 300_000))
+    queue.publish(bodies[-1])
+    queue.wait()
+    bodies += fill(queue, 20)
+
+    with closing(reopened(queue, tmp_path / "b")) as again:
+        assert again.drain() == bodies
+
+
+def test_a_purge_leaves_filling_behind_the_cursor(tmp_path: Path, make_queue: MakeQueue) -> None:
+    queue = make_queue(tmp_path / "a", 16384)
+    fill(queue, 500)
+    queue.queue.purge()
+    queue.bench.run()
+    bodies = fill(queue, 100)
+
+    with closing(reopened(queue, tmp_path / "b")) as again:
+        assert again.drain() == bodies
+
+
+BODIES = st.lists(
+    st.one_of(
+        st.binary(max_size=40),
+        st.integers(0, 3000).map(bytes),
+        st.integers(1, 3000).map(lambda size: b"x" * size),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(batches=st.lists(BODIES, min_size=1, max_size=3), seed=st.integers(0, 1 << 30))
+def test_whatever_sectors_are_missing_nothing_confirmed_is_lost_and_nothing_made_up(
+    tmp_path_factory: pytest.TempPathFactory, batches: list[list[bytes]], seed: int
+) -> None:
+    directory = tmp_path_factory.mktemp("torn")
+    chance = random.Random(seed)
+    with closing(Confirmed(directory / "a")) as queue:
+        confirmed = fill(queue, 300, batch=30)
+        durable = queue.segment().read_bytes()
+        later = []
+        for batch in batches:
+            queue.publish(*batch)
+            later += batch
+        written = queue.segment().read_bytes()
+        left = torn(durable, written, chance)
+        again_directory = directory / "b" / NAME
+        again_directory.mkdir(parents=True)
+        segment_path(again_directory, 1).write_bytes(left)
+
+        with closing(Confirmed(directory / "b")) as again:
+            found = again.drain()
+
+    assert found[: len(confirmed)] == confirmed
+    assert is_part(found[len(confirmed) :], later)
+
+
+def torn(durable: bytes, written: bytes, chance: random.Random) -> bytes:
+    """The last state of the disk's file with some of its sectors older, or a write cut short."""
+    if chance.random() < 0.3:
+        cut = chance.randrange(len(written))
+        return written[:cut] + durable[cut:]
+    luck = chance.choice((0.1, 0.5, 0.9))
+    left = bytearray(written if chance.random() < 0.7 else written[: len(durable)])
+    for start in range(0, min(len(durable), len(left)) - SECTOR + 1, SECTOR):
+        if chance.random() < luck:
+            left[start : start + SECTOR] = durable[start : start + SECTOR]
+    return bytes(left)
+
+
+def is_part(found: list[bytes], of: list[bytes]) -> bool:
+    """Whether `found` is `of` with some left out."""
+    rest = iter(of)
+    return all(any(one == other for other in rest) for one in found)
