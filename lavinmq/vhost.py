@@ -525,11 +525,10 @@ class VHost:
         if not (is_new and exchange.durable and to.is_stored):
             return False
         try:
-            with _storing("the binding"):
-                self._file.append_bind(_binding_def(exchange, to, key, arguments))
-        except ChannelError:
+            self._file.append_bind(_binding_def(exchange, to, key, arguments))
+        except DefinitionsError as error:
             exchange.unbind(to, key, arguments)
-            raise
+            raise _not_stored("the binding", error) from error
         return True
 
     def _unbind(self, exchange: Exchange, to: Destination, key: str, arguments: FieldTable) -> bool:
@@ -632,7 +631,12 @@ def _storing(what: str) -> Iterator[None]:
     try:
         yield
     except (DefinitionsError, OSError) as error:
-        raise failed(f"{what} cannot be stored: {error}") from error
+        raise _not_stored(what, error) from error
+
+
+def _not_stored(what: str, error: Exception) -> ChannelError:
+    """406 for what the disk refused."""
+    return failed(f"{what} cannot be stored: {error}")
 
 
 def _nothing() -> None:

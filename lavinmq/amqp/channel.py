@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from lavinmq.amqp import methods as m
@@ -92,7 +93,7 @@ class Channel:
         if not recorded:
             self._reply(method, no_wait)
         else:
-            self.connection.when_synced(lambda: self._reply(method, no_wait))
+            self.connection.when_synced(partial(self._reply, method, no_wait))
 
     def _queue_name(self, name: str) -> str:
         """An empty name means the queue that this channel declared last."""
