@@ -376,11 +376,13 @@ class VHost:
         """An empty directory for a new durable queue. One that is there is set aside, not reused:
         its messages must not appear in the new queue, and are not ours to throw away."""
         directory = self.directory / hashed(name)
-        if directory.exists():
+        try:
+            os.mkdir(directory, 0o755)
+        except FileExistsError:
             aside = directory.with_name(f"{directory.name}.left-{time.time_ns()}")
             directory.rename(aside)
             self._log.warning("files of an earlier queue %r were left: now in %s", name, aside)
-        directory.mkdir(mode=0o755)
+            os.mkdir(directory, 0o755)
         self._is_directory_changed = True
         write_text(directory / ".queue", name)
 
