@@ -140,9 +140,9 @@ cdef class Link:
     # ---- input
 
     cdef void stop(self, u8 why):
-        """Neither read nor walk until go(why)."""
+        """Neither read nor walk until go(why). The watch stays until there is something to read:
+        most stops are over before, and would cost several system calls each."""
         self.t.stops |= why
-        self.watch_input(False)
 
     cdef void go(self, u8 why):
         """That reason is gone: walk what was kept and read on, unless there is another one."""
@@ -175,7 +175,10 @@ cdef class Link:
         cdef u8* buf
         cdef u64 cap, kept = l.n_left
         cdef ssize_t n
-        if l.fd < 0 or l.stops:
+        if l.fd < 0:
+            return
+        if l.stops:
+            self.watch_input(False)
             return
         loop.n_reads += 1
         if l.need > BLOCK_SIZE:

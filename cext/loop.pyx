@@ -7,6 +7,8 @@ import os
 import re
 import threading
 
+from posix.stat cimport fstat, struct_stat
+
 cdef extern from "<sys/eventfd.h>" nogil:
     int eventfd(unsigned int initval, int flags)
     enum:
@@ -309,13 +311,16 @@ cdef class Loop:
         """Call `callback()` on the loop once what was written to fd so far is on disk.
 
         The descriptor is duplicated; a file that cannot be synced is fatal (see on_fatal)."""
+        cdef struct_stat found
         if self.t.sync:
-            found = os.fstat(fd)
-            if (found.st_dev, found.st_ino) not in self.waiting_files:
+            if fstat(fd, &found):
+                raise OSError(errno, os.strerror(errno))
+            file = (found.st_dev, found.st_ino)
+            if file not in self.waiting_files:
                 if loop_add_sync_fd(&self.t, c_dup(fd)):
                     self.fail(f"descriptor {fd}", errno)
                     return
-                self.waiting_files.add((found.st_dev, found.st_ino))
+                self.waiting_files.add(file)
         self.waiting.append(callback)
         self.kick()
 

@@ -34,7 +34,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 from lavinmq import fieldtable
 from lavinmq.datadir import read_regular, sync_directory, write_atomic
@@ -51,6 +51,7 @@ _HEAD: Final = struct.Struct("<BHIHHH")
 _SIZE: Final = struct.Struct("<I")
 _FRAME: Final = 1
 _END: Final = 0xCE
+_OCTETS: Final = [bytes((octet,)) for octet in range(256)]
 _FRAMING: Final = 8  # bytes of a frame that its size field does not count
 
 # Arguments of each method behind the reserved field: s string, f flags, t table.
@@ -107,8 +108,7 @@ class QueueDef:
         return self.arguments.get("x-queue-type") == "mqtt"
 
 
-@dataclass(frozen=True, slots=True)
-class BindingDef:
+class BindingDef(NamedTuple):
     """A binding between two durable ends; equal when its arguments mean the same."""
 
     source: str
@@ -289,7 +289,8 @@ class DefinitionsFile:
     def _append(self, record: bytes, deletes: bool = False) -> None:
         """Write one record with one system call; take back a part of it if the disk is full."""
         try:
-            self._take_back()
+            if self._is_torn:
+                self._take_back()
             self._is_torn = True
             _write_all(self._fd, record)
         except OSError as error:
@@ -344,23 +345,24 @@ def _frame(class_id: int, method_id: int, *arguments: str | int | FieldTable) ->
     """One record: a str becomes a string, an int a flags byte, a table a table."""
     parts: list[bytes] = []
     for argument in arguments:
-        if isinstance(argument, int):
-            parts.append(bytes((argument,)))
-        elif isinstance(argument, str):
+        if isinstance(argument, str):
             text = argument.encode("utf-8", "surrogateescape")
-            parts += (bytes((len(text),)), text)
+            parts += (_OCTETS[len(text)], text)
+        elif isinstance(argument, int):
+            parts.append(_OCTETS[argument])
         else:
-            parts += (_SIZE.pack(len(argument.raw)), argument.raw)
+            raw = argument.raw
+            parts += (_SIZE.pack(len(raw)), raw)
     content = b"".join(parts)
     size = len(content) + _HEAD.size + 1 - _FRAMING
-    return _HEAD.pack(_FRAME, 0, size, class_id, method_id, 0) + content + bytes((_END,))
+    return _HEAD.pack(_FRAME, 0, size, class_id, method_id, 0) + content + _OCTETS[_END]
 
 
 def _write_all(fd: int, data: bytes) -> None:
     """Write all bytes. Raises: OSError; some may have been written then."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
+    written = os.write(fd, data)
+    while written < len(data):
+        written += os.write(fd, memoryview(data)[written:])
 
 
 # --- reading ----------------------------------------------------------------------------------

@@ -29,10 +29,12 @@ def write_text(path: Path, text: str) -> None:
 
     Something else of that name is left alone: nothing depends on this file."""
     raw = text.encode("utf-8", "surrogateescape")
-    if os.path.lexists(path) and not path.is_file():
-        return
-    if not path.exists() or read_regular(str(path)) != raw:
-        path.write_bytes(raw)
+    try:
+        with open(path, "xb", buffering=0) as file:
+            file.write(raw)
+    except FileExistsError:
+        if path.is_file() and read_regular(str(path)) != raw:
+            path.write_bytes(raw)
 
 
 def remove_tree(path: Path) -> None:

@@ -109,16 +109,18 @@ class Exchange:
 
         Raises: ValueError with a text for clients for a bad `x-match` or a bad weight.
         """
-        if (to, key, arguments) in self.bindings:
+        binding = (to, key, arguments)
+        if binding in self.bindings:
             return False
         if self._kind in _READS_ARGUMENTS:
             self.core.bind(raw_key(key), self._compiled(to, arguments.raw), to.core)
         else:
-            shared = self._paths.get((to, key), 0)
+            path = (to, key)
+            shared = self._paths.get(path, 0)
             if shared == 0:
                 self.core.bind(raw_key(key), b"", to.core)
-            self._paths[to, key] = shared + 1
-        self.bindings[to, key, arguments] = None
+            self._paths[path] = shared + 1
+        self.bindings[binding] = None
         to.incoming[self, key, arguments] = arguments.raw
         return True
 

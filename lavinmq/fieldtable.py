@@ -85,7 +85,7 @@ class FieldTable(dict[str, Value]):
         return not self == other
 
     def __hash__(self) -> int:  # type: ignore[override]  # read-only, so hashable unlike dict
-        return hash(_canonical(self))
+        return hash(_canonical(self)) if self else _EMPTY_HASH
 
     def _read_only(self, *_args: Any, **_kwargs: Any) -> NoReturn:
         raise TypeError("a FieldTable is read-only")
@@ -103,6 +103,7 @@ class FieldTable(dict[str, Value]):
         return from_content, (self.raw,)
 
 
+_EMPTY_HASH: Final = hash(frozenset())
 EMPTY: Final = FieldTable()
 """The table without entries; read-only, so one is enough."""
 

@@ -376,11 +376,13 @@ class VHost:
         """An empty directory for a new durable queue. One that is there is set aside, not reused:
         its messages must not appear in the new queue, and are not ours to throw away."""
         directory = self.directory / hashed(name)
-        if directory.exists():
+        try:
+            os.mkdir(directory, 0o755)
+        except FileExistsError:
             aside = directory.with_name(f"{directory.name}.left-{time.time_ns()}")
             directory.rename(aside)
             self._log.warning("files of an earlier queue %r were left: now in %s", name, aside)
-        directory.mkdir(mode=0o755)
+            os.mkdir(directory, 0o755)
         self._is_directory_changed = True
         write_text(directory / ".queue", name)
 
@@ -525,11 +527,10 @@ class VHost:
         if not (is_new and exchange.durable and to.is_stored):
             return False
         try:
-            with _storing("the binding"):
-                self._file.append_bind(_binding_def(exchange, to, key, arguments))
-        except ChannelError:
+            self._file.append_bind(_binding_def(exchange, to, key, arguments))
+        except DefinitionsError as error:
             exchange.unbind(to, key, arguments)
-            raise
+            raise _not_stored("the binding", error) from error
         return True
 
     def _unbind(self, exchange: Exchange, to: Destination, key: str, arguments: FieldTable) -> bool:
@@ -632,7 +633,12 @@ def _storing(what: str) -> Iterator[None]:
     try:
         yield
     except (DefinitionsError, OSError) as error:
-        raise failed(f"{what} cannot be stored: {error}") from error
+        raise _not_stored(what, error) from error
+
+
+def _not_stored(what: str, error: Exception) -> ChannelError:
+    """406 for what the disk refused."""
+    return failed(f"{what} cannot be stored: {error}")
 
 
 def _nothing() -> None:

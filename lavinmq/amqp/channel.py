@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from lavinmq.amqp import methods as m
@@ -89,10 +90,14 @@ class Channel:
 
     def _reply_when(self, recorded: bool, method: m.Method, no_wait: bool = False) -> None:
         """Reply, after what was recorded is on disk."""
+        connection = self.connection
         if not recorded:
             self._reply(method, no_wait)
+        elif no_wait:
+            connection.when_synced(_say_nothing)
         else:
-            self.connection.when_synced(lambda: self._reply(method, no_wait))
+            reply = m.encode_frame(self.id, method)
+            connection.when_synced(partial(connection.link.write, reply))
 
     def _queue_name(self, name: str) -> str:
         """An empty name means the queue that this channel declared last."""
@@ -358,6 +363,10 @@ _SERVER_ONLY: Final = frozenset(
     }
 )  # fmt: skip
 """Methods that only the broker sends."""
+
+
+def _say_nothing() -> None:
+    """The client wants no reply."""
 
 
 def _check_priority(value: Value) -> None:

@@ -32,6 +32,9 @@ CUT_SHORT: Final = "Frame has reached frame size limit"
 
 _SECRETS: Final = frozenset(("response", "new_secret"))
 
+_FLAGS: Final = [tuple(octet >> bit & 1 == 1 for bit in range(8)) for octet in range(256)]
+"""The bits of an octet, the lowest first."""
+
 _NUMBERS: Final = {"octet": "B", "short": "H", "long": "I", "longlong": "Q"}
 _SIZE: Final = struct.Struct(">I")
 _IDS: Final = struct.Struct(">HH")
@@ -131,14 +134,13 @@ def read_arguments(plan: Plan, payload: bytes, offset: int) -> tuple[list[Any], 
         if kind == _STRUCT:
             values += numbers.unpack_from(payload, start)
         elif kind == _BITS:
-            octet = payload[start]
-            values += [octet >> bit & 1 == 1 for bit in range(count)]
+            values += _FLAGS[payload[start]][:count]
         else:
             offset += _SIZE.unpack_from(payload, start)[0]
             if offset > size:
                 raise CutShortError
             content = payload[start + 4 : offset]
-            values.append(content if kind == _LONGSTR else fieldtable.decode(payload, start)[0])
+            values.append(content if kind == _LONGSTR else fieldtable.from_content(content))
     return values, offset
 
 

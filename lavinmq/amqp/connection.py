@@ -12,6 +12,7 @@ import math
 import socket
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from lavinmq import _core, log
@@ -92,13 +93,13 @@ class Connection:
         self, sync: Callable[[Callable[[], None]], None], callback: Callable[[], None]
     ) -> None:
         self.link.pause()
+        sync(partial(self._finish, callback))
 
-        def finish() -> None:
-            if not self._is_over:
-                self._guarded(0, (0, 0), callback)
-                self.link.resume()
-
-        sync(finish)
+    def _finish(self, callback: Callable[[], None]) -> None:
+        """What the client waits for is on disk."""
+        if not self._is_over:
+            self._guarded(0, (0, 0), callback)
+            self.link.resume()
 
     # --- what the link calls ------------------------------------------------------------------
 
@@ -113,22 +114,30 @@ class Connection:
 
     def on_method(self, channel: int, payload: bytes) -> None:
         """A method that the message path leaves to us."""
-        ids = payload[0] << 8 | payload[1], payload[2] << 8 | payload[3]
-        self._guarded(channel, ids, lambda: self._handle(channel, payload))
+        try:
+            self._handle(channel, payload)
+        except Exception as error:  # noqa: BLE001 - see _fail
+            ids = payload[0] << 8 | payload[1], payload[2] << 8 | payload[3]
+            self._fail(channel, ids, error)
 
     def _guarded(self, channel: int, ids: tuple[int, int], action: Callable[[], None]) -> None:
         """Run an action for the client; what it raises closes who pays for it."""
         try:
             action()
-        except ChannelError as error:
+        except Exception as error:  # noqa: BLE001 - see _fail
+            self._fail(channel, ids, error)
+
+    def _fail(self, channel: int, ids: tuple[int, int], error: Exception) -> None:
+        """What was done for the client has raised: it closes who pays for it."""
+        if isinstance(error, ChannelError):
             error.class_id, error.method_id = ids
             self._fail_channel(channel, error)
-        except ConnectionError_ as error:
+        elif isinstance(error, ConnectionError_):
             self._fail_connection(error)
-        except HandshakeError as error:
+        elif isinstance(error, HandshakeError):
             self._hang_up(str(error))
-        except Exception:  # noqa: BLE001 - a bug of ours: this client pays, the others go on
-            self._log.exception("bug in %s.%s", *ids)
+        else:  # a bug of ours: this client pays, the others go on
+            self._log.error("bug in %s.%s", *ids, exc_info=error)
             self._fail_connection(
                 ConnectionError_(ReplyCode.INTERNAL_ERROR, "Unexpected error, please report")
             )

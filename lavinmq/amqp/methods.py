@@ -562,7 +562,7 @@ def encode(method: Method) -> bytes:
     Raises: ValueError when an argument does not fit: a short string over 255 bytes, a number out
         of range, a table value without an AMQP type.
     """
-    return method.IDS + write_arguments(method.PLAN, method)
+    return method.IDS + write_arguments(method.PLAN, method) if method else method.IDS
 
 
 def encode_frame(channel: int, method: Method) -> bytes:

@@ -80,10 +80,10 @@ class Got(NamedTuple):
 class Bench:
     """A loop, a vhost with a default exchange, and a client on channel 1."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, events: FakeEvents | None = None) -> None:
         self.directory = directory
         directory.mkdir(exist_ok=True)
-        self.events = FakeEvents()
+        self.events = events or FakeEvents()
         self.failures: list[tuple[str, int]] = []
         self.loop = _core.Loop(
             self.events,

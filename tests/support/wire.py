@@ -262,6 +262,11 @@ class Wire:
         """Drop the socket without a word."""
         self._socket.close()
 
+    def reset(self) -> None:
+        """End with a TCP reset."""
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._socket.close()
+
     def __enter__(self) -> Wire:
         return self
 
