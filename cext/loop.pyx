@@ -374,7 +374,7 @@ cdef class Loop:
         if self.is_quiet() or (self.worker is None and not self.start_worker()):
             with nogil:
                 self.worker_error = sync_files(&self.t)
-            if self.t.sync_ns > INLINE_SYNC_NS:
+            if self.t.sync_ns > INLINE_STALL_NS:
                 self.t.inline_from_ns = clock_ns() + self.t.sync_ns * INLINE_PAUSE
             self.end_sync()
             with nogil:
@@ -388,7 +388,7 @@ cdef class Loop:
         syncs are short here, and no other link was read in this iteration.
 
         A hand-over to the worker costs two wake-ups of a thread, more than a short sync."""
-        if self.t.n_run_fds > MAX_INLINE_FILES or self.t.sync_ns > INLINE_SYNC_NS:
+        if self.t.n_run_fds > MAX_INLINE_FILES or self.t.file_ns > INLINE_SYNC_NS:
             return False
         if self.t.n_reads > self.t.n_batch + <u32>len(self.running):
             return False

@@ -35,9 +35,10 @@ cdef enum limits:
     LARGE_SHARE = 1048576       # of the memory for large messages that no link is refused
     TRIM_BYTES = 16777216       # of that memory, freed, after which the kernel gets it back
     TURN_NS = 10000000          # in which a link may have methods handled before others
-    INLINE_SYNC_NS = 1000000    # a sync that takes less may run in the loop's thread
+    INLINE_SYNC_NS = 1000000    # a sync that takes less of late may run in the loop's thread
     MAX_INLINE_FILES = 2        # and no more than so many files are synced there
-    INLINE_PAUSE = 100          # after a longer one none does for so many times its length
+    INLINE_STALL_NS = 20000000  # after one there that took longer
+    INLINE_PAUSE = 100          # none does for so many times its length
     LINGER_MAX_NS = 5000000     # a sync waits for more publishes half its length, and no longer
     LINGER_CHANNELS = 64        # and only for so few channels that they are counted at once
 
