@@ -93,7 +93,7 @@ def channel_errors() -> bytes:
         for channel in range(1, 101)
     ]
     opened = b"".join(encode(channel, commands.Channel.Open()) for channel in range(2, 101))
-    return opened + b"".join(one) * 300
+    return opened + b"".join(one) * 600
 
 
 @pytest.mark.parametrize("flood", [declares, returns, channel_errors])
