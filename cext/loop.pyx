@@ -123,6 +123,10 @@ cdef class Loop:
         self.t.whole_ns = WHOLE_SYNC_NS
         if _SYNCFS_REPORTS_ERRORS:
             self.t.dir_fd = os.open(data_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.linger_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)
+        if self.linger_fd < 0:
+            raise OSError(errno, f"timer: {os.strerror(errno)}")
+        events.add_reader(self.linger_fd, self.on_lingered)
         loop_clock(&self.t)
 
     def __dealloc__(self):
@@ -333,13 +337,6 @@ cdef class Loop:
     cdef void set_linger(self):
         """Have a tick when a sync has waited long enough for more publishes."""
         cdef itimerspec value
-        if self.linger_fd < 0:
-            self.linger_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)
-            if self.linger_fd < 0:      # no descriptor: not worth failing for
-                self.t.linger_until_ns = self.t.expected = 0
-                self.kick()
-                return
-            self.events.add_reader(self.linger_fd, self.on_lingered)
         self.linger_set_ns = self.t.linger_until_ns
         memset(&value, 0, sizeof(itimerspec))
         value.it_value.tv_sec = self.linger_set_ns // 1000000000

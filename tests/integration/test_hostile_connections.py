@@ -25,6 +25,7 @@ from tests.support.hostile import (
 )
 from tests.support.ports import HOST
 from tests.support.process import KIB, MIB, Process
+from tests.support.waiting import wait_for
 from tests.support.wire import (
     PROTOCOL_HEADER,
     Wire,
@@ -332,6 +333,11 @@ def test_all_that_one_client_declared_goes_at_once(
         peer.send(encode(1, commands.Basic.Qos()))
         peer.read_until(encode(1, commands.Basic.QosOk()))
     target.witness.wait()
-    with Wire.open(target.port) as wire:
-        wire.send(1, commands.Queue.Declare(queue="x0", passive=True))
-        wire.expect_channel_close(1, 404)
+    wait_for(lambda: is_missing(target.port, "x0"), "the first queue is still there")
+
+
+def is_missing(port: int, queue: str) -> bool:
+    """Whether there is no such queue; one that is about to go with its client answers 405."""
+    with Wire.open(port) as wire:
+        wire.send(1, commands.Queue.Declare(queue=queue, passive=True))
+        return wire.expect(commands.Channel.Close, 1).reply_code == 404

@@ -50,6 +50,8 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 @pytest.fixture
 def events(bench: Bench) -> Watching:
     assert isinstance(bench.events, Watching)
+    bench.events.readers.clear()  # the loop's own
+    bench.events.changes = 0
     bench.link.start(0)
     return bench.events
 
