@@ -16,6 +16,7 @@ cdef enum:
     RESERVE_SYNCS = 16          # for so many more syncs like the last one,
     RESERVE_LEAST = 65536       # but not less than this
     RESERVE_MOST = 1048576      # and not more
+    RESERVE_QUEUES = 16         # nor when more queues are synced at once: it would hold up the loop
 
 cdef extern from "<sys/uio.h>" nogil:
     struct iovec:

@@ -178,7 +178,6 @@ cdef int queue_hand_over_file(queue_t* q) noexcept nogil:
     """Put the write segment's descriptor on the next sync. 0, or -1 with errno."""
     cdef store_t* st = &q.store
     if st.is_unsynced and st.wfd >= 0:
-        store_reserve(st, &q.loop.pool)
         if loop_add_sync_fd(q.loop, c_dup(st.wfd)):
             return -1
         st.is_unsynced = False
@@ -189,6 +188,8 @@ cdef int queue_hand_over(queue_t* q) noexcept nogil:
     """Put the descriptors of what q has written on the next sync. 0, or -1 with errno."""
     cdef store_t* st = &q.store
     cdef char path[PATH_MAX_BYTES]
+    if st.is_unsynced and st.wfd >= 0 and q.loop.n_sync_queues <= RESERVE_QUEUES:
+        store_reserve(st, &q.loop.pool)
     if queue_hand_over_file(q):
         return -1
     if st.is_dir_unsynced:
