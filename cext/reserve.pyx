@@ -24,8 +24,8 @@ cdef extern from "<sys/uio.h>" nogil:
         size_t iov_len
     ssize_t pwritev(int fd, const iovec* parts, int n, i64 at)
 
-cdef u8 ZEROS[TERMINATOR]
-memset(ZEROS, 0, TERMINATOR)
+cdef u8 ZEROS[TERMINATOR + PATTERN]
+memset(ZEROS, 0, TERMINATOR + PATTERN)
 
 
 cdef inline u64 pattern_mix(u64 h) noexcept nogil:
@@ -50,24 +50,34 @@ cdef int reserve_pattern(int fd, u8* pattern) noexcept nogil:
 
 # ---- writing -------------------------------------------------------------------------------------
 
-cdef int write_terminated(int fd, const u8* p, u64 n, i64 at) noexcept nogil:
-    """Write n bytes and the terminator at file offset `at`. Returns 0, or -1 with errno set."""
+cdef inline u32 store_zeros(const store_t* st, u32 end) noexcept nogil:
+    """How many zeros stand behind data that ends at `end`: a terminator, or up to the end of
+    filling of which less than a whole pattern would be left to recognize it by."""
+    cdef u32 n = st.reserved - end
+    return n if TERMINATOR < n < TERMINATOR + PATTERN and end < st.reserved else TERMINATOR
+
+
+cdef int store_write_over(store_t* st, const u8* p, u32 n, u32 at) noexcept nogil:
+    """Write n bytes over filling, and zeros behind them. Returns 0, or -1 with errno set."""
     cdef iovec parts[2]
+    cdef u32 zeros = store_zeros(st, at + n)
     cdef ssize_t k
     parts[0].iov_base = <void*>p
     parts[0].iov_len = n
     parts[1].iov_base = ZEROS
-    parts[1].iov_len = TERMINATOR
-    k = pwritev(fd, parts, 2, at)
-    if k == <ssize_t>n + TERMINATOR:
-        return 0
+    parts[1].iov_len = zeros
+    k = pwritev(st.wfd, parts, 2, at)
     if k < 0:
         if errno != EINTR:
             return -1
         k = 0
-    if <u64>k < n and write_at(fd, p + k, n - <u64>k, at + k):
+    if <u64>k < n and write_at(st.wfd, p + k, n - <u64>k, at + k):
         return -1
-    return write_at(fd, ZEROS, TERMINATOR, at + <i64>n)
+    if k != <ssize_t>n + zeros and write_at(st.wfd, ZEROS, zeros, at + <i64>n):
+        return -1
+    if st.reserved < at + n + zeros:
+        st.reserved = at + n + zeros
+    return 0
 
 
 cdef int reserve_fill(const store_t* st, u8* block, u32 start, u32 end) noexcept nogil:
@@ -108,6 +118,7 @@ cdef void store_reserve(store_t* st, pool_t* pool) noexcept nogil:
     size = RESERVE_MOST if size > RESERVE_MOST else size
     size = st.flushed if size > st.flushed else size
     end = st.flushed + size
+    end -= end % SECTOR                 # a sector of filling is whole, or was written over
     end = st.segment_size if end > st.segment_size else end
     if end <= st.flushed + <u64>step + TERMINATOR:
         return                          # the segment is nearly full
@@ -144,7 +155,9 @@ cdef bint record_is_torn(int fd, const rec_t* rec, const u8* pattern) noexcept n
 
 
 cdef int store_unreserve(store_t* st, seg_t* seg) noexcept nogil:
-    """Let a segment end where the filling at the end of its file begins. 0, or -1 with errno."""
+    """Let a segment end where the filling at the end of its file begins. 0, or -1 with errno.
+
+    Less than a whole pattern is no filling: data may happen to end like that."""
     cdef u8 pattern[PATTERN]
     cdef u8 buf[BACKWARD]
     cdef u32 end = seg.size, n = 0
@@ -162,6 +175,8 @@ cdef int store_unreserve(store_t* st, seg_t* seg) noexcept nogil:
                 n -= 1
                 end -= 1
     close_failed(fd)
+    if seg.size - end < PATTERN:
+        return -1 if got < 0 else 0
     seg.size = end
     if seg is st.wseg:
         st.flushed = st.stage_at = end

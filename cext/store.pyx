@@ -120,12 +120,6 @@ cdef void store_cut(store_t* st) noexcept nogil:
     set_errno(error)
 
 
-cdef inline void store_use_reserve(store_t* st, u32 end) noexcept nogil:
-    """Data and a terminator were written up to `end`: there they are the file's end at least."""
-    if st.reserved and st.reserved < end + TERMINATOR:
-        st.reserved = end + TERMINATOR
-
-
 # hot
 cdef int store_flush(store_t* st) noexcept nogil:
     """Write the staged tail to the file. Returns 0, or -1 with errno set.
@@ -137,11 +131,10 @@ cdef int store_flush(store_t* st) noexcept nogil:
         return 0
     if st.wfd < 0 and store_open_write(st):
         return store_failed(st, b"msgs", st.wseg.id)
-    if (write_terminated(st.wfd, p, n, st.flushed) if st.reserved
+    if (store_write_over(st, p, n, st.flushed) if st.reserved
             else write_at(st.wfd, p, n, st.flushed)):
         store_cut(st)
         return store_failed(st, b"msgs", st.wseg.id)
-    store_use_reserve(st, st.wseg.size)
     st.flushed = st.wseg.size
     st.unflushed = 0
     st.is_unsynced = True
@@ -255,7 +248,7 @@ cdef int store_roll(store_t* st) noexcept nogil:
 
 cdef int store_write_large(store_t* st, const msg_t* m, i64 timestamp_ms) noexcept nogil:
     """Append a record that no stage can hold, straight to the file."""
-    cdef u64 head_len = m.size - m.body_len
+    cdef u32 head_len = <u32>(m.size - m.body_len)
     cdef u8* head = <u8*>malloc(head_len)
     cdef int rc
     if head == NULL:
@@ -264,10 +257,10 @@ cdef int store_write_large(store_t* st, const msg_t* m, i64 timestamp_ms) noexce
     if rc == 0:
         record_write(head, m, timestamp_ms)
         rc = write_at(st.wfd, head, head_len, st.wseg.size)
-        if rc == 0:
-            rc = write_at(st.wfd, m.body, m.body_len, st.wseg.size + <i64>head_len)
         if rc == 0 and st.reserved:
-            rc = write_at(st.wfd, ZEROS, TERMINATOR, st.wseg.size + <i64>m.size)
+            rc = store_write_over(st, m.body, <u32>m.body_len, st.wseg.size + head_len)
+        elif rc == 0:
+            rc = write_at(st.wfd, m.body, m.body_len, st.wseg.size + <i64>head_len)
         if rc:
             store_cut(st)
     if rc:
@@ -277,7 +270,6 @@ cdef int store_write_large(store_t* st, const msg_t* m, i64 timestamp_ms) noexce
         return -1
     st.wseg.size += <u32>m.size
     st.wseg.count += 1
-    store_use_reserve(st, st.wseg.size)
     st.flushed = st.wseg.size
     st.stage_at = st.wseg.size
     st.is_unsynced = True

@@ -93,6 +93,21 @@ def body(number: int, size: int = 100) -> bytes:
     return b"%06d" % number + bytes(number % 256 for _ in range(size))
 
 
+def pattern_of(segment: Path) -> bytes:
+    """The filling of a segment, as docs/formats.md says it."""
+
+    def mix(x: int) -> int:
+        for _ in range(2):
+            x = (x ^ x >> 32) * 0xD6E8FEB86659FD93 % (1 << 64)
+        return x ^ x >> 32
+
+    h = 0
+    for word in struct.unpack_from("<8Q", segment.read_bytes()):
+        h = mix((h + word + 1) % (1 << 64))
+    marks = 0x8080808080808080
+    return struct.pack("<2Q", h | marks, mix((h + 1) % (1 << 64)) | marks)
+
+
 def fill(queue: Confirmed, count: int, batch: int = 1, size: int = 100) -> list[bytes]:
     """Publish so many messages, each batch confirmed before the next."""
     bodies = [body(number, size) for number in range(count)]
@@ -150,7 +165,9 @@ def test_behind_the_data_stands_a_zero_timestamp(tmp_path: Path, make_queue: Mak
 
     assert tail[:TERMINATOR] == bytes(TERMINATOR)
     assert len(tail) > 1000
-    assert 0 not in tail[TERMINATOR:]
+    pattern = pattern_of(queue.segment())
+    at = (end + TERMINATOR) % len(pattern)
+    assert tail[TERMINATOR:] == (pattern * len(tail))[at:][: len(tail) - TERMINATOR]
 
 
 def test_an_orderly_end_leaves_no_filling(tmp_path: Path, make_queue: MakeQueue) -> None:
@@ -251,6 +268,54 @@ def test_a_purge_leaves_filling_behind_the_cursor(tmp_path: Path, make_queue: Ma
 
     with closing(reopened(queue, tmp_path / "b")) as again:
         assert again.drain() == bodies
+
+
+@pytest.mark.parametrize("count", [1, 2, 15])
+@pytest.mark.parametrize("size", [100, 3000])
+def test_a_message_that_happens_to_end_like_filling_is_kept(
+    tmp_path: Path, make_queue: MakeQueue, count: int, size: int
+) -> None:
+    """Also where there has never been any filling."""
+    queue = make_queue(tmp_path / "a")
+    bodies = [bytes(size)] * 50
+    queue.publish(*bodies)
+    end = readable_end(queue.segment()) + len(publish_record(b"")) + size
+    pattern = pattern_of(queue.segment()) * 2
+    bodies.append(bytes(size - count) + pattern[(end - count) % 16 :][:count])
+    queue.publish(bodies[-1])
+    queue.wait()
+    if size == 3000:
+        queue.queue.close()
+    assert queue.segment().read_bytes()[:end].endswith(bodies[-1])
+
+    with closing(reopened(queue, tmp_path / "b")) as again:
+        assert again.drain() == bodies
+
+
+def publish_record(body: bytes) -> bytes:
+    """A record without properties of the default exchange, with the queue's name as its key."""
+    key = NAME.encode()
+    head = struct.pack("<QBB", 1, 0, len(key)) + key + struct.pack("<HB", 0x1000, 2)
+    return head + struct.pack("<Q", len(body)) + body
+
+
+@pytest.mark.parametrize("left", range(0, 40))
+def test_filling_may_be_used_up_to_any_byte(
+    tmp_path: Path, make_queue: MakeQueue, left: int
+) -> None:
+    queue = make_queue(tmp_path / "a")
+    bodies = fill(queue, 60)
+    end = readable_end(queue.segment())
+    length = queue.segment().stat().st_size
+    assert length > end + 100
+    bodies.append(b"x" * (length - left - end - len(publish_record(b""))))
+    queue.publish(bodies[-1])
+    assert readable_end(queue.segment()) == length - left
+
+    with closing(reopened(queue, tmp_path / "b")) as again:
+        assert again.drain() == bodies
+        assert again.queue.take_damage() == []
+        assert not list(again.directory.glob("*.damaged"))
 
 
 BODIES = st.lists(
