@@ -82,7 +82,10 @@ cdef load_count(queue_t* q, seg_t* seg):
         raise os_error(st, "msgs", seg.id)
     if seg is not st.wseg:
         if st.is_durable and not seg.damaged_at:
-            segment_write_meta(st, seg)     # a cache: when it fails the next start walks again
+            if data_end < size:
+                segment_finish(st, seg)
+            else:
+                segment_write_meta(st, seg)     # a cache: if it fails the next start walks again
         return
     st.is_untrimmed = seg.size != size
     if seg.damaged_at and seg.damaged_at >= seg.size:

@@ -7,9 +7,6 @@
 # Source: architecture section 6; storage reference section 14.
 from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
 
-cdef extern from "<unistd.h>" nogil:
-    int fdatasync(int fd)
-
 cdef extern from *:
     """
     #ifndef _GNU_SOURCE

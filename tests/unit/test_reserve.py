@@ -241,7 +241,11 @@ def test_finished_segments_are_counted_and_cut(
             assert (queue.directory / f"meta.{number:010}").exists()
 
     with closing(reopened(queue, tmp_path / "b")) as again:
+        for number in numbers[:-1]:
+            assert again.segment(number).stat().st_size == readable_end(again.segment(number))
+            assert (again.directory / f"meta.{number:010}").exists()
         assert again.queue.ready == len(bodies)
+        assert again.queue.ready_bytes == sum(len(publish_record(body)) for body in bodies)
         assert again.drain() == bodies
 
 
