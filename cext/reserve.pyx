@@ -13,7 +13,7 @@ cdef enum:
     TERMINATOR = 8              # a timestamp of zero
     RESERVE_FROM = 4096         # shorter segments have none, and none is longer than its data
     RESERVE_STEP = 131072       # nor does one whose syncs are larger: they gain nothing
-    RESERVE_SYNCS = 16          # for so many more syncs like the last one,
+    RESERVE_SYNCS = 64          # for so many more syncs like the last one,
     RESERVE_LEAST = 65536       # but not less than this
     RESERVE_MOST = 1048576      # and not more
     RESERVE_QUEUES = 16         # nor when more queues are synced at once: it would hold up the loop

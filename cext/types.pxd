@@ -38,7 +38,7 @@ cdef enum limits:
     INLINE_SYNC_NS = 1000000    # a sync that takes less of late may run in the loop's thread
     MAX_INLINE_FILES = 2        # and no more than so many files are synced there
     INLINE_STALL_NS = 20000000  # after one there that took longer
-    INLINE_PAUSE = 100          # none does for so many times its length
+    INLINE_PAUSE = 10           # none does for so many times its length
     LINGER_MAX_NS = 5000000     # a sync waits for more publishes half its length, and no longer
     LINGER_CHANNELS = 64        # and only for so few channels that they are counted at once
 
