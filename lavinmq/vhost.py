@@ -379,6 +379,8 @@ class VHost:
         try:
             os.mkdir(directory, 0o755)
         except FileExistsError:
+            if not directory.exists():  # a link to nowhere: its disk may come back
+                raise
             aside = directory.with_name(f"{directory.name}.left-{time.time_ns()}")
             directory.rename(aside)
             self._log.warning("files of an earlier queue %r were left: now in %s", name, aside)

@@ -121,7 +121,7 @@ def test_files_left_under_the_name_of_a_new_queue_are_set_aside(own_broker: Brok
 
 
 def test_a_queue_that_cannot_be_stored_is_refused_and_does_not_exist(own_broker: Broker) -> None:
-    # A plain file where the queue's directory would be: making the directory fails, also for root.
+    # A link to nowhere where the directory would be: making it fails, also for root.
     queue_directory(own_broker, "nowhere").symlink_to("/proc/nonexistent/directory")
     connection = connect(own_broker)
     channel = connection.channel()
