@@ -137,7 +137,7 @@ $(COMPILED): setup.py $(INSTALLED) $(wildcard cext/*.p?? cext/*.h)
 	@# A module of the other kind of build looks up to date by its time: remove it first.
 	test -e $@ || rm -f build/.compiled-* lavinmq/*.so
 	$(COMPILE) $(IN_VENV) setup.py --quiet build_ext \
-		--inplace --parallel $(JOBS) --build-temp build/objects-$(BUILD)
+		--inplace --parallel $(JOBS) --build-temp build/objects-$(BUILD) --build-lib build/lib-$(BUILD)
 	touch $@
 
 $(VENV)/bin/lavinmq: pyproject.toml $(INSTALLED) | $(COMPILED)
