@@ -201,8 +201,8 @@ cdef bint loop_lingers(loop_t* loop) noexcept nogil:
     """Whether the next sync waits a little for more publishes, because earlier ones covered more.
 
     A publisher with a window answers confirms with new publishes. If what came during one sync is
-    synced at once, the window falls in two parts that wait for each other's syncs; see decision
-    0010. Moves linger_until_ns."""
+    synced at once, the window falls in two parts that wait for each other's syncs (decision
+    0011). Moves linger_until_ns."""
     cdef u64 pending = 0
     cdef u32 i
     cdef i64 now
