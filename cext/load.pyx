@@ -75,10 +75,7 @@ cdef load_count(queue_t* q, seg_t* seg):
         if count is not None:
             seg.count = seg.written = count
             return
-    if store_unreserve(st, seg):
-        raise os_error(st, "msgs", seg.id)
-    data_end = seg.size
-    if store_scan(st, &q.loop.pool, seg):
+    if store_scan(st, &q.loop.pool, seg, &data_end):
         raise os_error(st, "msgs", seg.id)
     if seg is not st.wseg:
         if st.is_durable and not seg.damaged_at:
@@ -297,24 +294,33 @@ cdef int store_load_acks(store_t* st, seg_t* seg) noexcept nogil:
     return 0
 
 
-cdef int store_scan(store_t* st, pool_t* pool, seg_t* seg) noexcept nogil:
+cdef int store_scan(store_t* st, pool_t* pool, seg_t* seg, u32* data_end) noexcept nogil:
     """Count the records of a segment by walking them; its size becomes the end of the last whole
-    one. 0, or -1 with errno.
+    one, and `data_end` where the filling behind them begins. 0, or -1 with errno.
 
     A record that a loss of power has left torn is blanked: it is junk then."""
     cdef rec_t rec
     cdef u8 pattern[PATTERN]
     cdef u32 pos = SEGMENT_HEADER, end = SEGMENT_HEADER
     cdef int fd = segment_open(st, b"msgs", seg.id, O_RDONLY)
+    cdef bint may_be_filled
+    cdef i64 filled_at = seg.size
     cdef int rc
     if fd < 0:
         return -1
-    if reserve_pattern(fd, pattern):
-        pattern[0] = 0                      # too short for filling
+    may_be_filled = seg.size >= RESERVE_FROM and reserve_pattern(fd, pattern) == 0
+    if may_be_filled:
+        filled_at = filling_start(fd, seg.size, pattern)
+        if filled_at < 0:
+            close_failed(fd)
+            return -1
+    data_end[0] = seg.size = <u32>filled_at
+    if seg is st.wseg:
+        st.flushed = st.stage_at = seg.size
     seg.count = 0
     while True:
         rc = store_walk(st, pool, seg, &pos, seg.count, &rec)
-        if rc == 1 and pattern[0] and record_is_torn(fd, &rec, pattern):
+        if rc == 1 and may_be_filled and record_is_torn(fd, &rec, pattern):
             rc = store_blank(st, seg, pos)
             if rc == 0:
                 continue

@@ -154,33 +154,23 @@ cdef bint record_is_torn(int fd, const rec_t* rec, const u8* pattern) noexcept n
     return False
 
 
-cdef int store_unreserve(store_t* st, seg_t* seg) noexcept nogil:
-    """Let a segment end where the filling at the end of its file begins. 0, or -1 with errno.
-
-    Less than a whole pattern is no filling: data may happen to end like that."""
-    cdef u8 pattern[PATTERN]
+cdef i64 filling_start(int fd, u32 size, const u8* pattern) noexcept nogil:
+    """Where the filling at the end of a segment of `size` bytes begins; `size` when there is none.
+    -1 with errno. Less than a whole pattern is no filling: data may happen to end like that."""
     cdef u8 buf[BACKWARD]
-    cdef u32 end = seg.size, n = 0
-    cdef i64 got = 0
-    cdef int fd = segment_open(st, b"msgs", seg.id, O_RDONLY)
-    if fd < 0:
-        return -1
-    if end >= RESERVE_FROM and reserve_pattern(fd, pattern) == 0:
-        while n == 0 and end > SEGMENT_HEADER:
-            n = end % BACKWARD if end % BACKWARD else BACKWARD
-            got = read_at(fd, buf, n, end - n)
-            if got != n:
-                break
-            while n and buf[n - 1] == pattern[(end - 1) % PATTERN]:
-                n -= 1
-                end -= 1
-    close_failed(fd)
-    if seg.size - end < PATTERN:
-        return -1 if got < 0 else 0
-    seg.size = end
-    if seg is st.wseg:
-        st.flushed = st.stage_at = end
-    return -1 if got < 0 else 0
+    cdef u32 end = size, n = 0
+    cdef i64 got
+    while n == 0 and end > SEGMENT_HEADER:
+        n = end % BACKWARD if end % BACKWARD else BACKWARD
+        got = read_at(fd, buf, n, end - n)
+        if got < 0:
+            return -1
+        if got != n:
+            break
+        while n and buf[n - 1] == pattern[(end - 1) % PATTERN]:
+            n -= 1
+            end -= 1
+    return end if size - end >= PATTERN else size
 
 
 cdef int store_blank(store_t* st, const seg_t* seg, u32 pos) noexcept nogil:
