@@ -35,7 +35,7 @@ COMPILE := LAVINMQ_DEBUG=$(if $(filter release,$(BUILD)),0,1) \
 # The runtime stands in for crypt() and must find the real one at its start.
 LIBASAN = $(shell $${CC:-cc} -print-file-name=libasan.so)
 SANITIZED_asan = LD_PRELOAD=$(LIBASAN):libcrypt.so.1 PYTHONMALLOC=malloc \
-	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1
+	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:quarantine_size_mb=16
 SANITIZED_ubsan = UBSAN_OPTIONS=print_stacktrace=1
 VERSION := 'import sys; print(*sys.version_info[:2])'
 

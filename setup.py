@@ -77,6 +77,7 @@ def extensions(debug: bool, sanitizer: str) -> list[Extension]:
             define_macros=[("LMQ_DEBUG", "1")] if debug else [],
             extra_compile_args=compile_flags(debug) + SANITIZERS[sanitizer],
             extra_link_args=linked,
+            libraries=["m"],
         )
         for name, source in MODULES.items()
     ]

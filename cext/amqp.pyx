@@ -167,13 +167,7 @@ cdef u32 props_error(link_t* l, const u8* props, u32 len, msg_t* m) noexcept nog
         return ERROR_SHORT_PAYLOAD
     if found.len != len:
         return ERROR_LONG_PAYLOAD
-    m.props = props
-    m.props_len = len
-    m.headers_at = found.headers_at
-    m.headers_len = found.headers_len
-    m.stamp_at = found.stamp_at
-    m.reply_to_at = found.reply_to_at
-    m.cc_at = m.bcc_at = 0
+    msg_note_props(m, props, &found)
     if len <= 3:
         return 0
     if found.headers_at:
@@ -230,6 +224,8 @@ cdef int content_publish(chan_t* c, const u8* body) noexcept nogil:
     m.body = body
     m.body_len = c.body_len
     rc = <int>props_error(c.link, c.props, c.props_len, &m)     # once more, for the offsets only
+    if m.is_special and letter_is_unknown(c, &m):
+        return WALK_MISS
     rc = channel_publish(c, &m)
     if rc == PUBLISH_MISS:
         c.link.ev_data = c.names
@@ -254,6 +250,36 @@ cdef int content_set_reply_to(chan_t* c, u32 at) noexcept nogil:
     memmove(c.props + at + new, c.props + at + old, c.props_len - at - old)
     c.props[at] = c.reply_address_len
     memcpy(c.props + at + 1, c.reply_address, c.reply_address_len)
+    c.props_len = len
+    return 0
+
+
+cdef u32 stamp_place(const u8* props) noexcept nogil:
+    """Where the timestamp belongs in properties that are valid and have none."""
+    cdef u32 flags = be16(props), at = 2, bit = 0x8000
+    while bit > FLAG_TIMESTAMP:
+        if flags & bit and bit == FLAG_HEADERS:
+            at += 4 + be32(props + at)
+        elif flags & bit:
+            at += 1 if bit == FLAG_DELIVERY_MODE or bit == FLAG_PRIORITY else 1 + props[at]
+        bit >>= 1
+    return at
+
+
+cdef int content_stamp(chan_t* c) noexcept nogil:
+    """Add the time as the timestamp property. 0, or -1 out of memory."""
+    cdef u32 at = stamp_place(c.props), len = c.props_len + 8
+    cdef u8* grown
+    if len > c.props_cap:
+        grown = <u8*>realloc(c.props, len)
+        if grown == NULL:
+            return -1
+        link_take(c.link, len - c.props_cap)
+        c.props = grown
+        c.props_cap = len
+    memmove(c.props + at + 8, c.props + at, c.props_len - at)
+    put_be64(c.props + at, <u64>(c.link.loop.now_ms // 1000))
+    put_be16(c.props, <u16>(be16(c.props) | FLAG_TIMESTAMP))
     c.props_len = len
     return 0
 
@@ -293,6 +319,8 @@ cdef int content_header(chan_t* c, const u8* payload, u32 size) noexcept nogil:
             return walk_fail(l, ERROR_NO_REPLY_CONSUMER, c.id, 0, 0, 0)
         if content_set_reply_to(c, m.reply_to_at):
             return walk_fail(l, ERROR_NO_MEMORY, c.id, BASIC_PUBLISH, 0, 0)
+    if l.loop.is_stamping and m.stamp_at == 0 and content_stamp(c):
+        return walk_fail(l, ERROR_NO_MEMORY, c.id, BASIC_PUBLISH, 0, 0)
     c.content = CONTENT_BODY
     c.body_have = 0
     # Nothing is read from it, but memcpy may not be given NULL.
@@ -381,10 +409,14 @@ cdef int walk_publish(link_t* l, chan_t* c, const u8* p, u32 size, u64 left,
         return content_begin(c, p + 6, names_len)       # the assembly path reports it
     if m.reply_to_at and asks_direct_reply(&m):
         return content_begin(c, p + 6, names_len)       # the assembly path rewrites it
+    if l.loop.is_stamping and m.stamp_at == 0:
+        return content_begin(c, p + 6, names_len)       # and adds the time
     m.exchange = NULL
     m.names = p + 6
     m.names_len = names_len
     m.body = b + 7
+    if m.is_special and letter_is_unknown(c, &m):
+        return WALK_MISS
     used[0] = header_size + FRAME_OVERHEAD
     if m.body_len:
         used[0] += m.body_len + FRAME_OVERHEAD
@@ -414,6 +446,8 @@ cdef int walk_settle(link_t* l, chan_t* c, u32 method, const u8* p, u32 size) no
         rc = channel_settle(c, be64(p + 4), multiple, requeue, method == BASIC_ACK)
     if rc:
         return walk_fail(l, ERROR_UNKNOWN_TAG, c.id, method, be64(p + 4), 0)
+    if l.loop.over != NULL:
+        loop_enforce(l.loop)
     return WALK_DONE
 
 

@@ -75,7 +75,12 @@ cdef inline int channel_push(chan_t* c, queue_t* q, consumer_t* k, const rec_t* 
     u.seg = rec.seg
     u.pos = rec.pos
     u.size = rec.size
+    u.level = rec.level
+    u.seq = rec.seq
     u.is_tx_settled = False
+    u.delivered_ds = q.loop.now_ds
+    if q.rules != NULL and q.rules.delivery_limit >= 0:
+        queue_count_delivery(q, rec)
     q.refs += 1
     if k != NULL:
         k.refs += 1
@@ -118,7 +123,7 @@ cdef inline void channel_settle_one(chan_t* c, unacked_t* u, bint requeue,
         q.n_acked += 1
     else:
         q.n_rejected += 1
-    queue_settle(q, u, requeue)
+    queue_settle(q, u, requeue, is_ack)
     u.queue = NULL
     c.n_unacked -= 1
     if k != NULL:
@@ -134,13 +139,22 @@ cdef inline void channel_settle_one(chan_t* c, unacked_t* u, bint requeue,
 
 # hot
 cdef inline void channel_trim(chan_t* c) noexcept nogil:
-    """Advance over settled tags at the ring's start; free a large ring that is empty."""
+    """Advance over settled tags at the ring's start."""
     while c.first_tag < c.next_tag and c.ring[c.first_tag & (c.ring_cap - 1)].queue == NULL:
         c.first_tag += 1
-    if c.first_tag == c.next_tag and c.ring_cap > 4096:
-        free(c.ring)
-        c.ring = NULL
-        c.ring_cap = 0
+
+
+cdef void link_drop_rings(link_t* l) noexcept nogil:
+    """Free large rings that are empty. Once in a while, not at each ack: a consumer with a large
+    prefetch fills its ring again at once."""
+    cdef chan_t* c
+    cdef u32 i
+    for i in range(l.cap_chans):
+        c = l.chans[i]
+        if c != NULL and c.first_tag == c.next_tag and c.ring_cap > 4096:
+            free(c.ring)
+            c.ring = NULL
+            c.ring_cap = 0
 
 
 cdef void channel_trim_old(chan_t* c, u32 n_settled) noexcept nogil:
@@ -272,13 +286,24 @@ cdef bint channel_redeliver(chan_t* c, unacked_t* u) noexcept nogil:
     """Deliver an unacked message again to its consumer. False when that is not possible."""
     cdef queue_t* q = u.queue
     cdef consumer_t* k = u.consumer
+    cdef store_t* st
     cdef seg_t* seg
     cdef rec_t rec
     if k == NULL or k.is_cancelled or q.is_deleted or q.is_closed or c.link.is_blocked:
         return False
-    seg = store_segment(&q.store, u.seg)
-    if seg == NULL or store_read(&q.store, &q.loop.pool, seg, u.pos, 16384, &rec) != 1:
+    if q.is_paused:
         return False
+    st = queue_level(q, u.level)
+    seg = store_segment(st, u.seg)
+    if seg == NULL or store_read(st, &q.loop.pool, &st.window, seg, u.pos, 16384, &rec) != 1:
+        return False
+    rec.level = u.level
+    rec.extra = NULL
+    rec.seq = u.seq
+    if q.rules != NULL and q.rules.delivery_limit >= 0:
+        queue_tell_count(q, &rec)
+    if k.reader != NULL:
+        stream_tell_offset(q.stream, k.reader.slots[u.seq].offset, &rec)
     rec.redelivered = True
     if not deliver_write(k, &rec, c.next_tag) or channel_push(c, q, k, &rec):
         return False
@@ -290,12 +315,118 @@ cdef bint channel_redeliver(chan_t* c, unacked_t* u) noexcept nogil:
     return True
 
 
+# ---- time-outs and queues that start again -------------------------------------------------------
+
+cdef int unacked_overdue(const chan_t* c, const unacked_t* u) noexcept nogil:
+    """Whether u is unacked for longer than its queue allows; -1 when so short that those behind it
+    cannot be either.
+
+    The clock counts whole tenths: one is taken off, so that nobody is early."""
+    cdef const queue_t* q = u.queue
+    cdef const loop_t* loop = c.link.loop
+    cdef u64 age_ms
+    if q == NULL or loop.now_ds == u.delivered_ds:
+        return 0 if q == NULL else -1
+    age_ms = <u64>(loop.now_ds - u.delivered_ds - 1) * 100
+    if age_ms < loop.shortest_timeout_ms:
+        return -1
+    return q.timeout_ms != 0 and age_ms >= q.timeout_ms and not (q.is_deleted or q.is_closed)
+
+
+cdef bint channel_is_overdue(chan_t* c) noexcept nogil:
+    """Whether any delivery of the channel is overdue. Later ones are younger."""
+    cdef u32 i
+    cdef u64 tag = c.first_tag
+    cdef int rc = 0
+    for i in range(c.old_at, c.n_old):
+        rc = unacked_overdue(c, &c.old[i])
+        if rc:
+            return rc > 0
+    while tag < c.next_tag:
+        rc = unacked_overdue(c, &c.ring[tag & (c.ring_cap - 1)])
+        if rc:
+            return rc > 0
+        tag += 1
+    return False
+
+
+cdef void channel_leave_queue(chan_t* c, queue_t* q, queue_t* ghost) noexcept nogil:
+    """Deliveries of q become those of a deleted queue: settling them will do nothing."""
+    cdef u32 i
+    cdef u64 tag = c.first_tag
+    cdef unacked_t* u
+    for i in range(c.old_at, c.n_old):
+        if c.old[i].queue == q:
+            c.old[i].queue = ghost
+            ghost.refs += 1
+            queue_unref(q)
+    while tag < c.next_tag:
+        u = &c.ring[tag & (c.ring_cap - 1)]
+        if u.queue == q:
+            u.queue = ghost
+            ghost.refs += 1
+            queue_unref(q)
+        tag += 1
+
+
+# ---- consumers -----------------------------------------------------------------------------------
+
 cdef void channel_wake_consumers(chan_t* c) noexcept nogil:
     """Credit, flow or the link changed: let the channel's consumers back into their rings."""
     cdef consumer_t* k = c.consumers
     while k != NULL:
         consumer_join_ring(k)
         k = k.chan_next
+
+
+cdef consumer_t* channel_add_consumer(chan_t* c, queue_t* q, const u8* tag, u32 tag_len,
+                                      bint no_ack, int priority) noexcept nogil:
+    """A consumer with its deliver template. It gets nothing before channel_start_consumer."""
+    cdef consumer_t* k = <consumer_t*>calloc(1, sizeof(consumer_t))
+    cdef u8* p
+    if k == NULL:
+        return NULL
+    k.queue = q
+    k.chan = c
+    k.is_no_ack = no_ack
+    k.priority = priority
+    k.prefetch = c.prefetch
+    k.refs = 1
+    p = frame_head(k.template, FRAME_METHOD, c.id, 0)
+    put_be32(p, BASIC_DELIVER)
+    p[4] = <u8>tag_len
+    memcpy(p + 5, tag, tag_len)
+    k.template_len = 12 + tag_len
+    k.chan_next = c.consumers
+    if c.consumers != NULL:
+        c.consumers.chan_prev = k
+    c.consumers = k
+    q.refs += 1
+    q.n_consumers += 1
+    q.is_ranked = q.is_ranked or priority != 0
+    return k
+
+
+cdef void channel_start_consumer(consumer_t* k) noexcept nogil:
+    """Let deliveries begin, unless it was cancelled meanwhile."""
+    k.is_started = not k.is_cancelled
+    consumer_join_ring(k)
+
+
+cdef void channel_remove_consumer(consumer_t* k) noexcept nogil:
+    """Take a consumer out of ring and channel. Its deliveries stay unacked on the channel."""
+    if k.chan_next != NULL:
+        k.chan_next.chan_prev = k.chan_prev
+    if k.chan_prev != NULL:
+        k.chan_prev.chan_next = k.chan_next
+    else:
+        k.chan.consumers = k.chan_next
+    k.is_cancelled = True
+    k.is_started = False
+    consumer_leave_ring(k)
+    reader_detach(k)
+    k.queue.n_consumers -= 1
+    consumer_unref(k)
 
 
 # ---- life ----------------------------------------------------------------------------------------
@@ -352,46 +483,6 @@ cdef chan_t* channel_new(link_t* l, u16 id, u32 prefetch) noexcept nogil:
     c.prefetch = prefetch
     c.first_tag = c.next_tag = 1
     return c
-
-
-cdef consumer_t* channel_add_consumer(chan_t* c, queue_t* q, const u8* tag, u32 tag_len,
-                                      bint no_ack) noexcept nogil:
-    """A consumer with its deliver template. It joins the ring only by consumer_join_ring."""
-    cdef consumer_t* k = <consumer_t*>calloc(1, sizeof(consumer_t))
-    cdef u8* p
-    if k == NULL:
-        return NULL
-    k.queue = q
-    k.chan = c
-    k.is_no_ack = no_ack
-    k.prefetch = c.prefetch
-    k.refs = 1
-    p = frame_head(k.template, FRAME_METHOD, c.id, 0)
-    put_be32(p, BASIC_DELIVER)
-    p[4] = <u8>tag_len
-    memcpy(p + 5, tag, tag_len)
-    k.template_len = 12 + tag_len
-    k.chan_next = c.consumers
-    if c.consumers != NULL:
-        c.consumers.chan_prev = k
-    c.consumers = k
-    q.refs += 1
-    q.n_consumers += 1
-    return k
-
-
-cdef void channel_remove_consumer(consumer_t* k) noexcept nogil:
-    """Take a consumer out of ring and channel. Its deliveries stay unacked on the channel."""
-    if k.chan_next != NULL:
-        k.chan_next.chan_prev = k.chan_prev
-    if k.chan_prev != NULL:
-        k.chan_prev.chan_next = k.chan_next
-    else:
-        k.chan.consumers = k.chan_next
-    k.is_cancelled = True
-    consumer_leave_ring(k)
-    k.queue.n_consumers -= 1
-    consumer_unref(k)
 
 
 cdef void channel_reset_content(chan_t* c) noexcept nogil:

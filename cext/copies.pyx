@@ -66,8 +66,8 @@ cdef inline bint has_copies(const msg_t* m) noexcept nogil:
 
 
 cdef u32 copies_error(msg_t* m) noexcept nogil:
-    """Note in m where CC and BCC are in its headers, which are valid, and check them; 0 or a
-    walk_error. Cost: 3 ns per header."""
+    """Note in m where CC and BCC are in its headers, which are valid, and check them; and whether
+    it says where it goes when it dies. 0 or a walk_error. Cost: 3 ns per header."""
     cdef const u8* p = m.props + m.headers_at + 4
     cdef u64 n = m.headers_len
     cdef u64 size = entry_size(p, n)
@@ -76,6 +76,8 @@ cdef u32 copies_error(msg_t* m) noexcept nogil:
             m.cc_at = <u32>(p - m.props)
         elif p[0] == 3 and m.bcc_at == 0 and same_bytes(p + 1, <const u8*>b"BCC", 3):
             m.bcc_at = <u32>(p - m.props)
+        elif p[0] == 22 and same_bytes(p + 1, <const u8*>b"x-dead-letter-exchange", 22):
+            m.is_special = True
         p += size
         n -= size
         size = entry_size(p, n)
@@ -188,6 +190,34 @@ cdef inline void record_find_bcc(rec_t* r) noexcept nogil:
     if entry != NULL:
         r.bcc_at = <u32>(entry - r.props)
         r.bcc_len = <u32>entry_size(entry, r.props_len - r.bcc_at)
+
+
+cdef u32 props_add_header(u8* p, u32 len, const u8* entry, u32 n) noexcept nogil:
+    """Put an entry at the end of the headers table of properties in wire order, in place of one of
+    its name; with n = 0 only make sure that there is a table. There is room for n + 4 more bytes.
+    Returns the new length."""
+    cdef u32 flags = be16(p), at = 2, old
+    cdef const u8* there = NULL
+    if flags & 0x8000:
+        at += 1 + p[at]
+    if flags & 0x4000:
+        at += 1 + p[at]
+    if not flags & FLAG_HEADERS:
+        put_be16(p, <u16>(flags | FLAG_HEADERS))
+        memmove(p + at + 4 + n, p + at, len - at)
+        put_be32(p + at, n)
+        memcpy(p + at + 4, entry, n)
+        return len + 4 + n
+    if n:
+        there = table_find(p + at + 4, be32(p + at), entry + 1, entry[0])
+    if there != NULL:
+        old = <u32>entry_size(there, len - (there - p))
+        len = props_cut(p, len, at, <u32>(there - p), old)
+    old = be32(p + at)
+    memmove(p + at + 4 + old + n, p + at + 4 + old, len - at - 4 - old)
+    memcpy(p + at + 4 + old, entry, n)
+    put_be32(p + at, old + n)
+    return len + n
 
 
 cdef u32 props_cut(u8* p, u32 len, u32 headers_at, u32 at, u32 n) noexcept nogil:

@@ -9,21 +9,24 @@ from libc.errno cimport (
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset, strlen
-from posix.fcntl cimport O_CLOEXEC, O_CREAT, O_NONBLOCK, O_RDONLY, O_RDWR, O_WRONLY, open as c_open
+from posix.fcntl cimport (
+    O_CLOEXEC, O_CREAT, O_NONBLOCK, O_RDONLY, O_RDWR, O_TRUNC, O_WRONLY, open as c_open,
+)
 from posix.unistd cimport close as c_close, dup as c_dup, ftruncate, unlink
 
 from bytes cimport (
-    be16, be32, be64, hash_bytes, i64, le64, lmq_assert, lmq_poison, put_be16, put_be32, put_be64,
-    put_le32, put_le64, same_bytes, set_errno,
+    be16, be32, be64, hash_bytes, i64, le32, le64, lmq_assert, lmq_poison,
+    put_be16, put_be32, put_be64, put_le32, put_le64, same_bytes, set_errno,
     u8, u16, u32, u64,
 )
 from match cimport (
     DEST_EXCHANGE, DEST_QUEUE, MATCH_DIRECT, MATCH_FANOUT, MATCH_HASH, MATCH_HEADERS, MATCH_TOPIC,
-    dest_t, match_t, targets_t,
+    dest_t, match_key_t, match_t, targets_t,
 )
 from record cimport (
-    RECORD_FIXED, SCHEMA_VERSION, SEGMENT_HEADER, props_t, props_to_wire, props_walk,
-    record_parse, record_write,
+    FLAG_DELIVERY_MODE, FLAG_EXPIRATION, FLAG_HEADERS, FLAG_PRIORITY, FLAG_TIMESTAMP, NEWEST_MS,
+    RECORD_FIXED, SCHEMA_VERSION, SEGMENT_HEADER, msg_note_props, props_t, props_to_wire,
+    props_walk, record_parse, record_write,
 )
 from types cimport *
 
@@ -32,17 +35,33 @@ include "reserve.pyx"
 include "salvage.pyx"
 include "store.pyx"
 include "cursor.pyx"
+include "counts.pyx"
+include "siphash.pyx"
+include "dedup.pyx"
+include "dedup_log.pyx"
 include "queue.pyx"
+include "expiry.pyx"
+include "rules.pyx"
+include "dead_letter.pyx"
+include "delayed.pyx"
 include "match.pyx"
 include "hash_ring.pyx"
 include "copies.pyx"
 include "route.pyx"
 include "channel.pyx"
 include "deliver.pyx"
+include "stream_filter.pyx"
+include "stream_offsets.pyx"
+include "stream_read.pyx"
+include "stream.pyx"
+include "stream_retention.pyx"
 include "transaction.pyx"
 include "amqp.pyx"
 include "tick.pyx"
 include "loop.pyx"
 include "load.pyx"
+include "stream_load.pyx"
+include "compaction.pyx"
 include "door.pyx"
+include "migrate.pyx"
 include "link.pyx"

@@ -64,8 +64,8 @@ cdef void store_pop_requeued(store_t* st) noexcept nogil:
 
 # ---- reading -------------------------------------------------------------------------------------
 
-cdef int store_fill_window(store_t* st, pool_t* pool, seg_t* seg, u32 pos, u32 need,
-                           u32 wish) noexcept nogil:
+cdef int store_fill_window(store_t* st, pool_t* pool, window_t* w, seg_t* seg, u32 pos,
+                           u32 need, u32 wish) noexcept nogil:
     """Read the file of seg from pos: at least `need` bytes, up to `wish`.
     0 done, -1 torn, -2 errno."""
     cdef u32 limit = st.flushed if seg is st.wseg else seg.size
@@ -77,39 +77,39 @@ cdef int store_fill_window(store_t* st, pool_t* pool, seg_t* seg, u32 pos, u32 n
     want = wish if wish > need else need
     if want > limit - pos:
         want = limit - pos
-    if st.win == NULL or st.win_cap < need or (st.win_cap > BLOCK_SIZE and need <= BLOCK_SIZE):
-        buffer_give(pool, st.win, st.win_cap)
-        st.win_len = 0
-        st.win_cap = BLOCK_SIZE if need <= BLOCK_SIZE else need
-        st.win = block_take(pool) if need <= BLOCK_SIZE else <u8*>malloc(need)
-        if st.win == NULL:
-            st.win_cap = 0
+    if w.buf == NULL or w.cap < need or (w.cap > BLOCK_SIZE and need <= BLOCK_SIZE):
+        buffer_give(pool, w.buf, w.cap)
+        w.len = 0
+        w.cap = BLOCK_SIZE if need <= BLOCK_SIZE else need
+        w.buf = block_take(pool) if need <= BLOCK_SIZE else <u8*>malloc(need)
+        if w.buf == NULL:
+            w.cap = 0
             return -2
-    if want > st.win_cap:
-        want = st.win_cap
+    if want > w.cap:
+        want = w.cap
     if seg is st.wseg and st.wfd >= 0:
         fd = st.wfd
     else:
-        if st.rfd < 0 or st.rfd_seg != seg.id:
-            if st.rfd >= 0:
-                c_close(st.rfd)
-            st.rfd = segment_open(st, b"msgs", seg.id, O_RDONLY)
-            st.rfd_seg = seg.id
-        fd = st.rfd
+        if w.fd < 0 or w.fd_seg != seg.id:
+            if w.fd >= 0:
+                c_close(w.fd)
+            w.fd = segment_open(st, b"msgs", seg.id, O_RDONLY)
+            w.fd_seg = seg.id
+        fd = w.fd
     if fd < 0:
         return -2
-    st.win_len = 0
-    got = read_at(fd, st.win, want, pos)
+    w.len = 0
+    got = read_at(fd, w.buf, want, pos)
     if got < 0:
         return -2
-    st.win_seg = seg.id
-    st.win_at = pos
-    st.win_len = <u32>got
+    w.seg = seg.id
+    w.at = pos
+    w.len = <u32>got
     return 0 if got >= need else -1
 
 
 # hot
-cdef int store_read(store_t* st, pool_t* pool, seg_t* seg, u32 pos, u32 wish,
+cdef int store_read(store_t* st, pool_t* pool, window_t* w, seg_t* seg, u32 pos, u32 wish,
                     rec_t* rec) noexcept nogil:
     """Slice the record at pos of seg, reading about `wish` bytes when it is not in memory.
 
@@ -121,9 +121,9 @@ cdef int store_read(store_t* st, pool_t* pool, seg_t* seg, u32 pos, u32 wish,
     rec.pos = pos
     if seg is st.wseg and pos >= st.stage_at:
         return 1 if record_parse(st.stage + (pos - st.stage_at), seg.size - pos, rec) == 1 else -1
-    if st.win_len and st.win_seg == seg.id and pos >= st.win_at and pos < st.win_at + st.win_len:
-        avail = st.win_at + st.win_len - pos
-        rc = record_parse(st.win + (pos - st.win_at), avail, rec)
+    if w.len and w.seg == seg.id and pos >= w.at and pos < w.at + w.len:
+        avail = w.at + w.len - pos
+        rc = record_parse(w.buf + (pos - w.at), avail, rec)
         if rc:
             return rc
     else:
@@ -131,11 +131,11 @@ cdef int store_read(store_t* st, pool_t* pool, seg_t* seg, u32 pos, u32 wish,
     limit = (st.flushed if seg is st.wseg else seg.size) - pos
     while avail < limit:
         need = rec.size if rec.size > avail else avail + 1
-        rc = store_fill_window(st, pool, seg, pos, need if need < limit else limit, wish)
+        rc = store_fill_window(st, pool, w, seg, pos, need if need < limit else limit, wish)
         if rc:
             return rc
-        avail = st.win_len
-        rc = record_parse(st.win, avail, rec)
+        avail = w.len
+        rc = record_parse(w.buf, avail, rec)
         if rc:
             return rc
     return -1
@@ -167,7 +167,7 @@ cdef i64 store_skip_junk(store_t* st) noexcept nogil:
         return -1
     if seg is st.wseg:
         after += store_count_staged(st)
-    for i in range(seg.next_deleted, seg.n_deleted):
+    for i in range(seg.n_deleted):
         gone += seg.deleted[i] < to
     lost = <i64>seg.count - st.passed - after - gone
     if lost < 0:                # its meta file had promised less
@@ -201,7 +201,7 @@ cdef int store_walk(store_t* st, pool_t* pool, seg_t* seg, u32* pos, u32 passed,
     cdef i64 to
     cdef int rc
     while pos[0] < seg.size:
-        rc = store_read(st, pool, seg, pos[0], BLOCK_SIZE, rec)
+        rc = store_read(st, pool, &st.window, seg, pos[0], BLOCK_SIZE, rec)
         if rc != -1:
             return 1 if rc == 1 else -1
         to = store_resume(st, seg, pos[0], passed, &found)
@@ -237,13 +237,13 @@ cdef int store_peek(store_t* st, pool_t* pool, rec_t* rec) noexcept nogil:
     cdef seg_t* seg
     cdef int rc
     if st.n_requeued:
-        rec.redelivered = True
+        rec.redelivered = rec.is_requeued = True
         seg = store_segment(st, st.requeued[0].seg)
         if seg == NULL:
             return -3
-        rc = store_read(st, pool, seg, st.requeued[0].pos, 16384, rec)
+        rc = store_read(st, pool, &st.window, seg, st.requeued[0].pos, 16384, rec)
         return -3 if rc == -1 else rc
-    rec.redelivered = False
+    rec.redelivered = rec.is_requeued = False
     while True:
         seg = st.rseg
         if st.rpos >= seg.size:
@@ -251,14 +251,14 @@ cdef int store_peek(store_t* st, pool_t* pool, rec_t* rec) noexcept nogil:
                 return 0
             store_next_segment(st)
             continue
-        rc = store_read(st, pool, seg, st.rpos, BLOCK_SIZE, rec)
+        rc = store_read(st, pool, &st.window, seg, st.rpos, BLOCK_SIZE, rec)
         if rc < 0:
             return rc
-        if seg.next_deleted < seg.n_deleted and seg.deleted[seg.next_deleted] <= st.rpos:
-            if seg.deleted[seg.next_deleted] == st.rpos:
+        if seg.n_deleted and seg.deleted[0] <= st.rpos:
+            if seg.deleted[0] == st.rpos:
                 st.rpos += rec.size
                 st.passed += 1
-            seg.next_deleted += 1
+            segment_pop_deleted(seg)
             continue
         return 1
 
@@ -266,7 +266,7 @@ cdef int store_peek(store_t* st, pool_t* pool, rec_t* rec) noexcept nogil:
 # hot
 cdef inline void store_take(store_t* st, const rec_t* rec) noexcept nogil:
     """Move past the record that store_peek returned."""
-    if rec.redelivered:
+    if rec.is_requeued:
         store_pop_requeued(st)
     else:
         st.rpos += rec.size

@@ -166,6 +166,8 @@ cdef inline u8* content_write(u8* p, u16 channel, const rec_t* r, u32 chunk) noe
     props_to_wire(p + 19, r)
     if r.bcc_len:
         n = props_cut(p + 19, n, r.headers_at, r.bcc_at, r.bcc_len)
+    if r.extra != NULL:
+        n = props_add_header(p + 19, n, r.extra, r.extra_len)
     p = frame_head(p, FRAME_HEADER, channel, 12 + n)
     put_be32(p, BASIC_CLASS << 16)
     put_be64(p + 4, r.body_len)
@@ -187,7 +189,8 @@ cdef inline u8* content_write(u8* p, u16 channel, const rec_t* r, u32 chunk) noe
 cdef inline u64 content_size(const rec_t* r, u32 chunk) noexcept nogil:
     """Bytes that content_write will write, or a few more."""
     cdef u64 frames = 1 if r.body_len <= chunk else (r.body_len + chunk - 1) / chunk
-    return FRAME_OVERHEAD + 12 + r.props_len + frames * FRAME_OVERHEAD + r.body_len
+    cdef u64 extra = 4 + r.extra_len if r.extra != NULL else 0
+    return FRAME_OVERHEAD + 12 + r.props_len + extra + frames * FRAME_OVERHEAD + r.body_len
 
 
 # hot
@@ -233,6 +236,8 @@ cdef bint queue_deliver(queue_t* q) noexcept nogil:
     cdef consumer_t* k
     cdef chan_t* c
     cdef i64 budget = DELIVER_BUDGET
+    if q.is_paused:
+        return False
     while q.ready and q.able != NULL:
         k = q.able
         if not consumer_is_able(k):
@@ -240,7 +245,7 @@ cdef bint queue_deliver(queue_t* q) noexcept nogil:
             continue
         if budget <= 0:
             return True
-        if queue_peek(q, &rec) != 1:
+        if queue_next(q, &rec) != 1:
             return False
         c = k.chan
         if not deliver_write(k, &rec, c.next_tag):

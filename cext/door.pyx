@@ -3,6 +3,121 @@
 # Each owns one struct. Removing a queue: detach its consumers, unbind it everywhere (routes made
 # before become void by the exchanges' versions), then delete() here; lavinmq/vhost.py does it in
 # that order.
+import functools
+
+
+def siphash128(bytes key, bytes data) -> bytes:
+    """SipHash-2-4 of data with 16 bytes of output. Raises ValueError for a key not of 16 bytes."""
+    cdef u64 words[2]
+    cdef u64 out[2]
+    if len(key) != 16:
+        raise ValueError("the key needs 16 bytes")
+    memcpy(words, PyBytes_AS_STRING(key), 16)
+    siphash(words, <const u8*>PyBytes_AS_STRING(data), <u64>len(data), out)
+    return PyBytes_FromStringAndSize(<char*>out, 16)
+
+
+# Freeing one needs its Loop: the garbage collector must not take that away first.
+@cython.no_gc_clear
+cdef class DedupCache:
+    """The keys that an exchange or a queue has seen: `set_dedup` hands it over.
+
+    Args: `loop`, whose tick writes the file, None in tests; `header`, whose value is the key;
+    `size` in keys; `ttl_ms`, -1 for none; `path` of the file, None when the keys go with the
+    broker; `boot`, a number of this boot of the machine, not 0.
+    """
+    cdef dedup_t d
+    cdef Loop loop
+    cdef bytes header
+    cdef bytes path
+    cdef budget_t budget        # in place of the loop's
+
+    def __cinit__(self, Loop loop or None, bytes header, size, i64 ttl_ms, str path or None,
+                  u64 boot):
+        memset(&self.d, 0, sizeof(dedup_t))
+        self.d.fd = -1
+        self.loop = loop
+        self.header = header
+        self.d.header = <const u8*>PyBytes_AS_STRING(header)
+        self.d.header_len = <u32>len(header)
+        self.d.limit = <u32>min(size, MAX_DEDUP_KEYS)
+        self.d.ttl_ms = ttl_ms
+        self.d.boot = boot
+        self.budget.most = MAX_DEDUP_BYTES
+        self.d.budget = &self.budget
+        memcpy(self.d.salt, PyBytes_AS_STRING(os.urandom(16)), 16)
+        if loop is not None:
+            self.d.loop = &loop.t
+            self.d.budget = &loop.t.dedup_budget
+        if path is not None:
+            self.path = os.fsencode(path)
+            if len(self.path) > PATH_MAX_BYTES - 16:
+                raise ValueError("path is too long")
+            self.d.path = PyBytes_AS_STRING(self.path)
+
+    def __dealloc__(self):
+        dedup_release(&self.d)
+
+    def __len__(self):
+        return self.d.n
+
+    def load(self, bytes data) -> int:
+        """Take over the keys of a file; returns how many slots were damaged, or what is negative:
+        KEYS_UNREADABLE, KEYS_OF_OTHER_BOOT."""
+        return dedup_load(&self.d, <const u8*>PyBytes_AS_STRING(data), <u64>len(data))
+
+    def seen(self, bytes headers, i64 now_ms) -> bool:
+        """Whether a message with these headers is a duplicate."""
+        cdef msg_t m
+        message_of_headers(headers, &m)
+        return dedup_seen(&self.d, &m, now_ms)
+
+    def remember(self, bytes headers, i64 now_ms, bint is_stored=True) -> None:
+        """A message with these headers was taken."""
+        cdef msg_t m
+        message_of_headers(headers, &m)
+        dedup_remember(&self.d, &m, now_ms, is_stored)
+
+    def flush(self) -> None:
+        """Write new keys to the file. Raises OSError."""
+        if dedup_flush(&self.d):
+            raise OSError(self.d.error, os.strerror(self.d.error), os.fsdecode(self.path))
+
+    def forget_new(self) -> None:
+        """Forget what was remembered since the last flush."""
+        dedup_forget_new(&self.d)
+
+    def close(self) -> None:
+        """Write and sync the file, let go of all. Raises OSError; idempotent."""
+        failed = dedup_finish(&self.d)
+        error = errno
+        dedup_release(&self.d)
+        self.d.path = NULL
+        if failed:
+            raise OSError(error, os.strerror(error), os.fsdecode(self.path))
+
+    def release(self) -> None:
+        """Let go of all without writing. Idempotent."""
+        dedup_release(&self.d)
+        self.d.path = NULL
+
+    def take_news(self) -> object:
+        """errno of the last write when that has changed since the last call, else None."""
+        cdef bint is_news = self.d.is_news
+        self.d.is_news = False
+        return self.d.error if is_news else None
+
+
+cdef int message_of_headers(bytes headers, msg_t* m) except -1:
+    """A message that has nothing but the content of a headers table."""
+    if not table_is_valid(<const u8*>PyBytes_AS_STRING(headers), <u64>len(headers), 0):
+        raise ValueError("no field table")
+    memset(m, 0, sizeof(msg_t))
+    # As if flags and the table's length stood before it, which nobody reads.
+    m.headers_at = 2
+    m.props = <const u8*>PyBytes_AS_STRING(headers) - 6
+    m.headers_len = <u32>len(headers)
+    return 0
 
 
 # Freeing one needs its Loop: the garbage collector must not take that away first.
@@ -12,35 +127,182 @@ cdef class Queue:
 
     Args: `loop`, its Loop; `directory`, absolute path of the queue's files (made when first
     needed); `segment_size` in bytes; `durable`, whether messages are written through at the end of
-    each tick.
+    each tick; `name`, for its dead letters, which find their exchange in `vhost`; `max_priority`,
+    the highest level of a priority queue, -1 for any other; `is_stream`, whether consuming leaves
+    messages where they are.
     """
     cdef queue_t* q
     cdef Loop loop
+    cdef Vhost vhost
+    cdef bytes parent           # of the stores of a priority queue
+    cdef DedupCache dedup
 
-    def __cinit__(self, Loop loop, str directory, int segment_size, bint durable):
+    def __cinit__(self, Loop loop, str directory, int segment_size, bint durable, *,
+                  bytes name=b"", Vhost vhost=None, int max_priority=-1, bint is_stream=False):
         cdef bytes parent, leaf
         if len(os.fsencode(directory)) > 4000:
             raise ValueError("directory path is too long")
-        parent, leaf = map(os.fsencode, os.path.split(directory))
-        parent = loop.parents.setdefault(parent, parent)
+        if max_priority >= 0:
+            parent, leaf = os.fsencode(directory), b"prio.000"
+            self.parent = parent
+        else:
+            parent, leaf = map(os.fsencode, os.path.split(directory))
+            parent = loop.parents.setdefault(parent, parent)
         self.loop = loop
+        self.vhost = vhost
         self.q = <queue_t*>calloc(1, sizeof(queue_t))
         if self.q == NULL:
             raise MemoryError()
         self.q.loop = &loop.t
         loop.t.n_queues += 1
         self.q.refs = 1
+        self.q.due_ms = NEVER
         if store_init(&self.q.store, parent, leaf, <u32>segment_size, durable):
             raise MemoryError()
+        if vhost is not None:
+            self.q.vhost = &vhost.t
+            self.q.name = short_string(name)
+        if max_priority >= 0:
+            self.q.n_levels = <u32>max_priority + 1
+            self.q.levels = <store_t**>calloc(self.q.n_levels, sizeof(store_t*))
+            if self.q.levels == NULL:
+                raise MemoryError()
+            self.q.levels[0] = &self.q.store
+            self.q.store.is_nested = self.q.is_special = True
+        if is_stream:
+            self.q.stream = stream_new(segment_size)
+            if self.q.stream == NULL:
+                raise MemoryError()
+            self.q.store.is_stream = self.q.is_special = True
 
     def __dealloc__(self):
         if self.q != NULL:
             self.q.loop.n_queues -= 1
             if not self.q.is_deleted:
                 self.q.is_deleted = True
+                self.q.dedup = NULL
                 queue_unstick(self.q)
-                store_release(&self.q.store, &self.q.loop.pool)
+                queue_release(self.q)
             queue_unref(self.q)
+
+    def set_dedup(self, DedupCache cache) -> None:
+        """Drop duplicates from now on."""
+        self.dedup = cache
+        cache.d.queue = self.q
+        self.q.dedup = &cache.d
+        self.q.is_special = True
+
+    def set_rules(self, *, u64 max_length=NO_LIMIT, u64 max_bytes=NO_LIMIT,
+                  int overflow=DROP_HEAD, i64 ttl_ms=-1, i64 delivery_limit=-1,
+                  bytes target=None, bytes target_key=None) -> None:
+        """Replace what the queue does with messages beyond handing them out in order, and hold it
+        to that at once.
+
+        Args: `max_length` in ready messages, `max_bytes` in bytes of their records; `overflow`, one
+        of DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX; `ttl_ms`, -1 = none; `delivery_limit`, -1
+        = none; `target`, the exchange of dead letters, `target_key` their routing key."""
+        cdef queue_t* q = self.q
+        cdef rules_t* rules = NULL
+        cdef u32 i
+        if q.is_deleted:
+            return
+        if (max_length != NO_LIMIT or max_bytes != NO_LIMIT or ttl_ms >= 0 or delivery_limit >= 0
+                or target is not None or target_key is not None):
+            rules = <rules_t*>calloc(1, sizeof(rules_t))
+            if rules == NULL:
+                raise MemoryError()
+            rules.max_length = max_length
+            rules.max_bytes = max_bytes
+            rules.ttl_ms = ttl_ms
+            rules.delivery_limit = delivery_limit
+            rules.overflow = <u8>overflow
+            if target is not None:
+                rules.target = short_string(target)
+            if target_key is not None:
+                rules.target_key = short_string(target_key)
+        if q.rules != NULL and q.rules.delivery_limit >= 0 and delivery_limit < 0:
+            for i in range(queue_levels(q)):
+                if queue_level(q, i) != NULL and queue_level(q, i).counts.cap:
+                    store_drop_counts(queue_level(q, i))
+        rules_free(q.rules)
+        q.rules = rules
+        q.is_special = (rules != NULL or q.levels != NULL or q.dedup != NULL
+                        or q.stream != NULL)
+        q.may_bury = q.may_bury or target is not None
+        if ttl_ms >= 0:
+            queue_may_expire(q)
+        if q.may_expire and q.ready:
+            queue_set_due(q, 0)
+        if rules != NULL and q.ready:
+            queue_want_rules(q)
+            queue_touch(q)
+            with nogil:
+                loop_enforce(q.loop)
+        self.loop.kick()
+
+    def set_stream_limits(self, *, u64 max_length=NO_LIMIT, u64 max_bytes=NO_LIMIT,
+                          i64 max_age_ms=-1) -> None:
+        """Replace what a stream keeps, and remove what is beyond it at once.
+
+        Args: `max_length` in messages, `max_bytes` in bytes of their records, `max_age_ms`, -1 =
+        none. Whole segments go, the newest always stays."""
+        if self.q.stream == NULL:
+            raise TypeError("no stream")
+        loop_clock(self.q.loop)
+        with nogil:
+            stream_set_limits(self.q, max_length, max_bytes, max_age_ms)
+        self.loop.kick()
+
+    @property
+    def first_offset(self) -> int:
+        """Of a stream: the lowest offset that can be read; when it is empty that of the next
+        message."""
+        return stream_first(self.q) if self.q.stream != NULL else 0
+
+    @property
+    def next_offset(self) -> int:
+        """Of a stream: the offset of the next message."""
+        return self.q.stream.next_offset if self.q.stream != NULL else 0
+
+    def stored_offsets(self) -> dict:
+        """Of a stream: where consumers go on reading, by consumer tag."""
+        cdef track_t* t = self.q.stream.tracks.oldest if self.q.stream != NULL else NULL
+        found = {}
+        while t != NULL:
+            if t.offset:
+                found[PyBytes_FromStringAndSize(<char*>t.tag, t.len)] = t.offset
+            t = t.newer
+        return found
+
+    def segments(self) -> list:
+        """Of a stream: (id, messages, bytes, first offset, first time, last time) of each segment;
+        times in Unix milliseconds, 0 when it is empty."""
+        cdef store_t* st = &self.q.store
+        return [(st.segs[i].id, st.segs[i].count, st.segs[i].size,
+                 segment_first(self.q, st.segs[i]),
+                 st.segs[i].first_ms, st.segs[i].last_ms)
+                for i in range(st.n_segs)] if self.q.stream != NULL else []
+
+    def offset_at(self, i64 at_ms) -> int:
+        """Of a stream: the offset of the first message stored then (Unix ms) or later; that of the
+        next one when there is none. Reads up to a segment. Raises OSError."""
+        cdef reader_t r
+        cdef rec_t rec
+        cdef i64 worked
+        cdef int rc = READ_TIRED
+        if self.q.stream == NULL or self.q.is_deleted or self.q.is_closed:
+            return 0
+        memset(&r, 0, sizeof(reader_t))
+        r.window.fd = -1
+        with nogil:
+            reader_go_to_time(self.q, &r, at_ms)
+            while rc == READ_TIRED:
+                worked = 0
+                rc = reader_peek(self.q, &r, BLOCK_SIZE, &worked, &rec)
+            window_drop(&r.window, &self.q.loop.pool)
+        if rc == READ_FAILED:
+            raise os_error(&self.q.store, "msgs", r.seg.id)
+        return r.offset
 
     def load(self) -> list:
         """Read the segments found in the directory; returns a line for each thing put right.
@@ -50,38 +312,76 @@ cdef class Queue:
         Source: storage reference section 15."""
         self.q.is_closed = True
         try:
-            notes = queue_load(self.q)
+            if self.q.stream != NULL:
+                notes = stream_load(self.q)
+            else:
+                notes = migrate_levels(self) if self.q.levels != NULL else []
+                notes += queue_load(self.q)
         except BaseException:
             queue_forget(self.q)
             raise
         self.q.is_closed = False
+        self.loop.kick()
         return notes
+
+    def restart(self) -> list:
+        """Read the files of a closed queue again. Its consumers must have gone; acks of what it had
+        delivered do nothing any more, since those messages are ready again.
+
+        Returns and raises as load(), and ValueError when the queue is not closed."""
+        cdef queue_t* q = self.q
+        cdef queue_t* ghost
+        if q.is_deleted or not q.is_closed:
+            raise ValueError("the queue is running")
+        ghost = <queue_t*>calloc(1, sizeof(queue_t))
+        if ghost == NULL:
+            raise MemoryError()
+        ghost.loop = q.loop
+        ghost.is_deleted = True
+        ghost.refs = 1
+        for link in self.loop.links:
+            (<Link>link).leave_queue(q, ghost)
+        queue_unref(ghost)
+        queue_forget(q)
+        return self.load()
 
     def take_damage(self) -> list:
         """(path, position, end) of damages found since the last call."""
-        cdef store_t* st = &self.q.store
-        directory = store_directory(st)
-        found = [(f"{directory}/msgs.{st.gaps[i].seg:010d}", st.gaps[i].pos, st.gaps[i].end)
-                 for i in range(st.n_gaps)]
-        st.n_gaps = 0
+        cdef store_t* st
+        cdef u32 i, level
+        found = []
+        for level in range(queue_levels(self.q)):
+            st = queue_level(self.q, level)
+            if st == NULL or st.n_gaps == 0:
+                continue
+            directory = store_directory(st)
+            found += [(f"{directory}/msgs.{st.gaps[i].seg:010d}", st.gaps[i].pos, st.gaps[i].end)
+                      for i in range(st.n_gaps)]
+            st.n_gaps = 0
         return found
 
     def close(self) -> None:
         """Write everything out and let go of files and memory.
         Deliveries still unacked stay messages."""
-        cdef store_t* st = &self.q.store
+        cdef store_t* st
+        cdef u32 i
         if self.q.is_deleted:
             return
         self.q.is_deleted = True
-        failed = not self.q.is_closed and st.is_durable and store_close(st)
-        error = errno
-        path = store_directory(st)
-        if not failed and st.is_durable and st.wfd >= 0 and fdatasync(st.wfd):
-            failed, error = True, errno
+        failed = None
+        if not self.q.is_closed:        # what was moved is in files that are closed like this one
+            queue_release_moved(self.q, <u64>-1)
+        for i in range(queue_levels(self.q)):
+            st = queue_level(self.q, i)
+            if st == NULL or not st.is_durable or self.q.is_closed:
+                continue
+            if store_close(st) or (st.wfd >= 0 and fdatasync(st.wfd)) or (
+                    st.is_stream and tracks_flush(self.q)):
+                failed = OSError(errno, os.strerror(errno), store_directory(st))
         queue_unstick(self.q)
-        store_release(st, &self.q.loop.pool)
-        if failed:
-            raise OSError(error, os.strerror(error), path)
+        queue_release(self.q)
+        if failed is not None:
+            raise failed
 
     def delete(self) -> bool:
         """Forget all messages and let go of files and memory; the caller removes the directory.
@@ -91,11 +391,12 @@ cdef class Queue:
         cdef bint had_files
         if self.q.is_deleted:
             return True
-        had_files = st.is_durable or st.n_segs > 1 or st.flushed > SEGMENT_HEADER or st.wfd >= 0
+        had_files = (st.is_durable or self.q.levels != NULL or st.n_segs > 1
+                     or st.flushed > SEGMENT_HEADER or st.wfd >= 0)
         self.q.is_deleted = True
         self.q.ready = self.q.ready_bytes = 0
         queue_unstick(self.q)
-        store_release(st, &self.q.loop.pool)
+        queue_release(self.q)
         return had_files
 
     def purge(self) -> int:
@@ -125,12 +426,14 @@ cdef class Queue:
     @property
     def lost(self) -> int:
         """Records that could not be read and were given up."""
-        return self.q.store.lost
+        return sum(queue_level(self.q, i).lost for i in range(queue_levels(self.q))
+                   if queue_level(self.q, i) != NULL)
 
     @property
     def read_error(self) -> int:
         """errno of the last read that failed, 0 = none. The message stays; it is tried again."""
-        return self.q.store.error
+        return max(queue_level(self.q, i).error for i in range(queue_levels(self.q))
+                   if queue_level(self.q, i) != NULL)
 
     @property
     def write_error(self) -> int:
@@ -140,10 +443,14 @@ cdef class Queue:
     @property
     def failed_file(self) -> str:
         """Path of the file that the last failed write was for; empty when there was none."""
-        cdef const store_t* st = &self.q.store
-        if st.failed_kind == NULL or st.leaf == NULL:
-            return ""
-        return f"{store_directory(st)}/{st.failed_kind.decode()}.{st.failed_seg:010d}"
+        cdef const store_t* st
+        cdef u32 i
+        for i in range(queue_levels(self.q)):
+            st = queue_level(self.q, i)
+            if st != NULL and st.failed_kind != NULL and st.leaf != NULL:
+                path = f"{store_directory(st)}/{st.failed_kind.decode()}"
+                return path if st.failed_seg == 0 else f"{path}.{st.failed_seg:010d}"
+        return ""
 
     @property
     def is_stuck(self) -> bool:
@@ -155,11 +462,128 @@ cdef class Queue:
         """The store could not be read or written: publishes are dropped, gets are empty."""
         return self.q.is_closed
 
+    @property
+    def is_paused(self) -> bool:
+        """Nothing is delivered and gets are empty, until an operator resumes it."""
+        return self.q.is_paused
+
+    @is_paused.setter
+    def is_paused(self, bint value) -> None:
+        self.q.is_paused = value
+        if not value:
+            loop_clock(&self.loop.t)        # time may have passed: nobody has sent anything
+            queue_touch(self.q)
+            self.loop.kick()
+
+    @property
+    def consumer_timeout_ms(self) -> int:
+        """How long a delivery may stay unacked before its channel is closed, 0 = for ever."""
+        return self.q.timeout_ms
+
+    @consumer_timeout_ms.setter
+    def consumer_timeout_ms(self, u64 value) -> None:
+        cdef loop_t* loop = &self.loop.t
+        self.q.timeout_ms = value
+        if value and (loop.shortest_timeout_ms == 0 or value < loop.shortest_timeout_ms):
+            loop.shortest_timeout_ms = value
+
     def take_broken(self) -> bool:
         """Whether a write has closed it since the last call."""
         cdef bint was = self.q.is_broken
         self.q.is_broken = False
         return was
+
+    def compact(self) -> bool:
+        """Begin to give back the disk space of deleted messages in a segment that others keep;
+        whether there was such a segment. The rest happens after a sync."""
+        cdef store_t* st
+        cdef seg_t* seg
+        cdef int fd
+        cdef u32 i
+        if self.q.is_deleted or self.q.is_closed or self.q.is_stuck:
+            return False
+        for i in range(queue_levels(self.q)):
+            st = queue_level(self.q, i)
+            seg = store_compactable(st) if st != NULL else NULL
+            if seg == NULL:
+                continue
+            seg.looked_acked = seg.acked
+            if segment_flush_acks(st, seg, False):
+                return False
+            fd = segment_open(st, b"acks", seg.id, O_RDONLY)
+            if fd < 0:
+                return False
+            try:
+                self.loop.sync_file(fd, functools.partial(self.end_compaction, i, seg.id))
+            finally:
+                c_close(fd)
+            return True
+        return False
+
+    def end_compaction(self, u32 level, u32 seg_id) -> None:
+        """The deleted positions of a segment are on disk: turn runs of them into holes."""
+        cdef store_t* st
+        cdef seg_t* seg
+        cdef u32* kept
+        cdef u32 n_kept = 0, n_records = 0
+        cdef int rc
+        if self.q.is_deleted or self.q.is_closed:
+            return
+        st = queue_level(self.q, level)
+        seg = store_segment(st, seg_id)
+        if seg == NULL or seg is st.rseg or seg is st.wseg or seg.n_acks or seg.ack_fd >= 0:
+            return
+        kept = <u32*>malloc(<u64>seg.ack_size + 4)
+        if kept == NULL:
+            return
+        with nogil:
+            rc = store_compact(st, &self.q.loop.pool, seg, kept, &n_kept, &n_records)
+        if rc == 0 and n_records < seg.count:
+            directory = store_directory(st)
+            positions = PyBytes_FromStringAndSize(<char*>kept, <Py_ssize_t>n_kept * 4)
+            try:
+                os.unlink(f"{directory}/meta.{seg.id:010d}")
+            except FileNotFoundError:
+                pass
+            rewrite_acks(f"{directory}/acks.{seg.id:010d}", positions)
+            seg.ack_size = n_kept * 4
+            seg.acked = seg.looked_acked = n_kept
+            seg.count = seg.written = n_records
+            segment_write_meta(st, seg)
+        free(kept)
+        store_drop_window(st, &self.q.loop.pool)
+
+    def release_all(self) -> None:
+        """Release the waiting messages of a delayed exchange's queue now, whenever they are due.
+        For want of memory or descriptors some may stay."""
+        cdef u32 left = self.q.store.n_dues + 1
+        if self.q.releases == NULL:
+            return
+        with nogil:
+            while self.q.store.n_dues and self.q.store.n_dues < left:
+                left = self.q.store.n_dues
+                delayed_release(self.q, NEVER - 1)
+            loop_enforce(self.q.loop)
+        self.loop.kick()
+
+    def pending(self, u32 n) -> list:
+        """(Unix ms, routing key, size) of the n messages of a delayed exchange's queue that are
+        released next, the first one first. It sorts them all: for people, not programs."""
+        cdef store_t* st = &self.q.store
+        cdef seg_t* seg
+        cdef rec_t rec
+        cdef u32 i
+        entries = sorted((st.dues[i].at_ms, st.dues[i].seg, st.dues[i].pos)
+                         for i in range(st.n_dues))[:n]
+        found = []
+        for at_ms, seg_id, pos in entries:
+            seg = store_segment(st, seg_id)
+            if seg != NULL and store_read(st, &self.q.loop.pool, &st.window, seg, pos, 4096,
+                                          &rec) == 1:
+                found.append((at_ms, PyBytes_FromStringAndSize(<char*>rec.names + rec.names[0] + 2,
+                                                               rec.names[rec.names[0] + 1]),
+                              rec.size))
+        return found
 
     def counters(self) -> dict:
         """Totals since start, by name."""
@@ -168,15 +592,53 @@ cdef class Queue:
             "publish": q.n_published, "deliver": q.n_delivered,
             "deliver_no_ack": q.n_delivered_no_ack, "get": q.n_get, "get_no_ack": q.n_get_no_ack,
             "ack": q.n_acked, "redeliver": q.n_redelivered, "reject": q.n_rejected,
+            "dedup": q.n_dedup,
         }
 
 
+cdef u8* short_string(bytes text) except NULL:
+    """A copy of at most 255 bytes, its length first."""
+    cdef u8* copy
+    if len(text) > 255:
+        raise ValueError("longer than 255 bytes")
+    copy = <u8*>malloc(len(text) + 1)
+    if copy == NULL:
+        raise MemoryError()
+    copy[0] = <u8>len(text)
+    memcpy(copy + 1, PyBytes_AS_STRING(text), len(text))
+    return copy
+
+
 cdef class Vhost:
-    """The epoch of one vhost: `touch()` makes every connection ask again before it publishes."""
+    """The exchanges of one vhost by name, and its epoch: `touch()` makes every connection ask again
+    before it publishes."""
     cdef vhost_t t
+    cdef dict exchanges         # keeps them alive
 
     def __cinit__(self):
         self.t.epoch = 1
+        self.exchanges = {}
+        self.t.names = match_new(MATCH_DIRECT, 0)
+        if self.t.names == NULL:
+            raise MemoryError()
+
+    def __dealloc__(self):
+        if self.t.names != NULL:
+            match_free(self.t.names)
+
+    def add(self, bytes name, Exchange exchange not None) -> None:
+        """Have dead letters find an exchange by its name."""
+        if match_bind(self.t.names, <const u8*>PyBytes_AS_STRING(name), <u32>len(name), NULL, 0,
+                      &exchange.t.dest) < 0:
+            raise MemoryError()
+        self.exchanges[name] = exchange
+
+    def remove(self, bytes name) -> None:
+        """The exchange of that name is gone."""
+        cdef Exchange exchange = self.exchanges.pop(name, None)
+        if exchange is not None:
+            match_unbind(self.t.names, <const u8*>PyBytes_AS_STRING(name), <u32>len(name), NULL, 0,
+                         &exchange.t.dest)
 
     def touch(self) -> None:
         """An exchange or a permission has changed."""
@@ -205,6 +667,8 @@ cdef class Exchange:
     """
     cdef exchange_t t
     cdef Exchange alternate
+    cdef Queue delayed
+    cdef DedupCache dedup
     cdef u32 n_exchanges        # compiled bindings to exchanges
 
     def __cinit__(self, int kind, seed, bint default_any=False, bint is_jump=False,
@@ -225,6 +689,9 @@ cdef class Exchange:
     def __dealloc__(self):
         if self.t.match != NULL:
             match_free(self.t.match)
+        if self.delayed is not None:
+            self.delayed.q.releases = NULL
+        free(self.t.name)
 
     def bind(self, bytes key, bytes arguments, destination) -> None:
         """Add a binding to a Queue or an Exchange; arguments are the content of a field table, for
@@ -246,7 +713,7 @@ cdef class Exchange:
             raise ValueError("binding arguments are malformed")
         if rc == 1 and dest.kind == DEST_EXCHANGE:
             self.n_exchanges += 1
-        self.t.is_plain = self.n_exchanges == 0 and self.alternate is None
+        self.set_plain()
 
     def unbind(self, bytes key, bytes arguments, destination) -> None:
         """Remove a binding; one that is not there is no error.
@@ -259,22 +726,53 @@ cdef class Exchange:
             raise weight_error()
         if rc == 1 and dest.kind == DEST_EXCHANGE:
             self.n_exchanges -= 1
-        self.t.is_plain = self.n_exchanges == 0 and self.alternate is None
+        self.set_plain()
 
     def set_alternate(self, Exchange alternate or None) -> None:
         """Where messages go that match nothing; None for nowhere. The vhost's epoch must move."""
         self.alternate = alternate
         self.t.alternate = &alternate.t if alternate is not None else NULL
-        self.t.is_plain = self.n_exchanges == 0 and alternate is None
+        self.set_plain()
+
+    cdef void set_plain(self):
+        self.t.is_plain = (self.n_exchanges == 0 and self.alternate is None
+                           and self.delayed is None)
+
+    def set_delayed(self, bytes name, Queue delayed or None) -> None:
+        """Have messages with the header x-delay wait in a queue, and then go on as if published to
+        this exchange, whose name it is. None ends that. The vhost's epoch must move."""
+        if self.delayed is not None:
+            self.delayed.q.releases = NULL
+            self.delayed.q.is_special = False
+        self.delayed = delayed
+        self.t.delayed = NULL
+        if delayed is not None:
+            free(self.t.name)
+            self.t.name = short_string(name)
+            self.t.delayed = delayed.q
+            delayed.q.releases = &self.t
+            delayed.q.is_special = True
+        self.set_plain()
 
     def counters(self) -> dict:
         """Totals since start, by name."""
         return {
             "publish_in": self.t.n_in, "publish_out": self.t.n_out,
-            "unroutable": self.t.n_unroutable,
+            "unroutable": self.t.n_unroutable, "dedup": self.t.n_dedup,
         }
 
+    def set_dedup(self, DedupCache cache) -> None:
+        """Do not route duplicates from now on."""
+        self.dedup = cache
+        self.t.dedup = &cache.d
 
+UNLIMITED = NO_LIMIT
+OVERFLOW = {"drop-head": DROP_HEAD, "reject-publish": REJECT_PUBLISH,
+            "reject-publish-dlx": REJECT_PUBLISH_DLX}
+
+KEYS_MAX = MAX_DEDUP_KEYS
+KEYS_UNREADABLE = DEDUP_NO_LOG
+KEYS_OF_OTHER_BOOT = DEDUP_OTHER_BOOT
 DIRECT = MATCH_DIRECT
 FANOUT = MATCH_FANOUT
 TOPIC = MATCH_TOPIC

@@ -1,9 +1,10 @@
 # Link: one client connection: reads the socket, walks the frames, hands events to its session.
 #
 # The session is any object with on_header, on_method, on_route_miss, on_held, on_released,
-# on_error, on_illegal_frame, on_lost and on_timeout; see lavinmq/amqp/connection.py. Input is
-# read into the loop's one shared buffer; what is left of a frame is kept by the link until its
-# next read, so an idle link owns no buffer. Longer than 500 lines: one class is one file.
+# on_error, on_illegal_frame, on_lost, on_timeout and on_consumer_timeout; see
+# lavinmq/amqp/connection.py. Input is read into the loop's one shared buffer; what is left of a
+# frame is kept by the link until its next read, so an idle link owns no buffer. Longer than 500
+# lines: one class is one file.
 
 
 cdef class Consumer:
@@ -16,10 +17,43 @@ cdef class Consumer:
         """Deliveries of this consumer that are not settled."""
         return self.k.unacked if self.k != NULL else 0
 
+    def read_stream(self, start, *, bint is_tracked=False, bint uses_stored=False,
+                    list conditions=None, bint is_any=False,
+                    bint takes_unfiltered=False) -> None:
+        """Say where a consumer of a stream begins, and what it wants; before start().
+
+        Args: `start`, "first", "last" (the newest segment), "next", an offset (negative: so many
+        messages from the end) or (Unix milliseconds,); `is_tracked`, whether its acknowledgements
+        are kept under its tag; `uses_stored`, whether what is kept counts more than `start`;
+        `conditions`, what messages have to fulfil, all of them or `is_any`:
+        ("value", text, forms), ("header", key, text, forms), ("radius", lat, lon, km),
+        ("box", lowest lat, highest lat, lowest lon, highest lon), ("polygon", [(lat, lon), ...]),
+        where `forms` are values whose text form is `text`: integer, number, number32, seconds,
+        boolean; `takes_unfiltered`, whether messages without a filter value are wanted anyway."""
+        cdef queue_t* q = self.k.queue
+        cdef reader_t* r
+        cdef track_t* t
+        if q.stream == NULL or self.k.reader != NULL:
+            raise ValueError("no stream, or told already")
+        if q.is_deleted or q.is_closed:
+            return
+        r = reader_new(self.k)
+        if r == NULL:
+            raise MemoryError()
+        t = tracks_find(&q.stream.tracks, self.k.template + 12, self.k.template[11])
+        if uses_stored and t != NULL and t.offset:
+            start = t.offset
+        reader_start(q, r, start)
+        if conditions:
+            r.filter = filter_new(conditions, is_any, takes_unfiltered)
+        if is_tracked and reader_track(self.k):
+            raise MemoryError()
+
     def start(self) -> None:
-        """Let deliveries begin; called once consume-ok has been written."""
+        """Let deliveries begin; called once consume-ok has been written, and on a queue with a
+        single active consumer when it is this one's turn."""
         if self.k != NULL:
-            consumer_join_ring(self.k)
+            channel_start_consumer(self.k)
 
     def cancel(self) -> None:
         """Take the consumer away; does nothing the second time."""
@@ -29,6 +63,22 @@ cdef class Consumer:
     def __dealloc__(self):
         if self.k != NULL:
             consumer_unref(self.k)
+
+
+cdef reader_start(const queue_t* q, reader_t* r, start):
+    """Put a reader where it begins, see Consumer.read_stream."""
+    if start == "first":
+        reader_go_to_offset(q, r, 0)
+    elif start == "last":
+        reader_go_to_offset(q, r, segment_first(q, q.store.wseg))
+    elif start == "next":
+        reader_go_to_end(q, r)
+    elif isinstance(start, tuple):
+        reader_go_to_time(q, r, max(-(1 << 62), min(start[0], 1 << 62)))
+    elif start < 0:
+        reader_go_to_offset(q, r, max(q.stream.next_offset + start, 0))
+    else:
+        reader_go_to_offset(q, r, min(start, 1 << 62))
 
 
 # Freeing one needs its Loop: the garbage collector must not take that away first.
@@ -468,10 +518,16 @@ cdef class Link:
         else:
             c.prefetch = count
             while k != NULL:
-                k.prefetch = count
+                if count or k.reader == NULL:       # those of a stream have to have a limit
+                    k.prefetch = count
                 k = k.chan_next
         channel_wake_consumers(c)
         self.loop.kick()
+
+    def prefetch(self, int id) -> tuple:
+        """Limits of the channel: of each consumer to come, and shared; 0 = none."""
+        cdef chan_t* c = self.channel(id)
+        return c.prefetch, c.global_prefetch
 
     def select_confirms(self, int id) -> None:
         """confirm.select: publishes on the channel are numbered and confirmed from now on."""
@@ -492,16 +548,22 @@ cdef class Link:
         """tx.commit: carry out what is kept; returns None when done.
 
         Returns the name of an exchange instead, and does nothing, when the link has to learn it
-        first: then call again. Raises ValueError, and does nothing, when one cannot be routed."""
+        first: then call again. Raises ValueError, and does nothing, when one cannot be routed or a
+        full queue would refuse it."""
         cdef chan_t* c = self.channel(id)
         cdef const u8* name = tx_unknown_exchange(c)
         if name != NULL:
             return PyBytes_FromStringAndSize(<char*>name + 1, name[0])
         if tx_has_bad_header(c):
             raise ValueError("Routing header must be string")
+        if tx_is_too_much(c):
+            raise ValueError("a queue is full and refuses a publish of the transaction")
+        c.is_overflowed = False
         with nogil:
             tx_apply(c)
         self.loop.kick()
+        if c.is_overflowed:         # dead letters of the transaction itself have filled it
+            raise ValueError("a queue was full and has refused a publish of the transaction")
         return None
 
     def rollback(self, int id) -> None:
@@ -529,7 +591,7 @@ cdef class Link:
         """Deliveries on the channel that are not settled."""
         return self.channel(id).n_unacked
 
-    def add_consumer(self, int id, Queue queue, bytes tag, bint no_ack) -> Consumer:
+    def add_consumer(self, int id, Queue queue, bytes tag, bint no_ack, int priority=0) -> Consumer:
         """Register a consumer; it gets nothing before its start()."""
         cdef chan_t* c = self.channel(id)
         cdef Consumer consumer = Consumer.__new__(Consumer)
@@ -537,11 +599,40 @@ cdef class Link:
             raise ValueError("consumer tag is longer than 255 bytes")
         consumer.tag = tag
         consumer.k = channel_add_consumer(c, queue.q, <const u8*>PyBytes_AS_STRING(tag),
-                                          <u32>PyBytes_GET_SIZE(tag), no_ack)
+                                          <u32>PyBytes_GET_SIZE(tag), no_ack, priority)
         if consumer.k == NULL:
             raise MemoryError()
         consumer.k.refs += 1
         return consumer
+
+    cdef list open_channels(self):
+        """Ids of the channels that are open."""
+        cdef link_t* l = &self.t
+        cdef chan_t* c = l.sparse
+        cdef u32 i
+        found = [i for i in range(l.cap_chans)
+                 if l.chans[i] != NULL and l.chans[i].state == CHAN_OPEN]
+        while c != NULL:
+            if c.state == CHAN_OPEN:
+                found.append(c.id)
+            c = c.sparse_next
+        return found
+
+    cdef void check_consumers(self):
+        """Tell the session of channels that hold a delivery for too long. A link that waits for the
+        disk is left to the next time: an answer would come behind channel.close."""
+        cdef chan_t* c
+        if self.t.state != LINK_OPEN or self.t.stops & STOP_PAUSED:
+            return
+        for id in self.open_channels():
+            c = link_channel(&self.t, id)
+            if c != NULL and channel_is_overdue(c):
+                self.session.on_consumer_timeout(id)
+
+    cdef void leave_queue(self, queue_t* q, queue_t* ghost):
+        """See channel_leave_queue."""
+        for id in self.open_channels():
+            channel_leave_queue(link_channel(&self.t, id), q, ghost)
 
     def get(self, int id, Queue queue, bint no_ack) -> bool:
         """basic.get: write get-ok with the next message, or return False when there is none."""
@@ -553,7 +644,10 @@ cdef class Link:
         cdef u64 need
         cdef u8* p
         cdef u8* start
-        if q.is_deleted or q.is_closed or q.ready == 0 or queue_peek(q, &rec) != 1:
+        if (q.is_deleted or q.is_closed or q.is_paused or q.ready == 0 or q.stream != NULL
+                or queue_next(q, &rec) != 1):
+            loop_enforce(q.loop)
+            self.loop.kick()
             return False
         record_find_bcc(&rec)
         need = 32 + rec.names_len + content_size(&rec, chunk)
@@ -583,6 +677,7 @@ cdef class Link:
             if channel_push(c, q, NULL, &rec):
                 raise MemoryError()
         queue_touch(q)
+        loop_enforce(q.loop)
         self.loop.kick()
         return True
 

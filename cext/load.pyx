@@ -18,27 +18,67 @@ cdef str store_directory(const store_t* st):
     return f"{os.fsdecode(st.parent)}/{os.fsdecode(st.leaf)}"
 
 
-cdef void queue_forget(queue_t* q):
+cdef void store_forget(store_t* st, pool_t* pool):
     """Back to an empty store after a load that failed; files stay."""
-    cdef store_t* st = &q.store
     cdef const char* parent = st.parent
     cdef bytes leaf = st.leaf
     cdef u32 segment_size = st.segment_size
     cdef bint is_durable = st.is_durable
-    store_release(st, &q.loop.pool)
-    q.ready = q.ready_bytes = 0
+    cdef u8 level = st.level
+    store_release(st, pool)
     if store_init(st, parent, leaf, segment_size, is_durable):
         raise MemoryError()
+    st.level = level
+
+
+cdef void queue_forget(queue_t* q):
+    """Back to empty stores after a load that failed; files stay."""
+    cdef u32 i
+    for i in range(queue_levels(q)):
+        if queue_level(q, i) != NULL:
+            store_forget(queue_level(q, i), &q.loop.pool)
+    q.ready = q.ready_bytes = 0
+    memset(q.filled, 0, sizeof(q.filled))
 
 
 cdef list queue_load(queue_t* q):
     """Load segments, counts and deletions. Returns lines for the log."""
-    cdef store_t* st = &q.store
+    cdef store_t* st
+    cdef u32 i
+    cdef u64 n
+    notes = []
+    for i in range(queue_levels(q)):
+        if i and not os.path.isdir(f"{os.fsdecode(q.store.parent)}/prio.{i:03d}"):
+            continue
+        st = queue_level(q, i) if q.levels == NULL else queue_make_level(q, i)
+        if st == NULL:
+            raise MemoryError()
+        n = q.ready
+        notes += store_load(q, st)
+        if q.ready > n:
+            st.tail_due_ms = NEVER
+    # What is there may have deadlines and targets of its own: they are found on the way out.
+    if q.releases != NULL:
+        if delayed_index(q):
+            raise OSError(errno, os.strerror(errno), store_directory(&q.store))
+        if q.store.n_segs:
+            load_drop_finished(&q.store)
+    elif q.ready:
+        q.may_expire = q.may_bury = True
+        queue_set_due(q, q.loop.now_ms)
+        queue_want_index(q)
+    return notes
+
+
+cdef list store_load(queue_t* q, store_t* st):
+    """queue_load for one store."""
     cdef seg_t* seg
     cdef u32 i
+    cdef u64 before = q.ready
     notes = []
     found = find_segments(store_directory(st), notes)
     if not found:
+        store_drop_counts(st)
         return notes
     for id, size in found:
         seg = store_add_segment(st, id)
@@ -50,24 +90,27 @@ cdef list queue_load(queue_t* q):
     st.flushed = st.stage_at = st.wseg.size
     for i in range(st.n_segs):
         seg = st.segs[i]
-        load_count(q, seg)
-        load_deleted(q, seg, notes)
+        load_count(q, st, seg)
+        load_deleted(q, st, seg, notes)
         seg.acked = seg.n_deleted
         q.ready += seg.count - seg.acked if seg.count > seg.acked else 0
+    queue_count_level(q, st, <i64>(q.ready - before))
+    if st.is_durable and counts_load(st):
+        raise OSError(errno, os.strerror(errno), f"{store_directory(st)}/deliveries")
     if st.wseg.damaged_at:
         load_leave_segment(st)
-    load_drop_finished(st)
-    queue_reconcile(q)
+    if q.releases == NULL:      # else its index counts what there is
+        load_drop_finished(st)
+        queue_reconcile(q, st)
     store_drop_window(st, &q.loop.pool)
     return notes
 
 
-cdef load_count(queue_t* q, seg_t* seg):
+cdef load_count(queue_t* q, store_t* st, seg_t* seg):
     """Count the records of a segment: by its meta file, or by walking it.
 
     The newest one is always walked. Filling at its end is not looked at, and junk there is moved to
     a file of its own, so that it can be written to; zeros are what the original preallocates."""
-    cdef store_t* st = &q.store
     cdef u32 size = seg.size, data_end
     directory = store_directory(st)
     if seg is not st.wseg:
@@ -84,19 +127,23 @@ cdef load_count(queue_t* q, seg_t* seg):
             else:
                 segment_write_meta(st, seg)     # a cache: if it fails the next start walks again
         return
+    load_newest(st, seg, size, data_end)
+
+
+cdef load_newest(store_t* st, seg_t* seg, u32 size, u32 data_end):
+    """The newest segment was walked: writing goes on behind its data. Junk there is moved away."""
     st.is_untrimmed = seg.size != size
     if seg.damaged_at and seg.damaged_at >= seg.size:
-        keep_tail(f"{directory}/msgs.{seg.id:010d}", seg.size, data_end)
+        keep_tail(f"{store_directory(st)}/msgs.{seg.id:010d}", seg.size, data_end)
         seg.damaged_at = 0
-        st.win_len = 0
+        st.window.len = 0
     st.flushed = st.stage_at = st.synced = seg.size
 
 
-cdef load_deleted(queue_t* q, seg_t* seg, list notes):
+cdef load_deleted(queue_t* q, store_t* st, seg_t* seg, list notes):
     """Load the deleted positions of a counted segment, and the bytes of what is left.
 
     Positions behind the data are taken out of the file: a new message might come to stand there."""
-    cdef store_t* st = &q.store
     cdef i64 gone
     if store_load_acks(st, seg):
         raise os_error(st, "acks", seg.id)
@@ -328,6 +375,10 @@ cdef int store_scan(store_t* st, pool_t* pool, seg_t* seg, u32* data_end) noexce
             break
         pos += rec.size
         end = pos
+        if seg.count == 0:
+            seg.first_ms = <i64>le64(rec.names - 8)
+        if seg.last_ms < <i64>le64(rec.names - 8):
+            seg.last_ms = <i64>le64(rec.names - 8)
         seg.count += 1
     close_failed(fd)
     seg.size = end

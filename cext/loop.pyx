@@ -47,8 +47,12 @@ cdef enum:
     WORK_STOP = 1 << 20
     MAPPED_BYTES = 131072
     HUNG_UP = 0x2000            # POLLRDHUP
+    COUNT_AT = 18               # of the number in the header x-delivery-count
+    DUE_PAUSE_MS = 5            # between two looks for expired messages
     FILE_SYNC_NS = 300000       # first guesses, see sync_files
     WHOLE_SYNC_NS = 1000000
+
+_INDEX_PAUSE_S = 0.001          # between two segments looked through after a start, at least
 
 # syncfs(2): before Linux 5.8 it did not report errors of writing back.
 _SYNCFS_REPORTS_ERRORS = tuple(
@@ -73,7 +77,7 @@ cdef class Loop:
     again.
     """
     cdef loop_t t
-    cdef object events
+    cdef readonly object events
     cdef object on_fatal
     cdef object on_news
     cdef object worker
@@ -89,6 +93,9 @@ cdef class Loop:
     cdef object crowd_timer
     cdef object patient_timer
     cdef object retry_timer
+    cdef object due_timer
+    cdef object index_timer
+    cdef i64 due_timer_ms       # when it goes off, 0 = it is not set
     cdef bint is_scheduled
     cdef bint is_over           # a write failed, or it was stopped: no confirm leaves any more
     cdef int submit_fd
@@ -103,6 +110,7 @@ cdef class Loop:
         self.t.input = <u8*>malloc(BLOCK_SIZE)
         if self.t.input == NULL:
             raise MemoryError()
+        self.t.began_ns = clock_ns()
 
     def __init__(self, events, data_dir, bint sync, on_fatal, on_news):
         self.events = events
@@ -118,7 +126,13 @@ cdef class Loop:
         self.held = []
         self.turns = []
         self.t.max_large = <u64>-1
+        self.t.dedup_budget.most = MAX_DEDUP_BYTES
         self.t.sync = sync
+        self.t.count_header = <u8*>malloc(COUNT_AT + 4)
+        if self.t.count_header == NULL:
+            raise MemoryError()
+        put_be32(put_name(self.t.count_header, b"x-delivery-count", c'I'), 0)
+        loop_clock(&self.t)
         self.t.file_ns = FILE_SYNC_NS
         self.t.whole_ns = WHOLE_SYNC_NS
         if _SYNCFS_REPORTS_ERRORS:
@@ -130,11 +144,28 @@ cdef class Loop:
         loop_clock(&self.t)
 
     def __dealloc__(self):
+        cdef queue_t* held
         cdef u32 i
         self.close_descriptors()
         for i in range(self.t.pool.n):
             free(self.t.pool.free_blocks[i])
         free(self.t.input)
+        free(self.t.count_header)
+        free(self.t.scratch)
+        free(self.t.buried.items)
+        free(self.t.dues)
+        while self.t.held != NULL:
+            held = self.t.held
+            self.t.held = held.held_next
+            queue_unref(held)
+        while self.t.unindexed != NULL:
+            held = self.t.unindexed
+            self.t.unindexed = held.index_next
+            queue_unref(held)
+        while self.t.over != NULL:
+            held = self.t.over
+            self.t.over = held.over_next
+            queue_unref(held)
         free(self.t.found.items)
         free(self.t.confirms)
         free(self.t.batch)
@@ -178,6 +209,15 @@ cdef class Loop:
         self.release_held()
 
     @property
+    def is_stamping(self) -> bool:
+        """Whether a publish without a timestamp gets the time at which it came."""
+        return self.t.is_stamping
+
+    @is_stamping.setter
+    def is_stamping(self, bint value) -> None:
+        self.t.is_stamping = value
+
+    @property
     def is_held(self) -> bool:
         """Whether publishers are held: the file system is low, or had no room for a queue."""
         return self.t.is_held
@@ -193,9 +233,28 @@ cdef class Loop:
         transactions."""
         return self.t.large_bytes
 
+    @property
+    def clock_offset_ms(self) -> int:
+        """Milliseconds added to the clock: tests let time pass with it."""
+        return self.t.clock_offset_ms
+
+    @clock_offset_ms.setter
+    def clock_offset_ms(self, i64 value) -> None:
+        self.t.clock_offset_ms = value
+        loop_clock(&self.t)
+
     def set_max_large(self, u64 n) -> None:
         """Bound `large_bytes`: above it a message that needs more is refused or waits."""
         self.t.max_large = n
+
+    @property
+    def dedup_bytes(self) -> int:
+        """Memory of all caches of keys."""
+        return self.t.dedup_budget.used
+
+    def set_max_dedup(self, u64 n) -> None:
+        """Bound `dedup_bytes`; 128 keys each are granted above it."""
+        self.t.dedup_budget.most = n
 
     # ---- the tick
 
@@ -206,10 +265,15 @@ cdef class Loop:
             return
         if self.t.n_patient and self.patient_timer is None:
             self.patient_timer = self.events.call_later(0.001, self.wake_patient)
+        if self.t.n_dues and (self.due_timer_ms == 0
+                              or self.t.dues[0].due_ms < self.due_timer_ms - DUE_PAUSE_MS):
+            self.set_due_timer()
+        if self.t.unindexed != NULL and self.index_timer is None:
+            self.index_timer = self.events.call_later(_INDEX_PAUSE_S, self.index)
         is_due = (self.t.tick_queues != NULL or self.t.flush_links != NULL or self.t.is_news
-                  or self.t.is_confirm_new)
+                  or self.t.is_confirm_new or self.t.over != NULL)
         if not is_due and not self.t.is_syncing:
-            is_due = bool(self.waiting)
+            is_due = bool(self.waiting) or (self.t.held != NULL and self.t.stuck == NULL)
             if self.t.stuck == NULL:
                 is_due = is_due or bool(self.commits) or (
                     self.t.n_confirms != 0 and self.t.linger_until_ns == 0)
@@ -227,7 +291,8 @@ cdef class Loop:
         with nogil:
             loop_tick(&self.t)
         if not self.t.is_syncing and (
-                self.t.n_batch or self.waiting or (self.commits and self.t.stuck == NULL)):
+                self.t.n_batch or self.waiting or (
+                    (self.commits or self.t.held != NULL) and self.t.stuck == NULL)):
             self.start_sync()
         if self.t.linger_until_ns > self.linger_set_ns:
             self.set_linger()
@@ -244,6 +309,43 @@ cdef class Loop:
         if self.t.is_release_due and self.crowd:
             self.release_crowd()
         self.t.n_reads = 0
+        self.kick()
+
+    cdef void set_due_timer(self):
+        """Have expired messages looked for when the first of them can be there."""
+        cdef i64 wait_ms
+        loop_clock(&self.t)
+        wait_ms = self.t.dues[0].due_ms - self.t.now_ms
+        if self.due_timer is not None:
+            self.due_timer.cancel()
+        wait_ms = DUE_PAUSE_MS if wait_ms < DUE_PAUSE_MS else wait_ms
+        wait_ms = 3600000 if wait_ms > 3600000 else wait_ms
+        self.due_timer_ms = self.t.now_ms + wait_ms
+        self.due_timer = self.events.call_later(wait_ms / 1000, self.expire)
+
+    def expire(self) -> None:
+        """Expire what is due. Called by the event loop."""
+        self.due_timer = None
+        self.due_timer_ms = 0
+        if self.is_over:
+            return
+        loop_clock(&self.t)
+        with nogil:
+            loop_expire(&self.t)
+        self.kick()
+
+    def index(self) -> None:
+        """Look for deadlines in what was there at the start, for a tenth of the time.
+        Called by the event loop."""
+        cdef i64 began_ns = clock_ns()
+        self.index_timer = None
+        if self.is_over:
+            return
+        with nogil:
+            loop_index(&self.t)
+        if self.t.unindexed != NULL:
+            pause_s = max(_INDEX_PAUSE_S, (clock_ns() - began_ns) * 9e-9)
+            self.index_timer = self.events.call_later(pause_s, self.index)
         self.kick()
 
     def retry(self) -> None:
@@ -354,6 +456,7 @@ cdef class Loop:
         cdef u64 one = 1
         if self.t.stuck == NULL:
             loop_gather_files(&self.t)
+            self.t.n_syncs += 1
         self.running, self.waiting = self.waiting, []
         self.waiting_files.clear()
         if self.t.stuck == NULL:
@@ -402,6 +505,8 @@ cdef class Loop:
         cdef list callbacks = self.running
         self.running = []
         loop_finish_batch(&self.t)
+        self.t.n_synced = self.t.n_syncs
+        loop_release_held(&self.t)
         for callback in callbacks:
             callback()
         self.kick()
@@ -485,6 +590,14 @@ cdef class Loop:
         if dead and self.held:
             self.held = [link for link in self.held if (<Link>link).t.fd >= 0]
 
+    def check_consumers(self) -> None:
+        """Have channels closed that hold a delivery for longer than its queue allows."""
+        if self.t.shortest_timeout_ms == 0:
+            return
+        loop_clock(&self.t)
+        for link in list(self.links):
+            (<Link>link).check_consumers()
+
     def check_links(self) -> None:
         """Send heartbeats that are due and drop links that are silent or late.
         Called every second or so.
@@ -500,6 +613,7 @@ cdef class Loop:
         now = self.t.now_ns
         for link in list(self.links):
             l = &(<Link>link).t
+            link_drop_rings(l)
             if l.deadline_ns and now > l.deadline_ns:
                 (<Link>link).session.on_timeout("time for handshake or close is over")
             elif l.heartbeat_ns and l.state == LINK_OPEN:

@@ -108,6 +108,7 @@ cdef struct header_rule_t:
     u32 n_pairs
     u32 picked              # x-match all: the one pair that stands in match_t.pairs
     bint is_any
+    bint is_with_x          # keys beginning with "x-" take part, too
 
 # One header of the message being routed.
 cdef struct header_field_t:
@@ -158,6 +159,7 @@ cdef struct hasher_t:
 
 cdef struct match_t:
     int kind
+    bint has_with_x         # headers: a binding has asked for keys beginning with "x-"
     bint default_any        # headers: meaning of a binding without x-match
     u32 count               # bindings
     u64 seed

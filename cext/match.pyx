@@ -695,8 +695,15 @@ cdef u64 header_hash(const u8* value, u32 value_len, u64 seed) noexcept nogil:
 
 # hot
 cdef inline bint header_is_private(const u8* key, u32 key_len) noexcept nogil:
-    """Keys beginning with "x-" never take part."""
+    """Keys beginning with "x-" take part only where a binding asks for them."""
     return key_len >= 2 and key[0] == c'x' and key[1] == c'-'
+
+
+cdef inline bint header_is_pair(const u8* key, u32 key_len, bint is_with_x) noexcept nogil:
+    """Whether an argument of a binding is to be compared."""
+    if is_with_x:
+        return key_len != 7 or not same_bytes(key, b"x-match", 7)
+    return not header_is_private(key, key_len)
 
 
 # hot
@@ -713,26 +720,31 @@ cdef inline header_pair_t* header_pairs(header_rule_t* rule) noexcept nogil:
 
 
 cdef int header_mode(match_t* m, const u8* args, const u8* end, u32* n_pairs) noexcept nogil:
-    """1 any, 0 all, or MATCH_BAD_MODE; counts the pairs. *args* is well formed."""
+    """1 any, 0 all, 2 more with-x, or MATCH_BAD_MODE; counts the pairs. *args* is well formed."""
     cdef int mode = m.default_any
+    cdef const u8* at = args
     cdef const u8* value
     cdef const u8* after
+    cdef i64 n
+    while at < end:
+        value = header_value(at, end)
+        after = header_skip(value, end)
+        if at[0] == 7 and same_bytes(at + 1, b"x-match", 7):
+            n = after - value - 5
+            if value[0] != c'S' or (n != 3 and n != 10):
+                return MATCH_BAD_MODE
+            if not same_bytes(value + 5, b"any", 3) and not same_bytes(value + 5, b"all", 3):
+                return MATCH_BAD_MODE
+            mode = same_bytes(value + 5, b"any", 3)
+            if n == 10:
+                if not same_bytes(value + 8, b"-with-x", 7):
+                    return MATCH_BAD_MODE
+                mode += 2
+        at = after
     n_pairs[0] = 0
     while args < end:
-        value = header_value(args, end)
-        after = header_skip(value, end)
-        if not header_is_private(args + 1, args[0]):
-            n_pairs[0] += 1
-        elif args[0] == 7 and same_bytes(args + 1, b"x-match", 7):
-            if value[0] != c'S' or after - value != 8:
-                return MATCH_BAD_MODE
-            if same_bytes(value + 5, b"any", 3):
-                mode = 1
-            elif same_bytes(value + 5, b"all", 3):
-                mode = 0
-            else:
-                return MATCH_BAD_MODE
-        args = after
+        n_pairs[0] += header_is_pair(args + 1, args[0], mode >= 2)
+        args = header_skip(header_value(args, end), end)
     return mode
 
 
@@ -770,7 +782,7 @@ cdef void header_compile(match_t* m, header_rule_t* rule) noexcept nogil:
     cdef const u8* after
     while field < end:
         after = header_skip(header_value(field, end), end)
-        if not header_is_private(field + 1, field[0]):
+        if header_is_pair(field + 1, field[0], rule.is_with_x):
             pair.rule = rule
             pair.key = field + 1
             pair.key_len = field[0]
@@ -846,7 +858,9 @@ cdef int header_bind(match_t* m, const u8* key, u32 key_len, const u8* args, u32
     rule.key_len = key_len
     rule.args_len = args_len
     rule.n_pairs = n_pairs
-    rule.is_any = mode == 1
+    rule.is_any = mode & 1
+    rule.is_with_x = mode >= 2
+    m.has_with_x = m.has_with_x or rule.is_with_x
     tail = <u8*>(header_pairs(rule) + n_pairs)
     memcpy(tail, key, key_len)
     memcpy(tail + key_len, args, args_len)
@@ -914,7 +928,8 @@ cdef void header_read(match_t* m, const u8* at, const u8* end,
         key_len = at[0]
         value = at + 1 + key_len
         after = header_skip(value, end)
-        if m.key_bits & header_key_bit(at + 1, key_len) and not header_is_private(at + 1, key_len):
+        if m.key_bits & header_key_bit(at + 1, key_len) and (
+                m.has_with_x or not header_is_private(at + 1, key_len)):
             hash = hash_bytes(at + 1, key_len, m.seed)
             if header_seek(index, at + 1, key_len, hash, &slot) == NULL:
                 field = &index.fields[index.n]

@@ -1,9 +1,9 @@
-# Queue: one queue's counters, its ring of able consumers, append, settle, and its part of a tick.
+# Queue: one queue's counters, its rings of able consumers, append, settle, and its part of a tick.
 #
 # A queue_t lives until its owner and the last unacked delivery have let go of it (`refs`), so
-# settling a delivery of a deleted queue is harmless. A consumer is in the ring exactly while it can
-# take a message; whoever takes or gives credit moves it. Called by route, channel, deliver, amqp
-# and loop.
+# settling a delivery of a deleted queue is harmless. A consumer is in the ring of its priority
+# while it can take a message; whoever gives credit moves it there, and it leaves when it is met
+# without. Called by route, channel, deliver, amqp and loop.
 # Source: architecture sections 5 to 8.
 
 
@@ -13,8 +13,82 @@ cdef void queue_unref(queue_t* q) noexcept nogil:
     lmq_assert(q.refs > 0)
     q.refs -= 1
     if q.refs == 0:
+        rules_free(q.rules)
+        free(q.moved)
+        free(q.name)
+        free(q.levels)
+        stream_free(q.stream)
         lmq_poison(q, sizeof(queue_t))
         free(q)
+
+
+# ---- levels of a priority queue ------------------------------------------------------------------
+
+cdef extern from *:
+    """
+    #define highest_bit(x) (63 - __builtin_clzll(x))
+    """
+    u32 highest_bit(u64 x) noexcept nogil
+
+
+# hot
+cdef inline store_t* queue_level(const queue_t* q, u32 level) noexcept nogil:
+    """The store of one priority; of any other queue the only one."""
+    return q.levels[level] if q.levels != NULL else <store_t*>&q.store
+
+
+cdef inline u32 queue_levels(const queue_t* q) noexcept nogil:
+    """How many levels there can be."""
+    return q.n_levels if q.levels != NULL else 1
+
+
+# hot
+cdef inline store_t* queue_top(const queue_t* q) noexcept nogil:
+    """The store that holds the next message: the highest level that is not empty."""
+    cdef u32 i
+    if q.levels == NULL:
+        return <store_t*>&q.store
+    for i in range(4):
+        if q.filled[3 - i]:
+            return q.levels[(3 - i) * 64 + highest_bit(q.filled[3 - i])]
+    return <store_t*>&q.store
+
+
+cdef void queue_count_level(queue_t* q, store_t* st, i64 change) noexcept nogil:
+    """The ready messages of a level have changed."""
+    if q.levels == NULL:
+        return
+    st.ready = <u64>(<i64>st.ready + change) if <i64>st.ready + change > 0 else 0
+    if st.ready:
+        q.filled[st.level >> 6] |= <u64>1 << (st.level & 63)
+    else:
+        q.filled[st.level >> 6] &= ~(<u64>1 << (st.level & 63))
+
+
+# hot
+cdef inline void queue_uncount(queue_t* q, store_t* st, u32 size) noexcept nogil:
+    """A message of that many bytes is not ready any more."""
+    q.ready -= 1 if q.ready else 0
+    q.ready_bytes -= size if size < q.ready_bytes else q.ready_bytes
+    if q.levels != NULL:
+        queue_count_level(q, st, -1)
+
+
+cdef store_t* queue_make_level(queue_t* q, u32 level) noexcept nogil:
+    """The store of a level, made at its first message; NULL when out of memory."""
+    cdef char leaf[16]
+    cdef store_t* st = q.levels[level]
+    if st != NULL:
+        return st
+    snprintf(leaf, sizeof(leaf), b"prio.%03u", level)
+    st = <store_t*>malloc(sizeof(store_t))
+    if st == NULL or store_init(st, q.store.parent, leaf, q.store.segment_size, q.store.is_durable):
+        free(st)
+        return NULL
+    st.level = <u8>level
+    st.is_nested = True
+    q.levels[level] = st
+    return st
 
 
 # ---- a disk that refuses -------------------------------------------------------------------------
@@ -26,7 +100,7 @@ cdef bint is_no_room(int error) noexcept nogil:
 
 
 cdef void queue_failed(queue_t* q) noexcept nogil:
-    """A call of the store failed, errno says why: wait for room, or close this queue."""
+    """A call of a store failed, errno says why: wait for room, or close this queue."""
     q.store.write_error = errno if errno else EIO
     if is_no_room(q.store.write_error):
         queue_stick(q)
@@ -68,12 +142,18 @@ cdef void queue_break(queue_t* q) noexcept nogil:
         return
     q.is_closed = q.is_broken = True
     loop.n_breaks += 1
+    loop_forget_new_keys(loop, q)
     loop.is_news = True
     for i in range(loop.n_confirms):
         if loop.confirms[i].needs_sync:
             loop.confirms[i].is_refused = True
     q.ready = q.ready_bytes = q.unacked = q.unacked_bytes = 0
-    store_abandon(&q.store, &loop.pool)
+    for i in range(queue_levels(q)):
+        if queue_level(q, i) != NULL:
+            queue_count_level(q, queue_level(q, i), -<i64>queue_level(q, i).ready)
+            store_abandon(queue_level(q, i), &loop.pool)
+    if q.stream != NULL:
+        stream_abandon(q)
     queue_unstick(q)
 
 
@@ -89,27 +169,25 @@ cdef inline void queue_touch(queue_t* q) noexcept nogil:
 
 # ---- publishing ----------------------------------------------------------------------------------
 
-cdef int queue_roll(queue_t* q) noexcept nogil:
+cdef int queue_roll(queue_t* q, store_t* st) noexcept nogil:
     """Start a new segment; old data that a confirm waits for stays on the list to sync."""
-    cdef store_t* st = &q.store
     if store_flush(st):
         return -1
-    if q.is_sync_wanted and queue_hand_over_file(q):
+    if q.is_sync_wanted and store_hand_over_file(st, q.loop):
         return -1
-    return store_roll(st)
+    return store_roll(st) if q.stream == NULL else stream_roll(q)
 
 
-cdef int queue_append_slow(queue_t* q, const msg_t* m) noexcept nogil:
+cdef int queue_append_slow(queue_t* q, store_t* st, const msg_t* m) noexcept nogil:
     """Make room for m and append it, in memory when the disk has none. Returns 0, or -1 when
     the queue is closed or there is no memory."""
-    cdef store_t* st = &q.store
     cdef int rc
     if st.n_segs == 0 and store_begin(st):
         return -1
     if not q.is_stuck:
         rc = 0
         if st.wseg.count and st.wseg.size + m.size > st.segment_size:
-            rc = queue_roll(q)
+            rc = queue_roll(q, st)
         if rc == 0:
             rc = store_room(st, &q.loop.pool, m.size)
         if rc > 0:
@@ -128,21 +206,28 @@ cdef int queue_append_slow(queue_t* q, const msg_t* m) noexcept nogil:
 
 # hot
 cdef inline int queue_append(queue_t* q, const msg_t* m) noexcept nogil:
-    """Store m. Returns 0, or -1 when it was not stored: the queue is closed now, or memory is full.
+    """Store m. Returns what `append_result` says.
 
     Cost: 15 ns for a small message into a warm stage."""
-    cdef store_t* st = &q.store
+    if q.is_special or m.is_special:
+        return queue_append_ruled(q, m)
+    return queue_append_to(q, &q.store, m)
+
+
+# hot
+cdef inline int queue_append_to(queue_t* q, store_t* st, const msg_t* m) noexcept nogil:
+    """Store m in st, whatever the rules. APPENDED or APPEND_FAILED."""
     cdef u32 end = st.wseg.size
     lmq_assert(st.stage_at <= st.flushed and st.flushed <= end)
     if end + m.size <= st.segment_size and end - st.stage_at + m.size <= st.stage_cap:
         store_write(st, m, q.loop.now_ms)
-    elif queue_append_slow(q, m):
-        return -1
+    elif queue_append_slow(q, st, m):
+        return APPEND_FAILED
     q.ready += 1
     q.ready_bytes += m.size
     q.n_published += 1
     queue_touch(q)
-    return 0
+    return APPENDED
 
 
 # ---- consumers -----------------------------------------------------------------------------------
@@ -151,7 +236,7 @@ cdef inline int queue_append(queue_t* q, const msg_t* m) noexcept nogil:
 cdef inline bint consumer_is_able(const consumer_t* k) noexcept nogil:
     """Whether k could take one more message now."""
     cdef chan_t* c = k.chan
-    if k.is_cancelled or c.is_flow_stopped or c.link.is_blocked:
+    if not k.is_started or c.is_flow_stopped or c.link.is_blocked:
         return False
     if k.is_no_ack:
         return True
@@ -160,38 +245,109 @@ cdef inline bint consumer_is_able(const consumer_t* k) noexcept nogil:
     return c.global_prefetch == 0 or c.global_unacked < c.global_prefetch
 
 
+cdef bint queue_has_able(const queue_t* q) noexcept nogil:
+    """Whether any consumer could take a message now."""
+    cdef const consumer_t* head = q.able
+    cdef const consumer_t* k
+    if q.is_paused:
+        return False
+    if q.stream != NULL:
+        return stream_has_able(q.stream)
+    while head != NULL:
+        k = head
+        while not consumer_is_able(k):
+            k = k.next
+            if k == head:
+                break
+        else:
+            return True
+        head = q.lower if head == q.able else head.lower
+    return False
+
+
+cdef consumer_t** queue_lower_ring(queue_t* q, int priority) noexcept nogil:
+    """Where among the lower rings the one of this priority is, or would be."""
+    cdef consumer_t** at = &q.lower
+    while at[0] != NULL and at[0].priority > priority:
+        at = &at[0].lower
+    return at
+
+
 cdef void consumer_leave_ring(consumer_t* k) noexcept nogil:
+    """Leave the ring; the last one of the highest leaves it to the next lower ring."""
     cdef queue_t* q = k.queue
+    cdef consumer_t** at
+    cdef consumer_t* heir
     if not k.is_able:
         return
     k.is_able = False
-    if k.next == k:
-        q.able = NULL
+    if k.reader != NULL:
+        reader_leave_ring(k)
         return
+    heir = k.next if k.next != k else NULL
     k.prev.next = k.next
     k.next.prev = k.prev
     if q.able == k:
-        q.able = k.next
+        q.able = heir
+        if heir == NULL and q.lower != NULL:
+            q.able = q.lower
+            q.lower = q.able.lower
+        return
+    if q.able.priority == k.priority:
+        return
+    at = queue_lower_ring(q, k.priority)
+    if at[0] != k:
+        return
+    at[0] = k.lower
+    if heir != NULL:
+        heir.lower = k.lower
+        at[0] = heir
+
+
+cdef void consumer_join_other_ring(consumer_t* k) noexcept nogil:
+    """Enter the ring of k's priority, which is not the highest there is now."""
+    cdef queue_t* q = k.queue
+    cdef consumer_t** at
+    k.next = k.prev = k
+    if q.able == NULL:
+        q.able = k
+        return
+    if k.priority > q.able.priority:
+        q.able.lower = q.lower
+        q.lower = q.able
+        q.able = k
+        return
+    at = queue_lower_ring(q, k.priority)
+    if at[0] != NULL and at[0].priority == k.priority:
+        consumer_link(k, at[0])
+        return
+    k.lower = at[0]
+    at[0] = k
+
+
+cdef inline void consumer_link(consumer_t* k, consumer_t* head) noexcept nogil:
+    """Become the last one of the ring with this head."""
+    k.prev = head.prev
+    k.next = head
+    head.prev.next = k
+    head.prev = k
 
 
 # hot
 cdef inline void consumer_join_ring(consumer_t* k) noexcept nogil:
     """Enter the ring at its end when k is able and not in it; wakes the queue."""
     cdef queue_t* q = k.queue
-    cdef consumer_t* head
     if k.is_able or q.is_deleted or q.is_closed or not consumer_is_able(k):
         return
     k.is_able = True
     k.wants = 0
-    head = q.able
-    if head == NULL:
-        k.next = k.prev = k
-        q.able = k
+    if k.reader != NULL:
+        reader_join_ring(k)
+        return
+    if q.able != NULL and q.able.priority == k.priority:
+        consumer_link(k, q.able)
     else:
-        k.prev = head.prev
-        k.next = head
-        head.prev.next = k
-        head.prev = k
+        consumer_join_other_ring(k)
     if q.ready:
         queue_touch(q)
 
@@ -199,10 +355,12 @@ cdef inline void consumer_join_ring(consumer_t* k) noexcept nogil:
 # hot
 cdef inline void consumer_credit(consumer_t* k) noexcept nogil:
     """A delivery of k was settled. A consumer with a large prefetch that has nearly all of it in
-    its hands is refilled in batches of an eighth, or after a millisecond: less work for all."""
+    its hands is refilled in batches of an eighth, or after a millisecond: less work for all. Not so
+    where priorities count: one of lower priority would be served meanwhile."""
     if k.is_able:
         return
-    if k.prefetch < BATCH_PREFETCH or k.unacked <= k.prefetch - k.prefetch // 8:
+    if (k.prefetch < BATCH_PREFETCH or k.unacked <= k.prefetch - k.prefetch // 8
+            or k.queue.is_ranked):
         consumer_join_ring(k)
     elif not k.is_patient and loop_add_patient(k.queue.loop, k):
         consumer_join_ring(k)
@@ -212,6 +370,7 @@ cdef void consumer_unref(consumer_t* k) noexcept nogil:
     lmq_assert(k.refs > 0)
     k.refs -= 1
     if k.refs == 0:
+        reader_free(k)
         queue_unref(k.queue)
         lmq_poison(k, sizeof(consumer_t))
         free(k)
@@ -219,28 +378,43 @@ cdef void consumer_unref(consumer_t* k) noexcept nogil:
 
 # ---- taking and settling -------------------------------------------------------------------------
 
-cdef void queue_apply_miscount(queue_t* q) noexcept nogil:
+cdef void queue_apply_miscount(queue_t* q, store_t* st) noexcept nogil:
     """The walk over a segment has corrected its count: correct the queue's."""
-    cdef i64 ready = <i64>q.ready + q.store.miscount
-    q.store.miscount = 0
+    cdef i64 ready = <i64>q.ready + st.miscount
+    queue_count_level(q, st, st.miscount)
+    st.miscount = 0
     q.ready = <u64>ready if ready > 0 else 0
 
 
-cdef void queue_reconcile(queue_t* q) noexcept nogil:
-    """By the counters the queue is empty, but the cursor has segments before it: records win."""
-    cdef store_t* st = &q.store
+cdef void queue_reconcile(queue_t* q, store_t* st) noexcept nogil:
+    """By the counters the store is empty, but the cursor has segments before it: records win."""
     cdef rec_t rec
-    while q.ready == 0 and st.n_requeued == 0 and st.rseg is not st.wseg:
+    while queue_ready_of(q, st) == 0 and st.n_requeued == 0 and st.rseg is not st.wseg:
         store_recount(st, &q.loop.pool)
-        queue_apply_miscount(q)
-        if q.ready or store_peek(st, &q.loop.pool, &rec) != -1:
+        queue_apply_miscount(q, st)
+        if queue_ready_of(q, st) or store_peek(st, &q.loop.pool, &rec) != -1:
             break
         q.loop.is_news = True
         if store_skip_junk(st) < 0:
             break
-    queue_apply_miscount(q)
+    queue_apply_miscount(q, st)
     if q.ready and q.ready_bytes == 0:
         q.ready_bytes = q.ready * RECORD_FIXED
+
+
+cdef inline u64 queue_ready_of(const queue_t* q, const store_t* st) noexcept nogil:
+    """Ready messages of one store."""
+    return q.ready if q.levels == NULL else st.ready
+
+
+cdef void queue_lose(queue_t* q, store_t* st, u64 n, u64 n_bytes) noexcept nogil:
+    """Messages that were counted cannot be read."""
+    queue_count_level(q, st, -<i64>n)
+    q.ready -= n if n < q.ready else q.ready
+    q.ready_bytes -= n_bytes if n_bytes < q.ready_bytes else q.ready_bytes
+    if q.ready == 0:
+        q.ready_bytes = 0
+    q.loop.is_news = True
 
 
 # hot
@@ -249,22 +423,27 @@ cdef int queue_peek(queue_t* q, rec_t* rec) noexcept nogil:
     Junk on the way is dropped and counted.
 
     Cost: 6 ns."""
-    cdef store_t* st = &q.store
+    cdef store_t* st
     cdef i64 lost
     cdef u64 bytes_lost
     cdef int rc
     while True:
+        st = queue_top(q)
         rc = store_peek(st, &q.loop.pool, rec)
         if st.miscount:
-            queue_apply_miscount(q)
+            queue_apply_miscount(q, st)
         if rc == 1:
+            rec.level = st.level
             return 1
         if rc == -2:
             st.error = errno if errno else EIO
             q.loop.is_news = True
             return 0
         if rc == 0:             # the counter and the records part: the records are right
-            q.ready = q.ready_bytes = 0
+            if q.levels != NULL and q.ready > st.ready and st.ready:
+                queue_lose(q, st, st.ready, 0)
+                continue
+            queue_lose(q, st, q.ready, q.ready_bytes)
             return 0
         if rc == -3:
             rec.size = 0
@@ -277,28 +456,28 @@ cdef int queue_peek(queue_t* q, rec_t* rec) noexcept nogil:
             lost = store_skip_junk(st)
             bytes_lost = st.rpos - bytes_lost
             if st.miscount:
-                queue_apply_miscount(q)
-        q.loop.is_news = True
+                queue_apply_miscount(q, st)
         if lost < 0:
+            q.loop.is_news = True
             st.error = errno if errno else EIO
             return 0
-        q.ready -= <u64>lost if <u64>lost < q.ready else q.ready
-        q.ready_bytes -= bytes_lost if bytes_lost < q.ready_bytes else q.ready_bytes
+        queue_lose(q, st, <u64>lost, bytes_lost)
         if q.ready == 0:
-            q.ready_bytes = 0
             return 0
 
 
 # hot
 cdef inline void queue_take(queue_t* q, const rec_t* rec, bint is_no_ack) noexcept nogil:
     """The peeked record leaves the ready ones: deleted at once, or unacked from now on."""
-    store_take(&q.store, rec)
-    q.ready -= 1 if q.ready else 0
-    q.ready_bytes -= rec.size if rec.size < q.ready_bytes else q.ready_bytes
+    cdef store_t* st = queue_level(q, rec.level)
+    store_take(st, rec)
+    queue_uncount(q, st, rec.size)
     if rec.redelivered:
         q.n_redelivered += 1
     if is_no_ack:
-        if store_delete(&q.store, rec.seg, rec.pos):
+        if st.counts.n:
+            store_forget_count(st, rec.seg, rec.pos)
+        if store_delete(st, rec.seg, rec.pos):
             queue_failed(q)
     else:
         q.unacked += 1
@@ -306,39 +485,64 @@ cdef inline void queue_take(queue_t* q, const rec_t* rec, bint is_no_ack) noexce
 
 
 # hot
-cdef inline void queue_settle(queue_t* q, const unacked_t* u, bint requeue) noexcept nogil:
+cdef inline void queue_settle(queue_t* q, const unacked_t* u, bint requeue,
+                              bint is_ack) noexcept nogil:
     """An unacked delivery is acked or discarded (requeue false), or goes back to its place."""
+    cdef store_t* st
     if q.is_deleted or q.is_closed:
         return
     lmq_assert(q.unacked > 0 and q.unacked_bytes >= u.size)
     q.unacked -= 1
     q.unacked_bytes -= u.size
+    queue_touch(q)
+    if q.stream != NULL:
+        stream_settle(q, u, requeue)
+        return
+    st = queue_level(q, u.level)
+    if (st.counts.n or not is_ack) and queue_settle_ruled(q, st, u, requeue, is_ack):
+        return
     if requeue:
-        if store_requeue(&q.store, u.seg, u.pos):
+        if store_requeue(st, u.seg, u.pos):
             queue_failed(q)
             return
         q.ready += 1
         q.ready_bytes += u.size
-    elif store_delete(&q.store, u.seg, u.pos):
+        if q.levels != NULL:
+            queue_count_level(q, st, 1)
+    elif store_delete(st, u.seg, u.pos):
         queue_failed(q)
-    queue_touch(q)
 
 
 cdef u64 queue_purge(queue_t* q) noexcept nogil:
     """Delete all ready messages; returns how many.
-    At most one segment is walked, the others go whole."""
-    cdef store_t* st = &q.store
+    At most one segment of each level is walked, the others go whole."""
     cdef u64 purged = q.ready
-    cdef rec_t rec
-    cdef int rc
+    cdef u32 i
     if q.is_closed:
         return 0
+    if q.stream != NULL:
+        return stream_purge(q)
+    for i in range(queue_levels(q)):
+        if queue_level(q, i) != NULL:
+            if queue_purge_level(q, queue_level(q, i)):
+                queue_failed(q)
+                return 0
+    q.ready = q.ready_bytes = 0
+    memset(q.filled, 0, sizeof(q.filled))
+    queue_touch(q)
+    return purged
+
+
+cdef int queue_purge_level(queue_t* q, store_t* st) noexcept nogil:
+    """0, or -1 with errno."""
+    cdef rec_t rec
+    cdef int rc
     while st.n_requeued:
+        store_forget_count(st, st.requeued[0].seg, st.requeued[0].pos)
         store_delete(st, st.requeued[0].seg, st.requeued[0].pos)
         store_pop_requeued(st)
     if st.rseg is not st.wseg and store_drop_after_cursor(st):
-        queue_failed(q)
-        return 0
+        return -1
     while True:
         rc = store_peek(st, &q.loop.pool, &rec)
         if rc == -1 and store_skip_junk(st) >= 0:
@@ -348,9 +552,9 @@ cdef u64 queue_purge(queue_t* q) noexcept nogil:
             break
         store_take(st, &rec)
         store_delete(st, rec.seg, rec.pos)
-    q.ready = q.ready_bytes = 0
-    queue_touch(q)
-    return purged
+    st.ready = 0
+    st.n_dues = 0
+    return 0
 
 
 # ---- end of the tick -----------------------------------------------------------------------------
@@ -361,6 +565,8 @@ cdef void queue_measure_crowd(queue_t* q) noexcept nogil:
     cdef loop_t* loop = q.loop
     cdef bint was_crowded = q.is_crowded
     cdef u64 progress, taken
+    if q.stream != NULL:
+        return                  # it is read, not emptied
     if q.ready_bytes <= CROWD_BYTES or q.ready == 0 or q.n_consumers == 0 or q.able != NULL:
         q.is_crowded = False
     elif loop.now_ns >= q.slow_until_ns:
@@ -388,43 +594,83 @@ cdef void queue_measure_crowd(queue_t* q) noexcept nogil:
         loop.is_release_due = True
 
 
-cdef void queue_retry(queue_t* q) noexcept nogil:
+cdef int store_retry(store_t* st, pool_t* pool) noexcept nogil:
     """A transient queue that found no room: its tail goes to the file now, or goes on waiting."""
-    if store_flush(&q.store):
-        queue_failed(q)
-        return
-    store_drop_stage(&q.store, &q.loop.pool)
-    q.store.write_error = 0
-    queue_unstick(q)
+    if store_flush(st):
+        return -1
+    store_drop_stage(st, pool)
+    return 0
+
+
+cdef int store_end_tick(store_t* st, queue_t* q) noexcept nogil:
+    """Write what was staged, give back memory. 0, or -1 with errno."""
+    cdef pool_t* pool = &q.loop.pool
+    if queue_ready_of(q, st) == 0 and st.rseg is not st.wseg:
+        queue_reconcile(q, st)
+    if q.ready == 0 and q.unacked == 0:
+        store_take_back(st)
+        store_drop_stage(st, pool)
+        store_drop_window(st, pool)
+        st.n_dues = 0
+        st.tail_due_ms = 0
+        if store_clear_counts(st):
+            return -1
+    if st.window.cap > BLOCK_SIZE:      # what it held has been written to a link, or has to wait
+        store_drop_window(st, pool)
+    if not st.is_durable:
+        return store_retry(st, pool) if q.is_stuck else 0
+    if store_flush(st) or (st.counts.n_news and counts_flush(st)):
+        return -1
+    if store_flush_acks(st):
+        return -1
+    if q.loop.n_queues > KEEP_FILES_QUEUES and not q.is_sync_wanted:
+        store_close_files(st)
+    if st.stage != NULL and (q.n_consumers == 0 or st.rseg is not st.wseg or st.rpos < st.stage_at):
+        store_drop_stage(st, pool)      # nobody reads from it: the file has it all
+    return 0
 
 
 cdef void queue_end_tick(queue_t* q) noexcept nogil:
     """What was staged goes to the file (durable) or stays; an empty queue gives memory back.
 
     Cost: a pwrite per tick and durable queue that still holds what it was given."""
-    cdef store_t* st = &q.store
-    cdef pool_t* pool = &q.loop.pool
+    cdef u32 i
     if q.is_deleted or q.is_closed:
         return
-    if q.ready == 0 and st.rseg is not st.wseg:
-        queue_reconcile(q)
-    if q.ready == 0 and q.unacked == 0:
-        store_take_back(st)
-        store_drop_stage(st, pool)
-        store_drop_window(st, pool)
-    if st.win_cap > BLOCK_SIZE:         # what it held has been written to a link, or has to wait
-        store_drop_window(st, pool)
-    if not st.is_durable:
-        if q.is_stuck:
-            queue_retry(q)
-        return
-    if store_flush(st) or store_flush_acks(st):
-        queue_failed(q)
-        return
+    if q.stream != NULL:
+        if stream_end_tick(q):
+            queue_failed(q)
+            return
+    else:
+        for i in range(queue_levels(q)):
+            if queue_level(q, i) != NULL and store_end_tick(queue_level(q, i), q):
+                queue_failed(q)
+                return
     if q.is_stuck:
-        st.write_error = 0
+        q.store.write_error = 0
         queue_unstick(q)
-    if q.loop.n_queues > KEEP_FILES_QUEUES and not q.is_sync_wanted:
-        store_close_files(st)
-    if st.stage != NULL and (q.n_consumers == 0 or st.rseg is not st.wseg or st.rpos < st.stage_at):
-        store_drop_stage(st, pool)      # nobody reads from it: the file has it all
+    if q.ready == 0 and q.unacked == 0 and (q.may_expire or q.may_bury):
+        queue_forget_messages(q)
+
+
+cdef void queue_forget_messages(queue_t* q) noexcept nogil:
+    """There are none: what was noted of them goes; what the rules say stays."""
+    q.may_expire = q.rules != NULL and q.rules.ttl_ms >= 0
+    q.may_bury = q.rules != NULL and q.rules.target != NULL
+    queue_set_due(q, NEVER)
+
+
+cdef void queue_release(queue_t* q) noexcept nogil:
+    """Let go of all memory and descriptors of its stores; files stay."""
+    cdef store_t* st
+    cdef u32 i
+    queue_set_due(q, NEVER)
+    if q.stream != NULL:
+        stream_abandon(q)
+    for i in range(queue_levels(q)):
+        st = queue_level(q, i)
+        if st != NULL:
+            store_release(st, &q.loop.pool)
+            if st != &q.store:
+                free(st)
+                q.levels[i] = NULL

@@ -48,6 +48,7 @@ cdef struct props_t:            # what a walk over properties finds; offsets are
     u32 reply_to_at             # of the length byte
     u32 expiration_at           # of the length byte
     u32 user_id_at              # of the length byte
+    u32 priority_at
 
 
 cdef inline int props_walk(const u8* p, u64 avail, bint is_wire, props_t* out) noexcept nogil:
@@ -57,7 +58,7 @@ cdef inline int props_walk(const u8* p, u64 avail, bint is_wire, props_t* out) n
     Cost: 2 ns without properties, about 1 ns for each one present."""
     cdef u32 flags, at = 2, bit, n
     out.headers_at = out.headers_len = out.stamp_at = out.expiration_at = out.user_id_at = 0
-    out.reply_to_at = 0
+    out.reply_to_at = out.priority_at = 0
     if avail < 2:
         return 0
     flags = be16(p) if is_wire else le16(p)
@@ -81,7 +82,10 @@ cdef inline int props_walk(const u8* p, u64 avail, bint is_wire, props_t* out) n
                 if n > avail - at - 4:
                     return 0
                 at += 4 + n
-            elif bit == FLAG_DELIVERY_MODE or bit == FLAG_PRIORITY:
+            elif bit == FLAG_DELIVERY_MODE:
+                at += 1
+            elif bit == FLAG_PRIORITY:
+                out.priority_at = at
                 at += 1
             elif bit == FLAG_TIMESTAMP:
                 out.stamp_at = at
@@ -101,6 +105,20 @@ cdef inline int props_walk(const u8* p, u64 avail, bint is_wire, props_t* out) n
         bit >>= 1
     out.len = at
     return 1
+
+
+cdef inline void msg_note_props(msg_t* m, const u8* props, const props_t* found) noexcept nogil:
+    """Give m the properties that a walk has found. CC and BCC are not looked for."""
+    m.props = props
+    m.props_len = found.len
+    m.headers_at = found.headers_at
+    m.headers_len = found.headers_len
+    m.stamp_at = found.stamp_at
+    m.reply_to_at = found.reply_to_at
+    m.expiration_at = found.expiration_at
+    m.priority_at = found.priority_at
+    m.is_special = found.expiration_at != 0
+    m.cc_at = m.bcc_at = 0
 
 
 cdef inline int record_parse(const u8* p, u64 avail, rec_t* r) noexcept nogil:
@@ -144,6 +162,7 @@ cdef inline int record_parse(const u8* p, u64 avail, rec_t* r) noexcept nogil:
     r.headers_at = props.headers_at
     r.headers_len = props.headers_len
     r.stamp_at = props.stamp_at
+    r.expiration_at = props.expiration_at
     at += props.len
     if at + 8 > avail:
         r.size = at + 8

@@ -181,5 +181,5 @@ cdef int store_blank(store_t* st, const seg_t* seg, u32 pos) noexcept nogil:
         return -1
     rc = write_at(fd, ZEROS, TERMINATOR, pos)
     close_failed(fd)
-    st.win_len = 0
+    st.window.len = 0
     return rc

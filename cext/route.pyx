@@ -20,34 +20,57 @@ cdef enum:
 # ---- exchanges a link may publish to -------------------------------------------------------------
 
 # hot
+cdef inline bint known_is(const known_t* known, const u8* name, u32 name_len) noexcept nogil:
+    return (known.exchange != NULL and known.name_len == name_len
+            and same_bytes(known.name, name, name_len))
+
+
+# hot
 cdef inline exchange_t* link_known(link_t* l, const u8* name, u32 name_len) noexcept nogil:
     """The exchange of that name when this connection may write to it, else NULL. Cost: 5 ns."""
     cdef known_t* known
     if l.known == NULL or l.known_epoch != l.vhost.epoch:
         return NULL
     known = &l.known[hash_bytes(name, name_len, 0) & (KNOWN_SLOTS - 1)]
-    if (known.exchange != NULL and known.name_len == name_len
-            and same_bytes(known.name, name, name_len)):
-        return known.exchange
-    return NULL
+    if not known_is(known, name, name_len):
+        known = &l.known[KNOWN_SLOTS]
+    return known.exchange if known_is(known, name, name_len) else NULL
 
 
 cdef int link_learn(link_t* l, const u8* name, u32 name_len, exchange_t* x) noexcept nogil:
     """Remember that this connection may write to x. 0, or -1 out of memory."""
     cdef known_t* known
     if l.known == NULL:
-        l.known = <known_t*>malloc(KNOWN_SLOTS * sizeof(known_t))
+        l.known = <known_t*>malloc((KNOWN_SLOTS + 1) * sizeof(known_t))
         if l.known == NULL:
             return -1
         l.known_epoch = 0
     if l.known_epoch != l.vhost.epoch:
-        memset(l.known, 0, KNOWN_SLOTS * sizeof(known_t))
+        memset(l.known, 0, (KNOWN_SLOTS + 1) * sizeof(known_t))
         l.known_epoch = l.vhost.epoch
     known = &l.known[hash_bytes(name, name_len, 0) & (KNOWN_SLOTS - 1)]
+    if known.exchange != NULL:      # a publish may need both: its exchange and its dead letter's
+        l.known[KNOWN_SLOTS] = known[0]
     known.exchange = x
     known.name_len = <u8>name_len
     memcpy(known.name, name, name_len)
     return 0
+
+
+cdef bint letter_is_unknown(chan_t* c, const msg_t* m) noexcept nogil:
+    """Whether a message names an exchange for its death that the link does not know: who may not
+    publish there must not get there by dying. It is told to Python by the channel's link."""
+    cdef link_t* l = c.link
+    cdef slice_t name
+    if m.headers_at == 0:
+        return False
+    name = table_value(m.props + m.headers_at + 4, m.headers_len, b"x-dead-letter-exchange", c'S')
+    if (name.p == NULL or name.n > 255 or link_known(l, name.p, name.n) != NULL
+            or vhost_exchange(l.vhost, name.p, name.n) == NULL):
+        return False
+    l.ev_data = name.p - 1          # the last byte of its length, which is all of it here
+    l.ev_channel = c.id
+    return True
 
 
 # ---- routing -------------------------------------------------------------------------------------
@@ -75,7 +98,12 @@ cdef int route_nested(exchange_t* root, const u8* key, u32 key_len, const u8* he
         while i < out.n:
             if out.items[i].kind == DEST_EXCHANGE:
                 x = <exchange_t*>out.items[i]
-                is_key_only[0] = is_key_only[0] and x.has_key_routes
+                is_key_only[0] = is_key_only[0] and x.has_key_routes and x.delayed == NULL
+                if x.delayed != NULL and is_delayed(x, headers, headers_len):
+                    if x.delayed.dest.mark != out.generation and targets_add(out, &x.delayed.dest):
+                        return -1
+                    i += 1
+                    continue
                 rc = match_route(x.match, key, key_len, headers, headers_len, out)
                 if rc:
                     return rc
@@ -164,18 +192,14 @@ cdef int channel_route(chan_t* c, const msg_t* m) noexcept nogil:
 # ---- publishing ----------------------------------------------------------------------------------
 
 cdef bint any_target_is_able(const chan_t* c) noexcept nogil:
-    """Whether a matched queue has a consumer that can take a message now (immediate)."""
+    """Whether a matched queue has a consumer that can take a message now (immediate), or the
+    message is to wait, so that nobody can tell yet."""
     cdef u32 i
-    cdef consumer_t* first
-    cdef consumer_t* k
     for i in range(c.targets.n):
-        first = k = (<queue_t*>c.targets.items[i]).able
-        while k != NULL:
-            if consumer_is_able(k):
-                return True
-            k = k.next
-            if k == first:
-                break
+        if (<queue_t*>c.targets.items[i]).releases != NULL:
+            return True
+        if queue_has_able(<queue_t*>c.targets.items[i]):
+            return True
     return False
 
 
@@ -223,6 +247,28 @@ cdef int return_write(chan_t* c, const msg_t* m, u16 code, const char* text) noe
 
 
 # hot
+cdef inline void channel_want_sync(chan_t* c, queue_t* q) noexcept nogil:
+    """What c waits for, a confirm or a commit, waits for what q has been given."""
+    cdef loop_t* loop = c.link.loop
+    if (c.is_confirm or c.tx_last != NULL) and q.store.is_durable:
+        c.needs_sync = True
+        if loop.sync and not q.is_sync_wanted:
+            loop_want_sync(loop, q)
+
+
+cdef void channel_drop_duplicate(chan_t* c) noexcept nogil:
+    """The exchange has taken this message before. The confirm of the second one says that the
+    first one is safe, so it waits for the queues that this has gone to."""
+    cdef queue_t* q
+    cdef u32 i
+    c.route_exchange.n_dedup += 1
+    for i in range(c.targets.n):
+        q = <queue_t*>c.targets.items[i]
+        if not q.is_closed:
+            channel_want_sync(c, q)
+
+
+# hot
 cdef int channel_publish(chan_t* c, msg_t* m) noexcept nogil:
     """Route m, store it in every queue, note the confirm.
     Cost: 20 ns and 12 ns per further queue."""
@@ -230,6 +276,7 @@ cdef int channel_publish(chan_t* c, msg_t* m) noexcept nogil:
     cdef queue_t* q
     cdef exchange_t* x
     cdef u32 i, n_stored = 0
+    cdef bint is_overflowed = False, is_refused = False, is_durable = False
     cdef int rc
     if c.is_tx:
         return tx_keep_publish(c, m)
@@ -239,30 +286,46 @@ cdef int channel_publish(chan_t* c, msg_t* m) noexcept nogil:
     x = c.route_exchange
     x.n_in += 1
     m.size = RECORD_FIXED - 2 + m.names_len + m.props_len + m.body_len
-    if c.publish_flags & 2 and not any_target_is_able(c):
+    if x.dedup != NULL and dedup_seen(x.dedup, m, loop.now_ms):
+        channel_drop_duplicate(c)
+        if c.publish_flags & 2:
+            return_write(c, m, 313, b"NO_CONSUMERS")
+        elif c.publish_flags & 1:
+            return_write(c, m, 312, b"NO_ROUTE")
+    elif c.publish_flags & 2 and not any_target_is_able(c):
         return_write(c, m, 313, b"NO_CONSUMERS")
     else:
         for i in range(c.targets.n):
             q = <queue_t*>c.targets.items[i]
             if q.is_closed:
                 continue
-            if (c.is_confirm or c.tx_last != NULL) and q.store.is_durable:
-                c.needs_sync = True
-                if loop.sync and not q.is_sync_wanted:
-                    loop_want_sync(loop, q)
-            if queue_append(q, m) == 0:
+            channel_want_sync(c, q)
+            rc = queue_append(q, m)
+            if rc == APPENDED:
                 n_stored += 1
-            else:
+                is_durable = is_durable or q.store.is_durable
+            elif rc == APPEND_REFUSED:
+                is_overflowed = True
+            elif rc == APPEND_FAILED:
+                is_refused = True
                 c.is_refused = c.is_confirm
             if q.is_crowded:
                 c.link.crowd_bytes += <u32>m.size
         x.n_out += n_stored
-        if n_stored == 0:
+        # What is refused anywhere is nacked: it must be able to come again.
+        if x.dedup != NULL and n_stored and not is_refused and not is_overflowed:
+            dedup_remember(x.dedup, m, loop.now_ms, is_durable)
+        if n_stored == 0 and not is_overflowed:
             x.n_unroutable += 1
             if c.publish_flags & 1:
                 return_write(c, m, 312, b"NO_ROUTE")
     if c.is_confirm:
         c.publish_seq += 1
-        if not c.is_in_confirms:
+        if is_overflowed:
+            confirm_refuse(c)
+        elif not c.is_in_confirms:
             loop_want_confirm(loop, c)
+    c.is_overflowed = c.is_overflowed or is_overflowed
+    if loop.over != NULL:
+        loop_enforce(loop)
     return PUBLISHED

@@ -12,6 +12,8 @@ cdef extern from "<unistd.h>" nogil:
 
 cdef enum:
     PATH_MAX_BYTES = 4096
+    QUEUE_META = 4              # bytes of a meta file
+    STREAM_META = 28
 
 
 # ---- memory blocks -------------------------------------------------------------------------------
@@ -109,6 +111,8 @@ cdef int segment_open(store_t* st, const char* kind, u32 id, int flags) noexcept
     flags |= O_CLOEXEC | O_NONBLOCK
     fd = c_open(path, flags, 0o644)
     if fd < 0 and errno == ENOENT and flags & O_CREAT:
+        if st.is_nested:
+            mkdir(st.parent, 0o755)
         store_path(st, path)
         mkdir(path, 0o755)
         segment_path(st, kind, id, path)
@@ -130,8 +134,50 @@ cdef void segment_free(seg_t* seg) noexcept nogil:
         c_close(seg.ack_fd)
     free(seg.deleted)
     free(seg.acks)
+    free(seg.marks)
     lmq_poison(seg, sizeof(seg_t))
     free(seg)
+
+
+cdef int segment_push_deleted(seg_t* seg, u32 pos) noexcept nogil:
+    """Have the cursor skip the record at pos. 0, or -1 out of memory. Cost: 10 ns."""
+    cdef u32* grown
+    cdef u32 i, up
+    if seg.n_deleted >= seg.cap_deleted:
+        grown = <u32*>realloc(seg.deleted, (<u64>seg.n_deleted * 2 + 64) * sizeof(u32))
+        if grown == NULL:
+            return -1
+        seg.deleted = grown
+        seg.cap_deleted = seg.n_deleted * 2 + 64
+    i = seg.n_deleted
+    seg.n_deleted += 1
+    while i:
+        up = (i - 1) >> 1
+        if seg.deleted[up] <= pos:
+            break
+        seg.deleted[i] = seg.deleted[up]
+        i = up
+    seg.deleted[i] = pos
+    return 0
+
+
+cdef void segment_pop_deleted(seg_t* seg) noexcept nogil:
+    """Forget the first position that the cursor was to skip."""
+    cdef u32 i = 0, child, pos
+    seg.n_deleted -= 1
+    pos = seg.deleted[seg.n_deleted]
+    while True:
+        child = 2 * i + 1
+        if child >= seg.n_deleted:
+            break
+        if child + 1 < seg.n_deleted and seg.deleted[child + 1] < seg.deleted[child]:
+            child += 1
+        if seg.deleted[child] >= pos:
+            break
+        seg.deleted[i] = seg.deleted[child]
+        i = child
+    if seg.n_deleted:
+        seg.deleted[i] = pos
 
 
 cdef void segment_unlink(store_t* st, u32 id) noexcept nogil:
@@ -147,16 +193,20 @@ cdef void segment_unlink(store_t* st, u32 id) noexcept nogil:
 
 
 cdef int segment_write_meta(store_t* st, const seg_t* seg) noexcept nogil:
-    """Write meta.N: the number of records of a finished segment (storage reference section 5).
+    """Write meta.N: the number of records of a finished segment, and for a stream their first
+    offset and times (storage reference section 5).
 
     0, or -1 with errno: one that is missing or short costs the next start a walk, nothing else."""
-    cdef u8 count[4]
+    cdef u8 facts[STREAM_META]
     cdef int fd = segment_open(st, b"meta", seg.id, O_WRONLY | O_CREAT)
     cdef int rc
     if fd < 0:
         return -1
-    put_le32(count, seg.count)
-    rc = write_at(fd, count, 4, 0)
+    put_le32(facts, seg.count)
+    put_le64(facts + 4, <u64>seg.first_offset)
+    put_le64(facts + 12, <u64>seg.first_ms)
+    put_le64(facts + 20, <u64>seg.last_ms)
+    rc = write_at(fd, facts, STREAM_META if st.is_stream else QUEUE_META, 0)
     c_close(fd)
     return rc
 

@@ -68,11 +68,7 @@ cdef void store_remove_segment(store_t* st, seg_t* seg) noexcept nogil:
             link[0] = seg.dirty_next
             break
         link = &link[0].dirty_next
-    if st.win_seg == seg.id:
-        st.win_len = 0
-    if st.rfd >= 0 and st.rfd_seg == seg.id:
-        c_close(st.rfd)
-        st.rfd = -1
+    window_forget(&st.window, seg.id)
     if seg.damaged_at and st.is_durable:
         segment_keep(st, seg.id)
     segment_unlink(st, seg.id)
@@ -149,14 +145,27 @@ cdef void store_drop_stage(store_t* st, pool_t* pool) noexcept nogil:
     st.stage_at = st.wseg.size
 
 
+cdef void window_drop(window_t* w, pool_t* pool) noexcept nogil:
+    """Let go of the bytes and of the file."""
+    buffer_give(pool, w.buf, w.cap)
+    w.buf = NULL
+    w.cap = w.len = 0
+    if w.fd >= 0:
+        c_close(w.fd)
+        w.fd = -1
+
+
+cdef void window_forget(window_t* w, u32 seg) noexcept nogil:
+    """The segment's file goes."""
+    if w.seg == seg:
+        w.len = 0
+    if w.fd >= 0 and w.fd_seg == seg:
+        c_close(w.fd)
+        w.fd = -1
+
+
 cdef void store_drop_window(store_t* st, pool_t* pool) noexcept nogil:
-    buffer_give(pool, st.win, st.win_cap)
-    st.win = NULL
-    st.win_cap = 0
-    st.win_len = 0
-    if st.rfd >= 0:
-        c_close(st.rfd)
-        st.rfd = -1
+    window_drop(&st.window, pool)
 
 
 cdef int store_room(store_t* st, pool_t* pool, u64 need) noexcept nogil:
@@ -311,6 +320,7 @@ cdef bint store_take_back(store_t* st) noexcept nogil:
         store_next_segment(st)
     st.rpos = seg.size
     st.passed = seg.count
+    seg.n_deleted = 0           # other messages will come to stand there
     return True
 
 
@@ -366,7 +376,7 @@ cdef int store_init(store_t* st, const char* parent, const char* leaf, u32 segme
     on disk before the first flush, and no segment before the first message: most of many queues
     never hold one. 0, or -1 out of memory."""
     memset(st, 0, sizeof(store_t))
-    st.wfd = st.rfd = -1
+    st.wfd = st.window.fd = -1
     st.segment_size = segment_size
     st.is_durable = is_durable
     st.parent = parent
@@ -402,8 +412,10 @@ cdef void store_release(store_t* st, pool_t* pool) noexcept nogil:
     free(st.requeued)
     free(st.gaps)
     free(st.leaf)
+    free(st.dues)
+    counts_release(&st.counts)
     memset(st, 0, sizeof(store_t))
-    st.wfd = st.rfd = -1
+    st.wfd = st.window.fd = -1
 
 
 cdef void store_abandon(store_t* st, pool_t* pool) noexcept nogil:
@@ -434,10 +446,14 @@ cdef void store_close_files(store_t* st) noexcept nogil:
 
 
 cdef int store_close(store_t* st) noexcept nogil:
-    """Write everything out, and cut files that are longer than their data: filled ahead, or left so
-    by a crash. 0, or -1 with errno."""
+    """Write everything out, also which messages were delivered before, and cut files that are
+    longer than their data: filled ahead, or left so by a crash. 0, or -1 with errno."""
     cdef u32 i
-    if store_flush(st) or store_flush_acks(st):
+    for i in range(st.n_requeued):
+        if counts_of(&st.counts, st.requeued[i].seg, st.requeued[i].pos) == 0:
+            if store_count(st, st.requeued[i].seg, st.requeued[i].pos, 1):
+                return -1
+    if store_flush(st) or store_flush_acks(st) or (st.counts.n_news and counts_flush(st)):
         return -1
     if (st.is_untrimmed or st.reserved) and st.wfd < 0 and store_open_write(st):
         return -1

@@ -30,8 +30,9 @@ cdef void loop_clock(loop_t* loop) noexcept nogil:
     """Read the clocks, once per read of a socket."""
     cdef timespec t
     clock_gettime(CLOCK_REALTIME, &t)
-    loop.now_ms = <i64>t.tv_sec * 1000 + t.tv_nsec // 1000000
+    loop.now_ms = <i64>t.tv_sec * 1000 + t.tv_nsec // 1000000 + loop.clock_offset_ms
     loop.now_ns = clock_ns()
+    loop.now_ds = <u32>((loop.now_ns - loop.began_ns) // 100000000)
 
 
 # ---- lists ---------------------------------------------------------------------------------------
@@ -154,6 +155,20 @@ cdef void confirm_write(chan_t* c, u64 seq, u32 method) noexcept nogil:
     c.confirmed_seq = seq
 
 
+cdef void confirm_refuse(chan_t* c) noexcept nogil:
+    """basic.nack for the last publish alone: a full queue refused it. The acks of those before come
+    later; they are cumulative, but clients have settled this one by then."""
+    cdef u8* p = link_room(c.link, 21)
+    if p == NULL:
+        return
+    c.link.out_end += 21
+    p = frame_head(p, FRAME_METHOD, c.id, 13)
+    put_be32(p, BASIC_NACK)
+    put_be64(p + 4, c.publish_seq)
+    p[12] = 0
+    p[13] = FRAME_END
+
+
 cdef void loop_gather_files(loop_t* loop) noexcept nogil:
     """Turn the queues with confirmed publishes into descriptors to sync. What was taken back or
     handed over at a roll needs none. A queue that gets no descriptor is stuck and stays listed."""
@@ -171,29 +186,39 @@ cdef void loop_gather_files(loop_t* loop) noexcept nogil:
     loop.n_sync_queues = kept
 
 
-cdef int queue_hand_over_file(queue_t* q) noexcept nogil:
+cdef int store_hand_over_file(store_t* st, loop_t* loop) noexcept nogil:
     """Put the write segment's descriptor on the next sync. 0, or -1 with errno."""
-    cdef store_t* st = &q.store
     if st.is_unsynced and st.wfd >= 0:
-        if loop_add_sync_fd(q.loop, c_dup(st.wfd)):
+        if loop_add_sync_fd(loop, c_dup(st.wfd)):
             return -1
         st.is_unsynced = False
     return 0
 
 
-cdef int queue_hand_over(queue_t* q) noexcept nogil:
-    """Put the descriptors of what q has written on the next sync. 0, or -1 with errno."""
-    cdef store_t* st = &q.store
+cdef int store_hand_over(store_t* st, loop_t* loop) noexcept nogil:
+    """Put the descriptors of what was written on the next sync. 0, or -1 with errno."""
     cdef char path[PATH_MAX_BYTES]
-    if st.is_unsynced and st.wfd >= 0 and q.loop.n_sync_queues <= RESERVE_QUEUES:
-        store_reserve(st, &q.loop.pool)
-    if queue_hand_over_file(q):
+    if st.is_unsynced and st.wfd >= 0 and loop.n_sync_queues <= RESERVE_QUEUES:
+        store_reserve(st, &loop.pool)
+    if store_hand_over_file(st, loop):
         return -1
     if st.is_dir_unsynced:
         store_path(st, path)
-        if loop_add_sync_fd(q.loop, c_open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)):
+        if loop_add_sync_fd(loop, c_open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)):
+            return -1
+        if st.is_nested and loop_add_sync_fd(
+                loop, c_open(st.parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC)):
             return -1
         st.is_dir_unsynced = False
+    return 0
+
+
+cdef int queue_hand_over(queue_t* q) noexcept nogil:
+    """store_hand_over for each store of q."""
+    cdef u32 i
+    for i in range(queue_levels(q)):
+        if queue_level(q, i) != NULL and store_hand_over(queue_level(q, i), q.loop):
+            return -1
     return 0
 
 
@@ -316,13 +341,37 @@ cdef void loop_run_queues(loop_t* loop) noexcept nogil:
     while q != NULL:
         following = q.tick_next
         q.is_in_tick = False
-        more = q.able != NULL and not q.is_deleted and queue_deliver(q)
+        if q.stream != NULL:
+            more = not q.is_deleted and not q.is_closed and stream_deliver(q)
+        else:
+            more = q.able != NULL and not q.is_deleted and queue_deliver(q)
         queue_measure_crowd(q)
         queue_end_tick(q)
         if more:
             queue_touch(q)
         queue_unref(q)
         q = following
+    if loop.over != NULL:
+        loop_enforce(loop)
+    if loop.is_moved:
+        loop_flush_moved(loop)
+
+
+cdef void loop_flush_moved(loop_t* loop) noexcept nogil:
+    """Messages may have been moved to queues that had their turn in this tick, or wait for it: a
+    sync that comes now has to find them in the files."""
+    cdef queue_t* q = loop.tick_queues
+    cdef store_t* st
+    cdef u32 i
+    loop.is_moved = False
+    while q != NULL:
+        if not q.is_deleted and not q.is_closed and not q.is_stuck and q.store.is_durable:
+            for i in range(queue_levels(q)):
+                st = queue_level(q, i)
+                if st != NULL and store_flush(st):
+                    queue_failed(q)
+                    break
+        q = q.tick_next
 
 
 cdef void loop_flush_links(loop_t* loop) noexcept nogil:
@@ -347,6 +396,8 @@ cdef void loop_flush_links(loop_t* loop) noexcept nogil:
 
 cdef void loop_tick(loop_t* loop) noexcept nogil:
     loop_run_queues(loop)
+    if loop.dirty_dedups != NULL:
+        loop_flush_dedups(loop)
     if loop.n_confirms:
         if not loop.is_syncing and loop.stuck == NULL and not loop_lingers(loop):
             loop_gather_files(loop)

@@ -151,6 +151,45 @@ cdef bint tx_has_bad_header(chan_t* c) noexcept nogil:
     return False
 
 
+cdef bint queue_has_no_room(queue_t* q, u64 size, u64 plan) noexcept nogil:
+    """Note that a commit would add a message to q; whether q refuses publishes and is full then."""
+    cdef rules_t* r = q.rules
+    if r == NULL or r.overflow == DROP_HEAD:
+        return False
+    if r.planned_mark != plan:
+        queue_deliver_all(q)        # as a publish would do
+        r.planned_mark = plan
+        r.planned = r.planned_bytes = 0
+    r.planned += 1
+    r.planned_bytes += size
+    return (q.ready + r.planned > r.max_length or (
+        r.max_bytes != NO_LIMIT and q.ready_bytes + r.planned_bytes >= r.max_bytes))
+
+
+cdef bint tx_is_too_much(chan_t* c) noexcept nogil:
+    """Whether a full queue would refuse one of the kept publishes: then none is carried out. What
+    consumers might take between them does not count. All exchanges are known."""
+    cdef tx_publish_t* kept = c.tx_first
+    cdef unacked_t* u
+    cdef queue_t* q
+    cdef msg_t m
+    cdef u32 i
+    c.link.loop.n_plans += 1
+    for i in range(c.n_tx_settles):
+        u = channel_find(c, c.tx_settles[i].tag)
+        if u != NULL and c.tx_settles[i].requeue:
+            queue_has_no_room(u.queue, u.size, c.link.loop.n_plans)     # those are never refused
+    while kept != NULL:
+        if tx_message(c, kept, &m) and channel_route(c, &m) == PUBLISHED:
+            m.size = RECORD_FIXED - 2 + m.names_len + m.props_len + m.body_len
+            for i in range(c.targets.n):
+                q = <queue_t*>c.targets.items[i]
+                if not q.is_closed and queue_has_no_room(q, m.size, c.link.loop.n_plans):
+                    return True
+        kept = kept.next
+    return False
+
+
 cdef void tx_apply(chan_t* c) noexcept nogil:
     """Commit: settlements in order, then publishes in order. All exchanges are known."""
     cdef tx_publish_t* kept

@@ -15,6 +15,18 @@ cdef struct link_t
 cdef struct loop_t
 cdef struct tx_publish_t
 cdef struct exchange_t
+cdef struct dedup_t
+cdef struct mark_t
+cdef struct reader_t
+cdef struct stream_t
+
+cdef extern from *:
+    """
+    #define NEVER 0x7fffffffffffffffll
+    #define NO_LIMIT 0xffffffffffffffffull
+    """
+    i64 NEVER
+    u64 NO_LIMIT
 
 cdef enum limits:
     BLOCK_SIZE = 262144         # pooled block: shared input, staged tail, read window, output
@@ -41,6 +53,8 @@ cdef enum limits:
     INLINE_PAUSE = 10           # none does for so many times its length
     LINGER_MAX_NS = 5000000     # a sync waits for more publishes half its length, and no longer
     LINGER_CHANNELS = 64        # and only for so few channels that they are counted at once
+    MAX_DEDUP_KEYS = 1048576    # of one cache, whatever it was declared with
+    MAX_DEDUP_BYTES = 1 << 28   # of all caches, see budget_t
 
 # ---- messages ------------------------------------------------------------------------------------
 
@@ -54,6 +68,9 @@ cdef struct msg_t:              # a message on its way in: slices of the input, 
     u32 headers_len             # bytes of the headers table after its length
     u32 stamp_at                # offset of the timestamp property in props, 0 = none
     u32 reply_to_at             # offset of the reply-to property's length byte in props, 0 = none
+    u32 expiration_at           # offset of the expiration's length byte in props, 0 = none
+    u32 priority_at             # offset of the priority in props, 0 = none
+    bint is_special             # it expires by itself, or names where it goes when it dies
     u32 cc_at                   # offset of the CC entry in props, 0 = none
     u32 bcc_at                  # the same for BCC
     const u8* body
@@ -64,7 +81,10 @@ cdef struct rec_t:              # a stored record, sliced
     u32 seg                     # segment id
     u32 pos                     # where the record starts
     u32 size                    # bytes of the record
-    bint redelivered
+    u8 level                    # of a priority queue, else 0
+    bint is_requeued            # it comes from the requeued ones, not from the cursor
+    bint redelivered            # what clients are told
+    u32 seq                     # of a stream: slot of its reader
     const u8* names
     u32 names_len
     const u8* props             # file order
@@ -72,6 +92,9 @@ cdef struct rec_t:              # a stored record, sliced
     u32 headers_at
     u32 headers_len
     u32 stamp_at
+    u32 expiration_at           # of the length byte
+    const u8* extra             # headers that the broker adds on the way out, NULL = none
+    u32 extra_len               # an entry of the first one's name in the headers is left out
     u32 bcc_at                  # offset in props of the BCC entry, which no client gets, 0 = none
     u32 bcc_len                 # its bytes
     const u8* body
@@ -79,22 +102,35 @@ cdef struct rec_t:              # a stored record, sliced
 
 # ---- storage -------------------------------------------------------------------------------------
 
+cdef struct mark_t:             # a record of a stream's segment from which reading may begin
+    u32 pos
+    u32 index                   # records before it
+    i64 at_ms                   # when it was stored
+
 cdef struct seg_t:              # one segment file and its ack file
     u32 id
     u32 size                    # logical end: where the next record would start
     u32 count                   # records ever written
     u32 acked                   # records deleted
-    u32* deleted                # sorted positions found deleted at start; the cursor skips them
+    u32* deleted                # min-heap of deleted positions that the cursor has not passed
     u32 n_deleted
-    u32 next_deleted
+    u32 cap_deleted
     u32* acks                   # positions deleted since the last flush
     u32 n_acks
     u32 cap_acks
     u32 ack_size                # bytes of the ack file
     int ack_fd                  # -1 when closed
     u32 written                 # records by its meta file, 0 = unknown
+    u32 looked_acked            # `acked` when compaction looked at it last
     u32 damaged_at              # last position found damaged, 0 = none: the file is kept
     bint is_reserved            # finished with filling behind its data, and without a meta file
+    i64 first_offset            # of a stream: of its first record
+    i64 first_ms                # when that was stored, 0 = unknown
+    i64 last_ms                 # the latest time of a record
+    mark_t* marks               # of a stream, by rising position
+    u32 n_marks
+    u32 cap_marks
+    u32 marked_to               # position of the last one, 0 = none
     bint is_dirty               # on the store's list of segments with unflushed acks
     seg_t* dirty_next
 
@@ -107,11 +143,46 @@ cdef struct gap_t:              # bytes of a segment that are no record, to be l
     u32 pos
     u32 end
 
+cdef struct moved_t:            # a record whose copy elsewhere is not on disk yet
+    u64 until                   # number of the sync after which it is deleted
+    u32 seg
+    u32 pos
+    u8 level
+
+cdef struct due_t:              # when a message expires
+    i64 at_ms
+    u32 seg
+    u32 pos
+
+cdef struct count_t:            # how often a message was delivered; n = 0 is a free slot
+    u32 seg
+    u32 pos
+    u32 n
+
+cdef struct counts_t:           # open addressing
+    count_t* slots
+    u32 cap                     # a power of two, or 0
+    u32 n
+    count_t* news               # changes that the file does not hold
+    u32 n_news
+    u32 cap_news
+    u32 file_n                  # entries in the file
+
+cdef struct window_t:           # bytes of one segment file around the last read
+    u8* buf
+    u32 cap
+    u32 seg
+    u32 at
+    u32 len
+    int fd                      # descriptor behind it, -1 when closed
+    u32 fd_seg
+
 cdef struct store_t:            # the segments of one queue
     const char* parent          # where the queue's directory is, NUL-terminated, the loop's
     char* leaf                  # and its name there
     u32 segment_size            # bytes at which a segment is finished
     bint is_durable
+    bint is_stream              # nothing is deleted but whole segments
     bint is_dir_made
     seg_t** segs                # by rising id; the last one is written to
     u32 n_segs
@@ -128,13 +199,7 @@ cdef struct store_t:            # the segments of one queue
     seg_t* rseg                 # read cursor
     u32 rpos
     u32 passed                  # records of rseg that the cursor has passed
-    u8* win                     # bytes of one segment file around the last read
-    u32 win_cap
-    u32 win_seg
-    u32 win_at
-    u32 win_len
-    int rfd                     # descriptor behind the window, -1 when closed
-    u32 rfd_seg
+    window_t window             # around the cursor
     loc_t* requeued             # binary heap by (segment, position)
     u32 n_requeued
     u32 cap_requeued
@@ -150,12 +215,102 @@ cdef struct store_t:            # the segments of one queue
     u32 failed_seg
     gap_t* gaps                 # damages since the last report, NULL = none so far
     u32 n_gaps
+    u8 level                    # of a priority queue
+    bint is_nested              # its directory is one of the queue's
+    u64 ready                   # of this level, not kept up for other queues
+    i64 tail_due_ms             # no message that is not in `dues` expires after a later one
+    due_t* dues                 # min-heap of messages that expire before one in front of them
+    u32 n_dues
+    u32 cap_dues
+    counts_t counts             # deliveries of messages that were delivered before
+    u32 index_at                # segment to look through for deadlines next, 0 = none is left
+    u32 index_last              # the last one of those that were there at the start
+    u32 index_end               # and its size then
+
+# ---- deduplication -------------------------------------------------------------------------------
+
+cdef struct dedup_entry_t:      # a remembered key; entry 0 closes the ring and is none
+    u64 key[2]                  # its hash
+    i64 until_ms                # when it expires, Unix milliseconds
+    u32 older                   # of entry 0: the newest one
+    u32 newer                   # of entry 0: the oldest one
+    u32 following               # in its bucket, or among the free ones; 0 = none
+    bint is_new                 # noted in this tick: its message may be in memory only
+    bint is_kept                # it may outlive the broker
+
+cdef struct budget_t:           # what all caches may take; above it each renews its oldest keys
+    u64 used                    # bytes
+    u64 most
+
+cdef struct dedup_t:            # the keys that one exchange or queue has seen
+    loop_t* loop                # NULL in tests
+    queue_t* queue              # whose keys these are; NULL = an exchange's
+    const u8* header            # whose value is the key
+    u32 header_len
+    i64 ttl_ms                  # of messages that do not say, -1 = unlimited
+    u64 salt[2]                 # key of the hash
+    u32 limit                   # keys it may hold
+    u32 n
+    dedup_entry_t* entries
+    u32 cap                     # with entry 0
+    u32 n_used                  # entries that have ever been used
+    u32 free                    # of these, the first that is free again; 0 = none
+    u32* buckets                # first entry by hash
+    u32 mask
+    budget_t* budget
+    const char* path            # of the file, NULL = the keys go with the broker
+    int fd                      # -1 when closed
+    i64 file_size               # bytes of whole slots, 0 = to be written anew
+    u64 boot                    # of the machine
+    int error                   # errno of the last write, 0 = it went well
+    bint is_news                # that has changed since it was last told
+    bint is_dirty               # on the loop's list of caches with new keys
+    dedup_t* dirty_next
 
 # ---- queues and consumers ------------------------------------------------------------------------
 
+cdef enum overflow_kind:        # what a full queue does
+    DROP_HEAD = 0
+    REJECT_PUBLISH = 1
+    REJECT_PUBLISH_DLX = 2
+
+cdef struct rules_t:            # what a queue does with messages beyond handing them out in order
+    u64 max_length              # ready messages, NO_LIMIT = any number
+    u64 max_bytes               # bytes of their records
+    i64 ttl_ms                  # -1 = none
+    i64 delivery_limit          # -1 = none
+    u8 overflow
+    u8* target                  # dead-letter exchange as a short string, NULL = none
+    u8* target_key              # routing key of dead letters, NULL = their own
+    u64 planned_mark            # the commit that the next two belong to
+    u64 planned                 # messages that it would add
+    u64 planned_bytes
+
 cdef struct queue_t:
     dest_t dest                 # must stay first: bindings point here
-    store_t store
+    store_t store               # of a priority queue: of level 0
+    store_t** levels            # by priority, NULL = not a priority queue
+    u32 n_levels
+    u64 filled[4]               # a bit for each level that has ready messages
+    rules_t* rules              # NULL = none
+    stream_t* stream            # NULL = not a stream
+    u8* name                    # short string, for what tells of its death
+    exchange_t* releases        # of a delayed exchange's queue: that exchange
+    vhost_t* vhost              # where dead letters find their exchange
+    bint is_special             # publishes take the long way
+    bint may_expire             # messages may have a deadline
+    bint may_bury               # discarded messages may have somewhere to go
+    bint is_over                # on the loop's list of queues to hold to their rules
+    queue_t* over_next
+    i64 due_ms                  # nothing expires before that, NEVER = nothing does
+    u32 due_at                  # its place in the loop's heap, counted from 1, 0 = none
+    moved_t* moved              # what went to durable queues, by rising sync
+    u32 moved_at                # the first of them that is not deleted
+    u32 n_moved                 # the end of them
+    u32 cap_moved
+    bint is_letter_moved        # the message that is just dying went to a durable queue
+    queue_t* held_next          # of those that have any
+    queue_t* index_next         # of those that are on the loop's list
     u64 ready
     u64 ready_bytes
     u64 unacked
@@ -168,8 +323,14 @@ cdef struct queue_t:
     u64 n_acked
     u64 n_redelivered
     u64 n_rejected
-    consumer_t* able            # ring of consumers that can take a message now
+    u64 n_dedup                 # duplicates that were not stored
+    dedup_t* dedup              # NULL = duplicates are stored
+    consumer_t* able            # ring of the consumers of highest priority that can take a message
+    consumer_t* lower           # first of the rings of lower priorities, which fall along the list
     u32 n_consumers
+    bint is_ranked              # it has had consumers of other priorities than 0
+    bint is_paused              # nothing is delivered and gets are empty, by order of an operator
+    u64 timeout_ms              # how long a delivery may stay unacked, 0 = for ever
     u32 refs                    # the owner and each unacked delivery
     bint is_deleted
     bint is_closed              # the store cannot be used: publishes are dropped
@@ -190,11 +351,14 @@ cdef struct queue_t:
 cdef struct consumer_t:
     queue_t* queue
     chan_t* chan
-    consumer_t* prev            # ring of able consumers of the queue
+    consumer_t* prev            # ring of able consumers of the queue with the same priority
     consumer_t* next
+    consumer_t* lower           # head of the next ring, when it is the head of one on that list
+    int priority                # a message goes to the highest that can take it
     consumer_t* chan_prev       # all consumers of the channel
     consumer_t* chan_next
     bint is_able                # in the ring
+    bint is_started             # it may take messages: neither before its start nor after its end
     bint is_cancelled
     bint is_no_ack
     bint is_patient             # on the loop's list of consumers to look at again
@@ -202,6 +366,7 @@ cdef struct consumer_t:
     u32 refs                    # the channel, each unacked delivery, the list above
     u32 prefetch                # 0 = no limit
     u32 unacked
+    reader_t* reader            # of a stream, else NULL
     u32 template_len
     u8 template[272]            # deliver frame up to and including the consumer tag
 
@@ -212,7 +377,104 @@ cdef struct unacked_t:
     u32 seg
     u32 pos
     u32 size
-    bint is_tx_settled          # a transaction holds its settlement
+    u8 level                    # of a priority queue
+    u8 is_tx_settled            # a transaction holds its settlement
+    u32 delivered_ds            # when, in tenths of a second since the loop began
+    u32 seq                     # of a stream: slot of its consumer's reader
+
+# ---- streams -------------------------------------------------------------------------------------
+
+cdef struct track_t:            # what a consumer tag has acknowledged
+    track_t* bucket_next
+    track_t* older              # by last commit
+    track_t* newer
+    track_t* dirty_next
+    i64 offset                  # where it goes on reading, 0 = nothing is stored
+    u32 refs                    # readers that use it
+    bint is_dirty               # to be written
+    u8 len
+    u8 tag[1]                   # len bytes
+
+cdef struct tracks_t:           # the tags of a stream and their file
+    track_t** buckets
+    u32 n_buckets               # a power of two, or 0
+    u32 n
+    track_t* oldest
+    track_t* newest
+    track_t* dirty
+    u32 n_readers
+    u64 size                    # bytes of the file that are entries
+    u64 capacity                # bytes at which it is compacted
+    int fd                      # -1 when closed
+
+cdef struct slot_t:             # a delivery of a reader that is not settled
+    i64 offset
+    u32 seg
+    u32 pos
+    u32 prev                    # in the order of the offsets, NO_SLOT = none
+    u32 next                    # of a free slot: the next free one
+
+cdef struct condition_t:        # one part of a filter
+    u8 kind
+    u8 forms                    # which of the values below have the same text
+    u32 key_len
+    u32 text_len
+    u8* key                     # owned
+    u8* text                    # owned
+    i64 integer
+    i64 seconds
+    double number
+    float number32
+    double box[4]               # lowest and highest latitude, lowest and highest longitude
+    double lat
+    double lon
+    double radius_km
+    double* points              # latitude and longitude in turn, owned
+    u32 n_points
+
+cdef struct filter_t:           # which messages a reader wants
+    bint is_any                 # one condition is enough
+    bint takes_unfiltered
+    u32 n
+    condition_t* items
+
+cdef struct reader_t:           # where a consumer of a stream is
+    seg_t* seg                  # NULL = the stream is gone
+    u32 pos
+    i64 offset                  # of the record at pos
+    i64 from_offset             # records below are passed over
+    i64 from_ms                 # until one that was stored then or later, 0 = that has been found
+    window_t window
+    slot_t* slots
+    u32 cap_slots
+    u32 n_slots                 # that are in use
+    u32 free_slot
+    u32 oldest
+    u32 newest
+    u32* requeued               # min-heap of slots by offset
+    u32 n_requeued
+    u32 cap_requeued
+    track_t* track              # NULL = not tracked
+    filter_t* filter            # NULL = it wants all
+    bint is_idle                # in the ring of idle consumers, else of active ones
+    bint is_listed
+    consumer_t* prev            # all of the stream
+    consumer_t* next
+
+cdef struct stream_t:
+    i64 next_offset             # of the next message
+    i64 seen_offset             # up to where idle consumers have been woken
+    consumer_t* active          # ring of consumers with credit that may have something to read
+    consumer_t* idle            # ring of those that have read all there is
+    consumer_t* readers         # all of them
+    u64 max_length              # NO_LIMIT = none
+    u64 max_bytes
+    i64 max_age_ms              # -1 = none
+    u32 marker_seg              # segment whose first offset a file name tells, 0 = none
+    i64 marker_offset
+    u32 n_marks                 # in all segments
+    tracks_t tracks
+    u8 header[32]               # x-stream-offset, to be filled in
 
 cdef struct tx_publish_t:       # a publish that waits for commit; names, properties, body follow
     tx_publish_t* next
@@ -232,6 +494,8 @@ cdef struct tx_settle_t:        # a settlement that waits for commit
 
 cdef struct exchange_t:
     dest_t dest                 # must stay first: bindings between exchanges point here
+    u8* name                    # short string, NULL = none needed
+    queue_t* delayed            # where messages wait that ask for it, NULL = nowhere
     match_t* match
     exchange_t* alternate       # where messages go that match nothing, or NULL
     bint is_plain               # bound to queues only, and no alternate
@@ -239,10 +503,13 @@ cdef struct exchange_t:
     u64 n_in
     u64 n_out
     u64 n_unroutable
+    u64 n_dedup                 # duplicates that were not routed
+    dedup_t* dedup              # NULL = duplicates are routed
     bint has_key_routes         # the key alone decides, so the last route may be kept
 
 cdef struct vhost_t:
     u64 epoch                   # moves when an exchange or a permission changes
+    match_t* names              # its exchanges by name, as a direct exchange would find them
 
 cdef struct known_t:            # an exchange that this connection may publish to
     exchange_t* exchange
@@ -290,6 +557,7 @@ cdef struct chan_t:
     # publisher confirms
     bint is_confirm
     bint needs_sync             # a durable queue took a message since the last batch
+    bint is_overflowed          # a full queue refused a publish of the transaction
     bint is_refused             # a queue that may hold some of the unconfirmed publishes broke
     bint is_in_confirms
     bint is_in_batch
@@ -351,7 +619,7 @@ cdef struct link_t:
     u64 max_message_size
     loop_t* loop
     vhost_t* vhost
-    known_t* known              # direct-mapped by hash, allocated at the first publish
+    known_t* known              # by hash, and the one pushed out last; made at the first publish
     u64 known_epoch             # vhost epoch the entries belong to
     chan_t** chans              # by channel id, up to DENSE_CHANNELS
     u32 cap_chans
@@ -398,14 +666,36 @@ cdef struct loop_t:
     bint is_news                # a store was damaged, stuck, freed or broke: to be logged
     bint is_low                 # the free-space watch says so
     bint is_held                # publishers wait: the disk is low or a queue is stuck
+    dedup_t* dirty_dedups       # caches with keys to write
+    budget_t dedup_budget
+    bint is_stamping            # publishes without a timestamp get one
     queue_t* stuck              # queues whose last write found no room
     u32 n_breaks                # queues that broke since start
     u64 large_bytes             # memory in messages too large for pooled blocks
     u64 max_large               # above which no more is taken
     u64 large_peak              # its maximum since memory was given back last
     bint is_release_due         # a queue is not crowded any more
+    queue_t* over               # queues to hold to their rules before anything else happens
+    queue_t** dues              # min-heap by due_ms
+    u32 n_dues
+    u32 cap_dues
+    queue_t* held               # queues with deletions that wait for a sync
+    queue_t* unindexed          # loaded queues in which nobody has looked for deadlines yet
+    u64 n_plans                 # commits that were looked at before they were carried out
+    u64 n_syncs                 # started since the beginning
+    u64 n_synced                # of them, over
+    bint is_moving              # one is being moved: nothing is delivered meanwhile
+    bint is_moved               # a message was moved to another queue since the last flush
+    u8* count_header            # x-delivery-count, to be filled in: 21 bytes
+    u8* scratch                 # where a message is put together
+    u64 scratch_cap
+    targets_t buried            # where it goes
     i64 now_ns
     i64 now_ms                  # Unix milliseconds
+    i64 began_ns
+    u32 now_ds                  # tenths of a second since then
+    u64 shortest_timeout_ms     # no queue has had a shorter one, 0 = none had any
+    i64 clock_offset_ms         # added to the clock, for tests
     queue_t* tick_queues        # queues with something to do at the end of the iteration
     link_t* flush_links         # links with output
     link_t* blocked_links       # links that need a writer watch, or are lost

@@ -9,8 +9,12 @@ C type an OverflowError; MemoryError is possible wherever something is made.
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, Protocol, type_check_only
+from typing import Any, Final, Protocol, type_check_only
 
+UNLIMITED: Final[int]
+"""No limit of length or bytes."""
+OVERFLOW: Final[dict[str, int]]
+"""What a full queue does, by the value of `x-overflow`."""
 DIRECT: Final[int]
 """Kind of an Exchange or a Matcher: the routing key equals the binding key."""
 FANOUT: Final[int]
@@ -52,7 +56,8 @@ class Session(Protocol):
         """
 
     def on_route_miss(self, channel: int, name: bytes, /) -> None:
-        """A publish names an exchange that the link does not know, at most 255 bytes.
+        """A publish names an exchange that the link does not know, at most 255 bytes: its own, or
+        that of its dead letter, which has to be writable, too.
 
         The publish is tried again when this returns. So answer with `Link.learn`, or close the
         channel or the connection; otherwise the question is asked for ever.
@@ -80,6 +85,9 @@ class Session(Protocol):
     def on_timeout(self, why: str, /) -> None:
         """`set_timeout` has run out, or the peer has missed its heartbeats."""
 
+    def on_consumer_timeout(self, channel: int, /) -> None:
+        """A delivery on the channel is unacked for longer than its queue allows: close it."""
+
     def on_lost(self, why: str, /) -> None:
         """The socket is gone: call `Link.close`. `why` is empty when the peer closed it."""
 
@@ -106,6 +114,9 @@ class Loop:
     Raises: OSError when the directory cannot be opened.
     """
 
+    events: asyncio.AbstractEventLoop
+    """The running event loop."""
+
     def __init__(
         self,
         events: asyncio.AbstractEventLoop,
@@ -120,6 +131,12 @@ class Loop:
 
     @sync.setter
     def sync(self, value: bool) -> None: ...
+    @property
+    def is_stamping(self) -> bool:
+        """Whether a publish without a timestamp gets the time at which it came."""
+
+    @is_stamping.setter
+    def is_stamping(self, value: bool) -> None: ...
     @property
     def is_low(self) -> bool:
         """Whether the file system is short of space; to be set by who watches it."""
@@ -138,11 +155,31 @@ class Loop:
     def large_bytes(self) -> int:
         """Memory in messages too large for pooled blocks: coming in, going out, in transactions."""
 
+    @property
+    def clock_offset_ms(self) -> int:
+        """Milliseconds added to the clock: tests let time pass with it."""
+
+    @clock_offset_ms.setter
+    def clock_offset_ms(self, value: int) -> None: ...
     def set_max_large(self, n: int) -> None:
         """Bound `large_bytes`; a message that would exceed it is refused, or waits in its queue."""
 
+    @property
+    def dedup_bytes(self) -> int:
+        """Memory of all caches of keys of duplicates."""
+
+    def set_max_dedup(self, n: int) -> None:
+        """Bound `dedup_bytes`, 256 MiB unless told: a cache that finds no more memory renews its
+        oldest keys. The first 128 of each are granted in any case."""
+
     def retry(self) -> None:
         """Try again to write the queues that found no room; a timer of the loop calls it."""
+
+    def index(self) -> None:
+        """Look for deadlines in what was there at the start. The loop calls it by itself."""
+
+    def expire(self) -> None:
+        """Expire the messages whose time is over. The loop calls it by itself."""
 
     def tick(self) -> None:
         """Deliver, write, confirm and send what has gathered; the event loop calls it."""
@@ -161,6 +198,12 @@ class Loop:
         """Send heartbeats that are due, report links that are silent or late.
 
         To be called about once a second. Source: AMQP reference, sections 1 and 3.
+        """
+
+    def check_consumers(self) -> None:
+        """Report channels that hold a delivery for longer than its queue allows.
+
+        To be called every minute or so. Source: AMQP reference, section 14.
         """
 
     def begin_turns(self) -> None:
@@ -190,6 +233,72 @@ class Loop:
         Nothing is delivered, confirmed or synced from then on; callbacks that wait are not called.
         """
 
+KEYS_MAX: Final[int]
+"""Most keys that a DedupCache remembers."""
+KEYS_UNREADABLE: Final[int]
+"""Answer of `DedupCache.load`: no file of this format."""
+KEYS_OF_OTHER_BOOT: Final[int]
+"""Answer of `DedupCache.load`: the machine has stopped without the broker since."""
+
+class DedupCache:
+    """The keys that one exchange or queue has seen; the oldest make way for new ones.
+
+    The caller of `seen`, `remember` and `flush` is the message path, but in tests.
+
+    Args:
+        loop: whose tick writes the file; None in tests.
+        header: the header whose value is the key.
+        size: keys to remember; more than KEYS_MAX are not.
+        ttl_ms: how long a key counts whose message does not say; -1 for ever.
+        path: of its file, less than 4080 bytes; None when the keys go with the broker.
+        boot: a number that no other boot of the machine has, not 0.
+    Raises: ValueError when the path is too long.
+    """
+
+    def __init__(
+        self, loop: Loop | None, header: bytes, size: int, ttl_ms: int, path: str | None, boot: int
+    ) -> None: ...
+    def __len__(self) -> int:
+        """Keys remembered, expired ones among them."""
+
+    def load(self, data: bytes) -> int:
+        """Take over the keys of a file; to be called once, before anything else.
+
+        Returns: how many slots were damaged, or KEYS_UNREADABLE or KEYS_OF_OTHER_BOOT: none is
+            taken over then.
+        Source: docs/formats.md.
+        """
+
+    def seen(self, headers: bytes, now_ms: int) -> bool:
+        """Whether a message with these headers (content of a field table) is a duplicate.
+
+        Raises: ValueError when they are no field table.
+        """
+
+    def remember(self, headers: bytes, now_ms: int, is_stored: bool = True) -> None:
+        """Such a message was taken; `is_stored`, by a durable queue. Raises: ValueError."""
+
+    def flush(self) -> None:
+        """Write new keys to the file. Raises: OSError; they stay new."""
+
+    def forget_new(self) -> None:
+        """Forget what was remembered since the last flush."""
+
+    def close(self) -> None:
+        """Write and sync the file, mark it as complete, forget all. Raises: OSError."""
+
+    def release(self) -> None:
+        """Forget all, and leave the file as it is. Idempotent."""
+
+    def take_news(self) -> int | None:
+        """errno of the last write when it differs from that at the last call, 0 = it went well."""
+
+def siphash128(key: bytes, data: bytes) -> bytes:
+    """SipHash-2-4 with 16 bytes of output. For tests only.
+
+    Raises: ValueError for a key that has not 16 bytes.
+    """
+
 class Queue:
     """The messages of one queue: segment files, what is unacked, and who can take one.
 
@@ -201,11 +310,82 @@ class Queue:
         directory: absolute path of its files, at most 4000 bytes; made when first needed.
         segment_size: bytes at which a segment file is finished.
         durable: whether messages are written to their file at the end of each tick.
+        name: for what tells of the death of its messages, at most 255 bytes.
+        vhost: where its dead letters find their exchange; without one they are gone.
+        max_priority: highest level of a priority queue; -1 for any other queue.
+        is_stream: whether consuming leaves messages where they are.
 
-    Raises: ValueError when the path is too long.
+    Raises: ValueError when the path or the name is too long.
     """
 
-    def __init__(self, loop: Loop, directory: str, segment_size: int, durable: bool) -> None: ...
+    def __init__(
+        self,
+        loop: Loop,
+        directory: str,
+        segment_size: int,
+        durable: bool,
+        *,
+        name: bytes = b"",
+        vhost: Vhost | None = None,
+        max_priority: int = -1,
+        is_stream: bool = False,
+    ) -> None: ...
+    def set_dedup(self, cache: DedupCache) -> None:
+        """Drop duplicates from now on; the cache stays the caller's to close."""
+
+    def set_rules(
+        self,
+        *,
+        max_length: int = ...,
+        max_bytes: int = ...,
+        overflow: int = ...,
+        ttl_ms: int = -1,
+        delivery_limit: int = -1,
+        target: bytes | None = None,
+        target_key: bytes | None = None,
+    ) -> None:
+        """Replace what the queue does beyond handing out messages in order; acts at once.
+
+        Args:
+            max_length: ready messages; max_bytes: bytes of their records; UNLIMITED = no limit.
+            overflow: a value of OVERFLOW.
+            ttl_ms: time to live of each message, -1 = none.
+            delivery_limit: deliveries after the first one, -1 = any number.
+            target: exchange of dead letters; target_key: their routing key, None = their own.
+        Source: AMQP reference, sections 10, 16 and 17.
+        """
+    def set_stream_limits(
+        self, *, max_length: int = ..., max_bytes: int = ..., max_age_ms: int = -1
+    ) -> None:
+        """Replace what a stream keeps, and remove the oldest segments that are beyond it.
+
+        Args: max_length: messages; max_bytes: of their records; max_age_ms: -1 = none. Raises:
+            TypeError when it is no stream.
+        """
+
+    @property
+    def first_offset(self) -> int:
+        """Of a stream: the lowest offset that can be read, or `next_offset` when it is empty."""
+
+    @property
+    def next_offset(self) -> int:
+        """Of a stream: the offset of the next message."""
+
+    def stored_offsets(self) -> dict[bytes, int]:
+        """Of a stream: where consumers go on reading, by tag; the oldest commit comes first."""
+
+    def segments(self) -> list[tuple[int, int, int, int, int, int]]:
+        """Of a stream: id, messages, bytes, first offset, first and last time of each segment.
+
+        Times are Unix milliseconds, 0 while it is empty.
+        """
+
+    def offset_at(self, at_ms: int) -> int:
+        """Of a stream: the offset of the first message stored at that time (Unix ms) or later.
+
+        `next_offset` when there is none. Blocks for a read of at most one segment. Raises: OSError.
+        """
+
     def load(self) -> list[str]:
         """Read the segments that the directory holds; to be called once, before anything else.
 
@@ -215,8 +395,31 @@ class Queue:
         Source: storage reference, section 15.
         """
 
+    def restart(self) -> list[str]:
+        """Read the files of a closed queue again; its consumers must have gone.
+
+        Acks of what it had delivered do nothing any more: those messages are ready again.
+        Returns: what `load` returns. Raises: ValueError when it is not closed; what `load` raises.
+        """
+
     def take_damage(self) -> list[tuple[str, int, int]]:
         """Path, first and last position + 1 of damages in segments found since the last call."""
+
+    def compact(self) -> bool:
+        """Begin to give back the disk space of deleted messages in a finished segment that other
+        messages keep. Returns: whether there is one to do; the rest follows a sync.
+        Source: storage reference, section 20."""
+
+    def end_compaction(self, level: int, seg_id: int) -> None:
+        """The second half of `compact`. The loop calls it."""
+
+    def release_all(self) -> None:
+        """Release what waits in a delayed exchange's queue now, whenever it is due. For want of
+        memory or descriptors some may stay."""
+
+    def pending(self, n: int) -> list[tuple[int, bytes, int]]:
+        """(Unix ms when due, routing key, bytes of the record) of the n messages of a delayed
+        exchange's queue that are released next, in that order. For people: sorts them all."""
 
     def close(self) -> None:
         """Write everything out, sync it, let go of files and memory. Idempotent; blocks.
@@ -273,15 +476,34 @@ class Queue:
     def is_closed(self) -> bool:
         """The files could not be read or written: publishes are dropped, gets are empty."""
 
+    @property
+    def is_paused(self) -> bool:
+        """Nothing is delivered and gets are empty; publishes are accepted."""
+
+    @is_paused.setter
+    def is_paused(self, value: bool) -> None: ...
+    @property
+    def consumer_timeout_ms(self) -> int:
+        """How long a delivery may stay unacked before its channel is closed, 0 = for ever."""
+
+    @consumer_timeout_ms.setter
+    def consumer_timeout_ms(self, value: int) -> None: ...
     def take_broken(self) -> bool:
         """Whether a failed write has closed it since the last call."""
 
     def counters(self) -> dict[str, int]:
         """Messages since start: publish, deliver, deliver_no_ack, get, get_no_ack, ack, redeliver,
-        reject."""
+        reject, dedup (duplicates that were not stored)."""
 
 class Vhost:
-    """The epoch of one virtual host: what links know of exchanges holds until it moves."""
+    """The exchanges of one virtual host, and its epoch: what links know of them holds until it
+    moves."""
+
+    def add(self, name: bytes, exchange: Exchange) -> None:
+        """Have dead letters find an exchange by its name."""
+
+    def remove(self, name: bytes) -> None:
+        """The exchange of that name is gone."""
 
     def touch(self) -> None:
         """An exchange or a permission has changed: links ask again before they publish."""
@@ -316,11 +538,20 @@ class Exchange:
         Raises: ValueError for HASH for a key that is no weight.
         """
 
+    def set_delayed(self, name: bytes, delayed: Queue | None) -> None:
+        """Have messages with a header `x-delay` wait in a queue until they are due, and be routed
+        then as if they were published to this exchange, whose name is given. None ends that.
+        The vhost's epoch must move."""
+
     def set_alternate(self, alternate: Exchange | None) -> None:
         """Where messages go that match nothing. The vhost must be touched afterwards."""
 
     def counters(self) -> dict[str, int]:
-        """Messages since start: publish_in, publish_out (one per queue), unroutable."""
+        """Messages since start: publish_in, publish_out (one per queue), unroutable, dedup
+        (duplicates that were not routed)."""
+
+    def set_dedup(self, cache: DedupCache) -> None:
+        """Do not route duplicates from now on; the cache stays the caller's to close."""
 
 class Consumer:
     """A registered consumer; made by `Link.add_consumer`."""
@@ -333,8 +564,27 @@ class Consumer:
     def unacked(self) -> int:
         """Deliveries of this consumer that are not settled; 0 once it is cancelled."""
 
+    def read_stream(
+        self, start: str | int | tuple[int], *, is_tracked: bool = False,
+        uses_stored: bool = False, conditions: list[tuple[Any, ...]] | None = None,
+        is_any: bool = False, takes_unfiltered: bool = False,
+    ) -> None:  # fmt: skip
+        """Say how a consumer of a stream reads; to be called before `start`.
+
+        Args:
+            start: "first", "last" (the newest segment), "next", an offset (a negative one: so many
+                messages before the end), or a time in Unix milliseconds as a tuple of one.
+            is_tracked: whether what it acknowledges is kept under its tag.
+            uses_stored: whether what is kept under its tag counts more than `start`.
+            conditions: what a message has to fulfil; see `stream_arguments.py`.
+            is_any: whether one of them is enough.
+            takes_unfiltered: whether messages without a filter value are wanted anyway.
+
+        Raises: ValueError when its queue is no stream, or it was told before.
+        """
+
     def start(self) -> None:
-        """Let deliveries begin: consume-ok has been written."""
+        """Let deliveries begin: consume-ok has been written, and it is this one's turn."""
 
     def cancel(self) -> None:
         """End it. Its deliveries stay unacked on the channel. Idempotent."""
@@ -450,6 +700,9 @@ class Link:
     def set_prefetch(self, id: int, count: int, is_global: bool) -> None:
         """basic.qos: unacked messages per consumer, or shared by the channel; 0 = no limit."""
 
+    def prefetch(self, id: int) -> tuple[int, int]:
+        """Limits of unacked messages: of each consumer to come, and shared; 0 = none."""
+
     def select_confirms(self, id: int) -> None:
         """confirm.select: publishes are numbered and confirmed from now on."""
 
@@ -464,7 +717,9 @@ class Link:
 
         Returns the name of an exchange instead, having changed nothing, when `learn` must be
         called for it first: then call again. Raises: ValueError, having changed nothing, when a
-        message has no string where its exchange hashes on a header.
+        message has no string where its exchange hashes on a header, or when a full queue would
+        refuse one. (Rejects of the same transaction may fill it by their dead letters: ValueError
+        then, too, but the rest was carried out.)
         """
 
     def rollback(self, id: int) -> None:
@@ -482,9 +737,12 @@ class Link:
     def unacked(self, id: int) -> int:
         """Deliveries on the channel that are not settled."""
 
-    def add_consumer(self, id: int, queue: Queue, tag: bytes, no_ack: bool) -> Consumer:
+    def add_consumer(
+        self, id: int, queue: Queue, tag: bytes, no_ack: bool, priority: int = 0
+    ) -> Consumer:
         """Register a consumer; it gets nothing before its `start`.
 
+        Args: priority: 32 bits, signed; messages go to the highest that can take them.
         Raises: ValueError for a tag above 255 bytes.
         """
 

@@ -30,8 +30,9 @@ MAX_FILE_BYTES = 1 << 20
 class Config:
     """The values in force.
 
-    Units are those of the ini file: bytes, seconds for ``heartbeat``, milliseconds for
-    ``stats_interval``. ``None`` is: not set. 0 is: no limit, for ``frame_max``, ``channel_max``
+    Units are those of the ini file: bytes, seconds for ``heartbeat`` and
+    ``consumer_timeout_loop_interval``, milliseconds for ``stats_interval`` and
+    ``consumer_timeout``. ``None`` is: not set. 0 is: no limit, for ``frame_max``, ``channel_max``
     and ``max_consumers_per_channel``; no heartbeats. Port -1 is: no TCP listener, 0: a free one.
     """
 
@@ -51,6 +52,8 @@ class Config:
     free_disk_min: int
     free_disk_warn: int
     max_deleted_definitions: int
+    consumer_timeout: int | None
+    consumer_timeout_loop_interval: int
     default_consumer_prefetch: int
     default_user: str
     default_password_hash: str = field(repr=False)

@@ -5,6 +5,8 @@ Called by `vhost.py`. Source: storage reference, section 1.
 
 import hashlib
 import os
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from lavinmq.datadir import read_regular, sync_directory
@@ -37,10 +39,31 @@ def write_text(path: Path, text: str) -> None:
             path.write_bytes(raw)
 
 
+def set_aside(path: Path) -> Path | None:
+    """Give a directory, if there is one, another name: its messages must not appear in what is to
+    be made in its place, and are not ours to throw away.
+
+    Returns: where it is now. Raises: OSError, also for a link to nowhere: its disk may come back.
+    """
+    if not os.path.lexists(path):
+        return None
+    if not path.exists():
+        raise FileExistsError(f"{path} is a link to nowhere")
+    aside = path.with_name(f"{path.name}.left-{time.time_ns()}")
+    path.rename(aside)
+    return aside
+
+
 def remove_tree(path: Path) -> None:
     """Remove a directory with all that is in it; one that is missing is no error.
 
     A file, or a link to elsewhere, goes without what it leads to."""
+    for _ in removal(path):
+        pass
+
+
+def removal(path: Path) -> Iterator[None]:
+    """The same in short steps, for whoever serves others in between."""
     if path.is_symlink() or (path.exists() and not path.is_dir()):
         path.unlink()
         return
@@ -50,7 +73,9 @@ def remove_tree(path: Path) -> None:
         return
     for entry in entries:
         if entry.is_dir(follow_symlinks=False):
-            remove_tree(Path(entry.path))
+            yield from removal(Path(entry.path))
         else:
             os.unlink(entry.path)
+            yield
     os.rmdir(path)
+    yield

@@ -11,6 +11,8 @@ import secrets
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from lavinmq import _core
+from lavinmq.definitions import ExchangeDef
+from lavinmq.features import exchange_features
 from lavinmq.fieldtable import EMPTY, FieldTable
 
 if TYPE_CHECKING:
@@ -42,8 +44,8 @@ class Exchange:
     """
 
     __slots__ = (
-        "_kind", "_paths", "arguments", "auto_delete", "bindings", "core", "durable", "incoming",
-        "internal", "name", "type",
+        "_kind", "_paths", "arguments", "auto_delete", "bindings", "core", "dedup", "durable",
+        "features", "incoming", "internal", "name", "type", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -62,10 +64,14 @@ class Exchange:
         self.auto_delete = auto_delete
         self.internal = internal
         self.arguments = arguments
+        self.features = exchange_features(type_, arguments)
+        # Of a delayed exchange: where its messages wait.
+        self.waiting: Queue | None = None
         self.bindings: dict[tuple[Destination, str, FieldTable], None] = {}
         self.incoming: Incoming = {}
         # How many bindings share one compiled (destination, key), where arguments do not matter.
         self._paths: dict[tuple[Destination, str], int] = {}
+        self.dedup: _core.DedupCache | None = None
         self._kind = KINDS[type_]
         any_by_default = arguments.get("x-match") == "any"
         algorithm = str(arguments.get("x-algorithm")).lower()
@@ -90,19 +96,30 @@ class Exchange:
     @property
     def alternate_name(self) -> str | None:
         """The exchange that takes what matches nothing here, existing or not."""
-        for name in ("x-alternate-exchange", "alternate-exchange"):
-            value = self.arguments.get(name)
-            if value is not None:
-                return str(value)
-        return None
+        return self.features.alternate_exchange
 
-    def is_same(
-        self, type_: str, durable: bool, auto_delete: bool, internal: bool, arguments: FieldTable
-    ) -> bool:
-        """Whether a declaration with these properties means this exchange."""
-        return (type_, durable, auto_delete, internal, arguments) == (
-            self.type, self.durable, self.auto_delete, self.internal, self.arguments,
-        )  # fmt: skip
+    @property
+    def policy(self) -> str | None:
+        """The name of the policy that applies."""
+        return self.features.policy
+
+    @property
+    def operator_policy(self) -> str | None:
+        """The name of the operator policy that applies."""
+        return self.features.operator_policy
+
+    def is_same(self, other: ExchangeDef) -> bool:
+        """Whether a declaration, in its settled form, means this exchange."""
+        return (
+            other.type, other.durable, other.auto_delete, other.internal, other.arguments,
+        ) == (self.type, self.durable, self.auto_delete, self.internal, self.arguments)  # fmt: skip
+
+    @property
+    def is_delayed(self) -> bool:
+        """Whether messages wait here that have a header `x-delay`."""
+        return self.arguments.get("x-delayed-exchange") is True or bool(
+            self.features.delayed_message
+        )
 
     def bind(self, to: Destination, key: str, arguments: FieldTable) -> bool:
         """Add a binding. Returns: whether it is new.

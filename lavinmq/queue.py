@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from itertools import islice
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from lavinmq import _core
 from lavinmq.directories import hashed
+from lavinmq.features import PLAIN, Features
 from lavinmq.fieldtable import FieldTable
+from lavinmq.stream_arguments import is_stream
 
 if TYPE_CHECKING:
     from lavinmq.exchange import Incoming
@@ -23,6 +25,7 @@ class Owner(Protocol):
     """A connection, as far as queues are concerned: who owns exclusive ones."""
 
     name: str
+    exclusive_queues: set[Queue]
 
 
 class QueueConsumer(Protocol):
@@ -30,6 +33,9 @@ class QueueConsumer(Protocol):
 
     tag: str
     exclusive: bool
+
+    def start(self) -> None:
+        """Its turn has come: let deliveries begin."""
 
     def stop(self) -> None:
         """The queue is gone: nothing more is delivered."""
@@ -48,8 +54,11 @@ class Queue:
         "arguments",
         "auto_delete",
         "core",
+        "dedup",
         "durable",
         "exclusive",
+        "features",
+        "is_internal",
         "name",
         "owner",
         "parent",
@@ -73,6 +82,10 @@ class Queue:
         self.auto_delete = auto_delete
         self.owner = owner
         self.arguments = arguments
+        self.features = PLAIN
+        # Messages of a delayed exchange wait in it: clients may look at it, not use it.
+        self.is_internal = False
+        self.dedup: _core.DedupCache | None = None
         # Most of many queues have neither: each would cost 60 bytes.
         self._consumers: dict[QueueConsumer, None] | None = None
         self._incoming: Incoming | None = None
@@ -88,6 +101,45 @@ class Queue:
         return self.durable and not self.exclusive
 
     @property
+    def policy(self) -> str | None:
+        """The name of the policy that applies."""
+        return self.features.policy
+
+    @property
+    def operator_policy(self) -> str | None:
+        """The name of the operator policy that applies."""
+        return self.features.operator_policy
+
+    def apply(self, features: Features) -> None:
+        """Take over what its arguments and the policies come to. Only called for a change."""
+        self.features = features
+        self._set_rules(features)
+
+    def _set_rules(self, features: Features) -> None:
+        """Hand the rules to the message path, which holds the queue to them at once."""
+
+        def or_else(value: int | None, default: int) -> int:
+            return default if value is None else value
+
+        if self.is_stream:
+            age_s = features.max_age_s
+            self.core.set_stream_limits(
+                max_length=or_else(features.max_length, _core.UNLIMITED),
+                max_bytes=or_else(features.max_length_bytes, _core.UNLIMITED),
+                max_age_ms=-1 if age_s is None else age_s * 1000,
+            )
+            return
+        self.core.set_rules(
+            max_length=or_else(features.max_length, _core.UNLIMITED),
+            max_bytes=or_else(features.max_length_bytes, _core.UNLIMITED),
+            overflow=_core.OVERFLOW[features.overflow or "drop-head"],
+            ttl_ms=or_else(features.message_ttl_ms, -1),
+            delivery_limit=or_else(features.delivery_limit, -1),
+            target=_raw(features.dead_letter_exchange),
+            target_key=_raw(features.dead_letter_routing_key),
+        )
+
+    @property
     def incoming(self) -> Incoming:
         """Its bindings, but the one by its name to the default exchange."""
         if self._incoming is None:
@@ -99,6 +151,11 @@ class Queue:
         """Its consumers, in the order of their coming."""
         return self._consumers or ()
 
+    @property
+    def is_stream(self) -> bool:
+        """Whether consuming leaves the messages where they are."""
+        return is_stream(self.arguments)
+
     def add_consumer(self, consumer: QueueConsumer) -> None:
         """Note a consumer, which `core` knows already."""
         if self._consumers is None:
@@ -106,13 +163,42 @@ class Queue:
         self._consumers[consumer] = None
 
     def remove_consumer(self, consumer: QueueConsumer) -> bool:
-        """Forget a consumer. Returns: whether it was there."""
-        return self._consumers is not None and self._consumers.pop(consumer, True) is None
+        """Forget a consumer; when it was the single active one, the next in order takes over.
+
+        Returns: whether it was there.
+        """
+        if self._consumers is None or consumer not in self._consumers:
+            return False
+        was_active = consumer is self.active_consumer
+        del self._consumers[consumer]
+        if was_active and self._consumers:
+            next(iter(self._consumers)).start()
+        return True
 
     def take_consumers(self) -> list[QueueConsumer]:
         """Forget all consumers; returns them."""
         consumers, self._consumers = self._consumers, None
         return list(consumers or ())
+
+    @property
+    def is_single_active(self) -> bool:
+        """Whether only one of its consumers is served at a time, whatever their priorities."""
+        return self.arguments.get("x-single-active-consumer") is True
+
+    @property
+    def active_consumer(self) -> QueueConsumer | None:
+        """The single active consumer: who came first of those that are there.
+
+        None while there is none, and when all consumers are served.
+        """
+        return next(iter(self.consumers), None) if self.is_single_active else None
+
+    @property
+    def state(self) -> Literal["running", "paused", "closed"]:
+        """What management calls its state."""
+        if self.core.is_closed:
+            return "closed"
+        return "paused" if self.core.is_paused else "running"
 
     @property
     def has_exclusive_consumer(self) -> bool:
@@ -122,3 +208,8 @@ class Queue:
     def is_locked_to(self, actor: Owner) -> bool:
         """Whether the queue belongs to another connection."""
         return self.owner is not None and self.owner is not actor
+
+
+def _raw(text: str | None) -> bytes | None:
+    """A name as it stands on the wire."""
+    return None if text is None else text.encode("utf-8", "surrogateescape")

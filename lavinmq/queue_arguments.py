@@ -14,6 +14,7 @@ from lavinmq.fieldtable import FieldTable, Timestamp, Value
 
 _MAX_AGE: Final = re.compile(r"\d+[YMDhms]", re.ASCII)
 _INT64_MAX: Final = (1 << 63) - 1
+_UINT32_MAX: Final = (1 << 32) - 1
 
 
 def _integer(minimum: int, maximum: int = _INT64_MAX) -> Callable[[str, Value], str | None]:
@@ -44,8 +45,8 @@ RULES: Final[dict[str, Callable[[str, Value], str | None]]] = {
     "x-message-ttl": _integer(0),
     "x-delivery-limit": _integer(0),
     "x-consumer-timeout": _integer(0),
-    "x-cache-size": _integer(0),
-    "x-cache-ttl": _integer(0),
+    "x-cache-size": _integer(0, _UINT32_MAX),
+    "x-cache-ttl": _integer(0, _UINT32_MAX),
     "x-max-priority": _integer(0, 255),
     "x-overflow": _string,
     "x-dead-letter-exchange": _string,
@@ -56,9 +57,6 @@ RULES: Final[dict[str, Callable[[str, Value], str | None]]] = {
 }
 """Arguments that are checked, in the order in which a complaint is made."""
 
-NOT_YET: Final = frozenset(RULES) - {"x-cache-size", "x-cache-ttl", "x-deduplication-header"} | {
-    "x-max-age"
-}
 """Arguments that are accepted and kept but have no effect in this release."""
 
 

@@ -18,17 +18,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from lavinmq import __version__, _core, log, vhosts_file
+from lavinmq import __version__, _core, log
 from lavinmq.amqp.connection import Connection
 from lavinmq.amqp.listener import Listener
-from lavinmq.auth.users import UserStore
+from lavinmq.auth.accounts import Accounts
+from lavinmq.auth.users import User, UserStore
 from lavinmq.config import Config, ConfigError, load
 from lavinmq.datadir import DataDir, DataDirError
 from lavinmq.disk import DiskWatch
 from lavinmq.errors import DefinitionsError, ReplyCode
+from lavinmq.limits_file import UserLimits
+from lavinmq.parameters import ParameterStore
+from lavinmq.portions import in_portions
 from lavinmq.vhost import VHost
+from lavinmq.vhosts import VHosts
 
 CHECK_INTERVAL_S: Final = 1.0
+COMPACT_INTERVAL_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 15.0
 MIN_LARGE: Final = 64 << 20
 _log = log.get("lmq.server")
@@ -47,19 +53,28 @@ class Server:
         self.failure = ""
         self.config = config
         self.events = events
+        data_dir = Path(config.data_dir)
         self.users = UserStore(
-            Path(config.data_dir), config.default_user, config.default_password_hash,
+            data_dir, config.default_user, config.default_password_hash,
             config.default_user_only_loopback,
         )  # fmt: skip
-        self.vhosts: dict[str, VHost] = {}
+        self.user_limits = UserLimits(data_dir / "user_limits.json")
+        self.parameters = ParameterStore(data_dir / "parameters.json", is_global=True)
+        self.vhosts = VHosts(data_dir, self.users, self._new_vhost, events.call_soon)
+        self.accounts = Accounts(
+            self.users, self._permissions_changed, self._tags_changed, self.user_limits.forget
+        )
         self.connections: set[Connection] = set()
         self.listeners: list[Listener] = []
         self.loop = _core.Loop(events, config.data_dir, config.sync, self._fatal, self._news)
         self.loop.set_max_large(memory_for_large_messages())
+        self.loop.is_stamping = config.set_timestamp
         self._disk = DiskWatch(config)
         self._is_stopping = False
         self._stop_timer: asyncio.TimerHandle | None = None
         self._check_timer: asyncio.TimerHandle | None = None
+        self._compact_timer: asyncio.TimerHandle | None = None
+        self._consumer_timer: asyncio.TimerHandle | None = None
         self._disk_timer: asyncio.TimerHandle | None = None
 
     @property
@@ -75,19 +90,9 @@ class Server:
         _log.info("LavinMQ-compatible broker %s, pid %d", __version__, os.getpid())
         _log.info("Data directory: %s", self.config.data_dir)
         self.users.load()
-        data_dir = Path(self.config.data_dir)
-        for stored in vhosts_file.load(data_dir):
-            vhost = VHost(
-                stored.name, data_dir, self.loop, self.config.segment_size,
-                self.config.max_deleted_definitions, self.config.default_consistent_hash_algorithm,
-            )  # fmt: skip
-            try:
-                vhost.open()
-            except (OSError, DefinitionsError) as error:
-                _log.error("vhost %r is closed, its files are left alone: %s", stored.name, error)
-                vhost.abandon()
-                continue
-            self.vhosts[stored.name] = vhost
+        self.user_limits.load()
+        self.parameters.load()
+        self.vhosts.load()
         if self.config.amqp_port >= 0:
             self.listeners.append(Listener.tcp(self, self.config.amqp_bind, self.config.amqp_port))
         if self.config.amqp_unix_path:
@@ -96,8 +101,19 @@ class Server:
             listener.start()
             _log.info("Listening for AMQP on %s", listener.name)
         self._check()
+        self._await_consumer_check()
         self._look_at_disk()
+        self._compact_timer = self.events.call_later(COMPACT_INTERVAL_S, self._compact)
         _log.info("Finished startup in %.3fs", time.monotonic() - started)
+
+    def _new_vhost(self, name: str) -> VHost:
+        """A virtual host that is not open yet."""
+        config = self.config
+        return VHost(
+            name, Path(config.data_dir), self.loop, config.segment_size,
+            config.max_deleted_definitions, config.default_consistent_hash_algorithm,
+            self.events.call_soon, config.consumer_timeout or 0,
+        )  # fmt: skip
 
     def _look_at_disk(self) -> None:
         """Every few seconds: hold publishers while the disk is short of space."""
@@ -105,10 +121,29 @@ class Server:
         interval_s = self.config.stats_interval / 1000
         self._disk_timer = self.events.call_later(interval_s, self._look_at_disk)
 
+    def _compact(self) -> None:
+        """Every half minute: give back disk space that a few old messages hold."""
+        steps = (
+            queue.core.compact()
+            for vhost in list(self.vhosts.values())
+            for queue in list(vhost.queues.values())
+        )
+        self._compact_timer = self.events.call_later(COMPACT_INTERVAL_S, self._compact)
+        in_portions(self.events.call_soon, steps)
+
     def _check(self) -> None:
         """Once a second: heartbeats and time-outs of all connections."""
         self.loop.check_links()
         self._check_timer = self.events.call_later(CHECK_INTERVAL_S, self._check)
+
+    def _await_consumer_check(self) -> None:
+        interval_s = self.config.consumer_timeout_loop_interval
+        self._consumer_timer = self.events.call_later(interval_s, self._check_consumers)
+
+    def _check_consumers(self) -> None:
+        """Close channels that keep a message for too long."""
+        self.loop.check_consumers()
+        self._await_consumer_check()
 
     def welcome(self, connection: Connection) -> None:
         """A client has connected."""
@@ -120,6 +155,20 @@ class Server:
         self.connections.discard(connection)
         if self._is_stopping and not self.connections:
             self._finish()
+
+    def connections_of(self, user: User) -> list[Connection]:
+        """The connections of a user that are open to a virtual host."""
+        return [each for each in self.connections if each.is_member and each.user is user]
+
+    def _permissions_changed(self, name: str | None) -> None:
+        """Links remember where they may publish: they have to ask again."""
+        for vhost in self.vhosts.values():
+            if name in (None, vhost.name):
+                vhost.core.touch()
+
+    def _tags_changed(self, user: User) -> None:
+        for connection in self.connections_of(user):
+            connection.user_changed()
 
     # --- stop ---------------------------------------------------------------------------------
 
@@ -172,7 +221,10 @@ class Server:
 
     def release(self) -> None:
         """Let go of all that is still held, without writing or sending anything. Idempotent."""
-        for timer in (self._stop_timer, self._check_timer, self._disk_timer):
+        for timer in (
+            self._stop_timer, self._check_timer, self._disk_timer, self._compact_timer,
+            self._consumer_timer,
+        ):  # fmt: skip
             if timer is not None:
                 timer.cancel()
         self._close_listeners()
@@ -199,6 +251,9 @@ class Server:
             return
         waiting = self.config.take_live(fresh)
         self.loop.sync = self.config.sync
+        for vhost in self.vhosts.values():
+            vhost.set_consumer_timeout(self.config.consumer_timeout or 0)
+        self.loop.is_stamping = self.config.set_timestamp
         self.loop.is_low = self._disk.is_low()
         _log.info("Configuration reloaded")
         for warning in fresh.warnings:

@@ -40,6 +40,10 @@ class StoreNews:
                     consumer.stop()
                     consumer.cancelled()
 
+    def forget(self, queue: Queue) -> None:
+        """The queue has started anew: what was said of it does not count any more."""
+        self._said.pop(queue, None)
+
     def report_damage(self, queue: Queue) -> None:
         """Log the damages that reading has met."""
         for path, position, end in queue.core.take_damage():
@@ -51,7 +55,11 @@ class StoreNews:
     def _report(self, queue: Queue, before: State) -> None:
         core, name = queue.core, queue.name
         if core.read_error != before[1]:
-            self._log.error("queue %r cannot be read: %s", name, os.strerror(core.read_error))
+            closed = ". It is closed; its files are read again at the next start"
+            self._log.error(
+                "queue %r cannot be read: %s%s",
+                name, os.strerror(core.read_error), closed if core.is_closed else "",
+            )  # fmt: skip
         if core.lost != before[0]:
             self._log.error(
                 "queue %r: %d messages in %s could not be read and were given up",
@@ -64,8 +72,8 @@ class StoreNews:
             )  # fmt: skip
         elif core.write_error:
             self._log.error(
-                "Cannot write %s: %s. Queue %r is closed; its files are read again at the next "
-                "start", core.failed_file, os.strerror(core.write_error), name,
+                "Cannot write %s: %s. Queue %r is closed; its files are read again when it or the "
+                "broker is restarted", core.failed_file, os.strerror(core.write_error), name,
             )  # fmt: skip
         elif before[2]:
             self._log.notice("queue %r is written again", name)

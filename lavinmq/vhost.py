@@ -12,23 +12,26 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
-from lavinmq import _core, log, queue_arguments, rights
+from lavinmq import _core, dedup, fieldtable, log, pause, queue_arguments, rights
 from lavinmq.auth.users import User
 from lavinmq.definitions import (
+    DELAYED_TYPES,
     BindingDef,
     Definitions,
     DefinitionsFile,
     ExchangeDef,
     QueueDef,
 )
-from lavinmq.directories import hashed, make_directory, remove_tree, write_text
+from lavinmq.directories import hashed, make_directory, remove_tree, set_aside, write_text
 from lavinmq.errors import ChannelError, DefinitionsError, ReplyCode
 from lavinmq.exchange import KINDS, Destination, Exchange, raw_key
+from lavinmq.features import queue_features
 from lavinmq.fieldtable import EMPTY, FieldTable
 from lavinmq.names import (
     REPLY_PREFIX,
@@ -40,7 +43,10 @@ from lavinmq.names import (
     without_default_type,
 )
 from lavinmq.queue import Owner, Queue, QueueConsumer
+from lavinmq.queue_expiry import QueueExpiry
+from lavinmq.rules import VHostRules
 from lavinmq.store_news import StoreNews
+from lavinmq.stream_arguments import check_declaration, is_stream
 
 BUILT_IN: Final = (
     ("", "direct"), ("amq.direct", "direct"), ("amq.fanout", "fanout"), ("amq.topic", "topic"),
@@ -48,11 +54,27 @@ BUILT_IN: Final = (
 )  # fmt: skip
 """Exchanges that every virtual host has, all durable."""
 
+DOOMED: Final = ".deleted-"
+"""In the name of a directory of a virtual host that is being removed."""
+
+
+MAX_DELAYED_NAME: Final = 244
+"""Bytes of the name of a delayed exchange, as in LavinMQ; that of its queue is longer."""
+
 
 class Actor(Owner, Protocol):
     """Who asks: a connection with its user."""
 
     user: User
+
+
+class Member(Protocol):
+    """A connection, as far as the virtual host is concerned that it is open to."""
+
+    user: User
+
+    def close(self, code: ReplyCode, text: str) -> None:
+        """End it."""
 
 
 class VHost:
@@ -64,11 +86,13 @@ class VHost:
         segment_size: bytes of a finished segment file.
         max_deleted: deletions in the definitions file after which it is compacted.
         hash_algorithm: of consistent hash exchanges that name none: "ring" or "jump".
+        call_soon: of the event loop.
+        consumer_timeout_ms: of queues that name none, 0 = for ever.
     """
 
     def __init__(
         self, name: str, data_dir: Path, loop: _core.Loop, segment_size: int, max_deleted: int,
-        hash_algorithm: str = "ring",
+        hash_algorithm: str, call_soon: Callable[..., Any], consumer_timeout_ms: int = 0,
     ) -> None:  # fmt: skip
         self.name = name
         self.directory = data_dir / hashed(name)
@@ -79,20 +103,29 @@ class VHost:
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, Queue] = {}
         self.reply_queues: dict[str, Queue] = {}
+        self.connections: set[Member] = set()
+        self.rules = VHostRules(
+            self.directory, name, self.queues, self.exchanges, call_soon, self._queue_changed,
+            self._exchange_changed,
+        )  # fmt: skip
         self._loop = loop
         self._segment_size = segment_size
         self._max_deleted = self._compact_above = max_deleted
         self._hash_algorithm = hash_algorithm
+        self._consumer_timeout_ms = consumer_timeout_ms
         self._file = DefinitionsFile(self.directory / "definitions.amqp")
         self._directory_fd = -1
         self._is_directory_changed = True
+        self._is_loading = True
         # What this release cannot apply stays in the file, for one that can.
         self._kept = Definitions()
         self._kept_names: set[str] = set()
-        # Exchanges by the name of their alternate, which need not exist.
+        # Exchanges by the name of their alternate, which need not exist; and the name for each.
         self._alternates: dict[str, set[Exchange]] = {}
+        self._alternate_of: dict[Exchange, str] = {}
         self._log = log.get("lmq.vhost", vhost=name)
         self._news = StoreNews(self._log)
+        self._expiry = QueueExpiry(loop.events, self._expired)
 
     # --- life ---------------------------------------------------------------------------------
 
@@ -103,12 +136,15 @@ class VHost:
         remove_tree(Path(self._transient))
         os.makedirs(self._transient, mode=0o755, exist_ok=True)
         self._directory_fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.rules.load()
         stored = self._file.load()
         self._load_exchanges(stored)
         for queue in stored.queues:
             self._load_queue(queue)
         for binding in stored.bindings:
             self._load_binding(binding)
+        self._release_left()
+        self._is_loading = False
         if self._file.deleted:
             self._file.compact(self._definitions())
 
@@ -118,9 +154,14 @@ class VHost:
         for queue in self.queues.values():
             try:
                 queue.core.close()
+                if not queue.core.is_closed:
+                    self._close_keys(queue)
             except OSError as error:
                 self._log.error("queue %r: %s", queue.name, error)
                 failure = error
+        if failure is None:
+            for exchange in self.exchanges.values():
+                self._close_keys(exchange)
         try:
             self._file.sync()
         finally:
@@ -133,12 +174,33 @@ class VHost:
         """Let go of all files and memory without writing, as if the process had died. Idempotent.
 
         What was loaded, or written so far, stays in the files."""
+        self._expiry.stop()
         for queue in (*self.queues.values(), *self.reply_queues.values()):
             queue.core.delete()
+        for cache in [thing.dedup for thing in self._destinations() if thing.dedup is not None]:
+            cache.release()
         self._file.close()
         if self._directory_fd >= 0:
             os.close(self._directory_fd)
             self._directory_fd = -1
+
+    def delete(self) -> Path:
+        """Take everything away; connections have been told. Nothing is written from now on.
+
+        Returns: the directory with all that is left, under another name, which no start takes for
+            that of a virtual host; the caller removes it.
+        Raises: OSError when it cannot be renamed; all else has been done then.
+        """
+        for queue in self.queues.values():
+            for consumer in queue.take_consumers():
+                consumer.stop()
+        self.abandon()
+        self.queues.clear()
+        self.exchanges.clear()
+        self.core.touch()
+        doomed = self.directory.with_name(f"{self.directory.name}{DOOMED}{time.time_ns()}")
+        self.directory.rename(doomed)
+        return doomed
 
     def when_synced(self, callback: Any) -> None:
         """Call `callback()` once the definitions recorded so far are on disk."""
@@ -150,13 +212,14 @@ class VHost:
     def report(self) -> None:
         """Log what is new about queues whose files could not be read or written."""
         self._news.report(self.queues.values())
+        dedup.report(self._log, self._destinations())
 
     def _load_exchanges(self, stored: Definitions) -> None:
         for exchange in stored.exchanges:
             if not exchange.name and exchange.type != "direct":
                 self._log.warning("the default exchange has type %r: ignored", exchange.type)
                 continue
-            if exchange.type not in KINDS or exchange.delayed:
+            if exchange.type not in KINDS:
                 self._log.warning(
                     "exchange %r has type %r, which this release does not have: it is left out",
                     exchange.name, exchange.type,
@@ -168,6 +231,7 @@ class VHost:
                 Exchange(exchange.name, exchange.type, exchange.durable, exchange.auto_delete,
                          exchange.internal, exchange.arguments, self._hash_algorithm)
             )  # fmt: skip
+        self._load_exchange_keys()
         absent = [(name, kind) for name, kind in BUILT_IN if name not in self.exchanges]
         for name, kind in absent:
             self._add_exchange(Exchange(name, kind, durable=True))
@@ -176,28 +240,38 @@ class VHost:
             self._file.sync()
 
     def _load_queue(self, stored: QueueDef) -> None:
-        directory = self.directory / hashed(stored.name)
-        if stored.arguments.get("x-queue-type") in ("stream", "mqtt") or any(
-            directory.glob("prio.*")
-        ):
+        if stored.arguments.get("x-queue-type") == "mqtt":
             self._log.warning(
-                "queue %r is a stream, MQTT session or priority queue, which this release does not "
-                "have: it is left out, its files are kept", stored.name,
+                "queue %r is an MQTT session, which this release does not have: it is "
+                "left out, its files are kept", stored.name,
             )  # fmt: skip
             self._kept.queues.append(stored)
             self._kept_names.add(stored.name)
             return
         queue = self._add_queue(stored.name, True, stored.auto_delete, None, stored.arguments)
+        self._load_messages(queue)
+
+    def _load_messages(self, queue: Queue) -> None:
+        """Read what the directory of a durable queue holds, and make one where there is none."""
+        directory = Path(queue.directory)
         try:
             directory.mkdir(mode=0o755, exist_ok=True)
-            write_text(directory / ".queue", stored.name)
+            queue.core.is_paused = pause.is_marked(queue.directory)
+            write_text(directory / ".queue", queue.name)
         except OSError as error:
-            self._log.warning("queue %r: %s", stored.name, error)
+            self._log.warning("queue %r: %s", queue.name, error)
         try:
-            for note in queue.core.load():
-                self._log.warning("queue %r: %s", stored.name, note)
+            self._note(queue, queue.core.load())
         except (OSError, ValueError) as error:
-            self._log.error("queue %r is closed, its files are left alone: %s", stored.name, error)
+            self._log.error("queue %r is closed, its files are left alone: %s", queue.name, error)
+            self._news.report_damage(queue)
+        else:
+            self._load_keys(queue)
+
+    def _note(self, queue: Queue, notes: list[str]) -> None:
+        """Log what loading a queue has put right, and what it could not read."""
+        for note in notes:
+            self._log.warning("queue %r: %s", queue.name, note)
         self._news.report_damage(queue)
 
     def _load_binding(self, stored: BindingDef) -> None:
@@ -224,7 +298,8 @@ class VHost:
             [ExchangeDef(x.name, x.type, True, x.auto_delete, x.internal, x.arguments)
              for x in self.exchanges.values() if x.durable] + self._kept.exchanges,
             [QueueDef(q.name, True, False, q.auto_delete, q.arguments)
-             for q in self.queues.values() if q.is_stored] + self._kept.queues,
+             for q in self.queues.values() if q.is_stored and not q.is_internal]
+            + self._kept.queues,
             [_binding_def(x, to, key, arguments)
              for x in self.exchanges.values() if x.durable and x.name
              for to, key, arguments in x.bindings if to.is_stored] + self._kept.bindings,
@@ -246,15 +321,131 @@ class VHost:
 
     def _add_exchange(self, exchange: Exchange) -> None:
         self.exchanges[exchange.name] = exchange
-        self._link_alternates(exchange.name, exchange)
-        wanted = exchange.alternate_name
-        if wanted is not None:
-            self._alternates.setdefault(wanted, set()).add(exchange)
-            there = self.exchanges.get(wanted)
-            exchange.core.set_alternate(there.core if there is not None else None)
+        self.core.add(raw_key(exchange.name), exchange.core)
+        self._deduplicate(exchange)
+        self._tell_users_of(exchange.name, exchange)
+        self._exchange_changed(exchange)
+        self.rules.apply_to_exchange(exchange)
         self.core.touch()
 
-    def _link_alternates(self, name: str, exchange: Exchange | None) -> None:
+    def _queue_changed(self, queue: Queue) -> None:
+        """A queue has new features."""
+        self._expiry.changed(queue)
+        self._set_timeout(queue)
+
+    def _exchange_changed(self, exchange: Exchange) -> None:
+        """An exchange is new, or has new features."""
+        self._link_alternate(exchange)
+        queue = exchange.waiting
+        if exchange.is_delayed and queue is None:
+            self._add_waiting(exchange)
+        elif exchange.is_delayed and queue is not None:
+            exchange.core.set_delayed(raw_key(exchange.name), queue.core)
+            self.core.touch()
+        elif queue is not None:
+            self._release_waiting(exchange, queue)
+
+    # --- what waits in delayed exchanges ------------------------------------------------------
+
+    def _add_waiting(self, exchange: Exchange) -> Queue | None:
+        """Give a delayed exchange the queue in which its messages wait; at the start with those
+        from before. Returns: the queue, None when there can be none."""
+        if len(raw_key(exchange.name)) > MAX_DELAYED_NAME:
+            self._log.error("exchange %r has too long a name to be delayed", exchange.name)
+            return None
+        name = self._waiting_name(exchange)
+        if exchange.durable and not self._is_loading and not self._clear_directory(name):
+            return None
+        arguments = fieldtable.amended(EMPTY, {"x-dead-letter-exchange": exchange.name})
+        queue = self._new_queue(name, exchange.durable, False, None, arguments)
+        queue.is_internal = True
+        queue.features = queue_features(arguments)
+        self.queues[name] = exchange.waiting = queue
+        exchange.core.set_delayed(raw_key(exchange.name), queue.core)
+        self.core.touch()
+        if exchange.durable:
+            self._load_messages(queue)
+            self._is_directory_changed = True
+        return queue
+
+    def _waiting_name(self, exchange: Exchange) -> str:
+        """The name of an exchange's queue; older releases had another one."""
+        older = f"amq.delayed.{exchange.name}"
+        is_older = (self.directory / hashed(older)).exists()
+        return older if is_older else f"amq.delayed-{exchange.name}"
+
+    def _clear_directory(self, name: str) -> bool:
+        """Set aside what an exchange that was deleted has left. Returns: whether that went well."""
+        try:
+            aside = set_aside(self.directory / hashed(name))
+        except OSError as error:
+            self._log.error("files of an earlier queue %r are in the way: %s", name, error)
+            return False
+        if aside is not None:
+            self._log.warning("files of an earlier queue %r were left: now in %s", name, aside)
+        return True
+
+    def _release_waiting(self, exchange: Exchange, queue: Queue) -> None:
+        """The exchange is not delayed any more: what waits goes on now, and the queue goes when
+        that is safe where it is then."""
+        queue.core.release_all()
+        exchange.core.set_delayed(b"", None)
+        self.core.touch()
+        self._loop.after_sync(partial(self._released, exchange, queue))
+
+    def _released(self, exchange: Exchange, queue: Queue) -> None:
+        """What was released is on disk. What could not be read stays, for the next start."""
+        if exchange.is_delayed or exchange.waiting is not queue:
+            return
+        if queue.core.is_closed or queue.core.ready:
+            self._log.error("messages stay in queue %r until the next start", queue.name)
+        elif self.queues.get(queue.name) is queue:
+            self._remove_waiting(exchange)
+
+    def _release_left(self) -> None:
+        """At the start: release what waits in exchanges that a policy had made delayed, when it is
+        gone since."""
+        for exchange in list(self.exchanges.values()):
+            if not exchange.durable or exchange.waiting is not None:
+                continue
+            if (self.directory / hashed(self._waiting_name(exchange))).is_dir():
+                queue = self._add_waiting(exchange)
+                if queue is not None:
+                    self._release_waiting(exchange, queue)
+
+    def _remove_waiting(self, exchange: Exchange) -> None:
+        """The exchange is not delayed any more, or goes."""
+        queue, exchange.waiting = exchange.waiting, None
+        if queue is None:
+            return
+        exchange.core.set_delayed(b"", None)
+        self.core.touch()
+        del self.queues[queue.name]
+        if queue.core.delete():
+            self._remove_files(queue)
+
+    def _link_alternate(self, exchange: Exchange) -> None:
+        """Its arguments, or a policy, name another alternate than before, or none."""
+        wanted = exchange.alternate_name
+        if self._alternate_of.get(exchange) == wanted:
+            return
+        self._unlink_alternate(exchange)
+        there = None
+        if wanted is not None:
+            self._alternates.setdefault(wanted, set()).add(exchange)
+            self._alternate_of[exchange] = wanted
+            there = self.exchanges.get(wanted)
+        exchange.core.set_alternate(there.core if there is not None else None)
+        self.core.touch()
+
+    def _unlink_alternate(self, exchange: Exchange) -> None:
+        former = self._alternate_of.pop(exchange, None)
+        if former is not None:
+            self._alternates[former].discard(exchange)
+            if not self._alternates[former]:
+                del self._alternates[former]
+
+    def _tell_users_of(self, name: str, exchange: Exchange | None) -> None:
         """The exchange of that name has come or gone: tell those that have it as alternate."""
         for user in self._alternates.get(name, ()):
             user.core.set_alternate(exchange.core if exchange is not None else None)
@@ -269,25 +460,23 @@ class VHost:
             raise refused("Not allowed to declare the default exchange")
         existing = self.exchanges.get(name)
         if existing is not None:
-            if passive or existing.is_same(type_, durable, auto_delete, internal, arguments):
+            given = ExchangeDef(name, type_, durable, auto_delete, internal, arguments).settled()
+            if passive or existing.is_same(given):
                 return False
             raise failed(f"Existing exchange '{name}' declared with other arguments")
         if passive:
             raise missing(f"Exchange '{name}' doesn't exists")
         check_prefix(name)
         rights.check_declare_exchange(actor.user, self.name, name, arguments)
-        if type_ not in KINDS:
-            raise failed(f"unknown exchange type '{type_}'")
-        if arguments.get("x-delayed-exchange") is True:
-            raise ChannelError(
-                ReplyCode.NOT_IMPLEMENTED, "delayed exchanges are not part of this release"
-            )
+        type_, arguments = _settled(name, type_, arguments)
         if type_ == "headers" and arguments.get("x-match", "all") not in ("all", "any"):
             raise failed("x-match must be 'any' or 'all'")
+        dedup.check_exchange(arguments)
         if name in self._kept_names:
             raise failed(f"Exchange '{name}' is of a kind that this release does not have")
         if durable:
             with _storing(f"exchange '{name}'"):
+                dedup.remove(dedup.exchange_file(self.directory, name))
                 self._file.append_declare_exchange(
                     ExchangeDef(name, type_, True, auto_delete, internal, arguments)
                 )
@@ -320,15 +509,14 @@ class VHost:
                 self._file.append_delete_exchange(exchange.name)
         for to, key, arguments in list(exchange.bindings):
             exchange.unbind(to, key, arguments)
+        self._remove_waiting(exchange)
         del self.exchanges[exchange.name]
+        self.core.remove(raw_key(exchange.name))
         self._unbind_everywhere(exchange)
-        self._link_alternates(exchange.name, None)
-        wanted = exchange.alternate_name
-        if wanted is not None:
-            self._alternates[wanted].discard(exchange)
-            if not self._alternates[wanted]:
-                del self._alternates[wanted]
+        self._tell_users_of(exchange.name, None)
+        self._unlink_alternate(exchange)
         self.core.touch()
+        self._drop_keys(exchange)
         self._compact_if_due()
         return exchange.durable
 
@@ -344,24 +532,32 @@ class VHost:
         queue = self.queues.get(name)
         if queue is not None:
             self._redeclare(actor, queue, passive, durable, exclusive, auto_delete, arguments)
+            self._expiry.used(queue)
             return queue, False
         if passive:
             raise missing(f"Queue '{name}' doesn't exists")
         check_prefix(name)
+        limit = self.rules.limits.max_queues
+        if limit is not None and len(self.queues) >= limit:
+            raise refused(f"queue limit in vhost '{self.name}' ({limit}) is reached")
         if self._loop.is_held:
             raise failed("Server low on disk space, can not create queue")
         if not name:
             name = "amq.gen-" + secrets.token_urlsafe(24)
         rights.check_declare_queue(actor.user, self.name, name, arguments)
+        if is_stream(arguments):
+            check_declaration(durable, exclusive, auto_delete, arguments)
         queue_arguments.check(arguments)
-        kind = arguments.get("x-queue-type")
-        if isinstance(kind, str) and kind in ("stream", "mqtt"):
+        if arguments.get("x-queue-type") == "mqtt":
             raise ChannelError(
-                ReplyCode.NOT_IMPLEMENTED, f"x-queue-type {kind} is not part of this release"
+                ReplyCode.NOT_IMPLEMENTED, "x-queue-type mqtt is not part of this release"
             )
-        unused = sorted(queue_arguments.NOT_YET & arguments.keys())
-        if unused:
-            self._log.warning("queue %r: %s has no effect yet", name, ", ".join(unused))
+        kind = arguments.get("x-queue-type", "classic")
+        if kind not in ("classic", "stream"):
+            self._log.notice(
+                "queue %r of type %r is an ordinary queue here; it is durable if declared so",
+                name, kind,
+            )  # fmt: skip
         if name in self._kept_names:
             raise failed(f"Queue '{name}' is of a kind that this release does not have")
         is_stored = durable and not exclusive
@@ -379,10 +575,7 @@ class VHost:
         try:
             os.mkdir(directory, 0o755)
         except FileExistsError:
-            if not directory.exists():  # a link to nowhere: its disk may come back
-                raise
-            aside = directory.with_name(f"{directory.name}.left-{time.time_ns()}")
-            directory.rename(aside)
+            aside = set_aside(directory)
             self._log.warning("files of an earlier queue %r were left: now in %s", name, aside)
             os.mkdir(directory, 0o755)
         self._is_directory_changed = True
@@ -407,13 +600,31 @@ class VHost:
         self, name: str, durable: bool, auto_delete: bool, owner: Owner | None,
         arguments: FieldTable,
     ) -> Queue:  # fmt: skip
+        queue = self._new_queue(name, durable, auto_delete, owner, arguments)
+        self._deduplicate(queue)
+        self.queues[name] = queue
+        if owner is not None:
+            owner.exclusive_queues.add(queue)
+        self.exchanges[""].core.bind(raw_key(name), b"", queue.core)
+        self._set_timeout(queue)
+        self.rules.apply_to_queue(queue)
+        return queue
+
+    def _new_queue(
+        self, name: str, durable: bool, auto_delete: bool, owner: Owner | None,
+        arguments: FieldTable,
+    ) -> Queue:  # fmt: skip
+        """A queue that nobody knows yet."""
         stored = durable and owner is None
         parent = self._stored if stored else self._transient
-        core = _core.Queue(self._loop, f"{parent}/{hashed(name)}", self._segment_size, stored)
-        queue = Queue(name, core, parent, durable, auto_delete, owner, arguments)
-        self.queues[name] = queue
-        self.exchanges[""].core.bind(raw_key(name), b"", core)
-        return queue
+        priority = arguments.get("x-max-priority")
+        core = _core.Queue(
+            self._loop, f"{parent}/{hashed(name)}", self._segment_size, stored,
+            name=raw_key(name)[:255], vhost=self.core,
+            max_priority=priority if type(priority) is int and 0 <= priority <= 255 else -1,
+            is_stream=is_stream(arguments),
+        )  # fmt: skip
+        return Queue(name, core, parent, durable, auto_delete, owner, arguments)
 
     def delete_queue(
         self, actor: Actor, name: str, if_unused: bool, if_empty: bool
@@ -426,6 +637,7 @@ class VHost:
         queue = self.queues.get(name)
         if queue is None:
             return 0, False, []
+        self.check_usable(queue)
         if queue.is_locked_to(actor):
             raise ChannelError(ReplyCode.RESOURCE_LOCKED, f"Queue '{name}' is exclusive")
         if if_unused and queue.consumers:
@@ -451,6 +663,10 @@ class VHost:
         self._unbind_everywhere(queue)
         self.exchanges[""].core.unbind(raw_key(queue.name), b"", queue.core)
         del self.queues[queue.name]
+        self._expiry.forget(queue)
+        if queue.owner is not None:
+            queue.owner.exclusive_queues.discard(queue)
+        self._drop_keys(queue)
         if queue.core.delete():
             self._remove_files(queue)
         self._compact_if_due()
@@ -466,12 +682,87 @@ class VHost:
     def consumer_left(self, queue: Queue, consumer: QueueConsumer) -> None:
         """A consumer was cancelled or lost; an auto-delete queue goes with its last one."""
         if queue.remove_consumer(consumer):
+            if not queue.consumers:
+                self._expiry.used(queue)
             is_over = queue.auto_delete and not queue.consumers and not queue.core.is_closed
             if is_over and self.queues.get(queue.name) is queue:
                 try:
                     self.remove_queue(queue)
                 except ChannelError as error:
                     self._log.error("auto-delete queue %r stays: %s", queue.name, error)
+
+    def get_used(self, queue: Queue) -> None:
+        """A message of the queue was asked for by basic.get."""
+        self._expiry.used(queue)
+
+    def _expired(self, queue: Queue) -> None:
+        """Nobody has used the queue for its time."""
+        try:
+            self.remove_queue(queue)
+            self._log.info("queue %r has expired", queue.name)
+        except ChannelError as error:
+            self._log.error("expired queue %r stays: %s", queue.name, error)
+            self._expiry.used(queue)
+
+    # --- operators ----------------------------------------------------------------------------
+
+    def pause_queue(self, name: str) -> None:
+        """Deliver nothing from a queue, also after a restart; it goes on taking messages.
+
+        Raises: KeyError when there is none; OSError when the disk refuses the mark.
+        """
+        queue = self.queues[name]
+        if queue.is_stored:
+            pause.mark(queue.directory)
+            self._sync_directory(queue)
+        queue.core.is_paused = True
+        self._log.info("queue %r is paused", name)
+
+    def resume_queue(self, name: str) -> None:
+        """Deliver again. Raises: KeyError; OSError when the mark cannot be removed."""
+        queue = self.queues[name]
+        if queue.is_stored:
+            pause.unmark(queue.directory)
+            self._sync_directory(queue)
+        queue.core.is_paused = False
+        self._log.info("queue %r is resumed", name)
+
+    def _sync_directory(self, queue: Queue) -> None:
+        fd = os.open(queue.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._loop.sync_file(fd, _nothing)
+        finally:
+            os.close(fd)
+
+    def restart_queue(self, name: str) -> None:
+        """Read the files of a closed queue again. Its consumers are told that they are cancelled.
+
+        Raises: KeyError when there is none; ValueError when it is not closed or has no files that
+            outlive the broker; ValueError or OSError, naming the file, when that cannot be read: it
+            stays closed then.
+        """
+        queue = self.queues[name]
+        if not queue.core.is_closed:
+            raise ValueError(f"queue '{name}' is running")
+        if not queue.is_stored:
+            raise ValueError(f"queue '{name}' has nothing on disk to start from")
+        for consumer in queue.take_consumers():
+            consumer.stop()
+            consumer.cancelled()
+        self._news.forget(queue)
+        self._note(queue, queue.core.restart())
+        self._log.notice("queue %r is restarted with %d messages", name, queue.core.ready)
+
+    def set_consumer_timeout(self, timeout_ms: int) -> None:
+        """How long a delivery may stay unacked where the queue does not say, 0 = for ever."""
+        if timeout_ms != self._consumer_timeout_ms:
+            self._consumer_timeout_ms = timeout_ms
+            for queue in self.queues.values():
+                self._set_timeout(queue)
+
+    def _set_timeout(self, queue: Queue) -> None:
+        own = queue.features.consumer_timeout_ms
+        queue.core.consumer_timeout_ms = self._consumer_timeout_ms if own is None else own
 
     # --- bindings -----------------------------------------------------------------------------
 
@@ -563,7 +854,18 @@ class VHost:
         if exchange.incoming or exchange.name in self._alternates:
             self.core.touch()
 
+    def check_usable(self, queue: Queue) -> None:
+        """Messages of a delayed exchange wait in an internal queue. Raises: ChannelError 403."""
+        if queue.is_internal:
+            raise refused(f"Queue '{queue.name}' in vhost '{self.name}' is internal")
+
     def _check_may_bind(self, actor: Actor, queue: Queue, exchange: Exchange, who: str) -> None:
+        if exchange.waiting is queue:
+            raise failed(
+                f"Cannot bind delayed exchange '{exchange.name}' to its internal delayed queue"
+                f" '{queue.name}'"
+            )
+        self.check_usable(queue)
         rights.check_bind(actor.user, self.name, exchange.name, queue.name, who)
         if queue.is_locked_to(actor):
             raise ChannelError(ReplyCode.RESOURCE_LOCKED, "Exclusive queue")
@@ -579,6 +881,59 @@ class VHost:
         except ChannelError as error:
             self._log.error("auto-delete exchange %r stays: %s", exchange.name, error)
             return False
+
+    # --- deduplication ------------------------------------------------------------------------
+
+    def _deduplicate(self, thing: Destination) -> None:
+        """Give it a cache of keys, if its arguments ask for one."""
+        if not dedup.is_wanted(thing.arguments):
+            return
+        path = self._keys_of(thing) if thing.is_stored else None
+        thing.dedup = dedup.cache_for(thing.arguments, self._loop, path)
+        thing.core.set_dedup(thing.dedup)
+        note = dedup.clamp_note(thing.arguments)
+        if note is not None:
+            self._log.warning("%r: %s", thing.name, note)
+
+    def _keys_of(self, thing: Destination) -> Path:
+        if isinstance(thing, Queue):
+            return Path(thing.directory) / dedup.FILE
+        return dedup.exchange_file(self.directory, thing.name)
+
+    def _destinations(self) -> Iterator[Destination]:
+        yield from self.queues.values()
+        yield from self.exchanges.values()
+
+    def _load_keys(self, thing: Destination) -> None:
+        note = None if thing.dedup is None else dedup.load(thing.dedup, self._keys_of(thing))
+        if note is not None:
+            self._log.warning("%r: %s", thing.name, note)
+
+    def _load_exchange_keys(self) -> None:
+        known = set()
+        for exchange in self.exchanges.values():
+            self._load_keys(exchange)
+            known.add(self._keys_of(exchange))
+        dedup.remove_others(self.directory, known)
+
+    def _close_keys(self, thing: Destination) -> None:
+        """Its messages are written. Keys that cannot be are lost, which stops nothing."""
+        try:
+            if thing.dedup is not None:
+                thing.dedup.close()
+        except OSError as error:
+            self._log.error("keys of duplicates of %r are lost: %s", thing.name, error)
+
+    def _drop_keys(self, thing: Destination) -> None:
+        """It is deleted. The file of a queue goes with its directory."""
+        if thing.dedup is None:
+            return
+        thing.dedup.release()
+        try:
+            if isinstance(thing, Exchange):
+                dedup.remove(self._keys_of(thing))
+        except OSError as error:
+            self._log.error("keys of the deleted exchange %r stay: %s", thing.name, error)
 
     # --- direct reply-to ----------------------------------------------------------------------
 
@@ -627,6 +982,23 @@ class VHost:
         if exchange.internal:
             raise refused(f"Exchange '{name}' in vhost '{self.name}' is internal")
         return exchange
+
+
+def _settled(name: str, type_: str, arguments: FieldTable) -> tuple[str, FieldTable]:
+    """The type and arguments with which an exchange lives. Raises: ChannelError 406."""
+    if type_ in DELAYED_TYPES:
+        wanted = arguments.get("x-delayed-type")
+        if wanted is None:
+            raise failed("Missing required argument 'x-delayed-type'")
+        if not isinstance(wanted, str) or wanted not in KINDS:
+            raise failed(f"unknown exchange type '{wanted!s}'")
+        settled = ExchangeDef(name, type_, arguments=arguments).settled()
+        type_, arguments = settled.type, settled.arguments
+    if type_ not in KINDS:
+        raise failed(f"unknown exchange type '{type_}'")
+    if arguments.get("x-delayed-exchange") is True and len(raw_key(name)) > MAX_DELAYED_NAME:
+        raise failed(f"the name of a delayed exchange has at most {MAX_DELAYED_NAME} bytes")
+    return type_, arguments
 
 
 @contextmanager

@@ -68,6 +68,8 @@ def take(row: Row, contender: Contender, bench: Bench, scratch: Path) -> tuple[F
         "start": _start,
         "restart": _restart,
         "enqueue": _enqueue,
+        "expire": _expire,
+        "delayed": _delayed,
         "churn": _churn,
         "sweep": _sweep,
     }
@@ -113,6 +115,7 @@ class _Repetition:
         return [
             str(self.bench.programs[self.row.generator]),
             *("-P", str(self.broker.port), "-s", str(self.row.body)),
+            *shlex.split(self.row.queue),
             *shlex.split(options),
             *shlex.split(limit),
         ]
@@ -185,7 +188,9 @@ def _check_stored(it: _Repetition, published: int) -> None:
     The generator counts a little before it stops and ends without closing its connection, so the
     counts cannot be equal.
     """
-    queues = topology.fanout_queues() if it.row.topology == "fanout10" else [topology.QUEUE]
+    queues = {"fanout10": topology.fanout_queues(), "deadletters": [topology.DEAD]}.get(
+        it.row.topology, [topology.QUEUE]
+    )
     with topology.Client(it.broker.port).open() as client:
         for queue in queues:
             stored = client.settled_count(queue, SETTLE_TIMEOUT_S)
@@ -248,6 +253,53 @@ def _enqueue(it: _Repetition) -> Figures:
         "stored": stored,
         "anon_growth_mib": round(growth, 1),
         "disk_mib": round(disk, 1),
+    }
+
+
+def _expire(it: _Repetition) -> Figures:
+    """Messages that die by themselves: CPU from the first publish until the queue is empty."""
+    count = it.row.count[it.contender.name]
+    cpu_s = measure.tree_cpu_s(it.broker.pid)
+    began = time.monotonic()
+    run = it.generate(it.row.options, f"-n {count}", 60 + count / SLOWEST_PER_S)
+    figures = it.figures(run, 0.0)
+    with topology.Client(it.broker.port).open() as client:
+        client.wait_for_messages(topology.QUEUE, count, SETTLE_TIMEOUT_S)
+        full = measure.tree_memory(it.broker.pid)
+        client.wait_until_empty(topology.QUEUE, SETTLE_TIMEOUT_S + count / SLOWEST_PER_S)
+    cpu_s = measure.tree_cpu_s(it.broker.pid) - cpu_s
+    return figures | {
+        "broker_cpu_s": round(cpu_s, 2),
+        "cpu_s_per_million": cpu_s_per_million(cpu_s, count),
+        "wall_s": round(time.monotonic() - began, 3),
+        "anon_mib": round(full.anon_mib, 1),
+    }
+
+
+def _delayed(it: _Repetition) -> Figures:
+    """Publish messages that wait, see them all released, consume them: the CPU of all that."""
+    topology.declare(it.row.topology, it.broker.port)
+    count = it.row.count[it.contender.name]
+    before = measure.tree_memory(it.broker.pid)
+    cpu = [measure.tree_cpu_s(it.broker.pid)]
+    it.generate(it.row.options, f"-n {count}", 60 + count / SLOWEST_PER_S)
+    cpu.append(measure.tree_cpu_s(it.broker.pid))
+    growth = measure.tree_memory(it.broker.pid).anon_mib - before.anon_mib
+    with topology.Client(it.broker.port).open() as client:
+        if client.message_count(topology.QUEUE):
+            raise BenchError("messages were released before the last was published")
+        client.wait_for_messages(topology.QUEUE, count, SETTLE_TIMEOUT_S)
+    cpu.append(measure.tree_cpu_s(it.broker.pid))
+    run = it.generate("-x 0 -y 1 -d -D", "", 60 + count / SLOWEST_PER_S)
+    if run.report["consumed"] != count:
+        raise BenchError(f"{count} messages went in, {run.report['consumed']} came out")
+    total = cpu[2] - cpu[0] + run.broker_cpu_s
+    return it.figures(run, DRAIN_IDLE_S + TAIL_S) | {
+        "broker_cpu_s": round(total, 2),
+        "cpu_s_per_million": cpu_s_per_million(total, count),
+        "publish_cpu_s_per_million": cpu_s_per_million(cpu[1] - cpu[0], count),
+        "release_cpu_s_per_million": cpu_s_per_million(cpu[2] - cpu[1], count),
+        "anon_growth_mib": round(growth, 1),
     }
 
 

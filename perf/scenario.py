@@ -14,7 +14,10 @@ from pathlib import Path
 from typing import Any
 
 SCENARIOS = Path(__file__).resolve().parent / "scenarios"
-KINDS = ("traffic", "drain", "idle", "start", "restart", "enqueue", "churn", "sweep")
+KINDS = (
+    "traffic", "drain", "idle", "start", "restart", "enqueue", "expire", "delayed", "churn",
+    "sweep",
+)  # fmt: skip
 DIVISORS = ("published", "consumed", "confirmed", "done")
 NULL = "null"
 
@@ -34,6 +37,7 @@ class Row:
     generator: str = "flood"
     options: str = ""
     per: str = "published"
+    queue: str = ""
     topology: str = ""
     body: int = 16
     count: Mapping[str, int] = field(default_factory=dict)

@@ -11,7 +11,7 @@ import socket
 import time
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from pamqp import base, commands, exceptions, frame
 
@@ -24,6 +24,9 @@ SETTLED_S = 1.0
 QUEUE = "flood"  # the generators' default
 FANOUT = "bench.fanout"
 TOPIC = "bench.topic"
+HEADERS = "bench.headers"
+DEAD = "bench.dead"
+DELAYED = "bench.delayed"
 DISTINCT_KEYS = 100_000
 
 Reply = TypeVar("Reply", bound=base.Frame)
@@ -47,6 +50,14 @@ def topic_patterns_1000() -> list[str]:
     return [
         f"order{number % 25}.{'*' if number % 2 else '#'}.paid{number // 25 % 40}"
         for number in range(1000)
+    ]
+
+
+def topic_patterns_100k() -> list[str]:
+    """Return 100 000 patterns, half `*` and half `#`; every `topic_key` matches exactly one."""
+    return [
+        f"order{number % 25}.{number:05d}.{'*' if number % 2 else '#'}"
+        for number in range(DISTINCT_KEYS)
     ]
 
 
@@ -94,14 +105,32 @@ class Client:
         self._send(commands.Exchange.Declare(exchange=name, exchange_type=kind))
         self._expect(commands.Exchange.DeclareOk)
 
-    def declare_queue(self, name: str) -> None:
+    def declare_delayed(self, name: str) -> None:
+        """Declare a durable exchange whose messages wait."""
+        self._send(
+            commands.Exchange.Declare(
+                exchange=name,
+                exchange_type="x-delayed-message",
+                durable=True,
+                arguments={"x-delayed-type": "direct"},
+            )
+        )
+        self._expect(commands.Exchange.DeclareOk)
+
+    def declare_queue(self, name: str, arguments: dict[str, Any] | None = None) -> None:
         """Declare a transient queue that any connection may use."""
-        self._send(commands.Queue.Declare(queue=name))
+        self._send(commands.Queue.Declare(queue=name, arguments=arguments or {}))
         self._expect(commands.Queue.DeclareOk)
 
-    def bind(self, queue: str, exchange: str, key: str = "") -> None:
+    def bind(
+        self, queue: str, exchange: str, key: str = "", arguments: dict[str, Any] | None = None
+    ) -> None:
         """Bind a queue to an exchange."""
-        self._send(commands.Queue.Bind(queue=queue, exchange=exchange, routing_key=key))
+        self._send(
+            commands.Queue.Bind(
+                queue=queue, exchange=exchange, routing_key=key, arguments=arguments or {}
+            )
+        )
         self._expect(commands.Queue.BindOk)
 
     def message_count(self, queue: str) -> int:
@@ -116,6 +145,14 @@ class Client:
             if ready > count or time.monotonic() > deadline:
                 raise BenchError(f"queue {queue} holds {ready} messages, not {count}")
             time.sleep(0.05)
+
+    def wait_until_empty(self, queue: str, timeout_s: float) -> None:
+        """Wait until a queue has no ready messages; asks four times a second."""
+        deadline = time.monotonic() + timeout_s
+        while ready := self.message_count(queue):
+            if time.monotonic() > deadline:
+                raise BenchError(f"queue {queue} still holds {ready} messages")
+            time.sleep(0.25)
 
     def settled_count(self, queue: str, timeout_s: float) -> int:
         """Return how many messages a queue holds once that has not changed for a second."""
@@ -171,7 +208,26 @@ def declare(name: str, port: int) -> None:
                 client.declare_queue(queue)
                 client.bind(queue, FANOUT)
             return
-        patterns = {"topic100": topic_patterns_100, "topic1000": topic_patterns_1000}[name]()
+        if name == "headers1000":
+            client.declare_exchange(HEADERS, "headers")
+            client.declare_queue(QUEUE)
+            for number in range(1000):
+                client.bind(QUEUE, HEADERS, "", {"x-match": "all", "sensor": f"s{number}"})
+            return
+        if name == "deadletters":
+            client.declare_exchange(DEAD, "fanout")
+            client.declare_queue(DEAD)
+            client.bind(DEAD, DEAD)
+            client.declare_queue(QUEUE, {"x-max-length": 0, "x-dead-letter-exchange": DEAD})
+            return
+        if name == "delayed":
+            client.declare_delayed(DELAYED)
+            return
+        patterns = {
+            "topic100": topic_patterns_100,
+            "topic1000": topic_patterns_1000,
+            "topic100k": topic_patterns_100k,
+        }[name]()
         client.declare_exchange(TOPIC, "topic")
         client.declare_queue(QUEUE)
         for pattern in patterns:

@@ -9,14 +9,16 @@ Source: AMQP reference, sections 4, 7, 9, 12, 14 and 15.
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from lavinmq.amqp import methods as m
 from lavinmq.errors import ChannelError, ConnectionError_, ReplyCode
-from lavinmq.fieldtable import Timestamp, Value
-from lavinmq.names import REPLY_PREFIX, REPLY_TO, failed, missing, refused
+from lavinmq.fieldtable import FieldTable, Timestamp
+from lavinmq.names import REPLY_PREFIX, REPLY_TO, check_name, failed, missing, refused
+from lavinmq.stream_arguments import Reading, check_consumer, reading
 
 if TYPE_CHECKING:
     from lavinmq import _core
@@ -27,16 +29,27 @@ if TYPE_CHECKING:
 class Consumer:
     """A consumer of this channel, as its queue knows it."""
 
-    __slots__ = ("channel", "core", "exclusive", "queue", "tag")
+    __slots__ = ("channel", "core", "exclusive", "priority", "queue", "tag")
 
     def __init__(
-        self, channel: Channel, queue: Queue, tag: str, exclusive: bool, core: _core.Consumer
-    ) -> None:
+        self, channel: Channel, queue: Queue, tag: str, exclusive: bool, priority: int,
+        core: _core.Consumer,
+    ) -> None:  # fmt: skip
         self.channel = channel
         self.queue = queue
         self.tag = tag
         self.exclusive = exclusive
+        self.priority = priority
         self.core = core
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it may get messages, or waits for others to leave a queue that serves one."""
+        return not self.queue.is_single_active or self.queue.active_consumer is self
+
+    def start(self) -> None:
+        """Its turn has come: let deliveries begin."""
+        self.core.start()
 
     def stop(self) -> None:
         """The queue is gone: nothing more is delivered."""
@@ -138,8 +151,6 @@ class Channel:
             self.connection, d.queue, d.passive, d.durable, d.exclusive, d.auto_delete, d.arguments
         )
         self.last_queue = queue.name
-        if queue.owner is self.connection:
-            self.connection.exclusive_queues.add(queue)
         ready = min(queue.core.ready, 0xFFFFFFFF)
         reply = m.QueueDeclareOk(queue.name, ready, len(queue.consumers))
         self._reply_when(recorded, reply, d.no_wait)
@@ -193,24 +204,46 @@ class Channel:
         self._reply(m.BasicQosOk())
 
     def _consume(self, d: m.BasicConsume) -> None:
-        connection, name = self.connection, self._queue_name(d.queue)
+        name = self._queue_name(d.queue)
+        check_name("Queue", name)
+        queue = None
+        if name in REPLY_TO:
+            self._check_replies(d)
+        else:
+            queue = self._check_consume(name, d)
+        priority = _priority(d.arguments)
         tag = d.consumer_tag or "amq.ctag-" + secrets.token_urlsafe(24)
-        queue = self._reply_queue(d) if name in REPLY_TO else self._check_consume(name, d)
+        is_stream = queue is not None and queue.is_stream
+        how = reading(tag, d.arguments, time.time_ns() // 1_000_000) if is_stream else None
         if tag in self.consumers:
             raise ConnectionError_(
                 ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'",
                 d.CLASS_ID, d.METHOD_ID,
             )  # fmt: skip
+        self._add_consumer(queue or self._reply_queue(), tag, priority, how, d)
+
+    def _add_consumer(
+        self, queue: Queue, tag: str, priority: int, how: Reading | None, d: m.BasicConsume
+    ) -> None:
+        """Nothing stands against it any more."""
         raw = tag.encode("utf-8", "surrogateescape")
-        core = connection.link.add_consumer(self.id, queue.core, raw, d.no_ack)
-        consumer = Consumer(self, queue, tag, d.exclusive, core)
+        rank = 0 if queue.is_single_active else priority
+        core = self.connection.link.add_consumer(self.id, queue.core, raw, d.no_ack, rank)
+        if how is not None:
+            core.read_stream(
+                how.start, is_tracked=how.is_tracked, uses_stored=how.uses_stored,
+                conditions=how.conditions, is_any=how.is_any,
+                takes_unfiltered=how.takes_unfiltered,
+            )  # fmt: skip
+        consumer = Consumer(self, queue, tag, d.exclusive, priority, core)
         self.consumers[tag] = consumer
         queue.add_consumer(consumer)
         self._reply(m.BasicConsumeOk(tag), d.no_wait)
-        core.start()
+        if consumer.is_active:
+            consumer.start()
 
-    def _reply_queue(self, d: m.BasicConsume) -> Queue:
-        """An address for direct replies to this channel; it replaces an earlier one."""
+    def _check_replies(self, d: m.BasicConsume) -> None:
+        """A consumer of direct replies replaces an earlier one of the channel."""
         if not d.no_ack:
             raise ChannelError(
                 ReplyCode.PRECONDITION_FAILED, "Direct replys must be consumed in no-ack mode"
@@ -218,9 +251,20 @@ class Channel:
         for consumer in list(self.consumers.values()):
             if consumer.queue.name.startswith(REPLY_PREFIX):
                 self._drop(consumer)
+        self._check_limit()
+
+    def _reply_queue(self) -> Queue:
+        """An address for direct replies to this channel."""
         queue = self.connection.vhost.add_reply_queue()
         self.connection.link.set_reply_address(self.id, queue.name.encode())
         return queue
+
+    def _check_limit(self) -> None:
+        limit = self.connection.config.max_consumers_per_channel
+        if limit and len(self.consumers) >= limit:
+            raise ChannelError(
+                ReplyCode.RESOURCE_ERROR, f"Max {limit} consumers per channel reached"
+            )
 
     def _check_consume(self, name: str, d: m.BasicConsume) -> Queue:
         connection, vhost = self.connection, self.connection.vhost
@@ -228,20 +272,18 @@ class Channel:
             raise refused(
                 f"User '{connection.user.name}' doesn't have permissions to queue '{name}'"
             )
-        limit = connection.config.max_consumers_per_channel
-        if limit and len(self.consumers) >= limit:
-            raise ChannelError(
-                ReplyCode.RESOURCE_ERROR, f"Max {limit} consumers per channel reached"
-            )
+        self._check_limit()
         queue = vhost.queues.get(name)
         if queue is None:
             raise missing(f"Queue '{name}' not declared")
+        vhost.check_usable(queue)
         if queue.is_locked_to(connection):
             raise ChannelError(ReplyCode.RESOURCE_LOCKED, "Exclusive queue")
+        if queue.is_stream:
+            check_consumer(d.exclusive, d.no_ack, connection.link.prefetch(self.id), d.arguments)
+            return queue
         if queue.has_exclusive_consumer or (d.exclusive and queue.consumers):
             raise refused(f"Queue '{name}' in vhost '{vhost.name}' in exclusive use")
-        if "x-priority" in d.arguments:
-            _check_priority(d.arguments["x-priority"])
         return queue
 
     def _cancel(self, d: m.BasicCancel) -> None:
@@ -263,6 +305,12 @@ class Channel:
             raise ChannelError(ReplyCode.RESOURCE_LOCKED, "Exclusive queue")
         if queue.has_exclusive_consumer:
             raise refused(f"Queue '{name}' in vhost '{vhost.name}' in exclusive use")
+        if queue.is_stream:
+            raise ChannelError(ReplyCode.NOT_IMPLEMENTED, "Streams does not support basic_get")
+        vhost.get_used(queue)
+        if queue.is_internal:
+            self._reply(m.BasicGetEmpty())
+            return
         try:
             found = connection.link.get(self.id, queue.core, d.no_ack)
         except MemoryError as error:
@@ -369,8 +417,11 @@ def _say_nothing() -> None:
     """The client wants no reply."""
 
 
-def _check_priority(value: Value) -> None:
-    """`x-priority` has to be a 32-bit integer. Raises: ChannelError 406."""
+def _priority(arguments: FieldTable) -> int:
+    """`x-priority`, which has to be a 32-bit integer, or 0. Raises: ChannelError 406."""
+    if "x-priority" not in arguments:
+        return 0
+    value = arguments["x-priority"]
     if isinstance(value, bool | Timestamp) or not isinstance(value, int):
         raise ChannelError(ReplyCode.PRECONDITION_FAILED, "x-priority must be an integer")
     if not -(1 << 31) <= value < 1 << 31:
@@ -378,3 +429,4 @@ def _check_priority(value: Value) -> None:
             ReplyCode.PRECONDITION_FAILED,
             "x-priority out of bounds, must fit a 32-bit integer",
         )
+    return value

@@ -54,6 +54,7 @@ class Connection:
         self.name = f"{peer} -> {local}"
         self.user: User
         self.vhost: VHost
+        self.is_member = False
         self.channels: dict[int, Channel] = {}
         self.exclusive_queues: set[Queue] = set()
         self.channel_max = 0
@@ -189,6 +190,14 @@ class Connection:
         """The handshake or the close took too long, or the peer is silent."""
         self.on_lost(why)
 
+    def on_consumer_timeout(self, channel: int) -> None:
+        """A delivery is unacked for longer than its queue allows: the channel pays."""
+
+        def refuse() -> None:
+            raise ChannelError(ReplyCode.PRECONDITION_FAILED, "consumer timeout")
+
+        self._guarded(channel, (m.BasicConsume.CLASS_ID, m.BasicConsume.METHOD_ID), refuse)
+
     def on_lost(self, why: str) -> None:
         """The socket is gone, or given up: requeue, delete exclusive queues, forget everything."""
         if self._is_over:
@@ -196,6 +205,7 @@ class Connection:
         self._is_over = True
         if why:
             self._log.info("connection lost: %s", why)
+        self._leave_vhost()
         self._release_channels()
         self.link.close()
         self._socket.close()
@@ -212,6 +222,17 @@ class Connection:
                 for consumer in self.vhost.remove_queue(queue)[1]:
                     consumer.stop()
         self.server.events.call_soon(self._remove_exclusive_queues)
+
+    def _leave_vhost(self) -> None:
+        """It is as good as over, and does not count for limits any more."""
+        if self.is_member:
+            self.is_member = False
+            self.vhost.connections.discard(self)
+
+    def user_changed(self) -> None:
+        """The tags of its user are others now."""
+        raw_user = self.user.name.encode("utf-8", "surrogateescape")
+        self.link.set_user(raw_user, self.user.has_tag("impersonator"))
 
     def abandon(self) -> None:
         """Let go of the socket, as if the process had died: nothing is sent or deleted."""
@@ -327,16 +348,36 @@ class Connection:
             raise ConnectionError_(
                 ReplyCode.NOT_ALLOWED, f"'{self.user.name}' doesn't have access to '{name}'", *ids
             )
+        self._check_limits(vhost, ids)
         self.vhost = vhost
+        self.is_member = True
+        vhost.connections.add(self)
         self.channel_max = self._tuned.channel_max or 65535
         frame_max = self._tuned.frame_max or UNLIMITED_FRAME
         self.link.set_vhost(vhost.core)
-        raw_user = self.user.name.encode("utf-8", "surrogateescape")
-        self.link.set_user(raw_user, self.user.has_tag("impersonator"))
+        self.user_changed()
         self.link.set_limits(frame_max, self.config.max_message_size, self._tuned.heartbeat)
         self.link.set_timeout(0)
         self.link.state = _core.STATE_OPEN
         self._send_fixed(0, CONNECTION_OPEN_OK)
+
+    def _check_limits(self, vhost: VHost, ids: tuple[int, int]) -> None:
+        """Raises: ConnectionError_ 530 when vhost or user have as many connections as they may."""
+        limit = vhost.rules.limits.max_connections
+        if limit is not None and len(vhost.connections) >= limit:
+            raise ConnectionError_(
+                ReplyCode.NOT_ALLOWED,
+                f"access to vhost '{vhost.name}' refused: connection limit ({limit}) is reached",
+                *ids,
+            )
+        limit = self.server.user_limits.of(self.user.name).get("max-connections")
+        if limit is not None and len(self.server.connections_of(self.user)) >= limit:
+            raise ConnectionError_(
+                ReplyCode.NOT_ALLOWED,
+                f"Connection refused for user '{self.user.name}': user connection limit "
+                f"({limit}) is reached",
+                *ids,
+            )
 
     # --- channels -----------------------------------------------------------------------------
 
@@ -352,9 +393,24 @@ class Connection:
                 f"number of channels opened ({len(self.channels)}) has reached the negotiated "
                 f"channel_max ({self.channel_max})", *ids,
             )  # fmt: skip
+        self._check_channel_limit(ids)
         self.link.open_channel(channel, self.config.default_consumer_prefetch)
         self.channels[channel] = Channel(self, channel)
         self._send_fixed(channel, CHANNEL_OPEN_OK)
+
+    def _check_channel_limit(self, ids: tuple[int, int]) -> None:
+        """Raises: ConnectionError_ 530 when the user has as many channels as it may."""
+        limit = self.server.user_limits.of(self.user.name).get("max-channels")
+        if limit is None:
+            return
+        used = sum(len(each.channels) for each in self.server.connections_of(self.user))
+        if used >= limit:
+            raise ConnectionError_(
+                ReplyCode.NOT_ALLOWED,
+                f"number of channels opened for user '{self.user.name}' has reached the maximum "
+                f"allowed user limit of ({limit})",
+                *ids,
+            )
 
     def _close_channel(self, channel: int) -> None:
         """The channel is over for both sides; one that is not open is no error."""
@@ -405,6 +461,7 @@ class Connection:
     def _begin_close(self, timeout_s: float) -> None:
         """The end comes in so many seconds, or sooner if that was said before: a peer that goes on
         talking does not live longer for it."""
+        self._leave_vhost()
         self.link.state = _core.STATE_CLOSING
         over_at = time.monotonic() + timeout_s
         if over_at < self._over_at:

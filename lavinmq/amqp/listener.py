@@ -79,7 +79,9 @@ class Listener:
         self._events.add_reader(self._socket.fileno(), self._accept)
 
     def close(self) -> None:
-        """Stop accepting."""
+        """Stop accepting. Idempotent."""
+        if self._socket.fileno() < 0:
+            return
         self._events.remove_reader(self._socket.fileno())
         self._socket.close()
 
@@ -151,5 +153,6 @@ def _is_loopback(host: str) -> bool:
 
 
 def _shown(address: tuple[str, int] | str) -> str:
-    host, port = address[0], address[1]
-    return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+    """An address for names and logs; a socket of `::` sees IPv4 peers as IPv6 ones."""
+    host, port = str(address[0]).removeprefix("::ffff:"), address[1]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass
 from typing import Final, Self
 
+from lavinmq import pattern
+
 log = logging.getLogger("lmq.auth.permissions")
 
 MAX_REMEMBERED: Final = 4096
@@ -56,17 +58,13 @@ class Permissions:
 
 def check(regex: str) -> None:
     """Refuse an expression that could never be used. Raises: ValueError, saying why."""
-    try:
-        re.compile(regex)
-    except (re.error, RecursionError, OverflowError) as error:
-        raise ValueError(f"Invalid regular expression {regex!r}: {error}") from error
+    pattern.compiled(regex)
 
 
 def _compiled(regex: str) -> re.Pattern[str] | None:
     """The expression, or None when it does not compile."""
     try:
-        check(regex)
+        return pattern.compiled(regex)
     except ValueError as error:
         log.error("a permission denies everything: %s", error)
         return None
-    return re.compile(regex)

@@ -154,9 +154,11 @@ class UserStore:
         if name == self.default_user and self.default_user_only_loopback and not is_loopback:
             log.warning("user %r may only log in from this machine", name)
             return None
-        if not passwords.verify(password, user.password_hash, user.hashing_algorithm):
-            return None
-        return user
+        return user if self.is_password(user, password) else None
+
+    def is_password(self, user: User, password: bytes) -> bool:
+        """Whether it is the user's password. Cost: as `authenticate`."""
+        return passwords.verify(password, user.password_hash, user.hashing_algorithm)
 
     def get(self, name: str) -> User | None:
         """The user of that name; the hidden one is not found."""

@@ -119,6 +119,10 @@ class Publisher(Client):
                     self._publish_batch(channel, stream)
             self._take(self.wire.receive())
 
+    def properties(self) -> commands.Basic.Properties | None:
+        """Of the next message."""
+        return None
+
     def _publish_batch(self, channel: int, stream: Stream) -> None:
         first = stream.published + 1
         # Counted before they are sent: a message that may have left counts as published.
@@ -130,6 +134,7 @@ class Publisher(Client):
                     "",
                     stream.queue,
                     stream.body(number, self._random.randrange(LONGEST_FILLING)),
+                    self.properties(),
                 )
                 for number in range(first, first + BATCH)
             )

@@ -295,6 +295,7 @@ def test_no_descriptor_for_a_sync_only_delays_confirms(on_disk: DiskFactory, kin
 def test_a_broken_file_closes_its_queue_and_no_other(
     on_disk: DiskFactory, is_long: bool, chance: random.Random
 ) -> None:
+    """edge-cases.md 132, 163"""
     errors = BROKEN if is_long else (chance.choice(BROKEN),)
     for kind, number in points(is_long, chance):
         for error in errors:

@@ -192,6 +192,7 @@ def test_messages_acknowledged_before_an_orderly_stop_stay_away_after_a_kill(
 
 
 def test_answered_definitions_survive_kills(own_broker: Broker, rounds: int) -> None:
+    """edge-cases.md 311"""
     declared: list[str] = []
     for round_number in range(rounds):
         declared += declare_until_killed(own_broker, round_number)
@@ -230,6 +231,7 @@ def test_answered_bindings_and_deletions_survive_a_kill(own_broker: Broker) -> N
 
 
 def test_transient_and_exclusive_queues_do_not_survive_a_kill(own_broker: Broker) -> None:
+    """amqp.md 22.19"""
     declarations = [
         commands.Queue.Declare(queue="transient"),
         commands.Queue.Declare(queue="exclusive", exclusive=True),

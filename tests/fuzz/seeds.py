@@ -6,11 +6,14 @@ Few and small: fuzzing starts from what real clients and servers have written.
 from __future__ import annotations
 
 import json
+import struct
 import tarfile
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from tests.fuzz.targets import FUZZ
+from tests.fuzz.targets.dedup import HEADER, cache
 from tests.fuzz.targets.segments import FILES, pack
 from tests.support.replay import enc_table
 
@@ -99,6 +102,32 @@ def tables() -> Corpus:
     return {"all": enc_table(values)[4:], "empty": b""} | each
 
 
+def policies() -> Corpus:
+    """Return recorded files, and one whose patterns need translation."""
+    patterns = (r"^\Qa.b\E\z", r"(?<n>[[:alpha:]\h]+)\k<n>", r"[^]\x{e9}&&]", r"(?!amq\.).*\Z")
+    made = [
+        {"name": str(number), "pattern": pattern, "definition": {"max-length": number}}
+        for number, pattern in enumerate(patterns)
+    ]
+    return archived("policies.json") | {"patterns": json.dumps(made).encode()}
+
+
+def keys() -> Corpus:
+    """Return files of keys, the last of which was closed in order."""
+    found: Corpus = {}
+    with tempfile.TemporaryDirectory() as directory:
+        for name, count in (("one", 1), ("some", 9), ("many", 60), ("closed", 3)):
+            path = Path(directory, name)
+            made = cache(path)
+            for number in range(count):
+                made.remember(b"\x16" + HEADER + b"I" + struct.pack(">I", number), 0)
+            made.flush()
+            if name == "closed":
+                made.close()
+            found[name] = path.read_bytes()
+    return found
+
+
 def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
     file = tar.extractfile(member)
     return file.read() if file else b""
@@ -115,11 +144,13 @@ def _method_payloads(data: bytes) -> list[bytes]:
 
 
 MAKERS: dict[str, Callable[[], Corpus]] = {
+    "dedup": keys,
     "definitions": lambda: archived("definitions.amqp"),
     "fieldtable": tables,
     "frames": streams,
     "ini": lambda: {"usual": INI.encode()},
     "methods": methods,
+    "policies": policies,
     "segments": segments,
     "users": lambda: archived("users.json"),
     "vhosts": lambda: archived("vhosts.json"),

@@ -84,21 +84,3 @@ def queue(channel: BlockingChannel, unique: UniqueName) -> str:
     name = unique("queue")
     channel.queue_declare(name, exclusive=True)
     return name
-
-
-LATER_WORK = {
-    "test_a_publish_that_the_queue_refuses_fails": "length limits",
-    "test_a_publish_that_the_queue_refuses_is_nacked": "length limits",
-    "test_a_full_queue_that_rejects_publishes_nacks_them": "length limits",
-    "test_a_consumer_of_lower_priority_waits_for_one_of_higher": "consumer priorities",
-    "test_an_expired_message_is_dead_lettered_with_its_history": "dead-lettering",
-}
-"""Test → the feature that later work brings. Strict: a test that begins to pass leaves the list."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Expect tests of later work to fail."""
-    for item in items:
-        feature = LATER_WORK.get(item.name)
-        if feature is not None:
-            item.add_marker(pytest.mark.xfail(reason=f"later work: {feature}", strict=True))

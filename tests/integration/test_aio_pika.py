@@ -44,6 +44,7 @@ def persistent(body: bytes) -> aio_pika.Message:
 
 @in_event_loop
 async def test_concurrent_publishes_are_all_confirmed(broker: Broker) -> None:
+    """edge-cases.md 129"""
     async with await connect(broker) as connection:
         channel = await connection.channel(publisher_confirms=True)
         queue = await channel.declare_queue(exclusive=True)
@@ -251,6 +252,7 @@ async def test_durable_messages_and_consumers_are_back_after_a_restart(own_broke
 
 @in_event_loop
 async def test_a_restart_forgets_what_was_not_durable(own_broker: Broker) -> None:
+    """edge-cases.md 58"""
     async with await connect(own_broker) as connection:
         channel = await connection.channel()
         await channel.declare_queue("transient", durable=False)

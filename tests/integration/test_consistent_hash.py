@@ -77,6 +77,7 @@ def refusal(action: Callable[[], object]) -> str:
 def test_every_message_goes_to_one_queue_and_equal_keys_to_the_same(
     channel: BlockingChannel, queues: list[str], unique: UniqueName, algorithm: str
 ) -> None:
+    """edge-cases.md 106"""
     exchange = unique("hash")
     declare(channel, exchange, algorithm=algorithm)
     for queue in queues:
@@ -169,6 +170,7 @@ def publish_number(channel: BlockingChannel, exchange: str, **more: object) -> N
 def test_a_header_that_is_no_string_closes_the_channel(
     connect: OpenConnection, channel: BlockingChannel, queues: list[str], unique: UniqueName
 ) -> None:
+    """edge-cases.md 104"""
     exchange, outer = unique("hash"), unique("outer")
     declare(channel, exchange, hash_on="id")
     channel.queue_bind(queues[0], exchange, "1")
@@ -189,6 +191,7 @@ def test_a_header_that_is_no_string_closes_the_channel(
 def test_a_commit_with_such_a_header_leaves_nothing_behind(
     connect: OpenConnection, channel: BlockingChannel, queues: list[str], unique: UniqueName
 ) -> None:
+    """amqp.md 22.29"""
     exchange = unique("hash")
     declare(channel, exchange, hash_on="id")
     channel.queue_bind(queues[0], exchange, "1")
@@ -222,6 +225,7 @@ def test_a_weight_that_is_no_number_is_refused(
     connect: OpenConnection, queues: list[str], unique: UniqueName, channel: BlockingChannel,
     key: str,
 ) -> None:  # fmt: skip
+    """edge-cases.md 100"""
     exchange = unique("hash")
     declare(channel, exchange)
     channel.queue_declare(queue := unique("open"), auto_delete=True)
@@ -261,6 +265,7 @@ def test_the_heaviest_weight_fits_a_jump_and_no_ring(
 def test_exchanges_are_destinations_and_alternates_take_what_is_left(
     channel: BlockingChannel, queues: list[str], unique: UniqueName
 ) -> None:
+    """edge-cases.md 109"""
     exchange, inner, spare = unique("hash"), unique("inner"), unique("spare")
     channel.exchange_declare(spare, "fanout", auto_delete=False)
     channel.queue_bind(queues[2], spare)
@@ -319,6 +324,7 @@ def test_durable_bindings_choose_the_same_queues_after_a_restart(
 def test_the_setting_decides_where_the_exchange_does_not(
     broker_factory: MakeBroker, tmp_path: Path
 ) -> None:
+    """edge-cases.md 106"""
     path = tmp_path / "jump.ini"
     path.write_text("[main]\ndefault_consistent_hash_algorithm = jump\n")
     started = broker_factory(["-c", str(path)])

@@ -48,6 +48,7 @@ def headers_of(unit: Unit | None) -> Headers | None:
 
 
 def test_each_key_is_routed_and_a_queue_gets_one_copy(wire: Wire, unique: UniqueName) -> None:
+    """edge-cases.md 77, 96, 97"""
     to, cc, bcc = (unique(word) for word in ("to", "cc", "bcc"))
     declare(wire, to, cc, bcc)
 
@@ -89,6 +90,7 @@ def test_headers_that_are_only_bcc_leave_an_empty_table(
 def test_bcc_is_hidden_from_consumers_also_when_delivered_again(
     wire: Wire, unique: UniqueName
 ) -> None:
+    """edge-cases.md 97"""
     to, bcc = unique("to"), unique("bcc")
     declare(wire, to, bcc)
     publish(wire, "", to, {"BCC": [bcc], "k": True})
@@ -172,6 +174,7 @@ def test_the_alternate_exchange_is_asked_when_no_key_matches(
 def test_a_header_that_is_no_array_of_strings_is_refused_and_nothing_is_stored(
     wire: Wire, unique: UniqueName, header: str, value: object
 ) -> None:
+    """edge-cases.md 96"""
     queue = unique("q")
     declare(wire, queue)
 

@@ -102,6 +102,7 @@ def test_it_runs_on_the_loop_of_asyncio_where_uvloop_is_missing(
 
 
 def test_a_data_directory_of_its_own_keeps_the_messages(tmp_path: Path) -> None:
+    """edge-cases.md 20"""
     with lavinmq.run(data_dir=tmp_path / "data") as broker:
         publish(broker, "kept", b"1", b"2")
 
@@ -218,6 +219,7 @@ def test_a_client_that_cannot_answer_is_cut_off(caplog: pytest.LogCaptureFixture
 
 
 def test_stopping_again_or_from_two_threads_does_nothing() -> None:
+    """edge-cases.md 18"""
     broker = lavinmq.run()
     threads = [threading.Thread(target=broker.stop) for _ in range(3)]
 

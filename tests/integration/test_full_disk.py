@@ -46,6 +46,7 @@ def get(wire: Wire, queue: str) -> bytes | None:
 
 
 def test_publishers_wait_for_room_and_consumers_go_on(own_broker: Broker) -> None:
+    """amqp.md 22.1"""
     limit_files(own_broker, FILE_LIMIT)
     wire = publisher(own_broker, "full", durable=True)
 
@@ -133,6 +134,7 @@ def demand_free(broker: Broker, ini: Path, size: int) -> None:
 def test_the_watermark_holds_publishers_until_there_is_room_again(
     low_broker: Broker, tmp_path: Path
 ) -> None:
+    """edge-cases.md 55, 345 and amqp.md 22.1, 22.2"""
     ini = tmp_path / "low.ini"
     with publisher(low_broker, "low", durable=True) as wire, Wire.open(low_broker.port) as other:
         wire.publish(1, "", "low", b"001")
@@ -155,11 +157,14 @@ def test_the_watermark_holds_publishers_until_there_is_room_again(
         other.open_channel(2)
         other.send(2, commands.Basic.Get(queue="low", no_ack=True))
         assert other.expect_unit(commands.Basic.GetOk).body == b"002"
+        other.send(2, commands.Queue.Declare(queue="new", passive=True))
+        other.expect_channel_close(2, 404)
 
 
 def test_a_client_that_does_not_know_blocked_is_refused(
     low_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """edge-cases.md 119 and amqp.md 22.1"""
     monkeypatch.delitem(CAPABILITIES, "connection.blocked")
     demand_free(low_broker, tmp_path / "low.ini", PLENTY)
     with Wire.open(low_broker.port, channels=(1, 2)) as wire:

@@ -122,6 +122,7 @@ CHATTER = {
 def test_a_closing_connection_ends_in_time_whatever_the_peer_says(
     target: Target, begin: bytes
 ) -> None:
+    """amqp.md 22.28"""
     with ExitStack() as stack:
         peers = {word: stack.enter_context(Peer(target.port)) for word in CHATTER}
         for peer in peers.values():
@@ -327,6 +328,7 @@ def consumers(count: int) -> Iterator[bytes]:
 def test_all_that_one_client_declared_goes_at_once(
     target: Target, declare: Callable[[int], Iterator[bytes]], count: int
 ) -> None:
+    """edge-cases.md 36"""
     with Peer(target.port) as peer:
         for data in declare(count):
             peer.send(data)

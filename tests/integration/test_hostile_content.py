@@ -57,6 +57,7 @@ def sync(peer: Peer) -> None:
 
 @pytest.mark.parametrize("size", [1 << 63, (1 << 64) - 1, MAX_MESSAGE_SIZE + 1])
 def test_a_body_beyond_the_limit_is_refused_on_its_announcement(target: Target, size: int) -> None:
+    """edge-cases.md 118"""
     with Wire.open(target.port) as wire:
         wire.send_bytes(announce(1, size) + raw_frame(3, 1, b"x" * 100))
 
@@ -282,6 +283,7 @@ def test_a_table_of_as_many_entries_as_a_frame_holds(target: Target) -> None:
 
 
 def test_names_of_255_bytes(target: Target) -> None:
+    """edge-cases.md 70"""
     name = "n" * 255
     with Wire.open(target.port) as wire:
         declare = commands.Queue.Declare(queue=name, exclusive=True)
@@ -397,6 +399,7 @@ def test_a_transaction_of_very_many_acks(target: Target) -> None:
 
 
 def test_flow_off_for_ever_keeps_messages_in_the_queue(target: Target) -> None:
+    """edge-cases.md 33"""
     with fill(target.port, QUEUE, bytes(1000), 0) as owner, Wire.open(target.port) as peer:
         peer.call(1, commands.Channel.Flow(active=False), commands.Channel.FlowOk)
         peer.call(1, commands.Basic.Consume(queue=QUEUE), commands.Basic.ConsumeOk)

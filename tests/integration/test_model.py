@@ -75,11 +75,9 @@ class QueueModel:
         self._tags[channel] = 0
 
     def restart(self) -> None:
-        """Everything unsettled is there again, as if never delivered."""
+        """Everything unsettled is there again."""
         for channel in CHANNELS:
             self.close_channel(channel)
-        for message in self.ready:
-            message.redelivered = False
 
 
 class QueueMachine(RuleBasedStateMachine):

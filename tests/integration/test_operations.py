@@ -163,6 +163,7 @@ def test_messages_that_cannot_be_read_are_reported_with_their_queue(own_broker: 
 
 
 def test_no_sync_with_confirms_keeps_few_files_open(broker_factory: BrokerFactory) -> None:
+    """edge-cases.md 131"""
     broker = broker_factory(args=("--no-sync",), env={"LAVINMQ_MAIN_SEGMENT_SIZE": "65536"})
     connection = connect(broker)
     channel = connection.channel()
@@ -180,6 +181,7 @@ def test_no_sync_with_confirms_keeps_few_files_open(broker_factory: BrokerFactor
 def test_a_durable_binding_between_exchanges_and_its_alternate_survive_a_restart(
     own_broker: Broker,
 ) -> None:
+    """edge-cases.md 95, 311"""
     connection = connect(own_broker)
     channel = connection.channel()
     channel.exchange_declare("last", "fanout", durable=True)

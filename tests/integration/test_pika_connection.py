@@ -49,6 +49,7 @@ while True:
     [("guest", "wrong"), ("guest", ""), ("nobody", "guest"), ("", "")],
 )
 def test_a_wrong_login_is_refused(connect: OpenConnection, user: str, password: str) -> None:
+    """edge-cases.md 12"""
     with pytest.raises((ProbableAuthenticationError, ConnectionClosedByBroker)) as refused:
         connect(credentials=pika.PlainCredentials(user, password))
 

@@ -95,6 +95,7 @@ def test_ack_multiple_with_tag_zero_settles_everything(
 def test_a_refused_message_is_redelivered_with_the_flag_before_newer_ones(
     channel: BlockingChannel, queue: str, method: str
 ) -> None:
+    """edge-cases.md 155"""
     publish(channel, queue, numbered(2))
     first = get(channel, queue)
     assert first is not None
@@ -111,6 +112,7 @@ def test_a_refused_message_is_redelivered_with_the_flag_before_newer_ones(
 def test_a_message_refused_without_requeue_is_gone(
     channel: BlockingChannel, queue: str, method: str
 ) -> None:
+    """edge-cases.md 155"""
     publish(channel, queue, numbered(2))
     first = get(channel, queue)
     assert first is not None
@@ -124,6 +126,7 @@ def test_a_message_refused_without_requeue_is_gone(
 def test_nack_multiple_requeues_in_the_original_order(
     connection: pika.BlockingConnection, channel: BlockingChannel, queue: str
 ) -> None:
+    """edge-cases.md 343"""
     publish(channel, queue, numbered(5))
     reader = connection.channel()
     taken = [get_soon(reader, queue) for _ in range(4)]
@@ -139,6 +142,7 @@ def test_nack_multiple_requeues_in_the_original_order(
 def test_messages_in_flight_return_when_the_connection_of_the_consumer_goes(
     connect: OpenConnection, channel: BlockingChannel, unique: UniqueName
 ) -> None:
+    """edge-cases.md 30"""
     name = unique("shared")
     channel.queue_declare(name)
     publish(channel, name, numbered(3))
@@ -193,6 +197,7 @@ def test_get_without_ack_hides_the_message_until_it_is_settled(
 def test_prefetch_holds_deliveries_back_until_an_ack_makes_room(
     channel: BlockingChannel, queue: str
 ) -> None:
+    """edge-cases.md 140"""
     publish(channel, queue, numbered(10))
     channel.basic_qos(prefetch_count=3)
     received = start_consumer(channel, queue)

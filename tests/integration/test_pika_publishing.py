@@ -176,6 +176,7 @@ def test_confirmed_publishes_return_and_are_in_the_queue(
 def test_a_confirmed_publish_that_reaches_no_queue_returns_too(
     channel: BlockingChannel, unique: UniqueName
 ) -> None:
+    """edge-cases.md 113"""
     channel.confirm_delivery()
 
     channel.basic_publish("", unique("nowhere"), b"dropped")
@@ -186,6 +187,7 @@ def test_a_confirmed_publish_that_reaches_no_queue_returns_too(
 def test_a_mandatory_publish_that_reaches_no_queue_is_returned_unchanged(
     channel: BlockingChannel, unique: UniqueName
 ) -> None:
+    """edge-cases.md 114"""
     channel.confirm_delivery()
     nowhere = unique("nowhere")
     properties = pika.BasicProperties(message_id="7", headers={"a": [1, 2]})

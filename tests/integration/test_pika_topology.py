@@ -102,6 +102,7 @@ def test_purge_removes_ready_messages_and_counts_them(channel: BlockingChannel, 
 def test_delete_counts_the_messages_that_go(
     connection: pika.BlockingConnection, channel: BlockingChannel, unique: UniqueName
 ) -> None:
+    """edge-cases.md 51"""
     name = unique("doomed")
     channel.queue_declare(name)
     channel.confirm_delivery()
@@ -131,6 +132,7 @@ def test_a_conditional_delete_spares_a_queue_in_use(
 def test_an_exclusive_queue_is_locked_for_others_and_goes_with_its_connection(
     connect: OpenConnection, connection: pika.BlockingConnection, unique: UniqueName
 ) -> None:
+    """edge-cases.md 52"""
     name = unique("mine")
     owner = connect()
     owner.channel().queue_declare(name, exclusive=True)
@@ -209,6 +211,7 @@ TOPICS = {
 def test_a_topic_exchange_routes_by_words(
     channel: BlockingChannel, exchange_of: UniqueName, routing_key: str
 ) -> None:
+    """edge-cases.md 78-85"""
     exchange = exchange_of("topic")
     patterns = sorted(set().union(*TOPICS.values()))
     queues = {pattern: bound_queue(channel, exchange, pattern) for pattern in patterns}
@@ -269,6 +272,7 @@ def test_the_standard_exchanges_are_there(
 def test_the_default_exchange_cannot_be_bound_to(
     connection: pika.BlockingConnection, queue: str
 ) -> None:
+    """edge-cases.md 54"""
     with pytest.raises(ChannelClosedByBroker) as refused:
         connection.channel().queue_bind(queue, "", "key")
 
@@ -321,6 +325,7 @@ def test_an_alternate_exchange_takes_what_has_no_route(
 def test_an_auto_delete_exchange_goes_with_its_last_binding(
     connection: pika.BlockingConnection, channel: BlockingChannel, exchange_of: UniqueName
 ) -> None:
+    """edge-cases.md 43"""
     exchange = exchange_of("direct")
     queue = bound_queue(channel, exchange, "key")
 

@@ -205,6 +205,7 @@ def test_recovered_messages_come_again_to_the_consumer(lane: Channel, line: str)
 
 
 def test_no_delivery_comes_while_the_flow_is_stopped(lane: Channel, line: str) -> None:
+    """edge-cases.md 33"""
     received = start_consumer(lane, line)
 
     lane.flow(False)
@@ -405,6 +406,7 @@ def test_a_request_is_answered_by_direct_reply(
 def test_an_exclusive_queue_goes_with_its_connection(
     open_connection: Open, client: Connection
 ) -> None:
+    """edge-cases.md 52"""
     owner = open_connection()
     queue = temporary_queue(owner.channel())
 
@@ -418,6 +420,7 @@ def test_an_exclusive_queue_goes_with_its_connection(
 def test_what_a_closed_connection_has_not_acked_goes_back(
     open_connection: Open, lane: Channel, unique: UniqueName
 ) -> None:
+    """edge-cases.md 30"""
     queue = unique("close")
     lane.queue_declare(queue, durable=True, auto_delete=False)
     publish(lane, queue, "acked", "kept")

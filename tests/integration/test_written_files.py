@@ -200,6 +200,7 @@ def test_acks_file_lists_positions_in_the_order_of_settling(
 
 
 def test_no_acks_file_before_the_first_delete(own_broker: Broker, client: TypedClient) -> None:
+    """edge-cases.md 322"""
     declare(client, "q")
     client.publish("", "q", b"m")
     client.get_all("q")
@@ -210,6 +211,7 @@ def test_no_acks_file_before_the_first_delete(own_broker: Broker, client: TypedC
 
 
 def test_full_segment_is_closed_with_its_message_count(small_segments: Broker) -> None:
+    """edge-cases.md 332"""
     with TypedClient(small_segments.port) as client:
         declare(client, "q")
         for number in range(100):
@@ -232,6 +234,7 @@ def test_full_segment_is_closed_with_its_message_count(small_segments: Broker) -
 
 
 def test_message_larger_than_a_segment_has_a_file_of_its_size(small_segments: Broker) -> None:
+    """edge-cases.md 327"""
     body = bytes(3 * SEGMENT_SIZE)
     with TypedClient(small_segments.port) as client:
         declare(client, "q")
@@ -252,6 +255,7 @@ def test_message_larger_than_a_segment_has_a_file_of_its_size(small_segments: Br
 
 
 def test_segments_whose_messages_are_all_gone_are_removed(small_segments: Broker) -> None:
+    """edge-cases.md 318"""
     with TypedClient(small_segments.port) as client:
         declare(client, "q")
         for number in range(100):
@@ -353,6 +357,7 @@ def test_changes_of_definitions_are_appended_in_order(
 def test_queue_that_must_not_last_is_not_defined(
     own_broker: Broker, client: TypedClient, flags: dict[str, bool]
 ) -> None:
+    """edge-cases.md 58 and amqp.md 22.19"""
     before = definitions_of(own_broker)
 
     client.call("queue.declare", queue="q", **flags)
@@ -364,6 +369,7 @@ def test_queue_that_must_not_last_is_not_defined(
 def test_change_that_changes_nothing_is_not_appended(
     own_broker: Broker, client: TypedClient
 ) -> None:
+    """edge-cases.md 72"""
     place = {"queue": "orders", "exchange": "amq.direct", "routing_key": "new"}
     declare(client, "orders")
     client.call("queue.bind", **place)
@@ -420,6 +426,7 @@ def test_deleted_queue_leaves_no_directory(own_broker: Broker, client: TypedClie
 def test_queue_created_again_does_not_find_old_messages(
     own_broker: Broker, client: TypedClient
 ) -> None:
+    """edge-cases.md 51"""
     declare(client, "q")
     client.publish("", "q", b"old")
     client.call("queue.delete", queue="q")
@@ -433,6 +440,7 @@ def test_queue_created_again_does_not_find_old_messages(
 
 
 def test_transient_queues_leave_nothing(own_broker: Broker, client: TypedClient) -> None:
+    """edge-cases.md 334"""
     client.call("queue.declare", queue="q")
     client.publish("", "q", bytes(10000))
 

@@ -1,16 +1,21 @@
-"""Brokers for the protocol tests: prepared with the vhosts and users the transcripts need."""
+"""What the protocol tests share: connections and names, and the brokers of the transcripts.
+
+Those are prepared with the vhosts and users that the transcripts need.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 from tests.support.broker import PORT_VARIABLE, Broker
 from tests.support.prepare import prepare
 from tests.support.transcripts import Split, scenarios
+from tests.support.wire import Wire
 
 
 class TranscriptBrokers:
@@ -62,3 +67,23 @@ def transcript_broker(
     if split is not Split.WHOLE:
         pytest.skip("an attached broker is prepared for one play of each scenario")
     return Broker.attached(int(port), tmp_path)
+
+
+@pytest.fixture
+def wire(broker: Broker) -> Iterator[Wire]:
+    """A connection to the shared broker with channels 1 and 2 open."""
+    with Wire.open(broker.port, host=broker.host, channels=(1, 2)) as connection:
+        yield connection
+
+
+@pytest.fixture
+def other(broker: Broker) -> Iterator[Wire]:
+    """Another connection, with channel 1 open."""
+    with Wire.open(broker.port, host=broker.host) as connection:
+        yield connection
+
+
+@pytest.fixture
+def name() -> str:
+    """A name no other test uses."""
+    return f"protocol-{uuid4().hex[:12]}"

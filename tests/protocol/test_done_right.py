@@ -60,6 +60,7 @@ def is_usable(wire: Wire, channel: int) -> bool:
 
 
 def test_a_publish_that_fails_in_routing_is_not_confirmed(wire: Wire, name: str) -> None:
+    """amqp.md 22.29"""
     declare(wire, name)
     wire.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
 
@@ -74,13 +75,16 @@ def test_a_publish_that_fails_in_routing_is_not_confirmed(wire: Wire, name: str)
 
 
 def test_nack_of_everything_with_nothing_outstanding_changes_nothing(wire: Wire) -> None:
+    """amqp.md 22.34"""
     wire.send(1, commands.Basic.Nack(delivery_tag=0, multiple=True, requeue=False))
 
     assert is_usable(wire, 1)
 
 
 def test_ack_of_everything_with_nothing_outstanding_changes_nothing(wire: Wire) -> None:
-    wire.send(1, commands.Basic.Ack(delivery_tag=0, multiple=True))
+    """edge-cases.md 25"""
+    for _ in range(3):
+        wire.send(1, commands.Basic.Ack(delivery_tag=0, multiple=True))
 
     assert is_usable(wire, 1)
 
@@ -98,6 +102,7 @@ def test_ack_of_everything_with_nothing_outstanding_changes_nothing(wire: Wire) 
 def test_settling_an_unknown_tag_closes_the_channel(
     wire: Wire, settlement: base.Frame, method_id: int
 ) -> None:
+    """edge-cases.md 24"""
     tag = cast(int, dict(settlement)["delivery_tag"])
 
     wire.send(1, settlement)
@@ -140,6 +145,7 @@ def test_settling_a_message_delivered_without_ack_closes_the_channel(wire: Wire,
 
 
 def test_opening_channel_zero_closes_the_connection(wire: Wire) -> None:
+    """amqp.md 22.36"""
     wire.send(0, commands.Channel.Open())
 
     close = wire.expect_connection_close(504)
@@ -147,6 +153,7 @@ def test_opening_channel_zero_closes_the_connection(wire: Wire) -> None:
 
 
 def test_method_of_a_channel_on_channel_zero_closes_the_connection(wire: Wire, name: str) -> None:
+    """amqp.md 22.36"""
     wire.send(0, commands.Queue.Declare(queue=name))
 
     close = wire.expect_connection_close(505)
@@ -162,6 +169,7 @@ def test_method_of_a_channel_on_channel_zero_closes_the_connection(wire: Wire, n
 def test_declare_on_a_channel_that_is_not_open_is_refused(
     wire: Wire, name: str, request_name: str, ids: tuple[int, int]
 ) -> None:
+    """amqp.md 22.12"""
     wire.send_bytes(method_frame(7, request_name, exchange=name, queue=name, type="direct"))
 
     close = wire.expect_connection_close(504)
@@ -173,6 +181,7 @@ def test_declare_on_a_channel_that_is_not_open_is_refused(
 def test_declare_on_a_channel_that_is_not_open_declares_nothing(
     broker: Broker, wire: Wire, name: str, request_name: str
 ) -> None:
+    """amqp.md 22.12"""
     wire.send_bytes(method_frame(7, request_name, exchange=name, queue=name, type="direct"))
     wire.expect_connection_close(504)
 
@@ -182,6 +191,7 @@ def test_declare_on_a_channel_that_is_not_open_declares_nothing(
 
 
 def test_declare_on_a_channel_that_awaits_close_ok_declares_nothing(wire: Wire, name: str) -> None:
+    """amqp.md 22.12"""
     missing = commands.Queue.Declare(queue=f"{name}-missing", passive=True)
     wire.send(1, missing, commands.Queue.Declare(queue=name))
     wire.expect_channel_close(1, 404)
@@ -195,6 +205,7 @@ def test_declare_on_a_channel_that_awaits_close_ok_declares_nothing(wire: Wire, 
 
 
 def test_consumer_tag_in_use_on_the_channel_is_refused(wire: Wire, name: str) -> None:
+    """amqp.md 22.16"""
     declare(wire, name)
     consume = commands.Basic.Consume(queue=name, consumer_tag="t")
     wire.call(1, consume, commands.Basic.ConsumeOk)
@@ -216,6 +227,7 @@ def test_consumer_tag_may_be_used_on_another_channel(wire: Wire, name: str) -> N
 
 
 def test_consumer_tag_may_be_used_again_after_cancel(wire: Wire, name: str) -> None:
+    """edge-cases.md 35"""
     declare(wire, name)
     consume = commands.Basic.Consume(queue=name, consumer_tag="t")
     wire.call(1, consume, commands.Basic.ConsumeOk)
@@ -225,6 +237,7 @@ def test_consumer_tag_may_be_used_again_after_cancel(wire: Wire, name: str) -> N
 
 
 def test_exclusive_consume_is_refused_while_others_consume(wire: Wire, name: str) -> None:
+    """amqp.md 22.17"""
     declare(wire, name)
     consume = commands.Basic.Consume(queue=name, consumer_tag="shared")
     wire.call(1, consume, commands.Basic.ConsumeOk)
@@ -239,6 +252,7 @@ def test_exclusive_consume_is_refused_while_others_consume(wire: Wire, name: str
 
 
 def test_queue_name_may_be_any_utf8_text(wire: Wire, name: str) -> None:
+    """amqp.md 22.43"""
     queue = f"{name}-grüße-日本-🐇"
     wire.send_bytes(method_frame(1, "queue.declare", queue=queue, exclusive=True))
 
@@ -246,6 +260,7 @@ def test_queue_name_may_be_any_utf8_text(wire: Wire, name: str) -> None:
 
 
 def test_exchange_name_may_be_any_utf8_text(wire: Wire, name: str) -> None:
+    """amqp.md 22.43"""
     exchange = f"{name}-grüße-日本-🐇"
     declare(wire, name)
     wire.send_bytes(method_frame(1, "exchange.declare", exchange=exchange, type="fanout"))
@@ -266,6 +281,7 @@ def test_exchange_name_may_be_any_utf8_text(wire: Wire, name: str) -> None:
 def test_queue_name_with_a_control_character_is_refused(
     wire: Wire, name: str, character: str
 ) -> None:
+    """amqp.md 22.43"""
     wire.send_bytes(method_frame(1, "queue.declare", queue=f"{name}{character}", exclusive=True))
 
     assert wire.expect_channel_close(1, 406).class_id == 50
@@ -283,6 +299,7 @@ def test_queue_name_that_is_not_utf8_is_refused(wire: Wire) -> None:
 
 
 def test_unknown_field_type_is_a_frame_error(wire: Wire, name: str) -> None:
+    """amqp.md 22.37"""
     queue = name.encode()
     table = b"\x01aZ\x01"
     arguments = b"\x00\x00" + bytes([len(queue)]) + queue + b"\x00"
@@ -305,6 +322,7 @@ def test_unknown_field_type_is_a_frame_error(wire: Wire, name: str) -> None:
 def test_unknown_method_with_arguments_closes_only_its_channel(
     wire: Wire, payload: str, ids: tuple[int, int]
 ) -> None:
+    """amqp.md 22.33"""
     wire.send_bytes(raw_frame(METHOD_FRAME, 1, bytes.fromhex(payload)))
 
     close = wire.expect_channel_close(1, 540)
@@ -314,6 +332,7 @@ def test_unknown_method_with_arguments_closes_only_its_channel(
 
 
 def test_body_longer_than_announced_is_an_error(wire: Wire, name: str) -> None:
+    """amqp.md 22.26"""
     declare(wire, name)
     publish = commands.Basic.Publish(routing_key=name)
 
@@ -325,6 +344,7 @@ def test_body_longer_than_announced_is_an_error(wire: Wire, name: str) -> None:
 
 
 def test_body_longer_than_announced_is_not_stored(broker: Broker, wire: Wire, name: str) -> None:
+    """amqp.md 22.26"""
     wire.call(2, commands.Queue.Declare(queue=name), commands.Queue.DeclareOk)
     publish = commands.Basic.Publish(routing_key=name)
     wire.send(1, publish, header.ContentHeader(body_size=2), body.ContentBody(b"three"))
@@ -340,6 +360,7 @@ def test_body_longer_than_announced_is_not_stored(broker: Broker, wire: Wire, na
 
 
 def test_last_declared_queue_is_remembered_per_channel(wire: Wire, name: str) -> None:
+    """amqp.md 22.15"""
     declare(wire, f"{name}-1", channel=1)
     declare(wire, f"{name}-2", channel=2)
     wire.publish(1, "", f"{name}-1", b"in the first")
@@ -365,6 +386,8 @@ def test_last_declared_queue_is_remembered_per_channel(wire: Wire, name: str) ->
 def test_queue_type_classic_and_none_are_the_same(
     wire: Wire, name: str, first: dict[str, str], second: dict[str, str]
 ) -> None:
+    """amqp.md 22.41"""
+
     def declare_with(arguments: dict[str, str]) -> commands.Queue.DeclareOk:
         request = commands.Queue.Declare(queue=name, exclusive=True, arguments=dict(arguments))
         return wire.call(1, request, commands.Queue.DeclareOk)
@@ -387,6 +410,7 @@ def test_queue_redeclared_with_another_type_is_refused(wire: Wire, name: str) ->
 
 
 def test_update_secret_of_a_password_user_is_answered_ok(wire: Wire) -> None:
+    """amqp.md 22.39"""
     request = commands.Connection.UpdateSecret("guest", "refreshed")
 
     wire.call(0, request, commands.Connection.UpdateSecretOk)
@@ -406,6 +430,7 @@ def test_frames_after_a_connection_close_are_ignored(wire: Wire, name: str) -> N
 def test_delete_ok_comes_before_the_cancel_of_the_deleter_s_own_consumer(
     wire: Wire, name: str
 ) -> None:
+    """amqp.md 22.44"""
     declare(wire, name)
     wire.call(1, commands.Basic.Consume(queue=name, consumer_tag="mine"), commands.Basic.ConsumeOk)
 
@@ -421,6 +446,7 @@ def test_delete_ok_comes_before_the_cancel_of_the_deleter_s_own_consumer(
 def test_acking_everything_in_a_transaction_with_nothing_outstanding_changes_nothing(
     wire: Wire,
 ) -> None:
+    """amqp.md 22.4"""
     wire.call(1, commands.Tx.Select(), commands.Tx.SelectOk)
 
     wire.send(1, commands.Basic.Ack(delivery_tag=0, multiple=True))
@@ -432,6 +458,7 @@ def test_acking_everything_in_a_transaction_with_nothing_outstanding_changes_not
 def test_recover_in_a_transaction_leaves_deliveries_alone_that_it_has_acked(
     wire: Wire, name: str
 ) -> None:
+    """amqp.md 22.5"""
     declare(wire, name)
     wire.publish(1, "", name, b"acked")
     wire.publish(1, "", name, b"recovered")
@@ -449,6 +476,7 @@ def test_recover_in_a_transaction_leaves_deliveries_alone_that_it_has_acked(
 
 
 def test_a_commit_to_an_exchange_that_has_gone_changes_nothing(wire: Wire, name: str) -> None:
+    """amqp.md 22.29"""
     declare(wire, name)
     wire.call(2, commands.Exchange.Declare(exchange=name), commands.Exchange.DeclareOk)
     wire.call(1, commands.Tx.Select(), commands.Tx.SelectOk)
@@ -464,6 +492,7 @@ def test_a_commit_to_an_exchange_that_has_gone_changes_nothing(wire: Wire, name:
 
 
 def test_recover_without_requeue_delivers_to_the_same_consumer_again(wire: Wire, name: str) -> None:
+    """amqp.md 22.3"""
     declare(wire, name)
     wire.call(1, commands.Basic.Consume(queue=name, consumer_tag="c"), commands.Basic.ConsumeOk)
     wire.publish(1, "", name, b"once more")
@@ -501,3 +530,24 @@ def test_a_commit_to_very_many_exchanges(wire: Wire, name: str) -> None:
     for exchange in exchanges:
         wire.send(2, commands.Basic.Get(queue=name, no_ack=True))
         assert wire.expect_unit(commands.Basic.GetOk).body == exchange.encode()
+
+
+# ------------------------------------------------------------------ headers (rt-headers-bad)
+
+
+@pytest.mark.parametrize("mode", ["all-with-x", "any-with-x"])
+def test_headers_bindings_may_ask_for_names_that_begin_with_x(
+    wire: Wire, name: str, mode: str
+) -> None:
+    declare(wire, name)
+    arguments = {"x-match": mode, "x-kind": "wanted"}
+    bind = commands.Queue.Bind(queue=name, exchange="amq.headers", arguments=arguments)
+    wire.call(1, bind, commands.Queue.BindOk)
+    for kind in ("other", "wanted"):
+        properties = commands.Basic.Properties(headers={"x-kind": kind})
+        wire.publish(1, "amq.headers", "", kind.encode(), properties)
+
+    wire.send(1, commands.Basic.Get(queue=name, no_ack=True))
+
+    unit = wire.expect_unit(commands.Basic.GetOk, 1)
+    assert (unit.body, unit.method.message_count) == (b"wanted", 0)

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 from lavinmq import _core
 
 FRAME_MAX = 131072
+LONG_S = 10.0
+"""A timer that runs longer does not go off in a test."""
 
 
 class FakeEvents:
@@ -27,9 +29,10 @@ class FakeEvents:
         """Run it with the next `run`."""
         self.ready.append(callback)
 
-    def call_later(self, _delay_s: float, callback: Callable[[], Any]) -> FakeEvents:
-        """Time does not pass here: the callback is called with the next `run`."""
-        self.ready.append(callback)
+    def call_later(self, delay_s: float, callback: Callable[[], Any]) -> FakeEvents:
+        """Time does not pass here: the callback is called with the next `run`, or never."""
+        if delay_s < LONG_S:
+            self.ready.append(callback)
         return self
 
     def cancel(self) -> None:
@@ -55,6 +58,50 @@ class FakeEvents:
             self.ready.pop(0)()
 
 
+class Timer:
+    """A callback for later; `cancel` forgets it."""
+
+    def __init__(self, at_s: float, callback: Callable[[], Any]) -> None:
+        self.at_s = at_s
+        self.callback: Callable[[], Any] | None = callback
+
+    def cancel(self) -> None:
+        """It is not called any more."""
+        self.callback = None
+
+
+class TimedEvents(FakeEvents):
+    """Time passes when `advance` says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._now_s = 0.0
+        self._timers: list[Timer] = []
+
+    def call_later(self, delay_s: float, callback: Callable[[], Any]) -> Timer:  # type: ignore[override]
+        """Call it when so much time has passed."""
+        timer = Timer(self._now_s + delay_s, callback)
+        self._timers.append(timer)
+        return timer
+
+    @property
+    def pending(self) -> bool:
+        """Whether anything is to be called later."""
+        return any(timer.callback is not None for timer in self._timers)
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, and call what is due meanwhile."""
+        until_s = self._now_s + seconds
+        while due := [timer for timer in self._timers if timer.at_s <= until_s]:
+            timer = min(due, key=lambda each: each.at_s)
+            self._timers.remove(timer)
+            self._now_s = timer.at_s
+            if timer.callback is not None:
+                timer.callback()
+            self.run()
+        self._now_s = until_s
+
+
 class Session:
     """Notes what the link tells it."""
 
@@ -75,12 +122,17 @@ class Got(NamedTuple):
     routing_key: bytes
     properties: bytes
     body: bytes
+    channel: int
+    consumer: bytes
+    """Its tag; empty for basic.get-ok."""
 
 
 class Bench:
     """A loop, a vhost with a default exchange, and a client on channel 1."""
 
-    def __init__(self, directory: Path, events: FakeEvents | None = None) -> None:
+    def __init__(
+        self, directory: Path, events: FakeEvents | None = None, *, sync: bool = False
+    ) -> None:
         self.directory = directory
         directory.mkdir(exist_ok=True)
         self.events = events or FakeEvents()
@@ -88,18 +140,20 @@ class Bench:
         self.loop = _core.Loop(
             self.events,
             str(directory),
-            False,
+            sync,
             lambda path, error: self.failures.append((path, error)),
             lambda: None,
         )
         self.vhost = _core.Vhost()
         self.exchange = _core.Exchange(_core.DIRECT, 1)
+        self.vhost.add(b"", self.exchange)
         self.session = Session()
         ours, self.client = socket.socketpair()
         for end in (ours, self.client):
             end.setblocking(False)
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 << 20)
         self._server = ours
+        self._queues: list[_core.Queue] = []  # what exchanges point at must live
         self.link = _core.Link(self.loop, ours.fileno())
         self.link.session = self.session
         self.link.set_vhost(self.vhost)
@@ -116,12 +170,46 @@ class Bench:
         self._server.close()
         self.client.close()
 
-    def queue(self, name: str, segment_size: int = 4096, durable: bool = True) -> _core.Queue:
+    def queue(
+        self,
+        name: str,
+        segment_size: int = 4096,
+        durable: bool = True,
+        *,
+        max_priority: int = -1,
+        **rules: Any,
+    ) -> _core.Queue:
         """A queue bound to the default exchange by its name, loaded from its directory."""
-        queue = _core.Queue(self.loop, str(self.directory / name), segment_size, durable)
+        queue = _core.Queue(
+            self.loop,
+            str(self.directory / name),
+            segment_size,
+            durable,
+            name=name.encode(),
+            vhost=self.vhost,
+            max_priority=max_priority,
+        )
+        if rules:
+            queue.set_rules(**rules)
         queue.load()
         self.exchange.bind(name.encode(), b"", queue)
+        self._queues.append(queue)
         return queue
+
+    def get(self, queue: _core.Queue, no_ack: bool = True) -> Got | None:
+        """basic.get on channel 1."""
+        if not self.link.get(1, queue, no_ack):
+            return None
+        self.link.flush()
+        (got,) = self.receive()
+        return got
+
+    def advance(self, milliseconds: int) -> None:
+        """Let time pass; needs TimedEvents."""
+        assert isinstance(self.events, TimedEvents)
+        self.loop.clock_offset_ms += milliseconds
+        self.events.advance(milliseconds / 1000)
+        self.run()
 
     def send(self, data: bytes) -> None:
         """Bytes from the client, walked at once; the tick waits for `run`."""
@@ -153,7 +241,7 @@ class Bench:
         data, at, part = self._received, 0, None
         done = 0
         while at + 7 <= len(data):
-            kind, _, size = struct.unpack_from(">BHI", data, at)
+            kind, channel, size = struct.unpack_from(">BHI", data, at)
             payload = data[at + 7 : at + 7 + size]
             assert data[at + 7 + size] == 0xCE, "frame end is missing"
             at += size + 8
@@ -165,8 +253,8 @@ class Bench:
             elif kind == 3:
                 part[3] += payload
             if part is not None and part[1] is not None and len(part[3]) == part[2]:
-                tag, redelivered, key = part[0]
-                yield Got(tag, redelivered, key, part[1], part[3])
+                tag, redelivered, key, consumer = part[0]
+                yield Got(tag, redelivered, key, part[1], part[3], channel, consumer)
                 part = None
             done = at
         self._received = data[done:]
@@ -182,22 +270,37 @@ def publish(key: bytes, body: bytes, properties: bytes = b"\0\0") -> bytes:
     return b"".join(frame(kind, payload) for kind, payload in frames)
 
 
+def properties(
+    *, priority: int | None = None, expiration: str | None = None, headers: bytes | None = None
+) -> bytes:
+    """Properties as they stand on the wire; `headers` is the content of a field table."""
+    flags, values = 0, b""
+    if headers is not None:
+        flags, values = flags | 0x2000, values + struct.pack(">I", len(headers)) + headers
+    if priority is not None:
+        flags, values = flags | 0x0800, values + bytes([priority])
+    if expiration is not None:
+        flags, values = flags | 0x0100, values + bytes([len(expiration)]) + expiration.encode()
+    return struct.pack(">H", flags) + values
+
+
 def frame(kind: int, payload: bytes, channel: int = 1) -> bytes:
     """One frame."""
     return struct.pack(">BHI", kind, channel, len(payload)) + payload + b"\xce"
 
 
-def settle(method: int, tag: int, flags: int) -> bytes:
+def settle(method: int, tag: int, flags: int, channel: int = 1) -> bytes:
     """basic.ack (80), basic.reject (90) or basic.nack (120)."""
-    return frame(1, struct.pack(">HHQB", 60, method, tag, flags))
+    return frame(1, struct.pack(">HHQB", 60, method, tag, flags), channel)
 
 
-def _method(payload: bytes) -> tuple[int, bool, bytes]:
-    """Tag, redelivered and routing key of basic.deliver or basic.get-ok."""
-    at = 4
+def _method(payload: bytes) -> tuple[int, bool, bytes, bytes]:
+    """Tag, redelivered, routing key and consumer of basic.deliver or basic.get-ok."""
+    at, consumer = 4, b""
     if payload[3] == 0x3C:
+        consumer = payload[5 : 5 + payload[4]]
         at += 1 + payload[at]
     tag, redelivered = struct.unpack_from(">QB", payload, at)
     at += 9
     at += 1 + payload[at]
-    return tag, bool(redelivered), payload[at + 1 : at + 1 + payload[at]]
+    return tag, bool(redelivered), payload[at + 1 : at + 1 + payload[at]], consumer

@@ -492,6 +492,7 @@ int syncfs(int fd) { return sync_by(SYS_syncfs, fd); }
 int open64(const char*, int, ...) __attribute__((alias("open")));
 int openat64(int, const char*, int, ...) __attribute__((alias("openat")));
 ssize_t pwrite64(int, const void*, size_t, off_t) __attribute__((alias("pwrite")));
+ssize_t pwritev64(int, const struct iovec*, int, off_t) __attribute__((alias("pwritev")));
 ssize_t pread64(int, void*, size_t, off_t) __attribute__((alias("pread")));
 int ftruncate64(int, off_t) __attribute__((alias("ftruncate")));
 int fallocate64(int, int, off_t, off_t) __attribute__((alias("fallocate")));

@@ -85,6 +85,17 @@ class TypedClient:
         """Take every message there is."""
         return list(iter(lambda: self.get(queue, no_ack=no_ack), None))
 
+    def read_stream(self, queue: str, start: Any = ("S", "first")) -> list[Unit]:
+        """Take every message there is in a stream, from an offset given with its type."""
+        count = self.call("queue.declare", queue=queue, passive=True)["args"]["message_count"]
+        assert self.call("basic.qos", prefetch_count=65535)["method"] == "basic.qos-ok"
+        arguments = [["x-stream-offset", *start]]
+        answer = self.call("basic.consume", queue=queue, consumer_tag="reader", arguments=arguments)
+        assert answer["method"] == "basic.consume-ok", answer
+        found = [self.take() for _ in range(count)]
+        assert self.call("basic.cancel", consumer_tag="reader")["method"] == "basic.cancel-ok"
+        return [unit | {"body": unit["_raw_body"]} for unit in found]
+
     def close(self) -> None:
         """Drop the socket: what was not acknowledged returns to its queue."""
         self._connection.close()

@@ -259,7 +259,8 @@ def test_every_row_knows_its_generator_and_how_much_to_do() -> None:
         assert row.generator in bench.PROGRAMS
         assert (row.generator == "churnflood", row.per == "done") == (is_churn, is_churn)
         keeps = row.name in ("connections-8k", "queues-100k")
-        assert bool(row.count) == (keeps or row.kind in ("restart", "enqueue"))
+        counts = ("restart", "enqueue", "expire", "delayed")
+        assert bool(row.count) == (keeps or row.kind in counts)
     assert rows["publishers"].clients == (10, 100, 1000)
 
 

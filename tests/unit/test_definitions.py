@@ -142,6 +142,7 @@ def test_a_later_declaration_replaces_an_earlier_one(opened: DefinitionsFile, pa
 def test_binding_twice_with_the_same_meaning_is_one_binding(
     opened: DefinitionsFile, path: Path
 ) -> None:
+    """edge-cases.md 75"""
     opened.append_bind(BindingDef("x", "q", "queue", "k", FieldTable({"a": 1, "b": 2})))
     opened.append_bind(BindingDef("x", "q", "queue", "k", FieldTable({"b": 2.0, "a": 1})))
 
@@ -241,6 +242,7 @@ def test_a_delayed_exchange_without_its_type_is_left_alone() -> None:
 
 
 def test_exclusive_queues_do_not_come_back(opened: DefinitionsFile, path: Path) -> None:
+    """amqp.md 22.19"""
     opened.append_declare_queue(QueueDef("mine", exclusive=True))
     opened.append_bind(BindingDef("x", "kept", "queue"))
 
@@ -252,6 +254,7 @@ def test_exclusive_queues_do_not_come_back(opened: DefinitionsFile, path: Path) 
 
 
 def test_the_size_field_is_not_believed(path: Path) -> None:
+    """edge-cases.md 336"""
     wrong = bytearray(VERSION + BIND_NEW + ORDERS)
     wrong[4 + 3] += 2  # as releases before 2.4.4 wrote it
     path.write_bytes(wrong)
@@ -397,6 +400,7 @@ def test_a_file_that_cannot_be_opened_is_named(path: Path) -> None:
 
 
 def test_compaction_leaves_only_what_lives(opened: DefinitionsFile, path: Path) -> None:
+    """edge-cases.md 337"""
     append_all(opened, EVERYTHING)
     opened.append_delete_queue("grüße \udcff")
     fileno = opened.fileno()
@@ -426,6 +430,7 @@ def test_records_appended_after_compaction_go_to_the_new_file(
 def test_a_compacted_file_has_exchanges_queues_sessions_and_bindings_in_this_order(
     opened: DefinitionsFile, path: Path
 ) -> None:
+    """edge-cases.md 337"""
     queues = [QueueDef("mqtt.s", arguments=FieldTable({"x-queue-type": "mqtt"})), QueueDef("q")]
 
     opened.compact(Definitions(EVERYTHING.exchanges, queues, EVERYTHING.bindings))

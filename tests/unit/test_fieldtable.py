@@ -198,6 +198,7 @@ def test_a_structure_that_contains_itself_is_refused() -> None:
     ],
 )
 def test_tables_that_mean_the_same_are_equal(a: Any, b: Any) -> None:
+    """edge-cases.md 75"""
     assert fieldtable.equal(a, b)
     assert FieldTable(a) == b
     assert hash(FieldTable(a)) == hash(FieldTable(b))

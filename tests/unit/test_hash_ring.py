@@ -98,9 +98,22 @@ def by_jump(weights: list[int], key: bytes) -> list[int]:
 
 @pytest.mark.parametrize(("key", "expected"), [("r1", 1), ("r2", 3), ("r3", 3)])
 def test_ring_chooses_as_recorded(key: str, expected: int) -> None:
+    """edge-cases.md 102"""
     hasher = Hasher(RING)
     for number in (1, 2, 3):
         hasher.bind(number, "3")
+
+    assert hasher[key.encode()] == [expected]
+
+
+@pytest.mark.parametrize(("key", "expected"), [("r1", 1), ("r2", 3), ("r3", 3)])
+def test_the_ring_keeps_these_keys_when_another_queue_goes(key: str, expected: int) -> None:
+    """edge-cases.md 103"""
+    hasher = Hasher(RING)
+    for number in (1, 2, 3):
+        hasher.bind(number, "3")
+
+    hasher.unbind(2, "3")
 
     assert hasher[key.encode()] == [expected]
 
@@ -164,17 +177,20 @@ def test_any_history_ends_where_its_remaining_bindings_lead(
 
 @both
 def test_without_a_target_nothing_is_chosen(is_jump: bool) -> None:
+    """edge-cases.md 107"""
     assert Hasher(is_jump)[b"key"] == []
     assert Hasher(is_jump, [0, 0])[b"key"] == []
 
 
 @both
 def test_a_single_target_takes_everything(is_jump: bool) -> None:
+    """edge-cases.md 101, 107"""
     assert set(map(tuple, Hasher(is_jump, [0, 1, 0]).routes())) == {(1,)}
 
 
 @both
 def test_keys_spread_by_weight(is_jump: bool) -> None:
+    """edge-cases.md 108"""
     counts = Counter(number for (number,) in Hasher(is_jump, [300, 100]).routes())
 
     # CRC32 of names that differ by a digit is not random: a ring of them is rough.
@@ -186,6 +202,7 @@ def test_keys_spread_by_weight(is_jump: bool) -> None:
 def test_a_target_that_leaves_a_ring_moves_its_own_keys_only(
     weights: list[int], data: st.DataObject
 ) -> None:
+    """edge-cases.md 103"""
     # Keys behind the last point belong to the first binding: it stays.
     gone = data.draw(st.integers(1, len(weights) - 1))
     hasher = Hasher(RING, weights)
@@ -199,6 +216,7 @@ def test_a_target_that_leaves_a_ring_moves_its_own_keys_only(
 
 
 def test_a_third_target_of_a_jump_takes_a_third_and_gives_it_back() -> None:
+    """edge-cases.md 108"""
     hasher = Hasher(JUMP, [1, 1])
     before = hasher.routes()
     hasher.bind(2, "1")
@@ -214,6 +232,7 @@ def test_a_third_target_of_a_jump_takes_a_third_and_gives_it_back() -> None:
 
 @both
 def test_one_of_two_bindings_with_other_arguments_can_go(is_jump: bool) -> None:
+    """edge-cases.md 105"""
     hasher = Hasher(is_jump, [3, 3])
     before = hasher.routes()
     assert hasher.bind(0, "3", b"\x01at\x01") == ADDED
@@ -225,6 +244,7 @@ def test_one_of_two_bindings_with_other_arguments_can_go(is_jump: bool) -> None:
 
 
 def test_the_older_of_two_such_bindings_can_go_too() -> None:
+    """edge-cases.md 105"""
     hasher = Hasher(RING, [3, 3])
     before = hasher.routes()
     hasher.bind(1, "3", b"\x01at\x01")
@@ -254,6 +274,7 @@ def test_numbers_are_weights(is_jump: bool, key: str) -> None:
     ["", " ", "a", "-1", "+1", "1.5", "1 ", "1 2", "0x1", "1_0", "4294967296", "9" * 255, "²"],
 )
 def test_anything_else_is_refused_when_bound_and_unbound(is_jump: bool, key: str) -> None:
+    """edge-cases.md 100"""
     hasher = Hasher(is_jump)
 
     assert hasher.bind(0, key) == BAD_WEIGHT
@@ -316,6 +337,7 @@ def test_a_header_decides_instead_of_the_key(is_jump: bool) -> None:
               header("id", "V", b"")],
 )  # fmt: skip
 def test_a_header_that_is_missing_void_or_empty_hashes_alike(table: bytes | None) -> None:
+    """edge-cases.md 104"""
     for weights in ([20] * 5, [7] * 4):
         hasher = Hasher(RING, weights, b"id")
 

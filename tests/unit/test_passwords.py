@@ -84,11 +84,13 @@ def test_old_prefixes_and_any_length_of_salt_are_read(kind: str, prefix: str, sa
 
 @pytest.mark.parametrize("algorithm", [None, "MD5", "rabbit_password_hashing_md5"])
 def test_no_algorithm_means_md5_and_case_does_not_matter(algorithm: str | None) -> None:
+    """edge-cases.md 308"""
     assert passwords.verify(b"pw", stored("md5", b"pw"), algorithm)
 
 
 @pytest.mark.parametrize("text", ["", None])
 def test_without_a_hash_nobody_logs_in(text: str | None) -> None:
+    """edge-cases.md 308"""
     assert not passwords.verify(b"", text, DEFAULT_ALGORITHM)
 
 

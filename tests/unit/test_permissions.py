@@ -20,6 +20,7 @@ from lavinmq.auth.permissions import MAX_REMEMBERED, Rule
 def test_a_rule_is_searched_anywhere_in_the_name(
     regex: str, allowed: list[str], denied: list[str]
 ) -> None:
+    """edge-cases.md 306"""
     rule = Rule(regex)
 
     for _ in range(2):  # the second answer is a remembered one

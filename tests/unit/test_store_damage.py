@@ -277,6 +277,7 @@ def test_junk_at_the_end_of_the_newest_segment_is_moved_away(
 
 
 def test_zeros_at_the_end_are_no_damage(damaged: Path, make_bench: MakeBench) -> None:
+    """edge-cases.md 316"""
     wanted = all_bodies(damaged)
     for number in segment_numbers(damaged):
         with segment_path(damaged, number).open("ab") as file:
@@ -291,7 +292,7 @@ def test_zeros_at_the_end_are_no_damage(damaged: Path, make_bench: MakeBench) ->
 
 
 def test_a_preallocated_tail_is_not_read(damaged: Path, make_bench: MakeBench) -> None:
-    """Its size is up to whoever configured the original."""
+    """Its size is up to whoever configured the original. edge-cases.md 316"""
     wanted = all_bodies(damaged)
     path = segment_path(damaged, segment_numbers(damaged)[-1])
     size = path.stat().st_size
@@ -328,6 +329,7 @@ def test_purging_a_damaged_queue_leaves_no_message(damaged: Path, make_bench: Ma
 def test_a_segment_that_holds_nothing_is_removed(
     damaged: Path, make_bench: MakeBench, content: bytes, number: int
 ) -> None:
+    """edge-cases.md 320, 325"""
     wanted = [body for n in segment_numbers(damaged) if n != number
               for body in bodies_of(damaged, n)]  # fmt: skip
     path = segment_path(damaged, number)
@@ -388,6 +390,7 @@ def bind_socket(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "size"),
     [
+        ("msgs.0000000001", b"\x63\0\0\0", 0),
         ("msgs.0000000002", b"\x63\0\0\0", 0),
         ("msgs.0000000009", b"\3\0\0\0", 0),
         ("msgs.0000000009", HEADER, (4 << 30) + 1),
@@ -398,6 +401,7 @@ def bind_socket(path: Path) -> None:
 def test_what_is_no_segment_of_ours_closes_the_queue_and_changes_nothing(
     damaged: Path, make_bench: MakeBench, name: str, content: bytes, size: int
 ) -> None:
+    """edge-cases.md 132, 326"""
     (damaged / name).write_bytes(content)
     if size:
         os.truncate(damaged / name, size)
@@ -445,6 +449,7 @@ def test_a_wrong_count_loses_nothing(damaged: Path, make_bench: MakeBench, count
 def test_a_short_long_or_missing_count_loses_nothing(
     damaged: Path, make_bench: MakeBench, content: bytes | None
 ) -> None:
+    """edge-cases.md 332"""
     wanted = all_bodies(damaged)
     path = damaged / "meta.0000000001"
     path.unlink() if content is None else path.write_bytes(content)
@@ -456,7 +461,9 @@ def test_a_short_long_or_missing_count_loses_nothing(
 def test_deleted_positions_behind_the_data_do_not_delete_later_messages(
     tmp_path: Path, make_bench: MakeBench
 ) -> None:
-    """A loss of power can keep acks of messages that it took: others come to stand there."""
+    """A loss of power can keep acks of messages that it took: others come to stand there.
+    edge-cases.md 324
+    """
     bench = make_bench(tmp_path)
     queue = opened(bench)
     bench.send(publish(NAME.encode(), b"01") * 3)
@@ -480,6 +487,7 @@ def test_deleted_positions_behind_the_data_do_not_delete_later_messages(
 
 
 def test_leftovers_go_and_strangers_stay(damaged: Path, make_bench: MakeBench) -> None:
+    """edge-cases.md 323"""
     wanted = all_bodies(damaged)
     leftovers = ["acks.0000000077", "meta.0000000077", "tmp.acks.0000000001"]
     strangers = ["msgs.1", "msgs.00000000001", "msgs.0000000001.damaged", "acks.x", "enq", "paused",

@@ -1,5 +1,7 @@
 """Users and users.json: the first start, logging in, permissions, and the file of others."""
 
+import base64
+import hashlib
 import json
 import os
 import tarfile
@@ -51,6 +53,16 @@ def test_the_first_start_makes_the_default_user(store: UserStore, tmp_path: Path
     assert user.tags == ("administrator",)
     assert user.has_vhost("/")
     assert user.can_configure("/", "q") and user.can_read("/", "q") and user.can_write("/", "")
+
+
+def test_with_another_default_user_there_is_no_guest(tmp_path: Path) -> None:
+    """edge-cases.md 15"""
+    store = UserStore(tmp_path, "boss", GUEST_HASH, True)
+    store.load()
+
+    assert [user.name for user in store.all()] == ["boss"]
+    assert store.authenticate("boss", b"guest", is_loopback=True) is not None
+    assert store.authenticate("guest", b"guest", is_loopback=True) is None
 
 
 def test_the_file_is_written_as_lavinmq_writes_it(tmp_path: Path) -> None:
@@ -109,6 +121,7 @@ def test_a_wrong_name_or_password_is_refused(store: UserStore, name: str, passwo
 
 
 def test_the_default_user_may_only_come_from_this_machine(store: UserStore) -> None:
+    """edge-cases.md 13"""
     assert store.authenticate("guest", b"guest", is_loopback=False) is None
 
     store.default_user_only_loopback = False
@@ -141,6 +154,7 @@ def test_without_permissions_nothing_is_allowed(store: UserStore) -> None:
 
 
 def test_changed_permissions_act_on_users_that_are_logged_in(store: UserStore) -> None:
+    """edge-cases.md 305"""
     add(store, "u")
     user = store.authenticate("u", b"pw", is_loopback=False)
     assert user is not None
@@ -156,6 +170,7 @@ def test_changed_permissions_act_on_users_that_are_logged_in(store: UserStore) -
 
 
 def test_a_deleted_user_loses_its_rights_at_once(store: UserStore) -> None:
+    """edge-cases.md 305"""
     user = add(store, "u")
     store.grant("u", "/")
 
@@ -164,6 +179,15 @@ def test_a_deleted_user_loses_its_rights_at_once(store: UserStore) -> None:
     assert not user.has_vhost("/")
     assert not user.can_read("/", "q")
     assert not store.delete("u")
+
+
+def test_deleting_an_unknown_user_changes_nothing(store: UserStore) -> None:
+    """edge-cases.md 305"""
+    before = store.epoch
+
+    assert not store.delete("nobody")
+
+    assert store.epoch == before
 
 
 def test_a_deleted_vhost_is_taken_from_all_users(store: UserStore) -> None:
@@ -178,6 +202,7 @@ def test_a_deleted_vhost_is_taken_from_all_users(store: UserStore) -> None:
 
 
 def test_every_change_moves_the_epoch(store: UserStore) -> None:
+    """edge-cases.md 305"""
     changes: list[Any] = [
         lambda: add(store, "u"),
         lambda: store.grant("u", "v"),
@@ -203,6 +228,7 @@ def test_permissions_need_a_user_and_valid_expressions(store: UserStore) -> None
 
 
 def test_changes_are_loaded_again_after_saving(store: UserStore, tmp_path: Path) -> None:
+    """edge-cases.md 309"""
     add(store, "u", b"pw", "Management", "unknown", "management", " impersonator")
     store.set_permissions("u", "v", "^c", "", ".*")
     store.save()
@@ -254,6 +280,49 @@ def test_optional_parts_of_an_entry_may_be_missing(tmp_path: Path) -> None:
     assert [user.name for user in store.all()] == ["a", "b"]
     user = store.get("b")
     assert user is not None and user.can_read("/", "x") and not user.can_write("/", "x")
+
+
+@pytest.mark.parametrize("algorithm", [None, "rabbit_password_hashing_md5", "nonsense"])
+@pytest.mark.parametrize("hash_", [None, ""])
+def test_a_user_without_a_password_stays_one_over_restarts(
+    tmp_path: Path, algorithm: str | None, hash_: str | None
+) -> None:
+    """edge-cases.md 308"""
+    entry = {"name": "u", "password_hash": hash_, "hashing_algorithm": algorithm}
+    (tmp_path / "users.json").write_text(json.dumps([entry]))
+    for _ in range(2):
+        store = store_in(tmp_path)
+        store.load()
+        store.save()
+
+    assert [user.name for user in store.all()] == ["u"]
+    assert store.authenticate("u", b"", is_loopback=True) is None
+
+
+def test_an_md5_hash_without_algorithm_admits_its_password(tmp_path: Path) -> None:
+    """edge-cases.md 308"""
+    digest = base64.b64encode(b"salt" + hashlib.md5(b"saltpw").digest()).decode()
+    entry = {"name": "u", "password_hash": digest, "hashing_algorithm": None}
+    (tmp_path / "users.json").write_text(json.dumps([entry]))
+    store = store_in(tmp_path)
+    store.load()
+
+    assert store.authenticate("u", b"pw", is_loopback=True) is not None
+    assert store.authenticate("u", b"other", is_loopback=True) is None
+
+
+def test_tags_are_read_with_blanks_and_in_any_case(tmp_path: Path) -> None:
+    """edge-cases.md 309"""
+    tags = " Administrator ,bogus,POLICYMAKER, monitoring"
+    entry = {"name": "u", "password_hash": GUEST_HASH, "tags": tags}
+    (tmp_path / "users.json").write_text(json.dumps([entry]))
+    store = store_in(tmp_path)
+    store.load()
+
+    user = store.get("u")
+
+    assert user is not None
+    assert user.tags == ("administrator", "policymaker", "monitoring")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-NAMES = ("definitions", "fieldtable", "frames", "ini", "methods", "segments", "users", "vhosts")
+NAMES = (
+    "dedup", "definitions", "fieldtable", "frames", "ini", "methods", "policies", "segments",
+    "users", "vhosts",
+)  # fmt: skip
 FUZZ = Path(__file__).resolve().parents[1]
 
 Target = Callable[[bytes], None]

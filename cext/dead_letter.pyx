@@ -1,0 +1,578 @@
+# Dead letter: a message that dies in a queue goes on to an exchange, with a record of its death.
+#
+# The new message is put together in the loop's scratch memory, routed by the exchange's bindings,
+# and stored like a publish. In its old queue nobody sees it any more, but it is deleted there only
+# when the copies are on disk: a crash may leave both, never neither. A queue that gets
+# too long by it goes on the loop's list (rules.pyx), so chains and rings of queues do not recurse.
+# Source: amqp reference sections 17 and 22.
+
+cdef enum death:
+    DEAD_REJECTED = 0
+    DEAD_EXPIRED = 1
+    DEAD_MAXLEN = 2
+    DEAD_MAXLENBYTES = 3
+    DEAD_DELIVERY_LIMIT = 4
+
+cdef enum:
+    DEATHS_MAX = 1024           # entries of x-death that are kept: the newest
+
+cdef struct slice_t:
+    const u8* p                 # NULL = none
+    u32 n
+
+cdef struct letter_t:           # a message on its way from one queue to others
+    queue_t* source
+    u32 reason
+    slice_t names               # as it had them
+    slice_t props               # wire order
+    u32 headers_at
+    u32 headers_len
+    u32 expiration_at
+    slice_t body
+    slice_t target
+    slice_t key
+    bint has_own_key            # given for dead letters, so that CC and BCC do not count
+
+
+cdef const char* death_name(u32 reason) noexcept nogil:
+    if reason == DEAD_REJECTED:
+        return b"rejected"
+    if reason == DEAD_EXPIRED:
+        return b"expired"
+    if reason == DEAD_MAXLEN:
+        return b"maxlen"
+    return b"maxlenbytes" if reason == DEAD_MAXLENBYTES else b"delivery_limit"
+
+
+# ---- slices of a table ---------------------------------------------------------------------------
+
+cdef slice_t no_slice() noexcept nogil:
+    cdef slice_t s
+    s.p = NULL
+    s.n = 0
+    return s
+
+
+cdef slice_t short_slice(const u8* text) noexcept nogil:
+    """The bytes of a short string; text may be NULL."""
+    cdef slice_t s = no_slice()
+    if text != NULL:
+        s.p = text + 1
+        s.n = text[0]
+    return s
+
+
+cdef slice_t table_value(const u8* table, u64 n, const char* name, u8 kind) noexcept nogil:
+    """The value of an entry of that name and type (a string, an array), without its length."""
+    cdef u32 name_len = <u32>strlen(name)
+    cdef const u8* entry = table_find(table, n, <const u8*>name, name_len)
+    cdef slice_t s = no_slice()
+    if entry != NULL and entry[1 + name_len] == kind:
+        s.n = be32(entry + 2 + name_len)
+        s.p = entry + 6 + name_len
+    return s
+
+
+cdef bint is_same(slice_t a, const u8* b, u32 n) noexcept nogil:
+    return a.p != NULL and a.n == n and same_bytes(a.p, b, n)
+
+
+# ---- writing a table -----------------------------------------------------------------------------
+
+cdef u8* put_slice(u8* p, const u8* from_, u32 n) noexcept nogil:
+    memcpy(p, from_, n)
+    return p + n
+
+
+cdef u8* put_name(u8* p, const char* name, u8 kind) noexcept nogil:
+    """A key and the type of its value."""
+    cdef u32 n = <u32>strlen(name)
+    p[0] = <u8>n
+    p = put_slice(p + 1, <const u8*>name, n)
+    p[0] = kind
+    return p + 1
+
+
+cdef u8* put_text(u8* p, const u8* text, u32 n) noexcept nogil:
+    put_be32(p, n)
+    return put_slice(p + 4, text, n)
+
+
+cdef u32 props_with_headers(u8* out, const u8* props, u32 len, const u8* table,
+                            u32 table_len) noexcept nogil:
+    """Copy properties in wire order with another headers table and without expiration; returns
+    their length."""
+    cdef u32 flags = be16(props), at = 2, bit = 0x8000, n
+    cdef u8* p = out + 2
+    put_be16(out, <u16>((flags | FLAG_HEADERS) & ~FLAG_EXPIRATION))
+    while bit >= 4:
+        if bit == FLAG_HEADERS:
+            put_be32(p, table_len)
+            p = put_slice(p + 4, table, table_len)
+            if flags & bit:
+                at += 4 + be32(props + at)
+        elif flags & bit:
+            n = 1 + props[at]
+            if bit == FLAG_DELIVERY_MODE or bit == FLAG_PRIORITY:
+                n = 1
+            elif bit == FLAG_TIMESTAMP:
+                n = 8
+            if bit != FLAG_EXPIRATION:
+                p = put_slice(p, props + at, n)
+            at += n
+        bit >>= 1
+    lmq_assert(at == len)
+    return <u32>(p - out)
+
+
+# ---- x-death -------------------------------------------------------------------------------------
+
+cdef bint death_is(const u8* entry, u32 n, const queue_t* q, u32 reason) noexcept nogil:
+    """Whether an entry of x-death tells of that reason in that queue."""
+    cdef const char* name = death_name(reason)
+    return (is_same(table_value(entry, n, b"queue", c'S'), q.name + 1, q.name[0])
+            and is_same(table_value(entry, n, b"reason", c'S'), <const u8*>name,
+                        <u32>strlen(name)))
+
+
+cdef const u8* next_death(slice_t* deaths, u32* n) noexcept nogil:
+    """Take the next well-formed entry off x-death; NULL at the end. What is none is skipped."""
+    cdef const u8* entry
+    cdef i64 size
+    while deaths.n > 1:
+        size = field_size(deaths.p + 1, deaths.n - 1, deaths.p[0], 0)
+        if size < 0:
+            break
+        entry = deaths.p + 5
+        n[0] = <u32>size - 4 if deaths.p[0] == c'F' else 0
+        deaths.p += 1 + size
+        deaths.n -= 1 + <u32>size
+        if n[0] and table_value(entry, n[0], b"queue", c'S').p != NULL and (
+                table_value(entry, n[0], b"reason", c'S').p != NULL):
+            return entry
+    return NULL
+
+
+cdef i64 death_count(const u8* entry, u32 n) noexcept nogil:
+    """The count of an entry, 0 when it has none that makes sense."""
+    cdef const u8* at = table_find(entry, n, <const u8*>b"count", 5)
+    cdef i64 count = 0
+    if at != NULL and at[6] == c'l':
+        count = <i64>be64(at + 7)
+    elif at != NULL and (at[6] == c'I' or at[6] == c'i'):
+        count = <i64><int>be32(at + 7)
+    return count if 0 < count < NEVER else 0
+
+
+cdef u8* put_routing_keys(u8* p, const letter_t* m) noexcept nogil:
+    """The array of the keys that the message was published with: its own and those of CC."""
+    cdef const u8* key = m.names.p + m.names.p[0] + 1
+    cdef slice_t copies = no_slice()
+    cdef u8* start
+    p = put_name(p, b"routing-keys", c'A')
+    start = p
+    p += 4
+    p[0] = c'S'
+    p = put_text(p + 1, key + 1, key[0])
+    if m.headers_at:
+        copies = table_value(m.props.p + m.headers_at + 4, m.headers_len, b"CC", c'A')
+        if copies.p != NULL:
+            p = put_slice(p, copies.p, copies.n)
+    put_be32(start, <u32>(p - start - 4))
+    return p
+
+
+cdef u8* put_death(u8* p, const letter_t* m, const u8* old, u32 old_n) noexcept nogil:
+    """The entry of x-death for this death; `old` is the one of an earlier one of its kind, or NULL.
+
+    The count is 64 bits wide, as clients written for RabbitMQ expect it."""
+    cdef const char* reason = death_name(m.reason)
+    cdef slice_t text = no_slice()
+    cdef u8* start = p + 1
+    p[0] = c'F'
+    p = put_name(p + 5, b"queue", c'S')
+    p = put_text(p, m.source.name + 1, m.source.name[0])
+    p = put_name(p, b"reason", c'S')
+    p = put_text(p, <const u8*>reason, <u32>strlen(reason))
+    p = put_name(p, b"exchange", c'S')
+    if old != NULL:
+        text = table_value(old, old_n, b"exchange", c'S')
+    if text.p == NULL:
+        text = short_slice(m.names.p)
+    p = put_text(p, text.p, text.n)
+    p = put_name(p, b"count", c'l')
+    put_be64(p, <u64>(1 + (death_count(old, old_n) if old != NULL else 0)))
+    p = put_name(p + 8, b"time", c'T')
+    put_be64(p, <u64>(m.source.loop.now_ms // 1000))
+    p = put_routing_keys(p + 8, m)
+    text = no_slice()
+    if m.expiration_at:
+        text = short_slice(m.props.p + m.expiration_at)
+    elif old != NULL:
+        text = table_value(old, old_n, b"original-expiration", c'S')
+    if text.p != NULL:
+        p = put_name(p, b"original-expiration", c'S')
+        p = put_text(p, text.p, text.n)
+    put_be32(start, <u32>(p - start - 4))
+    return p
+
+
+cdef u8* put_deaths(u8* p, const letter_t* m, slice_t deaths) noexcept nogil:
+    """x-death with this death as its newest entry."""
+    cdef slice_t rest = deaths
+    cdef const u8* entry
+    cdef const u8* old = NULL
+    cdef u32 n = 0, old_n = 0, kept = 1
+    cdef u8* start
+    while True:
+        entry = next_death(&rest, &n)
+        if entry == NULL:
+            break
+        if death_is(entry, n, m.source, m.reason):
+            old = entry
+            old_n = n
+            break
+    p = put_name(p, b"x-death", c'A')
+    start = p
+    p = put_death(p + 4, m, old, old_n)
+    rest = deaths
+    while kept < DEATHS_MAX:
+        entry = next_death(&rest, &n)
+        if entry == NULL:
+            break
+        if entry != old:
+            p[0] = c'F'
+            p = put_text(p + 1, entry, n)
+            kept += 1
+    put_be32(start, <u32>(p - start - 4))
+    return p
+
+
+cdef bint is_left_out(const u8* entry) noexcept nogil:
+    """Whether a header of the old message is not one of the new."""
+    return ((entry[0] == 7 and same_bytes(entry + 1, <const u8*>b"x-death", 7))
+            or (entry[0] == 22 and same_bytes(entry + 1, <const u8*>b"x-dead-letter-exchange", 22))
+            or (entry[0] == 25
+                and same_bytes(entry + 1, <const u8*>b"x-dead-letter-routing-key", 25)))
+
+
+cdef u8* put_first(u8* p, const letter_t* m, const char* name, const u8* text,
+                   u32 n) noexcept nogil:
+    """A header that tells of the first death, unless it is there."""
+    if m.headers_at and table_find(m.props.p + m.headers_at + 4, m.headers_len,
+                                   <const u8*>name, strlen(name)) != NULL:
+        return p
+    return put_text(put_name(p, name, c'S'), text, n)
+
+
+cdef u32 put_headers(u8* out, const letter_t* m) noexcept nogil:
+    """The headers of the new message, returns their length."""
+    cdef const u8* table = m.props.p + m.headers_at + 4
+    cdef const char* reason = death_name(m.reason)
+    cdef slice_t deaths = no_slice()
+    cdef u64 n = m.headers_len if m.headers_at else 0, size
+    cdef u8* p = out
+    if n:
+        deaths = table_value(table, n, b"x-death", c'A')
+    while n:
+        size = entry_size(table, n)
+        if size == 0:
+            break
+        if not is_left_out(table):
+            p = put_slice(p, table, <u32>size)
+        table += size
+        n -= size
+    p = put_first(p, m, b"x-first-death-reason", <const u8*>reason, <u32>strlen(reason))
+    p = put_first(p, m, b"x-first-death-queue", m.source.name + 1, m.source.name[0])
+    p = put_first(p, m, b"x-first-death-exchange", m.names.p + 1, m.names.p[0])
+    return <u32>(put_deaths(p, m, deaths) - out)
+
+
+cdef bint is_cycle(const queue_t* to, u32 reason, const u8* headers, u32 n) noexcept nogil:
+    """Whether the message has been in `to` and died there for the same reason since it was last
+    rejected by a client: it would go round for ever."""
+    cdef slice_t deaths = table_value(headers, n, b"x-death", c'A')
+    cdef const u8* entry
+    cdef u32 size = 0, n_deaths = 0
+    while n_deaths < DEATHS_MAX:
+        entry = next_death(&deaths, &size)
+        n_deaths += 1
+        if entry == NULL:
+            return False
+        if is_same(table_value(entry, size, b"reason", c'S'), <const u8*>b"rejected", 8):
+            return False
+        if death_is(entry, size, to, reason):
+            return True
+    return True                 # so many that nobody knows the first ones any more
+
+
+# ---- moving --------------------------------------------------------------------------------------
+
+cdef u8* loop_scratch(loop_t* loop, u64 need) noexcept nogil:
+    """Memory for one message, valid until the next call; NULL when there is none."""
+    if need > loop.scratch_cap:
+        free(loop.scratch)
+        loop.scratch = <u8*>malloc(need)
+        loop.scratch_cap = need if loop.scratch != NULL else 0
+    return loop.scratch
+
+
+cdef void loop_drop_scratch(loop_t* loop) noexcept nogil:
+    """A large message does not stay in memory."""
+    if loop.scratch_cap > BLOCK_SIZE:
+        free(loop.scratch)
+        loop.scratch = NULL
+        loop.scratch_cap = 0
+
+
+cdef exchange_t* vhost_exchange(const vhost_t* v, const u8* name, u32 n) noexcept nogil:
+    """The exchange of that name, or NULL."""
+    cdef match_key_t* found
+    if v == NULL or v.names == NULL:
+        return NULL
+    found = match_key_find(v.names, name, n, hash_bytes(name, n, v.names.seed))
+    if found == NULL:
+        return NULL
+    return <exchange_t*>(found.dests.at.one if found.dests.cap == 0 else found.dests.at.many[0])
+
+
+cdef int queue_hold_deletion(queue_t* q, store_t* st, u32 seg, u32 pos) noexcept nogil:
+    """A message was moved to durable queues: delete it here after the next sync. 0, or -1 out of
+    memory."""
+    cdef loop_t* loop = q.loop
+    cdef moved_t* grown
+    cdef u32 n = q.n_moved - q.moved_at
+    if n == 0:
+        q.moved_at = q.n_moved = 0
+        q.refs += 1
+        q.held_next = loop.held
+        loop.held = q
+    elif q.n_moved == q.cap_moved and q.moved_at > n:
+        memcpy(q.moved, q.moved + q.moved_at, n * sizeof(moved_t))
+        q.moved_at = 0
+        q.n_moved = n
+    if q.n_moved == q.cap_moved:
+        grown = <moved_t*>realloc(q.moved, (<u64>q.cap_moved * 2 + 64) * sizeof(moved_t))
+        if grown == NULL:
+            return -1
+        q.moved = grown
+        q.cap_moved = q.cap_moved * 2 + 64
+    q.moved[q.n_moved].until = loop.n_syncs + 1
+    q.moved[q.n_moved].seg = seg
+    q.moved[q.n_moved].pos = pos
+    q.moved[q.n_moved].level = st.level
+    q.n_moved += 1
+    return 0
+
+
+cdef void queue_release_moved(queue_t* q, u64 synced) noexcept nogil:
+    """Delete what was moved before that sync."""
+    cdef moved_t* moved
+    while q.moved_at < q.n_moved and q.moved[q.moved_at].until <= synced:
+        moved = &q.moved[q.moved_at]
+        q.moved_at += 1
+        if store_delete(queue_level(q, moved.level), moved.seg, moved.pos):
+            queue_failed(q)
+    if q.moved_at == q.n_moved and q.cap_moved > 4096:
+        free(q.moved)
+        q.moved = NULL
+        q.cap_moved = 0
+
+
+cdef void loop_release_held(loop_t* loop) noexcept nogil:
+    """A sync is over: what was moved to elsewhere before it may go."""
+    cdef queue_t* q
+    cdef queue_t** at = &loop.held
+    while at[0] != NULL:
+        q = at[0]
+        if q.is_deleted or q.is_closed:
+            q.moved_at = q.n_moved
+        else:
+            queue_release_moved(q, loop.n_synced)
+            queue_touch(q)
+        if q.moved_at < q.n_moved:
+            at = &q.held_next
+            continue
+        at[0] = q.held_next
+        queue_unref(q)
+
+
+cdef void route_moved(exchange_t* x, const msg_t* m, loop_t* loop) noexcept nogil:
+    """Fill loop.buried with the queues that a message reaches by the bindings of x; none when there
+    is a header that cannot be routed by."""
+    cdef const u8* key = m.names + m.names[0] + 1
+    cdef const u8* headers = m.props + m.headers_at + 4 if m.headers_at else NULL
+    cdef bint is_key_only = True
+    cdef int rc
+    loop.generation += 1
+    loop.buried.n = 0
+    loop.buried.generation = loop.generation
+    if has_copies(m):
+        rc = route_copies(x, m, loop, &loop.buried)
+    else:
+        rc = route_nested(x, key + 1, key[0], headers, m.headers_len, True, &loop.buried,
+                          &is_key_only)
+    if rc:
+        loop.buried.n = 0
+
+
+cdef void move_refused(const msg_t* m, targets_t* to) noexcept nogil:
+    """A message that was released finds queues full: it dies there if they say so. A dead letter
+    that finds a queue full is lost."""
+    cdef u32 i, n = to.n
+    cdef dest_t** full = <dest_t**>malloc(n * sizeof(dest_t*))
+    cdef queue_t* q
+    if full == NULL:
+        return
+    memcpy(full, to.items, n * sizeof(dest_t*))     # routing it on uses the list
+    for i in range(n):
+        q = <queue_t*>full[i]
+        if q.rules != NULL and q.rules.overflow == REJECT_PUBLISH_DLX:
+            bury_refused(q, m)
+    free(full)
+
+
+cdef void move_store(queue_t* source, msg_t* m, targets_t* to, i64 reason) noexcept nogil:
+    """Store a message in its new queues. `reason` is a death whose cycles end here, -1 for none."""
+    cdef loop_t* loop = source.loop
+    cdef queue_t* q
+    cdef u32 i, n_refused = 0
+    cdef bint is_durable = False
+    loop.is_moving = True       # a delivery could move what a settlement is looking at
+    for i in range(to.n):
+        q = <queue_t*>to.items[i]
+        if q.is_closed or q.is_deleted:
+            continue
+        if reason >= 0 and is_cycle(q, <u32>reason, m.props + m.headers_at + 4, m.headers_len):
+            continue
+        if q.store.is_durable and source.store.is_durable:
+            is_durable = True
+            if loop.sync and not q.is_sync_wanted:
+                loop_want_sync(loop, q)
+        if queue_append(q, m) == APPEND_REFUSED and reason < 0:
+            to.items[n_refused] = to.items[i]       # a place that is done with
+            n_refused += 1
+    loop.is_moving = False
+    if n_refused:
+        to.n = n_refused
+        move_refused(m, to)
+    if is_durable:
+        loop.is_moved = True
+        source.is_letter_moved = True
+
+
+cdef void bury_letter(letter_t* d) noexcept nogil:
+    """Build the new message, route and store it. Without memory it is lost."""
+    cdef loop_t* loop = d.source.loop
+    cdef exchange_t* x = vhost_exchange(d.source.vhost, d.target.p, d.target.n)
+    cdef const u8* old_key = d.names.p + d.names.p[0] + 1
+    cdef u64 need = (2048 + 2 * <u64>d.headers_len + d.props.n + d.source.name[0] * <u64>2
+                     + 2 * <u64>d.names.n)
+    cdef u8* p
+    cdef u8* headers
+    cdef msg_t m
+    cdef u32 n
+    if x == NULL:
+        return
+    headers = <u8*>malloc(need * 2)
+    if headers == NULL:
+        return
+    memset(&m, 0, sizeof(msg_t))
+    n = put_headers(headers, d)
+    p = headers + n
+    m.names = p
+    p[0] = <u8>d.target.n
+    p = put_slice(p + 1, d.target.p, d.target.n)
+    if not d.has_own_key:
+        d.key = short_slice(old_key)
+    p[0] = <u8>d.key.n
+    p = put_slice(p + 1, d.key.p, d.key.n)
+    m.names_len = <u32>(p - m.names)
+    n = props_with_headers(p, d.props.p, d.props.n, headers, n)
+    m.body = d.body.p
+    m.body_len = d.body.n
+    if props_find(p, n, &m):
+        m.size = RECORD_FIXED - 2 + m.names_len + n + m.body_len
+        if d.has_own_key:
+            m.cc_at = m.bcc_at = 0
+        route_moved(x, &m, loop)
+        move_store(d.source, &m, &loop.buried, d.reason)
+    free(headers)
+
+
+cdef bint props_find(const u8* props, u32 len, msg_t* m) noexcept nogil:
+    """Note in m where its properties, which are in wire order and valid, are."""
+    cdef props_t found
+    if props_walk(props, len, True, &found) != 1:
+        return False
+    msg_note_props(m, props, &found)
+    return found.headers_at == 0 or copies_error(m) == 0
+
+
+cdef bint letter_address(letter_t* d, const queue_t* q) noexcept nogil:
+    """Find where the letter goes: by its headers, else by the queue's rules. False if nowhere."""
+    cdef const u8* table = d.props.p + d.headers_at + 4
+    cdef slice_t own = no_slice()
+    d.target = short_slice(q.rules.target if q.rules != NULL else NULL)
+    d.key = short_slice(q.rules.target_key if q.rules != NULL else NULL)
+    if d.headers_at:
+        own = table_value(table, d.headers_len, b"x-dead-letter-exchange", c'S')
+        if own.p != NULL and own.n <= 255:
+            d.target = own
+        own = table_value(table, d.headers_len, b"x-dead-letter-routing-key", c'S')
+        if own.p != NULL and own.n <= 255:
+            d.key = own
+    d.has_own_key = d.key.p != NULL
+    return d.target.p != NULL
+
+
+cdef void bury(queue_t* q, const rec_t* rec, u32 reason) noexcept nogil:
+    """A stored message dies: send it where dead letters go, if they go anywhere.
+
+    It is copied first: storing it elsewhere may overwrite what rec points at."""
+    cdef letter_t d
+    cdef u8* p
+    memset(&d, 0, sizeof(letter_t))
+    d.source = q
+    d.reason = reason
+    d.props.p = rec.props       # the headers are in wire order there, too
+    d.headers_at = rec.headers_at
+    d.headers_len = rec.headers_len
+    if q.name == NULL or not letter_address(&d, q):
+        return
+    p = loop_scratch(q.loop, <u64>rec.size + 8)
+    if p == NULL:
+        return
+    d.names.n = rec.names_len
+    d.names.p = p
+    p = put_slice(p, rec.names, rec.names_len)
+    props_to_wire(p, rec)
+    d.props.p = p
+    d.props.n = rec.props_len
+    d.expiration_at = rec.expiration_at
+    p += rec.props_len
+    d.body.p = p
+    d.body.n = <u32>rec.body_len
+    memcpy(p, rec.body, rec.body_len)
+    if letter_address(&d, q):   # once more: the headers have moved
+        bury_letter(&d)
+    loop_drop_scratch(q.loop)
+
+
+cdef void bury_refused(queue_t* q, const msg_t* m) noexcept nogil:
+    """A publish that a full queue refuses goes where dead letters go."""
+    cdef letter_t d
+    memset(&d, 0, sizeof(letter_t))
+    d.source = q
+    d.reason = DEAD_MAXLEN
+    d.names.p = m.names
+    d.names.n = m.names_len
+    d.props.p = m.props
+    d.props.n = m.props_len
+    d.headers_at = m.headers_at
+    d.headers_len = m.headers_len
+    d.expiration_at = m.expiration_at
+    d.body.p = m.body
+    d.body.n = <u32>m.body_len
+    if q.name != NULL and letter_address(&d, q):
+        bury_letter(&d)

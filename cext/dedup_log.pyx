@@ -1,0 +1,232 @@
+# Dedup log: the file that lets the keys of a cache outlive the broker.
+#
+#   slot of 32 bytes   version:u32 (1) complete:u8 0:u24 boot:u64 salt:16
+#   further slots      key:16 until:i64 check:u64
+#
+# Little-endian. `boot` is the machine's boot in which the file was written, `complete` is 1 once
+# the broker has stopped in order. `salt` is the key of the hash, `until` Unix milliseconds or the
+# largest int64, `check` hash_bytes of the 24 bytes before it, seeded with the salt's first word.
+# Slots are in the order of insertion; a key that comes twice counts where it comes last.
+#
+# Keys are written after the messages of their tick, so a process that dies leaves no key without
+# its message. What reaches the disk first when the power goes nobody knows: nothing here is synced
+# while the broker runs, and a file of an earlier boot is believed only when it is complete.
+# Rule for changing it: another version gets another number; what is not understood is forgotten.
+from libc.stdio cimport rename
+from posix.fcntl cimport O_TRUNC
+
+cdef enum dedup_layout:
+    DEDUP_SLOT = 32
+    DEDUP_CHECKED = 24          # bytes of a slot that its check covers
+    DEDUP_COMPLETE_AT = 4       # a byte: half of it cannot be written
+    DEDUP_VERSION = 1
+    DEDUP_BATCH = 256           # slots written at once
+    DEDUP_SLACK = 1024          # slots that a file may have above twice the keys
+
+cdef enum dedup_refusal:
+    DEDUP_NO_LOG = -1           # no file of this format
+    DEDUP_OTHER_BOOT = -2       # the machine stopped without the broker
+
+
+# ---- writing -------------------------------------------------------------------------------------
+
+cdef void dedup_write_slot(const dedup_t* d, const dedup_entry_t* entry, u8* p) noexcept nogil:
+    put_le64(p, entry.key[0])
+    put_le64(p + 8, entry.key[1])
+    put_le64(p + 16, <u64>entry.until_ms)
+    put_le64(p + DEDUP_CHECKED, hash_bytes(p, DEDUP_CHECKED, d.salt[0]))
+
+
+cdef i64 dedup_write_from(const dedup_t* d, int fd, u32 at, i64 end) noexcept nogil:
+    """Write the keys from entry `at` to the newest, those that may outlive us, at offset `end`.
+    Returns where they end, or -1 with errno."""
+    cdef u8 batch[DEDUP_BATCH * DEDUP_SLOT]
+    cdef u32 n = 0
+    while at:
+        if d.entries[at].is_kept:
+            dedup_write_slot(d, &d.entries[at], batch + n)
+            n += DEDUP_SLOT
+        at = d.entries[at].newer
+        if n == DEDUP_BATCH * DEDUP_SLOT or (at == 0 and n):
+            if write_at(fd, batch, n, end):
+                return -1
+            end += n
+            n = 0
+    return end
+
+
+cdef i64 dedup_write_all(const dedup_t* d, int fd, bint is_complete) noexcept nogil:
+    """Write a whole file. Returns its size, or -1 with errno."""
+    cdef u8 head[DEDUP_SLOT]
+    put_le32(head, DEDUP_VERSION)
+    put_le32(head + DEDUP_COMPLETE_AT, is_complete)
+    put_le64(head + 8, d.boot)
+    put_le64(head + 16, d.salt[0])
+    put_le64(head + 24, d.salt[1])
+    if write_at(fd, head, DEDUP_SLOT, 0):
+        return -1
+    return dedup_write_from(d, fd, d.entries[0].newer if d.cap else 0, DEDUP_SLOT)
+
+
+cdef void dedup_close_file(dedup_t* d) noexcept nogil:
+    if d.fd >= 0:
+        c_close(d.fd)
+        d.fd = -1
+
+
+cdef int dedup_rewrite(dedup_t* d, bint is_complete) noexcept nogil:
+    """Replace the file by one with the keys of now, on disk if it is the last one.
+    0, or -1 with errno: then it is as it was."""
+    cdef char aside[PATH_MAX_BYTES]
+    cdef i64 size
+    cdef int fd
+    snprintf(aside, PATH_MAX_BYTES, b"%s.tmp", d.path)
+    fd = c_open(aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0o644)
+    if fd < 0:
+        return -1
+    size = dedup_write_all(d, fd, is_complete)
+    if size < 0 or (is_complete and fdatasync(fd)) or rename(aside, d.path):
+        close_failed(fd)
+        return -1
+    dedup_close_file(d)
+    d.fd = fd
+    d.file_size = size
+    return 0
+
+
+cdef int dedup_append(dedup_t* d, u32 first) noexcept nogil:
+    """Add the keys from entry `first` on to the file. 0, or -1 with errno."""
+    cdef i64 size
+    if d.fd < 0:
+        d.fd = c_open(d.path, O_WRONLY | O_CLOEXEC | O_NONBLOCK, 0)
+        if d.fd < 0:
+            return -1
+    size = dedup_write_from(d, d.fd, first, d.file_size)
+    if size < 0:
+        return -1               # what it left is written over, or ignored by who reads it
+    d.file_size = size
+    return 0
+
+
+cdef int dedup_write_new(dedup_t* d, u32 first, u64 n_kept) noexcept nogil:
+    """Bring the keys from entry `first` on into the file, of which n_kept belong there.
+
+    A file that holds more than twice the keys that count is written anew. 0, or -1 with errno."""
+    cdef u64 n_slots = <u64>d.file_size // DEDUP_SLOT + n_kept
+    if n_kept == 0 or d.path == NULL:
+        return 0
+    if d.file_size == 0 or n_slots > 2 * <u64>d.n + DEDUP_SLACK:
+        return dedup_rewrite(d, False)
+    return dedup_append(d, first)
+
+
+cdef int dedup_flush(dedup_t* d) noexcept nogil:
+    """Write the keys noted since the last time; their messages are in their files.
+
+    0, or -1: they stay new, d.error says why. Cost: a pwrite per 256 keys."""
+    cdef u32 first = 0, at
+    cdef u64 n_kept = 0
+    cdef int error = 0
+    at = d.entries[0].older if d.cap else 0
+    while at and d.entries[at].is_new:
+        first = at
+        n_kept += d.entries[at].is_kept
+        at = d.entries[at].older
+    if dedup_write_new(d, first, n_kept):
+        error = errno if errno else EIO
+    if error != d.error:
+        d.error = error
+        d.is_news = True
+        if d.loop != NULL:
+            d.loop.is_news = True
+    if error:
+        return -1
+    while first:
+        d.entries[first].is_new = False
+        first = d.entries[first].newer
+    if d.loop != NULL and d.loop.n_queues > KEEP_FILES_QUEUES:
+        dedup_close_file(d)
+    return 0
+
+
+cdef void loop_flush_dedups(loop_t* loop) noexcept nogil:
+    """Write the keys of the messages that this tick has written: of none while one of them waits
+    for room. What fails is tried again in the next tick."""
+    cdef dedup_t* d = loop.dirty_dedups
+    cdef dedup_t* following
+    if loop.stuck != NULL:
+        return
+    loop.dirty_dedups = NULL
+    while d != NULL:
+        following = d.dirty_next
+        d.is_dirty = dedup_flush(d) != 0
+        if d.is_dirty:
+            d.dirty_next = loop.dirty_dedups
+            loop.dirty_dedups = d
+        d = following
+
+
+# ---- reading -------------------------------------------------------------------------------------
+
+cdef i64 dedup_load(dedup_t* d, const u8* p, u64 n) noexcept nogil:
+    """Take over the keys of a file of n bytes. Returns how many slots were damaged, or a
+    dedup_refusal. The file itself is written anew with the next key."""
+    cdef u64 key[2]
+    cdef i64 n_damaged = 0
+    if n < DEDUP_SLOT or le32(p) != DEDUP_VERSION:
+        return DEDUP_NO_LOG
+    if p[<u32>DEDUP_COMPLETE_AT] != 1 and le64(p + 8) != d.boot:
+        return DEDUP_OTHER_BOOT
+    d.salt[0] = le64(p + 16)
+    d.salt[1] = le64(p + 24)
+    p += DEDUP_SLOT
+    n -= DEDUP_SLOT
+    while n >= DEDUP_SLOT:
+        if hash_bytes(p, DEDUP_CHECKED, d.salt[0]) != le64(p + DEDUP_CHECKED):
+            n_damaged += 1
+        elif d.limit:
+            key[0] = le64(p)
+            key[1] = le64(p + 8)
+            dedup_insert(d, key, <i64>le64(p + 16))
+        p += DEDUP_SLOT
+        n -= DEDUP_SLOT
+    return n_damaged + (n != 0)
+
+
+# ---- the end -------------------------------------------------------------------------------------
+
+cdef int dedup_finish(dedup_t* d) noexcept nogil:
+    """Write and sync the file, and mark it as complete. 0, or -1 with errno."""
+    cdef u8 complete = 1
+    if d.path == NULL:
+        return 0
+    if dedup_flush(d):
+        set_errno(d.error)
+        return -1
+    if d.file_size == 0:
+        return dedup_rewrite(d, True) if d.n else 0
+    if d.fd < 0:
+        d.fd = c_open(d.path, O_WRONLY | O_CLOEXEC | O_NONBLOCK, 0)
+        if d.fd < 0:
+            return -1
+    # Should the power go in between, the mark alone could be there: keys are missing then.
+    return -1 if write_at(d.fd, &complete, 1, DEDUP_COMPLETE_AT) or fdatasync(d.fd) else 0
+
+
+cdef void dedup_release(dedup_t* d) noexcept nogil:
+    """Let go of memory and descriptors; the file stays as it is. Idempotent."""
+    cdef dedup_t** at
+    if d.is_dirty:
+        at = &d.loop.dirty_dedups
+        while at[0] != d:
+            at = &at[0].dirty_next
+        at[0] = d.dirty_next
+        d.is_dirty = False
+    if d.cap:
+        d.budget.used -= d.cap * sizeof(dedup_entry_t) + (<u64>d.mask + 1) * sizeof(u32)
+    free(d.entries)
+    free(d.buckets)
+    d.entries = NULL
+    d.buckets = NULL
+    d.n = d.cap = d.n_used = d.free = d.limit = 0
+    dedup_close_file(d)

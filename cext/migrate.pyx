@@ -1,0 +1,117 @@
+# Migrate: the messages of an old priority queue, in one store, move to a store for each level.
+#
+# The new stores are made in `migrating`, which becomes `migrated` once all is on disk; then the old
+# files go and the new ones take their place. A crash anywhere leaves the one or the other whole:
+# the next start begins anew, or goes on. Called by door.pyx. Source: storage reference section 7.
+import shutil
+
+
+cdef list migrate_levels(Queue queue):
+    """Bring the directory of a priority queue up to date; returns a line for the log if it was not.
+
+    Raises OSError, or ValueError when there are messages in both layouts: nothing has changed."""
+    directory = os.fsdecode(queue.parent)
+    migrating, migrated = f"{directory}/migrating", f"{directory}/migrated"
+    notes = []
+    if not os.path.isdir(migrated):
+        if not files_of_store(directory):
+            return notes
+        for level in level_directories(directory):
+            if files_of_store(level):
+                raise ValueError(f"{directory} and {level} both hold messages")
+        shutil.rmtree(migrating, ignore_errors=True)
+        n = copy_to_levels(queue, directory, migrating)
+        sync_tree(migrating)
+        os.rename(migrating, migrated)
+        sync_directory(directory)
+        notes.append(f"{n} messages of an older layout were moved to a store for each priority")
+    for path in files_of_store(directory):
+        os.unlink(path)
+    for level in level_directories(migrated):
+        to = f"{directory}/{os.path.basename(level)}"
+        shutil.rmtree(to, ignore_errors=True)
+        os.rename(level, to)
+    sync_directory(directory)
+    os.rmdir(migrated)
+    return notes
+
+
+cdef list files_of_store(str directory):
+    """The segments of a store, and what belongs to them."""
+    return [entry.path for entry in os.scandir(directory) if re.fullmatch(
+        r"(msgs|acks|meta)\.\d{10}", entry.name)] if os.path.isdir(directory) else []
+
+
+cdef list level_directories(str directory):
+    return sorted(entry.path for entry in os.scandir(directory)
+                  if re.fullmatch(r"prio\.\d{3}", entry.name))
+
+
+cdef u64 copy_to_levels(Queue queue, str directory, str target) except? 0:
+    """Write the messages of the store in `directory` to stores for each level in `target`; returns
+    how many. Raises OSError, or ValueError when not all of them can be read."""
+    cdef queue_t* q = queue.q
+    cdef Queue old = Queue(queue.loop, directory, q.store.segment_size, True)
+    cdef Queue new = Queue(queue.loop, target, q.store.segment_size, True,
+                           max_priority=<int>q.n_levels - 1)
+    cdef u64 n
+    old.load()
+    n = old.q.ready
+    try:
+        for _i in range(n):
+            if copy_to_level(old.q, new.q):
+                raise ValueError(f"{directory} is damaged: it cannot be moved to levels")
+        new.close()
+    finally:
+        old.delete()
+        new.delete()
+    return n
+
+
+cdef int copy_to_level(queue_t* old, queue_t* new) noexcept nogil:
+    """Move the next message, as old as it is. 0, or -1."""
+    cdef loop_t* loop = old.loop
+    cdef i64 now_ms = loop.now_ms
+    cdef store_t* st
+    cdef rec_t rec
+    cdef msg_t m
+    cdef u8* props
+    cdef int rc
+    if queue_peek(old, &rec) != 1:
+        return -1
+    props = loop_scratch(loop, <u64>rec.props_len + 16)
+    if props == NULL:
+        return -1
+    props_to_wire(props, &rec)
+    memset(&m, 0, sizeof(msg_t))
+    if not props_find(props, rec.props_len, &m):
+        return -1
+    m.names = rec.names
+    m.names_len = rec.names_len
+    m.body = rec.body
+    m.body_len = rec.body_len
+    m.size = rec.size
+    st = queue_level_for(new, &m)
+    loop.now_ms = <i64>le64(rec.names - 8)
+    rc = -1 if st == NULL else queue_append_to(new, st, &m)
+    loop.now_ms = now_ms
+    store_take(&old.store, &rec)
+    old.ready -= 1
+    return -1 if rc or new.is_stuck else 0
+
+
+cdef sync_directory(str path):
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+cdef sync_tree(str path):
+    """Have a directory and all below it on disk."""
+    for directory, _, files in os.walk(path):
+        for name in files:
+            with open(f"{directory}/{name}", "rb") as file:
+                os.fsync(file.fileno())
+        sync_directory(directory)

@@ -1,0 +1,280 @@
+# Rules: what a queue does with messages beyond handing them out: limits, TTL, priorities.
+#
+# Publishes to a queue with rules, and messages that have rules of their own, take the long way; all
+# others never come by. A queue that has become too long goes on the loop's list and is held to
+# its rules before anything else is done for the client: dead letters of one may be too many for
+# another, so this is a list and not a recursion.
+# Source: amqp reference sections 10, 16 and 17.
+
+cdef enum append_result:
+    APPENDED = 0
+    APPEND_FAILED = -1          # the queue is closed now, or memory is full
+    APPEND_DUPLICATE = 1        # a message with its key is here already
+    APPEND_REFUSED = 2          # the queue is full and refuses publishes
+
+
+cdef void rules_free(rules_t* r) noexcept nogil:
+    if r != NULL:
+        free(r.target)
+        free(r.target_key)
+        free(r)
+
+
+# ---- publishing ----------------------------------------------------------------------------------
+
+cdef inline bint queue_is_full(const queue_t* q, u64 size) noexcept nogil:
+    """Whether a queue that refuses publishes has no room for one more."""
+    return (q.ready >= q.rules.max_length
+            or (q.rules.max_bytes != NO_LIMIT and q.ready_bytes + size >= q.rules.max_bytes))
+
+
+cdef inline bint queue_is_too_long(const queue_t* q) noexcept nogil:
+    return q.ready > q.rules.max_length or q.ready_bytes > q.rules.max_bytes
+
+
+cdef store_t* queue_level_for(queue_t* q, const msg_t* m) noexcept nogil:
+    """The store for a message by its priority; NULL when out of memory."""
+    cdef u32 level = m.props[m.priority_at] if m.priority_at else 0
+    if q.levels == NULL:
+        return &q.store
+    return queue_make_level(q, level if level < q.n_levels else q.n_levels - 1)
+
+
+cdef int queue_append_ruled(queue_t* q, const msg_t* m) noexcept nogil:
+    """queue_append for a queue, or a message, with rules."""
+    cdef store_t* st
+    cdef u32 pos
+    if q.stream != NULL:
+        return stream_append(q, m)
+    if q.releases != NULL:
+        return delayed_append(q, m)
+    if q.dedup != NULL and dedup_seen(q.dedup, m, q.loop.now_ms):
+        q.n_dedup += 1
+        return APPEND_DUPLICATE
+    if q.rules != NULL and q.rules.overflow != DROP_HEAD and queue_is_full(q, m.size):
+        if q.able != NULL and not q.loop.is_moving:
+            queue_deliver_all(q)
+        if queue_is_full(q, m.size):
+            if q.rules.overflow == REJECT_PUBLISH_DLX and not q.loop.is_moving:
+                bury_refused(q, m)      # a dead letter that is refused is lost
+            return APPEND_REFUSED
+    st = queue_level_for(q, m)
+    if st == NULL:
+        return APPEND_FAILED
+    if m.expiration_at:
+        queue_may_expire(q)
+    if queue_append_to(q, st, m):
+        return APPEND_FAILED
+    if q.dedup != NULL:
+        dedup_remember(q.dedup, m, q.loop.now_ms, q.store.is_durable)
+    queue_count_level(q, st, 1)
+    q.may_bury = q.may_bury or m.is_special
+    pos = st.wseg.size - <u32>m.size
+    if m.expiration_at or q.may_expire:
+        queue_note_deadline(q, st, m, pos)
+    if q.due_ms <= q.loop.now_ms or (q.rules != NULL and queue_is_too_long(q)):
+        queue_want_rules(q)
+    return APPENDED
+
+
+cdef void queue_want_rules(queue_t* q) noexcept nogil:
+    """Have loop_enforce look at q."""
+    if not q.is_over:
+        q.is_over = True
+        q.refs += 1
+        q.over_next = q.loop.over
+        q.loop.over = q
+
+
+# ---- taking --------------------------------------------------------------------------------------
+
+# hot
+cdef inline int queue_next(queue_t* q, rec_t* rec) noexcept nogil:
+    """queue_peek, without messages that are past their time. Cost: 1 ns more when none can be."""
+    cdef int rc = queue_peek(q, rec)
+    rec.extra = NULL
+    if rc == 1 and (q.may_expire or q.rules != NULL):
+        return queue_next_ruled(q, rec)
+    return rc
+
+
+cdef int queue_next_ruled(queue_t* q, rec_t* rec) noexcept nogil:
+    cdef int rc = 1
+    while rc == 1:
+        if q.may_expire and rec_deadline_ms(q, rec) < q.loop.now_ms:
+            queue_drop(q, rec, DEAD_EXPIRED)
+        elif queue_has_tried_enough(q, rec):
+            queue_drop(q, rec, DEAD_DELIVERY_LIMIT)
+        else:
+            if q.rules != NULL and q.rules.delivery_limit >= 0:
+                queue_tell_count(q, rec)
+            elif counts_of(&queue_level(q, rec.level).counts, rec.seg, rec.pos):
+                rec.redelivered = True          # before the broker was started
+            return 1
+        rc = queue_peek(q, rec) if q.ready else 0
+        rec.extra = NULL
+    return rc
+
+
+cdef bint queue_has_tried_enough(queue_t* q, const rec_t* rec) noexcept nogil:
+    """Whether a message was delivered more often than is allowed: so it was when the broker
+    stopped, or more was allowed then."""
+    cdef store_t* st = queue_level(q, rec.level)
+    return (st.counts.n and q.rules != NULL and q.rules.delivery_limit >= 0
+            and counts_of(&st.counts, rec.seg, rec.pos) > <u64>q.rules.delivery_limit)
+
+
+cdef void queue_tell_count(queue_t* q, rec_t* rec) noexcept nogil:
+    """Have the delivery say how often there was one before."""
+    cdef u32 n = counts_of(&queue_level(q, rec.level).counts, rec.seg, rec.pos)
+    rec.extra = q.loop.count_header
+    rec.extra_len = 0
+    if n:
+        put_be32(q.loop.count_header + COUNT_AT, n)
+        rec.extra_len = COUNT_AT + 4
+        rec.redelivered = True
+
+
+cdef void queue_count_delivery(queue_t* q, const rec_t* rec) noexcept nogil:
+    """A message was delivered that has to be acknowledged: its deliveries are limited."""
+    cdef store_t* st = queue_level(q, rec.level)
+    cdef u32 n = counts_of(&st.counts, rec.seg, rec.pos) + 1
+    if store_count(st, rec.seg, rec.pos, n):
+        queue_failed(q)
+
+
+# ---- giving back and discarding ------------------------------------------------------------------
+
+cdef void queue_discard(queue_t* q, rec_t* rec, u32 reason) noexcept nogil:
+    """A record that is neither ready nor unacked any more dies: it goes to where dead letters go,
+    and out of its store."""
+    cdef store_t* st = queue_level(q, rec.level)
+    cdef u32 seg = rec.seg, pos = rec.pos
+    q.is_letter_moved = False
+    if q.may_bury or q.rules != NULL:
+        bury(q, rec, reason)
+    if st.counts.n:
+        store_forget_count(st, seg, pos)
+    queue_delete_moved(q, st, seg, pos)
+
+
+cdef void queue_delete_moved(queue_t* q, store_t* st, u32 seg, u32 pos) noexcept nogil:
+    """Delete a record; if it went to a durable queue, when it is on disk there.
+    What the file does not hold cannot come back from it."""
+    if q.is_letter_moved and not (seg == st.wseg.id and pos >= st.flushed):
+        if queue_hold_deletion(q, st, seg, pos):
+            queue_failed(q)
+    elif store_delete(st, seg, pos):
+        queue_failed(q)
+
+
+cdef void queue_drop(queue_t* q, rec_t* rec, u32 reason) noexcept nogil:
+    """The record that queue_peek returned dies."""
+    cdef store_t* st = queue_level(q, rec.level)
+    store_take(st, rec)
+    queue_uncount(q, st, rec.size)
+    queue_discard(q, rec, reason)
+
+
+cdef bint queue_settle_ruled(queue_t* q, store_t* st, const unacked_t* u, bint requeue,
+                             bint is_ack) noexcept nogil:
+    """What is special about a settlement. True when that was all of it."""
+    cdef rec_t rec
+    cdef seg_t* seg
+    cdef u32 reason = DEAD_REJECTED
+    cdef i64 own
+    if is_ack:
+        store_forget_count(st, u.seg, u.pos)
+        return False
+    if requeue:
+        if not q.may_expire and (q.rules == NULL or q.rules.delivery_limit < 0):
+            if q.rules != NULL and q.rules.overflow == DROP_HEAD:
+                queue_want_rules(q)
+            return False
+    elif not q.may_bury and q.rules == NULL:
+        return False
+    seg = store_segment(st, u.seg)
+    if seg == NULL or store_read(st, &q.loop.pool, &st.window, seg, u.pos, 4096, &rec) != 1:
+        return False
+    rec.level = u.level
+    if requeue:
+        if q.may_expire and rec_deadline_ms(q, &rec) <= q.loop.now_ms:
+            reason = DEAD_EXPIRED
+        elif (q.rules != NULL and q.rules.delivery_limit >= 0
+                and counts_of(&st.counts, u.seg, u.pos) > <u64>q.rules.delivery_limit):
+            reason = DEAD_DELIVERY_LIMIT
+        else:
+            own = rec_own_deadline_ms(&rec)
+            if own != NEVER:
+                dues_push(st, own, u.seg, u.pos)
+            if q.may_expire and rec_deadline_ms(q, &rec) < q.due_ms:
+                queue_set_due(q, rec_deadline_ms(q, &rec))
+            queue_want_rules(q)
+            return False
+    queue_discard(q, &rec, reason)
+    return True
+
+
+# ---- too long ------------------------------------------------------------------------------------
+
+cdef void queue_deliver_all(queue_t* q) noexcept nogil:
+    """Let consumers take what they can now: that is neither refused nor dropped."""
+    while q.able != NULL and q.ready and queue_deliver(q):
+        pass
+
+
+cdef void queue_drop_head(queue_t* q) noexcept nogil:
+    """Drop from the head until the queue is as long as it may be."""
+    cdef rec_t rec
+    cdef u32 reason, left = DEATHS_A_TURN
+    while q.ready and queue_is_too_long(q):
+        if left == 0:
+            queue_set_due(q, q.loop.now_ms + 1)         # and then the rest
+            break
+        left -= 1
+        reason = DEAD_MAXLEN if q.ready > q.rules.max_length else DEAD_MAXLENBYTES
+        if queue_peek(q, &rec) != 1:
+            break
+        queue_drop(q, &rec, reason)
+
+
+cdef void queue_drop_delivered(queue_t* q) noexcept nogil:
+    """Drop heads that were delivered more often than is allowed now."""
+    cdef rec_t rec
+    while q.ready and queue_top(q).counts.n and queue_peek(q, &rec) == 1:
+        if not queue_has_tried_enough(q, &rec):
+            break
+        queue_drop(q, &rec, DEAD_DELIVERY_LIMIT)
+
+
+cdef void queue_enforce(queue_t* q) noexcept nogil:
+    """Hold q to its rules, after its consumers had their chance."""
+    queue_deliver_all(q)
+    if q.rules != NULL:
+        if q.rules.overflow == DROP_HEAD and queue_is_too_long(q):
+            queue_drop_head(q)
+        if q.rules.delivery_limit >= 0:
+            queue_drop_delivered(q)
+    if q.due_ms <= q.loop.now_ms:
+        queue_expire(q, q.loop.now_ms)
+    queue_touch(q)
+
+
+cdef void loop_enforce(loop_t* loop) noexcept nogil:
+    """Hold the queues on the list to their rules; their dead letters may add others. Queues that
+    overflow into each other can make very much of it: what is left after a while has to wait."""
+    cdef queue_t* q
+    cdef u32 n = 0
+    cdef i64 until_ns = 0
+    while loop.over != NULL:
+        n += 1
+        if n & 3 == 0:          # nearly always there are less
+            if until_ns and clock_ns() > until_ns:
+                break
+            until_ns = until_ns if until_ns else clock_ns() + TURN_NS
+        q = loop.over
+        loop.over = q.over_next
+        q.is_over = False
+        if not q.is_deleted and not q.is_closed:
+            queue_enforce(q)
+        queue_unref(q)

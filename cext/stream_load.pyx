@@ -1,0 +1,181 @@
+# Stream load: opening the directory of a stream, and numbering what is in it.
+#
+# Finished segments have their facts in meta files; those without, and the newest, are walked.
+# Offsets are counted from segment to segment. Where that is not possible, because one is missing or
+# damaged, what the meta file or the marker says counts; an offset is never lower than one before
+# it. Called once per stream by door.pyx, at start. Source: storage reference sections 5, 6 and 15.
+
+
+cdef list stream_load(queue_t* q):
+    """queue_load for a stream. Returns lines for the log."""
+    cdef store_t* st = &q.store
+    cdef u32 i
+    notes = []
+    found = find_segments(store_directory(st), notes)
+    stream_find_marker(q)
+    if not found and q.stream.marker_seg:
+        found = [(q.stream.marker_seg, SEGMENT_HEADER)]         # its file was lost, or never made
+        notes.append(f"{store_directory(st)}: no segment is left, offsets go on at "
+                     f"{q.stream.marker_offset}")
+        stream_add_segment(st, found[0][0], SEGMENT_HEADER)
+    else:
+        for id, size in found:
+            stream_add_segment(st, id, <u32>size)
+        for i in range(st.n_segs):
+            stream_load_segment(q, st.segs[i])
+    if found:
+        stream_number(q)
+        stream_end_load(q, notes)
+    tracks_load(q, stream_first(q))
+    stream_look(q)
+    store_drop_window(st, &q.loop.pool)
+    return notes
+
+
+cdef stream_add_segment(store_t* st, u32 id, u32 size):
+    cdef seg_t* seg = store_add_segment(st, id)
+    if seg == NULL:
+        raise MemoryError()
+    seg.size = size
+    st.wseg = st.rseg = seg
+    st.flushed = st.stage_at = st.synced = size
+
+
+cdef stream_find_marker(queue_t* q):
+    """Find the name that tells where a segment begins; the newest counts, others go."""
+    directory = store_directory(&q.store)
+    found = []
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return
+    for name in names:
+        parts = name.split(".")
+        if (len(parts) == 3 and parts[0] == "first" and len(parts[1]) == 10
+                and all(part.isascii() and part.isdigit() for part in parts[1:])
+                and 0 < int(parts[1]) < 0xFFFFFFFF and 0 < int(parts[2]) < _OFFSET_MAX):
+            found.append((int(parts[1]), int(parts[2]), name))
+    if not found:
+        return
+    found.sort()
+    newest = found.pop()
+    for _, _, name in found:
+        if os.path.isfile(f"{directory}/{name}"):
+            os.unlink(f"{directory}/{name}")
+    q.stream.marker_seg = newest[0]
+    q.stream.marker_offset = newest[1]
+
+
+_OFFSET_MAX = 1 << 62
+
+
+cdef bint load_stream_meta(const store_t* st, seg_t* seg) except -1:
+    """Take the facts of a finished segment from its meta file. Whether they are all there; the
+    first offset is taken from what is left of them."""
+    try:
+        with open(f"{store_directory(st)}/meta.{seg.id:010d}", "rb", buffering=0) as file:
+            data = file.read(STREAM_META)
+    except FileNotFoundError:
+        return False
+    if len(data) < 12:
+        return False
+    count, first = int.from_bytes(data[:4], "little"), int.from_bytes(data[4:12], "little")
+    if not 0 < first < _OFFSET_MAX:
+        return False
+    seg.first_offset = first
+    if len(data) < STREAM_META or not 0 < count <= seg.size // RECORD_FIXED:
+        return False
+    first_ms, last_ms = (int.from_bytes(data[at:at + 8], "little") for at in (12, 20))
+    if not (0 < first_ms < NEWEST_MS and 0 < last_ms < NEWEST_MS):
+        return False
+    seg.count = seg.written = count
+    seg.first_ms = first_ms
+    seg.last_ms = last_ms
+    return True
+
+
+cdef stream_load_segment(queue_t* q, seg_t* seg):
+    """Count the records of a segment: by its meta file, or by walking it."""
+    cdef store_t* st = &q.store
+    cdef u32 size = seg.size, data_end
+    if load_stream_meta(st, seg) and seg is not st.wseg:
+        return
+    seg.written = 0
+    if store_scan(st, &q.loop.pool, seg, &data_end):
+        raise os_error(st, "msgs", seg.id)
+    if seg is not st.wseg:
+        seg.is_reserved = data_end < size
+        return
+    load_newest(st, seg, size, data_end)
+
+
+cdef void stream_number(queue_t* q) noexcept nogil:
+    """Give each segment the offset of its first record."""
+    cdef store_t* st = &q.store
+    cdef stream_t* s = q.stream
+    cdef seg_t* seg
+    cdef i64 next_
+    cdef u32 i, known = 0
+    if s.marker_seg:
+        seg = store_segment(st, s.marker_seg)
+        if seg != NULL and seg.id == s.marker_seg and seg.first_offset < s.marker_offset:
+            seg.first_offset = s.marker_offset
+    while known < st.n_segs and st.segs[known].first_offset == 0:
+        known += 1
+    if known == st.n_segs:
+        known = 0
+        st.segs[0].first_offset = 1
+    for i in range(known, 0, -1):           # back to the first one
+        st.segs[i - 1].first_offset = st.segs[i].first_offset - st.segs[i - 1].count
+    if st.segs[0].first_offset < 1:
+        st.segs[0].first_offset = 1
+    for i in range(1, st.n_segs):
+        next_ = st.segs[i - 1].first_offset + st.segs[i - 1].count
+        seg = st.segs[i]
+        if seg.first_offset < next_ or (seg.id == st.segs[i - 1].id + 1
+                                        and seg.id != s.marker_seg
+                                        and st.segs[i - 1].damaged_at == 0):
+            seg.first_offset = next_
+    s.next_offset = st.wseg.first_offset + st.wseg.count
+    s.seen_offset = s.next_offset
+
+
+cdef stream_end_load(queue_t* q, list notes):
+    """Write the meta files that are missing, and go on in a new segment where the newest is
+    damaged."""
+    cdef store_t* st = &q.store
+    cdef seg_t* seg
+    cdef u32 i
+    for i in range(st.n_segs):
+        seg = st.segs[i]
+        q.ready += seg.count
+        q.ready_bytes += seg.size - SEGMENT_HEADER
+        if seg is st.wseg or seg.written or seg.damaged_at or seg.count == 0:
+            continue
+        if seg.is_reserved:
+            segment_finish(st, seg)
+        else:
+            segment_write_meta(st, seg)     # a cache: if it fails the next start walks again
+    if st.wseg.damaged_at:
+        load_leave_segment(st)
+        st.wseg.first_offset = q.stream.next_offset
+    if q.stream.marker_seg > st.wseg.id and q.stream.marker_offset > q.stream.next_offset:
+        # It was begun, and is lost together with the end of the one before.
+        notes.append(f"{store_directory(st)}: offsets {q.stream.next_offset} to "
+                     f"{q.stream.marker_offset - 1} are lost")
+        stream_add_segment(st, q.stream.marker_seg, SEGMENT_HEADER)
+        st.is_untrimmed = False
+        q.stream.next_offset = q.stream.seen_offset = q.stream.marker_offset
+        st.wseg.first_offset = q.stream.next_offset
+    st.rseg = st.wseg
+    st.rpos = SEGMENT_HEADER
+    if st.wseg.first_offset == 1 or stream_write_marker(q) == 0:
+        drop_meta(st, st.wseg.id)
+
+
+cdef drop_meta(const store_t* st, u32 id):
+    """The newest segment was finished once, before those behind it were lost: it is written to
+    again, and what its meta file says will not be true."""
+    path = f"{store_directory(st)}/meta.{id:010d}"
+    if os.path.isfile(path):
+        os.unlink(path)

@@ -1,0 +1,361 @@
+# Stream offsets: what the consumers of a stream have acknowledged, by tag, and the file that keeps
+# it.
+#
+# A consumer's acknowledgements change its tag's offset in memory; the tick appends one entry for
+# each tag that has changed. The newest entry of a tag counts. The file is rewritten with the newest
+# entries alone at start, when it is full, and when the messages that tags point at are gone. Called
+# by stream.pyx and stream_load.pyx. Source: storage reference section 6.
+#
+#   entry       u8 n, n bytes tag, i64 offset       little-endian; n = 0: the end of the entries
+#
+# The offset is where the tag goes on reading. The format is LavinMQ's and is not ours to change.
+
+cdef enum:
+    OFFSETS_GROWTH = 1000       # bytes of the file for each byte that lives, before it is rewritten
+    OFFSETS_LEAST = 8192        # but not less than this
+    OFFSETS_MOST = 67108864     # and not more
+    OFFSETS_ENTRY_MAX = 264
+
+cdef const char* OFFSETS_FILE = b"consumer_offsets"
+
+
+cdef void offsets_path(const store_t* st, char* path) noexcept nogil:
+    snprintf(path, PATH_MAX_BYTES, b"%s/%s/%s", st.parent, st.leaf, OFFSETS_FILE)
+
+
+# ---- tags ----------------------------------------------------------------------------------------
+
+cdef void tracks_unlink(tracks_t* ts, track_t* t) noexcept nogil:
+    """Take t out of the order of commits."""
+    if t.older != NULL:
+        t.older.newer = t.newer
+    else:
+        ts.oldest = t.newer
+    if t.newer != NULL:
+        t.newer.older = t.older
+    else:
+        ts.newest = t.older
+
+
+cdef void tracks_link(tracks_t* ts, track_t* t) noexcept nogil:
+    """Make t the one committed last."""
+    t.older = ts.newest
+    t.newer = NULL
+    if ts.newest != NULL:
+        ts.newest.newer = t
+    else:
+        ts.oldest = t
+    ts.newest = t
+
+
+cdef int tracks_grow(tracks_t* ts) noexcept nogil:
+    """0, or -1 out of memory."""
+    cdef u32 cap = ts.n_buckets * 2 if ts.n_buckets else 16
+    cdef track_t** grown = <track_t**>calloc(cap, sizeof(track_t*))
+    cdef track_t* t = ts.oldest
+    cdef u64 i
+    if grown == NULL:
+        return -1
+    while t != NULL:
+        i = hash_bytes(t.tag, t.len, 0) & (cap - 1)
+        t.bucket_next = grown[i]
+        grown[i] = t
+        t = t.newer
+    free(ts.buckets)
+    ts.buckets = grown
+    ts.n_buckets = cap
+    return 0
+
+
+cdef track_t* tracks_find(const tracks_t* ts, const u8* tag, u32 n) noexcept nogil:
+    cdef track_t* t
+    if ts.n == 0:
+        return NULL
+    t = ts.buckets[hash_bytes(tag, n, 0) & (ts.n_buckets - 1)]
+    while t != NULL and not (t.len == n and same_bytes(t.tag, tag, n)):
+        t = t.bucket_next
+    return t
+
+
+cdef track_t* tracks_get(tracks_t* ts, const u8* tag, u32 n) noexcept nogil:
+    """The track of a tag, made if it is new; NULL when out of memory."""
+    cdef track_t* t = tracks_find(ts, tag, n)
+    cdef u64 i
+    if t != NULL:
+        return t
+    if ts.n == ts.n_buckets and tracks_grow(ts):
+        return NULL
+    t = <track_t*>calloc(1, sizeof(track_t) + n)
+    if t == NULL:
+        return NULL
+    t.len = <u8>n
+    memcpy(t.tag, tag, n)
+    i = hash_bytes(tag, n, 0) & (ts.n_buckets - 1)
+    t.bucket_next = ts.buckets[i]
+    ts.buckets[i] = t
+    ts.n += 1
+    tracks_link(ts, t)
+    return t
+
+
+cdef void tracks_forget(tracks_t* ts, track_t* t) noexcept nogil:
+    """Nothing is stored for t any more; it goes unless a reader or the next flush needs it."""
+    cdef track_t** at
+    t.offset = 0
+    if t.refs or t.is_dirty:
+        return
+    at = &ts.buckets[hash_bytes(t.tag, t.len, 0) & (ts.n_buckets - 1)]
+    while at[0] != t:
+        at = &at[0].bucket_next
+    at[0] = t.bucket_next
+    tracks_unlink(ts, t)
+    ts.n -= 1
+    free(t)
+
+
+# hot
+cdef inline void track_set(tracks_t* ts, track_t* t, i64 offset) noexcept nogil:
+    """The tag goes on at offset from now on. Cost: 2 ns."""
+    if t.offset == offset:
+        return
+    t.offset = offset
+    if not t.is_dirty:
+        t.is_dirty = True
+        t.dirty_next = ts.dirty
+        ts.dirty = t
+
+
+cdef void tracks_free(tracks_t* ts) noexcept nogil:
+    cdef track_t* t
+    while ts.oldest != NULL:
+        t = ts.oldest
+        ts.oldest = t.newer
+        free(t)
+    free(ts.buckets)
+    tracks_close(ts)
+
+
+cdef void tracks_close(tracks_t* ts) noexcept nogil:
+    """Let go of the descriptor; it is opened again when needed."""
+    if ts.fd >= 0:
+        c_close(ts.fd)
+        ts.fd = -1
+
+
+# ---- writing -------------------------------------------------------------------------------------
+
+cdef inline u32 track_size(const track_t* t) noexcept nogil:
+    """Bytes of its entry, 0 when nothing is stored."""
+    return 9 + <u32>t.len if t.offset else 0
+
+
+cdef u32 track_write(const track_t* t, u8* p) noexcept nogil:
+    """Write its entry at p; returns its bytes."""
+    p[0] = t.len
+    memcpy(p + 1, t.tag, t.len)
+    put_le64(p + 1 + t.len, <u64>t.offset)
+    return 9 + <u32>t.len
+
+
+cdef int tracks_open(store_t* st, tracks_t* ts) noexcept nogil:
+    """0, or -1 with errno."""
+    cdef char path[PATH_MAX_BYTES]
+    if ts.fd >= 0:
+        return 0
+    offsets_path(st, path)
+    ts.fd = c_open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0o644)
+    if ts.fd < 0 and errno == ENOENT:
+        store_path(st, path)
+        mkdir(path, 0o755)
+        offsets_path(st, path)
+        ts.fd = c_open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0o644)
+    return 0 if ts.fd >= 0 else -1
+
+
+cdef int tracks_append(store_t* st, tracks_t* ts, u64 size) noexcept nogil:
+    """Append the entries of all tags that have changed, `size` bytes in all. 0, or -1 with
+    errno."""
+    cdef u8* buf
+    cdef u64 n = 0
+    cdef track_t* t = ts.dirty
+    cdef int rc
+    if tracks_open(st, ts):
+        return -1
+    buf = <u8*>malloc(size)
+    if buf == NULL:
+        return -1
+    while t != NULL:
+        if t.offset:
+            n += track_write(t, buf + n)
+        t = t.dirty_next
+    rc = write_at(ts.fd, buf, n, <i64>ts.size)
+    free(buf)
+    if rc == 0:
+        ts.size += n
+    return rc
+
+
+cdef u64 tracks_live(tracks_t* ts) noexcept nogil:
+    """Bytes of the newest entries."""
+    cdef track_t* t = ts.oldest
+    cdef u64 n = 0
+    while t != NULL:
+        n += track_size(t)
+        t = t.newer
+    return n
+
+
+cdef void tracks_trim(tracks_t* ts, u64 most) noexcept nogil:
+    """Forget those committed longest ago until the entries are less than `most` bytes."""
+    cdef u64 n = tracks_live(ts)
+    cdef track_t* t = ts.oldest
+    cdef track_t* newer
+    while t != NULL and n >= most:
+        newer = t.newer
+        n -= track_size(t)
+        tracks_forget(ts, t)
+        t = newer
+
+
+cdef void tracks_set_size(tracks_t* ts, u64 n) noexcept nogil:
+    """The file holds the newest entries alone, n bytes: how far may it grow?"""
+    ts.size = n
+    n *= OFFSETS_GROWTH
+    ts.capacity = OFFSETS_LEAST if n < OFFSETS_LEAST else (OFFSETS_MOST if n > OFFSETS_MOST else n)
+
+
+cdef int tracks_rewrite(store_t* st, tracks_t* ts) noexcept nogil:
+    """Write the newest entries, in the order of their commits, to a file that then takes the place
+    of the old one. 0, or -1 with errno."""
+    cdef char path[PATH_MAX_BYTES]
+    cdef char temporary[PATH_MAX_BYTES + 4]
+    cdef track_t* t
+    cdef u8* buf
+    cdef u64 n = 0
+    cdef int fd, rc = -1
+    tracks_trim(ts, OFFSETS_MOST - OFFSETS_ENTRY_MAX)
+    buf = <u8*>malloc(tracks_live(ts) + 1)
+    if buf == NULL:
+        return -1
+    t = ts.oldest
+    while t != NULL:
+        if t.offset:
+            n += track_write(t, buf + n)
+        t = t.newer
+    offsets_path(st, path)
+    snprintf(temporary, sizeof(temporary), b"%s.tmp", path)
+    fd = c_open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0o644)
+    if fd >= 0:
+        rc = write_at(fd, buf, n, 0)
+        if rc == 0:
+            rc = fdatasync(fd)
+        close_failed(fd)
+    free(buf)
+    if rc == 0:
+        rc = rename(temporary, path)
+    if rc:
+        return -1
+    tracks_close(ts)
+    tracks_set_size(ts, n)
+    return 0
+
+
+cdef int tracks_flush(queue_t* q) noexcept nogil:
+    """Write what was acknowledged since the last flush. 0, or -1 with errno."""
+    cdef store_t* st = &q.store
+    cdef tracks_t* ts = &q.stream.tracks
+    cdef track_t* t = ts.dirty
+    cdef track_t* following
+    cdef u64 size = 0
+    if t == NULL:
+        return 0
+    while t != NULL:
+        size += track_size(t)
+        tracks_unlink(ts, t)
+        tracks_link(ts, t)
+        t = t.dirty_next
+    if size and (tracks_rewrite(st, ts) if ts.size + size >= ts.capacity
+                 else tracks_append(st, ts, size)):
+        return store_failed(st, OFFSETS_FILE, 0)
+    t = ts.dirty
+    ts.dirty = NULL
+    while t != NULL:
+        following = t.dirty_next
+        t.is_dirty = False
+        if t.offset == 0:
+            tracks_forget(ts, t)
+        t = following
+    return 0
+
+
+cdef int tracks_drop_below(queue_t* q, i64 first) noexcept nogil:
+    """Forget offsets of messages that are gone. 0, or -1 with errno."""
+    cdef tracks_t* ts = &q.stream.tracks
+    cdef track_t* t = ts.oldest
+    cdef track_t* newer
+    cdef bint is_changed = False
+    while t != NULL:
+        newer = t.newer
+        if t.offset and t.offset < first:
+            tracks_forget(ts, t)
+            is_changed = True
+        t = newer
+    if is_changed and tracks_rewrite(&q.store, ts):
+        return store_failed(&q.store, OFFSETS_FILE, 0)
+    return 0
+
+
+# ---- reading -------------------------------------------------------------------------------------
+
+cdef int tracks_parse(tracks_t* ts, const u8* p, u64 n, u64* entries) noexcept nogil:
+    """Take in the entries at p. What follows a zero, or is not whole, is none. 0, or -1 out of
+    memory."""
+    cdef track_t* t
+    cdef u64 at = 0
+    while at < n and p[at] and at + 9 + p[at] <= n:
+        t = tracks_get(ts, p + at + 1, p[at])
+        if t == NULL:
+            return -1
+        t.offset = <i64>le64(p + at + 1 + p[at])
+        tracks_unlink(ts, t)
+        tracks_link(ts, t)
+        at += 9 + <u64>p[at]
+        entries[0] += 1
+    ts.size = at
+    return 0
+
+
+cdef tracks_load(queue_t* q, i64 first):
+    """Read the file, and write it anew unless it holds just what it should.
+
+    An offset behind the end is of messages that a crash has taken before they were on disk: those
+    to come have to be read. Raises OSError, ValueError, MemoryError."""
+    cdef tracks_t* ts = &q.stream.tracks
+    cdef track_t* t
+    cdef track_t* newer
+    cdef u64 entries = 0, kept = 0
+    path = f"{store_directory(&q.store)}/{OFFSETS_FILE.decode()}"
+    if not os.path.lexists(path):
+        return
+    if not os.path.isfile(path):
+        raise ValueError(f"{path} is not a regular file")
+    with open(path, "rb", buffering=0) as file:
+        data = file.read(4 * OFFSETS_MOST)
+    if tracks_parse(ts, <const u8*>PyBytes_AS_STRING(data), len(data), &entries):
+        raise MemoryError()
+    is_changed = (ts.size >= OFFSETS_MOST - OFFSETS_ENTRY_MAX
+                  or data.count(0, ts.size) != len(data) - ts.size)
+    tracks_set_size(ts, ts.size)
+    t = ts.oldest
+    while t != NULL:
+        newer = t.newer
+        if t.offset < first:
+            tracks_forget(ts, t)
+        else:
+            kept += 1
+            if t.offset > q.stream.next_offset:
+                t.offset = q.stream.next_offset
+                is_changed = True
+        t = newer
+    if (is_changed or kept != entries) and tracks_rewrite(&q.store, ts):
+        raise OSError(errno, os.strerror(errno), path)

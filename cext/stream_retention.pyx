@@ -1,0 +1,132 @@
+# Stream retention: whole segments go from the front when a stream has become too long, large or
+# old.
+#
+# The write segment always stays. Offsets are not in the segments, and meta files go with them: that
+# offsets are never used twice, a file without content tells by its name the first offset of the
+# write segment: `first.<segment, 10 digits>.<offset>`. A file system that keeps the order of
+# changes to directories cannot lose the name and keep what was changed after it, so it is not
+# synced. Called by stream.pyx, stream_load.pyx, expiry.pyx and door.pyx. Source: amqp reference
+# sections 20 and 22 (item 38); storage reference section 6.
+
+cdef enum:
+    LOOK_MS = 60000             # between two looks for what is too old
+    FINISH_SEGMENTS = 8         # whose filling is cut in one look
+
+
+# ---- the marker ----------------------------------------------------------------------------------
+
+cdef void marker_path(const store_t* st, u32 seg, i64 offset, char* path) noexcept nogil:
+    snprintf(path, PATH_MAX_BYTES, b"%s/%s/first.%010u.%lld", st.parent, st.leaf, seg,
+             <long long>offset)
+
+
+cdef int stream_write_marker(queue_t* q) noexcept nogil:
+    """Have a name tell where the write segment begins. 0, or -1 with errno: tried again at the next
+    roll, and before anything is removed."""
+    cdef char path[PATH_MAX_BYTES]
+    cdef store_t* st = &q.store
+    cdef stream_t* s = q.stream
+    cdef i64 offset = segment_first(q, st.wseg)
+    cdef int fd
+    if s.marker_seg == st.wseg.id and s.marker_offset == offset:
+        return 0
+    marker_path(st, st.wseg.id, offset, path)
+    fd = c_open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0o644)
+    if fd < 0:
+        return -1
+    c_close(fd)
+    if s.marker_seg:
+        marker_path(st, s.marker_seg, s.marker_offset, path)
+        unlink(path)
+    s.marker_seg = st.wseg.id
+    s.marker_offset = offset
+    return 0
+
+
+# ---- removing ------------------------------------------------------------------------------------
+
+cdef void stream_drop_first(queue_t* q) noexcept nogil:
+    """Remove the first segment, which is not the write segment. Readers in it go on behind it."""
+    cdef store_t* st = &q.store
+    cdef seg_t* seg = st.segs[0]
+    cdef u64 n_bytes = seg.size - SEGMENT_HEADER
+    cdef consumer_t* k = q.stream.readers
+    while k != NULL:
+        window_forget(&k.reader.window, seg.id)
+        if k.reader.seg is seg:
+            reader_enter(q, k.reader, st.segs[1])
+        k = k.reader.next
+    q.ready -= seg.count if seg.count < q.ready else q.ready
+    q.ready_bytes -= n_bytes if n_bytes < q.ready_bytes else q.ready_bytes
+    q.stream.n_marks -= seg.n_marks
+    store_remove_segment(st, seg)
+
+
+cdef inline bint stream_is_over(const queue_t* q) noexcept nogil:
+    """Whether the first segment is more than the limits allow."""
+    cdef const stream_t* s = q.stream
+    return (q.ready >= s.max_length or q.ready_bytes >= s.max_bytes
+            or (s.max_age_ms >= 0
+                and q.loop.now_ms - q.store.segs[0].last_ms > s.max_age_ms))
+
+
+cdef u64 stream_drop(queue_t* q, bint is_purge) noexcept nogil:
+    """Remove segments that are over the limits, or all that can go; returns how many messages."""
+    cdef store_t* st = &q.store
+    cdef u64 before = q.ready
+    if st.n_segs < 2 or not (is_purge or stream_is_over(q)) or stream_write_marker(q):
+        return 0
+    while st.n_segs > 1 and (is_purge or stream_is_over(q)):
+        stream_drop_first(q)
+    if tracks_drop_below(q, stream_first(q)):
+        queue_failed(q)
+    queue_touch(q)
+    return before - q.ready
+
+
+cdef bint stream_has_limits(const stream_t* s) noexcept nogil:
+    return s.max_length != NO_LIMIT or s.max_bytes != NO_LIMIT or s.max_age_ms >= 0
+
+
+cdef void stream_retain(queue_t* q) noexcept nogil:
+    """Hold the stream to its limits."""
+    if stream_has_limits(q.stream):
+        stream_drop(q, False)
+
+
+cdef u64 stream_purge(queue_t* q) noexcept nogil:
+    """Remove all but the write segment; returns how many messages that were."""
+    return stream_drop(q, True)
+
+
+# ---- from time to time ---------------------------------------------------------------------------
+
+cdef bint stream_finish_segments(queue_t* q) noexcept nogil:
+    """Cut the filling of finished segments, so that the next start need not look at each record.
+    Returns whether there are more of them."""
+    cdef store_t* st = &q.store
+    cdef u32 i, n = 0
+    for i in range(st.n_segs):
+        if st.segs[i].is_reserved and st.segs[i] is not st.wseg:
+            if n == FINISH_SEGMENTS or segment_finish(st, st.segs[i]):
+                return True
+            n += 1
+    return False
+
+
+cdef void stream_look(queue_t* q) noexcept nogil:
+    """The loop's clock says that it is time to look at the stream."""
+    stream_retain(q)
+    queue_set_due(q, NEVER)
+    if stream_finish_segments(q) or stream_has_limits(q.stream):
+        queue_set_due(q, q.loop.now_ms + LOOK_MS)
+
+
+cdef void stream_set_limits(queue_t* q, u64 max_length, u64 max_bytes,
+                            i64 max_age_ms) noexcept nogil:
+    """Replace the limits, and hold the stream to them at once."""
+    q.stream.max_length = max_length
+    q.stream.max_bytes = max_bytes
+    q.stream.max_age_ms = max_age_ms
+    if not q.is_deleted and not q.is_closed:
+        stream_look(q)

@@ -1,0 +1,107 @@
+"""Users and permissions as administrators change them while the broker runs.
+
+Each change acts at once, also on connections that are open, and is then saved. When the disk
+refuses to save it, it has an effect until the broker ends, and DefinitionsError is raised.
+Source: AMQP reference, section 21; HTTP reference, sections 8.12 and 8.13.
+"""
+
+from collections.abc import Callable, Iterable
+
+from lavinmq.auth import passwords
+from lavinmq.auth.users import User, UserStore
+
+
+class Accounts:
+    """The users of a broker and what hangs on them.
+
+    Args:
+        users: the store behind.
+        on_permissions: is told that somebody's permissions have changed, in one virtual host or,
+            for None, in all: open connections have to ask again.
+        on_tags: is told of a user who has other tags now.
+        on_deleted: is told the name of a user who is gone.
+    """
+
+    def __init__(
+        self, users: UserStore, on_permissions: Callable[[str | None], None],
+        on_tags: Callable[[User], None], on_deleted: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self._users = users
+        self._on_permissions = on_permissions
+        self._on_tags = on_tags
+        self._on_deleted = on_deleted
+
+    def put_user(
+        self, name: str, *, password: bytes | None = None, password_hash: str | None = None,
+        hashing_algorithm: str | None = passwords.DEFAULT_ALGORITHM,
+        tags: Iterable[str] | None = None,
+    ) -> bool:  # fmt: skip
+        """Create a user, or change one.
+
+        Args:
+            password: hashed here; the one that the user has keeps its hash.
+            password_hash: a hash made elsewhere; the empty one forbids log-in.
+            tags: unknown ones are ignored; None: as they are.
+        Returns: whether the user is new.
+        Raises: ValueError for a new user without either, for the hidden name and for a hash that
+            cannot be used; DefinitionsError.
+        """
+        user = self._users.get(name)
+        if user is None and password is None and password_hash is None:
+            raise ValueError(
+                "Field 'password_hash' or 'password' is required when creating new user"
+            )
+        if password is not None:
+            if user is None or not self._users.is_password(user, password):
+                password_hash = passwords.hash_password(password)
+                hashing_algorithm = passwords.DEFAULT_ALGORITHM
+            else:
+                password_hash, hashing_algorithm = user.password_hash, user.hashing_algorithm
+        elif password_hash is None and user is not None:
+            password_hash, hashing_algorithm = user.password_hash, user.hashing_algorithm
+        if tags is None:
+            tags = user.tags if user is not None else ()
+        changed = self._users.add(
+            name, password_hash or "", hashing_algorithm if password_hash else None, tags
+        )
+        if user is not None:
+            self._on_tags(changed)
+        self._users.save()
+        return user is None
+
+    def delete_users(self, *names: str) -> list[str]:
+        """Delete users; what they may do ends at once, their connections stay open.
+
+        Returns: those that there were; the others are ignored. Raises: DefinitionsError.
+        """
+        deleted = [name for name in names if self._users.delete(name)]
+        if deleted:
+            self._on_permissions(None)
+            self._users.save()
+            for name in deleted:
+                self._on_deleted(name)
+        return deleted
+
+    def set_permissions(self, name: str, vhost: str, configure: str, read: str, write: str) -> bool:
+        """Set what a user may do in a virtual host, which the caller knows to exist.
+
+        Returns: whether it had none there. Raises: KeyError for an unknown user, ValueError for an
+            expression that does not compile, DefinitionsError.
+        """
+        user = self._users.get(name)
+        had = user is not None and user.has_vhost(vhost)
+        self._users.set_permissions(name, vhost, configure, read, write)
+        self._on_permissions(vhost)
+        self._users.save()
+        return not had
+
+    def remove_permissions(self, name: str, vhost: str) -> bool:
+        """Take a virtual host from a user. Returns: whether it had permissions there.
+
+        Raises: KeyError for an unknown user, DefinitionsError.
+        """
+        removed = self._users.remove_permissions(name, vhost)
+        if removed:
+            self._on_permissions(vhost)
+            self._users.save()
+        return removed

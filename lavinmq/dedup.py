@@ -1,0 +1,164 @@
+"""Deduplication: from the arguments of an exchange or a queue to its cache of keys and their file.
+
+What is a duplicate is decided in the message path. This checks the arguments of exchanges (those of
+queues are checked with the others), and finds, reads and removes the files.
+Source: AMQP reference, sections 8, 10, 18 and 22 (item 27).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import secrets
+from collections.abc import Iterable, Set
+from pathlib import Path
+from typing import Final, Protocol, TypeGuard
+
+from lavinmq import _core
+from lavinmq.datadir import read_regular
+from lavinmq.directories import hashed
+from lavinmq.errors import ChannelError, ReplyCode
+from lavinmq.fieldtable import FieldTable, Timestamp
+from lavinmq.log import Log
+
+DEFAULT_SIZE: Final = 128
+DEFAULT_HEADER: Final = "x-deduplication-header"
+FILE: Final = "dedup"
+"""Name of a queue's file; that of an exchange has a hash of the exchange's name behind it."""
+
+_UINT32_MAX: Final = (1 << 32) - 1
+_MAX_FILE: Final = 128 << 20
+"""Twice what the largest cache leaves behind."""
+
+
+class Deduplicated(Protocol):
+    """An exchange or a queue."""
+
+    name: str
+    dedup: _core.DedupCache | None
+
+
+def is_wanted(arguments: FieldTable) -> bool:
+    """Whether duplicates are to be dropped; streams keep what they get."""
+    return (
+        arguments.get("x-message-deduplication") is True
+        and arguments.get("x-queue-type") != "stream"
+    )
+
+
+def check_exchange(arguments: FieldTable) -> None:
+    """Refuse what an exchange cannot mean. Raises: ChannelError 406 with the reason."""
+    if not is_wanted(arguments):
+        return
+    for name in ("x-cache-size", "x-cache-ttl"):
+        value = arguments.get(name)
+        if value is None:
+            continue
+        if not _is_integer(value):
+            raise _refused(f"{name} header not a Int")
+        if value < 0:
+            raise _refused(f"{name} header less than minimum value 0")
+        if value > _UINT32_MAX:
+            raise _refused(f"{name} header greater than maximum value {_UINT32_MAX}")
+    if not isinstance(arguments.get(DEFAULT_HEADER, ""), str | None):
+        raise _refused(f"{DEFAULT_HEADER} header not a String")
+
+
+def cache_for(arguments: FieldTable, loop: _core.Loop, path: Path | None) -> _core.DedupCache:
+    """The cache that checked arguments ask for.
+
+    Args: path: of the file that keeps the keys, None when they go with the broker.
+    """
+    header = arguments.get(DEFAULT_HEADER)
+    size, ttl_ms = arguments.get("x-cache-size"), arguments.get("x-cache-ttl")
+    return _core.DedupCache(
+        loop,
+        (header if isinstance(header, str) else DEFAULT_HEADER).encode("utf-8", "surrogateescape"),
+        max(0, size) if _is_integer(size) else DEFAULT_SIZE,
+        min(max(0, ttl_ms), _UINT32_MAX) if _is_integer(ttl_ms) else -1,
+        None if path is None else str(path),
+        boot_number(),
+    )  # fmt: skip
+
+
+def clamp_note(arguments: FieldTable) -> str | None:
+    """A line for the log when fewer keys are remembered than was asked for."""
+    size = arguments.get("x-cache-size")
+    if is_wanted(arguments) and _is_integer(size) and size > _core.KEYS_MAX:
+        return f"x-cache-size {size} is more than is remembered: {_core.KEYS_MAX} keys"
+    return None
+
+
+def load(cache: _core.DedupCache, path: Path) -> str | None:
+    """Take over the keys of the file, if there is one. Returns: a line for the log, or None.
+
+    What cannot be understood is forgotten: a key too few costs a duplicate, one too many a message.
+    """
+    try:
+        if path.stat().st_size > _MAX_FILE:
+            return f"{path} is too large: duplicates of earlier messages are not noticed"
+        found = cache.load(read_regular(str(path)))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return f"{path}: {error.strerror}: duplicates of earlier messages are not noticed"
+    if found == _core.KEYS_OF_OTHER_BOOT:
+        return (
+            f"{path}: the machine has stopped without the broker: keys of earlier messages are"
+            " forgotten"
+        )
+    if found == _core.KEYS_UNREADABLE:
+        return f"{path} holds no keys: duplicates of earlier messages are not noticed"
+    return f"{path}: {found} of its keys are damaged and forgotten" if found else None
+
+
+def exchange_file(directory: Path, name: str) -> Path:
+    """The file of an exchange, in the directory of its virtual host."""
+    return directory / f"{FILE}.{hashed(name)}"
+
+
+def remove(path: Path) -> None:
+    """Remove a file of keys, whole or half written; one that is missing is no error."""
+    path.unlink(missing_ok=True)
+    path.with_name(f"{path.name}.tmp").unlink(missing_ok=True)
+
+
+def remove_others(directory: Path, known: Set[Path]) -> None:
+    """Remove the files of exchanges that are no more. One that stays does no harm."""
+    for path in directory.glob(f"{FILE}.{'[0-9a-f]' * 40}*"):
+        if path not in known:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def report(log: Log, things: Iterable[Deduplicated]) -> None:
+    """Log which keys cannot be written, or can be again."""
+    for thing in things:
+        error = thing.dedup.take_news() if thing.dedup is not None else None
+        if error:
+            log.error(
+                "Keys of duplicates of %r cannot be written: %s. A restart forgets them",
+                thing.name, os.strerror(error),
+            )  # fmt: skip
+        elif error is not None:
+            log.notice("Keys of duplicates of %r are written again", thing.name)
+
+
+@functools.cache
+def boot_number() -> int:
+    """A number that no other boot of the machine has. Not 0; of no use when there is none: then
+    each process has its own, and keys outlive an orderly stop only."""
+    try:
+        text = Path("/proc/sys/kernel/random/boot_id").read_text("ascii")
+        return int(text.replace("-", "")[:16], 16) | 1
+    except (OSError, ValueError):
+        return secrets.randbits(64) | 1
+
+
+def _is_integer(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool | Timestamp)
+
+
+def _refused(text: str) -> ChannelError:
+    return ChannelError(ReplyCode.PRECONDITION_FAILED, text)

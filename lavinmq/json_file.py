@@ -1,0 +1,113 @@
+"""One small JSON file of the data directory, whose content its owner holds.
+
+A file that cannot be understood never stops a start: it is logged, left in place, and a copy is
+kept under a `.damaged` name before the first save replaces it. One that could not even be read is
+not replaced. Saves may come from several threads. Source: storage reference, sections 9 and 20.
+"""
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable
+from itertools import chain, count
+from pathlib import Path
+from typing import Any, TypeVar
+
+from lavinmq.datadir import read_regular, write_atomic
+from lavinmq.errors import DefinitionsError
+
+log = logging.getLogger("lmq.json_file")
+
+T = TypeVar("T")
+
+
+class JsonFile:
+    """A file, which need not exist. Call `load` once before anything else."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._damaged: bytes | None = None
+        self._why_unread = ""
+        self._kept: list[Any] = []
+        self._saving = threading.Lock()
+
+    def load(self, kind: type[T]) -> T | None:
+        """The content; None when the file is missing, or damaged, which includes another kind of
+        content than `kind` (list or dict)."""
+        self._damaged, self._why_unread, self._kept = None, "", []
+        try:
+            data = read_regular(str(self.path))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._why_unread = error.strerror or str(error)
+            log.error("%s cannot be read: %s; going on without", self.path, self._why_unread)
+            return None
+        try:
+            # NaN and its like could not be written again.
+            content = json.loads(data, parse_constant=str)
+        except (ValueError, RecursionError) as error:
+            self._is_damaged(data, f"not JSON: {error}")
+            return None
+        if not isinstance(content, kind):
+            self._is_damaged(data, f"not a {'list' if kind is list else 'table'}")
+            return None
+        return content
+
+    def load_entries(self, parse: Callable[[Any], T]) -> list[T]:
+        """What `parse` makes of each entry of a list. An entry for which it raises ValueError is
+        logged and stays in the file."""
+        entries: list[T] = []
+        for number, entry in enumerate(self.load(list) or (), 1):
+            try:
+                entries.append(parse(entry))
+            except ValueError as error:
+                log.error("%s: entry %d is ignored: %s", self.path, number, error)
+                self._kept.append(entry)
+        return entries
+
+    def save_entries(self, entries: Iterable[Any]) -> None:
+        """Save a list that `load_entries` has read. Raises: as `save`."""
+        self.save([*entries, *self._kept])
+
+    def save(self, content: object) -> None:
+        """Replace the file, so that a crash leaves the old or the new one.
+
+        Raises: DefinitionsError when the disk refuses, or the file could not be read before.
+        """
+        if self._why_unread:
+            raise DefinitionsError(f"{self.path} could not be read: {self._why_unread}")
+        with self._saving:
+            try:
+                self._keep_damaged()
+                write_atomic(str(self.path), _encoded(content))
+            except OSError as error:
+                raise DefinitionsError(f"{self.path}: {error.strerror}") from error
+
+    def _is_damaged(self, data: bytes, why: str) -> None:
+        self._damaged = data
+        log.error(
+            "%s: %s; it is left as it is until something in it is changed, going on without",
+            self.path, why,
+        )  # fmt: skip
+
+    def _keep_damaged(self) -> None:
+        """Copy what could not be understood, to a name that is free. Raises: OSError."""
+        if not self._damaged:
+            return
+        first = f"{self.path}.damaged"
+        names = chain((first,), (f"{first}.{number}" for number in count(1)))
+        copy = next(name for name in names if not os.path.lexists(name))
+        write_atomic(copy, self._damaged)
+        self._damaged = None
+        log.warning("%s was damaged and is kept as %s", self.path, os.path.basename(copy))
+
+
+def _encoded(content: object) -> bytes:
+    """Indented JSON. Raises: TypeError, ValueError for what JSON does not have."""
+    text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
+    try:
+        return text.encode()
+    except UnicodeEncodeError:  # half a surrogate pair has no UTF-8
+        return json.dumps(content, indent=2, allow_nan=False).encode()

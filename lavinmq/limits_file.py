@@ -1,0 +1,113 @@
+"""Limits on how many of something a virtual host or a user may have, and their files.
+
+`limits.json` of a virtual host is LavinMQ's. Users have theirs in `user_limits.json`, a file of our
+own: `users.json` has to stay readable by LavinMQ, which would drop what it does not know when it
+writes it; and a global parameter, which it would keep, may be changed by policymakers.
+A negative limit is none. Only what comes anew is measured.
+Source: AMQP reference, section 21; HTTP reference, section 8.11; storage reference, section 9.
+"""
+
+import logging
+from pathlib import Path
+from typing import Any, Final
+
+from lavinmq.features import is_integer
+from lavinmq.json_file import JsonFile
+
+log = logging.getLogger("lmq.limits")
+
+VHOST_LIMITS: Final = ("max-connections", "max-queues")
+USER_LIMITS: Final = ("max-connections", "max-channels")
+
+
+class VHostLimits:
+    """The limits of one virtual host. Call `load` once."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = JsonFile(path)
+        self._values: dict[str, Any] = {}
+
+    def load(self) -> None:
+        """Read the file; a damaged one is logged and limits nothing."""
+        self._values = self._file.load(dict) or {}
+
+    @property
+    def max_connections(self) -> int | None:
+        """How many connections it may have."""
+        return self.all().get("max-connections")
+
+    @property
+    def max_queues(self) -> int | None:
+        """How many queues it may have."""
+        return self.all().get("max-queues")
+
+    def all(self) -> dict[str, int]:
+        """The limits that are set."""
+        return _usable(self._values, VHOST_LIMITS)
+
+    def set(self, limit: str, value: int) -> None:
+        """Set a limit, or take it away by a negative value.
+
+        Raises: ValueError for another limit or no integer; DefinitionsError when the file cannot be
+            saved; nothing has changed then.
+        """
+        values = _changed(self._values, limit, value, VHOST_LIMITS)
+        self._file.save(values)
+        self._values = values
+
+    def clear(self, limit: str) -> None:
+        """Take a limit away, if there is one. Raises: as `set`."""
+        self.set(limit, -1)
+
+
+class UserLimits:
+    """The limits of all users. Call `load` once."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = JsonFile(path)
+        self._values: dict[str, Any] = {}
+
+    def load(self) -> None:
+        """Read the file; a damaged one is logged and limits nobody."""
+        self._values = self._file.load(dict) or {}
+
+    def of(self, user: str) -> dict[str, int]:
+        """The limits of one user."""
+        values = self._values.get(user)
+        return _usable(values, USER_LIMITS) if isinstance(values, dict) else {}
+
+    def all(self) -> dict[str, dict[str, int]]:
+        """Users with limits."""
+        return {user: limits for user in self._values if (limits := self.of(user))}
+
+    def set(self, user: str, limit: str, value: int) -> None:
+        """Set a limit, or take it away by a negative value. Raises: as `VHostLimits.set`."""
+        old = self._values.get(user)
+        limits = _changed(old if isinstance(old, dict) else {}, limit, value, USER_LIMITS)
+        self._save({**self._values, user: limits})
+
+    def forget(self, user: str) -> None:
+        """The user is gone. Raises: DefinitionsError when the file cannot be saved."""
+        if user in self._values:
+            self._save({name: limits for name, limits in self._values.items() if name != user})
+
+    def _save(self, values: dict[str, Any]) -> None:
+        self._file.save({user: limits for user, limits in values.items() if limits})
+        self._values = values
+
+
+def _usable(values: dict[str, Any], known: tuple[str, ...]) -> dict[str, int]:
+    """What of the stored values limits something."""
+    return {key: values[key] for key in known if is_integer(values.get(key)) and values[key] >= 0}
+
+
+def _changed(
+    values: dict[str, Any], limit: str, value: int, known: tuple[str, ...]
+) -> dict[str, Any]:
+    """The values with one more, or one less. Raises: ValueError."""
+    if limit not in known:
+        raise ValueError(f"Unknown limit {limit!r}; one of {', '.join(known)}")
+    if not is_integer(value):
+        raise ValueError(f"Limit {limit} has to be an integer")
+    rest = {key: old for key, old in values.items() if key != limit}
+    return rest if value < 0 else {**rest, limit: value}

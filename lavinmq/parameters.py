@@ -1,0 +1,88 @@
+"""Parameters: named JSON values of a virtual host, by component, or of the whole broker.
+
+Whatever has a meaning for somebody (shovels, federation) looks it up here; the others are kept.
+Source: HTTP reference, section 8.14; storage reference, section 9.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lavinmq.json_file import JsonFile
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter; `component` is None for those of the whole broker."""
+
+    component: str | None
+    name: str
+    value: Any
+
+    def to_json(self) -> dict[str, Any]:
+        """The parameter as it is stored."""
+        head = {} if self.component is None else {"component": self.component}
+        return {**head, "name": self.name, "value": self.value}
+
+
+class ParameterStore:
+    """All parameters of one file. Call `load` once.
+
+    Args: path: `parameters.json`; is_global: whether it is that of the whole broker.
+    """
+
+    def __init__(self, path: Path, is_global: bool = False) -> None:
+        self._file = JsonFile(path)
+        self._is_global = is_global
+        self._parameters: dict[tuple[str | None, str], Parameter] = {}
+
+    def load(self) -> None:
+        """Read the file; what is damaged in it is logged and left out, see `json_file.py`."""
+        self._parameters = _by_key(self._file.load_entries(self.parse))
+
+    def all(self, component: str | None = None) -> list[Parameter]:
+        """All parameters in the order of their creation, or those of one component."""
+        everything = self._parameters.values()
+        return [each for each in everything if component is None or each.component == component]
+
+    def get(self, component: str | None, name: str) -> Parameter | None:
+        """One parameter."""
+        return self._parameters.get((component, name))
+
+    def put(self, *parameters: Parameter) -> None:
+        """Add parameters, or replace those of the same component and name; saves once.
+
+        Raises: DefinitionsError when the file cannot be saved; nothing has changed then. ValueError
+            for a component where there are none, or none where there are.
+        """
+        for parameter in parameters:
+            if (parameter.component is None) is not self._is_global:
+                raise ValueError(f"Parameter {parameter.name!r} belongs elsewhere")
+        self._save(self._parameters | _by_key(parameters))
+
+    def delete(self, component: str | None, name: str) -> bool:
+        """Remove a parameter. Returns: whether it was there. Raises: DefinitionsError."""
+        if (component, name) not in self._parameters:
+            return False
+        self._save({k: each for k, each in self._parameters.items() if k != (component, name)})
+        return True
+
+    def parse(self, entry: Any) -> Parameter:
+        """A parameter as it is stored. Raises: ValueError when it cannot be one."""
+        if not isinstance(entry, dict):
+            raise ValueError("not a parameter")
+        component = None if self._is_global else entry.get("component")
+        name = entry.get("name")
+        is_right = self._is_global or isinstance(component, str)
+        if not isinstance(name, str) or not is_right or "value" not in entry:
+            raise ValueError("a parameter has a name, a value and in a vhost a component")
+        return Parameter(component, name, entry["value"])
+
+    def _save(self, parameters: dict[tuple[str | None, str], Parameter]) -> None:
+        self._file.save_entries(each.to_json() for each in parameters.values())
+        self._parameters = parameters
+
+
+def _by_key(parameters: Iterable[Parameter]) -> dict[tuple[str | None, str], Parameter]:
+    return {(each.component, each.name): each for each in parameters}

@@ -1,0 +1,35 @@
+"""The mark of a paused queue: an empty file `paused` in its directory, which survives a restart.
+
+Called by `vhost.py` for queues that are stored; what a pause does is in the message path.
+Source: storage reference, section 15.
+"""
+
+import os
+from contextlib import suppress
+from typing import Final
+
+_MARK: Final = "paused"
+_OLDER: Final = ".paused"
+"""What earlier releases called it."""
+
+
+def is_marked(directory: str) -> bool:
+    """Whether the queue of that directory is paused; an older mark gets the present name.
+
+    Raises: OSError when the older one cannot be renamed.
+    """
+    mark, older = f"{directory}/{_MARK}", f"{directory}/{_OLDER}"
+    if os.path.lexists(older):
+        os.rename(older, mark)
+    return os.path.lexists(mark)
+
+
+def mark(directory: str) -> None:
+    """Leave the mark. Raises: OSError."""
+    os.close(os.open(f"{directory}/{_MARK}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+
+
+def unmark(directory: str) -> None:
+    """Remove the mark; one that is not there is no error. Raises: OSError."""
+    with suppress(FileNotFoundError):
+        os.unlink(f"{directory}/{_MARK}")

@@ -1,0 +1,197 @@
+"""Policies and operator policies of one virtual host: what they say, which matches, their files.
+
+Of all that match a name exactly one applies: that of the highest priority; among equals the one
+whose name comes first in the order of characters. A `Policy` never changes; another one takes its
+place. What a definition does to a queue is merged in `features.py` and brought there by `rules.py`.
+Source: AMQP reference, section 21; HTTP reference, section 8.15; storage reference, section 9.
+"""
+
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, Self
+
+from lavinmq import features, pattern
+from lavinmq.features import Kind, Rules
+from lavinmq.json_file import JsonFile
+
+log = logging.getLogger("lmq.policy")
+
+TARGETS: Final = MappingProxyType(
+    {
+        "all": frozenset(Kind),
+        "queues": frozenset({Kind.QUEUE, Kind.STREAM}),
+        "exchanges": frozenset({Kind.EXCHANGE}),
+        "classic_queues": frozenset({Kind.QUEUE}),
+        "quorum_queues": frozenset({Kind.QUEUE}),
+        "streams": frozenset({Kind.STREAM}),
+    }
+)
+"""What `apply-to` may be, and what that means."""
+
+PRIORITIES: Final = range(-128, 128)
+
+_INTEGERS: Final = frozenset(
+    {"max-length", "max-length-bytes", "message-ttl", "expires", "delivery-limit",
+     "consumer-timeout"}
+)  # fmt: skip
+_SWITCHES: Final = frozenset({"delayed-message"})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Policy:
+    """One policy; made by `of` from what a user gives, by `from_json` from a file.
+
+    `definition` is all it says, `rules` the part that has an effect.
+    """
+
+    name: str
+    pattern: str
+    definition: Mapping[str, Any]
+    priority: int = 0
+    apply_to: str = "all"
+    rules: Rules = field(init=False, repr=False)
+    _search: re.Pattern[str] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Raises: ValueError for a pattern, a priority or a target that makes no sense."""
+        if self.apply_to not in TARGETS:
+            raise ValueError(f"Unknown apply-to {self.apply_to!r}; one of {', '.join(TARGETS)}")
+        if self.priority not in PRIORITIES:
+            raise ValueError("Policy priority must be between -128 and 127")
+        object.__setattr__(self, "_search", pattern.compiled(self.pattern))
+        object.__setattr__(self, "rules", features.usable(self.definition)[0])
+
+    @classmethod
+    def of(
+        cls, name: str, pattern: str, definition: Mapping[str, Any], priority: int = 0,
+        apply_to: str = "all", *, is_operator: bool = False,
+    ) -> Self:  # fmt: skip
+        """A policy with the checks that users expect. Raises: ValueError with a text for them."""
+        for key, value in definition.items():
+            _check_type(key, value)
+            if is_operator and key not in features.OPERATOR_KEYS:
+                raise ValueError(f"Operator policy definition '{key}' is not supported")
+        return cls(name, pattern, dict(definition), priority, apply_to)
+
+    @classmethod
+    def from_json(cls, entry: Any) -> Self:
+        """A policy as it is stored; values of wrong types stay, without effect.
+
+        Raises: ValueError when it cannot be one.
+        """
+        if not isinstance(entry, dict):
+            raise ValueError("not a policy")
+        name, pattern_, definition = (entry.get(key) for key in ("name", "pattern", "definition"))
+        priority, apply_to = entry.get("priority", 0), entry.get("apply-to", "all")
+        if not (
+            isinstance(name, str) and isinstance(pattern_, str) and isinstance(definition, dict)
+            and features.is_integer(priority) and isinstance(apply_to, str)
+        ):  # fmt: skip
+            raise ValueError("a policy has a name, a pattern and a definition")
+        return cls(name, pattern_, definition, priority, apply_to)
+
+    def to_json(self, vhost: str) -> dict[str, Any]:
+        """The policy as it is stored, and shown by management."""
+        return {
+            "name": self.name,
+            "vhost": vhost,
+            "pattern": self.pattern,
+            "apply-to": self.apply_to,
+            "priority": self.priority,
+            "definition": dict(self.definition),
+        }
+
+    def matches(self, name: str, kind: Kind) -> bool:
+        """Whether it is meant for the queue or exchange."""
+        return kind in TARGETS[self.apply_to] and self._search.search(name) is not None
+
+    def unusable(self) -> list[str]:
+        """Known keys whose values are of no use, for a warning."""
+        return features.usable(self.definition)[1]
+
+
+class PolicyStore:
+    """The policies of one kind of one virtual host, and their file. Call `load` once.
+
+    Args: is_operator: whether they are operator policies, which only know `OPERATOR_KEYS`.
+    """
+
+    def __init__(self, path: Path, vhost: str, is_operator: bool = False) -> None:
+        self.is_operator = is_operator
+        self._vhost = vhost
+        self._file = JsonFile(path)
+        self._policies: dict[str, Policy] = {}
+        self._by_rank: list[Policy] = []
+
+    def load(self) -> None:
+        """Read the file; what is damaged in it is logged and left out, see `json_file.py`."""
+        self._take({policy.name: policy for policy in self._file.load_entries(Policy.from_json)})
+        for policy in self.all():
+            self._warn(policy)
+
+    def all(self) -> list[Policy]:
+        """All policies, in the order of their creation."""
+        return list(self._policies.values())
+
+    def get(self, name: str) -> Policy | None:
+        """The policy of that name."""
+        return self._policies.get(name)
+
+    def put(self, *policies: Policy) -> None:
+        """Add policies, or replace those of the same names; the file is saved once.
+
+        Raises: DefinitionsError when it cannot be saved; nothing has changed then.
+        """
+        self._save(self._policies | {policy.name: policy for policy in policies})
+        for policy in policies:
+            self._warn(policy)
+
+    def delete(self, name: str) -> bool:
+        """Remove a policy. Returns: whether it was there. Raises: DefinitionsError, as `put`."""
+        if name not in self._policies:
+            return False
+        self._save({key: policy for key, policy in self._policies.items() if key != name})
+        return True
+
+    def match(self, name: str, kind: Kind) -> Policy | None:
+        """The one policy that applies to the queue or exchange."""
+        for policy in self._by_rank:
+            if policy.matches(name, kind):
+                return policy
+        return None
+
+    def rules(self, policy: Policy | None) -> Rules:
+        """What the policy says, as far as it has an effect in this store."""
+        if policy is None:
+            return features.NO_RULES
+        if not self.is_operator:
+            return policy.rules
+        return {k: value for k, value in policy.rules.items() if k in features.OPERATOR_KEYS}
+
+    def _save(self, policies: dict[str, Policy]) -> None:
+        self._file.save_entries(policy.to_json(self._vhost) for policy in policies.values())
+        self._take(policies)
+
+    def _take(self, policies: dict[str, Policy]) -> None:
+        self._policies = policies
+        self._by_rank = sorted(policies.values(), key=lambda each: (-each.priority, each.name))
+
+    def _warn(self, policy: Policy) -> None:
+        for key in policy.unusable():
+            log.warning(
+                "policy %r of vhost %r: %s is left out, %r is not usable",
+                policy.name, self._vhost, key, policy.definition[key],
+            )  # fmt: skip
+
+
+def _check_type(key: str, value: object) -> None:
+    """Numbers are numbers and all else is text. Raises: ValueError."""
+    if key in _INTEGERS:
+        if not features.is_integer(value):
+            raise ValueError(f"Policy definition '{key}' should be of type Int")
+    elif not (isinstance(value, str) or (key in _SWITCHES and isinstance(value, bool))):
+        raise ValueError(f"Policy definition '{key}' should be of type String")

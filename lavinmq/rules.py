@@ -1,0 +1,180 @@
+"""What operators have decided for one virtual host: policies, limits and parameters; and how
+policies come to queues and exchanges.
+
+A change of policies is saved, and then brought to everything that exists, in portions: thousands of
+queues do not stop the loop. What is declared meanwhile is right at once. Owned by a `VHost`, which
+gives what exists and is told of each exchange whose features have changed. On the loop thread.
+Source: AMQP reference, section 21; storage reference, section 9.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from lavinmq.exchange import Exchange
+from lavinmq.features import (
+    Features,
+    Kind,
+    Rules,
+    exchange_features,
+    queue_features,
+    queue_kind,
+)
+from lavinmq.fieldtable import FieldTable
+from lavinmq.limits_file import VHostLimits
+from lavinmq.parameters import ParameterStore
+from lavinmq.policy import Policy, PolicyStore
+from lavinmq.portions import in_portions
+from lavinmq.queue import Queue
+
+MAX_SHARED = 1024
+"""Features that are remembered to be shared: most queues of many have the same."""
+MAX_SHARED_BYTES = 512
+"""Arguments above that are not remembered: clients can send a frame full of them."""
+
+
+class VHostRules:
+    """The rules of one virtual host. Call `load` before queues and exchanges are made.
+
+    Args:
+        directory: of the virtual host; its files are in there.
+        vhost: its name.
+        queues, exchanges: what exists, by name; looked at, never changed.
+        call_soon: of the event loop.
+        on_queue: is called with a queue that has new features.
+        on_exchange: is called with an exchange that has new features, and these.
+    """
+
+    def __init__(
+        self, directory: Path, vhost: str, queues: Mapping[str, Queue],
+        exchanges: Mapping[str, Exchange], call_soon: Callable[..., Any],
+        on_queue: Callable[[Queue], None],
+        on_exchange: Callable[[Exchange], None],
+    ) -> None:  # fmt: skip
+        self.policies = PolicyStore(directory / "policies.json", vhost)
+        self.operator_policies = PolicyStore(
+            directory / "operator_policies.json", vhost, is_operator=True
+        )
+        self.parameters = ParameterStore(directory / "parameters.json")
+        self.limits = VHostLimits(directory / "limits.json")
+        self._queues = queues
+        self._exchanges = exchanges
+        self._call_soon = call_soon
+        self._on_queue = on_queue
+        self._on_exchange = on_exchange
+        self._shared: dict[tuple[FieldTable, Policy | None, Policy | None], Features] = {}
+        self._is_applying = False
+        self._is_outdated = False
+        self._waiting: list[Callable[[], None]] = []
+
+    def load(self) -> None:
+        """Read all files. What is damaged is logged and left out; nothing is raised."""
+        for store in (self.policies, self.operator_policies, self.parameters, self.limits):
+            store.load()
+
+    # --- changes ------------------------------------------------------------------------------
+
+    def put_policy(self, *policies: Policy) -> None:
+        """Add policies, or replace those of the same names. Raises: DefinitionsError."""
+        self.policies.put(*policies)
+        self._apply_all()
+
+    def delete_policy(self, name: str) -> bool:
+        """Remove a policy. Returns: whether it was there. Raises: DefinitionsError."""
+        return self._deleted(self.policies, name)
+
+    def put_operator_policy(self, *policies: Policy) -> None:
+        """Add operator policies, or replace those of the same names. Raises: DefinitionsError."""
+        self.operator_policies.put(*policies)
+        self._apply_all()
+
+    def delete_operator_policy(self, name: str) -> bool:
+        """Remove an operator policy. Returns: whether it was there. Raises: DefinitionsError."""
+        return self._deleted(self.operator_policies, name)
+
+    def _deleted(self, store: PolicyStore, name: str) -> bool:
+        is_there = store.delete(name)
+        if is_there:
+            self._apply_all()
+        return is_there
+
+    # --- bringing them to queues and exchanges ------------------------------------------------
+
+    def apply_to_queue(self, queue: Queue) -> None:
+        """Give a queue the features that its arguments and the policies of now come to."""
+        if queue.is_internal:
+            return
+        kind = queue_kind(queue.arguments)
+        policy = self.policies.match(queue.name, kind)
+        operator = self.operator_policies.match(queue.name, kind)
+        features = self._features(queue.arguments, policy, operator)
+        if features != queue.features:
+            queue.apply(features)
+            self._on_queue(queue)
+
+    def apply_to_exchange(self, exchange: Exchange) -> None:
+        """Give an exchange the features that its arguments and the policies of now come to."""
+        policy = self.policies.match(exchange.name, Kind.EXCHANGE)
+        operator = self.operator_policies.match(exchange.name, Kind.EXCHANGE)
+        features = exchange_features(
+            exchange.type, exchange.arguments, *self._what(policy, operator)
+        )
+        if features != exchange.features:
+            exchange.features = features
+            self._on_exchange(exchange)
+
+    def when_applied(self, callback: Callable[[], None]) -> None:
+        """Call back once everything has the features that the policies of now give it."""
+        if self._is_applying:
+            self._waiting.append(callback)
+        else:
+            callback()
+
+    def _features(
+        self, arguments: FieldTable, policy: Policy | None, operator: Policy | None
+    ) -> Features:
+        """The features of a queue; one value for all that have the same arguments and policies."""
+        found = self._shared.get((arguments, policy, operator))
+        if found is None:
+            found = queue_features(arguments, *self._what(policy, operator))
+            if len(arguments.raw) <= MAX_SHARED_BYTES:
+                if len(self._shared) >= MAX_SHARED:
+                    self._shared.clear()
+                self._shared[arguments, policy, operator] = found
+        return found
+
+    def _what(
+        self, policy: Policy | None, operator: Policy | None
+    ) -> tuple[Rules, Rules, tuple[str | None, str | None]]:
+        """The rules of a policy and an operator policy, and their names."""
+        names = (policy.name if policy else None, operator.name if operator else None)
+        return self.policies.rules(policy), self.operator_policies.rules(operator), names
+
+    def _apply_all(self) -> None:
+        """Policies have changed. A round under way goes on, so that those at its end are reached
+        however fast changes come; another one follows for those it has passed."""
+        self._shared.clear()
+        if self._is_applying:
+            self._is_outdated = True
+            return
+        self._is_applying = True
+        self._call_soon(partial(in_portions, self._call_soon, self._steps()))
+
+    def _steps(self) -> Iterator[None]:
+        """A round for each change that came during the last one, a step for each object."""
+        self._is_outdated = True
+        while self._is_outdated:
+            self._is_outdated = False
+            for exchange in list(self._exchanges.values()):
+                if self._exchanges.get(exchange.name) is exchange:
+                    self.apply_to_exchange(exchange)
+                yield
+            for queue in list(self._queues.values()):
+                if self._queues.get(queue.name) is queue:
+                    self.apply_to_queue(queue)
+                yield
+        self._is_applying = False
+        waiting, self._waiting = self._waiting, []
+        for callback in waiting:
+            callback()

@@ -1,0 +1,39 @@
+"""Any bytes as policies.json: what can be read is the same after writing, the rest is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from lavinmq.features import queue_features
+from lavinmq.fieldtable import EMPTY
+from lavinmq.policy import PolicyStore
+from tests.fuzz.targets import Target
+
+
+@contextmanager
+def opened(directory: Path) -> Iterator[Target]:
+    """Give the target."""
+    path = directory / "policies.json"
+
+    def loaded() -> PolicyStore:
+        store = PolicyStore(path, "/")
+        store.load()
+        return store
+
+    def read(data: bytes) -> None:
+        for file in directory.iterdir():
+            file.unlink()
+        path.write_bytes(data)
+        store = loaded()
+        for policy in store.all():
+            hash(queue_features(EMPTY, policy.rules, {}, (policy.name, None)))
+        store.put()
+        kept = directory / "policies.json.damaged"
+        assert not kept.exists() or kept.read_bytes() == data
+        assert [each.to_json("/") for each in loaded().all()] == [
+            each.to_json("/") for each in store.all()
+        ]
+
+    yield read

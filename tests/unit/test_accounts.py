@@ -1,0 +1,183 @@
+"""Users as administrators change them: what is kept, what is told, what is saved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lavinmq.auth import passwords
+from lavinmq.auth.accounts import Accounts
+from lavinmq.auth.users import DIRECT_USER, User, UserStore
+from lavinmq.errors import DefinitionsError
+from tests.unit.test_users import GUEST_HASH, store_in
+
+
+class Setting:
+    """Accounts that write down what they tell."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.users = store_in(data_dir)
+        self.users.load()
+        self.asked_again: list[str | None] = []
+        self.retagged: list[str] = []
+        self.forgotten: list[str] = []
+        self.accounts = Accounts(
+            self.users, self.asked_again.append, lambda user: self.retagged.append(user.name),
+            self.forgotten.append,
+        )  # fmt: skip
+        self._data_dir = data_dir
+
+    def user(self, name: str) -> User:
+        """The user; the same in memory and on disk."""
+        user, stored = self.users.get(name), self.stored().get(name)
+        assert user is not None and stored is not None
+        assert (user.password_hash, user.hashing_algorithm, user.tags) == (
+            stored.password_hash, stored.hashing_algorithm, stored.tags,
+        )  # fmt: skip
+        return user
+
+    def stored(self) -> UserStore:
+        """The users on disk."""
+        users = store_in(self._data_dir)
+        users.load()
+        return users
+
+
+@pytest.fixture
+def setting(tmp_path: Path) -> Setting:
+    return Setting(tmp_path)
+
+
+def test_a_user_can_log_in_with_the_password_given(setting: Setting) -> None:
+    assert setting.accounts.put_user("u", password=b"secret", tags=("Management", "nope"))
+
+    assert setting.users.authenticate("u", b"secret", False) is setting.user("u")
+    assert setting.user("u").tags == ("management",)
+
+
+def test_a_new_user_needs_a_password_or_a_hash(setting: Setting) -> None:
+    with pytest.raises(ValueError, match="Field 'password_hash' or 'password' is required"):
+        setting.accounts.put_user("u", tags=())
+    assert setting.users.get("u") is None
+
+
+def test_the_same_password_keeps_its_hash_and_another_changes_it(setting: Setting) -> None:
+    """edge-cases.md 307"""
+    setting.accounts.put_user("u", password=b"one")
+    first = setting.user("u").password_hash
+
+    assert not setting.accounts.put_user("u", password=b"one")
+    assert setting.user("u").password_hash == first
+    assert not setting.accounts.put_user("u", password=b"two")
+
+    assert setting.user("u").password_hash != first
+    assert setting.users.authenticate("u", b"two", False) is not None
+
+
+def test_a_password_replaces_a_hash_of_another_kind(setting: Setting) -> None:
+    md5 = "zJakIZrgmboeSChcJZne1IcMkBo="
+    setting.accounts.put_user("u", password_hash=md5, hashing_algorithm=None)
+    assert setting.user("u").hashing_algorithm is None
+
+    setting.accounts.put_user("u", password=b"new")
+
+    assert setting.user("u").hashing_algorithm == passwords.DEFAULT_ALGORITHM
+    assert setting.users.authenticate("u", b"new", False) is not None
+
+
+def test_what_is_not_given_stays(setting: Setting) -> None:
+    setting.accounts.put_user("u", password_hash=GUEST_HASH, tags=("monitoring",))
+
+    setting.accounts.put_user("u", tags=("policymaker",))
+    assert setting.users.authenticate("u", b"guest", False) is not None
+    setting.accounts.put_user("u", password=b"new")
+
+    assert setting.user("u").tags == ("policymaker",)
+    assert setting.retagged == ["u", "u"]
+
+
+def test_an_empty_hash_forbids_log_in(setting: Setting) -> None:
+    """edge-cases.md 308"""
+    setting.accounts.put_user("u", password=b"x")
+    setting.accounts.put_user("u", password_hash="")
+
+    assert setting.user("u").hashing_algorithm is None
+    assert setting.users.authenticate("u", b"", True) is None
+    assert setting.stored().authenticate("u", b"", True) is None
+
+
+def test_tags_are_a_comma_list_in_any_case(setting: Setting) -> None:
+    """edge-cases.md 309"""
+    setting.accounts.put_user("u", password=b"x", tags=[" Management, ADMINISTRATOR,nope"])
+
+    assert setting.user("u").tags == ("management", "administrator")
+
+
+@pytest.mark.parametrize(
+    "given", [{"password_hash": "zz", "hashing_algorithm": "sha1"}, {"password_hash": "not base64"}]
+)
+def test_a_hash_that_cannot_be_used_is_refused(setting: Setting, given: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="Invalid password hash"):
+        setting.accounts.put_user("u", **given)  # type: ignore[arg-type]
+
+
+def test_the_hidden_user_cannot_be_changed(setting: Setting) -> None:
+    with pytest.raises(ValueError, match=DIRECT_USER):
+        setting.accounts.put_user(DIRECT_USER, password=b"x")
+    assert setting.accounts.delete_users(DIRECT_USER) == []
+
+
+def test_deleted_users_are_gone_at_once(setting: Setting) -> None:
+    """edge-cases.md 305"""
+    for name in ("a", "b"):
+        setting.accounts.put_user(name, password=b"x")
+        setting.accounts.set_permissions(name, "/", ".*", ".*", ".*")
+    setting.asked_again.clear()
+    logged_in = setting.user("a")
+
+    assert setting.accounts.delete_users("a", "nobody", "b") == ["a", "b"]
+
+    assert not logged_in.has_vhost("/")
+    assert [user.name for user in setting.stored().all()] == ["guest"]
+    assert (setting.asked_again, setting.forgotten) == ([None], ["a", "b"])
+    assert setting.accounts.delete_users("nobody") == []
+    assert setting.asked_again == [None]
+
+
+def test_permissions_are_told_and_stored(setting: Setting) -> None:
+    """edge-cases.md 305"""
+    setting.accounts.put_user("u", password=b"x")
+
+    assert setting.accounts.set_permissions("u", "v", "", "^r", "")
+    assert not setting.accounts.set_permissions("u", "v", "^c", "^r", "")
+    stored = setting.stored().get("u")
+    assert stored is not None and stored.can_configure("v", "c") and not stored.can_write("v", "c")
+    assert setting.accounts.remove_permissions("u", "v")
+    assert not setting.accounts.remove_permissions("u", "v")
+
+    assert setting.asked_again == ["v", "v", "v"]
+    stored = setting.stored().get("u")
+    assert stored is not None and not stored.has_vhost("v")
+
+
+def test_permissions_need_a_user_and_expressions(setting: Setting) -> None:
+    with pytest.raises(KeyError):
+        setting.accounts.set_permissions("nobody", "/", "", "", "")
+    with pytest.raises(KeyError):
+        setting.accounts.remove_permissions("nobody", "/")
+    with pytest.raises(ValueError, match="Invalid regular expression"):
+        setting.accounts.set_permissions("guest", "/", "[", "", "")
+    assert setting.asked_again == []
+
+
+def test_a_change_acts_even_if_the_disk_refuses_it(setting: Setting, tmp_path: Path) -> None:
+    setting.accounts.put_user("u", password=b"x")
+    (tmp_path / "users.json.tmp").mkdir()
+
+    with pytest.raises(DefinitionsError, match=r"users\.json"):
+        setting.accounts.delete_users("u")
+
+    assert setting.users.get("u") is None
+    assert setting.stored().get("u") is not None
+    assert setting.asked_again == [None]
