@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from lavinmq import __version__
 from lavinmq.cli.ctl_arguments import CommandLine, check, parse
 from lavinmq.cli.ctl_errors import FAILED, CtlError, UsageError
+from lavinmq.cli.ctl_output import printable
 from lavinmq.cli.ctl_table import Command
+
+TYPE_CHECKING = False  # as in ``typing``
+if TYPE_CHECKING:
+    from lavinmq.cli.ctl_session import Session
 
 INTERRUPTED = 130
 
@@ -26,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except UsageError as error:
-        print(f"Error: {error}", file=sys.stderr)
+        print(f"Error: {printable(str(error))}", file=sys.stderr)
         command = error.command
         print(
             f"Usage: lavinmqctl {command.usage}" if command else "See lavinmqctl --help",
@@ -34,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         return error.status
     except CtlError as error:
-        print(f"Error: {error}", file=sys.stderr)
+        print(f"Error: {printable(str(error))}", file=sys.stderr)
         return error.status
     except BrokenPipeError:
         # The reader has gone, `head` for one; the interpreter must not try again at its end.
@@ -59,17 +64,20 @@ def _run(argv: Sequence[str]) -> int:
 
     session = Session(line, os.environ)
     try:
-        _function(command)(session)
+        function_of(command)(session)
     finally:
         session.close()
     return 0
 
 
-def _function(command: Command):  # type: ignore[no-untyped-def]
+def function_of(command: Command) -> Callable[[Session], None]:
     """The function that carries out the command."""
     from importlib import import_module
 
-    return getattr(import_module(f"lavinmq.cli.ctl_{command.home}"), command.name)
+    function: Callable[[Session], None] = getattr(
+        import_module(f"lavinmq.cli.ctl_{command.home}"), command.name
+    )
+    return function
 
 
 def _is_answered(line: CommandLine) -> bool:

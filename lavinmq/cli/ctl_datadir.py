@@ -1,8 +1,8 @@
 """`lavinmqctl definitions DATADIR`: the definitions of a data directory, without a broker.
 
 Only reads, so the directory may be that of a running broker, or a copy that cannot be written. The
-result has the form of an export and can be imported. Source: http-api reference, section 10; storage
-reference, section 9.
+result has the form of an export and can be imported.
+Source: http-api reference, section 10; storage reference, section 9.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ def completion(session: Session) -> None:
     sys.stdout.write(script(shell, [PROGRAMS[name]() for name in names]))
 
 
-def help(session: Session) -> None:  # noqa: A001  # the name of the command
+def help(session: Session) -> None:
     """Show all commands, or one."""
     from lavinmq.cli.ctl_help import command_help, help_text
     from lavinmq.cli.ctl_table import command_named

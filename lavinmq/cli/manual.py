@@ -133,8 +133,8 @@ def settings_page() -> str:
         (f"[{old[0]}] {old[1]}", f"Now [{new[0]}] {new[1]}.") for old, new in MOVED.items()
     )
     lines += _items((("[http]", "Now [mgmt]."),))
-    return _ended([*lines, *_heading("FILES"), *_items((("/etc/lavinmq/lavinmq.ini", "The file."),))],
-                  "lavinmq.ini(5)")  # fmt: skip
+    lines += [*_heading("FILES"), *_items((("/etc/lavinmq/lavinmq.ini", "The file."),))]
+    return _ended(lines, "lavinmq.ini(5)")
 
 
 def _title(name: str, section: int) -> str:
