@@ -19,7 +19,7 @@ from lavinmq.auth import passwords
 from lavinmq.cli import ctl
 from lavinmq.cli.ctl_help import command_help
 from lavinmq.cli.ctl_table import COMMANDS, Command
-from tests.support.api import FakeApi, serving
+from tests.support.fake_api import FakeApi, serving
 
 ALL_COMMANDS = [command for group in COMMANDS.values() for command in group]
 Run = Callable[..., tuple[int, str, str]]
