@@ -40,7 +40,11 @@ class Config:
     log_level: str
     log_file: str | None
     pidfile: str | None
+    control_unix_path: str | None
+    metrics_http_bind: str
+    metrics_http_port: int
     stats_interval: int
+    stats_log_size: int
     set_timestamp: bool
     socket_buffer_size: int
     tcp_nodelay: bool
@@ -69,6 +73,11 @@ class Config:
     channel_max: int
     max_message_size: int
     max_consumers_per_channel: int
+
+    http_bind: str
+    http_port: int
+    http_unix_path: str | None
+    max_body_size: int
 
     config_file: str | None
     """The file that was read; ``None`` when there was none."""
