@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from lavinmq import __version__, _core, log
 from lavinmq.amqp.connection import Connection
@@ -30,8 +30,12 @@ from lavinmq.errors import DefinitionsError, ReplyCode
 from lavinmq.limits_file import UserLimits
 from lavinmq.parameters import ParameterStore
 from lavinmq.portions import in_portions
+from lavinmq.stats import Sampler, Tracked
 from lavinmq.vhost import VHost
 from lavinmq.vhosts import VHosts
+
+if TYPE_CHECKING:
+    from lavinmq.http.server import HttpListener
 
 CHECK_INTERVAL_S: Final = 1.0
 COMPACT_INTERVAL_S: Final = 30.0
@@ -69,6 +73,8 @@ class Server:
         self.loop = _core.Loop(events, config.data_dir, config.sync, self._fatal, self._news)
         self.loop.set_max_large(memory_for_large_messages())
         self.loop.is_stamping = config.set_timestamp
+        self.sampler = Sampler(self._tracked, events.call_soon)
+        self.http: list[HttpListener] = []
         self._disk = DiskWatch(config)
         self._is_stopping = False
         self._stop_timer: asyncio.TimerHandle | None = None
@@ -97,9 +103,13 @@ class Server:
             self.listeners.append(Listener.tcp(self, self.config.amqp_bind, self.config.amqp_port))
         if self.config.amqp_unix_path:
             self.listeners.append(Listener.unix(self, self.config.amqp_unix_path))
+        self._open_http()
         for listener in self.listeners:
             listener.start()
             _log.info("Listening for AMQP on %s", listener.name)
+        for http in self.http:
+            http.start()
+            _log.info("Listening for HTTP on %s", http.origin.name)
         self._check()
         self._await_consumer_check()
         self._look_at_disk()
@@ -115,9 +125,28 @@ class Server:
             self.events.call_soon, config.consumer_timeout or 0,
         )  # fmt: skip
 
+    def _open_http(self) -> None:
+        """Bind what answers HTTP, if anything does: the library for it costs memory."""
+        config = self.config
+        if (config.http_port < 0 and config.metrics_http_port < 0
+                and not config.http_unix_path and not config.control_unix_path):  # fmt: skip
+            return
+        from lavinmq.http.listeners import bound
+
+        self.http.extend(bound(self))
+
+    def _tracked(self) -> Iterator[Tracked]:
+        """Everything whose rates are shown."""
+        for vhost in list(self.vhosts.values()):
+            yield from list(vhost.exchanges.values())
+            yield from list(vhost.queues.values())
+        yield from list(self.connections)
+
     def _look_at_disk(self) -> None:
-        """Every few seconds: hold publishers while the disk is short of space."""
+        """Every few seconds: hold publishers while the disk is short of space, sample rates."""
         self.loop.is_low = self._disk.is_low()
+        if self.http:
+            self.sampler.sample(self.config.stats_log_size)
         interval_s = self.config.stats_interval / 1000
         self._disk_timer = self.events.call_later(interval_s, self._look_at_disk)
 
@@ -193,6 +222,8 @@ class Server:
             self._finish()
 
     def _close_listeners(self) -> None:
+        while self.http:
+            self.http.pop().close()
         while self.listeners:
             self.listeners.pop().close()
 

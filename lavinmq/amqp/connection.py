@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from lavinmq.config import Config
     from lavinmq.queue import Queue
     from lavinmq.server import Server
+    from lavinmq.stats import Track
     from lavinmq.vhost import VHost
 
 HANDSHAKE_TIMEOUT_S: Final = 15.0
@@ -58,6 +59,8 @@ class Connection:
         self.channels: dict[int, Channel] = {}
         self.exclusive_queues: set[Queue] = set()
         self.channel_max = 0
+        self.track: Track | None = None
+        self.connected_at_ms = int(time.time() * 1000)
         self.link = _core.Link(server.loop, sock.fileno())
         self.link.session = self
         self._socket = sock
@@ -67,6 +70,10 @@ class Connection:
         self._log = log.get("lmq.amqp.client", client=peer)
         self._is_over = False
         self._over_at = math.inf
+
+    def counters(self) -> dict[str, int]:
+        """Bytes that have come and gone."""
+        return {"recv_oct": self.link.received_bytes, "send_oct": self.link.sent_bytes}
 
     def start(self) -> None:
         """Begin to read."""

@@ -31,6 +31,7 @@ PYTHON_LAYERS: list[set[str]] = [
     {"datadir", "disk"},
     {"json_file", "pattern", "vhosts_file"},
     {"auth", "durability", "tick", "portions"},
+    {"stats"},
     {"definitions", "effects", "features"},
     {"limits_file", "parameters", "policy"},
     {"queue_arguments", "names", "directories", "pause"},
@@ -40,11 +41,12 @@ PYTHON_LAYERS: list[set[str]] = [
     {"vhost"},
     {"vhosts"},
     {"amqp", "mqtt"},
+    {"http"},
+    # The server puts everything together: it is the only one that knows the listeners.
     {"client", "server"},
     {"embedded"},
     {"pytest_plugin"},
     {"cluster", "federation", "shovel"},
-    {"http"},
     {"cli", "spark"},
     {"__main__"},
 ]
