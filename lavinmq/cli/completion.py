@@ -25,6 +25,9 @@ def script(shell: str, programs: Sequence[Program]) -> str:
     return head + comment + "".join(map(write, programs)) + tail
 
 
+_BASH_FILES = 'mapfile -t COMPREPLY < <(compgen -f -- "$current"); compopt -o filenames 2>/dev/null'
+
+
 def _names(options: Sequence[OptionText]) -> str:
     return " ".join(name for option in options for name in option.names)
 
@@ -58,7 +61,7 @@ def _bash(program: Program) -> str:
     lines.append('    case "$previous" in')
     if paths:
         lines.append(f"        {'|'.join(dict.fromkeys(paths))})")
-        lines.append('            COMPREPLY=($(compgen -f -- "$current")); return ;;')
+        lines.append(f"            {_BASH_FILES}; return ;;")
     lines.append(f"        {'|'.join(dict.fromkeys(values)) or '--'}) return ;;")
     lines.append("    esac")
     if commands:
@@ -84,7 +87,7 @@ def _bash(program: Program) -> str:
         "    if [[ $current == -* || ( -z $command && -z $files ) ]]; then",
         '        COMPREPLY=($(compgen -W "$options" -- "$current"))',
         "    elif [[ -n $files ]]; then",
-        '        COMPREPLY=($(compgen -f -- "$current"))',
+        f"        {_BASH_FILES}",
         "    fi",
         "}",
         f"complete -F {function} {program.name}",

@@ -21,8 +21,8 @@ from tests.support.broker import Broker
 
 pytest.importorskip("lavinmq.http.server")
 
-import lavinmq.http.api  # noqa: E402, F401  # registers the routes
-from lavinmq.http.routes import ROUTES  # noqa: E402
+import lavinmq.http.api  # noqa: F401  # registers the routes
+from lavinmq.http.routes import ROUTES
 
 TIMEOUT_S = 30
 Run = Callable[..., str]
