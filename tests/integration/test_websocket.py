@@ -22,12 +22,20 @@ async def connect(broker: Broker, path: str = "/", **headers: str) -> WebSocketC
     return await websocket_connect(request)
 
 
+async def close(connection: WebSocketClientConnection) -> None:
+    """Close it and wait for the end."""
+    connection.close()
+    while await connection.read_message() is not None:
+        pass
+
+
 class Bridge:
     """Gives an ordinary client a port that ends in a WebSocket, cut into messages of any size."""
 
     def __init__(self, broker: Broker, size: int) -> None:
         self._broker, self._size = broker, size
         self.bytes_back = 0
+        self._done = asyncio.Event()
 
     async def __aenter__(self) -> Bridge:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -35,6 +43,7 @@ class Bridge:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self._done.wait()
         self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -46,13 +55,15 @@ class Bridge:
                 self.bytes_back += len(message)
                 writer.write(message)
                 await writer.drain()
-            writer.close()
 
         task = asyncio.create_task(back())
         while data := await reader.read(self._size):
             await connection.write_message(data, binary=True)
         connection.close()
         await task
+        writer.close()
+        await writer.wait_closed()
+        self._done.set()
 
 
 @pytest.mark.parametrize("size", [7, 65536])
@@ -92,7 +103,7 @@ def test_the_first_protocol_it_speaks_is_chosen(
         headers = {"Sec_WebSocket_Protocol": offered} if offered else {}
         connection = await connect(broker, **headers)
         chosen = connection.headers.get("Sec-WebSocket-Protocol")
-        connection.close()
+        await close(connection)
         return chosen
 
     assert asyncio.run(run()) == echoed
@@ -134,7 +145,7 @@ def test_only_listed_origins_may_connect_if_some_are_listed(broker_factory: Brok
 
     async def status(origin: str) -> int:
         try:
-            (await connect(broker, Origin=origin)).close()
+            await close(await connect(broker, Origin=origin))
         except HTTPClientError as error:
             return error.code
         return 101
