@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lavinmq.cli import ctl, manual, perf
+from lavinmq.cli import ctl, ctl_page, manual, perf
 from lavinmq.cli.completion import SHELLS, script
 from lavinmq.cli.ctl_table import COMMANDS
 from lavinmq.cli.programs import PERF_HELP, PROGRAMS
@@ -32,6 +32,14 @@ def available(program: str) -> str:
     if path is None:
         pytest.skip(f"{program} is not installed")
     return path
+
+
+def test_the_page_of_lavinmqctl_is_up_to_date() -> None:
+    path = Path(__file__).parents[2] / "docs" / "lavinmqctl.md"
+
+    assert path.read_text() == ctl_page.page(), (
+        "run: python -m lavinmq.cli.ctl_page > docs/lavinmqctl.md"
+    )
 
 
 # --- completion
