@@ -43,8 +43,8 @@ The first of these that is given:
 
 A login is sent only when there is one: `--user` and `--password`, or those of the URI. Certificates
 are verified with the system's authorities, or those that `SSL_CERT_FILE` or `SSL_CERT_DIR` names.
-A password on the command line can be seen by other users of the host: where it is an argument, leave
-it out, and it is asked for at a terminal, else read as a line of standard input.
+A password on the command line can be seen by other users of the host: where it is an argument,
+leave it out, and it is asked for at a terminal, else read as a line of standard input.
 
 ## What it prints
 
@@ -61,11 +61,11 @@ Errors go to standard error:
 | Exit status | Meaning |
 | --- | --- |
 | 0 | done |
-| 1 | any error: the command line, no connection, an error of the broker, a health check that failed |
+| 1 | any error: in the command line, the connection or the broker; a health check that failed |
 | 2 | the node is not the leader of its cluster (it answers 503) |
 
-Options may stand before and behind the command and its arguments; `--` ends them. Values are given as
-`--option value` or `--option=value`. Names are taken as they are, with slashes and spaces.
+Options may stand before and behind the command and its arguments; `--` ends them. Values are given
+as `--option value` or `--option=value`. Names are taken as they are, with slashes and spaces.
 
 ## Options
 
@@ -82,9 +82,9 @@ lavinmqctl wait --timeout 30 && lavinmqctl check_running && lavinmqctl check_por
 
 ## Definitions without a broker
 
-`lavinmqctl definitions DATADIR` reads users, permissions, virtual hosts, exchanges, queues, bindings,
-policies, limits and parameters from a data directory and prints them in the form of an export, which
-can be imported. It only reads: the directory may be in use, or a copy.
+`lavinmqctl definitions DATADIR` reads users, permissions, virtual hosts, exchanges, queues,
+bindings, policies, limits and parameters from a data directory and prints them in the form of an
+export, which can be imported. It only reads: the directory may be in use, or a copy.
 
 ## Completion and manual pages
 
