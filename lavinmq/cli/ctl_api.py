@@ -251,7 +251,7 @@ def _error(answer: Answer, phrase: str) -> ApiError:
     """Return the error for an answer that is none of 2xx."""
     reason = _reason(answer)
     text = f"{answer.status} - {phrase}"
-    if reason and reason != phrase:
+    if reason and reason not in (phrase, f"{answer.status} {phrase}"):
         text = f"{text}: {reason}"
     is_check = answer.body.startswith(b"{")
     is_follower = answer.status == SERVICE_UNAVAILABLE and not is_check

@@ -35,8 +35,12 @@ def _show(session: Session, body: bytes) -> None:
     report = json_value("answer", body.decode("utf-8", "replace"))
     if session.output.is_json or not isinstance(report, dict):
         session.output.json(report)
-    else:
-        session.output.record(report)
+        return
+    for key, value in report.items():
+        is_list = isinstance(value, list)
+        session.output.record({key: len(value) if is_list else value})
+        for each in value if is_list else ():
+            session.output.row(each.values() if isinstance(each, dict) else (each,))
 
 
 def _where(session: Session) -> tuple[str, ...]:

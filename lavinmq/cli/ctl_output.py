@@ -51,6 +51,10 @@ class Output:
         for key, value in values.items():
             print(f"{printable(key)}: {_cell(key, value)}")
 
+    def row(self, values: Iterable[Any]) -> None:
+        """Print one thing of several in text, indented."""
+        print("  " + "\t".join(_cell("", value) for value in values))
+
     def json(self, value: object, indent: int | None = None) -> None:
         """Print a value as JSON, by default on one line."""
         import json

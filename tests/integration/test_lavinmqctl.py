@@ -275,6 +275,8 @@ def test_definitions_go_from_broker_to_broker(
     path = tmp_path / "definitions.json"
     path.write_text(ctl("export_definitions"))
 
+    runner(target)("import_definitions", str(path), "--dry-run")
+    assert "v" not in [row[0] for row in rows(runner(target)("list_vhosts"))]
     runner(target)("import_definitions", str(path))
 
     assert _without_version(runner(target)("export_definitions")) == _without_version(
@@ -303,7 +305,7 @@ def test_definitions_of_a_data_directory_can_be_imported(
 
     imported = runner(target)
     assert ["bo", "a", "b", "c"] in rows(imported("list_permissions", "-p", "v"))
-    assert [row[0] for row in rows(imported("list_queues", "-p", "v"))] == ["q"]
+    assert ["q", "0"] in rows(imported("list_queues", "-p", "v"))
     exchanges = dict(rows(imported("list_exchanges", "-p", "v")))
     assert exchanges["x"] == "topic"
     assert "late" in exchanges
@@ -313,8 +315,8 @@ def test_definitions_of_a_data_directory_can_be_imported(
 @needs("GET /api/health/checks/alarms", "GET /api/health/checks/port-listener/1")
 def test_health_checks(broker: Broker, ctl: Run) -> None:
     for check in ("check_alarms", "check_local_alarms", "check_virtual_hosts", "check_running"):
-        assert ctl(check) == "status: ok\n"
-    assert ctl("check_port_listener", str(broker.port)) == "status: ok\n"
+        assert ctl(check).startswith("status: ok\n")
+    assert ctl("check_port_listener", str(broker.port)).startswith("status: ok\n")
 
     failed = process(broker, "check_port_listener", "1")
 

@@ -481,9 +481,13 @@ def test_definitions_are_imported_from_standard_input(
 
 def test_a_dry_run_is_asked_for_and_shown(api: FakeApi, run: Run, tmp_path: Path) -> None:
     (tmp_path / "d").write_text("{}")
-    api.answer("POST", "/api/definitions?dry_run=true", content={"queues": 3})
+    report = {"unchanged": 3, "changes": [{"what": "queue q", "how": "new"}], "skipped": ["x"]}
+    api.answer("POST", "/api/definitions?dry_run=true", content=report)
 
-    assert run("import_definitions", f"{tmp_path}/d", "--dry-run") == (0, "queues: 3\n", "")
+    text = "unchanged: 3\nchanges: 1\n  queue q\tnew\nskipped: 1\n  x\n"
+    assert run("import_definitions", f"{tmp_path}/d", "--dry-run") == (0, text, "")
+    _, output, _ = run("-f", "json", "import_definitions", f"{tmp_path}/d", "--dry-run")
+    assert json.loads(output) == report
 
 
 def test_a_file_that_is_not_there_is_an_error(run: Run) -> None:
@@ -605,6 +609,7 @@ def test_nobody_listening_is_an_error_that_names_the_place(run: Run) -> None:
         (400, {"error": "bad_request", "reason": "No\x1b"}, "400 - Bad Request: No\x1b"),
         (401, b"", "401 - Unauthorized"),
         (404, {"error": "Object Not Found", "reason": "Not Found"}, "404 - Not Found"),
+        (404, b"404 Not Found\n", "404 - Not Found"),
         (500, b"<html>", "500 - Internal Server Error: <html>"),
     ],
 )
