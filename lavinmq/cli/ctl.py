@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from lavinmq import __version__
 from lavinmq.cli.ctl_arguments import CommandLine, check, parse
@@ -17,7 +18,6 @@ from lavinmq.cli.ctl_errors import FAILED, CtlError, UsageError
 from lavinmq.cli.ctl_output import printable
 from lavinmq.cli.ctl_table import Command
 
-TYPE_CHECKING = False  # as in ``typing``
 if TYPE_CHECKING:
     from lavinmq.cli.ctl_session import Session
 

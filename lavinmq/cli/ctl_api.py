@@ -24,7 +24,7 @@ PAGE_ROWS = 10_000
 CONNECT_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 600.0
 SERVICE_UNAVAILABLE = 503
-NOT_FOUND = 404
+NOT_THE_API = "The answer makes no sense: is this the API of a broker?"
 
 
 class Target(NamedTuple):
@@ -99,7 +99,8 @@ def _from_parts(options: Mapping[str, str]) -> Target:
 
 def path_of(*parts: str) -> str:
     """Return a path of the API; every part is encoded, also a slash in it."""
-    return "/api/" + "/".join(quote(part, safe="") for part in parts)
+    # Bytes on the command line that are no UTF-8 are sent as they are.
+    return "/api/" + "/".join(quote(part, safe="", errors="surrogateescape") for part in parts)
 
 
 class Answer(NamedTuple):
@@ -113,7 +114,7 @@ class Answer(NamedTuple):
         try:
             return json.loads(self.body)
         except (ValueError, RecursionError):
-            raise CtlError("The answer is not JSON: is this the API of a broker?") from None
+            raise CtlError(NOT_THE_API) from None
 
 
 class Api:
@@ -128,16 +129,25 @@ class Api:
         path = path_of(*parts) + (f"?{urlencode(query)}" if query else "")
         return self.request("GET", path).json()
 
+    def record(self, *parts: str) -> dict[str, Any]:
+        """Return the object that is there. Raises: CtlError, also for anything else."""
+        answer = self.get(*parts)
+        if not isinstance(answer, dict):
+            raise CtlError(NOT_THE_API)
+        return answer
+
     def rows(self, *parts: str, **query: str) -> Iterator[dict[str, Any]]:
         """Return a list, fetched in pages. Raises: CtlError."""
         page = 1
         while True:
             answer = self.get(*parts, **query, page=str(page), page_size=str(PAGE_ROWS))
-            if isinstance(answer, list):  # some lists are short and come without pages
-                yield from answer
-                return
-            yield from answer["items"]
-            if page >= answer["page_count"]:
+            is_whole = isinstance(answer, list)  # some lists are short and come without pages
+            items = answer if is_whole else _field(answer, "items", list)
+            for item in items:
+                if not isinstance(item, dict):
+                    raise CtlError(NOT_THE_API)
+                yield item
+            if is_whole or page >= _field(answer, "page_count", int):
                 return
             page += 1
 
@@ -187,8 +197,9 @@ class Api:
     def _login(self) -> dict[str, str]:
         if self._target.user is None:
             return {}
-        login = f"{self._target.user}:{self._target.password}".encode()
-        return {"Authorization": f"Basic {b64encode(login).decode()}"}
+        login = f"{self._target.user}:{self._target.password}"
+        encoded = b64encode(login.encode("utf-8", "surrogateescape")).decode()
+        return {"Authorization": f"Basic {encoded}"}
 
     def _connected(self) -> http.client.HTTPConnection:
         if self._connection is None:
@@ -214,6 +225,14 @@ class Api:
             raise _unreachable(target, error) from error
         connection.sock.settimeout(ANSWER_TIMEOUT_S)
         return connection
+
+
+def _field(answer: Any, name: str, kind: type) -> Any:
+    """Return a field of an object. Raises: CtlError if it is not there, or of another kind."""
+    value = answer.get(name) if isinstance(answer, dict) else None
+    if not isinstance(value, kind):
+        raise CtlError(NOT_THE_API)
+    return value
 
 
 class _UnixConnection(http.client.HTTPConnection):

@@ -15,7 +15,7 @@ UNITS = ("days", "weeks", "months", "years")
 
 def status(session: Session) -> None:
     """Show what the overview has."""
-    overview = session.api.get("overview")
+    overview = session.api.record("overview")
     totals = overview.get("object_totals", {})
     messages = overview.get("queue_totals", {})
     values = {
@@ -33,20 +33,21 @@ def status(session: Session) -> None:
 
 def cluster_status(session: Session) -> None:
     """Show this node and who follows it."""
-    node = session.api.get("nodes")[0]
-    session.output.record(
-        {
-            "this_node": node.get("name"),
-            "version": next((each["version"] for each in node.get("applications", ())), None),
-            "followers": node.get("followers", []),
-        }
-    )
+    for node in session.api.rows("nodes"):
+        applications = node.get("applications") or [{}]
+        session.output.record(
+            {
+                "this_node": node.get("name"),
+                "version": applications[0].get("version"),
+                "followers": node.get("followers", []),
+            }
+        )
 
 
 def gc_collect(session: Session) -> None:
     """Collect garbage in the broker."""
     session.api.request("POST", "/api/nodes/gc_collect")
-    session.output.record(session.api.get("nodes", "gc_stats"))
+    session.output.record(session.api.record("nodes", "gc_stats"))
 
 
 def stop_app(_session: Session) -> None:
@@ -63,7 +64,7 @@ def wait(session: Session) -> None:
     deadline = time.monotonic() + timeout_s
     while True:
         try:
-            session.api.get("overview")
+            session.api.record("overview")
             return
         except UnreachableError as error:
             problem: CtlError = error
@@ -120,7 +121,7 @@ def check_certificate_expiration(session: Session) -> None:
 def _check(session: Session, *check: str) -> None:
     """Ask for one health check. Raises: CtlError when it fails."""
     try:
-        answer = session.api.get("health", "checks", *check)
+        answer = session.api.record("health", "checks", *check)
     except ApiError as error:
         if error.code == SERVICE_UNAVAILABLE and error.status != NOT_THE_LEADER:
             raise CtlError(f"The check has failed: {error.reason}") from None

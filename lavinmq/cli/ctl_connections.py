@@ -38,7 +38,8 @@ def close_all_connections(session: Session) -> None:
     """Close all connections, of one virtual host if one was named."""
     reason = session.arguments[0] if session.arguments else REASON
     where = ("vhosts", session.vhost) if session.has_vhost else ()
-    names = [row["name"] for row in session.api.rows(*where, "connections", columns="name")]
+    rows = session.api.rows(*where, "connections", columns="name")
+    names = [str(row.get("name")) for row in rows]
     closed = []
     for name in names:
         try:
@@ -51,8 +52,8 @@ def close_all_connections(session: Session) -> None:
     if session.output.is_json:
         session.output.json({"closed_connections": closed})
     else:
-        rows = ({"closed_connections": name} for name in closed)
-        session.output.table("closed connections", ("closed_connections",), rows)
+        listed = ({"closed_connections": name} for name in closed)
+        session.output.table("closed connections", ("closed_connections",), listed)
 
 
 def _list(session: Session, resource: str, default: str) -> None:

@@ -46,7 +46,7 @@ def clear_vhost_limits(session: Session) -> None:
 def list_vhost_limits(session: Session) -> None:
     """Show the limits of a virtual host: no row, or one."""
     rows = (
-        {"vhost": row["vhost"], **row["value"]}
+        {"vhost": row.get("vhost"), **(row.get("value") or {})}
         for row in session.api.rows("vhost-limits", session.vhost)
     )
     session.output.table(f"limits of vhost {session.vhost}", ("vhost", *LIMITS), rows)

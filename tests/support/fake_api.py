@@ -6,6 +6,7 @@ Used by the tests of lavinmqctl. It listens on a TCP port and on a Unix socket a
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -61,8 +62,11 @@ class FakeApi:
 
 
 @contextmanager
-def serving(directory: Path) -> Iterator[FakeApi]:
-    """Give an API that listens until the end; its socket lies in the directory."""
+def serving(directory: Path, certificate: Path | None = None) -> Iterator[FakeApi]:
+    """Give an API that listens until the end; its socket lies in the directory.
+
+    With a certificate and its key in a file the TCP port speaks TLS.
+    """
     api = FakeApi()
 
     class Handler(BaseHTTPRequestHandler):
@@ -96,6 +100,10 @@ def serving(directory: Path) -> Iterator[FakeApi]:
     api.path = str(directory / "api.sock")
     tcp = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     tcp.daemon_threads = True
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        tcp.socket = context.wrap_socket(tcp.socket, server_side=True)
     api.port = tcp.server_address[1]
     servers = (tcp, UnixServer(api.path, Handler))
     threads = [threading.Thread(target=each.serve_forever, args=(0.02,)) for each in servers]

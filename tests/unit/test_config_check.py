@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 from pathlib import Path
@@ -29,6 +30,8 @@ def found(load_ini: Loader, tmp_path: Path):  # type: ignore[no-untyped-def]
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A certificate `cert.pem` with its key `key.pem`, and the key of another, `other.pem`."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
     directory = tmp_path_factory.mktemp("tls")
     for name in ("key", "other"):
         subprocess.run(

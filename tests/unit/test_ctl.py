@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-import os
+import shutil
+import socket
 import subprocess
 import sys
 from base64 import b64decode
@@ -13,12 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lavinmq import __version__
 from lavinmq.auth import passwords
 from lavinmq.cli import ctl
+from lavinmq.cli.ctl_arguments import check, parse
+from lavinmq.cli.ctl_errors import UsageError
 from lavinmq.cli.ctl_help import command_help
-from lavinmq.cli.ctl_table import COMMANDS, Command
+from lavinmq.cli.ctl_table import COMMANDS, GLOBAL_OPTIONS, Command
 from tests.support.fake_api import FakeApi, serving
 
 ALL_COMMANDS = [command for group in COMMANDS.values() for command in group]
@@ -496,6 +501,14 @@ def test_a_file_that_is_not_there_is_an_error(run: Run) -> None:
     )  # fmt: skip
 
 
+def test_bytes_that_are_no_utf8_are_sent_as_they_are(api: FakeApi, run: Run) -> None:
+    api.answer("DELETE", "/api/queues/%2F/q%FF", 204)
+
+    assert run("delete_queue", "q\udcff", "--user", "a\udcfe", "--password", "x")[0] == 0
+
+    assert b64decode(api.requests[0].headers["Authorization"][6:]) == b"a\xfe:x"
+
+
 # --- where the API is
 
 
@@ -584,16 +597,32 @@ def test_a_missing_socket_asks_whether_the_broker_runs(run: Run, tmp_path: Path)
     )  # fmt: skip
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may use any socket")
-def test_a_forbidden_socket_says_who_may(api: FakeApi, run: Run) -> None:
-    os.chmod(api.path, 0)
-    try:
-        status, _, errors = run("list_users")
-    finally:
-        os.chmod(api.path, 0o600)
+def test_a_forbidden_socket_says_who_may(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_connection: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("lavinmq.cli.ctl_api._UnixConnection.connect", refuse)
+
+    status, _, errors = run("list_users", "--control-unix-path", f"{tmp_path}/socket")
 
     assert status == 1
+    assert f"{tmp_path}/socket may not be used" in errors
     assert "as root or as the user" in errors
+
+
+def test_a_socket_that_nobody_listens_on_asks_whether_the_broker_runs(
+    run: Run, tmp_path: Path
+) -> None:
+    path = tmp_path / "stale"
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(path))
+
+    status, _, errors = run("list_users", "--control-unix-path", str(path))
+
+    assert status == 1
+    assert "Is LavinMQ running?" in errors
 
 
 def test_nobody_listening_is_an_error_that_names_the_place(run: Run) -> None:
@@ -630,10 +659,19 @@ def test_a_follower_is_status_2_and_its_text_is_shown(api: FakeApi, run: Run) ->
     assert "This node is a follower" in errors
 
 
-def test_an_answer_that_is_no_json_is_an_error(api: FakeApi, run: Run) -> None:
-    api.answer("GET", "/api/overview", 200, b"hello")
+@pytest.mark.parametrize(
+    "content", [b"hello", b"5", b"[5]", b'{"items": [5]}', b'{"items": []}', b"[" * 100_000]
+)
+def test_an_answer_that_makes_no_sense_is_an_error(api: FakeApi, run: Run, content: bytes) -> None:
+    for path in ("overview", "queues/%2F"):
+        api.answer("GET", f"/api/{path}", 200, content)
 
-    assert run("status")[0] == 1
+    if content[:1] != b"{":
+        assert run("status")[0] == 1
+    status, _, errors = run("list_queues")
+    assert (status, errors) == (
+        1, "Error: The answer makes no sense: is this the API of a broker?\n",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -690,7 +728,62 @@ def test_without_a_command_there_is_help_and_status_1(run: Run) -> None:
     assert errors.startswith("Usage: lavinmqctl ")
 
 
+# --- TLS
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate for localhost, which is its own authority, with its key in one file."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    path = tmp_path_factory.mktemp("tls") / "both.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
+         "-nodes", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost",
+         "-days", "1", "-keyout", path, "-out", f"{path}.crt"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    path.write_bytes(path.read_bytes() + Path(f"{path}.crt").read_bytes())
+    return path
+
+
+def test_certificates_are_verified(
+    run: Run, certificate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(tmp_path, certificate) as api:
+        api.answer("GET", "/api/users", content=[])
+        place = ["--hostname", "localhost", "--scheme", "https", "--port", str(api.port)]
+
+        refused = run("-q", "list_users", *place)
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        accepted = run("-q", "list_users", *place)
+
+    assert refused[0] == 1
+    assert "certificate verify failed" in refused[2].lower()
+    assert accepted == (0, "name\ttags\n", "")
+
+
 # --- the command line
+
+
+@given(
+    st.lists(
+        st.sampled_from([c.name for c in ALL_COMMANDS])
+        | st.sampled_from([o.long for c in ALL_COMMANDS for o in c.options])
+        | st.sampled_from([o.short for o in GLOBAL_OPTIONS] + [o.long for o in GLOBAL_OPTIONS])
+        | st.text(max_size=8),
+        max_size=6,
+    )
+)
+def test_any_command_line_is_understood_or_refused(argv: list[str]) -> None:
+    try:
+        line = parse(argv)
+        command = check(line)
+    except UsageError as error:
+        assert str(error)
+        return
+    assert set(line.options) <= {option.long for option in command.options}
+    assert set(line.global_options) <= {option.long for option in GLOBAL_OPTIONS}
 
 
 @pytest.mark.parametrize(
