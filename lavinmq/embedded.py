@@ -115,7 +115,7 @@ class Broker:
     def url(self) -> str:
         """The URL of the virtual host `/` for the default user.
 
-        Without name and password when `default_password_hash` was given: they are not known.
+        Without name and password when only `default_password_hash` was given: they are not known.
         Raises: ValueError when it listens on no TCP port.
         """
         if self.port < 0:

@@ -7,6 +7,8 @@ what is said about mistakes. Nothing is printed.
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -236,7 +238,10 @@ def _variables_of(values: Values, setting: Setting, environ: Mapping[str, str]) 
 
 def _read_secret(path: str) -> str:
     """Return the stripped content of a file. Raises: OSError, ValueError, ``ConfigError``."""
-    with open(path, "rb") as file:
+    # Not blocking: a pipe without a writer would hold the whole broker up at a reload.
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ConfigError("is no regular file")
         content = file.read(MAX_FILE_BYTES + 1)
     if len(content) > MAX_FILE_BYTES:
         raise ConfigError(f"is larger than {MAX_FILE_BYTES} bytes")

@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,11 @@ from tests.support.configuration import Loader, load_ini
 
 __all__ = ["load_ini"]  # fixtures
 
+Found = Callable[..., list[str]]
+
 
 @pytest.fixture
-def found(load_ini: Loader, tmp_path: Path):  # type: ignore[no-untyped-def]
+def found(load_ini: Loader, tmp_path: Path) -> Found:
     """Returns the problems of an ini text on a data directory that is good."""
 
     def check(text: str, *argv: str) -> list[str]:
@@ -43,7 +46,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_the_defaults_are_good(found) -> None:  # type: ignore[no-untyped-def]
+def test_the_defaults_are_good(found: Found) -> None:
     assert found("") == []
 
 
@@ -74,9 +77,7 @@ def test_the_defaults_are_good(found) -> None:  # type: ignore[no-untyped-def]
          "'amqp_tls_verify_peer' in [sni:a]: there is no tls_ca_cert"),
     ],
 )  # fmt: skip
-def test_a_problem_names_the_setting(  # type: ignore[no-untyped-def]
-    found, tmp_path: Path, text: str, problem: str
-) -> None:
+def test_a_problem_names_the_setting(found: Found, tmp_path: Path, text: str, problem: str) -> None:
     (tmp_path / "file").write_text("x")
     (tmp_path / "list").write_text("[]")
 
@@ -85,9 +86,7 @@ def test_a_problem_names_the_setting(  # type: ignore[no-untyped-def]
     assert any(problem.replace("{tmp}", str(tmp_path)) in line for line in lines), lines
 
 
-def test_a_data_directory_that_is_a_file_is_a_problem(  # type: ignore[no-untyped-def]
-    found, tmp_path: Path
-) -> None:
+def test_a_data_directory_that_is_a_file_is_a_problem(found: Found, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
 
     assert "is no directory" in found("", "-D", f"{tmp_path}/file")[0]
@@ -95,22 +94,20 @@ def test_a_data_directory_that_is_a_file_is_a_problem(  # type: ignore[no-untype
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_data_directory_without_permission_is_a_problem(  # type: ignore[no-untyped-def]
-    found, tmp_path: Path
-) -> None:
+def test_a_data_directory_without_permission_is_a_problem(found: Found, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir(mode=0o500)
 
     assert "not readable and writable" in found("")[0]
 
 
-def test_a_certificate_and_its_key_are_good(found, certificate: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_certificate_and_its_key_are_good(found: Found, certificate: Path) -> None:
     text = f"tls_cert = {certificate}/cert.pem\ntls_key = {certificate}/key.pem\n"
 
     assert found(f"[main]\n{text}tls_ca_cert = {certificate}/cert.pem\ntls_verify_peer = 1\n") == []
     assert found(f"[sni:a]\n{text}") == []
 
 
-def test_a_key_of_another_certificate_is_a_problem(found, certificate: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_key_of_another_certificate_is_a_problem(found: Found, certificate: Path) -> None:
     text = f"[main]\ntls_cert = {certificate}/cert.pem\ntls_key = {certificate}/other.pem\n"
 
     (line,) = found(text)
@@ -118,7 +115,7 @@ def test_a_key_of_another_certificate_is_a_problem(found, certificate: Path) -> 
     assert "key values mismatch" in line
 
 
-def test_a_port_in_use_is_no_problem(found) -> None:  # type: ignore[no-untyped-def]
+def test_a_port_in_use_is_no_problem(found: Found) -> None:
     """A running broker must not make the check of its own configuration fail."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         assert found(f"[amqp]\nport = {server.getsockname()[1]}\n") == []

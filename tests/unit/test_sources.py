@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -81,9 +82,22 @@ def test_an_unusable_file_is_an_error_that_names_the_variable(
     assert str(raised.value).isprintable()
 
 
-def test_a_huge_file_is_an_error(load_bare: Loader) -> None:
+def test_a_huge_file_is_an_error(load_bare: Loader, tmp_path: Path) -> None:
+    path = tmp_path / "huge"
+    path.touch()
+    os.truncate(path, 1 << 30)
+
     with pytest.raises(ConfigError, match=r"LAVINMQ_MAIN_DEFAULT_USER_FILE.*larger"):
-        load_bare(LAVINMQ_MAIN_DEFAULT_USER_FILE="/dev/zero")
+        load_bare(LAVINMQ_MAIN_DEFAULT_USER_FILE=str(path))
+
+
+def test_a_pipe_is_an_error_and_not_waited_for(load_bare: Loader, tmp_path: Path) -> None:
+    """A reload that opened one without a writer would stop the broker."""
+    os.mkfifo(tmp_path / "pipe")
+
+    for path in (f"{tmp_path}/pipe", "/dev/zero", str(tmp_path)):
+        with pytest.raises(ConfigError, match=r"is no regular file|Is a directory"):
+            load_bare(LAVINMQ_MAIN_DEFAULT_USER_FILE=path)
 
 
 def test_a_plain_password_is_kept_secret_and_wins_over_the_hash(load_ini: Loader) -> None:
