@@ -29,7 +29,7 @@ PYTHON_LAYERS: list[set[str]] = [
     {"config"},
     {"log"},
     {"datadir", "disk"},
-    {"json_file", "pattern", "vhosts_file"},
+    {"json_file", "pattern", "tasks", "vhosts_file"},
     {"auth", "durability", "tick", "portions"},
     {"definitions", "effects", "features"},
     {"limits_file", "parameters", "policy"},
