@@ -46,7 +46,7 @@ def header_of(token: bytes) -> Header:
         raise TokenError("the token is too long")
     try:
         fields = _JWS.get_unverified_header(token)
-    except (jwt.InvalidTokenError, ValueError, RecursionError) as error:
+    except (jwt.PyJWTError, ValueError, RecursionError) as error:
         raise TokenError("the header of the token cannot be read") from error
     kid, alg = fields.get("kid"), fields.get("alg")
     if alg not in ALGORITHMS:
@@ -81,7 +81,7 @@ class TokenVerifier:
         """
         try:
             payload = _JWS.decode(token, key, algorithms=[header.alg])
-        except (jwt.InvalidTokenError, ValueError, TypeError) as error:
+        except (jwt.PyJWTError, ValueError, TypeError) as error:
             raise TokenError("the signature of the token is wrong") from error
         try:
             claims = json.loads(payload)
