@@ -39,7 +39,7 @@ _READERS: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
     "RSA": RSAAlgorithm.from_jwk, "EC": ECAlgorithm.from_jwk, "OKP": OKPAlgorithm.from_jwk,
 }  # fmt: skip
 
-Timer = Callable[[float, Callable[[], None]], asyncio.TimerHandle]
+Timer = Callable[[float, Callable[[], object]], asyncio.TimerHandle]
 
 
 class Discovery(NamedTuple):
@@ -104,7 +104,7 @@ class Keys:
             if now - self._asked_at < ON_DEMAND_S:
                 return
             self._asked_at = now
-        await self._fetched()
+        await asyncio.shield(self._refresh())
 
     async def discovery(self) -> Discovery:
         """What the issuer says about itself, fetched if need be. Raises: FetchError."""
@@ -114,14 +114,11 @@ class Keys:
             raise FetchError(f"{self._issuer}: nothing is known about it")
         return self._discovery
 
-    def _refresh(self) -> None:
-        self._tasks.start(self._fetched())
-
-    async def _fetched(self) -> None:
-        """Wait for a fetch, one for all who want it."""
+    def _refresh(self) -> asyncio.Task[None]:
+        """Fetch, once for all who want it."""
         if self._fetching is None:
             self._fetching = self._tasks.start(self._fetch_all())
-        await asyncio.shield(self._fetching)
+        return self._fetching
 
     async def _fetch_all(self) -> None:
         """Fetch discovery and keys, and say when next."""

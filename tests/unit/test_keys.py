@@ -26,7 +26,7 @@ class Setting:
         self.now = 0.0
         self.failure = ""
         self.max_age_s: int | None = None
-        self.timers: list[tuple[float, Callable[[], None]]] = []
+        self.timers: list[tuple[float, Callable[[], object]]] = []
         self.changes = 0
         self.tasks = Tasks(asyncio.get_running_loop())
         self.keys = self.fresh()
@@ -44,7 +44,7 @@ class Setting:
             raise FetchError(self.failure)
         return Document(status, content, self.max_age_s)
 
-    def call_later(self, wait_s: float, action: Callable[[], None]) -> asyncio.TimerHandle:
+    def call_later(self, wait_s: float, action: Callable[[], object]) -> asyncio.TimerHandle:
         self.timers.append((wait_s, action))
         return asyncio.get_running_loop().call_later(3600, lambda: None)
 

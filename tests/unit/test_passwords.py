@@ -36,6 +36,7 @@ RECORDED = [
 ]
 BCRYPT = "$2a$05$EjG27kQU/kMvkWfwCdqNTuXvuQew7Jeq8r6Sm2JqkP03taXtDWWXK"
 
+
 def stored(kind: str, password: bytes, salt: bytes = b"salt", prefix: str = "") -> str:
     digest = hashlib.new(kind, salt + password).digest()
     return prefix + base64.b64encode(salt + digest).decode()

@@ -165,8 +165,10 @@ def test_a_glob_of_many_stars_takes_no_time() -> None:
         st.sampled_from(["sub", "client_id", "scope", "more", "resource_access"]),
         st.recursive(
             st.none() | st.text(max_size=20) | st.integers() | st.just("broker.read:%/%"),
-            lambda inner: st.lists(inner, max_size=3)
-            | st.dictionaries(st.just("broker") | st.just("roles"), inner, max_size=2),
+            lambda inner: (
+                st.lists(inner, max_size=3)
+                | st.dictionaries(st.just("broker") | st.just("roles"), inner, max_size=2)
+            ),
             max_leaves=8,
         ),
     )

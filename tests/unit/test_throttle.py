@@ -1,4 +1,4 @@
-"""How failures slow down log-ins: by source and by user, without end to the delay but with a limit."""
+"""How failures slow down log-ins: by source and by user, always a wait and never a refusal."""
 
 from __future__ import annotations
 
