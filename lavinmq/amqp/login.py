@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from lavinmq import _core
 from lavinmq.amqp import handshake
@@ -48,7 +48,7 @@ class Login:
         if user is not None:
             self._admit(user)
         else:
-            self._wait_for(self._authenticated(method, *attempt))
+            self._wait_for(partial(self._authenticated, method, *attempt))
 
     def renew(self, method: m.ConnectionUpdateSecret) -> None:
         """connection.update-secret: go on with a fresh token. A password needs no renewal."""
@@ -56,7 +56,7 @@ class Login:
         if connection.link.state != _core.STATE_OPEN or connection.user.expires_at is None:
             connection.send(0, m.ConnectionUpdateSecretOk())
         else:
-            self._wait_for(self._renewed(method))
+            self._wait_for(partial(self._renewed, method))
 
     def end(self) -> None:
         """The connection is over."""
@@ -65,12 +65,12 @@ class Login:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _wait_for(self, work: Coroutine[Any, Any, Action]) -> None:
+    def _wait_for(self, work: Callable[[], Awaitable[Action]]) -> None:
         """Pause the link until it is known what is to be done."""
 
         async def find_out(then: Callable[[Action], None]) -> None:
             try:
-                action = await work
+                action = await work()
             except Exception as error:  # noqa: BLE001 - the connection tells bugs from refusals
                 action = partial(_raise, error)
             then(action)
