@@ -11,8 +11,10 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 MAX_THREADS: Final = 4  # scrypt takes 16 MiB in each
 MAX_WAITING: Final = 2048
@@ -30,7 +32,7 @@ class Hashing:
 
     def __init__(self, events: asyncio.AbstractEventLoop, threads: int = 0) -> None:
         self._events = events
-        self._free = threads or _threads()
+        self._threads = self._free = threads or _threads()
         self._executor: ThreadPoolExecutor | None = None
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
         self._waiting_count = 0
@@ -43,7 +45,9 @@ class Hashing:
         """
         await self._turn(origin)
         if self._executor is None:
-            self._executor = ThreadPoolExecutor(self._free + 1, "hashing")
+            from concurrent.futures import ThreadPoolExecutor
+
+            self._executor = ThreadPoolExecutor(self._threads, "hashing")
         job = self._events.run_in_executor(self._executor, work)
         # The thread is free when the job is over, not when nobody waits for it any more.
         job.add_done_callback(lambda _: self._release())
@@ -70,7 +74,18 @@ class Hashing:
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():  # ours, and nobody uses it
                 self._release()
+            else:
+                self._leave(origin, turn)
             raise
+
+    def _leave(self, origin: str, turn: asyncio.Future[None]) -> None:
+        line = self._waiting.get(origin)
+        if line is None or turn not in line:  # its turn came just now
+            return
+        line.remove(turn)
+        self._waiting_count -= 1
+        if not line:
+            del self._waiting[origin]
 
     def _release(self) -> None:
         """A thread is free: it goes to the first of the origin whose turn it is."""
@@ -81,7 +96,7 @@ class Hashing:
             del self._waiting[origin]
             if line:
                 self._waiting[origin] = line  # behind the others
-            if not turn.done():
+            if not turn.done():  # else it was cancelled, and is just leaving
                 turn.set_result(None)
                 return
         self._free += 1

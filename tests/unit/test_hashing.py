@@ -113,3 +113,23 @@ def test_who_gives_up_frees_its_place_and_loses_no_thread() -> None:
             assert pool._free == 1 and not pool._waiting and not pool._waiting_count
 
     asyncio.run(scenario())
+
+
+def test_who_gives_up_waits_no_longer_and_lets_others_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hashing, "MAX_WAITING", 2)
+
+    async def scenario() -> None:
+        async with one_thread() as (pool, gate):
+            jobs = [asyncio.ensure_future(pool.run(name, gate.work(name))) for name in "ab"]
+            await asyncio.sleep(0)
+            jobs[0].cancel()
+            await asyncio.sleep(0)
+            jobs.append(asyncio.ensure_future(pool.run("c", gate.work("c"))))
+            await asyncio.sleep(0)
+            jobs[1].cancel()
+            pool._release()  # at the same moment a thread is free
+            gate.opened.set()
+            assert await jobs[2] == "c"
+            assert not pool._waiting and not pool._waiting_count
+
+    asyncio.run(scenario())
