@@ -99,6 +99,20 @@ def test_a_client_that_leaves_while_its_hash_is_computed_leaves_nothing(tmp_path
             pass
 
 
+def test_a_bug_in_a_log_in_costs_its_connection_only(tmp_path: Path) -> None:
+    async def broken(*attempt: object) -> None:
+        raise KeyError("oops")
+
+    with inside(with_users(tmp_path / "data")) as broker:
+        broker.server.chain.authenticate = broken  # type: ignore[method-assign]
+        with Wire(broker.port) as wire:
+            wire.send_bytes(PROTOCOL_HEADER)
+            _start_ok(wire, "scrypt", "pw")
+            wire.expect_connection_close(541)
+        with Wire.open(broker.port, user="sha256", password="pw"):
+            pass
+
+
 def test_a_broker_stops_while_clients_wait(tmp_path: Path) -> None:
     with inside(with_users(tmp_path / "data")) as broker:
         wires = [Wire(broker.port) for _ in range(20)]

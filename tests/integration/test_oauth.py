@@ -10,6 +10,8 @@ import pika
 import pytest
 from pamqp import commands
 
+import lavinmq
+from lavinmq.amqp import login as login_module
 from tests.conftest import BrokerFactory
 from tests.support.broker import Broker
 from tests.support.issuer import AUDIENCE, Issuer, serving
@@ -208,3 +210,21 @@ def test_clients_are_answered_while_the_issuer_is_not(broker_factory: BrokerFact
         pass
     assert "Keys of tokens not fetched" in broker.log_text()
     assert broker.stop() == 0
+
+
+def test_the_end_is_found_by_a_timer_that_looks_several_times(
+    issuer: Issuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Timers have limits, and the clock may be set: nobody waits for a year at once."""
+    monkeypatch.setattr(login_module, "LONGEST_WAIT_S", 0.1)
+    settings = {
+        "auth_backends": "oauth", "oauth_issuer": issuer.url, "oauth_verify_aud": False,
+        "oauth_scope_prefix": "broker.",
+    }  # fmt: skip
+    with lavinmq.run(**settings) as broker:
+        end = time.time() + 1.0
+        with Wire.open(broker.port, user="", password=issuer.token(scope=ALL, exp=end)) as wire:
+            wire.expect_connection_close(320)
+        assert time.time() >= end
+        with Wire.open(broker.port, user="", password=issuer.token(scope=ALL, exp=2**60)):
+            pass
