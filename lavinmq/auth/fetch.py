@@ -10,12 +10,13 @@ import json
 import re
 from collections.abc import Awaitable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 CONNECT_TIMEOUT_S: Final = 5.0
 TIMEOUT_S: Final = 10.0
 MAX_BODY: Final = 512 << 10
 
+_LOCAL: Final = ("localhost", "127.0.0.1", "::1")
 _MAX_AGE: Final = re.compile(r"(?:^|[\s,])max-age\s*=\s*\"?(\d{1,9})", re.ASCII | re.IGNORECASE)
 
 
@@ -70,6 +71,15 @@ async def fetch(url: str, form: Mapping[str, str] | None = None) -> Document:
         raise FetchError(f"{url}: {answer.error}")
     found = _MAX_AGE.search(answer.headers.get("Cache-Control", ""))
     return Document(answer.code, _json(answer.body), int(found[1]) if found else None)
+
+
+def is_safe(url: str) -> bool:
+    """Whether nobody on the way can read or change what is fetched there."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # brackets that hold no address
+        return False
+    return parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOCAL)
 
 
 def _json(body: bytes) -> Any:

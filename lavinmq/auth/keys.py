@@ -122,6 +122,7 @@ class Keys:
 
     async def _fetch_all(self) -> None:
         """Fetch discovery and keys, and say when next."""
+        wait_s = MAX_RETRY_S  # should there be a bug in here
         try:
             wait_s = await self._fetch_keys()
             self._failures = 0
@@ -133,6 +134,9 @@ class Keys:
             log.warning("Keys of tokens not fetched, again in %.0f s: %s", wait_s, error)
         finally:
             self._fetching = None
+            self._fetch_in(wait_s)
+
+    def _fetch_in(self, wait_s: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
         if not self._is_stopped:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from lavinmq.auth.attempt import Attempt, TokenError
-from lavinmq.auth.fetch import Fetch, fetch
+from lavinmq.auth.fetch import Fetch, fetch, is_safe
 from lavinmq.auth.keys import Keys
 from lavinmq.auth.scopes import ClaimReader, TokenUser
 from lavinmq.auth.tokens import TokenVerifier, header_of
@@ -54,6 +54,8 @@ class OAuth:
             issuer, config.oauth_jwks_cache_ttl, fetch, tasks, events.call_later,
             self._users.clear,
         )  # fmt: skip
+        if not is_safe(issuer):
+            log.warning("The issuer in [oauth] is not https: others may pass off keys as its own")
         if config.oauth_verify_aud and not audience:
             log.warning(
                 "No token will be accepted: set audience or resource_server_id in [oauth], or "

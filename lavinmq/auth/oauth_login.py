@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
 from lavinmq.auth.attempt import MAX_TOKEN, TokenError
-from lavinmq.auth.fetch import FetchError
+from lavinmq.auth.fetch import FetchError, is_safe
 from lavinmq.auth.identity import Identity
 from lavinmq.auth.oauth import OAuth
 
@@ -33,7 +33,6 @@ SESSION_MAX_AGE_S: Final = 8 * 3600
 
 _MAX_PARAMETER: Final = 4096
 _MAX_SHOWN: Final = 200
-_LOCAL: Final = ("localhost", "127.0.0.1", "::1")
 
 
 class LoginError(Exception):
@@ -79,7 +78,7 @@ def missing(config: Config) -> str:
         return ""  # tokens only
     if lacking:
         return f"single sign-on is off, [oauth] lacks {', '.join(lacking)}"
-    if not _is_safe(config.oauth_mgmt_base_url or ""):
+    if not is_safe(config.oauth_mgmt_base_url or ""):
         return "single sign-on is off, mgmt_base_url in [oauth] is neither https nor local"
     return ""
 
@@ -220,11 +219,6 @@ def _challenge(verifier: str) -> str:
     """RFC 7636, section 4.2."""
     digest = hashlib.sha256(verifier.encode()).digest()
     return base64.urlsafe_b64encode(digest).decode().rstrip("=")
-
-
-def _is_safe(url: str) -> bool:
-    parts = urlsplit(url)
-    return parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOCAL)
 
 
 def _shown(text: str) -> str:

@@ -296,3 +296,17 @@ def test_what_is_missing_is_said_at_the_start(
 
     assert "No token will be accepted: set audience" in caplog.text
     assert "single sign-on is off, [oauth] lacks mgmt_base_url" in caplog.text
+
+
+def test_an_issuer_that_anybody_could_play_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def start(url: str) -> None:
+        settings = oauth(Issuer(url))
+        Setting(tmp_path, from_keywords(settings))
+
+    asyncio.run(start("https://issuer.example"))
+    asyncio.run(start("http://localhost:8080"))
+    assert caplog.text == ""
+    asyncio.run(start("http://issuer.example"))
+    assert "The issuer in [oauth] is not https" in caplog.text

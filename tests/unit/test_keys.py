@@ -286,6 +286,16 @@ async def test_without_an_answer_there_is_no_discovery(s: Setting) -> None:
 
 
 @scenario
+async def test_even_a_bug_does_not_end_the_fetching(s: Setting) -> None:
+    s.issuer.answers[DISCOVERY] = ()  # type: ignore[assignment]
+    await s.start()
+    del s.issuer.answers[DISCOVERY]
+    await s.timer()
+
+    assert s.keys.are_there
+
+
+@scenario
 async def test_after_the_stop_nothing_is_fetched(s: Setting) -> None:
     s.keys.start()
     s.keys.stop()

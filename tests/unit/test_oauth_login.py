@@ -209,6 +209,7 @@ def test_an_issuer_without_log_in_for_people(s: Setting) -> None:
         ({"oauth_mgmt_base_url": "http://localhost:15672"}, ""),
         ({"oauth_mgmt_base_url": "http://[::1]:15672"}, ""),
         ({"oauth_mgmt_base_url": "http://broker.example"}, "neither https nor local"),
+        ({"oauth_mgmt_base_url": "https://["}, "neither https nor local"),
         ({"oauth_client_id": ""}, "lacks client_id"),
         ({"oauth_mgmt_base_url": ""}, "lacks mgmt_base_url"),
     ],
