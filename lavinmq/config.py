@@ -67,12 +67,13 @@ class Config:
     consumer_timeout: int | None
     consumer_timeout_loop_interval: int
     default_consumer_prefetch: int
+    auth_backends: tuple[str, ...]
+    login_throttling: bool
+    password_hashing_algorithm: str
     default_user: str
     default_password_hash: str = field(repr=False)
     default_password_plain: str | None = field(repr=False)
     default_user_only_loopback: bool
-    password_hashing_algorithm: str
-    login_throttling: bool
     data_dir_lock: bool
     default_consistent_hash_algorithm: str
 
@@ -91,6 +92,18 @@ class Config:
     cors_allowed_origins: tuple[str, ...]
     websocket_allowed_origins: tuple[str, ...]
     max_body_size: int
+
+    oauth_issuer: str | None
+    oauth_client_id: str
+    oauth_mgmt_base_url: str | None
+    oauth_mgmt_scopes: str
+    oauth_resource_server_id: str
+    oauth_preferred_username_claims: tuple[str, ...]
+    oauth_additional_scopes_keys: tuple[str, ...]
+    oauth_scope_prefix: str
+    oauth_verify_aud: bool
+    oauth_audience: str
+    oauth_jwks_cache_ttl: int
 
     config_file: str | None
     """The file that was read; ``None`` when there was none."""
@@ -159,10 +172,15 @@ def load(
             "'default_password_plain' and 'default_password_hash' in [main] are both given,"
             " the plain one counts"
         )
-    return Config(
-        config_file=path, argv=tuple(argv), warnings=values.warnings, given=values.given,
-        **values.by_attribute,
-    )  # fmt: skip
+    return _checked(
+        Config(
+            config_file=path,
+            argv=tuple(argv),
+            warnings=values.warnings,
+            given=values.given,
+            **values.by_attribute,
+        )
+    )
 
 
 def defaults() -> Config:
@@ -189,7 +207,16 @@ def from_keywords(given: Mapping[str, object]) -> Config:
         if doubt:  # a program can be told at once
             raise ConfigError(f"Failed to handle value for {name!r}: {doubt}")
         values.take(known[name], text, "keyword", name=repr(name))
-    return Config(config_file=None, argv=(), warnings=values.warnings, **values.by_attribute)
+    return _checked(
+        Config(config_file=None, argv=(), warnings=values.warnings, **values.by_attribute)
+    )
+
+
+def _checked(config: Config) -> Config:
+    """Return the configuration if its values go together. Raises: ``ConfigError``."""
+    if "oauth" in config.auth_backends and not config.oauth_issuer:
+        raise ConfigError("'auth_backends' in [main] names oauth: 'issuer' in [oauth] is missing")
+    return config
 
 
 def keywords() -> dict[str, Setting]:

@@ -22,6 +22,8 @@ from lavinmq import __version__, _core, log
 from lavinmq.amqp.connection import Connection
 from lavinmq.amqp.listener import Listener
 from lavinmq.auth.accounts import Accounts
+from lavinmq.auth.chain import Chain
+from lavinmq.auth.identity import Identity
 from lavinmq.auth.users import User, UserStore
 from lavinmq.config import Config, ConfigError, load
 from lavinmq.datadir import DataDir, DataDirError
@@ -62,12 +64,14 @@ class Server:
             data_dir, config.default_user, config.default_password_hash,
             config.default_user_only_loopback, config.default_password_plain,
         )  # fmt: skip
+        self.chain = Chain(config, self.users, events)
         self.user_limits = UserLimits(data_dir / "user_limits.json")
         self.parameters = ParameterStore(data_dir / "parameters.json", is_global=True)
         self.vhosts = VHosts(data_dir, self.users, self._new_vhost, events.call_soon)
         self.accounts = Accounts(
-            self.users, self._permissions_changed, self._tags_changed, self.user_limits.forget
-        )
+            self.users, self._permissions_changed, self._tags_changed, self.user_limits.forget,
+            self.chain, config,
+        )  # fmt: skip
         self.connections: set[Connection] = set()
         self.listeners: list[Listener] = []
         self.loop = _core.Loop(events, config.data_dir, config.sync, self._fatal, self._news)
@@ -99,6 +103,7 @@ class Server:
         self.user_limits.load()
         self.parameters.load()
         self.vhosts.load()
+        self.chain.start()
         if self.config.amqp_port >= 0:
             self.listeners.append(Listener.tcp(self, self.config.amqp_bind, self.config.amqp_port))
         if self.config.amqp_unix_path:
@@ -185,9 +190,11 @@ class Server:
         if self._is_stopping and not self.connections:
             self._finish()
 
-    def connections_of(self, user: User) -> list[Connection]:
-        """The connections of a user that are open to a virtual host."""
-        return [each for each in self.connections if each.is_member and each.user is user]
+    def connections_of(self, user: Identity) -> list[Connection]:
+        """The connections of a user that are open to a virtual host; each token makes another
+        object of the same user."""
+        name = user.name
+        return [each for each in self.connections if each.is_member and each.user.name == name]
 
     def _permissions_changed(self, name: str | None) -> None:
         """Links remember where they may publish: they have to ask again."""
@@ -252,6 +259,8 @@ class Server:
 
     def release(self) -> None:
         """Let go of all that is still held, without writing or sending anything. Idempotent."""
+        if not self.events.is_closed():
+            self.events.run_until_complete(self.chain.stop())
         for timer in (
             self._stop_timer, self._check_timer, self._disk_timer, self._compact_timer,
             self._consumer_timer,

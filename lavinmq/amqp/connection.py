@@ -20,11 +20,12 @@ from lavinmq.amqp import handshake
 from lavinmq.amqp import methods as m
 from lavinmq.amqp.channel import Channel
 from lavinmq.amqp.handshake import HandshakeError
+from lavinmq.amqp.login import Login
 from lavinmq.amqp.walk_errors import walk_error
 from lavinmq.errors import ChannelError, ConnectionError_, ReplyCode
 
 if TYPE_CHECKING:
-    from lavinmq.auth.users import User
+    from lavinmq.auth.identity import Identity
     from lavinmq.config import Config
     from lavinmq.queue import Queue
     from lavinmq.server import Server
@@ -53,7 +54,7 @@ class Connection:
         self.server = server
         self.config: Config = server.config
         self.name = f"{peer} -> {local}"
-        self.user: User
+        self.user: Identity
         self.vhost: VHost
         self.is_member = False
         self.channels: dict[int, Channel] = {}
@@ -64,7 +65,7 @@ class Connection:
         self.link = _core.Link(server.loop, sock.fileno())
         self.link.session = self
         self._socket = sock
-        self._is_loopback = is_loopback
+        self._login = Login(self, peer.rpartition(":")[0].strip("[]"), is_loopback)
         self._awaited: type[m.Method] = m.ConnectionStartOk
         self._is_told_when_blocked = False
         self._log = log.get("lmq.amqp.client", client=peer)
@@ -103,8 +104,13 @@ class Connection:
         self.link.pause()
         sync(partial(self._finish, callback))
 
+    def when_known(self, wait: Callable[[Callable[[Callable[[], None]], None]], None]) -> None:
+        """Have `wait` find something out and hand on what to do then; the next frames wait."""
+        self.link.pause()
+        wait(self._finish)
+
     def _finish(self, callback: Callable[[], None]) -> None:
-        """What the client waits for is on disk."""
+        """What the client waits for has come."""
         if not self._is_over:
             self._guarded(0, (0, 0), callback)
             self.link.resume()
@@ -210,6 +216,7 @@ class Connection:
         if self._is_over:
             return
         self._is_over = True
+        self._login.end()
         if why:
             self._log.info("connection lost: %s", why)
         self._leave_vhost()
@@ -244,6 +251,7 @@ class Connection:
     def abandon(self) -> None:
         """Let go of the socket, as if the process had died: nothing is sent or deleted."""
         self._is_over = True
+        self._login.end()
         self.link.close()
         self._socket.close()
 
@@ -321,7 +329,7 @@ class Connection:
         elif isinstance(method, m.ConnectionCloseOk):
             self._hang_up("")
         elif isinstance(method, m.ConnectionUpdateSecret):
-            self.send(0, m.ConnectionUpdateSecretOk())  # a password needs no renewal
+            self._login.renew(method)
         elif self.link.state != _core.STATE_CLOSING:
             raise ConnectionError_(
                 ReplyCode.NOT_IMPLEMENTED, None if not method.SUPPORTED else "", *ids
@@ -333,18 +341,22 @@ class Connection:
         if channel or not isinstance(method, self._awaited):
             raise HandshakeError(f"unexpected {method.NAME} during the handshake")
         if isinstance(method, m.ConnectionStartOk):
-            if size > handshake.MAX_START_OK:
+            if size > handshake.max_start_ok(self.config):
                 raise HandshakeError("start-ok is too large")
-            self.user = handshake.authenticate(self.server.users, method, self._is_loopback)
             self._is_told_when_blocked = handshake.has_capability(method, "connection.blocked")
-            self._awaited = m.ConnectionTuneOk
-            self.send(0, handshake.tune(self.config))
+            self._login.begin(method)
         elif isinstance(method, m.ConnectionTuneOk):
             handshake.check_tune(self.config, method)
             self._tuned = method
             self._awaited = m.ConnectionOpen
         elif isinstance(method, m.ConnectionOpen):
             self._open_vhost(method)
+
+    def logged_in(self, user: Identity) -> None:
+        """The client is known: it is offered the limits."""
+        self.user = user
+        self._awaited = m.ConnectionTuneOk
+        self.send(0, handshake.tune(self.config))
 
     def _open_vhost(self, method: m.ConnectionOpen) -> None:
         name, ids = method.virtual_host or "/", (method.CLASS_ID, method.METHOD_ID)

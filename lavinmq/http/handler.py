@@ -24,7 +24,7 @@ from lavinmq.http.routes import ROUTES
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from lavinmq.auth.users import User
+    from lavinmq.auth.identity import Identity
     from lavinmq.http.server import Origin
     from lavinmq.server import Server
 
@@ -95,7 +95,7 @@ class Handler(RequestHandler):
         else:
             self.finish()
 
-    async def login(self) -> User | None:
+    async def login(self) -> Identity | None:
         """The user of the request."""
         return await login.user_of(
             self.server, self.request, self.address, self.is_loopback, self.origin.is_control
@@ -106,7 +106,7 @@ class Handler(RequestHandler):
 class ApiHandler(Handler):
     """`/api/…`: finds the endpoint and calls it."""
 
-    user: User
+    user: Identity
 
     async def prepare(self) -> None:
         """Before the body comes: who is it, and is there anything at that path?"""

@@ -29,7 +29,7 @@ PYTHON_LAYERS: list[set[str]] = [
     {"config"},
     {"log", "config_check", "config_text"},
     {"datadir", "disk"},
-    {"json_file", "pattern", "vhosts_file"},
+    {"json_file", "pattern", "tasks", "vhosts_file"},
     {"auth", "durability", "tick", "portions"},
     {"stats"},
     {"definitions", "effects", "features"},
