@@ -113,8 +113,11 @@ class Broker:
         """
         if self.port < 0:
             raise ValueError("the broker listens on no TCP port")
-        is_known = self._config.default_password_hash == GUEST_HASH
-        login = f"{quote(self._config.default_user, safe='')}:guest@" if is_known else ""
+        password = self._config.default_password_plain
+        if password is None and self._config.default_password_hash == GUEST_HASH:
+            password = "guest"
+        user = quote(self._config.default_user, safe="")
+        login = "" if password is None else f"{user}:{quote(password, safe='')}@"
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"amqp://{login}{host}:{self.port}/%2F"
 

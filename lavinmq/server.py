@@ -56,7 +56,7 @@ class Server:
         data_dir = Path(config.data_dir)
         self.users = UserStore(
             data_dir, config.default_user, config.default_password_hash,
-            config.default_user_only_loopback,
+            config.default_user_only_loopback, config.default_password_plain,
         )  # fmt: skip
         self.user_limits = UserLimits(data_dir / "user_limits.json")
         self.parameters = ParameterStore(data_dir / "parameters.json", is_global=True)
@@ -249,17 +249,17 @@ class Server:
         except (ConfigError, OSError) as error:
             _log.warning("Configuration not reloaded: %s", error)
             return
-        waiting = self.config.take_live(fresh)
+        changes = self.config.take_live(fresh)
         self.loop.sync = self.config.sync
         for vhost in self.vhosts.values():
             vhost.set_consumer_timeout(self.config.consumer_timeout or 0)
         self.loop.is_stamping = self.config.set_timestamp
         self.loop.is_low = self._disk.is_low()
-        _log.info("Configuration reloaded")
+        _log.info("Configuration reloaded, changed: %s", ", ".join(changes.live) or "nothing")
         for warning in fresh.warnings:
             _log.warning("%s", warning)
-        if waiting:
-            _log.warning("A restart is needed for: %s", ", ".join(waiting))
+        if changes.waiting:
+            _log.warning("A restart is needed for: %s", ", ".join(changes.waiting))
 
     def _fatal(self, path: str, error: int) -> None:
         """A sync failed: stop, because what is on disk is not known any more."""

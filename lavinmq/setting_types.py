@@ -209,6 +209,27 @@ def _password_hash(text: str) -> str:
     return text
 
 
+def _plain_password(text: str) -> str | None:
+    # The text is never repeated, whatever is wrong with it.
+    if "\0" in text:
+        raise ValueError("holds a zero byte")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("is not UTF-8") from None
+    return text or None
+
+
+def _origins(text: str) -> tuple[str, ...]:
+    items = _items(text)
+    for item in items:
+        scheme, separator, host = item.partition("://")
+        is_origin = separator and scheme in ("http", "https") and host
+        if item != "*" and not (is_origin and host.isprintable() and not set(host) & set("/?# @")):
+            raise ValueError(f"{shown(item)} is neither * nor like https://example.com:8080")
+    return tuple(item.lower() for item in items)
+
+
 def _doubtful_tls_version(text: str) -> str:
     return "" if text in TLS_VERSIONS else f"{shown(text)} is not a known TLS version"
 
@@ -228,6 +249,8 @@ BACKENDS = list_of(*AUTH_BACKENDS)
 NETWORKS = Kind("list of IP addresses and CIDRs", _networks)
 KEEPALIVE = Kind("idle:interval:count in seconds, or false", _keepalive)
 PASSWORD_HASH = Kind("password hash", _password_hash)
+PLAIN_PASSWORD = Kind("password", _plain_password)
+ORIGINS = Kind("list of origins (scheme://host:port) or *", _origins)
 LEVEL = choice(*LEVELS)
 TLS_VERSION = Kind("1.0, 1.1, 1.2, 1.3", _text, _doubtful_tls_version)
 ANYTHING = Kind("ignored", _text)

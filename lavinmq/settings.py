@@ -27,8 +27,10 @@ from lavinmq.setting_types import (
     MAX_INTEGER,
     NAME,
     NETWORKS,
+    ORIGINS,
     PASSWORD_HASH,
     PATH,
+    PLAIN_PASSWORD,
     PORT,
     PROXY_PROTOCOL,
     SOCKET_PATH,
@@ -79,7 +81,7 @@ class Setting:
     variable made by others than the operator, so it only replaces the default. ``live`` says that
     a reload changes the running broker. ``fate`` is ``later`` for a setting that nothing reads yet
     (a warning), ``unused`` for one that has no meaning in this broker (accepted in silence) and
-    ``removed`` for one that is deprecated (a warning).
+    ``removed`` for one that is deprecated (a warning). ``secret`` says that its value is not shown.
     """
 
     section: str
@@ -93,6 +95,7 @@ class Setting:
     fallback: str = ""
     flags: tuple[Flag, ...] = ()
     fate: Literal["", "later", "unused", "removed"] = ""
+    secret: bool = False
 
     @property
     def effect(self) -> str:
@@ -125,6 +128,10 @@ ACTIONS = (
     Flag("--help", "-h", group=MISCELLANEOUS, help="Show this help"),
     Flag("--version", "-v", group=MISCELLANEOUS, help="Show the version"),
     Flag("--build-info", group=MISCELLANEOUS, help="Show version, compiler and platform"),
+    Flag("--check-config", group=MISCELLANEOUS,
+         help="Check the configuration without starting; 0: good, 1: not"),
+    Flag("--print-config", group=MISCELLANEOUS,
+         help="Show the values in force and where they come from"),
 )
 
 BUFFER = integer(1, 2**31 - 1, optional=True)
@@ -145,10 +152,13 @@ MAIN = (
                    Flag("--debug", "-d", "", MISCELLANEOUS, "Log level debug", "debug"))),
     Setting("main", "log_file", PATH, "", "File to append the log to, instead of standard output",
             "log_file", live=True),
+    Setting("main", "log_format", choice("text", "json", "logfmt"), "text",
+            "Form of the lines of the log", "log_format", fate="later"),
     Setting("main", "pidfile", PATH, "", "File to write the process id to", "pidfile",
             flags=_flag("--pidfile", "FILE")),
     Setting("main", "control_unix_path", SOCKET_PATH, "/tmp/lavinmqctl.sock",
-            "Socket of the control tool", environment=("LAVINMQ_CONTROL_UNIX_PATH",),
+            "Socket of the control tool", "control_unix_path", fate="later",
+            environment=("LAVINMQ_CONTROL_UNIX_PATH",),
             flags=_flag("--control-unix-path", "PATH", group=BINDINGS)),
     Setting("main", "tls_cert", PATH, "", "Certificate with its chain",
             environment=("LAVINMQ_TLS_CERT_PATH",), flags=_flag("--cert", "FILE", group=TLS)),
@@ -166,13 +176,20 @@ MAIN = (
     Setting("main", "tls_verify_peer", BOOLEAN, "false", "Demand and verify client certificates"),
     Setting("main", "tls_ca_cert", PATH, "",
             "Authorities that client certificates are verified with"),
+    Setting("main", "tls_crl", PATH, "", "Certificates that were revoked", "tls_crl",
+            fate="later"),
+    Setting("main", "tls_cert_login_from",
+            choice("none", "common_name", "distinguished_name", "subject_alternative_name"),
+            "none", "What of a client certificate names the user", "tls_cert_login_from",
+            fate="later"),
     Setting("main", "metrics_http_bind", ADDRESS, "127.0.0.1", "Address of the metrics listener",
-            flags=_flag("--metrics-http-bind", "ADDR")),
+            "metrics_http_bind", flags=_flag("--metrics-http-bind", "ADDR"), fate="later"),
     Setting("main", "metrics_http_port", PORT, "15692", "Port of the metrics listener, -1: none",
-            flags=_flag("--metrics-http-port", "PORT")),
+            "metrics_http_port", flags=_flag("--metrics-http-port", "PORT"), fate="later"),
     Setting("main", "stats_interval", integer(1, 2**31 - 1), "5000",
             "Milliseconds between looks at the free space of the disk", "stats_interval"),
-    Setting("main", "stats_log_size", integer(1, 2**20), "120", "Samples kept"),
+    Setting("main", "stats_log_size", integer(1, 2**20), "120", "Samples kept",
+            "stats_log_size", fate="later"),
     Setting("main", "set_timestamp", BOOLEAN, "false", "Stamp received messages with the time",
             "set_timestamp", live=True),
     Setting("main", "socket_buffer_size", integer(0, 2**31 - 1), "16384",
@@ -194,12 +211,16 @@ MAIN = (
             environment=("LAVINMQ_SYNC",),
             flags=(Flag("--no-sync", help="Do not sync to disk: unsafe", value="false"),)),
     Setting("main", "log_exchange", BOOLEAN, "false",
-            "Publish the log to the exchange amq.lavinmq.log"),
+            "Publish the log to the exchange amq.lavinmq.log", "log_exchange", fate="later"),
     Setting("main", "free_disk_min", integer(0, MAX_INTEGER), "0",
             "Bytes free on disk below which publishers are stopped", "free_disk_min", live=True),
     Setting("main", "free_disk_warn", integer(0, MAX_INTEGER), "0",
             "Bytes free on disk below which a warning is logged", "free_disk_warn", live=True),
-    Setting("main", "load_definitions", PATH, "", "Definitions to import at each start"),
+    Setting("main", "load_definitions", PATH, "", "Definitions to import at each start",
+            "load_definitions", fate="later"),
+    Setting("main", "load_definitions_skip_if_unchanged", BOOLEAN, "false",
+            "Do not import definitions again while the file is the same",
+            "load_definitions_skip_if_unchanged", fate="later"),
     Setting("main", "max_deleted_definitions", integer(0, MAX_INTEGER), "8192",
             "Deletions before the definitions file is compacted", "max_deleted_definitions",
             live=True),
@@ -219,15 +240,23 @@ MAIN = (
             "default_user", environment=("LAVINMQ_DEFAULT_USER",),
             flags=_flag("--default-user", "NAME")),
     Setting("main", "default_password_hash", PASSWORD_HASH, GUEST_HASH,
-            "Password hash of that user", "default_password_hash",
+            "Password hash of that user", "default_password_hash", secret=True,
             environment=("LAVINMQ_DEFAULT_PASSWORD",),
             flags=(Flag("--default-password-hash", "", "HASH"),
                    Flag("--default-password", "", "HASH", instead="--default-password-hash"))),
+    Setting("main", "default_password_plain", PLAIN_PASSWORD, "",
+            "Password of that user, hashed at the first start; wins over the hash",
+            "default_password_plain", secret=True),
     Setting("main", "default_user_only_loopback", BOOLEAN, "true",
             "That user may log in from this host only", "default_user_only_loopback",
             flags=(Flag("--default-user-only-loopback", "", "BOOL"),
                    Flag("--guest-only-loopback", "", "BOOL",
                         instead="--default-user-only-loopback"))),
+    Setting("main", "password_hashing_algorithm", choice("scrypt", "sha256", "sha512", "bcrypt"),
+            "scrypt", "How passwords of new users are hashed", "password_hashing_algorithm",
+            fate="later"),
+    Setting("main", "login_throttling", BOOLEAN, "true",
+            "Slow down who fails to log in again and again", "login_throttling", fate="later"),
     Setting("main", "data_dir_lock", BOOLEAN, "true",
             "Lock the data directory; a second broker waits", "data_dir_lock", flags=(
             Flag("--no-data-dir-lock", help="Do not lock the data directory", value="false"),)),
@@ -279,19 +308,30 @@ PROTOCOLS = (
     Setting("mqtt", "permission_check_enabled", BOOLEAN, "false", "Check permissions"),
     Setting("mqtt", "client_id_validation", choice("none", "username"), "none",
             "What a client id must equal"),
+    Setting("mqtt", "mqtt_systemd_socket_name", TEXT, "lavinmq-mqtt.socket",
+            "Name of a socket passed by systemd"),
 
-    Setting("mgmt", "bind", ADDRESS, "127.0.0.1", "Address of the HTTP listener",
-            environment=("LAVINMQ_HTTP_BIND",),
+    Setting("mgmt", "bind", ADDRESS, "127.0.0.1", "Address of the HTTP listener", "mgmt_bind",
+            fate="later", environment=("LAVINMQ_HTTP_BIND",),
             flags=(Flag("--http-bind", "", "ADDR", BINDINGS), BIND)),
-    Setting("mgmt", "port", PORT, "15672", "Port of the HTTP listener, -1: none",
-            environment=("LAVINMQ_HTTP_PORT",), flags=_flag("--http-port", "PORT", group=BINDINGS)),
+    Setting("mgmt", "port", PORT, "15672", "Port of the HTTP listener, -1: none", "mgmt_port",
+            fate="later", environment=("LAVINMQ_HTTP_PORT",),
+            flags=_flag("--http-port", "PORT", group=BINDINGS)),
     Setting("mgmt", "tls_port", PORT, "15671", "Port of the HTTPS listener, -1: none",
-            environment=("LAVINMQ_HTTPS_PORT",),
+            "mgmt_tls_port", fate="later", environment=("LAVINMQ_HTTPS_PORT",),
             flags=_flag("--https-port", "PORT", group=BINDINGS)),
-    Setting("mgmt", "unix_path", SOCKET_PATH, "", "Socket of the HTTP listener",
-            flags=_flag("--http-unix-path", "PATH", group=BINDINGS)),
+    Setting("mgmt", "unix_path", SOCKET_PATH, "", "Socket of the HTTP listener", "mgmt_unix_path",
+            fate="later", flags=_flag("--http-unix-path", "PATH", group=BINDINGS)),
     Setting("mgmt", "http_systemd_socket_name", TEXT, "lavinmq-http.socket",
             "Name of a socket passed by systemd"),
+    Setting("mgmt", "cors_allowed_origins", ORIGINS, "",
+            "Origins whose pages may call the API; empty: none", "cors_allowed_origins",
+            fate="later"),
+    Setting("mgmt", "websocket_allowed_origins", ORIGINS, "",
+            "Origins whose pages may open WebSockets; empty: all", "websocket_allowed_origins",
+            fate="later"),
+    Setting("mgmt", "max_body_size", integer(1, MAX_INTEGER), "33554432",
+            "Bytes of the body of a request", "max_body_size", fate="later"),
 )
 
 
@@ -347,6 +387,7 @@ SNI = (
     Setting("sni", "tls_verify_peer", BOOLEAN, "false", "Demand and verify client certificates"),
     Setting("sni", "tls_ca_cert", PATH, "",
             "Authorities that client certificates are verified with"),
+    Setting("sni", "tls_crl", PATH, "", "Certificates that were revoked"),
     Setting("sni", "tls_keylog_file", PATH, "", "File for TLS session keys"),
 )
 SNI_PREFIXES = ("amqp_", "mqtt_", "http_")

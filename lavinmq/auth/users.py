@@ -83,6 +83,7 @@ class UserStore:
         default_user: created on the first start, an administrator with all rights on `/`.
         default_password_hash: its salted SHA-256 hash.
         default_user_only_loopback: whether it may log in from this machine only; may be changed.
+        default_password: hashed when that user is created, instead of the hash that is given.
     """
 
     def __init__(
@@ -91,11 +92,13 @@ class UserStore:
         default_user: str,
         default_password_hash: str,
         default_user_only_loopback: bool,
+        default_password: str | None = None,
     ) -> None:
         self.path = data_dir / FILE_NAME
         self.default_user = default_user
         self.default_password_hash = default_password_hash
         self.default_user_only_loopback = default_user_only_loopback
+        self._default_password = default_password
         self.epoch = 0
         self.direct_password = secrets.token_urlsafe(32)
         self.direct_user = User(
@@ -224,9 +227,13 @@ class UserStore:
     def _first_start(self, create_default: bool) -> None:
         """Make the file, with the default user unless definitions are going to be imported."""
         if create_default:
+            if self._default_password:
+                password_hash = passwords.hash_password(self._default_password.encode())
+            else:
+                password_hash = self.default_password_hash
             self.add(
                 self.default_user,
-                self.default_password_hash,
+                password_hash,
                 passwords.DEFAULT_ALGORITHM,
                 ("administrator",),
             )

@@ -349,9 +349,10 @@ def test_a_reload_takes_live_values_and_names_those_that_need_a_restart(load_ini
     config = load_ini("[main]\nlog_level=info\n[amqp]\nport=1\n", "-D", "/d")
     fresh = load_ini("[main]\nlog_level=debug\nx=1\n[amqp]\nport=2\nheartbeat=7\n", *config.argv)
 
-    waiting = config.take_live(fresh)
+    changes = config.take_live(fresh)
 
-    assert waiting == ["'port' in [amqp]"]
+    assert changes.live == ["'log_level' in [main]", "'heartbeat' in [amqp]"]
+    assert changes.waiting == ["'port' in [amqp]"]
     assert (config.log_level, config.heartbeat, config.amqp_port) == ("debug", 7, 1)
     assert config.data_dir == "/d"
     assert config.warnings == ["Unknown setting 'x' in section [main]"]
