@@ -8,6 +8,7 @@ C type an OverflowError; MemoryError is possible wherever something is made.
 """
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from typing import Any, Final, Protocol, type_check_only
 

@@ -37,8 +37,11 @@ class HandshakeError(Exception):
 
 
 @cache
-def start() -> bytes:
-    """What the broker says first, a whole frame."""
+def start(is_verified: bool = False) -> bytes:
+    """What the broker says first, a whole frame.
+
+    Args: is_verified: whether the client has shown a certificate that names a user.
+    """
     properties = FieldTable(
         {
             "product": "LavinMQ",
@@ -47,7 +50,8 @@ def start() -> bytes:
             "capabilities": dict.fromkeys(CAPABILITIES, True),
         }
     )
-    return m.encode_frame(0, m.ConnectionStart(0, 9, properties, b"AMQPLAIN PLAIN"))
+    mechanisms = b"AMQPLAIN PLAIN EXTERNAL" if is_verified else b"AMQPLAIN PLAIN"
+    return m.encode_frame(0, m.ConnectionStart(0, 9, properties, mechanisms))
 
 
 def credentials(mechanism: str, response: bytes) -> tuple[str, bytes]:
@@ -69,13 +73,20 @@ def credentials(mechanism: str, response: bytes) -> tuple[str, bytes]:
     raise HandshakeError(f"mechanism {mechanism!r} is not offered")
 
 
-def authenticate(users: UserStore, method: m.ConnectionStartOk, is_loopback: bool) -> User:
+def authenticate(
+    users: UserStore, method: m.ConnectionStartOk, is_loopback: bool, login: str | None = None
+) -> User:
     """The user who logs in.
 
+    Args: login: the user whom the client's verified certificate names, for EXTERNAL; whatever the
+        client says itself does not count then.
     Raises: HandshakeError; ConnectionError_ 403 when the client wants to be told.
     """
-    name, password = credentials(method.mechanism, method.response)
-    user = users.authenticate(name, password, is_loopback)
+    if method.mechanism == "EXTERNAL" and login is not None:
+        name, user = login, users.admit(login, is_loopback)
+    else:
+        name, password = credentials(method.mechanism, method.response)
+        user = users.authenticate(name, password, is_loopback)
     if user is not None:
         return user
     if has_capability(method, "authentication_failure_close"):

@@ -151,13 +151,18 @@ class UserStore:
 
         Cost: one digest; with bcrypt as long as the cost factor of the hash asks.
         """
-        user = self.direct_user if name == DIRECT_USER else self._users.get(name)
+        user = self.direct_user if name == DIRECT_USER else self.admit(name, is_loopback)
+        return user if user is not None and self.is_password(user, password) else None
+
+    def admit(self, name: str, is_loopback: bool) -> User | None:
+        """The user, if it may come from there; else None. Somebody else has verified who it is."""
+        user = self._users.get(name)
         if user is None:
             return None
         if name == self.default_user and self.default_user_only_loopback and not is_loopback:
             log.warning("user %r may only log in from this machine", name)
             return None
-        return user if self.is_password(user, password) else None
+        return user
 
     def is_password(self, user: User, password: bytes) -> bool:
         """Whether it is the user's password. Cost: as `authenticate`."""
