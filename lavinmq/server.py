@@ -140,9 +140,7 @@ class Server:
         for name in self.service.names:
             _log.warning("socket %r of systemd is not used: no setting names it", name)
         if config.tcp_proxy_protocol and not config.proxy_protocol_trusted_sources:
-            _log.warning(
-                "PROXY headers of everybody count: proxy_protocol_trusted_sources is empty"
-            )
+            _log.warning("PROXY headers of everybody count, there are no trusted sources")
 
     def _tell_ready(self) -> None:
         names = ", ".join(listener.name for listener in self.listeners)

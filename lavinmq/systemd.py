@@ -58,9 +58,8 @@ class Service:
 
     def reloading(self) -> None:
         """The configuration is being read again; `ready` follows."""
-        self.notify(
-            "RELOADING=1", f"MONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}"
-        )
+        now_us = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+        self.notify("RELOADING=1", f"MONOTONIC_USEC={now_us}")
 
     def stopping(self) -> None:
         """The broker has begun to stop."""
@@ -125,9 +124,7 @@ def _passed_sockets(environ: Mapping[str, str], first_fd: int) -> list[tuple[str
             os.set_inheritable(first_fd + index, False)
             sock = socket.socket(fileno=first_fd + index)
         except OSError as error:
-            _log.warning(
-                "descriptor %d (%s) is no socket: %s", first_fd + index, name, error.strerror
-            )
+            _log.warning("%s of systemd is no socket: %s", name, error.strerror)
             continue
         if not _is_listening(sock):
             _log.warning("socket %s of systemd does not listen for streams, it is closed", name)

@@ -1,4 +1,4 @@
-"""TLS contexts from the configuration: certificates, versions, ciphers, client certificates, per host.
+"""TLS contexts from the configuration: certificates, versions, client certificates, per host.
 
 Owned by the server; listeners ask `Contexts.choose` for the context of a connection. Everything is
 built before anything is swapped in, so a broken file leaves what was there in force. Contexts that
@@ -44,11 +44,6 @@ TCP_ULP: Final = 31
 KERNEL_PROTOCOLS: Final = "/proc/sys/net/ipv4/tcp_available_ulp"
 MAX_HELLO: Final = 16384 + 5
 """Bytes of a client's first record, by which it must have said what host it wants."""
-INHERITED: Final = (
-    "tls_min_version", "tls_ciphers", "tls_verify_peer", "tls_ca_cert", "tls_crl",
-    "tls_keylog_file",
-)  # fmt: skip
-"""What a host takes from [main] unless it says otherwise."""
 _log = log.get("lmq.tls")
 
 
@@ -162,17 +157,24 @@ def _options(
 ) -> Options:
     """Return what makes the context of a host, or of [main]."""
 
-    def value(key: str) -> Any:
+    def value(key: str, main: Any) -> Any:
         for name in (f"{protocol}_{key}", key):
             if section.get(name) not in (None, ""):
                 return section[name]
-        return getattr(config, key) if host is None or key in INHERITED else None
+        return main
 
+    # A host has a certificate and key of its own; the rest is as in [main] unless it differs.
     return Options(
-        value("tls_cert"), value("tls_key"), value("tls_min_version"), value("tls_ciphers"),
-        value("tls_verify_peer"), value("tls_ca_cert"), value("tls_crl"), value("tls_keylog_file"),
-        config.tls_ktls,
-    )  # fmt: skip
+        cert=value("tls_cert", None if host else config.tls_cert),
+        key=value("tls_key", None if host else config.tls_key),
+        min_version=value("tls_min_version", config.tls_min_version),
+        ciphers=value("tls_ciphers", config.tls_ciphers),
+        verify_peer=value("tls_verify_peer", config.tls_verify_peer),
+        ca_cert=value("tls_ca_cert", config.tls_ca_cert),
+        crl=value("tls_crl", config.tls_crl),
+        keylog_file=value("tls_keylog_file", config.tls_keylog_file),
+        ktls=config.tls_ktls,
+    )
 
 
 def build(options: Options, section: str) -> ssl.SSLContext:
@@ -289,9 +291,7 @@ def _check_kernel_tls() -> None:
     except OSError:
         is_there = False
     if ssl.OPENSSL_VERSION_INFO < (3, 0):
-        _log.warning(
-            "'tls_ktls' has no effect: it needs OpenSSL 3, this is %s", ssl.OPENSSL_VERSION
-        )
+        _log.warning("'tls_ktls' has no effect: %s is older than 3.0", ssl.OPENSSL_VERSION)
     elif not is_there:
         _log.warning("'tls_ktls' has no effect: the kernel's module tls is not loaded")
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from lavinmq.amqp import listener
-from lavinmq.amqp.listener import Listener
+from lavinmq import endpoints
+from lavinmq.listener import Listener
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ from lavinmq.amqp.listener import Listener
 )
 def test_loopback_may_be_ipv4_inside_ipv6(host: str, is_loopback: bool) -> None:
     """edge-cases.md 13"""
-    assert listener._is_loopback(host) == is_loopback
+    assert endpoints.is_loopback(host) == is_loopback
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_loopback_may_be_ipv4_inside_ipv6(host: str, is_loopback: bool) -> None:
 )
 def test_ipv4_inside_ipv6_is_shown_as_ipv4(host: str, shown: str) -> None:
     """edge-cases.md 17"""
-    assert listener._shown((host, 5)) == shown
+    assert endpoints.between((host, 5), ("::1", 6)).peer == shown
 
 
 def test_a_second_listener_on_the_same_port_leaves_the_first_alone() -> None:
