@@ -13,6 +13,7 @@ import os
 import socket
 import time
 from collections.abc import Mapping, MutableMapping
+from functools import partial
 from typing import Final
 
 from lavinmq import log
@@ -81,7 +82,9 @@ class Service:
         """Say twice in each of the manager's intervals that the loop turns."""
         if self._watchdog_s:
             self.notify("WATCHDOG=1")
-            self._watchdog = events.call_later(self._watchdog_s / 2, self.start_watchdog, events)
+            self._watchdog = events.call_later(
+                self._watchdog_s / 2, partial(self.start_watchdog, events)
+            )
 
     def close(self) -> None:
         """Let go of everything, also of sockets that nobody wanted. Idempotent."""

@@ -7,7 +7,7 @@ fraction of a millisecond.
 from __future__ import annotations
 
 import ssl
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
 from typing import NamedTuple
@@ -79,7 +79,7 @@ class Authority:
 
     def revoke(self, *revoked: Identity, name: str = "crl") -> Path:
         """Return the file of a revocation list with these certificates."""
-        now = datetime.now(timezone.utc)
+        now = datetime.now(UTC)
         builder = (
             x509.CertificateRevocationListBuilder()
             .issuer_name(self._name)
@@ -100,7 +100,7 @@ class Authority:
     def _builder(
         self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, expires: timedelta
     ) -> x509.CertificateBuilder:
-        now = datetime.now(timezone.utc)
+        now = datetime.now(UTC)
         return (
             x509.CertificateBuilder()
             .subject_name(subject)
