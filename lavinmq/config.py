@@ -97,10 +97,9 @@ class Config:
     max_message_size: int
     max_consumers_per_channel: int
 
-    mgmt_bind: str
-    mgmt_port: int
-    mgmt_tls_port: int
-    mgmt_unix_path: str | None
+    http_bind: str
+    http_port: int
+    http_unix_path: str | None
     http_systemd_socket_name: str
     mqtt_systemd_socket_name: str
     cors_allowed_origins: tuple[str, ...]

@@ -57,8 +57,14 @@ def run(
         if name in settings:
             raise TypeError(f"{name!r} is not for a broker inside another program")
     chosen: dict[str, object] = {
-        "amqp_port": 0, "amqp_tls_port": 0, "sync": data_dir is not None, **settings,
-    }  # fmt: skip
+        "amqp_port": 0,
+        "amqp_tls_port": 0,
+        "mgmt_port": -1,
+        "metrics_http_port": -1,
+        "control_unix_path": "",
+        "sync": data_dir is not None,
+        **settings,
+    }
     if data_dir is not None:
         chosen["data_dir"] = data_dir
     config = from_keywords(chosen)

@@ -17,6 +17,7 @@ from lavinmq.fieldtable import EMPTY, FieldTable
 
 if TYPE_CHECKING:
     from lavinmq.queue import Queue
+    from lavinmq.stats import Track
 
 KINDS: Final = {
     "direct": _core.DIRECT,
@@ -45,7 +46,7 @@ class Exchange:
 
     __slots__ = (
         "_kind", "_paths", "arguments", "auto_delete", "bindings", "core", "dedup", "durable",
-        "features", "incoming", "internal", "name", "type", "waiting",
+        "features", "incoming", "internal", "name", "track", "type", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -72,6 +73,7 @@ class Exchange:
         # How many bindings share one compiled (destination, key), where arguments do not matter.
         self._paths: dict[tuple[Destination, str], int] = {}
         self.dedup: _core.DedupCache | None = None
+        self.track: Track | None = None
         self._kind = KINDS[type_]
         any_by_default = arguments.get("x-match") == "any"
         algorithm = str(arguments.get("x-algorithm")).lower()
@@ -82,6 +84,10 @@ class Exchange:
         self.core = _core.Exchange(
             self._kind, secrets.randbits(64), any_by_default, algorithm == "jump", hash_on
         )
+
+    def counters(self) -> dict[str, int]:
+        """What it has routed since it was made."""
+        return self.core.counters()
 
     @property
     def is_stored(self) -> bool:

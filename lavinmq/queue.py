@@ -19,6 +19,7 @@ from lavinmq.stream_arguments import is_stream
 
 if TYPE_CHECKING:
     from lavinmq.exchange import Incoming
+    from lavinmq.stats import Track
 
 
 class Owner(Protocol):
@@ -62,6 +63,7 @@ class Queue:
         "name",
         "owner",
         "parent",
+        "track",
     )  # fmt: skip
 
     def __init__(
@@ -89,6 +91,11 @@ class Queue:
         # Most of many queues have neither: each would cost 60 bytes.
         self._consumers: dict[QueueConsumer, None] | None = None
         self._incoming: Incoming | None = None
+        self.track: Track | None = None
+
+    def counters(self) -> dict[str, int]:
+        """What its messages have been through since it was made."""
+        return self.core.counters()
 
     @property
     def directory(self) -> str:

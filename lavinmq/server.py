@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from lavinmq import __version__, _core, log
 from lavinmq.amqp.connection import Connection
@@ -32,10 +32,14 @@ from lavinmq.limits_file import UserLimits
 from lavinmq.listener import Listener, Places, listeners
 from lavinmq.parameters import ParameterStore
 from lavinmq.portions import in_portions
+from lavinmq.stats import Sampler, Tracked
 from lavinmq.systemd import Service
 from lavinmq.tls import Contexts, TlsError
 from lavinmq.vhost import VHost
 from lavinmq.vhosts import VHosts
+
+if TYPE_CHECKING:
+    from lavinmq.http.server import HttpListener
 
 CHECK_INTERVAL_S: Final = 1.0
 COMPACT_INTERVAL_S: Final = 30.0
@@ -78,6 +82,8 @@ class Server:
         self.loop = _core.Loop(events, config.data_dir, config.sync, self._fatal, self._news)
         self.loop.set_max_large(memory_for_large_messages())
         self.loop.is_stamping = config.set_timestamp
+        self.sampler = Sampler(self._tracked, events.call_soon)
+        self.http: list[HttpListener] = []
         self._disk = DiskWatch(config)
         self._is_stopping = False
         self._n_reloads = 0
@@ -116,6 +122,8 @@ class Server:
         self.user_limits.load()
         self.parameters.load()
         self.vhosts.load()
+        self._open_amqp()
+        self._open_http()
         self._listen()
         self._check()
         self._await_consumer_check()
@@ -125,8 +133,8 @@ class Server:
         self._tell_ready()
         self.service.start_watchdog(self.events)
 
-    def _listen(self) -> None:
-        """Open the listeners. Raises: OSError."""
+    def _open_amqp(self) -> None:
+        """Bind the listeners for AMQP. Raises: OSError."""
         config = self.config
         places = Places(
             config.amqp_bind, config.amqp_port, config.amqp_tls_port, config.amqp_unix_path
@@ -134,11 +142,19 @@ class Server:
         passed = self.service.take_sockets(config.amqp_systemd_socket_name)
         for listener in listeners(self, places, passed, "amqp", self._welcome_client):
             self.listeners.append(listener)
+
+    def _listen(self) -> None:
+        """Let clients come. Raises: OSError."""
+        for listener in self.listeners:
             listener.start()
             kind = "AMQPS" if listener.is_tls else "AMQP"
             _log.info("Listening for %s on %s", kind, listener.name)
+        for http in self.http:
+            http.start()
+            _log.info("Listening for HTTP on %s", http.origin.name)
         for name in self.service.names:
             _log.warning("socket %r of systemd is not used: no setting names it", name)
+        config = self.config
         if config.tcp_proxy_protocol and not config.proxy_protocol_trusted_sources:
             _log.warning("PROXY headers of everybody count, there are no trusted sources")
 
@@ -155,9 +171,28 @@ class Server:
             self.events.call_soon, config.consumer_timeout or 0,
         )  # fmt: skip
 
+    def _open_http(self) -> None:
+        """Bind what answers HTTP, if anything does: the library for it costs memory."""
+        config = self.config
+        if (config.http_port < 0 and config.metrics_http_port < 0
+                and not config.http_unix_path and not config.control_unix_path):  # fmt: skip
+            return
+        from lavinmq.http.listeners import bound
+
+        self.http.extend(bound(self))
+
+    def _tracked(self) -> Iterator[Tracked]:
+        """Everything whose rates are shown."""
+        for vhost in list(self.vhosts.values()):
+            yield from list(vhost.exchanges.values())
+            yield from list(vhost.queues.values())
+        yield from list(self.connections)
+
     def _look_at_disk(self) -> None:
-        """Every few seconds: hold publishers while the disk is short of space."""
+        """Every few seconds: hold publishers while the disk is short of space, sample rates."""
         self.loop.is_low = self._disk.is_low()
+        if self.http:
+            self.sampler.sample(self.config.stats_log_size)
         interval_s = self.config.stats_interval / 1000
         self._disk_timer = self.events.call_later(interval_s, self._look_at_disk)
 
@@ -240,6 +275,8 @@ class Server:
             self._finish()
 
     def _close_listeners(self) -> None:
+        while self.http:
+            self.http.pop().close()
         while self.listeners:
             self.listeners.pop().close()
 

@@ -44,10 +44,10 @@ listeners in one place. It starts nothing and does not mind a broker that runs.
 `lavinmq --print-config` prints the values in force as an ini file, each below the source it comes
 from; secrets are masked.
 
-At a reload (SIGHUP) everything is read again in the same order, from the defaults on: a key that was
-removed from the file goes back to its default, and flags and variables win as they did at the start.
-What is wrong in any source leaves all as it is. The log names the settings that have changed and
-those that wait for a restart.
+At a reload (SIGHUP) everything is read again in the same order, from the defaults on: a key that
+was removed from the file goes back to its default, and flags and variables win as they did at the
+start. What is wrong in any source leaves all as it is. The log names the settings that have changed
+and those that wait for a restart.
 
 ## The ini file
 
@@ -83,7 +83,7 @@ def help_text() -> str:
     ordered = sorted(flags(), key=lambda item: (not item[0].short, item[0].short, item[0].long))
     for flag, setting in ordered:
         # A flag for several settings comes several times and is shown once.
-        groups[flag.group].setdefault(_spelling(flag), _flag_help(flag, setting))
+        groups[flag.group].setdefault(_spelling(flag), flag_help(flag, setting))
     lines = ["Usage: lavinmq [arguments]"]
     for group, entries in groups.items():
         lines += ["", f"{group}:"]
@@ -97,7 +97,8 @@ def _spelling(flag: Flag) -> str:
     return f"{flag.short}, {long}" if flag.short else f"    {long}"
 
 
-def _flag_help(flag: Flag, setting: Setting | None) -> str:
+def flag_help(flag: Flag, setting: Setting | None) -> str:
+    """Return what the help text says about a flag of a setting."""
     if flag.instead:
         return f"Deprecated, use {flag.instead}"
     if flag.help or setting is None:

@@ -32,10 +32,14 @@ class BrokerFactory:
         data_dir: Path | None = None,
         start: bool = True,
         env: dict[str, str] | None = None,
+        http: bool = False,
     ) -> Broker:
-        """Return a broker on `data_dir` (default: a new directory), started unless told not to."""
+        """Return a broker on `data_dir` (default: a new directory), started unless told not to.
+
+        `http`: with the management interface.
+        """
         directory = data_dir or self._directory / f"broker-{len(self.brokers)}"
-        broker = Broker(directory, args, env=env)
+        broker = Broker(directory, args, env=env, http=http)
         self.brokers.append(broker)
         return broker.start() if start else broker
 
@@ -53,7 +57,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     if port:
         yield Broker.attached(int(port), data_dir)
         return
-    shared = Broker(data_dir)
+    shared = Broker(data_dir, http=True)
     try:
         yield shared.start()
     finally:
@@ -76,6 +80,12 @@ def broker_factory(tmp_path: Path) -> Iterator[BrokerFactory]:
 def own_broker(broker_factory: BrokerFactory) -> Broker:
     """A running broker with a data directory of its own; the test may stop or kill it."""
     return broker_factory()
+
+
+@pytest.fixture
+def http_broker(broker_factory: BrokerFactory) -> Broker:
+    """A running broker of one's own, with the management interface."""
+    return broker_factory(http=True)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from lavinmq.config import Config
     from lavinmq.queue import Queue
     from lavinmq.server import Server
+    from lavinmq.stats import Track
     from lavinmq.vhost import VHost
 
 HANDSHAKE_TIMEOUT_S: Final = 15.0
@@ -60,6 +61,8 @@ class Connection:
         self.channels: dict[int, Channel] = {}
         self.exclusive_queues: set[Queue] = set()
         self.channel_max = 0
+        self.track: Track | None = None
+        self.connected_at_ms = int(time.time() * 1000)
         self.link = _core.Link(server.loop, sock.fileno())
         self.link.session = self
         if isinstance(sock, ssl.SSLSocket):
@@ -75,6 +78,10 @@ class Connection:
     def _login(self) -> str | None:
         """The user whom the client's certificate names."""
         return self.ends.tls.login if self.ends.tls else None
+
+    def counters(self) -> dict[str, int]:
+        """Bytes that have come and gone."""
+        return {"recv_oct": self.link.received_bytes, "send_oct": self.link.sent_bytes}
 
     def start(self) -> None:
         """Begin to read."""

@@ -49,7 +49,8 @@ class Broker:
     """One broker on one data directory; the port stays the same over restarts.
 
     Args: `data_dir` need not exist; `args` are options added to the command line;
-    `log_path` defaults to `<data_dir>.log`; `command` starts another program than usual.
+    `log_path` defaults to `<data_dir>.log`; `command` starts another program than usual; `http`
+    turns the management interface on, at `http_port`, `metrics_port` and `control_path`.
     """
 
     def __init__(
@@ -60,9 +61,14 @@ class Broker:
         log_path: Path | None = None,
         env: dict[str, str] | None = None,
         command: Sequence[str] = (),
+        http: bool = False,
     ) -> None:
         self.host = HOST
         self.port = free_port()
+        self.http_port = free_port() if http else -1
+        self.metrics_port = free_port() if http else -1
+        # A path in the data directory may be longer than a socket's can be.
+        self.control_path = f"/tmp/lavinmqctl-test-{self.port}.sock" if http else ""
         self.data_dir = data_dir
         self.log_path = log_path or data_dir.with_name(data_dir.name + ".log")
         self._args = list(args)
@@ -81,6 +87,11 @@ class Broker:
     def uri(self) -> str:
         """URI of the default vhost for the default user."""
         return f"amqp://guest:guest@{self.host}:{self.port}/%2F"
+
+    @property
+    def http_url(self) -> str:
+        """Where the management interface listens."""
+        return f"http://{self.host}:{self.http_port}"
 
     @property
     def pid(self) -> int:
@@ -144,7 +155,9 @@ class Broker:
 
     def _command_line(self) -> list[str]:
         place = ["-D", str(self.data_dir), "-b", self.host, "-p", str(self.port)]
-        return [*(self._command or broker_command()), *place, *self._args]
+        http = ["--http-port", str(self.http_port), "--metrics-http-port", str(self.metrics_port)]
+        control = ["--control-unix-path", self.control_path]
+        return [*(self._command or broker_command()), *place, *http, *control, *self._args]
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None:

@@ -35,6 +35,7 @@ PYTHON_LAYERS: list[set[str]] = [
     {"listener"},
     {"json_file", "pattern", "vhosts_file"},
     {"auth", "durability", "tick", "portions"},
+    {"stats"},
     {"definitions", "effects", "features"},
     {"limits_file", "parameters", "policy"},
     {"queue_arguments", "names", "directories", "pause"},
@@ -44,11 +45,12 @@ PYTHON_LAYERS: list[set[str]] = [
     {"vhost"},
     {"vhosts"},
     {"amqp", "mqtt"},
+    {"http"},
+    # The server puts everything together: it is the only one that knows the listeners.
     {"client", "server"},
     {"embedded"},
     {"pytest_plugin"},
     {"cluster", "federation", "shovel"},
-    {"http"},
     {"cli", "spark"},
     {"__main__"},
 ]

@@ -1,0 +1,6 @@
+"""The endpoints of the HTTP API, one module for each kind of resource.
+
+Importing this package registers all of them in `routes.ROUTES`.
+"""
+
+from lavinmq.http.api import session, vhosts  # noqa: F401

@@ -1,0 +1,154 @@
+"""One request to an endpoint: who asks, what for, and how endpoints answer.
+
+Endpoints are plain functions of a `Call`, some of them coroutines. What they return is sent as JSON
+with status 200, but for a `Reply` with another status, and a `listing.Listing`.
+Source: HTTP reference, sections 2 to 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from lavinmq.http import fields
+from lavinmq.http.errors import access_refused, bad_request, not_found
+from lavinmq.http.routes import Role, Route
+
+if TYPE_CHECKING:
+    from lavinmq.auth.users import User
+    from lavinmq.http.handler import ApiHandler
+    from lavinmq.queue import Queue
+    from lavinmq.server import Server
+    from lavinmq.vhost import VHost
+
+
+@dataclass(slots=True)
+class Reply:
+    """An answer with a status, headers or a content of its own; a content of None is empty."""
+
+    status: int = 200
+    content: Any = None
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+CREATED: Final = Reply(201)
+NO_CONTENT: Final = Reply(204)
+
+
+class Actor:
+    """The user of a request, as the methods of a virtual host want to know who asks."""
+
+    __slots__ = ("exclusive_queues", "name", "user")
+
+    def __init__(self, user: User) -> None:
+        self.name = "HTTP API"
+        self.user = user
+        self.exclusive_queues: set[Queue] = set()
+
+
+class Call:
+    """A request that has been let in.
+
+    `path`: the parameters of the route, decoded. `query`: those behind the question mark, each with
+    all its values. `body`: the checked fields of the route, empty for a route without; `raw`: the
+    object as it came. `handler`: for endpoints that write their answer piece by piece.
+    """
+
+    def __init__(
+        self, server: Server, user: User, route: Route, path: dict[str, str],
+        query: Mapping[str, list[str]], headers: Mapping[str, str], content: bytes | None,
+    ) -> None:  # fmt: skip
+        self.server = server
+        self.user = user
+        self.route = route
+        self.path = path
+        self.query = query
+        self.headers = headers
+        self.content = content
+        self.body: dict[str, Any] = {}
+        self.raw: dict[str, Any] = {}
+        self.handler: ApiHandler
+
+    def check_rights(self) -> None:
+        """Raises: ApiError 403 when the role or the virtual host is not the caller's."""
+        if not self.has_role(self.route.role):
+            raise access_refused()
+        name = self.path.get("vhost")
+        if name is not None and not self.may_see(name):
+            raise access_refused()
+
+    def parse_body(self) -> None:
+        """Check the body against the fields of the route. Raises: ApiError 400."""
+        if self.route.fields is None:
+            return
+        self.raw = parsed_object(self.content)
+        self.body = fields.check(self.route.fields, self.raw)
+
+    def has_role(self, role: Role) -> bool:
+        """Whether the caller has one of the tags of a role."""
+        return any(self.user.has_tag(tag) for tag in role.value)
+
+    def may_see(self, vhost: str) -> bool:
+        """Whether a virtual host exists and the caller may address it."""
+        if vhost not in self.server.vhosts:
+            return False
+        return self.user.has_tag("administrator") or self.user.has_vhost(vhost)
+
+    @property
+    def vhost(self) -> VHost:
+        """The virtual host of the path."""
+        return self.server.vhosts[self.path["vhost"]]
+
+    @property
+    def actor(self) -> Actor:
+        """Who asks, for the methods of a virtual host."""
+        return Actor(self.user)
+
+    def visible_vhosts(self) -> list[VHost]:
+        """The virtual hosts whose resources lists over all of them show."""
+        is_all = self.has_role(Role.MONITORING)
+        return [
+            vhost
+            for name, vhost in self.server.vhosts.items()
+            if is_all or self.user.has_vhost(name)
+        ]
+
+    def flag(self, name: str) -> bool:
+        """Whether a parameter behind the question mark is true."""
+        values = self.query.get(name)
+        return bool(values) and values[-1].lower() in fields.TRUE  # type: ignore[index]
+
+    def number(self, name: str) -> int | None:
+        """An integer behind the question mark. Raises: ApiError 400."""
+        values = self.query.get(name)
+        if not values:
+            return None
+        number = fields.to_integer(values[-1])
+        if number is None:
+            raise bad_request(f"Parameter '{name}' must be an integer")
+        return number
+
+
+def found(thing: Any) -> Any:
+    """What was looked up. Raises: ApiError 404 for None."""
+    if thing is None:
+        raise not_found()
+    return thing
+
+
+def parsed_object(content: bytes | None) -> dict[str, Any]:
+    """A body as a JSON object; an empty one counts as `{}`. Raises: ApiError 400."""
+    if content is None:
+        raise bad_request("Request body required")
+    if not content.strip():
+        return {}
+    try:
+        value = orjson.loads(content)
+    except orjson.JSONDecodeError:
+        raise bad_request("Malformed JSON") from None
+    if not isinstance(value, dict):
+        raise bad_request("Request body has to be a JSON object")
+    return value

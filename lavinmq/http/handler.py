@@ -1,0 +1,263 @@
+"""One request from its first byte to its answer: log-in, size of the body, rights, errors.
+
+Nobody who has not logged in can make the broker keep a body. Everything that an endpoint raises
+becomes an answer; what is a bug of ours is logged and answered with 500.
+Source: HTTP reference, sections 1, 2 and 4.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qs
+
+from tornado.web import RequestHandler, stream_request_body
+
+from lavinmq import __version__, log
+from lavinmq.errors import DefinitionsError, ProtocolError
+from lavinmq.http import cors, encoding, listing, login
+from lavinmq.http.call import Call, Reply
+from lavinmq.http.errors import ApiError, from_protocol, not_found
+from lavinmq.http.routes import ROUTES
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from lavinmq.auth.users import User
+    from lavinmq.http.server import Origin
+    from lavinmq.server import Server
+
+JSON: Final = "application/json"
+METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH")
+_log = log.get("lmq.http.server")
+
+
+class Handler(RequestHandler):
+    """What all requests have in common. Its settings: `server` and `origin`, which listener."""
+
+    SUPPORTED_METHODS = METHODS
+
+    @property
+    def server(self) -> Server:
+        """The broker."""
+        server: Server = self.application.settings["server"]
+        return server
+
+    @property
+    def origin(self) -> Origin:
+        """What is known about the listener."""
+        origin: Origin = self.application.settings["origin"]
+        return origin
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether the request comes from this machine."""
+        ip = self.request.remote_ip or ""
+        return self.origin.is_unix or ip == "::1" or ip.startswith(("127.", "::ffff:127."))
+
+    @property
+    def address(self) -> str:
+        """The peer's address, as far as log-ins are counted by it."""
+        ip = self.request.remote_ip or ""
+        return "127.0.0.1" if self.origin.is_unix else ip.removeprefix("::ffff:")
+
+    def set_default_headers(self) -> None:
+        """Say what it is no more than needed."""
+        self.clear_header("Server")
+        self.clear_header("Content-Type")
+        if self.request.protocol == "https":
+            self.set_header("Strict-Transport-Security", "max-age=31536000")
+        allowed = self.server.config.cors_allowed_origins
+        for name, value in cors.answer_headers(allowed, self.request.headers.get("Origin")).items():
+            self.set_header(name, value)
+
+    def compute_etag(self) -> str | None:
+        """None: answers change all the time."""
+        return None
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        """What Tornado itself refuses, such as an unknown method."""
+        error = kwargs.get("exc_info", (None, None))[1]
+        if status_code >= 500:
+            _log.error("bug in %s %s", self.request.method, self.request.path, exc_info=error)
+        self.finish_error(ApiError(status_code, "bad_request", self._reason))
+
+    def log_exception(self, *_: Any) -> None:
+        """`write_error` says it."""
+
+    def finish_error(self, error: ApiError) -> None:
+        """Send an error."""
+        self.set_status(error.status)
+        if error.error:
+            self.set_header("Content-Type", JSON)
+            self.finish(encoding.encode({"error": error.error, "reason": error.reason}))
+        else:
+            self.finish()
+
+    async def login(self) -> User | None:
+        """The user of the request."""
+        return await login.user_of(
+            self.server, self.request, self.address, self.is_loopback, self.origin.is_control
+        )
+
+
+@stream_request_body
+class ApiHandler(Handler):
+    """`/api/…`: finds the endpoint and calls it."""
+
+    user: User
+
+    async def prepare(self) -> None:
+        """Before the body comes: who is it, and is there anything at that path?"""
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._too_large = False
+        if self.server.config.cors_allowed_origins and cors.is_preflight(
+            self.request.method, self.request.headers
+        ):
+            for name, value in cors.preflight_headers().items():
+                self.set_header(name, value)
+            self.set_status(204)
+            self.finish()
+            return
+        user = await self.login()
+        if user is None:
+            self.set_status(401)
+            self.finish()
+            return
+        self.user = user
+        limit = self.server.config.max_body_size
+        connection = self.request.connection
+        connection.set_max_body_size(limit)  # type: ignore[union-attr]
+        length = self.request.headers.get("Content-Length", "")
+        if length.isdigit() and int(length) > limit:
+            self.finish_error(too_large(limit))
+
+    def data_received(self, chunk: bytes) -> None:
+        """A piece of the body."""
+        self._size += len(chunk)
+        if self._size > self.server.config.max_body_size:
+            self._too_large = True
+            self._parts.clear()
+        else:
+            self._parts.append(chunk)
+
+    async def _answer(self) -> None:
+        """The whole request is here."""
+        self.set_header("LavinMQ-Version", __version__)
+        try:
+            await self._call()
+        except ApiError as error:
+            self.finish_error(error)
+        except ProtocolError as error:
+            self.finish_error(from_protocol(error))
+        except DefinitionsError as error:
+            _log.error("%s %s: %s", self.request.method, self.request.path, error)
+            self.finish_error(ApiError(500, "internal_server_error", str(error)))
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a bug of ours must not end the connection
+            _log.error("bug in %s %s", self.request.method, self.request.path, exc_info=error)
+            if not self._finished:
+                self.finish_error(ApiError(500, "internal_server_error", "Internal Server Error"))
+
+    get = post = put = delete = head = options = patch = _answer
+
+    async def _call(self) -> None:
+        request = self.request
+        found = ROUTES.find(request.method or "", request.path)
+        if found is None:
+            self._not_found()
+            return
+        route, path = found
+        if self._too_large:
+            raise too_large(self.server.config.max_body_size)
+        call = Call(
+            self.server, self.user, route, path, _query(request.query), request.headers,
+            self._content(),
+        )  # fmt: skip
+        call.handler = self
+        call.check_rights()
+        if route.fields is not None:
+            self._check_content_type()
+        call.parse_body()
+        answer = route.endpoint(call)
+        if inspect.isawaitable(answer):
+            answer = await answer
+        if not self._finished:
+            await self._send(call, answer)
+
+    def _content(self) -> bytes | None:
+        """The body; None when none was announced."""
+        headers = self.request.headers
+        if not self._parts and not {"Content-Length", "Transfer-Encoding"} & set(headers):
+            return None
+        return b"".join(self._parts)
+
+    def _check_content_type(self) -> None:
+        """Raises: ApiError 415."""
+        given = self.request.headers.get("Content-Type", "")
+        if given.partition(";")[0].strip().lower() not in ("", JSON):
+            raise ApiError(
+                415, "unsupported_content_type", f"Unsupported content type {given}"
+            )  # fmt: skip
+
+    def _not_found(self) -> None:
+        """No endpoint has that path: no resource, so no JSON."""
+        self.set_status(404)
+        self.set_header("Content-Type", "text/plain")
+        self.finish("" if self.request.method == "HEAD" else "404 Not Found\n")
+
+    async def _send(self, call: Call, answer: Any) -> None:
+        self.set_header("Content-Type", JSON)
+        if isinstance(answer, listing.Listing):
+            page, rows = await listing.answer(answer, listing.wish(call.query))
+            content = await encoding.encode_list(page, rows)
+        elif isinstance(answer, Reply):
+            self.set_status(answer.status)
+            for name, value in answer.headers.items():
+                self.set_header(name, value)
+            content = answer.content
+            if not isinstance(content, bytes):
+                content = b"" if content is None else encoding.encode(content)
+        else:
+            content = encoding.encode(answer)
+        await self.send_content(content)
+
+    async def send_content(self, content: bytes) -> None:
+        """Finish the answer, compressed if the client takes that and it pays."""
+        accepted = self.request.headers.get("Accept-Encoding", "")
+        if len(content) >= encoding.COMPRESS_FROM and "gzip" in accepted:
+            content = await encoding.compressed(content)
+            self.set_header("Content-Encoding", "gzip")
+            self.set_header("Vary", "Accept-Encoding")
+        sent: Awaitable[None] = self.finish(content or None)
+        await sent
+
+
+class Robots(Handler):
+    """`/robots.txt`: nothing here is for search engines."""
+
+    def get(self) -> None:
+        """Say so."""
+        self.set_header("Content-Type", "text/plain;charset=utf-8")
+        self.set_header("Cache-Control", "no-cache")
+        self.finish("User-agent: *\nDisallow: /\n")
+
+
+class NotFound(Handler):
+    """Any other path."""
+
+    async def prepare(self) -> None:
+        """Say that there is nothing."""
+        self.finish_error(not_found())
+
+
+def too_large(limit: int) -> ApiError:
+    """413: a body that is longer than the operator allows."""
+    return ApiError(413, "payload_too_large", f"A body may have {limit} bytes")
+
+
+def _query(text: str) -> dict[str, list[str]]:
+    return parse_qs(text, keep_blank_values=True, errors="surrogateescape")

@@ -1,0 +1,207 @@
+"""Lists of the API: searching, sorting and paging, without holding up the event loop.
+
+An endpoint returns a `Listing`: the things, what each is called, and how to make a row of one. Rows
+are made for what is shown only, unless the order depends on them; long work is done in portions of
+about a millisecond. Source: HTTP reference, section 5.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+from lavinmq import log, pattern
+from lavinmq.http.errors import ApiError, bad_request
+
+T = TypeVar("T")
+Row = dict[str, Any]
+
+PORTION_S: Final = 0.001
+MAX_ROWS: Final = 10_000
+DEFAULT_PAGE_SIZE: Final = 100
+STATES: Final = ("running", "paused", "flow", "closed", "deleted")
+_log = log.get("lmq.http.server")
+
+
+@dataclass(slots=True)
+class Listing(Generic[T]):
+    """What a list is made of.
+
+    Args: things: taken once, in the order shown; row: what is shown of one; names: what a search
+        looks into, one or more texts of a thing; exact: a search has to equal the name.
+    """
+
+    things: Iterable[T]
+    row: Callable[[T], Row]
+    names: Callable[[T], str | tuple[str, ...]]
+    exact: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """The parameters of a list, checked."""
+
+    page: int | None
+    page_size: int
+    search: re.Pattern[str] | str
+    sort: tuple[str, ...]
+    is_reverse: bool
+    columns: tuple[str, ...]
+
+
+def wish(query: Mapping[str, list[str]]) -> Wish:
+    """Read the parameters. Raises: ApiError 400 naming one, 413 for a page that is too long."""
+    page_size = _integer(query, "page_size", DEFAULT_PAGE_SIZE)
+    if page_size > MAX_ROWS:
+        raise ApiError(413, "payload_too_large", f"Max allowed page_size {MAX_ROWS}")
+    if page_size < 1:
+        raise bad_request("Parameter 'page_size' must be at least 1")
+    page = _integer(query, "page", -1) if "page" in query else None
+    if page is not None and page < 0:
+        raise bad_request("Parameter 'page' must not be negative")
+    search: re.Pattern[str] | str = _last(query, "name")
+    if search and _last(query, "use_regex") == "true":
+        try:
+            search = pattern.compiled(str(search))
+        except ValueError as error:
+            raise bad_request(str(error)) from error
+    sort = _last(query, "sort")
+    columns = _last(query, "columns")
+    return Wish(
+        page, page_size, search, tuple(sort.split(".")) if sort else (),
+        "sort_reverse" in query and _last(query, "sort_reverse") != "false",
+        tuple(columns.split(",")) if columns else (),
+    )  # fmt: skip
+
+
+async def answer(listing: Listing[Any], wanted: Wish) -> tuple[Row | None, list[Row]]:
+    """The page object without its items, None when no page was asked for; and the rows.
+
+    Raises: ApiError 400 for an order that makes no sense.
+    """
+    things = list(listing.things)
+    total = len(things)
+    if wanted.search:
+        is_match = _matcher(wanted.search, listing.exact)
+        things = [
+            thing async for thing in in_portions(things) if is_match(listing.names(thing))
+        ]  # fmt: skip
+    matched = len(things)
+    if wanted.sort:
+        rows = [listing.row(thing) async for thing in in_portions(things)]
+        rows = await _sorted(rows, wanted.sort, wanted.is_reverse)
+        shown = [_columns(row, wanted.columns) for row in _cut(rows, wanted)]
+    else:
+        if wanted.is_reverse:
+            things.reverse()
+        shown = [
+            _columns(listing.row(thing), wanted.columns)
+            async for thing in in_portions(_cut(things, wanted))
+        ]
+    if wanted.page is None:
+        if matched > MAX_ROWS:
+            _log.warning("a list of %d was cut to %d: ask for pages", matched, MAX_ROWS)
+        return None, shown
+    return {
+        "filtered_count": matched,
+        "item_count": len(shown),
+        "page": wanted.page,
+        "page_count": -(-matched // wanted.page_size),
+        "page_size": wanted.page_size,
+        "total_count": total,
+    }, shown
+
+
+async def in_portions(things: Iterable[T]) -> AsyncIterator[T]:
+    """The things, one after the other; others have their turn after each millisecond of work."""
+    until = time.perf_counter() + PORTION_S
+    for thing in things:
+        yield thing
+        if time.perf_counter() >= until:
+            await asyncio.sleep(0)
+            until = time.perf_counter() + PORTION_S
+
+
+def _cut(things: list[T], wanted: Wish) -> list[T]:
+    """What the page shows."""
+    if wanted.page is None:
+        return things[:MAX_ROWS]
+    if wanted.page == 0:
+        return []
+    begin = (wanted.page - 1) * wanted.page_size
+    return things[begin : begin + wanted.page_size]
+
+
+def _columns(row: Row, columns: tuple[str, ...]) -> Row:
+    return {name: row[name] for name in columns if name in row} if columns else row
+
+
+def _matcher(search: re.Pattern[str] | str, exact: bool) -> Callable[[str | tuple[str, ...]], bool]:
+    def is_match(names: str | tuple[str, ...]) -> bool:
+        for name in (names,) if isinstance(names, str) else names:
+            if isinstance(search, re.Pattern):
+                if search.search(name):
+                    return True
+            elif search == name or (not exact and search in name):
+                return True
+        return False
+
+    return is_match
+
+
+async def _sorted(rows: list[Row], path: tuple[str, ...], is_reverse: bool) -> list[Row]:
+    """The rows in the order of a field. Raises: ApiError 400."""
+    values = [_at(row, path) async for row in in_portions(rows)]
+    first = next((value for value in values if value is not None), None)
+    key = _key(path, first)
+    if key is None:
+        return rows
+    keys = [key(value) async for value in in_portions(values)]
+    order = sorted(range(len(rows)), key=keys.__getitem__, reverse=is_reverse)
+    return [rows[at] for at in order]
+
+
+def _at(row: Row, path: tuple[str, ...]) -> Any:
+    value: Any = row
+    for depth, word in enumerate(path):
+        if not isinstance(value, dict) or (word not in value and depth):
+            if value is None:
+                return None
+            raise bad_request(f"Sort key {'.'.join(path)} is not valid")
+        value = value.get(word)
+    return value
+
+
+def _key(path: tuple[str, ...], first: Any) -> Callable[[Any], Any] | None:
+    """How values like the first are compared, None when there is nothing to compare."""
+    if first is None:
+        return None
+    if isinstance(first, bool | int | float):
+        return lambda value: value if isinstance(value, bool | int | float) else 0
+    if isinstance(first, str):
+        if path[-1] == "state":
+            return lambda value: STATES.index(value) if value in STATES else len(STATES)
+        return lambda value: value.lower() if isinstance(value, str) else ""
+    kind = "Hash" if isinstance(first, dict) else "Array"
+    raise bad_request(f"Can't sort on type {kind}")
+
+
+def _last(query: Mapping[str, list[str]], name: str) -> str:
+    return query[name][-1] if query.get(name) else ""
+
+
+def _integer(query: Mapping[str, list[str]], name: str, default: int) -> int:
+    text = _last(query, name)
+    if name not in query:
+        return default
+    try:
+        value = int(text)
+    except ValueError:
+        raise bad_request(f'Invalid Int32: "{text}"') from None
+    if not -(2**31) <= value < 2**31:
+        raise bad_request(f'Invalid Int32: "{text}"')
+    return value

@@ -1,0 +1,63 @@
+"""Who sends a request: the user behind the credentials of a header or a cookie.
+
+Source: HTTP reference, sections 2 and 14.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote_to_bytes
+
+if TYPE_CHECKING:
+    from tornado.httputil import HTTPServerRequest
+
+    from lavinmq.auth.users import User
+    from lavinmq.server import Server
+
+MAX_CREDENTIALS: Final = 16 << 10
+OAUTH_MARK: Final = "|oauth:"
+COOKIE: Final = "m"
+
+
+async def user_of(
+    server: Server, request: HTTPServerRequest, address: str, is_loopback: bool, is_control: bool
+) -> User | None:
+    """The user, None when there is none, the credentials are wrong or it may not use the API.
+
+    Args: is_control: the request came by the control socket, where nobody else can connect.
+    """
+    given = credentials(request)
+    if given is None:
+        return server.users.direct_user if is_control else None
+    name, password = given
+    if not password:
+        return None
+    user = server.users.authenticate(name, password, is_loopback)
+    return user if user is not None and user.tags else None
+
+
+def credentials(request: HTTPServerRequest) -> tuple[str, bytes] | None:
+    """Name and password of a request, None when it carries none; the cookie wins."""
+    morsel = request.cookies.get(COOKIE)
+    if morsel is not None and not morsel.value.startswith(OAUTH_MARK):
+        encoded = unquote_to_bytes(morsel.value.rpartition(":")[2])
+        name, password = _split(encoded)
+        if password:
+            return name, password
+    scheme, _, encoded_text = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    return _split(encoded_text.strip().encode("utf-8", "replace"))
+
+
+def _split(encoded: bytes) -> tuple[str, bytes]:
+    """Name and password in Base64; two empty ones when there is no sense in it."""
+    if len(encoded) > MAX_CREDENTIALS:
+        return "", b""
+    try:
+        name, _, password = base64.b64decode(encoded, validate=True).partition(b":")
+    except (binascii.Error, ValueError):
+        return "", b""
+    return name.decode("utf-8", "surrogateescape"), password

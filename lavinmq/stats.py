@@ -1,0 +1,162 @@
+"""Rates of counters and their history, for everything that counts messages or bytes.
+
+Every `stats_interval` the sampler looks at the counters of all tracked things, in portions, and
+notes how fast each has grown. What does not move costs nothing but the look: a history is made when
+a counter first moves, and goes when it has been still for as long as a history is.
+Source: HTTP reference, section 6.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, Protocol
+
+from lavinmq.portions import in_portions
+
+Counters = Mapping[str, int]
+NOTHING: Final[Counters] = {}
+NO_LOGS: Final[dict[str, array[float]]] = {}
+
+
+class Tracked(Protocol):
+    """Something with counters. `track` is None until one of them has moved."""
+
+    track: Track | None
+
+    def counters(self) -> Counters:
+        """What has been counted since it was made; never goes down."""
+
+
+class Track:
+    """The counters of one thing at the last sample, and how fast they grew before that."""
+
+    __slots__ = ("_last", "_logs")
+
+    def __init__(self) -> None:
+        self._last: Counters = NOTHING
+        self._logs: dict[str, array[float]] = NO_LOGS
+
+    def sample(self, counters: Counters, elapsed_s: float, samples: int) -> None:
+        """Take a sample.
+
+        Args: elapsed_s: since the last one; samples: length of a history now.
+        """
+        if not self._logs and counters == self._last:
+            return
+        logs = dict(self._logs)
+        for name, count in counters.items():
+            rate = round(max(count - self._last.get(name, 0), 0) / elapsed_s, 1)
+            log = logs.get(name)
+            if log is None:
+                if not rate:
+                    continue
+                log = logs[name] = array("f", bytes(4 * (samples - 1)))
+            log.append(rate)
+            del log[: max(len(log) - samples, 0)]
+            if not rate and not any(log):
+                del logs[name]
+        self._logs, self._last = logs or NO_LOGS, counters
+
+    def rate(self, name: str) -> float:
+        """How fast a counter grew in the last interval, per second."""
+        log = self._logs.get(name)
+        return round(log[-1], 1) if log else 0.0
+
+    def log(self, name: str, samples: int) -> list[float]:
+        """The rates of that many intervals, the oldest first."""
+        log = self._logs.get(name)
+        if log is None:
+            return [0.0] * samples
+        return [0.0] * (samples - len(log)) + [round(rate, 1) for rate in log]
+
+
+class Gauge:
+    """The last values of something that goes up and down."""
+
+    __slots__ = ("values",)
+
+    def __init__(self) -> None:
+        self.values: list[float] = []
+
+    def sample(self, value: float, size: int) -> None:
+        """Take a sample. Args: size: of the history."""
+        self.values.append(value)
+        del self.values[: max(len(self.values) - size, 0)]
+
+
+class Sampler:
+    """Samples everything that `things` yields.
+
+    Args: things: all that is counted; call_soon: of the event loop.
+    """
+
+    def __init__(
+        self, things: Callable[[], Iterable[Tracked]], call_soon: Callable[..., Any]
+    ) -> None:
+        self._things = things
+        self._call_soon = call_soon
+        self._sampled_at = time.monotonic()
+        self._is_busy = False
+        self.samples = 0
+        """Length of all histories now."""
+        self.duration_s = 0.0
+        """How long the last round took, others' turns included."""
+
+    def sample(self, size: int) -> None:
+        """Begin a round, unless the last one is still going on. Args: size: most of a history."""
+        if self._is_busy:
+            return
+        self._is_busy = True
+        self.samples = min(self.samples + 1, size)
+        now = time.monotonic()
+        elapsed_s = max(now - self._sampled_at, 0.001)
+        self._sampled_at = now
+        in_portions(self._call_soon, self._round(elapsed_s))
+
+    def _round(self, elapsed_s: float) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            for thing in self._things():
+                counters = thing.counters()
+                if thing.track is None:
+                    if not any(counters.values()):
+                        yield
+                        continue
+                    thing.track = Track()
+                thing.track.sample(counters, elapsed_s, self.samples)
+                yield
+        finally:
+            self._is_busy = False
+            self.duration_s = time.perf_counter() - began
+
+    def stats(
+        self, thing: Tracked, names: Iterable[str], *, with_log: bool = False
+    ) -> dict[str, Any]:
+        """Each counter with its details, as the API shows them."""
+        counters = thing.counters()
+        track = thing.track or UNMOVED
+        shown: dict[str, Any] = {}
+        for name in names:
+            shown[name] = counters.get(name, 0)
+            details: dict[str, Any] = {"rate": track.rate(name)}
+            if with_log:
+                details["log"] = track.log(name, self.samples)
+            shown[f"{name}_details"] = details
+        return shown
+
+
+UNMOVED: Final = Track()
+
+
+def summed(logs: Iterable[list[float]]) -> list[float]:
+    """The sum of histories; shorter ones count as zero in the past they have not seen."""
+    total: list[float] = []
+    for log in logs:
+        if len(log) > len(total):
+            total = [0.0] * (len(log) - len(total)) + total
+        offset = len(total) - len(log)
+        for at, value in enumerate(log):
+            total[offset + at] = round(total[offset + at] + value, 1)
+    return total

@@ -1,0 +1,89 @@
+"""Recorded HTTP exchanges of the management API, played against a broker.
+
+The world (queues, users, connections ... that read-only requests look at) and the stories that
+change things are the recordings' own. Words of refusals that name types of the original's language
+are not compared; everything else is. See `tests/fixtures/http/README.md`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.support import replay
+from tests.support.broker import Broker
+
+FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "http"
+ANSWER_TIMEOUT_S = 10.0
+FOREIGN_WORDS = ("Cast from ", "Unknown enum ", "missing terminating ")
+
+Scenario = dict[str, Any]
+
+
+def scenarios() -> dict[str, Scenario]:
+    """Return every recorded scenario but the world, by its id."""
+    found = {}
+    for path in sorted(FOLDER.glob("http-*.json")):
+        scenario = json.loads(path.read_text(encoding="utf-8"))
+        found[scenario["id"]] = _without_foreign_words(scenario)
+    return found
+
+
+def _without_foreign_words(recorded: Any) -> Any:
+    """The same with every reason that only the original can give widened to any text."""
+    if isinstance(recorded, dict):
+        reason = recorded.get("reason")
+        if isinstance(reason, str) and reason.startswith(FOREIGN_WORDS):
+            return recorded | {"reason": {"$type": "string"}}
+        return {key: _without_foreign_words(value) for key, value in recorded.items()}
+    if isinstance(recorded, list):
+        return [_without_foreign_words(value) for value in recorded]
+    return recorded
+
+
+def options(broker: Broker) -> argparse.Namespace:
+    """How the player reaches a broker."""
+    return argparse.Namespace(
+        host=broker.host,
+        amqp_port=broker.port,
+        http_port=broker.http_port,
+        metrics_port=broker.metrics_port,
+        user="guest",
+        password="guest",
+        timeout=ANSWER_TIMEOUT_S,
+        no_admin=False,
+        bytes=False,
+        exact_keys=False,
+        lenient=False,
+    )
+
+
+def play(scenario: Scenario, broker: Broker, variables: dict[str, Any] | None = None) -> list[str]:
+    """Run the steps; return the differences, none when the broker behaves."""
+    run = replay.Run(options(broker), scenario, variables)
+    try:
+        run.prepare()
+        run.steps()
+        run.final()
+    finally:
+        run.cleanup()
+    differences: list[str] = run.diffs
+    return differences
+
+
+@contextmanager
+def world(broker: Broker) -> Iterator[dict[str, Any]]:
+    """Build what the read-only scenarios look at; yields the variables captured on the way."""
+    recorded = json.loads((FOLDER / "world.json").read_text(encoding="utf-8"))
+    run = replay.Run(options(broker), recorded)
+    try:
+        run.prepare()
+        run.steps()
+        assert not run.diffs, "\n".join(run.diffs)
+        yield run.vars
+    finally:
+        run.cleanup()
