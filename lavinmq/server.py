@@ -130,7 +130,8 @@ class Server:
         self._look_at_disk()
         self._compact_timer = self.events.call_later(COMPACT_INTERVAL_S, self._compact)
         _log.info("Finished startup in %.3fs", time.monotonic() - started)
-        self._tell_ready()
+        # Once the loop turns: a signal that comes before would not be heard.
+        self.events.call_soon(self._tell_ready)
         self.service.start_watchdog(self.events)
 
     def _open_amqp(self) -> None:

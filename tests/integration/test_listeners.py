@@ -253,7 +253,10 @@ def started(
         # High numbers: none is overwritten before it is moved.
         os.dup2(sock.fileno(), sock.fileno(), inheritable=True)
     fds = ",".join(str(sock.fileno()) for sock in sockets)
-    command = [*broker_command(), "-D", str(directory / "data"), *flags]
+    command = [
+        *broker_command(), "-D", str(directory / "data"), "--http-port", "-1",
+        "--metrics-http-port", "-1", "--control-unix-path", "", *flags,
+    ]  # fmt: skip
     with log_path.open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-c", LAUNCHER, fds, *command] if sockets else command,
