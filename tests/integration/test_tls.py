@@ -119,6 +119,32 @@ def test_a_connection_knows_its_ends_and_its_tls(open_broker: Inside, authority:
         assert channel.is_open
 
 
+def test_a_connection_is_logged_with_the_state_of_ktls(
+    authority: Authority, server: Identity, broker_factory: BrokerFactory
+) -> None:
+    """edge-cases.md 16"""
+    port = free_port()
+    flags = ["--cert", str(server.cert), "--key", str(server.key), "--amqps-port", str(port)]
+    broker = broker_factory(flags)
+
+    assert is_let_in(port, authority.client_context())
+
+    assert "version=TLSv1.3, cipher=TLS_AES_256_GCM_SHA384, kTLS=off" in broker.log_text()
+
+
+def test_kernel_tls_works_or_is_said_not_to(
+    authority: Authority, server: Identity, broker_factory: BrokerFactory
+) -> None:
+    port = free_port()
+    flags = ["--cert", str(server.cert), "--key", str(server.key), "--amqps-port", str(port)]
+    broker = broker_factory([*flags, "--tls-ktls", "true"])
+
+    assert is_let_in(port, authority.client_context())
+
+    log = broker.log_text()
+    assert "kTLS=on" in log or "'tls_ktls' has no effect" in log
+
+
 def test_a_connection_without_tls_says_so(open_broker: Inside) -> None:
     with closing(pika.BlockingConnection(pika.ConnectionParameters(HOST, open_broker.port))):
         (ours,) = [each for each in open_broker.server.connections if not each.ssl]
