@@ -3,9 +3,9 @@
 # The session is any object with on_header, on_method, on_route_miss, on_held, on_released,
 # on_error, on_illegal_frame, on_lost, on_timeout and on_consumer_timeout; see
 # lavinmq/amqp/connection.py. Input is read into the loop's one shared buffer; what is left of a
-# frame is kept by the link until its next read, so an idle link owns no buffer. A link with TLS does
-# the same by way of an ssl.SSLSocket, with the GIL (decision 0016). Longer than 500 lines: one class
-# is one file.
+# frame is kept by the link until its next read, so an idle link owns no buffer. A link with TLS
+# does the same by way of an ssl.SSLSocket, with the GIL (decision 0016). Longer than 500 lines:
+# one class is one file.
 from cpython.buffer cimport PyBUF_READ, PyBUF_WRITE
 from cpython.memoryview cimport PyMemoryView_FromMemory
 
