@@ -113,12 +113,12 @@ class Reception:
 
     def _take_turns(self) -> None:
         until = time.perf_counter() + TURN_S
-        while self._ready:
-            self._ready.popleft().advance()
-            if time.perf_counter() >= until:
-                break
-        if self._ready:
-            self.events.call_soon(self._take_turns)
+        try:
+            while self._ready and time.perf_counter() < until:
+                self._ready.popleft().advance()
+        finally:  # a bug in one must not stop the others
+            if self._ready:
+                self.events.call_soon(self._take_turns)
 
     def name_in(self, hello: bytes) -> str | None:
         """Return the host that a client asks for. Raises: ssl.SSLWantReadError."""

@@ -76,6 +76,7 @@ class Contexts:
         self._config = config
         self._main: dict[Protocol, ssl.SSLContext] = {}
         self._hosts: dict[Protocol, dict[str, ssl.SSLContext]] = {}
+        self._whole: dict[Protocol, ssl.SSLContext] = {}
 
     @property
     def is_enabled(self) -> bool:
@@ -98,6 +99,7 @@ class Contexts:
         made: dict[Options, ssl.SSLContext] = {}
         main: dict[Protocol, ssl.SSLContext] = {}
         hosts: dict[Protocol, dict[str, ssl.SSLContext]] = {name: {} for name in PROTOCOLS}
+        whole: dict[Protocol, ssl.SSLContext] = {}
         if config.tls_cert:
             for protocol in PROTOCOLS:
                 for host, section in ((None, {}), *config.sni.items()):
@@ -109,9 +111,11 @@ class Contexts:
                         hosts[protocol][host] = made[options]
                     else:
                         main[protocol] = made[options]
+                        whole[protocol] = self._build_whole(protocol, options)
+                        yield
             if config.tls_ktls:
                 _check_kernel_tls()
-        self._main, self._hosts = main, hosts
+        self._main, self._hosts, self._whole = main, hosts, whole
 
     def has_hosts(self, protocol: Protocol) -> bool:
         """Whether it matters which host a client asks for."""
@@ -126,15 +130,19 @@ class Contexts:
         return context or self._main[protocol]
 
     def server_context(self, protocol: Protocol) -> ssl.SSLContext:
-        """Return one context for a server that can be given no more, as those of asyncio are.
+        """Return one context for all hosts, for a server that does not look at names itself.
 
-        It hands over to `choose` by name, so certificates follow a reload. What cannot change in
-        a handshake is that of [main] now: clients of a host that is stricter, or that treats
-        client certificates in another way, are refused. Raises: TlsError.
+        It hands over to `choose` in the handshake, so certificates follow a reload even when it is
+        kept; whoever asks again for each connection gets all that a reload changes. What cannot
+        change in a handshake is as in [main]: clients of a host that is stricter, or that treats
+        client certificates in another way, are refused.
         """
-        base = build(_options(self._config, protocol, None, {}), "[main]")
-        base.sni_callback = partial(self._hand_over, base, protocol)
-        return base
+        return self._whole[protocol]
+
+    def _build_whole(self, protocol: Protocol, options: Options) -> ssl.SSLContext:
+        context = build(options, "[main]")
+        context.sni_callback = partial(self._hand_over, context, protocol)
+        return context
 
     def _hand_over(
         self, base: ssl.SSLContext, protocol: Protocol, sock: ssl.SSLObject, name: str | None,
