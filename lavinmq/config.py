@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lavinmq.arguments import UsageError, parse
 from lavinmq.settings import SETTINGS, ConfigError, Setting
@@ -44,6 +44,14 @@ class Config:
     log_format: str
     pidfile: str | None
     control_unix_path: str | None
+    tls_cert: str | None
+    tls_key: str | None
+    tls_ciphers: str
+    tls_min_version: str
+    tls_keylog_file: str | None
+    tls_ktls: bool
+    tls_verify_peer: bool
+    tls_ca_cert: str | None
     tls_crl: str | None
     tls_cert_login_from: str
     metrics_http_bind: str
@@ -79,7 +87,11 @@ class Config:
 
     amqp_bind: str
     amqp_port: int
+    amqp_tls_port: int
     amqp_unix_path: str | None
+    tcp_proxy_protocol: bool
+    proxy_protocol_trusted_sources: tuple[str, ...]
+    amqp_systemd_socket_name: str
     heartbeat: int
     frame_max: int
     channel_max: int
@@ -89,6 +101,8 @@ class Config:
     http_bind: str
     http_port: int
     http_unix_path: str | None
+    http_systemd_socket_name: str
+    mqtt_systemd_socket_name: str
     cors_allowed_origins: tuple[str, ...]
     websocket_allowed_origins: tuple[str, ...]
     max_body_size: int
@@ -104,6 +118,9 @@ class Config:
     oauth_verify_aud: bool
     oauth_audience: str
     oauth_jwks_cache_ttl: int
+
+    sni: dict[str, dict[str, Any]]
+    """What is different for clients that ask for a host: its keys, maybe prefixed, and values."""
 
     config_file: str | None
     """The file that was read; ``None`` when there was none."""
@@ -131,6 +148,9 @@ class Config:
                 live.append(setting.name)
             else:
                 waiting.append(setting.name)
+        if fresh.sni != self.sni:
+            self.sni = fresh.sni
+            live.append("hosts in [sni:...]")
         self.config_file, self.warnings = fresh.config_file, fresh.warnings
         self.given = fresh.given
         return Changes(live, waiting)

@@ -47,7 +47,7 @@ def run(
     Args:
         data_dir: where it stores; None: a new temporary directory, removed when it stops.
         settings: any setting, by its key in [main] or by section and key (`segment_size=65536`,
-            `amqp_port=5672`). Without `amqp_port` a free port is taken; without `data_dir`, `sync`
+            `amqp_port=5672`). Without `amqp_port`, a free port is taken; without `data_dir`, `sync`
             is off, as nothing outlives the broker.
     Raises: TypeError for an unknown setting, ConfigError for an unusable value, before anything is
         done; DataDirError for a directory that is locked or of another format; DefinitionsError for
@@ -58,6 +58,7 @@ def run(
             raise TypeError(f"{name!r} is not for a broker inside another program")
     chosen: dict[str, object] = {
         "amqp_port": 0,
+        "amqp_tls_port": 0,
         "mgmt_port": -1,
         "metrics_http_port": -1,
         "control_unix_path": "",

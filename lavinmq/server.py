@@ -12,6 +12,7 @@ import asyncio
 import os
 import resource
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +21,6 @@ from typing import TYPE_CHECKING, Final
 
 from lavinmq import __version__, _core, log
 from lavinmq.amqp.connection import Connection
-from lavinmq.amqp.listener import Listener
 from lavinmq.auth.accounts import Accounts
 from lavinmq.auth.chain import Chain
 from lavinmq.auth.identity import Identity
@@ -28,11 +28,15 @@ from lavinmq.auth.users import User, UserStore
 from lavinmq.config import Config, ConfigError, load
 from lavinmq.datadir import DataDir, DataDirError
 from lavinmq.disk import DiskWatch
+from lavinmq.endpoints import Endpoints
 from lavinmq.errors import DefinitionsError, ReplyCode
 from lavinmq.limits_file import UserLimits
+from lavinmq.listener import Listener, Places, listeners
 from lavinmq.parameters import ParameterStore
 from lavinmq.portions import in_portions
 from lavinmq.stats import Sampler, Tracked
+from lavinmq.systemd import Service
+from lavinmq.tls import Contexts, TlsError
 from lavinmq.vhost import VHost
 from lavinmq.vhosts import VHosts
 
@@ -49,13 +53,16 @@ _log = log.get("lmq.server")
 class Server:
     """A broker on one event loop, which it stops when it has stopped itself. See `opened`.
 
-    Args: config: the values in force; events: the loop that runs it.
+    Args: config: the values in force; events: the loop that runs it; service: what systemd knows of
+        this process, None for a broker that is not the whole of it.
     """
 
     failure: str
     """Why it did not stop in order, for people; empty if it did, or runs."""
 
-    def __init__(self, config: Config, events: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, config: Config, events: asyncio.AbstractEventLoop, service: Service | None = None
+    ) -> None:
         self.failure = ""
         self.config = config
         self.events = events
@@ -74,6 +81,8 @@ class Server:
         )  # fmt: skip
         self.connections: set[Connection] = set()
         self.listeners: list[Listener] = []
+        self.tls = Contexts(config)
+        self.service = service or Service({})
         self.loop = _core.Loop(events, config.data_dir, config.sync, self._fatal, self._news)
         self.loop.set_max_large(memory_for_large_messages())
         self.loop.is_stamping = config.set_timestamp
@@ -81,6 +90,7 @@ class Server:
         self.http: list[HttpListener] = []
         self._disk = DiskWatch(config)
         self._is_stopping = False
+        self._n_reloads = 0
         self._stop_timer: asyncio.TimerHandle | None = None
         self._check_timer: asyncio.TimerHandle | None = None
         self._compact_timer: asyncio.TimerHandle | None = None
@@ -90,36 +100,73 @@ class Server:
     @property
     def port(self) -> int:
         """The TCP port that it listens on for AMQP, -1 when there is none."""
-        return self.listeners[0].port if self.config.amqp_port >= 0 else -1
+        return self._port_of(is_tls=False)
+
+    @property
+    def tls_port(self) -> int:
+        """The TCP port that it listens on for AMQPS, -1 when there is none."""
+        return self._port_of(is_tls=True)
+
+    def _port_of(self, *, is_tls: bool) -> int:
+        ports = [
+            each.port for each in self.listeners
+            if each.protocol == "amqp" and each.is_tls == is_tls and each.port >= 0
+        ]  # fmt: skip
+        return ports[0] if ports else -1
 
     # --- start --------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Load everything, then listen. Raises: DefinitionsError, OSError."""
+        """Load everything, then listen. Raises: TlsError, DefinitionsError, OSError."""
         started = time.monotonic()
         _log.info("LavinMQ-compatible broker %s, pid %d", __version__, os.getpid())
         _log.info("Data directory: %s", self.config.data_dir)
+        self.tls.load()
         self.users.load()
         self.user_limits.load()
         self.parameters.load()
         self.vhosts.load()
         self.chain.start()
-        if self.config.amqp_port >= 0:
-            self.listeners.append(Listener.tcp(self, self.config.amqp_bind, self.config.amqp_port))
-        if self.config.amqp_unix_path:
-            self.listeners.append(Listener.unix(self, self.config.amqp_unix_path))
+        self._open_amqp()
         self._open_http()
-        for listener in self.listeners:
-            listener.start()
-            _log.info("Listening for AMQP on %s", listener.name)
-        for http in self.http:
-            http.start()
-            _log.info("Listening for HTTP on %s", http.origin.name)
+        self._listen()
         self._check()
         self._await_consumer_check()
         self._look_at_disk()
         self._compact_timer = self.events.call_later(COMPACT_INTERVAL_S, self._compact)
         _log.info("Finished startup in %.3fs", time.monotonic() - started)
+        # Once the loop turns: a signal that comes before would not be heard.
+        self.events.call_soon(self._tell_ready)
+        self.service.start_watchdog(self.events)
+
+    def _open_amqp(self) -> None:
+        """Bind the listeners for AMQP. Raises: OSError."""
+        config = self.config
+        places = Places(
+            config.amqp_bind, config.amqp_port, config.amqp_tls_port, config.amqp_unix_path
+        )
+        passed = self.service.take_sockets(config.amqp_systemd_socket_name)
+        for listener in listeners(self, places, passed, "amqp", self._welcome_client):
+            self.listeners.append(listener)
+
+    def _listen(self) -> None:
+        """Let clients come. Raises: OSError."""
+        for listener in self.listeners:
+            listener.start()
+            kind = "AMQPS" if listener.is_tls else "AMQP"
+            _log.info("Listening for %s on %s", kind, listener.name)
+        for http in self.http:
+            http.start()
+            _log.info("Listening for HTTP on %s", http.origin.name)
+        for name in self.service.names:
+            _log.warning("socket %r of systemd is not used: no setting names it", name)
+        config = self.config
+        if config.tcp_proxy_protocol and not config.proxy_protocol_trusted_sources:
+            _log.warning("PROXY headers of everybody count, there are no trusted sources")
+
+    def _tell_ready(self) -> None:
+        names = ", ".join(listener.name for listener in self.listeners)
+        self.service.ready(f"Listening on {names}" if names else "Listening nowhere")
 
     def _new_vhost(self, name: str) -> VHost:
         """A virtual host that is not open yet."""
@@ -179,8 +226,14 @@ class Server:
         self.loop.check_consumers()
         self._await_consumer_check()
 
+    def _welcome_client(self, sock: socket.socket, ends: Endpoints) -> None:
+        self.welcome(Connection(self, sock, ends))
+
     def welcome(self, connection: Connection) -> None:
         """A client has connected."""
+        if self._is_stopping:
+            connection.abandon()
+            return
         self.connections.add(connection)
         connection.start()
 
@@ -219,6 +272,7 @@ class Server:
             return
         self._is_stopping = True
         _log.info("Stopping")
+        self.service.stopping()
         self._close_listeners()
         self._stop_timer = self.events.call_later(timeout_s, self._cut)
         connections = list(self.connections)
@@ -268,6 +322,7 @@ class Server:
             if timer is not None:
                 timer.cancel()
         self._close_listeners()
+        self.service.close()
         while self.connections:
             self.connections.pop().abandon()
         self.loop.stop()
@@ -283,11 +338,13 @@ class Server:
         """Read the configuration again (SIGHUP) and take over what may change while running.
 
         Source: command line reference, section 7."""
+        self.service.reloading()
         try:
             fresh = load(self.config.argv, os.environ)
             log.setup(fresh.log_level, fresh.log_file, os.environ)
         except (ConfigError, OSError) as error:
             _log.warning("Configuration not reloaded: %s", error)
+            self._tell_ready()
             return
         changes = self.config.take_live(fresh)
         self.loop.sync = self.config.sync
@@ -300,6 +357,22 @@ class Server:
             _log.warning("%s", warning)
         if changes.waiting:
             _log.warning("A restart is needed for: %s", ", ".join(changes.waiting))
+        self._n_reloads += 1
+        in_portions(self.events.call_soon, self._reload_tls(self._n_reloads))
+
+    def _reload_tls(self, number: int) -> Iterator[None]:
+        """Build the contexts of TLS again, one in each step; a newer reload overtakes this one."""
+        was_enabled = self.tls.is_enabled
+        try:
+            for _ in self.tls.loading():
+                yield
+                if number != self._n_reloads:
+                    return
+        except TlsError as error:
+            _log.warning("The certificates of before stay in force: %s", error)
+        if bool(self.config.tls_cert) != was_enabled:
+            _log.warning("A restart is needed for: turning TLS on or off")
+        self._tell_ready()
 
     def _fatal(self, path: str, error: int) -> None:
         """A sync failed: stop, because what is on disk is not known any more."""
@@ -310,15 +383,16 @@ class Server:
 
 @contextmanager
 def opened(
-    config: Config, events: asyncio.AbstractEventLoop, *, wait: bool = True
-) -> Iterator[Server]:
+    config: Config, events: asyncio.AbstractEventLoop, *, wait: bool = True,
+    service: Service | None = None,
+) -> Iterator[Server]:  # fmt: skip
     """A broker to start on `events`, on its locked data directory; released at the end.
 
-    Args: wait: whether to wait for a directory that another broker has locked.
+    Args: wait: whether to wait for a directory that another broker has locked; service: see Server.
     Raises: DataDirError, OSError; StoppedWaiting.
     """
     with DataDir(config.data_dir, lock=config.data_dir_lock, wait=wait):
-        server = Server(config, events)
+        server = Server(config, events, service)
         try:
             yield server
         finally:
@@ -333,7 +407,7 @@ def run(config: Config) -> int:
     _core.map_large_blocks()
     events = uvloop.new_event_loop()
     try:
-        with opened(config, events) as server:
+        with opened(config, events, service=Service(os.environ)) as server:
             for number in (signal.SIGTERM, signal.SIGINT):
                 events.add_signal_handler(number, server.stop)
             events.add_signal_handler(signal.SIGHUP, server.reload)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from lavinmq import ini
@@ -47,6 +48,8 @@ class Values:
             for setting in SETTINGS
             if setting.attribute
         }
+        self.sni: dict[str, dict[str, Any]] = {}
+        self.by_attribute["sni"] = self.sni
 
     def warn(self, text: str) -> None:
         """Note a warning, once."""
@@ -65,21 +68,35 @@ class Values:
         """Check a text and keep its value; ``name`` replaces the name the table gives."""
         name = name or setting.name
         try:
-            value = setting.kind.parse(text)
-        except ValueError as error:
-            self.refuse(f"Failed to handle value for {name} ({source}): {error}")
+            value = self._checked(setting, text, source, name)
+        except ValueError:
             return
-        doubt = setting.kind.doubt(text)
-        if doubt:
-            self.warn(f"{name} ({source}): {doubt}")
         if setting.attribute:
             self.by_attribute[setting.attribute] = value
-        if setting.section != "sni":
-            self.given[setting.section, setting.key] = Given(text, source)
+        self.given[setting.section, setting.key] = Given(text, source)
         if setting.effect == "removed":
             self.warn(f"setting {name} is deprecated and has no effect")
         elif setting.effect == "not yet" and wished:
             self.warn(f"setting {name} has no effect yet")
+
+    def take_of_host(self, host: str, key: str, setting: Setting, text: str, section: str) -> None:
+        """Check a text of a section ``[sni:<host>]`` and keep its value; ``key`` has its prefix."""
+        with suppress(ValueError):
+            value = self._checked(setting, text, INI_FILE, f"'{key}' in [{_plain(section)}]")
+            self.sni.setdefault(host, {})[key] = value
+            self.given[section, key] = Given(text, INI_FILE)
+
+    def _checked(self, setting: Setting, text: str, source: str, name: str) -> object:
+        """Return the value. Raises: ``ConfigError``, or ValueError when errors are gathered."""
+        try:
+            value = setting.kind.parse(text)
+        except ValueError as error:
+            self.refuse(f"Failed to handle value for {name} ({source}): {error}")
+            raise
+        doubt = setting.kind.doubt(text)
+        if doubt:
+            self.warn(f"{name} ({source}): {doubt}")
+        return value
 
 
 def read_file(given: str | None, environ: Mapping[str, str]) -> tuple[str | None, str]:
@@ -173,7 +190,8 @@ def _take_sni(values: Values, written: str, content: Mapping[str, str]) -> None:
     Source: configuration reference, section 5.
     """
     section = _plain(written)
-    if not written.removeprefix("sni:").strip():
+    host = written.removeprefix("sni:").strip().lower().rstrip(".")
+    if not host:
         values.refuse(f"Section [{section}] names no host")
         return
     table = {setting.key: setting for setting in SNI}
@@ -183,9 +201,9 @@ def _take_sni(values: Values, written: str, content: Mapping[str, str]) -> None:
         if setting is None:
             values.warn(f"Unknown setting {_quoted(key)} in section [{section}]")
             continue
-        values.take(setting, value, INI_FILE, name=f"'{key}' in [{section}]")
-        values.given[written, key] = Given(value, INI_FILE)
+        values.take_of_host(host, key, setting, value, written)
     if not content.get("tls_cert"):
+        values.sni.pop(host, None)
         values.warn(f"section [{section}] is ignored, it has no tls_cert")
 
 

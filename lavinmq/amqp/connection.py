@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import math
 import socket
+import ssl
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +24,7 @@ from lavinmq.amqp.channel import Channel
 from lavinmq.amqp.handshake import HandshakeError
 from lavinmq.amqp.login import Login
 from lavinmq.amqp.walk_errors import walk_error
+from lavinmq.endpoints import Endpoints, TlsInfo, plain
 from lavinmq.errors import ChannelError, ConnectionError_, ReplyCode
 
 if TYPE_CHECKING:
@@ -48,12 +51,11 @@ UNLIMITED_FRAME: Final = 128 << 20
 class Connection:
     """A session. `server` owns it and is told by `lost` when it is over."""
 
-    def __init__(
-        self, server: Server, sock: socket.socket, peer: str, local: str, is_loopback: bool
-    ) -> None:
+    def __init__(self, server: Server, sock: socket.socket, ends: Endpoints) -> None:
         self.server = server
         self.config: Config = server.config
-        self.name = f"{peer} -> {local}"
+        self.ends = ends
+        self.name = ends.name
         self.user: Identity
         self.vhost: VHost
         self.is_member = False
@@ -64,11 +66,13 @@ class Connection:
         self.connected_at_ms = int(time.time() * 1000)
         self.link = _core.Link(server.loop, sock.fileno())
         self.link.session = self
+        if isinstance(sock, ssl.SSLSocket):
+            self.link.use_tls(sock)
         self._socket = sock
-        self._login = Login(self, peer.rpartition(":")[0].strip("[]"), is_loopback)
+        self._login = Login(self, ends)
         self._awaited: type[m.Method] = m.ConnectionStartOk
         self._is_told_when_blocked = False
-        self._log = log.get("lmq.amqp.client", client=peer)
+        self._log = log.get("lmq.amqp.client", client=ends.peer)
         self._is_over = False
         self._over_at = math.inf
 
@@ -79,6 +83,43 @@ class Connection:
     def start(self) -> None:
         """Begin to read."""
         self.link.start(HANDSHAKE_TIMEOUT_S)
+
+    # --- what lists show ----------------------------------------------------------------------
+
+    @property
+    def peer_host(self) -> str:
+        """The IP address of the client."""
+        return self.ends.peer_host
+
+    @property
+    def peer_port(self) -> int:
+        """The port of the client; 0 of a unix socket."""
+        return self.ends.peer_port
+
+    @property
+    def host(self) -> str:
+        """The IP address that the client has connected to."""
+        return self.ends.host
+
+    @property
+    def port(self) -> int:
+        """The port that the client has connected to; 0 of a unix socket."""
+        return self.ends.port
+
+    @property
+    def ssl(self) -> bool:
+        """Whether the client speaks TLS, to us or to the proxy in front of us."""
+        return self.ends.tls is not None
+
+    @property
+    def tls_version(self) -> str | None:
+        """The version of TLS, such as `TLSv1.3`."""
+        return self.ends.tls.version if self.ends.tls else None
+
+    @property
+    def cipher(self) -> str | None:
+        """The cipher of TLS, by OpenSSL's name."""
+        return self.ends.tls.cipher if self.ends.tls else None
 
     # --- output -------------------------------------------------------------------------------
 
@@ -124,7 +165,7 @@ class Connection:
             self._hang_up("not AMQP 0-9-1")
             return
         self.link.state = _core.STATE_HANDSHAKE
-        self.link.write(handshake.start())
+        self.link.write(handshake.start(self._login.is_verified))
 
     def on_method(self, channel: int, payload: bytes) -> None:
         """A method that the message path leaves to us."""
@@ -222,6 +263,9 @@ class Connection:
         self._leave_vhost()
         self._release_channels()
         self.link.close()
+        if not why and isinstance(self._socket, ssl.SSLSocket):
+            with suppress(OSError, ValueError):
+                self._socket.unwrap()  # says goodbye, and does not wait for an answer
         self._socket.close()
         self._remove_exclusive_queues()
 
@@ -495,6 +539,31 @@ class Connection:
         self.link.flush()
         if not self.link.unsent_bytes:
             try:
-                self._socket.shutdown(socket.SHUT_WR)
-            except OSError:
+                if isinstance(self._socket, ssl.SSLSocket):
+                    with suppress(ssl.SSLWantReadError):  # the peer has not said it yet
+                        self._socket.unwrap()
+                # Not the method of an SSLSocket: it would give up TLS in both directions.
+                socket.socket.shutdown(self._socket, socket.SHUT_WR)
+            except (OSError, ValueError):
                 self.on_lost("")
+
+
+def welcome_socket(
+    server: Server, sock: socket.socket, peer: tuple[str, int], local: tuple[str, int],
+    is_loopback: bool, tls_info: TlsInfo | None = None,
+) -> Connection:  # fmt: skip
+    """Start a connection on any connected stream socket, such as one end of a socket pair.
+
+    For whoever carries AMQP inside something else. The socket is the connection's from now on.
+
+    Args:
+        peer, local: the addresses at both ends, as lists and logs show them.
+        is_loopback: whether the client is on this machine.
+        tls_info: what TLS protects the way to the client.
+    """
+    sock.setblocking(False)
+    peer_host, host = plain(peer[0]), plain(local[0])
+    ends = Endpoints(peer_host, peer[1], host, local[1], is_loopback, tls_info)
+    connection = Connection(server, sock, ends)
+    server.welcome(connection)
+    return connection

@@ -38,8 +38,11 @@ class HandshakeError(Exception):
 
 
 @cache
-def start() -> bytes:
-    """What the broker says first, a whole frame."""
+def start(is_verified: bool = False) -> bytes:
+    """What the broker says first, a whole frame.
+
+    Args: is_verified: whether the client has shown a certificate that names a user.
+    """
     properties = FieldTable(
         {
             "product": "LavinMQ",
@@ -48,7 +51,8 @@ def start() -> bytes:
             "capabilities": dict.fromkeys(CAPABILITIES, True),
         }
     )
-    return m.encode_frame(0, m.ConnectionStart(0, 9, properties, b"AMQPLAIN PLAIN"))
+    mechanisms = b"AMQPLAIN PLAIN EXTERNAL" if is_verified else b"AMQPLAIN PLAIN"
+    return m.encode_frame(0, m.ConnectionStart(0, 9, properties, mechanisms))
 
 
 def credentials(mechanism: str, response: bytes) -> tuple[str, bytes]:

@@ -22,6 +22,7 @@ from lavinmq.errors import ConnectionError_, ReplyCode
 if TYPE_CHECKING:
     from lavinmq.amqp.connection import Connection
     from lavinmq.auth.identity import Identity
+    from lavinmq.endpoints import Endpoints
 
 LONGEST_WAIT_S: Final = 3600.0
 """The clock may be set meanwhile, and timers have limits: look again after so long."""
@@ -30,20 +31,37 @@ Action = Callable[[], None]
 
 
 class Login:
-    """The log-in of one connection. `address`: of the client, without its port."""
+    """The log-in of one connection. `ends`: where the client is, and whom its certificate names."""
 
-    def __init__(self, connection: Connection, address: str, is_loopback: bool) -> None:
+    def __init__(self, connection: Connection, ends: Endpoints) -> None:
         self._connection = connection
         self._chain = connection.server.chain
-        self._address = address
-        self._is_loopback = is_loopback
+        self._ends = ends
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def _certified(self) -> str | None:
+        """The user whom the client's verified certificate names."""
+        return self._ends.tls.login if self._ends.tls else None
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether the client may log in with its certificate."""
+        return self._certified is not None
+
     def begin(self, method: m.ConnectionStartOk) -> None:
-        """Log in with what the client has sent. Raises: HandshakeError."""
+        """Log in with what the client has sent, or with its certificate: then what it says does
+        not count. Raises: HandshakeError; ConnectionError_ 403 when the client wants to be told."""
+        if method.mechanism == "EXTERNAL" and self._certified is not None:
+            users = self._connection.server.users
+            certified = users.admit(self._certified, self._ends.is_loopback)
+            if certified is None or certified is users.direct_user:
+                raise handshake.refusal(method, self._certified)
+            self._admit(certified)
+            return
         name, password = handshake.credentials(method.mechanism, method.response)
-        attempt = name, password, self._address, self._is_loopback
+        attempt = name, password, self._ends.peer_host, self._ends.is_loopback
         user = self._chain.at_once(*attempt)
         if user is not None:
             self._admit(user)

@@ -22,6 +22,7 @@ from tests.fuzz.targets import FUZZ
 from tests.fuzz.targets.dedup import HEADER, cache
 from tests.fuzz.targets.segments import FILES, pack
 from tests.fuzz.targets.tokens import SEED
+from tests.support.proxy import entry, ssl_entry, v2
 from tests.support.replay import enc_table
 
 FIXTURES = FUZZ.parent / "fixtures"
@@ -168,6 +169,22 @@ def tokens() -> Corpus:
     return found
 
 
+def proxy_headers() -> Corpus:
+    """Return headers of both versions, with a client behind them."""
+    ipv4, ipv6 = bytes(range(12)), bytes(range(36))
+    made = {
+        "tcp4": b"PROXY TCP4 1.2.3.4 5.6.7.8 1 2\r\n",
+        "tcp6": b"PROXY TCP6 2001:db8::1 ::1 65535 0\r\n",
+        "unknown": b"PROXY UNKNOWN ffff::1\r\n",
+        "v2-ipv4": v2(ipv4 + ssl_entry() + entry(4, b"")),
+        "v2-ipv6": v2(ipv6, family=0x21),
+        "v2-unix": v2(bytes(216), family=0x31),
+        "v2-local": v2(b"", command=0x20, family=0),
+        "none": b"",
+    }
+    return {name: header + b"AMQP\x00\x00\x09\x01" for name, header in made.items()}
+
+
 def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
     file = tar.extractfile(member)
     return file.read() if file else b""
@@ -193,6 +210,7 @@ MAKERS: dict[str, Callable[[], Corpus]] = {
     "passwords": hashes,
     "policies": policies,
     "scopes": claims,
+    "proxy": proxy_headers,
     "segments": segments,
     "tokens": tokens,
     "users": lambda: archived("users.json"),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 NAMES = (
     "dedup", "definitions", "fieldtable", "frames", "ini", "methods", "passwords", "policies",
-    "scopes", "segments", "tokens", "users", "vhosts",
+    "proxy", "scopes", "segments", "tokens", "users", "vhosts",
 )  # fmt: skip
 FUZZ = Path(__file__).resolve().parents[1]
 
