@@ -18,11 +18,11 @@ from lavinmq import __version__, log
 from lavinmq.errors import DefinitionsError, ProtocolError
 from lavinmq.http import encoding, listing, login
 from lavinmq.http.call import Call, Reply
-from lavinmq.http.errors import ApiError, from_protocol, not_found
+from lavinmq.http.errors import ApiError, from_protocol
 from lavinmq.http.routes import ROUTES, Route
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Callable
 
     from lavinmq.auth.users import User
     from lavinmq.http.server import Origin
@@ -90,6 +90,12 @@ class Handler(RequestHandler):
         else:
             self.finish()
 
+    def finish_not_found(self) -> None:
+        """Nothing has that path: no resource, so no JSON."""
+        self.set_status(404)
+        self.set_header("Content-Type", "text/plain")
+        self.finish("" if self.request.method == "HEAD" else "404 Not Found\n")
+
     async def login(self) -> User | None:
         """The user of the request."""
         return await login.user_of(
@@ -108,6 +114,7 @@ class ApiHandler(Handler):
         self._parts: list[bytes] = []
         self._size = 0
         self._too_large = False
+        self.on_gone: Callable[[], None] = _nothing
         self._found: tuple[Route, dict[str, str]] | None = None
         user = await self.login()
         if user is None:
@@ -121,6 +128,11 @@ class ApiHandler(Handler):
         length = self.request.headers.get("Content-Length", "")
         if length.isdigit() and int(length) > limit:
             self.finish_error(too_large(limit))
+
+    def on_connection_close(self) -> None:
+        """The client has gone before the answer was complete."""
+        super().on_connection_close()
+        self.on_gone()
 
     def data_received(self, chunk: bytes) -> None:
         """A piece of the body."""
@@ -156,7 +168,7 @@ class ApiHandler(Handler):
         request = self.request
         found = ROUTES.find(request.method or "", request.path)
         if found is None:
-            self._not_found()
+            self.finish_not_found()
             return
         route, path = found
         if self._too_large:
@@ -191,12 +203,6 @@ class ApiHandler(Handler):
                 415, "unsupported_content_type", f"Unsupported content type {given}"
             )  # fmt: skip
 
-    def _not_found(self) -> None:
-        """No endpoint has that path: no resource, so no JSON."""
-        self.set_status(404)
-        self.set_header("Content-Type", "text/plain")
-        self.finish("" if self.request.method == "HEAD" else "404 Not Found\n")
-
     async def _send(self, call: Call, answer: Any) -> None:
         self.set_header("Content-Type", JSON)
         if isinstance(answer, listing.Listing):
@@ -229,12 +235,16 @@ class NotFound(Handler):
 
     async def prepare(self) -> None:
         """Say that there is nothing."""
-        self.finish_error(not_found())
+        self.finish_not_found()
 
 
 def too_large(limit: int) -> ApiError:
     """413: a body that is longer than the operator allows."""
     return ApiError(413, "payload_too_large", f"A body may have {limit} bytes")
+
+
+def _nothing() -> None:
+    """Most endpoints answer at once."""
 
 
 def _query(text: str) -> dict[str, list[str]]:

@@ -24,6 +24,7 @@ from tornado.web import Application
 from lavinmq import log
 from lavinmq.http import api  # noqa: F401 - registers the endpoints
 from lavinmq.http.handler import ApiHandler, NotFound
+from lavinmq.http.health import Alive, Ready
 
 if TYPE_CHECKING:
     from lavinmq.server import Server
@@ -77,6 +78,11 @@ class HttpListener:
     def port(self) -> int:
         """The TCP port, 0 for a unix socket."""
         return 0 if self.origin.is_unix else int(self._socket.getsockname()[1])
+
+    @property
+    def n_open(self) -> int:
+        """How many connections are open."""
+        return len(self._http._connections)
 
     @property
     def is_tls(self) -> bool:
@@ -142,8 +148,11 @@ class HttpListener:
 
 def application(server: Server, origin: Origin) -> Application:
     """What answers the requests of a listener."""
+    routes: list[Any] = [(r"/healthz", Alive), (r"/readyz", Ready)]
+    if not origin.is_metrics:  # who comes by that listener need not log in
+        routes.append((r"/api/.*", ApiHandler))
     return Application(
-        [(r"/api/.*", ApiHandler)],
+        routes,
         default_handler_class=NotFound,
         log_function=_log_request,
         server=server,
