@@ -23,10 +23,14 @@ from tornado.web import Application
 
 from lavinmq import log
 from lavinmq.http import api  # noqa: F401 - registers the endpoints
-from lavinmq.http.handler import ApiHandler, NotFound
+from lavinmq.http.handler import ApiHandler, NotFound, Robots
 from lavinmq.http.health import Alive, Ready
+from lavinmq.http.openapi import OpenApi
+from lavinmq.http.websocket import MAX_MESSAGE, WebSocketBridge, is_upgrade
 
 if TYPE_CHECKING:
+    from tornado.httputil import HTTPServerRequest
+
     from lavinmq.server import Server
 
 BACKLOG: Final = 256
@@ -38,6 +42,7 @@ HEADERS: Final = 32 << 10
 UNREAD_BODY: Final = 64 << 10
 """Of a body that nobody wants; handlers that want one allow more."""
 OWN_BUFFER: Final = 1 << 40
+PROBES: Final[list[Any]] = [(r"/healthz", Alive), (r"/readyz", Ready)]
 _log = log.get("lmq.http.server")
 
 
@@ -146,17 +151,35 @@ class HttpListener:
         self._http.handle_stream(stream, address)
 
 
+class ManagementApplication(Application):
+    """A WebSocket may be asked for on any path; everything else goes by its path."""
+
+    def find_handler(self, request: HTTPServerRequest, **kwargs: Any) -> Any:
+        """Who handles a request."""
+        if is_upgrade(request):
+            return self.get_handler_delegate(request, WebSocketBridge)
+        return super().find_handler(request, **kwargs)
+
+
 def application(server: Server, origin: Origin) -> Application:
     """What answers the requests of a listener."""
-    routes: list[Any] = [(r"/healthz", Alive), (r"/readyz", Ready)]
-    if not origin.is_metrics:  # who comes by that listener need not log in
-        routes.append((r"/api/.*", ApiHandler))
-    return Application(
-        routes,
+    if origin.is_metrics:  # who comes by that listener need not log in
+        return Application(
+            PROBES, default_handler_class=NotFound, log_function=_log_request, server=server,
+            origin=origin,
+        )  # fmt: skip
+    return ManagementApplication(
+        [
+            *PROBES,
+            (r"/api/.*", ApiHandler),
+            (r"/robots\.txt", Robots),
+            (r"/docs/openapi\.json", OpenApi),
+        ],
         default_handler_class=NotFound,
         log_function=_log_request,
         server=server,
         origin=origin,
+        websocket_max_message_size=MAX_MESSAGE,
     )
 
 
