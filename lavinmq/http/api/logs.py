@@ -32,7 +32,6 @@ MAX_READERS: Final = 64
 KEEP_ALIVE_S: Final = 15.0
 SOURCE: Final = "lmq.http.livelog"
 LEVELS: Final = tuple(name for name in log.LEVELS if name != "none")
-_readers: set[Reader] = set()
 
 
 @ROUTES.get("/api/logs", Role.ADMINISTRATOR)
@@ -66,11 +65,10 @@ async def follow_log(call: Call) -> None:
     level = call.query.get("level", ["trace"])[-1].lower()
     if level not in LEVELS:
         raise bad_request(f"Parameter 'level' must be one of {', '.join(LEVELS)}")
-    if len(_readers) >= MAX_READERS:
+    if log.n_followers() >= MAX_READERS:
         raise ApiError(503, "too_many_readers", f"{MAX_READERS} readers follow the log already")
     handler = call.handler
     reader = Reader(asyncio.get_running_loop(), level)
-    _readers.add(reader)
     try:
         stored = _newer(log.follow(reader.take), call.headers.get("Last-Event-Id", ""))
         handler.on_gone = reader.close
@@ -91,7 +89,6 @@ async def follow_log(call: Call) -> None:
         pass
     finally:
         log.unfollow(reader.take)
-        _readers.discard(reader)
         if not handler._finished:
             handler.finish()
 
