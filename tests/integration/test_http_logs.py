@@ -13,9 +13,11 @@ from typing import NamedTuple
 
 import pytest
 
+from lavinmq.http.api import logs
 from tests.conftest import BrokerFactory
 from tests.support.api import Api
 from tests.support.broker import Broker
+from tests.support.managed import managed
 from tests.support.waiting import wait_for
 
 BASIC = "Basic " + b64encode(b"guest:guest").decode()
@@ -49,13 +51,18 @@ class Follower:
             self.headers[name.lower()] = value
         self._text = ""
 
+    def chunk(self) -> str:
+        """Wait for the next piece of the stream."""
+        size = int(self._file.readline(), 16)
+        assert size, "the stream has ended"
+        text = self._file.read(size).decode()
+        self._file.readline()
+        return text
+
     def next(self) -> Event:
         """Wait for the next event; an event without an id has 0."""
         while "\n\n" not in self._text:
-            size = int(self._file.readline(), 16)
-            assert size, "the stream has ended"
-            self._text += self._file.read(size).decode()
-            self._file.readline()
+            self._text += self.chunk()
         event, _, self._text = self._text.partition("\n\n")
         fields = dict(line.split(": ", 1) for line in event.splitlines())
         return Event(int(fields.get("id", 0)), *json.loads(fields["data"]))
@@ -236,3 +243,13 @@ def test_curl_follows_the_log(broker: Broker) -> None:
     assert lines[0].startswith("id: ")
     assert json.loads(lines[1].removeprefix("data: "))[:2] == ["info", "lmq.server"]
     assert lines[2] == "\n"
+
+
+def test_a_quiet_log_says_that_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "KEEP_ALIVE_S", 0.02)
+    with managed() as broker:
+        follower = Follower(broker, "/api/livelog?level=fatal", "")  # type: ignore[arg-type]
+        chunks = [follower.chunk() for _ in range(2)]
+        follower.close()
+
+    assert chunks == [":\n\n"] * 2

@@ -78,7 +78,7 @@ async def follow_log(call: Call) -> None:
         await _write(handler, [entry for entry in stored if reader.wants(entry)])
         await handler.flush()  # the headers, when there was nothing
         while not reader.is_closed:
-            entries, n_lost = await reader.wait()
+            entries, n_lost = await reader.wait(KEEP_ALIVE_S)
             if n_lost:
                 handler.write(_event(["warn", SOURCE, f"{n_lost} entries were lost: too slow"]))
             if not entries and not n_lost and not reader.is_closed:
@@ -156,7 +156,7 @@ class Reader:
         self.is_closed = True
         self._wake.set()
 
-    async def wait(self, timeout_s: float = KEEP_ALIVE_S) -> tuple[list[log.Entry], int]:
+    async def wait(self, timeout_s: float) -> tuple[list[log.Entry], int]:
         """Wait for entries. Returns: them, and how many were lost before; nothing in a quiet time.
 
         Args: timeout_s: how long a quiet time is.
