@@ -95,7 +95,7 @@ class Handler(RequestHandler):
         else:
             self.finish()
 
-    def finish_not_found(self) -> None:
+    def finish_no_path(self) -> None:
         """Nothing has that path: no resource, so no JSON."""
         self.set_status(404)
         self.set_header("Content-Type", "text/plain")
@@ -180,7 +180,7 @@ class ApiHandler(Handler):
         request = self.request
         found = ROUTES.find(request.method or "", request.path)
         if found is None:
-            self.finish_not_found()
+            self.finish_no_path()
             return
         route, path = found
         if self._too_large:
@@ -257,7 +257,7 @@ class NotFound(Handler):
 
     async def prepare(self) -> None:
         """Say that there is nothing."""
-        self.finish_not_found()
+        self.finish_no_path()
 
 
 def too_large(limit: int) -> ApiError:

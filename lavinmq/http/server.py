@@ -42,7 +42,6 @@ HEADERS: Final = 32 << 10
 UNREAD_BODY: Final = 64 << 10
 """Of a body that nobody wants; handlers that want one allow more."""
 OWN_BUFFER: Final = 1 << 40
-PROBES: Final[list[Any]] = [(r"/healthz", Alive), (r"/readyz", Ready)]
 _log = log.get("lmq.http.server")
 
 
@@ -163,18 +162,17 @@ class ManagementApplication(Application):
 
 def application(server: Server, origin: Origin) -> Application:
     """What answers the requests of a listener."""
-    if origin.is_metrics:  # who comes by that listener need not log in
-        return Application(
-            PROBES, default_handler_class=NotFound, log_function=_log_request, server=server,
-            origin=origin,
-        )  # fmt: skip
-    return ManagementApplication(
-        [
-            *PROBES,
+    routes: list[Any] = [(r"/healthz", Alive), (r"/readyz", Ready)]
+    kind: type[Application] = Application
+    if not origin.is_metrics:  # who comes by that listener need not log in
+        kind = ManagementApplication
+        routes += [
             (r"/api/.*", ApiHandler),
             (r"/robots\.txt", Robots),
             (r"/docs/openapi\.json", OpenApi),
-        ],
+        ]
+    return kind(
+        routes,
         default_handler_class=NotFound,
         log_function=_log_request,
         server=server,
