@@ -256,8 +256,12 @@ class NotFound(Handler):
     """Any other path."""
 
     async def prepare(self) -> None:
-        """Say that there is nothing."""
-        self.finish_no_path()
+        """Say that there is nothing, on a management port only to whom it knows."""
+        if not self.origin.is_metrics and await self.login() is None:
+            self.set_status(401)
+            self.finish()
+        else:
+            self.finish_no_path()
 
 
 def too_large(limit: int) -> ApiError:
