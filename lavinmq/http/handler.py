@@ -114,12 +114,21 @@ class ApiHandler(Handler):
 
     user: User
 
+    is_gone = False
+    """Whether the client has hung up."""
+
+    def on_connection_close(self) -> None:
+        """Tell who works on an answer that it may stop."""
+        self.is_gone = True
+        super().on_connection_close()
+        self.on_gone()
+
     async def prepare(self) -> None:
         """Before the body comes: who is it, and is there anything at that path?"""
         self._parts: list[bytes] = []
         self._size = 0
         self._too_large = False
-        self.on_gone: Callable[[], None] = _nothing
+        self.on_gone: Callable[[], None] = _nothing  # called when the client has hung up
         if self.server.config.cors_allowed_origins and cors.is_preflight(
             self.request.method, self.request.headers
         ):
@@ -140,11 +149,6 @@ class ApiHandler(Handler):
         length = self.request.headers.get("Content-Length", "")
         if length.isdigit() and int(length) > limit:
             self.finish_error(too_large(limit))
-
-    def on_connection_close(self) -> None:
-        """The client has gone before the answer was complete."""
-        super().on_connection_close()
-        self.on_gone()
 
     def data_received(self, chunk: bytes) -> None:
         """A piece of the body."""
