@@ -15,6 +15,7 @@ from lavinmq.stats import Gauge
 
 if TYPE_CHECKING:
     from lavinmq.amqp.connection import Connection
+    from lavinmq.queue import Queue
     from lavinmq.stats import Track, Tracked
     from lavinmq.vhost import VHost
 
@@ -81,6 +82,11 @@ def message_counters(vhost: VHost) -> dict[str, int]:
     return total
 
 
+def unacknowledged(queue: Queue) -> int:
+    """Messages that are delivered and not settled; those of a stream are ready all the time."""
+    return 0 if queue.is_stream else queue.core.unacked
+
+
 class Totals:
     """Of one virtual host. Args: whole: the churn of the broker."""
 
@@ -112,7 +118,7 @@ def sampled(
         ready = unacked = 0
         for queue in list(vhost.queues.values()):
             ready += queue.core.ready
-            unacked += queue.core.unacked
+            unacked += unacknowledged(queue)
             yield queue
         vhost.totals.ready.sample(ready, samples())
         vhost.totals.unacked.sample(unacked, samples())

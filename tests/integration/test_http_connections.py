@@ -374,6 +374,8 @@ def test_consumers_are_shown_with_their_channel(broker: Managed) -> None:
         }  # fmt: skip
         assert broker.api.get(f"/api/consumers/{quote(ODD, safe='')}") == [row]
         assert broker.api.get("/api/consumers/%2F") == []
+        assert broker.api.get("/api/consumers?name=tag") == [row]
+        assert broker.api.get("/api/consumers?name=ta") == []
         assert broker.api("GET", "/api/consumers/nope").status == 403
 
 

@@ -57,12 +57,13 @@ def test_a_connection_that_leaves_during_a_round_counts_once() -> None:
     assert one.totals.traffic.counters() == {"recv_oct": 30, "send_oct": 60}
 
 
-def test_messages_of_all_queues_are_one_sample() -> None:
+def test_messages_of_all_queues_are_one_sample_and_those_of_a_stream_are_ready() -> None:
     one = vhost()
-    for name, ready in (("a", 1), ("b", 5)):
-        one.queues[name] = SimpleNamespace(core=SimpleNamespace(ready=ready, unacked=1))
+    for name, ready, is_stream in (("a", 1, False), ("b", 5, False), ("c", 10, True)):
+        core = SimpleNamespace(ready=ready, unacked=1)
+        one.queues[name] = SimpleNamespace(core=core, is_stream=is_stream)
 
     list(round_over([one], []))
 
-    assert one.totals.ready.log(1) == [6]
+    assert one.totals.ready.log(1) == [16]
     assert one.totals.unacked.log(1) == [2]

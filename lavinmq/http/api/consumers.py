@@ -49,7 +49,7 @@ async def listed(call: Call, vhost: str | None = None) -> Listing[Consumer]:
         for channel in connection.channels.values()
         for consumer in of_channel(channel)
     ]
-    return Listing(found, row, lambda consumer: consumer.tag)
+    return Listing(found, row, lambda consumer: consumer.tag, exact=True)
 
 
 @ROUTES.list("/api/consumers", Role.ANY)

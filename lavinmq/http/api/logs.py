@@ -77,7 +77,7 @@ async def follow_log(call: Call) -> None:
         handler.set_header("X-Accel-Buffering", "no")
         await _write(handler, [entry for entry in stored if reader.wants(entry)])
         await handler.flush()  # the headers, when there was nothing
-        while not reader.is_closed:
+        while not reader.is_closed and call.has_role(Role.ADMINISTRATOR):  # it may be taken away
             entries, n_lost = await reader.wait(KEEP_ALIVE_S)
             if n_lost:
                 handler.write(_event(["warn", SOURCE, f"{n_lost} entries were lost: too slow"]))

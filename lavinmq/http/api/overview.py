@@ -16,6 +16,7 @@ from lavinmq.http.call import Call
 from lavinmq.http.listing import in_portions
 from lavinmq.http.routes import ROUTES, Role
 from lavinmq.stats import Sum, summed
+from lavinmq.totals import unacknowledged
 
 if TYPE_CHECKING:
     from lavinmq.vhost import VHost
@@ -42,7 +43,7 @@ async def queue_counts(vhosts: list[VHost]) -> dict[str, int]:
         queues += len(vhost.queues)
         async for queue in in_portions(list(vhost.queues.values())):
             ready += queue.core.ready
-            unacked += queue.core.unacked
+            unacked += unacknowledged(queue)
             consumers += len(queue.consumers)
     return {"queues": queues, "ready": ready, "unacked": unacked, "consumers": consumers}
 
