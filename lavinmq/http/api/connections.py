@@ -172,4 +172,5 @@ async def _of_user(call: Call) -> list[Connection]:
 def _close(call: Call, connection: Connection) -> None:
     # Headers are read as Latin-1; who writes anything else means UTF-8.
     reason = call.headers.get("X-Reason", "").encode("latin-1", "replace").decode(errors="replace")
-    connection.close(ReplyCode.CONNECTION_FORCED, reason or REASON)
+    if connection.is_member:  # else it has closed since it was found
+        connection.close(ReplyCode.CONNECTION_FORCED, reason or REASON)

@@ -48,6 +48,16 @@ async def queue_counts(vhosts: list[VHost]) -> dict[str, int]:
     return {"queues": queues, "ready": ready, "unacked": unacked, "consumers": consumers}
 
 
+async def _exchange_counts(vhosts: list[VHost]) -> dict[str, int]:
+    """Exchanges, and bindings but those to the default exchange."""
+    exchanges = bindings = 0
+    for vhost in vhosts:
+        exchanges += len(vhost.exchanges)
+        async for exchange in in_portions(list(vhost.exchanges.values())):
+            bindings += len(exchange.bindings)
+    return {"exchanges": exchanges, "bindings": bindings}
+
+
 async def churn(call: Call, vhosts: list[VHost], *, is_all: bool, with_log: bool) -> dict[str, Any]:
     """What has come and gone. Args: is_all: deleted virtual hosts count as well."""
     server = call.server
@@ -80,7 +90,6 @@ async def overview(call: Call) -> dict[str, Any]:
     if only:
         open_ = [each for each in open_ if each.vhost in vhosts]
     counts = await queue_counts(vhosts)
-    exchanges = [exchange for vhost in vhosts for exchange in vhost.exchanges.values()]
     return {
         "lavinmq_version": __version__,
         "product_name": "LavinMQ",
@@ -97,9 +106,8 @@ async def overview(call: Call) -> dict[str, Any]:
             "channels": sum(len(each.channels) for each in open_),
             "connections": len(open_),
             "consumers": counts["consumers"],
-            "exchanges": len(exchanges),
             "queues": counts["queues"],
-            "bindings": sum(len(exchange.bindings) for exchange in exchanges),
+            **await _exchange_counts(vhosts),
         },
         "queue_totals": await _queue_totals(call, vhosts, counts),
         **await _traffic(call, vhosts),
