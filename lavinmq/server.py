@@ -25,6 +25,7 @@ from lavinmq.auth.accounts import Accounts
 from lavinmq.auth.chain import Chain
 from lavinmq.auth.identity import Identity
 from lavinmq.auth.users import User, UserStore
+from lavinmq.churn import Churn
 from lavinmq.config import Config, ConfigError, load
 from lavinmq.datadir import DataDir, DataDirError
 from lavinmq.disk import DiskWatch
@@ -35,8 +36,10 @@ from lavinmq.listener import Listener, Places, listeners
 from lavinmq.parameters import ParameterStore
 from lavinmq.portions import in_portions
 from lavinmq.stats import Sampler, Tracked
+from lavinmq.system import System, memory_limit
 from lavinmq.systemd import Service
 from lavinmq.tls import Contexts, TlsError
+from lavinmq.totals import sampled
 from lavinmq.vhost import VHost
 from lavinmq.vhosts import VHosts
 
@@ -79,7 +82,12 @@ class Server:
             self.users, self._permissions_changed, self._tags_changed, self.user_limits.forget,
             self.chain, config,
         )  # fmt: skip
-        self.connections: set[Connection] = set()
+        # In the order of their coming, which lists keep from one page to the next.
+        self.connections: dict[Connection, None] = {}
+        self.churn = Churn()
+        self.system = System(config.data_dir)
+        self.started_at = time.monotonic()
+        self.node_name = socket.gethostname()
         self.listeners: list[Listener] = []
         self.tls = Contexts(config)
         self.service = service or Service({})
@@ -89,13 +97,18 @@ class Server:
         self.sampler = Sampler(self._tracked, events.call_soon)
         self.http: list[HttpListener] = []
         self._disk = DiskWatch(config)
-        self._is_stopping = False
+        self._is_started = self._is_stopping = False
         self._n_reloads = 0
         self._stop_timer: asyncio.TimerHandle | None = None
         self._check_timer: asyncio.TimerHandle | None = None
         self._compact_timer: asyncio.TimerHandle | None = None
         self._consumer_timer: asyncio.TimerHandle | None = None
         self._disk_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether clients can connect."""
+        return self._is_started and not self._is_stopping
 
     @property
     def port(self) -> int:
@@ -134,6 +147,7 @@ class Server:
         self._await_consumer_check()
         self._look_at_disk()
         self._compact_timer = self.events.call_later(COMPACT_INTERVAL_S, self._compact)
+        self._is_started = True
         _log.info("Finished startup in %.3fs", time.monotonic() - started)
         # Once the loop turns: a signal that comes before would not be heard.
         self.events.call_soon(self._tell_ready)
@@ -174,7 +188,7 @@ class Server:
         return VHost(
             name, Path(config.data_dir), self.loop, config.segment_size,
             config.max_deleted_definitions, config.default_consistent_hash_algorithm,
-            self.events.call_soon, config.consumer_timeout or 0,
+            self.events.call_soon, config.consumer_timeout or 0, self.churn,
         )  # fmt: skip
 
     def _open_http(self) -> None:
@@ -189,16 +203,15 @@ class Server:
 
     def _tracked(self) -> Iterator[Tracked]:
         """Everything whose rates are shown."""
-        for vhost in list(self.vhosts.values()):
-            yield from list(vhost.exchanges.values())
-            yield from list(vhost.queues.values())
-        yield from list(self.connections)
+        yield self.churn
+        yield from sampled(self.vhosts.values(), self.connections, lambda: self.sampler.samples)
 
     def _look_at_disk(self) -> None:
         """Every few seconds: hold publishers while the disk is short of space, sample rates."""
         self.loop.is_low = self._disk.is_low()
         if self.http:
             self.sampler.sample(self.config.stats_log_size)
+            self.system.sample(self.sampler.samples)
         interval_s = self.config.stats_interval / 1000
         self._disk_timer = self.events.call_later(interval_s, self._look_at_disk)
 
@@ -234,12 +247,15 @@ class Server:
         if self._is_stopping:
             connection.abandon()
             return
-        self.connections.add(connection)
+        self.connections[connection] = None
         connection.start()
 
     def lost(self, connection: Connection) -> None:
         """A connection is over."""
-        self.connections.discard(connection)
+        self.connections.pop(connection, None)
+        if connection.traffic is not None:
+            link = connection.link
+            connection.traffic.leave(link.received_bytes, link.sent_bytes)
         if self._is_stopping and not self.connections:
             self._finish()
 
@@ -324,7 +340,7 @@ class Server:
         self._close_listeners()
         self.service.close()
         while self.connections:
-            self.connections.pop().abandon()
+            self.connections.popitem()[0].abandon()
         self.loop.stop()
         for vhost in self.vhosts.values():
             vhost.abandon()
@@ -424,14 +440,7 @@ def run(config: Config) -> int:
 def memory_for_large_messages() -> int:
     """Bytes of memory that messages too large for pooled blocks may take, all together: a quarter
     of what there is, of the machine or of the control group that bounds us."""
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-    except OSError:
-        limit = "max"
-    if limit.isdigit():
-        total = min(total, int(limit))
-    return max(total // 4, MIN_LARGE)
+    return max(memory_limit() // 4, MIN_LARGE)
 
 
 def _raise_descriptor_limit() -> None:
