@@ -90,7 +90,7 @@ cdef u32 copies_error(msg_t* m) noexcept nogil:
 
 # ---- routing -------------------------------------------------------------------------------------
 
-cdef int route_key(exchange_t* x, const u8* key, u32 key_len, const u8* headers, u32 headers_len,
+cdef int route_key(exchange_t* x, const u8* key, u32 key_len, const u8* props, u32 headers_at,
                    bint ask_alternates, loop_t* loop, targets_t* out) noexcept nogil:
     """Append the queues that one key reaches to out, also those that are there already.
     What match_route returns."""
@@ -102,9 +102,9 @@ cdef int route_key(exchange_t* x, const u8* key, u32 key_len, const u8* headers,
     found.n = 0
     found.generation = loop.generation
     if x.is_plain:
-        rc = match_route(x.match, key, key_len, headers, headers_len, found)
+        rc = match_route(x.match, key, key_len, props, headers_at, found)
     else:
-        rc = route_nested(x, key, key_len, headers, headers_len, ask_alternates, found,
+        rc = route_nested(x, key, key_len, props, headers_at, ask_alternates, found,
                           &is_key_only)
     if rc:
         return rc
@@ -114,7 +114,7 @@ cdef int route_key(exchange_t* x, const u8* key, u32 key_len, const u8* headers,
     return 0
 
 
-cdef int route_strings(exchange_t* x, const u8* entry, const u8* headers, u32 headers_len,
+cdef int route_strings(exchange_t* x, const u8* entry, const u8* props, u32 headers_at,
                        bint ask_alternates, loop_t* loop, targets_t* out) noexcept nogil:
     """route_key for each string of CC or BCC; entry may be NULL. What match_route returns."""
     cdef const u8* value
@@ -128,7 +128,7 @@ cdef int route_strings(exchange_t* x, const u8* entry, const u8* headers, u32 he
     limit = 1024
     while n:
         size = be32(value + 1)
-        rc = route_key(x, value + 5, <u32>size, headers, headers_len, ask_alternates, loop, out)
+        rc = route_key(x, value + 5, <u32>size, props, headers_at, ask_alternates, loop, out)
         if rc:
             return rc
         if out.n > limit:               # many strings may reach the same queues
@@ -155,19 +155,18 @@ cdef int route_copies(exchange_t* x, const msg_t* m, loop_t* loop, targets_t* ou
     """Fill out with the queues that the routing key, CC and BCC reach. Alternate exchanges are
     asked when none of them reaches a queue. What match_route returns."""
     cdef const u8* key = m.names + m.names[0] + 2
-    cdef const u8* headers = m.props + m.headers_at + 4
-    cdef u32 n = m.headers_len
     cdef const u8* cc = m.props + m.cc_at if m.cc_at else NULL
     cdef const u8* bcc = m.props + m.bcc_at if m.bcc_at else NULL
     cdef bint ask_alternates = False
     cdef int rc
     while True:
         out.n = 0
-        rc = route_key(x, key, m.names[m.names[0] + 1], headers, n, ask_alternates, loop, out)
+        rc = route_key(x, key, m.names[m.names[0] + 1], m.props, m.headers_at, ask_alternates,
+                       loop, out)
         if rc == 0:
-            rc = route_strings(x, cc, headers, n, ask_alternates, loop, out)
+            rc = route_strings(x, cc, m.props, m.headers_at, ask_alternates, loop, out)
         if rc == 0:
-            rc = route_strings(x, bcc, headers, n, ask_alternates, loop, out)
+            rc = route_strings(x, bcc, m.props, m.headers_at, ask_alternates, loop, out)
         if rc:
             return rc
         if out.n or x.is_plain or ask_alternates:

@@ -401,7 +401,6 @@ cdef void route_moved(exchange_t* x, const msg_t* m, loop_t* loop) noexcept nogi
     """Fill loop.buried with the queues that a message reaches by the bindings of x; none when there
     is a header that cannot be routed by."""
     cdef const u8* key = m.names + m.names[0] + 1
-    cdef const u8* headers = m.props + m.headers_at + 4 if m.headers_at else NULL
     cdef bint is_key_only = True
     cdef int rc
     loop.generation += 1
@@ -410,7 +409,7 @@ cdef void route_moved(exchange_t* x, const msg_t* m, loop_t* loop) noexcept nogi
     if has_copies(m):
         rc = route_copies(x, m, loop, &loop.buried)
     else:
-        rc = route_nested(x, key + 1, key[0], headers, m.headers_len, True, &loop.buried,
+        rc = route_nested(x, key + 1, key[0], m.props, m.headers_at, True, &loop.buried,
                           &is_key_only)
     if rc:
         loop.buried.n = 0

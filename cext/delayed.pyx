@@ -42,13 +42,17 @@ cdef i64 delay_ms(const u8* headers, u64 n) noexcept nogil:
     return ms if ms > 0 else 0
 
 
-cdef bint is_delayed(const exchange_t* x, const u8* headers, u64 n) noexcept nogil:
+cdef bint is_delayed(const exchange_t* x, const u8* props, u32 headers_at) noexcept nogil:
     """Whether a message is to wait in the exchange's queue. One that has died there has waited:
     that is how the original releases messages."""
+    cdef const u8* headers = props + headers_at + 4
     cdef slice_t deaths
     cdef const u8* entry
-    cdef u32 size = 0
-    if headers == NULL or delay_ms(headers, n) < 0:
+    cdef u32 n, size = 0
+    if headers_at == 0:
+        return False
+    n = be32(props + headers_at)
+    if delay_ms(headers, n) < 0:
         return False
     deaths = table_value(headers, n, b"x-death", c'A')
     entry = next_death(&deaths, &size)

@@ -663,7 +663,7 @@ cdef class Exchange:
 
     Args: `kind`, one of DIRECT, FANOUT, TOPIC, HEADERS, HASH; `seed` of its hash tables;
     `default_any`, for headers: x-match of bindings that do not say; for hash: `is_jump`, which
-    algorithm, and `hash_on`, the header to hash instead of the routing key.
+    algorithm, and `hash_header` or `hash_property`, what to hash instead of the routing key.
     """
     cdef exchange_t t
     cdef Exchange alternate
@@ -672,7 +672,7 @@ cdef class Exchange:
     cdef u32 n_exchanges        # compiled bindings to exchanges
 
     def __cinit__(self, int kind, seed, bint default_any=False, bint is_jump=False,
-                  bytes hash_on=None):
+                  bytes hash_header=None, u32 hash_property=0):
         memset(&self.t, 0, sizeof(exchange_t))
         self.t.match = match_new(kind, <u64>(seed & 0xFFFFFFFFFFFFFFFF))
         if self.t.match == NULL:
@@ -680,11 +680,12 @@ cdef class Exchange:
         self.t.version = 1
         self.t.is_plain = True
         self.t.dest.kind = DEST_EXCHANGE
-        self.t.has_key_routes = kind != MATCH_HEADERS and hash_on is None
+        self.t.has_key_routes = (kind != MATCH_HEADERS and hash_header is None
+                                 and hash_property == 0)
         if default_any:
             match_set_default_any(self.t.match, True)
         if kind == MATCH_HASH:
-            hash_set_up(self.t.match, is_jump, hash_on)
+            hash_set_up(self.t.match, is_jump, hash_header, hash_property)
 
     def __dealloc__(self):
         if self.t.match != NULL:
@@ -767,6 +768,8 @@ cdef class Exchange:
         self.t.dedup = &cache.d
 
 UNLIMITED = NO_LIMIT
+HASH_PROPERTIES = {"message_id": FLAG_MESSAGE_ID, "correlation_id": FLAG_CORRELATION_ID,
+                   "timestamp": FLAG_TIMESTAMP}
 OVERFLOW = {"drop-head": DROP_HEAD, "reject-publish": REJECT_PUBLISH,
             "reject-publish-dlx": REJECT_PUBLISH_DLX}
 

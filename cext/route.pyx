@@ -82,8 +82,8 @@ cdef inline bint channel_has_route(const chan_t* c, const u8* names, u32 names_l
             and same_bytes(c.route_names, names, names_len))
 
 
-cdef int route_nested(exchange_t* root, const u8* key, u32 key_len, const u8* headers,
-                      u32 headers_len, bint ask_alternates, targets_t* out,
+cdef int route_nested(exchange_t* root, const u8* key, u32 key_len, const u8* props,
+                      u32 headers_at, bint ask_alternates, targets_t* out,
                       bint* is_key_only) noexcept nogil:
     """Follow bindings between exchanges, and, if told so, alternates while no queue has matched.
 
@@ -99,12 +99,12 @@ cdef int route_nested(exchange_t* root, const u8* key, u32 key_len, const u8* he
             if out.items[i].kind == DEST_EXCHANGE:
                 x = <exchange_t*>out.items[i]
                 is_key_only[0] = is_key_only[0] and x.has_key_routes and x.delayed == NULL
-                if x.delayed != NULL and is_delayed(x, headers, headers_len):
+                if x.delayed != NULL and is_delayed(x, props, headers_at):
                     if x.delayed.dest.mark != out.generation and targets_add(out, &x.delayed.dest):
                         return -1
                     i += 1
                     continue
-                rc = match_route(x.match, key, key_len, headers, headers_len, out)
+                rc = match_route(x.match, key, key_len, props, headers_at, out)
                 if rc:
                     return rc
             else:
@@ -147,7 +147,6 @@ cdef int channel_route(chan_t* c, const msg_t* m) noexcept nogil:
     cdef link_t* l = c.link
     cdef exchange_t* x
     cdef u32 name_len
-    cdef const u8* headers = NULL
     cdef bint is_key_only = True
     cdef int rc
     if channel_has_route(c, m.names, m.names_len):
@@ -169,18 +168,16 @@ cdef int channel_route(chan_t* c, const msg_t* m) noexcept nogil:
     l.loop.generation += 1
     c.targets.n = 0
     c.targets.generation = l.loop.generation
-    if m.headers_at:
-        headers = m.props + m.headers_at + 4
     c.route_version = x.version
     if has_copies(m):
         c.route_version = 0
         rc = route_copies(x, m, l.loop, &c.targets)
     elif x.is_plain:
-        rc = match_route(x.match, m.names + name_len + 2, m.names[name_len + 1], headers,
-                         m.headers_len, &c.targets)
+        rc = match_route(x.match, m.names + name_len + 2, m.names[name_len + 1], m.props,
+                         m.headers_at, &c.targets)
     else:
-        rc = route_nested(x, m.names + name_len + 2, m.names[name_len + 1], headers,
-                          m.headers_len, True, &c.targets, &is_key_only)
+        rc = route_nested(x, m.names + name_len + 2, m.names[name_len + 1], m.props,
+                          m.headers_at, True, &c.targets, &is_key_only)
         if not is_key_only:
             c.route_version = 0
     if rc:

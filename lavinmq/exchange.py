@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from lavinmq import _core
+from lavinmq import _core, hashing
 from lavinmq.definitions import ExchangeDef
 from lavinmq.features import exchange_features
 from lavinmq.fieldtable import EMPTY, FieldTable
@@ -77,11 +77,11 @@ class Exchange:
         algorithm = str(arguments.get("x-algorithm")).lower()
         if algorithm not in ("ring", "jump"):
             algorithm = hash_algorithm
-        header = arguments.get("x-hash-on")
-        hash_on = raw_key(header) if self._kind == _core.HASH and isinstance(header, str) else None
+        hashed = hashing.hashed_by(arguments) if self._kind == _core.HASH else hashing.Hashed()
         self.core = _core.Exchange(
-            self._kind, secrets.randbits(64), any_by_default, algorithm == "jump", hash_on
-        )
+            self._kind, secrets.randbits(64), any_by_default, algorithm == "jump",
+            None if hashed.header is None else raw_key(hashed.header), hashed.property,
+        )  # fmt: skip
 
     @property
     def is_stored(self) -> bool:

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
-from lavinmq import _core, dedup, fieldtable, log, pause, queue_arguments, rights
+from lavinmq import _core, dedup, fieldtable, hashing, log, pause, queue_arguments, rights
 from lavinmq.auth.users import User
 from lavinmq.definitions import (
     DELAYED_TYPES,
@@ -227,6 +227,12 @@ class VHost:
                 self._kept.exchanges.append(exchange)
                 self._kept_names.add(exchange.name)
                 continue
+            if exchange.type == "x-consistent-hash":
+                reason = hashing.complaint(exchange.arguments)
+                if reason is not None:
+                    self._log.warning(
+                        "exchange %r hashes the routing key: %s", exchange.name, reason
+                    )
             self._add_exchange(
                 Exchange(exchange.name, exchange.type, exchange.durable, exchange.auto_delete,
                          exchange.internal, exchange.arguments, self._hash_algorithm)
@@ -471,6 +477,8 @@ class VHost:
         type_, arguments = _settled(name, type_, arguments)
         if type_ == "headers" and arguments.get("x-match", "all") not in ("all", "any"):
             raise failed("x-match must be 'any' or 'all'")
+        if type_ == "x-consistent-hash":
+            hashing.check(arguments)
         dedup.check_exchange(arguments)
         if name in self._kept_names:
             raise failed(f"Exchange '{name}' is of a kind that this release does not have")

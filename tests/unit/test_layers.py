@@ -34,7 +34,7 @@ PYTHON_LAYERS: list[set[str]] = [
     {"definitions", "effects", "features"},
     {"limits_file", "parameters", "policy"},
     {"queue_arguments", "names", "directories", "pause"},
-    {"dedup", "rights", "stream_arguments"},
+    {"dedup", "hashing", "rights", "stream_arguments"},
     {"exchange", "exchanges", "queue", "queues"},
     {"store_news", "rules", "queue_expiry"},
     {"vhost"},
