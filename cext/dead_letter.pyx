@@ -400,18 +400,11 @@ cdef void loop_release_held(loop_t* loop) noexcept nogil:
 cdef void route_moved(exchange_t* x, const msg_t* m, loop_t* loop) noexcept nogil:
     """Fill loop.buried with the queues that a message reaches by the bindings of x; none when there
     is a header that cannot be routed by."""
-    cdef const u8* key = m.names + m.names[0] + 1
-    cdef bint is_key_only = True
-    cdef int rc
+    cdef bint is_key_only
     loop.generation += 1
     loop.buried.n = 0
     loop.buried.generation = loop.generation
-    if has_copies(m):
-        rc = route_copies(x, m, loop, &loop.buried)
-    else:
-        rc = route_nested(x, key + 1, key[0], m.props, m.headers_at, True, &loop.buried,
-                          &is_key_only)
-    if rc:
+    if route_nested(x, m, &loop.buried, &is_key_only):
         loop.buried.n = 0
 
 

@@ -166,7 +166,6 @@ cdef class Loop:
             held = self.t.over
             self.t.over = held.over_next
             queue_unref(held)
-        free(self.t.found.items)
         free(self.t.confirms)
         free(self.t.batch)
         for i in range(self.t.n_patient):

@@ -723,7 +723,6 @@ cdef struct loop_t:
     u32 cap_run_fds
     int dir_fd                  # data directory, for syncfs
     u64 generation              # of targets
-    targets_t found             # what one key of several reaches
     u32 n_reads                 # links that were read since the last tick
     i64 sync_ns                 # how long the last sync took
     i64 file_ns                 # what syncing one file takes, of late
