@@ -1,7 +1,7 @@
 # Copies: the CC and BCC headers of a message: further routing keys, the latter hidden from clients.
 #
-# Both are arrays of strings. Each exchange that a message comes to matches each string like a routing
-# key; a queue that several of them reach gets one copy. BCC is stored and not delivered.
+# Both are arrays of strings. Each exchange that a message comes to matches each string like a
+# routing key; a queue that several of them reach gets one copy. BCC is stored and not delivered.
 # Called by amqp.pyx (checks), route.pyx and deliver.pyx. Source: amqp reference section 8.
 
 

@@ -87,8 +87,8 @@ cdef int route_nested(exchange_t* root, const msg_t* m, targets_t* out,
     """Fill out, which is empty, with the queues that the keys of m reach over bindings between
     exchanges; say whether the routing key alone has decided.
 
-    An exchange none of whose bindings matches gives the message to its alternate; if no queue at all
-    is reached, those of the other exchanges are asked, too, in the order of the walk.
+    An exchange none of whose bindings matches gives the message to its alternate; if no queue at
+    all is reached, those of the other exchanges are asked, too, in the order of the walk.
     Each exchange is visited once per message, so cycles end; iterative, so chains may be long.
     What match_route returns."""
     cdef exchange_t* x
