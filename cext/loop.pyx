@@ -320,7 +320,7 @@ cdef class Loop:
         wait_ms = DUE_PAUSE_MS if wait_ms < DUE_PAUSE_MS else wait_ms
         wait_ms = 3600000 if wait_ms > 3600000 else wait_ms
         self.due_timer_ms = self.t.now_ms + wait_ms
-        self.due_timer = self.events.call_later(wait_ms / 1000, self.expire)
+        self.due_timer = self.events.call_later(wait_ms / 1000.0, self.expire)
 
     def expire(self) -> None:
         """Expire what is due. Called by the event loop."""

@@ -175,6 +175,27 @@ def test_no_timer_runs_when_nothing_can_expire(bench: Bench) -> None:
     assert not bench.events.pending
 
 
+def test_the_timer_waits_for_parts_of_a_second(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It did not wait at all: the loop turned without a pause until the deadline."""
+    assert isinstance(bench.events, TimedEvents)
+    call_later, waits = bench.events.call_later, list[float]()
+
+    def noted(delay_s: float, callback: Callable[[], object]) -> object:
+        waits.append(delay_s)
+        return call_later(delay_s, callback)
+
+    bench.queue("q")
+    bench.run()
+    monkeypatch.setattr(bench.events, "call_later", noted)
+    put(bench, b"x", expiration="1700")
+    bench.run()
+
+    assert 1.5 < max(waits) <= 1.7
+    assert min(waits) > 0
+
+
 def test_a_purge_that_leaves_unacked_messages_forgets_no_deadline(bench: Bench) -> None:
     """edge-cases.md 173"""
     queue = bench.queue("q")
