@@ -7,7 +7,6 @@
 
 cdef enum:
     RELEASES_A_LOOK = 64        # releases between two looks at the clock
-    RELEASE_PAUSE_MS = 500      # before one that had no memory or descriptor is tried again
 
 
 # ---- the header ----------------------------------------------------------------------------------
@@ -218,7 +217,7 @@ cdef void delayed_release(queue_t* q, i64 now_ms) noexcept nogil:
         queue_peek(q, &rec)
     store_drop_window(st, &q.loop.pool)
     if not may_go_on:
-        queue_set_due(q, q.loop.now_ms + RELEASE_PAUSE_MS)
+        queue_set_due(q, q.loop.now_ms + READ_PAUSE_MS)
     else:
         queue_set_due(q, st.dues[0].at_ms if st.n_dues else NEVER)
     queue_touch(q)

@@ -152,9 +152,10 @@ class VHost:
         """Write everything out. Raises: OSError naming the queue that could not be written."""
         failure: OSError | None = None
         for queue in self.queues.values():
+            was_closed = queue.core.is_closed
             try:
                 queue.core.close()
-                if not queue.core.is_closed:
+                if not was_closed:
                     self._close_keys(queue)
             except OSError as error:
                 self._log.error("queue %r: %s", queue.name, error)
