@@ -132,6 +132,7 @@ cdef bint delayed_publish(queue_t* q, const rec_t* rec) noexcept nogil:
     there was no memory."""
     cdef loop_t* loop = q.loop
     cdef exchange_t* x = q.releases
+    cdef queue_t* waiting = x.delayed       # NULL when nothing new waits
     cdef const u8* key = rec.names + rec.names[0] + 1
     cdef u8* p = loop_scratch(loop, <u64>rec.size + 512)
     cdef u8* props
@@ -160,7 +161,7 @@ cdef bint delayed_publish(queue_t* q, const rec_t* rec) noexcept nogil:
         m.size = RECORD_FIXED - 2 + m.names_len + n + m.body_len
         x.delayed = NULL        # it has waited
         route_moved(x, &m, loop)
-        x.delayed = q
+        x.delayed = waiting
         move_store(q, &m, &loop.buried, -1)
     loop_drop_scratch(loop)
     return True

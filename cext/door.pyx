@@ -553,18 +553,18 @@ cdef class Queue:
         free(kept)
         store_drop_window(st, &self.q.loop.pool)
 
-    def release_all(self) -> None:
-        """Release the waiting messages of a delayed exchange's queue now, whenever they are due.
-        For want of memory or descriptors some may stay."""
-        cdef u32 left = self.q.store.n_dues + 1
-        if self.q.releases == NULL:
-            return
+    def release_some(self) -> bool:
+        """Release waiting messages of a delayed exchange's queue now, whenever they are due, for
+        as long as others can wait; whether to go on. For want of memory or descriptors some may
+        stay."""
+        cdef u32 before = self.q.store.n_dues
+        if self.q.releases == NULL or self.q.is_closed or before == 0:
+            return False
         with nogil:
-            while self.q.store.n_dues and self.q.store.n_dues < left:
-                left = self.q.store.n_dues
-                delayed_release(self.q, NEVER - 1)
+            delayed_release(self.q, NEVER - 1)
             loop_enforce(self.q.loop)
         self.loop.kick()
+        return 0 < self.q.store.n_dues < before
 
     def pending(self, u32 n) -> list:
         """(Unix ms, routing key, size) of the n messages of a delayed exchange's queue that are
@@ -754,6 +754,11 @@ cdef class Exchange:
             delayed.q.releases = &self.t
             delayed.q.is_special = True
         self.set_plain()
+
+    def end_delay(self) -> None:
+        """Nothing waits any more from now on; what does is still released by the queue. The
+        vhost's epoch must move."""
+        self.t.delayed = NULL
 
     def counters(self) -> dict:
         """Totals since start, by name."""

@@ -415,9 +415,10 @@ class Queue:
     def end_compaction(self, level: int, seg_id: int) -> None:
         """The second half of `compact`. The loop calls it."""
 
-    def release_all(self) -> None:
-        """Release what waits in a delayed exchange's queue now, whenever it is due. For want of
-        memory or descriptors some may stay."""
+    def release_some(self) -> bool:
+        """Release what waits in a delayed exchange's queue now, whenever it is due, for a few
+        milliseconds. Returns: whether to call again; for want of memory or descriptors some may
+        stay."""
 
     def pending(self, n: int) -> list[tuple[int, bytes, int]]:
         """(Unix ms when due, routing key, bytes of the record) of the n messages of a delayed
@@ -545,6 +546,10 @@ class Exchange:
         """Have messages with a header `x-delay` wait in a queue until they are due, and be routed
         then as if they were published to this exchange, whose name is given. None ends that.
         The vhost's epoch must move."""
+
+    def end_delay(self) -> None:
+        """Have nothing wait from now on; the queue goes on releasing what does, until
+        `set_delayed`. The vhost's epoch must move."""
 
     def set_alternate(self, alternate: Exchange | None) -> None:
         """Where messages go that match nothing. The vhost must be touched afterwards."""

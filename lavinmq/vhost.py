@@ -42,6 +42,7 @@ from lavinmq.names import (
     refused,
     without_default_type,
 )
+from lavinmq.portions import in_portions
 from lavinmq.queue import Owner, Queue, QueueConsumer
 from lavinmq.queue_expiry import QueueExpiry
 from lavinmq.rules import VHostRules
@@ -109,6 +110,7 @@ class VHost:
             self._exchange_changed,
         )  # fmt: skip
         self._loop = loop
+        self._call_soon = call_soon
         self._segment_size = segment_size
         self._max_deleted = self._compact_above = max_deleted
         self._hash_algorithm = hash_algorithm
@@ -393,9 +395,18 @@ class VHost:
         return True
 
     def _release_waiting(self, exchange: Exchange, queue: Queue) -> None:
-        """The exchange is not delayed any more: what waits goes on now, and the queue goes when
-        that is safe where it is then."""
-        queue.core.release_all()
+        """The exchange is not delayed any more: what waits goes on now, in portions, and the queue
+        goes when that is safe where it is then."""
+        exchange.core.end_delay()
+        self.core.touch()
+        in_portions(self._call_soon, self._releases(exchange, queue))
+
+    def _releases(self, exchange: Exchange, queue: Queue) -> Iterator[None]:
+        """Release a few milliseconds' worth with each step, as long as nothing else is decided."""
+        while queue.core.release_some():
+            yield
+            if exchange.is_delayed or exchange.waiting is not queue or queue.core.is_closed:
+                return
         exchange.core.set_delayed(b"", None)
         self.core.touch()
         self._loop.after_sync(partial(self._released, exchange, queue))
