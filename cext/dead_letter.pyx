@@ -15,6 +15,7 @@ cdef enum death:
 
 cdef enum:
     DEATHS_MAX = 1024           # entries of x-death that are kept: the newest
+    DEATHS_BYTES = 65536        # of x-death; a message with more does not travel on
 
 cdef struct slice_t:
     const u8* p                 # NULL = none
@@ -294,6 +295,8 @@ cdef bint is_cycle(const queue_t* to, u32 reason, const u8* headers, u32 n) noex
     cdef slice_t deaths = table_value(headers, n, b"x-death", c'A')
     cdef const u8* entry
     cdef u32 size = 0, n_deaths = 0
+    if deaths.n > DEATHS_BYTES:         # clients could not take it: frames are not much larger
+        return True
     while n_deaths < DEATHS_MAX:
         entry = next_death(&deaths, &size)
         n_deaths += 1

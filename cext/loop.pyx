@@ -613,6 +613,8 @@ cdef class Loop:
         for link in list(self.links):
             l = &(<Link>link).t
             link_drop_rings(l)
+            if l.is_oversized:
+                (<Link>link).tell_oversized()
             if l.deadline_ns and now > l.deadline_ns:
                 (<Link>link).session.on_timeout("time for handshake or close is over")
             elif l.heartbeat_ns and l.state == LINK_OPEN:

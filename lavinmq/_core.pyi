@@ -90,6 +90,10 @@ class Session(Protocol):
     def on_consumer_timeout(self, channel: int, /) -> None:
         """A delivery on the channel is unacked for longer than its queue allows: close it."""
 
+    def on_large_header(self, channel: int, /) -> None:
+        """The channel was to get a message whose header is larger than the client's frames: close
+        it. Comes within about a second; nothing of the message was sent."""
+
     def on_lost(self, why: str, /) -> None:
         """The socket is gone: call `Link.close`. `why` is empty when the peer closed it."""
 
