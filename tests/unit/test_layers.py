@@ -36,7 +36,7 @@ PYTHON_LAYERS: list[set[str]] = [
     {"queue_arguments", "names", "directories", "pause"},
     {"dedup", "hashing", "rights", "stream_arguments"},
     {"exchange", "exchanges", "queue", "queues"},
-    {"store_news", "rules", "queue_expiry"},
+    {"alternates", "dedup_keys", "delayed", "store_news", "rules", "queue_expiry"},
     {"vhost"},
     {"vhosts"},
     {"amqp", "mqtt"},
