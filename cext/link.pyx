@@ -728,6 +728,18 @@ cdef class Link:
             if c != NULL and channel_is_overdue(c):
                 self.session.on_consumer_timeout(id)
 
+    cdef void tell_oversized(self):
+        """Tell the session of channels that were to get what their client cannot take."""
+        cdef chan_t* c
+        if self.t.state != LINK_OPEN or self.t.stops & STOP_PAUSED:
+            return
+        self.t.is_oversized = False
+        for id in self.open_channels():
+            c = link_channel(&self.t, id)
+            if c != NULL and c.is_oversized:
+                c.is_oversized = False
+                self.session.on_large_header(id)
+
     cdef void leave_queue(self, queue_t* q, queue_t* ghost):
         """See channel_leave_queue."""
         for id in self.open_channels():
@@ -749,6 +761,9 @@ cdef class Link:
             self.loop.kick()
             return False
         record_find_bcc(&rec)
+        if not header_fits(&rec, chunk):
+            queue_touch(q)
+            raise ValueError("the header does not fit a frame")
         need = 32 + rec.names_len + content_size(&rec, chunk)
         if need > BLOCK_SIZE and not link_may_take(l, need):
             queue_touch(q)

@@ -14,13 +14,14 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
-from lavinmq import _core, dedup, fieldtable, log, pause, queue_arguments, rights
+from lavinmq import _core, dedup, delayed, hash_arguments, log, pause, queue_arguments, rights
+from lavinmq.alternates import Alternates
 from lavinmq.auth.identity import Identity
 from lavinmq.churn import Churn
+from lavinmq.dedup_keys import DedupKeys
 from lavinmq.definitions import (
     DELAYED_TYPES,
     BindingDef,
@@ -32,7 +33,6 @@ from lavinmq.definitions import (
 from lavinmq.directories import hashed, make_directory, remove_tree, set_aside, write_text
 from lavinmq.errors import ChannelError, DefinitionsError, ReplyCode
 from lavinmq.exchange import KINDS, Destination, Exchange, raw_key
-from lavinmq.features import queue_features
 from lavinmq.fieldtable import EMPTY, FieldTable
 from lavinmq.names import (
     REPLY_PREFIX,
@@ -58,10 +58,6 @@ BUILT_IN: Final = (
 
 DOOMED: Final = ".deleted-"
 """In the name of a directory of a virtual host that is being removed."""
-
-
-MAX_DELAYED_NAME: Final = 244
-"""Bytes of the name of a delayed exchange, as in LavinMQ; that of its queue is longer."""
 
 
 class Actor(Owner, Protocol):
@@ -125,10 +121,10 @@ class VHost:
         # What this release cannot apply stays in the file, for one that can.
         self._kept = Definitions()
         self._kept_names: set[str] = set()
-        # Exchanges by the name of their alternate, which need not exist; and the name for each.
-        self._alternates: dict[str, set[Exchange]] = {}
-        self._alternate_of: dict[Exchange, str] = {}
         self._log = log.get("lmq.vhost", vhost=name)
+        self._alternates = Alternates(self.core, self.exchanges)
+        self._delayed = delayed.DelayedExchanges(self, loop, call_soon, self._log)
+        self._keys = DedupKeys(self.directory, loop, self._log)
         self._news = StoreNews(self._log)
         self._expiry = QueueExpiry(loop.events, self._expired)
 
@@ -148,7 +144,7 @@ class VHost:
             self._load_queue(queue)
         for binding in stored.bindings:
             self._load_binding(binding)
-        self._release_left()
+        self._delayed.release_left(list(self.exchanges.values()))
         self._is_loading = False
         if self._file.deleted:
             self._file.compact(self._definitions())
@@ -157,16 +153,17 @@ class VHost:
         """Write everything out. Raises: OSError naming the queue that could not be written."""
         failure: OSError | None = None
         for queue in self.queues.values():
+            was_closed = queue.core.is_closed
             try:
                 queue.core.close()
-                if not queue.core.is_closed:
-                    self._close_keys(queue)
+                if not was_closed:
+                    self._keys.close(queue)
             except OSError as error:
                 self._log.error("queue %r: %s", queue.name, error)
                 failure = error
         if failure is None:
             for exchange in self.exchanges.values():
-                self._close_keys(exchange)
+                self._keys.close(exchange)
         try:
             self._file.sync()
         finally:
@@ -233,11 +230,17 @@ class VHost:
                 self._kept.exchanges.append(exchange)
                 self._kept_names.add(exchange.name)
                 continue
+            if exchange.type == "x-consistent-hash":
+                reason = hash_arguments.complaint(exchange.arguments)
+                if reason is not None:
+                    self._log.warning(
+                        "exchange %r hashes the routing key: %s", exchange.name, reason
+                    )
             self._add_exchange(
                 Exchange(exchange.name, exchange.type, exchange.durable, exchange.auto_delete,
                          exchange.internal, exchange.arguments, self._hash_algorithm)
             )  # fmt: skip
-        self._load_exchange_keys()
+        self._keys.load_exchanges(self.exchanges.values())
         absent = [(name, kind) for name, kind in BUILT_IN if name not in self.exchanges]
         for name, kind in absent:
             self._add_exchange(Exchange(name, kind, durable=True))
@@ -272,7 +275,7 @@ class VHost:
             self._log.error("queue %r is closed, its files are left alone: %s", queue.name, error)
             self._news.report_damage(queue)
         else:
-            self._load_keys(queue)
+            self._keys.load(queue)
 
     def _note(self, queue: Queue, notes: list[str]) -> None:
         """Log what loading a queue has put right, and what it could not read."""
@@ -328,8 +331,8 @@ class VHost:
     def _add_exchange(self, exchange: Exchange) -> None:
         self.exchanges[exchange.name] = exchange
         self.core.add(raw_key(exchange.name), exchange.core)
-        self._deduplicate(exchange)
-        self._tell_users_of(exchange.name, exchange)
+        self._keys.give(exchange)
+        self._alternates.tell_users_of(exchange.name, exchange)
         self._exchange_changed(exchange)
         self.rules.apply_to_exchange(exchange)
         self.core.touch()
@@ -341,120 +344,8 @@ class VHost:
 
     def _exchange_changed(self, exchange: Exchange) -> None:
         """An exchange is new, or has new features."""
-        self._link_alternate(exchange)
-        queue = exchange.waiting
-        if exchange.is_delayed and queue is None:
-            self._add_waiting(exchange)
-        elif exchange.is_delayed and queue is not None:
-            exchange.core.set_delayed(raw_key(exchange.name), queue.core)
-            self.core.touch()
-        elif queue is not None:
-            self._release_waiting(exchange, queue)
-
-    # --- what waits in delayed exchanges ------------------------------------------------------
-
-    def _add_waiting(self, exchange: Exchange) -> Queue | None:
-        """Give a delayed exchange the queue in which its messages wait; at the start with those
-        from before. Returns: the queue, None when there can be none."""
-        if len(raw_key(exchange.name)) > MAX_DELAYED_NAME:
-            self._log.error("exchange %r has too long a name to be delayed", exchange.name)
-            return None
-        name = self._waiting_name(exchange)
-        if exchange.durable and not self._is_loading and not self._clear_directory(name):
-            return None
-        arguments = fieldtable.amended(EMPTY, {"x-dead-letter-exchange": exchange.name})
-        queue = self._new_queue(name, exchange.durable, False, None, arguments)
-        queue.is_internal = True
-        queue.features = queue_features(arguments)
-        self.queues[name] = exchange.waiting = queue
-        exchange.core.set_delayed(raw_key(exchange.name), queue.core)
-        self.core.touch()
-        if exchange.durable:
-            self._load_messages(queue)
-            self._is_directory_changed = True
-        return queue
-
-    def _waiting_name(self, exchange: Exchange) -> str:
-        """The name of an exchange's queue; older releases had another one."""
-        older = f"amq.delayed.{exchange.name}"
-        is_older = (self.directory / hashed(older)).exists()
-        return older if is_older else f"amq.delayed-{exchange.name}"
-
-    def _clear_directory(self, name: str) -> bool:
-        """Set aside what an exchange that was deleted has left. Returns: whether that went well."""
-        try:
-            aside = set_aside(self.directory / hashed(name))
-        except OSError as error:
-            self._log.error("files of an earlier queue %r are in the way: %s", name, error)
-            return False
-        if aside is not None:
-            self._log.warning("files of an earlier queue %r were left: now in %s", name, aside)
-        return True
-
-    def _release_waiting(self, exchange: Exchange, queue: Queue) -> None:
-        """The exchange is not delayed any more: what waits goes on now, and the queue goes when
-        that is safe where it is then."""
-        queue.core.release_all()
-        exchange.core.set_delayed(b"", None)
-        self.core.touch()
-        self._loop.after_sync(partial(self._released, exchange, queue))
-
-    def _released(self, exchange: Exchange, queue: Queue) -> None:
-        """What was released is on disk. What could not be read stays, for the next start."""
-        if exchange.is_delayed or exchange.waiting is not queue:
-            return
-        if queue.core.is_closed or queue.core.ready:
-            self._log.error("messages stay in queue %r until the next start", queue.name)
-        elif self.queues.get(queue.name) is queue:
-            self._remove_waiting(exchange)
-
-    def _release_left(self) -> None:
-        """At the start: release what waits in exchanges that a policy had made delayed, when it is
-        gone since."""
-        for exchange in list(self.exchanges.values()):
-            if not exchange.durable or exchange.waiting is not None:
-                continue
-            if (self.directory / hashed(self._waiting_name(exchange))).is_dir():
-                queue = self._add_waiting(exchange)
-                if queue is not None:
-                    self._release_waiting(exchange, queue)
-
-    def _remove_waiting(self, exchange: Exchange) -> None:
-        """The exchange is not delayed any more, or goes."""
-        queue, exchange.waiting = exchange.waiting, None
-        if queue is None:
-            return
-        exchange.core.set_delayed(b"", None)
-        self.core.touch()
-        del self.queues[queue.name]
-        if queue.core.delete():
-            self._remove_files(queue)
-
-    def _link_alternate(self, exchange: Exchange) -> None:
-        """Its arguments, or a policy, name another alternate than before, or none."""
-        wanted = exchange.alternate_name
-        if self._alternate_of.get(exchange) == wanted:
-            return
-        self._unlink_alternate(exchange)
-        there = None
-        if wanted is not None:
-            self._alternates.setdefault(wanted, set()).add(exchange)
-            self._alternate_of[exchange] = wanted
-            there = self.exchanges.get(wanted)
-        exchange.core.set_alternate(there.core if there is not None else None)
-        self.core.touch()
-
-    def _unlink_alternate(self, exchange: Exchange) -> None:
-        former = self._alternate_of.pop(exchange, None)
-        if former is not None:
-            self._alternates[former].discard(exchange)
-            if not self._alternates[former]:
-                del self._alternates[former]
-
-    def _tell_users_of(self, name: str, exchange: Exchange | None) -> None:
-        """The exchange of that name has come or gone: tell those that have it as alternate."""
-        for user in self._alternates.get(name, ()):
-            user.core.set_alternate(exchange.core if exchange is not None else None)
+        self._alternates.link(exchange)
+        self._delayed.changed(exchange, is_new=not self._is_loading)
 
     def declare_exchange(
         self, actor: Actor, name: str, type_: str, passive: bool, durable: bool, auto_delete: bool,
@@ -477,6 +368,8 @@ class VHost:
         type_, arguments = _settled(name, type_, arguments)
         if type_ == "headers" and arguments.get("x-match", "all") not in ("all", "any"):
             raise failed("x-match must be 'any' or 'all'")
+        if type_ == "x-consistent-hash":
+            hash_arguments.check(arguments)
         dedup.check_exchange(arguments)
         if name in self._kept_names:
             raise failed(f"Exchange '{name}' is of a kind that this release does not have")
@@ -515,14 +408,14 @@ class VHost:
                 self._file.append_delete_exchange(exchange.name)
         for to, key, arguments in list(exchange.bindings):
             exchange.unbind(to, key, arguments)
-        self._remove_waiting(exchange)
+        self._delayed.remove(exchange)
         del self.exchanges[exchange.name]
         self.core.remove(raw_key(exchange.name))
         self._unbind_everywhere(exchange)
-        self._tell_users_of(exchange.name, None)
-        self._unlink_alternate(exchange)
+        self._alternates.tell_users_of(exchange.name, None)
+        self._alternates.unlink(exchange)
         self.core.touch()
-        self._drop_keys(exchange)
+        self._keys.drop(exchange)
         self._compact_if_due()
         return exchange.durable
 
@@ -608,7 +501,7 @@ class VHost:
         arguments: FieldTable,
     ) -> Queue:  # fmt: skip
         queue = self._new_queue(name, durable, auto_delete, owner, arguments)
-        self._deduplicate(queue)
+        self._keys.give(queue)
         self.queues[name] = queue
         if owner is not None:
             owner.exclusive_queues.add(queue)
@@ -632,6 +525,15 @@ class VHost:
             is_stream=is_stream(arguments),
         )  # fmt: skip
         return Queue(name, core, parent, durable, auto_delete, owner, arguments)
+
+    def make_internal(self, name: str, durable: bool, arguments: FieldTable) -> Queue:
+        """The queue of a delayed exchange."""
+        return self._new_queue(name, durable, False, None, arguments)
+
+    def load_internal(self, queue: Queue) -> None:
+        """Read what the queue of a delayed exchange holds."""
+        self._load_messages(queue)
+        self._is_directory_changed = True
 
     def delete_queue(
         self, actor: Actor, name: str, if_unused: bool, if_empty: bool
@@ -674,13 +576,13 @@ class VHost:
         self._expiry.forget(queue)
         if queue.owner is not None:
             queue.owner.exclusive_queues.discard(queue)
-        self._drop_keys(queue)
+        self._keys.drop(queue)
         if queue.core.delete():
-            self._remove_files(queue)
+            self.remove_files(queue)
         self._compact_if_due()
         return queue.is_stored, consumers
 
-    def _remove_files(self, queue: Queue) -> None:
+    def remove_files(self, queue: Queue) -> None:
         """What cannot be removed stays, and is set aside by a queue of the same name."""
         try:
             remove_tree(Path(queue.directory))
@@ -850,6 +752,10 @@ class VHost:
         self._compact_if_due()
         return self._drop_if_unused(exchange) or recorded
 
+    def _destinations(self) -> Iterator[Destination]:
+        yield from self.queues.values()
+        yield from self.exchanges.values()
+
     def _unbind_everywhere(self, to: Destination) -> None:
         """A destination goes: so do its bindings; their deletion is implied by its own record."""
         for exchange, key, arguments in list(to.incoming):
@@ -890,59 +796,6 @@ class VHost:
             self._log.error("auto-delete exchange %r stays: %s", exchange.name, error)
             return False
 
-    # --- deduplication ------------------------------------------------------------------------
-
-    def _deduplicate(self, thing: Destination) -> None:
-        """Give it a cache of keys, if its arguments ask for one."""
-        if not dedup.is_wanted(thing.arguments):
-            return
-        path = self._keys_of(thing) if thing.is_stored else None
-        thing.dedup = dedup.cache_for(thing.arguments, self._loop, path)
-        thing.core.set_dedup(thing.dedup)
-        note = dedup.clamp_note(thing.arguments)
-        if note is not None:
-            self._log.warning("%r: %s", thing.name, note)
-
-    def _keys_of(self, thing: Destination) -> Path:
-        if isinstance(thing, Queue):
-            return Path(thing.directory) / dedup.FILE
-        return dedup.exchange_file(self.directory, thing.name)
-
-    def _destinations(self) -> Iterator[Destination]:
-        yield from self.queues.values()
-        yield from self.exchanges.values()
-
-    def _load_keys(self, thing: Destination) -> None:
-        note = None if thing.dedup is None else dedup.load(thing.dedup, self._keys_of(thing))
-        if note is not None:
-            self._log.warning("%r: %s", thing.name, note)
-
-    def _load_exchange_keys(self) -> None:
-        known = set()
-        for exchange in self.exchanges.values():
-            self._load_keys(exchange)
-            known.add(self._keys_of(exchange))
-        dedup.remove_others(self.directory, known)
-
-    def _close_keys(self, thing: Destination) -> None:
-        """Its messages are written. Keys that cannot be are lost, which stops nothing."""
-        try:
-            if thing.dedup is not None:
-                thing.dedup.close()
-        except OSError as error:
-            self._log.error("keys of duplicates of %r are lost: %s", thing.name, error)
-
-    def _drop_keys(self, thing: Destination) -> None:
-        """It is deleted. The file of a queue goes with its directory."""
-        if thing.dedup is None:
-            return
-        thing.dedup.release()
-        try:
-            if isinstance(thing, Exchange):
-                dedup.remove(self._keys_of(thing))
-        except OSError as error:
-            self._log.error("keys of the deleted exchange %r stay: %s", thing.name, error)
-
     # --- direct reply-to ----------------------------------------------------------------------
 
     def add_reply_queue(self) -> Queue:
@@ -962,7 +815,7 @@ class VHost:
         del self.reply_queues[queue.name]
         self.exchanges[""].core.unbind(raw_key(queue.name), b"", queue.core)
         if queue.core.delete():
-            self._remove_files(queue)
+            self.remove_files(queue)
 
     # --- messages -----------------------------------------------------------------------------
 
@@ -1004,8 +857,8 @@ def _settled(name: str, type_: str, arguments: FieldTable) -> tuple[str, FieldTa
         type_, arguments = settled.type, settled.arguments
     if type_ not in KINDS:
         raise failed(f"unknown exchange type '{type_}'")
-    if arguments.get("x-delayed-exchange") is True and len(raw_key(name)) > MAX_DELAYED_NAME:
-        raise failed(f"the name of a delayed exchange has at most {MAX_DELAYED_NAME} bytes")
+    if arguments.get("x-delayed-exchange") is True and len(raw_key(name)) > delayed.MAX_NAME:
+        raise failed(f"the name of a delayed exchange has at most {delayed.MAX_NAME} bytes")
     return type_, arguments
 
 

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from lavinmq.queue import Queue
     from lavinmq.stats import Track
 
+LARGE_HEADER: Final = "a message has a larger header than the frame_max of this connection allows"
+"""It stays in its queue, for a client with larger frames."""
+
 
 class Consumer:
     """A consumer of this channel, as its queue knows it."""
@@ -368,6 +371,8 @@ class Channel:
             found = connection.link.get(self.id, queue.core, d.no_ack)
         except MemoryError as error:
             raise ChannelError(ReplyCode.RESOURCE_ERROR, str(error)) from error
+        except ValueError as error:
+            raise failed(LARGE_HEADER) from error
         if not found:
             self._reply(m.BasicGetEmpty())
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from lavinmq import _core, log
 from lavinmq.amqp import handshake
 from lavinmq.amqp import methods as m
-from lavinmq.amqp.channel import Channel
+from lavinmq.amqp.channel import LARGE_HEADER, Channel
 from lavinmq.amqp.handshake import HandshakeError
 from lavinmq.amqp.login import Login
 from lavinmq.amqp.walk_errors import walk_error
@@ -258,6 +258,14 @@ class Connection:
 
         def refuse() -> None:
             raise ChannelError(ReplyCode.PRECONDITION_FAILED, "consumer timeout")
+
+        self._guarded(channel, (m.BasicConsume.CLASS_ID, m.BasicConsume.METHOD_ID), refuse)
+
+    def on_large_header(self, channel: int) -> None:
+        """A message for the channel has a header that no frame of the client holds."""
+
+        def refuse() -> None:
+            raise ChannelError(ReplyCode.PRECONDITION_FAILED, LARGE_HEADER)
 
         self._guarded(channel, (m.BasicConsume.CLASS_ID, m.BasicConsume.METHOD_ID), refuse)
 
