@@ -55,6 +55,8 @@ class Config:
     sync: bool
     free_disk_min: int
     free_disk_warn: int
+    load_definitions: str | None
+    load_definitions_skip_if_unchanged: bool
     max_deleted_definitions: int
     consumer_timeout: int | None
     consumer_timeout_loop_interval: int

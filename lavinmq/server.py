@@ -35,6 +35,7 @@ from lavinmq.vhost import VHost
 from lavinmq.vhosts import VHosts
 
 if TYPE_CHECKING:
+    from lavinmq.definitions_json.boot import BootFile
     from lavinmq.http.server import HttpListener
 
 CHECK_INTERVAL_S: Final = 1.0
@@ -95,10 +96,13 @@ class Server:
         started = time.monotonic()
         _log.info("LavinMQ-compatible broker %s, pid %d", __version__, os.getpid())
         _log.info("Data directory: %s", self.config.data_dir)
-        self.users.load()
+        definitions = self._boot_file()
+        self.users.load(create_default=definitions is None)
         self.user_limits.load()
         self.parameters.load()
-        self.vhosts.load()
+        self.vhosts.load(create_default=definitions is None)
+        if definitions is not None:
+            definitions.apply(self)
         if self.config.amqp_port >= 0:
             self.listeners.append(Listener.tcp(self, self.config.amqp_bind, self.config.amqp_port))
         if self.config.amqp_unix_path:
@@ -115,6 +119,19 @@ class Server:
         self._look_at_disk()
         self._compact_timer = self.events.call_later(COMPACT_INTERVAL_S, self._compact)
         _log.info("Finished startup in %.3fs", time.monotonic() - started)
+
+    def _boot_file(self) -> BootFile | None:
+        """The definitions to import, if any. Read first: a bad file leaves no trace in a new data
+        directory. Raises: DefinitionsError."""
+        config = self.config
+        if not config.load_definitions:
+            return None
+        from lavinmq.definitions_json.boot import BootFile  # few need it
+
+        return BootFile(
+            config.load_definitions, Path(config.data_dir),
+            skip_if_unchanged=config.load_definitions_skip_if_unchanged,
+        )  # fmt: skip
 
     def _new_vhost(self, name: str) -> VHost:
         """A virtual host that is not open yet."""
