@@ -22,6 +22,7 @@ from lavinmq.definitions_json.topology import Topology
 from lavinmq.limits_file import UserLimits
 from lavinmq.parameters import Parameter, ParameterStore
 from lavinmq.policy import Policy
+from lavinmq.rules import VHostRules
 from lavinmq.vhost import VHost
 from lavinmq.vhosts import VHosts
 
@@ -103,7 +104,7 @@ class Plan:
         yield from self._parameters()
 
     def apply(self) -> Iterator[None]:
-        """Do it. Raises: ProtocolError, DefinitionsError, OSError when the disk refuses or others
+        """Do it. Raises: DefinitionsRefused, ProtocolError, DefinitionsError, OSError when the disk refuses or others
         have changed what matters since; what has been done so far stays."""
         for step in self._steps:
             step()
@@ -207,7 +208,7 @@ class Plan:
 
     def _set_limits(self, vhost: str, limits: dict[str, int]) -> None:
         for limit, value in limits.items():
-            self._broker.vhosts[vhost].rules.limits.set(limit, value)
+            self._rules(vhost).limits.set(limit, value)
 
     def _policies(self, items: list[Item], *, is_operator: bool) -> Iterator[None]:
         kind = "operator policy" if is_operator else "policy"
@@ -230,7 +231,7 @@ class Plan:
             self._steps.append(partial(self._put_policies, vhost, policies, is_operator))
 
     def _put_policies(self, vhost: str, policies: list[Policy], is_operator: bool) -> None:
-        rules = self._broker.vhosts[vhost].rules
+        rules = self._rules(vhost)
         (rules.put_operator_policy if is_operator else rules.put_policy)(*policies)
 
     def _parameters(self) -> Iterator[None]:
@@ -264,7 +265,7 @@ class Plan:
     def _put_parameters(self, vhost: str | None, parameters: list[Parameter]) -> None:
         store = self._broker.parameters
         if vhost is not None:
-            store = self._broker.vhosts[vhost].rules.parameters
+            store = self._rules(vhost).parameters
         store.put(*parameters)
 
     def _topology_entry(self, compare: Callable[[Topology, Item], Any], item: Item) -> None:
@@ -284,6 +285,12 @@ class Plan:
         else:
             self._note(result.kind, vhost, result.name, is_new=True)
             self._steps.append(result.run)
+
+    def _rules(self, vhost: str) -> VHostRules:
+        there = self._broker.vhosts.get(vhost)
+        if there is None:
+            raise DefinitionsRefused(f"vhost '{vhost}' has been deleted meanwhile")
+        return there.rules
 
     # --- what all kinds have in common --------------------------------------------------------
 

@@ -7,7 +7,8 @@ Source: HTTP reference, sections 2 to 4.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -130,6 +131,13 @@ class Call:
         if number is None:
             raise bad_request(f"Parameter '{name}' must be an integer")
         return number
+
+
+async def until(register: Callable[[Callable[[], None]], object]) -> None:
+    """Wait for what calls back, as `vhost.when_synced` does. Cancelled: it calls back in vain."""
+    event = asyncio.Event()
+    register(event.set)
+    await event.wait()
 
 
 def found(thing: Any) -> Any:

@@ -18,7 +18,7 @@ from lavinmq import __version__, log
 from lavinmq.errors import DefinitionsError, ProtocolError
 from lavinmq.http import encoding, listing, login
 from lavinmq.http.call import Call, Reply
-from lavinmq.http.errors import ApiError, from_protocol, not_found
+from lavinmq.http.errors import ApiError, from_protocol
 from lavinmq.http.routes import ROUTES, Route
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 JSON: Final = "application/json"
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH")
 _log = log.get("lmq.http.server")
+_audit = log.get("lmq.http.audit")
 
 
 class Handler(RequestHandler):
@@ -90,6 +91,12 @@ class Handler(RequestHandler):
         else:
             self.finish()
 
+    def finish_no_path(self) -> None:
+        """Nothing has that path: no resource, so no JSON."""
+        self.set_status(404)
+        self.set_header("Content-Type", "text/plain")
+        self.finish("" if self.request.method == "HEAD" else "404 Not Found\n")
+
     async def login(self) -> User | None:
         """The user of the request."""
         return await login.user_of(
@@ -102,13 +109,13 @@ class ApiHandler(Handler):
     """`/api/…`: finds the endpoint and calls it."""
 
     user: User
+    _route: Route | None = None
 
     async def prepare(self) -> None:
         """Before the body comes: who is it, and is there anything at that path?"""
         self._parts: list[bytes] = []
         self._size = 0
         self._too_large = False
-        self._found: tuple[Route, dict[str, str]] | None = None
         user = await self.login()
         if user is None:
             self.set_status(401)
@@ -156,9 +163,10 @@ class ApiHandler(Handler):
         request = self.request
         found = ROUTES.find(request.method or "", request.path)
         if found is None:
-            self._not_found()
+            self.finish_no_path()
             return
         route, path = found
+        self._route = route
         if self._too_large:
             raise too_large(self.server.config.max_body_size)
         call = Call(
@@ -168,13 +176,24 @@ class ApiHandler(Handler):
         call.handler = self
         call.check_rights()
         if route.fields is not None:
-            self._check_content_type()
+            self.check_content_type()
         call.parse_body()
         answer = route.endpoint(call)
         if inspect.isawaitable(answer):
             answer = await answer
         if not self._finished:
             await self._send(call, answer)
+
+    def on_finish(self) -> None:
+        """The answer is on its way: note who has changed what, or was kept from it.
+
+        Neither the body nor what is behind the question mark is noted: they may hold secrets.
+        """
+        if self._route is not None and self._route.is_change:
+            _audit.info(
+                "user %r from %s: %s %s: %d", self.user.name, self.address, self.request.method,
+                self.request.path, self.get_status(),
+            )  # fmt: skip
 
     def _content(self) -> bytes | None:
         """The body; None when none was announced."""
@@ -183,19 +202,13 @@ class ApiHandler(Handler):
             return None
         return b"".join(self._parts)
 
-    def _check_content_type(self) -> None:
+    def check_content_type(self) -> None:
         """Raises: ApiError 415."""
         given = self.request.headers.get("Content-Type", "")
         if given.partition(";")[0].strip().lower() not in ("", JSON):
             raise ApiError(
                 415, "unsupported_content_type", f"Unsupported content type {given}"
             )  # fmt: skip
-
-    def _not_found(self) -> None:
-        """No endpoint has that path: no resource, so no JSON."""
-        self.set_status(404)
-        self.set_header("Content-Type", "text/plain")
-        self.finish("" if self.request.method == "HEAD" else "404 Not Found\n")
 
     async def _send(self, call: Call, answer: Any) -> None:
         self.set_header("Content-Type", JSON)
@@ -228,8 +241,12 @@ class NotFound(Handler):
     """Any other path."""
 
     async def prepare(self) -> None:
-        """Say that there is nothing."""
-        self.finish_error(not_found())
+        """Say that there is nothing, on a management port only to whom it knows."""
+        if not self.origin.is_metrics and await self.login() is None:
+            self.set_status(401)
+            self.finish()
+        else:
+            self.finish_no_path()
 
 
 def too_large(limit: int) -> ApiError:

@@ -3,4 +3,14 @@
 Importing this package registers all of them in `routes.ROUTES`.
 """
 
-from lavinmq.http.api import session, vhosts  # noqa: F401
+from lavinmq.http.api import (  # noqa: F401
+    cluster,
+    definitions,
+    limits,
+    parameters,
+    permissions,
+    policies,
+    session,
+    users,
+    vhosts,
+)
