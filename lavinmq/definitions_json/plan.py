@@ -104,8 +104,8 @@ class Plan:
         yield from self._parameters()
 
     def apply(self) -> Iterator[None]:
-        """Do it. Raises: DefinitionsRefused, ProtocolError, DefinitionsError, OSError when the disk refuses or others
-        have changed what matters since; what has been done so far stays."""
+        """Do it. Raises: DefinitionsRefused, ProtocolError, DefinitionsError, OSError when the disk
+        refuses or others have changed what matters since; what has been done so far stays."""
         for step in self._steps:
             step()
             yield

@@ -72,6 +72,9 @@ class Handler(RequestHandler):
         """None: answers change all the time."""
         return None
 
+    def _clear_representation_headers(self) -> None:
+        """Keep the type of an answer without content: clients have always got it."""
+
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """What Tornado itself refuses, such as an unknown method."""
         error = kwargs.get("exc_info", (None, None))[1]
@@ -233,7 +236,8 @@ class ApiHandler(Handler):
             content = await encoding.compressed(content)
             self.set_header("Content-Encoding", "gzip")
             self.set_header("Vary", "Accept-Encoding")
-        sent: Awaitable[None] = self.finish(content)
+        # An empty chunk is a body too, which a status may not have.
+        sent: Awaitable[None] = self.finish(content or None)
         await sent
 
 
