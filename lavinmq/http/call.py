@@ -133,11 +133,16 @@ class Call:
         return number
 
 
-async def until(register: Callable[[Callable[[], None]], object]) -> None:
-    """Wait for what calls back, as `vhost.when_synced` does. Cancelled: it calls back in vain."""
-    event = asyncio.Event()
-    register(event.set)
-    await event.wait()
+async def completed(start: Callable[[Callable[[], None]], object]) -> None:
+    """Wait until what is given to `start` is called: `VHost.when_synced`, `Loop.after_sync`."""
+    done = asyncio.get_running_loop().create_future()
+
+    def finish() -> None:
+        if not done.done():
+            done.set_result(None)
+
+    start(finish)
+    await done
 
 
 def found(thing: Any) -> Any:

@@ -94,7 +94,7 @@ class Handler(RequestHandler):
         else:
             self.finish()
 
-    def finish_no_path(self) -> None:
+    def finish_not_found(self) -> None:
         """Nothing has that path: no resource, so no JSON."""
         self.set_status(404)
         self.set_header("Content-Type", "text/plain")
@@ -166,7 +166,7 @@ class ApiHandler(Handler):
         request = self.request
         found = ROUTES.find(request.method or "", request.path)
         if found is None:
-            self.finish_no_path()
+            self.finish_not_found()
             return
         route, path = found
         self._route = route
@@ -236,7 +236,6 @@ class ApiHandler(Handler):
             content = await encoding.compressed(content)
             self.set_header("Content-Encoding", "gzip")
             self.set_header("Vary", "Accept-Encoding")
-        # An empty chunk is a body too, which a status may not have.
         sent: Awaitable[None] = self.finish(content or None)
         await sent
 
@@ -250,7 +249,7 @@ class NotFound(Handler):
             self.set_status(401)
             self.finish()
         else:
-            self.finish_no_path()
+            self.finish_not_found()
 
 
 def too_large(limit: int) -> ApiError:

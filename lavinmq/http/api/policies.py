@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from lavinmq.http.call import CREATED, NO_CONTENT, Call, Reply, found, until
+from lavinmq.http.call import CREATED, NO_CONTENT, Call, Reply, completed, found
 from lavinmq.http.errors import bad_request
 from lavinmq.http.fields import Field
 from lavinmq.http.listing import Listing
@@ -58,7 +58,7 @@ def _register(path: str, what: str, stores: Stores, changer: Role) -> None:
         is_new = store.get(name) is None
         policy = _policy(call, is_new=is_new, is_operator=store.is_operator)
         (rules.put_operator_policy if store.is_operator else rules.put_policy)(policy)
-        await until(rules.when_applied)
+        await completed(rules.when_applied)
         return CREATED if is_new else NO_CONTENT
 
     async def delete(call: Call) -> Reply:
@@ -66,7 +66,7 @@ def _register(path: str, what: str, stores: Stores, changer: Role) -> None:
         is_operator = stores(call.vhost).is_operator
         remove = rules.delete_operator_policy if is_operator else rules.delete_policy
         found(remove(call.path["name"]) or None)
-        await until(rules.when_applied)
+        await completed(rules.when_applied)
         return NO_CONTENT
 
     def described(endpoint: Endpoint, text: str) -> Endpoint:
