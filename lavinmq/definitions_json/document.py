@@ -94,9 +94,9 @@ class Document:
         if name == DIRECT_USER:
             raise entry.refused("Illegal user name")
         hashed = entry.long_text("password_hash", "")
-        algorithm = entry.value.get("hashing_algorithm", passwords.DEFAULT_ALGORITHM)
-        if algorithm is not None and not isinstance(algorithm, str):
-            raise entry.refused("field 'hashing_algorithm' must be a string or null")
+        algorithm = None
+        if entry.value.get("hashing_algorithm", "") is not None:
+            algorithm = entry.text("hashing_algorithm", passwords.DEFAULT_ALGORITHM)
         passwords.validate(hashed, algorithm)
         tags = [TAG_SPELLINGS.get(tag, tag) for tag in entry.words("tags") or ()]
         limits = _limits(entry, entry.object("limits", {}), USER_LIMITS)
@@ -109,14 +109,11 @@ class Document:
         name = entry.text("name")
         check_name(name)
         more = Entry(entry.place, entry.value.get("metadata") or {})
-        description = entry.value.get("description")
-        if description is None:
-            description = more.value.get("description")
-        if description is not None and not isinstance(description, str):
-            raise entry.refused("field 'description' must be a string")
         tags = entry.words("tags")
         vhost = VHostDef(
-            name, description or "", (more.words("tags") if tags is None else tags) or ()
+            name,
+            entry.long_text("description", "") or more.long_text("description", ""),
+            (more.words("tags") if tags is None else tags) or (),
         )
         self.vhosts.append(Item(entry.place, name, vhost))
 

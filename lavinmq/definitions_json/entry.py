@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -42,15 +43,16 @@ class Entry:
             self.place = f"{place} {name!r}"
 
     def text(self, field: str, default: str | None = None) -> str:
-        """A string of at most 255 bytes; required without a default."""
+        """A string of at most 255 bytes, also ones that are no UTF-8, as exports escape them;
+        required without a default."""
         value = self._of(field, str, "a string", default)
         try:
-            size = len(value.encode("utf-8", "surrogateescape"))
+            raw = value.encode("utf-8", "surrogateescape")
         except UnicodeEncodeError:
             raise self.refused(f"field '{field}' must be UTF-8") from None
-        if size > MAX_BYTES:
+        if len(raw) > MAX_BYTES:
             raise self.refused(f"field '{field}' must not be longer than {MAX_BYTES} bytes")
-        return value
+        return raw.decode("utf-8", "surrogateescape")
 
     def long_text(self, field: str, default: str | None = None) -> str:
         """A string of any length, in UTF-8; required without a default."""
@@ -74,18 +76,13 @@ class Entry:
 
     def object(self, field: str, default: dict[str, Any] | None = None) -> dict[str, Any]:
         """An object; required without a default."""
-        value = self._of(field, dict, "an object", default)
-        if is_too_deep(value):
-            raise self.refused(f"field '{field}' is nested deeper than {MAX_DEPTH} levels")
-        return value
+        return self._sound(field, self._of(field, dict, "an object", default))
 
     def any(self, field: str) -> Any:
         """A value of any type, required."""
         if field not in self.value:
             raise self.refused(f"field '{field}' is required")
-        if is_too_deep(self.value[field]):
-            raise self.refused(f"field '{field}' is nested deeper than {MAX_DEPTH} levels")
-        return self.value[field]
+        return self._sound(field, self.value[field])
 
     def words(self, field: str) -> tuple[str, ...] | None:
         """A list of strings, or a string with commas; None when it is not there."""
@@ -119,6 +116,12 @@ class Entry:
         """The refusal of this entry."""
         return DefinitionsRefused(f"{self.place}: {why}")
 
+    def _sound(self, field: str, value: T) -> T:
+        why = doubt(value)
+        if why:
+            raise self.refused(f"field '{field}' {why}")
+        return value
+
     def _of(self, field: str, kind: type[T], what: str, default: T | None) -> T:
         value = self.value.get(field)
         if value is None:
@@ -134,8 +137,9 @@ def table(value: Mapping[str, Any]) -> FieldTable:
     """A JSON object as a field table: integers get 64 bits. Raises: FieldTableError."""
     if not value:
         return EMPTY
-    if is_too_deep(value):
-        raise FieldTableError(f"Field table is nested deeper than {MAX_DEPTH} levels")
+    why = doubt(value)
+    if why:
+        raise FieldTableError(f"Field table {why}")
     return fieldtable.from_content(
         fieldtable.encode({name: _long(each) for name, each in value.items()})
     )
@@ -151,10 +155,13 @@ def _long(value: Any) -> Value:
     return value  # type: ignore[no-any-return]
 
 
-def is_too_deep(value: object, levels: int = MAX_DEPTH) -> bool:
-    """Whether objects and lists are nested deeper than that."""
-    if isinstance(value, dict):
-        return levels <= 0 or any(is_too_deep(each, levels - 1) for each in value.values())
-    if isinstance(value, list):
-        return levels <= 0 or any(is_too_deep(each, levels - 1) for each in value)
-    return False
+def doubt(value: object, levels: int = MAX_DEPTH) -> str:
+    """Why a JSON value could not be written again; empty when it can be."""
+    if isinstance(value, float):
+        return "" if math.isfinite(value) else "has a number that is out of range"
+    if not isinstance(value, dict | list):
+        return ""
+    if levels <= 0:
+        return f"is nested deeper than {MAX_DEPTH} levels"
+    inner = value.values() if isinstance(value, dict) else value
+    return next(filter(None, (doubt(each, levels - 1) for each in inner)), "")

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from lavinmq.definitions_json.document import MANAGED
-from lavinmq.definitions_json.entry import MAX_DEPTH, is_too_deep
+from lavinmq.definitions_json.entry import doubt
 from lavinmq.http import link_parameters
 from lavinmq.http.call import CREATED, NO_CONTENT, Call, Reply, found
 from lavinmq.http.errors import bad_request
@@ -112,8 +112,9 @@ def delete_global_parameter(call: Call) -> Reply:
 def _put(call: Call, store: ParameterStore, component: str | None) -> Reply:
     """Raises: ApiError 400."""
     name, value = call.path["name"], call.body["value"]
-    if is_too_deep(value):
-        raise bad_request(f"Field 'value' is nested deeper than {MAX_DEPTH} levels")
+    why = doubt(value)
+    if why:
+        raise bad_request(f"Field 'value' {why}")
     is_new = store.get(component, name) is None
     try:
         if is_new:
