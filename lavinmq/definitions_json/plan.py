@@ -86,7 +86,7 @@ class Plan:
         yield from self._each(self._document.vhosts, self._vhost)
         yield from self._each(self._document.users, self._user)
         yield from self._each(self._document.permissions, self._permission)
-        if self._changed_users or self._document.permissions:
+        if any(change.kind in ("user", "permission") for change in self.changes):
             self._steps.append(self._save_accounts)
         yield from self._each(self._document.limits, self._limits)
         yield from self._policies(self._document.policies, is_operator=False)

@@ -137,6 +137,30 @@ def test_what_was_imported_is_there_after_a_crash(http_broker: Broker) -> None:
     assert without_order(api.get("/api/definitions")) == without_order(before)
 
 
+@pytest.mark.parametrize(
+    ("section", "entry"),
+    [
+        ("users", {"name": "u", "password_hash": GUEST_HASH, "limits": {}}),
+        ("permissions", {"user": "guest", "vhost": "/", "configure": "", "read": "", "write": ""}),
+        ("vhosts", {"name": "v"}),
+        ("queues", {"name": "q", "vhost": "/"}),
+        ("exchanges", {"name": "x", "vhost": "/", "type": "topic"}),
+        ("policies", {"name": "p", "vhost": "/", "pattern": "x", "definition": {}}),
+        ("global_parameters", {"name": "g", "value": 1}),
+    ],
+)
+def test_each_kind_alone_is_there_after_a_crash(
+    http_broker: Broker, section: str, entry: dict[str, Any]
+) -> None:
+    api = Api(http_broker)
+    assert api("POST", "/api/definitions", {section: [entry]}).status == 200
+
+    http_broker.kill()
+    http_broker.start()
+
+    assert [row for row in api.get("/api/definitions")[section] if entry.items() <= row.items()]
+
+
 def test_a_dry_run_says_what_would_change_and_changes_nothing(http_broker: Broker) -> None:
     api = Api(http_broker)
     api("POST", "/api/definitions/%2F", {"queues": [{"name": "there"}]})
