@@ -44,6 +44,11 @@ test)
     there /usr/share/php/PhpAmqpLib || missing+=(php-amqplib)
     has ruby || missing+=(ruby)
     ruby -e 'gem "bunny"' >/dev/null 2>&1 || missing+=(ruby-bunny)
+    # For certificates, manual pages and completion.
+    has openssl || missing+=(openssl)
+    has groff || missing+=(groff-base)
+    has zsh || missing+=(zsh)
+    has fish || missing+=(fish)
     ;;
 fuzz)
     has clang || missing+=(clang)

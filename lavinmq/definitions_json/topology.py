@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
-from lavinmq.auth.users import User
+from lavinmq.auth.identity import Identity
 from lavinmq.definitions import BindingDef, ExchangeDef, QueueDef
 from lavinmq.definitions_json.entry import DefinitionsRefused, Item
 from lavinmq.errors import ChannelError
@@ -29,7 +29,7 @@ _OTHER: Final = "exists with other properties"
 class Importer:
     """Who declares what a document asks for; see `vhost.Actor`."""
 
-    def __init__(self, user: User) -> None:
+    def __init__(self, user: Identity) -> None:
         self.name = "definitions"
         self.user = user
         self.exclusive_queues: set[Queue] = set()
@@ -53,7 +53,7 @@ class Topology:
     Args: name: of the virtual host, which need not exist yet; user: with all rights.
     """
 
-    def __init__(self, name: str, vhosts: VHosts, user: User, keep_existing: bool) -> None:
+    def __init__(self, name: str, vhosts: VHosts, user: Identity, keep_existing: bool) -> None:
         self._name = name
         self._vhosts = vhosts
         self._actor = Importer(user)

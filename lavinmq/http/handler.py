@@ -16,15 +16,15 @@ from tornado.web import RequestHandler, stream_request_body
 
 from lavinmq import __version__, log
 from lavinmq.errors import DefinitionsError, ProtocolError
-from lavinmq.http import encoding, listing, login
+from lavinmq.http import cors, encoding, listing, login
 from lavinmq.http.call import Call, Reply
 from lavinmq.http.errors import ApiError, from_protocol
 from lavinmq.http.routes import ROUTES, Route
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Callable
 
-    from lavinmq.auth.users import User
+    from lavinmq.auth.identity import Identity
     from lavinmq.http.server import Origin
     from lavinmq.server import Server
 
@@ -67,6 +67,11 @@ class Handler(RequestHandler):
         """Say what it is no more than needed."""
         self.clear_header("Server")
         self.clear_header("Content-Type")
+        if self.request.protocol == "https":
+            self.set_header("Strict-Transport-Security", "max-age=31536000")
+        allowed = self.server.config.cors_allowed_origins
+        for name, value in cors.answer_headers(allowed, self.request.headers.get("Origin")).items():
+            self.set_header(name, value)
 
     def compute_etag(self) -> str | None:
         """None: answers change all the time."""
@@ -88,19 +93,19 @@ class Handler(RequestHandler):
     def finish_error(self, error: ApiError) -> None:
         """Send an error."""
         self.set_status(error.status)
+        self.set_header("Content-Type", JSON)
         if error.error:
-            self.set_header("Content-Type", JSON)
             self.finish(encoding.encode({"error": error.error, "reason": error.reason}))
         else:
             self.finish()
 
-    def finish_not_found(self) -> None:
+    def finish_no_path(self) -> None:
         """Nothing has that path: no resource, so no JSON."""
         self.set_status(404)
         self.set_header("Content-Type", "text/plain")
         self.finish("" if self.request.method == "HEAD" else "404 Not Found\n")
 
-    async def login(self) -> User | None:
+    async def login(self) -> Identity | None:
         """The user of the request."""
         return await login.user_of(
             self.server, self.request, self.address, self.is_loopback, self.origin.is_control
@@ -111,14 +116,32 @@ class Handler(RequestHandler):
 class ApiHandler(Handler):
     """`/api/…`: finds the endpoint and calls it."""
 
-    user: User
+    user: Identity
     _route: Route | None = None
+
+    is_gone = False
+    """Whether the client has hung up."""
+
+    def on_connection_close(self) -> None:
+        """Tell who works on an answer that it may stop."""
+        self.is_gone = True
+        super().on_connection_close()
+        self.on_gone()
 
     async def prepare(self) -> None:
         """Before the body comes: who is it, and is there anything at that path?"""
         self._parts: list[bytes] = []
         self._size = 0
         self._too_large = False
+        self.on_gone: Callable[[], None] = _nothing  # called when the client has hung up
+        if self.server.config.cors_allowed_origins and cors.is_preflight(
+            self.request.method, self.request.headers
+        ):
+            for name, value in cors.preflight_headers().items():
+                self.set_header(name, value)
+            self.set_status(204)
+            self.finish()
+            return
         user = await self.login()
         if user is None:
             self.set_status(401)
@@ -166,7 +189,7 @@ class ApiHandler(Handler):
         request = self.request
         found = ROUTES.find(request.method or "", request.path)
         if found is None:
-            self.finish_not_found()
+            self.finish_no_path()
             return
         route, path = found
         self._route = route
@@ -240,6 +263,16 @@ class ApiHandler(Handler):
         await sent
 
 
+class Robots(Handler):
+    """`/robots.txt`: nothing here is for search engines."""
+
+    def get(self) -> None:
+        """Say so."""
+        self.set_header("Content-Type", "text/plain;charset=utf-8")
+        self.set_header("Cache-Control", "no-cache")
+        self.finish("User-agent: *\nDisallow: /\n")
+
+
 class NotFound(Handler):
     """Any other path."""
 
@@ -249,12 +282,16 @@ class NotFound(Handler):
             self.set_status(401)
             self.finish()
         else:
-            self.finish_not_found()
+            self.finish_no_path()
 
 
 def too_large(limit: int) -> ApiError:
     """413: a body that is longer than the operator allows."""
     return ApiError(413, "payload_too_large", f"A body may have {limit} bytes")
+
+
+def _nothing() -> None:
+    """Most endpoints answer at once."""
 
 
 def _query(text: str) -> dict[str, list[str]]:

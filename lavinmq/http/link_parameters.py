@@ -11,10 +11,10 @@ from urllib.parse import unquote, urlsplit
 from lavinmq.http.errors import bad_request
 
 if TYPE_CHECKING:
-    from lavinmq.auth.users import User
+    from lavinmq.auth.identity import Identity
 
 
-def check(component: str, value: Any, user: User, vhost: str) -> None:
+def check(component: str, value: Any, user: Identity, vhost: str) -> None:
     """Refuse what cannot work. Other components may say anything.
 
     Args: user: who needs rights on what a shovel uses in this broker without logging in.
@@ -41,7 +41,7 @@ def _is_upstream_set(value: Any) -> bool:
     )
 
 
-def _check_shovel(value: dict[str, Any], user: User, vhost: str) -> None:
+def _check_shovel(value: dict[str, Any], user: Identity, vhost: str) -> None:
     source = _texts(value, "src-queue", "src-exchange")
     if not any(source):
         raise bad_request("Shovel source requires a queue or an exchange")

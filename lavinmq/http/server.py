@@ -23,9 +23,14 @@ from tornado.web import Application
 
 from lavinmq import log
 from lavinmq.http import api  # noqa: F401 - registers the endpoints
-from lavinmq.http.handler import ApiHandler, NotFound
+from lavinmq.http.handler import ApiHandler, NotFound, Robots
+from lavinmq.http.health import Alive, Ready
+from lavinmq.http.openapi import OpenApi
+from lavinmq.http.websocket import MAX_MESSAGE, WebSocketBridge, is_upgrade
 
 if TYPE_CHECKING:
+    from tornado.httputil import HTTPServerRequest
+
     from lavinmq.server import Server
 
 BACKLOG: Final = 256
@@ -77,6 +82,11 @@ class HttpListener:
     def port(self) -> int:
         """The TCP port, 0 for a unix socket."""
         return 0 if self.origin.is_unix else int(self._socket.getsockname()[1])
+
+    @property
+    def n_open(self) -> int:
+        """How many connections are open."""
+        return len(self._http._connections)
 
     @property
     def is_tls(self) -> bool:
@@ -140,14 +150,34 @@ class HttpListener:
         self._http.handle_stream(stream, address)
 
 
+class ManagementApplication(Application):
+    """A WebSocket may be asked for on any path; everything else goes by its path."""
+
+    def find_handler(self, request: HTTPServerRequest, **kwargs: Any) -> Any:
+        """Who handles a request."""
+        if is_upgrade(request):
+            return self.get_handler_delegate(request, WebSocketBridge)
+        return super().find_handler(request, **kwargs)
+
+
 def application(server: Server, origin: Origin) -> Application:
     """What answers the requests of a listener."""
-    return Application(
-        [(r"/api/.*", ApiHandler)],
+    routes: list[Any] = [(r"/healthz", Alive), (r"/readyz", Ready)]
+    kind: type[Application] = Application
+    if not origin.is_metrics:  # who comes by that listener need not log in
+        kind = ManagementApplication
+        routes += [
+            (r"/api/.*", ApiHandler),
+            (r"/robots\.txt", Robots),
+            (r"/docs/openapi\.json", OpenApi),
+        ]
+    return kind(
+        routes,
         default_handler_class=NotFound,
         log_function=_log_request,
         server=server,
         origin=origin,
+        websocket_max_message_size=MAX_MESSAGE,
     )
 
 

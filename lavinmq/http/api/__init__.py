@@ -4,9 +4,18 @@ Importing this package registers all of them in `routes.ROUTES`.
 """
 
 from lavinmq.http.api import (  # noqa: F401
+    aliveness,
+    channels,
     cluster,
+    connections,
+    consumers,
     definitions,
+    federation,
+    health,
     limits,
+    logs,
+    nodes,
+    overview,
     parameters,
     permissions,
     policies,

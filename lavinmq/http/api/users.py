@@ -8,10 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 from lavinmq.auth import passwords
+from lavinmq.auth.accounts import PasswordHash
+from lavinmq.auth.hashing import HashingBusy
 from lavinmq.auth.users import DIRECT_USER, User
 from lavinmq.http.api.permissions import permission_rows, user_of
 from lavinmq.http.call import CREATED, NO_CONTENT, Call, Reply, found
-from lavinmq.http.errors import bad_request, low_on_disk
+from lavinmq.http.errors import ApiError, bad_request, low_on_disk
 from lavinmq.http.fields import Field
 from lavinmq.http.listing import Listing
 from lavinmq.http.routes import ROUTES, Role
@@ -120,19 +122,19 @@ def delete_user(call: Call) -> Reply:
     {"password": Field("string", "The password", required=True, lax=True)},
     statuses=(200,),
 )
-async def hash_password(call: Call) -> dict[str, Any]:
-    """Hash a password, for a user to be created with its hash."""
-    stored, _ = await _hashed(call, call.body["password"])
-    return {"password_hash": stored}
+def hash_password(call: Call) -> dict[str, Any]:
+    """Hash a password with salted SHA-256, which a user can be created with."""
+    return {"password_hash": passwords.hash_password(call.body["password"].encode())}
 
 
-async def _hashed(call: Call, password: str, name: str = "") -> tuple[str, str | None]:
-    """Hash and algorithm for a password: the present ones when it is that of the user already.
+async def _hashed(call: Call, password: str, name: str) -> PasswordHash:
+    """Hash and algorithm for the password of a user: the present ones when it is the present one.
 
-    The one place where the API hashes. Raises: ValueError.
+    The one place where the API hashes for good. Raises: ValueError; ApiError 503.
     """
-    users = call.server.users
-    user, raw = users.get(name), password.encode()
-    if user is not None and users.is_password(user, raw):
-        return user.password_hash, user.hashing_algorithm
-    return passwords.hash_password(raw), passwords.DEFAULT_ALGORITHM
+    try:
+        return await call.server.accounts.hash_password(
+            password.encode(), name, call.handler.address
+        )
+    except HashingBusy as error:
+        raise ApiError(503, "service_unavailable", str(error)) from error
