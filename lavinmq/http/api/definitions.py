@@ -50,7 +50,9 @@ async def import_definitions(call: Call) -> Reply:
     return await _import(call, call.content)
 
 
-@ROUTES.add("POST", "/api/definitions/upload", Role.ADMINISTRATOR, query=DRY_RUN)
+@ROUTES.add(
+    "POST", "/api/definitions/upload", Role.ADMINISTRATOR, query=DRY_RUN, statuses=(200, 302)
+)
 @ROUTES.add("POST", "/api/definitions/:vhost/upload", Role.ADMINISTRATOR, query=DRY_RUN)
 async def upload_definitions(call: Call) -> Reply:
     """Import definitions from a form with a file, or from JSON."""
