@@ -8,34 +8,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from lavinmq.http.api.overview import queue_counts
 from lavinmq.http.api.permissions import permission_rows
 from lavinmq.http.call import CREATED, NO_CONTENT, Call, Reply, found
 from lavinmq.http.errors import bad_request
 from lavinmq.http.fields import Field
-from lavinmq.http.listing import Listing, in_portions
+from lavinmq.http.listing import Listing
 from lavinmq.http.routes import ROUTES, Role
+from lavinmq.totals import MESSAGES, message_counters
 from lavinmq.vhost import VHost
 
-COUNTERS: Final = (
-    "ack", "confirm", "deliver", "deliver_no_ack", "get", "get_no_ack", "publish", "redeliver",
-    "return_unroutable",
-)  # fmt: skip
-DELIVERED: Final = ("deliver", "deliver_no_ack", "get", "get_no_ack")
+COUNTERS: Final = tuple(name for name in MESSAGES if name != "reject")
 
 
 async def vhost_counters(vhost: VHost) -> dict[str, int]:
-    """What a virtual host holds and has counted: `ready`, `unacked` and `COUNTERS`.
-
-    The sum over its queues, taken in portions: it is less after a queue has been deleted.
-    """
-    counters = dict.fromkeys(("ready", "unacked", *COUNTERS), 0)
-    async for queue in in_portions(list(vhost.queues.values())):
-        counters["ready"] += queue.core.ready
-        counters["unacked"] += queue.core.unacked
-        for name, count in queue.counters().items():
-            if name in counters:
-                counters[name] += count
-    return counters
+    """What a virtual host holds, `ready` and `unacked`, and what it has counted."""
+    held = await queue_counts([vhost])
+    return {"ready": held["ready"], "unacked": held["unacked"], **message_counters(vhost)}
 
 
 def row(call: Call, vhost: VHost, counters: Mapping[str, int]) -> dict[str, Any]:
@@ -51,10 +40,7 @@ def row(call: Call, vhost: VHost, counters: Mapping[str, int]) -> dict[str, Any]
         "messages": counters["ready"] + counters["unacked"],
         "messages_unacknowledged": counters["unacked"],
         "messages_ready": counters["ready"],
-        "message_stats": {
-            **{name: counters[name] for name in COUNTERS},
-            "deliver_get": sum(counters[name] for name in DELIVERED),
-        },
+        "message_stats": {name: counters[name] for name in COUNTERS},
     }
 
 
