@@ -8,6 +8,7 @@ from typing import Any
 import pika
 import pytest
 
+from lavinmq.cli.ctl_datadir import export
 from tests.conftest import BrokerFactory
 from tests.integration.conftest import UniqueName
 from tests.support.api import Api
@@ -123,6 +124,24 @@ def test_an_export_imported_elsewhere_gives_the_same_export(broker_factory: Brok
     assert without_order(second.get("/api/definitions")) == without_order(exported)
     report = second("POST", "/api/definitions?dry_run=true", exported).json
     assert (report["changes"], report["skipped"]) == ([], [])
+
+
+def test_what_the_tool_reads_from_a_data_directory_is_imported(
+    broker_factory: BrokerFactory,
+) -> None:
+    broker = broker_factory(http=True)
+    first, second = Api(broker), Api(broker_factory(http=True))
+    first("POST", "/api/definitions", FULL)
+    before = first.get("/api/definitions")
+    broker.stop()
+
+    assert second("POST", "/api/definitions", export(broker.data_dir)).status == 200
+
+    after = second.get("/api/definitions")
+    for section in ("vhosts", "permissions", "exchanges", "bindings", "policies", "parameters"):
+        assert sorted(map(json.dumps, after[section])) == sorted(map(json.dumps, before[section]))
+    durable = {queue["name"] for queue in before["queues"] if queue["durable"]}
+    assert {queue["name"] for queue in after["queues"]} == durable
 
 
 def test_what_was_imported_is_there_after_a_crash(http_broker: Broker) -> None:
