@@ -45,6 +45,7 @@ from lavinmq.vhost import VHost
 from lavinmq.vhosts import VHosts
 
 if TYPE_CHECKING:
+    from lavinmq.definitions_json.boot import BootFile
     from lavinmq.http.server import HttpListener
 
 CHECK_INTERVAL_S: Final = 1.0
@@ -138,10 +139,13 @@ class Server:
         _log.info("LavinMQ-compatible broker %s, pid %d", __version__, os.getpid())
         _log.info("Data directory: %s", self.config.data_dir)
         self.tls.load()
-        self.users.load()
+        definitions = self._boot_file()
+        self.users.load(create_default=definitions is None)
         self.user_limits.load()
         self.parameters.load()
-        self.vhosts.load()
+        self.vhosts.load(create_default=definitions is None)
+        if definitions is not None:
+            definitions.apply(self)
         self.chain.start()
         self._open_amqp()
         self._open_http()
@@ -184,6 +188,19 @@ class Server:
     def _tell_ready(self) -> None:
         names = ", ".join(listener.name for listener in self.listeners)
         self.service.ready(f"Listening on {names}" if names else "Listening nowhere")
+
+    def _boot_file(self) -> BootFile | None:
+        """The definitions to import, if any. Read first: a bad file leaves no trace in a new data
+        directory. Raises: DefinitionsError."""
+        config = self.config
+        if not config.load_definitions:
+            return None
+        from lavinmq.definitions_json.boot import BootFile  # few need it
+
+        return BootFile(
+            config.load_definitions, Path(config.data_dir),
+            skip_if_unchanged=config.load_definitions_skip_if_unchanged,
+        )  # fmt: skip
 
     def _new_vhost(self, name: str) -> VHost:
         """A virtual host that is not open yet."""

@@ -349,9 +349,12 @@ class VHost:
 
     def declare_exchange(
         self, actor: Actor, name: str, type_: str, passive: bool, durable: bool, auto_delete: bool,
-        internal: bool, arguments: FieldTable,
+        internal: bool, arguments: FieldTable, *, is_restored: bool = False,
     ) -> bool:  # fmt: skip
-        """exchange.declare. Returns: whether it was recorded. Raises: ChannelError."""
+        """exchange.declare. Returns: whether it was recorded. Raises: ChannelError.
+
+        Args: is_restored: it comes from an export, and may have a reserved name.
+        """
         check_name("Exchange", name)
         if not name:
             raise refused("Not allowed to declare the default exchange")
@@ -363,14 +366,10 @@ class VHost:
             raise failed(f"Existing exchange '{name}' declared with other arguments")
         if passive:
             raise missing(f"Exchange '{name}' doesn't exists")
-        check_prefix(name)
+        if not is_restored:
+            check_prefix(name)
         rights.check_declare_exchange(actor.user, self.name, name, arguments)
-        type_, arguments = _settled(name, type_, arguments)
-        if type_ == "headers" and arguments.get("x-match", "all") not in ("all", "any"):
-            raise failed("x-match must be 'any' or 'all'")
-        if type_ == "x-consistent-hash":
-            hash_arguments.check(arguments)
-        dedup.check_exchange(arguments)
+        type_, arguments = settled(name, type_, arguments)
         if name in self._kept_names:
             raise failed(f"Exchange '{name}' is of a kind that this release does not have")
         if durable:
@@ -423,9 +422,13 @@ class VHost:
 
     def declare_queue(
         self, actor: Actor, name: str, passive: bool, durable: bool, exclusive: bool,
-        auto_delete: bool, arguments: FieldTable,
+        auto_delete: bool, arguments: FieldTable, *, is_restored: bool = False,
     ) -> tuple[Queue, bool]:  # fmt: skip
-        """queue.declare. Returns: the queue, and whether it was recorded. Raises: ChannelError."""
+        """queue.declare. Returns: the queue, and whether it was recorded. Raises: ChannelError.
+
+        Args: is_restored: it comes from an export, and may have a reserved name; the limit has
+            been looked at.
+        """
         if name:
             check_name("Queue", name)
         queue = self.queues.get(name)
@@ -435,22 +438,17 @@ class VHost:
             return queue, False
         if passive:
             raise missing(f"Queue '{name}' doesn't exists")
-        check_prefix(name)
+        if not is_restored:
+            check_prefix(name)
         limit = self.rules.limits.max_queues
-        if limit is not None and len(self.queues) >= limit:
+        if limit is not None and len(self.queues) >= limit and not is_restored:
             raise refused(f"queue limit in vhost '{self.name}' ({limit}) is reached")
         if self._loop.is_held:
             raise failed("Server low on disk space, can not create queue")
         if not name:
             name = "amq.gen-" + secrets.token_urlsafe(24)
         rights.check_declare_queue(actor.user, self.name, name, arguments)
-        if is_stream(arguments):
-            check_declaration(durable, exclusive, auto_delete, arguments)
-        queue_arguments.check(arguments)
-        if arguments.get("x-queue-type") == "mqtt":
-            raise ChannelError(
-                ReplyCode.NOT_IMPLEMENTED, "x-queue-type mqtt is not part of this release"
-            )
+        check_queue(durable, exclusive, auto_delete, arguments)
         kind = arguments.get("x-queue-type", "classic")
         if kind not in ("classic", "stream"):
             self._log.notice(
@@ -615,6 +613,10 @@ class VHost:
             self._expiry.used(queue)
 
     # --- operators ----------------------------------------------------------------------------
+
+    def is_unusable(self, name: str) -> bool:
+        """Whether a queue or an exchange of that name is in the files that is left out here."""
+        return name in self._kept_names
 
     def pause_queue(self, name: str) -> None:
         """Deliver nothing from a queue, also after a restart; it goes on taking messages.
@@ -845,7 +847,18 @@ class VHost:
         return exchange
 
 
-def _settled(name: str, type_: str, arguments: FieldTable) -> tuple[str, FieldTable]:
+def check_queue(durable: bool, exclusive: bool, auto_delete: bool, arguments: FieldTable) -> None:
+    """Refuse properties that no queue can have. Raises: ChannelError."""
+    if is_stream(arguments):
+        check_declaration(durable, exclusive, auto_delete, arguments)
+    queue_arguments.check(arguments)
+    if arguments.get("x-queue-type") == "mqtt":
+        raise ChannelError(
+            ReplyCode.NOT_IMPLEMENTED, "x-queue-type mqtt is not part of this release"
+        )
+
+
+def settled(name: str, type_: str, arguments: FieldTable) -> tuple[str, FieldTable]:
     """The type and arguments with which an exchange lives. Raises: ChannelError 406."""
     if type_ in DELAYED_TYPES:
         wanted = arguments.get("x-delayed-type")
@@ -859,6 +872,11 @@ def _settled(name: str, type_: str, arguments: FieldTable) -> tuple[str, FieldTa
         raise failed(f"unknown exchange type '{type_}'")
     if arguments.get("x-delayed-exchange") is True and len(raw_key(name)) > delayed.MAX_NAME:
         raise failed(f"the name of a delayed exchange has at most {delayed.MAX_NAME} bytes")
+    if type_ == "headers" and arguments.get("x-match", "all") not in ("all", "any"):
+        raise failed("x-match must be 'any' or 'all'")
+    if type_ == "x-consistent-hash":
+        hash_arguments.check(arguments)
+    dedup.check_exchange(arguments)
     return type_, arguments
 
 

@@ -142,3 +142,13 @@ class Accounts:
             self._on_permissions(vhost)
             self._users.save()
         return removed
+
+    def changed(self, users: Iterable[User]) -> None:
+        """Users and permissions have been changed in the store, many at once: tell of it and save.
+
+        Args: users: who may have other tags now. Raises: DefinitionsError.
+        """
+        self._on_permissions(None)
+        for user in users:
+            self._on_tags(user)
+        self._users.save()

@@ -19,7 +19,7 @@ from lavinmq.errors import DefinitionsError, ProtocolError
 from lavinmq.http import cors, encoding, listing, login
 from lavinmq.http.call import Call, Reply
 from lavinmq.http.errors import ApiError, from_protocol
-from lavinmq.http.routes import ROUTES
+from lavinmq.http.routes import ROUTES, Route
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 JSON: Final = "application/json"
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH")
 _log = log.get("lmq.http.server")
+_audit = log.get("lmq.http.audit")
 
 
 class Handler(RequestHandler):
@@ -76,6 +77,9 @@ class Handler(RequestHandler):
         """None: answers change all the time."""
         return None
 
+    def _clear_representation_headers(self) -> None:
+        """Keep the type of an answer without content: clients have always got it."""
+
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """What Tornado itself refuses, such as an unknown method."""
         error = kwargs.get("exc_info", (None, None))[1]
@@ -113,6 +117,7 @@ class ApiHandler(Handler):
     """`/api/…`: finds the endpoint and calls it."""
 
     user: Identity
+    _route: Route | None = None
 
     is_gone = False
     """Whether the client has hung up."""
@@ -187,6 +192,7 @@ class ApiHandler(Handler):
             self.finish_no_path()
             return
         route, path = found
+        self._route = route
         if self._too_large:
             raise too_large(self.server.config.max_body_size)
         call = Call(
@@ -196,13 +202,24 @@ class ApiHandler(Handler):
         call.handler = self
         call.check_rights()
         if route.fields is not None:
-            self._check_content_type()
+            self.check_content_type()
         call.parse_body()
         answer = route.endpoint(call)
         if inspect.isawaitable(answer):
             answer = await answer
         if not self._finished:
             await self._send(call, answer)
+
+    def on_finish(self) -> None:
+        """The answer is on its way: note who has changed what, or was kept from it.
+
+        Neither the body nor what is behind the question mark is noted: they may hold secrets.
+        """
+        if self._route is not None and self._route.is_change:
+            _audit.info(
+                "user %r from %s: %s %s: %d", self.user.name, self.address, self.request.method,
+                self.request.path, self.get_status(),
+            )  # fmt: skip
 
     def _content(self) -> bytes | None:
         """The body; None when none was announced."""
@@ -211,7 +228,7 @@ class ApiHandler(Handler):
             return None
         return b"".join(self._parts)
 
-    def _check_content_type(self) -> None:
+    def check_content_type(self) -> None:
         """Raises: ApiError 415."""
         given = self.request.headers.get("Content-Type", "")
         if given.partition(";")[0].strip().lower() not in ("", JSON):

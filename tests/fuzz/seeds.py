@@ -120,6 +120,43 @@ def policies() -> Corpus:
     return archived("policies.json") | {"patterns": json.dumps(made).encode()}
 
 
+def documents() -> Corpus:
+    """Return documents that are imported in the recordings, and one of what else there can be."""
+    path = FIXTURES / "http" / "http-change-definitions.json"
+    bodies = [step["req"].get("body") for step in json.loads(path.read_text())["steps"]]
+    found = {
+        f"recorded-{number}": json.dumps(body).encode()
+        for number, body in enumerate(bodies)
+        if isinstance(body, dict) and len(body) > 1
+    }
+    others: dict[str, list[dict[str, object]]] = {
+        "vhosts": [{"name": "v", "metadata": {"description": "d", "tags": ["t"]}}],
+        "exchanges": [
+            {"name": "d", "type": "x-delayed-message", "arguments": {"x-delayed-type": "topic"}},
+            {"name": "h", "type": "x-consistent-hash", "arguments": {"x-hash-on": "id"}},
+        ],
+        "queues": [
+            {"name": "amq.gen-1", "durable": False, "auto_delete": True, "arguments": []},
+            {"name": "s", "arguments": {"x-queue-type": "stream", "x-max-age": "1D"}},
+            {"name": "p", "arguments": {"x-max-priority": 3, "n": [1.5, None, {"t": True}]}},
+        ],
+        "bindings": [
+            {"source": "h", "destination": "p", "destination_type": "queue", "routing_key": "2"},
+            {"source": "d", "destination": "h", "destination_type": "exchange"},
+            {"source": "amq.match", "destination": "p", "arguments": {"x-match": "any", "a": 1}},
+        ],
+        "parameters": [
+            {"component": "operator_policy", "name": "o",
+             "value": {"pattern": "^q", "definition": {"expires": 9}, "apply-to": "queues"}},
+            {"component": "vhost-limits", "name": "limits", "value": {"max-queues": 50}},
+            {"component": "own", "name": "n", "value": [None, 1.5, "\u00e9"]},
+        ],
+        "policies": [{"name": "p", "pattern": "x", "definition": {"max-length": 1, "new": 2}}],
+        "global_parameters": [{"name": "g", "value": {"a": [1, None]}}],
+    }  # fmt: skip
+    return found | {"others": json.dumps(others).encode()}
+
+
 def keys() -> Corpus:
     """Return files of keys, the last of which was closed in order."""
     found: Corpus = {}
@@ -203,6 +240,7 @@ def _method_payloads(data: bytes) -> list[bytes]:
 MAKERS: dict[str, Callable[[], Corpus]] = {
     "dedup": keys,
     "definitions": lambda: archived("definitions.amqp"),
+    "documents": documents,
     "fieldtable": tables,
     "frames": streams,
     "ini": lambda: {"usual": INI.encode()},

@@ -131,6 +131,7 @@ def test_text_is_ignored_and_a_close_ends_the_connection(broker: Broker) -> None
         await connection.write_message(b"nonsense" * 10, binary=True)
         while (message := await connection.read_message()) is not None:
             start += message if isinstance(message, bytes) else b""
+        connection.close()
         return start
 
     assert asyncio.run(asyncio.wait_for(run(), 30))[:1] == b"\x01"

@@ -232,3 +232,17 @@ def test_a_change_acts_even_if_the_disk_refuses_it(setting: Setting, tmp_path: P
     assert setting.users.get("u") is None
     assert setting.stored().get("u") is not None
     assert setting.asked_again == [None]
+
+
+def test_changes_made_in_the_store_are_told_and_saved_at_once(setting: Setting) -> None:
+    setting.accounts.put_user("a", password=b"x")
+    setting.users.add("a", "", None, ("monitoring",))
+    setting.users.set_permissions("a", "/", "c", "r", "w")
+
+    user = setting.users.get("a")
+    assert user is not None
+    setting.accounts.changed([user])
+
+    assert setting.user("a").tags == ("monitoring",)
+    assert setting.stored().get("a").has_vhost("/")  # type: ignore[union-attr]
+    assert (setting.asked_again, setting.retagged) == ([None], ["a"])

@@ -45,6 +45,7 @@ PYTHON_LAYERS: list[set[str]] = [
     {"alternates", "dedup_keys", "delayed", "store_news", "rules", "queue_expiry"},
     {"vhost"},
     {"vhosts"},
+    {"definitions_json"},
     {"amqp", "mqtt"},
     {"http"},
     # The server puts everything together: it is the only one that knows the listeners.
