@@ -644,6 +644,12 @@ cdef class Vhost:
         """An exchange or a permission has changed."""
         self.t.epoch += 1
 
+    def counters(self) -> dict:
+        """Messages of all channels since start, by name; one that is routed to several queues was
+        published once."""
+        cdef tally_t total = tally_of_vhost(&self.t)
+        return tally_dict(&total)
+
 
 cdef dest_t* destination_of(object destination) except NULL:
     """The struct of a Queue or Exchange. Raises TypeError for anything else."""

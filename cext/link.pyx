@@ -448,6 +448,8 @@ cdef class Link:
 
     def set_vhost(self, Vhost vhost) -> None:
         """The vhost whose epoch guards what this link knows of exchanges."""
+        if self.t.cap_chans or self.t.sparse != NULL:
+            raise ValueError("channels are open that another vhost counts")
         self.vhost = vhost
         self.t.vhost = &vhost.t
 
@@ -591,6 +593,10 @@ cdef class Link:
         """Deliveries on the channel that are not settled."""
         return self.channel(id).n_unacked
 
+    def channel_counters(self, int id) -> dict:
+        """Messages on the channel since it was opened, by name."""
+        return tally_dict(&self.channel(id).tally)
+
     def add_consumer(self, int id, Queue queue, bytes tag, bint no_ack, int priority=0) -> Consumer:
         """Register a consumer; it gets nothing before its start()."""
         cdef chan_t* c = self.channel(id)
@@ -658,6 +664,7 @@ cdef class Link:
         if p == NULL:
             return False
         queue_take(q, &rec, no_ack)
+        c.tally.redeliver += rec.redelivered
         p = frame_head(p, FRAME_METHOD, c.id, 17 + rec.names_len)
         put_be32(p, BASIC_GET_OK)
         put_be64(p + 4, c.next_tag)
@@ -671,9 +678,11 @@ cdef class Link:
         l.out_end += <u32>(p - start)
         if no_ack:
             q.n_get_no_ack += 1
+            c.tally.get_no_ack += 1
             channel_skip_tag(c)
         else:
             q.n_get += 1
+            c.tally.get += 1
             if channel_push(c, q, NULL, &rec):
                 raise MemoryError()
         queue_touch(q)

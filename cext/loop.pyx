@@ -233,6 +233,14 @@ cdef class Loop:
         transactions."""
         return self.t.large_bytes
 
+    def sync_times(self) -> tuple:
+        """How long syncs took: see histogram_values."""
+        return histogram_values(&self.t.sync_times)
+
+    def confirm_times(self) -> tuple:
+        """From reading the oldest publish that an ack covers to writing that ack."""
+        return histogram_values(&self.t.confirm_times)
+
     @property
     def clock_offset_ms(self) -> int:
         """Milliseconds added to the clock: tests let time pass with it."""
@@ -499,6 +507,7 @@ cdef class Loop:
             path = os.readlink(f"/proc/self/fd/{self.t.run_fds[0]}") if self.t.n_run_fds else "?"
             self.fail(path, self.worker_error)
         else:
+            histogram_add(&self.t.sync_times, self.t.sync_ns)
             self.finish_sync()
 
     cdef void finish_sync(self):

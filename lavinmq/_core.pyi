@@ -26,6 +26,9 @@ HEADERS: Final[int]
 HASH: Final[int]
 """Kind: one binding takes the message, by consistent hashing; binding keys are weights."""
 
+DURATION_BOUNDS: Final[tuple[float, ...]]
+"""Upper bounds in seconds of the buckets into which durations are counted."""
+
 STATE_HEADER: Final[int]
 """State of a Link: the 8-byte protocol header is awaited."""
 STATE_HANDSHAKE: Final[int]
@@ -154,6 +157,14 @@ class Loop:
     @property
     def large_bytes(self) -> int:
         """Memory in messages too large for pooled blocks: coming in, going out, in transactions."""
+
+    def sync_times(self) -> tuple[list[int], float]:
+        """Durations of all syncs: how many fell between two of DURATION_BOUNDS, the last number is
+        of those above all; and their sum in seconds."""
+
+    def confirm_times(self) -> tuple[list[int], float]:
+        """The same from the read that brought the oldest publish of an ack to the ack: one duration
+        for each ack, which may confirm many."""
 
     @property
     def clock_offset_ms(self) -> int:
@@ -508,6 +519,10 @@ class Vhost:
     def touch(self) -> None:
         """An exchange or a permission has changed: links ask again before they publish."""
 
+    def counters(self) -> dict[str, int]:
+        """Messages of all its channels since start, those that have gone included: the names of
+        `Link.channel_counters`. A message routed to several queues was published once."""
+
 class Exchange:
     """The compiled bindings of one exchange, and its counters.
 
@@ -736,6 +751,11 @@ class Link:
 
     def unacked(self, id: int) -> int:
         """Deliveries on the channel that are not settled."""
+
+    def channel_counters(self, id: int) -> dict[str, int]:
+        """Messages on the channel since it was opened: publish, confirm, deliver, deliver_no_ack,
+        get, get_no_ack, deliver_get (the sum of these four), ack, reject, redeliver (counted as
+        deliver or get, too), return_unroutable."""
 
     def add_consumer(
         self, id: int, queue: Queue, tag: bytes, no_ack: bool, priority: int = 0

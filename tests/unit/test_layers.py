@@ -68,6 +68,7 @@ CYTHON_LAYERS: list[set[str]] = [
     {"siphash"},
     {"dedup"},
     {"dedup_log"},
+    {"tally"},
     {"queue"},
     {"expiry"},
     {"rules"},
