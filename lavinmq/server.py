@@ -12,6 +12,7 @@ import asyncio
 import os
 import resource
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from lavinmq.amqp.connection import Connection
 from lavinmq.amqp.listener import Listener
 from lavinmq.auth.accounts import Accounts
 from lavinmq.auth.users import User, UserStore
+from lavinmq.churn import Churn
 from lavinmq.config import Config, ConfigError, load
 from lavinmq.datadir import DataDir, DataDirError
 from lavinmq.disk import DiskWatch
@@ -31,6 +33,8 @@ from lavinmq.limits_file import UserLimits
 from lavinmq.parameters import ParameterStore
 from lavinmq.portions import in_portions
 from lavinmq.stats import Sampler, Tracked
+from lavinmq.system import System, memory_limit
+from lavinmq.totals import sampled
 from lavinmq.vhost import VHost
 from lavinmq.vhosts import VHosts
 
@@ -68,7 +72,12 @@ class Server:
         self.accounts = Accounts(
             self.users, self._permissions_changed, self._tags_changed, self.user_limits.forget
         )
-        self.connections: set[Connection] = set()
+        # In the order of their coming, which lists keep from one page to the next.
+        self.connections: dict[Connection, None] = {}
+        self.churn = Churn()
+        self.system = System(config.data_dir)
+        self.started_at = time.monotonic()
+        self.node_name = socket.gethostname()
         self.listeners: list[Listener] = []
         self.loop = _core.Loop(events, config.data_dir, config.sync, self._fatal, self._news)
         self.loop.set_max_large(memory_for_large_messages())
@@ -76,12 +85,17 @@ class Server:
         self.sampler = Sampler(self._tracked, events.call_soon)
         self.http: list[HttpListener] = []
         self._disk = DiskWatch(config)
-        self._is_stopping = False
+        self._is_started = self._is_stopping = False
         self._stop_timer: asyncio.TimerHandle | None = None
         self._check_timer: asyncio.TimerHandle | None = None
         self._compact_timer: asyncio.TimerHandle | None = None
         self._consumer_timer: asyncio.TimerHandle | None = None
         self._disk_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether clients can connect."""
+        return self._is_started and not self._is_stopping
 
     @property
     def port(self) -> int:
@@ -114,6 +128,7 @@ class Server:
         self._await_consumer_check()
         self._look_at_disk()
         self._compact_timer = self.events.call_later(COMPACT_INTERVAL_S, self._compact)
+        self._is_started = True
         _log.info("Finished startup in %.3fs", time.monotonic() - started)
 
     def _new_vhost(self, name: str) -> VHost:
@@ -122,7 +137,7 @@ class Server:
         return VHost(
             name, Path(config.data_dir), self.loop, config.segment_size,
             config.max_deleted_definitions, config.default_consistent_hash_algorithm,
-            self.events.call_soon, config.consumer_timeout or 0,
+            self.events.call_soon, config.consumer_timeout or 0, self.churn,
         )  # fmt: skip
 
     def _open_http(self) -> None:
@@ -137,16 +152,15 @@ class Server:
 
     def _tracked(self) -> Iterator[Tracked]:
         """Everything whose rates are shown."""
-        for vhost in list(self.vhosts.values()):
-            yield from list(vhost.exchanges.values())
-            yield from list(vhost.queues.values())
-        yield from list(self.connections)
+        yield self.churn
+        yield from sampled(self.vhosts.values(), self.connections, lambda: self.sampler.samples)
 
     def _look_at_disk(self) -> None:
         """Every few seconds: hold publishers while the disk is short of space, sample rates."""
         self.loop.is_low = self._disk.is_low()
         if self.http:
             self.sampler.sample(self.config.stats_log_size)
+            self.system.sample(self.sampler.samples)
         interval_s = self.config.stats_interval / 1000
         self._disk_timer = self.events.call_later(interval_s, self._look_at_disk)
 
@@ -176,12 +190,15 @@ class Server:
 
     def welcome(self, connection: Connection) -> None:
         """A client has connected."""
-        self.connections.add(connection)
+        self.connections[connection] = None
         connection.start()
 
     def lost(self, connection: Connection) -> None:
         """A connection is over."""
-        self.connections.discard(connection)
+        self.connections.pop(connection, None)
+        if connection.traffic is not None:
+            link = connection.link
+            connection.traffic.leave(link.received_bytes, link.sent_bytes)
         if self._is_stopping and not self.connections:
             self._finish()
 
@@ -260,7 +277,7 @@ class Server:
                 timer.cancel()
         self._close_listeners()
         while self.connections:
-            self.connections.pop().abandon()
+            self.connections.popitem()[0].abandon()
         self.loop.stop()
         for vhost in self.vhosts.values():
             vhost.abandon()
@@ -341,14 +358,7 @@ def run(config: Config) -> int:
 def memory_for_large_messages() -> int:
     """Bytes of memory that messages too large for pooled blocks may take, all together: a quarter
     of what there is, of the machine or of the control group that bounds us."""
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-    except OSError:
-        limit = "max"
-    if limit.isdigit():
-        total = min(total, int(limit))
-    return max(total // 4, MIN_LARGE)
+    return max(memory_limit() // 4, MIN_LARGE)
 
 
 def _raise_descriptor_limit() -> None:

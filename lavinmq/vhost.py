@@ -20,6 +20,7 @@ from typing import Any, Final, Literal, Protocol
 
 from lavinmq import _core, dedup, fieldtable, log, pause, queue_arguments, rights
 from lavinmq.auth.users import User
+from lavinmq.churn import Churn
 from lavinmq.definitions import (
     DELAYED_TYPES,
     BindingDef,
@@ -47,6 +48,7 @@ from lavinmq.queue_expiry import QueueExpiry
 from lavinmq.rules import VHostRules
 from lavinmq.store_news import StoreNews
 from lavinmq.stream_arguments import check_declaration, is_stream
+from lavinmq.totals import Totals
 
 BUILT_IN: Final = (
     ("", "direct"), ("amq.direct", "direct"), ("amq.fanout", "fanout"), ("amq.topic", "topic"),
@@ -88,11 +90,13 @@ class VHost:
         hash_algorithm: of consistent hash exchanges that name none: "ring" or "jump".
         call_soon: of the event loop.
         consumer_timeout_ms: of queues that name none, 0 = for ever.
+        churn: of the whole broker.
     """
 
     def __init__(
         self, name: str, data_dir: Path, loop: _core.Loop, segment_size: int, max_deleted: int,
         hash_algorithm: str, call_soon: Callable[..., Any], consumer_timeout_ms: int = 0,
+        churn: Churn | None = None,
     ) -> None:  # fmt: skip
         self.name = name
         self.directory = data_dir / hashed(name)
@@ -104,6 +108,7 @@ class VHost:
         self.queues: dict[str, Queue] = {}
         self.reply_queues: dict[str, Queue] = {}
         self.connections: set[Member] = set()
+        self.totals = Totals(self, churn)
         self.rules = VHostRules(
             self.directory, name, self.queues, self.exchanges, call_soon, self._queue_changed,
             self._exchange_changed,
@@ -194,6 +199,7 @@ class VHost:
         for queue in self.queues.values():
             for consumer in queue.take_consumers():
                 consumer.stop()
+        self.totals.churn.count("queue_deleted", len(self.queues))
         self.abandon()
         self.queues.clear()
         self.exchanges.clear()
@@ -566,6 +572,7 @@ class VHost:
                 self._make_directory(name)
                 self._file.append_declare_queue(QueueDef(name, True, False, auto_delete, arguments))
         owner = actor if exclusive else None
+        self.totals.churn.count("queue_declared")
         return self._add_queue(name, durable, auto_delete, owner, arguments), is_stored
 
     def _make_directory(self, name: str) -> None:
@@ -663,6 +670,7 @@ class VHost:
         self._unbind_everywhere(queue)
         self.exchanges[""].core.unbind(raw_key(queue.name), b"", queue.core)
         del self.queues[queue.name]
+        self.totals.churn.count("queue_deleted")
         self._expiry.forget(queue)
         if queue.owner is not None:
             queue.owner.exclusive_queues.discard(queue)

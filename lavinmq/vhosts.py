@@ -57,6 +57,10 @@ class VHosts(Mapping[str, VHost]):
         """What is said about a virtual host; also of one that could not be loaded."""
         return self._stored.get(name)
 
+    def closed(self) -> list[str]:
+        """The names of those that could not be loaded."""
+        return [name for name in self._stored if name not in self._open]
+
     def load(self) -> None:
         """Open all, and remove what is left of deleted ones. Raises: DefinitionsError."""
         self._stored = {stored.name: stored for stored in vhosts_file.load(self._data_dir)}

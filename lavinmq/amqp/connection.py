@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from lavinmq.queue import Queue
     from lavinmq.server import Server
     from lavinmq.stats import Track
+    from lavinmq.totals import Traffic
     from lavinmq.vhost import VHost
 
 HANDSHAKE_TIMEOUT_S: Final = 15.0
@@ -58,7 +59,13 @@ class Connection:
         self.is_member = False
         self.channels: dict[int, Channel] = {}
         self.exclusive_queues: set[Queue] = set()
-        self.channel_max = 0
+        self.channel_max = self.frame_max = self.heartbeat_s = 0
+        self.auth_mechanism = ""
+        self.client_properties = b""
+        """Content of a field table: kept packed, because there may be many connections."""
+        self.is_blocked = False
+        """Whether a publish of its waits for room on the disk."""
+        self.traffic: Traffic | None = None
         self.track: Track | None = None
         self.connected_at_ms = int(time.time() * 1000)
         self.link = _core.Link(server.loop, sock.fileno())
@@ -165,6 +172,7 @@ class Connection:
         that would not understand has its channel closed."""
         if self._is_told_when_blocked:
             self.send(0, m.ConnectionBlocked(LOW_DISK))
+            self.is_blocked = True
             self.link.hold()
             return
 
@@ -175,6 +183,7 @@ class Connection:
 
     def on_released(self) -> None:
         """The disk has room again; the publish that waited is carried out next."""
+        self.is_blocked = False
         self.send(0, m.ConnectionUnblocked())
 
     def on_error(self, kind: int, channel: int, method: int, a: int, b: int, text: bytes) -> None:
@@ -235,6 +244,7 @@ class Connection:
         if self.is_member:
             self.is_member = False
             self.vhost.connections.discard(self)
+            self.vhost.totals.churn.count("connection_closed")
 
     def user_changed(self) -> None:
         """The tags of its user are others now."""
@@ -337,6 +347,8 @@ class Connection:
                 raise HandshakeError("start-ok is too large")
             self.user = handshake.authenticate(self.server.users, method, self._is_loopback)
             self._is_told_when_blocked = handshake.has_capability(method, "connection.blocked")
+            self.auth_mechanism = method.mechanism
+            self.client_properties = method.client_properties.raw
             self._awaited = m.ConnectionTuneOk
             self.send(0, handshake.tune(self.config))
         elif isinstance(method, m.ConnectionTuneOk):
@@ -359,11 +371,14 @@ class Connection:
         self.vhost = vhost
         self.is_member = True
         vhost.connections.add(self)
+        self.traffic = vhost.totals.traffic
+        vhost.totals.churn.count("connection_created")
         self.channel_max = self._tuned.channel_max or 65535
-        frame_max = self._tuned.frame_max or UNLIMITED_FRAME
+        self.frame_max, self.heartbeat_s = self._tuned.frame_max, self._tuned.heartbeat
+        frame_max = self.frame_max or UNLIMITED_FRAME
         self.link.set_vhost(vhost.core)
         self.user_changed()
-        self.link.set_limits(frame_max, self.config.max_message_size, self._tuned.heartbeat)
+        self.link.set_limits(frame_max, self.config.max_message_size, self.heartbeat_s)
         self.link.set_timeout(0)
         self.link.state = _core.STATE_OPEN
         self._send_fixed(0, CONNECTION_OPEN_OK)
@@ -403,6 +418,7 @@ class Connection:
         self._check_channel_limit(ids)
         self.link.open_channel(channel, self.config.default_consumer_prefetch)
         self.channels[channel] = Channel(self, channel)
+        self.vhost.totals.churn.count("channel_created")
         self._send_fixed(channel, CHANNEL_OPEN_OK)
 
     def _check_channel_limit(self, ids: tuple[int, int]) -> None:
