@@ -29,6 +29,7 @@ from lavinmq.config import Config, ConfigError, load
 from lavinmq.datadir import DataDir, DataDirError
 from lavinmq.disk import DiskWatch
 from lavinmq.errors import DefinitionsError, ReplyCode
+from lavinmq.histogram import Histogram
 from lavinmq.limits_file import UserLimits
 from lavinmq.parameters import ParameterStore
 from lavinmq.portions import in_portions
@@ -84,6 +85,7 @@ class Server:
         self.loop.is_stamping = config.set_timestamp
         self.sampler = Sampler(self._tracked, events.call_soon)
         self.http: list[HttpListener] = []
+        self.request_times = Histogram()
         self._disk = DiskWatch(config)
         self._is_started = self._is_stopping = False
         self._stop_timer: asyncio.TimerHandle | None = None

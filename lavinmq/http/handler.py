@@ -228,8 +228,13 @@ class NotFound(Handler):
     """Any other path."""
 
     async def prepare(self) -> None:
-        """Say that there is nothing."""
-        self.finish_error(not_found())
+        """Say that there is nothing; to programs that read metrics, without JSON."""
+        if not self.origin.is_metrics:
+            self.finish_error(not_found())
+            return
+        self.set_status(404)
+        self.set_header("Content-Type", "text/plain")
+        self.finish("" if self.request.method == "HEAD" else "404 Not Found\n")
 
 
 def too_large(limit: int) -> ApiError:

@@ -24,6 +24,7 @@ from tornado.web import Application
 from lavinmq import log
 from lavinmq.http import api  # noqa: F401 - registers the endpoints
 from lavinmq.http.handler import ApiHandler, NotFound
+from lavinmq.http.metrics import Detailed, Metrics
 
 if TYPE_CHECKING:
     from lavinmq.server import Server
@@ -142,8 +143,11 @@ class HttpListener:
 
 def application(server: Server, origin: Origin) -> Application:
     """What answers the requests of a listener."""
+    routes: list[Any] = [(r"/metrics/?", Metrics), (r"/metrics/detailed/?", Detailed)]
+    if not origin.is_metrics:  # who comes by that listener need not log in
+        routes.append((r"/api/.*", ApiHandler))
     return Application(
-        [(r"/api/.*", ApiHandler)],
+        routes,
         default_handler_class=NotFound,
         log_function=_log_request,
         server=server,
@@ -152,11 +156,9 @@ def application(server: Server, origin: Origin) -> Application:
 
 
 def _log_request(handler: Any) -> None:
-    request = handler.request
-    _log.debug(
-        "%s %s %d %.1f ms", request.method, request.uri, handler.get_status(),
-        request.request_time() * 1000,
-    )  # fmt: skip
+    request, took_s = handler.request, handler.request.request_time()
+    handler.server.request_times.add(took_s)
+    _log.debug("%s %s %d %.1f ms", request.method, request.uri, handler.get_status(), took_s * 1000)
 
 
 def tcp_socket(host: str, port: int) -> socket.socket:

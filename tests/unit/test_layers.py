@@ -31,7 +31,7 @@ PYTHON_LAYERS: list[set[str]] = [
     {"datadir", "disk"},
     {"json_file", "pattern", "vhosts_file"},
     {"auth", "durability", "tick", "portions"},
-    {"churn", "stats"},
+    {"churn", "histogram", "stats"},
     {"system", "totals"},
     {"definitions", "effects", "features"},
     {"limits_file", "parameters", "policy"},
