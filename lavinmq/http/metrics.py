@@ -17,6 +17,7 @@ from urllib.parse import parse_qs
 
 from tornado.iostream import StreamClosedError
 
+from lavinmq import log
 from lavinmq.auth.users import User
 from lavinmq.http import encoding
 from lavinmq.http.errors import ApiError, bad_request
@@ -40,6 +41,7 @@ SCRAPE_DURATION: Final = Metric(
 SCRAPE_MEM: Final = Metric(
     "telemetry_scrape_mem", "gauge", "Bytes of this answer so far, before compression", is_bare=True
 )
+_log = log.get("lmq.metrics.server")
 
 
 class Metrics(Handler):
@@ -120,6 +122,12 @@ class Metrics(Handler):
             await sink.finish()
         except StreamClosedError:  # who asked has gone
             self._finished = True
+        except Exception as error:
+            if not self._headers_written:
+                raise  # else nobody can be told any more but by a cut: half a list is worse
+            _log.error("bug in %s", self.request.path, exc_info=error)
+            self._finished = True
+            self.request.connection.stream.close()  # type: ignore[union-attr]
 
 
 class Detailed(Metrics):
