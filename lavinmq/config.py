@@ -39,6 +39,7 @@ class Config:
     data_dir: str
     log_level: str
     log_file: str | None
+    log_format: str
     pidfile: str | None
     control_unix_path: str | None
     metrics_http_bind: str
@@ -53,6 +54,7 @@ class Config:
     tcp_send_buffer_size: int | None
     segment_size: int
     sync: bool
+    log_exchange: bool
     free_disk_min: int
     free_disk_warn: int
     max_deleted_definitions: int

@@ -295,7 +295,7 @@ class Server:
         Source: command line reference, section 7."""
         try:
             fresh = load(self.config.argv, os.environ)
-            log.setup(fresh.log_level, fresh.log_file, os.environ)
+            log.setup(fresh.log_level, fresh.log_file, os.environ, fresh.log_format)
         except (ConfigError, OSError) as error:
             _log.warning("Configuration not reloaded: %s", error)
             return

@@ -26,7 +26,7 @@ PYTHON_LAYERS: list[set[str]] = [
     {"fieldtable", "wire", "ini", "setting_types"},
     {"settings"},
     {"arguments", "usage"},
-    {"config"},
+    {"config", "log_forms"},
     {"log"},
     {"datadir", "disk"},
     {"json_file", "pattern", "vhosts_file"},
