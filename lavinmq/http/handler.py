@@ -102,6 +102,13 @@ class ApiHandler(Handler):
     """`/api/…`: finds the endpoint and calls it."""
 
     user: User
+    is_gone = False
+    """Whether the client has hung up."""
+
+    def on_connection_close(self) -> None:
+        """Tell who works on an answer that it may stop."""
+        self.is_gone = True
+        super().on_connection_close()
 
     async def prepare(self) -> None:
         """Before the body comes: who is it, and is there anything at that path?"""
