@@ -23,9 +23,13 @@ from tornado.web import Application
 
 from lavinmq import log
 from lavinmq.http import api  # noqa: F401 - registers the endpoints
-from lavinmq.http.handler import ApiHandler, NotFound
+from lavinmq.http.handler import ApiHandler, NotFound, Robots
+from lavinmq.http.openapi import OpenApi
+from lavinmq.http.websocket import MAX_MESSAGE, WebSocketBridge, is_upgrade
 
 if TYPE_CHECKING:
+    from tornado.httputil import HTTPServerRequest
+
     from lavinmq.server import Server
 
 BACKLOG: Final = 256
@@ -140,14 +144,29 @@ class HttpListener:
         self._http.handle_stream(stream, address)
 
 
+class ManagementApplication(Application):
+    """A WebSocket may be asked for on any path; everything else goes by its path."""
+
+    def find_handler(self, request: HTTPServerRequest, **kwargs: Any) -> Any:
+        """Who handles a request."""
+        if is_upgrade(request):
+            return self.get_handler_delegate(request, WebSocketBridge)
+        return super().find_handler(request, **kwargs)
+
+
 def application(server: Server, origin: Origin) -> Application:
     """What answers the requests of a listener."""
-    return Application(
-        [(r"/api/.*", ApiHandler)],
+    return ManagementApplication(
+        [
+            (r"/api/.*", ApiHandler),
+            (r"/robots\.txt", Robots),
+            (r"/docs/openapi\.json", OpenApi),
+        ],
         default_handler_class=NotFound,
         log_function=_log_request,
         server=server,
         origin=origin,
+        websocket_max_message_size=MAX_MESSAGE,
     )
 
 
