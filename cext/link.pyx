@@ -17,6 +17,16 @@ cdef class Consumer:
         """Deliveries of this consumer that are not settled."""
         return self.k.unacked if self.k != NULL else 0
 
+    @property
+    def prefetch(self) -> int:
+        """How many deliveries it may hold, 0 = any number."""
+        return self.k.prefetch if self.k != NULL else 0
+
+    @property
+    def is_no_ack(self) -> bool:
+        """Whether its deliveries need no settlement."""
+        return self.k != NULL and self.k.is_no_ack
+
     def read_stream(self, start, *, bint is_tracked=False, bint uses_stored=False,
                     list conditions=None, bint is_any=False,
                     bint takes_unfiltered=False) -> None:
@@ -610,6 +620,11 @@ cdef class Link:
             raise MemoryError()
         consumer.k.refs += 1
         return consumer
+
+    def unacked_of(self, int id, Queue queue not None, u64 after, u32 most) -> list:
+        """(delivery tag, consumer tag, None for basic.get, whole seconds) of up to `most` deliveries
+        of a queue that the channel has not settled, with tags above `after`, by rising tag."""
+        return channel_unacked(self.channel(id), queue.q, after, most)
 
     cdef list open_channels(self):
         """Ids of the channels that are open."""

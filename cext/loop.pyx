@@ -86,6 +86,7 @@ cdef class Loop:
     cdef list commits           # callbacks of the next sync that finds everything written
     cdef list running           # callbacks of the sync in flight
     cdef set links
+    cdef set locals             # channels without a connection that may hold deliveries
     cdef dict parents           # directories that hold those of queues
     cdef list crowd             # links whose publishes wait for consumers
     cdef list held              # links whose publishes wait for the disk
@@ -121,6 +122,7 @@ cdef class Loop:
         self.commits = []
         self.running = []
         self.links = set()
+        self.locals = set()
         self.parents = {}
         self.crowd = []
         self.held = []
@@ -263,6 +265,10 @@ cdef class Loop:
     def set_max_dedup(self, u64 n) -> None:
         """Bound `dedup_bytes`; 128 keys each are granted above it."""
         self.t.dedup_budget.most = n
+
+    def local_channels(self) -> list:
+        """Channels without a connection that hold deliveries, or did."""
+        return list(self.locals)
 
     # ---- the tick
 

@@ -79,6 +79,8 @@ class Config:
     http_bind: str
     http_port: int
     http_unix_path: str | None
+    cors_allowed_origins: tuple[str, ...]
+    websocket_allowed_origins: tuple[str, ...]
     max_body_size: int
 
     config_file: str | None

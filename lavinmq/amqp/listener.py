@@ -113,13 +113,13 @@ class Listener:
         else:
             is_loopback = _is_loopback(address[0])
             try:
-                local = _shown(sock.getsockname())
+                local = shown(sock.getsockname())
                 _set_options(self._server, sock, is_loopback)
             except OSError as error:  # the peer is gone already
                 _log.debug("connection from %s: %s", address, error)
                 sock.close()
                 return
-            peer = _shown(address)
+            peer = shown(address)
         self._server.welcome(Connection(self._server, sock, peer, local, is_loopback))
 
 
@@ -152,7 +152,7 @@ def _is_loopback(host: str) -> bool:
     return host.startswith(("127.", "::ffff:127.")) or host == "::1"
 
 
-def _shown(address: tuple[str, int] | str) -> str:
+def shown(address: tuple[str, int] | str) -> str:
     """An address for names and logs; a socket of `::` sees IPv4 peers as IPv6 ones."""
     host, port = str(address[0]).removeprefix("::ffff:"), address[1]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -7,7 +7,8 @@ Source: HTTP reference, sections 2 to 4.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -130,6 +131,18 @@ class Call:
         if number is None:
             raise bad_request(f"Parameter '{name}' must be an integer")
         return number
+
+
+async def completed(start: Callable[[Callable[[], None]], object]) -> None:
+    """Wait until what is given to `start` is called: `VHost.when_synced`, `Loop.after_sync`."""
+    done = asyncio.get_running_loop().create_future()
+
+    def finish() -> None:
+        if not done.done():
+            done.set_result(None)
+
+    start(finish)
+    await done
 
 
 def found(thing: Any) -> Any:

@@ -16,10 +16,10 @@ from tornado.web import RequestHandler, stream_request_body
 
 from lavinmq import __version__, log
 from lavinmq.errors import DefinitionsError, ProtocolError
-from lavinmq.http import encoding, listing, login
+from lavinmq.http import cors, encoding, listing, login
 from lavinmq.http.call import Call, Reply
 from lavinmq.http.errors import ApiError, from_protocol, not_found
-from lavinmq.http.routes import ROUTES, Route
+from lavinmq.http.routes import ROUTES
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -66,6 +66,11 @@ class Handler(RequestHandler):
         """Say what it is no more than needed."""
         self.clear_header("Server")
         self.clear_header("Content-Type")
+        if self.request.protocol == "https":
+            self.set_header("Strict-Transport-Security", "max-age=31536000")
+        allowed = self.server.config.cors_allowed_origins
+        for name, value in cors.answer_headers(allowed, self.request.headers.get("Origin")).items():
+            self.set_header(name, value)
 
     def compute_etag(self) -> str | None:
         """None: answers change all the time."""
@@ -102,13 +107,27 @@ class ApiHandler(Handler):
     """`/api/…`: finds the endpoint and calls it."""
 
     user: User
+    is_gone = False
+    """Whether the client has hung up."""
+
+    def on_connection_close(self) -> None:
+        """Tell who works on an answer that it may stop."""
+        self.is_gone = True
+        super().on_connection_close()
 
     async def prepare(self) -> None:
         """Before the body comes: who is it, and is there anything at that path?"""
         self._parts: list[bytes] = []
         self._size = 0
         self._too_large = False
-        self._found: tuple[Route, dict[str, str]] | None = None
+        if self.server.config.cors_allowed_origins and cors.is_preflight(
+            self.request.method, self.request.headers
+        ):
+            for name, value in cors.preflight_headers().items():
+                self.set_header(name, value)
+            self.set_status(204)
+            self.finish()
+            return
         user = await self.login()
         if user is None:
             self.set_status(401)
@@ -220,8 +239,18 @@ class ApiHandler(Handler):
             content = await encoding.compressed(content)
             self.set_header("Content-Encoding", "gzip")
             self.set_header("Vary", "Accept-Encoding")
-        sent: Awaitable[None] = self.finish(content)
+        sent: Awaitable[None] = self.finish(content or None)
         await sent
+
+
+class Robots(Handler):
+    """`/robots.txt`: nothing here is for search engines."""
+
+    def get(self) -> None:
+        """Say so."""
+        self.set_header("Content-Type", "text/plain;charset=utf-8")
+        self.set_header("Cache-Control", "no-cache")
+        self.finish("User-agent: *\nDisallow: /\n")
 
 
 class NotFound(Handler):

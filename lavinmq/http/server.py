@@ -23,10 +23,14 @@ from tornado.web import Application
 
 from lavinmq import log
 from lavinmq.http import api  # noqa: F401 - registers the endpoints
-from lavinmq.http.handler import ApiHandler, NotFound
+from lavinmq.http.handler import ApiHandler, NotFound, Robots
 from lavinmq.http.metrics import Detailed, Metrics
+from lavinmq.http.openapi import OpenApi
+from lavinmq.http.websocket import MAX_MESSAGE, WebSocketBridge, is_upgrade
 
 if TYPE_CHECKING:
+    from tornado.httputil import HTTPServerRequest
+
     from lavinmq.server import Server
 
 BACKLOG: Final = 256
@@ -141,17 +145,34 @@ class HttpListener:
         self._http.handle_stream(stream, address)
 
 
+class ManagementApplication(Application):
+    """A WebSocket may be asked for on any path; everything else goes by its path."""
+
+    def find_handler(self, request: HTTPServerRequest, **kwargs: Any) -> Any:
+        """Who handles a request."""
+        if is_upgrade(request):
+            return self.get_handler_delegate(request, WebSocketBridge)
+        return super().find_handler(request, **kwargs)
+
+
 def application(server: Server, origin: Origin) -> Application:
     """What answers the requests of a listener."""
     routes: list[Any] = [(r"/metrics/?", Metrics), (r"/metrics/detailed/?", Detailed)]
+    kind: type[Application] = Application
     if not origin.is_metrics:  # who comes by that listener need not log in
-        routes.append((r"/api/.*", ApiHandler))
-    return Application(
+        kind = ManagementApplication
+        routes += [
+            (r"/api/.*", ApiHandler),
+            (r"/robots\.txt", Robots),
+            (r"/docs/openapi\.json", OpenApi),
+        ]
+    return kind(
         routes,
         default_handler_class=NotFound,
         log_function=_log_request,
         server=server,
         origin=origin,
+        websocket_max_message_size=MAX_MESSAGE,
     )
 
 

@@ -18,6 +18,7 @@ from perf import bench, generator, measure, topology
 from perf.generator import GeneratorRun
 from perf.measure import BenchError
 from tests.support.broker import Broker
+from tests.support.lavinmqperf import sockets, until
 
 TIMEOUT_S = 20.0
 SETTLE_S = 10.0
@@ -72,6 +73,8 @@ def test_a_staged_generator_that_dies_says_why() -> None:
 def test_connections_are_kept_until_the_measurement_is_over(
     churn: Churn, own_broker: Broker
 ) -> None:
+    # Whoever found out that the broker answers has gone, but maybe not for the broker yet.
+    until(lambda: not any(one.local_port == own_broker.port for one in sockets()))
     before = measure.tree_descriptors(own_broker.pid)
 
     with churn("-S connections -n 20") as run:

@@ -29,7 +29,8 @@ class Api:
 
     def __init__(self, broker: Broker, user: str = "guest", password: str = "") -> None:
         self.broker = broker
-        self._login = f"{user}:{password or (user if user == 'guest' else f'{user}-pw')}"
+        given = f"{user}:{password or (user if user == 'guest' else f'{user}-pw')}"
+        self.login = {"Authorization": "Basic " + base64.b64encode(given.encode()).decode()}
 
     def __call__(
         self,
@@ -41,7 +42,7 @@ class Api:
         raw: bytes | None = None,
     ) -> Answer:
         """Send a request; `body` as JSON, or `raw` as it is."""
-        sent = {"Authorization": "Basic " + base64.b64encode(self._login.encode()).decode()}
+        sent = dict(self.login)
         content = raw if body is None else json.dumps(body).encode()
         if content is not None:
             sent["Content-Type"] = "application/json"

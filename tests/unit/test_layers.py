@@ -92,6 +92,7 @@ CYTHON_LAYERS: list[set[str]] = [
     {"door"},
     {"migrate"},
     {"link"},
+    {"manage"},
     {"perf_consume", "perf_publish"},
     # The umbrellas: one per compiled module. They include, and nobody includes them.
     {"core", "perf", "scan"},

@@ -32,7 +32,7 @@ def test_loopback_may_be_ipv4_inside_ipv6(host: str, is_loopback: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "shown"),
+    ("host", "text"),
     [
         ("10.0.0.1", "10.0.0.1:5"),
         ("::ffff:10.0.0.1", "10.0.0.1:5"),
@@ -40,9 +40,9 @@ def test_loopback_may_be_ipv4_inside_ipv6(host: str, is_loopback: bool) -> None:
         ("2001:db8::ffff:1", "[2001:db8::ffff:1]:5"),
     ],
 )
-def test_ipv4_inside_ipv6_is_shown_as_ipv4(host: str, shown: str) -> None:
+def test_ipv4_inside_ipv6_is_shown_as_ipv4(host: str, text: str) -> None:
     """edge-cases.md 17"""
-    assert listener._shown((host, 5)) == shown
+    assert listener.shown((host, 5)) == text
 
 
 def test_a_second_listener_on_the_same_port_leaves_the_first_alone() -> None:

@@ -3,4 +3,11 @@
 Importing this package registers all of them in `routes.ROUTES`.
 """
 
-from lavinmq.http.api import session, vhosts  # noqa: F401
+from lavinmq.http.api import (  # noqa: F401
+    bindings,
+    exchanges,
+    messages,
+    queues,
+    session,
+    vhosts,
+)

@@ -1,0 +1,160 @@
+"""The description of the API in OpenAPI, made from the table of endpoints.
+
+Source: OpenAPI 3.1; HTTP reference, section 7.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Final
+
+from lavinmq import __version__
+from lavinmq.http import (
+    api,  # noqa: F401 - registers the endpoints
+    encoding,
+)
+from lavinmq.http.fields import Field, Fields
+from lavinmq.http.handler import JSON, Handler
+from lavinmq.http.routes import ROUTES, Query, Route
+
+LIST_QUERY: Final = (
+    Query("page", "Number of the page; without it everything comes as an array", "integer"),
+    Query("page_size", "Rows of a page, 1 to 10000", "integer"),
+    Query("name", "What to search for"),
+    Query("use_regex", "Whether `name` is a regular expression", "boolean"),
+    Query("sort", "Field to sort by, nested ones with dots"),
+    Query("sort_reverse", "Whether to sort backwards", "boolean"),
+    Query("columns", "Fields to show, separated by commas"),
+)
+ERRORS: Final = {
+    400: "The request makes no sense; the reason names the field",
+    401: "No valid credentials",
+    403: "Not allowed, or no such virtual host",
+    404: "No such resource",
+    413: "The body, or the page, is too large",
+    415: "The body is no JSON",
+}
+MEANING: Final = {
+    200: "Done", 201: "Created", 204: "Done, nothing to say", 302: "Done, look there",
+    422: "Not in a state for that", 503: "Not healthy",
+}  # fmt: skip
+
+
+class OpenApi(Handler):
+    """`/docs/openapi.json`, for everybody."""
+
+    def get(self) -> None:
+        """Send it."""
+        self.set_header("Content-Type", JSON)
+        self.finish(encoded())
+
+
+@cache
+def encoded() -> bytes:
+    """The description as JSON."""
+    return encoding.encode(description())
+
+
+def description() -> dict[str, Any]:
+    """The description of all endpoints."""
+    paths: dict[str, dict[str, Any]] = {}
+    for route in ROUTES:
+        paths.setdefault(_path(route), {})[route.method.lower()] = _operation(route)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "LavinMQ HTTP API",
+            "version": __version__,
+            "description": "Manage and watch the broker. `%2F` is the virtual host `/`.",
+        },
+        "security": [{"basic": []}],
+        "paths": paths,
+        "components": {
+            "securitySchemes": {"basic": {"type": "http", "scheme": "basic"}},
+            "schemas": {"Error": _error_schema()},
+        },
+    }
+
+
+def _path(route: Route) -> str:
+    words = route.path.split("/")
+    return "/".join(f"{{{word[1:]}}}" if word[:1] in (":", "*") else word for word in words)
+
+
+def _operation(route: Route) -> dict[str, Any]:
+    """One endpoint."""
+    words = [word for word in route.path.split("/") if word[:1] in (":", "*")]
+    query = (LIST_QUERY if route.is_list else ()) + route.query
+    operation: dict[str, Any] = {
+        "operationId": f"{route.method.lower()}_{_path(route)}",
+        "summary": route.summary,
+        "description": f"For users with the tag {' or '.join(route.role.value)}.",
+        "tags": [route.path.split("/")[2]],
+        "parameters": [_path_parameter(word[1:]) for word in words]
+        + [_query_parameter(each) for each in query],
+        "responses": {str(status): _success(route, status) for status in route.statuses}
+        | {str(status): _failure(text) for status, text in ERRORS.items()},
+    }
+    if route.fields is not None:
+        operation["requestBody"] = {
+            "required": any(field.required for field in route.fields.values()),
+            "content": {JSON: {"schema": _object(route.fields)}},
+        }
+    return operation
+
+
+def _path_parameter(name: str) -> dict[str, Any]:
+    return {
+        "name": name, "in": "path", "required": True,
+        "schema": {"type": "string", "minLength": 1},
+    }  # fmt: skip
+
+
+def _query_parameter(query: Query) -> dict[str, Any]:
+    return {
+        "name": query.name, "in": "query", "description": query.doc,
+        "schema": {"type": query.kind},
+    }  # fmt: skip
+
+
+def _success(route: Route, status: int) -> dict[str, Any]:
+    answer: dict[str, Any] = {"description": MEANING[status]}
+    if status == 200 and route.method == "GET":
+        answer["content"] = {JSON: {"schema": {}}}
+    return answer
+
+
+def _failure(text: str) -> dict[str, Any]:
+    schema = {"$ref": "#/components/schemas/Error"}
+    return {"description": text, "content": {JSON: {"schema": schema}}}
+
+
+def _error_schema() -> dict[str, Any]:
+    return {
+        "type": "object",
+        "required": ["error", "reason"],
+        "properties": {
+            "error": {"type": "string", "description": "For programs"},
+            "reason": {"type": "string", "description": "For people"},
+        },
+    }
+
+
+def _object(fields: Fields) -> dict[str, Any]:
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {name: _schema(field) for name, field in fields.items()},
+    }
+    required = [name for name, field in fields.items() if field.required]
+    return schema | {"required": required} if required else schema
+
+
+def _schema(field: Field) -> dict[str, Any]:
+    schema: dict[str, Any] = {"description": field.doc}
+    if field.kind != "any":
+        schema["type"] = [field.kind, "null"] if field.nullable else field.kind
+    if field.choices:
+        schema["enum"] = list(field.choices)
+    if field.default is not None:
+        schema["default"] = field.default
+    return schema

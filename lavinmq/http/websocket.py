@@ -1,0 +1,129 @@
+"""AMQP over WebSocket: the byte stream of a WebSocket, bridged to a connection like any other.
+
+The bridge is a pair of sockets. What one side cannot take yet waits in the other: neither a slow
+browser nor a busy broker makes anything grow. Frames have no meaning, text is ignored.
+Source: HTTP reference, section 13.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from tornado.websocket import WebSocketClosedError, WebSocketHandler
+
+from lavinmq import log
+from lavinmq.amqp.connection import Connection
+from lavinmq.amqp.listener import shown
+from lavinmq.http.handler import Handler
+
+if TYPE_CHECKING:
+    from tornado.httputil import HTTPServerRequest
+
+VERSION: Final = "13"
+CHUNK: Final = 64 << 10
+MQTT_PATHS: Final = ("mqtt", "ws/mqtt")
+MAX_MESSAGE: Final = 4 << 20
+"""Of one WebSocket message, which is in memory before it is looked at."""
+_log = log.get("lmq.http.server")
+
+
+def is_upgrade(request: HTTPServerRequest) -> bool:
+    """Whether a request asks for a WebSocket."""
+    headers = request.headers
+    words = [word.strip().lower() for word in headers.get("Connection", "").split(",")]
+    is_asked = headers.get("Upgrade", "").lower() == "websocket" and "upgrade" in words
+    return request.method == "GET" and is_asked
+
+
+class WebSocketBridge(Handler, WebSocketHandler):
+    """One WebSocket; the handshake of AMQP says who it is."""
+
+    _socket: socket.socket | None = None
+    _reader: asyncio.Task[None] | None = None
+
+    def prepare(self) -> None:
+        """Refuse what cannot become a WebSocket."""
+        headers = self.request.headers
+        if headers.get("Sec-WebSocket-Version") != VERSION:
+            self.set_status(426)
+            self.set_header("Sec-WebSocket-Version", VERSION)
+            self.finish()
+        elif "Sec-WebSocket-Key" not in headers:
+            self.set_status(400)
+            self.finish("Missing Sec-WebSocket-Key\n")
+        elif self._is_mqtt():
+            self.set_status(400)
+            self.finish("MQTT is not available\n")
+
+    def _is_mqtt(self) -> bool:
+        protocol = chosen(self.request.headers.get("Sec-WebSocket-Protocol", "").split(","))
+        if protocol is not None:
+            return protocol.lower().startswith("mqtt")
+        return self.request.path.strip("/") in MQTT_PATHS
+
+    def check_origin(self, origin: str) -> bool:
+        """Whether a page of that origin may connect: any, unless the operator lists some."""
+        allowed = self.server.config.websocket_allowed_origins
+        if not allowed or "*" in allowed:
+            return True
+        return origin in allowed or urlsplit(origin).netloc == self.request.headers.get("Host")
+
+    def select_subprotocol(self, subprotocols: list[str]) -> str | None:
+        """The one to be echoed."""
+        return chosen(subprotocols)
+
+    async def open(self, *_: str, **__: str) -> None:
+        """The WebSocket is there: give the broker the other end."""
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        self._socket = ours
+        peer, local = self._addresses()
+        self.server.welcome(Connection(self.server, theirs, peer, local, self.is_loopback))
+        self._reader = asyncio.get_running_loop().create_task(self._send_on(ours))
+
+    def _addresses(self) -> tuple[str, str]:
+        """Both ends of the TCP connection, as they are shown."""
+        stream: Any = self.ws_connection.stream if self.ws_connection else None
+        sock = stream.socket if stream is not None else None
+        if self.origin.is_unix or sock is None:
+            return "127.0.0.1:0", "127.0.0.1:0"
+        return shown(sock.getpeername()), shown(sock.getsockname())
+
+    async def _send_on(self, ours: socket.socket) -> None:
+        """Send what the broker writes, until it closes."""
+        loop = asyncio.get_running_loop()
+        try:
+            while data := await loop.sock_recv(ours, CHUNK):
+                await self.write_message(data, binary=True)
+        except (OSError, WebSocketClosedError) as error:
+            _log.debug("WebSocket: %s", error)
+        self.close()
+
+    async def on_message(self, message: str | bytes) -> None:
+        """Hand on what came; the next message is read when this is taken."""
+        if isinstance(message, str) or self._socket is None:
+            return
+        try:
+            await asyncio.get_running_loop().sock_sendall(self._socket, message)
+        except OSError:
+            self.close()
+
+    def on_close(self) -> None:
+        """The peer has gone: so does its connection."""
+        if self._reader is not None:
+            self._reader.cancel()
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+def chosen(subprotocols: list[str]) -> str | None:
+    """The first of the offered protocols that the broker speaks, as it was written."""
+    for protocol in subprotocols:
+        if protocol.strip().lower().startswith(("amqp", "mqtt")):
+            return protocol.strip()
+    return None

@@ -1,0 +1,154 @@
+"""AMQP over WebSocket, as browsers speak it, by the WebSocket client of Tornado."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+from tornado.httpclient import HTTPClientError, HTTPRequest
+from tornado.websocket import WebSocketClientConnection, websocket_connect
+
+from lavinmq.client import Connection, parse_uri
+from tests.conftest import BrokerFactory
+from tests.support.broker import Broker
+
+HEADER = b"AMQP\x00\x00\x09\x01"
+
+
+async def connect(broker: Broker, path: str = "/", **headers: str) -> WebSocketClientConnection:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    request = HTTPRequest(f"ws://{broker.host}:{broker.http_port}{path}", headers=named)
+    return await websocket_connect(request)
+
+
+async def close(connection: WebSocketClientConnection) -> None:
+    """Close it and wait for the end."""
+    connection.close()
+    while await connection.read_message() is not None:
+        pass
+
+
+class Bridge:
+    """Gives an ordinary client a port that ends in a WebSocket, cut into messages of any size."""
+
+    def __init__(self, broker: Broker, size: int) -> None:
+        self._broker, self._size = broker, size
+        self.bytes_back = 0
+        self._done = asyncio.Event()
+
+    async def __aenter__(self) -> Bridge:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port: int = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._done.wait()
+        self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = await connect(self._broker, "/any/path", Sec_WebSocket_Protocol="amqp")
+
+        async def back() -> None:
+            while (message := await connection.read_message()) is not None:
+                assert isinstance(message, bytes)
+                self.bytes_back += len(message)
+                writer.write(message)
+                await writer.drain()
+
+        task = asyncio.create_task(back())
+        while data := await reader.read(self._size):
+            await connection.write_message(data, binary=True)
+        connection.close()
+        await task
+        writer.close()
+        await writer.wait_closed()
+        self._done.set()
+
+
+@pytest.mark.parametrize("size", [7, 65536])
+def test_a_client_publishes_and_reads_by_a_websocket(broker: Broker, size: int) -> None:
+    body = bytes(range(256)) * (16 if size == 7 else 4096)
+
+    def client(port: int) -> list[bytes]:
+        uri = broker.uri.replace(f":{broker.port}/", f":{port}/")
+        with Connection.open(parse_uri(uri)) as connection:
+            channel = connection.channel()
+            queue = channel.declare_queue("", exclusive=True).queue
+            for _ in range(3):
+                channel.publish("", queue, body)
+            bodies = []
+            while len(bodies) < 3:
+                message = channel.get(queue)
+                if message is not None:
+                    bodies.append(message.body)
+            return bodies
+
+    async def run() -> tuple[list[bytes], int]:
+        async with Bridge(broker, size) as bridge:
+            return await asyncio.to_thread(client, bridge.port), bridge.bytes_back
+
+    bodies, back = asyncio.run(asyncio.wait_for(run(), 60))
+    assert bodies == [body] * 3
+    assert back > 3 * len(body)
+
+
+@pytest.mark.parametrize(
+    ("offered", "echoed"), [("amqp", "amqp"), ("x, AMQP0.9.1, amqp", "AMQP0.9.1"), ("", None)]
+)
+def test_the_first_protocol_it_speaks_is_chosen(
+    broker: Broker, offered: str, echoed: str | None
+) -> None:
+    async def run() -> str | None:
+        headers = {"Sec_WebSocket_Protocol": offered} if offered else {}
+        connection = await connect(broker, **headers)
+        chosen = connection.headers.get("Sec-WebSocket-Protocol")
+        await close(connection)
+        return chosen
+
+    assert asyncio.run(run()) == echoed
+
+
+def test_text_is_ignored_and_a_close_ends_the_connection(broker: Broker) -> None:
+    async def run() -> bytes:
+        connection = await connect(broker)
+        await connection.write_message("AMQP?")
+        await connection.write_message(HEADER, binary=True)
+        start = await connection.read_message()
+        assert isinstance(start, bytes)
+        await connection.write_message(b"nonsense" * 10, binary=True)
+        while (message := await connection.read_message()) is not None:
+            start += message if isinstance(message, bytes) else b""
+        return start
+
+    assert asyncio.run(asyncio.wait_for(run(), 30))[:1] == b"\x01"
+
+
+@pytest.mark.parametrize(("version", "status"), [("Sec-WebSocket-Version: 12\r\n", 426), ("", 426)])
+def test_another_version_is_refused(broker: Broker, version: str, status: int) -> None:
+    request = (
+        f"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n{version}"
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    )
+    with socket.create_connection((broker.host, broker.http_port), timeout=10) as connection:
+        connection.sendall(request.encode())
+        answer = connection.recv(4096)
+
+    assert int(answer.split()[1]) == status
+    assert b"Sec-Websocket-Version: 13" in answer
+
+
+def test_only_listed_origins_may_connect_if_some_are_listed(broker_factory: BrokerFactory) -> None:
+    config = broker_factory(start=False).data_dir.with_name("origins.ini")
+    config.write_text("[mgmt]\nwebsocket_allowed_origins = https://a.example\n")
+    broker = broker_factory(["-c", str(config)], http=True)
+
+    async def status(origin: str) -> int:
+        try:
+            await close(await connect(broker, Origin=origin))
+        except HTTPClientError as error:
+            return error.code
+        return 101
+
+    assert asyncio.run(status("https://a.example")) == 101
+    assert asyncio.run(status("https://b.example")) == 403

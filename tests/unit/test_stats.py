@@ -1,0 +1,122 @@
+"""Rates and histories of counters, with a clock of the test's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lavinmq import stats
+from lavinmq.stats import Sampler, Track, summed
+
+
+class Thing:
+    def __init__(self) -> None:
+        self.track: Track | None = None
+        self.count = 0
+        self.other = 0
+
+    def counters(self) -> dict[str, int]:
+        return {"count": self.count, "other": self.other}
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(stats, "time", clock)
+    return clock
+
+
+def at_once(function: Callable[..., Any], *arguments: Any) -> None:
+    function(*arguments)
+
+
+def sampled(clock: Clock, things: list[Thing], size: int = 4) -> Callable[[], Sampler]:
+    sampler = Sampler(lambda: things, at_once)
+
+    def sample() -> Sampler:
+        clock.now += 5
+        sampler.sample(size)
+        return sampler
+
+    return sample
+
+
+def test_a_rate_is_the_growth_per_second_and_the_history_has_the_last_ones(clock: Clock) -> None:
+    thing = Thing()
+    sample = sampled(clock, [thing])
+    for growth in (0, 10, 20, 0, 5, 7):
+        thing.count += growth
+        sampler = sample()
+
+    shown = sampler.stats(thing, ["count", "other"], with_log=True)
+
+    assert shown == {
+        "count": 42,
+        "count_details": {"rate": 1.4, "log": [4.0, 0.0, 1.0, 1.4]},
+        "other": 0,
+        "other_details": {"rate": 0.0, "log": [0.0] * 4},
+    }
+
+
+def test_what_never_moved_keeps_nothing_and_shows_zeros(clock: Clock) -> None:
+    thing = Thing()
+    sampler = sampled(clock, [thing])()
+
+    assert thing.track is None
+    assert sampler.stats(thing, ["count"], with_log=True)["count_details"] == {
+        "rate": 0.0, "log": [0.0],
+    }  # fmt: skip
+
+
+def test_a_history_that_is_all_still_is_given_up(clock: Clock) -> None:
+    thing = Thing()
+    sample = sampled(clock, [thing])
+    thing.count = 5
+    for _ in range(6):
+        sample()
+
+    assert thing.track is not None
+    assert not thing.track._logs
+    thing.count += 10
+    assert sample().stats(thing, ["count"])["count_details"] == {"rate": 2.0}
+
+
+def test_lists_show_no_history(clock: Clock) -> None:
+    assert "log" not in sampled(clock, [])().stats(Thing(), ["count"])["count_details"]
+
+
+def test_histories_of_different_length_are_summed_at_their_ends() -> None:
+    assert summed([[1.0, 2.0, 3.0], [10.0], []]) == [1.0, 2.0, 13.0]
+    assert summed([[1.0], [1.5, 2.5]]) == [1.5, 3.5]
+    assert summed([]) == []
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=30), st.integers(1, 8))
+def test_any_growth_gives_the_history_that_a_list_would(growths: list[int], size: int) -> None:
+    thing, model = Thing(), []
+    track = Track()
+    last = 0
+    for number, growth in enumerate(growths, 1):
+        thing.count += growth
+        track.sample(thing.counters(), 5.0, min(number, size))
+        model.append(round((thing.count - last) / 5.0, 1))
+        last = thing.count
+
+    samples = min(len(growths), size)
+    assert track.log("count", samples) == pytest.approx(model[-samples:])
+    assert track.rate("count") == pytest.approx(model[-1])
