@@ -190,6 +190,8 @@ cdef class LocalChannel:
         channel_push(c, q, NULL, &rec)
         q.rules = rules
         q.n_get += 1
+        c.tally.get += 1
+        c.tally.redeliver += rec.redelivered
         self.loop.locals.add(self)
         loop_enforce(q.loop)
         return row + (q.ready,)

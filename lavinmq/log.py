@@ -193,7 +193,7 @@ class _Output(logging.StreamHandler[TextIO]):
 
     def format(self, record: logging.LogRecord) -> str:
         """Keep the entry and return it as it is written."""
-        entry = _entry(record)
+        entry = entry_of(record)
         self.last_id = max(int(entry.created * 1000), self.last_id + 1)
         kept = entry._replace(text=entry.text[:ENTRY_CHARACTERS], id=self.last_id)
         self.entries.append(kept)
@@ -246,7 +246,8 @@ def _fields(record: logging.LogRecord, entry: Entry) -> Fields:
     )  # fmt: skip
 
 
-def _entry(record: logging.LogRecord) -> Entry:
+def entry_of(record: logging.LogRecord) -> Entry:
+    """Return what is kept of a record."""
     lines = [_printable(record.getMessage())]
     exception = _exception(record)
     if exception:

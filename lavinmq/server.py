@@ -31,6 +31,7 @@ from lavinmq.disk import DiskWatch
 from lavinmq.errors import DefinitionsError, ReplyCode
 from lavinmq.histogram import Histogram
 from lavinmq.limits_file import UserLimits
+from lavinmq.log_exchange import LogExchange
 from lavinmq.parameters import ParameterStore
 from lavinmq.portions import in_portions
 from lavinmq.stats import Sampler, Tracked
@@ -86,6 +87,9 @@ class Server:
         self.sampler = Sampler(self._tracked, events.call_soon)
         self.http: list[HttpListener] = []
         self.request_times = Histogram()
+        self._log_exchange: LogExchange | None = None
+        if config.log_exchange:
+            self._log_exchange = LogExchange(self.loop, self.vhosts)
         self._disk = DiskWatch(config)
         self._is_started = self._is_stopping = False
         self._stop_timer: asyncio.TimerHandle | None = None
@@ -115,6 +119,8 @@ class Server:
         self.user_limits.load()
         self.parameters.load()
         self.vhosts.load()
+        if self._log_exchange is not None:
+            self._log_exchange.start()
         if self.config.amqp_port >= 0:
             self.listeners.append(Listener.tcp(self, self.config.amqp_bind, self.config.amqp_port))
         if self.config.amqp_unix_path:
@@ -253,6 +259,8 @@ class Server:
     def _finish(self) -> None:
         """All clients are gone: write everything out."""
         failure = ""
+        if self._log_exchange is not None:
+            self._log_exchange.stop()
         self.loop.tick()
         self.loop.stop()
         for vhost in self.vhosts.values():
@@ -278,6 +286,8 @@ class Server:
             if timer is not None:
                 timer.cancel()
         self._close_listeners()
+        if self._log_exchange is not None:
+            self._log_exchange.stop()
         while self.connections:
             self.connections.popitem()[0].abandon()
         self.loop.stop()

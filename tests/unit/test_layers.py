@@ -41,6 +41,7 @@ PYTHON_LAYERS: list[set[str]] = [
     {"store_news", "rules", "queue_expiry"},
     {"vhost"},
     {"vhosts"},
+    {"log_exchange"},
     {"amqp", "mqtt"},
     {"http"},
     # The server puts everything together: it is the only one that knows the listeners.
