@@ -153,6 +153,12 @@ def follow(callback: Callable[[Entry], None]) -> list[Entry]:
         return list(output.entries)
 
 
+def n_followers() -> int:
+    """How many follow the log."""
+    output = _output()
+    return len(output.followers) if output else 0
+
+
 def unfollow(callback: Callable[[Entry], None]) -> None:
     """End what `follow` began. Idempotent."""
     output = _output()

@@ -84,6 +84,11 @@ class Gauge:
     def __init__(self) -> None:
         self._log: array[float] | None = None
 
+    @property
+    def is_zero(self) -> bool:
+        """Whether it has been zero for as long as a history is."""
+        return self._log is None
+
     def sample(self, value: float, samples: int) -> None:
         """Take a sample. Args: samples: length of a history now."""
         log = self._log

@@ -136,7 +136,7 @@ def _cgroup_limits(own: str, root: Path) -> list[int]:
             top, name = root / "memory", "memory.limit_in_bytes"
         else:
             continue
-        words = path.strip("/").split("/")
+        words = [word for word in path.split("/") if word]
         for depth in range(len(words) + 1):
             limit = _number(top.joinpath(*words[:depth], name))
             if limit is not None and limit < NO_LIMIT_FROM:

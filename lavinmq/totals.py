@@ -15,6 +15,7 @@ from lavinmq.stats import Gauge
 
 if TYPE_CHECKING:
     from lavinmq.amqp.connection import Connection
+    from lavinmq.queue import Queue
     from lavinmq.stats import Track, Tracked
     from lavinmq.vhost import VHost
 
@@ -23,7 +24,6 @@ MESSAGES: Final = (
     "redeliver", "reject", "return_unroutable",
 )  # fmt: skip
 """Counters of messages of a channel and of a whole virtual host."""
-DELIVERIES: Final = ("deliver", "deliver_no_ack", "get", "get_no_ack")
 
 
 class Traffic:
@@ -57,28 +57,12 @@ class Messages:
 
     def counters(self) -> dict[str, int]:
         """Messages since the start."""
-        return message_counters(self._vhost)
+        return self._vhost.core.counters()
 
 
-def message_counters(vhost: VHost) -> dict[str, int]:
-    """What channels have done with messages of a virtual host, by the names of `MESSAGES`."""
-    counters = getattr(vhost.core, "counters", None)
-    if counters is not None:
-        found: dict[str, int] = counters()
-        return found
-    # SEAM: until the message path counts for whole virtual hosts. What is deleted is forgotten, and
-    # what passes through two exchanges counts twice.
-    total = dict.fromkeys(MESSAGES, 0)
-    for exchange in vhost.exchanges.values():
-        counts = exchange.core.counters()
-        total["publish"] += counts["publish_in"]
-        total["return_unroutable"] += counts["unroutable"]
-    for queue in vhost.queues.values():
-        counts = queue.core.counters()
-        for name in (*DELIVERIES, "ack", "redeliver", "reject"):
-            total[name] += counts[name]
-    total["deliver_get"] = sum(total[name] for name in DELIVERIES)
-    return total
+def unacknowledged(queue: Queue) -> int:
+    """Messages that are delivered and not settled; those of a stream are ready all the time."""
+    return 0 if queue.is_stream else queue.core.unacked
 
 
 class Totals:
@@ -112,7 +96,7 @@ def sampled(
         ready = unacked = 0
         for queue in list(vhost.queues.values()):
             ready += queue.core.ready
-            unacked += queue.core.unacked
+            unacked += unacknowledged(queue)
             yield queue
         vhost.totals.ready.sample(ready, samples())
         vhost.totals.unacked.sample(unacked, samples())

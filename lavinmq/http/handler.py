@@ -18,11 +18,11 @@ from lavinmq import __version__, log
 from lavinmq.errors import DefinitionsError, ProtocolError
 from lavinmq.http import cors, encoding, listing, login
 from lavinmq.http.call import Call, Reply
-from lavinmq.http.errors import ApiError, from_protocol, not_found
+from lavinmq.http.errors import ApiError, from_protocol
 from lavinmq.http.routes import ROUTES
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Callable
 
     from lavinmq.auth.users import User
     from lavinmq.http.server import Origin
@@ -89,11 +89,17 @@ class Handler(RequestHandler):
     def finish_error(self, error: ApiError) -> None:
         """Send an error."""
         self.set_status(error.status)
+        self.set_header("Content-Type", JSON)
         if error.error:
-            self.set_header("Content-Type", JSON)
             self.finish(encoding.encode({"error": error.error, "reason": error.reason}))
         else:
             self.finish()
+
+    def finish_no_path(self) -> None:
+        """Nothing has that path: no resource, so no JSON."""
+        self.set_status(404)
+        self.set_header("Content-Type", "text/plain")
+        self.finish("" if self.request.method == "HEAD" else "404 Not Found\n")
 
     async def login(self) -> User | None:
         """The user of the request."""
@@ -114,12 +120,14 @@ class ApiHandler(Handler):
         """Tell who works on an answer that it may stop."""
         self.is_gone = True
         super().on_connection_close()
+        self.on_gone()
 
     async def prepare(self) -> None:
         """Before the body comes: who is it, and is there anything at that path?"""
         self._parts: list[bytes] = []
         self._size = 0
         self._too_large = False
+        self.on_gone: Callable[[], None] = _nothing  # called when the client has hung up
         if self.server.config.cors_allowed_origins and cors.is_preflight(
             self.request.method, self.request.headers
         ):
@@ -175,7 +183,7 @@ class ApiHandler(Handler):
         request = self.request
         found = ROUTES.find(request.method or "", request.path)
         if found is None:
-            self._not_found()
+            self.finish_no_path()
             return
         route, path = found
         if self._too_large:
@@ -209,12 +217,6 @@ class ApiHandler(Handler):
             raise ApiError(
                 415, "unsupported_content_type", f"Unsupported content type {given}"
             )  # fmt: skip
-
-    def _not_found(self) -> None:
-        """No endpoint has that path: no resource, so no JSON."""
-        self.set_status(404)
-        self.set_header("Content-Type", "text/plain")
-        self.finish("" if self.request.method == "HEAD" else "404 Not Found\n")
 
     async def _send(self, call: Call, answer: Any) -> None:
         self.set_header("Content-Type", JSON)
@@ -257,18 +259,21 @@ class NotFound(Handler):
     """Any other path."""
 
     async def prepare(self) -> None:
-        """Say that there is nothing; to programs that read metrics, without JSON."""
-        if not self.origin.is_metrics:
-            self.finish_error(not_found())
-            return
-        self.set_status(404)
-        self.set_header("Content-Type", "text/plain")
-        self.finish("" if self.request.method == "HEAD" else "404 Not Found\n")
+        """Say that there is nothing, on a management port only to whom it knows."""
+        if not self.origin.is_metrics and await self.login() is None:
+            self.set_status(401)
+            self.finish()
+        else:
+            self.finish_no_path()
 
 
 def too_large(limit: int) -> ApiError:
     """413: a body that is longer than the operator allows."""
     return ApiError(413, "payload_too_large", f"A body may have {limit} bytes")
+
+
+def _nothing() -> None:
+    """Most endpoints answer at once."""
 
 
 def _query(text: str) -> dict[str, list[str]]:

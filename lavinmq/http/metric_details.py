@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from lavinmq.http.exposition import Metric
 from lavinmq.http.metric_families import CHURN, Part, Scrape, connections_of, counter, gauge
+from lavinmq.totals import unacknowledged
 
 if TYPE_CHECKING:
     from lavinmq.queue import Queue
@@ -39,7 +40,7 @@ QUEUES: Final[tuple[tuple[Metric, QueueValue], ...]] = (
     ),
     (
         gauge("detailed_queue_messages_unacked", "Messages delivered and not settled"),
-        attrgetter("core.unacked"),
+        unacknowledged,
     ),
     (
         gauge("detailed_queue_messages", "Messages, ready and unsettled ones"),
@@ -86,7 +87,7 @@ def _of_queues(scrape: Scrape, metric: Metric, value: QueueValue) -> Iterator[st
 
 
 def _messages(queue: Queue) -> int:
-    return queue.core.ready + queue.core.unacked
+    return queue.core.ready + unacknowledged(queue)
 
 
 def _delivered(queue: Queue) -> int:

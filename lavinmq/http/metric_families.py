@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from lavinmq import __version__
 from lavinmq.http.exposition import Exposition, Metric
 from lavinmq.system import heap, memory_limit, memory_used
+from lavinmq.totals import unacknowledged
 
 if TYPE_CHECKING:
     from lavinmq.amqp.connection import Connection
@@ -128,10 +129,9 @@ def totals(scrape: Scrape) -> Iterator[str]:
     for vhost in scrape.vhosts:
         sums["queues"] += len(vhost.queues)
         for queue in list(vhost.queues.values()):
-            core = queue.core
-            sums["ready"] += core.ready
-            sums["unacked"] += core.unacked
-            sums["consumers"] += core.consumers
+            sums["ready"] += queue.core.ready
+            sums["unacked"] += unacknowledged(queue)
+            sums["consumers"] += queue.core.consumers
             yield ""
         for exchange in list(vhost.exchanges.values()):
             sums["bindings"] += len(exchange.bindings)
