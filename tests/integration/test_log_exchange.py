@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pika
@@ -13,33 +11,12 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.conftest import BrokerFactory
+from tests.integration.conftest import Channels
 from tests.support.broker import Broker
 from tests.support.waiting import wait_for
 
 EXCHANGE = "amq.lavinmq.log"
 Message = tuple[str, str, pika.BasicProperties]
-
-
-Channels = Callable[[Broker], BlockingChannel]
-
-
-@pytest.fixture
-def channel_of() -> Iterator[Channels]:
-    """Opens channels, each on a connection of its own, that are closed at the end."""
-    with ExitStack() as stack:
-
-        def open_(broker: Broker) -> BlockingChannel:
-            parameters = pika.ConnectionParameters(broker.host, broker.port)
-            connection = pika.BlockingConnection(parameters)
-            stack.callback(_close, connection)
-            return connection.channel()
-
-        yield open_
-
-
-def _close(connection: pika.BlockingConnection) -> None:
-    with suppress(pika.exceptions.AMQPError):
-        connection.close()
 
 
 def with_log(tmp_path: Path, broker_factory: BrokerFactory, **settings: str) -> Broker:
