@@ -255,7 +255,8 @@ cdef bint queue_deliver(queue_t* q) noexcept nogil:
             continue
         budget -= rec.size + 64
         queue_take(q, &rec, k.is_no_ack)
-        c.tally.redeliver += rec.redelivered
+        if rec.redelivered:
+            c.tally.redeliver += 1
         if k.is_no_ack:
             q.n_delivered_no_ack += 1
             c.tally.deliver_no_ack += 1
