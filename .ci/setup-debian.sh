@@ -45,6 +45,11 @@ test)
     has ruby || missing+=(ruby)
     ruby -e 'gem "bunny"' >/dev/null 2>&1 || missing+=(ruby-bunny)
     has promtool || missing+=(prometheus)
+    # For certificates, manual pages and completion.
+    has openssl || missing+=(openssl)
+    has groff || missing+=(groff-base)
+    has zsh || missing+=(zsh)
+    has fish || missing+=(fish)
     ;;
 fuzz)
     has clang || missing+=(clang)

@@ -73,7 +73,12 @@ cdef int link_send(link_t* l) noexcept nogil:
     """Hand the output to the kernel. 1 all taken, 0 kernel full (sets is_blocked), -1 lost."""
     cdef ssize_t k
     while l.out_at < l.out_end:
-        k = c_send(l.fd, l.out + l.out_at, l.out_end - l.out_at, MSG_NOSIGNAL | MSG_DONTWAIT)
+        if l.has_tls:
+            k = link_send_tls(l)
+            if k < 0:
+                set_errno(<int>-k)      # not in there: handing on the GIL may change it
+        else:
+            k = c_send(l.fd, l.out + l.out_at, l.out_end - l.out_at, MSG_NOSIGNAL | MSG_DONTWAIT)
         if k < 0:
             if errno == EINTR:
                 continue

@@ -641,6 +641,9 @@ cdef struct link_t:
     bint is_in_flush
     bint is_lost                # the kernel reported the connection gone while sending
     bint has_writer             # the event loop watches for room in the socket
+    bint has_tls                # the owner's SSLSocket reads and writes the socket
+    bint send_awaits_input      # TLS: what is to be sent waits for the peer to speak
+    bint read_awaits_room       # TLS: what is to be read waits for room in the socket
     u32 crowd_bytes             # published to crowded queues since the link was last held
     u8 stops                    # link_stop bits: frames are kept, not walked
     u32 frame_max               # largest payload accepted; bodies are sent in frame_max - 8

@@ -8,6 +8,7 @@ C type an OverflowError; MemoryError is possible wherever something is made.
 """
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from typing import Any, Final, Protocol, type_check_only
 
@@ -635,6 +636,9 @@ class Link:
     """Who decides; to be set before `start`."""
 
     def __init__(self, loop: Loop, fd: int) -> None: ...
+    def use_tls(self, tls: ssl.SSLSocket) -> None:
+        """Read and write by way of `tls`, whose handshake is over; before `start`."""
+
     def start(self, timeout_s: float) -> None:
         """Begin to read; `set_timeout(timeout_s)` guards the handshake."""
 
@@ -688,6 +692,9 @@ class Link:
 
     def flush(self) -> None:
         """Send now what is there, as far as the kernel takes it."""
+
+    def on_more(self) -> None:
+        """Read what TLS holds already. Called by the event loop."""
 
     def on_readable(self) -> None:
         """Read once and walk the frames; the event loop calls it."""

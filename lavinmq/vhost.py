@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
 from lavinmq import _core, dedup, fieldtable, log, pause, queue_arguments, rights
-from lavinmq.auth.users import User
+from lavinmq.auth.identity import Identity
 from lavinmq.churn import Churn
 from lavinmq.definitions import (
     DELAYED_TYPES,
@@ -67,13 +67,13 @@ MAX_DELAYED_NAME: Final = 244
 class Actor(Owner, Protocol):
     """Who asks: a connection with its user."""
 
-    user: User
+    user: Identity
 
 
 class Member(Protocol):
     """A connection, as far as the virtual host is concerned that it is open to."""
 
-    user: User
+    user: Identity
 
     def close(self, code: ReplyCode, text: str) -> None:
         """End it."""
@@ -991,7 +991,7 @@ class VHost:
             raise ChannelError(ReplyCode.RESOURCE_LOCKED, f"Queue '{name}' is exclusive")
         return queue.core.purge()
 
-    def publishable(self, user: User, name: str) -> Exchange:
+    def publishable(self, user: Identity, name: str) -> Exchange:
         """The exchange, when the user may publish to it. Raises: ChannelError."""
         if not user.can_write(self.name, name):
             raise refused(f"User '{user.name}' not allowed to publish to exchange '{name}'")

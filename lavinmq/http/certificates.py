@@ -25,9 +25,8 @@ TIMES: Final = {0x17: "%y%m%d%H%M%SZ", 0x18: "%Y%m%d%H%M%SZ"}
 
 def paths(config: Config) -> list[str]:
     """The files of certificates that the configuration names."""
-    # SEAM: until the configuration knows them.
-    named = [getattr(config, "tls_cert", None)]
-    for section in getattr(config, "sni", {}).values():
+    named = [config.tls_cert]
+    for section in config.sni.values():
         named += [str(value) for key, value in section.items() if key.endswith("tls_cert")]
     return sorted({path for path in named if path})
 

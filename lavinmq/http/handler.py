@@ -24,7 +24,7 @@ from lavinmq.http.routes import ROUTES
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from lavinmq.auth.users import User
+    from lavinmq.auth.identity import Identity
     from lavinmq.http.server import Origin
     from lavinmq.server import Server
 
@@ -101,7 +101,7 @@ class Handler(RequestHandler):
         self.set_header("Content-Type", "text/plain")
         self.finish("" if self.request.method == "HEAD" else "404 Not Found\n")
 
-    async def login(self) -> User | None:
+    async def login(self) -> Identity | None:
         """The user of the request."""
         return await login.user_of(
             self.server, self.request, self.address, self.is_loopback, self.origin.is_control
@@ -112,7 +112,8 @@ class Handler(RequestHandler):
 class ApiHandler(Handler):
     """`/api/…`: finds the endpoint and calls it."""
 
-    user: User
+    user: Identity
+
     is_gone = False
     """Whether the client has hung up."""
 

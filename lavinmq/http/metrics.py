@@ -18,7 +18,7 @@ from urllib.parse import parse_qs
 from tornado.iostream import StreamClosedError
 
 from lavinmq import log
-from lavinmq.auth.users import User
+from lavinmq.auth.identity import Identity
 from lavinmq.http import encoding
 from lavinmq.http.errors import ApiError, bad_request
 from lavinmq.http.exposition import NAME, Exposition, Metric, prefers_open_metrics
@@ -91,7 +91,7 @@ class Metrics(Handler):
             self.server, vhosts, out, query.get("family", []), await descriptors_used()
         )  # fmt: skip
 
-    def _visible(self, user: User | None, wanted: list[str] | None) -> list[VHost]:
+    def _visible(self, user: Identity | None, wanted: list[str] | None) -> list[VHost]:
         """The virtual hosts that count. Args: user: None: everything may be seen."""
         is_all = user is None or any(user.has_tag(tag) for tag in Role.MONITORING.value)
         return [

@@ -72,4 +72,4 @@ def test_the_files_of_hosts_count_as_well() -> None:
     config = SimpleNamespace(tls_cert="/main", sni=sections)
 
     assert paths(config) == ["/a", "/b", "/main"]  # type: ignore[arg-type]
-    assert paths(SimpleNamespace(tls_cert=None)) == []  # type: ignore[arg-type]
+    assert paths(SimpleNamespace(tls_cert=None, sni={})) == []  # type: ignore[arg-type]

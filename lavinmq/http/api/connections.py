@@ -60,31 +60,20 @@ def client_properties(connection: Connection) -> FieldTable:
 
 def ends(connection: Connection) -> dict[str, Any]:
     """Both addresses of a connection, and what TLS there is between them."""
-    peer, _, local = connection.name.partition(" -> ")
-    # SEAM: until a connection says all of these itself.
+    between = connection.ends
     return {
-        "host": getattr(connection, "host", None) or _split(local)[0],
-        "port": getattr(connection, "port", _split(local)[1]),
-        **peer_of(connection, peer),
-        "ssl": getattr(connection, "ssl", False),
-        "tls_version": getattr(connection, "tls_version", None),
-        "cipher": getattr(connection, "cipher", None),
+        "host": between.host,
+        "port": between.port,
+        **peer_of(connection),
+        "ssl": between.tls is not None,
+        "tls_version": between.tls.version if between.tls else None,
+        "cipher": between.tls.cipher if between.tls else None,
     }
 
 
-def peer_of(connection: Connection, peer: str = "") -> dict[str, Any]:
+def peer_of(connection: Connection) -> dict[str, Any]:
     """The address of the client."""
-    host, port = _split(peer or connection.name.partition(" -> ")[0])
-    # SEAM: as in `ends`.
-    return {
-        "peer_host": getattr(connection, "peer_host", host),
-        "peer_port": getattr(connection, "peer_port", port),
-    }
-
-
-def _split(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)
+    return {"peer_host": connection.ends.peer_host, "peer_port": connection.ends.peer_port}
 
 
 async def visible(call: Call, vhost: str | None = None) -> list[Connection]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lavinmq.amqp.listener import Listener
     from lavinmq.http.server import HttpListener
+    from lavinmq.listener import Listener
     from lavinmq.server import Server
 
 
@@ -21,10 +21,8 @@ def shown(server: Server) -> list[dict[str, Any]]:
 
 
 def _amqp(listener: Listener) -> dict[str, Any]:
-    # SEAM: until a listener says all of these itself.
-    is_tls = bool(getattr(listener, "is_tls", False))
-    protocol = getattr(listener, "protocol", "amqp")
-    return _place(listener.name, f"{protocol}s" if is_tls else protocol, is_tls)
+    protocol = f"{listener.protocol}s" if listener.is_tls else listener.protocol
+    return _place(listener.name, protocol, listener.is_tls)
 
 
 def _http(listener: HttpListener) -> dict[str, Any]:
