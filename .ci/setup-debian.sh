@@ -44,6 +44,7 @@ test)
     there /usr/share/php/PhpAmqpLib || missing+=(php-amqplib)
     has ruby || missing+=(ruby)
     ruby -e 'gem "bunny"' >/dev/null 2>&1 || missing+=(ruby-bunny)
+    has promtool || missing+=(prometheus)
     # For certificates, manual pages and completion.
     has openssl || missing+=(openssl)
     has groff || missing+=(groff-base)

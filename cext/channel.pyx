@@ -179,11 +179,24 @@ cdef void channel_trim_old(chan_t* c, u32 n_settled) noexcept nogil:
 
 
 # hot
-cdef int channel_settle(chan_t* c, u64 tag, bint multiple, bint requeue,
-                        bint is_ack) noexcept nogil:
+cdef inline int channel_settle(chan_t* c, u64 tag, bint multiple, bint requeue,
+                               bint is_ack) noexcept nogil:
     """ack, nack or reject from the client. 0 done, -1 the tag is not outstanding (406).
 
     Cost: 8 ns per message settled."""
+    cdef u32 before = c.n_unacked
+    cdef int rc = channel_settle_tag(c, tag, multiple, requeue, is_ack)
+    if is_ack:
+        c.tally.ack += before - c.n_unacked
+    else:
+        c.tally.reject += before - c.n_unacked
+    return rc
+
+
+# hot
+cdef int channel_settle_tag(chan_t* c, u64 tag, bint multiple, bint requeue,
+                            bint is_ack) noexcept nogil:
+    """channel_settle without counting."""
     cdef unacked_t* u
     cdef u32 i, n = 0
     if multiple and tag == 0:
@@ -308,6 +321,7 @@ cdef bint channel_redeliver(chan_t* c, unacked_t* u) noexcept nogil:
     if not deliver_write(k, &rec, c.next_tag) or channel_push(c, q, k, &rec):
         return False
     q.n_redelivered += 1
+    c.tally.redeliver += 1
     queue_touch(q)              # a large window goes at the end of the tick
     q.refs -= 1                 # channel_push has counted it once more
     k.refs -= 1
@@ -482,6 +496,8 @@ cdef chan_t* channel_new(link_t* l, u16 id, u32 prefetch) noexcept nogil:
     c.id = id
     c.prefetch = prefetch
     c.first_tag = c.next_tag = 1
+    if l.vhost != NULL:
+        tally_join(c, l.vhost)
     return c
 
 
@@ -505,6 +521,7 @@ cdef void channel_free(chan_t* c) noexcept nogil:
     """Requeue what is unsettled and free the channel. Its consumers must be gone."""
     channel_settle_all(c, True, False)
     tx_forget(c)
+    tally_leave(c)
     loop_forget_channel(c.link.loop, c)
     free(c.ring)
     free(c.old)

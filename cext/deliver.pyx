@@ -270,11 +270,15 @@ cdef bint queue_deliver(queue_t* q) noexcept nogil:
             continue
         budget -= rec.size + 64
         queue_take(q, &rec, k.is_no_ack)
+        if rec.redelivered:
+            c.tally.redeliver += 1
         if k.is_no_ack:
             q.n_delivered_no_ack += 1
+            c.tally.deliver_no_ack += 1
             channel_skip_tag(c)
         else:
             q.n_delivered += 1
+            c.tally.deliver += 1
             k.unacked += 1
             c.global_unacked += 1
             if channel_push(c, q, k, &rec):

@@ -341,6 +341,8 @@ cdef class Queue:
         ghost.refs = 1
         for link in self.loop.links:
             (<Link>link).leave_queue(q, ghost)
+        for local in self.loop.locals:
+            channel_leave_queue((<LocalChannel>local).c, q, ghost)
         queue_unref(ghost)
         queue_forget(q)
         return self.load()
@@ -418,6 +420,10 @@ cdef class Queue:
     @property
     def unacked(self) -> int:
         return self.q.unacked
+
+    @property
+    def unacked_bytes(self) -> int:
+        return self.q.unacked_bytes
 
     @property
     def consumers(self) -> int:
@@ -591,6 +597,7 @@ cdef class Queue:
         return {
             "publish": q.n_published, "deliver": q.n_delivered,
             "deliver_no_ack": q.n_delivered_no_ack, "get": q.n_get, "get_no_ack": q.n_get_no_ack,
+            "deliver_get": q.n_delivered + q.n_delivered_no_ack + q.n_get + q.n_get_no_ack,
             "ack": q.n_acked, "redeliver": q.n_redelivered, "reject": q.n_rejected,
             "dedup": q.n_dedup,
         }
@@ -643,6 +650,12 @@ cdef class Vhost:
     def touch(self) -> None:
         """An exchange or a permission has changed."""
         self.t.epoch += 1
+
+    def counters(self) -> dict:
+        """Messages of all channels since start, by name; one that is routed to several queues was
+        published once."""
+        cdef tally_t total = tally_of_vhost(&self.t)
+        return tally_dict(&total)
 
 
 cdef dest_t* destination_of(object destination) except NULL:

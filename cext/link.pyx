@@ -28,6 +28,16 @@ cdef class Consumer:
         """Deliveries of this consumer that are not settled."""
         return self.k.unacked if self.k != NULL else 0
 
+    @property
+    def prefetch(self) -> int:
+        """How many deliveries it may hold, 0 = any number."""
+        return self.k.prefetch if self.k != NULL else 0
+
+    @property
+    def is_no_ack(self) -> bool:
+        """Whether its deliveries need no settlement."""
+        return self.k != NULL and self.k.is_no_ack
+
     def read_stream(self, start, *, bint is_tracked=False, bint uses_stored=False,
                     list conditions=None, bint is_any=False,
                     bint takes_unfiltered=False) -> None:
@@ -547,6 +557,8 @@ cdef class Link:
 
     def set_vhost(self, Vhost vhost) -> None:
         """The vhost whose epoch guards what this link knows of exchanges."""
+        if self.t.cap_chans or self.t.sparse != NULL:
+            raise ValueError("channels are open that another vhost counts")
         self.vhost = vhost
         self.t.vhost = &vhost.t
 
@@ -690,6 +702,10 @@ cdef class Link:
         """Deliveries on the channel that are not settled."""
         return self.channel(id).n_unacked
 
+    def channel_counters(self, int id) -> dict:
+        """Messages on the channel since it was opened, by name."""
+        return tally_dict(&self.channel(id).tally)
+
     def add_consumer(self, int id, Queue queue, bytes tag, bint no_ack, int priority=0) -> Consumer:
         """Register a consumer; it gets nothing before its start()."""
         cdef chan_t* c = self.channel(id)
@@ -703,6 +719,11 @@ cdef class Link:
             raise MemoryError()
         consumer.k.refs += 1
         return consumer
+
+    def unacked_of(self, int id, Queue queue not None, u64 after, u32 most) -> list:
+        """(delivery tag, consumer tag, None for basic.get, whole seconds) of up to `most` deliveries
+        of a queue that the channel has not settled, with tags above `after`, by rising tag."""
+        return channel_unacked(self.channel(id), queue.q, after, most)
 
     cdef list open_channels(self):
         """Ids of the channels that are open."""
@@ -772,6 +793,7 @@ cdef class Link:
         if p == NULL:
             return False
         queue_take(q, &rec, no_ack)
+        c.tally.redeliver += rec.redelivered
         p = frame_head(p, FRAME_METHOD, c.id, 17 + rec.names_len)
         put_be32(p, BASIC_GET_OK)
         put_be64(p + 4, c.next_tag)
@@ -785,9 +807,11 @@ cdef class Link:
         l.out_end += <u32>(p - start)
         if no_ack:
             q.n_get_no_ack += 1
+            c.tally.get_no_ack += 1
             channel_skip_tag(c)
         else:
             q.n_get += 1
+            c.tally.get += 1
             if channel_push(c, q, NULL, &rec):
                 raise MemoryError()
         queue_touch(q)

@@ -86,6 +86,7 @@ cdef class Loop:
     cdef list commits           # callbacks of the next sync that finds everything written
     cdef list running           # callbacks of the sync in flight
     cdef set links
+    cdef set locals             # channels without a connection that may hold deliveries
     cdef dict parents           # directories that hold those of queues
     cdef list crowd             # links whose publishes wait for consumers
     cdef list held              # links whose publishes wait for the disk
@@ -121,6 +122,7 @@ cdef class Loop:
         self.commits = []
         self.running = []
         self.links = set()
+        self.locals = set()
         self.parents = {}
         self.crowd = []
         self.held = []
@@ -232,6 +234,14 @@ cdef class Loop:
         transactions."""
         return self.t.large_bytes
 
+    def sync_times(self) -> tuple:
+        """How long syncs took: see histogram_values."""
+        return histogram_values(&self.t.sync_times)
+
+    def confirm_times(self) -> tuple:
+        """From reading the oldest publish that an ack covers to writing that ack."""
+        return histogram_values(&self.t.confirm_times)
+
     @property
     def clock_offset_ms(self) -> int:
         """Milliseconds added to the clock: tests let time pass with it."""
@@ -254,6 +264,10 @@ cdef class Loop:
     def set_max_dedup(self, u64 n) -> None:
         """Bound `dedup_bytes`; 128 keys each are granted above it."""
         self.t.dedup_budget.most = n
+
+    def local_channels(self) -> list:
+        """Channels without a connection that hold deliveries, or did."""
+        return list(self.locals)
 
     # ---- the tick
 
@@ -498,6 +512,7 @@ cdef class Loop:
             path = os.readlink(f"/proc/self/fd/{self.t.run_fds[0]}") if self.t.n_run_fds else "?"
             self.fail(path, self.worker_error)
         else:
+            histogram_add(&self.t.sync_times, self.t.sync_ns)
             self.finish_sync()
 
     cdef void finish_sync(self):

@@ -223,6 +223,7 @@ cdef int return_write(chan_t* c, const msg_t* m, u16 code, const char* text) noe
         body += n
         left -= n
     l.out_end += <u32>(p - start)
+    c.tally.return_unroutable += 1
     return 0
 
 
@@ -265,6 +266,7 @@ cdef int channel_publish(chan_t* c, msg_t* m) noexcept nogil:
         return rc
     x = c.route_exchange
     x.n_in += 1
+    c.tally.publish += 1
     m.size = RECORD_FIXED - 2 + m.names_len + m.props_len + m.body_len
     if x.dedup != NULL and dedup_seen(x.dedup, m, loop.now_ms):
         channel_drop_duplicate(c)

@@ -312,6 +312,8 @@ cdef i64 stream_serve(queue_t* q, consumer_t* k) noexcept nogil:
             break
         q.n_delivered += 1
         q.n_redelivered += rec.redelivered
+        c.tally.deliver += 1
+        c.tally.redeliver += rec.redelivered
         q.unacked += 1
         q.unacked_bytes += rec.size
         k.unacked += 1

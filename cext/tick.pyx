@@ -83,6 +83,7 @@ cdef void loop_want_confirm(loop_t* loop, chan_t* c) noexcept nogil:
     loop.confirms[loop.n_confirms] = c
     loop.n_confirms += 1
     c.is_in_confirms = loop.is_confirm_new = True
+    c.unconfirmed_ns = loop.now_ns
 
 
 cdef int loop_add_patient(loop_t* loop, consumer_t* k) noexcept nogil:
@@ -138,8 +139,10 @@ cdef void loop_forget_channel(loop_t* loop, chan_t* c) noexcept nogil:
 
 # ---- confirms ------------------------------------------------------------------------------------
 
-cdef void confirm_write(chan_t* c, u64 seq, u32 method) noexcept nogil:
-    """basic.ack, or basic.nack, with multiple up to seq."""
+cdef void confirm_write(chan_t* c, u64 seq, u32 method, i64 read_ns) noexcept nogil:
+    """basic.ack, or basic.nack, with multiple up to seq; the oldest publish of these was read at
+    read_ns."""
+    cdef u64 n = seq - c.confirmed_seq, n_refused
     cdef u8* p
     if c.state != CHAN_OPEN or c.link.state != LINK_OPEN:
         return
@@ -153,6 +156,11 @@ cdef void confirm_write(chan_t* c, u64 seq, u32 method) noexcept nogil:
     p[12] = 1
     p[13] = FRAME_END
     c.confirmed_seq = seq
+    n_refused = c.n_refused if c.n_refused < n else n
+    c.n_refused -= n_refused
+    if method == BASIC_ACK:
+        c.tally.confirm += n - n_refused
+        histogram_add(&c.link.loop.confirm_times, clock_ns() - read_ns)
 
 
 cdef void confirm_refuse(chan_t* c) noexcept nogil:
@@ -167,6 +175,7 @@ cdef void confirm_refuse(chan_t* c) noexcept nogil:
     put_be64(p + 4, c.publish_seq)
     p[12] = 0
     p[13] = FRAME_END
+    c.n_refused += 1
 
 
 cdef void loop_gather_files(loop_t* loop) noexcept nogil:
@@ -266,19 +275,20 @@ cdef void loop_confirm(loop_t* loop) noexcept nogil:
     for i in range(loop.n_confirms):
         c = loop.confirms[i]
         if not c.is_in_batch and c.is_refused:
-            confirm_write(c, c.publish_seq, BASIC_NACK)
+            confirm_write(c, c.publish_seq, BASIC_NACK, c.unconfirmed_ns)
             c.needs_sync = c.is_refused = c.is_in_confirms = False
         elif not c.is_in_batch and not c.needs_sync:
-            confirm_write(c, c.publish_seq, BASIC_ACK)
+            confirm_write(c, c.publish_seq, BASIC_ACK, c.unconfirmed_ns)
             c.is_in_confirms = False
         elif loop.stuck != NULL or loop.is_syncing or loop.linger_until_ns:
             loop.confirms[kept] = c
             kept += 1
         elif not loop.sync:
-            confirm_write(c, c.publish_seq, BASIC_ACK)
+            confirm_write(c, c.publish_seq, BASIC_ACK, c.unconfirmed_ns)
             c.needs_sync = c.is_in_confirms = False
         else:
             c.batch_seq = c.publish_seq
+            c.batch_ns = c.unconfirmed_ns
             c.needs_sync = c.is_in_confirms = False
             c.is_in_batch = True
             loop.batch[loop.n_batch] = c
@@ -293,7 +303,7 @@ cdef void loop_finish_batch(loop_t* loop) noexcept nogil:
     for i in range(loop.n_batch):
         c = loop.batch[i]
         c.is_in_batch = False
-        confirm_write(c, c.batch_seq, BASIC_ACK)
+        confirm_write(c, c.batch_seq, BASIC_ACK, c.batch_ns)
     loop.n_batch = 0
 
 

@@ -55,6 +55,25 @@ cdef enum limits:
     LINGER_CHANNELS = 64        # and only for so few channels that they are counted at once
     MAX_DEDUP_KEYS = 1048576    # of one cache, whatever it was declared with
     MAX_DEDUP_BYTES = 1 << 28   # of all caches, see budget_t
+    N_BUCKETS = 20              # of a histogram, the last one without an upper bound
+
+# ---- numbers for management ----------------------------------------------------------------------
+
+cdef struct tally_t:            # messages since start, of a channel or of a whole vhost
+    u64 publish
+    u64 confirm
+    u64 deliver
+    u64 deliver_no_ack
+    u64 get
+    u64 get_no_ack
+    u64 ack
+    u64 reject                  # by the client, with or without requeue
+    u64 redeliver
+    u64 return_unroutable
+
+cdef struct histogram_t:        # durations, see tally.pyx for the bounds of its buckets
+    u64 counts[20]              # N_BUCKETS
+    i64 sum_ns
 
 # ---- messages ------------------------------------------------------------------------------------
 
@@ -510,6 +529,8 @@ cdef struct exchange_t:
 cdef struct vhost_t:
     u64 epoch                   # moves when an exchange or a permission changes
     match_t* names              # its exchanges by name, as a direct exchange would find them
+    tally_t past                # of channels that have gone
+    chan_t* chans               # those that are there
 
 cdef struct known_t:            # an exchange that this connection may publish to
     exchange_t* exchange
@@ -535,6 +556,10 @@ cdef struct chan_t:
     u8 content
     u8 publish_flags            # bit 0 mandatory, bit 1 immediate
     bint is_flow_stopped
+    tally_t tally
+    vhost_t* vhost              # that counts it, NULL = none
+    chan_t* vhost_prev          # all channels of that vhost
+    chan_t* vhost_next
     # content being assembled
     u8 names[512]
     u32 names_len
@@ -565,6 +590,9 @@ cdef struct chan_t:
     u64 publish_seq
     u64 confirmed_seq
     u64 batch_seq               # high-water of the batch in flight
+    u64 n_refused               # nacked alone, and not counted as confirmed by a later ack
+    i64 unconfirmed_ns          # when the oldest publish outside that batch was read
+    i64 batch_ns                # and the oldest one in it
     # transaction
     bint is_tx
     tx_publish_t* tx_first
@@ -730,6 +758,8 @@ cdef struct loop_t:
     u64 generation              # of targets
     u32 n_reads                 # links that were read since the last tick
     i64 sync_ns                 # how long the last sync took
+    histogram_t sync_times      # how long all took
+    histogram_t confirm_times   # from the oldest publish that an ack covers to that ack
     i64 file_ns                 # what syncing one file takes, of late
     i64 whole_ns                # what syncing the file system takes, of late
     i64 inline_from_ns          # until then syncs are left to the worker

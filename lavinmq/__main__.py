@@ -114,7 +114,7 @@ def _start(argv: list[str]) -> int:
     config = load(argv, os.environ)
     for warning in config.warnings:
         print(f"WARNING: {warning}", file=sys.stderr)
-    log.setup(config.log_level, config.log_file, os.environ)
+    log.setup(config.log_level, config.log_file, os.environ, config.log_format)
     _show_banner(config)
 
     from lavinmq.server import run

@@ -29,6 +29,9 @@ HASH: Final[int]
 HASH_PROPERTIES: Final[dict[str, int]]
 """What HASH can hash instead of the routing key or a header, by the name of the property."""
 
+DURATION_BOUNDS: Final[tuple[float, ...]]
+"""Upper bounds in seconds of the buckets into which durations are counted."""
+
 STATE_HEADER: Final[int]
 """State of a Link: the 8-byte protocol header is awaited."""
 STATE_HANDSHAKE: Final[int]
@@ -162,6 +165,14 @@ class Loop:
     def large_bytes(self) -> int:
         """Memory in messages too large for pooled blocks: coming in, going out, in transactions."""
 
+    def sync_times(self) -> tuple[list[int], float]:
+        """Durations of all syncs: how many fell between two of DURATION_BOUNDS, the last number is
+        of those above all; and their sum in seconds."""
+
+    def confirm_times(self) -> tuple[list[int], float]:
+        """The same from the read that brought the oldest publish of an ack to the ack: one duration
+        for each ack, which may confirm many."""
+
     @property
     def clock_offset_ms(self) -> int:
         """Milliseconds added to the clock: tests let time pass with it."""
@@ -200,6 +211,9 @@ class Loop:
         The descriptor is duplicated and may be closed. A file that cannot be synced is fatal, and
         the callback is then never called.
         """
+
+    def local_channels(self) -> list[LocalChannel]:
+        """Those that have taken messages and are not closed."""
 
     def check_links(self) -> None:
         """Send heartbeats that are due, report links that are silent or late.
@@ -457,6 +471,10 @@ class Queue:
         """Messages delivered and not settled."""
 
     @property
+    def unacked_bytes(self) -> int:
+        """Bytes of their records."""
+
+    @property
     def consumers(self) -> int:
         """Consumers registered on it."""
 
@@ -500,8 +518,8 @@ class Queue:
         """Whether a failed write has closed it since the last call."""
 
     def counters(self) -> dict[str, int]:
-        """Messages since start: publish, deliver, deliver_no_ack, get, get_no_ack, ack, redeliver,
-        reject, dedup (duplicates that were not stored)."""
+        """Messages since start: publish, deliver, deliver_no_ack, get, get_no_ack, deliver_get (the
+        sum of these four), ack, redeliver, reject, dedup (duplicates that were not stored)."""
 
 class Vhost:
     """The exchanges of one virtual host, and its epoch: what links know of them holds until it
@@ -515,6 +533,10 @@ class Vhost:
 
     def touch(self) -> None:
         """An exchange or a permission has changed: links ask again before they publish."""
+
+    def counters(self) -> dict[str, int]:
+        """Messages of all its channels since start, those that have gone included: the names of
+        `Link.channel_counters`. A message routed to several queues was published once."""
 
 class Exchange:
     """The compiled bindings of one exchange, and its counters.
@@ -576,6 +598,14 @@ class Consumer:
     @property
     def unacked(self) -> int:
         """Deliveries of this consumer that are not settled; 0 once it is cancelled."""
+
+    @property
+    def prefetch(self) -> int:
+        """How many deliveries it may hold, 0 = any number."""
+
+    @property
+    def is_no_ack(self) -> bool:
+        """Whether its deliveries need no settlement."""
 
     def read_stream(
         self, start: str | int | tuple[int], *, is_tracked: bool = False,
@@ -756,6 +786,11 @@ class Link:
     def unacked(self, id: int) -> int:
         """Deliveries on the channel that are not settled."""
 
+    def channel_counters(self, id: int) -> dict[str, int]:
+        """Messages on the channel since it was opened: publish, confirm, deliver, deliver_no_ack,
+        get, get_no_ack, deliver_get (the sum of these four), ack, reject, redeliver (counted as
+        deliver or get, too), return_unroutable."""
+
     def add_consumer(
         self, id: int, queue: Queue, tag: bytes, no_ack: bool, priority: int = 0
     ) -> Consumer:
@@ -767,6 +802,84 @@ class Link:
 
     def get(self, id: int, queue: Queue, no_ack: bool) -> bool:
         """basic.get: write get-ok with the next message. Returns: False when there is none."""
+
+    def unacked_of(
+        self, id: int, queue: Queue, after: int, most: int
+    ) -> list[tuple[int, bytes | None, int]]:
+        """Deliveries of a queue that the channel has not settled, by rising tag.
+
+        Args: after: only those with higher tags; most: and no more than so many.
+        Returns: delivery tag, consumer tag (None for basic.get) and age in whole seconds of each.
+        """
+
+class LocalChannel:
+    """A channel without a connection, for management. `close` requeues what it has not settled.
+
+    Args: vhost: whose exchanges it publishes to; user, is_impersonator: as of `Link.set_user`.
+    """
+
+    def __init__(self, loop: Loop, vhost: Vhost, user: bytes, is_impersonator: bool) -> None: ...
+    def close(self) -> None:
+        """Let go of all. Idempotent."""
+
+    def publish(
+        self, exchange: Exchange, name: bytes, key: bytes, props: bytes, body: bytes
+    ) -> tuple[int, bool, bool]:
+        """Publish as a client would, to an exchange of that name.
+
+        The caller knows that the user may, also to the exchange of a dead letter that the headers
+        name, and that the disk has room.
+        Args: name, key: at most 255 bytes; props: property flags and properties, wire order.
+        Returns: 0 or a row of the tables in amqp/walk_errors.py, nothing is published then; whether
+            a queue took it and none that is full refused it; whether it has to be waited for by
+            `Loop.after_sync`.
+        Raises: ValueError when it is closed, or a name or the body (2 GiB) is too long.
+        """
+
+    def take(
+        self, queue: Queue, most: int, truncate: int, is_look: bool
+    ) -> tuple[int, bool, bytes, bytes, bytes, int, bytes, int] | int | None:
+        """Take the next message of a queue, paused or not; it is unacked then.
+
+        Args: most: bytes that properties, names and the shown part of the body may have; truncate:
+            bytes of the body that are shown; is_look: it is going to be requeued: does not count
+            against a delivery limit.
+        Returns: None when there is none, or the queue is a stream, closed or internal; the bytes
+            needed when they are more than `most`, and nothing is taken then; else tag, whether
+            redelivered, exchange, key, properties as for `publish`, bytes of the body, the shown
+            ones, messages left.
+        """
+
+    def settle(self, tag: int, requeue: bool, is_ack: bool) -> None:
+        """Acknowledge a message, put it back, or discard it. Raises: ValueError."""
+
+    def unacked_of(
+        self, queue: Queue, after: int, most: int
+    ) -> list[tuple[int, bytes | None, int]]:
+        """As `Link.unacked_of`."""
+
+def read_stream(
+    queue: Queue, offset: int, n: int, most: int, truncate: int
+) -> tuple[list[tuple[int, bool, bytes, bytes, bytes, int, bytes]], int, int]:
+    """Read messages of a stream, for as long as others can wait (a quarter of a MiB, about).
+
+    Args: offset: of the first one, or the next that is there; n: at most so many; most, truncate:
+        as of `LocalChannel.take`, for all together.
+    Returns: rows as of `LocalChannel.take` with offsets for tags; where to go on, `next_offset` at
+        the end; the bytes that the message there needs when these are more than are left, else 0.
+    Raises: OSError; TypeError when it is no stream.
+    """
+
+def purge_some(queue: Queue, n: int) -> int:
+    """Delete up to n messages from the head of a queue. Returns: how many; 0 for a stream."""
+
+def move_some(source: Queue, to: Queue, n: int) -> int:
+    """Move up to n messages from the head of a queue to the end of another, as the default exchange
+    would publish them there. In the old queue each goes when it is on disk in the new one.
+
+    Returns: how many: fewer when there are no more, or the other is full and refuses publishes, is
+        closed or cannot take any. `Loop.after_sync` says when they are safe.
+    """
 
 class Matcher:
     """The bindings of an exchange with integers for queues. For tests and tools only.

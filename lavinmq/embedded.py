@@ -28,7 +28,7 @@ STOP_TIMEOUT_S: Final = 1.0
 EXIT_TIMEOUT_S: Final = 0.1
 """At the end of the program few clients are left that could answer."""
 EXIT_DEADLINE_S: Final = 10.0
-PROCESS_SETTINGS: Final = ("log_level", "log_file", "pidfile")
+PROCESS_SETTINGS: Final = ("log_level", "log_file", "log_format", "pidfile")
 """What belongs to the program and not to one of its parts."""
 _log = log.get("lmq.embedded")
 

@@ -6,6 +6,7 @@ and writes to it. State lives in one handler of the root logger, none in this mo
 
     plain    2026-07-01T10:20:30.123456Z  INFO lmq.server[vhost: "/"] text
     journal  <6> lmq.server[vhost: "/"] text
+Lines for machines are made by ``log_forms``.
 An exception follows on the next lines. Whatever else in a text is not printable is escaped: names
 chosen by a client must not look like further lines. Source: configuration reference, log output.
 """
@@ -23,6 +24,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TextIO
 
 from lavinmq.config import ConfigError
+from lavinmq.log_forms import FORMS, Fields
 from lavinmq.setting_types import shown
 
 TRACE, NOTICE, FATAL, NONE = 5, 25, 50, 60
@@ -95,15 +97,17 @@ def get(source: str, **context: object) -> Log:
     return Log(logging.getLogger(source), context)
 
 
-def setup(level: str, log_file: str | None, environ: Mapping[str, str]) -> None:
+def setup(level: str, log_file: str | None, environ: Mapping[str, str], form: str = "text") -> None:
     """Send the log to ``log_file`` or standard output; called again, it replaces the output.
 
     A new file is opened before anything changes, and the latest entries survive.
-    Args: a name of ``LEVELS``; the path to append to; the environment (``JOURNAL_STREAM``).
+    Args: a name of ``LEVELS``; the path to append to; the environment (``JOURNAL_STREAM``);
+        ``text`` or a name of ``log_forms.FORMS``.
     Raises: ``ConfigError`` when the file cannot be opened.
     """
     stream = _open(log_file) if log_file else sys.stdout
-    output = _Output(stream, journal=not log_file and is_journal(environ), owned=bool(log_file))
+    journal = not log_file and is_journal(environ)
+    output = _Output(stream, journal=journal, owned=bool(log_file), form=FORMS.get(form))
     # Each of these is looked up for every record, and no format here shows one.
     for switch in ("logThreads", "logProcesses", "logMultiprocessing", "logAsyncioTasks"):
         setattr(logging, switch, False)
@@ -180,9 +184,14 @@ def is_journal(environ: Mapping[str, str]) -> bool:
 class _Output(logging.StreamHandler[TextIO]):
     """Writes to a file or standard output and keeps the latest entries."""
 
-    def __init__(self, stream: TextIO, *, journal: bool, owned: bool) -> None:
+    def __init__(
+        self, stream: TextIO, *, journal: bool, owned: bool,
+        form: Callable[[Fields], str] | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(stream)
         self._format = _journal_line if journal else _plain_line
+        self._form = form
+        self._is_journal = journal
         self._owned = owned
         self.entries: deque[Entry] = deque(maxlen=RING_ENTRIES)
         self.last_id = 0
@@ -190,13 +199,16 @@ class _Output(logging.StreamHandler[TextIO]):
 
     def format(self, record: logging.LogRecord) -> str:
         """Keep the entry and return it as it is written."""
-        entry = _entry(record)
+        entry = entry_of(record)
         self.last_id = max(int(entry.created * 1000), self.last_id + 1)
         kept = entry._replace(text=entry.text[:ENTRY_CHARACTERS], id=self.last_id)
         self.entries.append(kept)
         for follower in tuple(self.followers):
             follower(kept)
-        return self._format(entry)
+        if self._form is None:
+            return self._format(entry)
+        line = self._form(_fields(record, entry))
+        return f"<{PRIORITIES[entry.level]}> {line}" if self._is_journal else line
 
     def handleError(self, record: logging.LogRecord) -> None:
         """Give up on a line that cannot be written: a full disk must not end the broker."""
@@ -223,13 +235,29 @@ def _output() -> _Output | None:
     return next((handler for handler in handlers if isinstance(handler, _Output)), None)
 
 
-def _entry(record: logging.LogRecord) -> Entry:
-    lines = [_printable(record.getMessage())]
-    if record.exc_info and record.exc_info[0] is not None:
-        import traceback  # only a broker in trouble needs it
+def _exception(record: logging.LogRecord) -> str:
+    """The lines of the exception that was logged, empty when there was none."""
+    if not record.exc_info or record.exc_info[0] is None:
+        return ""
+    import traceback  # only a broker in trouble needs it
 
-        trace = "".join(traceback.format_exception(*record.exc_info))
-        lines += map(_printable, trace.rstrip("\n").split("\n"))
+    return "".join(traceback.format_exception(*record.exc_info)).rstrip("\n")
+
+
+def _fields(record: logging.LogRecord, entry: Entry) -> Fields:
+    context = getattr(record, "ctx", None) or {}
+    message = record.getMessage()
+    return Fields(
+        timestamp(entry), entry.level, entry.source, context, message, _exception(record)
+    )  # fmt: skip
+
+
+def entry_of(record: logging.LogRecord) -> Entry:
+    """Return what is kept of a record."""
+    lines = [_printable(record.getMessage())]
+    exception = _exception(record)
+    if exception:
+        lines += map(_printable, exception.split("\n"))
     context = _context(getattr(record, "ctx", None))
     return Entry(record.created, _severity(record.levelno), record.name, context, "\n".join(lines))
 

@@ -32,8 +32,10 @@ from lavinmq.datadir import DataDir, DataDirError
 from lavinmq.disk import DiskWatch
 from lavinmq.endpoints import Endpoints
 from lavinmq.errors import DefinitionsError, ReplyCode
+from lavinmq.histogram import Histogram
 from lavinmq.limits_file import UserLimits
 from lavinmq.listener import Listener, Places, listeners
+from lavinmq.log_exchange import LogExchange
 from lavinmq.parameters import ParameterStore
 from lavinmq.portions import in_portions
 from lavinmq.stats import Sampler, Tracked
@@ -100,6 +102,10 @@ class Server:
         self.loop.is_stamping = config.set_timestamp
         self.sampler = Sampler(self._tracked, events.call_soon)
         self.http: list[HttpListener] = []
+        self.request_times = Histogram()
+        self._log_exchange: LogExchange | None = None
+        if config.log_exchange:
+            self._log_exchange = LogExchange(self.loop, self.vhosts)
         self._disk = DiskWatch(config)
         self._is_started = self._is_stopping = False
         self._n_reloads = 0
@@ -146,6 +152,8 @@ class Server:
         self.vhosts.load(create_default=definitions is None)
         if definitions is not None:
             definitions.apply(self)
+        if self._log_exchange is not None:
+            self._log_exchange.start()
         self.chain.start()
         self._open_amqp()
         self._open_http()
@@ -331,6 +339,8 @@ class Server:
     def _finish(self) -> None:
         """All clients are gone: write everything out."""
         failure = ""
+        if self._log_exchange is not None:
+            self._log_exchange.stop()
         self.loop.tick()
         self.loop.stop()
         for vhost in self.vhosts.values():
@@ -358,6 +368,8 @@ class Server:
             if timer is not None:
                 timer.cancel()
         self._close_listeners()
+        if self._log_exchange is not None:
+            self._log_exchange.stop()
         self.service.close()
         while self.connections:
             self.connections.popitem()[0].abandon()
@@ -377,7 +389,7 @@ class Server:
         self.service.reloading()
         try:
             fresh = load(self.config.argv, os.environ)
-            log.setup(fresh.log_level, fresh.log_file, os.environ)
+            log.setup(fresh.log_level, fresh.log_file, os.environ, fresh.log_format)
         except (ConfigError, OSError) as error:
             _log.warning("Configuration not reloaded: %s", error)
             self._tell_ready()

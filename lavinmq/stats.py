@@ -125,6 +125,8 @@ class Sampler:
         """Length of all histories now."""
         self.duration_s = 0.0
         """How long the last round took, others' turns included."""
+        self.total_s = 0.0
+        """The same of all rounds."""
 
     def sample(self, size: int) -> None:
         """Begin a round, unless the last one is still going on. Args: size: most of a history."""
@@ -152,6 +154,7 @@ class Sampler:
         finally:
             self._is_busy = False
             self.duration_s = time.perf_counter() - began
+            self.total_s += self.duration_s
 
     def stats(
         self, thing: Tracked, names: Iterable[str], *, with_log: bool = False

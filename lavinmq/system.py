@@ -37,6 +37,8 @@ class System:
         self._gauges = {name: Gauge() for name in GAUGES}
         self._sampled_at = time.monotonic()
         self._usage = resource.getrusage(resource.RUSAGE_SELF)
+        self.duration_s = 0.0
+        """How long the last sample took."""
 
     def sample(self, samples: int) -> None:
         """Take a sample. Args: samples: length of a history now."""
@@ -55,6 +57,7 @@ class System:
         }
         for name, value in values.items():
             self._gauges[name].sample(value, samples)
+        self.duration_s = time.monotonic() - now
 
     def disk(self) -> tuple[int, int]:
         """Bytes of the file system of the data directory: all, free; zeros when it is silent."""

@@ -383,6 +383,17 @@ class VHost:
         )
         return durable
 
+    def own_exchange(self, name: str, type_: str) -> Exchange:
+        """The internal exchange of that name to which the broker itself publishes; made when there
+        is none. Raises: ChannelError 406 when it cannot be stored."""
+        exchange = self.exchanges.get(name)
+        if exchange is None:
+            with _storing(f"exchange '{name}'"):
+                self._file.append_declare_exchange(ExchangeDef(name, type_, True, False, True))
+            exchange = Exchange(name, type_, durable=True, internal=True)
+            self._add_exchange(exchange)
+        return exchange
+
     def delete_exchange(self, actor: Actor, name: str, if_unused: bool) -> bool:
         """exchange.delete; a missing one is no error. Returns: whether it was recorded."""
         check_name("Exchange", name)

@@ -5,6 +5,7 @@ its files. On the loop thread.
 Source: AMQP reference, section 21; HTTP reference, section 8.10; storage reference, section 1.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -43,6 +44,7 @@ class VHosts(Mapping[str, VHost]):
         self._call_soon = call_soon
         self._open: dict[str, VHost] = {}
         self._stored: dict[str, VHostDef] = {}
+        self._past: Counter[str] = Counter()
 
     def __getitem__(self, name: str) -> VHost:
         return self._open[name]
@@ -60,6 +62,14 @@ class VHosts(Mapping[str, VHost]):
     def closed(self) -> list[str]:
         """The names of those that could not be loaded."""
         return [name for name in self._stored if name not in self._open]
+
+    def messages(self) -> Counter[str]:
+        """Messages since the start of all of them, those that were deleted included, by the names
+        of `_core.Vhost.counters`."""
+        total = Counter(self._past)
+        for vhost in self._open.values():
+            total.update(vhost.core.counters())
+        return total
 
     def load(self, create_default: bool = True) -> None:
         """Open all, and remove what is left of deleted ones. Raises: DefinitionsError.
@@ -130,6 +140,7 @@ class VHosts(Mapping[str, VHost]):
             if vhost is not None:
                 for connection in list(vhost.connections):
                     connection.close(ReplyCode.CONNECTION_FORCED, "VHost deleted")
+                self._past.update(vhost.core.counters())
                 self._remove(vhost.delete())
             else:
                 set_aside(self._data_dir / hashed(name))  # closed: whoever wants to can look at it

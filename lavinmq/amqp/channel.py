@@ -100,12 +100,7 @@ class Channel:
 
     def counters(self) -> Counters:
         """What messages have gone through it."""
-        if self.is_over:
-            return NOTHING
-        # SEAM: until the message path counts for channels.
-        counters = getattr(self.connection.link, "channel_counters", None)
-        found: Counters = NOTHING if counters is None else counters(self.id)
-        return found
+        return NOTHING if self.is_over else self.connection.link.channel_counters(self.id)
 
     def handle(self, method: m.Method) -> None:
         """Carry out one method. Raises: ChannelError, ConnectionError_."""

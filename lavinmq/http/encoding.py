@@ -35,13 +35,18 @@ def encode(value: Any) -> bytes:
         return json.dumps(_plain(value), default=_other).encode()
 
 
+def rfc3339(time: Timestamp) -> str | int:
+    """A timestamp as text; a number when it is in no year that text can name."""
+    try:
+        return datetime.fromtimestamp(int(time), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (OverflowError, ValueError, OSError):
+        return int(time)
+
+
 def _other(value: Any) -> Any:
     """What JSON has no type for."""
     if isinstance(value, Timestamp):
-        try:
-            return datetime.fromtimestamp(int(value), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        except (OverflowError, ValueError, OSError):
-            return int(value)
+        return rfc3339(value)
     if isinstance(value, bytes | bytearray):
         return base64.b64encode(value).decode()
     if isinstance(value, str):

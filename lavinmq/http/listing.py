@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
@@ -31,7 +31,8 @@ _log = log.get("lmq.http.server")
 class Listing(Generic[T]):
     """What a list is made of.
 
-    Args: things: taken once, in the order shown; row: what is shown of one; names: what a search
+    Args: things: taken once, in the order shown; an iterator, which has to bear changes of what it
+        goes over, in portions; row: what is shown of one; names: what a search
         looks into, one or more texts of a thing; exact: a search has to equal the name.
     """
 
@@ -83,7 +84,7 @@ async def answer(listing: Listing[Any], wanted: Wish) -> tuple[Row | None, list[
 
     Raises: ApiError 400 for an order that makes no sense.
     """
-    things = list(listing.things)
+    things = await collected(listing.things)
     total = len(things)
     if wanted.search:
         is_match = _matcher(wanted.search, listing.exact)
@@ -114,6 +115,13 @@ async def answer(listing: Listing[Any], wanted: Wish) -> tuple[Row | None, list[
         "page_size": wanted.page_size,
         "total_count": total,
     }, shown
+
+
+async def collected(things: Iterable[T]) -> list[T]:
+    """All the things; what is made one by one is made in portions."""
+    if isinstance(things, Iterator):
+        return [thing async for thing in in_portions(things)]
+    return list(things)
 
 
 async def in_portions(things: Iterable[T]) -> AsyncIterator[T]:

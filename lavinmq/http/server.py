@@ -25,6 +25,7 @@ from lavinmq import log
 from lavinmq.http import api  # noqa: F401 - registers the endpoints
 from lavinmq.http.handler import ApiHandler, NotFound, Robots
 from lavinmq.http.health import Alive, Ready
+from lavinmq.http.metrics import Detailed, Metrics
 from lavinmq.http.openapi import OpenApi
 from lavinmq.http.websocket import MAX_MESSAGE, WebSocketBridge, is_upgrade
 
@@ -162,7 +163,12 @@ class ManagementApplication(Application):
 
 def application(server: Server, origin: Origin) -> Application:
     """What answers the requests of a listener."""
-    routes: list[Any] = [(r"/healthz", Alive), (r"/readyz", Ready)]
+    routes: list[Any] = [
+        (r"/healthz", Alive),
+        (r"/readyz", Ready),
+        (r"/metrics/?", Metrics),
+        (r"/metrics/detailed/?", Detailed),
+    ]
     kind: type[Application] = Application
     if not origin.is_metrics:  # who comes by that listener need not log in
         kind = ManagementApplication
@@ -182,11 +188,9 @@ def application(server: Server, origin: Origin) -> Application:
 
 
 def _log_request(handler: Any) -> None:
-    request = handler.request
-    _log.debug(
-        "%s %s %d %.1f ms", request.method, request.uri, handler.get_status(),
-        request.request_time() * 1000,
-    )  # fmt: skip
+    request, took_s = handler.request, handler.request.request_time()
+    handler.server.request_times.add(took_s)
+    _log.debug("%s %s %d %.1f ms", request.method, request.uri, handler.get_status(), took_s * 1000)
 
 
 def tcp_socket(host: str, port: int) -> socket.socket:

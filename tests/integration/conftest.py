@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from types import FrameType
 
 import pika
@@ -22,6 +23,7 @@ TEARDOWN_DEADLINE_S = 5.0
 
 UniqueName = Callable[[str], str]
 OpenConnection = Callable[..., pika.BlockingConnection]
+Channels = Callable[..., BlockingChannel]
 
 
 @pytest.fixture(autouse=True)
@@ -84,3 +86,22 @@ def queue(channel: BlockingChannel, unique: UniqueName) -> str:
     name = unique("queue")
     channel.queue_declare(name, exclusive=True)
     return name
+
+
+@pytest.fixture
+def channel_of() -> Iterator[Channels]:
+    """Call it with a broker, and a virtual host, to get a channel on a connection of its own."""
+    with ExitStack() as stack:
+
+        def open_(broker: Broker, vhost: str = "/") -> BlockingChannel:
+            parameters = pika.ConnectionParameters(broker.host, broker.port, vhost)
+            connection = pika.BlockingConnection(parameters)
+            stack.callback(_close, connection)
+            return connection.channel()
+
+        yield open_
+
+
+def _close(connection: pika.BlockingConnection) -> None:
+    with suppress(pika.exceptions.AMQPError):
+        connection.close()

@@ -24,7 +24,7 @@ def row(consumer: Consumer) -> dict[str, Any]:
         "consumer_tag": consumer.tag,
         "exclusive": consumer.exclusive,
         "ack_required": not consumer.no_ack,
-        "prefetch_count": 0 if channel.is_over else connection.link.prefetch(channel.id)[0],
+        "prefetch_count": consumer.core.prefetch,
         "priority": consumer.priority,
         "channel_details": {
             **connections.peer_of(connection),

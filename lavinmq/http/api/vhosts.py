@@ -15,7 +15,7 @@ from lavinmq.http.errors import bad_request
 from lavinmq.http.fields import Field
 from lavinmq.http.listing import Listing
 from lavinmq.http.routes import ROUTES, Role
-from lavinmq.totals import MESSAGES, message_counters
+from lavinmq.totals import MESSAGES
 from lavinmq.vhost import VHost
 
 COUNTERS: Final = tuple(name for name in MESSAGES if name != "reject")
@@ -24,7 +24,7 @@ COUNTERS: Final = tuple(name for name in MESSAGES if name != "reject")
 async def vhost_counters(vhost: VHost) -> dict[str, int]:
     """What a virtual host holds, `ready` and `unacked`, and what it has counted."""
     held = await queue_counts([vhost])
-    return {"ready": held["ready"], "unacked": held["unacked"], **message_counters(vhost)}
+    return {"ready": held["ready"], "unacked": held["unacked"], **vhost.core.counters()}
 
 
 def row(call: Call, vhost: VHost, counters: Mapping[str, int]) -> dict[str, Any]:

@@ -1,0 +1,352 @@
+# Manage: what management does with messages: publish, take, read, move, purge, and look at what is
+# unacked.
+#
+# A LocalChannel is a channel without a connection: its publishes and settlements take the same way
+# as those of clients, but nothing is ever written to it. It belongs to one request, which ends it;
+# what it has not settled then is requeued. Functions here do a bounded part of the work, and the
+# caller lets others have their turn before the next. Called by lavinmq/http.
+
+
+# ---- rows ----------------------------------------------------------------------------------------
+
+cdef bytes props_bytes(const rec_t* rec):
+    """The properties of a record as a client would get them, in wire order."""
+    cdef u32 n = rec.props_len
+    cdef u8* p = <u8*>malloc(<u64>n + rec.extra_len + 8)
+    if p == NULL:
+        raise MemoryError()
+    props_to_wire(p, rec)
+    if rec.bcc_len:
+        n = props_cut(p, n, rec.headers_at, rec.bcc_at, rec.bcc_len)
+    if rec.extra != NULL:
+        n = props_add_header(p, n, rec.extra, rec.extra_len)
+    try:
+        return PyBytes_FromStringAndSize(<char*>p, n)
+    finally:
+        free(p)
+
+
+cdef tuple message_row(rec_t* rec, number, u64 shown):
+    """(number, whether redelivered, exchange, routing key, properties, bytes of the body, the first
+    `shown` of them)."""
+    cdef const u8* key = rec.names + rec.names[0] + 1
+    record_find_bcc(rec)
+    return (number, bool(rec.redelivered),
+            PyBytes_FromStringAndSize(<char*>rec.names + 1, rec.names[0]),
+            PyBytes_FromStringAndSize(<char*>key + 1, key[0]),
+            props_bytes(rec), rec.body_len,
+            PyBytes_FromStringAndSize(<char*>rec.body, <Py_ssize_t>shown))
+
+
+cdef inline u64 shown_of(const rec_t* rec, u64 truncate) noexcept nogil:
+    return rec.body_len if rec.body_len < truncate else truncate
+
+
+# ---- what is unacked -----------------------------------------------------------------------------
+
+cdef void unacked_row(list rows, const unacked_t* u, const loop_t* loop):
+    tag = None
+    if u.consumer != NULL:
+        tag = PyBytes_FromStringAndSize(<char*>u.consumer.template + 12, u.consumer.template[11])
+    rows.append((u.tag, tag, (loop.now_ds - u.delivered_ds) // 10))
+
+
+cdef list channel_unacked(const chan_t* c, const queue_t* q, u64 after, u32 most):
+    """(delivery tag, consumer tag or None, whole seconds) of deliveries of q, by rising tag."""
+    cdef const unacked_t* u
+    cdef u64 tag = c.first_tag if c.first_tag > after else after + 1
+    cdef u32 i
+    cdef list rows = []
+    loop_clock(c.link.loop)
+    for i in range(c.old_at, c.n_old):
+        u = &c.old[i]
+        if u.queue == q and u.tag > after:
+            if <u32>len(rows) == most:
+                return rows
+            unacked_row(rows, u, c.link.loop)
+    while tag < c.next_tag and <u32>len(rows) < most:
+        u = &c.ring[tag & (c.ring_cap - 1)]
+        if u.queue == q:
+            unacked_row(rows, u, c.link.loop)
+        tag += 1
+    return rows
+
+
+# ---- a channel of our own ------------------------------------------------------------------------
+
+# Freeing one needs its Loop: the garbage collector must not take that away first.
+@cython.no_gc_clear
+cdef class LocalChannel:
+    """A channel without a connection.
+
+    Args: `loop`; `vhost`, whose exchanges it publishes to; `user` and `is_impersonator`, for the
+    user-id check.
+    """
+    cdef link_t t
+    cdef chan_t* c
+    cdef Loop loop
+    cdef Vhost vhost
+    cdef bytes user
+
+    def __cinit__(self, Loop loop not None, Vhost vhost not None, bytes user not None,
+                  bint is_impersonator):
+        memset(&self.t, 0, sizeof(link_t))
+        self.loop = loop
+        self.vhost = vhost
+        self.user = user
+        self.t.fd = -1
+        self.t.loop = &loop.t
+        self.t.vhost = &vhost.t
+        self.t.frame_max = HANDSHAKE_FRAME_MAX
+        self.t.user = <const u8*>PyBytes_AS_STRING(user)
+        self.t.user_len = <u32>PyBytes_GET_SIZE(user)
+        self.t.is_impersonator = is_impersonator
+        self.c = channel_new(&self.t, 1, 0)
+        if self.c == NULL:
+            raise MemoryError()
+
+    def __dealloc__(self):
+        if self.c != NULL:
+            channel_free(self.c)
+
+    def close(self) -> None:
+        """Requeue what is not settled. Idempotent."""
+        if self.c == NULL:
+            return
+        channel_free(self.c)
+        self.c = NULL
+        self.loop.locals.discard(self)
+        loop_enforce(&self.loop.t)
+        self.loop.kick()
+
+    def publish(self, Exchange exchange not None, bytes name, bytes key, bytes props,
+                bytes body) -> tuple:
+        """Publish to an exchange of that name; returns (error, whether it was routed, whether a
+        durable queue has it, so that `Loop.after_sync` says when it is safe).
+
+        `error` is 0, or a row of the tables in amqp/walk_errors.py, and nothing was published."""
+        cdef chan_t* c = self.c
+        cdef loop_t* loop = &self.loop.t
+        cdef bytes names = bytes([len(name)]) + name + bytes([len(key)]) + key
+        cdef tx_publish_t waiting
+        cdef msg_t m
+        cdef u64 n_out = exchange.t.n_out
+        cdef int rc
+        if c == NULL or PyBytes_GET_SIZE(body) > 0x7FFFFFFF:
+            raise ValueError("closed, or the body is too large")
+        memset(&m, 0, sizeof(msg_t))
+        rc = <int>props_error(&self.t, <const u8*>PyBytes_AS_STRING(props),
+                              <u32>PyBytes_GET_SIZE(props), &m)
+        if rc:
+            return rc, False, False
+        m.exchange = &exchange.t
+        m.names = <const u8*>PyBytes_AS_STRING(names)
+        m.names_len = <u32>PyBytes_GET_SIZE(names)
+        m.body = <const u8*>PyBytes_AS_STRING(body)
+        m.body_len = <u64>PyBytes_GET_SIZE(body)
+        loop_clock(loop)
+        c.needs_sync = c.is_overflowed = False
+        c.tx_last = &waiting        # as in a commit: somebody waits for the disk
+        with nogil:
+            rc = channel_publish(c, &m)
+        c.tx_last = NULL
+        self.loop.kick()
+        if rc == PUBLISH_BAD_HEADER:
+            return ERROR_HASH_HEADER, False, False
+        if rc != PUBLISHED:
+            raise MemoryError()
+        return 0, exchange.t.n_out != n_out and not c.is_overflowed, bool(c.needs_sync)
+
+    def take(self, Queue queue not None, u64 most, u64 truncate, bint is_look):
+        """Take the next message, which is unacked then; also from a paused queue.
+
+        Returns None when there is none; the bytes it would need when these are more than `most`,
+        and does not take it; else (tag, whether redelivered, exchange, key, properties, bytes of
+        the body, the first `truncate` of them, messages left). `is_look`: it is going to be
+        requeued, and that is no attempt that counts against a delivery limit."""
+        cdef queue_t* q = queue.q
+        cdef chan_t* c = self.c
+        cdef rules_t* rules = q.rules
+        cdef rec_t rec
+        cdef u64 need
+        if c == NULL or q.stream != NULL or q.releases != NULL or q.is_deleted or q.is_closed:
+            return None
+        loop_clock(q.loop)
+        if q.ready == 0 or queue_next(q, &rec) != 1:
+            loop_enforce(q.loop)
+            self.loop.kick()
+            return None
+        queue_touch(q)              # a large window goes at the end of the tick
+        self.loop.kick()
+        need = shown_of(&rec, truncate) + rec.props_len + rec.names_len
+        if need > most:
+            return need
+        row = message_row(&rec, c.next_tag, shown_of(&rec, truncate))
+        if c.next_tag - c.first_tag >= c.ring_cap and channel_grow(c):
+            raise MemoryError()
+        queue_take(q, &rec, False)
+        if is_look:
+            q.rules = NULL
+        channel_push(c, q, NULL, &rec)
+        q.rules = rules
+        q.n_get += 1
+        c.tally.get += 1
+        c.tally.redeliver += rec.redelivered
+        self.loop.locals.add(self)
+        loop_enforce(q.loop)
+        return row + (q.ready,)
+
+    def settle(self, u64 tag, bint requeue, bint is_ack) -> None:
+        """Acknowledge what was taken, put it back, or discard it."""
+        if self.c == NULL or channel_settle(self.c, tag, False, requeue, is_ack):
+            raise ValueError(f"unknown tag {tag}")
+        loop_enforce(&self.loop.t)
+        self.loop.kick()
+
+    def unacked_of(self, Queue queue not None, u64 after, u32 most) -> list:
+        """As Link.unacked_of."""
+        return channel_unacked(self.c, queue.q, after, most) if self.c != NULL else []
+
+
+# ---- streams -------------------------------------------------------------------------------------
+
+def read_stream(Queue queue not None, i64 offset, u32 n, u64 most, u64 truncate) -> tuple:
+    """Read up to n messages of a stream from an offset on, for as long as others can wait.
+
+    Returns (rows as of LocalChannel.take, with offsets for tags and without the last field; where
+    to go on; the bytes that the message there needs when these are more than are left of `most`,
+    else 0). Raises OSError."""
+    cdef queue_t* q = queue.q
+    cdef reader_t r
+    cdef rec_t rec
+    cdef i64 worked = 0
+    cdef u64 need = 0, used = 0
+    cdef int rc = READ_END
+    cdef list rows = []
+    if q.stream == NULL:
+        raise TypeError("no stream")
+    if q.is_deleted or q.is_closed:
+        return rows, offset, 0
+    memset(&r, 0, sizeof(reader_t))
+    r.window.fd = -1
+    reader_go_to_offset(q, &r, offset)
+    try:
+        while <u32>len(rows) < n:
+            rc = reader_peek(q, &r, BLOCK_SIZE, &worked, &rec)
+            if rc != READ_FOUND:
+                break
+            need = shown_of(&rec, truncate) + rec.props_len + rec.names_len
+            if used + need > most:
+                break
+            rec.redelivered = False
+            rows.append(message_row(&rec, r.offset, shown_of(&rec, truncate)))
+            used += need
+            worked += need + 64
+            need = 0
+            r.pos += rec.size
+            r.offset += 1
+        if rc == READ_FAILED:
+            raise os_error(&q.store, "msgs", r.seg.id)
+    finally:
+        window_drop(&r.window, &q.loop.pool)
+    return rows, r.offset, need
+
+
+# ---- purging and moving --------------------------------------------------------------------------
+
+def purge_some(Queue queue not None, u32 n) -> int:
+    """Delete up to n messages from the head of a queue; returns how many."""
+    cdef queue_t* q = queue.q
+    cdef store_t* st
+    cdef rec_t rec
+    cdef u32 purged = 0
+    if q.is_deleted or q.is_closed or q.stream != NULL:
+        return 0
+    while purged < n and q.ready and queue_peek(q, &rec) == 1:
+        st = queue_level(q, rec.level)
+        store_take(st, &rec)
+        queue_uncount(q, st, rec.size)
+        if st.counts.n:
+            store_forget_count(st, rec.seg, rec.pos)
+        purged += 1
+        if store_delete(st, rec.seg, rec.pos):
+            queue_failed(q)
+            break
+    queue_touch(q)
+    queue.loop.kick()
+    return purged
+
+
+cdef bint move_message(queue_t* q, queue_t* to, msg_t* m, rec_t* rec, u8* p) noexcept nogil:
+    """Put together a message for `to` at p, where there is room for it. False when it is none."""
+    m.names = p
+    p[0] = 0
+    p = put_slice(p + 1, to.name, 1 + to.name[0])
+    m.names_len = <u32>(p - m.names)
+    props_to_wire(p, rec)
+    if not props_find(p, rec.props_len, m):
+        return False
+    p += rec.props_len
+    memcpy(p, rec.body, rec.body_len)
+    m.body = p
+    m.body_len = rec.body_len
+    m.size = RECORD_FIXED - 2 + m.names_len + m.props_len + m.body_len
+    return True
+
+
+cdef bint queue_move_next(queue_t* q, queue_t* to) noexcept nogil:
+    """Move the next message to the end of another queue, as if published there by the default
+    exchange. False when there is none, or it cannot be taken there: it stays.
+
+    In its old queue it is deleted when it is on disk in the new one (decision 0013)."""
+    cdef loop_t* loop = q.loop
+    cdef store_t* st
+    cdef rec_t rec
+    cdef msg_t m
+    cdef u8* p
+    cdef int rc
+    if q.ready == 0 or queue_next(q, &rec) != 1:
+        return False
+    p = loop_scratch(loop, <u64>rec.size + 512)
+    memset(&m, 0, sizeof(msg_t))
+    if p == NULL or not move_message(q, to, &m, &rec, p):
+        return False
+    if to.rules != NULL and to.rules.overflow != DROP_HEAD and queue_is_full(to, m.size):
+        return False
+    q.is_letter_moved = to.store.is_durable and q.store.is_durable
+    if q.is_letter_moved and loop.sync and not to.is_sync_wanted:
+        loop_want_sync(loop, to)
+    loop.is_moving = True
+    rc = queue_append(to, &m)
+    loop.is_moving = False
+    if rc != APPENDED and rc != APPEND_DUPLICATE:
+        return False
+    loop.is_moved = loop.is_moved or q.is_letter_moved
+    st = queue_level(q, rec.level)
+    store_take(st, &rec)
+    queue_uncount(q, st, rec.size)
+    if st.counts.n:
+        store_forget_count(st, rec.seg, rec.pos)
+    queue_delete_moved(q, st, rec.seg, rec.pos)
+    return True
+
+
+def move_some(Queue source not None, Queue to not None, u32 n) -> int:
+    """Move up to n messages from the head of a queue to the end of another; returns how many.
+
+    Fewer when there are no more, or the other queue is full and refuses publishes, or closed.
+    `Loop.after_sync` says when they are safe there."""
+    cdef queue_t* q = source.q
+    cdef u32 moved = 0
+    if (q is to.q or q.is_deleted or q.is_closed or q.stream != NULL or q.releases != NULL
+            or to.q.is_deleted or to.q.is_closed or to.q.releases != NULL or to.q.name == NULL):
+        return 0
+    loop_clock(q.loop)
+    with nogil:
+        while moved < n and not q.is_closed and queue_move_next(q, to.q):
+            moved += 1
+        loop_drop_scratch(q.loop)
+        queue_touch(q)
+        loop_enforce(q.loop)
+    source.loop.kick()
+    return moved

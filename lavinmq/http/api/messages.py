@@ -1,0 +1,414 @@
+"""Messages: publish, get, read a stream, move, and what is unacked.
+
+An answer with messages is as long as a request's body may be: what does not fit stays where it is.
+What was taken is settled when the answer is made; if it cannot be made, or nobody is there to hear
+it, the messages are put back. Source: HTTP reference, section 8.8; AMQP reference, section 11.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from lavinmq import _core
+from lavinmq.amqp.walk_errors import walk_error
+from lavinmq.exchange import raw_key
+from lavinmq.http import encoding, payload, properties
+from lavinmq.http.api.exchanges import DEFAULT, INTERNAL, by_name
+from lavinmq.http.api.queues import check_may_read, queue_of
+from lavinmq.http.call import Call, Reply, completed, found
+from lavinmq.http.errors import ApiError, access_refused, bad_request
+from lavinmq.http.fields import Field, to_integer
+from lavinmq.http.listing import Listing, in_portions
+from lavinmq.http.routes import ROUTES, Role
+from lavinmq.stream_arguments import interval_ms
+
+if TYPE_CHECKING:
+    from lavinmq.queue import Queue
+
+BASIC_PUBLISH: Final = 60 << 16 | 40
+LOW_DISK: Final = "Server low on disk space"
+WHOLE: Final = (1 << 63) - 1
+ROW_BYTES: Final = 256
+"""What a message adds to an answer, besides its own bytes."""
+MOVED_AT_ONCE: Final = 64
+READ_AT_ONCE: Final = 64
+UNACKED_AT_ONCE: Final = 256
+MAX_UNACKED: Final = 100_000
+"""Rows of unacked messages that are gathered."""
+BASIC_GET: Final = "Basic get"
+OURS: Final = "HTTP API"
+
+# Mode → whether it goes back, whether it is acknowledged.
+MODES: Final = {
+    "get": (False, True),
+    "ack_requeue_true": (True, False),
+    "ack_requeue_false": (False, True),
+    "reject_requeue_true": (True, False),
+    "reject_requeue_false": (False, False),
+}
+
+
+def local_channel(call: Call) -> _core.LocalChannel:
+    """A channel of the caller to the virtual host of the path; to be closed."""
+    name = call.user.name.encode("utf-8", "surrogateescape")
+    return _core.LocalChannel(
+        call.server.loop, call.vhost.core, name, call.user.has_tag("impersonator")
+    )  # fmt: skip
+
+
+# --- publish ----------------------------------------------------------------------------------
+
+
+@ROUTES.post(
+    "/api/exchanges/:vhost/:name/publish",
+    Role.MANAGEMENT,
+    {
+        "properties": Field("object", "Such as content_type, headers, expiration", required=True),
+        "routing_key": Field("string", "At most 255 bytes", required=True),
+        "payload": Field("string", "The body", required=True),
+        "payload_encoding": Field("string", "string or base64", required=True),
+    },
+)
+async def publish(call: Call) -> dict[str, bool]:
+    """Publish a message. Once that is said, it is where durable messages are safe."""
+    vhost, body, user = call.vhost, call.body, call.user
+    exchange = by_name(call, call.path["name"])
+    if not user.can_write(vhost.name, exchange.name):
+        name = exchange.name or DEFAULT
+        raise access_refused(f"User doesn't have permissions to write exchange '{name}'")
+    if exchange.internal:
+        raise bad_request(INTERNAL)
+    content = payload.decode(body["payload"], body["payload_encoding"])
+    limit = call.server.config.max_message_size
+    if len(content) > limit:
+        raise bad_request(f"message size {len(content)} larger than max size {limit}")
+    key = raw_key(body["routing_key"])
+    if len(key) > 255:
+        raise bad_request("Field 'routing_key' is longer than 255 bytes")
+    raw = properties.encode(_stamped(call, body["properties"]))
+    _check_dead_letter(call, body["properties"])
+    loop = call.server.loop
+    if loop.is_held:
+        raise ApiError(412, "precondition_failed", LOW_DISK)
+    breaks = loop.breaks
+    channel = local_channel(call)
+    try:
+        error, is_routed, is_durable = channel.publish(
+            exchange.core, raw_key(exchange.name), key, raw, content
+        )
+    finally:
+        channel.close()
+    if error:
+        given = body["properties"].get("user_id")
+        text = raw_key(given) if isinstance(given, str) else b""
+        raise walk_error(error, BASIC_PUBLISH, 0, 0, text, user.name)
+    if is_durable:
+        await completed(loop.after_sync)
+        if loop.breaks != breaks:
+            raise ApiError(500, "internal_server_error", "A queue cannot be written")
+    return {"routed": is_routed}
+
+
+def _stamped(call: Call, given: dict[str, Any]) -> dict[str, Any]:
+    """The properties, with the time if the broker is to add it."""
+    loop = call.server.loop
+    if not loop.is_stamping or to_integer(given.get("timestamp")) is not None:
+        return given
+    return given | {"timestamp": _now_ms(call) // 1000}
+
+
+def _now_ms(call: Call) -> int:
+    return time.time_ns() // 1_000_000 + call.server.loop.clock_offset_ms
+
+
+def _check_dead_letter(call: Call, given: dict[str, Any]) -> None:
+    """Who may not publish to an exchange must not get there by a death that the headers arrange.
+
+    Raises: ChannelError 403.
+    """
+    headers = given.get("headers")
+    target = headers.get("x-dead-letter-exchange") if isinstance(headers, dict) else None
+    if isinstance(target, str) and target in call.vhost.exchanges:
+        call.vhost.publishable(call.user, target)
+
+
+# --- get --------------------------------------------------------------------------------------
+
+SHOWN: Final = {
+    "count": Field("integer", "Messages at most", default=1),
+    "encoding": Field(
+        "string", "auto: text if it is UTF-8", default="auto", choices=("auto", "base64")
+    ),
+    "truncate": Field("integer", "Bytes of a payload to show"),
+}
+
+
+@ROUTES.post(
+    "/api/queues/:vhost/:name/get",
+    Role.MANAGEMENT,
+    {
+        **SHOWN,
+        "ack_mode": Field("string", "What becomes of them: " + ", ".join(MODES)),
+        "ackmode": Field("string", "The same"),
+        "requeue": Field("boolean", "Not together with get", default=False),
+    },
+)
+async def get_messages(call: Call) -> Reply:
+    """Take messages, or look at them and put them back."""
+    queue = queue_of(call)
+    check_may_read(call, queue)
+    body = call.body
+    mode = body["ack_mode"] or body["ackmode"] or "get"
+    if mode not in MODES:
+        raise bad_request(f"Field 'ack_mode' must be one of {', '.join(MODES)}")
+    if body["requeue"] and mode == "get":
+        raise bad_request("Cannot requeue message on get")
+    if body["count"] < 0:
+        raise bad_request(f"Negative array size: {body['count']}")
+    truncate = _truncate(call)
+    call.vhost.check_usable(queue)
+    if queue.core.is_closed:
+        raise ApiError(403, "forbidden", f"Queue '{queue.name}' is closed")
+    call.vhost.get_used(queue)
+    is_requeued, is_ack = MODES[mode]
+    channel = local_channel(call)
+    try:
+        tags, parts = [], []
+        async for tag, part in _taken(call, channel, queue, truncate, is_requeued):
+            tags.append(tag)
+            parts.append(part)
+        if call.handler.is_gone:
+            raise ApiError(500, "internal_server_error", "Nobody hears the answer")
+        async for tag in in_portions(tags):
+            channel.settle(tag, is_requeued, is_ack)
+    finally:
+        channel.close()
+    return _array(parts)
+
+
+def _truncate(call: Call) -> int:
+    """Bytes of a payload to show. Raises: ApiError 400."""
+    given: int | None = call.body["truncate"]
+    if given is not None and given < 0:
+        raise bad_request("Field 'truncate' must not be negative")
+    return WHOLE if given is None else min(given, WHOLE)
+
+
+async def _taken(
+    call: Call, channel: _core.LocalChannel, queue: Queue, truncate: int, is_look: bool
+) -> AsyncIterator[tuple[int, bytes]]:
+    """Tag and JSON of messages that are taken one after the other. Raises: ApiError 413 when not
+    even the first fits into an answer."""
+    limit = room = call.server.config.max_body_size
+    async for _ in in_portions(range(min(call.body["count"], WHOLE))):
+        taken = channel.take(queue.core, max(room - ROW_BYTES, 0), truncate, is_look)
+        if taken is None:
+            return
+        if isinstance(taken, int):
+            if room == limit:
+                raise too_large(taken, limit)
+            return
+        message, left = taken[:-1], taken[-1]
+        room -= ROW_BYTES + len(message[4]) + len(message[6])
+        yield message[0], await _shown(message, left, call.body["encoding"])
+
+
+def too_large(needed: int, limit: int) -> ApiError:
+    """413: it stays where it is."""
+    return ApiError(
+        413, "payload_too_large",
+        f"The next message takes {needed} bytes, and an answer may have {limit}: use 'truncate'",
+    )  # fmt: skip
+
+
+async def _shown(message: Any, left: int, how: str) -> bytes:
+    """The JSON of a message, as `LocalChannel.take` returns it."""
+    _, is_redelivered, exchange, key, raw, size, body = message
+    kind, text = await payload.encode(body, how)
+    head = {
+        "payload_bytes": size,
+        "redelivered": is_redelivered,
+        "exchange": exchange.decode("utf-8", "surrogateescape"),
+        "routing_key": key.decode("utf-8", "surrogateescape"),
+        "message_count": left,
+        "properties": properties.decode(raw),
+        "payload_encoding": kind,
+    }
+    return encoding.encode(head)[:-1] + b',"payload":' + text + b"}"
+
+
+def _array(parts: list[bytes]) -> Reply:
+    return Reply(200, b"[" + b",".join(parts) + b"]")
+
+
+# --- streams ----------------------------------------------------------------------------------
+
+
+@ROUTES.post(
+    "/api/queues/:vhost/:name/stream",
+    Role.MANAGEMENT,
+    {
+        **SHOWN,
+        "offset": Field(
+            "any", "first, last, next, an offset (negative: from the end), a time or an age",
+            default="first",
+        ),
+    },
+)  # fmt: skip
+async def read_stream(call: Call) -> Reply:
+    """Read messages of a stream."""
+    queue = queue_of(call)
+    if not queue.is_stream:
+        found(None)
+    check_may_read(call, queue)
+    truncate = _truncate(call)
+    offset = _offset(call, queue)
+    limit = room = call.server.config.max_body_size
+    left = max(call.body["count"], 0)
+    parts: list[bytes] = []
+    while left and offset < queue.core.next_offset and not queue.core.is_closed:
+        before = offset
+        rows, offset, needed = _core.read_stream(
+            queue.core, offset, min(left, READ_AT_ONCE), max(room, 0), truncate
+        )
+        for row in rows:
+            parts.append(await _shown(row, queue.core.ready, call.body["encoding"]))
+            room -= ROW_BYTES + len(row[4]) + len(row[6])
+        left -= len(rows)
+        if needed and not parts:
+            raise too_large(needed, limit)
+        if needed or offset == before:
+            break
+        await asyncio.sleep(0)
+    return _array(parts)
+
+
+def _offset(call: Call, queue: Queue) -> int:
+    """Where reading begins. Raises: ApiError 400."""
+    given, core = call.body["offset"], queue.core
+    number = to_integer(given)
+    if number is not None:
+        return min(max(number if number >= 0 else core.next_offset + number, 0), WHOLE)
+    match given:
+        case "first":
+            return core.first_offset
+        case "next":
+            return core.next_offset
+        case "last":
+            segments = core.segments()
+            return segments[-1][3] if segments else core.next_offset
+    at_ms = _time_ms(call, given) if isinstance(given, str) else None
+    if at_ms is None:
+        raise bad_request(f"invalid offset {given}")
+    return core.offset_at(min(at_ms, WHOLE))
+
+
+def _time_ms(call: Call, text: str) -> int | None:
+    """Unix milliseconds of a time in RFC 3339, or of so long ago; None for what is neither."""
+    age = interval_ms(text)
+    if age is not None:
+        return _now_ms(call) - age
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+# --- move -------------------------------------------------------------------------------------
+
+
+@ROUTES.post(
+    "/api/queues/:vhost/:name/move",
+    Role.MANAGEMENT,
+    {
+        "destination": Field("string", "A queue of the same virtual host", required=True),
+        "count": Field("integer", "Messages at most; all that are there if absent"),
+    },
+)
+async def move_messages(call: Call) -> dict[str, int]:
+    """Move messages from the head of a queue to the end of another, as if published there."""
+    vhost, queue = call.vhost, queue_of(call)
+    check_may_read(call, queue)
+    to: Queue = found(vhost.queues.get(call.body["destination"]))
+    vhost.publishable(call.user, "")
+    count = queue.core.ready if call.body["count"] is None else call.body["count"]
+    if count < 0:
+        raise bad_request("Field 'count' must not be negative")
+    for each in (queue, to):
+        vhost.check_usable(each)
+    if queue is to:
+        raise bad_request("Source and destination are the same")
+    if queue.is_stream:
+        raise bad_request("Messages of a stream cannot be moved, only read")
+    moved = 0
+    async for at in in_portions(range(0, min(count, queue.core.ready), MOVED_AT_ONCE)):
+        if call.server.loop.is_held:
+            break
+        n = min(count - at, MOVED_AT_ONCE)
+        found_now = _core.move_some(queue.core, to.core, n)
+        moved += found_now
+        if found_now < n:
+            break
+    await completed(call.server.loop.after_sync)
+    return {"moved": moved}
+
+
+# --- unacked ----------------------------------------------------------------------------------
+
+Unacked = tuple[int, str, int, str]
+"""Delivery tag, consumer tag, seconds, name of the channel."""
+Page = Callable[[int, int], list[tuple[int, bytes | None, int]]]
+
+
+@ROUTES.list("/api/queues/:vhost/:name/unacked", Role.MANAGEMENT)
+async def list_unacked(call: Call) -> Listing[Unacked]:
+    """List messages of a queue that were delivered and are not settled."""
+    queue = queue_of(call)
+    rows: list[Unacked] = []
+    if queue.core.unacked:
+        async for name, page in _holders(call, queue):
+            await _gather(rows, name, page)
+    return Listing(rows, _unacked_row, lambda each: str(each[0]), exact=True)
+
+
+async def _holders(call: Call, queue: Queue) -> AsyncIterator[tuple[str, Page]]:
+    """The channels that may hold deliveries of a queue."""
+    vhost = call.vhost
+    async for connection in in_portions(list(call.server.connections)):
+        if connection.is_member and connection.vhost is vhost:
+            peer = connection.name.partition(" -> ")[0]
+            for id_ in list(connection.channels):
+                yield f"{peer}[{id_}]", partial(connection.link.unacked_of, id_, queue.core)
+    for local in call.server.loop.local_channels():
+        yield OURS, partial(local.unacked_of, queue.core)
+
+
+async def _gather(rows: list[Unacked], name: str, page: Page) -> None:
+    """Append what one channel holds, in portions."""
+    after = 0
+    with suppress(KeyError):  # it has been closed
+        while len(rows) < MAX_UNACKED and (found := page(after, UNACKED_AT_ONCE)):
+            for tag, consumer, age_s in found:
+                shown = BASIC_GET if consumer is None else consumer.decode("utf-8", "replace")
+                rows.append((tag, shown, age_s, name))
+            if len(found) < UNACKED_AT_ONCE:
+                return
+            after = found[-1][0]
+            await asyncio.sleep(0)
+
+
+def _unacked_row(each: Unacked) -> dict[str, Any]:
+    tag, consumer, age_s, channel = each
+    return {
+        "delivery_tag": tag,
+        "consumer_tag": consumer,
+        "unacked_for_seconds": age_s,
+        "channel_name": channel,
+    }

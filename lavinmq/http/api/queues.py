@@ -1,0 +1,304 @@
+"""Queues: list, show, create, delete, purge, pause, restart.
+
+What goes in and out of them is in `messages.py`. Source: HTTP reference, sections 8.8 and 9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from lavinmq import _core
+from lavinmq.http.api import consumers
+from lavinmq.http.call import CREATED, NO_CONTENT, Call, Reply, completed, found
+from lavinmq.http.errors import ApiError, access_refused, bad_request
+from lavinmq.http.fields import Field
+from lavinmq.http.listing import Listing, in_portions
+from lavinmq.http.routes import ROUTES, Query, Role
+from lavinmq.http.tables import table
+from lavinmq.names import RESERVED, without_default_type
+from lavinmq.queue import Queue
+
+if TYPE_CHECKING:
+    from lavinmq.amqp.channel import Consumer
+    from lavinmq.vhost import VHost
+
+STATS: Final = (
+    "ack", "deliver", "deliver_no_ack", "deliver_get", "confirm", "get", "get_no_ack", "publish",
+    "redeliver", "reject", "return_unroutable", "dedup",
+)  # fmt: skip
+"""`confirm` and `return_unroutable` are of channels, and 0 for every queue."""
+MAX_NAME: Final = 255
+PURGED_AT_ONCE: Final = 256
+RESERVED_PREFIX: Final = 'Prefix ["mqtt.", "amq."] forbidden, please choose another name'
+
+Place = tuple[str, Queue]
+"""A queue with the name of its virtual host."""
+
+
+# --- what is shown ----------------------------------------------------------------------------
+
+
+def row(call: Call, vhost: str, queue: Queue, *, with_log: bool = False) -> dict[str, Any]:
+    """What is shown of a queue. Cost: 15 µs without histories."""
+    core, features = queue.core, queue.features
+    ready, ready_bytes = core.ready, core.ready_bytes
+    # Deliveries of a stream take nothing out of it.
+    unacked, unacked_bytes = (0, 0) if queue.is_stream else (core.unacked, core.unacked_bytes)
+    single, owner = queue.active_consumer, None
+    if queue.exclusive:
+        owner = next(iter(queue.consumers), None)
+    shown = {
+        "name": queue.name,
+        "vhost": vhost,
+        "durable": queue.durable,
+        "exclusive": queue.exclusive,
+        "auto_delete": queue.auto_delete,
+        "internal": queue.is_internal,
+        "arguments": queue.arguments,
+        "consumers": len(queue.consumers),
+        "messages": ready + unacked,
+        "messages_persistent": ready + unacked if queue.durable else 0,
+        "total_bytes": ready_bytes + unacked_bytes,
+        "ready": ready,
+        "messages_ready": ready,
+        "ready_bytes": ready_bytes,
+        "message_bytes_ready": ready_bytes,
+        # LavinMQ counts those of each level on its own, and shows none of them.
+        "ready_avg_bytes": ready_bytes // ready if ready and features.max_priority is None else 0,
+        "unacked": unacked,
+        "messages_unacknowledged": unacked,
+        "unacked_bytes": unacked_bytes,
+        "message_bytes_unacknowledged": unacked_bytes,
+        "unacked_avg_bytes": unacked_bytes // unacked if unacked else 0,
+        "policy": features.policy,
+        "operator_policy": features.operator_policy,
+        "exclusive_consumer_tag": None if owner is None else owner.tag,
+        "single_active_consumer_tag": None if single is None else single.tag,
+        "state": queue.state,
+        "effective_policy_definition": dict(features.policy_definition),
+        "effective_arguments": features.effective_arguments,
+        "effective_policy_arguments": features.effective_policy_arguments,
+        "message_stats": call.server.sampler.stats(queue, STATS, with_log=with_log),
+    }
+    if queue.is_stream:
+        shown["first_offset"], shown["next_offset"] = core.first_offset, core.next_offset
+    return shown
+
+
+def places(vhosts: list[VHost]) -> Iterator[Place]:
+    """The queues of some virtual hosts."""
+    for vhost in vhosts:
+        for queue in list(vhost.queues.values()):
+            yield vhost.name, queue
+
+
+def listed(call: Call, vhosts: list[VHost]) -> Listing[Place]:
+    """A list of the queues of some virtual hosts."""
+    return Listing(places(vhosts), lambda place: row(call, *place), lambda place: place[1].name)
+
+
+def queue_of(call: Call) -> Queue:
+    """The queue of the path. Raises: ApiError 404."""
+    queue: Queue = found(call.vhost.queues.get(call.path["name"]))
+    return queue
+
+
+@ROUTES.list("/api/queues", Role.ANY)
+def list_queues(call: Call) -> Listing[Place]:
+    """List queues."""
+    return listed(call, call.visible_vhosts())
+
+
+@ROUTES.list("/api/queues/:vhost", Role.MANAGEMENT)
+def list_queues_of_vhost(call: Call) -> Listing[Place]:
+    """List queues of a virtual host."""
+    return listed(call, [call.vhost])
+
+
+@ROUTES.get(
+    "/api/queues/:vhost/:name",
+    Role.MANAGEMENT,
+    query=(Query("consumer_list_length", "Show so many consumers at most", "integer"),),
+)
+async def show_queue(call: Call) -> dict[str, Any]:
+    """Show a queue with the history of its numbers, and its consumers."""
+    queue, most = queue_of(call), call.number("consumer_list_length")
+    if most is not None and most < 0:
+        raise bad_request("Parameter 'consumer_list_length' must not be negative")
+    shown = row(call, call.path["vhost"], queue, with_log=True)
+    shown = {name: value for name, value in shown.items() if value is not None}
+    if queue.is_stream:
+        shown["segments"] = len(queue.core.segments())
+    several = cast("list[Consumer]", list(islice(queue.consumers, most)))
+    shown["consumer_details"] = [
+        consumers.row(consumer)
+        async for consumer in in_portions(several)
+        if consumer.channel.connection.channels.get(consumer.channel.id) is consumer.channel
+    ]
+    return shown
+
+
+# --- create and delete ------------------------------------------------------------------------
+
+
+@ROUTES.put(
+    "/api/queues/:vhost/:name",
+    Role.MANAGEMENT,
+    {
+        "durable": Field("boolean", "It outlives the broker", default=False),
+        "auto_delete": Field("boolean", "It goes with its last consumer", default=False),
+        "arguments": Field("object", "As of queue.declare"),
+    },
+)
+async def put_queue(call: Call) -> Reply:
+    """Create a queue, or find out that there is the same."""
+    vhost, name = call.vhost, call.path["name"]
+    durable, auto_delete = call.body["durable"], call.body["auto_delete"]
+    arguments = table(call.body["arguments"] or {}, "Field 'arguments'")
+    check_name("Queue", name)
+    existing = vhost.queues.get(name)
+    if existing is not None:
+        given = (durable, auto_delete, without_default_type(arguments))
+        if given != (
+            existing.durable, existing.auto_delete, without_default_type(existing.arguments),
+        ):  # fmt: skip
+            raise bad_request("Existing queue declared with other arguments arg")
+        return NO_CONTENT
+    if not may_declare(call, arguments.get("x-dead-letter-exchange")):
+        raise access_refused(f"User doesn't have permissions to declare queue '{name}'")
+    _, recorded = vhost.declare_queue(
+        call.actor, name, False, durable, False, auto_delete, arguments
+    )
+    if recorded:
+        await completed(vhost.when_synced)
+    return CREATED
+
+
+def check_name(kind: str, name: str) -> None:
+    """Raises: ApiError 400 for one that is too long."""
+    if len(name.encode("utf-8", "surrogateescape")) > MAX_NAME:
+        raise bad_request(f"{kind} name too long, can't exceed {MAX_NAME} characters")
+
+
+def may_declare(call: Call, target: object) -> bool:
+    """Whether the caller may make something of the name in the path, from which messages can flow
+    on to an exchange, if it names one. Raises: ApiError 400 for a reserved name."""
+    user, vhost, name = call.user, call.path["vhost"], call.path["name"]
+    if name.startswith(RESERVED):
+        raise bad_request(RESERVED_PREFIX)
+    if not user.can_configure(vhost, name):
+        return False
+    if not isinstance(target, str):
+        return True
+    return user.can_write(vhost, target) and user.can_read(vhost, name)
+
+
+@ROUTES.delete(
+    "/api/queues/:vhost/:name",
+    Role.MANAGEMENT,
+    query=(
+        Query("if-unused", "Not if it has consumers or messages", "boolean"),
+        Query("if-empty", "Not if it has messages", "boolean"),
+    ),
+)
+async def delete_queue(call: Call) -> Reply:
+    """Delete a queue with its messages; consumers are told."""
+    vhost, queue = call.vhost, queue_of(call)
+    if not call.user.can_configure(vhost.name, queue.name):
+        raise access_refused(f"User doesn't have permissions to delete queue '{queue.name}'")
+    if call.flag("if-unused") and (queue.consumers or _messages(queue)):
+        raise bad_request(f"Queue {queue.name} in vhost {vhost.name} in use")
+    if call.flag("if-empty") and _messages(queue):
+        raise bad_request(f"Queue {queue.name} in vhost {vhost.name} is not empty")
+    _, recorded, several = vhost.delete_queue(call.actor, queue.name, False, False)
+    for consumer in several:
+        consumer.stop()
+        consumer.cancelled()
+    if recorded:
+        await completed(vhost.when_synced)
+    return NO_CONTENT
+
+
+def _messages(queue: Queue) -> int:
+    return queue.core.ready + (0 if queue.is_stream else queue.core.unacked)
+
+
+@ROUTES.delete(
+    "/api/queues/:vhost/:name/contents",
+    Role.MANAGEMENT,
+    query=(Query("count", "Delete so many of the oldest only", "integer"),),
+)
+async def purge_queue(call: Call) -> Reply:
+    """Delete messages that are ready."""
+    queue = queue_of(call)
+    check_may_read(call, queue)
+    count = _count(call)
+    if count is None:
+        call.vhost.purge(call.actor, queue.name)
+    elif queue.is_stream:
+        raise bad_request("A stream can be purged as a whole only")
+    else:
+        async for at in in_portions(range(0, min(count, queue.core.ready), PURGED_AT_ONCE)):
+            _core.purge_some(queue.core, min(count - at, PURGED_AT_ONCE))
+    return NO_CONTENT
+
+
+def _count(call: Call) -> int | None:
+    try:
+        count = call.number("count")
+    except ApiError:
+        raise bad_request("Count must be a number") from None
+    if count is not None and count <= 0:
+        raise bad_request("Count must be greater than 0")
+    return count
+
+
+def check_may_read(call: Call, queue: Queue) -> None:
+    """Raises: ApiError 403, 400 for a queue that a connection has to itself."""
+    kind = "stream" if queue.is_stream else "queue"
+    if not call.user.can_read(call.path["vhost"], queue.name):
+        raise access_refused(f"User doesn't have permissions to read {kind} '{queue.name}'")
+    if queue.is_locked_to(call.actor):
+        raise bad_request(f"Queue '{queue.name}' is exclusive")
+
+
+# --- operators --------------------------------------------------------------------------------
+
+
+def _with_disk(change: Callable[[str], None], name: str) -> None:
+    """Raises: ApiError 500 when the disk refuses the change."""
+    try:
+        change(name)
+    except OSError as error:
+        raise ApiError(500, "internal_server_error", f"It cannot be stored: {error}") from error
+
+
+@ROUTES.put("/api/queues/:vhost/:name/pause", Role.MANAGEMENT, statuses=(204,))
+async def pause_queue(call: Call) -> Reply:
+    """Deliver nothing from a queue until it is resumed."""
+    _with_disk(call.vhost.pause_queue, queue_of(call).name)
+    await completed(call.vhost.when_synced)
+    return NO_CONTENT
+
+
+@ROUTES.put("/api/queues/:vhost/:name/resume", Role.MANAGEMENT, statuses=(204,))
+async def resume_queue(call: Call) -> Reply:
+    """Deliver again."""
+    _with_disk(call.vhost.resume_queue, queue_of(call).name)
+    await completed(call.vhost.when_synced)
+    return NO_CONTENT
+
+
+@ROUTES.put("/api/queues/:vhost/:name/restart", Role.MANAGEMENT, statuses=(204,))
+def restart_queue(call: Call) -> Reply:
+    """Read the files of a closed queue again."""
+    queue = queue_of(call)
+    if not queue.core.is_closed:
+        raise bad_request("Queue was not restarted")
+    try:
+        call.vhost.restart_queue(queue.name)
+    except (ValueError, OSError) as error:
+        raise bad_request(f"Queue was not restarted: {error}") from error
+    return NO_CONTENT

@@ -1,0 +1,68 @@
+"""Payloads of messages in JSON: text if they are UTF-8, else base64; a large one piece by piece.
+
+Source: HTTP reference, section 8.8.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import codecs
+from typing import Final
+
+import orjson
+
+from lavinmq.http.errors import bad_request
+
+PIECE: Final = 3 << 16
+"""Bytes that are worked on before others have their turn; base64 wants a multiple of three."""
+
+
+def decode(payload: str, encoding: str) -> bytes:
+    """The body that a payload stands for; base64 may have either alphabet.
+
+    Raises: ApiError 400.
+    """
+    if encoding == "string":
+        return payload.encode("utf-8", "surrogateescape")
+    if encoding != "base64":
+        raise bad_request(f"Unknown payload_encoding {encoding}")
+    try:
+        return base64.b64decode(payload.replace("-", "+").replace("_", "/"), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise bad_request(f"The payload is not base64: {error}") from error
+
+
+async def encode(body: bytes, encoding: str) -> tuple[str, bytes]:
+    """How a body is shown, "string" or "base64", and the JSON string of it.
+
+    Args: encoding: "auto", or "base64" whatever it is.
+    """
+    if encoding == "auto":
+        try:
+            return "string", await _text(body)
+        except UnicodeDecodeError:
+            pass
+    parts = []
+    for at in range(0, len(body), PIECE):
+        parts.append(base64.urlsafe_b64encode(body[at : at + PIECE]))
+        await _others(body)
+    return "base64", b'"%s"' % b"".join(parts)
+
+
+async def _text(body: bytes) -> bytes:
+    """UTF-8 as a JSON string. Raises: UnicodeDecodeError."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    parts = []
+    for at in range(0, len(body), PIECE):
+        text = decoder.decode(body[at : at + PIECE], at + PIECE >= len(body))
+        parts.append(orjson.dumps(text)[1:-1])
+        await _others(body)
+    return b'"%s"' % b"".join(parts)
+
+
+async def _others(body: bytes) -> None:
+    """Let others have their turn between the pieces of a large body."""
+    if len(body) > PIECE:
+        await asyncio.sleep(0)

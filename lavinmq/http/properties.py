@@ -1,0 +1,110 @@
+"""Properties of a message: the bytes of a content header, and JSON.
+
+Source: HTTP reference, section 9 ("Message properties"); AMQP reference, section 11.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from lavinmq import fieldtable
+from lavinmq.http.errors import bad_request
+from lavinmq.http.fields import to_integer
+from lavinmq.http.tables import table
+
+NAMES: Final = (
+    "content_type", "content_encoding", "headers", "delivery_mode", "priority", "correlation_id",
+    "reply_to", "expiration", "message_id", "timestamp", "type", "user_id", "app_id", "reserved1",
+)  # fmt: skip
+"""In the order of their flags, from bit 15 on."""
+
+_LIMITS: Final = {"delivery_mode": 0xFF, "priority": 0xFF, "timestamp": (1 << 63) - 1}
+_NUMBERS: Final = {
+    "delivery_mode": struct.Struct(">B"),
+    "priority": struct.Struct(">B"),
+    "timestamp": struct.Struct(">q"),
+}
+_FLAGS: Final = struct.Struct(">H")
+_SIZE: Final = struct.Struct(">I")
+
+
+def encode(properties: Mapping[str, Any]) -> bytes:
+    """Property flags and properties as they stand on the wire.
+
+    What is null counts as absent; numbers and headers of another type are left out.
+    Raises: ApiError 400 naming a property that cannot be written.
+    """
+    flags, parts = 0, [b""]
+    for at, name in enumerate(NAMES):
+        value = properties.get(name)
+        if name == "reserved1" and value is None:
+            value = properties.get("reserved")
+        part = None if value is None else _WRITERS.get(name, _string)(name, value)
+        if part is not None:
+            flags |= 0x8000 >> at
+            parts.append(part)
+    parts[0] = _FLAGS.pack(flags)
+    return b"".join(parts)
+
+
+def _string(name: str, value: Any) -> bytes:
+    if not isinstance(value, str):
+        raise bad_request(f"Property '{name}' must be a string")
+    raw = value.encode("utf-8", "surrogateescape")
+    if len(raw) > 255:
+        raise bad_request(f"Property '{name}' is longer than 255 bytes")
+    return bytes((len(raw),)) + raw
+
+
+def _number(name: str, value: Any) -> bytes | None:
+    number = to_integer(value)
+    if number is None:
+        return None
+    if not 0 <= number <= _LIMITS[name]:
+        raise bad_request(f"Property '{name}' must be between 0 and {_LIMITS[name]}")
+    return _NUMBERS[name].pack(number)
+
+
+def _headers(name: str, value: Any) -> bytes | None:
+    if not isinstance(value, dict):
+        return None
+    content = table(value, f"Property '{name}'").raw
+    return _SIZE.pack(len(content)) + content
+
+
+def _expiration(name: str, value: Any) -> bytes:
+    number = to_integer(value)
+    if number is None:
+        raise bad_request("Expiration not a number")
+    return _string(name, str(number))
+
+
+_WRITERS: Final[dict[str, Callable[[str, Any], bytes | None]]] = {
+    "headers": _headers,
+    "delivery_mode": _number,
+    "priority": _number,
+    "timestamp": _number,
+    "expiration": _expiration,
+}
+
+
+def decode(raw: bytes) -> dict[str, Any]:
+    """The properties that are present, from valid bytes of the wire."""
+    (flags,) = _FLAGS.unpack_from(raw)
+    at = _FLAGS.size
+    found: dict[str, Any] = {}
+    for bit, name in enumerate(NAMES):
+        if not flags & 0x8000 >> bit:
+            continue
+        if name == "headers":
+            found[name], at = fieldtable.decode(raw, at)
+        elif name in _NUMBERS:
+            (found[name],) = _NUMBERS[name].unpack_from(raw, at)
+            at += _NUMBERS[name].size
+        else:
+            end = at + 1 + raw[at]
+            found[name] = raw[at + 1 : end].decode("utf-8", "surrogateescape")
+            at = end
+    return found

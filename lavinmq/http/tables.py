@@ -1,0 +1,34 @@
+"""Tables of AMQP in JSON: arguments of queues, exchanges and bindings, and headers of messages.
+
+From JSON every integer becomes 64 bits wide and every fraction a double, whatever its size. The
+other way is `encoding.py`'s. Source: HTTP reference, section 9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lavinmq import fieldtable
+from lavinmq.fieldtable import EMPTY, FieldTable, FieldTableError, Long
+from lavinmq.http.errors import bad_request
+
+
+def table(values: Mapping[str, Any], what: str) -> FieldTable:
+    """A JSON object as a field table. Raises: ApiError 400 that begins with `what`."""
+    if not values:
+        return EMPTY
+    try:
+        return fieldtable.from_content(fieldtable.encode(_wide(values)))
+    except (FieldTableError, RecursionError) as error:
+        raise bad_request(f"{what}: {error}") from error
+
+
+def _wide(value: Any) -> Any:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return Long(value)
+    if isinstance(value, dict):
+        return {key: _wide(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_wide(each) for each in value]
+    return value
