@@ -76,6 +76,9 @@ class Handler(RequestHandler):
         """None: answers change all the time."""
         return None
 
+    def _clear_representation_headers(self) -> None:
+        """Keep the type of an answer without content: clients have always got it."""
+
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """What Tornado itself refuses, such as an unknown method."""
         error = kwargs.get("exc_info", (None, None))[1]
@@ -153,6 +156,7 @@ class ApiHandler(Handler):
     async def _answer(self) -> None:
         """The whole request is here."""
         self.set_header("LavinMQ-Version", __version__)
+        self.set_header("Content-Type", JSON)
         try:
             await self._call()
         except ApiError as error:
