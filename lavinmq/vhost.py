@@ -356,7 +356,9 @@ class VHost:
         name = self._waiting_name(exchange)
         if exchange.durable and not self._is_loading and not self._clear_directory(name):
             return None
-        arguments = fieldtable.amended(EMPTY, {"x-dead-letter-exchange": exchange.name})
+        arguments = fieldtable.amended(
+            EMPTY, {"x-dead-letter-exchange": exchange.name, "auto-delete": exchange.auto_delete}
+        )
         queue = self._new_queue(name, exchange.durable, False, None, arguments)
         queue.is_internal = True
         queue.features = queue_features(arguments)
