@@ -164,7 +164,8 @@ def test_exchanges_are_bound_to_exchanges(api: Api, unique: UniqueName) -> None:
     assert api.get(f"/api/exchanges/%2F/{source}/bindings/source") == [row]
     assert api.get(f"/api/exchanges/%2F/{to}/bindings/destination") == [row]
     assert api.get(f"/api/exchanges/%2F/{to}/bindings/source") == []
-    assert status(api, "POST", f"/api/bindings/%2F/e/{source}/e/{internal}", {"routing_key": ""}) == (
+    to_internal = f"/api/bindings/%2F/e/{source}/e/{internal}"
+    assert status(api, "POST", to_internal, {"routing_key": ""}) == (
         400, "Not allowed to bind to an internal exchange",
     )  # fmt: skip
     assert api("DELETE", f"{path}/k").status == 204
