@@ -157,6 +157,7 @@ SHOWN: Final = {
         "ack_mode": Field("string", "What becomes of them: " + ", ".join(MODES)),
         "ackmode": Field("string", "The same"),
         "requeue": Field("boolean", "Not together with get", default=False),
+        "queue": Field("any", "Tools send it; the path counts"),
     },
 )
 async def get_messages(call: Call) -> Reply:
