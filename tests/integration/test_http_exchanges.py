@@ -131,6 +131,17 @@ def test_another_declaration_than_the_first_is_refused(api: Api, unique: UniqueN
     assert status(api, "PUT", at("amq.direct"), {"type": "direct", "durable": True})[0] == 204
 
 
+@pytest.mark.parametrize("given", [{}, {"x-hash-on": "id"}])
+def test_effective_arguments_of_a_hash_exchange(
+    api: Api, unique: UniqueName, given: dict[str, Any]
+) -> None:
+    """edge-cases.md 110."""
+    name = unique("x")
+    api("PUT", at(name), {"type": "x-consistent-hash", "arguments": given})
+
+    assert api.get(at(name))["effective_arguments"] == list(given)
+
+
 def test_the_default_exchange_is_amq_default(api: Api) -> None:
     shown = api.get(at("amq.default"))
 
@@ -165,6 +176,7 @@ def test_an_exchange_in_use_can_be_kept(
 def test_numbers_follow_the_messages(
     api: Api, channel: BlockingChannel, queue: str, unique: UniqueName
 ) -> None:
+    """edge-cases.md 111."""
     name = unique("x")
     api("PUT", at(name), {"type": "direct"})
     channel.queue_bind(queue, name, "k")

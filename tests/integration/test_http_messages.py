@@ -188,10 +188,13 @@ def test_an_internal_or_missing_exchange(api: Api, unique: UniqueName) -> None:
 
 
 def test_a_full_queue_that_refuses_makes_it_unrouted(api: Api, unique: UniqueName) -> None:
+    """edge-cases.md 127."""
     full = Place(api, unique("q"), arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+    other = Place(api, unique("other"))
 
     assert [full.send("1"), full.send("2")] == [True, False]
-    assert full.payloads() == ["1"]
+    assert full.send("3", headers={"CC": [other.name]}) is False
+    assert (full.payloads(), other.payloads()) == (["1"], ["3"])
 
 
 def test_rules_are_those_of_an_amqp_publish(api: Api, unique: UniqueName, place: Place) -> None:
@@ -612,6 +615,7 @@ def test_moving_takes_the_right_to_read_and_to_publish(staffed: Broker) -> None:
 def test_unacked_messages_are_listed_with_who_has_them(
     place: Place, channel: BlockingChannel
 ) -> None:
+    """edge-cases.md 160."""
     publish(channel, place.name, [str(number) for number in range(300)])
     channel.basic_get(place.name)
     channel.basic_qos(prefetch_count=280)
@@ -627,5 +631,10 @@ def test_unacked_messages_are_listed_with_who_has_them(
     assert rows[0]["unacked_for_seconds"] in range(30)
     path = f"{QUEUES}/{place.name}/unacked?page=2&page_size=100&name=7"
     assert place.api.get(path)["filtered_count"] == 1
-    channel.basic_ack(0, multiple=True)
-    wait_for(lambda: place.numbers[1] < 30, "acks")
+    channel.basic_ack(1)
+    channel.basic_reject(2, requeue=False)
+    settle(channel)
+    rows = place.api.get(f"{QUEUES}/{place.name}/unacked")
+    assert {row["delivery_tag"] for row in rows} & {1, 2, 3} == {3}
+    channel.close()
+    assert place.api.get(f"{QUEUES}/{place.name}/unacked") == []

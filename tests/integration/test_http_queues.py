@@ -196,6 +196,7 @@ def test_lists_are_paged_searched_and_sorted(api: Api, unique: UniqueName) -> No
 def test_numbers_follow_the_messages(
     api: Api, channel: BlockingChannel, unique: UniqueName
 ) -> None:
+    """edge-cases.md 159."""
     name = unique("q")
     api("PUT", at(name), {"durable": True})
     publish(channel, name, [b"12345"] * 3)
@@ -216,6 +217,9 @@ def test_numbers_follow_the_messages(
         "deliver_no_ack": 0, "confirm": 0, "redeliver": 0, "reject": 0, "return_unroutable": 0,
         "dedup": 0,
     }  # fmt: skip
+    channel.basic_ack(1)
+    settle(channel)
+    assert api.get(at(name))["unacked_bytes"] == 0
 
 
 def test_consumers_are_shown_with_the_queue(
@@ -360,6 +364,7 @@ def test_a_stream_is_purged_as_a_whole(api: Api, unique: UniqueName) -> None:
 def test_a_paused_queue_delivers_after_it_is_resumed(
     api: Api, channel: BlockingChannel, unique: UniqueName
 ) -> None:
+    """edge-cases.md 340."""
     name = unique("q")
     channel.queue_declare(name)
     assert [api("PUT", at(name, "pause")).status for _ in range(2)] == [204, 204]
@@ -368,6 +373,8 @@ def test_a_paused_queue_delivers_after_it_is_resumed(
 
     assert api.get(at(name))["state"] == "paused"
     assert channel.basic_get(name)[0] is None
+    looked = api("POST", at(name, "get"), {"ack_mode": "ack_requeue_true"})
+    assert [row["payload"] for row in looked.json] == ["1"]
     assert api("PUT", at(name, "resume")).status == 204
     assert get(channel, name).body == b"1"
 

@@ -23,6 +23,7 @@ from lavinmq.http.api.bindings import properties_key
     ],
 )
 def test_arguments_are_sorted_text(arguments: dict[str, Any], text: str) -> None:
+    """edge-cases.md 76."""
     key = properties_key("k", FieldTable(arguments))
 
     assert key.startswith("k~")
@@ -30,5 +31,6 @@ def test_arguments_are_sorted_text(arguments: dict[str, Any], text: str) -> None
 
 
 def test_without_arguments_it_is_the_routing_key() -> None:
+    """edge-cases.md 76."""
     assert properties_key("a.#", EMPTY) == properties_key("a.#", None) == "a.#"
     assert properties_key("", EMPTY) == "~"

@@ -76,7 +76,7 @@ def local_channel(call: Call) -> _core.LocalChannel:
     },
 )
 async def publish(call: Call) -> dict[str, bool]:
-    """Publish a message. Once that is said, it is where durable messages are safe."""
+    """Publish a message; in durable queues it is on disk when this is answered."""
     vhost, body, user = call.vhost, call.body, call.user
     exchange = by_name(call, call.path["name"])
     if not user.can_write(vhost.name, exchange.name):
