@@ -616,8 +616,8 @@ cdef class Link:
         return consumer
 
     def unacked_of(self, int id, Queue queue not None, u64 after, u32 most) -> list:
-        """(delivery tag, consumer tag, None for basic.get, whole seconds) of up to `most` deliveries
-        of a queue that the channel has not settled, with tags above `after`, by rising tag."""
+        """(delivery tag, consumer tag or None, whole seconds) of up to `most` deliveries of a queue
+        that the channel has not settled, with tags above `after`, by rising tag."""
         return channel_unacked(self.channel(id), queue.q, after, most)
 
     cdef list open_channels(self):
