@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -409,6 +411,30 @@ def test_large_messages_come_whole(place: Place, channel: BlockingChannel) -> No
 
     assert text["payload"].encode() == body
     assert (binary["payload_encoding"], len(binary["payload"])) == ("base64", 1_333_336)
+
+
+def test_messages_are_put_back_when_nobody_is_there_for_the_answer(
+    place: Place, channel: BlockingChannel
+) -> None:
+    publish(channel, place.name, [b"x" * 50_000] * 400)
+    settle(channel)
+    host, port = place.api.broker.host, place.api.broker.http_port
+    body = b'{"count": 400}'
+    login = base64.b64encode(b"guest:guest").decode()
+
+    with socket.create_connection((host, port)) as client:
+        client.sendall(
+            f"POST {QUEUES}/{place.name}/get HTTP/1.1\r\nHost: x\r\nAuthorization: Basic {login}"
+            f"\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+            + body
+        )
+
+    def is_over() -> bool:
+        shown = place.api.get(f"{QUEUES}/{place.name}")
+        return shown["message_stats"]["get"] > 0 and shown["unacked"] == 0
+
+    wait_for(is_over, "messages that were taken")
+    assert place.numbers == (400, 0)
 
 
 def test_a_consumer_gets_what_was_looked_at(place: Place, channel: BlockingChannel) -> None:
