@@ -46,6 +46,11 @@ test)
     has ruby || missing+=(ruby)
     ruby -e 'gem "bunny"' >/dev/null 2>&1 || missing+=(ruby-bunny)
     has rabbitmqadmin || unpacked+=(rabbitmq-server)
+    # For certificates, manual pages and completion.
+    has openssl || missing+=(openssl)
+    has groff || missing+=(groff-base)
+    has zsh || missing+=(zsh)
+    has fish || missing+=(fish)
     ;;
 fuzz)
     has clang || missing+=(clang)

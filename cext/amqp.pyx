@@ -254,21 +254,9 @@ cdef int content_set_reply_to(chan_t* c, u32 at) noexcept nogil:
     return 0
 
 
-cdef u32 stamp_place(const u8* props) noexcept nogil:
-    """Where the timestamp belongs in properties that are valid and have none."""
-    cdef u32 flags = be16(props), at = 2, bit = 0x8000
-    while bit > FLAG_TIMESTAMP:
-        if flags & bit and bit == FLAG_HEADERS:
-            at += 4 + be32(props + at)
-        elif flags & bit:
-            at += 1 if bit == FLAG_DELIVERY_MODE or bit == FLAG_PRIORITY else 1 + props[at]
-        bit >>= 1
-    return at
-
-
 cdef int content_stamp(chan_t* c) noexcept nogil:
     """Add the time as the timestamp property. 0, or -1 out of memory."""
-    cdef u32 at = stamp_place(c.props), len = c.props_len + 8
+    cdef u32 at = props_place(c.props, FLAG_TIMESTAMP), len = c.props_len + 8
     cdef u8* grown
     if len > c.props_cap:
         grown = <u8*>realloc(c.props, len)

@@ -1,7 +1,7 @@
 # Copies: the CC and BCC headers of a message: further routing keys, the latter hidden from clients.
 #
-# Both are arrays of strings. Each string is routed like a routing key of its own, through the same
-# exchange; a queue that several of them reach gets one copy. BCC is stored and not delivered.
+# Both are arrays of strings. Each exchange that a message comes to matches each string like a
+# routing key; a queue that several of them reach gets one copy. BCC is stored and not delivered.
 # Called by amqp.pyx (checks), route.pyx and deliver.pyx. Source: amqp reference section 8.
 
 
@@ -90,91 +90,34 @@ cdef u32 copies_error(msg_t* m) noexcept nogil:
 
 # ---- routing -------------------------------------------------------------------------------------
 
-cdef int route_key(exchange_t* x, const u8* key, u32 key_len, const u8* headers, u32 headers_len,
-                   bint ask_alternates, loop_t* loop, targets_t* out) noexcept nogil:
-    """Append the queues that one key reaches to out, also those that are there already.
-    What match_route returns."""
-    cdef targets_t* found = &loop.found
-    cdef bint is_key_only
-    cdef u32 i
+cdef int match_strings(match_t* match, const msg_t* m, const u8* value,
+                       targets_t* out) noexcept nogil:
+    """match_route for each string of the value of CC or BCC, at its type."""
+    cdef u64 n, size
     cdef int rc
-    loop.generation += 1
-    found.n = 0
-    found.generation = loop.generation
-    if x.is_plain:
-        rc = match_route(x.match, key, key_len, headers, headers_len, found)
-    else:
-        rc = route_nested(x, key, key_len, headers, headers_len, ask_alternates, found,
-                          &is_key_only)
-    if rc:
-        return rc
-    for i in range(found.n):
-        if targets_add(out, found.items[i]):
-            return -1
-    return 0
-
-
-cdef int route_strings(exchange_t* x, const u8* entry, const u8* headers, u32 headers_len,
-                       bint ask_alternates, loop_t* loop, targets_t* out) noexcept nogil:
-    """route_key for each string of CC or BCC; entry may be NULL. What match_route returns."""
-    cdef const u8* value
-    cdef u64 n, size, limit
-    cdef int rc
-    if entry == NULL or entry[1 + entry[0]] != c'A':
+    if value[0] != c'A':
         return 0
-    value = entry + 2 + entry[0]
-    n = be32(value)
-    value += 4
-    limit = 1024
+    n = be32(value + 1)
+    value += 5
     while n:
         size = be32(value + 1)
-        rc = route_key(x, value + 5, <u32>size, headers, headers_len, ask_alternates, loop, out)
+        rc = match_route(match, value + 5, <u32>size, m.props, m.headers_at, out)
         if rc:
             return rc
-        if out.n > limit:               # many strings may reach the same queues
-            targets_unique(out, loop)
-            limit = out.n * 2 + 1024
         value += 5 + size
         n -= 5 + size
     return 0
 
 
-cdef void targets_unique(targets_t* t, loop_t* loop) noexcept nogil:
-    """Keep each target once, in order."""
-    cdef u32 i, kept = 0
-    loop.generation += 1
-    for i in range(t.n):
-        if t.items[i].mark != loop.generation:
-            t.items[i].mark = loop.generation
-            t.items[kept] = t.items[i]
-            kept += 1
-    t.n = kept
-
-
-cdef int route_copies(exchange_t* x, const msg_t* m, loop_t* loop, targets_t* out) noexcept nogil:
-    """Fill out with the queues that the routing key, CC and BCC reach. Alternate exchanges are
-    asked when none of them reaches a queue. What match_route returns."""
-    cdef const u8* key = m.names + m.names[0] + 2
-    cdef const u8* headers = m.props + m.headers_at + 4
-    cdef u32 n = m.headers_len
-    cdef const u8* cc = m.props + m.cc_at if m.cc_at else NULL
-    cdef const u8* bcc = m.props + m.bcc_at if m.bcc_at else NULL
-    cdef bint ask_alternates = False
-    cdef int rc
-    while True:
-        out.n = 0
-        rc = route_key(x, key, m.names[m.names[0] + 1], headers, n, ask_alternates, loop, out)
-        if rc == 0:
-            rc = route_strings(x, cc, headers, n, ask_alternates, loop, out)
-        if rc == 0:
-            rc = route_strings(x, bcc, headers, n, ask_alternates, loop, out)
-        if rc:
-            return rc
-        if out.n or x.is_plain or ask_alternates:
-            break
-        ask_alternates = True
-    targets_unique(out, loop)
-    return 0
+cdef int match_keys(match_t* match, const msg_t* m, targets_t* out) noexcept nogil:
+    """Append what the routing key of m, its CC and BCC match. What match_route returns."""
+    cdef const u8* key = m.names + m.names[0] + 1
+    cdef int rc = match_route(match, key + 1, key[0], m.props, m.headers_at, out)
+    if rc == 0 and m.cc_at:
+        rc = match_strings(match, m, m.props + m.cc_at + 3, out)
+    if rc == 0 and m.bcc_at:
+        rc = match_strings(match, m, m.props + m.bcc_at + 4, out)
+    return rc
 
 
 # ---- hiding --------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ cdef enum death:
 
 cdef enum:
     DEATHS_MAX = 1024           # entries of x-death that are kept: the newest
+    DEATHS_BYTES = 65536        # of x-death; a message with more does not travel on
 
 cdef struct slice_t:
     const u8* p                 # NULL = none
@@ -294,6 +295,8 @@ cdef bint is_cycle(const queue_t* to, u32 reason, const u8* headers, u32 n) noex
     cdef slice_t deaths = table_value(headers, n, b"x-death", c'A')
     cdef const u8* entry
     cdef u32 size = 0, n_deaths = 0
+    if deaths.n > DEATHS_BYTES:         # clients could not take it: frames are not much larger
+        return True
     while n_deaths < DEATHS_MAX:
         entry = next_death(&deaths, &size)
         n_deaths += 1
@@ -400,19 +403,11 @@ cdef void loop_release_held(loop_t* loop) noexcept nogil:
 cdef void route_moved(exchange_t* x, const msg_t* m, loop_t* loop) noexcept nogil:
     """Fill loop.buried with the queues that a message reaches by the bindings of x; none when there
     is a header that cannot be routed by."""
-    cdef const u8* key = m.names + m.names[0] + 1
-    cdef const u8* headers = m.props + m.headers_at + 4 if m.headers_at else NULL
-    cdef bint is_key_only = True
-    cdef int rc
+    cdef bint is_key_only
     loop.generation += 1
     loop.buried.n = 0
     loop.buried.generation = loop.generation
-    if has_copies(m):
-        rc = route_copies(x, m, loop, &loop.buried)
-    else:
-        rc = route_nested(x, key + 1, key[0], headers, m.headers_len, True, &loop.buried,
-                          &is_key_only)
-    if rc:
+    if route_nested(x, m, &loop.buried, &is_key_only):
         loop.buried.n = 0
 
 

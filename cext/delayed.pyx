@@ -7,7 +7,6 @@
 
 cdef enum:
     RELEASES_A_LOOK = 64        # releases between two looks at the clock
-    RELEASE_PAUSE_MS = 500      # before one that had no memory or descriptor is tried again
 
 
 # ---- the header ----------------------------------------------------------------------------------
@@ -42,13 +41,17 @@ cdef i64 delay_ms(const u8* headers, u64 n) noexcept nogil:
     return ms if ms > 0 else 0
 
 
-cdef bint is_delayed(const exchange_t* x, const u8* headers, u64 n) noexcept nogil:
+cdef bint is_delayed(const exchange_t* x, const u8* props, u32 headers_at) noexcept nogil:
     """Whether a message is to wait in the exchange's queue. One that has died there has waited:
     that is how the original releases messages."""
+    cdef const u8* headers = props + headers_at + 4
     cdef slice_t deaths
     cdef const u8* entry
-    cdef u32 size = 0
-    if headers == NULL or delay_ms(headers, n) < 0:
+    cdef u32 n, size = 0
+    if headers_at == 0:
+        return False
+    n = be32(props + headers_at)
+    if delay_ms(headers, n) < 0:
         return False
     deaths = table_value(headers, n, b"x-death", c'A')
     entry = next_death(&deaths, &size)
@@ -129,6 +132,7 @@ cdef bint delayed_publish(queue_t* q, const rec_t* rec) noexcept nogil:
     there was no memory."""
     cdef loop_t* loop = q.loop
     cdef exchange_t* x = q.releases
+    cdef queue_t* waiting = x.delayed       # NULL when nothing new waits
     cdef const u8* key = rec.names + rec.names[0] + 1
     cdef u8* p = loop_scratch(loop, <u64>rec.size + 512)
     cdef u8* props
@@ -157,7 +161,7 @@ cdef bint delayed_publish(queue_t* q, const rec_t* rec) noexcept nogil:
         m.size = RECORD_FIXED - 2 + m.names_len + n + m.body_len
         x.delayed = NULL        # it has waited
         route_moved(x, &m, loop)
-        x.delayed = q
+        x.delayed = waiting
         move_store(q, &m, &loop.buried, -1)
     loop_drop_scratch(loop)
     return True
@@ -214,7 +218,7 @@ cdef void delayed_release(queue_t* q, i64 now_ms) noexcept nogil:
         queue_peek(q, &rec)
     store_drop_window(st, &q.loop.pool)
     if not may_go_on:
-        queue_set_due(q, q.loop.now_ms + RELEASE_PAUSE_MS)
+        queue_set_due(q, q.loop.now_ms + READ_PAUSE_MS)
     else:
         queue_set_due(q, st.dues[0].at_ms if st.n_dues else NEVER)
     queue_touch(q)

@@ -73,7 +73,12 @@ cdef int link_send(link_t* l) noexcept nogil:
     """Hand the output to the kernel. 1 all taken, 0 kernel full (sets is_blocked), -1 lost."""
     cdef ssize_t k
     while l.out_at < l.out_end:
-        k = c_send(l.fd, l.out + l.out_at, l.out_end - l.out_at, MSG_NOSIGNAL | MSG_DONTWAIT)
+        if l.has_tls:
+            k = link_send_tls(l)
+            if k < 0:
+                set_errno(<int>-k)      # not in there: handing on the GIL may change it
+        else:
+            k = c_send(l.fd, l.out + l.out_at, l.out_end - l.out_at, MSG_NOSIGNAL | MSG_DONTWAIT)
         if k < 0:
             if errno == EINTR:
                 continue
@@ -194,8 +199,15 @@ cdef inline u64 content_size(const rec_t* r, u32 chunk) noexcept nogil:
 
 
 # hot
+cdef inline bint header_fits(const rec_t* r, u32 chunk) noexcept nogil:
+    """Whether the header frame of a record is not larger than the client takes."""
+    return 12 + r.props_len - r.bcc_len + (4 + r.extra_len if r.extra != NULL else 0) <= chunk
+
+
+# hot
 cdef inline bint deliver_write(consumer_t* k, rec_t* r, u64 tag) noexcept nogil:
-    """basic.deliver with its content into the link's output. False when the link can take no more.
+    """basic.deliver with its content into the link's output. False when the link can take no more,
+    or its client never takes this one: its session is told then.
 
     Cost: 15 ns and 0.1 ns per byte."""
     cdef link_t* l = k.chan.link
@@ -204,6 +216,9 @@ cdef inline bint deliver_write(consumer_t* k, rec_t* r, u64 tag) noexcept nogil:
     cdef u8* p
     cdef u8* start
     record_find_bcc(r)
+    if not header_fits(r, chunk):
+        k.chan.is_oversized = l.is_oversized = True
+        return False
     if l.out_at < l.out_end and l.out_end + need > l.out_cap and link_send(l) != 1:
         return False
     if need > BLOCK_SIZE and need > l.out_cap and not link_may_take(l, need):
@@ -250,7 +265,7 @@ cdef bint queue_deliver(queue_t* q) noexcept nogil:
         c = k.chan
         if not deliver_write(k, &rec, c.next_tag):
             consumer_leave_ring(k)
-            if not c.link.is_blocked and not k.is_patient:
+            if not c.link.is_blocked and not k.is_patient and not c.is_oversized:
                 loop_add_patient(q.loop, k)     # large messages of others fill the memory
             continue
         budget -= rec.size + 64

@@ -559,18 +559,18 @@ cdef class Queue:
         free(kept)
         store_drop_window(st, &self.q.loop.pool)
 
-    def release_all(self) -> None:
-        """Release the waiting messages of a delayed exchange's queue now, whenever they are due.
-        For want of memory or descriptors some may stay."""
-        cdef u32 left = self.q.store.n_dues + 1
-        if self.q.releases == NULL:
-            return
+    def release_some(self) -> bool:
+        """Release waiting messages of a delayed exchange's queue now, whenever they are due, for
+        as long as others can wait; whether to go on. For want of memory or descriptors some may
+        stay."""
+        cdef u32 before = self.q.store.n_dues
+        if self.q.releases == NULL or self.q.is_closed or before == 0:
+            return False
         with nogil:
-            while self.q.store.n_dues and self.q.store.n_dues < left:
-                left = self.q.store.n_dues
-                delayed_release(self.q, NEVER - 1)
+            delayed_release(self.q, NEVER - 1)
             loop_enforce(self.q.loop)
         self.loop.kick()
+        return 0 < self.q.store.n_dues < before
 
     def pending(self, u32 n) -> list:
         """(Unix ms, routing key, size) of the n messages of a delayed exchange's queue that are
@@ -670,7 +670,7 @@ cdef class Exchange:
 
     Args: `kind`, one of DIRECT, FANOUT, TOPIC, HEADERS, HASH; `seed` of its hash tables;
     `default_any`, for headers: x-match of bindings that do not say; for hash: `is_jump`, which
-    algorithm, and `hash_on`, the header to hash instead of the routing key.
+    algorithm, and `hash_header` or `hash_property`, what to hash instead of the routing key.
     """
     cdef exchange_t t
     cdef Exchange alternate
@@ -679,7 +679,7 @@ cdef class Exchange:
     cdef u32 n_exchanges        # compiled bindings to exchanges
 
     def __cinit__(self, int kind, seed, bint default_any=False, bint is_jump=False,
-                  bytes hash_on=None):
+                  bytes hash_header=None, u32 hash_property=0):
         memset(&self.t, 0, sizeof(exchange_t))
         self.t.match = match_new(kind, <u64>(seed & 0xFFFFFFFFFFFFFFFF))
         if self.t.match == NULL:
@@ -687,11 +687,12 @@ cdef class Exchange:
         self.t.version = 1
         self.t.is_plain = True
         self.t.dest.kind = DEST_EXCHANGE
-        self.t.has_key_routes = kind != MATCH_HEADERS and hash_on is None
+        self.t.has_key_routes = (kind != MATCH_HEADERS and hash_header is None
+                                 and hash_property == 0)
         if default_any:
             match_set_default_any(self.t.match, True)
         if kind == MATCH_HASH:
-            hash_set_up(self.t.match, is_jump, hash_on)
+            hash_set_up(self.t.match, is_jump, hash_header, hash_property)
 
     def __dealloc__(self):
         if self.t.match != NULL:
@@ -761,6 +762,11 @@ cdef class Exchange:
             delayed.q.is_special = True
         self.set_plain()
 
+    def end_delay(self) -> None:
+        """Nothing waits any more from now on; what does is still released by the queue. The
+        vhost's epoch must move."""
+        self.t.delayed = NULL
+
     def counters(self) -> dict:
         """Totals since start, by name."""
         return {
@@ -774,6 +780,8 @@ cdef class Exchange:
         self.t.dedup = &cache.d
 
 UNLIMITED = NO_LIMIT
+HASH_PROPERTIES = {"message_id": FLAG_MESSAGE_ID, "correlation_id": FLAG_CORRELATION_ID,
+                   "timestamp": FLAG_TIMESTAMP}
 OVERFLOW = {"drop-head": DROP_HEAD, "reject-publish": REJECT_PUBLISH,
             "reject-publish-dlx": REJECT_PUBLISH_DLX}
 

@@ -13,6 +13,7 @@ from libc.stdlib cimport bsearch, qsort
 cdef enum:
     DEATHS_A_TURN = 16384       # messages that may die before others get their turn
     EXPIRY_NS = 2000000         # after which the loop looks at further queues in its next turn
+    READ_PAUSE_MS = 500         # before what had no memory or descriptor is tried again
 
 
 # ---- deadlines -----------------------------------------------------------------------------------
@@ -368,15 +369,23 @@ cdef i64 queue_expire_level(queue_t* q, store_t* st, i64 now_ms) noexcept nogil:
     cdef u32 left = queue_expire_indexed(q, st, now_ms)
     cdef i64 next_ms = st.dues[0].at_ms if st.n_dues else NEVER
     cdef rec_t rec
-    while queue_ready_of(q, st) and store_peek(st, &q.loop.pool, &rec) == 1:
-        rec.level = st.level
-        due = rec_deadline_ms(q, &rec)
-        if due > now_ms:
-            return due if due < next_ms else next_ms
+    cdef int rc
+    while queue_ready_of(q, st):
         if left == 0:
             return now_ms
         left -= 1
-        queue_drop(q, &rec, DEAD_EXPIRED)
+        rc = store_peek(st, &q.loop.pool, &rec)
+        if rc == 0:
+            break
+        if rc == 1:
+            rec.level = st.level
+            due = rec_deadline_ms(q, &rec)
+            if due > now_ms:
+                return due if due < next_ms else next_ms
+            queue_drop(q, &rec, DEAD_EXPIRED)
+        elif queue_pass_unreadable(q, st, rc):
+            due = now_ms + READ_PAUSE_MS
+            return due if due < next_ms else next_ms
     return next_ms
 
 

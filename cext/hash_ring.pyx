@@ -1,5 +1,5 @@
 # Hash ring: the bindings of a consistent hash exchange. One of them takes each message, chosen by
-# a hash of the routing key or of one header; equal keys stay together.
+# a hash of the routing key, of one header or of one property; equal keys stay together.
 #
 # The binding key is a weight. Two algorithms, fixed when the exchange is made:
 # *ring*: each binding has as many points as its weight, at positions that follow from the name of
@@ -197,10 +197,12 @@ cdef inline hash_binding_t* jump_find(const hasher_t* h, const u8* key, u32 key_
 
 # ---- bindings --------------------------------------------------------------------------------
 
-cdef int hash_set(match_t* m, bint is_jump, const u8* header, u32 header_len) noexcept nogil:
-    """The algorithm, and the header to hash on instead of the routing key, or NULL. Before the
-    first binding. 0, or MATCH_NO_MEMORY."""
+cdef int hash_set(match_t* m, bint is_jump, const u8* header, u32 header_len,
+                  u32 property) noexcept nogil:
+    """The algorithm, and what to hash on instead of the routing key: the header, or NULL, or the
+    flag of a property, or 0. Before the first binding. 0, or MATCH_NO_MEMORY."""
     m.hasher.is_jump = is_jump
+    m.hasher.property = property
     if header == NULL:
         return 0
     m.hasher.header = <u8*>malloc(header_len + 1)
@@ -211,13 +213,15 @@ cdef int hash_set(match_t* m, bint is_jump, const u8* header, u32 header_len) no
     return 0
 
 
-cdef int hash_set_up(match_t* m, bint is_jump, bytes header) except -1:
+cdef int hash_set_up(match_t* m, bint is_jump, bytes header, u32 property) except -1:
     """hash_set for Python callers."""
     cdef const u8* name = NULL
     cdef u32 n = 0
     if header is not None:
         name, n = header, len(header)
-    if hash_set(m, is_jump, name, n) < 0:
+    if property and property not in HASH_PROPERTIES.values():
+        raise ValueError(f"no property to hash on: {property:#x}")
+    if hash_set(m, is_jump, name, n, property) < 0:
         raise MemoryError
     return 0
 
@@ -328,16 +332,30 @@ cdef int hash_unbind(match_t* m, const u8* key, u32 key_len, const u8* args, u32
 # ---- routing ---------------------------------------------------------------------------------
 
 # hot
-cdef int hash_route(match_t* m, const u8* key, u32 key_len, const u8* headers, u32 headers_len,
+cdef int hash_route(match_t* m, const u8* key, u32 key_len, const u8* props, u32 headers_at,
                     targets_t* out) noexcept nogil:
     """The one destination of a message. 0, MATCH_NO_MEMORY, or MATCH_BAD_HEADER for a header that
-    is no string; a missing one and void count as the empty string."""
+    is no string; a missing header or property and void count as the empty string, and a time is
+    hashed as it is written in decimal digits."""
     cdef hasher_t* h = m.hasher
     cdef const u8* entry = NULL
-    if h.header != NULL:
+    cdef char digits[24]
+    if h.property:
         key_len = 0
-        if headers != NULL:
-            entry = table_find(headers, headers_len, h.header, h.header_len)
+        if be16(props) & h.property:
+            entry = props + props_place(props, h.property)
+            if h.property == FLAG_TIMESTAMP:
+                key_len = <u32>snprintf(digits, sizeof(digits), b"%llu",
+                                        <unsigned long long>be64(entry))
+                key = <const u8*>digits
+            else:
+                key_len = entry[0]
+                key = entry + 1
+    elif h.header != NULL:
+        key_len = 0
+        if headers_at:
+            entry = table_find(props + headers_at + 4, be32(props + headers_at), h.header,
+                               h.header_len)
         if entry != NULL:
             key = entry + 1 + entry[0]
             if key[0] != c'S' and key[0] != c'V':

@@ -3,8 +3,19 @@
 # The session is any object with on_header, on_method, on_route_miss, on_held, on_released,
 # on_error, on_illegal_frame, on_lost, on_timeout and on_consumer_timeout; see
 # lavinmq/amqp/connection.py. Input is read into the loop's one shared buffer; what is left of a
-# frame is kept by the link until its next read, so an idle link owns no buffer. Longer than 500
-# lines: one class is one file.
+# frame is kept by the link until its next read, so an idle link owns no buffer. A link with TLS
+# does the same by way of an ssl.SSLSocket, with the GIL (decision 0016). Longer than 500 lines:
+# one class is one file.
+from cpython.buffer cimport PyBUF_READ, PyBUF_WRITE
+from cpython.memoryview cimport PyMemoryView_FromMemory
+
+cdef enum:
+    TLS_RECORD = 16384          # plain bytes of a full record; more are likely to follow one
+
+# ssl.SSLWantReadError and ssl.SSLWantWriteError, once a link has TLS: a broker without does not
+# pay for that module.
+cdef object _WantRead = None
+cdef object _WantWrite = None
 
 
 cdef class Consumer:
@@ -16,16 +27,6 @@ cdef class Consumer:
     def unacked(self) -> int:
         """Deliveries of this consumer that are not settled."""
         return self.k.unacked if self.k != NULL else 0
-
-    @property
-    def prefetch(self) -> int:
-        """How many deliveries it may hold, 0 = any number."""
-        return self.k.prefetch if self.k != NULL else 0
-
-    @property
-    def is_no_ack(self) -> bool:
-        """Whether its deliveries need no settlement."""
-        return self.k != NULL and self.k.is_no_ack
 
     def read_stream(self, start, *, bint is_tracked=False, bint uses_stored=False,
                     list conditions=None, bint is_any=False,
@@ -105,6 +106,9 @@ cdef class Link:
     cdef bytes user
     cdef public object session
     cdef bint is_reading
+    cdef object tls             # an SSLSocket after its handshake, or None
+    cdef object tls_failure     # why it has failed, empty for its orderly end, None while it lives
+    cdef bint is_read_on_due    # a read is scheduled that no event of the socket would bring
 
     def __cinit__(self, Loop loop, int fd):
         memset(&self.t, 0, sizeof(link_t))
@@ -120,11 +124,21 @@ cdef class Link:
 
     # ---- life
 
+    def use_tls(self, tls) -> None:
+        """Read and write through `tls`, an SSLSocket on this descriptor whose handshake is over;
+        to be called before start()."""
+        global _WantRead, _WantWrite
+        import ssl
+        _WantRead, _WantWrite = ssl.SSLWantReadError, ssl.SSLWantWriteError
+        self.tls = tls
+        self.t.has_tls = True
+
     def start(self, double timeout_s) -> None:
         """Begin to read; the handshake must be over within timeout_s seconds."""
         self.set_timeout(timeout_s)
         self.loop.links.add(self)
         self.watch_input(True)
+        self.read_on()
 
     def set_timeout(self, double timeout_s) -> None:
         """Call session.on_timeout in timeout_s seconds unless called again; 0 = never."""
@@ -138,6 +152,7 @@ cdef class Link:
         if self.t.has_writer and not self.t.is_lost:
             self.loop.events.remove_writer(self.t.fd)
         self.release()
+        self.tls = None
         self.loop.links.discard(self)
         self.loop.kick()
 
@@ -217,6 +232,7 @@ cdef class Link:
             self.consume(self.t.left, n)
         if not self.t.stops:
             self.watch_input(True)
+            self.read_on()
         self.loop.kick()
 
     cdef void watch_input(self, bint on):
@@ -237,6 +253,10 @@ cdef class Link:
         cdef ssize_t n
         if l.fd < 0:
             return
+        if l.send_awaits_input:
+            self.on_writable()
+            if l.fd < 0:
+                return
         if l.stops:
             self.watch_input(False)
             return
@@ -252,13 +272,19 @@ cdef class Link:
             cap = BLOCK_SIZE
             if kept:
                 memcpy(buf, l.left, kept)
-        with nogil:
-            n = c_recv(l.fd, buf + kept, cap - kept, MSG_DONTWAIT)
+        if l.has_tls:
+            n = self.receive_tls(buf + kept, cap - kept)
             loop_clock(loop)
+            if n == 0 and self.tls_failure is None:
+                return
+        else:
+            with nogil:
+                n = c_recv(l.fd, buf + kept, cap - kept, MSG_DONTWAIT)
+                loop_clock(loop)
         if n <= 0:
             if n < 0 and (errno == EAGAIN or errno == EINTR):
                 return
-            self.session.on_lost("" if n == 0 else os.strerror(errno))
+            self.session.on_lost(self.why_lost("" if n == 0 else os.strerror(errno)))
             return
         l.n_received_bytes += <u64>n
         l.last_read_ns = loop.now_ns
@@ -268,7 +294,61 @@ cdef class Link:
             l.crowd_bytes = 0
             self.stop(STOP_CROWD)
             self.loop.hold_crowd(self)
+        self.read_on()
         self.loop.kick()
+
+    cdef u64 receive_tls(self, u8* p, u64 n):
+        """Fill n bytes at p as far as there is something; returns how many. None are left to be
+        found when it fails: then tls_failure says why."""
+        cdef u64 got = 0
+        cdef u64 k
+        if n > BLOCK_SIZE:
+            n = BLOCK_SIZE              # a turn: the rest of a large message comes in others
+        while got < n and self.tls_failure is None:
+            try:
+                k = self.tls.read(n - got, PyMemoryView_FromMemory(
+                    <char*>p + got, <Py_ssize_t>(n - got), PyBUF_WRITE))
+            except _WantRead:
+                break
+            except _WantWrite:
+                self.await_room()
+                break
+            except Exception as error:
+                self.tls_failure = tls_reason(error)
+                break
+            if k == 0:
+                self.tls_failure = ""
+            got += k
+            # OpenSSL takes one record at a time from the kernel: what it has not taken is shown by
+            # an event, and asking costs an exception.
+            if k < TLS_RECORD and not self.tls.pending():
+                break
+        return got
+
+    cdef void read_on(self):
+        """Come back for what OpenSSL holds, which no event of the socket would show."""
+        if not self.t.has_tls or self.t.fd < 0 or self.t.stops or self.is_read_on_due:
+            return
+        if self.tls_failure is not None or self.tls.pending():
+            self.is_read_on_due = True
+            self.loop.events.call_soon(self.on_more)
+
+    def on_more(self) -> None:
+        """Another turn has come to read what OpenSSL holds. Called by the event loop."""
+        self.is_read_on_due = False
+        self.on_readable()
+
+    cdef void await_room(self):
+        """TLS has something to say before it can read on, and the kernel takes no more."""
+        self.t.read_awaits_room = True
+        self.watch_input(False)
+        if not self.t.has_writer:
+            self.t.has_writer = True
+            self.loop.events.add_writer(self.t.fd, self.on_writable)
+
+    cdef object why_lost(self, why):
+        """The reason, or the one that TLS gives."""
+        return why if self.tls_failure is None else self.tls_failure
 
     def drain(self) -> None:
         """Read and walk what the kernel has received already, before a close on purpose."""
@@ -291,7 +371,7 @@ cdef class Link:
             if self.t.n_received_bytes == before:
                 break
         if self.t.fd >= 0:
-            self.session.on_lost("connection reset")
+            self.session.on_lost(self.why_lost("connection reset"))
 
     def hold(self) -> None:
         """A publish has to wait: neither read nor walk until the disk has room (on_released)."""
@@ -414,8 +494,8 @@ cdef class Link:
 
     cdef void watch_output(self):
         if self.t.is_lost:
-            self.session.on_lost("connection reset")
-        elif self.t.fd >= 0:
+            self.session.on_lost(self.why_lost("connection reset"))
+        elif self.t.fd >= 0 and not self.t.send_awaits_input:
             self.loop.events.add_writer(self.t.fd, self.on_writable)
 
     def on_writable(self) -> None:
@@ -427,16 +507,25 @@ cdef class Link:
         if l.fd < 0:
             return
         loop_clock(l.loop)
+        if l.send_awaits_input:
+            l.send_awaits_input = False
+            self.loop.events.add_writer(l.fd, self.on_writable)
         rc = link_send(l)
+        if l.send_awaits_input:
+            self.loop.events.remove_writer(l.fd)    # it would tell of room all the time
         if rc == 0:
             return
         self.loop.events.remove_writer(l.fd)
         l.has_writer = False
         l.is_blocked = False
         if rc < 0:
-            self.session.on_lost("connection reset")
+            self.session.on_lost(self.why_lost("connection reset"))
             return
         link_release_output(l)
+        if l.read_awaits_room:
+            l.read_awaits_room = False
+            if not l.stops:
+                self.watch_input(True)
         for i in range(l.cap_chans):
             if l.chans[i] != NULL:
                 channel_wake_consumers(l.chans[i])
@@ -644,6 +733,18 @@ cdef class Link:
             if c != NULL and channel_is_overdue(c):
                 self.session.on_consumer_timeout(id)
 
+    cdef void tell_oversized(self):
+        """Tell the session of channels that were to get what their client cannot take."""
+        cdef chan_t* c
+        if self.t.state != LINK_OPEN or self.t.stops & STOP_PAUSED:
+            return
+        self.t.is_oversized = False
+        for id in self.open_channels():
+            c = link_channel(&self.t, id)
+            if c != NULL and c.is_oversized:
+                c.is_oversized = False
+                self.session.on_large_header(id)
+
     cdef void leave_queue(self, queue_t* q, queue_t* ghost):
         """See channel_leave_queue."""
         for id in self.open_channels():
@@ -665,6 +766,9 @@ cdef class Link:
             self.loop.kick()
             return False
         record_find_bcc(&rec)
+        if not header_fits(&rec, chunk):
+            queue_touch(q)
+            raise ValueError("the header does not fit a frame")
         need = 32 + rec.names_len + content_size(&rec, chunk)
         if need > BLOCK_SIZE and not link_may_take(l, need):
             queue_touch(q)
@@ -695,6 +799,30 @@ cdef class Link:
         loop_enforce(q.loop)
         self.loop.kick()
         return True
+
+
+cdef ssize_t link_send_tls(link_t* l) noexcept with gil:
+    """send(2) by way of TLS: bytes taken, or a negative errno: EAGAIN or, when it has failed, EIO.
+
+    A send that did not end has to be repeated with the same bytes, at any place, and may bring
+    more: that is what the output of a link does."""
+    cdef Link link = <Link>l.owner
+    try:
+        return link.tls.write(PyMemoryView_FromMemory(
+            <char*>l.out + l.out_at, l.out_end - l.out_at, PyBUF_READ))
+    except _WantWrite:
+        return -EAGAIN
+    except _WantRead:
+        l.send_awaits_input = True
+        return -EAGAIN
+    except BaseException as why:        # what it has taken is not known
+        link.tls_failure = tls_reason(why)
+        return -EIO
+
+
+cdef object tls_reason(error):
+    """What an exception of the TLS library says, without its place in the library's source."""
+    return f"TLS: {getattr(error, 'reason', None) or getattr(error, 'strerror', None) or error}"
 
 
 STATE_HEADER = LINK_HEADER

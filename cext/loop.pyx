@@ -168,7 +168,6 @@ cdef class Loop:
             held = self.t.over
             self.t.over = held.over_next
             queue_unref(held)
-        free(self.t.found.items)
         free(self.t.confirms)
         free(self.t.batch)
         for i in range(self.t.n_patient):
@@ -327,7 +326,7 @@ cdef class Loop:
         wait_ms = DUE_PAUSE_MS if wait_ms < DUE_PAUSE_MS else wait_ms
         wait_ms = 3600000 if wait_ms > 3600000 else wait_ms
         self.due_timer_ms = self.t.now_ms + wait_ms
-        self.due_timer = self.events.call_later(wait_ms / 1000, self.expire)
+        self.due_timer = self.events.call_later(wait_ms / 1000.0, self.expire)
 
     def expire(self) -> None:
         """Expire what is due. Called by the event loop."""
@@ -620,6 +619,8 @@ cdef class Loop:
         for link in list(self.links):
             l = &(<Link>link).t
             link_drop_rings(l)
+            if l.is_oversized:
+                (<Link>link).tell_oversized()
             if l.deadline_ns and now > l.deadline_ns:
                 (<Link>link).session.on_timeout("time for handshake or close is over")
             elif l.heartbeat_ns and l.state == LINK_OPEN:

@@ -44,6 +44,7 @@ cdef struct targets_t:
     u32 n
     u32 cap
     u64 generation      # bumped by the caller before a routing starts
+    u64 n_again         # matches of what was there already; only its changes mean anything
 
 # First member of everything that lives in a match_table_t.
 cdef struct match_link_t:
@@ -149,7 +150,8 @@ cdef struct hash_point_t:
 
 cdef struct hasher_t:
     bint is_jump
-    u8* header              # what to hash on; NULL: the routing key
+    u32 property            # what to hash on, by its flag; 0: no property
+    u8* header              # what to hash on; NULL: the property or the routing key
     u32 header_len
     u32 n_slots
     u32 cap_slots

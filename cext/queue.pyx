@@ -417,6 +417,26 @@ cdef void queue_lose(queue_t* q, store_t* st, u64 n, u64 n_bytes) noexcept nogil
     q.loop.is_news = True
 
 
+cdef int queue_pass_unreadable(queue_t* q, store_t* st, int rc) noexcept nogil:
+    """store_peek has answered rc, which is negative: drop and count the junk that it met.
+    0, or -1 when a file cannot be read for now."""
+    cdef i64 lost = 1
+    cdef u32 before = st.rpos
+    q.loop.is_news = True
+    if rc == -3:
+        store_pop_requeued(st)
+        st.lost += 1
+    elif rc == -1:
+        lost = store_skip_junk(st)
+        if st.miscount:
+            queue_apply_miscount(q, st)
+    if rc == -2 or lost < 0:
+        st.error = errno if errno else EIO
+        return -1
+    queue_lose(q, st, <u64>lost, st.rpos - before)
+    return 0
+
+
 # hot
 cdef int queue_peek(queue_t* q, rec_t* rec) noexcept nogil:
     """The record to deliver next, or 0 when none can be read.
@@ -424,8 +444,6 @@ cdef int queue_peek(queue_t* q, rec_t* rec) noexcept nogil:
 
     Cost: 6 ns."""
     cdef store_t* st
-    cdef i64 lost
-    cdef u64 bytes_lost
     cdef int rc
     while True:
         st = queue_top(q)
@@ -435,34 +453,13 @@ cdef int queue_peek(queue_t* q, rec_t* rec) noexcept nogil:
         if rc == 1:
             rec.level = st.level
             return 1
-        if rc == -2:
-            st.error = errno if errno else EIO
-            q.loop.is_news = True
-            return 0
         if rc == 0:             # the counter and the records part: the records are right
             if q.levels != NULL and q.ready > st.ready and st.ready:
                 queue_lose(q, st, st.ready, 0)
                 continue
             queue_lose(q, st, q.ready, q.ready_bytes)
             return 0
-        if rc == -3:
-            rec.size = 0
-            store_pop_requeued(st)
-            st.lost += 1
-            lost = 1
-            bytes_lost = 0
-        else:
-            bytes_lost = st.rpos
-            lost = store_skip_junk(st)
-            bytes_lost = st.rpos - bytes_lost
-            if st.miscount:
-                queue_apply_miscount(q, st)
-        if lost < 0:
-            q.loop.is_news = True
-            st.error = errno if errno else EIO
-            return 0
-        queue_lose(q, st, <u64>lost, bytes_lost)
-        if q.ready == 0:
+        if queue_pass_unreadable(q, st, rc) or q.ready == 0:
             return 0
 
 
@@ -661,9 +658,12 @@ cdef void queue_forget_messages(queue_t* q) noexcept nogil:
 
 
 cdef void queue_release(queue_t* q) noexcept nogil:
-    """Let go of all memory and descriptors of its stores; files stay."""
+    """Let go of all memory and descriptors of its stores; files stay. Whoever still asks finds a
+    closed queue without messages."""
     cdef store_t* st
     cdef u32 i
+    q.is_closed = True
+    q.ready = q.ready_bytes = 0
     queue_set_due(q, NEVER)
     if q.stream != NULL:
         stream_abandon(q)

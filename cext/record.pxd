@@ -35,8 +35,10 @@ cdef enum property_flag:
     FLAG_HEADERS = 0x2000
     FLAG_DELIVERY_MODE = 0x1000
     FLAG_PRIORITY = 0x0800
+    FLAG_CORRELATION_ID = 0x0400
     FLAG_REPLY_TO = 0x0200
     FLAG_EXPIRATION = 0x0100
+    FLAG_MESSAGE_ID = 0x0080
     FLAG_TIMESTAMP = 0x0040
     FLAG_USER_ID = 0x0010
 
@@ -105,6 +107,23 @@ cdef inline int props_walk(const u8* p, u64 avail, bint is_wire, props_t* out) n
         bit >>= 1
     out.len = at
     return 1
+
+
+cdef inline u32 props_place(const u8* props, u32 flag) noexcept nogil:
+    """Where a property is, or belongs when it is absent, in valid ones in wire order."""
+    cdef u32 flags = be16(props), at = 2, bit = 0x8000
+    while bit > flag:
+        if flags & bit:
+            if bit == FLAG_HEADERS:
+                at += 4 + be32(props + at)
+            elif bit == FLAG_DELIVERY_MODE or bit == FLAG_PRIORITY:
+                at += 1
+            elif bit == FLAG_TIMESTAMP:
+                at += 8
+            else:
+                at += 1 + props[at]
+        bit >>= 1
+    return at
 
 
 cdef inline void msg_note_props(msg_t* m, const u8* props, const props_t* found) noexcept nogil:

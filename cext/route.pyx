@@ -82,61 +82,48 @@ cdef inline bint channel_has_route(const chan_t* c, const u8* names, u32 names_l
             and same_bytes(c.route_names, names, names_len))
 
 
-cdef int route_nested(exchange_t* root, const u8* key, u32 key_len, const u8* headers,
-                      u32 headers_len, bint ask_alternates, targets_t* out,
+cdef int route_nested(exchange_t* root, const msg_t* m, targets_t* out,
                       bint* is_key_only) noexcept nogil:
-    """Follow bindings between exchanges, and, if told so, alternates while no queue has matched.
+    """Fill out, which is empty, with the queues that the keys of m reach over bindings between
+    exchanges; say whether the routing key alone has decided.
 
+    An exchange none of whose bindings matches gives the message to its alternate; if no queue at
+    all is reached, those of the other exchanges are asked, too, in the order of the walk.
     Each exchange is visited once per message, so cycles end; iterative, so chains may be long.
     What match_route returns."""
     cdef exchange_t* x
     cdef u32 i = 0, n = 0, n_queues = 0, n_asked = 0
+    cdef u64 n_matches
     cdef int rc
-    if targets_add(out, &root.dest):
+    is_key_only[0] = not has_copies(m)
+    if match_take(out, &root.dest):
         return -1
-    while True:
-        while i < out.n:
-            if out.items[i].kind == DEST_EXCHANGE:
-                x = <exchange_t*>out.items[i]
-                is_key_only[0] = is_key_only[0] and x.has_key_routes and x.delayed == NULL
-                if x.delayed != NULL and is_delayed(x, headers, headers_len):
-                    if x.delayed.dest.mark != out.generation and targets_add(out, &x.delayed.dest):
-                        return -1
-                    i += 1
-                    continue
-                rc = match_route(x.match, key, key_len, headers, headers_len, out)
-                if rc:
-                    return rc
+    while i < out.n:
+        if out.items[i].kind == DEST_EXCHANGE:
+            x = <exchange_t*>out.items[i]
+            is_key_only[0] = is_key_only[0] and x.has_key_routes and x.delayed == NULL
+            n_matches = out.n + out.n_again
+            if x.delayed != NULL and is_delayed(x, m.props, m.headers_at):
+                rc = match_take(out, &x.delayed.dest)
             else:
-                n_queues += 1
-            i += 1
-        while ask_alternates and n_queues == 0 and n_asked < out.n and i == out.n:
+                rc = match_keys(x.match, m, out)
+            if rc == 0 and x.alternate != NULL and out.n + out.n_again == n_matches:
+                rc = match_take(out, &x.alternate.dest)
+            if rc:
+                return rc
+        else:
+            n_queues += 1
+        i += 1
+        while n_queues == 0 and i == out.n and n_asked < out.n:
             x = (<exchange_t*>out.items[n_asked]).alternate
             n_asked += 1
-            if x != NULL and x.dest.mark != out.generation and targets_add(out, &x.dest):
+            if x != NULL and match_take(out, &x.dest):
                 return -1
-        if i == out.n:
-            break
     for i in range(out.n):
         if out.items[i].kind == DEST_QUEUE:
             out.items[n] = out.items[i]
             n += 1
     out.n = n
-    return 0
-
-
-cdef int targets_add(targets_t* out, dest_t* dest) noexcept nogil:
-    """Append one destination that is not there yet. 0, or -1 out of memory."""
-    cdef dest_t** grown
-    if out.n == out.cap:
-        grown = <dest_t**>realloc(out.items, (out.cap * 2 + 8) * sizeof(dest_t*))
-        if grown == NULL:
-            return -1
-        out.items = grown
-        out.cap = out.cap * 2 + 8
-    dest.mark = out.generation
-    out.items[out.n] = dest
-    out.n += 1
     return 0
 
 
@@ -147,8 +134,7 @@ cdef int channel_route(chan_t* c, const msg_t* m) noexcept nogil:
     cdef link_t* l = c.link
     cdef exchange_t* x
     cdef u32 name_len
-    cdef const u8* headers = NULL
-    cdef bint is_key_only = True
+    cdef bint is_key_only
     cdef int rc
     if channel_has_route(c, m.names, m.names_len):
         x = c.route_exchange
@@ -169,18 +155,12 @@ cdef int channel_route(chan_t* c, const msg_t* m) noexcept nogil:
     l.loop.generation += 1
     c.targets.n = 0
     c.targets.generation = l.loop.generation
-    if m.headers_at:
-        headers = m.props + m.headers_at + 4
     c.route_version = x.version
-    if has_copies(m):
-        c.route_version = 0
-        rc = route_copies(x, m, l.loop, &c.targets)
-    elif x.is_plain:
-        rc = match_route(x.match, m.names + name_len + 2, m.names[name_len + 1], headers,
-                         m.headers_len, &c.targets)
+    if x.is_plain and not has_copies(m):
+        rc = match_route(x.match, m.names + name_len + 2, m.names[name_len + 1], m.props,
+                         m.headers_at, &c.targets)
     else:
-        rc = route_nested(x, m.names + name_len + 2, m.names[name_len + 1], headers,
-                          m.headers_len, True, &c.targets, &is_key_only)
+        rc = route_nested(x, m, &c.targets, &is_key_only)
         if not is_key_only:
             c.route_version = 0
     if rc:

@@ -559,6 +559,7 @@ cdef struct chan_t:
     bint needs_sync             # a durable queue took a message since the last batch
     bint is_overflowed          # a full queue refused a publish of the transaction
     bint is_refused             # a queue that may hold some of the unconfirmed publishes broke
+    bint is_oversized           # it was to get a message whose header does not fit a frame
     bint is_in_confirms
     bint is_in_batch
     u64 publish_seq
@@ -613,6 +614,10 @@ cdef struct link_t:
     bint is_in_flush
     bint is_lost                # the kernel reported the connection gone while sending
     bint has_writer             # the event loop watches for room in the socket
+    bint has_tls                # the owner's SSLSocket reads and writes the socket
+    bint send_awaits_input      # TLS: what is to be sent waits for the peer to speak
+    bint read_awaits_room       # TLS: what is to be read waits for room in the socket
+    bint is_oversized           # one of its channels is
     u32 crowd_bytes             # published to crowded queues since the link was last held
     u8 stops                    # link_stop bits: frames are kept, not walked
     u32 frame_max               # largest payload accepted; bodies are sent in frame_max - 8
@@ -723,7 +728,6 @@ cdef struct loop_t:
     u32 cap_run_fds
     int dir_fd                  # data directory, for syncfs
     u64 generation              # of targets
-    targets_t found             # what one key of several reaches
     u32 n_reads                 # links that were read since the last tick
     i64 sync_ns                 # how long the last sync took
     i64 file_ns                 # what syncing one file takes, of late

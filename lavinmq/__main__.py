@@ -37,6 +37,11 @@ def main(argv: list[str] | None = None) -> int:
         if answer:
             sys.stdout.write(answer)
             return 0
+        actions = parse(given).actions
+        if "--check-config" in actions:
+            return _check(given)
+        if "--print-config" in actions:
+            return _print(given)
         return _start(given)
     except (ConfigError, DataDirError) as error:
         print(f"Error: {error}", file=sys.stderr)
@@ -75,6 +80,34 @@ def _build_info() -> str:
         f"Compiler of Python: {compiler.rstrip(']')}\n"
         f"Platform: {system.sysname} {system.release} {system.machine}\n"
     )
+
+
+def _check(argv: list[str]) -> int:
+    """Tell all that is wrong with the configuration. Returns: the exit code."""
+    from lavinmq.config_check import doubts, problems
+
+    errors: list[str] = []
+    config = load(argv, os.environ, errors)
+    warnings = [*config.warnings, *doubts(config)]
+    errors += problems(config)
+    for warning in warnings:
+        print(f"WARNING: {warning}", file=sys.stderr)
+    for error in errors:
+        print(f"Error: {error}", file=sys.stderr)
+    if not errors:
+        print(f"The configuration is good ({config.config_file or 'no file'})")
+    return 1 if errors else 0
+
+
+def _print(argv: list[str]) -> int:
+    """Show the values in force. Returns: the exit code."""
+    from lavinmq.config_text import config_text
+
+    config = load(argv, os.environ)
+    for warning in config.warnings:
+        print(f"WARNING: {warning}", file=sys.stderr)
+    sys.stdout.write(config_text(config))
+    return 0
 
 
 def _start(argv: list[str]) -> int:

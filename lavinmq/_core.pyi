@@ -8,6 +8,7 @@ C type an OverflowError; MemoryError is possible wherever something is made.
 """
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from typing import Any, Final, Protocol, type_check_only
 
@@ -25,6 +26,8 @@ HEADERS: Final[int]
 """Kind: the arguments of the binding are compared with the headers of the message."""
 HASH: Final[int]
 """Kind: one binding takes the message, by consistent hashing; binding keys are weights."""
+HASH_PROPERTIES: Final[dict[str, int]]
+"""What HASH can hash instead of the routing key or a header, by the name of the property."""
 
 STATE_HEADER: Final[int]
 """State of a Link: the 8-byte protocol header is awaited."""
@@ -87,6 +90,10 @@ class Session(Protocol):
 
     def on_consumer_timeout(self, channel: int, /) -> None:
         """A delivery on the channel is unacked for longer than its queue allows: close it."""
+
+    def on_large_header(self, channel: int, /) -> None:
+        """The channel was to get a message whose header is larger than the client's frames: close
+        it. Comes within about a second; nothing of the message was sent."""
 
     def on_lost(self, why: str, /) -> None:
         """The socket is gone: call `Link.close`. `why` is empty when the peer closed it."""
@@ -416,9 +423,10 @@ class Queue:
     def end_compaction(self, level: int, seg_id: int) -> None:
         """The second half of `compact`. The loop calls it."""
 
-    def release_all(self) -> None:
-        """Release what waits in a delayed exchange's queue now, whenever it is due. For want of
-        memory or descriptors some may stay."""
+    def release_some(self) -> bool:
+        """Release what waits in a delayed exchange's queue now, whenever it is due, for a few
+        milliseconds. Returns: whether to call again; for want of memory or descriptors some may
+        stay."""
 
     def pending(self, n: int) -> list[tuple[int, bytes, int]]:
         """(Unix ms when due, routing key, bytes of the record) of the n messages of a delayed
@@ -523,12 +531,13 @@ class Exchange:
         seed: of its hash tables; its low 64 bits count, and they should be random.
         default_any: HEADERS only: whether a binding without `x-match` means "any".
         is_jump: HASH only: jump hashing instead of a ring.
-        hash_on: HASH only: the header to hash instead of the routing key.
+        hash_header, hash_property: HASH only: the header to hash instead of the routing key, or a
+            value of HASH_PROPERTIES.
     """
 
     def __init__(
         self, kind: int, seed: int, default_any: bool = False, is_jump: bool = False,
-        hash_on: bytes | None = None,
+        hash_header: bytes | None = None, hash_property: int = 0,
     ) -> None: ...  # fmt: skip
     def bind(self, key: bytes, arguments: bytes, destination: Queue | Exchange) -> None:
         """Add a binding; one that is there already stays one.
@@ -550,6 +559,10 @@ class Exchange:
         then as if they were published to this exchange, whose name is given. None ends that.
         The vhost's epoch must move."""
 
+    def end_delay(self) -> None:
+        """Have nothing wait from now on; the queue goes on releasing what does, until
+        `set_delayed`. The vhost's epoch must move."""
+
     def set_alternate(self, alternate: Exchange | None) -> None:
         """Where messages go that match nothing. The vhost must be touched afterwards."""
 
@@ -570,14 +583,6 @@ class Consumer:
     @property
     def unacked(self) -> int:
         """Deliveries of this consumer that are not settled; 0 once it is cancelled."""
-
-    @property
-    def prefetch(self) -> int:
-        """How many deliveries it may hold, 0 = any number."""
-
-    @property
-    def is_no_ack(self) -> bool:
-        """Whether its deliveries need no settlement."""
 
     def read_stream(
         self, start: str | int | tuple[int], *, is_tracked: bool = False,
@@ -620,6 +625,9 @@ class Link:
     """Who decides; to be set before `start`."""
 
     def __init__(self, loop: Loop, fd: int) -> None: ...
+    def use_tls(self, tls: ssl.SSLSocket) -> None:
+        """Read and write by way of `tls`, whose handshake is over; before `start`."""
+
     def start(self, timeout_s: float) -> None:
         """Begin to read; `set_timeout(timeout_s)` guards the handshake."""
 
@@ -673,6 +681,9 @@ class Link:
 
     def flush(self) -> None:
         """Send now what is there, as far as the kernel takes it."""
+
+    def on_more(self) -> None:
+        """Read what TLS holds already. Called by the event loop."""
 
     def on_readable(self) -> None:
         """Read once and walk the frames; the event loop calls it."""
@@ -859,7 +870,7 @@ class Matcher:
     def set_default_any(self, is_any: bool) -> None:
         """What a HEADERS binding without `x-match` means; to be called before the first one."""
 
-    def set_hash(self, is_jump: bool, header: bytes | None = None) -> None:
+    def set_hash(self, is_jump: bool, header: bytes | None = None, property: int = 0) -> None:
         """HASH: the algorithm, and what to hash on; to be called once, before the first binding."""
 
     def bind(self, key: bytes, args: bytes, dest: int) -> int:
@@ -872,11 +883,15 @@ class Matcher:
     def unbind(self, key: bytes, args: bytes, dest: int) -> int:
         """Remove a binding. Returns: 1 removed, 0 there was none, -4 no weight."""
 
-    def route(self, key: bytes, headers: bytes | None = None) -> list[int]:
+    def route(
+        self, key: bytes, headers: bytes | None = None, properties: bytes | None = None
+    ) -> list[int]:
         """Destinations of one message, each once, in the order they were found.
 
-        Args: headers: content of the message's field table without its length.
-        Raises: ValueError when the header to hash on is no string.
+        Args:
+            headers: content of the message's field table without its length.
+            properties: all properties as they stand on the wire, instead of the headers.
+        Raises: ValueError when the header to hash on is no string, or properties are malformed.
         """
 
     def bench(self, keys: list[bytes], n: int, headers: bytes | None = None) -> float:

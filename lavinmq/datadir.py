@@ -233,8 +233,11 @@ def write_json_atomic(path: str, value: object) -> None:
     """
     import json
 
-    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
-    write_atomic(path, text.encode())
+    try:
+        content = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False).encode()
+    except UnicodeEncodeError:  # half a surrogate pair has no UTF-8: it is written as an escape
+        content = json.dumps(value, indent=2, allow_nan=False).encode()
+    write_atomic(path, content)
 
 
 def write_atomic(path: str, content: bytes) -> None:

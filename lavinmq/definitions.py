@@ -368,6 +368,33 @@ def _write_all(fd: int, data: bytes) -> None:
 # --- reading ----------------------------------------------------------------------------------
 
 
+def read(path: Path) -> Definitions:
+    """The sum of a file that may belong to a running broker: nothing is written or repaired.
+
+    What cannot be read is left out with a warning. Raises: DefinitionsError.
+    """
+    try:
+        data = read_regular(str(path))
+    except OSError as error:
+        raise DefinitionsError(f"{path}: {error.strerror}") from error
+    if len(data) < len(_VERSION) or not any(data):
+        return Definitions()
+    if not data.startswith(_VERSION):
+        raise DefinitionsError(f"{path}: unknown version {data[:4].hex()}")
+    fold = _Fold()
+    end = len(_VERSION)
+    while end < len(data):
+        try:
+            method, arguments, after = _record(data, end)
+        except _DamagedError as damage:
+            after = _resume(data, end + 1)
+            log.warning("%s: %d bytes not read at byte %d: %s", path, after - end, end, damage)
+        else:
+            fold.apply(method, arguments, end)
+        end = after
+    return fold.result()
+
+
 class _DamagedError(Exception):
     """What follows is not a whole record."""
 

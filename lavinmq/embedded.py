@@ -47,7 +47,7 @@ def run(
     Args:
         data_dir: where it stores; None: a new temporary directory, removed when it stops.
         settings: any setting, by its key in [main] or by section and key (`segment_size=65536`,
-            `amqp_port=5672`). Without `amqp_port` a free port is taken; without `data_dir`, `sync`
+            `amqp_port=5672`). Without `amqp_port`, a free port is taken; without `data_dir`, `sync`
             is off, as nothing outlives the broker.
     Raises: TypeError for an unknown setting, ConfigError for an unusable value, before anything is
         done; DataDirError for a directory that is locked or of another format; DefinitionsError for
@@ -58,6 +58,7 @@ def run(
             raise TypeError(f"{name!r} is not for a broker inside another program")
     chosen: dict[str, object] = {
         "amqp_port": 0,
+        "amqp_tls_port": 0,
         "mgmt_port": -1,
         "metrics_http_port": -1,
         "control_unix_path": "",
@@ -115,13 +116,16 @@ class Broker:
     def url(self) -> str:
         """The URL of the virtual host `/` for the default user.
 
-        Without name and password when `default_password_hash` was given: they are not known.
+        Without name and password when only `default_password_hash` was given: they are not known.
         Raises: ValueError when it listens on no TCP port.
         """
         if self.port < 0:
             raise ValueError("the broker listens on no TCP port")
-        is_known = self._config.default_password_hash == GUEST_HASH
-        login = f"{quote(self._config.default_user, safe='')}:guest@" if is_known else ""
+        password = self._config.default_password_plain
+        if password is None and self._config.default_password_hash == GUEST_HASH:
+            password = "guest"
+        user = quote(self._config.default_user, safe="")
+        login = "" if password is None else f"{user}:{quote(password, safe='')}@"
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"amqp://{login}{host}:{self.port}/%2F"
 

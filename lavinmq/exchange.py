@@ -14,6 +14,7 @@ from lavinmq import _core
 from lavinmq.definitions import ExchangeDef
 from lavinmq.features import exchange_features
 from lavinmq.fieldtable import EMPTY, FieldTable
+from lavinmq.hash_arguments import Hashed, hashed_by
 
 if TYPE_CHECKING:
     from lavinmq.queue import Queue
@@ -79,11 +80,11 @@ class Exchange:
         algorithm = str(arguments.get("x-algorithm")).lower()
         if algorithm not in ("ring", "jump"):
             algorithm = hash_algorithm
-        header = arguments.get("x-hash-on")
-        hash_on = raw_key(header) if self._kind == _core.HASH and isinstance(header, str) else None
+        hashed = hashed_by(arguments) if self._kind == _core.HASH else Hashed()
         self.core = _core.Exchange(
-            self._kind, secrets.randbits(64), any_by_default, algorithm == "jump", hash_on
-        )
+            self._kind, secrets.randbits(64), any_by_default, algorithm == "jump",
+            None if hashed.header is None else raw_key(hashed.header), hashed.property,
+        )  # fmt: skip
 
     def counters(self) -> dict[str, int]:
         """What it has routed since it was made."""

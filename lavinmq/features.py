@@ -300,7 +300,7 @@ def _deduplication(arguments: Mapping[str, Any]) -> list[str]:
 _ALTERNATES: Final = ("x-alternate-exchange", "alternate-exchange")
 _READ_BY: Final = {
     "headers": ("x-match",),
-    "x-consistent-hash": ("x-hash-on", "x-algorithm"),
+    "x-consistent-hash": ("x-hash-on", "hash-header", "hash-property", "x-algorithm"),
 }
 """Arguments that one type of exchange reads."""
 

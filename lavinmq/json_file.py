@@ -14,7 +14,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lavinmq.datadir import read_regular, write_atomic
+from lavinmq.datadir import read_regular, write_atomic, write_json_atomic
 from lavinmq.errors import DefinitionsError
 
 log = logging.getLogger("lmq.json_file")
@@ -81,7 +81,7 @@ class JsonFile:
         with self._saving:
             try:
                 self._keep_damaged()
-                write_atomic(str(self.path), _encoded(content))
+                write_json_atomic(str(self.path), content)
             except OSError as error:
                 raise DefinitionsError(f"{self.path}: {error.strerror}") from error
 
@@ -102,12 +102,3 @@ class JsonFile:
         write_atomic(copy, self._damaged)
         self._damaged = None
         log.warning("%s was damaged and is kept as %s", self.path, os.path.basename(copy))
-
-
-def _encoded(content: object) -> bytes:
-    """Indented JSON. Raises: TypeError, ValueError for what JSON does not have."""
-    text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
-    try:
-        return text.encode()
-    except UnicodeEncodeError:  # half a surrogate pair has no UTF-8
-        return json.dumps(content, indent=2, allow_nan=False).encode()

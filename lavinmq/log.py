@@ -17,7 +17,8 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
+from contextlib import nullcontext
 from types import MappingProxyType
 from typing import Any, NamedTuple, TextIO
 
@@ -58,6 +59,8 @@ class Entry(NamedTuple):
     """In brackets, as it is written; empty when there is none."""
     text: str
     """The message, and the exception on further lines."""
+    id: int = 0
+    """About the milliseconds since the epoch; each entry of a process has a higher one."""
 
 
 class Log(logging.LoggerAdapter[logging.Logger]):
@@ -108,7 +111,8 @@ def setup(level: str, log_file: str | None, environ: Mapping[str, str]) -> None:
     root = logging.getLogger()
     previous = _output()
     if previous is not None:
-        output.entries = previous.entries
+        output.entries, output.last_id = previous.entries, previous.last_id
+        output.followers = previous.followers
         root.removeHandler(previous)
         previous.close()
     root.addHandler(output)
@@ -129,6 +133,33 @@ def recent() -> list[Entry]:
     """Return the latest entries, at most ``RING_ENTRIES``, oldest first."""
     output = _output()
     return list(output.entries) if output else []
+
+
+def follow(callback: Callable[[Entry], None]) -> list[Entry]:
+    """Have every new entry passed on, in the thread that logs it, until `unfollow`.
+
+    Args: callback: returns at once, and neither logs nor raises.
+    Returns: the entries of `recent`; none is missing in between, and none comes twice.
+    """
+    output = _output()
+    if output is None:
+        return []
+    with output.lock or nullcontext():
+        output.followers.append(callback)
+        return list(output.entries)
+
+
+def n_followers() -> int:
+    """How many follow the log."""
+    output = _output()
+    return len(output.followers) if output else 0
+
+
+def unfollow(callback: Callable[[Entry], None]) -> None:
+    """End what `follow` began. Idempotent."""
+    output = _output()
+    if output is not None and callback in output.followers:
+        output.followers.remove(callback)
 
 
 def is_journal(environ: Mapping[str, str]) -> bool:
@@ -154,11 +185,17 @@ class _Output(logging.StreamHandler[TextIO]):
         self._format = _journal_line if journal else _plain_line
         self._owned = owned
         self.entries: deque[Entry] = deque(maxlen=RING_ENTRIES)
+        self.last_id = 0
+        self.followers: list[Callable[[Entry], None]] = []
 
     def format(self, record: logging.LogRecord) -> str:
         """Keep the entry and return it as it is written."""
         entry = _entry(record)
-        self.entries.append(entry._replace(text=entry.text[:ENTRY_CHARACTERS]))
+        self.last_id = max(int(entry.created * 1000), self.last_id + 1)
+        kept = entry._replace(text=entry.text[:ENTRY_CHARACTERS], id=self.last_id)
+        self.entries.append(kept)
+        for follower in tuple(self.followers):
+            follower(kept)
         return self._format(entry)
 
     def handleError(self, record: logging.LogRecord) -> None:
@@ -198,11 +235,16 @@ def _entry(record: logging.LogRecord) -> Entry:
 
 
 def _plain_line(entry: Entry) -> str:
-    seconds, microseconds = divmod(int(entry.created * 1_000_000), 1_000_000)
-    moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
     # Right-aligned to 6 including the blank before it, which even NOTICE keeps.
     severity = f" {entry.level.upper():>5}"
-    return f"{moment}.{microseconds:06d}Z{severity} {entry.source}{entry.context} {entry.text}"
+    return f"{timestamp(entry)}{severity} {entry.source}{entry.context} {entry.text}"
+
+
+def timestamp(entry: Entry) -> str:
+    """When an entry was made, in UTC."""
+    seconds, microseconds = divmod(int(entry.created * 1_000_000), 1_000_000)
+    moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    return f"{moment}.{microseconds:06d}Z"
 
 
 def _journal_line(entry: Entry) -> str:

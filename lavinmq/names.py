@@ -12,6 +12,9 @@ from lavinmq.fieldtable import FieldTable
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 """What a name must not contain: control characters, and bytes that are not UTF-8."""
 
+MAX_BYTES: Final = 255
+"""Of any name or routing key: it has to fit into a short string."""
+
 REPLY_TO: Final = ("amq.rabbitmq.reply-to", "amq.direct.reply-to")
 """Pseudo-queues: consuming one gives a channel an address for direct replies."""
 
@@ -31,6 +34,15 @@ def check_prefix(name: str) -> None:
     """Some beginnings are for the broker's own objects. Raises: ChannelError 403."""
     if name.startswith(RESERVED):
         raise refused('Prefix ["mqtt.", "amq."] forbidden, please choose another name')
+
+
+def check_label(kind: str, name: str) -> None:
+    """Names of users, policies and parameters, which stand in JSON files: UTF-8 without control
+    characters, 1 to 255 bytes. Raises: ValueError."""
+    if _CONTROL.search(name):
+        raise ValueError(f"{kind} name isn't valid: it has to be UTF-8 without control characters")
+    if not 0 < len(name.encode()) <= MAX_BYTES:
+        raise ValueError(f"{kind} name must have 1 to {MAX_BYTES} bytes")
 
 
 def without_default_type(arguments: FieldTable) -> FieldTable:

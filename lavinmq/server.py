@@ -9,9 +9,11 @@ Source: command line reference, section 8; architecture section 2.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import resource
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,63 +22,87 @@ from typing import TYPE_CHECKING, Final
 
 from lavinmq import __version__, _core, log
 from lavinmq.amqp.connection import Connection
-from lavinmq.amqp.listener import Listener
 from lavinmq.auth.accounts import Accounts
+from lavinmq.auth.chain import Chain
+from lavinmq.auth.identity import Identity
 from lavinmq.auth.users import User, UserStore
+from lavinmq.churn import Churn
 from lavinmq.config import Config, ConfigError, load
 from lavinmq.datadir import DataDir, DataDirError
 from lavinmq.disk import DiskWatch
+from lavinmq.endpoints import Endpoints
 from lavinmq.errors import DefinitionsError, ReplyCode
 from lavinmq.limits_file import UserLimits
+from lavinmq.listener import Listener, Places, listeners
 from lavinmq.parameters import ParameterStore
 from lavinmq.portions import in_portions
 from lavinmq.stats import Sampler, Tracked
+from lavinmq.system import System, memory_limit
+from lavinmq.systemd import Service
+from lavinmq.tls import Contexts, TlsError
+from lavinmq.totals import sampled
 from lavinmq.vhost import VHost
 from lavinmq.vhosts import VHosts
 
 if TYPE_CHECKING:
+    from lavinmq.definitions_json.boot import BootFile
     from lavinmq.http.server import HttpListener
 
 CHECK_INTERVAL_S: Final = 1.0
 COMPACT_INTERVAL_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 15.0
 MIN_LARGE: Final = 64 << 20
+COLLECTIONS: Final = (20_000, 20, 100)
+"""Objects made, young passes and middle passes after which the garbage collector looks again."""
 _log = log.get("lmq.server")
 
 
 class Server:
     """A broker on one event loop, which it stops when it has stopped itself. See `opened`.
 
-    Args: config: the values in force; events: the loop that runs it.
+    Args: config: the values in force; events: the loop that runs it; service: what systemd knows of
+        this process, None for a broker that is not the whole of it.
     """
 
     failure: str
     """Why it did not stop in order, for people; empty if it did, or runs."""
 
-    def __init__(self, config: Config, events: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, config: Config, events: asyncio.AbstractEventLoop, service: Service | None = None
+    ) -> None:
         self.failure = ""
         self.config = config
         self.events = events
         data_dir = Path(config.data_dir)
         self.users = UserStore(
             data_dir, config.default_user, config.default_password_hash,
-            config.default_user_only_loopback,
+            config.default_user_only_loopback, config.default_password_plain,
         )  # fmt: skip
+        self.chain = Chain(config, self.users, events)
         self.user_limits = UserLimits(data_dir / "user_limits.json")
         self.parameters = ParameterStore(data_dir / "parameters.json", is_global=True)
         self.vhosts = VHosts(data_dir, self.users, self._new_vhost, events.call_soon)
         self.accounts = Accounts(
-            self.users, self._permissions_changed, self._tags_changed, self.user_limits.forget
-        )
-        self.connections: set[Connection] = set()
+            self.users, self._permissions_changed, self._tags_changed, self.user_limits.forget,
+            self.chain, config,
+        )  # fmt: skip
+        # In the order of their coming, which lists keep from one page to the next.
+        self.connections: dict[Connection, None] = {}
+        self.churn = Churn()
+        self.system = System(config.data_dir)
+        self.started_at = time.monotonic()
+        self.node_name = socket.gethostname()
         self.listeners: list[Listener] = []
+        self.tls = Contexts(config)
+        self.service = service or Service({})
         self.loop = _core.Loop(events, config.data_dir, config.sync, self._fatal, self._news)
         self.loop.set_max_large(memory_for_large_messages())
         self.loop.is_stamping = config.set_timestamp
         self.sampler = Sampler(self._tracked, events.call_soon)
         self.http: list[HttpListener] = []
         self._disk = DiskWatch(config)
-        self._is_stopping = False
+        self._is_started = self._is_stopping = False
+        self._n_reloads = 0
         self._stop_timer: asyncio.TimerHandle | None = None
         self._check_timer: asyncio.TimerHandle | None = None
         self._compact_timer: asyncio.TimerHandle | None = None
@@ -84,37 +110,97 @@ class Server:
         self._disk_timer: asyncio.TimerHandle | None = None
 
     @property
+    def is_serving(self) -> bool:
+        """Whether clients can connect."""
+        return self._is_started and not self._is_stopping
+
+    @property
     def port(self) -> int:
         """The TCP port that it listens on for AMQP, -1 when there is none."""
-        return self.listeners[0].port if self.config.amqp_port >= 0 else -1
+        return self._port_of(is_tls=False)
+
+    @property
+    def tls_port(self) -> int:
+        """The TCP port that it listens on for AMQPS, -1 when there is none."""
+        return self._port_of(is_tls=True)
+
+    def _port_of(self, *, is_tls: bool) -> int:
+        ports = [
+            each.port for each in self.listeners
+            if each.protocol == "amqp" and each.is_tls == is_tls and each.port >= 0
+        ]  # fmt: skip
+        return ports[0] if ports else -1
 
     # --- start --------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Load everything, then listen. Raises: DefinitionsError, OSError."""
+        """Load everything, then listen. Raises: TlsError, DefinitionsError, OSError."""
         started = time.monotonic()
         _log.info("LavinMQ-compatible broker %s, pid %d", __version__, os.getpid())
         _log.info("Data directory: %s", self.config.data_dir)
-        self.users.load()
+        self.tls.load()
+        definitions = self._boot_file()
+        self.users.load(create_default=definitions is None)
         self.user_limits.load()
         self.parameters.load()
-        self.vhosts.load()
-        if self.config.amqp_port >= 0:
-            self.listeners.append(Listener.tcp(self, self.config.amqp_bind, self.config.amqp_port))
-        if self.config.amqp_unix_path:
-            self.listeners.append(Listener.unix(self, self.config.amqp_unix_path))
+        self.vhosts.load(create_default=definitions is None)
+        if definitions is not None:
+            definitions.apply(self)
+        self.chain.start()
+        self._open_amqp()
         self._open_http()
-        for listener in self.listeners:
-            listener.start()
-            _log.info("Listening for AMQP on %s", listener.name)
-        for http in self.http:
-            http.start()
-            _log.info("Listening for HTTP on %s", http.origin.name)
+        self._listen()
         self._check()
         self._await_consumer_check()
         self._look_at_disk()
         self._compact_timer = self.events.call_later(COMPACT_INTERVAL_S, self._compact)
+        self._is_started = True
         _log.info("Finished startup in %.3fs", time.monotonic() - started)
+        # Once the loop turns: a signal that comes before would not be heard.
+        self.events.call_soon(self._tell_ready)
+        self.service.start_watchdog(self.events)
+
+    def _open_amqp(self) -> None:
+        """Bind the listeners for AMQP. Raises: OSError."""
+        config = self.config
+        places = Places(
+            config.amqp_bind, config.amqp_port, config.amqp_tls_port, config.amqp_unix_path
+        )
+        passed = self.service.take_sockets(config.amqp_systemd_socket_name)
+        for listener in listeners(self, places, passed, "amqp", self._welcome_client):
+            self.listeners.append(listener)
+
+    def _listen(self) -> None:
+        """Let clients come. Raises: OSError."""
+        for listener in self.listeners:
+            listener.start()
+            kind = "AMQPS" if listener.is_tls else "AMQP"
+            _log.info("Listening for %s on %s", kind, listener.name)
+        for http in self.http:
+            http.start()
+            _log.info("Listening for HTTP on %s", http.origin.name)
+        for name in self.service.names:
+            _log.warning("socket %r of systemd is not used: no setting names it", name)
+        config = self.config
+        if config.tcp_proxy_protocol and not config.proxy_protocol_trusted_sources:
+            _log.warning("PROXY headers of everybody count, there are no trusted sources")
+
+    def _tell_ready(self) -> None:
+        names = ", ".join(listener.name for listener in self.listeners)
+        self.service.ready(f"Listening on {names}" if names else "Listening nowhere")
+
+    def _boot_file(self) -> BootFile | None:
+        """The definitions to import, if any. Read first: a bad file leaves no trace in a new data
+        directory. Raises: DefinitionsError."""
+        config = self.config
+        if not config.load_definitions:
+            return None
+        from lavinmq.definitions_json.boot import BootFile  # few need it
+
+        return BootFile(
+            config.load_definitions, Path(config.data_dir),
+            skip_if_unchanged=config.load_definitions_skip_if_unchanged,
+        )  # fmt: skip
 
     def _new_vhost(self, name: str) -> VHost:
         """A virtual host that is not open yet."""
@@ -122,7 +208,7 @@ class Server:
         return VHost(
             name, Path(config.data_dir), self.loop, config.segment_size,
             config.max_deleted_definitions, config.default_consistent_hash_algorithm,
-            self.events.call_soon, config.consumer_timeout or 0,
+            self.events.call_soon, config.consumer_timeout or 0, self.churn,
         )  # fmt: skip
 
     def _open_http(self) -> None:
@@ -137,16 +223,15 @@ class Server:
 
     def _tracked(self) -> Iterator[Tracked]:
         """Everything whose rates are shown."""
-        for vhost in list(self.vhosts.values()):
-            yield from list(vhost.exchanges.values())
-            yield from list(vhost.queues.values())
-        yield from list(self.connections)
+        yield self.churn
+        yield from sampled(self.vhosts.values(), self.connections, lambda: self.sampler.samples)
 
     def _look_at_disk(self) -> None:
         """Every few seconds: hold publishers while the disk is short of space, sample rates."""
         self.loop.is_low = self._disk.is_low()
         if self.http:
             self.sampler.sample(self.config.stats_log_size)
+            self.system.sample(self.sampler.samples)
         interval_s = self.config.stats_interval / 1000
         self._disk_timer = self.events.call_later(interval_s, self._look_at_disk)
 
@@ -174,20 +259,31 @@ class Server:
         self.loop.check_consumers()
         self._await_consumer_check()
 
+    def _welcome_client(self, sock: socket.socket, ends: Endpoints) -> None:
+        self.welcome(Connection(self, sock, ends))
+
     def welcome(self, connection: Connection) -> None:
         """A client has connected."""
-        self.connections.add(connection)
+        if self._is_stopping:
+            connection.abandon()
+            return
+        self.connections[connection] = None
         connection.start()
 
     def lost(self, connection: Connection) -> None:
         """A connection is over."""
-        self.connections.discard(connection)
+        self.connections.pop(connection, None)
+        if connection.traffic is not None:
+            link = connection.link
+            connection.traffic.leave(link.received_bytes, link.sent_bytes)
         if self._is_stopping and not self.connections:
             self._finish()
 
-    def connections_of(self, user: User) -> list[Connection]:
-        """The connections of a user that are open to a virtual host."""
-        return [each for each in self.connections if each.is_member and each.user is user]
+    def connections_of(self, user: Identity) -> list[Connection]:
+        """The connections of a user that are open to a virtual host; each token makes another
+        object of the same user."""
+        name = user.name
+        return [each for each in self.connections if each.is_member and each.user.name == name]
 
     def _permissions_changed(self, name: str | None) -> None:
         """Links remember where they may publish: they have to ask again."""
@@ -212,6 +308,7 @@ class Server:
             return
         self._is_stopping = True
         _log.info("Stopping")
+        self.service.stopping()
         self._close_listeners()
         self._stop_timer = self.events.call_later(timeout_s, self._cut)
         connections = list(self.connections)
@@ -252,6 +349,8 @@ class Server:
 
     def release(self) -> None:
         """Let go of all that is still held, without writing or sending anything. Idempotent."""
+        if not self.events.is_closed():
+            self.events.run_until_complete(self.chain.stop())
         for timer in (
             self._stop_timer, self._check_timer, self._disk_timer, self._compact_timer,
             self._consumer_timer,
@@ -259,8 +358,9 @@ class Server:
             if timer is not None:
                 timer.cancel()
         self._close_listeners()
+        self.service.close()
         while self.connections:
-            self.connections.pop().abandon()
+            self.connections.popitem()[0].abandon()
         self.loop.stop()
         for vhost in self.vhosts.values():
             vhost.abandon()
@@ -274,23 +374,41 @@ class Server:
         """Read the configuration again (SIGHUP) and take over what may change while running.
 
         Source: command line reference, section 7."""
+        self.service.reloading()
         try:
             fresh = load(self.config.argv, os.environ)
             log.setup(fresh.log_level, fresh.log_file, os.environ)
         except (ConfigError, OSError) as error:
             _log.warning("Configuration not reloaded: %s", error)
+            self._tell_ready()
             return
-        waiting = self.config.take_live(fresh)
+        changes = self.config.take_live(fresh)
         self.loop.sync = self.config.sync
         for vhost in self.vhosts.values():
             vhost.set_consumer_timeout(self.config.consumer_timeout or 0)
         self.loop.is_stamping = self.config.set_timestamp
         self.loop.is_low = self._disk.is_low()
-        _log.info("Configuration reloaded")
+        _log.info("Configuration reloaded, changed: %s", ", ".join(changes.live) or "nothing")
         for warning in fresh.warnings:
             _log.warning("%s", warning)
-        if waiting:
-            _log.warning("A restart is needed for: %s", ", ".join(waiting))
+        if changes.waiting:
+            _log.warning("A restart is needed for: %s", ", ".join(changes.waiting))
+        self._n_reloads += 1
+        in_portions(self.events.call_soon, self._reload_tls(self._n_reloads))
+
+    def _reload_tls(self, number: int) -> Iterator[None]:
+        """Build the contexts of TLS again, one in each step; a newer reload overtakes this one."""
+        was_enabled = self.tls.is_enabled
+        try:
+            for _ in self.tls.loading():
+                yield
+                if number != self._n_reloads:
+                    return
+        except TlsError as error:
+            _log.warning("The certificates of before stay in force: %s", error)
+        if bool(self.config.tls_cert) != was_enabled:
+            _log.warning("A restart is needed for: turning TLS on or off")
+        self._tell_ready()
 
     def _fatal(self, path: str, error: int) -> None:
         """A sync failed: stop, because what is on disk is not known any more."""
@@ -301,15 +419,16 @@ class Server:
 
 @contextmanager
 def opened(
-    config: Config, events: asyncio.AbstractEventLoop, *, wait: bool = True
-) -> Iterator[Server]:
+    config: Config, events: asyncio.AbstractEventLoop, *, wait: bool = True,
+    service: Service | None = None,
+) -> Iterator[Server]:  # fmt: skip
     """A broker to start on `events`, on its locked data directory; released at the end.
 
-    Args: wait: whether to wait for a directory that another broker has locked.
+    Args: wait: whether to wait for a directory that another broker has locked; service: see Server.
     Raises: DataDirError, OSError; StoppedWaiting.
     """
     with DataDir(config.data_dir, lock=config.data_dir_lock, wait=wait):
-        server = Server(config, events)
+        server = Server(config, events, service)
         try:
             yield server
         finally:
@@ -324,11 +443,12 @@ def run(config: Config) -> int:
     _core.map_large_blocks()
     events = uvloop.new_event_loop()
     try:
-        with opened(config, events) as server:
+        with opened(config, events, service=Service(os.environ)) as server:
             for number in (signal.SIGTERM, signal.SIGINT):
                 events.add_signal_handler(number, server.stop)
             events.add_signal_handler(signal.SIGHUP, server.reload)
             server.start()
+            _spare_collections()
             events.run_forever()
             return 1 if server.failure else 0
     except DataDirError as error:
@@ -341,14 +461,14 @@ def run(config: Config) -> int:
 def memory_for_large_messages() -> int:
     """Bytes of memory that messages too large for pooled blocks may take, all together: a quarter
     of what there is, of the machine or of the control group that bounds us."""
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-    except OSError:
-        limit = "max"
-    if limit.isdigit():
-        total = min(total, int(limit))
-    return max(total // 4, MIN_LARGE)
+    return max(memory_limit() // 4, MIN_LARGE)
+
+
+def _spare_collections() -> None:
+    """Have the garbage collector look seldom, and never at what was there at the start: a full pass
+    over thousands of connections and queues holds up messages for tens of milliseconds."""
+    gc.freeze()
+    gc.set_threshold(*COLLECTIONS)
 
 
 def _raise_descriptor_limit() -> None:

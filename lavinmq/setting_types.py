@@ -197,6 +197,8 @@ def _password_hash(text: str) -> str:
 
     if text.startswith(("$2a$", "$2b$", "$2y$")) and len(text) == 60:
         return text
+    if text.startswith("$scrypt$ln=") and text.count("$") == 4:  # looked at when it is used
+        return text
     if not text:  # no login is possible
         return text
     encoded = text[3:] if text.startswith(("$1$", "$5$", "$6$")) else text
@@ -207,6 +209,27 @@ def _password_hash(text: str) -> str:
     if len(decoded) < MD5_BYTES:
         raise ValueError("not a password hash (a plain password is not accepted here)")
     return text
+
+
+def _plain_password(text: str) -> str | None:
+    # The text is never repeated, whatever is wrong with it.
+    if "\0" in text:
+        raise ValueError("holds a zero byte")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("is not UTF-8") from None
+    return text or None
+
+
+def _origins(text: str) -> tuple[str, ...]:
+    items = _items(text)
+    for item in items:
+        scheme, separator, host = item.partition("://")
+        is_origin = separator and scheme in ("http", "https") and host
+        if item != "*" and not (is_origin and host.isprintable() and not set(host) & set("/?# @")):
+            raise ValueError(f"{shown(item)} is neither * nor like https://example.com:8080")
+    return tuple(item.lower() for item in items)
 
 
 def _doubtful_tls_version(text: str) -> str:
@@ -228,6 +251,8 @@ BACKENDS = list_of(*AUTH_BACKENDS)
 NETWORKS = Kind("list of IP addresses and CIDRs", _networks)
 KEEPALIVE = Kind("idle:interval:count in seconds, or false", _keepalive)
 PASSWORD_HASH = Kind("password hash", _password_hash)
+PLAIN_PASSWORD = Kind("password", _plain_password)
+ORIGINS = Kind("list of origins (scheme://host:port) or *", _origins)
 LEVEL = choice(*LEVELS)
 TLS_VERSION = Kind("1.0, 1.1, 1.2, 1.3", _text, _doubtful_tls_version)
 ANYTHING = Kind("ignored", _text)

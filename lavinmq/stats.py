@@ -59,6 +59,10 @@ class Track:
                 del logs[name]
         self._logs, self._last = logs or NO_LOGS, counters
 
+    def has_moved(self, name: str) -> bool:
+        """Whether a counter has grown in the time of a history."""
+        return name in self._logs
+
     def rate(self, name: str) -> float:
         """How fast a counter grew in the last interval, per second."""
         log = self._logs.get(name)
@@ -73,17 +77,35 @@ class Track:
 
 
 class Gauge:
-    """The last values of something that goes up and down."""
+    """The last values of something that goes up and down; nothing is kept while all are zero."""
 
-    __slots__ = ("values",)
+    __slots__ = ("_log",)
 
     def __init__(self) -> None:
-        self.values: list[float] = []
+        self._log: array[float] | None = None
 
-    def sample(self, value: float, size: int) -> None:
-        """Take a sample. Args: size: of the history."""
-        self.values.append(value)
-        del self.values[: max(len(self.values) - size, 0)]
+    @property
+    def is_zero(self) -> bool:
+        """Whether it has been zero for as long as a history is."""
+        return self._log is None
+
+    def sample(self, value: float, samples: int) -> None:
+        """Take a sample. Args: samples: length of a history now."""
+        log = self._log
+        if log is None:
+            if not value:
+                return
+            log = self._log = array("d", bytes(8 * (samples - 1)))
+        log.append(value)
+        del log[: max(len(log) - samples, 0)]
+        if not value and not any(log):
+            self._log = None
+
+    def log(self, samples: int) -> list[float]:
+        """The values of that many samples, the oldest first; whole numbers as such."""
+        log = self._log or ()
+        shown = [int(value) if value.is_integer() else round(value, 3) for value in log]
+        return [0] * (samples - len(shown)) + shown
 
 
 class Sampler:
@@ -148,6 +170,42 @@ class Sampler:
 
 
 UNMOVED: Final = Track()
+
+
+class Sum:
+    """The counters of several things together, with their rates and histories.
+
+    Args: names: of the counters; samples: length of a history now.
+    """
+
+    def __init__(self, names: Iterable[str], samples: int) -> None:
+        self._names = tuple(names)
+        self._samples = samples
+        self._counts = dict.fromkeys(self._names, 0)
+        self._rates = dict.fromkeys(self._names, 0.0)
+        self._logs: dict[str, list[float]] = {}
+
+    def add(self, thing: Tracked) -> None:
+        """Add one thing. Cost: 10 µs for each counter that has moved lately."""
+        counters = thing.counters()
+        for name in self._names:
+            self._counts[name] += counters.get(name, 0)
+            if thing.track is None or not thing.track.has_moved(name):
+                continue
+            self._rates[name] += thing.track.rate(name)
+            log = thing.track.log(name, self._samples)
+            self._logs[name] = summed((self._logs[name], log)) if name in self._logs else log
+
+    def stats(self, *, with_log: bool = False) -> dict[str, Any]:
+        """Each counter with its details, as `Sampler.stats` shows those of one thing."""
+        shown: dict[str, Any] = {}
+        for name in self._names:
+            shown[name] = self._counts[name]
+            details: dict[str, Any] = {"rate": round(self._rates[name], 1)}
+            if with_log:
+                details["log"] = self._logs.get(name) or [0.0] * self._samples
+            shown[f"{name}_details"] = details
+        return shown
 
 
 def summed(logs: Iterable[list[float]]) -> list[float]:

@@ -24,13 +24,30 @@ INTRODUCTION = """\
    `LAVINMQ_CONFIGURATION_DIRECTORY`, else by `CONFIGURATION_DIRECTORY`, else in `/etc/lavinmq`,
 4. the default.
 
-Every setting has a variable `LAVINMQ_<SECTION>_<KEY>`, for example `LAVINMQ_MAIN_LOG_LEVEL`.
-Where the tables name further variables, this uniform one is stronger.
+Every setting has a variable `LAVINMQ_<SECTION>_<KEY>`, for example `LAVINMQ_MAIN_LOG_LEVEL`, and
+one that names a file, `LAVINMQ_<SECTION>_<KEY>_FILE`: the content of that file, without blanks and
+line ends around it, is the value. That is meant for secrets; a file that cannot be read or is empty
+stops the start. Where the tables name further variables, they have a `_FILE` as well. Of several
+variables of one setting the uniform one is the strongest, the plain one is stronger than its
+`_FILE`, and a warning names two that differ.
 `STATE_DIRECTORY` (set by systemd; the first of several paths counts) and `SSLKEYLOGFILE` only
 replace a default: a value in the ini file is stronger.
 
 `LAVINMQ_DEFAULT_PASSWORD` and `--default-password` hold a **hash**, despite their names. A plain
-password there is refused unless it happens to look like a hash.
+password there is refused unless it happens to look like a hash. A plain password goes into
+`LAVINMQ_MAIN_DEFAULT_PASSWORD_PLAIN_FILE`, or `..._PLAIN`; it is hashed when the first start makes
+the user, and later changes of it have no effect, as with the hash.
+
+`lavinmq --check-config` reads all this, tells everything that is wrong on standard error, and exits
+with 0 or 1: values, files that cannot be read or written, certificates that cannot be loaded, two
+listeners in one place. It starts nothing and does not mind a broker that runs.
+`lavinmq --print-config` prints the values in force as an ini file, each below the source it comes
+from; secrets are masked.
+
+At a reload (SIGHUP) everything is read again in the same order, from the defaults on: a key that
+was removed from the file goes back to its default, and flags and variables win as they did at the
+start. What is wrong in any source leaves all as it is. The log names the settings that have changed
+and those that wait for a restart.
 
 ## The ini file
 
@@ -50,7 +67,8 @@ opened again; of a repeated key the last one counts.
 An unknown section, a line that is none, or a value of the wrong type or out of range stops the
 start with exit code 1 and one line that says where. An unknown key is only warned about.
 
-**Effect** tells what a setting does in this version: *yes*; *not yet* — recognised and checked,
+**Effect** tells what a setting does in this version: *yes*; *live* — yes, and a reload changes the
+running broker; *not yet* — recognised and checked,
 setting it gives a warning; *unused* — has no meaning in this broker, accepted in silence;
 *removed* — accepted with a warning.
 
@@ -65,7 +83,7 @@ def help_text() -> str:
     ordered = sorted(flags(), key=lambda item: (not item[0].short, item[0].short, item[0].long))
     for flag, setting in ordered:
         # A flag for several settings comes several times and is shown once.
-        groups[flag.group].setdefault(_spelling(flag), _flag_help(flag, setting))
+        groups[flag.group].setdefault(_spelling(flag), flag_help(flag, setting))
     lines = ["Usage: lavinmq [arguments]"]
     for group, entries in groups.items():
         lines += ["", f"{group}:"]
@@ -79,7 +97,8 @@ def _spelling(flag: Flag) -> str:
     return f"{flag.short}, {long}" if flag.short else f"    {long}"
 
 
-def _flag_help(flag: Flag, setting: Setting | None) -> str:
+def flag_help(flag: Flag, setting: Setting | None) -> str:
+    """Return what the help text says about a flag of a setting."""
     if flag.instead:
         return f"Deprecated, use {flag.instead}"
     if flag.help or setting is None:
@@ -116,8 +135,9 @@ def _section(title: str, settings: list[Setting]) -> str:
         further = (*setting.environment, *filter(None, (setting.fallback,)))
         sources += [f"`{name}`" for name in dict.fromkeys(further)]
         default = f"`{setting.default}`" if setting.default else ""
+        effect = "live" if setting.live and setting.effect == "yes" else setting.effect
         rows.append(
-            f"| `{setting.key}` | {setting.kind.name} | {default} | {setting.effect} "
+            f"| `{setting.key}` | {setting.kind.name} | {default} | {effect} "
             f"| {setting.help} | {', '.join(sources)} |"
         )
     return "\n".join(rows) + "\n"

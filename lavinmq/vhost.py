@@ -14,12 +14,14 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
-from lavinmq import _core, dedup, fieldtable, log, pause, queue_arguments, rights
-from lavinmq.auth.users import User
+from lavinmq import _core, dedup, delayed, hash_arguments, log, pause, queue_arguments, rights
+from lavinmq.alternates import Alternates
+from lavinmq.auth.identity import Identity
+from lavinmq.churn import Churn
+from lavinmq.dedup_keys import DedupKeys
 from lavinmq.definitions import (
     DELAYED_TYPES,
     BindingDef,
@@ -31,7 +33,6 @@ from lavinmq.definitions import (
 from lavinmq.directories import hashed, make_directory, remove_tree, set_aside, write_text
 from lavinmq.errors import ChannelError, DefinitionsError, ReplyCode
 from lavinmq.exchange import KINDS, Destination, Exchange, raw_key
-from lavinmq.features import queue_features
 from lavinmq.fieldtable import EMPTY, FieldTable
 from lavinmq.names import (
     REPLY_PREFIX,
@@ -47,6 +48,7 @@ from lavinmq.queue_expiry import QueueExpiry
 from lavinmq.rules import VHostRules
 from lavinmq.store_news import StoreNews
 from lavinmq.stream_arguments import check_declaration, is_stream
+from lavinmq.totals import Totals
 
 BUILT_IN: Final = (
     ("", "direct"), ("amq.direct", "direct"), ("amq.fanout", "fanout"), ("amq.topic", "topic"),
@@ -58,20 +60,16 @@ DOOMED: Final = ".deleted-"
 """In the name of a directory of a virtual host that is being removed."""
 
 
-MAX_DELAYED_NAME: Final = 244
-"""Bytes of the name of a delayed exchange, as in LavinMQ; that of its queue is longer."""
-
-
 class Actor(Owner, Protocol):
     """Who asks: a connection with its user."""
 
-    user: User
+    user: Identity
 
 
 class Member(Protocol):
     """A connection, as far as the virtual host is concerned that it is open to."""
 
-    user: User
+    user: Identity
 
     def close(self, code: ReplyCode, text: str) -> None:
         """End it."""
@@ -88,11 +86,13 @@ class VHost:
         hash_algorithm: of consistent hash exchanges that name none: "ring" or "jump".
         call_soon: of the event loop.
         consumer_timeout_ms: of queues that name none, 0 = for ever.
+        churn: of the whole broker.
     """
 
     def __init__(
         self, name: str, data_dir: Path, loop: _core.Loop, segment_size: int, max_deleted: int,
         hash_algorithm: str, call_soon: Callable[..., Any], consumer_timeout_ms: int = 0,
+        churn: Churn | None = None,
     ) -> None:  # fmt: skip
         self.name = name
         self.directory = data_dir / hashed(name)
@@ -104,6 +104,7 @@ class VHost:
         self.queues: dict[str, Queue] = {}
         self.reply_queues: dict[str, Queue] = {}
         self.connections: set[Member] = set()
+        self.totals = Totals(self, churn)
         self.rules = VHostRules(
             self.directory, name, self.queues, self.exchanges, call_soon, self._queue_changed,
             self._exchange_changed,
@@ -120,10 +121,10 @@ class VHost:
         # What this release cannot apply stays in the file, for one that can.
         self._kept = Definitions()
         self._kept_names: set[str] = set()
-        # Exchanges by the name of their alternate, which need not exist; and the name for each.
-        self._alternates: dict[str, set[Exchange]] = {}
-        self._alternate_of: dict[Exchange, str] = {}
         self._log = log.get("lmq.vhost", vhost=name)
+        self._alternates = Alternates(self.core, self.exchanges)
+        self._delayed = delayed.DelayedExchanges(self, loop, call_soon, self._log)
+        self._keys = DedupKeys(self.directory, loop, self._log)
         self._news = StoreNews(self._log)
         self._expiry = QueueExpiry(loop.events, self._expired)
 
@@ -143,7 +144,7 @@ class VHost:
             self._load_queue(queue)
         for binding in stored.bindings:
             self._load_binding(binding)
-        self._release_left()
+        self._delayed.release_left(list(self.exchanges.values()))
         self._is_loading = False
         if self._file.deleted:
             self._file.compact(self._definitions())
@@ -152,16 +153,17 @@ class VHost:
         """Write everything out. Raises: OSError naming the queue that could not be written."""
         failure: OSError | None = None
         for queue in self.queues.values():
+            was_closed = queue.core.is_closed
             try:
                 queue.core.close()
-                if not queue.core.is_closed:
-                    self._close_keys(queue)
+                if not was_closed:
+                    self._keys.close(queue)
             except OSError as error:
                 self._log.error("queue %r: %s", queue.name, error)
                 failure = error
         if failure is None:
             for exchange in self.exchanges.values():
-                self._close_keys(exchange)
+                self._keys.close(exchange)
         try:
             self._file.sync()
         finally:
@@ -194,6 +196,7 @@ class VHost:
         for queue in self.queues.values():
             for consumer in queue.take_consumers():
                 consumer.stop()
+        self.totals.churn.count("queue_deleted", len(self.queues))
         self.abandon()
         self.queues.clear()
         self.exchanges.clear()
@@ -227,11 +230,17 @@ class VHost:
                 self._kept.exchanges.append(exchange)
                 self._kept_names.add(exchange.name)
                 continue
+            if exchange.type == "x-consistent-hash":
+                reason = hash_arguments.complaint(exchange.arguments)
+                if reason is not None:
+                    self._log.warning(
+                        "exchange %r hashes the routing key: %s", exchange.name, reason
+                    )
             self._add_exchange(
                 Exchange(exchange.name, exchange.type, exchange.durable, exchange.auto_delete,
                          exchange.internal, exchange.arguments, self._hash_algorithm)
             )  # fmt: skip
-        self._load_exchange_keys()
+        self._keys.load_exchanges(self.exchanges.values())
         absent = [(name, kind) for name, kind in BUILT_IN if name not in self.exchanges]
         for name, kind in absent:
             self._add_exchange(Exchange(name, kind, durable=True))
@@ -266,7 +275,7 @@ class VHost:
             self._log.error("queue %r is closed, its files are left alone: %s", queue.name, error)
             self._news.report_damage(queue)
         else:
-            self._load_keys(queue)
+            self._keys.load(queue)
 
     def _note(self, queue: Queue, notes: list[str]) -> None:
         """Log what loading a queue has put right, and what it could not read."""
@@ -322,8 +331,8 @@ class VHost:
     def _add_exchange(self, exchange: Exchange) -> None:
         self.exchanges[exchange.name] = exchange
         self.core.add(raw_key(exchange.name), exchange.core)
-        self._deduplicate(exchange)
-        self._tell_users_of(exchange.name, exchange)
+        self._keys.give(exchange)
+        self._alternates.tell_users_of(exchange.name, exchange)
         self._exchange_changed(exchange)
         self.rules.apply_to_exchange(exchange)
         self.core.touch()
@@ -335,128 +344,17 @@ class VHost:
 
     def _exchange_changed(self, exchange: Exchange) -> None:
         """An exchange is new, or has new features."""
-        self._link_alternate(exchange)
-        queue = exchange.waiting
-        if exchange.is_delayed and queue is None:
-            self._add_waiting(exchange)
-        elif exchange.is_delayed and queue is not None:
-            exchange.core.set_delayed(raw_key(exchange.name), queue.core)
-            self.core.touch()
-        elif queue is not None:
-            self._release_waiting(exchange, queue)
-
-    # --- what waits in delayed exchanges ------------------------------------------------------
-
-    def _add_waiting(self, exchange: Exchange) -> Queue | None:
-        """Give a delayed exchange the queue in which its messages wait; at the start with those
-        from before. Returns: the queue, None when there can be none."""
-        if len(raw_key(exchange.name)) > MAX_DELAYED_NAME:
-            self._log.error("exchange %r has too long a name to be delayed", exchange.name)
-            return None
-        name = self._waiting_name(exchange)
-        if exchange.durable and not self._is_loading and not self._clear_directory(name):
-            return None
-        arguments = fieldtable.amended(
-            EMPTY, {"x-dead-letter-exchange": exchange.name, "auto-delete": exchange.auto_delete}
-        )
-        queue = self._new_queue(name, exchange.durable, False, None, arguments)
-        queue.is_internal = True
-        queue.features = queue_features(arguments)
-        self.queues[name] = exchange.waiting = queue
-        exchange.core.set_delayed(raw_key(exchange.name), queue.core)
-        self.core.touch()
-        if exchange.durable:
-            self._load_messages(queue)
-            self._is_directory_changed = True
-        return queue
-
-    def _waiting_name(self, exchange: Exchange) -> str:
-        """The name of an exchange's queue; older releases had another one."""
-        older = f"amq.delayed.{exchange.name}"
-        is_older = (self.directory / hashed(older)).exists()
-        return older if is_older else f"amq.delayed-{exchange.name}"
-
-    def _clear_directory(self, name: str) -> bool:
-        """Set aside what an exchange that was deleted has left. Returns: whether that went well."""
-        try:
-            aside = set_aside(self.directory / hashed(name))
-        except OSError as error:
-            self._log.error("files of an earlier queue %r are in the way: %s", name, error)
-            return False
-        if aside is not None:
-            self._log.warning("files of an earlier queue %r were left: now in %s", name, aside)
-        return True
-
-    def _release_waiting(self, exchange: Exchange, queue: Queue) -> None:
-        """The exchange is not delayed any more: what waits goes on now, and the queue goes when
-        that is safe where it is then."""
-        queue.core.release_all()
-        exchange.core.set_delayed(b"", None)
-        self.core.touch()
-        self._loop.after_sync(partial(self._released, exchange, queue))
-
-    def _released(self, exchange: Exchange, queue: Queue) -> None:
-        """What was released is on disk. What could not be read stays, for the next start."""
-        if exchange.is_delayed or exchange.waiting is not queue:
-            return
-        if queue.core.is_closed or queue.core.ready:
-            self._log.error("messages stay in queue %r until the next start", queue.name)
-        elif self.queues.get(queue.name) is queue:
-            self._remove_waiting(exchange)
-
-    def _release_left(self) -> None:
-        """At the start: release what waits in exchanges that a policy had made delayed, when it is
-        gone since."""
-        for exchange in list(self.exchanges.values()):
-            if not exchange.durable or exchange.waiting is not None:
-                continue
-            if (self.directory / hashed(self._waiting_name(exchange))).is_dir():
-                queue = self._add_waiting(exchange)
-                if queue is not None:
-                    self._release_waiting(exchange, queue)
-
-    def _remove_waiting(self, exchange: Exchange) -> None:
-        """The exchange is not delayed any more, or goes."""
-        queue, exchange.waiting = exchange.waiting, None
-        if queue is None:
-            return
-        exchange.core.set_delayed(b"", None)
-        self.core.touch()
-        del self.queues[queue.name]
-        if queue.core.delete():
-            self._remove_files(queue)
-
-    def _link_alternate(self, exchange: Exchange) -> None:
-        """Its arguments, or a policy, name another alternate than before, or none."""
-        wanted = exchange.alternate_name
-        if self._alternate_of.get(exchange) == wanted:
-            return
-        self._unlink_alternate(exchange)
-        there = None
-        if wanted is not None:
-            self._alternates.setdefault(wanted, set()).add(exchange)
-            self._alternate_of[exchange] = wanted
-            there = self.exchanges.get(wanted)
-        exchange.core.set_alternate(there.core if there is not None else None)
-        self.core.touch()
-
-    def _unlink_alternate(self, exchange: Exchange) -> None:
-        former = self._alternate_of.pop(exchange, None)
-        if former is not None:
-            self._alternates[former].discard(exchange)
-            if not self._alternates[former]:
-                del self._alternates[former]
-
-    def _tell_users_of(self, name: str, exchange: Exchange | None) -> None:
-        """The exchange of that name has come or gone: tell those that have it as alternate."""
-        for user in self._alternates.get(name, ()):
-            user.core.set_alternate(exchange.core if exchange is not None else None)
+        self._alternates.link(exchange)
+        self._delayed.changed(exchange, is_new=not self._is_loading)
 
     def declare_exchange(
         self, actor: Actor, name: str, type_: str, passive: bool, durable: bool, auto_delete: bool,
-        internal: bool, arguments: FieldTable,
+        internal: bool, arguments: FieldTable, *, is_restored: bool = False,
     ) -> bool:  # fmt: skip
-        """exchange.declare. Returns: whether it was recorded. Raises: ChannelError."""
+        """exchange.declare. Returns: whether it was recorded. Raises: ChannelError.
+
+        Args: is_restored: it comes from an export, and may have a reserved name.
+        """
         check_name("Exchange", name)
         if not name:
             raise refused("Not allowed to declare the default exchange")
@@ -468,12 +366,10 @@ class VHost:
             raise failed(f"Existing exchange '{name}' declared with other arguments")
         if passive:
             raise missing(f"Exchange '{name}' doesn't exists")
-        check_prefix(name)
+        if not is_restored:
+            check_prefix(name)
         rights.check_declare_exchange(actor.user, self.name, name, arguments)
-        type_, arguments = _settled(name, type_, arguments)
-        if type_ == "headers" and arguments.get("x-match", "all") not in ("all", "any"):
-            raise failed("x-match must be 'any' or 'all'")
-        dedup.check_exchange(arguments)
+        type_, arguments = settled(name, type_, arguments)
         if name in self._kept_names:
             raise failed(f"Exchange '{name}' is of a kind that this release does not have")
         if durable:
@@ -511,14 +407,14 @@ class VHost:
                 self._file.append_delete_exchange(exchange.name)
         for to, key, arguments in list(exchange.bindings):
             exchange.unbind(to, key, arguments)
-        self._remove_waiting(exchange)
+        self._delayed.remove(exchange)
         del self.exchanges[exchange.name]
         self.core.remove(raw_key(exchange.name))
         self._unbind_everywhere(exchange)
-        self._tell_users_of(exchange.name, None)
-        self._unlink_alternate(exchange)
+        self._alternates.tell_users_of(exchange.name, None)
+        self._alternates.unlink(exchange)
         self.core.touch()
-        self._drop_keys(exchange)
+        self._keys.drop(exchange)
         self._compact_if_due()
         return exchange.durable
 
@@ -526,9 +422,13 @@ class VHost:
 
     def declare_queue(
         self, actor: Actor, name: str, passive: bool, durable: bool, exclusive: bool,
-        auto_delete: bool, arguments: FieldTable,
+        auto_delete: bool, arguments: FieldTable, *, is_restored: bool = False,
     ) -> tuple[Queue, bool]:  # fmt: skip
-        """queue.declare. Returns: the queue, and whether it was recorded. Raises: ChannelError."""
+        """queue.declare. Returns: the queue, and whether it was recorded. Raises: ChannelError.
+
+        Args: is_restored: it comes from an export, and may have a reserved name; the limit has
+            been looked at.
+        """
         if name:
             check_name("Queue", name)
         queue = self.queues.get(name)
@@ -538,22 +438,17 @@ class VHost:
             return queue, False
         if passive:
             raise missing(f"Queue '{name}' doesn't exists")
-        check_prefix(name)
+        if not is_restored:
+            check_prefix(name)
         limit = self.rules.limits.max_queues
-        if limit is not None and len(self.queues) >= limit:
+        if limit is not None and len(self.queues) >= limit and not is_restored:
             raise refused(f"queue limit in vhost '{self.name}' ({limit}) is reached")
         if self._loop.is_held:
             raise failed("Server low on disk space, can not create queue")
         if not name:
             name = "amq.gen-" + secrets.token_urlsafe(24)
         rights.check_declare_queue(actor.user, self.name, name, arguments)
-        if is_stream(arguments):
-            check_declaration(durable, exclusive, auto_delete, arguments)
-        queue_arguments.check(arguments)
-        if arguments.get("x-queue-type") == "mqtt":
-            raise ChannelError(
-                ReplyCode.NOT_IMPLEMENTED, "x-queue-type mqtt is not part of this release"
-            )
+        check_queue(durable, exclusive, auto_delete, arguments)
         kind = arguments.get("x-queue-type", "classic")
         if kind not in ("classic", "stream"):
             self._log.notice(
@@ -568,6 +463,7 @@ class VHost:
                 self._make_directory(name)
                 self._file.append_declare_queue(QueueDef(name, True, False, auto_delete, arguments))
         owner = actor if exclusive else None
+        self.totals.churn.count("queue_declared")
         return self._add_queue(name, durable, auto_delete, owner, arguments), is_stored
 
     def _make_directory(self, name: str) -> None:
@@ -603,7 +499,7 @@ class VHost:
         arguments: FieldTable,
     ) -> Queue:  # fmt: skip
         queue = self._new_queue(name, durable, auto_delete, owner, arguments)
-        self._deduplicate(queue)
+        self._keys.give(queue)
         self.queues[name] = queue
         if owner is not None:
             owner.exclusive_queues.add(queue)
@@ -627,6 +523,15 @@ class VHost:
             is_stream=is_stream(arguments),
         )  # fmt: skip
         return Queue(name, core, parent, durable, auto_delete, owner, arguments)
+
+    def make_internal(self, name: str, durable: bool, arguments: FieldTable) -> Queue:
+        """The queue of a delayed exchange."""
+        return self._new_queue(name, durable, False, None, arguments)
+
+    def load_internal(self, queue: Queue) -> None:
+        """Read what the queue of a delayed exchange holds."""
+        self._load_messages(queue)
+        self._is_directory_changed = True
 
     def delete_queue(
         self, actor: Actor, name: str, if_unused: bool, if_empty: bool
@@ -665,16 +570,17 @@ class VHost:
         self._unbind_everywhere(queue)
         self.exchanges[""].core.unbind(raw_key(queue.name), b"", queue.core)
         del self.queues[queue.name]
+        self.totals.churn.count("queue_deleted")
         self._expiry.forget(queue)
         if queue.owner is not None:
             queue.owner.exclusive_queues.discard(queue)
-        self._drop_keys(queue)
+        self._keys.drop(queue)
         if queue.core.delete():
-            self._remove_files(queue)
+            self.remove_files(queue)
         self._compact_if_due()
         return queue.is_stored, consumers
 
-    def _remove_files(self, queue: Queue) -> None:
+    def remove_files(self, queue: Queue) -> None:
         """What cannot be removed stays, and is set aside by a queue of the same name."""
         try:
             remove_tree(Path(queue.directory))
@@ -707,6 +613,10 @@ class VHost:
             self._expiry.used(queue)
 
     # --- operators ----------------------------------------------------------------------------
+
+    def is_unusable(self, name: str) -> bool:
+        """Whether a queue or an exchange of that name is in the files that is left out here."""
+        return name in self._kept_names
 
     def pause_queue(self, name: str) -> None:
         """Deliver nothing from a queue, also after a restart; it goes on taking messages.
@@ -844,6 +754,10 @@ class VHost:
         self._compact_if_due()
         return self._drop_if_unused(exchange) or recorded
 
+    def _destinations(self) -> Iterator[Destination]:
+        yield from self.queues.values()
+        yield from self.exchanges.values()
+
     def _unbind_everywhere(self, to: Destination) -> None:
         """A destination goes: so do its bindings; their deletion is implied by its own record."""
         for exchange, key, arguments in list(to.incoming):
@@ -884,59 +798,6 @@ class VHost:
             self._log.error("auto-delete exchange %r stays: %s", exchange.name, error)
             return False
 
-    # --- deduplication ------------------------------------------------------------------------
-
-    def _deduplicate(self, thing: Destination) -> None:
-        """Give it a cache of keys, if its arguments ask for one."""
-        if not dedup.is_wanted(thing.arguments):
-            return
-        path = self._keys_of(thing) if thing.is_stored else None
-        thing.dedup = dedup.cache_for(thing.arguments, self._loop, path)
-        thing.core.set_dedup(thing.dedup)
-        note = dedup.clamp_note(thing.arguments)
-        if note is not None:
-            self._log.warning("%r: %s", thing.name, note)
-
-    def _keys_of(self, thing: Destination) -> Path:
-        if isinstance(thing, Queue):
-            return Path(thing.directory) / dedup.FILE
-        return dedup.exchange_file(self.directory, thing.name)
-
-    def _destinations(self) -> Iterator[Destination]:
-        yield from self.queues.values()
-        yield from self.exchanges.values()
-
-    def _load_keys(self, thing: Destination) -> None:
-        note = None if thing.dedup is None else dedup.load(thing.dedup, self._keys_of(thing))
-        if note is not None:
-            self._log.warning("%r: %s", thing.name, note)
-
-    def _load_exchange_keys(self) -> None:
-        known = set()
-        for exchange in self.exchanges.values():
-            self._load_keys(exchange)
-            known.add(self._keys_of(exchange))
-        dedup.remove_others(self.directory, known)
-
-    def _close_keys(self, thing: Destination) -> None:
-        """Its messages are written. Keys that cannot be are lost, which stops nothing."""
-        try:
-            if thing.dedup is not None:
-                thing.dedup.close()
-        except OSError as error:
-            self._log.error("keys of duplicates of %r are lost: %s", thing.name, error)
-
-    def _drop_keys(self, thing: Destination) -> None:
-        """It is deleted. The file of a queue goes with its directory."""
-        if thing.dedup is None:
-            return
-        thing.dedup.release()
-        try:
-            if isinstance(thing, Exchange):
-                dedup.remove(self._keys_of(thing))
-        except OSError as error:
-            self._log.error("keys of the deleted exchange %r stay: %s", thing.name, error)
-
     # --- direct reply-to ----------------------------------------------------------------------
 
     def add_reply_queue(self) -> Queue:
@@ -956,7 +817,7 @@ class VHost:
         del self.reply_queues[queue.name]
         self.exchanges[""].core.unbind(raw_key(queue.name), b"", queue.core)
         if queue.core.delete():
-            self._remove_files(queue)
+            self.remove_files(queue)
 
     # --- messages -----------------------------------------------------------------------------
 
@@ -974,7 +835,7 @@ class VHost:
             raise ChannelError(ReplyCode.RESOURCE_LOCKED, f"Queue '{name}' is exclusive")
         return queue.core.purge()
 
-    def publishable(self, user: User, name: str) -> Exchange:
+    def publishable(self, user: Identity, name: str) -> Exchange:
         """The exchange, when the user may publish to it. Raises: ChannelError."""
         if not user.can_write(self.name, name):
             raise refused(f"User '{user.name}' not allowed to publish to exchange '{name}'")
@@ -986,7 +847,18 @@ class VHost:
         return exchange
 
 
-def _settled(name: str, type_: str, arguments: FieldTable) -> tuple[str, FieldTable]:
+def check_queue(durable: bool, exclusive: bool, auto_delete: bool, arguments: FieldTable) -> None:
+    """Refuse properties that no queue can have. Raises: ChannelError."""
+    if is_stream(arguments):
+        check_declaration(durable, exclusive, auto_delete, arguments)
+    queue_arguments.check(arguments)
+    if arguments.get("x-queue-type") == "mqtt":
+        raise ChannelError(
+            ReplyCode.NOT_IMPLEMENTED, "x-queue-type mqtt is not part of this release"
+        )
+
+
+def settled(name: str, type_: str, arguments: FieldTable) -> tuple[str, FieldTable]:
     """The type and arguments with which an exchange lives. Raises: ChannelError 406."""
     if type_ in DELAYED_TYPES:
         wanted = arguments.get("x-delayed-type")
@@ -998,8 +870,13 @@ def _settled(name: str, type_: str, arguments: FieldTable) -> tuple[str, FieldTa
         type_, arguments = settled.type, settled.arguments
     if type_ not in KINDS:
         raise failed(f"unknown exchange type '{type_}'")
-    if arguments.get("x-delayed-exchange") is True and len(raw_key(name)) > MAX_DELAYED_NAME:
-        raise failed(f"the name of a delayed exchange has at most {MAX_DELAYED_NAME} bytes")
+    if arguments.get("x-delayed-exchange") is True and len(raw_key(name)) > delayed.MAX_NAME:
+        raise failed(f"the name of a delayed exchange has at most {delayed.MAX_NAME} bytes")
+    if type_ == "headers" and arguments.get("x-match", "all") not in ("all", "any"):
+        raise failed("x-match must be 'any' or 'all'")
+    if type_ == "x-consistent-hash":
+        hash_arguments.check(arguments)
+    dedup.check_exchange(arguments)
     return type_, arguments
 
 

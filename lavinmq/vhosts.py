@@ -57,9 +57,17 @@ class VHosts(Mapping[str, VHost]):
         """What is said about a virtual host; also of one that could not be loaded."""
         return self._stored.get(name)
 
-    def load(self) -> None:
-        """Open all, and remove what is left of deleted ones. Raises: DefinitionsError."""
-        self._stored = {stored.name: stored for stored in vhosts_file.load(self._data_dir)}
+    def closed(self) -> list[str]:
+        """The names of those that could not be loaded."""
+        return [name for name in self._stored if name not in self._open]
+
+    def load(self, create_default: bool = True) -> None:
+        """Open all, and remove what is left of deleted ones. Raises: DefinitionsError.
+
+        Args: create_default: whether a new data directory gets a `/`.
+        """
+        stored = vhosts_file.load(self._data_dir, create_default)
+        self._stored = {each.name: each for each in stored}
         for name in self._stored:
             vhost = self._make(name)
             try:
@@ -73,23 +81,24 @@ class VHosts(Mapping[str, VHost]):
             self._remove(path)
 
     def create(
-        self, name: str, creator: str | None = None, description: str = "",
-        tags: Iterable[str] = (),
+        self, name: str, creator: str | None = None, description: str | None = None,
+        tags: Iterable[str] | None = None,
     ) -> bool:  # fmt: skip
         """Create a virtual host, or change description and tags of an existing one.
 
         Args: creator: the user who gets all rights; None: the default user. One that is unknown
-            gets nothing.
+            gets nothing. description, tags: None: as they are, or none.
         Returns: whether it is new.
         Raises: ValueError for a name that cannot be one, or of a virtual host whose files could not
             be loaded; DefinitionsError, OSError when the disk refuses.
         """
-        _check_name(name)
-        described = VHostDef(name, description, tuple(tags))
+        check_name(name)
+        described = self.described(name, description, tags)
         if name in self._stored:
             if name not in self._open:
                 raise ValueError(f"vhost {name!r} exists, its files could not be loaded")
-            self._save(self._stored | {name: described})
+            if described != self._stored[name]:
+                self._save(self._stored | {name: described})
             return False
         self._open_new(described)
         creator = self._users.default_user if creator is None else creator
@@ -97,6 +106,15 @@ class VHosts(Mapping[str, VHost]):
             self._users.grant(creator, name)
             self._users.save()
         return True
+
+    def described(self, name: str, description: str | None, tags: Iterable[str] | None) -> VHostDef:
+        """What `create` would make of a virtual host."""
+        old = self._stored.get(name, VHostDef(name))
+        return VHostDef(
+            name,
+            old.description if description is None else description,
+            old.tags if tags is None else tuple(tags),
+        )
 
     def delete(self, name: str) -> bool:
         """Delete a virtual host with all that is in it, its permissions and connections.
@@ -152,11 +170,13 @@ def _removal(path: Path) -> Iterator[None]:
         _log.error("files of a deleted vhost stay until the next start: %s", error)
 
 
-def _check_name(name: str) -> None:
-    """Raises: ValueError."""
+def check_name(name: str) -> None:
+    """Refuse what no virtual host can be called. Raises: ValueError."""
     try:
         size = len(name.encode())
     except UnicodeEncodeError as error:
         raise ValueError("the name of a vhost has to be UTF-8") from error
-    if not 0 < size <= MAX_NAME:
-        raise ValueError(f"the name of a vhost has 1 to {MAX_NAME} bytes")
+    if not size:
+        raise ValueError("the name of a vhost has at least one character")
+    if size > MAX_NAME:
+        raise ValueError(f"Vhost name too long, can't exceed {MAX_NAME} characters")

@@ -18,27 +18,33 @@ from lavinmq.amqp import methods as m
 from lavinmq.errors import ChannelError, ConnectionError_, ReplyCode
 from lavinmq.fieldtable import FieldTable, Timestamp
 from lavinmq.names import REPLY_PREFIX, REPLY_TO, check_name, failed, missing, refused
+from lavinmq.stats import NOTHING, Counters
 from lavinmq.stream_arguments import Reading, check_consumer, reading
 
 if TYPE_CHECKING:
     from lavinmq import _core
     from lavinmq.amqp.connection import Connection
     from lavinmq.queue import Queue
+    from lavinmq.stats import Track
+
+LARGE_HEADER: Final = "a message has a larger header than the frame_max of this connection allows"
+"""It stays in its queue, for a client with larger frames."""
 
 
 class Consumer:
     """A consumer of this channel, as its queue knows it."""
 
-    __slots__ = ("channel", "core", "exclusive", "priority", "queue", "tag")
+    __slots__ = ("channel", "core", "exclusive", "no_ack", "priority", "queue", "tag")
 
     def __init__(
-        self, channel: Channel, queue: Queue, tag: str, exclusive: bool, priority: int,
-        core: _core.Consumer,
+        self, channel: Channel, queue: Queue, tag: str, exclusive: bool, no_ack: bool,
+        priority: int, core: _core.Consumer,
     ) -> None:  # fmt: skip
         self.channel = channel
         self.queue = queue
         self.tag = tag
         self.exclusive = exclusive
+        self.no_ack = no_ack
         self.priority = priority
         self.core = core
 
@@ -46,6 +52,11 @@ class Consumer:
     def is_active(self) -> bool:
         """Whether it may get messages, or waits for others to leave a queue that serves one."""
         return not self.queue.is_single_active or self.queue.active_consumer is self
+
+    @property
+    def is_for_replies(self) -> bool:
+        """Whether it takes direct replies, whose address is nobody else's business."""
+        return self.queue.name.startswith(REPLY_PREFIX)
 
     def start(self) -> None:
         """Its turn has come: let deliveries begin."""
@@ -55,6 +66,7 @@ class Consumer:
         """The queue is gone: nothing more is delivered."""
         self.core.cancel()
         self.channel.consumers.pop(self.tag, None)
+        self.channel.connection.vhost.totals.churn.count("consumer_removed")
 
     def cancelled(self) -> None:
         """Tell the client with basic.cancel, unless its channel is gone too."""
@@ -66,7 +78,9 @@ class Consumer:
 class Channel:
     """State of one channel that the message path does not need."""
 
-    __slots__ = ("connection", "consumers", "id", "last_queue", "mode")
+    __slots__ = (
+        "connection", "consumers", "id", "is_flowing", "is_over", "last_queue", "mode", "track",
+    )  # fmt: skip
 
     def __init__(self, connection: Connection, id_: int) -> None:
         self.connection = connection
@@ -74,6 +88,24 @@ class Channel:
         self.mode: Literal["", "confirm", "tx"] = ""
         self.consumers: dict[str, Consumer] = {}
         self.last_queue = ""
+        self.is_flowing = True
+        self.is_over = False
+        """Whether the broker has closed it; the client may not have answered."""
+        self.track: Track | None = None
+
+    @property
+    def name(self) -> str:
+        """The address of the client with the number of the channel."""
+        return f"{self.connection.name.partition(' -> ')[0]}[{self.id}]"
+
+    def counters(self) -> Counters:
+        """What messages have gone through it."""
+        if self.is_over:
+            return NOTHING
+        # SEAM: until the message path counts for channels.
+        counters = getattr(self.connection.link, "channel_counters", None)
+        found: Counters = NOTHING if counters is None else counters(self.id)
+        return found
 
     def handle(self, method: m.Method) -> None:
         """Carry out one method. Raises: ChannelError, ConnectionError_."""
@@ -84,14 +116,36 @@ class Channel:
         handler(self, method)
 
     def release(self) -> None:
-        """Cancel all consumers: the channel or the connection is going."""
+        """Cancel all consumers: the channel or the connection is going. Idempotent."""
+        if self.is_over:
+            return
+        self.is_over = True
+        self.connection.vhost.totals.churn.count("channel_closed")
         for consumer in reversed(list(self.consumers.values())):
             self._drop(consumer)
+
+    def cancel(self, tag: str) -> bool:
+        """End a consumer on behalf of an operator, and tell the client.
+
+        Returns: whether there is one of that tag.
+        """
+        consumer = self.consumers.get(tag)
+        if consumer is None or consumer.is_for_replies:
+            return False
+        self._drop(consumer)
+        consumer.cancelled()
+        return True
+
+    def set_prefetch(self, count: int) -> None:
+        """What basic.qos sets, on behalf of an operator: the limit of each of its consumers."""
+        self.connection.link.set_prefetch(self.id, count, False)
 
     def _drop(self, consumer: Consumer) -> None:
         consumer.core.cancel()
         self.consumers.pop(consumer.tag, None)
-        if consumer.queue.name.startswith(REPLY_PREFIX):
+        if not consumer.is_for_replies:
+            self.connection.vhost.totals.churn.count("consumer_removed")
+        if consumer.is_for_replies:
             self.connection.link.set_reply_address(self.id, b"")
             self.connection.vhost.remove_reply_queue(consumer.queue)
         else:
@@ -235,9 +289,11 @@ class Channel:
                 conditions=how.conditions, is_any=how.is_any,
                 takes_unfiltered=how.takes_unfiltered,
             )  # fmt: skip
-        consumer = Consumer(self, queue, tag, d.exclusive, priority, core)
+        consumer = Consumer(self, queue, tag, d.exclusive, d.no_ack, priority, core)
         self.consumers[tag] = consumer
         queue.add_consumer(consumer)
+        if not consumer.is_for_replies:
+            self.connection.vhost.totals.churn.count("consumer_added")
         self._reply(m.BasicConsumeOk(tag), d.no_wait)
         if consumer.is_active:
             consumer.start()
@@ -249,7 +305,7 @@ class Channel:
                 ReplyCode.PRECONDITION_FAILED, "Direct replys must be consumed in no-ack mode"
             )
         for consumer in list(self.consumers.values()):
-            if consumer.queue.name.startswith(REPLY_PREFIX):
+            if consumer.is_for_replies:
                 self._drop(consumer)
         self._check_limit()
 
@@ -315,6 +371,8 @@ class Channel:
             found = connection.link.get(self.id, queue.core, d.no_ack)
         except MemoryError as error:
             raise ChannelError(ReplyCode.RESOURCE_ERROR, str(error)) from error
+        except ValueError as error:
+            raise failed(LARGE_HEADER) from error
         if not found:
             self._reply(m.BasicGetEmpty())
 
@@ -372,6 +430,7 @@ class Channel:
 
     def _flow(self, d: m.ChannelFlow) -> None:
         self.connection.link.set_flow(self.id, d.active)
+        self.is_flowing = d.active
         self._reply(m.ChannelFlowOk(d.active))
 
     def _flow_ok(self, _d: m.ChannelFlowOk) -> None:

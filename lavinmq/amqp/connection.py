@@ -10,25 +10,30 @@ from __future__ import annotations
 
 import math
 import socket
+import ssl
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from lavinmq import _core, log
 from lavinmq.amqp import handshake
 from lavinmq.amqp import methods as m
-from lavinmq.amqp.channel import Channel
+from lavinmq.amqp.channel import LARGE_HEADER, Channel
 from lavinmq.amqp.handshake import HandshakeError
+from lavinmq.amqp.login import Login
 from lavinmq.amqp.walk_errors import walk_error
+from lavinmq.endpoints import Endpoints, TlsInfo, plain
 from lavinmq.errors import ChannelError, ConnectionError_, ReplyCode
 
 if TYPE_CHECKING:
-    from lavinmq.auth.users import User
+    from lavinmq.auth.identity import Identity
     from lavinmq.config import Config
     from lavinmq.queue import Queue
     from lavinmq.server import Server
     from lavinmq.stats import Track
+    from lavinmq.totals import Traffic
     from lavinmq.vhost import VHost
 
 HANDSHAKE_TIMEOUT_S: Final = 15.0
@@ -47,27 +52,34 @@ UNLIMITED_FRAME: Final = 128 << 20
 class Connection:
     """A session. `server` owns it and is told by `lost` when it is over."""
 
-    def __init__(
-        self, server: Server, sock: socket.socket, peer: str, local: str, is_loopback: bool
-    ) -> None:
+    def __init__(self, server: Server, sock: socket.socket, ends: Endpoints) -> None:
         self.server = server
         self.config: Config = server.config
-        self.name = f"{peer} -> {local}"
-        self.user: User
+        self.ends = ends
+        self.name = ends.name
+        self.user: Identity
         self.vhost: VHost
         self.is_member = False
         self.channels: dict[int, Channel] = {}
         self.exclusive_queues: set[Queue] = set()
-        self.channel_max = 0
+        self.channel_max = self.frame_max = self.heartbeat_s = 0
+        self.auth_mechanism = ""
+        self.client_properties = b""
+        """Content of a field table: kept packed, because there may be many connections."""
+        self.is_blocked = False
+        """Whether a publish of its waits for room on the disk."""
+        self.traffic: Traffic | None = None
         self.track: Track | None = None
         self.connected_at_ms = int(time.time() * 1000)
         self.link = _core.Link(server.loop, sock.fileno())
         self.link.session = self
+        if isinstance(sock, ssl.SSLSocket):
+            self.link.use_tls(sock)
         self._socket = sock
-        self._is_loopback = is_loopback
+        self._login = Login(self, ends)
         self._awaited: type[m.Method] = m.ConnectionStartOk
         self._is_told_when_blocked = False
-        self._log = log.get("lmq.amqp.client", client=peer)
+        self._log = log.get("lmq.amqp.client", client=ends.peer)
         self._is_over = False
         self._over_at = math.inf
 
@@ -78,6 +90,43 @@ class Connection:
     def start(self) -> None:
         """Begin to read."""
         self.link.start(HANDSHAKE_TIMEOUT_S)
+
+    # --- what lists show ----------------------------------------------------------------------
+
+    @property
+    def peer_host(self) -> str:
+        """The IP address of the client."""
+        return self.ends.peer_host
+
+    @property
+    def peer_port(self) -> int:
+        """The port of the client; 0 of a unix socket."""
+        return self.ends.peer_port
+
+    @property
+    def host(self) -> str:
+        """The IP address that the client has connected to."""
+        return self.ends.host
+
+    @property
+    def port(self) -> int:
+        """The port that the client has connected to; 0 of a unix socket."""
+        return self.ends.port
+
+    @property
+    def ssl(self) -> bool:
+        """Whether the client speaks TLS, to us or to the proxy in front of us."""
+        return self.ends.tls is not None
+
+    @property
+    def tls_version(self) -> str | None:
+        """The version of TLS, such as `TLSv1.3`."""
+        return self.ends.tls.version if self.ends.tls else None
+
+    @property
+    def cipher(self) -> str | None:
+        """The cipher of TLS, by OpenSSL's name."""
+        return self.ends.tls.cipher if self.ends.tls else None
 
     # --- output -------------------------------------------------------------------------------
 
@@ -103,8 +152,13 @@ class Connection:
         self.link.pause()
         sync(partial(self._finish, callback))
 
+    def when_known(self, wait: Callable[[Callable[[Callable[[], None]], None]], None]) -> None:
+        """Have `wait` find something out and hand on what to do then; the next frames wait."""
+        self.link.pause()
+        wait(self._finish)
+
     def _finish(self, callback: Callable[[], None]) -> None:
-        """What the client waits for is on disk."""
+        """What the client waits for has come."""
         if not self._is_over:
             self._guarded(0, (0, 0), callback)
             self.link.resume()
@@ -118,7 +172,7 @@ class Connection:
             self._hang_up("not AMQP 0-9-1")
             return
         self.link.state = _core.STATE_HANDSHAKE
-        self.link.write(handshake.start())
+        self.link.write(handshake.start(self._login.is_verified))
 
     def on_method(self, channel: int, payload: bytes) -> None:
         """A method that the message path leaves to us."""
@@ -165,6 +219,7 @@ class Connection:
         that would not understand has its channel closed."""
         if self._is_told_when_blocked:
             self.send(0, m.ConnectionBlocked(LOW_DISK))
+            self.is_blocked = True
             self.link.hold()
             return
 
@@ -175,6 +230,7 @@ class Connection:
 
     def on_released(self) -> None:
         """The disk has room again; the publish that waited is carried out next."""
+        self.is_blocked = False
         self.send(0, m.ConnectionUnblocked())
 
     def on_error(self, kind: int, channel: int, method: int, a: int, b: int, text: bytes) -> None:
@@ -205,16 +261,28 @@ class Connection:
 
         self._guarded(channel, (m.BasicConsume.CLASS_ID, m.BasicConsume.METHOD_ID), refuse)
 
+    def on_large_header(self, channel: int) -> None:
+        """A message for the channel has a header that no frame of the client holds."""
+
+        def refuse() -> None:
+            raise ChannelError(ReplyCode.PRECONDITION_FAILED, LARGE_HEADER)
+
+        self._guarded(channel, (m.BasicConsume.CLASS_ID, m.BasicConsume.METHOD_ID), refuse)
+
     def on_lost(self, why: str) -> None:
         """The socket is gone, or given up: requeue, delete exclusive queues, forget everything."""
         if self._is_over:
             return
         self._is_over = True
+        self._login.end()
         if why:
             self._log.info("connection lost: %s", why)
         self._leave_vhost()
         self._release_channels()
         self.link.close()
+        if not why and isinstance(self._socket, ssl.SSLSocket):
+            with suppress(OSError, ValueError):
+                self._socket.unwrap()  # says goodbye, and does not wait for an answer
         self._socket.close()
         self._remove_exclusive_queues()
 
@@ -235,6 +303,7 @@ class Connection:
         if self.is_member:
             self.is_member = False
             self.vhost.connections.discard(self)
+            self.vhost.totals.churn.count("connection_closed")
 
     def user_changed(self) -> None:
         """The tags of its user are others now."""
@@ -244,6 +313,7 @@ class Connection:
     def abandon(self) -> None:
         """Let go of the socket, as if the process had died: nothing is sent or deleted."""
         self._is_over = True
+        self._login.end()
         self.link.close()
         self._socket.close()
 
@@ -321,7 +391,7 @@ class Connection:
         elif isinstance(method, m.ConnectionCloseOk):
             self._hang_up("")
         elif isinstance(method, m.ConnectionUpdateSecret):
-            self.send(0, m.ConnectionUpdateSecretOk())  # a password needs no renewal
+            self._login.renew(method)
         elif self.link.state != _core.STATE_CLOSING:
             raise ConnectionError_(
                 ReplyCode.NOT_IMPLEMENTED, None if not method.SUPPORTED else "", *ids
@@ -333,18 +403,24 @@ class Connection:
         if channel or not isinstance(method, self._awaited):
             raise HandshakeError(f"unexpected {method.NAME} during the handshake")
         if isinstance(method, m.ConnectionStartOk):
-            if size > handshake.MAX_START_OK:
+            if size > handshake.max_start_ok(self.config):
                 raise HandshakeError("start-ok is too large")
-            self.user = handshake.authenticate(self.server.users, method, self._is_loopback)
             self._is_told_when_blocked = handshake.has_capability(method, "connection.blocked")
-            self._awaited = m.ConnectionTuneOk
-            self.send(0, handshake.tune(self.config))
+            self.auth_mechanism = method.mechanism
+            self.client_properties = method.client_properties.raw
+            self._login.begin(method)
         elif isinstance(method, m.ConnectionTuneOk):
             handshake.check_tune(self.config, method)
             self._tuned = method
             self._awaited = m.ConnectionOpen
         elif isinstance(method, m.ConnectionOpen):
             self._open_vhost(method)
+
+    def logged_in(self, user: Identity) -> None:
+        """The client is known: it is offered the limits."""
+        self.user = user
+        self._awaited = m.ConnectionTuneOk
+        self.send(0, handshake.tune(self.config))
 
     def _open_vhost(self, method: m.ConnectionOpen) -> None:
         name, ids = method.virtual_host or "/", (method.CLASS_ID, method.METHOD_ID)
@@ -359,11 +435,14 @@ class Connection:
         self.vhost = vhost
         self.is_member = True
         vhost.connections.add(self)
+        self.traffic = vhost.totals.traffic
+        vhost.totals.churn.count("connection_created")
         self.channel_max = self._tuned.channel_max or 65535
-        frame_max = self._tuned.frame_max or UNLIMITED_FRAME
+        self.frame_max, self.heartbeat_s = self._tuned.frame_max, self._tuned.heartbeat
+        frame_max = self.frame_max or UNLIMITED_FRAME
         self.link.set_vhost(vhost.core)
         self.user_changed()
-        self.link.set_limits(frame_max, self.config.max_message_size, self._tuned.heartbeat)
+        self.link.set_limits(frame_max, self.config.max_message_size, self.heartbeat_s)
         self.link.set_timeout(0)
         self.link.state = _core.STATE_OPEN
         self._send_fixed(0, CONNECTION_OPEN_OK)
@@ -403,6 +482,7 @@ class Connection:
         self._check_channel_limit(ids)
         self.link.open_channel(channel, self.config.default_consumer_prefetch)
         self.channels[channel] = Channel(self, channel)
+        self.vhost.totals.churn.count("channel_created")
         self._send_fixed(channel, CHANNEL_OPEN_OK)
 
     def _check_channel_limit(self, ids: tuple[int, int]) -> None:
@@ -483,6 +563,31 @@ class Connection:
         self.link.flush()
         if not self.link.unsent_bytes:
             try:
-                self._socket.shutdown(socket.SHUT_WR)
-            except OSError:
+                if isinstance(self._socket, ssl.SSLSocket):
+                    with suppress(ssl.SSLWantReadError):  # the peer has not said it yet
+                        self._socket.unwrap()
+                # Not the method of an SSLSocket: it would give up TLS in both directions.
+                socket.socket.shutdown(self._socket, socket.SHUT_WR)
+            except (OSError, ValueError):
                 self.on_lost("")
+
+
+def welcome_socket(
+    server: Server, sock: socket.socket, peer: tuple[str, int], local: tuple[str, int],
+    is_loopback: bool, tls_info: TlsInfo | None = None,
+) -> Connection:  # fmt: skip
+    """Start a connection on any connected stream socket, such as one end of a socket pair.
+
+    For whoever carries AMQP inside something else. The socket is the connection's from now on.
+
+    Args:
+        peer, local: the addresses at both ends, as lists and logs show them.
+        is_loopback: whether the client is on this machine.
+        tls_info: what TLS protects the way to the client.
+    """
+    sock.setblocking(False)
+    peer_host, host = plain(peer[0]), plain(local[0])
+    ends = Endpoints(peer_host, peer[1], host, local[1], is_loopback, tls_info)
+    connection = Connection(server, sock, ends)
+    server.welcome(connection)
+    return connection

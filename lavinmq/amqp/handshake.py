@@ -16,13 +16,14 @@ from lavinmq.errors import ConnectionError_, ReplyCode
 from lavinmq.fieldtable import FieldTable, FieldTableError, from_content
 
 if TYPE_CHECKING:
-    from lavinmq.auth.users import User, UserStore
     from lavinmq.config import Config
 
 PROTOCOL_HEADERS: Final = (b"AMQP\x00\x00\x09\x01", b"AMQP\x01\x01\x00\x09")
 """0-9-1, and 0-9 as old clients say it."""
 
 MAX_START_OK: Final = 4096
+MAX_START_OK_WITH_TOKEN: Final = 8192
+"""Access tokens are long; the link takes no longer frame in a handshake."""
 MIN_FRAME_MAX: Final = 4096
 
 CAPABILITIES: Final = (
@@ -37,8 +38,11 @@ class HandshakeError(Exception):
 
 
 @cache
-def start() -> bytes:
-    """What the broker says first, a whole frame."""
+def start(is_verified: bool = False) -> bytes:
+    """What the broker says first, a whole frame.
+
+    Args: is_verified: whether the client has shown a certificate that names a user.
+    """
     properties = FieldTable(
         {
             "product": "LavinMQ",
@@ -47,7 +51,8 @@ def start() -> bytes:
             "capabilities": dict.fromkeys(CAPABILITIES, True),
         }
     )
-    return m.encode_frame(0, m.ConnectionStart(0, 9, properties, b"AMQPLAIN PLAIN"))
+    mechanisms = b"AMQPLAIN PLAIN EXTERNAL" if is_verified else b"AMQPLAIN PLAIN"
+    return m.encode_frame(0, m.ConnectionStart(0, 9, properties, mechanisms))
 
 
 def credentials(mechanism: str, response: bytes) -> tuple[str, bytes]:
@@ -69,18 +74,16 @@ def credentials(mechanism: str, response: bytes) -> tuple[str, bytes]:
     raise HandshakeError(f"mechanism {mechanism!r} is not offered")
 
 
-def authenticate(users: UserStore, method: m.ConnectionStartOk, is_loopback: bool) -> User:
-    """The user who logs in.
+def max_start_ok(config: Config) -> int:
+    """Bytes of the longest connection.start-ok."""
+    return MAX_START_OK_WITH_TOKEN if "oauth" in config.auth_backends else MAX_START_OK
 
-    Raises: HandshakeError; ConnectionError_ 403 when the client wants to be told.
-    """
-    name, password = credentials(method.mechanism, method.response)
-    user = users.authenticate(name, password, is_loopback)
-    if user is not None:
-        return user
+
+def refusal(method: m.ConnectionStartOk, name: str) -> Exception:
+    """What to raise when nobody logs in: 403 for a client that wants to be told."""
     if has_capability(method, "authentication_failure_close"):
-        raise ConnectionError_(ReplyCode.ACCESS_REFUSED, "", method.CLASS_ID, method.METHOD_ID)
-    raise HandshakeError(f"user {name!r} could not log in")
+        return ConnectionError_(ReplyCode.ACCESS_REFUSED, "", method.CLASS_ID, method.METHOD_ID)
+    return HandshakeError(f"user {name!r} could not log in")
 
 
 def has_capability(method: m.ConnectionStartOk, name: str) -> bool:

@@ -5,10 +5,24 @@ refuses to save it, it has an effect until the broker ends, and DefinitionsError
 Source: AMQP reference, section 21; HTTP reference, sections 8.12 and 8.13.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple
 
 from lavinmq.auth import passwords
 from lavinmq.auth.users import User, UserStore
+
+if TYPE_CHECKING:
+    from lavinmq.auth.chain import Chain
+    from lavinmq.config import Config
+
+
+class PasswordHash(NamedTuple):
+    """A stored hash: what `put_user` takes as `password_hash` and `hashing_algorithm`."""
+
+    text: str
+    algorithm: str | None
 
 
 class Accounts:
@@ -20,16 +34,37 @@ class Accounts:
             for None, in all: open connections have to ask again.
         on_tags: is told of a user who has other tags now.
         on_deleted: is told the name of a user who is gone.
+        chain: computes slow hashes without holding up the loop.
+        config: names the kind of new hashes; read when it is needed.
     """
 
     def __init__(
         self, users: UserStore, on_permissions: Callable[[str | None], None],
         on_tags: Callable[[User], None], on_deleted: Callable[[str], None],
+        chain: Chain, config: Config,
     ) -> None:  # fmt: skip
         self._users = users
         self._on_permissions = on_permissions
         self._on_tags = on_tags
         self._on_deleted = on_deleted
+        self._chain = chain
+        self.config = config
+
+    async def hash_password(
+        self, password: bytes, name: str = "", origin: str = ""
+    ) -> PasswordHash:
+        """The hash for a password that an administrator gives to a user; then call `put_user`.
+
+        Args: name: of the user, who keeps the present hash if the password is the present one;
+            origin: the address of the administrator.
+        Raises: HashingBusy; ValueError for a password that cannot be hashed.
+        Cost: 50 ms in a thread, and nothing on the loop.
+        """
+        user = self._users.get(name)
+        if user is not None and await self._chain.verification.is_password(user, password, origin):
+            return PasswordHash(user.password_hash, user.hashing_algorithm)
+        kind = self.config.password_hashing_algorithm
+        return PasswordHash(*await self._chain.hash_password(password, kind, origin))
 
     def put_user(
         self, name: str, *, password: bytes | None = None, password_hash: str | None = None,
@@ -39,7 +74,8 @@ class Accounts:
         """Create a user, or change one.
 
         Args:
-            password: hashed here; the one that the user has keeps its hash.
+            password: hashed here, which holds up the caller for some 50 ms: on a loop that
+                others need, await `hash_password` before. The one that the user has keeps its hash.
             password_hash: a hash made elsewhere; the empty one forbids log-in.
             tags: unknown ones are ignored; None: as they are.
         Returns: whether the user is new.
@@ -53,8 +89,9 @@ class Accounts:
             )
         if password is not None:
             if user is None or not self._users.is_password(user, password):
-                password_hash = passwords.hash_password(password)
-                hashing_algorithm = passwords.DEFAULT_ALGORITHM
+                kind = self.config.password_hashing_algorithm
+                password_hash = passwords.hash_password(password, kind)
+                hashing_algorithm = passwords.ALGORITHMS[kind]
             else:
                 password_hash, hashing_algorithm = user.password_hash, user.hashing_algorithm
         elif password_hash is None and user is not None:
@@ -105,3 +142,13 @@ class Accounts:
             self._on_permissions(vhost)
             self._users.save()
         return removed
+
+    def changed(self, users: Iterable[User]) -> None:
+        """Users and permissions have been changed in the store, many at once: tell of it and save.
+
+        Args: users: who may have other tags now. Raises: DefinitionsError.
+        """
+        self._on_permissions(None)
+        for user in users:
+            self._on_tags(user)
+        self._users.save()

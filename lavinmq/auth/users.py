@@ -49,6 +49,11 @@ class User:
         self.permissions: dict[str, Permissions] = {}
         self._all_rights = all_rights
 
+    @property
+    def expires_at(self) -> None:
+        """A user of the data directory has no end; see `Identity`."""
+        return None
+
     def has_tag(self, tag: str) -> bool:
         """Whether the user has the tag, one of `TAGS`."""
         return tag in self.tags
@@ -81,8 +86,9 @@ class UserStore:
 
     Args:
         default_user: created on the first start, an administrator with all rights on `/`.
-        default_password_hash: its salted SHA-256 hash.
+        default_password_hash: its salted hash; the text tells of which kind.
         default_user_only_loopback: whether it may log in from this machine only; may be changed.
+        default_password: hashed when that user is created, instead of the hash that is given.
     """
 
     def __init__(
@@ -91,11 +97,13 @@ class UserStore:
         default_user: str,
         default_password_hash: str,
         default_user_only_loopback: bool,
+        default_password: str | None = None,
     ) -> None:
         self.path = data_dir / FILE_NAME
         self.default_user = default_user
         self.default_password_hash = default_password_hash
         self.default_user_only_loopback = default_user_only_loopback
+        self._default_password = default_password
         self.epoch = 0
         self.direct_password = secrets.token_urlsafe(32)
         self.direct_user = User(
@@ -143,18 +151,23 @@ class UserStore:
         except OSError as error:
             raise DefinitionsError(f"{self.path}: {error.strerror}") from error
 
-    def authenticate(self, name: str, password: bytes, is_loopback: bool) -> User | None:
-        """The user, if name and password are right and it may come from there; else None.
-
-        Cost: one digest; with bcrypt as long as the cost factor of the hash asks.
-        """
+    def admit(self, name: str, is_loopback: bool) -> User | None:
+        """The user of that name, the hidden one too, if it may come from there; else None."""
         user = self.direct_user if name == DIRECT_USER else self._users.get(name)
         if user is None:
             return None
         if name == self.default_user and self.default_user_only_loopback and not is_loopback:
             log.warning("user %r may only log in from this machine", name)
             return None
-        return user if self.is_password(user, password) else None
+        return user
+
+    def authenticate(self, name: str, password: bytes, is_loopback: bool) -> User | None:
+        """The user, if name and password are right and it may come from there; else None.
+
+        Cost: one digest; with a slow hash as long as that asks. Connections ask the chain instead.
+        """
+        user = self.admit(name, is_loopback)
+        return user if user is not None and self.is_password(user, password) else None
 
     def is_password(self, user: User, password: bytes) -> bool:
         """Whether it is the user's password. Cost: as `authenticate`."""
@@ -224,10 +237,14 @@ class UserStore:
     def _first_start(self, create_default: bool) -> None:
         """Make the file, with the default user unless definitions are going to be imported."""
         if create_default:
+            if self._default_password:
+                password_hash = passwords.hash_password(self._default_password.encode())
+            else:
+                password_hash = self.default_password_hash
             self.add(
                 self.default_user,
-                self.default_password_hash,
-                passwords.DEFAULT_ALGORITHM,
+                password_hash,
+                passwords.algorithm_of(password_hash),
                 ("administrator",),
             )
             self.grant(self.default_user, "/")

@@ -37,15 +37,20 @@ class ChurnOptions:
     json: bool = False
 
 
-def parse(scenario: str, argv: Sequence[str]) -> ChurnOptions:
-    """Read and check the options. Raises: UsageError, Information."""
+def churn_parser(scenario: str) -> Parser:
+    """Return the table of options of a churn scenario."""
     parser = Parser(f"amqp {scenario}", ChurnOptions())
     value, flag = parser.value, parser.flag
     value("-x", "--clients", text="clients at once, each with a connection, default 1")
     text = "measure each operation for this time after a fifth of it to warm up, default 5"
     value("-z", "--time", convert=rate, metavar="SECONDS", text=text)
     flag("-j", "--json", text="print the result as one line of JSON")
-    options = ChurnOptions(**parser.read(argv))
+    return parser
+
+
+def parse(scenario: str, argv: Sequence[str]) -> ChurnOptions:
+    """Read and check the options. Raises: UsageError, Information."""
+    options = ChurnOptions(**churn_parser(scenario).read(argv))
     check(
         {
             f"--clients must be in 1..{CLIENTS_MAX}": not 1 <= options.clients <= CLIENTS_MAX,

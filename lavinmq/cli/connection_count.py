@@ -62,8 +62,8 @@ class ConnectionCountOptions:
     keepalive: Keepalive | None = None
 
 
-def parse(argv: Sequence[str]) -> ConnectionCountOptions:
-    """Read and check the options. Raises: UsageError, Information."""
+def connection_count_parser() -> Parser:
+    """Return the table of options of `amqp connection-count`."""
     parser = Parser("amqp connection-count", ConnectionCountOptions())
     value, flag = parser.value, parser.flag
     value("-x", "--count", text="connections of each batch, default 100")
@@ -74,7 +74,12 @@ def parse(argv: Sequence[str]) -> ConnectionCountOptions:
     flag("-l", "--localhost", text="connect to random addresses of 127.0.0.0/16")
     text = "TCP keepalive: seconds, probes, seconds"
     value("-k", "--keepalive", convert=keepalive, metavar="IDLE:COUNT:INTERVAL", text=text)
-    options = ConnectionCountOptions(**parser.read(argv))
+    return parser
+
+
+def parse(argv: Sequence[str]) -> ConnectionCountOptions:
+    """Read and check the options. Raises: UsageError, Information."""
+    options = ConnectionCountOptions(**connection_count_parser().read(argv))
     check(
         {
             "--count must be at least 1": not options.count,

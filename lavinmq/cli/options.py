@@ -62,6 +62,18 @@ class Parser(argparse.ArgumentParser):
         """Add an option without a value."""
         self.add_argument(*names, action="store_true", help=text)
 
+    def table(self) -> list[tuple[list[str], str, str]]:
+        """The options: names, word for the value if there is one, help."""
+        formatter = self._get_formatter()
+        return [
+            (
+                list(action.option_strings),
+                "" if action.nargs == 0 else str(action.metavar),
+                formatter._expand_help(action),
+            )
+            for action in self._actions
+        ]
+
     def error(self, message: str) -> NoReturn:
         """Raise UsageError; called by argparse."""
         raise UsageError(message)

@@ -25,14 +25,19 @@ class QueueCountOptions:
     no_wait: bool = False
 
 
-def parse(argv: Sequence[str]) -> QueueCountOptions:
-    """Read and check the options. Raises: UsageError, Information."""
+def queue_count_parser() -> Parser:
+    """Return the table of options of `amqp queue-count`."""
     parser = Parser("amqp queue-count", QueueCountOptions())
     parser.value("-q", "--queues", text="queues of each batch, default 100")
     parser.flag("-D", "--durable", text="durable queues, which are left over; else exclusive ones")
     parser.value("--arguments", convert=json_object, metavar="JSON", text="of queue.declare")
     parser.flag("-n", "--no-wait", text="do not wait for the answer to each declaration")
-    options = QueueCountOptions(**parser.read(argv))
+    return parser
+
+
+def parse(argv: Sequence[str]) -> QueueCountOptions:
+    """Read and check the options. Raises: UsageError, Information."""
+    options = QueueCountOptions(**queue_count_parser().read(argv))
     check({"--queues must be at least 1": not options.queues})
     return options
 

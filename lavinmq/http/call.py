@@ -19,7 +19,7 @@ from lavinmq.http.errors import access_refused, bad_request, not_found
 from lavinmq.http.routes import Role, Route
 
 if TYPE_CHECKING:
-    from lavinmq.auth.users import User
+    from lavinmq.auth.identity import Identity
     from lavinmq.http.handler import ApiHandler
     from lavinmq.queue import Queue
     from lavinmq.server import Server
@@ -44,7 +44,7 @@ class Actor:
 
     __slots__ = ("exclusive_queues", "name", "user")
 
-    def __init__(self, user: User) -> None:
+    def __init__(self, user: Identity) -> None:
         self.name = "HTTP API"
         self.user = user
         self.exclusive_queues: set[Queue] = set()
@@ -59,7 +59,7 @@ class Call:
     """
 
     def __init__(
-        self, server: Server, user: User, route: Route, path: dict[str, str],
+        self, server: Server, user: Identity, route: Route, path: dict[str, str],
         query: Mapping[str, list[str]], headers: Mapping[str, str], content: bytes | None,
     ) -> None:  # fmt: skip
         self.server = server

@@ -38,6 +38,11 @@ def not_found(reason: str = "Not Found") -> ApiError:
     return ApiError(404, "Object Not Found", reason)
 
 
+def low_on_disk() -> ApiError:
+    """412: nothing is added while the disk is short of space."""
+    return ApiError(412, "precondition_failed", "Server low on disk space")
+
+
 def from_protocol(error: ProtocolError) -> ApiError:
     """What the virtual host refuses, in the words of HTTP."""
     text = error.text or error.reply_text

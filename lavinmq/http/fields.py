@@ -27,7 +27,8 @@ CLOSE: Final = 0.8
 class Field:
     """One field: its JSON type, whether it must be there, and what it is when it is not.
 
-    `nullable`: null is a value of its own; else it counts as absent.
+    `nullable`: null is a value of its own; else it counts as absent. `lax`: a required field of
+    another type is refused in the words for one that is absent, as clients know it.
     """
 
     kind: Kind
@@ -36,6 +37,7 @@ class Field:
     default: Any = None
     nullable: bool = False
     choices: tuple[str, ...] = ()
+    lax: bool = False
 
 
 Fields = Mapping[str, Field]
@@ -43,14 +45,18 @@ NO_FIELDS: Final[Fields] = {}
 
 
 def check(fields: Fields, body: Mapping[str, Any]) -> dict[str, Any]:
-    """The value of each field. Raises: ApiError 400 naming the fields."""
-    absent = [name for name, field in fields.items() if field.required and name not in body]
-    if absent:
-        raise bad_request(_required(absent))
+    """The value of each field. Raises: ApiError 400 naming the fields, all that are required."""
+    required = [name for name, field in fields.items() if field.required]
+    if any(_is_absent(fields[name], name, body) for name in required):
+        raise bad_request(_required(required))
     for name in body:
         if name not in fields and (meant := difflib.get_close_matches(name, fields, 1, CLOSE)):
             raise bad_request(f"Field '{name}' is unknown, did you mean '{meant[0]}'?")
     return {name: _value(name, field, body) for name, field in fields.items()}
+
+
+def _is_absent(field: Field, name: str, body: Mapping[str, Any]) -> bool:
+    return name not in body or (field.lax and _converted(field, body[name]) is None)
 
 
 def _required(names: list[str]) -> str:

@@ -18,19 +18,20 @@ from lavinmq import __version__, log
 from lavinmq.errors import DefinitionsError, ProtocolError
 from lavinmq.http import cors, encoding, listing, login
 from lavinmq.http.call import Call, Reply
-from lavinmq.http.errors import ApiError, from_protocol, not_found
-from lavinmq.http.routes import ROUTES
+from lavinmq.http.errors import ApiError, from_protocol
+from lavinmq.http.routes import ROUTES, Route
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Callable
 
-    from lavinmq.auth.users import User
+    from lavinmq.auth.identity import Identity
     from lavinmq.http.server import Origin
     from lavinmq.server import Server
 
 JSON: Final = "application/json"
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH")
 _log = log.get("lmq.http.server")
+_audit = log.get("lmq.http.audit")
 
 
 class Handler(RequestHandler):
@@ -92,13 +93,19 @@ class Handler(RequestHandler):
     def finish_error(self, error: ApiError) -> None:
         """Send an error."""
         self.set_status(error.status)
+        self.set_header("Content-Type", JSON)
         if error.error:
-            self.set_header("Content-Type", JSON)
             self.finish(encoding.encode({"error": error.error, "reason": error.reason}))
         else:
             self.finish()
 
-    async def login(self) -> User | None:
+    def finish_no_path(self) -> None:
+        """Nothing has that path: no resource, so no JSON."""
+        self.set_status(404)
+        self.set_header("Content-Type", "text/plain")
+        self.finish("" if self.request.method == "HEAD" else "404 Not Found\n")
+
+    async def login(self) -> Identity | None:
         """The user of the request."""
         return await login.user_of(
             self.server, self.request, self.address, self.is_loopback, self.origin.is_control
@@ -109,7 +116,8 @@ class Handler(RequestHandler):
 class ApiHandler(Handler):
     """`/api/…`: finds the endpoint and calls it."""
 
-    user: User
+    user: Identity
+    _route: Route | None = None
     is_gone = False
     """Whether the client has hung up."""
 
@@ -117,12 +125,14 @@ class ApiHandler(Handler):
         """Tell who works on an answer that it may stop."""
         self.is_gone = True
         super().on_connection_close()
+        self.on_gone()
 
     async def prepare(self) -> None:
         """Before the body comes: who is it, and is there anything at that path?"""
         self._parts: list[bytes] = []
         self._size = 0
         self._too_large = False
+        self.on_gone: Callable[[], None] = _nothing  # called when the client has hung up
         if self.server.config.cors_allowed_origins and cors.is_preflight(
             self.request.method, self.request.headers
         ):
@@ -179,9 +189,10 @@ class ApiHandler(Handler):
         request = self.request
         found = ROUTES.find(request.method or "", request.path)
         if found is None:
-            self._not_found()
+            self.finish_no_path()
             return
         route, path = found
+        self._route = route
         if self._too_large:
             raise too_large(self.server.config.max_body_size)
         call = Call(
@@ -191,13 +202,24 @@ class ApiHandler(Handler):
         call.handler = self
         call.check_rights()
         if route.fields is not None:
-            self._check_content_type()
+            self.check_content_type()
         call.parse_body()
         answer = route.endpoint(call)
         if inspect.isawaitable(answer):
             answer = await answer
         if not self._finished:
             await self._send(call, answer)
+
+    def on_finish(self) -> None:
+        """The answer is on its way: note who has changed what, or was kept from it.
+
+        Neither the body nor what is behind the question mark is noted: they may hold secrets.
+        """
+        if self._route is not None and self._route.is_change:
+            _audit.info(
+                "user %r from %s: %s %s: %d", self.user.name, self.address, self.request.method,
+                self.request.path, self.get_status(),
+            )  # fmt: skip
 
     def _content(self) -> bytes | None:
         """The body; None when none was announced."""
@@ -206,19 +228,13 @@ class ApiHandler(Handler):
             return None
         return b"".join(self._parts)
 
-    def _check_content_type(self) -> None:
+    def check_content_type(self) -> None:
         """Raises: ApiError 415."""
         given = self.request.headers.get("Content-Type", "")
         if given.partition(";")[0].strip().lower() not in ("", JSON):
             raise ApiError(
                 415, "unsupported_content_type", f"Unsupported content type {given}"
             )  # fmt: skip
-
-    def _not_found(self) -> None:
-        """No endpoint has that path: no resource, so no JSON."""
-        self.set_status(404)
-        self.set_header("Content-Type", "text/plain")
-        self.finish("" if self.request.method == "HEAD" else "404 Not Found\n")
 
     async def _send(self, call: Call, answer: Any) -> None:
         self.set_header("Content-Type", JSON)
@@ -261,13 +277,21 @@ class NotFound(Handler):
     """Any other path."""
 
     async def prepare(self) -> None:
-        """Say that there is nothing."""
-        self.finish_error(not_found())
+        """Say that there is nothing, on a management port only to whom it knows."""
+        if not self.origin.is_metrics and await self.login() is None:
+            self.set_status(401)
+            self.finish()
+        else:
+            self.finish_no_path()
 
 
 def too_large(limit: int) -> ApiError:
     """413: a body that is longer than the operator allows."""
     return ApiError(413, "payload_too_large", f"A body may have {limit} bytes")
+
+
+def _nothing() -> None:
+    """Most endpoints answer at once."""
 
 
 def _query(text: str) -> dict[str, list[str]]:

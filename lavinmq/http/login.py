@@ -13,7 +13,7 @@ from urllib.parse import unquote_to_bytes
 if TYPE_CHECKING:
     from tornado.httputil import HTTPServerRequest
 
-    from lavinmq.auth.users import User
+    from lavinmq.auth.identity import Identity
     from lavinmq.server import Server
 
 MAX_CREDENTIALS: Final = 16 << 10
@@ -23,7 +23,7 @@ COOKIE: Final = "m"
 
 async def user_of(
     server: Server, request: HTTPServerRequest, address: str, is_loopback: bool, is_control: bool
-) -> User | None:
+) -> Identity | None:
     """The user, None when there is none, the credentials are wrong or it may not use the API.
 
     Args: is_control: the request came by the control socket, where nobody else can connect.
@@ -34,7 +34,9 @@ async def user_of(
     name, password = given
     if not password:
         return None
-    user = server.users.authenticate(name, password, is_loopback)
+    user = server.chain.at_once(name, password, address, is_loopback)
+    if user is None:
+        user = await server.chain.authenticate(name, password, address, is_loopback)
     return user if user is not None and user.tags else None
 
 

@@ -24,6 +24,7 @@ from tornado.web import Application
 from lavinmq import log
 from lavinmq.http import api  # noqa: F401 - registers the endpoints
 from lavinmq.http.handler import ApiHandler, NotFound, Robots
+from lavinmq.http.health import Alive, Ready
 from lavinmq.http.openapi import OpenApi
 from lavinmq.http.websocket import MAX_MESSAGE, WebSocketBridge, is_upgrade
 
@@ -81,6 +82,11 @@ class HttpListener:
     def port(self) -> int:
         """The TCP port, 0 for a unix socket."""
         return 0 if self.origin.is_unix else int(self._socket.getsockname()[1])
+
+    @property
+    def n_open(self) -> int:
+        """How many connections are open."""
+        return len(self._http._connections)
 
     @property
     def is_tls(self) -> bool:
@@ -156,12 +162,17 @@ class ManagementApplication(Application):
 
 def application(server: Server, origin: Origin) -> Application:
     """What answers the requests of a listener."""
-    return ManagementApplication(
-        [
+    routes: list[Any] = [(r"/healthz", Alive), (r"/readyz", Ready)]
+    kind: type[Application] = Application
+    if not origin.is_metrics:  # who comes by that listener need not log in
+        kind = ManagementApplication
+        routes += [
             (r"/api/.*", ApiHandler),
             (r"/robots\.txt", Robots),
             (r"/docs/openapi\.json", OpenApi),
-        ],
+        ]
+    return kind(
+        routes,
         default_handler_class=NotFound,
         log_function=_log_request,
         server=server,

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from lavinmq import log
-from lavinmq.amqp.connection import Connection
-from lavinmq.amqp.listener import shown
+from lavinmq.amqp.connection import welcome_socket
+from lavinmq.endpoints import UNIX, TlsInfo
 from lavinmq.http.handler import Handler
 
 if TYPE_CHECKING:
@@ -79,19 +80,29 @@ class WebSocketBridge(Handler, WebSocketHandler):
         """The WebSocket is there: give the broker the other end."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        theirs.setblocking(False)
         self._socket = ours
         peer, local = self._addresses()
-        self.server.welcome(Connection(self.server, theirs, peer, local, self.is_loopback))
+        welcome_socket(self.server, theirs, peer, local, self.is_loopback, self._tls())
         self._reader = asyncio.get_running_loop().create_task(self._send_on(ours))
 
-    def _addresses(self) -> tuple[str, str]:
-        """Both ends of the TCP connection, as they are shown."""
+    def _outer_socket(self) -> socket.socket | None:
+        """The socket that the WebSocket comes by."""
         stream: Any = self.ws_connection.stream if self.ws_connection else None
-        sock = stream.socket if stream is not None else None
+        return stream.socket if stream is not None else None
+
+    def _addresses(self) -> tuple[tuple[str, int], tuple[str, int]]:
+        """Both ends of the TCP connection."""
+        sock = self._outer_socket()
         if self.origin.is_unix or sock is None:
-            return "127.0.0.1:0", "127.0.0.1:0"
-        return shown(sock.getpeername()), shown(sock.getsockname())
+            return (UNIX.peer_host, UNIX.peer_port), (UNIX.host, UNIX.port)
+        return sock.getpeername()[:2], sock.getsockname()[:2]
+
+    def _tls(self) -> TlsInfo | None:
+        """What protects the way to the client."""
+        sock = self._outer_socket()
+        if not isinstance(sock, ssl.SSLSocket):
+            return None
+        return TlsInfo(sock.version() or "", (sock.cipher() or ("",))[0])
 
     async def _send_on(self, ours: socket.socket) -> None:
         """Send what the broker writes, until it closes."""

@@ -5,6 +5,7 @@ Few and small: fuzzing starts from what real clients and servers have written.
 
 from __future__ import annotations
 
+import base64
 import json
 import struct
 import tarfile
@@ -12,9 +13,16 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import jwt
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from lavinmq.auth import passwords
+from lavinmq.settings import GUEST_HASH
 from tests.fuzz.targets import FUZZ
 from tests.fuzz.targets.dedup import HEADER, cache
 from tests.fuzz.targets.segments import FILES, pack
+from tests.fuzz.targets.tokens import SEED
+from tests.support.proxy import entry, ssl_entry, v2
 from tests.support.replay import enc_table
 
 FIXTURES = FUZZ.parent / "fixtures"
@@ -112,6 +120,43 @@ def policies() -> Corpus:
     return archived("policies.json") | {"patterns": json.dumps(made).encode()}
 
 
+def documents() -> Corpus:
+    """Return documents that are imported in the recordings, and one of what else there can be."""
+    path = FIXTURES / "http" / "http-change-definitions.json"
+    bodies = [step["req"].get("body") for step in json.loads(path.read_text())["steps"]]
+    found = {
+        f"recorded-{number}": json.dumps(body).encode()
+        for number, body in enumerate(bodies)
+        if isinstance(body, dict) and len(body) > 1
+    }
+    others: dict[str, list[dict[str, object]]] = {
+        "vhosts": [{"name": "v", "metadata": {"description": "d", "tags": ["t"]}}],
+        "exchanges": [
+            {"name": "d", "type": "x-delayed-message", "arguments": {"x-delayed-type": "topic"}},
+            {"name": "h", "type": "x-consistent-hash", "arguments": {"x-hash-on": "id"}},
+        ],
+        "queues": [
+            {"name": "amq.gen-1", "durable": False, "auto_delete": True, "arguments": []},
+            {"name": "s", "arguments": {"x-queue-type": "stream", "x-max-age": "1D"}},
+            {"name": "p", "arguments": {"x-max-priority": 3, "n": [1.5, None, {"t": True}]}},
+        ],
+        "bindings": [
+            {"source": "h", "destination": "p", "destination_type": "queue", "routing_key": "2"},
+            {"source": "d", "destination": "h", "destination_type": "exchange"},
+            {"source": "amq.match", "destination": "p", "arguments": {"x-match": "any", "a": 1}},
+        ],
+        "parameters": [
+            {"component": "operator_policy", "name": "o",
+             "value": {"pattern": "^q", "definition": {"expires": 9}, "apply-to": "queues"}},
+            {"component": "vhost-limits", "name": "limits", "value": {"max-queues": 50}},
+            {"component": "own", "name": "n", "value": [None, 1.5, "\u00e9"]},
+        ],
+        "policies": [{"name": "p", "pattern": "x", "definition": {"max-length": 1, "new": 2}}],
+        "global_parameters": [{"name": "g", "value": {"a": [1, None]}}],
+    }  # fmt: skip
+    return found | {"others": json.dumps(others).encode()}
+
+
 def keys() -> Corpus:
     """Return files of keys, the last of which was closed in order."""
     found: Corpus = {}
@@ -126,6 +171,55 @@ def keys() -> Corpus:
                 made.close()
             found[name] = path.read_bytes()
     return found
+
+
+def hashes() -> Corpus:
+    """Return one hash of each kind, in the places that their algorithms have."""
+    texts = [
+        passwords.DECOYS["scrypt"], GUEST_HASH, "A" * 92, passwords.DECOYS["bcrypt"],
+        "$1$" + "A" * 24, "A" * 24,
+    ]  # fmt: skip
+    return {str(index): bytes([index]) + text.encode() for index, text in enumerate(texts)}
+
+
+def claims() -> Corpus:
+    """Return claims with scopes in every place for them."""
+    scopes = ["broker.tag:administrator", "broker.read:%2F/q*", "broker.write:*/a%2Fb/key"]
+    made = {
+        "text": {"sub": "anna", "scope": " ".join(scopes)},
+        "array": {"client_id": "anna", "more": scopes},
+        "roles": {"sub": "anna", "resource_access": {"broker": {"roles": scopes}}},
+        "object": {"sub": "anna", "more": {"broker": scopes, "other": "x"}},
+    }
+    return {name: json.dumps(each).encode() for name, each in made.items()}
+
+
+def tokens() -> Corpus:
+    """Return signed tokens, and one for each other algorithm that is none."""
+    key = Ed25519PrivateKey.from_private_bytes(SEED)
+    content = {"iss": "https://issuer.example", "sub": "anna", "exp": 2**33}
+    found = {"EdDSA": jwt.encode(content, key, "EdDSA", {"kid": "k"}).encode()}
+    _, payload, signature = found["EdDSA"].split(b".")
+    for alg in ("RS256", "PS256", "ES256", "HS256", "none"):
+        head = json.dumps({"alg": alg, "kid": "k"}).encode()
+        found[alg] = base64.urlsafe_b64encode(head).rstrip(b"=") + b"." + payload + b"." + signature
+    return found
+
+
+def proxy_headers() -> Corpus:
+    """Return headers of both versions, with a client behind them."""
+    ipv4, ipv6 = bytes(range(12)), bytes(range(36))
+    made = {
+        "tcp4": b"PROXY TCP4 1.2.3.4 5.6.7.8 1 2\r\n",
+        "tcp6": b"PROXY TCP6 2001:db8::1 ::1 65535 0\r\n",
+        "unknown": b"PROXY UNKNOWN ffff::1\r\n",
+        "v2-ipv4": v2(ipv4 + ssl_entry() + entry(4, b"")),
+        "v2-ipv6": v2(ipv6, family=0x21),
+        "v2-unix": v2(bytes(216), family=0x31),
+        "v2-local": v2(b"", command=0x20, family=0),
+        "none": b"",
+    }
+    return {name: header + b"AMQP\x00\x00\x09\x01" for name, header in made.items()}
 
 
 def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
@@ -146,12 +240,17 @@ def _method_payloads(data: bytes) -> list[bytes]:
 MAKERS: dict[str, Callable[[], Corpus]] = {
     "dedup": keys,
     "definitions": lambda: archived("definitions.amqp"),
+    "documents": documents,
     "fieldtable": tables,
     "frames": streams,
     "ini": lambda: {"usual": INI.encode()},
     "methods": methods,
+    "passwords": hashes,
     "policies": policies,
+    "scopes": claims,
+    "proxy": proxy_headers,
     "segments": segments,
+    "tokens": tokens,
     "users": lambda: archived("users.json"),
     "vhosts": lambda: archived("vhosts.json"),
 }

@@ -14,9 +14,13 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker
 
+from lavinmq.definitions import DefinitionsFile, ExchangeDef
+from lavinmq.fieldtable import FieldTable
 from tests.integration.conftest import OpenConnection, UniqueName
 from tests.integration.pika_actions import ready_count
 from tests.support.broker import Broker
+from tests.support.segments import directory_name
+from tests.support.waiting import wait_for
 
 TYPE = "x-consistent-hash"
 KEYS = [f"key.{n}" for n in range(60)]
@@ -218,6 +222,198 @@ def test_a_commit_with_strings_is_carried_out(
     channel.tx_commit()
 
     assert bodies(take(channel, queues)) == sorted(KEYS)
+
+
+# --- properties -------------------------------------------------------------------------------
+
+PROPERTIES = ("message_id", "correlation_id", "timestamp")
+ROUTES = ("publish", "copies", "copies elsewhere", "exchange", "alternate", "dead letter",
+          "delayed", "commit")  # fmt: skip
+
+
+def declare_by_property(channel: BlockingChannel, name: str, value: object, **more: object) -> None:
+    channel.exchange_declare(name, TYPE, arguments={"hash-property": value, **more})
+
+
+def source_of(channel: BlockingChannel, name: str, exchange: str, route: str) -> str:
+    """Declare what leads to a hash exchange; returns where to publish."""
+    if route in ("exchange", "copies elsewhere"):
+        channel.exchange_declare(name, "direct")
+        for key in ("copy", "other", *KEYS[: len(KEYS) if route == "exchange" else 0]):
+            channel.exchange_bind(exchange, name, key)
+        return name
+    if route == "alternate":
+        channel.exchange_declare(name, "direct", arguments={"alternate-exchange": exchange})
+        return name
+    if route == "dead letter":
+        arguments = {"x-max-length": 0, "x-dead-letter-exchange": exchange}
+        channel.exchange_declare(name, "fanout")
+        channel.queue_declare(name, exclusive=True, arguments=arguments)
+        channel.queue_bind(name, name)
+        return name
+    return exchange
+
+
+@pytest.mark.parametrize("name", PROPERTIES)
+@pytest.mark.parametrize("route", ROUTES)
+def test_a_property_is_hashed_on_every_way_to_the_exchange(
+    connect: OpenConnection, channel: BlockingChannel, queues: list[str], unique: UniqueName,
+    route: str, name: str,
+) -> None:  # fmt: skip
+    plain, exchange = unique("plain"), unique("hash")
+    declare(channel, plain)
+    more = {"x-delayed-exchange": True} if route == "delayed" else {}
+    declare_by_property(channel, exchange, name, **more)
+    for queue in queues:
+        channel.queue_bind(queue, plain, "50")
+        channel.queue_bind(queue, exchange, "50")
+    for n, key in enumerate(KEYS):
+        channel.basic_publish(plain, str(n) if name == "timestamp" else key, key)
+    expected = take(channel, queues)
+    source = source_of(channel, unique("source"), exchange, route)
+    headers: dict[str, object] = {"x": 1}
+    if route.startswith("copies"):
+        headers["CC"], headers["BCC"] = ["copy", "other"], ["copy"]
+    if route == "delayed":
+        headers["x-delay"] = 1
+    publisher = connect().channel()
+    if route == "commit":
+        publisher.tx_select()
+    else:
+        publisher.confirm_delivery()
+
+    for n, key in enumerate(KEYS):
+        given: dict[str, object] = {name: n if name == "timestamp" else key}
+        publisher.basic_publish(
+            source, key if route == "exchange" else f"k{n}", key,
+            pika.BasicProperties("text/plain", headers=headers, reply_to="r", **given),
+        )  # fmt: skip
+    if route == "commit":
+        publisher.tx_commit()
+
+    wait_for(
+        lambda: sum(ready_count(channel, queue) for queue in queues) == len(KEYS), "not all came"
+    )
+    found = take(channel, queues)
+    assert {queue: sorted(each) for queue, each in found.items()} == {
+        queue: sorted(each) for queue, each in expected.items()
+    }
+    assert all(found.values())
+
+
+def test_without_the_property_the_key_does_not_matter(
+    channel: BlockingChannel, queues: list[str], unique: UniqueName
+) -> None:
+    exchange = unique("hash")
+    declare_by_property(channel, exchange, "message_id")
+    for queue in queues:
+        channel.queue_bind(queue, exchange, "50")
+
+    publish(channel, exchange, {"message_id": "not this one"})
+
+    assert sorted(map(len, take(channel, queues).values())) == [0, 0, len(KEYS)]
+
+
+def test_the_header_may_be_named_as_with_rabbitmq(
+    channel: BlockingChannel, queues: list[str], unique: UniqueName
+) -> None:
+    ours, theirs = unique("ours"), unique("theirs")
+    declare(channel, ours, hash_on="id")
+    channel.exchange_declare(theirs, TYPE, arguments={"hash-header": "id"})
+    found = []
+    for exchange in (ours, theirs):
+        for queue in queues:
+            channel.queue_bind(queue, exchange, "50")
+        for key in KEYS:
+            channel.basic_publish(exchange, "same", key, pika.BasicProperties(headers={"id": key}))
+        found.append(take(channel, queues))
+
+    assert found[0] == found[1]
+    assert all(found[0].values())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"hash-property": "app_id"},
+         "argument 'hash-property' must be one of message_id, correlation_id, timestamp"),
+        ({"hash-property": "timestamp", "hash-header": "id"},
+         "arguments 'hash-header' and 'hash-property' exclude each other"),
+        ({"hash-property": "timestamp", "x-hash-on": "id"},
+         "arguments 'x-hash-on' and 'hash-property' exclude each other"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_hashed_is_refused(
+    connect: OpenConnection, unique: UniqueName, arguments: dict[str, object], text: str
+) -> None:
+    exchange = unique("hash")
+    connection = connect()
+
+    for kind, more in ((TYPE, {}), ("x-delayed-message", {"x-delayed-type": TYPE})):
+        channel = connection.channel()
+        given = {**arguments, **more}
+        said = refusal(lambda: channel.exchange_declare(exchange, kind, arguments=given))  # noqa: B023
+        assert said == f"406 PRECONDITION_FAILED - {text}"
+    assert "404" in refusal(lambda: connection.channel().exchange_declare(exchange, passive=True))
+    connection.channel().exchange_declare(exchange, "direct", arguments=arguments)
+
+
+@pytest.mark.parametrize("end", ["restart", "kill"])
+def test_a_property_is_hashed_after_a_restart_too(own_broker: Broker, end: str) -> None:
+    names = ["q0", "q1", "q2"]
+
+    def sent() -> Taken:
+        """Publish and take in a connection of its own."""
+        with pika.BlockingConnection(pika.ConnectionParameters(port=own_broker.port)) as connection:
+            channel = connection.channel()
+            for key in KEYS:
+                channel.basic_publish("hash", "same", key, pika.BasicProperties(message_id=key))
+            return take(channel, names)
+
+    with pika.BlockingConnection(pika.ConnectionParameters(port=own_broker.port)) as connection:
+        channel = connection.channel()
+        arguments = {"hash-property": "message_id"}
+        channel.exchange_declare("hash", TYPE, durable=True, arguments=arguments)
+        for name in names:
+            channel.queue_declare(name, durable=True)
+            channel.queue_bind(name, "hash", "20")
+    before = sent()
+
+    if end == "kill":
+        own_broker.kill()
+        own_broker.start()
+    else:
+        own_broker.restart()
+
+    assert all(before.values())
+    assert sent() == before
+
+
+def test_a_stored_argument_that_is_refused_today_means_the_routing_key(own_broker: Broker) -> None:
+    """LavinMQ stores what it does not know."""
+    own_broker.stop()
+    arguments = FieldTable({"hash-property": "app_id"})
+    file = DefinitionsFile(own_broker.data_dir / directory_name("/") / "definitions.amqp")
+    file.load()
+    file.append_declare_exchange(ExchangeDef("hash", TYPE, True, arguments=arguments))
+    file.close()
+
+    own_broker.start()
+
+    assert (
+        "exchange 'hash' hashes the routing key: argument 'hash-property'" in own_broker.log_text()
+    )
+    with pika.BlockingConnection(pika.ConnectionParameters(port=own_broker.port)) as connection:
+        channel = connection.channel()
+        names = ["q0", "q1", "q2"]
+        for name in names:
+            channel.queue_declare(name)
+            channel.queue_bind(name, "hash", "50")
+        publish(channel, "hash")
+        assert all(take(channel, names).values())
+
+
+# --- weights, other exchanges, restarts ---------------------------------------------------------
 
 
 @pytest.mark.parametrize("key", ["", "a", "-1", "4294967296"])

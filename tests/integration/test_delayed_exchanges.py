@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from pamqp import commands
 
+from lavinmq.policy import Policy
 from tests.integration.conftest import UniqueName
 from tests.support.broker import Broker
 from tests.support.inside import Inside, inside
@@ -860,6 +861,80 @@ def test_a_policy_that_goes_and_comes_at_once_loses_nothing(within: Inside) -> N
 
         assert bodies(wire, "x", 6) == ["0", "1", "2", "3", "4", "last"]
         assert waiting(wire, "x") == 0
+
+
+MANY = 30_000
+"""More than are released in one go."""
+
+
+def fill_waiting(within: Inside, wire: Wire) -> None:
+    """Have MANY messages wait in the exchange x, to which the queue x is bound."""
+    request = commands.Exchange.Declare(exchange="x", exchange_type="topic", durable=True)
+    wire.call(1, request, commands.Exchange.DeclareOk)
+    bound(wire, "x", "#")
+    within.put_policy("late", "^x$", {"delayed-message": True})
+    for number in range(MANY):
+        publish(wire, "x", str(number), LONG_MS)
+    settle(wire)
+    assert within.exchange("x").waiting.core.ready == MANY
+
+
+def test_many_are_released_in_portions(within: Inside) -> None:
+    """All at once held everybody up for as long as it took."""
+    with Wire.open(within.port) as wire:
+        fill_waiting(within, wire)
+        internal = within.exchange("x").waiting
+
+        left = within.call(lambda: (remove_policy(within), internal.core.ready)[1])
+
+        assert 0 < left < MANY
+        publish(wire, "x", "not held any more", LONG_MS)
+        wait_for(lambda: count(wire, "x") == MANY + 1, "not all were released", 30)
+        wait_for(lambda: "amq.delayed-x" not in within.vhost().queues, "its queue stays")
+
+
+def remove_policy(within: Inside) -> None:
+    """Delete it and let it go from the exchange, in the loop's thread."""
+    rules = within.vhost().rules
+    rules.delete_policy("late")
+    rules.apply_to_exchange(within.exchange("x"))
+
+
+def held(broker: Inside) -> int | None:
+    """Messages that wait in the exchange x, None when it has no queue for them."""
+    queue = broker.vhost().queues.get("amq.delayed-x")
+    return None if queue is None else queue.core.ready
+
+
+@pytest.mark.parametrize("what", ["policy", "exchange", "stop"])
+def test_a_release_in_portions_may_be_overtaken(tmp_path: Path, what: str) -> None:
+    """The policy comes back, the exchange is deleted, the broker stops: nothing comes twice."""
+    with inside(tmp_path / "data") as within, Wire.open(within.port) as wire:
+        fill_waiting(within, wire)
+
+        def overtake() -> None:
+            remove_policy(within)
+            if what == "policy":
+                late = Policy.of("late", "^x$", {"delayed-message": True})
+                within.vhost().rules.put_policy(late)
+                within.vhost().rules.apply_to_exchange(within.exchange("x"))
+            elif what == "exchange":
+                within.vhost()._remove_exchange(within.exchange("x"))
+
+        within.call(overtake)
+        if what != "stop":
+            within.settled()
+            settle(wire)
+            there = count(wire, "x")
+            assert 0 < there < MANY
+            assert held(within) == (MANY - there if what == "policy" else None)
+    with inside(tmp_path / "data") as again, Wire.open(again.port) as wire:
+        if what == "stop":
+            wait_for(lambda: count(wire, "x") == MANY, "not all were released", 30)
+            wait_for(lambda: "amq.delayed-x" not in again.vhost().queues, "its queue stays")
+        else:
+            assert count(wire, "x") == there
+            assert held(again) == (MANY - there if what == "policy" else None)
 
 
 def test_a_policy_leaves_names_alone_that_are_too_long(within: Inside) -> None:

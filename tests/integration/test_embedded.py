@@ -142,6 +142,12 @@ def test_the_url_names_nobody_when_the_password_is_not_known() -> None:
         assert broker.url == f"amqp://127.0.0.1:{broker.port}/%2F"
 
 
+def test_the_url_has_the_password_that_was_given() -> None:
+    with lavinmq.run(default_password_plain="ge:heim") as broker:
+        assert broker.url == f"amqp://guest:ge%3Aheim@127.0.0.1:{broker.port}/%2F"
+        publish(broker, "q", b"1")
+
+
 def test_without_a_tcp_port_a_unix_socket_serves(tmp_path: Path) -> None:
     path = tmp_path / "amqp.sock"
 

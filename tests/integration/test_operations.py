@@ -48,7 +48,11 @@ def test_sighup_takes_over_what_may_change_and_names_what_needs_a_restart(
     os.kill(broker.pid, signal.SIGHUP)
 
     wait_for(lambda: "Configuration reloaded" in broker.log_text(), "no reload")
-    wait_for(lambda: "segment_size" in broker.log_text(), "no word about the restart")
+    assert "Configuration reloaded, changed: 'heartbeat' in [amqp]" in broker.log_text()
+    wait_for(
+        lambda: "A restart is needed for: 'segment_size' in [main]" in broker.log_text(),
+        "no word about the restart",
+    )
     parameters = pika.ConnectionParameters(
         broker.host, broker.port, heartbeat=lambda _connection, proposed: proposed
     )
@@ -56,6 +60,42 @@ def test_sighup_takes_over_what_may_change_and_names_what_needs_a_restart(
     parameters.heartbeat = lambda _connection, proposed: proposals.append(proposed) or proposed
     pika.BlockingConnection(parameters).close()
     assert proposals == [77]
+
+
+def test_sighup_gives_a_key_that_is_gone_its_default_and_flags_still_win(
+    broker_factory: BrokerFactory, tmp_path: Path
+) -> None:
+    config = tmp_path / "lavinmq.ini"
+    config.write_text("[main]\nlog_level = error\n[amqp]\nheartbeat = 30\n")
+    broker = broker_factory(args=("-c", str(config), "-l", "info"))
+    config.write_text("[main]\nlog_level = error\n")
+
+    os.kill(broker.pid, signal.SIGHUP)
+
+    wait_for(lambda: "reloaded, changed: 'heartbeat' in [amqp]\n" in broker.log_text(), "no reload")
+    proposals: list[int] = []
+    parameters = pika.ConnectionParameters(broker.host, broker.port)
+    parameters.heartbeat = lambda _connection, proposed: proposals.append(proposed) or proposed
+    pika.BlockingConnection(parameters).close()
+    assert proposals == [300]
+
+
+def test_a_plain_default_password_from_a_file_is_hashed_at_the_first_start(
+    broker_factory: BrokerFactory, tmp_path: Path
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("geheim\n")
+    broker = broker_factory(env={"LAVINMQ_MAIN_DEFAULT_PASSWORD_PLAIN_FILE": str(secret)})
+
+    pika.BlockingConnection(
+        pika.ConnectionParameters(
+            broker.host, broker.port, credentials=pika.PlainCredentials("guest", "geheim")
+        )
+    ).close()
+
+    assert "geheim" not in (broker.data_dir / "users.json").read_text()
+    with pytest.raises(pika.exceptions.AMQPConnectionError):
+        connect(broker)
 
 
 def test_a_bad_file_at_sighup_changes_nothing(

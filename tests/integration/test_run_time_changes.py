@@ -107,7 +107,7 @@ def test_creating_again_changes_what_is_said_about_it(broker: Inside) -> None:
 
 @pytest.mark.parametrize("name", ["", "n" * 256, "\udcff"])
 def test_a_name_that_cannot_be_one_is_refused(broker: Inside, name: str) -> None:
-    with pytest.raises(ValueError, match="name of a vhost"):
+    with pytest.raises(ValueError, match=r"[Vv]host"):
         broker.call(broker.server.vhosts.create, name)
 
     assert list(broker.server.vhosts) == ["/"]

@@ -215,21 +215,3 @@ def test_another_hop_does_not_duplicate_messages(wire: Wire, name: str) -> None:
     wire.publish(1, first, "", b"2")
 
     assert get_all(wire, name) == [b"1", b"2"]
-
-
-@pytest.mark.xfail(strict=True, reason="an alternate is asked when nothing at all has matched")
-def test_an_alternate_exchange_is_reached_through_a_nested_exchange(wire: Wire, name: str) -> None:
-    """edge-cases.md 99"""
-    direct, alternate = declare(wire, f"{name}-q"), declare(wire, f"{name}-rest")
-    spare = declare_exchange(wire, f"{name}-spare", "fanout")
-    arguments = {"alternate-exchange": spare}
-    outer = declare_exchange(wire, f"{name}-outer", "topic", arguments=dict(arguments))
-    inner = declare_exchange(wire, f"{name}-inner", "topic", arguments=dict(arguments))
-    bind(wire, alternate, spare)
-    bind_exchange(wire, inner, outer, "a.*")
-    bind(wire, direct, outer, "a.*")
-
-    wire.publish(1, outer, "a.b", b"m")
-
-    assert get_all(wire, direct) == [b"m"]
-    assert get_all(wire, alternate) == [b"m"]

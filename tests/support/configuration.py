@@ -11,11 +11,17 @@ from pathlib import Path
 import pytest
 
 from lavinmq.config import Config, load
-from lavinmq.setting_types import BACKENDS, NETWORKS, TLS_VERSION, URL
+from lavinmq.setting_types import BACKENDS, NETWORKS, ORIGINS, TLS_VERSION, URL
 from lavinmq.settings import Setting
 
 HASH = "+pHuxkR9fCyrrwXjOD4BP4XbzO3l8LJr8YkThMgJ0yVHFRE+"
-EXAMPLES = {BACKENDS: "local", NETWORKS: "::1", TLS_VERSION: "1.2", URL: "https://example.com"}
+EXAMPLES = {
+    BACKENDS: "local",
+    NETWORKS: "::1",
+    ORIGINS: "*",
+    TLS_VERSION: "1.2",
+    URL: "https://example.com",
+}
 Loader = Callable[..., Config]
 
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
 from lavinmq.auth import passwords
-from lavinmq.auth.accounts import Accounts
+from lavinmq.auth.accounts import Accounts, PasswordHash
+from lavinmq.auth.chain import Chain
 from lavinmq.auth.users import DIRECT_USER, User, UserStore
+from lavinmq.config import defaults
 from lavinmq.errors import DefinitionsError
 from tests.unit.test_users import GUEST_HASH, store_in
+
+T = TypeVar("T")
 
 
 class Setting:
@@ -22,9 +29,12 @@ class Setting:
         self.asked_again: list[str | None] = []
         self.retagged: list[str] = []
         self.forgotten: list[str] = []
+        self.events = asyncio.new_event_loop()
+        self.config = defaults()
+        self.chain = Chain(self.config, self.users, self.events)
         self.accounts = Accounts(
             self.users, self.asked_again.append, lambda user: self.retagged.append(user.name),
-            self.forgotten.append,
+            self.forgotten.append, self.chain, self.config,
         )  # fmt: skip
         self._data_dir = data_dir
 
@@ -37,6 +47,15 @@ class Setting:
         )  # fmt: skip
         return user
 
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """What the coroutine returns."""
+        return self.events.run_until_complete(work)
+
+    def close(self) -> None:
+        """End what runs."""
+        self.wait(self.chain.stop())
+        self.events.close()
+
     def stored(self) -> UserStore:
         """The users on disk."""
         users = store_in(self._data_dir)
@@ -45,8 +64,10 @@ class Setting:
 
 
 @pytest.fixture
-def setting(tmp_path: Path) -> Setting:
-    return Setting(tmp_path)
+def setting(tmp_path: Path) -> Iterator[Setting]:
+    setting = Setting(tmp_path)
+    yield setting
+    setting.close()
 
 
 def test_a_user_can_log_in_with_the_password_given(setting: Setting) -> None:
@@ -82,8 +103,38 @@ def test_a_password_replaces_a_hash_of_another_kind(setting: Setting) -> None:
 
     setting.accounts.put_user("u", password=b"new")
 
-    assert setting.user("u").hashing_algorithm == passwords.DEFAULT_ALGORITHM
+    assert setting.user("u").hashing_algorithm == passwords.ALGORITHMS["scrypt"]
     assert setting.users.authenticate("u", b"new", False) is not None
+
+
+def test_a_password_can_be_hashed_without_holding_up_the_loop(setting: Setting) -> None:
+    fresh = setting.wait(setting.accounts.hash_password(b"new"))
+    setting.accounts.put_user("u", password_hash=fresh.text, hashing_algorithm=fresh.algorithm)
+
+    assert fresh.algorithm == "lavinmq_scrypt"
+    assert setting.users.authenticate("u", b"new", False) is not None
+
+
+def test_the_present_password_has_the_present_hash(setting: Setting) -> None:
+    setting.accounts.put_user("u", password_hash=GUEST_HASH)
+
+    same = setting.wait(setting.accounts.hash_password(b"guest", "u"))
+    other = setting.wait(setting.accounts.hash_password(b"guests", "u"))
+
+    assert same == PasswordHash(GUEST_HASH, passwords.DEFAULT_ALGORITHM)
+    assert other != same
+
+
+@pytest.mark.parametrize("kind", passwords.ALGORITHMS)
+def test_the_kind_of_new_hashes_is_configured(setting: Setting, kind: str) -> None:
+    setting.config.password_hashing_algorithm = kind
+
+    setting.accounts.put_user("u", password=b"one")
+    assert setting.user("u").hashing_algorithm == passwords.ALGORITHMS[kind]
+    hashed = setting.wait(setting.accounts.hash_password(b"two"))
+
+    assert hashed.algorithm == passwords.ALGORITHMS[kind]
+    assert passwords.verify(b"two", hashed.text, hashed.algorithm)
 
 
 def test_what_is_not_given_stays(setting: Setting) -> None:
@@ -181,3 +232,17 @@ def test_a_change_acts_even_if_the_disk_refuses_it(setting: Setting, tmp_path: P
     assert setting.users.get("u") is None
     assert setting.stored().get("u") is not None
     assert setting.asked_again == [None]
+
+
+def test_changes_made_in_the_store_are_told_and_saved_at_once(setting: Setting) -> None:
+    setting.accounts.put_user("a", password=b"x")
+    setting.users.add("a", "", None, ("monitoring",))
+    setting.users.set_permissions("a", "/", "c", "r", "w")
+
+    user = setting.users.get("a")
+    assert user is not None
+    setting.accounts.changed([user])
+
+    assert setting.user("a").tags == ("monitoring",)
+    assert setting.stored().get("a").has_vhost("/")  # type: ignore[union-attr]
+    assert (setting.asked_again, setting.retagged) == ([None], ["a"])

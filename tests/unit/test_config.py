@@ -218,10 +218,16 @@ def test_a_syntax_error_names_line_and_column(
 def test_a_host_section_is_read_with_prefixes_of_protocols(load_ini: Loader) -> None:
     config = load_ini("[sni:*.example.com]\ntls_cert=a\nmqtt_tls_min_version=1.3\n")
 
-    assert config.warnings == [
-        "setting 'tls_cert' in [sni:*.example.com] has no effect yet",
-        "setting 'mqtt_tls_min_version' in [sni:*.example.com] has no effect yet",
-    ]
+    assert config.warnings == []
+    assert config.sni == {"*.example.com": {"tls_cert": "a", "mqtt_tls_min_version": "1.3"}}
+
+
+def test_a_host_section_without_certificate_changes_nothing(load_ini: Loader) -> None:
+    assert load_ini("[sni:a]\ntls_verify_peer=true\n").sni == {}
+
+
+def test_the_hosts_of_a_section_are_compared_without_capitals(load_ini: Loader) -> None:
+    assert list(load_ini("[sni: Mq.Example.COM. ]\ntls_cert=a\n").sni) == ["mq.example.com"]
 
 
 def test_a_host_section_without_certificate_is_a_warning(load_ini: Loader) -> None:
@@ -347,9 +353,10 @@ def test_a_reload_takes_live_values_and_names_those_that_need_a_restart(load_ini
     config = load_ini("[main]\nlog_level=info\n[amqp]\nport=1\n", "-D", "/d")
     fresh = load_ini("[main]\nlog_level=debug\nx=1\n[amqp]\nport=2\nheartbeat=7\n", *config.argv)
 
-    waiting = config.take_live(fresh)
+    changes = config.take_live(fresh)
 
-    assert waiting == ["'port' in [amqp]"]
+    assert changes.live == ["'log_level' in [main]", "'heartbeat' in [amqp]"]
+    assert changes.waiting == ["'port' in [amqp]"]
     assert (config.log_level, config.heartbeat, config.amqp_port) == ("debug", 7, 1)
     assert config.data_dir == "/d"
     assert config.warnings == ["Unknown setting 'x' in section [main]"]

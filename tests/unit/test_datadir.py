@@ -291,7 +291,17 @@ def test_a_longer_leftover_temporary_file_is_replaced(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "a.json").read_text()) == {"a": 1}
 
 
-@pytest.mark.parametrize("value", [{"a": object()}, {"a": float("nan")}, {"a": "\udc80"}])
+@pytest.mark.parametrize("text", ["\ud800", "\udc80", "ж\udfff", "\U0001f407"])
+def test_half_a_surrogate_pair_is_written_and_read_again(tmp_path: Path, text: str) -> None:
+    """It has no UTF-8; JSON bodies may hold it in any name."""
+    path = tmp_path / "a.json"
+
+    write_json_atomic(str(path), {text: [text, "ж"]})
+
+    assert json.loads(path.read_bytes()) == {text: [text, "ж"]}
+
+
+@pytest.mark.parametrize("value", [{"a": object()}, {"a": float("nan")}])
 def test_what_json_cannot_hold_leaves_the_old_file(tmp_path: Path, value: object) -> None:
     path = tmp_path / "a.json"
     path.write_text("old")

@@ -138,7 +138,8 @@ class DelayedMachine(RuleBasedStateMachine):
 
     @rule()
     def release_all(self) -> None:
-        self.internal.release_all()
+        while self.internal.release_some():
+            pass
         self.released += [each.number for each in sorted(self.waiting)]
         self.waiting = []
         self.compare()

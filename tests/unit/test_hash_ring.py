@@ -10,12 +10,14 @@ import struct
 import zlib
 from collections import Counter
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pamqp import commands
 
-from lavinmq._core import HASH, Matcher
+from lavinmq._core import HASH, HASH_PROPERTIES, Matcher
 
 ADDED, UNCHANGED, BAD_INPUT, BAD_WEIGHT, TOO_HEAVY = 1, 0, -3, -4, -5
 SEED = 0x0123456789ABCDEF
@@ -35,10 +37,11 @@ class Hasher:
     """A matcher whose destination `n` has the name `str(n)`."""
 
     def __init__(
-        self, is_jump: bool, weights: Sequence[int] = (), header: bytes | None = None
-    ) -> None:
+        self, is_jump: bool, weights: Sequence[int] = (), header: bytes | None = None,
+        property: int = 0,
+    ) -> None:  # fmt: skip
         self.matcher = Matcher(HASH, SEED)
-        self.matcher.set_hash(is_jump, header)
+        self.matcher.set_hash(is_jump, header, property)
         for number, weight in enumerate(weights):
             assert self.bind(number, str(weight)) == ADDED
 
@@ -351,3 +354,69 @@ def test_a_header_of_another_type_is_an_error(kind: str, content: bytes) -> None
     for weights in ([20] * 5, []):
         with pytest.raises(ValueError, match="no string"):
             Hasher(RING, weights, b"id").matcher.route(b"k", header("id", kind, content))
+
+
+# --- properties -------------------------------------------------------------------------------
+
+VALUES: dict[str, object] = {
+    "content_type": "text/plain", "content_encoding": "gzip", "headers": {"a": "b", "n": 5},
+    "delivery_mode": 2, "priority": 7, "correlation_id": "corr", "reply_to": "back",
+    "expiration": "60000", "message_id": "mess", "timestamp": 1_700_000_000,
+    "message_type": "kind", "user_id": "guest", "app_id": "app",
+}  # fmt: skip
+"""One value of every property."""
+
+
+def properties(values: dict[str, object]) -> bytes:
+    """Return properties as pamqp writes them."""
+    given = dict(values)
+    if isinstance(given.get("timestamp"), int):
+        given["timestamp"] = datetime.fromtimestamp(given["timestamp"], UTC)
+    return commands.Basic.Properties(**given).marshal()
+
+
+def hashes(name: str, wire: bytes, is_jump: bool = RING) -> list[int]:
+    """Return where a message goes when that property is hashed."""
+    hasher = Hasher(is_jump, [20] * 5, property=HASH_PROPERTIES[name])
+    return hasher.matcher.route(b"other", None, wire)
+
+
+@both
+@quick
+@given(
+    name=st.sampled_from(sorted(HASH_PROPERTIES)),
+    others=st.sets(st.sampled_from(sorted(VALUES))),
+    text=st.text(max_size=60),
+    time=st.integers(0, 2**33),
+)
+def test_a_property_decides_whatever_else_a_message_has(
+    is_jump: bool, name: str, others: set[str], text: str, time: int
+) -> None:
+    value = time if name == "timestamp" else text
+    values = {key: VALUES[key] for key in others} | {name: value}
+
+    found = hashes(name, properties(values), is_jump)
+
+    assert found == Hasher(is_jump, [20] * 5)[str(value).encode()]
+
+
+@pytest.mark.parametrize("name", sorted(HASH_PROPERTIES))
+def test_a_property_that_is_missing_or_empty_hashes_like_a_missing_header(name: str) -> None:
+    others = {key: value for key, value in VALUES.items() if key != name}
+    expected = Hasher(RING, [20] * 5)[b""]
+
+    assert hashes(name, b"\0\0") == hashes(name, properties(others)) == expected
+    if name != "timestamp":
+        assert hashes(name, properties(VALUES | {name: ""})) == expected
+
+
+def test_any_64_bits_are_a_time() -> None:
+    wire = struct.pack(">HQ", HASH_PROPERTIES["timestamp"], 2**64 - 1)
+
+    assert hashes("timestamp", wire) == Hasher(RING, [20] * 5)[b"18446744073709551615"]
+
+
+@pytest.mark.parametrize("flag", [0x2000, 0x1000, 3, 0x480])
+def test_only_three_properties_can_be_hashed(flag: int) -> None:
+    with pytest.raises(ValueError, match="no property to hash on"):
+        Matcher(HASH, SEED).set_hash(RING, None, flag)

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
-from types import SimpleNamespace
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
 
-from lavinmq.amqp import listener
-from lavinmq.amqp.listener import Listener
+from lavinmq import endpoints
+from lavinmq.config import defaults
+from lavinmq.endpoints import Endpoints
+from lavinmq.listener import Listener, Places, listeners
+from lavinmq.tls import Contexts
 
 
 @pytest.mark.parametrize(
@@ -28,11 +36,11 @@ from lavinmq.amqp.listener import Listener
 )
 def test_loopback_may_be_ipv4_inside_ipv6(host: str, is_loopback: bool) -> None:
     """edge-cases.md 13"""
-    assert listener._is_loopback(host) == is_loopback
+    assert endpoints.is_loopback(host) == is_loopback
 
 
 @pytest.mark.parametrize(
-    ("host", "text"),
+    ("host", "shown"),
     [
         ("10.0.0.1", "10.0.0.1:5"),
         ("::ffff:10.0.0.1", "10.0.0.1:5"),
@@ -40,41 +48,249 @@ def test_loopback_may_be_ipv4_inside_ipv6(host: str, is_loopback: bool) -> None:
         ("2001:db8::ffff:1", "[2001:db8::ffff:1]:5"),
     ],
 )
-def test_ipv4_inside_ipv6_is_shown_as_ipv4(host: str, text: str) -> None:
+def test_ipv4_inside_ipv6_is_shown_as_ipv4(host: str, shown: str) -> None:
     """edge-cases.md 17"""
-    assert listener.shown((host, 5)) == text
+    assert endpoints.between((host, 5), ("::1", 6)).peer == shown
 
 
-def test_a_second_listener_on_the_same_port_leaves_the_first_alone() -> None:
-    """edge-cases.md 19"""
+class Host:
+    """As much of a broker as a listener needs."""
+
+    def __init__(self, events: asyncio.AbstractEventLoop) -> None:
+        self.events = events
+        self.config = defaults()
+        self.tls = Contexts(self.config)
+        self.welcomed: list[Endpoints] = []
+
+    def welcome(self, sock: socket.socket, ends: Endpoints) -> None:
+        sock.close()
+        self.welcomed.append(ends)
+
+    def tcp(self, bind: str = "127.0.0.1", port: int = 0) -> Listener:
+        return Listener.tcp(self, bind, port, "amqp", self.welcome)
+
+    def unix(self, path: str) -> Listener:
+        return Listener.unix(self, path, "amqp", self.welcome)
+
+    def all(self, *passed: socket.socket, **places: Any) -> list[Listener]:
+        given = {"bind": "127.0.0.1", "port": -1, "tls_port": -1, "unix_path": None} | places
+        return list(listeners(self, Places(**given), list(passed), "amqp", self.welcome))
+
+    def run(self) -> None:
+        """Let what is ready happen."""
+        for _ in range(5):
+            self.events.run_until_complete(asyncio.sleep(0))
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
     events = asyncio.new_event_loop()
-    try:
-        server: Any = SimpleNamespace(events=events)
-        first = Listener.tcp(server, "127.0.0.1", 0)
+    yield Host(events)
+    events.close()
+
+
+@pytest.fixture
+def path() -> Iterator[str]:
+    with tempfile.TemporaryDirectory() as directory:  # short: a path has 107 bytes
+        yield f"{directory}/amqp.sock"
+
+
+def test_a_second_listener_on_the_same_port_leaves_the_first_alone(host: Host) -> None:
+    """edge-cases.md 19"""
+    with closing(host.tcp()) as first:
         first.start()
 
-        with pytest.raises(OSError, match="cannot listen on"):
-            Listener.tcp(server, "127.0.0.1", first.port)
+        with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{first.port}"):
+            host.tcp(port=first.port)
 
         socket.create_connection(("127.0.0.1", first.port), timeout=2).close()
-        first.close()
-    finally:
-        events.close()
 
 
-def test_closing_twice_is_harmless() -> None:
+def test_closing_twice_is_harmless(host: Host) -> None:
     """edge-cases.md 18"""
-    events = asyncio.new_event_loop()
-    try:
-        server: Any = SimpleNamespace(events=events)
-        listening = Listener.tcp(server, "127.0.0.1", 0)
+    listening = host.tcp()
+    listening.start()
+    port = listening.port
+
+    listening.close()
+    listening.close()
+
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), timeout=2)
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="needs IPv6")
+def test_any_address_of_ipv6_serves_ipv4_too(host: Host) -> None:
+    with closing(host.tcp("::")) as listening:
         listening.start()
-        port = listening.port
+
+        for address in ("127.0.0.1", "::1"):
+            socket.create_connection((address, listening.port), timeout=2).close()
+            host.run()
+
+    assert [(each.peer_host, each.host) for each in host.welcomed] == [
+        ("127.0.0.1", "127.0.0.1"),
+        ("::1", "::1"),
+    ]
+    assert listening.name == f"[::]:{listening.port}"
+
+
+# --- unix sockets
+
+
+def connect(path: str) -> socket.socket:
+    client = socket.socket(socket.AF_UNIX)
+    client.connect(path)
+    return client
+
+
+def test_a_unix_socket_is_for_everybody_and_goes_with_its_listener(host: Host, path: str) -> None:
+    listening = host.unix(path)
+
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o666
+    assert (listening.path, listening.port, listening.name) == (path, -1, path)
+    listening.close()
+    assert not os.path.exists(path)
+
+
+def test_the_peer_of_a_unix_socket_is_this_machine(host: Host, path: str) -> None:
+    with closing(host.unix(path)) as listening:
+        listening.start()
+        with connect(path) as client:
+            client.send(b"AMQP")
+            host.run()
+
+    assert host.welcomed == [endpoints.UNIX]
+    assert endpoints.UNIX.name == "127.0.0.1:0 -> 127.0.0.1:0"
+
+
+def test_a_socket_that_a_dead_broker_left_is_replaced(host: Host, path: str) -> None:
+    left = socket.socket(socket.AF_UNIX)
+    left.bind(path)
+    left.close()
+
+    with closing(host.unix(path)) as listening:
+        listening.start()
+        connect(path).close()
+
+
+def test_a_socket_that_somebody_listens_on_is_left_alone(host: Host, path: str) -> None:
+    with closing(host.unix(path)) as first:
+        first.start()
+
+        with pytest.raises(OSError, match="somebody listens there"):
+            host.unix(path)
+
+        connect(path).close()
+
+
+def test_a_file_that_is_no_socket_is_left_alone(host: Host, path: str) -> None:
+    with open(path, "w") as file:
+        file.write("precious")
+
+    with pytest.raises(OSError, match="no socket"):
+        host.unix(path)
+
+    with open(path) as file:
+        assert file.read() == "precious"
+
+
+def test_a_socket_that_took_the_place_of_ours_is_left_alone(host: Host, path: str) -> None:
+    listening = host.unix(path)
+    os.rename(path, f"{path}-moved")
+    with closing(socket.socket(socket.AF_UNIX)) as other:
+        other.bind(path)
 
         listening.close()
+
+        assert os.path.exists(path)
+
+
+# --- sockets of systemd
+
+
+def test_a_passed_socket_takes_the_place_of_the_listener_with_its_port(host: Host) -> None:
+    passed = socket.create_server(("127.0.0.1", 0))
+    port = passed.getsockname()[1]
+
+    (only,) = host.all(passed, port=port)
+
+    with closing(only):
+        only.start()
+        assert (only.port, only.is_tls) == (port, False)
+        socket.create_connection(("127.0.0.1", port), timeout=2).close()
+        host.run()
+    assert len(host.welcomed) == 1
+
+
+def test_a_passed_unix_socket_takes_the_place_of_its_path_and_stays(host: Host, path: str) -> None:
+    passed = socket.socket(socket.AF_UNIX)
+    passed.bind(path)
+    passed.listen()
+
+    (only,) = host.all(passed, unix_path=path)
+
+    assert only.path == path
+    only.close()
+    assert os.path.exists(path), "it belongs to systemd"
+
+
+def test_other_passed_sockets_serve_besides(host: Host) -> None:
+    made = host.all(
+        socket.create_server(("127.0.0.1", 0)), socket.create_server(("127.0.0.1", 0)), port=0
+    )
+
+    assert len({listening.port for listening in made}) == 3
+    for listening in made:
         listening.close()
 
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", port), timeout=2)
-    finally:
-        events.close()
+
+def test_a_passed_socket_of_the_tls_port_does_not_speak_plainly(host: Host) -> None:
+    """There is no certificate."""
+    passed = socket.create_server(("127.0.0.1", 0))
+    port = passed.getsockname()[1]
+
+    assert host.all(passed, tls_port=port) == []
+
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), timeout=2)
+
+
+def test_an_address_that_cannot_be_had_closes_what_was_passed(host: Host, path: str) -> None:
+    passed = socket.create_server(("127.0.0.1", 0))
+    with open(path, "w"), pytest.raises(OSError, match="no socket"):
+        host.all(passed, unix_path=path)
+
+    assert passed.fileno() == -1
+
+
+# --- connections that are not through
+
+
+def test_a_proxy_header_is_awaited_on_unix_sockets(host: Host, path: str) -> None:
+    with closing(host.unix(path)) as listening:
+        listening.start()
+        with connect(path) as client:
+            client.send(b"PROXY TCP4 1.2.3.4 5.6.7.8 1")
+            host.run()
+            assert (len(listening.reception), host.welcomed) == (1, [])
+
+            client.send(b" 2\r\nAMQP")
+            deadline = time.monotonic() + 5
+            while not host.welcomed and time.monotonic() < deadline:
+                host.events.run_until_complete(asyncio.sleep(0.005))
+
+    assert [each.name for each in host.welcomed] == ["1.2.3.4:1 -> 5.6.7.8:2"]
+
+
+def test_those_who_are_not_through_go_with_their_listener(host: Host, path: str) -> None:
+    listening = host.unix(path)
+    listening.start()
+    with connect(path) as client:
+        host.run()
+        assert len(listening.reception) == 1
+
+        listening.close()
+
+        assert client.recv(1) == b""
+        assert len(listening.reception) == 0

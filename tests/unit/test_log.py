@@ -264,6 +264,45 @@ def test_nothing_is_kept_before_setup() -> None:
     assert log.recent() == []
 
 
+def test_ids_rise_even_within_a_millisecond_and_over_a_new_output(
+    log_file: Path, tmp_path: Path
+) -> None:
+    for number in range(50):
+        log.get("lmq.x").info("%d", number)
+    log.setup("info", str(tmp_path / "second.log"), {})
+    log.get("lmq.x").info("last")
+
+    entries = log.recent()
+    ids = [entry.id for entry in entries]
+    assert ids == sorted(set(ids))
+    assert 0 <= ids[0] - int(entries[0].created * 1000) < 1000
+
+
+def test_a_follower_gets_each_entry_once(log_file: Path, tmp_path: Path) -> None:
+    log.get("lmq.x").info("before")
+    followed: list[log.Entry] = []
+
+    stored = log.follow(followed.append)
+    log.get("lmq.x").info("during")
+    log.setup("info", str(tmp_path / "second.log"), {})
+    log.get("lmq.x").info("after a reload")
+
+    assert log.n_followers() == 1
+    log.unfollow(followed.append)
+    log.unfollow(followed.append)
+    log.get("lmq.x").info("too late")
+    assert [entry.text for entry in stored] == ["before"]
+    assert [entry.text for entry in followed] == ["during", "after a reload"]
+    assert followed == log.recent()[1:3]
+    assert log.n_followers() == 0
+
+
+def test_nobody_can_follow_before_setup() -> None:
+    assert log.follow(print) == []
+    log.unfollow(print)
+    assert log.n_followers() == 0
+
+
 JOURNAL_PROGRAM = """
 import os
 from lavinmq import log

@@ -246,3 +246,39 @@ def test_answering_imports_neither_argparse_nor_the_broker() -> None:
     )
 
     assert result.stdout == f"{__version__}\n[]\n"
+
+
+def test_check_config_tells_all_problems_and_starts_nothing(
+    server: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "lavinmq.ini").write_text("[amqp]\nport = x\nheartbeat = y\n[main]\nz = 1\n")
+
+    assert command.main(["--check-config", "-D", str(tmp_path)]) == 1
+
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    warning, *errors = captured.err.splitlines()
+    assert warning == "WARNING: Unknown setting 'z' in section [main]"
+    assert [error.split(" (")[0] for error in errors] == [
+        "Error: Failed to handle value for 'port' in [amqp]",
+        "Error: Failed to handle value for 'heartbeat' in [amqp]",
+    ]
+
+
+def test_check_config_of_a_good_configuration_ends_with_0(
+    server: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "lavinmq.ini").write_text("[amqp]\nport = 5\n")
+    place = ["-D", str(tmp_path), "--control-unix-path", str(tmp_path / "ctl")]
+
+    assert command.main(["--check-config", *place]) == 0
+
+    assert str(tmp_path / "lavinmq.ini") in capsys.readouterr().out
+
+
+def test_print_config_shows_the_values_and_starts_nothing(
+    server: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(["--print-config", "-p", "77"]) == 0
+
+    assert "; flag --amqp-port\nport = 77\n" in capsys.readouterr().out

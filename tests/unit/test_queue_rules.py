@@ -175,6 +175,27 @@ def test_no_timer_runs_when_nothing_can_expire(bench: Bench) -> None:
     assert not bench.events.pending
 
 
+def test_the_timer_waits_for_parts_of_a_second(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It did not wait at all: the loop turned without a pause until the deadline."""
+    assert isinstance(bench.events, TimedEvents)
+    call_later, waits = bench.events.call_later, list[float]()
+
+    def noted(delay_s: float, callback: Callable[[], object]) -> object:
+        waits.append(delay_s)
+        return call_later(delay_s, callback)
+
+    bench.queue("q")
+    bench.run()
+    monkeypatch.setattr(bench.events, "call_later", noted)
+    put(bench, b"x", expiration="1700")
+    bench.run()
+
+    assert 1.5 < max(waits) <= 1.7
+    assert min(waits) > 0
+
+
 def test_a_purge_that_leaves_unacked_messages_forgets_no_deadline(bench: Bench) -> None:
     """edge-cases.md 173"""
     queue = bench.queue("q")
@@ -323,6 +344,22 @@ def test_a_history_too_long_to_keep_ends_the_travel(bench: Bench) -> None:
     assert sum(queue.ready for queue in queues) == 0
 
 
+def test_a_history_of_many_bytes_ends_the_travel(bench: Bench) -> None:
+    """Few entries may be as large: each tells the CC of the message. No frame would hold them."""
+    copies = (
+        b"\x02CCA" + struct.pack(">I", 20_005) + b"S" + struct.pack(">I", 20_000) + b"." * 20_000
+    )
+    queues = [
+        bench.queue(f"q{n}", durable=False, max_length=0 if n < 9 else 1, target=b"",
+                    target_key=b"q%d" % (n + 1))
+        for n in range(10)
+    ]  # fmt: skip
+    put(bench, b"goes on", queue=b"q0")
+    put(bench, b"ends", queue=b"q0", headers=copies)
+    bench.run()
+    assert bodies(bench, queues[9]) == [b"goes on"]
+
+
 def test_moved_messages_are_deleted_while_others_are_being_moved(tmp_path: Path) -> None:
     """A sync that began after the move is enough, whatever is moved during it."""
     with closing(Bench(tmp_path / "data", TimedEvents(), sync=True)) as bench:
@@ -339,6 +376,7 @@ def test_moved_messages_are_deleted_while_others_are_being_moved(tmp_path: Path)
                 bench.send(settle(90, got.tag, 0))
                 bench.run()
                 bench.loop.on_synced()
+                time.sleep(0.002)  # a slow disk must not look like one that is never asked
                 assert time.monotonic() < deadline, "no deletion was written"
             assert len(list(acks.glob("msgs.*"))) < 5
         finally:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lavinmq import stats
-from lavinmq.stats import Sampler, Track, summed
+from lavinmq.stats import Gauge, Sampler, Sum, Track, summed
 
 
 class Thing:
@@ -120,3 +120,43 @@ def test_any_growth_gives_the_history_that_a_list_would(growths: list[int], size
     samples = min(len(growths), size)
     assert track.log("count", samples) == pytest.approx(model[-samples:])
     assert track.rate("count") == pytest.approx(model[-1])
+
+
+def test_several_things_together_have_the_sums_of_all(clock: Clock) -> None:
+    things = [Thing(), Thing(), Thing()]
+    sample = sampled(clock, things)
+    things[0].count = 10
+    sample()
+    things[1].count = 20
+    things[1].other = 5
+    samples = sample().samples
+
+    total = Sum(["count", "other"], samples)
+    for thing in things:
+        total.add(thing)
+
+    assert total.stats(with_log=True) == {
+        "count": 30, "count_details": {"rate": 4.0, "log": [2.0, 4.0]},
+        "other": 5, "other_details": {"rate": 1.0, "log": [0.0, 1.0]},
+    }  # fmt: skip
+    assert total.stats()["count_details"] == {"rate": 4.0}
+
+
+def test_a_sum_of_nothing_is_zero_with_a_whole_history() -> None:
+    assert Sum(["count"], 2).stats(with_log=True) == {
+        "count": 0, "count_details": {"rate": 0.0, "log": [0.0, 0.0]},
+    }  # fmt: skip
+
+
+@given(st.lists(st.integers(0, 3), max_size=30), st.integers(1, 8))
+def test_a_gauge_shows_the_last_values_and_keeps_nothing_of_zeros(
+    values: list[int], size: int
+) -> None:
+    gauge = Gauge()
+    for number, value in enumerate(values, 1):
+        gauge.sample(value, min(number, size))
+
+    samples = min(len(values), size)
+    last = values[len(values) - samples :]
+    assert gauge.log(samples) == last
+    assert gauge.is_zero == (not any(last))

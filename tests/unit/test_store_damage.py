@@ -7,6 +7,7 @@ and outside what a damaged length makes of them.
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shutil
@@ -19,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from lavinmq import _core
-from tests.support.core import Bench, publish, settle
+from tests.support.core import Bench, TimedEvents, publish, settle
 from tests.support.segments import (
     Record,
     read_acks,
@@ -573,3 +574,56 @@ def check_round(make_bench: MakeBench, directory: Path, wanted: list[bytes]) -> 
     again.run()
     assert not again.failures
     assert not bench.failures
+
+
+# --- deadlines and damage ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["first", "all"])
+@pytest.mark.parametrize("max_priority", [-1, 2])
+def test_junk_at_the_head_does_not_keep_others_from_expiring(
+    tmp_path: Path, where: str, max_priority: int
+) -> None:
+    """Nobody takes from the queue: the messages behind the damage died only when somebody did."""
+    with closing(Bench(tmp_path / "data", TimedEvents())) as bench:
+        queue = bench.queue("q", SEGMENT_SIZE, max_priority=max_priority)
+        for number in range(MESSAGES):
+            bench.send(publish(b"q", b"%0100d" % number))
+        bench.run()
+        queue.close()
+    directory = tmp_path / "data" / "q"
+    if max_priority >= 0:
+        directory /= "prio.000"
+    for number in segment_numbers(directory)[: 1 if where == "first" else -1]:
+        overwrite(segment_path(directory, number), 4, b"\xff" * 200)
+
+    with closing(Bench(tmp_path / "data", TimedEvents())) as bench:
+        queue = bench.queue("q", SEGMENT_SIZE, max_priority=max_priority, ttl_ms=1000)
+        bench.run()
+        assert queue.ready > MESSAGES - 30
+        bench.advance(2000)
+
+        assert queue.ready == queue.ready_bytes == 0
+        assert queue.lost > 0
+
+
+def test_a_head_that_cannot_be_read_for_now_is_looked_at_again(tmp_path: Path) -> None:
+    """The file has another name for a while, as if there were no descriptors."""
+    with closing(Bench(tmp_path / "data", TimedEvents())) as bench:
+        queue = bench.queue("q", SEGMENT_SIZE)
+        for number in range(MESSAGES):
+            bench.send(publish(b"q", b"%0100d" % number))
+        bench.run()
+        queue.close()
+    path = segment_path(tmp_path / "data" / "q", 1)
+
+    with closing(Bench(tmp_path / "data", TimedEvents())) as bench:
+        queue = bench.queue("q", SEGMENT_SIZE, ttl_ms=1000)
+        path.rename(path.with_suffix(".away"))
+        bench.advance(2000)
+        assert queue.ready == MESSAGES
+        assert queue.read_error == errno.ENOENT
+        path.with_suffix(".away").rename(path)
+        bench.advance(1000)
+
+        assert queue.ready == 0

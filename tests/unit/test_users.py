@@ -65,6 +65,17 @@ def test_with_another_default_user_there_is_no_guest(tmp_path: Path) -> None:
     assert store.authenticate("guest", b"guest", is_loopback=True) is None
 
 
+def test_a_default_password_is_hashed_at_the_first_start_only(tmp_path: Path) -> None:
+    UserStore(tmp_path, "boss", GUEST_HASH, True, "first").load()
+
+    store = UserStore(tmp_path, "boss", GUEST_HASH, True, "second")
+    store.load()
+
+    assert store.authenticate("boss", b"first", is_loopback=True) is not None
+    assert store.authenticate("boss", b"second", is_loopback=True) is None
+    assert store.authenticate("boss", b"guest", is_loopback=True) is None
+
+
 def test_the_file_is_written_as_lavinmq_writes_it(tmp_path: Path) -> None:
     original = tmp_path / "original"
     original.mkdir()

@@ -4,10 +4,26 @@ Importing this package registers all of them in `routes.ROUTES`.
 """
 
 from lavinmq.http.api import (  # noqa: F401
+    aliveness,
     bindings,
+    channels,
+    cluster,
+    connections,
+    consumers,
+    definitions,
     exchanges,
+    federation,
+    health,
+    limits,
+    logs,
     messages,
+    nodes,
+    overview,
+    parameters,
+    permissions,
+    policies,
     queues,
     session,
+    users,
     vhosts,
 )

@@ -1,32 +1,76 @@
-"""Consumers, as they are shown. Source: HTTP reference, section 9."""
+"""Consumers: list, cancel. Source: HTTP reference, sections 8.6 and 9."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from lavinmq.http.api import connections
+from lavinmq.http.call import NO_CONTENT, Call, Reply
+from lavinmq.http.errors import ApiError
+from lavinmq.http.listing import Listing, in_portions
+from lavinmq.http.routes import ROUTES, Role
+
 if TYPE_CHECKING:
-    from lavinmq.amqp.channel import Consumer
+    from lavinmq.amqp.channel import Channel, Consumer
 
 
 def row(consumer: Consumer) -> dict[str, Any]:
     """What is shown of a consumer."""
     channel = consumer.channel
     connection = channel.connection
-    peer = connection.name.partition(" -> ")[0]
-    host, _, port = peer.rpartition(":")
     return {
         "queue": {"name": consumer.queue.name, "vhost": connection.vhost.name},
         "consumer_tag": consumer.tag,
         "exclusive": consumer.exclusive,
-        "ack_required": not consumer.core.is_no_ack,
-        "prefetch_count": consumer.core.prefetch,
+        "ack_required": not consumer.no_ack,
+        "prefetch_count": 0 if channel.is_over else connection.link.prefetch(channel.id)[0],
         "priority": consumer.priority,
         "channel_details": {
-            "peer_host": host.strip("[]"),
-            "peer_port": int(port) if port.isdecimal() else 0,
+            **connections.peer_of(connection),
             "connection_name": connection.name,
             "user": connection.user.name,
             "number": channel.id,
-            "name": f"{peer}[{channel.id}]",
+            "name": channel.name,
         },
     }
+
+
+def of_channel(channel: Channel) -> Iterator[Consumer]:
+    """The consumers of a channel, without one for direct replies: its address is a secret."""
+    return (each for each in channel.consumers.values() if not each.is_for_replies)
+
+
+async def listed(call: Call, vhost: str | None = None) -> Listing[Consumer]:
+    """A list of the consumers that the caller may see."""
+    found = [
+        consumer
+        async for connection in in_portions(await connections.visible(call, vhost))
+        for channel in connection.channels.values()
+        for consumer in of_channel(channel)
+    ]
+    return Listing(found, row, lambda consumer: consumer.tag, exact=True)
+
+
+@ROUTES.list("/api/consumers", Role.ANY)
+async def list_consumers(call: Call) -> Listing[Consumer]:
+    """List consumers."""
+    return await listed(call)
+
+
+@ROUTES.list("/api/consumers/:vhost", Role.MANAGEMENT)
+async def list_consumers_of_vhost(call: Call) -> Listing[Consumer]:
+    """List consumers of a virtual host."""
+    return await listed(call, call.path["vhost"])
+
+
+@ROUTES.delete("/api/consumers/:vhost/:connection/:channel/:consumer_tag", Role.MANAGEMENT)
+async def cancel_consumer(call: Call) -> Reply:
+    """Cancel a consumer; its client is told with basic.cancel."""
+    number, tag = call.path["channel"], call.path["consumer_tag"]
+    for connection in await connections.visible(call, call.path["vhost"]):
+        if connection.name == call.path["connection"] and number.isdecimal():
+            channel = connection.channels.get(int(number[:6]))
+            if channel is not None and not channel.is_over and channel.cancel(tag):
+                return NO_CONTENT
+    raise ApiError(404)

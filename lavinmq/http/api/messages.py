@@ -22,7 +22,7 @@ from lavinmq.http import encoding, payload, properties
 from lavinmq.http.api.exchanges import DEFAULT, INTERNAL, by_name
 from lavinmq.http.api.queues import check_may_read, queue_of
 from lavinmq.http.call import Call, Reply, completed, found
-from lavinmq.http.errors import ApiError, access_refused, bad_request
+from lavinmq.http.errors import ApiError, access_refused, bad_request, low_on_disk
 from lavinmq.http.fields import Field, to_integer
 from lavinmq.http.listing import Listing, in_portions
 from lavinmq.http.routes import ROUTES, Role
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from lavinmq.queue import Queue
 
 BASIC_PUBLISH: Final = 60 << 16 | 40
-LOW_DISK: Final = "Server low on disk space"
 WHOLE: Final = (1 << 63) - 1
 ROW_BYTES: Final = 256
 """What a message adds to an answer, besides its own bytes."""
@@ -95,7 +94,7 @@ async def publish(call: Call) -> dict[str, bool]:
     _check_dead_letter(call, body["properties"])
     loop = call.server.loop
     if loop.is_held:
-        raise ApiError(412, "precondition_failed", LOW_DISK)
+        raise low_on_disk()
     breaks = loop.breaks
     channel = local_channel(call)
     try:

@@ -1,21 +1,33 @@
-"""Virtual hosts: list, show, create, delete.
+"""Virtual hosts: list, show, create, change, delete.
 
 Source: HTTP reference, section 8.10.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
+from lavinmq.http.api.overview import queue_counts
+from lavinmq.http.api.permissions import permission_rows
 from lavinmq.http.call import CREATED, NO_CONTENT, Call, Reply, found
 from lavinmq.http.errors import bad_request
 from lavinmq.http.fields import Field
 from lavinmq.http.listing import Listing
 from lavinmq.http.routes import ROUTES, Role
+from lavinmq.totals import MESSAGES, message_counters
 from lavinmq.vhost import VHost
 
+COUNTERS: Final = tuple(name for name in MESSAGES if name != "reject")
 
-def row(call: Call, vhost: VHost) -> dict[str, Any]:
+
+async def vhost_counters(vhost: VHost) -> dict[str, int]:
+    """What a virtual host holds, `ready` and `unacked`, and what it has counted."""
+    held = await queue_counts([vhost])
+    return {"ready": held["ready"], "unacked": held["unacked"], **message_counters(vhost)}
+
+
+def row(call: Call, vhost: VHost, counters: Mapping[str, int]) -> dict[str, Any]:
     """What is shown of a virtual host."""
     stored = call.server.vhosts.stored(vhost.name)
     return {
@@ -25,45 +37,67 @@ def row(call: Call, vhost: VHost) -> dict[str, Any]:
         "tags": list(stored.tags) if stored else [],
         "description": stored.description if stored else "",
         "cluster_state": {},
+        "messages": counters["ready"] + counters["unacked"],
+        "messages_unacknowledged": counters["unacked"],
+        "messages_ready": counters["ready"],
+        "message_stats": {name: counters[name] for name in COUNTERS},
     }
 
 
 @ROUTES.list("/api/vhosts", Role.ANY)
-def list_vhosts(call: Call) -> Listing[VHost]:
+async def list_vhosts(call: Call) -> Listing[VHost]:
     """List virtual hosts."""
+    vhosts = call.visible_vhosts()
+    counters = {vhost: await vhost_counters(vhost) for vhost in vhosts}
     return Listing(
-        call.visible_vhosts(), lambda vhost: row(call, vhost), lambda vhost: vhost.name
+        vhosts, lambda vhost: row(call, vhost, counters[vhost]), lambda vhost: vhost.name
     )  # fmt: skip
 
 
 @ROUTES.get("/api/vhosts/:vhost", Role.MANAGEMENT)
-def show_vhost(call: Call) -> dict[str, Any]:
+async def show_vhost(call: Call) -> dict[str, Any]:
     """Show a virtual host."""
-    return row(call, call.vhost)
+    vhost = call.vhost
+    return row(call, vhost, await vhost_counters(vhost))
+
+
+@ROUTES.list("/api/vhosts/:vhost/permissions", Role.ADMINISTRATOR)
+def list_vhost_permissions(call: Call) -> Listing[Any]:
+    """List what users may do in a virtual host."""
+    return permission_rows(call, lambda _user, vhost: vhost == call.path["vhost"])
 
 
 @ROUTES.put(
     "/api/vhosts/:name",
     Role.ADMINISTRATOR,
     {
-        "description": Field("string", "For people", default=""),
-        "tags": Field("string", "Separated by commas", default=""),
+        "description": Field("string", "For people"),
+        "tags": Field("any", "A list, or a string separated by commas"),
     },
 )
 def put_vhost(call: Call) -> Reply:
-    """Create a virtual host, or change description and tags of one."""
-    tags = [tag.strip() for tag in call.body["tags"].split(",") if tag.strip()]
+    """Create a virtual host, or change description and tags of one; what is left out stays."""
     try:
         is_new = call.server.vhosts.create(
-            call.path["name"], call.user.name, call.body["description"], tags
+            call.path["name"], call.user.name, call.body["description"], _tags(call.body["tags"])
         )
     except ValueError as error:
         raise bad_request(str(error)) from error
     return CREATED if is_new else NO_CONTENT
 
 
+def _tags(value: Any) -> list[str] | None:
+    """Raises: ApiError 400."""
+    if value is None:
+        return None
+    words = value.split(",") if isinstance(value, str) else value
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise bad_request("Field 'tags' must be a string or an array of strings")
+    return [word.strip() for word in words if word.strip()]
+
+
 @ROUTES.delete("/api/vhosts/:vhost", Role.ADMINISTRATOR)
 def delete_vhost(call: Call) -> Reply:
-    """Delete a virtual host with all that is in it."""
+    """Delete a virtual host with all that is in it, and close its connections."""
     found(call.server.vhosts.delete(call.path["vhost"]) or None)
     return NO_CONTENT

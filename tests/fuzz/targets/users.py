@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from lavinmq.auth import passwords
 from lavinmq.auth.users import FILE_NAME, UserStore
 from lavinmq.errors import DefinitionsError
 from tests.fuzz.targets import Target
@@ -41,7 +42,7 @@ def opened(directory: Path) -> Iterator[Target]:
             return
         before = meaning(store)
         for user in store.all():
-            if not user.password_hash.startswith("$2"):  # bcrypt takes as long as the hash says
+            if not passwords.is_slow(user.hashing_algorithm):
                 store.authenticate(user.name, b"password", True)
             user.can_write("/", "queue")
         store.save()

@@ -1,0 +1,173 @@
+"""How clients log in: the configured backends, one after the other, behind one call.
+
+    who = name, password, address, is_loopback
+    identity = chain.at_once(*who) or await chain.authenticate(*who)
+
+`at_once` is for the usual case: it answers without waiting when the password has a cheap hash or
+was verified before, or the token's key is there. `authenticate` does everything else: it waits
+after failures, has slow hashes computed in threads, fetches keys. Both are called on the loop's
+thread and never hold it up. None means that nobody logs in; why is only logged.
+Source: command line reference, section 14; AMQP reference, section 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Protocol
+
+from lavinmq.auth import passwords
+from lavinmq.auth.attempt import Attempt, TokenError
+from lavinmq.auth.hashing import Hashing, HashingBusy
+from lavinmq.auth.identity import Identity
+from lavinmq.auth.local import Local
+from lavinmq.auth.throttle import Throttle
+from lavinmq.auth.users import DIRECT_USER, UserStore
+from lavinmq.auth.verification import Verification
+from lavinmq.tasks import Tasks
+
+if TYPE_CHECKING:
+    from lavinmq.auth.oauth import OAuth
+    from lavinmq.config import Config
+
+log = logging.getLogger("lmq.auth")
+
+
+class Backend(Protocol):
+    """Knows some users."""
+
+    def at_once(self, attempt: Attempt) -> Identity | None:
+        """Who it is, if that can be told without waiting."""
+
+    async def authenticate(self, attempt: Attempt) -> Identity | None:
+        """Who it is, or None. Raises: HashingBusy."""
+
+
+class Chain:
+    """The backends of one broker. Call `start` once, and await `stop` before the loop is closed.
+
+    Args: config: read when it is needed, so that a reload is noticed.
+    """
+
+    oauth: OAuth | None
+    """The backend `oauth`, if it is configured."""
+
+    def __init__(
+        self, config: Config, users: UserStore, events: asyncio.AbstractEventLoop,
+        throttle: Throttle | None = None,
+    ) -> None:  # fmt: skip
+        self.tasks = Tasks(events)
+        """For those who await `authenticate` in a task of their own."""
+        self.hashing = Hashing(events)
+        self.verification = Verification(self.hashing, self.tasks)
+        self.config = config
+        self._throttle = throttle or Throttle()
+        self._local = Local(users, self.verification, config)
+        self.oauth = None
+        self._backends: list[Backend] = []
+        for name in dict.fromkeys(config.auth_backends or ("local",)):
+            if name == "oauth":
+                from lavinmq.auth.oauth import OAuth
+
+                self.oauth = OAuth(config, self.tasks, events)
+                self._backends.append(self.oauth)
+            else:
+                self._backends.append(self._local)
+
+    def start(self) -> None:
+        """Begin to fetch what is needed from elsewhere."""
+        if self.oauth is not None:
+            from lavinmq.auth.oauth_login import missing
+
+            if why := missing(self.config):
+                log.warning("%s", why)
+            self.oauth.keys.start()
+
+    async def stop(self) -> None:
+        """End everything that runs."""
+        if self.oauth is not None:
+            self.oauth.keys.stop()
+        self.hashing.close()
+        await self.tasks.stop()
+
+    def at_once(
+        self, name: str, password: bytes, address: str, is_loopback: bool
+    ) -> Identity | None:
+        """Who it is, if that can be told without waiting; None: await `authenticate`.
+
+        Args: as for `authenticate`.
+        Cost: a digest of the password, or 0.3 ms for a token that was not seen before.
+        """
+        attempt = Attempt(name, password, address, is_loopback)
+        if not password or self._wait_s(attempt):
+            return None
+        for backend in self._backends_for(attempt):
+            identity = backend.at_once(attempt)
+            if identity is not None:
+                self._throttle.succeeded(name, address, is_loopback)
+                return identity
+        return None
+
+    async def authenticate(
+        self, name: str, password: bytes, address: str, is_loopback: bool
+    ) -> Identity | None:
+        """Who it is; None when nobody logs in. May take seconds after failures.
+
+        Args:
+            password: or an access token; then the name does not matter.
+            address: of the client, without its port; 127.0.0.1 for a unix socket.
+            is_loopback: whether the client is on this machine.
+        """
+        attempt = Attempt(name, password, address, is_loopback)
+        wait_s = self._wait_s(attempt)
+        if wait_s:
+            log.debug("%r waits %.1f s", attempt, wait_s)
+            await asyncio.sleep(wait_s)
+        try:
+            identity = await self._ask(attempt)
+        except HashingBusy as error:
+            log.warning("%r refused: %s", attempt, error)
+            return None
+        if identity is None:
+            self._throttle.failed(name, address, is_loopback)
+        else:
+            self._throttle.succeeded(name, address, is_loopback)
+        return identity
+
+    async def renew(self, identity: Identity, token: bytes) -> Identity:
+        """The same user with a fresh token.
+
+        Raises: TokenError, with a text for the client, when it cannot be used or is another's.
+        """
+        if self.oauth is None or identity.expires_at is None:
+            raise TokenError("no token is in use")
+        fresh = await self.oauth.verify(token)
+        if fresh.name != identity.name:
+            raise TokenError("the token is of another user")
+        return fresh
+
+    async def hash_password(self, password: bytes, kind: str, origin: str = "") -> tuple[str, str]:
+        """A new hash of a kind of `passwords.ALGORITHMS`, made in a thread, and its algorithm.
+
+        Args: origin: the address of who asks, for fairness. Raises: HashingBusy, ValueError.
+        """
+        stored = await self.hashing.run(origin, lambda: passwords.hash_password(password, kind))
+        return stored, passwords.ALGORITHMS[kind]
+
+    async def _ask(self, attempt: Attempt) -> Identity | None:
+        """The first backend that knows the user wins. An empty password is nobody's."""
+        if attempt.password:
+            for backend in self._backends_for(attempt):
+                identity = await backend.authenticate(attempt)
+                if identity is not None:
+                    return identity
+        return None
+
+    def _backends_for(self, attempt: Attempt) -> list[Backend]:
+        """The broker's own links log in whatever is configured for others."""
+        return [self._local] if attempt.name == DIRECT_USER else self._backends
+
+    def _wait_s(self, attempt: Attempt) -> float:
+        if not self.config.login_throttling:
+            return 0.0
+        return self._throttle.wait_s(attempt.name, attempt.address, attempt.is_loopback)

@@ -1,0 +1,199 @@
+"""What an access token allows: its claims read as user name, tags and permissions.
+
+A scope is `tag:<name>` or `configure|read|write:<virtual host>/<resource>`, both parts percent
+encoded, each with `*` for any text; a third part is ignored. What is not given is denied.
+Source: command line reference, section 14.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
+
+from lavinmq.auth.attempt import TokenError
+from lavinmq.auth.users import DIRECT_USER, parse_tags
+
+MAX_REMEMBERED: Final = 4096
+"""Answers a user keeps: names come from clients, so there is no end of them."""
+
+MAX_NAME_BYTES: Final = 255
+_KINDS: Final = ("configure", "read", "write")
+
+
+class Glob:
+    """A percent-encoded text in which `*` stands for any other; `%2A` is a star.
+
+    Matching goes once through the name, whatever the pattern. Raises: UnicodeDecodeError.
+    """
+
+    __slots__ = ("_parts", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._parts = [unquote(part, errors="strict") for part in text.split("*")]
+
+    def matches(self, name: str) -> bool:
+        """Whether it is the whole name."""
+        first, *rest = self._parts
+        if not rest:
+            return name == first
+        last = rest.pop()
+        if len(name) < len(first) + len(last):
+            return False
+        if not (name.startswith(first) and name.endswith(last)):
+            return False
+        at, end = len(first), len(name) - len(last)
+        for part in rest:  # each as far left as it goes
+            at = name.find(part, at, end)
+            if at < 0:
+                return False
+            at += len(part)
+        return True
+
+
+class Grant(NamedTuple):
+    """One permission."""
+
+    kind: str
+    vhost: Glob
+    resource: Glob
+
+
+class TokenUser:
+    """A user by way of an access token; see `Identity`. It never changes."""
+
+    __slots__ = ("_answers", "expires_at", "grants", "name", "tags")
+
+    def __init__(
+        self, name: str, tags: tuple[str, ...], grants: tuple[Grant, ...], expires_at: float
+    ) -> None:
+        self.name = name
+        self.tags = tags
+        self.grants = grants
+        self.expires_at = expires_at
+        self._answers: dict[tuple[str, str, str], bool] = {}
+
+    def has_tag(self, tag: str) -> bool:
+        """Whether the token gives the tag."""
+        return tag in self.tags
+
+    def has_vhost(self, vhost: str) -> bool:
+        """Whether it allows anything at all in the virtual host."""
+        return any(grant.vhost.matches(vhost) for grant in self.grants)
+
+    def can_configure(self, vhost: str, resource: str) -> bool:
+        """Whether the user may declare and delete the queue or exchange."""
+        return self._can("configure", vhost, resource)
+
+    def can_read(self, vhost: str, resource: str) -> bool:
+        """Whether the user may consume, get, purge and bind from the queue or exchange."""
+        return self._can("read", vhost, resource)
+
+    def can_write(self, vhost: str, resource: str) -> bool:
+        """Whether the user may publish and bind to the queue or exchange."""
+        return self._can("write", vhost, resource)
+
+    def _can(self, kind: str, vhost: str, resource: str) -> bool:
+        question = kind, vhost, resource
+        answer = self._answers.get(question)
+        if answer is None:
+            if len(self._answers) >= MAX_REMEMBERED:
+                self._answers.clear()
+            answer = any(
+                grant.kind == kind
+                and grant.vhost.matches(vhost)
+                and grant.resource.matches(resource)
+                for grant in self.grants
+            )
+            self._answers[question] = answer
+        return answer
+
+    def __repr__(self) -> str:
+        return f"TokenUser({self.name!r}, tags={','.join(self.tags)!r})"
+
+
+class ClaimReader:
+    """Reads claims as one broker is told to.
+
+    Args: see [oauth] in the configuration reference; `prefix` None: the resource server and a dot.
+    """
+
+    def __init__(
+        self, resource_server: str, name_claims: tuple[str, ...],
+        additional_claims: tuple[str, ...], prefix: str,
+    ) -> None:  # fmt: skip
+        self._resource_server = resource_server
+        self._name_claims = name_claims
+        self._additional_claims = additional_claims
+        self._prefix = prefix or (f"{resource_server}." if resource_server else "")
+
+    def user(self, claims: Mapping[str, Any]) -> TokenUser:
+        """The user that the claims of a verified token make, `exp` among them.
+
+        Raises: TokenError when they name nobody.
+        """
+        tags, grants = [], []
+        for scope in self._scopes(claims):
+            kind, _, rest = scope.partition(":")
+            if kind == "tag":
+                tags.append(rest)
+            elif kind in _KINDS and (grant := _grant(kind, rest)) is not None:
+                grants.append(grant)
+        return TokenUser(
+            self._name(claims), parse_tags(",".join(tags)), tuple(grants), float(claims["exp"])
+        )
+
+    def _name(self, claims: Mapping[str, Any]) -> str:
+        for claim in self._name_claims:
+            name = claims.get(claim)
+            if isinstance(name, str) and name:
+                break
+        else:
+            raise TokenError("the token names no user")
+        if len(name.encode("utf-8", "replace")) > MAX_NAME_BYTES or not name.isprintable():
+            raise TokenError("the user name in the token cannot be used")
+        if name == DIRECT_USER:
+            raise TokenError(f"{DIRECT_USER} is the name of the broker's own user")
+        return name
+
+    def _scopes(self, claims: Mapping[str, Any]) -> Iterator[str]:
+        """All scopes of the token that are meant for us, without the prefix."""
+        for scope in self._all_scopes(claims):
+            if scope.startswith(self._prefix):
+                yield scope[len(self._prefix) :]
+
+    def _all_scopes(self, claims: Mapping[str, Any]) -> Iterator[str]:
+        access = claims.get("resource_access")
+        if isinstance(access, dict):
+            own = access.get(self._resource_server)
+            if isinstance(own, dict):
+                yield from _words(own.get("roles"))
+        yield from _words(claims.get("scope"))
+        for claim in self._additional_claims:
+            value = claims.get(claim)
+            if isinstance(value, dict):
+                value = value.get(self._resource_server)
+            yield from _words(value)
+
+
+def _words(value: object) -> Iterator[str]:
+    """The scopes of a text, separated by blanks, or of an array of texts; of all else none."""
+    if isinstance(value, str):
+        yield from value.split()
+    elif isinstance(value, list):
+        for item in value:
+            if isinstance(item, str):
+                yield from item.split()
+
+
+def _grant(kind: str, text: str) -> Grant | None:
+    """The permission that the rest of a scope gives; None when it makes no sense."""
+    vhost, separator, rest = text.partition("/")
+    resource = rest.partition("/")[0]
+    if not separator or not vhost or not resource:
+        return None
+    try:
+        return Grant(kind, Glob(vhost), Glob(resource))
+    except UnicodeDecodeError:
+        return None

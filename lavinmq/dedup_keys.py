@@ -1,0 +1,74 @@
+"""The keys of duplicates of one virtual host: which exchange or queue has a cache, and its file.
+
+Called by `vhost.py`; what arguments mean and what is in a file is in `dedup.py`.
+Source: AMQP reference, section 18.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from lavinmq import _core, dedup
+from lavinmq.exchange import Destination, Exchange
+from lavinmq.log import Log
+from lavinmq.queue import Queue
+
+
+class DedupKeys:
+    """The caches of one virtual host.
+
+    Args: directory: of the virtual host; loop: of the message path; log: that of the virtual host.
+    """
+
+    def __init__(self, directory: Path, loop: _core.Loop, log: Log) -> None:
+        self._directory = directory
+        self._loop = loop
+        self._log = log
+
+    def give(self, thing: Destination) -> None:
+        """Give it a cache of keys, if its arguments ask for one."""
+        if not dedup.is_wanted(thing.arguments):
+            return
+        path = self._file_of(thing) if thing.is_stored else None
+        thing.dedup = dedup.cache_for(thing.arguments, self._loop, path)
+        thing.core.set_dedup(thing.dedup)
+        note = dedup.clamp_note(thing.arguments)
+        if note is not None:
+            self._log.warning("%r: %s", thing.name, note)
+
+    def load(self, thing: Destination) -> None:
+        """Read the keys that it had when the broker ended."""
+        note = None if thing.dedup is None else dedup.load(thing.dedup, self._file_of(thing))
+        if note is not None:
+            self._log.warning("%r: %s", thing.name, note)
+
+    def load_exchanges(self, exchanges: Iterable[Exchange]) -> None:
+        """Read those of all exchanges there are, and remove what belongs to others."""
+        known = set()
+        for exchange in exchanges:
+            self.load(exchange)
+            known.add(self._file_of(exchange))
+        dedup.remove_others(self._directory, known)
+
+    def close(self, thing: Destination) -> None:
+        """Its messages are written. Keys that cannot be are lost, which stops nothing."""
+        try:
+            if thing.dedup is not None:
+                thing.dedup.close()
+        except OSError as error:
+            self._log.error("keys of duplicates of %r are lost: %s", thing.name, error)
+
+    def drop(self, thing: Destination) -> None:
+        """It is deleted. The file of a queue goes with its directory."""
+        if thing.dedup is None:
+            return
+        thing.dedup.release()
+        try:
+            if isinstance(thing, Exchange):
+                dedup.remove(self._file_of(thing))
+        except OSError as error:
+            self._log.error("keys of the deleted exchange %r stay: %s", thing.name, error)
+
+    def _file_of(self, thing: Destination) -> Path:
+        if isinstance(thing, Queue):
+            return Path(thing.directory) / dedup.FILE
+        return dedup.exchange_file(self._directory, thing.name)

@@ -1,0 +1,24 @@
+"""What documents speak of and no other part has a value for."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class UserDef(NamedTuple):
+    """A user with limits; no algorithm: it cannot log in with a password."""
+
+    name: str
+    password_hash: str
+    hashing_algorithm: str | None
+    tags: tuple[str, ...]
+    limits: dict[str, int]
+
+
+class PermissionDef(NamedTuple):
+    """What a user may do in a virtual host: three regular expressions."""
+
+    user: str
+    configure: str
+    read: str
+    write: str

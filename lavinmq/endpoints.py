@@ -1,0 +1,76 @@
+"""Who is at both ends of a connection: addresses and TLS, as names, lists and logs show them.
+
+Made where a connection comes in, by `arrival.py` or by whoever hands over a socket, and kept by the
+connection. Source: HTTP reference, section 9; command line reference, section 13.
+"""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class TlsInfo:
+    """What TLS was agreed on, by us or by a proxy in front of us."""
+
+    version: str
+    """As OpenSSL writes it: `TLSv1.3`."""
+    cipher: str
+    login: str | None = None
+    """The user whom a certificate names that we have verified ourselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """The two ends of a connection; hosts are IP addresses, an IPv4 one never inside IPv6."""
+
+    peer_host: str
+    peer_port: int
+    host: str
+    port: int
+    is_loopback: bool
+    """Whether the peer is on this machine."""
+    tls: TlsInfo | None = None
+
+    @property
+    def peer(self) -> str:
+        """The address of the client."""
+        return shown(self.peer_host, self.peer_port)
+
+    @property
+    def name(self) -> str:
+        """What the connection is called."""
+        return f"{self.peer} -> {shown(self.host, self.port)}"
+
+
+UNIX = Endpoints("127.0.0.1", 0, "127.0.0.1", 0, True)
+"""Both ends of a unix socket."""
+
+
+def between(peer: tuple[str, int], local: tuple[str, int], tls: TlsInfo | None = None) -> Endpoints:
+    """Return the endpoints for two addresses."""
+    peer_host, host = plain(peer[0]), plain(local[0])
+    return Endpoints(peer_host, peer[1], host, local[1], is_loopback(peer_host), tls)
+
+
+def of_socket(sock: socket.socket) -> Endpoints:
+    """Return the endpoints of a connected socket. Raises: OSError when the peer is gone already."""
+    if sock.family == socket.AF_UNIX:
+        return UNIX
+    return between(sock.getpeername()[:2], sock.getsockname()[:2])
+
+
+def plain(host: str) -> str:
+    """Return an IPv4 address inside an IPv6 one, as a socket of `::` sees it, without that."""
+    return host.removeprefix("::ffff:") if "." in host else host
+
+
+def is_loopback(host: str) -> bool:
+    """Loopback, also as an IPv4 address inside an IPv6 one; the kernel writes it one way only."""
+    return host.startswith(("127.", "::ffff:127.")) or host == "::1"
+
+
+def shown(host: str, port: int) -> str:
+    """Return an address for names and logs."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,116 @@
+"""Channels: list, show, change the prefetch. Source: HTTP reference, sections 8.5 and 9."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from lavinmq.http.api import connections, consumers
+from lavinmq.http.call import NO_CONTENT, Call, Reply
+from lavinmq.http.errors import bad_request, not_found
+from lavinmq.http.fields import Field
+from lavinmq.http.listing import Listing, in_portions
+from lavinmq.http.routes import ROUTES, Role
+from lavinmq.totals import MESSAGES
+
+if TYPE_CHECKING:
+    from lavinmq.amqp.channel import Channel
+    from lavinmq.amqp.connection import Connection
+
+MAX_PREFETCH: Final = 65535
+
+
+def row(call: Call, channel: Channel, *, with_log: bool = False) -> dict[str, Any]:
+    """What is shown of a channel."""
+    connection = channel.connection
+    prefetch = unacked = shared = 0
+    if not channel.is_over:  # it may have closed since it was listed
+        prefetch, shared = connection.link.prefetch(channel.id)
+        unacked = connection.link.unacked(channel.id)
+    return {
+        "number": channel.id,
+        "name": channel.name,
+        "vhost": connection.vhost.name,
+        "user": connection.user.name,
+        "consumer_count": sum(not each.is_for_replies for each in channel.consumers.values()),
+        "prefetch_count": prefetch,
+        "global_prefetch_count": shared,
+        "confirm": channel.mode == "confirm",
+        "transactional": channel.mode == "tx",
+        "messages_unacknowledged": unacked,
+        "connection_details": connections.peer_of(connection) | {"name": connection.name},
+        "state": state(channel),
+        "message_stats": call.server.sampler.stats(channel, MESSAGES, with_log=with_log),
+    }
+
+
+def state(channel: Channel) -> str:
+    """`flow` while the client wants no deliveries."""
+    if channel.is_over:
+        return "closed"
+    return "running" if channel.is_flowing else "flow"
+
+
+async def listed(call: Call, of: list[Connection]) -> Listing[Channel]:
+    """A list of the channels of connections."""
+    found = [
+        channel
+        async for connection in in_portions(of)
+        for channel in connection.channels.values()
+        if not channel.is_over
+    ]
+    return Listing(found, lambda channel: row(call, channel), lambda channel: channel.name)
+
+
+async def by_name(call: Call, name: str) -> Channel:
+    """A channel that the caller may see. Raises: ApiError 404."""
+    peer, _, number = name.removesuffix("]").rpartition("[")
+    if peer and number.isdecimal() and len(number) <= 5 and name.endswith("]"):
+        for connection in await connections.visible(call):
+            if connection.name.startswith(f"{peer} -> "):
+                channel = connection.channels.get(int(number))
+                if channel is not None and not channel.is_over:
+                    return channel
+    raise not_found(f"Channel {name} does not exist")
+
+
+@ROUTES.list("/api/channels", Role.ANY)
+async def list_channels(call: Call) -> Listing[Channel]:
+    """List channels."""
+    return await listed(call, await connections.visible(call))
+
+
+@ROUTES.list("/api/vhosts/:vhost/channels", Role.MANAGEMENT)
+async def list_channels_of_vhost(call: Call) -> Listing[Channel]:
+    """List channels of a virtual host."""
+    return await listed(call, await connections.visible(call, call.path["vhost"]))
+
+
+@ROUTES.list("/api/connections/:name/channels", Role.ANY)
+async def list_channels_of_connection(call: Call) -> Listing[Channel]:
+    """List channels of a connection."""
+    return await listed(call, [connections.by_name(call, call.path["name"])])
+
+
+@ROUTES.get("/api/channels/:name", Role.ANY)
+async def show_channel(call: Call) -> dict[str, Any]:
+    """Show a channel with its consumers."""
+    channel = await by_name(call, call.path["name"])
+    details = [consumers.row(each) for each in consumers.of_channel(channel)]
+    return row(call, channel, with_log=True) | {"consumer_details": details}
+
+
+@ROUTES.put(
+    "/api/channels/:name", Role.ANY,
+    {"prefetch": Field("integer", "Unacknowledged messages of each consumer, 0: any number")},
+    statuses=(204,),
+)  # fmt: skip
+async def change_channel(call: Call) -> Reply:
+    """Change the prefetch of a channel, of the consumers that it has as well."""
+    channel = await by_name(call, call.path["name"])
+    prefetch = call.body["prefetch"]
+    if prefetch is None:
+        return NO_CONTENT
+    if not 0 <= prefetch <= MAX_PREFETCH:
+        raise bad_request(f"prefetch must be between 0 and {MAX_PREFETCH}")
+    channel.set_prefetch(prefetch)
+    return NO_CONTENT

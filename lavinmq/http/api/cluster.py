@@ -1,0 +1,57 @@
+"""What tools of RabbitMQ ask a cluster for, as far as a single node has an answer.
+
+A node has no flags of features to turn on, nothing deprecated in use, and no queues to move
+elsewhere. Source: HTTP reference, section 7.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Any, Final
+
+from lavinmq.http.call import NO_CONTENT, Call, Reply
+from lavinmq.http.errors import bad_request
+from lavinmq.http.fields import Field
+from lavinmq.http.routes import ROUTES, Role
+from lavinmq.names import check_label
+from lavinmq.parameters import Parameter
+
+CLUSTER_NAME: Final = "cluster_name"
+
+
+@ROUTES.get("/api/cluster-name", Role.ANY)
+def show_cluster_name(call: Call) -> dict[str, Any]:
+    """Show what the broker is called: the global parameter `cluster_name`, or the host."""
+    parameter = call.server.parameters.get(None, CLUSTER_NAME)
+    name = None if parameter is None else parameter.value
+    return {"name": name if isinstance(name, str) else socket.gethostname()}
+
+
+@ROUTES.put(
+    "/api/cluster-name",
+    Role.ADMINISTRATOR,
+    {"name": Field("string", "The new name", required=True)},
+    statuses=(204,),
+)
+def put_cluster_name(call: Call) -> Reply:
+    """Change what the broker is called."""
+    try:
+        check_label("Cluster", call.body["name"])
+    except ValueError as error:
+        raise bad_request(str(error)) from error
+    call.server.parameters.put(Parameter(None, CLUSTER_NAME, call.body["name"]))
+    return NO_CONTENT
+
+
+@ROUTES.get("/api/feature-flags", Role.ANY)
+@ROUTES.get("/api/deprecated-features", Role.ANY)
+@ROUTES.get("/api/deprecated-features/used", Role.ANY)
+def list_nothing(_call: Call) -> list[Any]:
+    """List flags of features, or deprecated features: there are none."""
+    return []
+
+
+@ROUTES.add("POST", "/api/rebalance/queues", Role.ADMINISTRATOR, statuses=(204,))
+def rebalance(_call: Call) -> Reply:
+    """Spread queues over nodes: a single one has them all where they belong."""
+    return NO_CONTENT

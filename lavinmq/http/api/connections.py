@@ -1,0 +1,165 @@
+"""Connections: list, show, close. Source: HTTP reference, sections 3, 8.4 and 9."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from lavinmq.errors import ReplyCode
+from lavinmq.fieldtable import EMPTY, FieldTable, FieldTableError, from_content
+from lavinmq.http.call import NO_CONTENT, Call, Reply
+from lavinmq.http.errors import access_refused, not_found
+from lavinmq.http.listing import Listing, in_portions
+from lavinmq.http.routes import ROUTES, Role
+
+if TYPE_CHECKING:
+    from lavinmq.amqp.connection import Connection
+
+BYTES: Final = ("send_oct", "recv_oct")
+REASON: Final = "Closed via management plugin"
+PROTOCOL: Final = "AMQP 0-9-1"
+
+
+def row(call: Call, connection: Connection, *, with_log: bool = False) -> dict[str, Any]:
+    """What is shown of a connection."""
+    return {
+        "name": connection.name,
+        "pid": connection.name,
+        "vhost": connection.vhost.name,
+        "user": connection.user.name,
+        "protocol": PROTOCOL,
+        "type": "network",
+        "state": state(connection),
+        "connected_at": connection.connected_at_ms,
+        "channels": len(connection.channels),
+        "channel_max": connection.channel_max,
+        "frame_max": connection.frame_max,
+        "timeout": connection.heartbeat_s,
+        "auth_mechanism": connection.auth_mechanism,
+        "client_properties": client_properties(connection),
+        **ends(connection),
+        **call.server.sampler.stats(connection, BYTES, with_log=with_log),
+    }
+
+
+def state(connection: Connection) -> str:
+    """`blocked` while a publish of its waits for the disk, `flow` while publishes would."""
+    if not connection.is_member:
+        return "closed"
+    if connection.is_blocked:
+        return "blocked"
+    return "flow" if connection.server.loop.is_held else "running"
+
+
+def client_properties(connection: Connection) -> FieldTable:
+    """What the client says about itself."""
+    try:
+        return from_content(connection.client_properties)
+    except FieldTableError:  # it has been read before
+        return EMPTY
+
+
+def ends(connection: Connection) -> dict[str, Any]:
+    """Both addresses of a connection, and what TLS there is between them."""
+    between = connection.ends
+    return {
+        "host": between.host,
+        "port": between.port,
+        **peer_of(connection),
+        "ssl": between.tls is not None,
+        "tls_version": between.tls.version if between.tls else None,
+        "cipher": between.tls.cipher if between.tls else None,
+    }
+
+
+def peer_of(connection: Connection) -> dict[str, Any]:
+    """The address of the client."""
+    return {"peer_host": connection.ends.peer_host, "peer_port": connection.ends.peer_port}
+
+
+async def visible(call: Call, vhost: str | None = None) -> list[Connection]:
+    """The open connections that the caller may see, in the order of their coming.
+
+    Args: vhost: of this virtual host only; the route has checked the right to it.
+    """
+    names = {each.name for each in call.visible_vhosts()} if vhost is None else {vhost}
+    # Found in portions, because there may be very many.
+    return [
+        connection
+        async for connection in in_portions(list(call.server.connections))
+        if connection.is_member and connection.vhost.name in names
+    ]
+
+
+def listed(call: Call, connections: list[Connection]) -> Listing[Connection]:
+    """A list of connections."""
+    return Listing(connections, lambda connection: row(call, connection), _names)
+
+
+def _names(connection: Connection) -> tuple[str, ...]:
+    given = client_properties(connection).get("connection_name")
+    return connection.name, connection.user.name, given if isinstance(given, str) else ""
+
+
+def by_name(call: Call, name: str) -> Connection:
+    """A connection that the caller may look into: an own one, or any for those who watch.
+
+    Raises: ApiError 404, 403.
+    """
+    for connection in call.server.connections:
+        if connection.name == name and connection.is_member:
+            if connection.user.name == call.user.name or call.has_role(Role.MONITORING):
+                return connection
+            raise access_refused()
+    raise not_found(f"Connection {name} does not exist")
+
+
+@ROUTES.list("/api/connections", Role.ANY)
+async def list_connections(call: Call) -> Listing[Connection]:
+    """List connections."""
+    return listed(call, await visible(call))
+
+
+@ROUTES.list("/api/vhosts/:vhost/connections", Role.MANAGEMENT)
+async def list_connections_of_vhost(call: Call) -> Listing[Connection]:
+    """List connections to a virtual host."""
+    return listed(call, await visible(call, call.path["vhost"]))
+
+
+@ROUTES.list("/api/connections/username/:username", Role.ANY)
+async def list_connections_of_user(call: Call) -> Listing[Connection]:
+    """List connections of a user."""
+    return listed(call, await _of_user(call))
+
+
+@ROUTES.get("/api/connections/:name", Role.ANY)
+def show_connection(call: Call) -> dict[str, Any]:
+    """Show a connection."""
+    shown = row(call, by_name(call, call.path["name"]), with_log=True)
+    return {name: value for name, value in shown.items() if value is not None}
+
+
+@ROUTES.delete("/api/connections/:name", Role.ANY)
+def close_connection(call: Call) -> Reply:
+    """Close a connection; the header X-Reason is what its client is told."""
+    _close(call, by_name(call, call.path["name"]))
+    return NO_CONTENT
+
+
+@ROUTES.delete("/api/connections/username/:username", Role.ANY)
+async def close_connections_of_user(call: Call) -> Reply:
+    """Close all connections of a user that the caller may see."""
+    async for connection in in_portions(await _of_user(call)):
+        _close(call, connection)
+    return NO_CONTENT
+
+
+async def _of_user(call: Call) -> list[Connection]:
+    name = call.path["username"]
+    return [each for each in await visible(call) if each.user.name == name]
+
+
+def _close(call: Call, connection: Connection) -> None:
+    # Headers are read as Latin-1; who writes anything else means UTF-8.
+    reason = call.headers.get("X-Reason", "").encode("latin-1", "replace").decode(errors="replace")
+    if connection.is_member:  # else it has closed since it was found
+        connection.close(ReplyCode.CONNECTION_FORCED, reason or REASON)

@@ -1,0 +1,159 @@
+"""Definitions: export, import, upload; of the whole broker or of one virtual host.
+
+Source: HTTP reference, section 10.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from tornado.httputil import HTTPFile, parse_multipart_form_data
+
+from lavinmq import __version__, log
+from lavinmq.definitions_json import export
+from lavinmq.definitions_json.document import Document
+from lavinmq.definitions_json.entry import DefinitionsRefused
+from lavinmq.definitions_json.plan import Plan
+from lavinmq.http import encoding
+from lavinmq.http.call import Call, Reply, completed
+from lavinmq.http.errors import bad_request, low_on_disk
+from lavinmq.http.listing import Row, in_portions
+from lavinmq.http.routes import ROUTES, Query, Role
+
+MULTIPART: Final = "multipart/form-data"
+DRY_RUN: Final = (
+    Query("dry_run", "true: change nothing, answer what would be changed", "boolean"),
+)
+_log = log.get("lmq.definitions")
+
+
+@ROUTES.get("/api/definitions", Role.ADMINISTRATOR)
+async def export_all(call: Call) -> Reply:
+    """Export everything that is declared, users included."""
+    return await _exported(export.SECTIONS, export.rows(call.server))
+
+
+@ROUTES.get("/api/definitions/:vhost", Role.ADMINISTRATOR)
+async def export_vhost(call: Call) -> Reply:
+    """Export what is declared in a virtual host."""
+    return await _exported(export.OF_A_VHOST, export.rows_of(call.vhost))
+
+
+@ROUTES.add("POST", "/api/definitions", Role.ADMINISTRATOR, query=DRY_RUN)
+@ROUTES.add("POST", "/api/definitions/:vhost", Role.ADMINISTRATOR, query=DRY_RUN)
+async def import_definitions(call: Call) -> Reply:
+    """Import definitions: add or replace, delete nothing. All of it is checked before."""
+    call.handler.check_content_type()
+    return await _import(call, call.content)
+
+
+@ROUTES.add(
+    "POST", "/api/definitions/upload", Role.ADMINISTRATOR, query=DRY_RUN, statuses=(200, 302)
+)
+@ROUTES.add("POST", "/api/definitions/:vhost/upload", Role.ADMINISTRATOR, query=DRY_RUN)
+async def upload_definitions(call: Call) -> Reply:
+    """Import definitions from a form with a file, or from JSON."""
+    reply = await _import(call, _uploaded(call))
+    referer = call.headers.get("Referer", "")
+    is_page = referer.startswith(("http://", "https://"))
+    if "vhost" not in call.path and is_page and not call.flag("dry_run"):
+        return Reply(302, headers={"Location": referer})
+    return reply
+
+
+def _uploaded(call: Call) -> bytes | None:
+    """The content of the part `file`, or the body when it is no form. Raises: ApiError 400, 415."""
+    content_type = call.headers.get("Content-Type", "")
+    if content_type.partition(";")[0].strip().lower() != MULTIPART:
+        call.handler.check_content_type()
+        return call.content
+    boundary = content_type.partition("boundary=")[2].partition(";")[0].strip()
+    files: dict[str, list[HTTPFile]] = {}
+    arguments: dict[str, list[bytes]] = {}
+    try:
+        parse_multipart_form_data(
+            boundary.encode("latin1", "replace"), call.content or b"", arguments, files
+        )
+    except Exception as error:
+        raise bad_request(f"Malformed form: {error}") from error
+    if files.get("file"):
+        return files["file"][0].body
+    if arguments.get("file"):
+        return arguments["file"][0]
+    raise bad_request("The form has no part 'file'")
+
+
+async def _import(call: Call, content: bytes | None) -> Reply:
+    """Raises: ApiError 400 naming the entry; nothing has been changed then."""
+    if content is None:
+        raise bad_request("Request body required")
+    if call.server.loop.is_low:
+        raise low_on_disk()
+    with _no_collection():
+        return await _applied(call, content)
+
+
+async def _applied(call: Call, content: bytes) -> Reply:
+    document = Document(call.path.get("vhost"))
+    try:
+        await _run(document.read(content if content.strip() else b"{}"))
+        plan = Plan(call.server, document, call.user.name)
+        await _run(plan.check())
+        if call.flag("dry_run"):
+            return Reply(content=await _report(plan))
+        await _run(plan.apply())
+    except DefinitionsRefused as error:
+        raise bad_request(str(error)) from error
+    for vhost in plan.touched:
+        await completed(vhost.when_synced)
+        await completed(vhost.rules.when_applied)
+    for place, reason in plan.skipped:
+        _log.warning("import: %s is left out: %s", place, reason)
+    _log.info("%d definitions imported, %d unchanged", len(plan.changes), plan.unchanged)
+    return Reply()
+
+
+async def _run(steps: Iterator[None]) -> None:
+    async for _ in in_portions(steps):
+        pass
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Thousands of new objects, none of which is garbage, would have the collector look at all
+    there are, again and again: tens of milliseconds each time, in which nobody is served."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+async def _report(plan: Plan) -> bytes:
+    """What would become of an import."""
+    changes: list[Row] = [change._asdict() async for change in in_portions(plan.changes)]
+    skipped: list[Row] = [each._asdict() async for each in in_portions(plan.skipped)]
+    head = encoding.encode({"unchanged": plan.unchanged})
+    return await _with_lists(head, {"changes": changes, "skipped": skipped})
+
+
+async def _exported(sections: tuple[str, ...], rows: Iterator[tuple[str, Row]]) -> Reply:
+    lists: dict[str, list[Row]] = {name: [] for name in sections}
+    async for section, row in in_portions(rows):
+        lists[section].append(row)
+    head = encoding.encode({"lavinmq_version": __version__})
+    return Reply(content=await _with_lists(head, lists))
+
+
+async def _with_lists(head: bytes, lists: dict[str, list[Any]]) -> bytes:
+    """An object with some lists at its end."""
+    parts = [head[:-1]]
+    for name, rows in lists.items():
+        parts.append(b"," + encoding.encode(name) + b":")
+        parts.append(await encoding.encode_list(None, rows))
+    return b"".join(parts) + b"}"

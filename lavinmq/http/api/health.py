@@ -1,0 +1,106 @@
+"""Health checks in the form of RabbitMQ: `ok`, or 503 with what has failed.
+
+Source: HTTP reference, section 8.19.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from lavinmq.http import certificates, health
+from lavinmq.http.api import listeners
+from lavinmq.http.call import Call, Reply
+from lavinmq.http.errors import bad_request
+from lavinmq.http.routes import ROUTES, Role
+
+CHECK: Final = "/api/health/checks/"
+UNITS: Final = {"days": 1, "weeks": 7, "months": 30, "years": 365}
+MAX_WITHIN: Final = 36_500
+"""Days: what lies further ahead is no warning."""
+PROTOCOLS: Final = {
+    "amqp091": "amqp", "amqp0-9-1": "amqp", "amqp0.9.1": "amqp", "amqp/ssl": "amqps",
+    "prometheus": "http/prometheus",
+}  # fmt: skip
+"""Other names of protocols, as tools spell them."""
+
+
+def _failed(reason: str, **details: Any) -> Reply:
+    return Reply(503, {"status": "failed", "reason": reason, **details})
+
+
+def _ok(**details: Any) -> dict[str, Any]:
+    return {"status": "ok", **details}
+
+
+@ROUTES.get(CHECK + "alarms", Role.ANY)
+@ROUTES.get(CHECK + "local-alarms", Role.ANY)
+def check_alarms(call: Call) -> Any:
+    """Check that nothing holds publishers."""
+    found = health.alarms(call.server)
+    return _failed("There are alarms in effect", alarms=found) if found else _ok()
+
+
+@ROUTES.get(CHECK + "port-listener/:port", Role.ANY)
+def check_port(call: Call) -> Any:
+    """Check that something listens on a port."""
+    text = call.path["port"]
+    if not text.isdecimal() or len(text) > 5 or int(text) > 65535:
+        raise bad_request("Port must be an integer")
+    port = int(text)
+    ports = [each["port"] for each in listeners.shown(call.server) if "port" in each]
+    if port in ports:
+        return _ok(port=port)
+    return _failed("No active listener", missing=port, ports=ports)
+
+
+@ROUTES.get(CHECK + "protocol-listener/:protocol", Role.ANY)
+def check_protocol(call: Call) -> Any:
+    """Check that something listens for a protocol."""
+    given = call.path["protocol"]
+    name = PROTOCOLS.get(given.lower(), given.lower())
+    protocols = sorted({each["protocol"] for each in listeners.shown(call.server)})
+    if name in protocols:
+        return _ok(protocol=given)
+    return _failed("No active listener", missing=given, protocols=protocols)
+
+
+@ROUTES.get(CHECK + "virtual-hosts", Role.ANY)
+def check_vhosts(call: Call) -> Any:
+    """Check that all virtual hosts could be loaded."""
+    closed = call.server.vhosts.closed()
+    if not closed:
+        return _ok()
+    return _failed("Some virtual hosts are down", **{"virtual-hosts": closed})
+
+
+@ROUTES.get(CHECK + "ready-to-serve-clients", Role.ANY)
+def check_ready(call: Call) -> Any:
+    """Check that clients are served."""
+    return _ok() if call.server.is_serving else _failed("The node does not serve clients")
+
+
+@ROUTES.get(CHECK + "node-is-quorum-critical", Role.ANY)
+@ROUTES.get(CHECK + "node-is-mirror-sync-critical", Role.ANY)
+def check_critical(_call: Call) -> Any:
+    """Check that no replica depends on this node: there are none."""
+    return _ok()
+
+
+@ROUTES.get(CHECK + "certificate-expiration/:within/:unit", Role.ANY)
+async def check_certificates(call: Call) -> Any:
+    """Check that no certificate of a listener expires within a time."""
+    text, unit = call.path["within"], call.path["unit"]
+    if unit not in UNITS:
+        raise bad_request(f"Unit must be one of {', '.join(UNITS)}")
+    if not text.isdecimal() or len(text) > 5 or int(text) * UNITS[unit] > MAX_WITHIN:
+        raise bad_request(f"Within must be an integer, at most {MAX_WITHIN} days")
+    until = datetime.now(UTC) + timedelta(days=int(text) * UNITS[unit])
+    files = certificates.paths(call.server.config)
+    try:
+        found = await asyncio.to_thread(certificates.expirations, files)
+    except (OSError, ValueError) as error:
+        return _failed(f"Cannot read a certificate: {error}")
+    expired = [{"file": path, "expires_on": end.isoformat()} for path, end in found if end <= until]
+    return _failed("Certificates expiring", expired=expired) if expired else _ok()

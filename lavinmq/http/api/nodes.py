@@ -1,0 +1,93 @@
+"""The node: its numbers, and those of its memory. Source: HTTP reference, section 8.17."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, Final
+
+from lavinmq import __version__, system
+from lavinmq.http.api import overview
+from lavinmq.http.call import NO_CONTENT, Call, Reply
+from lavinmq.http.errors import ApiError
+from lavinmq.http.listing import Listing
+from lavinmq.http.routes import ROUTES, Query, Role
+
+VHOST: Final = Query("vhost", "Count messages and churn of this virtual host only; may be repeated")
+GC_STATS: Final = (
+    "gc_no", "heap_size", "free_bytes", "unmapped_bytes", "bytes_since_gc", "bytes_before_gc",
+    "non_gc_bytes", "markers_m1", "bytes_reclaimed_since_gc", "reclaimed_bytes_before_gc",
+    "expl_freed_bytes_since_gc", "obtained_from_os_bytes",
+)  # fmt: skip
+
+
+async def row(call: Call) -> dict[str, Any]:
+    """What is shown of the node; what it uses of the machine only to those who watch it."""
+    server, vhosts = call.server, call.visible_vhosts()
+    wanted = call.query.get("vhost")
+    if wanted:
+        vhosts = [vhost for vhost in vhosts if vhost.name in wanted]
+    counts = await overview.queue_counts(vhosts)
+    shown = {
+        "uptime": int((time.monotonic() - server.started_at) * 1000),
+        "running": True,
+        "name": server.node_name,
+        "applications": [{"name": "lavinmq", "description": "LavinMQ", "version": __version__}],
+        "messages_unacknowledged": counts["unacked"],
+        "messages_ready": counts["ready"],
+        **await overview.churn(
+            call, vhosts, is_all=overview.sees_all(call) and not wanted, with_log=True
+        ),
+    }
+    if call.has_role(Role.MONITORING):
+        shown |= await server.system.stats(server.sampler.samples)
+        shown |= {
+            "db_dir": server.config.data_dir,
+            "partitions": [],
+            "proc_used": len(asyncio.all_tasks()),
+            "run_queue": 0,
+            "sockets_used": len(server.connections) + sum(each.n_open for each in server.http),
+            "followers": [],
+            "disk_free_alarm": server.loop.is_held,
+            "mem_alarm": False,
+        }
+    return shown
+
+
+def _check_name(call: Call) -> None:
+    if call.path["name"] != call.server.node_name:
+        raise ApiError(404)
+
+
+@ROUTES.list("/api/nodes", Role.ANY, query=(VHOST,))
+async def list_nodes(call: Call) -> Listing[dict[str, Any]]:
+    """List the nodes: this one."""
+    return Listing([await row(call)], lambda node: node, lambda node: str(node["name"]))
+
+
+@ROUTES.get("/api/nodes/:name", Role.ANY, query=(VHOST,))
+async def show_node(call: Call) -> dict[str, Any]:
+    """Show a node."""
+    _check_name(call)
+    return await row(call)
+
+
+@ROUTES.get("/api/nodes/gc_stats", Role.ADMINISTRATOR)
+def gc_stats(_call: Call) -> dict[str, int]:
+    """Show what is known of the garbage collector; zero is what this runtime does not know."""
+    return dict.fromkeys(GC_STATS, 0) | system.heap()
+
+
+@ROUTES.add("POST", "/api/nodes/gc_collect", Role.ADMINISTRATOR, statuses=(204,))
+async def collect_garbage(_call: Call) -> Reply:
+    """Collect garbage and give free memory back to the system."""
+    await system.collect()
+    return NO_CONTENT
+
+
+@ROUTES.add("POST", "/api/nodes/:name/gc_collect", Role.ADMINISTRATOR, statuses=(204,))
+async def collect_garbage_of_node(call: Call) -> Reply:
+    """Collect garbage of a node and give free memory back to the system."""
+    _check_name(call)
+    await system.collect()
+    return NO_CONTENT

@@ -1,0 +1,127 @@
+"""Parameters of virtual hosts and of the whole broker: list, show, set, delete.
+
+Shovels and federation are made of parameters; these are checked when they are set.
+Source: HTTP reference, section 8.14.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from lavinmq.definitions_json.document import MANAGED
+from lavinmq.definitions_json.entry import doubt
+from lavinmq.http import link_parameters
+from lavinmq.http.call import CREATED, NO_CONTENT, Call, Reply, found
+from lavinmq.http.errors import bad_request
+from lavinmq.http.fields import Field
+from lavinmq.http.listing import Listing
+from lavinmq.http.routes import ROUTES, Role
+from lavinmq.names import check_label
+from lavinmq.parameters import Parameter, ParameterStore
+from lavinmq.vhost import VHost
+
+FIELDS: Final = {"value": Field("any", "What it says: any JSON", required=True)}
+PLACES: Final = {"operator_policy": "/api/operator-policies", "vhost-limits": "/api/vhost-limits"}
+"""Where to set what documents of definitions have among the parameters."""
+
+
+def _row(parameter: Parameter, vhost: str | None) -> dict[str, Any]:
+    return {
+        "name": parameter.name,
+        "value": parameter.value,
+        "component": parameter.component,
+        "vhost": vhost,
+    }
+
+
+def _listing(vhosts: Iterable[VHost], component: str | None) -> Listing[Any]:
+    rows = [
+        (parameter, vhost.name)
+        for vhost in vhosts
+        for parameter in vhost.rules.parameters.all(component)
+    ]
+    return Listing(rows, lambda each: _row(*each), lambda each: each[0].name)
+
+
+@ROUTES.list("/api/parameters", Role.POLICY)
+@ROUTES.list("/api/parameters/:component", Role.POLICY)
+def list_parameters(call: Call) -> Listing[Any]:
+    """List parameters."""
+    return _listing(call.visible_vhosts(), call.path.get("component"))
+
+
+@ROUTES.list("/api/parameters/:component/:vhost", Role.POLICY)
+def list_vhost_parameters(call: Call) -> Listing[Any]:
+    """List parameters of a virtual host."""
+    return _listing([call.vhost], call.path["component"])
+
+
+@ROUTES.get("/api/parameters/:component/:vhost/:name", Role.POLICY)
+def show_parameter(call: Call) -> dict[str, Any]:
+    """Show a parameter."""
+    store = call.vhost.rules.parameters
+    return _row(found(store.get(call.path["component"], call.path["name"])), call.vhost.name)
+
+
+@ROUTES.put("/api/parameters/:component/:vhost/:name", Role.POLICY, FIELDS)
+def put_parameter(call: Call) -> Reply:
+    """Set a parameter; shovels and federation follow it."""
+    component = call.path["component"]
+    if component in MANAGED:
+        raise bad_request(f"Component '{component}' is set at {PLACES[component]}")
+    link_parameters.check(component, call.body["value"], call.user, call.path["vhost"])
+    return _put(call, call.vhost.rules.parameters, component)
+
+
+@ROUTES.delete("/api/parameters/:component/:vhost/:name", Role.POLICY)
+def delete_parameter(call: Call) -> Reply:
+    """Delete a parameter."""
+    store = call.vhost.rules.parameters
+    found(store.delete(call.path["component"], call.path["name"]) or None)
+    return NO_CONTENT
+
+
+@ROUTES.list("/api/global-parameters", Role.POLICY)
+def list_global_parameters(call: Call) -> Listing[Parameter]:
+    """List parameters of the whole broker."""
+    return Listing(
+        call.server.parameters.all(), lambda each: _row(each, None), lambda each: each.name
+    )
+
+
+@ROUTES.get("/api/global-parameters/:name", Role.POLICY)
+def show_global_parameter(call: Call) -> dict[str, Any]:
+    """Show a parameter of the whole broker."""
+    return _row(found(call.server.parameters.get(None, call.path["name"])), None)
+
+
+@ROUTES.put("/api/global-parameters/:name", Role.POLICY, FIELDS)
+def put_global_parameter(call: Call) -> Reply:
+    """Set a parameter of the whole broker."""
+    return _put(call, call.server.parameters, None)
+
+
+@ROUTES.delete("/api/global-parameters/:name", Role.POLICY)
+def delete_global_parameter(call: Call) -> Reply:
+    """Delete a parameter of the whole broker."""
+    found(call.server.parameters.delete(None, call.path["name"]) or None)
+    return NO_CONTENT
+
+
+def _put(call: Call, store: ParameterStore, component: str | None) -> Reply:
+    """Raises: ApiError 400."""
+    name, value = call.path["name"], call.body["value"]
+    why = doubt(value)
+    if why:
+        raise bad_request(f"Field 'value' {why}")
+    is_new = store.get(component, name) is None
+    try:
+        if is_new:
+            check_label("Parameter", name)
+            if component is not None:
+                check_label("Component", component)
+    except ValueError as error:
+        raise bad_request(str(error)) from error
+    store.put(Parameter(component, name, value))
+    return CREATED if is_new else NO_CONTENT

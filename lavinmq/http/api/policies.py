@@ -1,0 +1,102 @@
+"""Policies and operator policies: list, show, set, delete.
+
+Who changes one is answered when all queues and exchanges follow it. Source: HTTP reference, 8.15.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from lavinmq.http.call import CREATED, NO_CONTENT, Call, Reply, completed, found
+from lavinmq.http.errors import bad_request
+from lavinmq.http.fields import Field
+from lavinmq.http.listing import Listing
+from lavinmq.http.routes import ROUTES, Endpoint, Role
+from lavinmq.names import check_label
+from lavinmq.policy import TARGETS, Policy, PolicyStore
+from lavinmq.vhost import VHost
+
+FIELDS: Final = {
+    "pattern": Field("string", "A regular expression for names", True, lax=True),
+    "definition": Field("object", "What applies to what matches", required=True),
+    "priority": Field("integer", "Of all that match the highest applies", default=0),
+    "apply-to": Field("string", "What it is meant for", default="all", choices=tuple(TARGETS)),
+}
+
+Stores = Callable[[VHost], PolicyStore]
+
+
+def _policies(vhost: VHost) -> PolicyStore:
+    return vhost.rules.policies
+
+
+def _operator_policies(vhost: VHost) -> PolicyStore:
+    return vhost.rules.operator_policies
+
+
+def _listing(vhosts: Iterable[VHost], stores: Stores) -> Listing[Any]:
+    rows = [(vhost.name, policy) for vhost in vhosts for policy in stores(vhost).all()]
+    return Listing(rows, lambda each: each[1].to_json(each[0]), lambda each: each[1].name)
+
+
+def _register(path: str, what: str, stores: Stores, changer: Role) -> None:
+    """The endpoints of one kind of policies."""
+
+    def list_all(call: Call) -> Listing[Any]:
+        return _listing(call.visible_vhosts(), stores)
+
+    def list_one(call: Call) -> Listing[Any]:
+        return _listing([call.vhost], stores)
+
+    def show(call: Call) -> dict[str, Any]:
+        policy: Policy = found(stores(call.vhost).get(call.path["name"]))
+        return policy.to_json(call.vhost.name)
+
+    async def put(call: Call) -> Reply:
+        name, store, rules = call.path["name"], stores(call.vhost), call.vhost.rules
+        is_new = store.get(name) is None
+        policy = _policy(call, is_new=is_new, is_operator=store.is_operator)
+        (rules.put_operator_policy if store.is_operator else rules.put_policy)(policy)
+        await completed(rules.when_applied)
+        return CREATED if is_new else NO_CONTENT
+
+    async def delete(call: Call) -> Reply:
+        rules = call.vhost.rules
+        is_operator = stores(call.vhost).is_operator
+        remove = rules.delete_operator_policy if is_operator else rules.delete_policy
+        found(remove(call.path["name"]) or None)
+        await completed(rules.when_applied)
+        return NO_CONTENT
+
+    def described(endpoint: Endpoint, text: str) -> Endpoint:
+        endpoint.__doc__ = text
+        return endpoint
+
+    ROUTES.list(path, Role.POLICY)(described(list_all, f"List {what} policies."))
+    ROUTES.list(f"{path}/:vhost", Role.POLICY)(
+        described(list_one, f"List {what} policies of a virtual host.")
+    )
+    one = f"{path}/:vhost/:name"
+    ROUTES.get(one, Role.POLICY)(described(show, f"Show one of the {what} policies."))
+    ROUTES.put(one, changer, FIELDS)(described(put, f"Set one of the {what} policies."))
+    ROUTES.delete(one, changer)(described(delete, f"Delete one of the {what} policies."))
+
+
+def _policy(call: Call, *, is_new: bool, is_operator: bool) -> Policy:
+    """The policy of a request. Raises: ApiError 400."""
+    body = call.body
+    try:
+        if is_new:
+            check_label("Policy", call.path["name"])
+        body["pattern"].encode()
+        return Policy.of(
+            call.path["name"], body["pattern"], body["definition"], body["priority"],
+            body["apply-to"], is_operator=is_operator,
+        )  # fmt: skip
+    except ValueError as error:
+        raise bad_request(str(error)) from error
+
+
+_register("/api/policies", "users'", _policies, Role.POLICY)
+_register("/api/operator-policies", "operators'", _operator_policies, Role.ADMINISTRATOR)

@@ -1,0 +1,140 @@
+"""Users: list, show, create, change, delete; hashes of passwords.
+
+Source: HTTP reference, section 8.12.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lavinmq.auth import passwords
+from lavinmq.auth.accounts import PasswordHash
+from lavinmq.auth.hashing import HashingBusy
+from lavinmq.auth.users import DIRECT_USER, User
+from lavinmq.http.api.permissions import permission_rows, user_of
+from lavinmq.http.call import CREATED, NO_CONTENT, Call, Reply, found
+from lavinmq.http.errors import ApiError, bad_request, low_on_disk
+from lavinmq.http.fields import Field
+from lavinmq.http.listing import Listing
+from lavinmq.http.routes import ROUTES, Role
+from lavinmq.names import check_label
+
+
+def row(call: Call, user: User) -> dict[str, Any]:
+    """What is shown of a user."""
+    return {
+        "name": user.name,
+        "password_hash": user.password_hash,
+        "hashing_algorithm": user.hashing_algorithm,
+        "tags": ",".join(user.tags),
+        "limits": call.server.user_limits.of(user.name),
+    }
+
+
+def _listing(call: Call, users: list[User]) -> Listing[User]:
+    return Listing(users, lambda user: row(call, user), lambda user: user.name)
+
+
+@ROUTES.list("/api/users", Role.ADMINISTRATOR)
+def list_users(call: Call) -> Listing[User]:
+    """List users."""
+    return _listing(call, call.server.users.all())
+
+
+@ROUTES.list("/api/users/without-permissions", Role.ADMINISTRATOR)
+def list_users_without_permissions(call: Call) -> Listing[User]:
+    """List users who may not connect to any virtual host."""
+    return _listing(call, [user for user in call.server.users.all() if not user.permissions])
+
+
+@ROUTES.post(
+    "/api/users/bulk-delete",
+    Role.ADMINISTRATOR,
+    {"users": Field("array", "Names of users", required=True, lax=True)},
+    statuses=(204,),
+)
+def delete_users(call: Call) -> Reply:
+    """Delete several users; unknown ones are ignored."""
+    names = call.body["users"]
+    if not all(isinstance(name, str) for name in names):
+        raise bad_request("Field 'users' must be array of user names")
+    call.server.accounts.delete_users(*dict.fromkeys(names))
+    return NO_CONTENT
+
+
+@ROUTES.get("/api/users/:user", Role.ADMINISTRATOR)
+def show_user(call: Call) -> dict[str, Any]:
+    """Show a user."""
+    return row(call, user_of(call))
+
+
+@ROUTES.list("/api/users/:user/permissions", Role.ADMINISTRATOR)
+def list_user_permissions(call: Call) -> Listing[Any]:
+    """List what a user may do."""
+    wanted = user_of(call)
+    return permission_rows(call, lambda user, _vhost: user is wanted)
+
+
+@ROUTES.put(
+    "/api/users/:user",
+    Role.ADMINISTRATOR,
+    {
+        "password": Field("string", "The password, in place of its hash"),
+        "password_hash": Field("string", "Its salted hash; empty: no log-in", nullable=True),
+        "hashing_algorithm": Field("string", "Of the hash: sha256, sha512, md5 or bcrypt"),
+        "tags": Field("string", "Separated by commas; unknown ones are dropped"),
+    },
+)
+async def put_user(call: Call) -> Reply:
+    """Create a user, or change one; what is left out stays."""
+    name, body = call.path["user"], call.body
+    if name == DIRECT_USER:
+        raise bad_request("Illegal user name")
+    if call.server.loop.is_low:
+        raise low_on_disk()
+    try:
+        if call.server.users.get(name) is None:
+            check_label("User", name)
+        stored, algorithm = body["password_hash"], body["hashing_algorithm"]
+        if stored is None and body["password"] is not None:
+            stored, algorithm = await _hashed(call, body["password"], name)
+        is_new = call.server.accounts.put_user(
+            name,
+            password_hash=stored,
+            hashing_algorithm=algorithm or passwords.DEFAULT_ALGORITHM,
+            tags=None if body["tags"] is None else body["tags"].split(","),
+        )
+    except ValueError as error:
+        raise bad_request(str(error)) from error
+    return CREATED if is_new else NO_CONTENT
+
+
+@ROUTES.delete("/api/users/:user", Role.ADMINISTRATOR)
+def delete_user(call: Call) -> Reply:
+    """Delete a user."""
+    found(call.server.accounts.delete_users(call.path["user"]) or None)
+    return NO_CONTENT
+
+
+@ROUTES.put(
+    "/api/auth/hash_password",
+    Role.ANY,
+    {"password": Field("string", "The password", required=True, lax=True)},
+    statuses=(200,),
+)
+def hash_password(call: Call) -> dict[str, Any]:
+    """Hash a password with salted SHA-256, which a user can be created with."""
+    return {"password_hash": passwords.hash_password(call.body["password"].encode())}
+
+
+async def _hashed(call: Call, password: str, name: str) -> PasswordHash:
+    """Hash and algorithm for the password of a user: the present ones when it is the present one.
+
+    The one place where the API hashes for good. Raises: ValueError; ApiError 503.
+    """
+    try:
+        return await call.server.accounts.hash_password(
+            password.encode(), name, call.handler.address
+        )
+    except HashingBusy as error:
+        raise ApiError(503, "service_unavailable", str(error)) from error

@@ -1,0 +1,281 @@
+"""Gathers the texts of all sources of settings, checks them, and notes where each came from.
+
+Used by ``config.py``, which says in what order the sources come; a later one replaces what an
+earlier one gave. Here is what can be read (ini file, variables, files that variables name) and
+what is said about mistakes. Nothing is printed.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from lavinmq import ini
+from lavinmq.setting_types import shown
+from lavinmq.settings import MOVED, SECTIONS, SETTINGS, SNI, SNI_PREFIXES, ConfigError, Setting
+
+CONFIG_FILE = "lavinmq.ini"
+CONFIG_DIRECTORY = "/etc/lavinmq"
+MAX_FILE_BYTES = 1 << 20
+INI_FILE = "ini file"
+
+
+class Given(NamedTuple):
+    """What a source said about a setting."""
+
+    text: str
+    """As it stood there."""
+    source: str
+    """``ini file``, or the name of a variable, a flag or ``keyword``."""
+
+
+class Values:
+    """The values gathered so far.
+
+    Args: errors: takes what is wrong, one line each, and the setting keeps its earlier value;
+        without it the first mistake raises ``ConfigError``.
+    """
+
+    def __init__(self, errors: list[str] | None = None) -> None:
+        self.warnings: list[str] = []
+        self.given: dict[tuple[str, str], Given] = {}
+        self._errors = errors
+        self.by_attribute: dict[str, Any] = {
+            setting.attribute: setting.kind.parse(setting.default)
+            for setting in SETTINGS
+            if setting.attribute
+        }
+        self.sni: dict[str, dict[str, Any]] = {}
+        self.by_attribute["sni"] = self.sni
+
+    def warn(self, text: str) -> None:
+        """Note a warning, once."""
+        if text not in self.warnings:
+            self.warnings.append(text)
+
+    def refuse(self, text: str) -> None:
+        """Note an error. Raises: ``ConfigError``, unless errors are gathered."""
+        if self._errors is None:
+            raise ConfigError(text) from None
+        self._errors.append(text)
+
+    def take(
+        self, setting: Setting, text: str, source: str, *, name: str = "", wished: bool = True
+    ) -> None:
+        """Check a text and keep its value; ``name`` replaces the name the table gives."""
+        name = name or setting.name
+        try:
+            value = self._checked(setting, text, source, name)
+        except ValueError:
+            return
+        if setting.attribute:
+            self.by_attribute[setting.attribute] = value
+        self.given[setting.section, setting.key] = Given(text, source)
+        if setting.effect == "removed":
+            self.warn(f"setting {name} is deprecated and has no effect")
+        elif setting.effect == "not yet" and wished:
+            self.warn(f"setting {name} has no effect yet")
+
+    def take_of_host(self, host: str, key: str, setting: Setting, text: str, section: str) -> None:
+        """Check a text of a section ``[sni:<host>]`` and keep its value; ``key`` has its prefix."""
+        with suppress(ValueError):
+            value = self._checked(setting, text, INI_FILE, f"'{key}' in [{_plain(section)}]")
+            self.sni.setdefault(host, {})[key] = value
+            self.given[section, key] = Given(text, INI_FILE)
+
+    def _checked(self, setting: Setting, text: str, source: str, name: str) -> object:
+        """Return the value. Raises: ``ConfigError``, or ValueError when errors are gathered."""
+        try:
+            value = setting.kind.parse(text)
+        except ValueError as error:
+            self.refuse(f"Failed to handle value for {name} ({source}): {error}")
+            raise
+        doubt = setting.kind.doubt(text)
+        if doubt:
+            self.warn(f"{name} ({source}): {doubt}")
+        return value
+
+
+def read_file(given: str | None, environ: Mapping[str, str]) -> tuple[str | None, str]:
+    """Return path and text of the ini file, or ``None`` when none was given and none is there.
+
+    Raises: ``ConfigError``.
+    """
+    path = given
+    if path is None:
+        directory = environ.get("LAVINMQ_CONFIGURATION_DIRECTORY") or _first_path(
+            environ, "CONFIGURATION_DIRECTORY"
+        )
+        path = f"{directory or CONFIG_DIRECTORY}/{CONFIG_FILE}"
+    try:
+        with open(path, "rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        if given is None:
+            return None, ""
+        raise ConfigError(f"Config could not be found: {path!r}") from None
+    except OSError as error:
+        raise ConfigError(f"Config {path!r} could not be read: {error.strerror}") from None
+    except ValueError:  # a zero byte in the path
+        raise ConfigError(f"Config could not be found: {path!r}") from None
+    return path, _decode(path, content)
+
+
+def _decode(path: str, content: bytes) -> str:
+    if len(content) > MAX_FILE_BYTES:
+        raise ConfigError(f"Config {path!r} is larger than {MAX_FILE_BYTES} bytes")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        column = error.start - content.rfind(b"\n", 0, error.start)
+        raise ConfigError(f"Config {path!r} is not UTF-8 at line {line}, column {column}") from None
+
+
+def _first_path(environ: Mapping[str, str], name: str) -> str:
+    """Return the first of the paths in a variable; systemd separates several by colons."""
+    return environ.get(name, "").partition(":")[0]
+
+
+def take_file(values: Values, path: str, text: str) -> None:
+    """Take the settings of an ini file. Raises: ``ConfigError``."""
+    try:
+        sections = ini.read(text)
+    except ini.IniSyntaxError as error:
+        values.refuse(f"Config {path!r}: {error}")
+        return
+    table = {(setting.section, setting.key): setting for setting in SETTINGS}
+    moved: list[tuple[Setting, str]] = []
+    current: list[tuple[Setting, str]] = []
+    for written, content in sections.items():
+        if written.startswith("sni:"):
+            _take_sni(values, written, content)
+            continue
+        section = _section(values, written)
+        for key, value in content.items() if section else ():
+            place = MOVED.get((section, key))
+            setting = table.get(place or (section, key))
+            if setting is None:
+                values.warn(f"Unknown setting {_quoted(key)} in section [{_plain(written)}]")
+            elif place is None:
+                current.append((setting, value))
+            else:
+                values.warn(f"setting '{key}' in [{written}] is deprecated, use {setting.name}")
+                moved.append((setting, value))
+    # A setting under its present name wins over its old one, wherever the two stand.
+    for setting, value in moved + current:
+        values.take(setting, value, INI_FILE)
+
+
+def _section(values: Values, written: str) -> str:
+    """Return the present name of a section, or nothing for one that is refused."""
+    if written == "http":
+        values.warn("section [http] is deprecated, use [mgmt]")
+        return "mgmt"
+    if written in SECTIONS:
+        return written
+    if written == "replication":
+        values.refuse("Section [replication] is no longer read, use [clustering]")
+    else:
+        values.refuse(f"Unknown section [{_plain(written)}]")
+    return ""
+
+
+def _take_sni(values: Values, written: str, content: Mapping[str, str]) -> None:
+    """Check a section ``[sni:<host name>]``.
+
+    Source: configuration reference, section 5.
+    """
+    section = _plain(written)
+    host = written.removeprefix("sni:").strip().lower().rstrip(".")
+    if not host:
+        values.refuse(f"Section [{section}] names no host")
+        return
+    table = {setting.key: setting for setting in SNI}
+    for key, value in content.items():
+        prefix = next((prefix for prefix in SNI_PREFIXES if key.startswith(prefix)), "")
+        setting = table.get(key.removeprefix(prefix))
+        if setting is None:
+            values.warn(f"Unknown setting {_quoted(key)} in section [{section}]")
+            continue
+        values.take_of_host(host, key, setting, value, written)
+    if not content.get("tls_cert"):
+        values.sni.pop(host, None)
+        values.warn(f"section [{section}] is ignored, it has no tls_cert")
+
+
+def take_fallbacks(values: Values, environ: Mapping[str, str]) -> None:
+    """Take what others than the operator have set. Raises: ``ConfigError``."""
+    # Below the file: systemd sets STATE_DIRECTORY for every service that has one, which must not
+    # make a data directory chosen in the file disappear.
+    for setting in SETTINGS:
+        text = _first_path(environ, setting.fallback)
+        if text:
+            values.take(setting, text, setting.fallback, wished=False)
+
+
+def take_environment(values: Values, environ: Mapping[str, str]) -> None:
+    """Take the variables of every setting, the strongest of those that are there.
+
+    Raises: ``ConfigError``.
+    """
+    for setting in SETTINGS:
+        found = _variables_of(values, setting, environ)
+        if not found:
+            continue
+        winner = found[0]
+        for other in found[1:]:
+            if other.text != winner.text:
+                values.warn(f"{winner.source} and {other.source} differ, {winner.source} counts")
+        values.take(setting, winner.text, winner.source)
+
+
+def _variables_of(values: Values, setting: Setting, environ: Mapping[str, str]) -> list[Given]:
+    """Return what the variables of a setting say, the strongest first."""
+    found = []
+    for variable in dict.fromkeys(setting.variables):
+        # An empty variable is the same as none: that is how container tools "unset" one.
+        text = environ.get(variable)
+        if text:
+            found.append(Given(text, variable))
+        path = environ.get(f"{variable}_FILE")
+        if path:
+            try:
+                found.append(Given(_read_secret(path), f"{variable}_FILE"))
+            except (ConfigError, OSError, ValueError) as error:
+                reason = getattr(error, "strerror", None) or str(error)
+                values.refuse(
+                    f"Failed to handle value for {setting.name} ({variable}_FILE):"
+                    f" {shown(path)}: {reason}"
+                )
+    return found
+
+
+def _read_secret(path: str) -> str:
+    """Return the stripped content of a file. Raises: OSError, ValueError, ``ConfigError``."""
+    # Not blocking: a pipe without a writer would hold the whole broker up at a reload.
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ConfigError("is no regular file")
+        content = file.read(MAX_FILE_BYTES + 1)
+    if len(content) > MAX_FILE_BYTES:
+        raise ConfigError(f"is larger than {MAX_FILE_BYTES} bytes")
+    try:
+        text = content.decode("utf-8-sig").strip()
+    except UnicodeDecodeError:  # its own text would quote the content
+        raise ConfigError("is not UTF-8") from None
+    if not text:  # an empty password file must not open the door with the default password
+        raise ConfigError("is empty")
+    return text
+
+
+def _plain(name: str) -> str:
+    """Return a name from the file for a message: on one line and of bounded length."""
+    return shown(name)[1:-1]
+
+
+def _quoted(name: str) -> str:
+    return f"'{_plain(name)}'"

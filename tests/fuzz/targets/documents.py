@@ -1,0 +1,69 @@
+"""Any bytes as a document of definitions: refused as a whole, or imported so that what is exported
+afterwards asks for nothing new."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import lavinmq
+from lavinmq.definitions_json import export
+from lavinmq.definitions_json.document import Document
+from lavinmq.definitions_json.entry import DefinitionsRefused
+from lavinmq.definitions_json.plan import Plan
+from lavinmq.http.encoding import encode
+from lavinmq.server import Server
+from tests.fuzz.targets import Target
+from tests.support.inside import Inside
+
+
+def finished(steps: Iterator[None]) -> None:
+    """Go all the way."""
+    for _ in steps:
+        pass
+
+
+def exported(server: Server) -> dict[str, list[Any]]:
+    """All definitions of a broker."""
+    document = defaultdict(list)
+    for section, row in export.rows(server):
+        document[section].append(row)
+    return document
+
+
+def planned(server: Server, content: bytes) -> Plan:
+    """What importing a document means. Raises: DefinitionsRefused."""
+    document = Document()
+    finished(document.read(content))
+    plan = Plan(server, document, "guest")
+    finished(plan.check())
+    return plan
+
+
+def imported(server: Server, content: bytes) -> None:
+    """Import a document and look whether it is there; then take it away again."""
+    before = encode(exported(server))
+    try:
+        plan = planned(server, content)
+    except DefinitionsRefused:
+        assert encode(exported(server)) == before, "a refused document has changed something"
+        return
+    assert encode(exported(server)) == before, "a check has changed something"
+    finished(plan.apply())
+    again = planned(server, encode(exported(server)))
+    assert (again.changes, again.skipped) == ([], [])
+    for name in list(server.vhosts):
+        server.vhosts.delete(name)
+    server.accounts.delete_users(*(user.name for user in server.users.all()))
+    server.accounts.put_user("guest", password_hash="")
+
+
+@contextmanager
+def opened(directory: Path) -> Iterator[Target]:
+    """Give the target."""
+    with lavinmq.run(data_dir=directory / "data", sync=False, amqp_port=-1) as broker:
+        inside = Inside(broker)
+        yield lambda data: inside.call(imported, inside.server, data)

@@ -1,0 +1,164 @@
+"""A core queue that has been closed, deleted or broken: whatever is asked of it then is harmless.
+
+The broker unbinds a queue before it lets go of it, and does not ask it again; but order is easily
+lost where things end, and the answer must not be a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lavinmq import _core
+from tests.support.core import Bench, TimedEvents, properties, publish, settle
+
+MINUTE_MS = 60_000
+KINDS: dict[str, dict[str, Any]] = {
+    "durable": {},
+    "transient": {"durable": False},
+    "priorities": {"max_priority": 3},
+    "ruled": {"ttl_ms": 1000, "max_length": 3, "target": b"", "target_key": b"other"},
+    "refusing": {"max_length": 1, "overflow": _core.OVERFLOW["reject-publish-dlx"], "target": b""},
+}
+ENDS: dict[str, Callable[[_core.Queue], object]] = {
+    "closed": _core.Queue.close,
+    "deleted": _core.Queue.delete,
+    "closed and deleted": lambda queue: (queue.close(), queue.delete()),
+    "deleted and closed": lambda queue: (queue.delete(), queue.close()),
+}
+
+each_kind = pytest.mark.parametrize("kind", KINDS)
+each_end = pytest.mark.parametrize("end", ENDS)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with closing(Bench(tmp_path / "data", TimedEvents())) as made:
+        yield made
+
+
+def filled(bench: Bench, kind: str) -> tuple[_core.Queue, list[int]]:
+    """A queue with messages that are ready, unacked, and requeued; and tags of the unacked."""
+    queue = bench.queue("q", **KINDS[kind])
+    for number in range(4):
+        bench.send(publish(b"q", b"%d" % number, properties(priority=number)))
+    bench.run()
+    tags = [got.tag for _ in range(2) if (got := bench.get(queue, no_ack=False)) is not None]
+    bench.send(settle(90, tags.pop(), 1))
+    bench.run()
+    return queue, tags
+
+
+@each_kind
+@each_end
+def test_nothing_is_purged(bench: Bench, kind: str, end: str) -> None:
+    queue, _ = filled(bench, kind)
+
+    ENDS[end](queue)
+
+    assert queue.purge() == 0
+    bench.run()
+
+
+@each_kind
+@each_end
+def test_publishes_to_what_is_still_bound_are_dropped(bench: Bench, kind: str, end: str) -> None:
+    queue, _ = filled(bench, kind)
+    ENDS[end](queue)
+    ready, published = queue.ready, queue.counters()["publish"]
+
+    for number in range(3):
+        bench.send(publish(b"q", b"late", properties(expiration="0" if number else None)))
+    bench.send(publish(b"q", bytes(100_000)))
+    bench.run()
+    bench.advance(MINUTE_MS)
+
+    assert queue.counters()["publish"] == published
+    assert queue.ready == ready
+
+
+@each_kind
+@each_end
+def test_nothing_is_given_out_nor_settled(bench: Bench, kind: str, end: str) -> None:
+    queue, tags = filled(bench, kind)
+    ENDS[end](queue)
+
+    assert bench.get(queue) is None
+    consumer = bench.link.add_consumer(1, queue, b"tag", False)
+    consumer.start()
+    bench.run()
+    for tag in tags:
+        bench.send(settle(90, tag, 1))
+    bench.run()
+    consumer.cancel()
+    bench.advance(MINUTE_MS)
+
+    assert bench.receive() == []
+
+
+@each_kind
+@each_end
+def test_questions_and_rules_do_no_harm(bench: Bench, kind: str, end: str) -> None:
+    queue, _ = filled(bench, kind)
+    ENDS[end](queue)
+
+    queue.set_rules(ttl_ms=0, max_length=0, delivery_limit=0, target=b"")
+    assert queue.release_some() is False
+    queue.is_paused = True
+    queue.is_paused = False
+    queue.consumer_timeout_ms = 1
+    bench.run()
+    bench.advance(MINUTE_MS)
+
+    assert queue.compact() is False
+    assert queue.pending(10) == []
+    assert queue.take_damage() == queue.segments() == []
+    assert queue.stored_offsets() == {}
+    assert (queue.lost, queue.read_error, queue.write_error, queue.failed_file) == (0, 0, 0, "")
+    assert queue.offset_at(0) == queue.first_offset == queue.next_offset == 0
+    for _ in range(2):
+        ENDS[end](queue)
+    with pytest.raises(ValueError, match="is running"):
+        queue.restart()
+
+
+@each_end
+def test_what_dies_elsewhere_does_not_come_to_it(bench: Bench, end: str) -> None:
+    queue, _ = filled(bench, "durable")
+    source = bench.queue("source", target=b"", target_key=b"q", max_length=0)
+    ENDS[end](queue)
+
+    bench.send(publish(b"source", b"dying"))
+    bench.run()
+
+    assert source.ready == 0
+    assert queue.purge() == 0
+
+
+def test_a_stream_that_has_ended_is_asked_in_vain(bench: Bench) -> None:
+    for end in ENDS.values():
+        queue = _core.Queue(
+            bench.loop, str(bench.directory / "s"), 4096, True, name=b"s", vhost=bench.vhost,
+            is_stream=True,
+        )  # fmt: skip
+        queue.load()
+        bench.exchange.bind(b"s", b"", queue)
+        bench.send(publish(b"s", b"x"))
+        bench.run()
+
+        end(queue)
+        bench.send(publish(b"s", b"late"))
+        bench.run()
+
+        assert queue.purge() == 0
+        assert queue.stored_offsets() == {}
+        assert queue.offset_at(0) == 0
+        assert queue.segments() == []
+        assert queue.first_offset <= queue.next_offset
+        bench.exchange.unbind(b"s", b"", queue)
+        for path in (bench.directory / "s").glob("*"):
+            path.unlink()

@@ -1,0 +1,124 @@
+"""Reading documents of definitions: piece by piece, with refusals that name the place."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lavinmq.definitions_json.document import Document
+from lavinmq.definitions_json.entry import DefinitionsRefused, doubt, table
+from lavinmq.definitions_json.reader import WHOLE, MalformedError, NotAnObjectError, members
+from lavinmq.fieldtable import FieldTableError
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)  # fmt: skip
+
+
+@given(value=st.dictionaries(st.text(), JSON), indent=st.none() | st.integers(0, 2))
+def test_the_pieces_of_an_object_add_up_to_it(value: dict[str, Any], indent: int | None) -> None:
+    content = json.dumps(value, indent=indent, ensure_ascii=bool(indent)).encode(
+        "utf-8", "surrogatepass"
+    )
+
+    found: dict[str, Any] = {}
+    lists: dict[str, list[Any]] = defaultdict(list)
+    for key, position, each in members(content):
+        if position == WHOLE:
+            found[key] = each
+        else:
+            assert position == len(lists[key])
+            lists[key].append(each)
+
+    assert found | lists == {key: each for key, each in value.items() if each != []}
+
+
+@given(content=st.binary() | st.text().map(str.encode))
+def test_any_bytes_are_read_or_refused_as_json_itself_does(content: bytes) -> None:
+    try:
+        value = json.loads(content.decode("utf-8-sig"), parse_constant=lambda _name: 1 / 0)
+        is_object = isinstance(value, dict)
+    except (ValueError, ZeroDivisionError):
+        is_object = False
+
+    try:
+        list(members(content))
+    except (MalformedError, NotAnObjectError):
+        assert not is_object
+    else:
+        assert is_object
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b'{"a"', b'{"a":', b'{"a":1', b'{"a":1,', b'{"a":1,}', b'{"a":[1,]}', b'{"a":[1',
+     b'{"a":[1 2]}', b'{"a" 1}', b"{1:2}", b'{"a":1}}', b'{"a":Infinity}', b'{"a":1"b":2}',
+     b'{"a":' + b"[" * 10**5, b'{"a":' + b'{"a":' * 10**5, b'{"a":' + b"9" * 5000 + b"}"],
+)  # fmt: skip
+def test_what_is_cut_short_or_has_no_sense_is_malformed(content: bytes) -> None:
+    with pytest.raises(MalformedError):
+        list(members(content))
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (1, ""), ([[{"a": []}]], ""), (10**40, ""),
+        (float("inf"), "has a number that is out of range"),
+        ({"a": [float("nan")]}, "has a number that is out of range"),
+    ],
+)  # fmt: skip
+def test_what_could_not_be_written_again_is_doubted(value: object, why: str) -> None:
+    assert doubt(value) == why
+
+
+@pytest.mark.parametrize(("levels", "is_refused"), [(64, False), (65, True)])
+def test_nesting_is_bounded(levels: int, is_refused: bool) -> None:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+
+    assert bool(doubt(value)) is is_refused
+
+
+def test_integers_of_tables_have_64_bits() -> None:
+    assert table({"n": 1, "in": {"n": [2]}}).raw == (
+        b"\x01nl\0\0\0\0\0\0\0\x01"
+        b"\x02inF\0\0\0\x10\x01nA\0\0\0\x09l\0\0\0\0\0\0\0\x02"
+    )  # fmt: skip
+    with pytest.raises(FieldTableError):
+        table({"n": 2**63})
+
+
+def read(document: dict[str, Any], vhost: str | None = None) -> Document:
+    result = Document(vhost)
+    for _ in result.read(json.dumps(document).encode()):
+        pass
+    return result
+
+
+def test_entries_are_named_in_refusals() -> None:
+    with pytest.raises(DefinitionsRefused, match=r"^queues\[1\] 'b': field 'durable' must be"):
+        read({"queues": [{"name": "a"}, {"name": "b", "durable": 1}]})
+
+
+def test_for_one_vhost_the_other_sections_are_not_even_looked_at() -> None:
+    document = read({"users": [5], "vhosts": {}, "queues": [{"name": "a", "vhost": 5}]}, "v")
+
+    assert [(item.vhost, item.thing.name) for item in document.queues] == [("v", "a")]
+    assert document.users == document.vhosts == []
+
+
+def test_bytes_that_are_no_utf8_come_back_as_exports_escape_them() -> None:
+    binding = {"source": "a", "destination": "b", "routing_key": "\udcff\udcc3\udca9"}
+
+    (item,) = read({"bindings": [binding]}).bindings
+
+    assert item.thing.routing_key == "\udcffé"
