@@ -240,7 +240,9 @@ def test_consumers_are_shown_with_the_queue(
     assert one["queue"] == {"name": name, "vhost": "/"}
     assert (one["prefetch_count"], one["priority"], one["ack_required"]) == (7, 3, True)
     assert one["channel_details"]["user"] == "guest" and one["channel_details"]["number"] == 1
-    assert len(api.get(at(name) + "?consumer_list_length=1")["consumer_details"]) == 1
+    for most, shown_ in ((1, 1), (2, 2), (0, 2)):
+        few = api.get(at(name) + f"?consumer_list_length={most}")
+        assert len(few["consumer_details"]) == shown_
     assert status(api, "GET", at(name) + "?consumer_list_length=-1")[0] == 400
     assert status(api, "GET", at(name) + "?consumer_list_length=x")[0] == 400
 
