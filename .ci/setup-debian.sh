@@ -11,6 +11,7 @@ set -euo pipefail
 stage=${1:?usage: setup-debian.sh build PYTHON | test | fuzz}
 python=${2:-python3}
 missing=()
+unpacked=()
 
 has() { command -v "$1" >/dev/null 2>&1; }
 there() { test -e "$1"; }
@@ -45,6 +46,7 @@ test)
     has ruby || missing+=(ruby)
     ruby -e 'gem "bunny"' >/dev/null 2>&1 || missing+=(ruby-bunny)
     has promtool || missing+=(prometheus)
+    has rabbitmqadmin || unpacked+=(rabbitmq-server)
     # For certificates, manual pages and completion.
     has openssl || missing+=(openssl)
     has groff || missing+=(groff-base)
@@ -60,24 +62,35 @@ fuzz)
     ;;
 esac
 
-[ ${#missing[@]} -gt 0 ] || exit 0
+[ $((${#missing[@]} + ${#unpacked[@]})) -gt 0 ] || exit 0
 
 if ! has apt-get; then
-    echo "Missing: ${missing[*]} (Debian's names). Install them, or choose another" \
+    echo "Missing: ${missing[*]} ${unpacked[*]} (Debian's names). Install them, or choose another" \
         "interpreter with 'make PYTHON=python3.12'; Python 3.11 or later is needed." >&2
     exit 1
 fi
 
 as_root=()
 if [ "$(id -u)" -ne 0 ]; then
-    has sudo || { echo "Missing: ${missing[*]}. Run as root: apt-get install ${missing[*]}" >&2; exit 1; }
+    has sudo || { echo "Missing: ${missing[*]} ${unpacked[*]}. Run as root: $0 $*" >&2; exit 1; }
     as_root=(sudo)
 fi
 
-echo "Installing missing system packages: ${missing[*]}"
+echo "Installing missing system packages: ${missing[*]} ${unpacked[*]}"
 "${as_root[@]}" apt-get update -q
-"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-    apt-get install -q -y --no-install-recommends "${missing[@]}"
+if [ ${#missing[@]} -gt 0 ]; then
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+        apt-get install -q -y --no-install-recommends "${missing[@]}"
+fi
+# Installed, the package would start a broker on our ports and bring Erlang: one script is wanted.
+if [ ${#unpacked[@]} -gt 0 ]; then
+    folder=$(mktemp -d)
+    trap 'rm -rf "$folder"' EXIT
+    (cd "$folder" && apt-get download -q "${unpacked[@]}")
+    dpkg-deb --fsys-tarfile "$folder"/rabbitmq-server_*.deb \
+        | tar -x -O --wildcards '*/www/cli/rabbitmqadmin' >"$folder/rabbitmqadmin"
+    "${as_root[@]}" install -m 755 "$folder/rabbitmqadmin" /usr/local/bin/rabbitmqadmin
+fi
 
 if [ "$stage" = build ] && ! python_says 'import sys; sys.exit(sys.version_info < (3, 11))'; then
     echo "$python is missing, or older than Python 3.11; choose another one: make PYTHON=python3.12" >&2

@@ -33,11 +33,6 @@ cdef class Consumer:
         """How many deliveries it may hold, 0 = any number."""
         return self.k.prefetch if self.k != NULL else 0
 
-    @property
-    def is_no_ack(self) -> bool:
-        """Whether its deliveries need no settlement."""
-        return self.k != NULL and self.k.is_no_ack
-
     def read_stream(self, start, *, bint is_tracked=False, bint uses_stored=False,
                     list conditions=None, bint is_any=False,
                     bint takes_unfiltered=False) -> None:
@@ -721,8 +716,8 @@ cdef class Link:
         return consumer
 
     def unacked_of(self, int id, Queue queue not None, u64 after, u32 most) -> list:
-        """(delivery tag, consumer tag, None for basic.get, whole seconds) of up to `most` deliveries
-        of a queue that the channel has not settled, with tags above `after`, by rising tag."""
+        """(delivery tag, consumer tag or None, whole seconds) of up to `most` deliveries of a queue
+        that the channel has not settled, with tags above `after`, by rising tag."""
         return channel_unacked(self.channel(id), queue.q, after, most)
 
     cdef list open_channels(self):

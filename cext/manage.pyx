@@ -12,7 +12,7 @@
 cdef bytes props_bytes(const rec_t* rec):
     """The properties of a record as a client would get them, in wire order."""
     cdef u32 n = rec.props_len
-    cdef u8* p = <u8*>malloc(<u64>n + rec.extra_len + 8)
+    cdef u8* p = <u8*>malloc(<u64>n + (rec.extra_len if rec.extra != NULL else 0) + 8)
     if p == NULL:
         raise MemoryError()
     props_to_wire(p, rec)

@@ -603,10 +603,6 @@ class Consumer:
     def prefetch(self) -> int:
         """How many deliveries it may hold, 0 = any number."""
 
-    @property
-    def is_no_ack(self) -> bool:
-        """Whether its deliveries need no settlement."""
-
     def read_stream(
         self, start: str | int | tuple[int], *, is_tracked: bool = False,
         uses_stored: bool = False, conditions: list[tuple[Any, ...]] | None = None,

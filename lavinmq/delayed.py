@@ -101,7 +101,9 @@ class DelayedExchanges:
         name = self._queue_name(exchange)
         if exchange.durable and is_new and not self._clear_directory(name):
             return None
-        arguments = fieldtable.amended(EMPTY, {"x-dead-letter-exchange": exchange.name})
+        arguments = fieldtable.amended(
+            EMPTY, {"x-dead-letter-exchange": exchange.name, "auto-delete": exchange.auto_delete}
+        )
         queue = self._keeper.make_internal(name, exchange.durable, arguments)
         queue.is_internal = True
         queue.features = queue_features(arguments)

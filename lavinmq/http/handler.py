@@ -167,6 +167,7 @@ class ApiHandler(Handler):
     async def _answer(self) -> None:
         """The whole request is here."""
         self.set_header("LavinMQ-Version", __version__)
+        self.set_header("Content-Type", JSON)
         try:
             await self._call()
         except ApiError as error:

@@ -39,9 +39,10 @@ class DiskFactory:
         self._disks: list[Disk] = []
 
     def __call__(
-        self, *args: str, log: bool = False, segment_size: int = SEGMENT_SIZE
+        self, *args: str, log: bool = False, segment_size: int = SEGMENT_SIZE, http: bool = False
     ) -> tuple[Broker, Disk]:
-        """Return a broker, not started, with small segments, and its disk."""
+        """Return a broker, not started, with small segments, and its disk; `http`: with the
+        management interface."""
         directory = self._directory / f"disk-{len(self._disks)}"
         directory.mkdir()
         disk = Disk(self._shim, directory / "data", directory)
@@ -52,7 +53,7 @@ class DiskFactory:
         )
         options = ["-c", str(settings), *args]
         broker = self._broker_factory(
-            options, data_dir=directory / "data", start=False, env=disk.env(log=log)
+            options, data_dir=directory / "data", start=False, env=disk.env(log=log), http=http
         )
         return broker, disk
 

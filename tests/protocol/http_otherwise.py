@@ -19,7 +19,10 @@ _LISTENERS = "HTTP listeners are listed, there is no MQTT; deliveries of streams
 _MADE_OF_IT = "delayed exchanges by the name that RabbitMQ knows, nothing that no import reads"
 
 OTHERWISE: dict[str, Steps] = {
-    "http-get-shovels*": {0: NO_SHOVELS},
+    "http-get-shovels-[!w]*": {0: NO_SHOVELS},
+    "http-get-shovels-w1": {0: NO_SHOVELS},
+    "http-get-shovels-w1-[!a]*": {0: NO_SHOVELS},
+    "http-get-shovels-w1-as-[!n]*": {0: NO_SHOVELS},
     "http-change-connections": {6: NO_SHOVELS, 7: NO_SHOVELS},
     "http-get-whoami": {0: _NO_HASH},
     "http-get-whoami-as-[!n]*": {0: _NO_HASH},
@@ -52,16 +55,21 @@ OTHERWISE: dict[str, Steps] = {
         4: "what is no base64 is refused with 400",
         8: "properties that are null are refused with 400",
         9: "properties that are no object are refused with 400",
+        20: "a user_id has to be the caller's own name",
+        23: "a priority above 255 is refused with 400",
+        26: "so there is one message less",
     },
     "http-change-get": {
         21: "the refusal is JSON",
         22: "a count may be spelled as a string",
         23: "an unknown encoding is refused",
         24: "so another message is next",
+        25: "and one less is left",
     },
     "http-change-get-rabbit-modes": {
         5: "a message that was only looked at is still there",
         6: "so it is next",
+        7: "and one more is left",
     },
     "http-change-stream-read": {
         12: "a count may be spelled as a string",

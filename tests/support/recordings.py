@@ -60,13 +60,11 @@ def _with_our_metrics(scenario: Scenario) -> Scenario:
 def _adapted(recorded: Any) -> Any:
     """The same with what differs everywhere, and nowhere matters.
 
-    There are no exchanges for MQTT, and queues of delayed exchanges have no argument that says
-    what they are not. Counts in `x-death` have 64 bits, so dead letters are larger. A
+    There are no exchanges for MQTT. Counts in `x-death` have 64 bits, so dead letters are larger. A
     reason that only the original can give may be any text.
     """
     if isinstance(recorded, dict):
-        kept = {key: each for key, each in recorded.items() if key != "auto-delete"}
-        return {key: _adapted_value(key, value) for key, value in kept.items()}
+        return {key: _adapted_value(key, value) for key, value in recorded.items()}
     if isinstance(recorded, list):
         return [_adapted(value) for value in recorded if not _is_for_mqtt(value)]
     return recorded

@@ -22,7 +22,7 @@ from lavinmq.http import encoding, payload, properties
 from lavinmq.http.api.exchanges import DEFAULT, INTERNAL, by_name
 from lavinmq.http.api.queues import check_may_read, queue_of
 from lavinmq.http.call import Call, Reply, completed, found
-from lavinmq.http.errors import ApiError, access_refused, bad_request
+from lavinmq.http.errors import ApiError, access_refused, bad_request, low_on_disk
 from lavinmq.http.fields import Field, to_integer
 from lavinmq.http.listing import Listing, in_portions
 from lavinmq.http.routes import ROUTES, Role
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from lavinmq.queue import Queue
 
 BASIC_PUBLISH: Final = 60 << 16 | 40
-LOW_DISK: Final = "Server low on disk space"
 WHOLE: Final = (1 << 63) - 1
 ROW_BYTES: Final = 256
 """What a message adds to an answer, besides its own bytes."""
@@ -76,7 +75,7 @@ def local_channel(call: Call) -> _core.LocalChannel:
     },
 )
 async def publish(call: Call) -> dict[str, bool]:
-    """Publish a message. Once that is said, it is where durable messages are safe."""
+    """Publish a message; in durable queues it is on disk when this is answered."""
     vhost, body, user = call.vhost, call.body, call.user
     exchange = by_name(call, call.path["name"])
     if not user.can_write(vhost.name, exchange.name):
@@ -95,7 +94,7 @@ async def publish(call: Call) -> dict[str, bool]:
     _check_dead_letter(call, body["properties"])
     loop = call.server.loop
     if loop.is_held:
-        raise ApiError(412, "precondition_failed", LOW_DISK)
+        raise low_on_disk()
     breaks = loop.breaks
     channel = local_channel(call)
     try:
@@ -157,6 +156,7 @@ SHOWN: Final = {
         "ack_mode": Field("string", "What becomes of them: " + ", ".join(MODES)),
         "ackmode": Field("string", "The same"),
         "requeue": Field("boolean", "Not together with get", default=False),
+        "queue": Field("any", "Tools send it; the path counts"),
     },
 )
 async def get_messages(call: Call) -> Reply:

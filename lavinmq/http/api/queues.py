@@ -120,7 +120,7 @@ def list_queues_of_vhost(call: Call) -> Listing[Place]:
 @ROUTES.get(
     "/api/queues/:vhost/:name",
     Role.MANAGEMENT,
-    query=(Query("consumer_list_length", "Show so many consumers at most", "integer"),),
+    query=(Query("consumer_list_length", "Show so many consumers at most, 0: all", "integer"),),
 )
 async def show_queue(call: Call) -> dict[str, Any]:
     """Show a queue with the history of its numbers, and its consumers."""
@@ -131,7 +131,7 @@ async def show_queue(call: Call) -> dict[str, Any]:
     shown = {name: value for name, value in shown.items() if value is not None}
     if queue.is_stream:
         shown["segments"] = len(queue.core.segments())
-    several = cast("list[Consumer]", list(islice(queue.consumers, most)))
+    several = cast("list[Consumer]", list(islice(queue.consumers, most or None)))
     shown["consumer_details"] = [
         consumers.row(consumer)
         async for consumer in in_portions(several)
