@@ -337,6 +337,7 @@ def test_for_one_vhost_everything_goes_there(api: Api, unique: UniqueName) -> No
 def test_what_belongs_to_connections_and_to_the_broker_is_not_exported(
     broker: Broker, api: Api, unique: UniqueName
 ) -> None:
+    """edge-cases.md 49"""
     vhost = unique("v")
     api("PUT", f"/api/vhosts/{vhost}")
     with pika.BlockingConnection(pika.ConnectionParameters(broker.host, broker.port, vhost)) as c:
@@ -355,6 +356,7 @@ def test_what_belongs_to_connections_and_to_the_broker_is_not_exported(
 
 
 def test_what_lavinmq_exports_of_a_delayed_exchange_is_taken(api: Api, unique: UniqueName) -> None:
+    """edge-cases.md 50"""
     vhost = unique("v")
     document = {
         "vhosts": [{"name": vhost}],

@@ -189,6 +189,7 @@ def test_histories_are_as_long_as_there_were_samples(broker: Managed) -> None:
 
 
 def test_bytes_of_closed_connections_stay_in_the_history(broker: Managed) -> None:
+    """edge-cases.md 346"""
     broker.sample()
     fill(broker, "/", "one").close()
     broker.sample()
@@ -201,6 +202,7 @@ def test_bytes_of_closed_connections_stay_in_the_history(broker: Managed) -> Non
 
 
 def test_churn_counts_what_has_come_and_gone(broker: Managed) -> None:
+    """edge-cases.md 346"""
     client = broker.connect(ODD)
     first, second = client.channel(), client.channel()
     first.queue_declare("stays")

@@ -35,6 +35,17 @@ def test_any_name_is_made_shown_listed_and_deleted(api: Api, unique: UniqueName,
     assert api("GET", path_of(vhost)).status == 403
 
 
+def test_whoever_makes_one_has_all_permissions_in_it(api: Api, unique: UniqueName) -> None:
+    """edge-cases.md 310"""
+    vhost, user = unique("v"), unique("u")
+    maker = api.as_user(user, "administrator")
+
+    assert maker("PUT", path_of(vhost)).status == 201
+
+    granted = {"user": user, "vhost": vhost, "configure": ".*", "read": ".*", "write": ".*"}
+    assert granted in api.get(f"{path_of(vhost)}/permissions")
+
+
 def test_what_is_left_out_of_a_change_stays(api: Api, unique: UniqueName) -> None:
     path = path_of(unique("v"))
     api("PUT", path, {"description": "d", "tags": ["a"]})

@@ -30,7 +30,7 @@ class TranscriptBrokers:
         if split not in self._brokers:
             data_dir = self._directory / split.value
             prepare(data_dir, scenarios().values())
-            self._brokers[split] = Broker(data_dir)
+            self._brokers[split] = Broker(data_dir, http=True)
         broker = self._brokers[split]
         return broker if broker.is_running() else broker.start()
 

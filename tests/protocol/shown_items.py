@@ -1,7 +1,7 @@
 """Which items of the reference each recorded conversation shows.
 
 Data for `tests/conformance.py`, which counts a recording once the broker has to match it, that is
-when `later_work.py` does not name it.
+when `done_right.py` does not name it.
 """
 
 from __future__ import annotations

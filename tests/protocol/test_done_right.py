@@ -1,7 +1,7 @@
 # mypy: disable-error-code="no-untyped-call"
 """Where this broker does better than the recorded original: one test per weakness.
 
-The ids in `later_work.DONE_RIGHT` name the recordings that show the weakness. Every test works on
+The ids in `done_right.DONE_RIGHT` name the recordings that show the weakness. Every test works on
 the shared broker with names of its own.
 """
 

@@ -17,10 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pamqp import commands
-
 from tests.support import replay
-from tests.support.wire import Wire
+from tests.support.broker import Broker
 
 FOLDER = Path(__file__).parent.parent / "fixtures" / "amqp"
 FRAME_HEADER_SIZE = 7
@@ -70,21 +68,28 @@ def bytes_sent(scenario: Scenario) -> int:
     return sum(len(step.get("raw", step.get("hex", ""))) // 2 for step in sent)
 
 
-def play(scenario: Scenario, port: int, split: Split) -> list[str]:
-    """Run the steps against the broker; return the differences, none when it behaves."""
+def play(scenario: Scenario, broker: Broker, split: Split) -> list[str]:
+    """Run the steps against the broker; return the differences, none when it behaves.
+
+    A scenario with requests to the HTTP API makes its virtual hosts and users by them; the others
+    find theirs prepared.
+    """
     options = argparse.Namespace(
-        host="127.0.0.1",
-        amqp_port=port,
+        host=broker.host,
+        amqp_port=broker.port,
+        http_port=broker.http_port,
+        metrics_port=broker.metrics_port,
         user="guest",
         password="guest",
         timeout=ANSWER_TIMEOUT_S,
-        no_admin=True,
+        no_admin=not needs_management(scenario),
         bytes=True,
         exact_keys=False,
         lenient=False,
     )
     run = _SplitRun(options, scenario, split)
     try:
+        run.prepare()
         run.steps()
         run.final()
     finally:
@@ -140,20 +145,6 @@ class _SplitRun(replay.Run):
     def __init__(self, options: argparse.Namespace, scenario: Scenario, split: Split) -> None:
         super().__init__(options, scenario)
         self._split = split
-
-    def op_wait_queue(self, step: Scenario) -> list[str]:
-        """Poll until the queue has the wanted number of messages, by declaring it passively."""
-        wanted = next(iter(step["until"].values()))
-        deadline = time.monotonic() + ANSWER_TIMEOUT_S
-        with Wire.open(self.opt.amqp_port, vhost=step["vhost"]) as wire:
-            while True:
-                ask = commands.Queue.Declare(0, step["queue"], passive=True)
-                found = wire.call(1, ask, commands.Queue.DeclareOk).message_count
-                if found == wanted:
-                    return []
-                if time.monotonic() > deadline:
-                    return [f"queue {step['queue']} has {found} messages, wanted {wanted}"]
-                time.sleep(0.02)
 
     def op_connect(self, step: Scenario) -> None:
         self.conns[step["c"]] = _SplitConn(self.opt.amqp_port, self._split)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lavinmq.errors import ReplyCode
-from tests.protocol.later_work import DONE_RIGHT
+from tests.protocol.done_right import DONE_RIGHT
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(

@@ -1,35 +1,10 @@
-"""Which recorded transcripts the broker does not match yet, or on purpose never will.
+"""Which recorded transcripts the broker does not match on purpose: the weaknesses they show.
 
-Data for `test_transcripts.py`: every recorded scenario is either played, or named here exactly
-once. A feature that arrives takes its scenarios out of `LATER`.
+Data for `test_transcripts.py`: every recorded scenario is either played, or named here. What is
+done instead has a test in `test_done_right.py` and stands in docs/protocol.md.
 """
 
 from __future__ import annotations
-
-MANAGEMENT = "HTTP management API"
-
-_BY_FEATURE: dict[str, tuple[str, ...]] = {
-    MANAGEMENT: (
-        "conn-force-close",
-        "conn-vhost-deleted",
-        "cs-lost-connection",
-        "cs-pause",
-        "cs-qclosed",
-        "hs-conn-limit",
-        "ln-policy",
-        "hs-conn-limit-zero",
-        "hs-passwordless",
-        "pb-user-id",
-        "perm-live-change",
-        "q-exclusive",
-        "q-limit",
-    ),
-}
-
-LATER: dict[str, str] = {
-    scenario: feature for feature, scenarios in _BY_FEATURE.items() for scenario in scenarios
-}
-"""Scenario id → the feature it waits for."""
 
 DONE_RIGHT: dict[str, str] = {
     "cf-bad-cc": "a publish that fails in routing closes the channel and is not confirmed",
@@ -56,6 +31,3 @@ DONE_RIGHT: dict[str, str] = {
     "st-two": "queue.delete-ok comes before basic.cancel on the deleting channel",
 }
 """Scenario id → what this broker does instead of the recorded weakness."""
-
-LATER_DONE_RIGHT: dict[str, str] = {}
-"""Scenario id → the feature whose arrival must bring its better behaviour and a test of it."""
