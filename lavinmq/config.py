@@ -100,6 +100,7 @@ class Config:
 
     http_bind: str
     http_port: int
+    https_port: int
     http_unix_path: str | None
     http_systemd_socket_name: str
     mqtt_systemd_socket_name: str

@@ -60,6 +60,7 @@ def run(
         "amqp_port": 0,
         "amqp_tls_port": 0,
         "mgmt_port": -1,
+        "mgmt_tls_port": -1,
         "metrics_http_port": -1,
         "control_unix_path": "",
         "sync": data_dir is not None,

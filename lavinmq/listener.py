@@ -106,8 +106,10 @@ class Listener:
         return cls(host, sock, protocol, welcome, is_tls=is_tls)
 
     @classmethod
-    def unix(cls, host: Host, path: str, protocol: Protocol, welcome: Welcome) -> Listener:
-        """Listen on a unix socket, mode 0666; one that nobody listens on any more is replaced.
+    def unix(
+        cls, host: Host, path: str, protocol: Protocol, welcome: Welcome, *, mode: int = 0o666
+    ) -> Listener:
+        """Listen on a unix socket; one that nobody listens on any more is replaced.
 
         Raises: OSError naming the path.
         """
@@ -115,7 +117,7 @@ class Listener:
         try:
             _remove_stale(path)
             sock.bind(path)
-            os.chmod(path, 0o666)
+            os.chmod(path, mode)
             made = cls(host, sock, protocol, welcome)
             made._owned = _identity(path)
         except OSError as error:

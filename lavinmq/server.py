@@ -186,7 +186,8 @@ class Server:
             _log.info("Listening for %s on %s", kind, listener.name)
         for http in self.http:
             http.start()
-            _log.info("Listening for HTTP on %s", http.origin.name)
+            kind = "HTTPS" if http.is_tls else "HTTP"
+            _log.info("Listening for %s on %s", kind, http.name)
         for name in self.service.names:
             _log.warning("socket %r of systemd is not used: no setting names it", name)
         config = self.config
@@ -222,12 +223,15 @@ class Server:
     def _open_http(self) -> None:
         """Bind what answers HTTP, if anything does: the library for it costs memory."""
         config = self.config
-        if (config.http_port < 0 and config.metrics_http_port < 0
-                and not config.http_unix_path and not config.control_unix_path):  # fmt: skip
+        is_tls = config.https_port >= 0 and self.tls.is_enabled
+        is_passed = config.http_systemd_socket_name in self.service.names
+        wanted = (config.http_port >= 0, config.metrics_http_port >= 0, is_tls, is_passed)
+        if not any((*wanted, config.http_unix_path, config.control_unix_path)):
             return
         from lavinmq.http.listeners import bound
 
-        self.http.extend(bound(self))
+        for listener in bound(self):
+            self.http.append(listener)
 
     def _tracked(self) -> Iterator[Tracked]:
         """Everything whose rates are shown."""

@@ -323,7 +323,7 @@ PROTOCOLS = (
     Setting("mgmt", "port", PORT, "15672", "Port of the HTTP listener, -1: none", "http_port",
             environment=("LAVINMQ_HTTP_PORT",), flags=_flag("--http-port", "PORT", group=BINDINGS)),
     Setting("mgmt", "tls_port", PORT, "15671", "Port of the HTTPS listener, -1: none",
-            environment=("LAVINMQ_HTTPS_PORT",),
+            "https_port", environment=("LAVINMQ_HTTPS_PORT",),
             flags=_flag("--https-port", "PORT", group=BINDINGS)),
     Setting("mgmt", "unix_path", SOCKET_PATH, "", "Socket of the HTTP listener", "http_unix_path",
             flags=_flag("--http-unix-path", "PATH", group=BINDINGS)),
@@ -335,7 +335,7 @@ PROTOCOLS = (
     Setting("mgmt", "max_body_size", integer(1024, MAX_INTEGER), str(32 << 20),
             "Bytes of a request's body", "max_body_size", live=True),
     Setting("mgmt", "http_systemd_socket_name", TEXT, "lavinmq-http.socket",
-            "Name of a socket passed by systemd", "http_systemd_socket_name", fate="later"),
+            "Name of a socket passed by systemd", "http_systemd_socket_name"),
 )
 
 

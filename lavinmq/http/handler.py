@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import socket
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs
 
@@ -19,13 +20,13 @@ from lavinmq.errors import DefinitionsError, ProtocolError
 from lavinmq.http import cors, encoding, listing, login
 from lavinmq.http.call import Call, Reply
 from lavinmq.http.errors import ApiError, from_protocol
+from lavinmq.http.origin import Origin
 from lavinmq.http.routes import ROUTES, Route
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from lavinmq.auth.identity import Identity
-    from lavinmq.http.server import Origin
     from lavinmq.server import Server
 
 JSON: Final = "application/json"
@@ -52,16 +53,22 @@ class Handler(RequestHandler):
         return origin
 
     @property
+    def is_unix(self) -> bool:
+        """Whether the request comes by a unix socket."""
+        connection: Any = self.request.connection
+        return bool(connection.context.address_family == socket.AF_UNIX)
+
+    @property
     def is_loopback(self) -> bool:
         """Whether the request comes from this machine."""
         ip = self.request.remote_ip or ""
-        return self.origin.is_unix or ip == "::1" or ip.startswith(("127.", "::ffff:127."))
+        return self.is_unix or ip == "::1" or ip.startswith(("127.", "::ffff:127."))
 
     @property
     def address(self) -> str:
         """The peer's address, as far as log-ins are counted by it."""
         ip = self.request.remote_ip or ""
-        return "127.0.0.1" if self.origin.is_unix else ip.removeprefix("::ffff:")
+        return "127.0.0.1" if self.is_unix else ip.removeprefix("::ffff:")
 
     def set_default_headers(self) -> None:
         """Say what it is no more than needed."""
@@ -108,7 +115,7 @@ class Handler(RequestHandler):
     async def login(self) -> Identity | None:
         """The user of the request."""
         return await login.user_of(
-            self.server, self.request, self.address, self.is_loopback, self.origin.is_control
+            self.server, self.request, self.address, self.is_loopback, self.origin is Origin.CONTROL
         )
 
 
@@ -279,7 +286,7 @@ class NotFound(Handler):
 
     async def prepare(self) -> None:
         """Say that there is nothing, on a management port only to whom it knows."""
-        if not self.origin.is_metrics and await self.login() is None:
+        if self.origin is not Origin.METRICS and await self.login() is None:
             self.set_status(401)
             self.finish()
         else:

@@ -1,44 +1,41 @@
 """Which HTTP listeners the configuration asks for: management, control socket, metrics.
 
-Source: HTTP reference, sections 1 and 16.
+Source: HTTP reference, sections 1 and 16; command line reference, sections 4 and 9.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
 
-from lavinmq.http.server import HttpListener, Origin, tcp_socket, unix_socket
+from lavinmq.http.origin import Origin
+from lavinmq.http.server import HttpListener, HttpService
+from lavinmq.listener import Listener, Places, listeners
 
 if TYPE_CHECKING:
     from lavinmq.server import Server
 
+CONTROL_MODE: Final = 0o660
 
-def bound(server: Server) -> list[HttpListener]:
-    """All listeners, bound and not yet listening. Raises: OSError naming the address."""
+
+def bound(server: Server) -> Iterator[HttpListener]:
+    """All listeners, bound and not yet listening; the caller closes them.
+
+    Raises: OSError naming the address.
+    """
     config = server.config
-    listeners: list[HttpListener] = []
-    try:
-        if config.http_port >= 0:
-            listeners.append(_tcp(server, config.http_bind, config.http_port))
-        if config.http_unix_path:
-            sock = unix_socket(config.http_unix_path, 0o666)
-            origin = Origin(config.http_unix_path, is_unix=True)
-            listeners.append(HttpListener(server, sock, origin))
-        if config.control_unix_path:
-            sock = unix_socket(config.control_unix_path, 0o660, is_exclusive=True)
-            origin = Origin(config.control_unix_path, is_unix=True, is_control=True)
-            listeners.append(HttpListener(server, sock, origin))
-        if config.metrics_http_port >= 0:
-            host, port = config.metrics_http_bind, config.metrics_http_port
-            listeners.append(_tcp(server, host, port, is_metrics=True))
-    except OSError:
-        for listener in listeners:
-            listener.close()
-        raise
-    return listeners
-
-
-def _tcp(server: Server, host: str, port: int, *, is_metrics: bool = False) -> HttpListener:
-    sock = tcp_socket(host, port)
-    name = f"{host}:{sock.getsockname()[1]}"
-    return HttpListener(server, sock, Origin(name, is_metrics=is_metrics))
+    management = HttpService(server, Origin.MANAGEMENT)
+    places = Places(config.http_bind, config.http_port, config.https_port, config.http_unix_path)
+    passed = server.service.take_sockets(config.http_systemd_socket_name)
+    for listener in listeners(server, places, passed, "http", management.welcome):
+        yield HttpListener(listener, management)
+    if config.control_unix_path:
+        control = HttpService(server, Origin.CONTROL)
+        path, welcome = config.control_unix_path, control.welcome
+        yield HttpListener(
+            Listener.unix(server, path, "http", welcome, mode=CONTROL_MODE), control
+        )  # fmt: skip
+    if config.metrics_http_port >= 0:
+        metrics = HttpService(server, Origin.METRICS)
+        host, port = config.metrics_http_bind, config.metrics_http_port
+        yield HttpListener(Listener.tcp(server, host, port, "http", metrics.welcome), metrics)

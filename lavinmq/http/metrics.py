@@ -25,6 +25,7 @@ from lavinmq.http.exposition import NAME, Exposition, Metric, prefers_open_metri
 from lavinmq.http.handler import Handler
 from lavinmq.http.metric_details import FAMILIES
 from lavinmq.http.metric_families import OVERVIEW, Scrape
+from lavinmq.http.origin import Origin
 from lavinmq.http.routes import Role
 from lavinmq.system import descriptors_used
 from lavinmq.vhost import VHost
@@ -75,7 +76,7 @@ class Metrics(Handler):
     async def _scrape(self) -> Scrape | None:
         """What was asked for, None when nobody may. Raises: ApiError 400."""
         user = None
-        if not self.origin.is_metrics:
+        if self.origin is not Origin.METRICS:
             user = await self.login()
             if user is None:
                 return None

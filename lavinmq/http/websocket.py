@@ -93,7 +93,7 @@ class WebSocketBridge(Handler, WebSocketHandler):
     def _addresses(self) -> tuple[tuple[str, int], tuple[str, int]]:
         """Both ends of the TCP connection."""
         sock = self._outer_socket()
-        if self.origin.is_unix or sock is None:
+        if self.is_unix or sock is None:
             return (UNIX.peer_host, UNIX.peer_port), (UNIX.host, UNIX.port)
         return sock.getpeername()[:2], sock.getsockname()[:2]
 

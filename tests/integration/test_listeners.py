@@ -282,6 +282,18 @@ def passed_socket(stack: ExitStack, number: int, address: Any, family: Any = soc
     return stack.enter_context(socket.socket(fileno=number))
 
 
+def test_a_socket_of_systemd_serves_http(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        one = passed_socket(stack, 703, (HOST, free_port()))
+        address = one.getsockname()
+        names = {"LISTEN_FDNAMES": "lavinmq-http.socket"}
+        started(stack, tmp_path, [one], "-p", str(free_port()), **names)
+
+        with tcp(address[1]) as sock:
+            sock.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+            assert sock.recv(4096).startswith(b"HTTP/1.1 200 ")
+
+
 def test_sockets_of_systemd_are_served(tmp_path: Path, unix_path: str) -> None:
     with ExitStack() as stack:
         one = passed_socket(stack, 700, (HOST, free_port()))

@@ -12,7 +12,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -457,7 +457,8 @@ def test_a_stop_does_not_wait_for_those_in_their_handshake(
         )
         broker.broker.stop(timeout_s=TIMEOUT_S)
 
-        assert hostile.recv(1) == b""
+        with suppress(ConnectionResetError):  # of what it had sent, nobody has read the rest
+            assert hostile.recv(1) == b""
         hostile.close()
 
 

@@ -156,7 +156,7 @@ class Broker:
     def _command_line(self) -> list[str]:
         place = ["-D", str(self.data_dir), "-b", self.host, "-p", str(self.port)]
         http = ["--http-port", str(self.http_port), "--metrics-http-port", str(self.metrics_port)]
-        control = ["--control-unix-path", self.control_path]
+        control = ["--control-unix-path", self.control_path, "--https-port", "-1"]
         return [*(self._command or broker_command()), *place, *http, *control, *self._args]
 
     def _started(self) -> subprocess.Popen[bytes]:

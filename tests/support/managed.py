@@ -13,6 +13,7 @@ from typing import Any
 import pika
 from pika.exceptions import AMQPError
 
+from lavinmq.http.origin import Origin
 from tests.support.api import Api
 from tests.support.inside import Inside, inside
 from tests.support.waiting import wait_for
@@ -26,8 +27,8 @@ class Managed(Inside):
     def __init__(self, broker: Any) -> None:
         super().__init__(broker)
         self.host = broker.host
-        ports = {listener.origin.is_metrics: listener.port for listener in self.server.http}
-        self.http_port, self.metrics_port = ports[False], ports[True]
+        ports = {each.origin: each.listener.port for each in self.server.http}
+        self.http_port, self.metrics_port = ports[Origin.MANAGEMENT], ports[Origin.METRICS]
         self._clients: list[pika.BlockingConnection] = []
         self.api = Api(self, "guest")  # type: ignore[arg-type]  # it has what an Api needs
 

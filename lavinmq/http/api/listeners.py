@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from lavinmq.http.origin import Origin
+
 if TYPE_CHECKING:
     from lavinmq.http.server import HttpListener
     from lavinmq.listener import Listener
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 def shown(server: Server) -> list[dict[str, Any]]:
     """All listeners but the control socket, which is nobody else's."""
     found = [_amqp(listener) for listener in server.listeners]
-    found += [_http(listener) for listener in server.http if not listener.origin.is_control]
+    found += [_http(listener) for listener in server.http if listener.origin is not Origin.CONTROL]
     return [each | {"node": server.node_name} for each in found]
 
 
@@ -26,10 +28,10 @@ def _amqp(listener: Listener) -> dict[str, Any]:
 
 
 def _http(listener: HttpListener) -> dict[str, Any]:
-    if listener.origin.is_metrics:
-        return _place(listener.origin.name, "http/prometheus", listener.is_tls)
+    if listener.origin is Origin.METRICS:
+        return _place(listener.name, "http/prometheus", listener.is_tls)
     protocol = "https" if listener.is_tls else "http"
-    return _place(listener.origin.name, protocol, listener.is_tls)
+    return _place(listener.name, protocol, listener.is_tls)
 
 
 def _place(name: str, protocol: str, is_tls: bool) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lavinmq import __version__, system
 from lavinmq.http.api import overview
@@ -19,6 +19,9 @@ GC_STATS: Final = (
     "non_gc_bytes", "markers_m1", "bytes_reclaimed_since_gc", "reclaimed_bytes_before_gc",
     "expl_freed_bytes_since_gc", "obtained_from_os_bytes",
 )  # fmt: skip
+
+if TYPE_CHECKING:
+    from lavinmq.server import Server
 
 
 async def row(call: Call) -> dict[str, Any]:
@@ -46,7 +49,8 @@ async def row(call: Call) -> dict[str, Any]:
             "partitions": [],
             "proc_used": len(asyncio.all_tasks()),
             "run_queue": 0,
-            "sockets_used": len(server.connections) + sum(each.n_open for each in server.http),
+            "sockets_used": len(server.connections)
+            + sum(service.n_open for service in {each.service for each in server.http}),
             "followers": [],
             "disk_free_alarm": server.loop.is_held,
             "mem_alarm": False,
@@ -57,6 +61,11 @@ async def row(call: Call) -> dict[str, Any]:
 def _check_name(call: Call) -> None:
     if call.path["name"] != call.server.node_name:
         raise ApiError(404)
+
+
+def _n_requesting(server: Server) -> int:
+    """Open connections of the HTTP API."""
+    return sum(service.n_open for service in {each.service for each in server.http})
 
 
 @ROUTES.list("/api/nodes", Role.ANY, query=(VHOST,))

@@ -1,0 +1,15 @@
+"""What a listener for HTTP is for. Source: HTTP reference, sections 1 and 16."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Origin(Enum):
+    """What a listener is for, and so what is served by it, and to whom."""
+
+    MANAGEMENT = "management"
+    CONTROL = "control"
+    """The socket of lavinmqctl: whoever can open it is an administrator."""
+    METRICS = "metrics"
+    """Numbers and health, without a log-in."""
