@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from lavinmq import __version__, _core, log
+from lavinmq import __version__, _core, log, system
 from lavinmq.amqp.connection import Connection
 from lavinmq.auth.accounts import Accounts
 from lavinmq.auth.chain import Chain
@@ -426,6 +426,22 @@ class Server:
             _log.warning("A restart is needed for: turning TLS on or off")
         self._tell_ready()
 
+    def tell_state(self) -> None:
+        """Log what the process holds and what it is waiting for (SIGUSR1)."""
+        numbers = {"resident": system.memory_used(), **system.heap()}
+        _log.info("Memory: %s", " ".join(f"{name}={value}" for name, value in numbers.items()))
+        _log.info(
+            "%d connections, %d virtual hosts, %d queues", len(self.connections), len(self.vhosts),
+            sum(len(vhost.queues) for vhost in self.vhosts.values()),
+        )  # fmt: skip
+        for task in asyncio.all_tasks(self.events):
+            _log.info("Task %s: %s", task.get_name(), task.get_coro())
+
+    def collect_garbage(self) -> None:
+        """Run the garbage collector and give memory back to the system (SIGUSR2)."""
+        self.chain.tasks.start(system.collect())
+        _log.info("Collecting garbage")
+
     def _fatal(self, path: str, error: int) -> None:
         """A sync failed: stop, because what is on disk is not known any more."""
         failure = f"Cannot sync {path}: {os.strerror(error)}"
@@ -463,6 +479,8 @@ def run(config: Config) -> int:
             for number in (signal.SIGTERM, signal.SIGINT):
                 events.add_signal_handler(number, server.stop)
             events.add_signal_handler(signal.SIGHUP, server.reload)
+            events.add_signal_handler(signal.SIGUSR1, server.tell_state)
+            events.add_signal_handler(signal.SIGUSR2, server.collect_garbage)
             server.start()
             _spare_collections()
             events.run_forever()

@@ -36,7 +36,11 @@ def list_users(session: Session) -> None:
 
 def set_user_tags(session: Session) -> None:
     """Give a user exactly these tags."""
+    from lavinmq.auth.users import TAGS
+
     name, *tags = session.arguments
+    if unknown := [tag for tag in ",".join(tags).split(",") if tag and tag.lower() not in TAGS]:
+        raise CtlError(f"Unknown tag {unknown[0]!r}, there are {', '.join(TAGS)}")
     _must_exist(session, name)
     session.api.put("users", name, body={"tags": ",".join(tags)})
 

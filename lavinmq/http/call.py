@@ -85,6 +85,8 @@ class Call:
         """Check the body against the fields of the route. Raises: ApiError 400."""
         if self.route.fields is None:
             return
+        if self.content is None and not any(each.required for each in self.route.fields.values()):
+            self.content = b""
         self.raw = parsed_object(self.content)
         self.body = fields.check(self.route.fields, self.raw)
 

@@ -209,7 +209,7 @@ class ApiHandler(Handler):
         )  # fmt: skip
         call.handler = self
         call.check_rights()
-        if route.fields is not None:
+        if route.fields is not None and self._size:
             self.check_content_type()
         call.parse_body()
         answer = route.endpoint(call)
@@ -221,12 +221,14 @@ class ApiHandler(Handler):
     def on_finish(self) -> None:
         """The answer is on its way: note who has changed what, or was kept from it.
 
-        Neither the body nor what is behind the question mark is noted: they may hold secrets.
+        The body is not noted, it may hold secrets; of what is behind the question mark only a dry
+        run is, which changes nothing.
         """
         if self._route is not None and self._route.is_change:
+            is_dry = "dry_run" in self.request.query
             _audit.info(
-                "user %r from %s: %s %s: %d", self.user.name, self.address, self.request.method,
-                self.request.path, self.get_status(),
+                "user %r from %s: %s %s%s: %d", self.user.name, self.address, self.request.method,
+                self.request.path, " (dry run)" if is_dry else "", self.get_status(),
             )  # fmt: skip
 
     def _content(self) -> bytes | None:

@@ -209,7 +209,7 @@ def _integer(query: Mapping[str, list[str]], name: str, default: int) -> int:
     try:
         value = int(text)
     except ValueError:
-        raise bad_request(f'Invalid Int32: "{text}"') from None
+        raise bad_request(f"Parameter '{name}' must be an integer") from None
     if not -(2**31) <= value < 2**31:
-        raise bad_request(f'Invalid Int32: "{text}"')
+        raise bad_request(f"Parameter '{name}' must be an integer of 32 bits")
     return value

@@ -10,12 +10,15 @@ import binascii
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote_to_bytes
 
+from lavinmq import log
+
 if TYPE_CHECKING:
     from tornado.httputil import HTTPServerRequest
 
     from lavinmq.auth.identity import Identity
     from lavinmq.server import Server
 
+_log = log.get("lmq.http.login")
 MAX_CREDENTIALS: Final = 16 << 10
 OAUTH_MARK: Final = "|oauth:"
 COOKIE: Final = "m"
@@ -37,6 +40,10 @@ async def user_of(
     user = server.chain.at_once(name, password, address, is_loopback)
     if user is None:
         user = await server.chain.authenticate(name, password, address, is_loopback)
+    if user is None:
+        _log.info("log-in of user %r from %s failed", name, address)
+    elif not user.tags:
+        _log.info("user %r has no tag that lets it use the HTTP API", name)
     return user if user is not None and user.tags else None
 
 

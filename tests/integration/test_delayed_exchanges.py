@@ -236,7 +236,7 @@ def test_the_internal_queue_has_its_name_and_leads_to_the_exchange(within: Insid
 
     queue = within.queue("amq.delayed-x")
 
-    assert queue.arguments == {"x-dead-letter-exchange": "x"}
+    assert queue.arguments == {"x-dead-letter-exchange": "x", "auto-delete": False}
     assert queue.features.dead_letter_exchange == "x"
     assert queue.is_stored
 

@@ -220,3 +220,23 @@ def test_permissions_are_those_of_amqp(staffed: Broker) -> None:
     )  # fmt: skip
     assert own("GET", at("other")).status == 200
     assert own("DELETE", at("own-1")).status == 204
+
+
+def test_what_waits_in_a_delayed_exchange_is_listed_by_the_time_it_is_due(
+    broker: Broker, api: Api, unique: UniqueName
+) -> None:
+    name = unique("x")
+    path = f"/api/exchanges/%2F/{name}"
+    assert api("PUT", path, {"type": "fanout", "delayed": True}).status == 201
+    assert api.get(f"{path}/delayed") == []
+    for delay in (3_600_000, 60_000, 600_000):
+        body = {"properties": {"headers": {"x-delay": delay}}, "routing_key": f"in {delay}",
+                "payload": "x", "payload_encoding": "string"}  # fmt: skip
+        assert api("POST", f"{path}/publish", body).status == 200
+
+    waiting = api.get(f"{path}/delayed?count=2")
+
+    assert [each["routing_key"] for each in waiting] == ["in 60000", "in 600000"]
+    assert 539_000 < waiting[1]["due_at"] - waiting[0]["due_at"] < 541_000
+    assert api("GET", f"{path}/delayed?count=0").status == 400
+    assert api("DELETE", path).status == 204

@@ -116,8 +116,16 @@ def test_a_body_that_makes_no_sense_is_refused_by_name(api: Api, body: bytes, re
     assert api("GET", "/api/vhosts/never").status == 403
 
 
-def test_a_request_without_any_body_is_refused(broker: Broker) -> None:
-    head = b"PUT /api/vhosts/never HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + LOGIN
+def test_a_request_that_needs_no_body_may_have_none(broker: Broker) -> None:
+    """As `curl -X PUT` sends it, and with `-d ''` the type of a form."""
+    form = b"Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 0\r\n"
+    for more in (b"", form):
+        head = b"PUT /api/vhosts/%2F HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + LOGIN + more
+        assert status(talk(broker, head + b"\r\n")) == 204
+
+
+def test_a_request_without_the_body_it_needs_is_refused(broker: Broker) -> None:
+    head = b"PUT /api/policies/%2F/never HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + LOGIN
     answer = talk(broker, head + b"\r\n")
 
     assert status(answer) == 400

@@ -336,7 +336,7 @@ def test_looking_does_not_wear_a_message_out(api: Api, unique: UniqueName) -> No
         ({"ackmode": "peek"}, "Field 'ack_mode' must be one of get"),
         ({"requeue": True}, "Cannot requeue message on get"),
         ({"ack_mode": "get", "requeue": "true"}, "Cannot requeue message on get"),
-        ({"count": -1}, "Negative array size: -1"),
+        ({"count": -1}, "Field 'count' must not be negative"),
         ({"count": "x"}, "Field 'count' must be an integer"),
         ({"truncate": -1}, "Field 'truncate' must not be negative"),
         ({"encoding": "nope"}, "Field 'encoding' must be one of auto, base64"),

@@ -81,6 +81,7 @@ GOOD = {"pattern": "x", "definition": {"max-length": 1}}
         (GOOD | {"definition": {"max-length": "5"}}, "'max-length' should be of type Int"),
         (GOOD | {"definition": {"max-length": 1.5}}, "'max-length' should be of type Int"),
         (GOOD | {"definition": {"overflow": 5}}, "'overflow' should be of type String"),
+        (GOOD | {"definition": {"max-length": -5}}, "definition 'max-length' cannot be -5"),
         (GOOD | {"priority": 128}, "Policy priority must be between -128 and 127"),
         (GOOD | {"priority": "x"}, "Field 'priority' must be an integer"),
         (GOOD | {"apply-to": "nope"}, "Field 'apply-to' must be one of all, queues"),

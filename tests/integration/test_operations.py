@@ -280,3 +280,12 @@ def test_a_reset_behind_unread_data_is_noticed(own_broker: Broker) -> None:
     os.kill(own_broker.pid, signal.SIGCONT)
 
     wait_for(lambda: count_descriptors(own_broker) < before, "the reset is never noticed")
+
+
+def test_signals_of_operators_are_answered_in_the_log(own_broker: Broker) -> None:
+    os.kill(own_broker.pid, signal.SIGUSR1)
+    wait_for(lambda: "Memory: resident=" in own_broker.log_text(), "memory in the log")
+    os.kill(own_broker.pid, signal.SIGUSR2)
+    wait_for(lambda: "Collecting garbage" in own_broker.log_text(), "a collection in the log")
+
+    assert own_broker.stop() == 0

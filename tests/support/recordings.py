@@ -20,7 +20,7 @@ from tests.support.broker import Broker
 
 FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "http"
 ANSWER_TIMEOUT_S = 10.0
-FOREIGN_WORDS = ("Cast from ", "Unknown enum ", "missing terminating ")
+FOREIGN_WORDS = ("Cast from ", "Unknown enum ", "missing terminating ", "Invalid Int32: ")
 DEAD_LETTER_BYTES = 366
 METRIC_TYPES = (
     (r"^(# TYPE \w+_uptime) counter$", r"\1 gauge"),

@@ -175,7 +175,16 @@ def test_a_change_of_a_user_who_is_there(
     assert api.requests[-1].json() == body
 
 
-@pytest.mark.parametrize("argv", [["change_password", "bo", "pw"], ["set_user_tags", "bo", "x"]])
+def test_a_tag_that_means_nothing_is_refused_before_all_others_are_taken(run: Run) -> None:
+    status, output, errors = run("set_user_tags", "guest", "administrator", "nonsense")
+
+    assert (status, output) == (1, "")
+    assert errors.startswith("Error: Unknown tag 'nonsense', there are administrator,")
+
+
+@pytest.mark.parametrize(
+    "argv", [["change_password", "bo", "pw"], ["set_user_tags", "bo", "monitoring"]]
+)
 def test_a_change_of_a_user_who_is_not_there_makes_none(
     api: FakeApi, run: Run, argv: list[str]
 ) -> None:

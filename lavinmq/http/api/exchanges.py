@@ -14,7 +14,7 @@ from lavinmq.http.api.queues import check_name, may_declare
 from lavinmq.http.call import CREATED, NO_CONTENT, Call, Reply, completed, found
 from lavinmq.http.errors import access_refused, bad_request
 from lavinmq.http.fields import Field
-from lavinmq.http.listing import Listing
+from lavinmq.http.listing import DEFAULT_PAGE_SIZE, MAX_ROWS, Listing
 from lavinmq.http.routes import ROUTES, Query, Role
 from lavinmq.http.tables import table
 from lavinmq.names import RESERVED
@@ -89,6 +89,25 @@ def show_exchange(call: Call) -> dict[str, Any]:
     """Show an exchange with the history of its numbers."""
     shown = row(call, call.path["vhost"], by_name(call, call.path["name"]), with_log=True)
     return {name: value for name, value in shown.items() if value is not None}
+
+
+@ROUTES.get(
+    "/api/exchanges/:vhost/:name/delayed",
+    Role.MANAGEMENT,
+    query=(Query("count", "How many at most: 100 unless told, at most 10000", "integer"),),
+)
+def list_delayed(call: Call) -> list[dict[str, Any]]:
+    """List the messages that wait in a delayed exchange, the next one first."""
+    exchange = by_name(call, call.path["name"])
+    count = call.number("count")
+    if count is not None and not 0 < count <= MAX_ROWS:
+        raise bad_request(f"Parameter 'count' must be between 1 and {MAX_ROWS}")
+    if exchange.waiting is None:
+        return []
+    return [
+        {"due_at": due_ms, "routing_key": key.decode("utf-8", "surrogateescape"), "bytes": size}
+        for due_ms, key, size in exchange.waiting.core.pending(count or DEFAULT_PAGE_SIZE)
+    ]
 
 
 # --- create and delete ------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from lavinmq.http import encoding, payload, properties
 from lavinmq.http.api.exchanges import DEFAULT, INTERNAL, by_name
 from lavinmq.http.api.queues import check_may_read, queue_of
 from lavinmq.http.call import Call, Reply, completed, found
-from lavinmq.http.errors import ApiError, access_refused, bad_request, low_on_disk
+from lavinmq.http.errors import ApiError, access_refused, bad_request, low_on_disk, not_found
 from lavinmq.http.fields import Field, to_integer
 from lavinmq.http.listing import Listing, in_portions
 from lavinmq.http.routes import ROUTES, Role
@@ -170,7 +170,7 @@ async def get_messages(call: Call) -> Reply:
     if body["requeue"] and mode == "get":
         raise bad_request("Cannot requeue message on get")
     if body["count"] < 0:
-        raise bad_request(f"Negative array size: {body['count']}")
+        raise bad_request("Field 'count' must not be negative")
     truncate = _truncate(call)
     call.vhost.check_usable(queue)
     if queue.core.is_closed:
@@ -336,7 +336,9 @@ async def move_messages(call: Call) -> dict[str, int]:
     """Move messages from the head of a queue to the end of another, as if published there."""
     vhost, queue = call.vhost, queue_of(call)
     check_may_read(call, queue)
-    to: Queue = found(vhost.queues.get(call.body["destination"]))
+    to = vhost.queues.get(call.body["destination"])
+    if to is None:
+        raise not_found(f"Queue '{call.body['destination']}' does not exist")
     vhost.publishable(call.user, "")
     count = queue.core.ready if call.body["count"] is None else call.body["count"]
     if count < 0:

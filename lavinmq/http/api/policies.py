@@ -90,12 +90,16 @@ def _policy(call: Call, *, is_new: bool, is_operator: bool) -> Policy:
         if is_new:
             check_label("Policy", call.path["name"])
         body["pattern"].encode()
-        return Policy.of(
+        policy = Policy.of(
             call.path["name"], body["pattern"], body["definition"], body["priority"],
             body["apply-to"], is_operator=is_operator,
         )  # fmt: skip
     except ValueError as error:
         raise bad_request(str(error)) from error
+    for key in policy.unusable():
+        value = policy.definition[key]
+        raise bad_request(f"Policy definition '{key}' cannot be {value!r}")
+    return policy
 
 
 _register("/api/policies", "users'", _policies, Role.POLICY)
