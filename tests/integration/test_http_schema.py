@@ -48,9 +48,11 @@ NAMES = {
     "queues": ["q", "s"], "exchanges": ["e", "amq.default"], "vhosts": [SPARE], "policies": ["p"],
     "operator-policies": ["p"], "parameters": ["up"], "global-parameters": ["g"],
 }  # fmt: skip
+DESCRIPTION = description()
+del DESCRIPTION["security"]  # half of all requests would be made to fail at the log-in
 OPERATIONS = {
     operation.label: operation
-    for operation in (each.ok() for each in openapi.from_dict(description()).get_all_operations())
+    for operation in (each.ok() for each in openapi.from_dict(DESCRIPTION).get_all_operations())
     if operation.path != ENDLESS
 }
 
@@ -104,17 +106,18 @@ def meant(case: Case, choice: int) -> None:
             case.path_parameters[name] = known[name][choice % len(known[name])]
 
 
-@pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
-@pytest.mark.parametrize("label", OPERATIONS)
+@pytest.mark.parametrize(
+    ("label", "mode"),
+    [
+        pytest.param(label, mode, id=f"{label}-{mode.value}")
+        for label, operation in OPERATIONS.items()
+        for mode in GenerationMode
+        # Nothing is invalid in a path.
+        if mode is GenerationMode.POSITIVE or operation.body or operation.query
+    ],
+)
 def test_answers_are_as_described(api: Api, label: str, mode: GenerationMode) -> None:
-    operation = OPERATIONS[label]
-    try:
-        requests = operation.as_strategy(generation_mode=mode)
-        requests.validate()
-    except Exception as error:
-        if mode is not GenerationMode.NEGATIVE:
-            raise
-        pytest.skip(f"nothing invalid can be said: {error}")
+    requests = OPERATIONS[label].as_strategy(generation_mode=mode)
 
     @settings(
         max_examples=EXAMPLES, derandomize=not IS_LONG, deadline=None, database=None,
