@@ -61,7 +61,9 @@ run: build  ## start the broker on the data directory ./var
 test: build $(CLIENTS) $(NODE_TESTS)/node_modules/.installed  ## run all tests
 	$(SANITIZED_$(BUILD)) $(IN_VENV) -m pytest -n $(JOBS) $(ARGS)
 
-fuzz:  ## fuzz every parser for FUZZ_SECONDS=60 each; needs clang
+fuzz:  ## fuzz the HTTP API, and every parser for FUZZ_SECONDS=60 each; needs clang
+	$(MAKE) build
+	HTTP_SCHEMA_LONG=1 $(IN_VENV) -m pytest tests/integration/test_http_schema.py -n $(JOBS)
 	.ci/setup-debian.sh fuzz
 	$(MAKE) build BUILD=fuzz
 	$(IN_VENV) -m pip install --disable-pip-version-check --quiet $$($(IN_VENV) -c $(FUZZ_EXTRA))

@@ -18,10 +18,10 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from lavinmq.auth.attempt import MAX_TOKEN, TokenError
 from lavinmq.auth.fetch import FetchError, is_safe
-from lavinmq.auth.identity import Identity
-from lavinmq.auth.oauth import OAuth
 
 if TYPE_CHECKING:
+    from lavinmq.auth.identity import Identity
+    from lavinmq.auth.oauth import OAuth
     from lavinmq.config import Config
 
 log = logging.getLogger("lmq.auth.oauth")

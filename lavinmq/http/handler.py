@@ -17,7 +17,7 @@ from tornado.web import RequestHandler, stream_request_body
 
 from lavinmq import __version__, log
 from lavinmq.errors import DefinitionsError, ProtocolError
-from lavinmq.http import cors, encoding, listing, login
+from lavinmq.http import cookies, cors, encoding, listing, login
 from lavinmq.http.call import Call, Reply
 from lavinmq.http.errors import ApiError, from_protocol
 from lavinmq.http.origin import Origin
@@ -113,7 +113,15 @@ class Handler(RequestHandler):
         self.finish("" if self.request.method == "HEAD" else "404 Not Found\n")
 
     async def login(self) -> Identity | None:
-        """The user of the request."""
+        """The user of the request. Credentials that were sent count before a cookie's token."""
+        oauth = self.server.chain.oauth
+        if (
+            oauth is not None
+            and not self.origin.is_control
+            and self.request.path.startswith("/api/")
+            and login.credentials(self.request) is None
+        ):
+            return await cookies.user_of(self, self.server.config, oauth)
         return await login.user_of(
             self.server, self.request, self.address, self.is_loopback, self.origin is Origin.CONTROL
         )

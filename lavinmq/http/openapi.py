@@ -33,11 +33,18 @@ ERRORS: Final = {
     404: "No such resource",
     413: "The body, or the page, is too large",
     415: "The body is no JSON",
+    500: "The disk fails, or the broker has a bug",
 }
+CHANGE_ERRORS: Final = {412: "The disk is short of space"}
+SILENT: Final = (401,)
+"""Statuses that come without a body from all endpoints."""
 MEANING: Final = {
     200: "Done", 201: "Created", 204: "Done, nothing to say", 302: "Done, look there",
-    422: "Not in a state for that", 503: "Not healthy",
+    503: "Not healthy, or too busy",
 }  # fmt: skip
+
+
+ROWS: Final[dict[str, Any]] = {"type": "array", "items": {"type": "object"}}
 
 
 class OpenApi(Handler):
@@ -71,7 +78,11 @@ def description() -> dict[str, Any]:
         "paths": paths,
         "components": {
             "securitySchemes": {"basic": {"type": "http", "scheme": "basic"}},
-            "schemas": {"Error": _error_schema()},
+            "schemas": {
+                "Error": _error_schema(),
+                "Failure": _failure_schema(),
+                "Page": _page_schema(),
+            },
         },
     }
 
@@ -93,13 +104,16 @@ def _operation(route: Route) -> dict[str, Any]:
         "parameters": [_path_parameter(word[1:]) for word in words]
         + [_query_parameter(each) for each in query],
         "responses": {str(status): _success(route, status) for status in route.statuses}
-        | {str(status): _failure(text) for status, text in ERRORS.items()},
+        | {str(status): _failure(route, status, text) for status, text in _errors(route).items()},
     }
     if route.fields is not None:
         operation["requestBody"] = {
             "required": any(field.required for field in route.fields.values()),
             "content": {JSON: {"schema": _object(route.fields)}},
         }
+    elif route.document:
+        schema = {"type": "object", "description": route.document}
+        operation["requestBody"] = {"required": True, "content": {JSON: {"schema": schema}}}
     return operation
 
 
@@ -119,14 +133,54 @@ def _query_parameter(query: Query) -> dict[str, Any]:
 
 def _success(route: Route, status: int) -> dict[str, Any]:
     answer: dict[str, Any] = {"description": MEANING[status]}
-    if status == 200 and route.method == "GET":
-        answer["content"] = {JSON: {"schema": {}}}
+    content = route.content or (JSON if route.method == "GET" else "")
+    if status == 200 and content:
+        answer["content"] = {content: {"schema": _content(route, content)}}
     return answer
 
 
-def _failure(text: str) -> dict[str, Any]:
-    schema = {"$ref": "#/components/schemas/Error"}
+def _content(route: Route, content: str) -> dict[str, Any]:
+    if content != JSON:
+        return {"type": "string"}
+    if route.is_list:
+        return {"oneOf": [ROWS, {"$ref": "#/components/schemas/Page"}]}
+    return {"type": ["object", "array"]}
+
+
+def _errors(route: Route) -> dict[int, str]:
+    """What else the endpoint may answer."""
+    more = CHANGE_ERRORS if route.method in ("PUT", "POST") else {}
+    return ERRORS | more | {status: MEANING[status] for status in route.failures}
+
+
+def _failure(route: Route, status: int, text: str) -> dict[str, Any]:
+    if status in SILENT:
+        return {"description": text}
+    if status in route.silent:
+        return {"description": f"{text}; the body may be empty"}
+    name = "Failure" if status == 503 else "Error"
+    schema = {"$ref": f"#/components/schemas/{name}"}
     return {"description": text, "content": {JSON: {"schema": schema}}}
+
+
+def _page_schema() -> dict[str, Any]:
+    counts = (
+        "page", "page_size", "page_count", "item_count", "filtered_count", "total_count",
+    )  # fmt: skip
+    return {
+        "type": "object",
+        "required": [*counts, "items"],
+        "properties": {key: {"type": "integer"} for key in counts} | {"items": ROWS},
+    }
+
+
+def _failure_schema() -> dict[str, Any]:
+    """What health checks and busy endpoints say."""
+    return {
+        "type": "object",
+        "required": ["reason"],
+        "properties": {"reason": {"type": "string", "description": "For people"}},
+    }
 
 
 def _error_schema() -> dict[str, Any]:

@@ -49,6 +49,9 @@ class Route:
     `path` as in the table, for example `/api/queues/:vhost/:name`; with a `:vhost` in it the caller
     needs an entry of permissions for that virtual host, which has to exist. `is_list`: it takes the
     parameters of lists. `fields`: of the body, None when there is none. `statuses`: of success.
+    `failures`: those that not every endpoint may answer with. `silent`: those that may come without
+    a body. `content`: the type of what comes with 200; JSON for GET, and else nothing, unless told.
+    `document`: what the body is when the endpoint checks it itself.
     """
 
     method: str
@@ -59,6 +62,10 @@ class Route:
     query: tuple[Query, ...] = ()
     is_list: bool = False
     statuses: tuple[int, ...] = (200,)
+    failures: tuple[int, ...] = ()
+    silent: tuple[int, ...] = ()
+    content: str = ""
+    document: str = ""
 
     @property
     def is_change(self) -> bool:
@@ -95,11 +102,16 @@ class Routes:
     def add(
         self, method: str, path: str, role: Role, *, fields: Fields | None = None,
         query: tuple[Query, ...] = (), is_list: bool = False, statuses: tuple[int, ...] = (200,),
+        failures: tuple[int, ...] = (), silent: tuple[int, ...] = (), content: str = "",
+        document: str = "",
     ) -> Callable[[Endpoint], Endpoint]:  # fmt: skip
         """Decorate the function that answers; one function may answer several paths."""
 
         def register(endpoint: Endpoint) -> Endpoint:
-            route = Route(method, path, role, endpoint, fields, query, is_list, statuses)
+            route = Route(
+                method, path, role, endpoint, fields, query, is_list, statuses, failures, silent,
+                content, document,
+            )  # fmt: skip
             self._insert(route)
             return endpoint
 

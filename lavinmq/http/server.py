@@ -17,7 +17,10 @@ from tornado.iostream import IOStream, SSLIOStream
 from tornado.web import Application
 
 from lavinmq import log
-from lavinmq.http import api  # noqa: F401 - registers the endpoints
+from lavinmq.http import (
+    api,  # noqa: F401 - registers the endpoints
+    oauth,
+)
 from lavinmq.http.handler import ApiHandler, NotFound, Robots
 from lavinmq.http.health import Alive, Ready
 from lavinmq.http.metrics import Detailed, Metrics
@@ -133,6 +136,8 @@ def application(server: Server, origin: Origin) -> Application:
             (r"/robots\.txt", Robots),
             (r"/docs/openapi\.json", OpenApi),
         ]
+        if server.chain.oauth is not None:
+            routes += oauth.ROUTES
     return kind(
         routes,
         default_handler_class=NotFound,

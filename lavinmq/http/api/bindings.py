@@ -258,8 +258,8 @@ async def post_binding(call: Call) -> Reply:
     return Reply(201, headers={"Location": f"{place}/{made}"})
 
 
-@ROUTES.delete(f"{TO_QUEUE}/*props", Role.MANAGEMENT)
-@ROUTES.delete(f"{TO_EXCHANGE}/*props", Role.MANAGEMENT)
+@ROUTES.delete(f"{TO_QUEUE}/*props", Role.MANAGEMENT, silent=(404,))
+@ROUTES.delete(f"{TO_EXCHANGE}/*props", Role.MANAGEMENT, silent=(404,))
 async def delete_binding(call: Call) -> Reply:
     """Unbind."""
     vhost = call.vhost

@@ -64,7 +64,9 @@ async def list_consumers_of_vhost(call: Call) -> Listing[Consumer]:
     return await listed(call, call.path["vhost"])
 
 
-@ROUTES.delete("/api/consumers/:vhost/:connection/:channel/:consumer_tag", Role.MANAGEMENT)
+@ROUTES.delete(
+    "/api/consumers/:vhost/:connection/:channel/:consumer_tag", Role.MANAGEMENT, silent=(404,)
+)
 async def cancel_consumer(call: Call) -> Reply:
     """Cancel a consumer; its client is told with basic.cancel."""
     number, tag = call.path["channel"], call.path["consumer_tag"]

@@ -27,6 +27,7 @@ MULTIPART: Final = "multipart/form-data"
 DRY_RUN: Final = (
     Query("dry_run", "true: change nothing, answer what would be changed", "boolean"),
 )
+DEFINITIONS: Final[dict[str, Any]] = {"query": DRY_RUN, "document": "Definitions, as exported"}
 _log = log.get("lmq.definitions")
 
 
@@ -42,8 +43,8 @@ async def export_vhost(call: Call) -> Reply:
     return await _exported(export.OF_A_VHOST, export.rows_of(call.vhost))
 
 
-@ROUTES.add("POST", "/api/definitions", Role.ADMINISTRATOR, query=DRY_RUN)
-@ROUTES.add("POST", "/api/definitions/:vhost", Role.ADMINISTRATOR, query=DRY_RUN)
+@ROUTES.add("POST", "/api/definitions", Role.ADMINISTRATOR, **DEFINITIONS)
+@ROUTES.add("POST", "/api/definitions/:vhost", Role.ADMINISTRATOR, **DEFINITIONS)
 async def import_definitions(call: Call) -> Reply:
     """Import definitions: add or replace, delete nothing. All of it is checked before."""
     call.handler.check_content_type()
@@ -51,9 +52,9 @@ async def import_definitions(call: Call) -> Reply:
 
 
 @ROUTES.add(
-    "POST", "/api/definitions/upload", Role.ADMINISTRATOR, query=DRY_RUN, statuses=(200, 302)
+    "POST", "/api/definitions/upload", Role.ADMINISTRATOR, **DEFINITIONS, statuses=(200, 302)
 )
-@ROUTES.add("POST", "/api/definitions/:vhost/upload", Role.ADMINISTRATOR, query=DRY_RUN)
+@ROUTES.add("POST", "/api/definitions/:vhost/upload", Role.ADMINISTRATOR, **DEFINITIONS)
 async def upload_definitions(call: Call) -> Reply:
     """Import definitions from a form with a file, or from JSON."""
     reply = await _import(call, _uploaded(call))

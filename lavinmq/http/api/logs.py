@@ -34,7 +34,7 @@ SOURCE: Final = "lmq.http.livelog"
 LEVELS: Final = tuple(name for name in log.LEVELS if name != "none")
 
 
-@ROUTES.get("/api/logs", Role.ADMINISTRATOR)
+@ROUTES.get("/api/logs", Role.ADMINISTRATOR, content="text/plain")
 async def show_logs(_call: Call) -> Reply:
     """Download the latest log entries as text."""
     lines = [_line(entry) async for entry in in_portions(log.recent())]
@@ -57,7 +57,7 @@ def _text(entry: log.Entry) -> str:
 
 
 @ROUTES.get(
-    "/api/livelog", Role.ADMINISTRATOR,
+    "/api/livelog", Role.ADMINISTRATOR, failures=(503,), content="text/event-stream",
     query=(Query("level", f"The least severity: {', '.join(LEVELS)}"),),
 )  # fmt: skip
 async def follow_log(call: Call) -> None:

@@ -24,6 +24,7 @@ from lavinmq.http.api.queues import check_may_read, queue_of
 from lavinmq.http.call import Call, Reply, completed, found
 from lavinmq.http.errors import ApiError, access_refused, bad_request, low_on_disk, not_found
 from lavinmq.http.fields import Field, to_integer
+from lavinmq.http.handler import JSON
 from lavinmq.http.listing import Listing, in_portions
 from lavinmq.http.routes import ROUTES, Role
 from lavinmq.stream_arguments import interval_ms
@@ -73,6 +74,7 @@ def local_channel(call: Call) -> _core.LocalChannel:
         "payload": Field("string", "The body", required=True),
         "payload_encoding": Field("string", "string or base64", required=True),
     },
+    content=JSON,
 )
 async def publish(call: Call) -> dict[str, bool]:
     """Publish a message; in durable queues it is on disk when this is answered."""
@@ -158,6 +160,7 @@ SHOWN: Final = {
         "requeue": Field("boolean", "Not together with get", default=False),
         "queue": Field("any", "Tools send it; the path counts"),
     },
+    content=JSON,
 )
 async def get_messages(call: Call) -> Reply:
     """Take messages, or look at them and put them back."""
@@ -260,6 +263,7 @@ def _array(parts: list[bytes]) -> Reply:
             default="first",
         ),
     },
+    content=JSON,
 )  # fmt: skip
 async def read_stream(call: Call) -> Reply:
     """Read messages of a stream."""
@@ -331,6 +335,7 @@ def _time_ms(call: Call, text: str) -> int | None:
         "destination": Field("string", "A queue of the same virtual host", required=True),
         "count": Field("integer", "Messages at most; all that are there if absent"),
     },
+    content=JSON,
 )
 async def move_messages(call: Call) -> dict[str, int]:
     """Move messages from the head of a queue to the end of another, as if published there."""

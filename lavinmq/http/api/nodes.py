@@ -74,7 +74,7 @@ async def list_nodes(call: Call) -> Listing[dict[str, Any]]:
     return Listing([await row(call)], lambda node: node, lambda node: str(node["name"]))
 
 
-@ROUTES.get("/api/nodes/:name", Role.ANY, query=(VHOST,))
+@ROUTES.get("/api/nodes/:name", Role.ANY, query=(VHOST,), silent=(404,))
 async def show_node(call: Call) -> dict[str, Any]:
     """Show a node."""
     _check_name(call)
@@ -94,7 +94,9 @@ async def collect_garbage(_call: Call) -> Reply:
     return NO_CONTENT
 
 
-@ROUTES.add("POST", "/api/nodes/:name/gc_collect", Role.ADMINISTRATOR, statuses=(204,))
+@ROUTES.add(
+    "POST", "/api/nodes/:name/gc_collect", Role.ADMINISTRATOR, statuses=(204,), silent=(404,)
+)
 async def collect_garbage_of_node(call: Call) -> Reply:
     """Collect garbage of a node and give free memory back to the system."""
     _check_name(call)

@@ -15,6 +15,7 @@ from lavinmq.http.api.permissions import permission_rows, user_of
 from lavinmq.http.call import CREATED, NO_CONTENT, Call, Reply, found
 from lavinmq.http.errors import ApiError, bad_request, low_on_disk
 from lavinmq.http.fields import Field
+from lavinmq.http.handler import JSON
 from lavinmq.http.listing import Listing
 from lavinmq.http.routes import ROUTES, Role
 from lavinmq.names import check_label
@@ -84,6 +85,7 @@ def list_user_permissions(call: Call) -> Listing[Any]:
         "hashing_algorithm": Field("string", "Of the hash: sha256, sha512, md5 or bcrypt"),
         "tags": Field("string", "Separated by commas; unknown ones are dropped"),
     },
+    failures=(503,),
 )
 async def put_user(call: Call) -> Reply:
     """Create a user, or change one; what is left out stays."""
@@ -121,6 +123,7 @@ def delete_user(call: Call) -> Reply:
     Role.ANY,
     {"password": Field("string", "The password", required=True, lax=True)},
     statuses=(200,),
+    content=JSON,
 )
 def hash_password(call: Call) -> dict[str, Any]:
     """Hash a password with salted SHA-256, which a user can be created with."""
