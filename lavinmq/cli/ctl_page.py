@@ -71,7 +71,9 @@ as `--option value` or `--option=value`. Names are taken as they are, with slash
 
 """
 NOTES = {
-    "Shovels and federation": "Their parameters are checked and kept; in this release nothing moves messages.\n\n"
+    "Shovels and federation": (
+        "Their parameters are checked and kept; in this release nothing moves messages.\n\n"
+    ),
 }
 """What stands before the commands of a group."""
 TAIL = """\
