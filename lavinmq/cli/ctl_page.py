@@ -70,6 +70,12 @@ as `--option value` or `--option=value`. Names are taken as they are, with slash
 ## Options
 
 """
+NOTES = {
+    "Shovels and federation": (
+        "Their parameters are checked and kept; in this release nothing moves messages.\n\n"
+    ),
+}
+"""What stands before the commands of a group."""
 TAIL = """\
 ## Health checks
 
@@ -102,7 +108,7 @@ def page() -> str:
     """Return the page."""
     parts = [INTRODUCTION + _options(GLOBAL_OPTIONS), "## Commands\n"]
     for group, commands in COMMANDS.items():
-        parts.append(f"### {group}\n\n{_commands(commands)}")
+        parts.append(f"### {group}\n\n{NOTES.get(group, '')}{_commands(commands)}")
         parts += [
             f"Options of `{command.name}`:\n\n{_options(command.options)}"
             for command in commands

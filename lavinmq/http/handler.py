@@ -117,7 +117,7 @@ class Handler(RequestHandler):
         oauth = self.server.chain.oauth
         if (
             oauth is not None
-            and not self.origin.is_control
+            and self.origin is not Origin.CONTROL
             and self.request.path.startswith("/api/")
             and login.credentials(self.request) is None
         ):

@@ -59,6 +59,27 @@ def broker(
         started.close()
 
 
+@pytest.fixture(scope="module")
+def mutual_port(
+    authority: Authority, identity: Identity, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[int]:
+    """The port of a broker that verifies its clients."""
+    directory, port = tmp_path_factory.mktemp("mutual"), free_port()
+    crl = authority.revoke(authority.issue("bad"))
+    config = directory / "tls.ini"
+    config.write_text(
+        f"[main]\ntls_cert = {identity.cert}\ntls_key = {identity.key}\n"
+        f"tls_verify_peer = true\ntls_ca_cert = {authority.path}\ntls_crl = {crl}\n"
+    )
+    arguments = ["-c", str(config), "--https-port", str(port), "--amqps-port", "-1"]
+    started = Broker(directory / "data", arguments, http=True)
+    try:
+        started.start()
+        yield port
+    finally:
+        started.close()
+
+
 def ask(port: int, context: ssl.SSLContext, path: str, host: str = "localhost") -> tuple[Any, Any]:
     """The headers and the JSON of an answer."""
     raw = socket.create_connection((HOST, port), 20)
@@ -177,3 +198,24 @@ def test_a_new_certificate_is_shown_after_a_reload(
     os.kill(own.pid, signal.SIGHUP)
 
     wait_for(lambda: shown() != before, "the new certificate")
+
+
+@pytest.mark.parametrize("newest", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_nobody_without_a_good_certificate_is_let_in(
+    mutual_port: int, authority: Authority, tmp_path: Path, newest: ssl.TLSVersion
+) -> None:
+    """None, a revoked one, and one of somebody else are refused before any request is read."""
+    identities = {
+        "none": None,
+        "revoked": Identity(authority.directory / "bad.pem", authority.directory / "bad.key", 0),
+        "stranger": Authority(tmp_path / "stranger").issue("good"),
+    }
+
+    good = authority.client_context(authority.issue("good"))
+    good.maximum_version = newest
+    assert ask(mutual_port, good, "/api/whoami")[1]["name"] == "guest"
+    for identity in identities.values():
+        context = authority.client_context(identity)
+        context.maximum_version = newest
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            ask(mutual_port, context, "/api/whoami")

@@ -351,3 +351,34 @@ def test_policies_from_several_threads_do_no_harm_to_a_stream(broker: Inside, wi
     wait_for(
         lambda: broker.queue("busy").features.max_length == 1019, "the last policy is not in force"
     )
+
+
+def test_a_consumer_timeout_by_policy_closes_the_channel_of_a_live_queue() -> None:
+    """What was delivered before the policy came counts, and the lower of policy and argument;
+    queues that it does not name are patient. edge-cases.md 161"""
+    with (
+        inside(consumer_timeout_loop_interval=1) as own,
+        Wire.open(own.port, channels=(1, 2, 3, 4)) as wire,
+    ):
+        declare(wire, "late-plain")
+        declare(wire, "late-argument", x_consumer_timeout=3_600_000)
+        declare(wire, "patient")
+        for channel, queue in ((2, "late-plain"), (3, "late-argument"), (4, "patient")):
+            wire.publish(1, "", queue, b"m")
+            wire.call(channel, commands.Basic.Get(queue=queue), commands.Basic.GetOk)
+
+        own.put_policy("timeout", "^late", {"consumer-timeout": 100})
+
+        closes = [wire.expect_unit(commands.Channel.Close) for _ in range(2)]
+        assert {unit.channel for unit in closes} == {2, 3}
+        for unit in closes:
+            assert isinstance(unit.method, commands.Channel.Close)
+            assert unit.method.reply_text == "PRECONDITION_FAILED - consumer timeout"
+            wire.send(unit.channel, commands.Channel.CloseOk())
+        assert (ready(wire, "late-plain"), ready(wire, "late-argument")) == (1, 1)
+        wire.call(4, commands.Basic.Qos(prefetch_count=1), commands.Basic.QosOk)
+
+        own.delete_policy("timeout")
+        wire.open_channel(2)
+        wire.call(2, commands.Basic.Get(queue="late-plain"), commands.Basic.GetOk)
+        assert wire.receive_all(2.5) == []

@@ -129,6 +129,30 @@ def test_order_survives_a_restart(broker_factory: BrokerFactory, end: str) -> No
     assert found == [str(number) for _, number in sorted(published)]
 
 
+def test_a_level_without_messages_has_no_files(broker_factory: BrokerFactory) -> None:
+    """Neither at once nor after a restart: 255 levels cost nothing until they are used."""
+    own = broker_factory()
+    uri = pika.URLParameters(own.uri)
+    directory = own.data_dir / hashed("/") / hashed("q")
+
+    def levels() -> set[str]:
+        return {path.parent.name for path in directory.rglob("msgs.*")}
+
+    with pika.BlockingConnection(uri) as connection:
+        channel = connection.channel()
+        channel.queue_declare("q", durable=True, arguments={"x-max-priority": 255})
+        channel.confirm_delivery()
+        assert levels() == set()
+        send(channel, "q", "a", priority=3)
+        assert levels() == {"prio.003"}
+        send(channel, "q", "b", priority=250)
+    own.restart()
+    assert levels() == {"prio.003", "prio.250"}
+    assert {path.name for path in directory.glob("prio.*")} == levels()
+    with pika.BlockingConnection(uri) as connection:
+        assert taken(connection.channel(), "q", 2) == ["b", "a"]
+
+
 @pytest.mark.parametrize("crash", [None, "migrating", "migrated"])
 def test_an_old_single_store_is_migrated_once(
     broker_factory: BrokerFactory, crash: str | None

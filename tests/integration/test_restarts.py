@@ -161,6 +161,33 @@ def test_files_of_transient_queues_come_late_and_leftovers_are_removed(
         assert ready(wire, "q") == 0
 
 
+def test_direct_replies_are_never_written(own_broker: Broker) -> None:
+    """Though as many bytes in a transient queue are."""
+    address, large = "amq.rabbitmq.reply-to", bytes(100_000)
+    with Wire.open(own_broker.port, channels=(1, 2)) as wire:
+        declare(wire, "requests")
+        consume(wire, address, "replies", no_ack=True)
+        properties = commands.Basic.Properties(reply_to=address)
+        wire.publish(1, "", "requests", b"request", properties)
+        request = get(wire, "requests", channel=2)
+        assert request is not None
+        assert request.properties is not None
+        reply_to = str(request.properties.reply_to)
+        for _ in range(20):
+            wire.publish(2, "", reply_to, large)
+        for _ in range(20):
+            assert wire.expect_unit(commands.Basic.Deliver, 1).body == large
+        assert message_files(own_broker) == []
+
+        for _ in range(20):
+            wire.publish(2, "", "requests", large)
+        wait_for(lambda: message_files(own_broker) != [], "nothing is ever written")
+
+
+def message_files(broker: Broker) -> list[Path]:
+    return list(broker.data_dir.rglob("msgs.*"))
+
+
 def transient_files(broker: Broker) -> list[Path]:
     return [path for path in broker.data_dir.glob("*/transient/**/*") if path.is_file()]
 
