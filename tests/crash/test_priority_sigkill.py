@@ -61,7 +61,8 @@ def work_until_killed(
     """Publish to all levels, maybe consume, kill after a random amount; fill the books."""
     chance = random.Random(seed)
     publisher = LevelPublisher(broker.port, life, seed)
-    consumers = [Consumer(broker.port, QUEUE, chance.randrange(10, 100), 5)] * is_consuming
+    prefetch = chance.randrange(10, 100)
+    consumers = [Consumer(broker.port, QUEUE, prefetch, 5)] if is_consuming else []
     clients: list[Client] = [publisher, *consumers]
     streams = list(publisher.streams.values())
     enough = chance.randrange(50, 400)
