@@ -20,6 +20,8 @@ from tests.support.broker import Broker
 from tests.support.wire import Wire
 
 SHORT_ROUNDS, LONG_ROUNDS = 3, 50
+PURGE_EVERY = 10
+"""Lives: a reader gets no more than the default prefetch, 65535 messages."""
 SEGMENT_SIZE = 16384
 PROGRESS_TIMEOUT_S = 20.0
 QUEUE = "levels"
@@ -104,3 +106,7 @@ def test_levels_and_their_order_survive_kills(
         levels = [level_of(message) for message in found[QUEUE]]
         assert levels == sorted(levels, reverse=True), "a lower level came before a higher one"
         assert is_consuming or set(levels) == {0, 2, 3, HIGHEST}
+        if life % PURGE_EVERY == PURGE_EVERY - 1:
+            with Wire.open(broker.port) as wire:
+                wire.call(1, commands.Queue.Purge(queue=QUEUE), commands.Queue.PurgeOk)
+            books.purged(QUEUE)
