@@ -99,7 +99,9 @@ def _converted(field: Field, value: Any) -> Any:
         case "boolean":
             return to_boolean(value)
         case "object":
-            return value if isinstance(value, dict) else None
+            # Languages whose empty table is an empty array, PHP first of all, send that.
+            empty = value == [] and not field.required
+            return {} if empty else value if isinstance(value, dict) else None
         case "array":
             return value if isinstance(value, list) else None
     return value

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from lavinmq.server import Server
 
 JSON: Final = "application/json"
+UNREAD_BODY: Final = 64 << 10
+"""Of a body that nobody wants; what is longer ends the connection."""
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH")
 _log = log.get("lmq.http.server")
 _audit = log.get("lmq.http.audit")
@@ -106,6 +108,12 @@ class Handler(RequestHandler):
         else:
             self.finish()
 
+    def challenge(self) -> None:
+        """401. Programs may wait to be asked before they log in; a browser would ask its user."""
+        self.set_status(401)
+        if "Sec-Fetch-Site" not in self.request.headers:
+            self.set_header("WWW-Authenticate", 'Basic realm="LavinMQ"')
+
     def finish_no_path(self) -> None:
         """Nothing has that path: no resource, so no JSON."""
         self.set_status(404)
@@ -131,7 +139,8 @@ class Handler(RequestHandler):
 class ApiHandler(Handler):
     """`/api/…`: finds the endpoint and calls it."""
 
-    user: Identity
+    user: Identity | None = None
+    """Who sends the request; endpoints are called for somebody only."""
     _route: Route | None = None
 
     is_gone = False
@@ -159,8 +168,10 @@ class ApiHandler(Handler):
             return
         user = await self.login()
         if user is None:
-            self.set_status(401)
-            self.finish()
+            if self._has_long_body():
+                self.set_header("Connection", "close")  # its body is not read
+                self.challenge()
+                self.finish()
             return
         self.user = user
         limit = self.server.config.max_body_size
@@ -168,10 +179,19 @@ class ApiHandler(Handler):
         connection.set_max_body_size(limit)  # type: ignore[union-attr]
         length = self.request.headers.get("Content-Length", "")
         if length.isdigit() and int(length) > limit:
+            self.set_header("Connection", "close")
             self.finish_error(too_large(limit))
 
+    def _has_long_body(self) -> bool:
+        """Whether it is not worth reading what somebody sends who is not let in."""
+        length = self.request.headers.get("Content-Length", "0")
+        is_short = length.isdigit() and int(length) <= UNREAD_BODY
+        return not is_short or "Transfer-Encoding" in self.request.headers
+
     def data_received(self, chunk: bytes) -> None:
-        """A piece of the body."""
+        """A piece of the body; nobody keeps that of somebody who is not let in."""
+        if self.user is None:
+            return
         self._size += len(chunk)
         if self._size > self.server.config.max_body_size:
             self._too_large = True
@@ -181,10 +201,14 @@ class ApiHandler(Handler):
 
     async def _answer(self) -> None:
         """The whole request is here."""
+        if self.user is None:
+            self.challenge()
+            self.finish()
+            return
         self.set_header("LavinMQ-Version", __version__)
         self.set_header("Content-Type", JSON)
         try:
-            await self._call()
+            await self._call(self.user)
         except ApiError as error:
             self.finish_error(error)
         except ProtocolError as error:
@@ -201,7 +225,7 @@ class ApiHandler(Handler):
 
     get = post = put = delete = head = options = patch = _answer
 
-    async def _call(self) -> None:
+    async def _call(self, user: Identity) -> None:
         request = self.request
         found = ROUTES.find(request.method or "", request.path)
         if found is None:
@@ -212,7 +236,7 @@ class ApiHandler(Handler):
         if self._too_large:
             raise too_large(self.server.config.max_body_size)
         call = Call(
-            self.server, self.user, route, path, _query(request.query), request.headers,
+            self.server, user, route, path, _query(request.query), request.headers,
             self._content(),
         )  # fmt: skip
         call.handler = self
@@ -232,7 +256,7 @@ class ApiHandler(Handler):
         The body is not noted, it may hold secrets; of what is behind the question mark only a dry
         run is, which changes nothing.
         """
-        if self._route is not None and self._route.is_change:
+        if self.user is not None and self._route is not None and self._route.is_change:
             is_dry = "dry_run" in self.request.query
             _audit.info(
                 "user %r from %s: %s %s%s: %d", self.user.name, self.address, self.request.method,
@@ -297,7 +321,7 @@ class NotFound(Handler):
     async def prepare(self) -> None:
         """Say that there is nothing, on a management port only to whom it knows."""
         if self.origin is not Origin.METRICS and await self.login() is None:
-            self.set_status(401)
+            self.challenge()
             self.finish()
         else:
             self.finish_no_path()

@@ -56,7 +56,7 @@ class Metrics(Handler):
             self.finish_error(error)
             return
         if scrape is None:
-            self.set_status(401)
+            self.challenge()
             await self.finish()
             return
         self.set_header("Content-Type", scrape.out.content_type)

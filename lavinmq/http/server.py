@@ -21,7 +21,7 @@ from lavinmq.http import (
     api,  # noqa: F401 - registers the endpoints
     oauth,
 )
-from lavinmq.http.handler import ApiHandler, NotFound, Robots
+from lavinmq.http.handler import UNREAD_BODY, ApiHandler, NotFound, Robots
 from lavinmq.http.health import Alive, Ready
 from lavinmq.http.metrics import Detailed, Metrics
 from lavinmq.http.openapi import OpenApi
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 IDLE_S: Final = 300.0
 BODY_S: Final = 120.0
 HEADERS: Final = 32 << 10
-UNREAD_BODY: Final = 64 << 10
-"""Of a body that nobody wants; handlers that want one allow more."""
 OWN_BUFFER: Final = 1 << 40
 _log = log.get("lmq.http.server")
 

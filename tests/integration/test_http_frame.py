@@ -53,7 +53,7 @@ LOGIN = b"Authorization: Basic " + base64.b64encode(b"guest:guest") + b"\r\n"
         "Bearer eyJ",
     ],
 )
-def test_wrong_credentials_are_refused_without_a_word(broker: Broker, authorization: str) -> None:
+def test_wrong_credentials_are_refused(broker: Broker, authorization: str) -> None:
     header = f"Authorization: {authorization}\r\n" if authorization else ""
     request = f"GET /api/whoami HTTP/1.1\r\nHost: x\r\n{header}Connection: close\r\n\r\n"
 
@@ -61,7 +61,15 @@ def test_wrong_credentials_are_refused_without_a_word(broker: Broker, authorizat
 
     assert status(answer) == 401
     assert answer.endswith(b"\r\n\r\n")
-    assert b"WWW-Authenticate" not in answer
+    assert b'Www-Authenticate: Basic realm="LavinMQ"' in answer
+
+
+def test_a_browser_is_not_asked_to_ask_its_user(broker: Broker) -> None:
+    head = b"GET /api/whoami HTTP/1.1\r\nHost: x\r\nSec-Fetch-Site: same-origin\r\n"
+    answer = talk(broker, head + b"Connection: close\r\n\r\n")
+
+    assert status(answer) == 401
+    assert b"Www-Authenticate" not in answer
 
 
 def test_the_cookie_of_the_log_in_page_is_taken(broker: Broker) -> None:

@@ -46,7 +46,7 @@ def test_the_listener_for_management_wants_a_user(peopled: Broker, path: str) ->
     nobody = Api(peopled)("GET", path, headers={"Authorization": ""})
 
     assert (nobody.status, nobody.content) == (401, b"")
-    assert "www-authenticate" not in nobody.headers
+    assert nobody.headers["www-authenticate"] == 'Basic realm="LavinMQ"'
     assert Api(peopled, "guest", "wrong")("GET", path).status == 401
     assert Api(peopled, "tagless")("GET", path).status == 401
     for user in ("guest", "limited", "watching"):

@@ -292,3 +292,22 @@ def test_publisher_and_worker_are_back_after_a_crash(
     assert len(worker.bodies) <= 22
     assert worker.connections == 2
     assert last == [20]
+
+
+def test_its_manager_works_with_the_http_api(broker: Broker, unique: UniqueName) -> None:
+    name = unique("managed")
+    options = {"manager_hostname": broker.host, "manager_port": broker.http_port}
+    with Connection(broker.uri, transport_options=options) as connection:
+        manager = connection.get_manager()
+
+        manager.create_queue("/", name, durable=True)
+        manager.create_exchange("/", name, "direct")
+        manager.create_binding("/", name, name, "key")
+        assert manager.publish("/", name, "key", "hello")
+        assert name in [each["name"] for each in manager.get_queues("/")]
+        assert [each["payload"] for each in manager.get_messages("/", name)] == ["hello"]
+        assert [each["source"] for each in manager.get_queue_bindings("/", name)] == ["", name]
+        manager.delete_exchange("/", name)
+        manager.delete_queue("/", name)
+        for kept in manager.http.client.connections.values():
+            kept.close()

@@ -45,7 +45,6 @@ OTHERWISE: dict[str, Steps] = {
     "http-change-queue-put-content-type": {1: "parameters of the content type do not matter"},
     "http-change-queue-put-bodies": {
         6: "a boolean of another type is refused",
-        7: "arguments that are no object are refused",
     },
     "http-change-queue-delete-flags": {
         3: "if-empty is kept to",

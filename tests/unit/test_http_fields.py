@@ -37,7 +37,7 @@ def test_what_is_absent_has_its_default_and_what_nobody_knows_is_ignored() -> No
         ({"name": "x", "count": True}, "Field 'count' must be an integer"),
         ({"name": "x", "count": 1.5}, "Field 'count' must be an integer"),
         ({"name": "x", "flag": "perhaps"}, "Field 'flag' must be a boolean"),
-        ({"name": "x", "arguments": []}, "Field 'arguments' must be an object"),
+        ({"name": "x", "arguments": [1]}, "Field 'arguments' must be an object"),
         ({"name": "x", "hash": 1}, "Field 'hash' must be a string or null"),
         ({"name": "x", "mode": "c"}, "Field 'mode' must be one of a, b"),
         ({"name": "x", "argument": {}}, "Field 'argument' is unknown, did you mean 'arguments'?"),
@@ -48,6 +48,12 @@ def test_a_wrong_field_is_named(body: dict[str, Any], reason: str) -> None:
         check(FIELDS, body)
 
     assert (refused.value.status, refused.value.reason) == (400, reason)
+
+
+def test_an_empty_array_is_an_empty_table_where_none_is_needed() -> None:
+    assert check(FIELDS, {"name": "x", "arguments": []})["arguments"] == {}
+    with pytest.raises(ApiError):
+        check({"must": Field("object", "", required=True)}, {"must": []})
 
 
 def test_several_missing_fields_are_named_at_once() -> None:
