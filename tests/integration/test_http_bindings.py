@@ -139,7 +139,7 @@ def test_the_key_may_be_spelt_as_older_tools_do(pair: Pair) -> None:
         ({}, "Field 'routing_key' is required"),
         ({"routing_key": 5}, "Field 'routing_key' is required"),
         ({"routing_key": "k" * 256}, "longer than 255 bytes"),
-        ({"routing_key": "k", "arguments": []}, "Field 'arguments' must be an object"),
+        ({"routing_key": "k", "arguments": [1]}, "Field 'arguments' must be an object"),
         ({"routing_key": "k", "arguments": {"n": 1 << 63}}, "does not fit in 64 bits"),
     ],
 )

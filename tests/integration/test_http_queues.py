@@ -100,7 +100,7 @@ def test_what_is_shown_of_an_empty_queue(api: Api, unique: UniqueName) -> None:
     ("body", "reason"),
     [
         ({"durable": 1}, "Field 'durable' must be a boolean"),
-        ({"arguments": []}, "Field 'arguments' must be an object"),
+        ({"arguments": [1]}, "Field 'arguments' must be an object"),
         ({"arguments": {"x-max-length": "5"}}, "x-max-length header not an integer"),
         ({"arguments": {"x-max-priority": 256}}, "greater than maximum value 255"),
         ({"arguments": {"k" * 256: 1}}, "Field table key is longer than 255 bytes"),
