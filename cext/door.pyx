@@ -226,8 +226,7 @@ cdef class Queue:
                     store_drop_counts(queue_level(q, i))
         rules_free(q.rules)
         q.rules = rules
-        q.is_special = (rules != NULL or q.levels != NULL or q.dedup != NULL
-                        or q.stream != NULL)
+        queue_note_special(q)
         q.may_bury = q.may_bury or target is not None
         if ttl_ms >= 0:
             queue_may_expire(q)
@@ -757,7 +756,7 @@ cdef class Exchange:
         this exchange, whose name it is. None ends that. The vhost's epoch must move."""
         if self.delayed is not None:
             self.delayed.q.releases = NULL
-            self.delayed.q.is_special = False
+            queue_note_special(self.delayed.q)
         self.delayed = delayed
         self.t.delayed = NULL
         if delayed is not None:

@@ -112,11 +112,12 @@ cdef void dues_pop(store_t* st) noexcept nogil:
 
 
 cdef void queue_may_expire(queue_t* q) noexcept nogil:
-    """From now on messages of q may have a deadline. Nobody has looked at those that are there."""
+    """From now on messages of q may have a deadline. Nobody has looked at those that are there; all
+    that come are looked at, also those without one: behind them deadlines are out of order."""
     cdef u32 i
     if q.may_expire:
         return
-    q.may_expire = True
+    q.may_expire = q.is_special = True
     for i in range(queue_levels(q)):
         if queue_level(q, i) != NULL and (q.ready or q.unacked):
             queue_level(q, i).tail_due_ms = NEVER

@@ -64,7 +64,7 @@ cdef list queue_load(queue_t* q):
         if q.store.n_segs:
             load_drop_finished(&q.store)
     elif q.ready:
-        q.may_expire = q.may_bury = True
+        q.may_expire = q.may_bury = q.is_special = True
         queue_set_due(q, q.loop.now_ms)
         queue_want_index(q)
     return notes

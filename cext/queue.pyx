@@ -654,7 +654,14 @@ cdef void queue_forget_messages(queue_t* q) noexcept nogil:
     """There are none: what was noted of them goes; what the rules say stays."""
     q.may_expire = q.rules != NULL and q.rules.ttl_ms >= 0
     q.may_bury = q.rules != NULL and q.rules.target != NULL
+    queue_note_special(q)
     queue_set_due(q, NEVER)
+
+
+cdef void queue_note_special(queue_t* q) noexcept nogil:
+    """Have publishes take the long way as long as anything about q asks for it."""
+    q.is_special = (q.may_expire or q.rules != NULL or q.levels != NULL or q.dedup != NULL
+                    or q.stream != NULL or q.releases != NULL)
 
 
 cdef void queue_release(queue_t* q) noexcept nogil:

@@ -79,6 +79,27 @@ def test_a_message_expires_behind_one_that_lives_longer(bench: Bench) -> None:
     assert queue.ready == 0
 
 
+@pytest.mark.parametrize("has_had_a_ttl", [False, True])
+def test_a_message_expires_behind_one_without_a_deadline_among_others(
+    bench: Bench, has_had_a_ttl: bool
+) -> None:
+    """One that never expires counts as in front of all later ones, whatever came before it."""
+    queue = bench.queue("q")
+    if has_had_a_ttl:
+        queue.set_rules(ttl_ms=0)
+        queue.set_rules()
+    else:
+        put(bench, b"early", expiration="1000")
+    put(bench, b"stays")
+    put(bench, b"late", expiration="2000")
+
+    bench.run()
+    bench.advance(3000)
+
+    assert queue.ready == 1
+    assert bodies(bench, queue) == [b"stays"]
+
+
 def test_what_expired_out_of_order_hides_no_later_message(bench: Bench) -> None:
     """A transient queue that runs empty uses the same positions again."""
     queue = bench.queue("q", durable=False)

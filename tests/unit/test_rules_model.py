@@ -12,6 +12,7 @@ import struct
 import tempfile
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 
 from hypothesis import HealthCheck, settings
@@ -361,7 +362,7 @@ class QueueWithRules(RuleBasedStateMachine):
         at = 0
         while at < len(found):
             group = self.model.dead[at][0]
-            same = [each for each in self.model.dead[at:] if each[0] == group]
+            same = list(takewhile(lambda each, of=group: each[0] == of, self.model.dead[at:]))
             until = at + len(same)
             assert sorted(found[at:until]) == sorted((each[1], each[2]) for each in same)
             at = until
