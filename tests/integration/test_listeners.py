@@ -274,11 +274,12 @@ def started(
 
 def passed_socket(stack: ExitStack, number: int, address: Any, family: Any = socket.AF_INET) -> Any:
     """A listening socket with a high descriptor."""
-    made = socket.socket(family)
-    made.bind(address)
-    made.listen()
-    os.dup2(made.fileno(), number)
-    made.close()
+    with socket.socket(family) as made:
+        # A port may be that of a test that has just ended.
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, True)
+        made.bind(address)
+        made.listen()
+        os.dup2(made.fileno(), number)
     return stack.enter_context(socket.socket(fileno=number))
 
 
