@@ -134,7 +134,7 @@ class Bench:
 
     def declare(self, port: int) -> None:
         """Many queues that nobody uses."""
-        with topology.Client(port) as client:
+        with topology.Client(port).open() as client:
             for number in range(self.options.queues):
                 client.declare_queue(f"idle-{number}")
 
@@ -186,7 +186,7 @@ def held_up(bench: Bench) -> Result:
 
 def _round_trips(port: int, seconds: float) -> Result:
     took = []
-    with topology.Client(port) as client:
+    with topology.Client(port).open() as client:
         client.declare_queue("probe")
         until = time.perf_counter() + seconds
         while (began := time.perf_counter()) < until:

@@ -75,14 +75,13 @@ def _plain(value: Any) -> Any:
 
 async def encode_list(page: Row | None, rows: list[Row]) -> bytes:
     """A list, inside its page object if there is one."""
-    parts = [b"["]
+    parts = [b"[" if page is None else encode(page)[:-1] + b',"items":[']
     async for at in in_portions(range(0, len(rows), ROWS_AT_ONCE)):
         if at:
             parts.append(b",")
         parts.append(encode(rows[at : at + ROWS_AT_ONCE])[1:-1])
-    parts.append(b"]")
-    content = b"".join(parts)
-    return content if page is None else encode(page)[:-1] + b',"items":' + content + b"}"
+    parts.append(b"]" if page is None else b"]}")
+    return b"".join(parts)
 
 
 async def compressed(content: bytes) -> bytes:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from lavinmq.server import Server
 
 JSON: Final = "application/json"
+SENT_AT_ONCE: Final = 128 << 10
 UNREAD_BODY: Final = 64 << 10
 """Of a body that nobody wants; what is longer ends the connection."""
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH")
@@ -301,6 +302,15 @@ class ApiHandler(Handler):
             content = await encoding.compressed(content)
             self.set_header("Content-Encoding", "gzip")
             self.set_header("Vary", "Accept-Encoding")
+        if len(content) > SENT_AT_ONCE:
+            # The socket of a fast reader takes megabytes in one go: others wait meanwhile.
+            self.set_header("Content-Length", str(len(content)))
+            view = memoryview(content)
+            for at in range(0, len(content), SENT_AT_ONCE):
+                self.write(bytes(view[at : at + SENT_AT_ONCE]))
+                await self.flush()
+                await asyncio.sleep(0)
+            content = b""
         sent: Awaitable[None] = self.finish(content or None)
         await sent
 

@@ -11,7 +11,7 @@ import asyncio
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
 from lavinmq import log, pattern
@@ -40,6 +40,8 @@ class Listing(Generic[T]):
     row: Callable[[T], Row]
     names: Callable[[T], str | tuple[str, ...]]
     exact: bool = False
+    keys: Mapping[str, Callable[[T], Any]] = field(default_factory=dict)
+    """How to get a field that is often sorted by without making the row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +94,17 @@ async def answer(listing: Listing[Any], wanted: Wish) -> tuple[Row | None, list[
             thing async for thing in in_portions(things) if is_match(listing.names(thing))
         ]  # fmt: skip
     matched = len(things)
-    if wanted.sort:
+    key = listing.keys.get(".".join(wanted.sort))
+    if key is not None:
+        values = [key(thing) async for thing in in_portions(things)]
+        things = await _in_order(things, values, wanted)
+        shown = [
+            _columns(listing.row(thing), wanted.columns)
+            async for thing in in_portions(_cut(things, wanted))
+        ]
+    elif wanted.sort:
         rows = [listing.row(thing) async for thing in in_portions(things)]
-        rows = await _sorted(rows, wanted.sort, wanted.is_reverse)
+        rows = await _sorted(rows, wanted)
         shown = [_columns(row, wanted.columns) for row in _cut(rows, wanted)]
     else:
         if wanted.is_reverse:
@@ -161,16 +171,21 @@ def _matcher(search: re.Pattern[str] | str, exact: bool) -> Callable[[str | tupl
     return is_match
 
 
-async def _sorted(rows: list[Row], path: tuple[str, ...], is_reverse: bool) -> list[Row]:
+async def _sorted(rows: list[Row], wanted: Wish) -> list[Row]:
     """The rows in the order of a field. Raises: ApiError 400."""
-    values = [_at(row, path) async for row in in_portions(rows)]
+    values = [_at(row, wanted.sort) async for row in in_portions(rows)]
+    return await _in_order(rows, values, wanted)
+
+
+async def _in_order(things: list[T], values: list[Any], wanted: Wish) -> list[T]:
+    """The things in the order of their values. Raises: ApiError 400."""
     first = next((value for value in values if value is not None), None)
-    key = _key(path, first)
+    key = _key(wanted.sort, first)
     if key is None:
-        return rows
+        return things
     keys = [key(value) async for value in in_portions(values)]
-    order = sorted(range(len(rows)), key=keys.__getitem__, reverse=is_reverse)
-    return [rows[at] for at in order]
+    order = sorted(range(len(things)), key=keys.__getitem__, reverse=wanted.is_reverse)
+    return [things[at] for at in order]
 
 
 def _at(row: Row, path: tuple[str, ...]) -> Any:
