@@ -91,43 +91,6 @@ class Connection:
         """Begin to read."""
         self.link.start(HANDSHAKE_TIMEOUT_S)
 
-    # --- what lists show ----------------------------------------------------------------------
-
-    @property
-    def peer_host(self) -> str:
-        """The IP address of the client."""
-        return self.ends.peer_host
-
-    @property
-    def peer_port(self) -> int:
-        """The port of the client; 0 of a unix socket."""
-        return self.ends.peer_port
-
-    @property
-    def host(self) -> str:
-        """The IP address that the client has connected to."""
-        return self.ends.host
-
-    @property
-    def port(self) -> int:
-        """The port that the client has connected to; 0 of a unix socket."""
-        return self.ends.port
-
-    @property
-    def ssl(self) -> bool:
-        """Whether the client speaks TLS, to us or to the proxy in front of us."""
-        return self.ends.tls is not None
-
-    @property
-    def tls_version(self) -> str | None:
-        """The version of TLS, such as `TLSv1.3`."""
-        return self.ends.tls.version if self.ends.tls else None
-
-    @property
-    def cipher(self) -> str | None:
-        """The cipher of TLS, by OpenSSL's name."""
-        return self.ends.tls.cipher if self.ends.tls else None
-
     # --- output -------------------------------------------------------------------------------
 
     def send(self, channel: int, method: m.Method) -> None:

@@ -105,7 +105,7 @@ def test_a_connection_is_that_of_the_client_behind_the_proxy(
 def test_without_an_address_that_of_the_socket_counts(proxied: Inside, header: bytes) -> None:
     with tcp(proxied.port) as sock:
         assert logs_in(sock, header)
-        assert only_connection(proxied).peer_port == sock.getsockname()[1]
+        assert only_connection(proxied).ends.peer_port == sock.getsockname()[1]
     wait_for(lambda: not proxied.server.connections, "it lives on")
 
 
@@ -120,8 +120,7 @@ def test_the_tls_between_client_and_proxy_is_shown(proxied: Inside) -> None:
     with tcp(proxied.port) as sock:
         assert logs_in(sock, v2(LOCAL_PEER + ssl_entry()))
         ours = only_connection(proxied)
-        shown = (ours.ssl, ours.tls_version, ours.cipher)
-        assert shown == (True, "TLSv1.3", "TLS_AES_128_GCM_SHA256")
+        assert ours.ends.tls == TlsInfo("TLSv1.3", "TLS_AES_128_GCM_SHA256")
     wait_for(lambda: not proxied.server.connections, "it lives on")
 
 
@@ -132,7 +131,7 @@ def test_a_header_may_come_byte_by_byte(proxied: Inside) -> None:
         for byte in header:
             sock.sendall(bytes((byte,)))
         assert logs_in(sock)
-        assert only_connection(proxied).peer_host == "127.0.0.9"
+        assert only_connection(proxied).ends.peer_host == "127.0.0.9"
     wait_for(lambda: not proxied.server.connections, "it lives on")
 
 
@@ -222,7 +221,7 @@ def test_a_socket_of_any_kind_becomes_a_connection(
 
         assert logs_in(theirs)
         assert made.name == "10.1.2.3:5 -> 10.0.0.1:15672"
-        assert (made.ssl, made.tls_version) == (tls is not None, tls and tls.version)
+        assert made.ends.tls == tls
     wait_for(lambda: made not in broker_inside.server.connections, "it lives on")
 
 

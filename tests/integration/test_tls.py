@@ -23,6 +23,7 @@ import pika.exceptions
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
+from lavinmq.endpoints import TlsInfo
 from tests.conftest import BrokerFactory
 from tests.support.certificates import Authority, Identity
 from tests.support.inside import Inside, inside
@@ -111,11 +112,15 @@ def mechanisms(port: int, context: ssl.SSLContext) -> bytes:
 
 def test_a_connection_knows_its_ends_and_its_tls(open_broker: Inside, authority: Authority) -> None:
     with channel_on(port_of(open_broker), authority.client_context()) as channel:
-        (ours,) = [each for each in open_broker.server.connections if each.ssl]
+        (ours,) = [each for each in open_broker.server.connections if each.ends.tls]
 
-        assert (ours.peer_host, ours.host, ours.port) == (HOST, HOST, port_of(open_broker))
-        assert ours.name == f"{HOST}:{ours.peer_port} -> {HOST}:{ours.port}"
-        assert (ours.tls_version, ours.cipher) == ("TLSv1.3", "TLS_AES_256_GCM_SHA384")
+        assert (ours.ends.peer_host, ours.ends.host, ours.ends.port) == (
+            HOST,
+            HOST,
+            port_of(open_broker),
+        )
+        assert ours.name == f"{HOST}:{ours.ends.peer_port} -> {HOST}:{ours.ends.port}"
+        assert ours.ends.tls == TlsInfo("TLSv1.3", "TLS_AES_256_GCM_SHA384")
         assert channel.is_open
 
 
@@ -147,10 +152,10 @@ def test_kernel_tls_works_or_is_said_not_to(
 
 def test_a_connection_without_tls_says_so(open_broker: Inside) -> None:
     with closing(pika.BlockingConnection(pika.ConnectionParameters(HOST, open_broker.port))):
-        (ours,) = [each for each in open_broker.server.connections if not each.ssl]
+        (ours,) = [each for each in open_broker.server.connections if not each.ends.tls]
 
-        assert (ours.tls_version, ours.cipher) == (None, None)
-        assert ours.peer_port > 0
+        assert ours.ends.tls is None
+        assert ours.ends.peer_port > 0
 
 
 def test_a_client_refuses_a_broker_of_another_name(
@@ -377,7 +382,7 @@ def test_the_end_of_a_client_is_noticed(
     sock = connect(port_of(open_broker), authority.client_context())
     sock.sendall(HEADER)
     assert sock.recv(65536)[:1] == b"\x01"
-    (ours,) = [each for each in open_broker.server.connections if each.ssl]
+    (ours,) = [each for each in open_broker.server.connections if each.ends.tls]
 
     if says_goodbye:
         sock.settimeout(TIMEOUT_S)
@@ -437,7 +442,7 @@ def test_noise_after_the_handshake_ends_that_connection(
     sock = connect(port_of(open_broker), authority.client_context())
     sock.sendall(HEADER)
     assert sock.recv(1) == b"\x01"
-    (ours,) = [each for each in open_broker.server.connections if each.ssl]
+    (ours,) = [each for each in open_broker.server.connections if each.ends.tls]
     with socket.socket(fileno=os.dup(sock.fileno())) as raw:
         raw.sendall(b"\x17\x03\x03\x00\x20" + bytes(32))
 
