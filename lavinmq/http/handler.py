@@ -13,6 +13,7 @@ import socket
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs
 
+from tornado.iostream import StreamClosedError
 from tornado.web import RequestHandler, stream_request_body
 
 from lavinmq import __version__, log
@@ -219,6 +220,8 @@ class ApiHandler(Handler):
             self.finish_error(ApiError(500, "internal_server_error", str(error)))
         except asyncio.CancelledError:
             raise
+        except StreamClosedError:
+            pass  # who asked has gone
         except Exception as error:  # noqa: BLE001 - a bug of ours must not end the connection
             _log.error("bug in %s %s", self.request.method, self.request.path, exc_info=error)
             if not self._finished:

@@ -6,6 +6,7 @@ import base64
 import gzip
 import json
 import socket
+import struct
 from collections.abc import Iterator
 
 import pytest
@@ -243,3 +244,33 @@ def test_the_socket_a_killed_broker_left_is_replaced(http_broker: Broker) -> Non
     head = b"GET /api/whoami HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
     assert status(talk(http_broker, head, http_broker.control_path)) == 200
+
+
+def test_a_client_who_goes_away_in_mid_answer_is_nothing_to_report(
+    broker_factory: BrokerFactory,
+) -> None:
+    broker = broker_factory(http=True)
+    api = Api(broker)
+    api("PUT", "/api/queues/%2F/q", {"durable": True})
+    message = {"properties": {}, "routing_key": "q", "payload_encoding": "string"}
+    api("POST", "/api/exchanges/%2F/amq.default/publish", {**message, "payload": "x" * 8_000_000})
+    wish = json.dumps({"ack_mode": "reject_requeue_true", "count": 1, "encoding": "auto"}).encode()
+
+    for _ in range(5):
+        with socket.socket() as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.settimeout(20)
+            connection.connect((broker.host, broker.http_port))
+            connection.sendall(
+                b"POST /api/queues/%2F/q/get HTTP/1.1\r\nHost: x\r\n" + LOGIN
+                + b"Content-Type: application/json\r\n"
+                + b"Content-Length: %d\r\n\r\n" % len(wish) + wish
+            )  # fmt: skip
+            assert connection.recv(12) == b"HTTP/1.1 200"
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    assert api("GET", "/api/overview").status == 200
+    assert broker.stop() == 0
+    log = broker.log_text()
+    assert "bug in" not in log
+    assert "Traceback" not in log
