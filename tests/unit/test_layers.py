@@ -40,7 +40,7 @@ PYTHON_LAYERS: list[set[str]] = [
     {"definitions", "effects", "features"},
     {"limits_file", "parameters", "policy"},
     {"queue_arguments", "names", "directories", "pause"},
-    {"dedup", "hash_arguments", "rights", "stream_arguments"},
+    {"dedup", "hash_arguments", "rights", "stream_arguments", "stream_identity"},
     {"exchange", "exchanges", "queue", "queues"},
     {"alternates", "dedup_keys", "delayed", "store_news", "rules", "queue_expiry"},
     {"vhost"},
@@ -98,7 +98,7 @@ CYTHON_LAYERS: list[set[str]] = [
     {"door"},
     {"migrate"},
     {"link"},
-    {"manage"},
+    {"manage", "stream_raw"},
     {"perf_consume", "perf_publish"},
     # The umbrellas: one per compiled module. They include, and nobody includes them.
     {"core", "perf", "scan"},
