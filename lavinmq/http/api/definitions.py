@@ -5,9 +5,7 @@ Source: HTTP reference, section 10.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Final
 
 from tornado.httputil import HTTPFile, parse_multipart_form_data
@@ -94,11 +92,6 @@ async def _import(call: Call, content: bytes | None) -> Reply:
         raise bad_request("Request body required")
     if call.server.loop.is_low:
         raise low_on_disk()
-    with _no_collection():
-        return await _applied(call, content)
-
-
-async def _applied(call: Call, content: bytes) -> Reply:
     document = Document(call.path.get("vhost"))
     try:
         await _run(document.read(content if content.strip() else b"{}"))
@@ -121,19 +114,6 @@ async def _applied(call: Call, content: bytes) -> Reply:
 async def _run(steps: Iterator[None]) -> None:
     async for _ in in_portions(steps):
         pass
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Thousands of new objects, none of which is garbage, would have the collector look at all
-    there are, again and again: tens of milliseconds each time, in which nobody is served."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 async def _report(plan: Plan) -> Pieces:
