@@ -11,10 +11,10 @@ from lavinmq.spark.options import ConnectionOptions
 class RangeTask:
     """All that one task needs to read the offsets [start, end) of one stream. Picklable.
 
-    `columns` are names of `schema.COLUMNS`, in the order of the batches' schema; whether headers are
-    read, and how, follows from `headers` and `headers_json` being among them. `filter` is the JSON
-    of the option, `filter_match` `all` or `any`; both None without a filter. `transport` is `amqp`
-    or `http`. With `fail_on_data_loss` a range whose first offsets are gone fails.
+    `columns` are names of `schema.COLUMNS`, in the order of the batches' schema; whether headers
+    are read, and how, follows from `headers` and `headers_json` being among them. `filter` is the
+    JSON of the option, `filter_match` `all` or `any`; both None without a filter. `transport` is
+    `amqp` or `http`. With `fail_on_data_loss` a range whose first offsets are gone fails.
     """
 
     connection: ConnectionOptions

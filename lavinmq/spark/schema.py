@@ -63,7 +63,7 @@ def default_columns(
 def check_columns(
     names: Iterable[str], columns: Mapping[str, tuple[str, str]] = COLUMNS
 ) -> tuple[str, ...]:
-    """Return the names as a tuple. Raises ValueError for one unknown, or there twice, or for none."""
+    """Return the names. Raises ValueError for an unknown one, one named twice, or none."""
     chosen = tuple(names)
     for name in chosen:
         if name not in columns:
