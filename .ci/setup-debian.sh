@@ -43,8 +43,8 @@ test)
     there /usr/share/gocode/src/github.com/rabbitmq/amqp091-go \
         || missing+=(golang-github-rabbitmq-amqp091-go-dev)
     # The compiler is part of the run-time image; only its launcher javac is in the JDK's package.
-    # Spark needs 17 or later.
-    java_says_17 || missing+=(openjdk-17-jre-headless)
+    # Spark needs 17 or later, which is what Debian 12 calls its default.
+    java_says_17 || missing+=(default-jre-headless)
     there /usr/share/java/amqp-client.jar || missing+=(librabbitmq-client-java)
     has php || missing+=(php-cli)
     there /usr/share/php/PhpAmqpLib || missing+=(php-amqplib)
