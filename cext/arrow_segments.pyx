@@ -212,6 +212,10 @@ cdef class Scanner:
     def offset(self):
         return None if self.s.offset == COLUMNS_NONE else self.s.offset
 
+    @offset.setter
+    def offset(self, i64 value):
+        self.s.offset = value
+
     def scan(
         self, const u8[::1] data not None, u64 position, *, u64 start=0,
         u64 max_rows=MOST_ROWS, u64 max_bytes=LARGEST_DATA,
@@ -249,7 +253,7 @@ def walk(const u8[::1] data not None, u64 start=0):
 def resume(
     const u8[::1] data not None, *, u64 position=0, bytes pattern not None=b"", u64 oldest_ms=0,
 ):
-    """Return where records go on behind the damage that data begin with, or None."""
+    """Return where records go on behind the damage that data begin with and how many, or None."""
     cdef salvage_t s
     cdef u32 found = 0, at = 0, last = <u32>data.shape[0]
     if <u64>data.shape[0] > RESUME_MOST or len(pattern) not in (0, PATTERN):
@@ -273,7 +277,7 @@ def resume(
                 last -= 1
             if last:
                 at = salvage_search(&s, last, 0xFFFFFFFF, &found)
-        return at if found else None
+        return (at, found) if found else None
     finally:
         free(s.data)
         free(s.starts)
