@@ -154,15 +154,14 @@ cdef int scan_walk(scan_t* s, u64* last) noexcept nogil:
         s.n_records += 1
 
 
-MORE, FULL, END, TORN, CORRUPT = SCAN_MORE, SCAN_FULL, SCAN_END, SCAN_TORN, SCAN_CORRUPT
-
-
 @cython.final
 cdef class Scanner:
     """The way through the records of one segment; see `_arrow.pyi`."""
 
     cdef scan_t s
     cdef Columns columns
+
+    MORE, FULL, END, TORN, CORRUPT = SCAN_MORE, SCAN_FULL, SCAN_END, SCAN_TORN, SCAN_CORRUPT
 
     def __cinit__(
         self, Columns columns not None, *, segment=None, offset=None, bytes acks=None,

@@ -1,6 +1,6 @@
 """What a data directory holds: its queues, their segments, and where the offsets of streams begin.
 
-Reads names, sizes and small files, takes no lock and changes nothing; a broker may be running on it.
+Reads names, sizes and small files, takes no lock and changes nothing; a broker may be running.
 The layout is described in docs/formats.md. Directories of transient queues, and those a broker has
 set aside, are passed over.
 """
@@ -230,12 +230,11 @@ def _meta(files: Files, path: str) -> Meta | None:
         data = files.small(path)
     except OSError:
         return None
-    if len(data) >= _META.size:
-        meta = Meta(*_META.unpack_from(data))
-    elif len(data) >= _META_OLD.size:
-        meta = Meta(*_META_OLD.unpack_from(data), None)
-    else:
+    if len(data) < _META_OLD.size:
         return None
+    count, first_offset, first_ms = _META_OLD.unpack_from(data)
+    last_ms = _META.unpack_from(data)[3] if len(data) >= _META.size else None
+    meta = Meta(count, first_offset, first_ms, last_ms)
     return meta if meta.count and meta.first_offset > 0 else None
 
 

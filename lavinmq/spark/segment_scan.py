@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from lavinmq.spark import _arrow
+from lavinmq.spark._arrow import Columns, Scanner, resume, walk
 from lavinmq.spark.data_directory import FIRST_POSITION, Segment
 from lavinmq.spark.errors import DataLossError, SourceError
 from lavinmq.spark.files import Files, OpenFile, files_of
@@ -30,9 +30,9 @@ _PATTERN_FROM = 64
 _MASK = 2**64 - 1
 _HIGH_BITS = 0x8080808080808080
 _REASONS = {
-    _arrow.MORE: "the file ends within a record",
-    _arrow.TORN: "a record was not written whole",
-    _arrow.CORRUPT: "there is no record",
+    Scanner.MORE: "the file ends within a record",
+    Scanner.TORN: "a record was not written whole",
+    Scanner.CORRUPT: "there is no record",
 }
 
 
@@ -64,7 +64,7 @@ def read_task(task: SegmentTask, report: Report | None = None) -> Iterator[pa.Re
             if columns is not None:
                 yield from _rest(columns, report)
             identity = (segment.queue, segment.vhost, segment.queue_type)
-            columns = _arrow.Columns(
+            columns = Columns(
                 task.columns,
                 queue=segment.queue,
                 vhost=segment.vhost,
@@ -75,14 +75,14 @@ def read_task(task: SegmentTask, report: Report | None = None) -> Iterator[pa.Re
         yield from _rest(columns, report)
 
 
-def _rest(columns: _arrow.Columns, report: Report) -> Iterator[pa.RecordBatch]:
+def _rest(columns: Columns, report: Report) -> Iterator[pa.RecordBatch]:
     if columns.n_rows:
         yield columns.take()
     report.repaired += columns.n_repaired
 
 
 def _segment(
-    files: Files, segment: Segment, columns: _arrow.Columns, task: SegmentTask, report: Report
+    files: Files, segment: Segment, columns: Columns, task: SegmentTask, report: Report
 ) -> Iterator[pa.RecordBatch]:
     """Yield the batches that fill up while one segment is read."""
     report.segments += 1
@@ -152,7 +152,7 @@ class _Reading:
         files: Files,
         file: OpenFile,
         segment: Segment,
-        columns: _arrow.Columns,
+        columns: Columns,
         task: SegmentTask,
         report: Report,
         acks: bytes | None,
@@ -165,7 +165,7 @@ class _Reading:
         self._report = report
         self._head = bytes(file.read(0, _PATTERN_FROM))
         self._pattern = filling_pattern(self._head)
-        self._scanner = _arrow.Scanner(
+        self._scanner = Scanner(
             columns,
             segment=segment.number,
             offset=segment.first_offset,
@@ -202,8 +202,8 @@ class _Reading:
         LavinMQ writes a record in place, field by field: until its names are there it looks like
         an empty one, and a body that is half there differs when it is read again.
         """
-        code, end, last, count = _arrow.walk(data)
-        if not count or not (is_last or code == _arrow.END):
+        code, end, last, count = walk(data)
+        if not count or not (is_last or code == Scanner.END):
             return data, is_last
         record = bytes(data[last:end])
         if record[8:10] != b"\0\0" and self._file.again(position + last, end - last) == record:
@@ -226,18 +226,18 @@ class _Reading:
                     f"{self._segment}: byte {self._scanner.position}: {error}"
                 ) from None
             at = self._scanner.position
-            if code != _arrow.FULL:
+            if code != Scanner.FULL:
                 return code
             yield self._columns.take()
 
     def _next(self, code: int, unread: bytes, is_last: bool) -> int | None:
         """Return where to read on, None at the end. `unread` are the first bytes left."""
         at = self._scanner.position
-        if code == _arrow.END or (code == _arrow.MORE and is_last and not any(unread)):
+        if code == Scanner.END or (code == Scanner.MORE and is_last and not any(unread)):
             return None
-        if code == _arrow.MORE and not is_last:
+        if code == Scanner.MORE and not is_last:
             return at
-        if code != _arrow.CORRUPT and self._segment.is_newest:
+        if code != Scanner.CORRUPT and self._segment.is_newest:
             self._report.torn += 1
             return None
         return self._damage(at, _REASONS[code])
@@ -268,7 +268,7 @@ class _Reading:
         if len(rest) == RESUME_MOST:
             return None
         (first_ms,) = struct.unpack_from("<Q", self._head.ljust(12, b"\0"), FIRST_POSITION)
-        return _arrow.resume(
+        return resume(
             rest,
             position=position,
             pattern=self._pattern,

@@ -1,7 +1,7 @@
-"""The format `lavinmq-segments`: reads the files of a broker, running, stopped or copied; batch only.
+"""The format `lavinmq-segments`: reads the files of a broker, running or stopped, or a copy.
 
-Spark reports what `__init__` and `schema` raise, so options are checked there. Arguments of the
-makers are passed by keyword, hence their names.
+Batch queries only. Spark reports what `__init__` and `schema` raise, so options are checked there.
+Arguments of the makers are passed by keyword, hence their names.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class SegmentReader(DataSourceReader):
         return [InputPartition(task) for task in plan(self._options, self._columns)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one task; none for the partition that Spark makes up when there is none.
+        """Yield the rows of one task; none for the partition that Spark makes up if there is none.
 
         What was damaged or gone is told in the log of the executor when the task ends.
         """
