@@ -5,6 +5,10 @@ from typing import ClassVar, Final, final
 import pyarrow as pa
 
 @final
+class Memory:
+    """A finished buffer that pyarrow reads by the buffer protocol."""
+
+@final
 class Columns:
     """A batch of messages that is being filled.
 
