@@ -274,8 +274,10 @@ def test_keys_twice_and_bytes_that_are_no_text_stay() -> None:
     ]
 
 
-NOT_TABLES = [b"\x05a", b"\x01a", b"\x01aQ", b"\x01aI\0", b"\x01aS\0\0\0\x05x",
-              b"\x01aF\0\0\0\x01\x09", b"\x01aA\0\0\0\x02IV", b"\x01aV\x00", b"\x01aS\xff\xff\xff\xff"]  # fmt: skip
+NOT_TABLES = [
+    b"\x05a", b"\x01a", b"\x01aQ", b"\x01aI\0", b"\x01aS\0\0\0\x05x", b"\x01aV\x00",
+    b"\x01aF\0\0\0\x01\x09", b"\x01aA\0\0\0\x02IV", b"\x01aS\xff\xff\xff\xff",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("table", NOT_TABLES)
