@@ -1,7 +1,7 @@
 """What a task does: read a range of a stream as Arrow batches, over one AMQP connection.
 
 The bytes of deliveries go from the socket into the decoder's buffer and from there into columns
-(`_arrow.Decoder`); Python sees batches, and frames that are no deliveries. A lost connection is
+(`Decoder`); Python sees batches, and frames that are no deliveries. A lost connection is
 made again, and reading goes on behind the last row that is in a batch: no row comes twice, none is
 left out. A range ends with its last offset; with `x-stream-end-offset` the broker also says so
 when a filter leaves out the last ones. Errors are one line that names node, vhost and queue.
@@ -21,7 +21,7 @@ from pamqp import commands
 
 from lavinmq import wire
 from lavinmq.fieldtable import Long, Value
-from lavinmq.spark import _arrow
+from lavinmq.spark._arrow import Columns, Decoder
 from lavinmq.spark.connection import BACK_OFF_S, Connection, ConnectionFailure, connect
 from lavinmq.spark.errors import DataLossError, SourceError
 from lavinmq.spark.planner import RangeTask
@@ -56,8 +56,8 @@ class _Reading:
     def __init__(self, task: RangeTask) -> None:
         self._task = task
         self._subject = f"queue '{task.queue}'"
-        self._columns = _arrow.Columns(task.columns, queue=task.queue)
-        self._decoder = _arrow.Decoder(
+        self._columns = Columns(task.columns, queue=task.queue)
+        self._decoder = Decoder(
             self._columns,
             task.start,
             task.end,
@@ -121,12 +121,12 @@ class _Reading:
             if seen - acked >= ack_every:
                 acked = seen
                 connection.write(_ack(acked))
-            if result == _arrow.END:
+            if result == Decoder.END:
                 return
-            if result == _arrow.FULL:
+            if result == Decoder.FULL:
                 yield self._columns.take()
                 quiet_since = time.monotonic()
-            elif result == _arrow.FRAME:
+            elif result == Decoder.FRAME:
                 if self._is_end(connection, decoder.frame):
                     return
             else:
@@ -190,13 +190,13 @@ class _Reading:
 
     def _first_from(self, place: Long | str) -> int | None:
         """The offset of the first message from there on; None when there is none."""
-        columns = _arrow.Columns(("offset",))
-        decoder = _arrow.Decoder(columns, 0, LAST_OFFSET, batch_rows=1, frame_max=wire.FRAME_MAX)
+        columns = Columns(("offset",))
+        decoder = Decoder(columns, 0, LAST_OFFSET, batch_rows=1, frame_max=wire.FRAME_MAX)
         deadline = time.monotonic() + min(PROBE_S, self._task.read_timeout_s)
         with self._connect() as connection:
             _consume(connection, self._task.queue, 1, {"x-stream-offset": place})
-            while (result := _run(decoder, connection)) != _arrow.FULL:
-                if result == _arrow.FRAME:
+            while (result := _run(decoder, connection)) != Decoder.FULL:
+                if result == Decoder.FRAME:
                     connection.take(*decoder.frame)
                     continue
                 left_s = deadline - time.monotonic()
@@ -224,7 +224,7 @@ def _consume(
     connection.call(consume, commands.Basic.ConsumeOk, arguments=arguments)
 
 
-def _run(decoder: _arrow.Decoder, connection: Connection) -> int:
+def _run(decoder: Decoder, connection: Connection) -> int:
     """Decode what was received. Raises: ConnectionFailure for what cannot be."""
     try:
         return decoder.run()
