@@ -87,7 +87,6 @@ class _Reading:
                 time.sleep(BACK_OFF_S[min(failures, len(BACK_OFF_S) - 1)])
                 failures += 1
                 self._decoder.reset()
-        self._account(self._decoder.next_offset, self._task.end)
         if self._columns.n_rows:
             yield self._columns.take()
         if self._columns.n_repaired:
@@ -122,6 +121,7 @@ class _Reading:
                 acked = seen
                 connection.write(_ack(acked))
             if result == Decoder.END:
+                self._account(decoder.next_offset, self._task.end)
                 return
             if result == Decoder.FULL:
                 yield self._columns.take()
@@ -145,12 +145,15 @@ class _Reading:
         if not isinstance(method, commands.Basic.Cancel):
             raise connection.failure(f"an unexpected frame of type {frame[0]}")
         # The broker does this at x-stream-end-offset, but also when it stops or the queue goes.
+        task, at = self._task, self._decoder.next_offset
         if self._conditions:
-            declare = wire.build(commands.Queue.Declare, queue=self._task.queue, passive=True)
+            declare = wire.build(commands.Queue.Declare, queue=task.queue, passive=True)
             connection.call(declare, commands.Queue.DeclareOk)
             if self._is_reached():
+                self._account(at, task.end)
                 return True
-        at = self._decoder.next_offset
+        elif self._account(at, task.end) == task.end:
+            return True
         text = f"the broker ended the consumer at offset {at}"
         raise connection.failure(text, is_transient=True)
 
@@ -158,6 +161,7 @@ class _Reading:
         """Nothing came for too long: fine if a filter has left out all the rest."""
         task, at = self._task, self._decoder.next_offset
         if self._conditions and self._is_reached():
+            self._account(at, task.end)
             return
         raise connection.failure(
             f"no message for {task.read_timeout_s:g} s at offset {at} of [{task.start}, {task.end})"
@@ -169,24 +173,29 @@ class _Reading:
         """Whether the stream has messages up to the end of the range, or had them."""
         return self._first_from(Long(self._task.end - 1)) is not None
 
-    def _account(self, start: int, end: int) -> None:
-        """No message of these offsets came. Raises: DataLossError when they were removed.
+    def _account(self, start: int, end: int) -> int:
+        """No message of these offsets came; return behind which of them none is gone.
 
         With a filter that is so all the time, and it is looked into once for each connection.
+        Raises: DataLossError when they were removed and that matters, SourceError.
         """
         if start >= end or not self._looks_for_loss:
-            return
+            return start
         self._looks_for_loss = not self._conditions
         first = self._first_from("first")
-        last = end if first is None else min(first, end)
+        gone = f"{self._subject}: offsets {max(start, 1)} to"
+        if first is None:
+            text = f"{gone} {end - 1} did not come, and the stream gives no other"
+            raise SourceError(f"{self._task.connection} {text}")
+        last = min(first, end)
         start = max(start, 1)  # LavinMQ has no offset 0: whoever begins there loses nothing
-        if last <= start:
-            return  # a filter, or offsets that this broker has not used
-        text = f"{self._subject}: offsets {start} to {last - 1} are gone"
-        if self._task.fail_on_data_loss:
-            hint = "set failOnDataLoss=false to go on without them"
-            raise DataLossError(f"{self._task.connection} {text}; {hint}")
-        log.warning("%s %s: %d messages", self._task.connection, text, last - start)
+        if last > start:
+            text = f"{gone} {last - 1} are gone"
+            if self._task.fail_on_data_loss:
+                hint = "set failOnDataLoss=false to go on without them"
+                raise DataLossError(f"{self._task.connection} {text}; {hint}")
+            log.warning("%s %s: %d messages", self._task.connection, text, last - start)
+        return last
 
     def _first_from(self, place: Long | str) -> int | None:
         """The offset of the first message from there on; None when there is none."""
