@@ -2,10 +2,17 @@
 """Messages as Arrow columns, for Spark: see `_arrow.pyi` for what is offered here."""
 # For all included files: they share one namespace. What a single one needs stands at its head.
 cimport cython
+from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcmp, memcpy, memmove, memset
+from libc.string cimport memcmp, memcpy, memmove, memset, strlen
 
 from bytes cimport (
-    be16, be32, be64, i32, i64, le16, le32, le64, lmq_assert, u8, u16, u32, u64,
+    be16, be32, be64, i32, i64, le16, le32, le64, lmq_assert, put_be16, put_be32, put_be64,
+    u8, u16, u32, u64,
 )
+
+include "arrow_input.pyx"
+include "arrow_encode.pyx"
+include "arrow_publish.pyx"
+include "arrow_confirms.pyx"
