@@ -4,6 +4,7 @@
 cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport int8_t as i8, int16_t as i16
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset, strlen
 
@@ -11,7 +12,13 @@ from bytes cimport (
     be16, be32, be64, i32, i64, le16, le32, le64, lmq_assert, put_be16, put_be32, put_be64,
     u8, u16, u32, u64,
 )
+from record cimport props_t, props_walk
 
+include "arrow_buffer.pyx"
+include "arrow_text.pyx"
+include "arrow_headers.pyx"
+include "arrow_columns.pyx"
+include "arrow_batch.pyx"
 include "arrow_input.pyx"
 include "arrow_encode.pyx"
 include "arrow_publish.pyx"
