@@ -60,9 +60,9 @@ def check(fields: Iterable[tuple[str, str]], options: SinkOptions) -> None:
             raise OptionError(_extra(name))
     if "body" not in types:
         raise OptionError("there is no column body to publish")
-    if options.routing_key is None and "routing_key" not in types and options.exchange is None:
-        if "exchange" not in types:
-            raise OptionError("give the option routingKey or exchange, or a column of either")
+    is_addressed = options.exchange or options.routing_key is not None
+    if not is_addressed and not {"exchange", "routing_key"} & types.keys():
+        raise OptionError("give the option routingKey or exchange, or a column of either")
     if {"headers", "headers_json"} <= types.keys():
         raise OptionError("there are the columns headers and headers_json; drop one of them")
     if options.id_column is not None and options.id_column not in types:
