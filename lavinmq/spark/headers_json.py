@@ -41,7 +41,7 @@ def encode_table(text: str, left_out: Collection[str] = ()) -> bytes:
     try:
         table = json.loads(text, object_pairs_hook=_Object)
     except (ValueError, RecursionError) as error:
-        raise HeadersError(f"{_excerpt(text)} is no JSON: {error}") from None
+        raise HeadersError(f"headers_json {_excerpt(text)} is no JSON: {error}") from None
     try:
         if isinstance(table, str):  # a table that is none, as its bytes
             return base64.b64decode(table, validate=True)
@@ -49,7 +49,7 @@ def encode_table(text: str, left_out: Collection[str] = ()) -> bytes:
             raise HeadersError("a table is an object")
         return _table(_Object(entry for entry in table if entry[0] not in left_out), 1)
     except (HeadersError, binascii.Error, struct.error) as error:
-        raise HeadersError(f"{_excerpt(text)} is not typed headers: {error}") from None
+        raise HeadersError(f"headers_json {_excerpt(text)} is not typed: {error}") from None
 
 
 def _table(entries: _Object, depth: int) -> bytes:
