@@ -9,6 +9,10 @@
 #   header  60, weight u16 0, body size u64, flags u16, properties in the order of their flags
 #   body    at most frame_max - 8 bytes each; none for an empty body
 
+from libc.string cimport memcmp, strlen
+
+from bytes cimport put_be16, put_be32, put_be64, u16
+
 cdef enum:
     BLOCK_BYTES = 262144        # the usual size of a block; one message may be larger
     FIXED_BYTES = 8192          # more than all of a message but its headers and its body

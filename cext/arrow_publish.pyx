@@ -3,6 +3,9 @@
 # `load` borrows the buffers of the columns of one batch, `encode` makes a block of frames, and the
 # Encoder itself is that block: it is written to a socket as it stands. One task owns one Encoder.
 
+from cpython.buffer cimport PyBuffer_FillInfo
+from cpython.bytes cimport PyBytes_AS_STRING
+
 TEXT_COLUMNS = (
     "exchange", "routing_key", "body", "table", "id", "queue", "content_type",
     "content_encoding", "correlation_id", "reply_to", "expiration", "message_id", "type",
