@@ -155,7 +155,10 @@ def test_what_retention_removed_is_an_error_or_a_gap(
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"startingOffset": "earliest"}, "unknown option 'startingoffset'; did you mean 'startingOffsets'"),
+        (
+            {"startingOffset": "earliest"},
+            "unknown option 'startingoffset'; did you mean 'startingOffsets'",
+        ),
         ({"startingOffsets": "latest"}, "startingOffsets=latest has nothing to read in a batch"),
         ({"assign": '["a"]'}, "give exactly one of the options queue,"),
         ({"prefetch": "0"}, "option prefetch is '0'; expected a whole number from 1 to 65535"),
