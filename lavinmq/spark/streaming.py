@@ -200,7 +200,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         max_bytes = self._options.max_bytes
         if max_bytes is None or isinstance(limit, ReadAllAvailable):
             return ends
-        segments = {queue: streams.segments(queue) for queue in waiting}
+        segments = {queue: streams.segments(queue, part) for queue, part in waiting.items()}
         sizes = {q: bytes_between(segments[q], start, ends[q]) for q, (start, _) in waiting.items()}
         shares = share(sizes, max_bytes)
         return ends | {

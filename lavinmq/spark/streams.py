@@ -74,10 +74,10 @@ class Streams:
             offset = probe.offset_at(self._options.connection, queue, time_ms)
         return None if offset is None or offset >= held.end else max(offset, held.first)
 
-    def segments(self, queue: str) -> list[Segment]:
-        """Return the segments of a stream; none where the broker does not tell."""
+    def segments(self, queue: str, range_: tuple[int, int]) -> list[Segment]:
+        """Return the segments that a range is in; none where the broker does not tell."""
         try:
-            return self._admin.segments(queue)
+            return self._admin.segments(queue, *range_)
         except NotServed:
             return []
 
