@@ -30,13 +30,25 @@ class NotServed(SourceError):
     """There is no HTTP API for us: nobody listens there, or this user may not use it."""
 
 
+class Refused(NotServed):
+    """The HTTP API does not know this user, or not as one who may use it."""
+
+
 class Admin:
-    """What the HTTP API of one broker tells about the streams of one vhost."""
+    """What the HTTP API of one broker tells about the streams of one vhost.
+
+    `is_patient`: it is there, so try again when nobody answers.
+    """
 
     def __init__(
-        self, options: ConnectionOptions, sleep: Callable[[float], None] = time.sleep
+        self,
+        options: ConnectionOptions,
+        *,
+        is_patient: bool = True,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._options = options
+        self._pauses_s = PAUSES_S if is_patient else ()
         self._sleep = sleep
         self._vhost = quote(options.vhost, safe="")
         self._connection: http.client.HTTPConnection | None = None
@@ -140,7 +152,7 @@ class Admin:
     def _request(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
         """Return status and JSON; tries every host, then again. Raises SourceError."""
         reason = ""
-        for pause_s in (*PAUSES_S, None):
+        for pause_s in (*self._pauses_s, None):
             for url in self._urls:
                 try:
                     status, content = self._exchange(url, method, path, body)
@@ -150,7 +162,7 @@ class Admin:
                     continue
                 if status in (401, 403):
                     user = self._options.user
-                    raise NotServed(f"{self}: user {user!r} was refused with {status}")
+                    raise Refused(f"{self}: user {user!r} was refused with {status}")
                 if status < 500:
                     return status, self._decode(content)
                 reason = f"answered {status}"
