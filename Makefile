@@ -43,11 +43,12 @@ VERSION := 'import sys; print(*sys.version_info[:2])'
 ifneq ($(shell $(IN_VENV) -c $(VERSION) 2>/dev/null),$(shell $(PYTHON) -c $(VERSION) 2>/dev/null))
 $(INSTALLED): FORCE
 endif
-ifeq ($(and $(wildcard lavinmq/_core.*.so),$(wildcard lavinmq/_perf.*.so)),)
+ifeq ($(and $(wildcard lavinmq/_core.*.so),$(wildcard lavinmq/_perf.*.so),\
+	$(wildcard lavinmq/spark/_arrow.*.so)),)
 $(COMPILED): FORCE
 endif
 
-.PHONY: build run test crash fuzz dev lint fmt bench soak lock clean help FORCE
+.PHONY: build run test crash fuzz dev lint fmt bench bench-spark soak lock clean help FORCE
 .PHONY: lint-style lint-types lint-cython lint-layers lint-hot lint-stubs
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
@@ -59,7 +60,8 @@ run: build  ## start the broker on the data directory ./var
 	exec $(VENV)/bin/lavinmq -D $(DATA_DIR) $(ARGS)
 
 test: build $(CLIENTS) $(NODE_TESTS)/node_modules/.installed  ## run all tests
-	$(SANITIZED_$(BUILD)) $(IN_VENV) -m pytest -n $(JOBS) $(ARGS)
+	@# loadgroup: the tests of Spark share a session, so one worker runs them.
+	$(SANITIZED_$(BUILD)) $(IN_VENV) -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 fuzz:  ## fuzz the HTTP API, and every parser for FUZZ_SECONDS=60 each; needs clang
 	$(MAKE) build
@@ -95,8 +97,8 @@ lint-hot: build
 	$(IN_VENV) perf/micro/check_annotated.py build/annotate
 
 lint-stubs: build
-	$(IN_VENV) -m mypy.stubtest lavinmq._core lavinmq._perf --ignore-disjoint-bases \
-		--allowlist .ci/stubtest-allow.txt --ignore-unused-allowlist
+	$(IN_VENV) -m mypy.stubtest lavinmq._core lavinmq._perf lavinmq.spark._arrow \
+		--ignore-disjoint-bases --mypy-config-file pyproject.toml --allowlist .ci/stubtest-allow.txt --ignore-unused-allowlist
 
 fmt:  ## rewrite the Python sources in the house format
 	$(IN_VENV) -m ruff check --fix-only .
@@ -104,6 +106,9 @@ fmt:  ## rewrite the Python sources in the house format
 
 bench: build  ## measure the broker against its targets; ARGS="--help" lists the options
 	$(IN_VENV) perf/bench.py $(ARGS)
+
+bench-spark: build  ## measure what Spark reads and writes; needs Java, and the extra spark
+	$(IN_VENV) perf/spark_bench.py $(ARGS)
 
 soak: build  ## an hour of mixed load with disconnects; ARGS="--minutes 5" for less
 	$(IN_VENV) perf/soak.py $(ARGS)
@@ -120,11 +125,11 @@ lock:  ## refresh requirements.lock to the newest versions pyproject.toml allows
 clean:  ## remove what was built and installed; the data directory stays
 	rm -rf build dist *.egg-info $(VENV) $(NODE_TESTS)/node_modules
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis .benchmarks
-	rm -f lavinmq/*.so
+	rm -f lavinmq/*.so lavinmq/spark/*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST)
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST)
 
 $(INSTALLED): requirements.lock
 	.ci/setup-debian.sh build $(PYTHON)
@@ -137,7 +142,7 @@ $(INSTALLED): requirements.lock
 $(COMPILED): setup.py $(INSTALLED) $(wildcard cext/*.p?? cext/*.h)
 	.ci/setup-debian.sh build $(PYTHON)
 	@# A module of the other kind of build looks up to date by its time: remove it first.
-	test -e $@ || rm -f build/.compiled-* lavinmq/*.so
+	test -e $@ || rm -f build/.compiled-* lavinmq/*.so lavinmq/spark/*.so
 	$(COMPILE) $(IN_VENV) setup.py --quiet build_ext \
 		--inplace --parallel $(JOBS) --build-temp build/objects-$(BUILD) --build-lib build/lib-$(BUILD)
 	touch $@
