@@ -8,9 +8,12 @@
 #
 # The broker tells offset and time of a message in its headers: x-stream-offset, x-stream-timestamp.
 # The publisher did not write them, so they are cut out where headers are wanted. Every length
-# is checked against the bytes that are there before it is used. Source: amqp reference sections 2, 14 and 20.
-from bytes cimport put_be32
+# is checked against the bytes that are there before it is used.
+# Source: amqp reference sections 2, 14 and 20.
+from bytes cimport put_be32, u16
 from cpython.bytearray cimport PyByteArray_AS_STRING
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.string cimport memcmp, memmove
 
 cdef enum decode_result:
     DECODE_MORE = 0             # all whole frames are used up
@@ -309,8 +312,6 @@ cdef int decode_keep(decode_t* d) noexcept nogil:
     return 0
 
 
-MORE, FULL, FRAME, END = DECODE_MORE, DECODE_FULL, DECODE_FRAME, DECODE_END
-
 cdef dict DECODE_ERRORS = {
     DECODE_FRAME_SIZE: "a frame is larger than was agreed",
     DECODE_FRAME_END: "a frame does not end with 206",
@@ -327,6 +328,8 @@ cdef dict DECODE_ERRORS = {
 @cython.final
 cdef class Decoder:
     """Rows of a range of a stream, out of the bytes a consumer receives; see `_arrow.pyi`."""
+
+    MORE, FULL, FRAME, END = DECODE_MORE, DECODE_FULL, DECODE_FRAME, DECODE_END
 
     cdef decode_t d
     cdef Columns columns

@@ -4,6 +4,57 @@ from typing import ClassVar, Final, final
 
 import pyarrow as pa
 
+TEXT_COLUMNS: tuple[str, ...]
+NUMBER_COLUMNS: tuple[str, ...]
+
+class RowError(ValueError):
+    """A row that cannot be sent as a message; the text is one line with its number and column."""
+
+@final
+class Encoder:
+    """Rows of Arrow batches as frames of basic.publish; the buffer protocol gives the last block.
+
+    `load` borrows the columns of a batch, `encode` makes a block of the next rows, `most` at most,
+    and returns how many it holds. See cext/arrow_publish.pyx.
+    """
+
+    def __init__(
+        self,
+        *,
+        channel: int = 1,
+        frame_max: int = 131072,
+        exchange: str | bytes | None = None,
+        routing_key: str | bytes | None = None,
+        mandatory: bool = False,
+        delivery_mode: int = 2,
+        dedup: str = "none",
+        row_prefix: str = "",
+    ) -> None: ...
+    def load(self, columns: dict[str, pa.Array], rows: int) -> None: ...
+    def encode(self, most: int) -> int: ...
+    @property
+    def rows_left(self) -> int: ...
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+@final
+class Confirms:
+    """Counts acks and nacks of a channel; `feed` returns the other methods, (channel, payload)."""
+
+    def __init__(self, *, window: int, frame_max: int = 131072) -> None: ...
+    def sent(self, messages: int) -> None: ...
+    def feed(self, data: bytes | bytearray | memoryview) -> list[tuple[int, bytes]]: ...
+    @property
+    def unconfirmed(self) -> int: ...
+    @property
+    def room(self) -> int: ...
+    @property
+    def confirmed(self) -> int: ...
+    @property
+    def nacked(self) -> int: ...
+    @property
+    def first_nacked(self) -> int | None: ...
+
 @final
 class Memory:
     """A finished buffer that pyarrow reads by the buffer protocol."""
@@ -57,11 +108,6 @@ class Columns:
     def take(self) -> pa.RecordBatch:
         """Hand over all rows, possibly none, without copying them, and start anew."""
 
-MORE: Final[int]
-FULL: Final[int]
-FRAME: Final[int]
-END: Final[int]
-
 @final
 class Decoder:
     """Rows of a range of a stream, out of the bytes that its consumer receives.
@@ -72,6 +118,11 @@ class Decoder:
     Raises: ValueError for a batch of another size.
     Receive into `room`, tell with `received`, then `run` until it says MORE. One thread at a time.
     """
+
+    MORE: ClassVar[int]
+    FULL: ClassVar[int]
+    FRAME: ClassVar[int]
+    END: ClassVar[int]
 
     frame: tuple[int, int, bytes]
     """Type, channel and payload of what `run` stopped at; only after FRAME."""
