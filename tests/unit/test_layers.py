@@ -55,6 +55,7 @@ PYTHON_LAYERS: list[set[str]] = [
     {"pytest_plugin"},
     {"cluster", "federation", "shovel"},
     {"cli", "spark"},
+    {"pipeline"},
     {"__main__"},
 ]
 
