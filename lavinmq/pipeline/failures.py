@@ -1,7 +1,7 @@
 """What Spark raises, in one line: the innermost cause, with the exit status that belongs to it.
 
 An error of a Python data source reaches the driver as text: Java exceptions around a Python
-traceback. Its last line names the class and the message of the cause, which is all that people need.
+traceback. Its last line names the class and the message of the cause: all that people need.
 """
 
 from __future__ import annotations
