@@ -1,0 +1,1 @@
+"""Messages as Arrow columns, compiled from cext/arrow.pyx; needs pyarrow when a batch is taken."""
