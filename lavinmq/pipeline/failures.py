@@ -13,7 +13,8 @@ from lavinmq.pipeline.errors import DataLossError, PipelineError, UsageError
 LINE_MAX = 500
 # `pkg.module.NameError: text`, at the beginning of a line of a Python traceback.
 _PYTHON = re.compile(
-    r"^(?:Caused by: )?(?:[\w.]+\.)?(?P<name>\w*(?:Error|Exception|Loss)\w*): (?P<text>.+)$",
+    r"^(?:Caused by: )?(?:[\w.]+\.)?(?P<name>\w*(?:Error|Exception|Failure|Loss)\w*):"
+    r" (?P<text>.+)$",
     re.MULTILINE,
 )
 _CONDITION = re.compile(r"^\[(?P<name>[A-Z_.]+)\] (?P<text>.+)$", re.DOTALL)

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-from lavinmq.pipeline.errors import PipelineError
+from uuid import uuid4
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-TEXT_MAX = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +25,11 @@ class Files:
     """The file system of one directory. All paths given and returned are relative to it."""
 
     def __init__(self, spark: SparkSession, root: str) -> None:
-        self._jvm: Any = spark.sparkContext._jvm
-        conf = spark.sparkContext._jsc.hadoopConfiguration()  # type: ignore[union-attr]
+        context: Any = spark.sparkContext
+        self._gateway, self._jvm = context._gateway, context._jvm
+        self._conf = context._jsc.hadoopConfiguration()
         path = self._jvm.org.apache.hadoop.fs.Path(root)
-        self._fs: Any = path.getFileSystem(conf)
+        self._fs: Any = path.getFileSystem(self._conf)
         self._root: Any = self._fs.makeQualified(path)
         self.root = str(self._root.toString())
         """The directory as a full URL, without a slash at its end."""
@@ -44,7 +42,7 @@ class Files:
         """Say whether there is such a file or directory."""
         return bool(self._fs.exists(self._path(name)))
 
-    def list(self, name: str = "") -> list[File]:
+    def walk(self, name: str = "") -> list[File]:
         """Return all files below a directory, at any depth, in the order of their paths."""
         if not self.exists(name):
             return []
@@ -57,12 +55,24 @@ class Files:
             found.append(File(path.removeprefix(prefix), int(status.getLen())))
         return sorted(found, key=lambda file: file.path)
 
-    def move(self, source: str, target: str) -> None:
-        """Rename a file; directories of the target are made. Raises: PipelineError."""
+    def names(self, name: str = "") -> list[str]:
+        """Return the names of files and directories in a directory; none if it is not there."""
+        if not self.exists(name):
+            return []
+        return sorted(
+            str(each.getPath().getName()) for each in self._fs.listStatus(self._path(name))
+        )
+
+    def move(self, source: str, target: str) -> bool:
+        """Rename a file that is there to a name that is not; say whether that was so.
+
+        Directories of the target are made.
+        """
+        if not self.exists(source) or self.exists(target):
+            return False
         to = self._path(target)
         self._fs.mkdirs(to.getParent())
-        if not self._fs.rename(self._path(source), to):
-            raise PipelineError(f"cannot move {source} to {target} in {self.root}")
+        return bool(self._fs.rename(self._path(source), to))
 
     def delete(self, name: str) -> None:
         """Remove a file or a whole directory; it need not be there."""
@@ -79,14 +89,32 @@ class Files:
             stream.close()
         return str(data)
 
-    def write(self, name: str, text: str) -> None:
-        """Write a small file so that it is there as a whole or not at all."""
-        draft = f"{name}.draft"
-        stream = self._fs.create(self._path(draft), True)
+    def write(self, name: str, text: str, *, replace: bool = True) -> bool:
+        """Write a small file: at any time the old text is there as a whole, or the new.
+
+        Returns: false when there is such a file that must not be replaced.
+        """
+        from py4j.protocol import Py4JJavaError
+
+        draft = self._path(f"{name}.{uuid4().hex[:12]}.draft")
+        stream = self._fs.create(draft, True)
         try:
             stream.write(bytearray(text.encode()))
             stream.hsync()
         finally:
             stream.close()
-        self.delete(name)
-        self.move(draft, name)
+        # FileSystem.rename replaces nothing, or what it likes; this one does what it is told.
+        context = self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(
+            self._root.toUri(), self._conf
+        )
+        rename = getattr(self._jvm.org.apache.hadoop.fs, "Options$Rename")
+        how = self._gateway.new_array(rename, 1)
+        how[0] = rename.OVERWRITE if replace else rename.NONE
+        try:
+            context.rename(draft, self._path(name), how)
+        except Py4JJavaError as error:
+            self._fs.delete(draft, False)
+            if not replace and "FileAlreadyExists" in str(error.java_exception):
+                return False
+            raise
+        return True

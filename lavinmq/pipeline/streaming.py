@@ -1,7 +1,7 @@
 """Running a streaming query to its end: trigger, progress, an orderly stop by a signal.
 
-With --once the query ends by itself. Else SIGTERM and SIGINT are its normal end: the batch at work is
-given up and done again by the next run, which the checkpoint makes exact.
+With --once the query ends by itself. Else SIGTERM and SIGINT are its normal end: the batch at work
+is given up and done again by the next run, which the checkpoint makes exact.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from lavinmq.pipeline.job import Run
 
@@ -75,7 +76,7 @@ def run_stream(run: Run, writer: DataStreamWriter, label: str = "rows") -> Count
 
 def _look(run: Run, query: StreamingQuery, counts: Counts, label: str) -> None:
     for progress in query.recentProgress:
-        counts.add(progress)  # type: ignore[arg-type]
+        counts.add(progress)
     run.progress.show(label, counts.rows)
 
 
