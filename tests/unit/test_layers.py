@@ -101,7 +101,11 @@ CYTHON_LAYERS: list[set[str]] = [
     {"link"},
     {"manage", "stream_raw"},
     {"perf_consume", "perf_publish"},
+    {"arrow_buffer"},
+    {"arrow_text"},
+    {"arrow_headers"},
     {"arrow_columns"},
+    {"arrow_batch"},
     {"arrow_decode", "arrow_encode", "arrow_segments"},
     # The umbrellas: one per compiled module. They include, and nobody includes them.
     {"arrow", "core", "perf"},
