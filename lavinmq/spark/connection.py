@@ -18,12 +18,12 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Self
 
 from pamqp import base, commands
 
-from lavinmq import wire
+from lavinmq import fieldtable, wire
 from lavinmq.spark.options import ConnectionOptions, Node
 from lavinmq.wire import M
 
@@ -214,12 +214,20 @@ class Connection:
 
     # ---- methods ---------------------------------------------------------------------------------
 
-    def call(self, method: base.Frame, reply: type[M], *, timeout_s: float = TIMEOUT_S) -> M:
+    def call(
+        self,
+        method: base.Frame,
+        reply: type[M],
+        *,
+        arguments: Mapping[str, fieldtable.Value] | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> M:
         """Send a method on the channel and wait for its reply; what else comes is kept.
 
-        Raises: ConnectionFailure.
+        `arguments` are those of a method that ends with a table, as all do that have one; numbers
+        keep their precision. Raises: ConnectionFailure.
         """
-        self._send(CHANNEL, method)
+        self._send(CHANNEL, method, arguments)
         return self._expect(reply, CHANNEL, timeout_s)
 
     def send(self, method: base.Frame) -> None:
@@ -270,9 +278,20 @@ class Connection:
             line = line.replace(self._secret, "***")
         return ConnectionFailure(f"{self._where}: {line}", code, is_transient=is_transient)
 
-    def _send(self, channel: int, method: base.Frame) -> None:
+    def _send(
+        self,
+        channel: int,
+        method: base.Frame,
+        arguments: Mapping[str, fieldtable.Value] | None = None,
+    ) -> None:
         try:
             frame = wire.encode_method(channel, method)
+            if arguments is not None:
+                # The method's own table is empty: four bytes before the end of the frame. The
+                # codec of methods would make a float of every double.
+                table = fieldtable.encode(arguments)
+                payload = frame[7:-5] + struct.pack(">I", len(table)) + table
+                frame = _whole(wire.RawFrame(wire.FRAME_METHOD, channel, payload))
         except ValueError as error:
             raise self.failure(str(error)) from None
         self.write(frame)
