@@ -8,7 +8,8 @@
 #
 # The broker tells offset and time of a message in its headers: x-stream-offset, x-stream-timestamp.
 # The publisher did not write them, so they are cut out where headers are wanted. Every length
-# is checked against the bytes that are there before it is used. Source: amqp reference sections 2, 14 and 20.
+# is checked against the bytes that are there before it is used.
+# Source: amqp reference sections 2, 14 and 20.
 from bytes cimport put_be32
 from cpython.bytearray cimport PyByteArray_AS_STRING
 
