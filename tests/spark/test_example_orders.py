@@ -1,4 +1,4 @@
-"""docs/example-orders.md does what it says: its blocks are run in their order, as they stand there."""
+"""docs/example-orders.md does what it says: its blocks are run in order, as they stand there."""
 
 from __future__ import annotations
 
