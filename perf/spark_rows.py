@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lavinmq.client import Address, Connection
@@ -307,3 +309,67 @@ def spark_sink(bench: Bench) -> Took:
         return bench.n
 
     return bench.timed(work)
+
+
+# ---- jobs ----------------------------------------------------------------------------------------
+
+ARCHIVE_BATCHES = 8
+
+
+@row
+def archive(bench: Bench) -> Took:
+    """`lavinmq-pipeline archive` of a stream: all columns to Parquet, in 8 batches, two tasks."""
+    from dataclasses import replace
+    from tempfile import mkdtemp
+
+    from lavinmq.pipeline.arguments import job_parser
+    from lavinmq.pipeline.job import Run
+    from lavinmq.pipeline.jobs.archive import JOB
+    from lavinmq.pipeline.progress import Silence
+
+    place = mkdtemp(dir=bench.scratch)
+    options = bench.stream
+    per_batch = -(-bench.n // ARCHIVE_BATCHES)
+    arguments = ["--url", options["url"], "--http-url", options["httpUrl"], "--once"]
+    arguments += ["--queue", options["queue"], "--checkpoint", f"{place}/checkpoint"]
+    arguments += ["--max-rows", str(per_batch), "--rows-per-file", str(-(-per_batch // 2))]
+    parsed = job_parser(JOB).parse_args([*arguments, f"{place}/archive"])
+    run = Run(JOB, parsed, Silence(), bench.spark)
+    with workers_mib() as sizes:
+        took = bench.timed(lambda: int(JOB.run(run).values["rows"]))
+    # The first batch starts the workers; afterwards they must not grow.
+    early, late = sizes[: len(sizes) // 2], sizes[len(sizes) // 2 :]
+    return replace(took, more={"worker_mib_early": max(early), "worker_mib_late": max(late)})
+
+
+@contextmanager
+def workers_mib() -> Iterator[list[float]]:
+    """Within it, the list grows: the largest resident size of Spark's Python processes, in MiB."""
+    import os
+    import threading
+
+    from perf import measure
+
+    sizes = [0.0, 0.0]
+    is_over = threading.Event()
+
+    def look() -> None:
+        while not is_over.wait(0.25):
+            found = [0.0]
+            for each in measure.process_tree(os.getpid()):
+                try:
+                    words = Path(f"/proc/{each.pid}/cmdline").read_bytes()
+                    pages = int(Path(f"/proc/{each.pid}/statm").read_text().split()[1])
+                except (OSError, IndexError):
+                    continue  # it has ended
+                if b"pyspark.daemon" in words:
+                    found.append(pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20))
+            sizes.append(round(max(found), 1))
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        yield sizes
+    finally:
+        is_over.set()
+        looking.join()

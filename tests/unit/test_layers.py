@@ -54,7 +54,9 @@ PYTHON_LAYERS: list[set[str]] = [
     {"embedded"},
     {"pytest_plugin"},
     {"cluster", "federation", "shovel"},
-    {"cli", "spark"},
+    {"spark"},
+    {"pipeline"},
+    {"cli"},
     {"__main__"},
 ]
 

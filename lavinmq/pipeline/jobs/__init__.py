@@ -1,0 +1,1 @@
+"""The jobs of lavinmq-pipeline: every module here has a `JOB` (see ``job.py``)."""
