@@ -43,7 +43,8 @@ VERSION := 'import sys; print(*sys.version_info[:2])'
 ifneq ($(shell $(IN_VENV) -c $(VERSION) 2>/dev/null),$(shell $(PYTHON) -c $(VERSION) 2>/dev/null))
 $(INSTALLED): FORCE
 endif
-ifeq ($(and $(wildcard lavinmq/_core.*.so),$(wildcard lavinmq/_perf.*.so)),)
+ifeq ($(and $(wildcard lavinmq/_core.*.so),$(wildcard lavinmq/_perf.*.so),\
+	$(wildcard lavinmq/spark/_arrow.*.so)),)
 $(COMPILED): FORCE
 endif
 
@@ -95,8 +96,8 @@ lint-hot: build
 	$(IN_VENV) perf/micro/check_annotated.py build/annotate
 
 lint-stubs: build
-	$(IN_VENV) -m mypy.stubtest lavinmq._core lavinmq._perf --ignore-disjoint-bases \
-		--allowlist .ci/stubtest-allow.txt --ignore-unused-allowlist
+	$(IN_VENV) -m mypy.stubtest lavinmq._core lavinmq._perf lavinmq.spark._arrow \
+		--ignore-disjoint-bases --allowlist .ci/stubtest-allow.txt --ignore-unused-allowlist
 
 fmt:  ## rewrite the Python sources in the house format
 	$(IN_VENV) -m ruff check --fix-only .
@@ -120,7 +121,7 @@ lock:  ## refresh requirements.lock to the newest versions pyproject.toml allows
 clean:  ## remove what was built and installed; the data directory stays
 	rm -rf build dist *.egg-info $(VENV) $(NODE_TESTS)/node_modules
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis .benchmarks
-	rm -f lavinmq/*.so
+	rm -f lavinmq/*.so lavinmq/spark/*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help:  ## list the targets
@@ -137,7 +138,7 @@ $(INSTALLED): requirements.lock
 $(COMPILED): setup.py $(INSTALLED) $(wildcard cext/*.p?? cext/*.h)
 	.ci/setup-debian.sh build $(PYTHON)
 	@# A module of the other kind of build looks up to date by its time: remove it first.
-	test -e $@ || rm -f build/.compiled-* lavinmq/*.so
+	test -e $@ || rm -f build/.compiled-* lavinmq/*.so lavinmq/spark/*.so
 	$(COMPILE) $(IN_VENV) setup.py --quiet build_ext \
 		--inplace --parallel $(JOBS) --build-temp build/objects-$(BUILD) --build-lib build/lib-$(BUILD)
 	touch $@

@@ -1,4 +1,4 @@
-"""Builds the two compiled modules, ``lavinmq._core`` and ``lavinmq._perf``, and nothing else.
+"""Builds the compiled modules: ``lavinmq._core``, ``lavinmq._perf`` and ``lavinmq.spark._arrow``.
 
 Metadata lives in pyproject.toml. The sources are in ``cext/``: each module has one umbrella
 ``.pyx`` that includes its parts, so that every C function is static and may be inlined.
@@ -18,7 +18,11 @@ from pathlib import Path
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-MODULES = {"lavinmq._core": "cext/core.pyx", "lavinmq._perf": "cext/perf.pyx"}
+MODULES = {
+    "lavinmq._core": "cext/core.pyx",
+    "lavinmq._perf": "cext/perf.pyx",
+    "lavinmq.spark._arrow": "cext/arrow.pyx",
+}
 SUFFIXES = {".pyx", ".pxd", ".pxi", ".h"}
 
 DIRECTIVES = {

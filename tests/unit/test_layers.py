@@ -21,7 +21,7 @@ PYTHON_LAYERS: list[set[str]] = [
     # What it offers of the layers above is imported by name, when somebody asks for it.
     {"__init__"},
     # The door, compiled from cext/: it imports no Python module of ours.
-    {"_core", "_perf", "_scan"},
+    {"_core", "_perf"},
     {"errors"},
     {"fieldtable", "wire", "ini", "setting_types"},
     {"settings"},
@@ -101,8 +101,14 @@ CYTHON_LAYERS: list[set[str]] = [
     {"link"},
     {"manage"},
     {"perf_consume", "perf_publish"},
+    {"arrow_buffer"},
+    {"arrow_text"},
+    {"arrow_headers"},
+    {"arrow_columns"},
+    {"arrow_batch"},
+    {"arrow_decode", "arrow_encode", "arrow_segments"},
     # The umbrellas: one per compiled module. They include, and nobody includes them.
-    {"core", "perf", "scan"},
+    {"arrow", "core", "perf"},
 ]
 
 _CYTHON_EDGE = re.compile(

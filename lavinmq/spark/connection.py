@@ -1,0 +1,480 @@
+"""A blocking AMQP 0-9-1 connection for a task: one socket, one channel, one caller.
+
+`reading` and `sink` build on it. Methods off the hot path go through `call` and `send`; the bytes
+of content come by `read_into` and go by `write` as they are. A thread of its own sends the
+heartbeats, so that a task may work, or wait for Spark, for as long as it likes. Every wait has an
+end, and every error is one line that says where: node, vhost and what the task is about, never
+the password. Source: AMQP 0-9-1 specification, sections 2.2 and 4.2.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import ssl
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import Self
+
+from pamqp import base, commands
+
+from lavinmq import wire
+from lavinmq.spark.options import ConnectionOptions, Node
+from lavinmq.wire import M
+
+CHANNEL = 1
+TIMEOUT_S = 10.0  # for connecting, for each step of the handshake and for each reply
+STALL_S = 60.0  # how long a write may wait for a broker that takes nothing
+HEARTBEAT_S = 30
+BACK_OFF_S = (0.1, 0.2, 0.5, 1.0, 2.0)  # between rounds of all nodes; the last one repeats
+AHEAD_MAX = 16 * 1024 * 1024  # of bytes that came while something else was waited for
+TEXT_MAX = 400  # characters of a peer's words in an error
+
+HEARTBEAT_FRAME = b"\x08\x00\x00\x00\x00\x00\x00\xce"
+CAPABILITIES = (*wire.CAPABILITIES, "connection.blocked")
+ACCESS_REFUSED, NOT_ALLOWED = 403, 530
+# Replies after which the same again may succeed: the broker stops, or had an accident.
+TRANSIENT_CODES = frozenset({320, 541})
+
+
+class ConnectionFailure(Exception):
+    """The broker cannot be reached, refused something or broke off; the text is one line.
+
+    `code` is the reply code, 0 without one. `is_transient`: trying again may help.
+    """
+
+    def __init__(self, text: str, code: int = 0, *, is_transient: bool = False) -> None:
+        super().__init__(text)
+        self.code, self.is_transient = code, is_transient
+
+
+def connect(
+    options: ConnectionOptions, subject: str = "", *, name: str = "", patience_s: float = 30.0
+) -> Connection:
+    """Connect to the first node that answers, and open a channel.
+
+    When none does, all are tried again, with growing pauses, until `patience_s` is over; what
+    would be refused again (a wrong password, an unknown vhost) is raised at once. `subject` is
+    what errors are about, for instance "queue 'orders'"; `name` is shown by the broker.
+    Raises: ConnectionFailure, OptionError when the password's file cannot be read.
+    """
+    secret = options.secret()
+    deadline = time.monotonic() + patience_s
+    pauses = iter(BACK_OFF_S)
+    pause_s = 0.0
+    while True:
+        for node in options.nodes:
+            connection = Connection(node, options, subject)
+            try:
+                connection.open(secret, name or options.client_name)
+            except ConnectionFailure as failure:
+                connection.abort()
+                if not failure.is_transient:
+                    raise
+                latest = failure
+            except BaseException:
+                connection.abort()
+                raise
+            else:
+                return connection
+        pause_s = next(pauses, pause_s)
+        if time.monotonic() + pause_s > deadline:
+            raise latest
+        time.sleep(pause_s)
+
+
+class Connection:
+    """One connection with its channel; made by `connect`, used by one thread at a time.
+
+    `blocked` is the broker's reason while it takes no publishes (connection.blocked), else None.
+    `frame_max` bounds the payload of a frame with its 8 bytes of frame.
+    """
+
+    channel = CHANNEL
+
+    def __init__(self, node: Node, options: ConnectionOptions, subject: str = "") -> None:
+        self._node = node
+        self._options = options
+        self._where = f"{node} vhost '{options.vhost}'" + (f" {subject}" if subject else "")
+        self._socket: socket.socket | None = None
+        self._poll = select.poll()
+        self._reader = wire.FrameReader()
+        self._ahead: deque[wire.RawFrame] = deque()
+        self._n_ahead = 0
+        self._heard = time.monotonic()
+        self._sending = threading.Lock()  # a frame is sent whole
+        self._using = threading.Lock()  # an SSL object is used by one thread at a time
+        self._unsent = b""
+        self._is_closing = threading.Event()
+        self._beating: threading.Thread | None = None
+        self._secret = ""
+        self.frame_max = wire.FRAME_MAX
+        self.heartbeat_s = 0
+        self.stall_s = STALL_S
+        self.blocked: str | None = None
+
+    # ---- life ------------------------------------------------------------------------------------
+
+    def open(self, secret: str, name: str) -> None:
+        """Connect, log in and open the channel. Raises: ConnectionFailure."""
+        self._secret = secret
+        self._connect()
+        self.write(wire.PROTOCOL_HEADER)
+        self._expect(commands.Connection.Start)
+        self._send(0, self._start_ok(secret, name))
+        tune = self._expect(commands.Connection.Tune)
+        self.frame_max = min(tune.frame_max or wire.FRAME_MAX, wire.FRAME_MAX)
+        self.heartbeat_s = min(HEARTBEAT_S, tune.heartbeat or HEARTBEAT_S)
+        limits = {"channel_max": tune.channel_max, "frame_max": self.frame_max}
+        self._send(0, wire.build(commands.Connection.TuneOk, **limits, heartbeat=self.heartbeat_s))
+        self._send(0, wire.build(commands.Connection.Open, virtual_host=self._options.vhost))
+        self._expect(commands.Connection.OpenOk)
+        self.call(wire.build(commands.Channel.Open), commands.Channel.OpenOk)
+        self._beating = threading.Thread(target=self._beat, name="lavinmq-heartbeat", daemon=True)
+        self._beating.start()
+
+    def close(self) -> None:
+        """Say goodbye if the broker still listens, and disconnect. Raises nothing."""
+        if self._socket is not None and not self._is_closing.is_set():
+            self.stall_s = 1.0
+            fields = {"reply_code": 200, "reply_text": "Bye", "class_id": 0, "method_id": 0}
+            with contextlib.suppress(ConnectionFailure):
+                self._send(0, wire.build(commands.Connection.Close, **fields))
+        self.abort()
+
+    def abort(self) -> None:
+        """Disconnect without a word."""
+        self._is_closing.set()
+        if self._beating is not None and self._beating is not threading.current_thread():
+            self._beating.join()
+            self._beating = None
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _connect(self) -> None:
+        node = self._node
+        try:
+            sock = socket.create_connection((node.host, node.port), TIMEOUT_S)
+            self._socket = sock
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if node.tls:
+                self._socket = self._context().wrap_socket(sock, server_hostname=node.host)
+        except ssl.SSLCertVerificationError as error:
+            raise self.failure(f"cannot verify the broker: {error.verify_message}") from None
+        except ssl.SSLError as error:
+            is_cut = isinstance(error, ssl.SSLEOFError)
+            reason = error.reason or str(error)
+            raise self.failure(f"no TLS: {reason}", is_transient=is_cut) from None
+        except OSError as error:
+            reason = error.strerror or str(error) or type(error).__name__
+            raise self.failure(f"cannot connect: {reason}", is_transient=True) from None
+        self._socket.setblocking(False)
+        self._poll.register(self._socket, select.POLLIN)
+        self._heard = time.monotonic()
+
+    def _context(self) -> ssl.SSLContext:
+        """What TLS is done with. Raises: ConnectionFailure naming the option that is wrong."""
+        options = self._options
+        for name in ("ssl_ca_file", "ssl_cert_file", "ssl_key_file"):
+            path = getattr(options, name)
+            if path is not None and not os.access(path, os.R_OK):
+                option = "ssl" + "".join(part.title() for part in name.split("_")[1:])
+                raise self.failure(f"{option}: cannot read {path}")
+        try:
+            context = ssl.create_default_context(cafile=options.ssl_ca_file)
+            if options.ssl_cert_file is not None:
+                context.load_cert_chain(options.ssl_cert_file, options.ssl_key_file, "")
+        except (ssl.SSLError, OSError) as error:
+            reason = error.strerror or str(error)
+            raise self.failure(f"sslCaFile, sslCertFile or sslKeyFile: {reason}") from None
+        if not options.ssl_verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
+    def _start_ok(self, secret: str, name: str) -> commands.Connection.StartOk:
+        start_ok = wire.start_ok(self._options.user, secret, name)
+        properties = dict(start_ok.client_properties or {})
+        properties["product"] = "lavinmq spark"
+        properties["capabilities"] = dict.fromkeys(CAPABILITIES, True)
+        start_ok.client_properties = properties
+        return start_ok
+
+    # ---- methods ---------------------------------------------------------------------------------
+
+    def call(self, method: base.Frame, reply: type[M], *, timeout_s: float = TIMEOUT_S) -> M:
+        """Send a method on the channel and wait for its reply; what else comes is kept.
+
+        Raises: ConnectionFailure.
+        """
+        self._send(CHANNEL, method)
+        return self._expect(reply, CHANNEL, timeout_s)
+
+    def send(self, method: base.Frame) -> None:
+        """Send a method on the channel. Raises: ConnectionFailure."""
+        self._send(CHANNEL, method)
+
+    def next_frame(self, timeout_s: float) -> wire.RawFrame | None:
+        """Return the next frame of the channel; None when none came in time.
+
+        Raises: ConnectionFailure, also when the broker closes channel or connection.
+        """
+        if self._ahead:
+            frame = self._ahead.popleft()
+            self._n_ahead -= len(frame.payload)
+            return frame
+        return self._arriving(time.monotonic() + timeout_s)
+
+    def take(self, kind: int, channel: int, payload: bytes) -> bool:
+        """Deal with a frame of the connection, or a close; say whether it was one.
+
+        Raises: ConnectionFailure when the broker closes channel or connection.
+        """
+        if kind == wire.FRAME_HEARTBEAT:
+            return True
+        if kind != wire.FRAME_METHOD:
+            return False
+        ids = payload[:4]
+        if ids == _ids(commands.Connection.Close):
+            self._give_up(0, commands.Connection.CloseOk(), payload)
+        if ids == _ids(commands.Channel.Close):
+            self._give_up(CHANNEL, commands.Channel.CloseOk(), payload)
+        if channel:
+            return False
+        if ids == _ids(commands.Connection.Blocked):
+            method = self._decode(payload)
+            self.blocked = _one_line(str(getattr(method, "reason", ""))) or "no reason given"
+        elif ids == _ids(commands.Connection.Unblocked):
+            self.blocked = None
+        else:
+            return False
+        return True
+
+    def failure(self, text: str, code: int = 0, *, is_transient: bool = False) -> ConnectionFailure:
+        """Make an error of this connection: one line, with its node, vhost and subject."""
+        line = _one_line(text)
+        # Somebody's password may be a word that brokers use: then it tells nothing.
+        if len(self._secret) > 5 and self._secret != self._options.user:
+            line = line.replace(self._secret, "***")
+        return ConnectionFailure(f"{self._where}: {line}", code, is_transient=is_transient)
+
+    def _send(self, channel: int, method: base.Frame) -> None:
+        try:
+            frame = wire.encode_method(channel, method)
+        except ValueError as error:
+            raise self.failure(str(error)) from None
+        self.write(frame)
+
+    def _expect(self, reply: type[M], channel: int = 0, timeout_s: float = TIMEOUT_S) -> M:
+        """Wait for a method; frames of content that come before it are kept."""
+        deadline = time.monotonic() + timeout_s
+        while (frame := self._arriving(deadline)) is not None:
+            if frame.kind == wire.FRAME_METHOD and frame.payload[:4] == _ids(reply):
+                method = self._decode(frame.payload)
+                assert isinstance(method, reply)
+                return method
+            if frame.channel != CHANNEL or channel == 0:
+                raise self.failure(f"a frame of type {frame.kind} came before {reply.name}")
+            self._keep(frame)
+        raise self.failure(f"no {reply.name} within {timeout_s:g} s", is_transient=True)
+
+    def _decode(self, payload: bytes) -> base.Frame:
+        try:
+            return wire.decode_method(payload)
+        except wire.ProtocolViolation as error:
+            raise self.failure(str(error)) from None
+
+    def _give_up(self, channel: int, answer: base.Frame, payload: bytes) -> None:
+        """The broker closed; answer if no frame is half sent, and raise what it said."""
+        if not self._sending.locked():
+            with contextlib.suppress(ConnectionFailure):
+                self._send(channel, answer)
+        try:
+            closed = wire.decode_close(payload)
+        except wire.ProtocolViolation as error:
+            raise self.failure(str(error)) from None
+        text = f"{closed.code} {closed.text}"
+        if closed.code in (ACCESS_REFUSED, NOT_ALLOWED):
+            text += f" (user '{self._options.user}')"
+        is_transient = closed.code in TRANSIENT_CODES
+        raise self.failure(text, closed.code, is_transient=is_transient)
+
+    # ---- bytes -----------------------------------------------------------------------------------
+
+    def read_into(self, view: memoryview, timeout_s: float) -> int:
+        """Receive once into `view`: how many bytes; 0 when none came in time.
+
+        What came while a reply was awaited is first. Frames are the caller's to cut, and to show to
+        `take`. Raises: ConnectionFailure.
+        """
+        ahead = b"".join(_whole(frame) for frame in self._ahead) + self._reader.take()
+        self._ahead.clear()
+        self._n_ahead = 0
+        if ahead:
+            n = min(len(ahead), len(view))
+            view[:n] = ahead[:n]
+            self._reader.feed(ahead[n:])
+            return n
+        deadline = time.monotonic() + timeout_s
+        while not (n := self._receive(view)):
+            if not self._wait(select.POLLIN, deadline):
+                return 0
+        return n
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Send whole frames. While the broker takes none, what it says is read and kept.
+
+        Raises: ConnectionFailure, also after `stall_s` without any progress.
+        """
+        with self._sending:
+            view = memoryview(self._unsent + data if self._unsent else data).cast("B")
+            self._unsent = b""
+            deadline = time.monotonic() + self.stall_s
+            while view:
+                if n := self._transmit(view):
+                    view = view[n:]
+                    deadline = time.monotonic() + self.stall_s
+                elif not self._stall(deadline):
+                    why = f"blocked: {self.blocked}" if self.blocked else "no reason given"
+                    text = f"the broker takes nothing for {self.stall_s:g} s ({why})"
+                    raise self.failure(text, is_transient=True)
+
+    def _stall(self, deadline: float) -> bool:
+        """Wait until something can be sent, reading meanwhile; False when it is too late."""
+        events = select.POLLOUT
+        if self._n_ahead < AHEAD_MAX:
+            events |= select.POLLIN
+        ready = self._wait(events, deadline)
+        if ready & select.POLLIN:
+            self._fill()
+            for frame in self._cut():
+                self._keep(frame)
+        return bool(ready)
+
+    def _arriving(self, deadline: float) -> wire.RawFrame | None:
+        """The next frame behind those that are kept; None when it is too late."""
+        while True:
+            for frame in self._cut():
+                return frame
+            if not self._fill() and not self._wait(select.POLLIN, deadline):
+                return None
+
+    def _cut(self) -> Iterator[wire.RawFrame]:
+        """Yield the whole frames that were received and are not of the connection itself."""
+        while True:
+            try:
+                frame = self._reader.next()
+            except wire.ProtocolViolation as error:
+                raise self.failure(str(error)) from None
+            if frame is None:
+                return
+            if not self.take(*frame):
+                yield frame
+
+    def _keep(self, frame: wire.RawFrame) -> None:
+        self._n_ahead += len(frame.payload)
+        if self._n_ahead > AHEAD_MAX + wire.FRAME_MAX:
+            raise self.failure("the broker sends too much before its reply")
+        self._ahead.append(frame)
+
+    def _fill(self) -> int:
+        buffer = bytearray(65536)
+        n = self._receive(memoryview(buffer))
+        self._reader.feed(bytes(buffer[:n]))
+        return n
+
+    def _receive(self, view: memoryview) -> int:
+        """Receive what is there; 0 for nothing."""
+        try:
+            with self._using:
+                n = self._usable().recv_into(view)
+        except (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return 0
+        except OSError as error:
+            raise self._lost(error) from None
+        if n == 0:
+            raise self.failure("the broker hung up without a reason", is_transient=True)
+        self._heard = time.monotonic()
+        return n
+
+    def _transmit(self, view: memoryview) -> int:
+        """Send what is taken; 0 for nothing."""
+        try:
+            with self._using:
+                return self._usable().send(view)
+        except (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return 0
+        except OSError as error:
+            raise self._lost(error) from None
+
+    def _wait(self, events: int, deadline: float) -> int:
+        """Wait until the socket is ready: for what; 0 when the deadline is over.
+
+        Raises: ConnectionFailure when the peer has been silent for two heartbeats.
+        """
+        while True:
+            now = time.monotonic()
+            until = deadline
+            if self.heartbeat_s:
+                silent = self._heard + 2 * self.heartbeat_s
+                if now > silent:
+                    text = f"nothing heard for {2 * self.heartbeat_s} s, the peer seems dead"
+                    raise self.failure(text, is_transient=True)
+                until = min(until, silent + 0.01)
+            self._poll.modify(self._usable(), events)
+            ready = self._poll.poll(max(0.0, until - now) * 1000)
+            if ready:
+                return ready[0][1]
+            if time.monotonic() >= deadline:
+                return 0
+
+    def _usable(self) -> socket.socket:
+        if self._socket is None:
+            raise self.failure("the connection is closed")
+        return self._socket
+
+    def _lost(self, error: OSError) -> ConnectionFailure:
+        reason = error.strerror or str(error) or type(error).__name__
+        return self.failure(f"connection lost: {reason}", is_transient=True)
+
+    def _beat(self) -> None:
+        """Send a heartbeat twice per interval, unless something else is just being sent."""
+        while not self._is_closing.wait(self.heartbeat_s / 2):
+            if not self._sending.acquire(blocking=False):
+                continue
+            try:
+                if not self._unsent:
+                    n = self._transmit(memoryview(HEARTBEAT_FRAME))
+                    # What TLS has begun to send must be what it is given next.
+                    self._unsent = HEARTBEAT_FRAME[n:]
+            except ConnectionFailure:
+                return  # whoever uses the connection notices too
+            finally:
+                self._sending.release()
+
+
+def _ids(method: type[base.Frame]) -> bytes:
+    return method.index.to_bytes(4, "big")
+
+
+def _whole(frame: wire.RawFrame) -> bytes:
+    return struct.pack(">BHI", frame.kind, frame.channel, len(frame.payload)) + (
+        frame.payload + bytes((wire.FRAME_END,))
+    )
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= TEXT_MAX else line[:TEXT_MAX] + "…"
