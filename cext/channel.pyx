@@ -316,7 +316,7 @@ cdef bint channel_redeliver(chan_t* c, unacked_t* u) noexcept nogil:
     if q.rules != NULL and q.rules.delivery_limit >= 0:
         queue_tell_count(q, &rec)
     if k.reader != NULL:
-        stream_tell_offset(q.stream, k.reader.slots[u.seq].offset, &rec)
+        stream_tell_offset(q.stream, k.reader, k.reader.slots[u.seq].offset, &rec)
     rec.redelivered = True
     if not deliver_write(k, &rec, c.next_tag) or channel_push(c, q, k, &rec):
         return False

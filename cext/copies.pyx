@@ -136,11 +136,11 @@ cdef inline void record_find_bcc(rec_t* r) noexcept nogil:
 
 
 cdef u32 props_add_header(u8* p, u32 len, const u8* entry, u32 n) noexcept nogil:
-    """Put an entry at the end of the headers table of properties in wire order, in place of one of
-    its name; with n = 0 only make sure that there is a table. There is room for n + 4 more bytes.
-    Returns the new length."""
-    cdef u32 flags = be16(p), at = 2, old
-    cdef const u8* there = NULL
+    """Put entries, n bytes of them, at the end of the headers table of properties in wire order, in
+    place of those of their names; with n = 0 only make sure that there is a table. There is room
+    for n + 4 more bytes. Returns the new length."""
+    cdef u32 flags = be16(p), at = 2, old, i = 0
+    cdef const u8* there
     if flags & 0x8000:
         at += 1 + p[at]
     if flags & 0x4000:
@@ -151,11 +151,12 @@ cdef u32 props_add_header(u8* p, u32 len, const u8* entry, u32 n) noexcept nogil
         put_be32(p + at, n)
         memcpy(p + at + 4, entry, n)
         return len + 4 + n
-    if n:
-        there = table_find(p + at + 4, be32(p + at), entry + 1, entry[0])
-    if there != NULL:
-        old = <u32>entry_size(there, len - (there - p))
-        len = props_cut(p, len, at, <u32>(there - p), old)
+    while i < n:
+        there = table_find(p + at + 4, be32(p + at), entry + i + 1, entry[i])
+        if there != NULL:
+            old = <u32>entry_size(there, len - (there - p))
+            len = props_cut(p, len, at, <u32>(there - p), old)
+        i += <u32>entry_size(entry + i, n - i)
     old = be32(p + at)
     memmove(p + at + 4 + old + n, p + at + 4 + old, len - at - 4 - old)
     memcpy(p + at + 4 + old, entry, n)

@@ -273,35 +273,96 @@ cdef class Queue:
             t = t.newer
         return found
 
-    def segments(self) -> list:
-        """Of a stream: (id, messages, bytes, first offset, first time, last time) of each segment;
-        times in Unix milliseconds, 0 when it is empty."""
+    @property
+    def created(self) -> str:
+        """Of a stream: what tells it from others that have its name, empty when that is not
+        known. At most 47 bytes of ASCII."""
+        return self.q.stream.created.decode("ascii") if self.q.stream != NULL else ""
+
+    @created.setter
+    def created(self, str value) -> None:
+        stream_set_created(self.q, value)
+
+    @property
+    def span(self) -> tuple:
+        """Of a stream: how many segments there are, when the oldest message was stored, and the
+        latest time of one in the newest segment that has any; Unix ms, 0 when it is empty."""
+        cdef const store_t* st = &self.q.store
+        cdef u32 first = 0, last = st.n_segs
+        while first < st.n_segs and st.segs[first].count == 0:
+            first += 1
+        while last and st.segs[last - 1].count == 0:
+            last -= 1
+        if self.q.stream == NULL or last == 0:
+            return st.n_segs, 0, 0
+        return st.n_segs, st.segs[first].first_ms, st.segs[last - 1].last_ms
+
+    def segments(self, u32 after=0, u32 most=<u32>-1) -> list:
+        """Of a stream: (id, messages, bytes, first offset, first time, last time) of up to `most`
+        segments with an id above `after`; times in Unix milliseconds, 0 when it is empty. The last
+        one is written to."""
         cdef store_t* st = &self.q.store
+        cdef u32 begin = store_index(st, after + 1), end
+        if self.q.stream == NULL:
+            return []
+        end = st.n_segs if most > st.n_segs - begin else begin + most
         return [(st.segs[i].id, st.segs[i].count, st.segs[i].size,
                  segment_first(self.q, st.segs[i]),
                  st.segs[i].first_ms, st.segs[i].last_ms)
-                for i in range(st.n_segs)] if self.q.stream != NULL else []
+                for i in range(begin, end)]
 
-    def offset_at(self, i64 at_ms) -> int:
-        """Of a stream: the offset of the first message stored then (Unix ms) or later; that of the
-        next one when there is none. Reads up to a segment. Raises OSError."""
+    def offset_at(self, i64 at_ms, i64 offset=0) -> tuple:
+        """Of a stream: (offset, True) of the first message stored then (Unix ms) or later, or of the
+        next one when there is none; (offset, False) when others have to have their turn before the
+        search goes on: with that offset. Raises OSError."""
         cdef reader_t r
         cdef rec_t rec
-        cdef i64 worked
-        cdef int rc = READ_TIRED
+        cdef i64 worked = 0
+        cdef int rc
         if self.q.stream == NULL or self.q.is_deleted or self.q.is_closed:
-            return 0
+            return 0, True
         memset(&r, 0, sizeof(reader_t))
         r.window.fd = -1
         with nogil:
-            reader_go_to_time(self.q, &r, at_ms)
-            while rc == READ_TIRED:
-                worked = 0
-                rc = reader_peek(self.q, &r, BLOCK_SIZE, &worked, &rec)
+            if offset:
+                reader_go_to_offset(self.q, &r, offset)
+                r.from_ms = at_ms
+            else:
+                reader_go_to_time(self.q, &r, at_ms)
+            rc = reader_peek(self.q, &r, BLOCK_SIZE, &worked, &rec)
             window_drop(&r.window, &self.q.loop.pool)
         if rc == READ_FAILED:
             raise os_error(&self.q.store, "msgs", r.seg.id)
-        return r.offset
+        return r.offset, rc != READ_TIRED
+
+    def store_offset(self, bytes tag, i64 offset) -> bool:
+        """Of a stream: have a consumer tag go on reading at an offset; 0: forget it. False when a
+        consumer of that tag is there, whose acknowledgements count.
+
+        Written in the next tick, forgotten on disk at once. Raises OSError."""
+        cdef tracks_t* ts
+        cdef track_t* t
+        if self.q.stream == NULL or self.q.is_deleted or self.q.is_closed:
+            raise ValueError("no stream, or it is closed")
+        if not 0 < len(tag) < 256:
+            raise ValueError("a tag has 1 to 255 bytes")
+        ts = &self.q.stream.tracks
+        t = tracks_find(ts, <const u8*>PyBytes_AS_STRING(tag), <u32>len(tag))
+        if t != NULL and t.refs:
+            return False
+        if offset:
+            t = tracks_get(ts, <const u8*>PyBytes_AS_STRING(tag), <u32>len(tag))
+            if t == NULL:
+                raise MemoryError()
+            track_set(ts, t, offset)
+            queue_touch(self.q)
+            self.loop.kick()
+        elif t != NULL:
+            tracks_forget(ts, t)
+            if tracks_rewrite(&self.q.store, ts):
+                raise OSError(errno, os.strerror(errno),
+                              f"{store_directory(&self.q.store)}/{OFFSETS_FILE.decode()}")
+        return True
 
     def load(self) -> list:
         """Read the segments found in the directory; returns a line for each thing put right.

@@ -35,7 +35,7 @@ cdef class Consumer:
 
     def read_stream(self, start, *, bint is_tracked=False, bint uses_stored=False,
                     list conditions=None, bint is_any=False,
-                    bint takes_unfiltered=False) -> None:
+                    bint takes_unfiltered=False, i64 end=0, bint tells_time=False) -> None:
         """Say where a consumer of a stream begins, and what it wants; before start().
 
         Args: `start`, "first", "last" (the newest segment), "next", an offset (negative: so many
@@ -45,7 +45,10 @@ cdef class Consumer:
         ("value", text, forms), ("header", key, text, forms), ("radius", lat, lon, km),
         ("box", lowest lat, highest lat, lowest lon, highest lon), ("polygon", [(lat, lon), ...]),
         where `forms` are values whose text form is `text`: integer, number, number32, seconds,
-        boolean; `takes_unfiltered`, whether messages without a filter value are wanted anyway."""
+        boolean; `takes_unfiltered`, whether messages without a filter value are wanted anyway;
+        `end`, the first offset that is not wanted, 0 = none: `on_stream_end` of the session is
+        called behind the last delivery; `tells_time`, whether deliveries have the header
+        x-stream-timestamp."""
         cdef queue_t* q = self.k.queue
         cdef reader_t* r
         cdef track_t* t
@@ -60,6 +63,8 @@ cdef class Consumer:
         if uses_stored and t != NULL and t.offset:
             start = t.offset
         reader_start(q, r, start)
+        r.end_offset = end
+        r.tells_time = tells_time
         if conditions:
             r.filter = filter_new(conditions, is_any, takes_unfiltered)
         if is_tracked and reader_track(self.k):
@@ -755,6 +760,12 @@ cdef class Link:
             if c != NULL and c.is_oversized:
                 c.is_oversized = False
                 self.session.on_large_header(id)
+
+    cdef void tell_over(self, const consumer_t* k):
+        """Tell the session that a consumer of a stream has had all it asked for."""
+        if self.t.state == LINK_OPEN:
+            self.session.on_stream_end(
+                k.chan.id, PyBytes_FromStringAndSize(<char*>k.template + 12, k.template[11]))
 
     cdef void leave_queue(self, queue_t* q, queue_t* ghost):
         """See channel_leave_queue."""

@@ -164,6 +164,8 @@ cdef class Loop:
             held = self.t.unindexed
             self.t.unindexed = held.index_next
             queue_unref(held)
+        while self.t.over_consumers != NULL:
+            consumer_unref(self.next_over())
         while self.t.over != NULL:
             held = self.t.over
             self.t.over = held.over_next
@@ -313,6 +315,8 @@ cdef class Loop:
             l = self.t.blocked_links
             self.t.blocked_links = l.blocked_next
             (<Link>l.owner).watch_output()
+        if self.t.over_consumers != NULL:
+            self.tell_over()
         if self.t.is_news:
             self.t.is_news = False
             self.on_news()
@@ -323,6 +327,22 @@ cdef class Loop:
             self.release_crowd()
         self.t.n_reads = 0
         self.kick()
+
+    cdef consumer_t* next_over(self):
+        """Take the first off the list of consumers that are over; its reference is the caller's."""
+        cdef consumer_t* k = self.t.over_consumers
+        self.t.over_consumers = k.reader.over_next
+        k.reader.is_over = False
+        return k
+
+    cdef void tell_over(self):
+        """Tell sessions of consumers that have had all they asked for: behind the deliveries."""
+        cdef consumer_t* k
+        while self.t.over_consumers != NULL:
+            k = self.next_over()
+            if not k.is_cancelled:
+                (<Link>k.chan.link.owner).tell_over(k)
+            consumer_unref(k)
 
     cdef void set_due_timer(self):
         """Have expired messages looked for when the first of them can be there."""

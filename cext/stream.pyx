@@ -9,6 +9,7 @@
 
 cdef enum:
     OFFSET_HEADER = 25          # bytes of x-stream-offset in a headers table
+    TIME_HEADER = 28            # of x-stream-timestamp, which may follow
     KEEP_WINDOWS = 64           # blocks in use above which a reader without credit keeps none
 
 
@@ -24,9 +25,7 @@ cdef stream_t* stream_new(u64 segment_size) noexcept nogil:
     s.max_age_ms = -1
     s.tracks.fd = -1
     s.tracks.capacity = segment_size
-    s.header[0] = 15
-    memcpy(s.header + 1, b"x-stream-offset", 15)
-    s.header[16] = c'l'
+    put_name(put_name(s.header, b"x-stream-offset", c'l') + 8, b"x-stream-timestamp", c'l')
     return s
 
 
@@ -210,6 +209,18 @@ cdef void reader_idle(queue_t* q, consumer_t* k) noexcept nogil:
     slots_trim(k.reader)
 
 
+cdef void reader_finish(queue_t* q, consumer_t* k) noexcept nogil:
+    """It has had all that it asked for: nothing more comes, and its client is to be told."""
+    k.is_started = False
+    consumer_leave_ring(k)
+    window_drop(&k.reader.window, &q.loop.pool)
+    if not k.reader.is_over:
+        k.reader.is_over = True
+        k.reader.over_next = q.loop.over_consumers
+        q.loop.over_consumers = k
+        k.refs += 1
+
+
 cdef void stream_wake(stream_t* s) noexcept nogil:
     """Something was published: all that waited have something to read."""
     cdef consumer_t* k = s.idle
@@ -248,11 +259,15 @@ cdef bint stream_has_able(const stream_t* s) noexcept nogil:
 # ---- delivering ----------------------------------------------------------------------------------
 
 # hot
-cdef inline void stream_tell_offset(stream_t* s, i64 offset, rec_t* rec) noexcept nogil:
-    """Have the delivery say which message of the stream it is."""
-    put_be64(s.header + 17, <u64>offset)
+cdef inline void stream_tell_offset(stream_t* s, const reader_t* r, i64 offset,
+                                    rec_t* rec) noexcept nogil:
+    """Have the delivery say which message of the stream it is, and when that was stored."""
+    put_be64(s.header + OFFSET_HEADER - 8, <u64>offset)
     rec.extra = s.header
     rec.extra_len = OFFSET_HEADER
+    if r.tells_time:
+        put_be64(s.header + OFFSET_HEADER + TIME_HEADER - 8, le64(rec.names - 8))
+        rec.extra_len = OFFSET_HEADER + TIME_HEADER
 
 
 cdef u32 reader_wish(const queue_t* q, const consumer_t* k) noexcept nogil:
@@ -288,12 +303,18 @@ cdef i64 stream_serve(queue_t* q, consumer_t* k) noexcept nogil:
     cdef rec_t rec
     cdef int rc
     while True:
+        if reader_is_at_end(r) and r.n_requeued == 0:
+            reader_finish(q, k)
+            break
         if not consumer_is_able(k):
             reader_rest(q, k)
             break
         rc = reader_peek(q, r, wish, &worked, &rec)
         if rc == READ_END:
-            reader_idle(q, k)
+            if reader_is_at_end(r):
+                reader_finish(q, k)
+            else:
+                reader_idle(q, k)
             break
         if rc == READ_TIRED:
             break

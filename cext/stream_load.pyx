@@ -41,20 +41,32 @@ cdef stream_add_segment(store_t* st, u32 id, u32 size):
     st.flushed = st.stage_at = st.synced = size
 
 
+cdef stream_set_created(queue_t* q, str value):
+    """Note what tells the stream from others that have its name; what is none is ignored."""
+    cdef bytes text = value.encode("utf-8", "replace")
+    if value.isascii() and value.isprintable() and 0 < len(text) < <Py_ssize_t>sizeof(q.stream.created):
+        memcpy(q.stream.created, PyBytes_AS_STRING(text), len(text) + 1)
+
+
 cdef stream_find_marker(queue_t* q):
-    """Find the name that tells where a segment begins; the newest counts, others go."""
+    """Find the name that tells where a segment begins; the newest counts, others go. And the one
+    that tells the stream from others."""
     directory = store_directory(&q.store)
-    found = []
+    found, identities = [], []
     try:
         names = os.listdir(directory)
     except FileNotFoundError:
         return
     for name in names:
         parts = name.split(".")
+        if parts[0] == "created" and len(parts) == 2:
+            identities.append(parts[1])
         if (len(parts) == 3 and parts[0] == "first" and len(parts[1]) == 10
                 and all(part.isascii() and part.isdigit() for part in parts[1:])
                 and 0 < int(parts[1]) < 0xFFFFFFFF and 0 < int(parts[2]) < _OFFSET_MAX):
             found.append((int(parts[1]), int(parts[2]), name))
+    if identities:
+        stream_set_created(q, min(identities))
     if not found:
         return
     found.sort()

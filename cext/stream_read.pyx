@@ -10,7 +10,7 @@
 
 cdef enum read_result:
     READ_FOUND = 1
-    READ_END = 0                # it has read all there is
+    READ_END = 0                # it has read all there is, or all it was to read
     READ_TIRED = 2              # this turn is over
     READ_FAILED = -1            # errno says why
 
@@ -135,6 +135,12 @@ cdef inline i64 reader_settled(const queue_t* q, const reader_t* r) noexcept nog
     cdef i64 offset = r.offset if r.oldest == NO_SLOT else r.slots[r.oldest].offset
     cdef i64 first = stream_first(q)
     return offset if offset > first else first
+
+
+# hot
+cdef inline bint reader_is_at_end(const reader_t* r) noexcept nogil:
+    """Whether it has come to the offset that it is not to read any more."""
+    return r.end_offset != 0 and r.offset >= r.end_offset
 
 
 # ---- marks ---------------------------------------------------------------------------------------
@@ -311,7 +317,7 @@ cdef int reader_peek_requeued(queue_t* q, reader_t* r, rec_t* rec) noexcept nogi
         if rc == 1:
             rec.redelivered = rec.is_requeued = True
             rec.seq = r.requeued[0]
-            stream_tell_offset(q.stream, slot.offset, rec)
+            stream_tell_offset(q.stream, r, slot.offset, rec)
             return READ_FOUND
         rec.seq = r.requeued[0]
         requeued_pop(r)
@@ -333,6 +339,8 @@ cdef int reader_peek(queue_t* q, reader_t* r, u32 wish, i64* worked, rec_t* rec)
         if rc != READ_END:
             return rc
     while worked[0] < TURN_BYTES:
+        if reader_is_at_end(r):
+            return READ_END
         seg = r.seg
         if r.pos >= seg.size or (seg is not st.wseg
                                  and r.offset - seg.first_offset >= seg.count):
@@ -349,7 +357,7 @@ cdef int reader_peek(queue_t* q, reader_t* r, u32 wish, i64* worked, rec_t* rec)
             stream_mark(q, seg, r.pos, <u32>(r.offset - seg.first_offset), le64(rec.names - 8))
         if reader_wants(r, rec):
             rec.redelivered = rec.is_requeued = False
-            stream_tell_offset(q.stream, r.offset, rec)
+            stream_tell_offset(q.stream, r, r.offset, rec)
             return READ_FOUND
         worked[0] += rec.size + 64
         r.pos += rec.size

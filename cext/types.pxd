@@ -463,6 +463,10 @@ cdef struct reader_t:           # where a consumer of a stream is
     i64 offset                  # of the record at pos
     i64 from_offset             # records below are passed over
     i64 from_ms                 # until one that was stored then or later, 0 = that has been found
+    i64 end_offset              # records from there on are not read, 0 = all are
+    bint tells_time             # deliveries say when their message was stored
+    bint is_over                # on the loop's list of consumers that have had all they asked for
+    consumer_t* over_next
     window_t window
     slot_t* slots
     u32 cap_slots
@@ -493,7 +497,8 @@ cdef struct stream_t:
     i64 marker_offset
     u32 n_marks                 # in all segments
     tracks_t tracks
-    u8 header[32]               # x-stream-offset, to be filled in
+    u8 header[64]               # x-stream-offset and x-stream-timestamp, to be filled in
+    char created[48]            # tells it from others of its name, empty = not known
 
 cdef struct tx_publish_t:       # a publish that waits for commit; names, properties, body follow
     tx_publish_t* next
@@ -709,6 +714,7 @@ cdef struct loop_t:
     u64 large_peak              # its maximum since memory was given back last
     bint is_release_due         # a queue is not crowded any more
     queue_t* over               # queues to hold to their rules before anything else happens
+    consumer_t* over_consumers  # of streams: those whose clients are to be told so
     queue_t** dues              # min-heap by due_ms
     u32 n_dues
     u32 cap_dues

@@ -98,6 +98,9 @@ class Session(Protocol):
         """The channel was to get a message whose header is larger than the client's frames: close
         it. Comes within about a second; nothing of the message was sent."""
 
+    def on_stream_end(self, channel: int, tag: bytes, /) -> None:
+        """The consumer of a stream has been sent all that it asked for: cancel it."""
+
     def on_lost(self, why: str, /) -> None:
         """The socket is gone: call `Link.close`. `why` is empty when the peer closed it."""
 
@@ -395,16 +398,40 @@ class Queue:
     def stored_offsets(self) -> dict[bytes, int]:
         """Of a stream: where consumers go on reading, by tag; the oldest commit comes first."""
 
-    def segments(self) -> list[tuple[int, int, int, int, int, int]]:
-        """Of a stream: id, messages, bytes, first offset, first and last time of each segment.
+    @property
+    def created(self) -> str:
+        """Of a stream: what tells it from others of its name, empty when that is not known."""
 
-        Times are Unix milliseconds, 0 while it is empty.
+    @created.setter
+    def created(self, value: str) -> None:
+        """At most 47 bytes of ASCII; `load` finds it as the name of the file `created.<value>`."""
+
+    @property
+    def span(self) -> tuple[int, int, int]:
+        """Of a stream: segments, when the oldest message was stored, the latest such time in the
+        newest segment with messages; Unix milliseconds, 0 when it is empty."""
+
+    def segments(
+        self, after: int = 0, most: int = 0xFFFFFFFF
+    ) -> list[tuple[int, int, int, int, int, int]]:
+        """Of a stream: id, messages, bytes, first offset, first and last time of its segments.
+
+        Times are Unix milliseconds, 0 while it is empty. The newest segment is written to.
+
+        Args: after: an id, only those above it; most: how many.
         """
 
-    def offset_at(self, at_ms: int) -> int:
-        """Of a stream: the offset of the first message stored at that time (Unix ms) or later.
+    def offset_at(self, at_ms: int, offset: int = 0) -> tuple[int, bool]:
+        """Of a stream: the offset of the first message stored at that time (Unix ms) or later, or
+        `next_offset` when there is none; and whether that is the result: else call again with the
+        offset, after others have had their turn. Raises: OSError.
+        """
 
-        `next_offset` when there is none. Blocks for a read of at most one segment. Raises: OSError.
+    def store_offset(self, tag: bytes, offset: int) -> bool:
+        """Of a stream: have a consumer tag go on reading at an offset, or forget it with 0.
+
+        Returns: False, and does nothing, while a consumer of that tag is there.
+        Raises: OSError; ValueError when it is no stream, closed, or the tag is none.
         """
 
     def load(self) -> list[str]:
@@ -606,7 +633,8 @@ class Consumer:
     def read_stream(
         self, start: str | int | tuple[int], *, is_tracked: bool = False,
         uses_stored: bool = False, conditions: list[tuple[Any, ...]] | None = None,
-        is_any: bool = False, takes_unfiltered: bool = False,
+        is_any: bool = False, takes_unfiltered: bool = False, end: int = 0,
+        tells_time: bool = False,
     ) -> None:  # fmt: skip
         """Say how a consumer of a stream reads; to be called before `start`.
 
@@ -618,6 +646,9 @@ class Consumer:
             conditions: what a message has to fulfil; see `stream_arguments.py`.
             is_any: whether one of them is enough.
             takes_unfiltered: whether messages without a filter value are wanted anyway.
+            end: the first offset that is not wanted, 0 = there is none; `Session.on_stream_end`
+                follows the last delivery.
+            tells_time: whether deliveries have the header x-stream-timestamp.
 
         Raises: ValueError when its queue is no stream, or it was told before.
         """
@@ -865,6 +896,22 @@ def read_stream(
         the end; the bytes that the message there needs when these are more than are left, else 0.
     Raises: OSError; TypeError when it is no stream.
     """
+
+def raw_records(queue: Queue, offset: int, end: int) -> tuple[bytes, int, int, int, int]:
+    """A block of the records of a stream, about 256 KiB; the format is in `cext/stream_raw.pyx`.
+
+    Args: offset: of the first one, or the next that is there; end: below this offset.
+    Returns: the block; where to go on; segment, position and bytes of the rest of the last record,
+        which `raw_rest` gives, 0 bytes unless it is large. The block is empty at the end, and when
+        others have to have their turn: then where to go on is `offset`.
+    Raises: OSError; TypeError when it is no stream.
+    """
+
+def raw_rest(queue: Queue, segment: int, position: int, n: int) -> bytes | None:
+    """Up to n bytes of a segment, 256 KiB at most; None when it is gone. Raises: OSError."""
+
+def raw_end(offset: int) -> bytes:
+    """The block without records that ends an answer, with the offset to go on with."""
 
 def purge_some(queue: Queue, n: int) -> int:
     """Delete up to n messages from the head of a queue. Returns: how many; 0 for a stream."""

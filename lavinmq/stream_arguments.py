@@ -51,6 +51,8 @@ class Reading:
     conditions: list[Condition] = field(default_factory=list)
     is_any: bool = False
     takes_unfiltered: bool = False
+    end: int = 0
+    tells_time: bool = False
 
 
 def is_stream(arguments: FieldTable) -> bool:
@@ -112,7 +114,8 @@ def reading(tag: str, arguments: FieldTable, now_ms: int) -> Reading:
     conditions = list(_conditions(arguments.get("x-stream-filter")))
     return Reading(
         _start(offset, now_ms), is_tracked, is_tracked, conditions,
-        _is_any(arguments), _takes_unfiltered(arguments),
+        _is_any(arguments), _flag("x-stream-match-unfiltered", arguments),
+        _end(arguments.get("x-stream-end-offset")), _flag("x-stream-timestamp", arguments),
     )  # fmt: skip
 
 
@@ -132,6 +135,16 @@ def _start(offset: Value, now_ms: int) -> Start:
     raise failed("x-stream-offset must be an integer, a timestamp, 'first', 'next' or 'last'")
 
 
+def _end(offset: Value) -> int:
+    """The first offset that is not wanted, 0 = there is none."""
+    if offset is None:
+        return 0
+    is_offset = isinstance(offset, int) and not isinstance(offset, bool | Timestamp)
+    if not is_offset or not 0 < offset < 1 << 63:  # type: ignore[operator]
+        raise failed("x-stream-end-offset must be a positive integer")
+    return int(offset)  # type: ignore[arg-type]
+
+
 # --- filters ----------------------------------------------------------------------------------
 
 
@@ -144,12 +157,12 @@ def _is_any(arguments: FieldTable) -> bool:
     return value.lower() == "any"
 
 
-def _takes_unfiltered(arguments: FieldTable) -> bool:
-    value = arguments.get("x-stream-match-unfiltered")
+def _flag(name: str, arguments: FieldTable) -> bool:
+    value = arguments.get(name)
     if value is None:
         return False
     if not isinstance(value, bool):
-        raise failed("x-stream-match-unfiltered must be a boolean")
+        raise failed(f"{name} must be a boolean")
     return value
 
 

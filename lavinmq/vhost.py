@@ -17,7 +17,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
-from lavinmq import _core, dedup, delayed, hash_arguments, log, pause, queue_arguments, rights
+from lavinmq import (
+    _core,
+    dedup,
+    delayed,
+    hash_arguments,
+    log,
+    pause,
+    queue_arguments,
+    rights,
+    stream_identity,
+)
 from lavinmq.alternates import Alternates
 from lavinmq.auth.identity import Identity
 from lavinmq.churn import Churn
@@ -276,6 +286,7 @@ class VHost:
             self._news.report_damage(queue)
         else:
             self._keys.load(queue)
+            self._identify(queue)
 
     def _note(self, queue: Queue, notes: list[str]) -> None:
         """Log what loading a queue has put right, and what it could not read."""
@@ -475,7 +486,21 @@ class VHost:
                 self._file.append_declare_queue(QueueDef(name, True, False, auto_delete, arguments))
         owner = actor if exclusive else None
         self.totals.churn.count("queue_declared")
-        return self._add_queue(name, durable, auto_delete, owner, arguments), is_stored
+        queue = self._add_queue(name, durable, auto_delete, owner, arguments)
+        self._identify(queue, is_new=True)
+        return queue, is_stored
+
+    def _identify(self, queue: Queue, *, is_new: bool = False) -> None:
+        """Give a stream what tells it from others of its name, unless it has that; that of a new
+        one is on disk when its declaration is."""
+        if not queue.is_stream or queue.core.created:
+            return
+        try:
+            queue.core.created = stream_identity.make(queue.directory)
+            if is_new:
+                self._sync_directory(queue)
+        except OSError as error:
+            self._log.warning("stream %r has no identity now: %s", queue.name, error)
 
     def _make_directory(self, name: str) -> None:
         """An empty directory for a new durable queue. One that is there is set aside, not reused:

@@ -282,7 +282,7 @@ class Channel:
             core.read_stream(
                 how.start, is_tracked=how.is_tracked, uses_stored=how.uses_stored,
                 conditions=how.conditions, is_any=how.is_any,
-                takes_unfiltered=how.takes_unfiltered,
+                takes_unfiltered=how.takes_unfiltered, end=how.end, tells_time=how.tells_time,
             )  # fmt: skip
         consumer = Consumer(self, queue, tag, d.exclusive, d.no_ack, priority, core)
         self.consumers[tag] = consumer

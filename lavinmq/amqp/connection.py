@@ -232,6 +232,11 @@ class Connection:
 
         self._guarded(channel, (m.BasicConsume.CLASS_ID, m.BasicConsume.METHOD_ID), refuse)
 
+    def on_stream_end(self, channel: int, tag: bytes) -> None:
+        """A consumer of a stream has been sent all that it asked for."""
+        if channel in self.channels:
+            self.channels[channel].cancel(tag.decode("utf-8", "surrogateescape"))
+
     def on_lost(self, why: str) -> None:
         """The socket is gone, or given up: requeue, delete exclusive queues, forget everything."""
         if self._is_over:

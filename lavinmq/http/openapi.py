@@ -40,6 +40,7 @@ SILENT: Final = (401,)
 """Statuses that come without a body from all endpoints."""
 MEANING: Final = {
     200: "Done", 201: "Created", 204: "Done, nothing to say", 302: "Done, look there",
+    409: "Somebody uses it", 410: "It is gone", 416: "Beyond the end",
     503: "Not healthy, or too busy",
 }  # fmt: skip
 

@@ -1,6 +1,7 @@
 """The command line of lavinmq-pipeline: its parser, the options that jobs share, converters.
 
-Errors are raised as UsageError; only ``cli.py`` prints them. The page for people is docs/pipeline.md.
+Errors are raised as UsageError; only ``cli.py`` prints them. The page for people is
+docs/pipeline.md.
 """
 
 from __future__ import annotations

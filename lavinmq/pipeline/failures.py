@@ -1,7 +1,7 @@
 """What Spark raises, in one line: the innermost cause, with the exit status that belongs to it.
 
 An error of a Python data source reaches the driver as text: Java exceptions around a Python
-traceback. Its last line names the class and the message of the cause, which is all that people need.
+traceback. Its last line names the class and the message of the cause: all that people need.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from lavinmq.pipeline.errors import DataLossError, PipelineError, UsageError
 LINE_MAX = 500
 # `pkg.module.NameError: text`, at the beginning of a line of a Python traceback.
 _PYTHON = re.compile(
-    r"^(?:Caused by: )?(?:[\w.]+\.)?(?P<name>\w*(?:Error|Exception|Loss)\w*): (?P<text>.+)$",
+    r"^(?:Caused by: )?(?:[\w.]+\.)?(?P<name>\w*(?:Error|Exception|Failure|Loss)\w*):"
+    r" (?P<text>.+)$",
     re.MULTILINE,
 )
 _CONDITION = re.compile(r"^\[(?P<name>[A-Z_.]+)\] (?P<text>.+)$", re.DOTALL)

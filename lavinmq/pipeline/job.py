@@ -1,7 +1,8 @@
 """What a job is: its command, its options, and the function that carries it out.
 
 A job is a module of ``lavinmq/pipeline/jobs/`` with a `JOB`; nothing else has to know it. Such
-a module imports pyspark and pyarrow inside its functions only, so that help and wrong usage answer at once.
+a module imports pyspark and pyarrow inside its functions only, so that help and wrong usage answer
+at once.
 """
 
 from __future__ import annotations

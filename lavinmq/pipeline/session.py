@@ -6,15 +6,18 @@ wins over the defaults here. Source: Spark's configuration reference.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lavinmq.pipeline.errors import PipelineError, UsageError
+from lavinmq.pipeline.failures import one_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,6 +41,7 @@ def make_session(
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     check_versions(is_submitted)
     from pyspark.conf import SparkConf
+    from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
     given = SparkConf().getAll() if is_submitted else []
@@ -50,7 +54,11 @@ def make_session(
     builder = SparkSession.builder.appName(name)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    try:
+        with contextlib.nullcontext() if is_debug or is_submitted else _silent_start():
+            spark = builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        raise PipelineError(f"Spark does not start: {one_line(str(error))}") from None
     spark.sparkContext.setLogLevel("WARN" if is_debug else "FATAL")
     return spark
 
@@ -88,3 +96,21 @@ def check_versions(is_submitted: bool) -> None:
     home = os.environ.get("JAVA_HOME")
     if not is_submitted and not home and shutil.which("java") is None:
         raise PipelineError("there is no Java: install Java 17, or set JAVA_HOME")
+
+
+@contextlib.contextmanager
+def _silent_start() -> Iterator[None]:
+    """Within it, programs that start write their errors where nobody sees them.
+
+    The Java that Spark starts warns of its own modules, which no setting prevents, and repeats the
+    tracebacks of its Python workers, which reach the driver anyhow.
+    """
+    sys.stderr.flush()
+    ours = os.dup(2)
+    try:
+        with tempfile.TemporaryFile() as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(ours, 2)
+        os.close(ours)

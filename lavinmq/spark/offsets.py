@@ -80,11 +80,15 @@ class Offsets:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Messages that were to be read and are gone; `resume` is where reading can go on."""
+    """Messages that were to be read and are gone.
+
+    `resume` is where reading can go on when the old position means nothing any more; None when it
+    does, or when there is nothing left to read.
+    """
 
     queue: str
     reason: str
-    resume: int | None
+    resume: int | None = None
 
     def __str__(self) -> str:
         return f"stream {self.queue!r}: {self.reason}"
@@ -96,7 +100,7 @@ def loss(queue: str, start: int, created: str | None, bounds: Bounds | None) -> 
     `created` is the identity it had; `bounds` what it holds now, None when it is not there.
     """
     if bounds is None:
-        return Loss(queue, f"it is gone; it was read up to offset {start}", None)
+        return Loss(queue, f"it is gone; it was read up to offset {start}")
     if created is not None and bounds.created is not None and created != bounds.created:
         return Loss(
             queue,
@@ -112,7 +116,7 @@ def loss(queue: str, start: int, created: str | None, bounds: Bounds | None) -> 
     missing = bounds.first - max(start, 1)
     if missing > 0:
         reason = f"offsets {start} to {bounds.first - 1} are gone, {missing} messages"
-        return Loss(queue, reason, bounds.first)
+        return Loss(queue, reason)
     return None
 
 

@@ -85,6 +85,7 @@ class StreamBench(Bench):
         core.read_stream(
             how.start, is_tracked=how.is_tracked, uses_stored=how.uses_stored,
             conditions=how.conditions, is_any=how.is_any, takes_unfiltered=how.takes_unfiltered,
+            end=how.end, tells_time=how.tells_time,
         )  # fmt: skip
         core.start()
         self.link.write(b"")  # as consume-ok: something to do for the loop

@@ -119,7 +119,8 @@ def test_questions_and_rules_do_no_harm(bench: Bench, kind: str, end: str) -> No
     assert queue.take_damage() == queue.segments() == []
     assert queue.stored_offsets() == {}
     assert (queue.lost, queue.read_error, queue.write_error, queue.failed_file) == (0, 0, 0, "")
-    assert queue.offset_at(0) == queue.first_offset == queue.next_offset == 0
+    assert queue.offset_at(0) == (0, True)
+    assert queue.first_offset == queue.next_offset == 0
     for _ in range(2):
         ENDS[end](queue)
     with pytest.raises(ValueError, match="is running"):
@@ -156,7 +157,7 @@ def test_a_stream_that_has_ended_is_asked_in_vain(bench: Bench) -> None:
 
         assert queue.purge() == 0
         assert queue.stored_offsets() == {}
-        assert queue.offset_at(0) == 0
+        assert queue.offset_at(0) == (0, True)
         assert queue.segments() == []
         assert queue.first_offset <= queue.next_offset
         bench.exchange.unbind(b"s", b"", queue)

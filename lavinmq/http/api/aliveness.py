@@ -135,6 +135,9 @@ class _Session:
     def on_large_header(self, channel: int, /) -> None:
         """Nothing it gets has one."""
 
+    def on_stream_end(self, channel: int, tag: bytes, /) -> None:
+        """It has no consumers."""
+
     def on_lost(self, why: str, /) -> None:
         """The sockets are closed in order."""
         self._link.close()

@@ -21,6 +21,7 @@ from lavinmq.exchange import raw_key
 from lavinmq.http import encoding, payload, properties
 from lavinmq.http.api.exchanges import DEFAULT, INTERNAL, by_name
 from lavinmq.http.api.queues import check_may_read, queue_of
+from lavinmq.http.api.streams import offset_at
 from lavinmq.http.call import Call, Reply, completed, found
 from lavinmq.http.errors import ApiError, access_refused, bad_request, low_on_disk, not_found
 from lavinmq.http.fields import Field, to_integer
@@ -272,7 +273,7 @@ async def read_stream(call: Call) -> Reply:
         found(None)
     check_may_read(call, queue)
     truncate = _truncate(call)
-    offset = _offset(call, queue)
+    offset = await _offset(call, queue)
     limit = room = call.server.config.max_body_size
     left = max(call.body["count"], 0)
     parts: list[bytes] = []
@@ -293,7 +294,7 @@ async def read_stream(call: Call) -> Reply:
     return _array(parts)
 
 
-def _offset(call: Call, queue: Queue) -> int:
+async def _offset(call: Call, queue: Queue) -> int:
     """Where reading begins. Raises: ApiError 400."""
     given, core = call.body["offset"], queue.core
     number = to_integer(given)
@@ -310,7 +311,7 @@ def _offset(call: Call, queue: Queue) -> int:
     at_ms = _time_ms(call, given) if isinstance(given, str) else None
     if at_ms is None:
         raise bad_request(f"invalid offset {given}")
-    return core.offset_at(min(at_ms, WHOLE))
+    return await offset_at(core, at_ms)
 
 
 def _time_ms(call: Call, text: str) -> int | None:

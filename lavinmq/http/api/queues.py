@@ -88,6 +88,22 @@ def row(call: Call, vhost: str, queue: Queue, *, with_log: bool = False) -> dict
     return shown
 
 
+def stream_facts(queue: Queue) -> dict[str, Any]:
+    """What programs that keep offsets need to know; null for what an empty stream lacks."""
+    core = queue.core
+    n_segments, first_ms, last_ms = core.span
+    is_empty = core.first_offset == core.next_offset
+    return {
+        "first_offset": None if is_empty else core.first_offset,
+        "last_offset": None if is_empty else core.next_offset - 1,
+        "next_offset": core.next_offset,
+        "first_timestamp": first_ms or None,
+        "last_timestamp": last_ms or None,
+        "created": core.created or None,
+        "segments": n_segments,
+    }
+
+
 def places(vhosts: list[VHost]) -> Iterator[Place]:
     """The queues of some virtual hosts."""
     for vhost in vhosts:
@@ -144,7 +160,8 @@ async def show_queue(call: Call) -> dict[str, Any]:
     shown = row(call, call.path["vhost"], queue, with_log=True)
     shown = {name: value for name, value in shown.items() if value is not None}
     if queue.is_stream:
-        shown["segments"] = len(queue.core.segments())
+        shown["stream"] = stream_facts(queue)
+        shown["segments"] = shown["stream"]["segments"]
     several = cast("list[Consumer]", list(islice(queue.consumers, most or None)))
     shown["consumer_details"] = [
         consumers.row(consumer)

@@ -1,0 +1,96 @@
+"""Running a streaming query to its end: trigger, progress, an orderly stop by a signal.
+
+With --once the query ends by itself. Else SIGTERM and SIGINT are its normal end: the batch at work
+is given up and done again by the next run, which the checkpoint makes exact.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from lavinmq.pipeline.job import Run
+
+POLL_S = 0.5
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a query has read so far: rows, batches that had rows, seconds."""
+
+    rows: int = 0
+    batches: int = 0
+    seconds: float = 0.0
+    last_batch: int = -1
+
+    def add(self, progress: dict[str, Any]) -> None:
+        """Count one progress report of Spark, once."""
+        batch = int(progress["batchId"])
+        if batch <= self.last_batch:
+            return
+        self.last_batch = batch
+        rows = int(progress["numInputRows"])
+        self.rows += rows
+        self.batches += rows > 0
+
+    def values(self) -> dict[str, Any]:
+        """The counts by name, for a result."""
+        return {"rows": self.rows, "batches": self.batches, "seconds": round(self.seconds, 3)}
+
+
+def run_stream(run: Run, writer: DataStreamWriter, label: str = "rows") -> Counts:
+    """Start the query with the job's --checkpoint, --once and --trigger; return when it has ended.
+
+    Raises: what the query failed with, see ``failures.py``.
+    """
+    options = run.options
+    writer = writer.option("checkpointLocation", options.checkpoint)
+    if options.once:
+        writer = writer.trigger(availableNow=True)
+    else:
+        writer = writer.trigger(processingTime=f"{round(options.trigger * 1000)} milliseconds")
+    counts = Counts()
+    begin = time.monotonic()
+    with stop_signals() as is_told_to_stop:
+        query = writer.start()
+        try:
+            while not query.awaitTermination(POLL_S):  # type: ignore[arg-type]
+                _look(run, query, counts, label)
+                if is_told_to_stop():
+                    break
+        finally:
+            query.stop()
+    _look(run, query, counts, label)
+    counts.seconds = time.monotonic() - begin
+    return counts
+
+
+def _look(run: Run, query: StreamingQuery, counts: Counts, label: str) -> None:
+    for progress in query.recentProgress:
+        counts.add(progress)
+    run.progress.show(label, counts.rows)
+
+
+@contextmanager
+def stop_signals() -> Iterator[Callable[[], bool]]:
+    """Within it SIGTERM and SIGINT only make the yielded function return true."""
+    told: list[int] = []
+
+    def tell(number: int, _frame: FrameType | None) -> None:
+        told.append(number)
+
+    before = {each: signal.signal(each, tell) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield lambda: bool(told)
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

@@ -1,0 +1,215 @@
+"""The broker's HTTP API, as far as planning needs it: what streams there are and what they hold.
+
+By the driver's planning process, a few calls per batch; never by tasks. Each call has a time-out
+and is tried again, because an exception while planning ends a streaming query at once. Errors are
+one line that names host and vhost, never the password. Blocking; one connection, made when needed.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from lavinmq.spark.errors import SourceError
+from lavinmq.spark.offsets import Bounds, Segment
+from lavinmq.spark.options import HTTP_PORT, ConnectionOptions
+
+TIMEOUT_S = 10.0
+PAUSES_S = (0.5, 1.0, 2.0)  # before the first, second and third retry
+ANSWER_MAX = 64 * 1024 * 1024
+
+
+class NotServed(SourceError):
+    """There is no HTTP API for us: nobody listens there, or this user may not use it."""
+
+
+class Admin:
+    """What the HTTP API of one broker tells about the streams of one vhost."""
+
+    def __init__(
+        self, options: ConnectionOptions, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._options = options
+        self._sleep = sleep
+        self._vhost = quote(options.vhost, safe="")
+        self._connection: http.client.HTTPConnection | None = None
+        hosts = dict.fromkeys(node.host for node in options.nodes)
+        derived = [f"http://{f'[{h}]' if ':' in h else h}:{HTTP_PORT}" for h in hosts]
+        self._urls = [options.http_url] if options.http_url else derived
+
+    def close(self) -> None:
+        """Close the connection; the next call makes another."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def queue(self, name: str) -> Mapping[str, Any] | None:
+        """Return the details of a queue, or None when there is none of that name."""
+        return self._get_object(f"/api/queues/{self._vhost}/{_escape(name)}")
+
+    def queues(self) -> dict[str, str]:
+        """Return name and type of each queue of the vhost."""
+        found = self._get(f"/api/queues/{self._vhost}")
+        if found is None:
+            raise SourceError(f"{self}: there is no such vhost")
+        if not isinstance(found, list):
+            raise SourceError(f"{self}: the list of queues is not understood")
+        return {queue["name"]: queue_type(queue) for queue in found}
+
+    def bound_queues(self, exchange: str) -> list[str]:
+        """Return the names of the queues bound to the exchange, sorted."""
+        path = f"/api/exchanges/{self._vhost}/{_escape(exchange)}"
+        if self._get(path) is None:
+            raise SourceError(f"{self}: there is no exchange {exchange!r}")
+        bindings = self._get(f"{path}/bindings/source")
+        if not isinstance(bindings, list):
+            raise SourceError(f"{self}: the bindings of {exchange!r} are not understood")
+        kinds = (each for each in bindings if each.get("destination_type") == "queue")
+        return sorted({each["destination"] for each in kinds})
+
+    def offset_at(self, queue: str, time_ms: int) -> int | None:
+        """Return the first offset received at that time or later; None if this is not offered."""
+        path = f"/api/queues/{self._vhost}/{_escape(queue)}/stream/offset?timestamp={time_ms}"
+        found = self._get_object(path)
+        return None if found is None else int(found["offset"])
+
+    def segments(self, queue: str) -> list[Segment]:
+        """Return the segments of a stream, oldest first; none if this is not offered."""
+        found = self._get(f"/api/queues/{self._vhost}/{_escape(queue)}/stream/segments")
+        if not isinstance(found, list):
+            return []
+        parts = sorted(found, key=lambda part: int(part["first_offset"]))
+        return [
+            Segment(first, first + int(part["messages"]), int(part["bytes"]))
+            for part in parts
+            if int(part["messages"]) > 0 and (first := int(part["first_offset"])) >= 0
+        ]
+
+    def stored(self, queue: str, consumer: str) -> int | None:
+        """Return the next offset stored for a consumer's name, or None. Raises SourceError."""
+        found = self._get(f"/api/queues/{self._vhost}/{_escape(queue)}/stream/consumers")
+        if not isinstance(found, list):
+            raise SourceError(f"{self}: this broker does not tell the offsets it stores")
+        offsets = [each["offset"] for each in found if each.get("name") == consumer]
+        return int(offsets[0]) if offsets else None
+
+    def store(self, queue: str, consumer: str, offset: int) -> None:
+        """Store the next offset under a consumer's name. Raises SourceError."""
+        path = f"/api/queues/{self._vhost}/{_escape(queue)}/stream/consumers/{_escape(consumer)}"
+        status, _ = self._request("PUT", path, {"offset": offset})
+        if status >= 300:
+            raise SourceError(f"{self}: storing the offset of {queue!r} was answered {status}")
+
+    def __str__(self) -> str:
+        hosts = ", ".join(urlsplit(url).netloc for url in self._urls)
+        return f"HTTP API {hosts} vhost '{self._options.vhost}'"
+
+    # ---- calls -----------------------------------------------------------------------------------
+
+    def _get_object(self, path: str) -> Mapping[str, Any] | None:
+        found = self._get(path)
+        return found if isinstance(found, dict) else None
+
+    def _get(self, path: str) -> Any:
+        """Return the answer, or None for 404 and for a method that is not there."""
+        status, answer = self._request("GET", path)
+        if status in (404, 405):
+            return None
+        if status != 200:
+            raise SourceError(f"{self}: {path} was answered {status}")
+        return answer
+
+    def _request(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
+        """Return status and JSON; tries every host, then again. Raises SourceError."""
+        reason = ""
+        for pause_s in (*PAUSES_S, None):
+            for url in self._urls:
+                try:
+                    status, content = self._exchange(url, method, path, body)
+                except (OSError, http.client.HTTPException) as error:
+                    self.close()
+                    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+                    continue
+                if status in (401, 403):
+                    user = self._options.user
+                    raise NotServed(f"{self}: user {user!r} was refused with {status}")
+                if status < 500:
+                    return status, self._decode(content)
+                reason = f"answered {status}"
+            if pause_s is not None:
+                self._sleep(pause_s)
+        raise NotServed(f"{self}: {reason}")
+
+    def _exchange(self, url: str, method: str, path: str, body: object) -> tuple[int, bytes]:
+        connection = self._connection or self._connect(url)
+        # Kept only while it works: a broken one would be used for the next host.
+        self._connection = None
+        login = f"{self._options.user}:{self._options.secret()}".encode()
+        headers = {"Authorization": "Basic " + base64.b64encode(login).decode()}
+        content = None
+        if body is not None:
+            content = json.dumps(body).encode()
+            headers["Content-Type"] = "application/json"
+        try:
+            connection.request(method, urlsplit(url).path + path, content, headers)
+            response = connection.getresponse()
+            answer = response.read(ANSWER_MAX + 1)
+            if len(answer) > ANSWER_MAX:
+                raise SourceError(f"{self}: the answer to {path} is larger than {ANSWER_MAX} bytes")
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
+        return response.status, answer
+
+    def _connect(self, url: str) -> http.client.HTTPConnection:
+        parts = urlsplit(url)
+        host, options = parts.hostname or "", self._options
+        if parts.scheme == "http":
+            return http.client.HTTPConnection(host, parts.port or 80, timeout=TIMEOUT_S)
+        context = ssl.create_default_context(cafile=options.ssl_ca_file)
+        if not options.ssl_verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if options.ssl_cert_file:
+            context.load_cert_chain(options.ssl_cert_file, options.ssl_key_file)
+        port = parts.port or 443
+        return http.client.HTTPSConnection(host, port, timeout=TIMEOUT_S, context=context)
+
+    def _decode(self, content: bytes) -> Any:
+        try:
+            return json.loads(content) if content else None
+        except (ValueError, RecursionError):
+            raise NotServed(f"{self}: what answers there is no management API") from None
+
+
+def queue_type(queue: Mapping[str, Any]) -> str:
+    """Return the type that the details of a queue tell, `classic` by default."""
+    arguments = queue.get("arguments") or {}
+    return str(queue.get("type") or arguments.get("x-queue-type") or "classic")
+
+
+def bounds_of(queue: Mapping[str, Any]) -> Bounds | None:
+    """Return what the details of a queue tell of its stream; None when they tell nothing."""
+    stream = queue.get("stream")
+    if not isinstance(stream, dict) or stream.get("last_offset") is None:
+        return None
+    end = int(stream["last_offset"]) + 1
+    first = stream.get("first_offset")
+    created = stream.get("created")
+    # One that holds nothing has no first offset, or one behind its last.
+    return Bounds(
+        end if first is None else min(int(first), end),
+        end,
+        None if created is None else str(created),
+    )
+
+
+def _escape(name: str) -> str:
+    return quote(name, safe="")

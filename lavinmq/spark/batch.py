@@ -1,0 +1,83 @@
+"""Batch queries: a range of each stream, planned once, read by one task per part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from lavinmq.spark import planner
+from lavinmq.spark.offsets import Bounds, loss
+from lavinmq.spark.options import SourceOptions
+from lavinmq.spark.pushdown import Pushed
+from lavinmq.spark.streams import Streams
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.datasource import Filter
+
+
+class BatchReader(DataSourceReader):
+    """Reads what the streams hold between two offsets each. Picklable; no socket in it."""
+
+    def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._columns = columns
+        self._pushed = Pushed()
+
+    def partitions(self) -> list[InputPartition]:
+        """Return the tasks. Raises SourceError, ConnectionFailure."""
+        streams = Streams(self._options)
+        try:
+            held = {
+                queue: bounds
+                for queue, bounds in streams.bounds().items()
+                if self._pushed.wants_queue(queue)
+            }
+            ranges = self._ranges(streams, held)
+            cuts = {}
+            if planner.needs_cuts(self._options, ranges.values()):
+                cuts = {q: [part.first for part in streams.segments(q)] for q in ranges}
+        finally:
+            streams.close()
+        tasks = planner.plan(self._options, ranges, self._columns, cuts)
+        return [InputPartition(task) for task in tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one task."""
+        return read_task(partition)
+
+    def _ranges(self, streams: Streams, held: Mapping[str, Bounds]) -> dict[str, tuple[int, int]]:
+        starts, ends = streams.starts(held, "earliest"), streams.ends(held)
+        ranges = {}
+        for queue, bounds in held.items():
+            start, end = starts[queue], ends[queue]
+            if start < end and (lost := loss(queue, start, None, bounds)) is not None:
+                streams.report(lost)
+            start, end = max(start, bounds.first), min(end, bounds.end)
+            start, end = self._pushed.narrow(streams, queue, bounds, (start, end))
+            if start < end:
+                ranges[queue] = (start, end)
+        return ranges
+
+
+class FilteringBatchReader(BatchReader):
+    """The same with filters pushed down; apart, since to define `pushFilters` is to need a setting.
+
+    Spark evaluates every filter again: what is pushed only narrows the ranges.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Take what narrows the ranges, and leave every filter to Spark too."""
+        self._pushed = Pushed.of(filters)
+        return filters
+
+
+def read_task(partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one task; none for the partition that Spark makes up when there is none."""
+    if partition.value is None:
+        return iter(())
+    from lavinmq.spark.reading import read_range
+
+    return read_range(partition.value)

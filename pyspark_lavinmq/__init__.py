@@ -1,0 +1,17 @@
+"""Where Spark finds the format `lavinmq`: it imports every module whose name begins with `pyspark_`.
+
+It does so in every session on the machine and gives up looking when one of them fails, so this
+imports nothing, and has no `DefaultSource` where the format cannot work.
+"""
+
+from __future__ import annotations
+
+
+def __getattr__(name: str) -> object:
+    if name == "DefaultSource":
+        try:
+            from lavinmq.spark import LavinMQDataSource
+        except ImportError as error:
+            raise AttributeError(str(error)) from None
+        return LavinMQDataSource
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
