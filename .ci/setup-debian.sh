@@ -15,6 +15,10 @@ unpacked=()
 
 has() { command -v "$1" >/dev/null 2>&1; }
 there() { test -e "$1"; }
+java_says_17() {
+    has java && [ "$(java -XshowSettings:properties -version 2>&1 \
+        | sed -n 's/.*java\.specification\.version = //p' | cut -d. -f1)" -ge 17 ]
+}
 python_says() { "$python" -c "$1" >/dev/null 2>&1; }
 
 # Debian's package of this interpreter; one that does not run yet is called as it was asked for.
@@ -39,7 +43,8 @@ test)
     there /usr/share/gocode/src/github.com/rabbitmq/amqp091-go \
         || missing+=(golang-github-rabbitmq-amqp091-go-dev)
     # The compiler is part of the run-time image; only its launcher javac is in the JDK's package.
-    has java || missing+=(default-jre-headless)
+    # Spark needs 17 or later, which is what Debian 12 calls its default.
+    java_says_17 || missing+=(default-jre-headless)
     there /usr/share/java/amqp-client.jar || missing+=(librabbitmq-client-java)
     has php || missing+=(php-cli)
     there /usr/share/php/PhpAmqpLib || missing+=(php-amqplib)

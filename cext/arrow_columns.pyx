@@ -175,7 +175,9 @@ cdef inline int columns_put_text(
     return 0
 
 
-cdef int map_entry_put(column_t* col, const u8* p, u64 n, u64* at, table_text_t* how) noexcept nogil:
+cdef int map_entry_put(
+    column_t* col, const u8* p, u64 n, u64* at, table_text_t* how
+) noexcept nogil:
     """Append the entry at p[at] of a table and move on. 0, NOT_A_TABLE or NO_MEMORY."""
     cdef u64 key = at[0] + 1, value = key + p[at[0]], start, size
     cdef i32 end

@@ -32,6 +32,7 @@ from types cimport *
 
 include "segment.pyx"
 include "reserve.pyx"
+include "chain.pyx"
 include "salvage.pyx"
 include "store.pyx"
 include "cursor.pyx"

@@ -221,12 +221,12 @@ def read_stream(Queue queue not None, i64 offset, u32 n, u64 most, u64 truncate)
     cdef rec_t rec
     cdef i64 worked = 0
     cdef u64 need = 0, used = 0
-    cdef int rc = READ_END
+    cdef int rc = READ_TIRED
     cdef list rows = []
     if q.stream == NULL:
         raise TypeError("no stream")
     if q.is_deleted or q.is_closed:
-        return rows, offset, 0
+        return rows, q.stream.next_offset, 0
     memset(&r, 0, sizeof(reader_t))
     r.window.fd = -1
     reader_go_to_offset(q, &r, offset)
@@ -249,7 +249,10 @@ def read_stream(Queue queue not None, i64 offset, u32 n, u64 most, u64 truncate)
             raise os_error(&q.store, "msgs", r.seg.id)
     finally:
         window_drop(&r.window, &q.loop.pool)
-    return rows, r.offset, need
+    if rc == READ_END:
+        return rows, q.stream.next_offset, 0
+    # Not where it stands: it may have to pass over more before the first one.
+    return rows, r.offset if r.offset > r.from_offset else r.from_offset, need
 
 
 # ---- purging and moving --------------------------------------------------------------------------

@@ -1,8 +1,59 @@
 """Messages as Arrow columns, compiled from cext/arrow.pyx; needs pyarrow when a batch is taken."""
 
-from typing import final
+from typing import Final, final
 
 import pyarrow as pa
+
+TEXT_COLUMNS: tuple[str, ...]
+NUMBER_COLUMNS: tuple[str, ...]
+
+class RowError(ValueError):
+    """A row that cannot be sent as a message; the text is one line with its number and column."""
+
+@final
+class Encoder:
+    """Rows of Arrow batches as frames of basic.publish; the buffer protocol gives the last block.
+
+    `load` borrows the columns of a batch, `encode` makes a block of the next rows, `most` at most,
+    and returns how many it holds. See cext/arrow_publish.pyx.
+    """
+
+    def __init__(
+        self,
+        *,
+        channel: int = 1,
+        frame_max: int = 131072,
+        exchange: str | bytes | None = None,
+        routing_key: str | bytes | None = None,
+        mandatory: bool = False,
+        delivery_mode: int = 2,
+        dedup: str = "none",
+        row_prefix: str = "",
+    ) -> None: ...
+    def load(self, columns: dict[str, pa.Array], rows: int) -> None: ...
+    def encode(self, most: int) -> int: ...
+    @property
+    def rows_left(self) -> int: ...
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+@final
+class Confirms:
+    """Counts acks and nacks of a channel; `feed` returns the other methods, (channel, payload)."""
+
+    def __init__(self, *, window: int, frame_max: int = 131072) -> None: ...
+    def sent(self, messages: int) -> None: ...
+    def feed(self, data: bytes | bytearray | memoryview) -> list[tuple[int, bytes]]: ...
+    @property
+    def unconfirmed(self) -> int: ...
+    @property
+    def room(self) -> int: ...
+    @property
+    def confirmed(self) -> int: ...
+    @property
+    def nacked(self) -> int: ...
+    @property
+    def first_nacked(self) -> int | None: ...
 
 @final
 class Columns:
@@ -52,3 +103,57 @@ class Columns:
         """
     def take(self) -> pa.RecordBatch:
         """Hand over all rows, possibly none, without copying them, and start anew."""
+
+MORE: Final[int]
+FULL: Final[int]
+FRAME: Final[int]
+END: Final[int]
+
+@final
+class Decoder:
+    """Rows of a range of a stream, out of the bytes that its consumer receives.
+
+    Args: columns: where the rows go; start, end: the offsets [start, end) become rows, others are
+    dropped; batch_rows, batch_bytes: how much is a batch, at most 2 Mi and 256 MiB, with one
+    message more; frame_max: most bytes of payload of a frame; channel: that of the consumer.
+    Raises: ValueError for a batch of another size.
+    Receive into `room`, tell with `received`, then `run` until it says MORE. One thread at a time.
+    """
+
+    frame: tuple[int, int, bytes]
+    """Type, channel and payload of what `run` stopped at; only after FRAME."""
+
+    def __init__(
+        self,
+        columns: Columns,
+        start: int,
+        end: int,
+        *,
+        batch_rows: int = 10_000,
+        batch_bytes: int = 16_777_216,
+        frame_max: int = 131_072,
+        channel: int = 1,
+    ) -> None: ...
+    @property
+    def next_offset(self) -> int:
+        """The offset behind the last row: where to go on after a reconnect."""
+    @property
+    def tag(self) -> int:
+        """Delivery tag of the latest delivery; 0 before the first one."""
+    @property
+    def gap(self) -> tuple[int, int] | None:
+        """From where to where offsets were missing in the last `run`: the begin of the first gap,
+        and the end of the last one, which is the offset of a row."""
+    def room(self) -> memoryview:
+        """Where to receive to. After MORE there is room for a whole frame at least."""
+    def received(self, n: int) -> None:
+        """Say that n bytes of `room` are filled. Raises: ValueError when it is not that long."""
+    def run(self) -> int:
+        """Use up what was received: MORE when it is used up, FULL when a batch is (take it from the
+        columns), FRAME at something that is no delivery, END when the range is finished.
+
+        Raises: ValueError for bytes that are no deliveries of a stream; MemoryError.
+        Cost: 0.1 us for a small message and two columns.
+        """
+    def reset(self) -> None:
+        """Begin anew with the bytes of another connection; rows and `next_offset` stay."""

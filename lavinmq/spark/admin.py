@@ -74,7 +74,10 @@ class Admin:
         return sorted({each["destination"] for each in kinds})
 
     def offset_at(self, queue: str, time_ms: int) -> int | None:
-        """Return the first offset received at that time or later; None if this is not offered."""
+        """Return the first offset received at that time or later; None if this is not offered.
+
+        Without such a message it is the offset that the next one gets.
+        """
         path = f"/api/queues/{self._vhost}/{_escape(queue)}/stream/offset?timestamp={time_ms}"
         found = self._get_object(path)
         return None if found is None else int(found["offset"])

@@ -10,6 +10,7 @@ the password. Source: AMQP 0-9-1 specification, sections 2.2 and 4.2.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
 import socket
@@ -18,14 +19,16 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Self
 
 from pamqp import base, commands
 
-from lavinmq import wire
+from lavinmq import fieldtable, wire
 from lavinmq.spark.options import ConnectionOptions, Node
 from lavinmq.wire import M
+
+_LOG = logging.getLogger(__name__)
 
 CHANNEL = 1
 TIMEOUT_S = 10.0  # for connecting, for each step of the handshake and for each reply
@@ -214,12 +217,20 @@ class Connection:
 
     # ---- methods ---------------------------------------------------------------------------------
 
-    def call(self, method: base.Frame, reply: type[M], *, timeout_s: float = TIMEOUT_S) -> M:
+    def call(
+        self,
+        method: base.Frame,
+        reply: type[M],
+        *,
+        arguments: Mapping[str, fieldtable.Value] | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> M:
         """Send a method on the channel and wait for its reply; what else comes is kept.
 
-        Raises: ConnectionFailure.
+        `arguments` are those of a method that ends with a table, as all do that have one; numbers
+        keep their precision. Raises: ConnectionFailure.
         """
-        self._send(CHANNEL, method)
+        self._send(CHANNEL, method, arguments)
         return self._expect(reply, CHANNEL, timeout_s)
 
     def send(self, method: base.Frame) -> None:
@@ -256,8 +267,10 @@ class Connection:
         if ids == _ids(commands.Connection.Blocked):
             method = self._decode(payload)
             self.blocked = _one_line(str(getattr(method, "reason", ""))) or "no reason given"
+            _LOG.warning("%s: the broker takes no messages now: %s", self._where, self.blocked)
         elif ids == _ids(commands.Connection.Unblocked):
             self.blocked = None
+            _LOG.warning("%s: the broker takes messages again", self._where)
         else:
             return False
         return True
@@ -270,9 +283,20 @@ class Connection:
             line = line.replace(self._secret, "***")
         return ConnectionFailure(f"{self._where}: {line}", code, is_transient=is_transient)
 
-    def _send(self, channel: int, method: base.Frame) -> None:
+    def _send(
+        self,
+        channel: int,
+        method: base.Frame,
+        arguments: Mapping[str, fieldtable.Value] | None = None,
+    ) -> None:
         try:
             frame = wire.encode_method(channel, method)
+            if arguments is not None:
+                # The method's own table is empty: four bytes before the end of the frame. The
+                # codec of methods would make a float of every double.
+                table = fieldtable.encode(arguments)
+                payload = frame[7:-5] + struct.pack(">I", len(table)) + table
+                frame = _whole(wire.RawFrame(wire.FRAME_METHOD, channel, payload))
         except ValueError as error:
             raise self.failure(str(error)) from None
         self.write(frame)
@@ -336,7 +360,7 @@ class Connection:
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send whole frames. While the broker takes none, what it says is read and kept.
 
-        Raises: ConnectionFailure, also after `stall_s` without any progress.
+        Raises: ConnectionFailure, also after `stall_s` without any progress, unless blocked.
         """
         with self._sending:
             view = memoryview(self._unsent + data if self._unsent else data).cast("B")
@@ -347,9 +371,11 @@ class Connection:
                     view = view[n:]
                     deadline = time.monotonic() + self.stall_s
                 elif not self._stall(deadline):
-                    why = f"blocked: {self.blocked}" if self.blocked else "no reason given"
-                    text = f"the broker takes nothing for {self.stall_s:g} s ({why})"
-                    raise self.failure(text, is_transient=True)
+                    if self.blocked is None:
+                        text = f"the broker takes nothing for {self.stall_s:g} s"
+                        raise self.failure(text, is_transient=True)
+                    # It has said why, and is alive: its heartbeats are watched.
+                    deadline = time.monotonic() + self.stall_s
 
     def _stall(self, deadline: float) -> bool:
         """Wait until something can be sent, reading meanwhile; False when it is too late."""

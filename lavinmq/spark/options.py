@@ -52,7 +52,7 @@ SINK_NAMES = (
     *CONNECTION_NAMES,
     *("exchange", "routingKey", "confirm", "maxInFlight", "mandatory", "persistent"),
     *("transactional", "idColumn", "dedup", "batchId", "keepOrigin", "declare", "ratePerSecond"),
-    "ignoreExtraColumns",
+    *("ignoreExtraColumns", "queryId", "confirmTimeout"),
 )
 
 
@@ -217,8 +217,8 @@ class SinkOptions:
     """Where and how to publish rows.
 
     `exchange` and `routing_key` count more than the columns of those names. `dedup` is `none`,
-    `row` or `id`, `declare` is `none`, `stream` or `classic`, `batch_id` the batch that a job
-    publishes, for `dedup=row`.
+    `row` or `id`, `declare` is `none`, `stream` or `classic`. `query_id` and `batch_id` name what a
+    job publishes, for `dedup=row`. `confirm_timeout_s` bounds the wait for the next confirm.
     """
 
     connection: ConnectionOptions
@@ -231,17 +231,21 @@ class SinkOptions:
     transactional: bool
     id_column: str | None
     dedup: str
+    query_id: str | None
     batch_id: str | None
     keep_origin: bool
     declare: str
     rate_per_second: int | None
     ignore_extra_columns: bool
+    confirm_timeout_s: float
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
         """Return checked options. Raises OptionError, one line that names the option."""
         values = Values(options, SINK_NAMES, IGNORED)
-        dedup = values.choice("dedup", ("none", "row", "id"), "none")
+        # Whoever names a column of ids wants repeats to be recognized, unless they say otherwise.
+        usual = "id" if values.text("idColumn") else "none"
+        dedup = values.choice("dedup", ("none", "row", "id"), usual)
         if dedup == "id" and not values.text("idColumn"):
             raise OptionError("option dedup=id needs idColumn")
         transactional = values.boolean("transactional", False)
@@ -250,6 +254,8 @@ class SinkOptions:
         declare = values.choice("declare", ("none", "stream", "classic"), "none")
         if declare != "none" and not values.text("routingKey"):
             raise OptionError("option declare needs routingKey, the name of the queue")
+        if declare != "none" and values.plain("exchange"):
+            raise OptionError("option declare needs the default exchange, exchange is given")
         return cls(
             connection=ConnectionOptions.parse(values),
             exchange=values.plain("exchange"),
@@ -261,11 +267,13 @@ class SinkOptions:
             transactional=transactional,
             id_column=values.text("idColumn"),
             dedup=dedup,
+            query_id=values.text("queryId"),
             batch_id=values.text("batchId"),
             keep_origin=values.boolean("keepOrigin", False),
             declare=declare,
             rate_per_second=values.integer("ratePerSecond", None),
             ignore_extra_columns=values.boolean("ignoreExtraColumns", False),
+            confirm_timeout_s=values.duration_s("confirmTimeout", 120.0),
         )
 
 

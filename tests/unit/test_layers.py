@@ -69,6 +69,7 @@ CYTHON_LAYERS: list[set[str]] = [
     {"record"},
     {"segment", "table"},
     {"reserve"},
+    {"chain"},
     {"salvage"},
     {"store"},
     {"cursor"},

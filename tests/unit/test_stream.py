@@ -48,7 +48,10 @@ def fill(bench: StreamBench, n: int, body: bytes = b"m") -> None:
 class Reader:
     """A consumer as its client understands it."""
 
-    def __init__(self, tag: str, position: int, prefetch: int, is_tracked: bool) -> None:
+    def __init__(
+        self, tag: str, position: int, prefetch: int, is_tracked: bool, end: int | None
+    ) -> None:
+        self.end = end
         self.tag = tag
         self.position = position
         self.prefetch = prefetch
@@ -96,23 +99,27 @@ class Streams(RuleBasedStateMachine):
         tag=st.sampled_from(["a", "b", "amq.ctag-c"]),
         prefetch=st.sampled_from([1, 2, 5, 100, 1000]),
         wants_tracking=st.booleans(),
+        end=st.one_of(st.none(), st.none(), st.integers(1, 60)),
     )
     def consume(
-        self, start: str | int | None, tag: str, prefetch: int, wants_tracking: bool
-    ) -> None:
+        self, start: str | int | None, tag: str, prefetch: int, wants_tracking: bool,
+        end: int | None,
+    ) -> None:  # fmt: skip
         # Two consumers of one tag take turns in storing: that has no one right answer.
         if len(self.readers) >= 6 or any(r.tag == tag for r in self.readers.values()):
             return
         arguments: dict[str, Any] = {"x-stream-automatic-offset-tracking": wants_tracking}
         if start is not None:
             arguments["x-stream-offset"] = start
+        if end is not None:
+            arguments["x-stream-end-offset"] = end
         is_tracked = (wants_tracking or start is None) and tag != "amq.ctag-c"
         position = self.position(start)
         if is_tracked and self.stored.get(tag):
             position = self.stored[tag]
         channel = self.bench.consume(arguments, tag=tag, prefetch=prefetch)
         position = min(max(position, self.first), self.next)
-        self.readers[channel] = Reader(tag, position, prefetch, is_tracked)
+        self.readers[channel] = Reader(tag, position, prefetch, is_tracked, end)
         self.check()
 
     def position(self, start: str | int | None) -> int:
@@ -208,9 +215,29 @@ class Streams(RuleBasedStateMachine):
         for channel, reader in self.readers.items():
             mine = [d for d in found if d.channel == channel]
             self.compare(reader, mine)
+        self.end_readers()
         stored = {tag.decode(): offset for tag, offset in core.stored_offsets().items()}
         assert stored == {tag: offset for tag, offset in self.stored.items() if offset}
         assert core.lost == 0
+
+    def end_readers(self) -> None:
+        """Those that have had all they asked for are told so, once."""
+        events = self.bench.session.events
+        told = {channel: tag for name, channel, tag in events if name == "on_stream_end"}
+        assert len(told) == len(events)
+        events.clear()
+        for channel, reader in list(self.readers.items()):
+            is_over = reader.end is not None and reader.position >= reader.end
+            is_over = is_over and not reader.requeued
+            if channel not in told:
+                # Retention may have moved one that cannot take anything now.
+                assert not is_over or len(reader.unsettled) >= reader.prefetch
+                continue
+            assert is_over and told.pop(channel) == reader.tag.encode()
+            del self.readers[channel]
+            self.bench.cancel(channel)
+            self.bench.link.close_channel(channel, False)
+        assert not told
 
     def retain(self, first: int) -> None:
         self.first = first
@@ -224,7 +251,7 @@ class Streams(RuleBasedStateMachine):
             reader.requeued = [offset for offset in reader.requeued if offset >= self.first]
             if reader.requeued:
                 offset, redelivered = reader.requeued.pop(0), True
-            elif reader.position < self.next:
+            elif reader.position < min(self.next, reader.end or self.next):
                 offset, redelivered = reader.position, False
                 reader.position += 1
             else:

@@ -278,7 +278,6 @@ async def read_stream(call: Call) -> Reply:
     left = max(call.body["count"], 0)
     parts: list[bytes] = []
     while left and offset < queue.core.next_offset and not queue.core.is_closed:
-        before = offset
         rows, offset, needed = _core.read_stream(
             queue.core, offset, min(left, READ_AT_ONCE), max(room, 0), truncate
         )
@@ -288,7 +287,7 @@ async def read_stream(call: Call) -> Reply:
         left -= len(rows)
         if needed and not parts:
             raise too_large(needed, limit)
-        if needed or offset == before:
+        if needed:
             break
         await asyncio.sleep(0)
     return _array(parts)

@@ -89,14 +89,14 @@ def row(call: Call, vhost: str, queue: Queue, *, with_log: bool = False) -> dict
 
 
 def stream_facts(queue: Queue) -> dict[str, Any]:
-    """What programs that keep offsets need to know; null for what an empty stream lacks."""
+    """What programs that keep offsets need to know; an empty stream has neither a first offset nor
+    times, and its last offset is of a message that it had, 0 when it has had none."""
     core = queue.core
     n_segments, first_ms, last_ms = core.span
     is_empty = core.first_offset == core.next_offset
     return {
         "first_offset": None if is_empty else core.first_offset,
-        "last_offset": None if is_empty else core.next_offset - 1,
-        "next_offset": core.next_offset,
+        "last_offset": core.next_offset - 1,
         "first_timestamp": first_ms or None,
         "last_timestamp": last_ms or None,
         "created": core.created or None,

@@ -87,15 +87,14 @@ async def offset_at(core: _core.Queue, at_ms: int) -> int:
     Role.MANAGEMENT,
     query=(Query("timestamp", "Unix milliseconds, required", "integer"),),
 )
-async def find_offset(call: Call) -> dict[str, int | None]:
+async def find_offset(call: Call) -> dict[str, Any]:
     """Find the first message of a stream that was received at a time or later."""
     core = stream_of(call).core
     at_ms = _place(call, "timestamp")
     if at_ms is None:
         raise bad_request("Parameter 'timestamp' is required")
     offset = await offset_at(core, at_ms)
-    next_ = core.next_offset
-    return {"offset": offset if offset < next_ else None, "next_offset": next_}
+    return {"offset": offset, "found": offset < core.next_offset}
 
 
 @ROUTES.list("/api/queues/:vhost/:name/stream/segments", Role.MANAGEMENT, query=RANGE)

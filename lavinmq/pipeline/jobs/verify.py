@@ -6,10 +6,10 @@ two: count and checksum of each, and how many messages only one of them has, in 
 
 from __future__ import annotations
 
-import argparse
 from typing import TYPE_CHECKING, Any
 
 from lavinmq.pipeline.arguments import Parser, add_broker, broker_options, check
+from lavinmq.pipeline.comparison import compare
 from lavinmq.pipeline.errors import DONE, FAILED
 from lavinmq.pipeline.filters import add_filters, apply_filters
 from lavinmq.pipeline.job import Job, Result, Run
@@ -17,7 +17,6 @@ from lavinmq.pipeline.sources import (
     CONTENT,
     HELP,
     ORDER,
-    PLACE,
     Source,
     open_source,
     parse_source,
@@ -25,9 +24,7 @@ from lavinmq.pipeline.sources import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
-EXAMPLES_MAX = 3
+    from pyspark.sql import DataFrame
 
 
 def configure(parser: Parser) -> None:
@@ -104,88 +101,17 @@ def _line(queue: dict[str, Any]) -> str:
 
 
 def _compare(run: Run, sources: list[Source], frames: list[DataFrame]) -> Result:
-    from pyspark.sql import functions as F
-
-    columns = compared(run.options)
-    hashed = [
-        frame.select(row_hash(frame, columns, run.options.ignore_header), *PLACE[:2])
-        for frame in frames
-    ]
-    sides = []
-    for source, frame in zip(sources, hashed, strict=True):
-        run.progress.note(f"reading {source}")
-        total = F.sum(F.col("hash").cast("decimal(38,0)"))
-        row = frame.agg(F.count("*").alias("rows"), total.alias("sum")).collect()[0]
-        checksum = f"{int(row['sum'] or 0) % (1 << 64):016x}"
-        sides.append({"source": str(source), "rows": row["rows"], "checksum": checksum})
-    is_equal = sides[0]["rows"] == sides[1]["rows"] and sides[0]["checksum"] == sides[1]["checksum"]
-    values: dict[str, Any] = {"equal": is_equal, "sides": sides}
-    if not is_equal:
-        run.progress.note("looking for what differs")
-        values["only_first"] = _surplus(hashed[0], hashed[1])
-        values["only_second"] = _surplus(hashed[1], hashed[0])
-    return Result(values=values, text=_report(values), status=DONE if is_equal else FAILED)
-
-
-def compared(options: argparse.Namespace) -> list[str]:
-    """Return the columns that have to be equal."""
-    place = ["queue", "offset"] if options.place else []
-    return place + [name for name in CONTENT if name not in options.ignore]
-
-
-def row_hash(frame: DataFrame, columns: list[str], ignored_headers: list[str]) -> Column:
-    """Return a 64-bit number that follows from the values of the columns, as column `hash`."""
-    from pyspark.sql import functions as F
-
-    parts = []
-    for name in columns:
-        value = frame[name]
-        if name == "headers_json" and ignored_headers:
-            value = _without(value, ignored_headers)
-        # A null leaves the hash as it is: without the flag ("a", null) would equal (null, "a").
-        parts += [F.isnull(value), value]
-    return F.xxhash64(*parts).alias("hash")
-
-
-def _without(headers: Column, names: list[str]) -> Column:
-    """The headers as text without some; null when none is left."""
-    from pyspark.sql import functions as F
-
-    kept = F.map_filter(F.from_json(headers, "map<string,string>"), lambda key, _: ~key.isin(names))
-    text = F.array_join(
-        F.transform(F.map_entries(kept), lambda each: F.to_json(F.array(each.key, each.value))), ","
+    options = run.options
+    names = [str(source) for source in sources]
+    found = compare(
+        run.progress,
+        list(zip(names, frames, strict=True)),
+        place=options.place,
+        ignore=options.ignore,
+        ignore_headers=options.ignore_header,
     )
-    return F.nullif(text, F.lit(""))
-
-
-def _surplus(one: DataFrame, other: DataFrame) -> dict[str, Any]:
-    """How many rows of one have no counterpart in the other, and where some of them are."""
-    from pyspark.sql import functions as F
-
-    here = one.groupBy("hash").agg(F.count("*").alias("n"), F.first("queue").alias("queue"),
-                                   F.min("offset").alias("offset"))  # fmt: skip
-    there = other.groupBy("hash").agg(F.count("*").alias("m"))
-    more = here.join(there, "hash", "left").withColumn(
-        "more", F.col("n") - F.coalesce("m", F.lit(0))
-    )
-    more = more.where("more > 0")
-    row = more.agg(F.sum("more").alias("rows")).collect()[0]
-    examples = more.orderBy("queue", "offset").limit(EXAMPLES_MAX).collect()
-    places = [{"queue": each["queue"], "offset": each["offset"]} for each in examples]
-    return {"rows": row["rows"] or 0, "examples": places}
-
-
-def _report(values: dict[str, Any]) -> str:
-    lines = [
-        f"{s['source']}: {s['rows']:,} messages, checksum {s['checksum']}" for s in values["sides"]
-    ]
-    if values["equal"]:
-        return "\n".join([*lines, "equal"])
-    for name, side in (("first", "only_first"), ("second", "only_second")):
-        found = values[side]
-        where = ", ".join(f"{e['queue']} {e['offset']}" for e in found["examples"])
-        lines.append(f"only in the {name}: {found['rows']:,}" + (f" ({where}, …)" if where else ""))
-    return "\n".join(lines)
+    status = DONE if found.is_equal else FAILED
+    return Result(values=found.values(), text=str(found), status=status)
 
 
 JOB = Job(

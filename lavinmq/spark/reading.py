@@ -1,0 +1,249 @@
+"""What a task does: read a range of a stream as Arrow batches, over one AMQP connection.
+
+The bytes of deliveries go from the socket into the decoder's buffer and from there into columns
+(`_arrow.Decoder`); Python sees batches, and frames that are no deliveries. A lost connection is
+made again, and reading goes on behind the last row that is in a batch: no row comes twice, none is
+left out. A range ends with its last offset; with `x-stream-end-offset` the broker also says so
+when a filter leaves out the last ones. Errors are one line that names node, vhost and queue.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import struct
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from pamqp import commands
+
+from lavinmq import wire
+from lavinmq.fieldtable import Long, Value
+from lavinmq.spark import _arrow
+from lavinmq.spark.connection import BACK_OFF_S, Connection, ConnectionFailure, connect
+from lavinmq.spark.errors import DataLossError, SourceError
+from lavinmq.spark.planner import RangeTask
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BATCH_BYTES = 16 * 1024 * 1024
+LAST_OFFSET = (1 << 63) - 1
+ACK = struct.Struct(">BHIIQBB")  # a whole frame of basic.ack
+ACK_ID, ACK_SIZE, ALL_UP_TO = 0x003C0050, 13, 1
+PROBE_S = 5.0  # how long a message that is there may take to come
+
+log = logging.getLogger(__name__)
+
+
+def read_range(task: RangeTask) -> Iterator[pa.RecordBatch]:
+    """Yield the messages with offsets [start, end) of a stream, in their order.
+
+    Batches have the columns of the task, up to `batch_rows` rows, and are ended by 16 MiB too; none
+    is empty. With a filter, or on a broker whose offsets have holes, rows are fewer than offsets.
+    Closes its connection when it is closed, or ends in any way.
+    Raises: ConnectionFailure, OptionError, SourceError, DataLossError.
+    """
+    if task.start < task.end:
+        yield from _Reading(task).batches()
+
+
+class _Reading:
+    """One range being read."""
+
+    def __init__(self, task: RangeTask) -> None:
+        self._task = task
+        self._subject = f"queue '{task.queue}'"
+        self._columns = _arrow.Columns(task.columns, queue=task.queue)
+        self._decoder = _arrow.Decoder(
+            self._columns,
+            task.start,
+            task.end,
+            batch_rows=task.batch_rows,
+            batch_bytes=BATCH_BYTES,
+            frame_max=wire.FRAME_MAX,
+        )
+        self._conditions = _conditions(task)
+        self._looks_for_loss = True
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Read until the range is finished, over as many connections as it takes."""
+        failures = 0
+        deadline = 0.0
+        while True:
+            before = self._decoder.next_offset
+            try:
+                yield from self._attempt()
+                break
+            except ConnectionFailure as failure:
+                if failures == 0 or self._decoder.next_offset > before:
+                    failures, deadline = 0, time.monotonic() + self._task.read_timeout_s
+                if not failure.is_transient or time.monotonic() > deadline:
+                    raise
+                if failures == 0:
+                    log.warning("%s; going on at offset %d", failure, self._decoder.next_offset)
+                time.sleep(BACK_OFF_S[min(failures, len(BACK_OFF_S) - 1)])
+                failures += 1
+                self._decoder.reset()
+        self._account(self._decoder.next_offset, self._task.end)
+        if self._columns.n_rows:
+            yield self._columns.take()
+        if self._columns.n_repaired:
+            log.warning("%s: %d strings were not UTF-8", self._subject, self._columns.n_repaired)
+
+    def _attempt(self) -> Iterator[pa.RecordBatch]:
+        """Read until the range is finished. Raises: ConnectionFailure when that ends before."""
+        task = self._task
+        with self._connect() as connection:
+            arguments: dict[str, Value] = {
+                "x-stream-offset": Long(self._decoder.next_offset),
+                "x-stream-end-offset": Long(task.end),
+                "x-stream-timestamp": True,
+                **self._conditions,
+            }
+            _consume(connection, task.queue, task.prefetch, arguments)
+            self._looks_for_loss = True
+            yield from self._receive(connection)
+
+    def _receive(self, connection: Connection) -> Iterator[pa.RecordBatch]:
+        decoder, timeout_s = self._decoder, self._task.read_timeout_s
+        seen = acked = 0
+        ack_every = max(1, self._task.prefetch // 4)
+        quiet_since = time.monotonic()
+        while True:
+            result = _run(decoder, connection)
+            if decoder.gap is not None:
+                self._account(*decoder.gap)
+            if decoder.tag != seen:
+                seen, quiet_since = decoder.tag, time.monotonic()
+            if seen - acked >= ack_every:
+                acked = seen
+                connection.write(_ack(acked))
+            if result == _arrow.END:
+                return
+            if result == _arrow.FULL:
+                yield self._columns.take()
+                quiet_since = time.monotonic()
+            elif result == _arrow.FRAME:
+                if self._is_end(connection, decoder.frame):
+                    return
+            else:
+                left_s = quiet_since + timeout_s - time.monotonic()
+                n = connection.read_into(decoder.room(), left_s) if left_s > 0 else 0
+                if n == 0:
+                    self._on_silence(connection)
+                    return
+                decoder.received(n)
+
+    def _is_end(self, connection: Connection, frame: tuple[int, int, bytes]) -> bool:
+        """Deal with a frame that is no delivery; say whether it ends the range."""
+        if connection.take(*frame):
+            return False
+        method = wire.decode_method(frame[2]) if frame[0] == wire.FRAME_METHOD else None
+        if not isinstance(method, commands.Basic.Cancel):
+            raise connection.failure(f"an unexpected frame of type {frame[0]}")
+        # The broker does this at x-stream-end-offset, but also when it stops or the queue goes.
+        if self._conditions:
+            declare = wire.build(commands.Queue.Declare, queue=self._task.queue, passive=True)
+            connection.call(declare, commands.Queue.DeclareOk)
+            if self._is_reached():
+                return True
+        at = self._decoder.next_offset
+        text = f"the broker ended the consumer at offset {at}"
+        raise connection.failure(text, is_transient=True)
+
+    def _on_silence(self, connection: Connection) -> None:
+        """Nothing came for too long: fine if a filter has left out all the rest."""
+        task, at = self._task, self._decoder.next_offset
+        if self._conditions and self._is_reached():
+            return
+        raise connection.failure(
+            f"no message for {task.read_timeout_s:g} s at offset {at} of [{task.start}, {task.end})"
+        )
+
+    # ---- what the stream holds -------------------------------------------------------------------
+
+    def _is_reached(self) -> bool:
+        """Whether the stream has messages up to the end of the range, or had them."""
+        return self._first_from(Long(self._task.end - 1)) is not None
+
+    def _account(self, start: int, end: int) -> None:
+        """No message of these offsets came. Raises: DataLossError when they were removed.
+
+        With a filter that is so all the time, and it is looked into once for each connection.
+        """
+        if start >= end or not self._looks_for_loss:
+            return
+        self._looks_for_loss = not self._conditions
+        first = self._first_from("first")
+        last = end if first is None else min(first, end)
+        start = max(start, 1)  # LavinMQ has no offset 0: whoever begins there loses nothing
+        if last <= start:
+            return  # a filter, or offsets that this broker has not used
+        text = f"{self._subject}: offsets {start} to {last - 1} are gone"
+        if self._task.fail_on_data_loss:
+            hint = "set failOnDataLoss=false to go on without them"
+            raise DataLossError(f"{self._task.connection} {text}; {hint}")
+        log.warning("%s %s: %d messages", self._task.connection, text, last - start)
+
+    def _first_from(self, place: Long | str) -> int | None:
+        """The offset of the first message from there on; None when there is none."""
+        columns = _arrow.Columns(("offset",))
+        decoder = _arrow.Decoder(columns, 0, LAST_OFFSET, batch_rows=1, frame_max=wire.FRAME_MAX)
+        deadline = time.monotonic() + min(PROBE_S, self._task.read_timeout_s)
+        with self._connect() as connection:
+            _consume(connection, self._task.queue, 1, {"x-stream-offset": place})
+            while (result := _run(decoder, connection)) != _arrow.FULL:
+                if result == _arrow.FRAME:
+                    connection.take(*decoder.frame)
+                    continue
+                left_s = deadline - time.monotonic()
+                n = connection.read_into(decoder.room(), left_s) if left_s > 0 else 0
+                if n == 0:
+                    return None
+                decoder.received(n)
+        return int(columns.take().column(0)[0].as_py())
+
+    def _connect(self) -> Connection:
+        """Try all nodes once; how long to go on trying is `batches`' business."""
+        task = self._task
+        return connect(task.connection, self._subject, name=task.client_name, patience_s=0)
+
+
+def _consume(
+    connection: Connection, queue: str, prefetch: int, arguments: Mapping[str, Value]
+) -> None:
+    """Start to consume a stream, without leaving a position on the broker."""
+    qos = wire.build(commands.Basic.Qos, prefetch_count=prefetch)
+    connection.call(qos, commands.Basic.QosOk)
+    # Of a tag that begins like this the broker keeps no position.
+    tag = f"amq.ctag-spark-{os.urandom(8).hex()}"
+    consume = wire.build(commands.Basic.Consume, queue=queue, consumer_tag=tag)
+    connection.call(consume, commands.Basic.ConsumeOk, arguments=arguments)
+
+
+def _run(decoder: _arrow.Decoder, connection: Connection) -> int:
+    """Decode what was received. Raises: ConnectionFailure for what cannot be."""
+    try:
+        return decoder.run()
+    except ValueError as error:
+        raise connection.failure(f"received {error}") from None
+
+
+def _ack(tag: int) -> bytes:
+    return ACK.pack(wire.FRAME_METHOD, 1, ACK_SIZE, ACK_ID, tag, ALL_UP_TO, wire.FRAME_END)
+
+
+def _conditions(task: RangeTask) -> dict[str, Value]:
+    """The arguments of the task's filter. Raises: SourceError when it is not JSON."""
+    if task.filter is None:
+        return {}
+    try:
+        conditions: dict[str, Value] = {"x-stream-filter": json.loads(task.filter)}
+    except ValueError as error:
+        raise SourceError(f"filter is not JSON: {error}") from None
+    if task.filter_match is not None:
+        conditions["x-filter-match-type"] = task.filter_match
+    return conditions

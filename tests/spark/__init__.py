@@ -1,0 +1,1 @@
+"""The Spark formats against a running broker, on one shared session."""
