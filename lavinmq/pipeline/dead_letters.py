@@ -72,8 +72,11 @@ def deaths(frame: DataFrame, error_headers: Sequence[str] = ERROR_HEADERS) -> Da
     entries = f.from_json(f.get_json_object(headers, "$['x-death'].A"), DEATHS)
     tables = f.transform(f.coalesce(entries, f.array()), lambda entry: entry["F"])
     named = f.filter(tables, lambda entry: _filled(entry["queue"]["S"]).isNotNull())
+    length = f.coalesce(f.octet_length("body"), f.lit(0)).cast("bigint")
     frame = frame.select(
         *("body", "timestamp"),
+        # Where bodies are cut, the rows say how long they were.
+        (f.col("size") if "size" in frame.columns else length).alias("size"),
         named.alias("entries"),
         text("x-first-death-queue").alias("first_queue"),
         text("x-first-death-reason").alias("first_reason"),
@@ -102,8 +105,7 @@ def deaths(frame: DataFrame, error_headers: Sequence[str] = ERROR_HEADERS) -> Da
         f.coalesce(f.array_min(times), received).alias("first_seen"),
         f.coalesce(f.array_max(times), received).alias("last_seen"),
         f.substring(first_line, 1, ERROR_CHARS).alias("error"),
-        f.coalesce(f.octet_length("body"), f.lit(0)).cast("bigint").alias("size"),
-        "body",
+        *("size", "body"),
     )
 
 

@@ -6,16 +6,22 @@ queue itself, and no Spark: messages go one after another, over one connection.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from lavinmq.pipeline import dead_letters, plots, requeue
-from lavinmq.pipeline.arguments import Parser, add_broker, broker_options, check, positive
+from lavinmq.pipeline.arguments import (
+    Parser,
+    add_broker,
+    broker_options,
+    check,
+    connection_of,
+    positive,
+)
 from lavinmq.pipeline.dead_letters import Bounds, Report
-from lavinmq.pipeline.errors import FAILED, PipelineError, UsageError
+from lavinmq.pipeline.errors import FAILED, PipelineError
 from lavinmq.pipeline.job import Job, Result, Run
 from lavinmq.pipeline.requeue import LIMIT_MAX, Outcome, Plan
 
@@ -133,14 +139,19 @@ def open_letters(run: Run, peeked: str | None) -> DataFrame:
     """Return the messages of the source. Raises: PipelineError, UsageError."""
     from pyspark.sql import functions as f
 
+    from lavinmq.pipeline.peek import peek
     from lavinmq.pipeline.sources import open_source, parse_source
 
     options = run.options
     if peeked is not None:
-        reader = run.spark.read.format("lavinmq").options(**broker_options(options))
-        reader = reader.option("queue", peeked).option("mode", "peek")
-        reader = reader.option("maxRecords", options.limit or LIMIT)
-        return reader.option("columns", ",".join(dead_letters.COLUMNS)).load()
+        rows = peek(
+            connection_of(options),
+            peeked,
+            limit=options.limit or LIMIT,
+            body_bytes=options.sample_bytes,
+            show=lambda done, total: run.progress.show("looked at", done, total),
+        )
+        return run.spark.createDataFrame(rows)
     source = parse_source(options.source)
     broker = broker_options(options) if source.kind == "queue" else {}
     frame = open_source(run.spark, source, broker)
@@ -232,17 +243,6 @@ def take_back(run: Run, queue: str) -> Result:
         text=outcome_text(outcome, is_dry_run=plan.is_dry_run),
         status=FAILED if outcome.first_error or outcome.left["refused by the broker"] else 0,
     )
-
-
-def connection_of(options: argparse.Namespace) -> Any:
-    """Return the options of a connection without a session. Raises: UsageError."""
-    from lavinmq.spark.option_values import OptionError, Values
-    from lavinmq.spark.options import CONNECTION_NAMES, ConnectionOptions
-
-    try:
-        return ConnectionOptions.parse(Values(broker_options(options), CONNECTION_NAMES, ()))
-    except OptionError as error:
-        raise UsageError(str(error)) from None
 
 
 def outcome_text(outcome: Outcome, *, is_dry_run: bool) -> str:
