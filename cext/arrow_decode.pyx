@@ -10,8 +10,10 @@
 # The publisher did not write them, so they are cut out where headers are wanted. Every length
 # is checked against the bytes that are there before it is used.
 # Source: amqp reference sections 2, 14 and 20.
-from bytes cimport put_be32
+from bytes cimport put_be32, u16
 from cpython.bytearray cimport PyByteArray_AS_STRING
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.string cimport memcmp, memmove
 
 cdef enum decode_result:
     DECODE_MORE = 0             # all whole frames are used up
