@@ -98,7 +98,7 @@ lint-hot: build
 
 lint-stubs: build
 	$(IN_VENV) -m mypy.stubtest lavinmq._core lavinmq._perf lavinmq.spark._arrow \
-		--ignore-disjoint-bases --allowlist .ci/stubtest-allow.txt --ignore-unused-allowlist
+		--ignore-disjoint-bases --mypy-config-file pyproject.toml --allowlist .ci/stubtest-allow.txt --ignore-unused-allowlist
 
 fmt:  ## rewrite the Python sources in the house format
 	$(IN_VENV) -m ruff check --fix-only .

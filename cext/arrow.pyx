@@ -3,12 +3,13 @@
 # For all included files: they share one namespace. What a single one needs stands at its head.
 cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int8_t as i8, int16_t as i16
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memcmp, memcpy, memmove, memset
 
 from bytes cimport (
-    be16, be32, be64, i32, i64, le16, le32, le64, put_le64, u8, u32, u64,
+    be16, be32, be64, i32, i64, le16, le32, le64, put_le64, u8, u16, u32, u64,
 )
 from record cimport RECORD_FIXED, props_t, props_walk, record_parse
 from types cimport rec_t

@@ -154,15 +154,14 @@ cdef int scan_walk(scan_t* s, u64* last) noexcept nogil:
         s.n_records += 1
 
 
-MORE, FULL, END, TORN, CORRUPT = SCAN_MORE, SCAN_FULL, SCAN_END, SCAN_TORN, SCAN_CORRUPT
-
-
 @cython.final
 cdef class Scanner:
     """The way through the records of one segment; see `_arrow.pyi`."""
 
     cdef scan_t s
     cdef Columns columns
+
+    MORE, FULL, END, TORN, CORRUPT = SCAN_MORE, SCAN_FULL, SCAN_END, SCAN_TORN, SCAN_CORRUPT
 
     def __cinit__(
         self, Columns columns not None, *, segment=None, offset=None, bytes acks=None,
@@ -212,6 +211,10 @@ cdef class Scanner:
     def offset(self):
         return None if self.s.offset == COLUMNS_NONE else self.s.offset
 
+    @offset.setter
+    def offset(self, i64 value):
+        self.s.offset = value
+
     def scan(
         self, const u8[::1] data not None, u64 position, *, u64 start=0,
         u64 max_rows=MOST_ROWS, u64 max_bytes=LARGEST_DATA,
@@ -249,7 +252,7 @@ def walk(const u8[::1] data not None, u64 start=0):
 def resume(
     const u8[::1] data not None, *, u64 position=0, bytes pattern not None=b"", u64 oldest_ms=0,
 ):
-    """Return where records go on behind the damage that data begin with, or None."""
+    """Return where records go on behind the damage that data begin with and how many, or None."""
     cdef salvage_t s
     cdef u32 found = 0, at = 0, last = <u32>data.shape[0]
     if <u64>data.shape[0] > RESUME_MOST or len(pattern) not in (0, PATTERN):
@@ -273,7 +276,7 @@ def resume(
                 last -= 1
             if last:
                 at = salvage_search(&s, last, 0xFFFFFFFF, &found)
-        return at if found else None
+        return (at, found) if found else None
     finally:
         free(s.data)
         free(s.starts)

@@ -377,10 +377,15 @@ def read(path: Path) -> Definitions:
         data = read_regular(str(path))
     except OSError as error:
         raise DefinitionsError(f"{path}: {error.strerror}") from error
+    return parse(data, str(path))
+
+
+def parse(data: bytes, where: str) -> Definitions:
+    """The sum of a file with that content, as `read` does. Raises: DefinitionsError."""
     if len(data) < len(_VERSION) or not any(data):
         return Definitions()
     if not data.startswith(_VERSION):
-        raise DefinitionsError(f"{path}: unknown version {data[:4].hex()}")
+        raise DefinitionsError(f"{where}: unknown version {data[:4].hex()}")
     fold = _Fold()
     end = len(_VERSION)
     while end < len(data):
@@ -388,7 +393,7 @@ def read(path: Path) -> Definitions:
             method, arguments, after = _record(data, end)
         except _DamagedError as damage:
             after = _resume(data, end + 1)
-            log.warning("%s: %d bytes not read at byte %d: %s", path, after - end, end, damage)
+            log.warning("%s: %d bytes not read at byte %d: %s", where, after - end, end, damage)
         else:
             fold.apply(method, arguments, end)
         end = after

@@ -9,17 +9,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from lavinmq.spark.segments import SegmentDataSource as SegmentDataSource
     from lavinmq.spark.source import LavinMQDataSource as LavinMQDataSource
 
-__all__ = ["LavinMQDataSource"]
+__all__ = ["LavinMQDataSource", "SegmentDataSource"]
 
 
 def __getattr__(name: str) -> object:
-    if name == "LavinMQDataSource":
-        from lavinmq.spark.versions import require_pyspark
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from lavinmq.spark.versions import require_pyspark
 
-        require_pyspark()
-        from lavinmq.spark.source import LavinMQDataSource
+    require_pyspark()
+    if name == "SegmentDataSource":
+        from lavinmq.spark.segments import SegmentDataSource
 
-        return LavinMQDataSource
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return SegmentDataSource
+    from lavinmq.spark.source import LavinMQDataSource
+
+    return LavinMQDataSource

@@ -1,6 +1,6 @@
 """Messages as Arrow columns, compiled from cext/arrow.pyx; needs pyarrow when a batch is taken."""
 
-from typing import Final, final
+from typing import ClassVar, Final, final
 
 import pyarrow as pa
 
@@ -54,6 +54,10 @@ class Confirms:
     def nacked(self) -> int: ...
     @property
     def first_nacked(self) -> int | None: ...
+
+@final
+class Memory:
+    """A finished buffer that pyarrow reads by the buffer protocol."""
 
 @final
 class Columns:
@@ -157,3 +161,83 @@ class Decoder:
         """
     def reset(self) -> None:
         """Begin anew with the bytes of another connection; rows and `next_offset` stay."""
+
+@final
+class Scanner:
+    """The way through the records of one segment file.
+
+    Args: columns: where the rows go; segment: its number, for the column; offset: of its first
+    record, None where there are none; acks: content of its acks file, None when there is none of
+    that kind (streams); with_acked: whether deleted records become rows too; offsets, times_ms:
+    [from, to) of what is wanted; pattern: 16 bytes of the filling behind the data, or none.
+    """
+
+    MORE: ClassVar[int]
+    """The data end before the next record does; `needed` bytes of it were asked for."""
+    FULL: ClassVar[int]
+    """Rows enough: take them, and scan on from `position`."""
+    END: ClassVar[int]
+    """A timestamp of zero, or the last offset that was wanted."""
+    TORN: ClassVar[int]
+    """Parts of the next record were never written."""
+    CORRUPT: ClassVar[int]
+    """What stands there is no record."""
+
+    def __init__(
+        self,
+        columns: Columns,
+        *,
+        segment: int | None = None,
+        offset: int | None = None,
+        acks: bytes | None = None,
+        with_acked: bool = False,
+        offsets: tuple[int, int] | None = None,
+        times_ms: tuple[int, int] | None = None,
+        pattern: bytes = b"",
+    ) -> None: ...
+    def scan(
+        self,
+        data: bytes | bytearray | memoryview,
+        position: int,
+        *,
+        start: int = 0,
+        max_rows: int = 2097152,
+        max_bytes: int = 2147483647,
+    ) -> int:
+        """Make rows of the records from data[start] on, which is at `position` of the file.
+
+        Returns why it stopped. Raises: ValueError for a message that passes 2 GiB.
+        Cost: 0.2 us for a small record and all columns but headers, without the GIL.
+        """
+    @property
+    def position(self) -> int:
+        """Place in the file of the first record that was not taken."""
+    @property
+    def needed(self) -> int:
+        """How many bytes from `position` on the last scan asked for."""
+    @property
+    def n_records(self) -> int:
+        """Whole records passed, wanted or not."""
+    @property
+    def offset(self) -> int | None:
+        """Offset of the next record."""
+    @offset.setter
+    def offset(self, value: int) -> None: ...
+
+def walk(data: bytes | bytearray | memoryview, start: int = 0) -> tuple[int, int, int, int]:
+    """Return why a walk over the records stops (as `Scanner.scan`), where, the beginning of the
+    last whole record, and how many there are; places are in the data. Cost: 10 ns a record."""
+
+def resume(
+    data: bytes | bytearray | memoryview,
+    *,
+    position: int = 0,
+    pattern: bytes = b"",
+    oldest_ms: int = 0,
+) -> tuple[int, int] | None:
+    """Return where records go on behind the damage that the data begin with, and how many follow:
+    a chain that runs exactly to the end of the data (zeros and filling left out). None without one.
+
+    Args: data: at most 256 MiB, from the damage to the end of the file; position: where in the file
+    that is; oldest_ms: no record is older. Cost: about 2 ns a byte.
+    """

@@ -49,7 +49,7 @@ class Streams:
             held = self._bounds(name, is_named=bool(options.queues))
             if held is not None:
                 found[name] = held
-            elif name not in read_before and not missing_ok:
+            elif options.queues and name not in read_before and not missing_ok:
                 raise SourceError(f"{self._admin}: there is no queue {name!r}")
         return found
 
