@@ -48,7 +48,7 @@ ifeq ($(and $(wildcard lavinmq/_core.*.so),$(wildcard lavinmq/_perf.*.so),\
 $(COMPILED): FORCE
 endif
 
-.PHONY: build run test crash fuzz dev lint fmt bench soak lock clean help FORCE
+.PHONY: build run test crash fuzz dev lint fmt bench bench-spark soak lock clean help FORCE
 .PHONY: lint-style lint-types lint-cython lint-layers lint-hot lint-stubs
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
@@ -107,6 +107,9 @@ fmt:  ## rewrite the Python sources in the house format
 bench: build  ## measure the broker against its targets; ARGS="--help" lists the options
 	$(IN_VENV) perf/bench.py $(ARGS)
 
+bench-spark: build  ## measure what Spark reads and writes; needs Java, and the extra spark
+	$(IN_VENV) perf/spark_bench.py $(ARGS)
+
 soak: build  ## an hour of mixed load with disconnects; ARGS="--minutes 5" for less
 	$(IN_VENV) perf/soak.py $(ARGS)
 
@@ -126,7 +129,7 @@ clean:  ## remove what was built and installed; the data directory stays
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST)
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST)
 
 $(INSTALLED): requirements.lock
 	.ci/setup-debian.sh build $(PYTHON)

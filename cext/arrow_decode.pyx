@@ -312,8 +312,6 @@ cdef int decode_keep(decode_t* d) noexcept nogil:
     return 0
 
 
-MORE, FULL, FRAME, END = DECODE_MORE, DECODE_FULL, DECODE_FRAME, DECODE_END
-
 cdef dict DECODE_ERRORS = {
     DECODE_FRAME_SIZE: "a frame is larger than was agreed",
     DECODE_FRAME_END: "a frame does not end with 206",
@@ -330,6 +328,8 @@ cdef dict DECODE_ERRORS = {
 @cython.final
 cdef class Decoder:
     """Rows of a range of a stream, out of the bytes a consumer receives; see `_arrow.pyi`."""
+
+    MORE, FULL, FRAME, END = DECODE_MORE, DECODE_FULL, DECODE_FRAME, DECODE_END
 
     cdef decode_t d
     cdef Columns columns

@@ -17,8 +17,6 @@ cdef enum:
     BLOCK_BYTES = 262144        # the usual size of a block; one message may be larger
     FIXED_BYTES = 8192          # more than all of a message but its headers and its body
     SHORT_MAX = 255
-    FRAME_OVERHEAD = 8
-    FRAME_END = 0xCE
     ROW_DIGITS = 20
 
 # Columns of text, as `Encoder.load` names them. From CONTENT_TYPE on the order is AMQP's.

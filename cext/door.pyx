@@ -317,7 +317,7 @@ cdef class Queue:
         search goes on: with that offset. Raises OSError."""
         cdef reader_t r
         cdef rec_t rec
-        cdef i64 worked = 0
+        cdef i64 worked = FIRST_TURN
         cdef int rc
         if self.q.stream == NULL or self.q.is_deleted or self.q.is_closed:
             return 0, True

@@ -219,7 +219,7 @@ def read_stream(Queue queue not None, i64 offset, u32 n, u64 most, u64 truncate)
     cdef queue_t* q = queue.q
     cdef reader_t r
     cdef rec_t rec
-    cdef i64 worked = 0
+    cdef i64 worked = FIRST_TURN
     cdef u64 need = 0, used = 0
     cdef int rc = READ_TIRED
     cdef list rows = []

@@ -16,7 +16,7 @@ cdef int reader_seek(queue_t* q, reader_t* r, i64 offset) noexcept nogil:
     """Stand on the message of an offset, or the first one that is left behind it, without reading
     it. READ_FOUND, READ_TIRED or READ_FAILED."""
     cdef rec_t rec
-    cdef i64 worked = 0
+    cdef i64 worked = FIRST_TURN
     cdef int rc
     reader_go_to_offset(q, r, offset)
     r.end_offset = r.from_offset

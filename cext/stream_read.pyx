@@ -19,6 +19,7 @@ cdef enum:
     MARK_BYTES = 65536          # between two marks
     MARKS_MAX = 131072          # of one stream, 2 MiB: enough for 8 GiB of messages
     TURN_BYTES = 262144         # that a reader may look at before others
+    FIRST_TURN = -262144        # of one that is forgotten after it: it has to get beyond two marks
 
 
 # ---- slots ---------------------------------------------------------------------------------------
@@ -362,6 +363,9 @@ cdef int reader_peek(queue_t* q, reader_t* r, u32 wish, i64* worked, rec_t* rec)
         worked[0] += rec.size + 64
         r.pos += rec.size
         r.offset += 1
+        if worked[0] >= TURN_BYTES and r.pos > seg.marked_to and r.pos < seg.size:
+            # Who comes again begins here. What was passed is not later than what stands here.
+            stream_mark(q, seg, r.pos, <u32>(r.offset - seg.first_offset), le64(rec.names - 8))
     return READ_TIRED
 
 

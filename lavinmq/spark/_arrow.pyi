@@ -108,11 +108,6 @@ class Columns:
     def take(self) -> pa.RecordBatch:
         """Hand over all rows, possibly none, without copying them, and start anew."""
 
-MORE: Final[int]
-FULL: Final[int]
-FRAME: Final[int]
-END: Final[int]
-
 @final
 class Decoder:
     """Rows of a range of a stream, out of the bytes that its consumer receives.
@@ -123,6 +118,11 @@ class Decoder:
     Raises: ValueError for a batch of another size.
     Receive into `room`, tell with `received`, then `run` until it says MORE. One thread at a time.
     """
+
+    MORE: ClassVar[int]
+    FULL: ClassVar[int]
+    FRAME: ClassVar[int]
+    END: ClassVar[int]
 
     frame: tuple[int, int, bytes]
     """Type, channel and payload of what `run` stopped at; only after FRAME."""

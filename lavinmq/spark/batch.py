@@ -28,21 +28,14 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Return the tasks. Raises SourceError, ConnectionFailure."""
-        streams = Streams(self._options)
-        try:
+        with Streams(self._options) as streams:
             held = {
                 queue: bounds
                 for queue, bounds in streams.bounds().items()
                 if self._pushed.wants_queue(queue)
             }
             ranges = self._ranges(streams, held)
-            cuts = {}
-            if planner.needs_cuts(self._options, ranges.values()):
-                cuts = {q: [part.first for part in streams.segments(q)] for q in ranges}
-        finally:
-            streams.close()
-        tasks = planner.plan(self._options, ranges, self._columns, cuts)
-        return [InputPartition(task) for task in tasks]
+            return tasks_for(ranges, streams, self._options, self._columns)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task."""
@@ -72,6 +65,19 @@ class FilteringBatchReader(BatchReader):
         """Take what narrows the ranges, and leave every filter to Spark too."""
         self._pushed = Pushed.of(filters)
         return filters
+
+
+def tasks_for(
+    ranges: Mapping[str, tuple[int, int]],
+    streams: Streams,
+    options: SourceOptions,
+    columns: tuple[str, ...],
+) -> list[InputPartition]:
+    """Return the tasks that read the ranges, cut at segments where there is more than one."""
+    cuts = {}
+    if planner.needs_cuts(options, ranges.values()):
+        cuts = {queue: [part.first for part in streams.segments(queue)] for queue in ranges}
+    return [InputPartition(task) for task in planner.plan(options, ranges, columns, cuts)]
 
 
 def read_task(partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -1,7 +1,7 @@
 """What a task does: read a range of a stream as Arrow batches, over one AMQP connection.
 
 The bytes of deliveries go from the socket into the decoder's buffer and from there into columns
-(`_arrow.Decoder`); Python sees batches, and frames that are no deliveries. A lost connection is
+(`Decoder`); Python sees batches, and frames that are no deliveries. A lost connection is
 made again, and reading goes on behind the last row that is in a batch: no row comes twice, none is
 left out. A range ends with its last offset; with `x-stream-end-offset` the broker also says so
 when a filter leaves out the last ones. Errors are one line that names node, vhost and queue.
@@ -21,7 +21,7 @@ from pamqp import commands
 
 from lavinmq import wire
 from lavinmq.fieldtable import Long, Value
-from lavinmq.spark import _arrow
+from lavinmq.spark._arrow import Columns, Decoder
 from lavinmq.spark.connection import BACK_OFF_S, Connection, ConnectionFailure, connect
 from lavinmq.spark.errors import DataLossError, SourceError
 from lavinmq.spark.planner import RangeTask
@@ -56,8 +56,8 @@ class _Reading:
     def __init__(self, task: RangeTask) -> None:
         self._task = task
         self._subject = f"queue '{task.queue}'"
-        self._columns = _arrow.Columns(task.columns, queue=task.queue)
-        self._decoder = _arrow.Decoder(
+        self._columns = Columns(task.columns, queue=task.queue)
+        self._decoder = Decoder(
             self._columns,
             task.start,
             task.end,
@@ -87,7 +87,6 @@ class _Reading:
                 time.sleep(BACK_OFF_S[min(failures, len(BACK_OFF_S) - 1)])
                 failures += 1
                 self._decoder.reset()
-        self._account(self._decoder.next_offset, self._task.end)
         if self._columns.n_rows:
             yield self._columns.take()
         if self._columns.n_repaired:
@@ -121,12 +120,13 @@ class _Reading:
             if seen - acked >= ack_every:
                 acked = seen
                 connection.write(_ack(acked))
-            if result == _arrow.END:
+            if result == Decoder.END:
+                self._account(decoder.next_offset, self._task.end)
                 return
-            if result == _arrow.FULL:
+            if result == Decoder.FULL:
                 yield self._columns.take()
                 quiet_since = time.monotonic()
-            elif result == _arrow.FRAME:
+            elif result == Decoder.FRAME:
                 if self._is_end(connection, decoder.frame):
                     return
             else:
@@ -145,12 +145,15 @@ class _Reading:
         if not isinstance(method, commands.Basic.Cancel):
             raise connection.failure(f"an unexpected frame of type {frame[0]}")
         # The broker does this at x-stream-end-offset, but also when it stops or the queue goes.
+        task, at = self._task, self._decoder.next_offset
         if self._conditions:
-            declare = wire.build(commands.Queue.Declare, queue=self._task.queue, passive=True)
+            declare = wire.build(commands.Queue.Declare, queue=task.queue, passive=True)
             connection.call(declare, commands.Queue.DeclareOk)
             if self._is_reached():
+                self._account(at, task.end)
                 return True
-        at = self._decoder.next_offset
+        elif self._account(at, task.end) == task.end:
+            return True
         text = f"the broker ended the consumer at offset {at}"
         raise connection.failure(text, is_transient=True)
 
@@ -158,6 +161,7 @@ class _Reading:
         """Nothing came for too long: fine if a filter has left out all the rest."""
         task, at = self._task, self._decoder.next_offset
         if self._conditions and self._is_reached():
+            self._account(at, task.end)
             return
         raise connection.failure(
             f"no message for {task.read_timeout_s:g} s at offset {at} of [{task.start}, {task.end})"
@@ -169,34 +173,39 @@ class _Reading:
         """Whether the stream has messages up to the end of the range, or had them."""
         return self._first_from(Long(self._task.end - 1)) is not None
 
-    def _account(self, start: int, end: int) -> None:
-        """No message of these offsets came. Raises: DataLossError when they were removed.
+    def _account(self, start: int, end: int) -> int:
+        """No message of these offsets came; return behind which of them none is gone.
 
         With a filter that is so all the time, and it is looked into once for each connection.
+        Raises: DataLossError when they were removed and that matters, SourceError.
         """
         if start >= end or not self._looks_for_loss:
-            return
+            return start
         self._looks_for_loss = not self._conditions
         first = self._first_from("first")
-        last = end if first is None else min(first, end)
+        gone = f"{self._subject}: offsets {max(start, 1)} to"
+        if first is None:
+            text = f"{gone} {end - 1} did not come, and the stream gives no other"
+            raise SourceError(f"{self._task.connection} {text}")
+        last = min(first, end)
         start = max(start, 1)  # LavinMQ has no offset 0: whoever begins there loses nothing
-        if last <= start:
-            return  # a filter, or offsets that this broker has not used
-        text = f"{self._subject}: offsets {start} to {last - 1} are gone"
-        if self._task.fail_on_data_loss:
-            hint = "set failOnDataLoss=false to go on without them"
-            raise DataLossError(f"{self._task.connection} {text}; {hint}")
-        log.warning("%s %s: %d messages", self._task.connection, text, last - start)
+        if last > start:
+            text = f"{gone} {last - 1} are gone"
+            if self._task.fail_on_data_loss:
+                hint = "set failOnDataLoss=false to go on without them"
+                raise DataLossError(f"{self._task.connection} {text}; {hint}")
+            log.warning("%s %s: %d messages", self._task.connection, text, last - start)
+        return last
 
     def _first_from(self, place: Long | str) -> int | None:
         """The offset of the first message from there on; None when there is none."""
-        columns = _arrow.Columns(("offset",))
-        decoder = _arrow.Decoder(columns, 0, LAST_OFFSET, batch_rows=1, frame_max=wire.FRAME_MAX)
+        columns = Columns(("offset",))
+        decoder = Decoder(columns, 0, LAST_OFFSET, batch_rows=1, frame_max=wire.FRAME_MAX)
         deadline = time.monotonic() + min(PROBE_S, self._task.read_timeout_s)
         with self._connect() as connection:
             _consume(connection, self._task.queue, 1, {"x-stream-offset": place})
-            while (result := _run(decoder, connection)) != _arrow.FULL:
-                if result == _arrow.FRAME:
+            while (result := _run(decoder, connection)) != Decoder.FULL:
+                if result == Decoder.FRAME:
                     connection.take(*decoder.frame)
                     continue
                 left_s = deadline - time.monotonic()
@@ -224,7 +233,7 @@ def _consume(
     connection.call(consume, commands.Basic.ConsumeOk, arguments=arguments)
 
 
-def _run(decoder: _arrow.Decoder, connection: Connection) -> int:
+def _run(decoder: Decoder, connection: Connection) -> int:
     """Decode what was received. Raises: ConnectionFailure for what cannot be."""
     try:
         return decoder.run()

@@ -22,8 +22,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from lavinmq.spark import planner
-from lavinmq.spark.batch import read_task
+from lavinmq.spark.batch import read_task, tasks_for
 from lavinmq.spark.errors import SourceError
 from lavinmq.spark.offsets import (
     Bounds,
@@ -69,11 +68,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Freeze the end of the query."""
-        streams = Streams(self._options)
-        try:
+        with Streams(self._options) as streams:
             held = streams.bounds(missing_ok=True)
-        finally:
-            streams.close()
         self._target = {queue: bounds.end for queue, bounds in held.items()}
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -90,20 +86,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, object]:
         """Return where a new query begins. Called twice, and answers the same both times."""
         if self._initial is None:
-            streams = Streams(self._options)
-            try:
+            with Streams(self._options) as streams:
                 held = streams.bounds()
                 starts = streams.starts(held, "latest")
-            finally:
-                streams.close()
             self._initial = _positions(held, starts)
         return self._initial.to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, object]:
         """Return the end of the batch that begins at `start`; `start` when there is nothing."""
         begin = Offsets.from_json(start)
-        streams = Streams(self._options)
-        try:
+        with Streams(self._options) as streams:
             held = self._held(streams, begin)
             resumed = self._resumed(streams, begin, held)
             backlog = {
@@ -114,8 +106,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if not isinstance(limit, ReadAllAvailable) and self._waits(backlog):
                 return start
             ends = self._limited(streams, backlog, limit)
-        finally:
-            streams.close()
         end = advance(begin, held, ends, resumed)
         if end.next != begin.next:
             self._planned_at = time.monotonic()
@@ -129,30 +119,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Have the broker show the position, if `storeOffsets` says so; for people to look at."""
         if self._options.store_offsets is None:
             return
-        streams = Streams(self._options)
-        try:
+        with Streams(self._options) as streams:
             for queue, offset in Offsets.from_json(end).next.items():
-                if streams.is_wanted(queue):
+                if not streams.is_wanted(queue):
+                    continue
+                try:
                     streams.store(queue, offset)
-        except SourceError as error:
-            log.warning("storeOffsets: %s", error)
-        finally:
-            streams.close()
+                except SourceError as error:
+                    log.warning("storeOffsets: %s", error)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the tasks of a batch; the same rows for the same offsets, after a restart too."""
         begin, finish = Offsets.from_json(start), Offsets.from_json(end)
         parts = ranges(begin, finish)
-        streams = Streams(self._options)
-        try:
+        with Streams(self._options) as streams:
             parts = self._readable(streams, begin, parts) if parts else {}
-            cuts = {}
-            if planner.needs_cuts(self._options, parts.values()):
-                cuts = {q: [part.first for part in streams.segments(q)] for q in parts}
-        finally:
-            streams.close()
-        tasks = planner.plan(self._options, parts, self._columns, cuts)
-        return [InputPartition(task) for task in tasks]
+            return tasks_for(parts, streams, self._options, self._columns)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task."""

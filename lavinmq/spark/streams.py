@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Self
 
 from lavinmq.spark import probe
 from lavinmq.spark.admin import Admin, NotServed, bounds_of, queue_type
@@ -25,14 +25,17 @@ RECIPE = (
 
 
 class Streams:
-    """The streams that the options choose."""
+    """The streams that the options choose; a context, which holds a connection to the HTTP API."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._admin = Admin(options.connection)
 
-    def close(self) -> None:
-        """Close the connection to the HTTP API."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the connection to the HTTP API; Spark says nobody when a query has ended."""
         self._admin.close()
 
     def bounds(self, known: Iterable[str] = (), *, missing_ok: bool = False) -> dict[str, Bounds]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -136,12 +137,15 @@ def test_a_schema_of_ones_own_chooses_columns(spark: SparkSession, stream: Strea
 
 
 def test_what_retention_removed_is_an_error_or_a_gap(
-    spark: SparkSession, broker_factory: BrokerFactory
+    spark: SparkSession, broker_factory: BrokerFactory, tmp_path: Path
 ) -> None:
-    broker = broker_factory(["--segment-size", "65536"], http=True)
+    ini = tmp_path / "small-segments.ini"
+    ini.write_text("[main]\nsegment_size = 65536\n")
+    broker = broker_factory(["-c", str(ini)], http=True)
     stream = Stream(broker, "short").declare(**{"x-max-length": 500})
     stream.publish(b"%04d" % n + b"x" * 200 for n in range(2000))
-    held = Streams(SourceOptions.parse(stream.options())).bounds()["short"]
+    with Streams(SourceOptions.parse(stream.options())) as streams:
+        held = streams.bounds()["short"]
     assert held.first > 500
     from_start = {"startingOffsets": '{"short": 100}', "columns": "offset"}
 
@@ -155,7 +159,10 @@ def test_what_retention_removed_is_an_error_or_a_gap(
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"startingOffset": "earliest"}, "unknown option 'startingoffset'; did you mean 'startingOffsets'"),
+        (
+            {"startingOffset": "earliest"},
+            "unknown option 'startingoffset'; did you mean 'startingOffsets'",
+        ),
         ({"startingOffsets": "latest"}, "startingOffsets=latest has nothing to read in a batch"),
         ({"assign": '["a"]'}, "give exactly one of the options queue,"),
         ({"prefetch": "0"}, "option prefetch is '0'; expected a whole number from 1 to 65535"),
@@ -191,12 +198,9 @@ def test_a_queue_that_is_no_stream_is_refused_with_the_way_out(
 def test_a_user_who_may_not_read_is_told_once(spark: SparkSession, http_broker: Broker) -> None:
     stream = Stream(http_broker, "secret").declare()
     stream.publish(numbers(0, 5))
-    api = Api(http_broker)
-    api("PUT", "/api/users/eve", {"password": "evil", "tags": "monitoring"})
-    rights = {"configure": ".*", "write": ".*", "read": "^$"}
-    api("PUT", "/api/permissions/%2F/eve", rights)
+    Api(http_broker).as_user("eve", "monitoring", **{"/": (".*", ".*", "^$")})
 
-    told = failure(load(spark, stream, user="eve", password="evil").count)
+    told = failure(load(spark, stream, user="eve", password="eve-pw").count)
 
     assert "403" in told
     assert "secret" in told

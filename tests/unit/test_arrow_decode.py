@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyarrow")
 
-from lavinmq.spark import _arrow
+from lavinmq.spark._arrow import Columns, Decoder
 from lavinmq.spark.schema import default_columns
 from tests.fuzz.mutate import mutated
 from tests.support.deliveries import (
@@ -42,13 +42,13 @@ Row = dict[str, Any]
 
 def decoder(
     start: int = 1, end: int = 1 << 40, columns: tuple[str, ...] = NARROW, **options: int
-) -> tuple[_arrow.Decoder, _arrow.Columns]:
+) -> tuple[Decoder, Columns]:
     """A decoder and its columns."""
-    made = _arrow.Columns(columns, queue="s")
-    return _arrow.Decoder(made, start, end, **options), made
+    made = Columns(columns, queue="s")
+    return Decoder(made, start, end, **options), made
 
 
-def feed(reader: _arrow.Decoder, data: bytes) -> list[int]:
+def feed(reader: Decoder, data: bytes) -> list[int]:
     """Have bytes decoded until they are used up or the range ends; return what `run` said."""
     said = []
     while True:
@@ -57,14 +57,14 @@ def feed(reader: _arrow.Decoder, data: bytes) -> list[int]:
         room[:n] = data[:n]
         reader.received(n)
         data = data[n:]
-        while (result := reader.run()) not in (_arrow.MORE, _arrow.END):
+        while (result := reader.run()) not in (Decoder.MORE, Decoder.END):
             said.append(result)
         said.append(result)
-        if not data or result == _arrow.END:
+        if not data or result == Decoder.END:
             return said
 
 
-def rows(columns: _arrow.Columns) -> list[Row]:
+def rows(columns: Columns) -> list[Row]:
     """What was decoded; the batch is checked as Arrow does it."""
     batch = columns.take()
     batch.validate(full=True)
@@ -196,7 +196,7 @@ def test_rows_outside_of_the_range_are_dropped() -> None:
 
     said = feed(reader, sent(messages))
 
-    assert said == [_arrow.END]
+    assert said == [Decoder.END]
     assert [row["offset"] for row in rows(columns)] == [5, 6, 7, 8, 9]
     assert reader.next_offset == 10
 
@@ -206,7 +206,7 @@ def test_the_range_ends_at_an_offset_behind_it() -> None:
 
     said = feed(reader, sent([Delivery(5), Delivery(10), Delivery(11)]))
 
-    assert said == [_arrow.END]
+    assert said == [Decoder.END]
     assert [row["offset"] for row in rows(columns)] == [5]
     assert (reader.next_offset, reader.tag) == (6, 2)
 
@@ -232,19 +232,19 @@ def test_a_batch_ends_at_its_rows_and_at_its_bytes() -> None:
     messages = [Delivery(offset, bytes(100)) for offset in range(1, 11)]
     by_rows, columns = decoder(batch_rows=4)
 
-    assert feed(by_rows, sent(messages[:3])) == [_arrow.MORE]
+    assert feed(by_rows, sent(messages[:3])) == [Decoder.MORE]
     assert feed(by_rows, frame(METHOD, messages[3].method(4)) + frame(HEADER, messages[3].head()))
     feed_body = by_rows.room()
     body = frame(BODY, messages[3].body) + sent(messages[4:])
     feed_body[: len(body)] = body
     by_rows.received(len(body))
 
-    assert by_rows.run() == _arrow.FULL
-    assert by_rows.run() == _arrow.FULL, "nobody has taken the rows"
+    assert by_rows.run() == Decoder.FULL
+    assert by_rows.run() == Decoder.FULL, "nobody has taken the rows"
     assert len(rows(columns)) == 4
-    assert by_rows.run() == _arrow.FULL
+    assert by_rows.run() == Decoder.FULL
     assert len(rows(columns)) == 4
-    assert by_rows.run() == _arrow.MORE
+    assert by_rows.run() == Decoder.MORE
     assert [row["offset"] for row in rows(columns)] == [9, 10]
 
     by_bytes, columns = decoder(batch_bytes=250)
@@ -252,7 +252,7 @@ def test_a_batch_ends_at_its_rows_and_at_its_bytes() -> None:
     data = sent(messages)
     room[: len(data)] = data
     by_bytes.received(len(data))
-    assert by_bytes.run() == _arrow.FULL
+    assert by_bytes.run() == Decoder.FULL
     assert columns.n_rows == 3
 
 
@@ -264,7 +264,7 @@ def test_reading_goes_on_after_a_reconnect() -> None:
     reader.reset()
     said = feed(reader, sent(messages[2:]))
 
-    assert said == [_arrow.END]
+    assert said == [Decoder.END]
     assert rows(columns) == expected(messages)
 
 
@@ -281,7 +281,7 @@ def test_other_frames_are_handed_over_where_they_stand() -> None:
     reader.received(len(data))
 
     seen = []
-    while reader.run() == _arrow.FRAME:
+    while reader.run() == Decoder.FRAME:
         seen.append((reader.frame[0], reader.frame[1], columns.n_rows))
 
     assert seen == [(1, 1, 1), (8, 0, 1), (1, 0, 1)]
@@ -394,7 +394,7 @@ def test_any_messages_survive_any_framing(
         room = reader.room()
         room[: len(piece)] = piece
         reader.received(len(piece))
-        while reader.run() == _arrow.FULL:
+        while reader.run() == Decoder.FULL:
             found += rows(columns)
     found += rows(columns)
 

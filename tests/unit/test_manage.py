@@ -129,7 +129,7 @@ def test_an_impersonator_may_publish_as_anybody(bench: Bench) -> None:
     local.close()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     st.dictionaries(
         st.sampled_from(properties_module.NAMES),

@@ -1,0 +1,169 @@
+"""The rows of `perf/spark_bench.py`: one function each, with what it measures as its first line.
+
+A row gets the `Bench`, prepares what it needs outside of `bench.timed`, and returns what that
+says. Its name in the result is the function's, with dashes; rows run in the order of this file.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from perf.spark_bench import BODY, Bench, Row, Took
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROWS: dict[str, Row] = {}
+
+NARROW = ("offset", "body")
+BATCH_ROWS = 10_000
+
+
+def row(function: Row) -> Row:
+    """Have this function measured."""
+    ROWS[function.__name__.replace("_", "-")] = function
+    return function
+
+
+# ---- the decoder ---------------------------------------------------------------------------------
+
+
+def deliveries(first: int, count: int) -> bytes:
+    """What a broker sends to the consumer of a stream: small messages with these offsets."""
+
+    def frame(kind: int, payload: bytes) -> bytes:
+        return struct.pack(">BHI", kind, 1, len(payload)) + payload + b"\xce"
+
+    def delivery(offset: int) -> bytes:
+        method = b"\0\x3c\0\x3c\x0aamq.ctag-b" + struct.pack(">QB", offset, 0) + b"\0\x05bench"
+        table = b"\x0fx-stream-offsetl" + struct.pack(">q", offset)
+        head = struct.pack(">HHQHI", 60, 0, len(BODY), 0x3000, len(table)) + table + b"\x02"
+        return frame(1, method) + frame(2, head) + frame(3, BODY)
+
+    return b"".join(map(delivery, range(first, first + count)))
+
+
+def decode(bench: Bench, columns: tuple[str, ...]) -> Took:
+    """Decode deliveries from memory, in pieces of the size that a socket gives."""
+    from lavinmq.spark._arrow import Columns, Decoder
+
+    # Offsets of later rounds are those of the first one, so each round has a decoder of its own.
+    data, per_round = deliveries(1, BATCH_ROWS), BATCH_ROWS
+    piece = 1 << 18
+
+    def work() -> int:
+        rows = 0
+        for _ in range(bench.n // per_round):
+            made = Columns(columns)
+            decoder = Decoder(made, 1, 1 << 62, batch_rows=BATCH_ROWS + 1)
+            for at in range(0, len(data), piece):
+                part = data[at : at + piece]
+                decoder.room()[: len(part)] = part
+                decoder.received(len(part))
+                decoder.run()
+            rows += made.take().num_rows
+        return rows
+
+    return bench.timed(work)
+
+
+@row
+def decoder(bench: Bench) -> Took:
+    """Deliveries of a stream to Arrow, offset and body, from memory, one core."""
+    return decode(bench, NARROW)
+
+
+@row
+def decoder_all_columns(bench: Bench) -> Took:
+    """The same with all columns and the header map."""
+    from lavinmq.spark.schema import default_columns
+
+    return decode(bench, default_columns("true"))
+
+
+@row
+def task(bench: Bench) -> Took:
+    """What one task of Spark does: a range over AMQP to Arrow, without Spark."""
+    from lavinmq.spark.options import ConnectionOptions, Node
+    from lavinmq.spark.planner import RangeTask
+    from lavinmq.spark.reading import read_range
+
+    assert bench.stream
+    options = ConnectionOptions((Node("127.0.0.1", bench.broker.port),))
+    range_task = RangeTask(options, bench.stream["queue"], 1, bench.n + 1, NARROW)
+    return bench.timed(lambda: sum(batch.num_rows for batch in read_range(range_task)))
+
+
+# ---- Spark ---------------------------------------------------------------------------------------
+
+
+@row
+def spark_batch(bench: Bench) -> Took:
+    """A batch query over a stream of a running broker, offset and body, two tasks."""
+    options = bench.stream | {
+        "columns": ",".join(NARROW),
+        "minPartitions": "2",
+        "maxRecordsPerPartition": str(bench.n),
+    }
+
+    def work() -> int:
+        return bench.consumed(bench.spark.read.format("lavinmq").options(**options).load())
+
+    return bench.timed(work)
+
+
+@row
+def spark_synthetic(bench: Bench) -> Took:
+    """The same rows from a Python source that has them in memory as Arrow: Spark's own limit."""
+    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+    n, body, batch_rows = bench.n, BODY, BATCH_ROWS
+
+    class Reader(DataSourceReader):
+        def partitions(self) -> list[InputPartition]:
+            return [InputPartition((1, n // 2)), InputPartition((n // 2 + 1, n))]
+
+        def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+            import numpy as np
+            import pyarrow as pa
+
+            first, last = partition.value
+            schema = pa.schema([("offset", pa.int64()), ("body", pa.binary())])
+            bodies = pa.array([body] * batch_rows, pa.binary())
+            for at in range(first, last + 1, batch_rows):
+                count = min(batch_rows, last + 1 - at)
+                offsets = pa.array(np.arange(at, at + count))
+                arrays = [offsets, bodies.slice(0, count)]
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    class Synthetic(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "bench-synthetic"
+
+        def schema(self) -> str:
+            return "offset bigint, body binary"
+
+        def reader(self, schema: Any) -> DataSourceReader:
+            return Reader()
+
+    bench.spark.dataSource.register(Synthetic)
+    frame = bench.spark.read.format("bench-synthetic").load()
+    return bench.timed(lambda: bench.consumed(frame))
+
+
+@row
+def spark_json(bench: Bench) -> Took:
+    """The same rows from JSON lines in two files, by Spark's own reader."""
+    directory = bench.scratch / "json"
+    if not directory.exists():
+        directory.mkdir()
+        text = BODY.decode().translate({34: 39, 92: 47})
+        for part, first in enumerate((1, bench.n // 2 + 1)):
+            with (directory / f"{part}.json").open("w") as file:
+                numbers = range(first, first + bench.n // 2)
+                file.writelines(f'{{"offset":{n},"body":"{text}"}}\n' for n in numbers)
+    frame = bench.spark.read.schema("offset bigint, body string").json(str(directory))
+    return bench.timed(lambda: bench.consumed(frame))
