@@ -79,6 +79,12 @@ class Channel:
             self._tag = ""
             self._connection.call(method, commands.Basic.CancelOk)
 
+    def give_back(self) -> None:
+        """Stop consuming, and return to its place whatever is not acknowledged."""
+        self.cancel()
+        method = wire.build(commands.Basic.Recover, requeue=True)
+        self._connection.call(method, commands.Basic.RecoverOk)
+
     def receive(self, timeout_s: float) -> Message | None:
         """Return the next delivery; None when none came in time."""
         deadline = time.monotonic() + timeout_s

@@ -1,8 +1,8 @@
 """A look into a classic queue: its first messages as rows, and all of them back in their places.
 
 A stream is read, but a classic queue is emptied by reading; so nothing here is acknowledged, and
-the broker puts everything back when the connection closes, marked as redelivered. The rows are made
-on the driver, so bodies are cut to what a report shows. Called by `dlq`.
+everything is given back, marked as redelivered; the broker does so itself when the connection
+breaks. The rows are made on the driver, so bodies are cut to what a report shows. Called by `dlq`.
 """
 
 from __future__ import annotations
@@ -57,10 +57,12 @@ def peek(
                 )
                 body = bytes(message.body[:body_bytes])
                 if not columns.add(exchange, key, message.properties, body):
-                    raise PipelineError(f"queue '{queue}': more than a look can hold; lower --limit")
+                    raise PipelineError(
+                        f"queue '{queue}': more than a look can hold; lower --limit"
+                    )
                 sizes.append(len(message.body))
                 show(len(sizes), total)
-            channel.cancel()
+            channel.give_back()
     except ConnectionFailure as failure:
         raise PipelineError(str(failure)) from None
     except ValueError as error:

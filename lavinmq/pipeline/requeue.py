@@ -2,8 +2,8 @@
 
 At least once: between confirm and ack a crash leaves a message in both queues; its mark tells.
 Messages are published in the order in which they are delivered. What is not taken back stays where
-it was: unselected, unroutable and refused messages are never acknowledged, so the broker returns
-them to their places when the connection closes. Called by the job `dlq`.
+it was: unselected, unroutable and refused messages are never acknowledged, and given back at the
+end; the broker does so itself when the connection breaks. Called by the job `dlq`.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Requeue:
             show(number, total)
         channel.wait_until_confirmed(0)
         self._settle()
-        channel.cancel()
+        channel.give_back()
         return self.outcome
 
     def _deal_with(self, message: Message, number: int) -> None:

@@ -36,6 +36,7 @@ HEAD = (
     *("messages", "bytes", "deaths, most"),
 )
 SAMPLE_BYTES_MAX = 4096
+PATIENCE_S = 30.0
 
 
 def configure(parser: Parser) -> None:
@@ -233,7 +234,13 @@ def take_back(run: Run, queue: str) -> Result:
     )
     label = "looked at" if plan.is_dry_run else "taken back"
     try:
-        with connect(connection_options, f"queue '{queue}'", name="lavinmq-pipeline dlq") as found:
+        found = connect(
+            connection_options,
+            f"queue '{queue}'",
+            name="lavinmq-pipeline dlq",
+            patience_s=PATIENCE_S,
+        )
+        with found:
             work = requeue.Requeue(Channel(found), plan)
             outcome = work.run(lambda done, total: run.progress.show(label, done, total))
     except ConnectionFailure as failure:
