@@ -106,7 +106,7 @@ def test_an_archive_that_was_emptied_is_not_continued(archive: Archive) -> None:
     shutil.rmtree(archive.path)
     archive.stream.publish(numbers(5, 10))
 
-    with pytest.raises(Exception, match="lacks batch 0.*was the archive moved or emptied") as info:
+    with pytest.raises(Exception, match=r"lacks batch 0.*was the archive moved or emptied") as info:
         archive.update()
 
     assert PipelineError.__name__ in str(info.value)

@@ -110,7 +110,7 @@ def test_order_and_progress_of_a_replay_survive_its_stop(
     archive.stream.publish(numbers(0, 100))
     archive.update()
     arguments = [archive.path, *broker_arguments(archive.stream), "--exchange", "",
-                 "--routing-key", copy.stream.name, "--checkpoint", tmp_path / "replayed"]  # fmt: skip
+        "--routing-key", copy.stream.name, "--checkpoint", tmp_path / "replayed"]  # fmt: skip
     monkeypatch.setattr("lavinmq.pipeline.publishing.ROUND_ROWS", 30)
     with monkeypatch.context() as patch:
         saves: list[str] = []
