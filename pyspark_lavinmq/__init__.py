@@ -1,10 +1,8 @@
-"""Where Spark finds the format `lavinmq`: it imports every module whose name begins with `pyspark_`.
+"""Where Spark finds the format `lavinmq`: it imports every module named `pyspark_...`.
 
 It does so in every session on the machine and gives up looking when one of them fails, so this
 imports nothing, and has no `DefaultSource` where the format cannot work.
 """
-
-from __future__ import annotations
 
 
 def __getattr__(name: str) -> object:

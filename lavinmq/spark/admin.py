@@ -8,11 +8,12 @@ one line that names host and vhost, never the password. Blocking; one connection
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.client
 import json
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -51,27 +52,27 @@ class Admin:
 
     def queue(self, name: str) -> Mapping[str, Any] | None:
         """Return the details of a queue, or None when there is none of that name."""
-        return self._get_object(f"/api/queues/{self._vhost}/{_escape(name)}")
+        found = self._get(f"/api/queues/{self._vhost}/{_escape(name)}")
+        return found if isinstance(found, dict) else None
 
     def queues(self) -> dict[str, str]:
         """Return name and type of each queue of the vhost."""
-        found = self._get(f"/api/queues/{self._vhost}")
+        path = f"/api/queues/{self._vhost}"
+        found = self._get(path)
         if found is None:
             raise SourceError(f"{self}: there is no such vhost")
-        if not isinstance(found, list):
-            raise SourceError(f"{self}: the list of queues is not understood")
-        return {queue["name"]: queue_type(queue) for queue in found}
+        with self._understanding(path):
+            return {queue["name"]: queue_type(queue) for queue in found}
 
     def bound_queues(self, exchange: str) -> list[str]:
         """Return the names of the queues bound to the exchange, sorted."""
         path = f"/api/exchanges/{self._vhost}/{_escape(exchange)}"
         if self._get(path) is None:
             raise SourceError(f"{self}: there is no exchange {exchange!r}")
-        bindings = self._get(f"{path}/bindings/source")
-        if not isinstance(bindings, list):
-            raise SourceError(f"{self}: the bindings of {exchange!r} are not understood")
-        kinds = (each for each in bindings if each.get("destination_type") == "queue")
-        return sorted({each["destination"] for each in kinds})
+        found = self._get(f"{path}/bindings/source")
+        with self._understanding(path):
+            kinds = (each for each in found if each["destination_type"] == "queue")
+            return sorted({str(each["destination"]) for each in kinds})
 
     def offset_at(self, queue: str, time_ms: int) -> int | None:
         """Return the first offset received at that time or later; None if this is not offered.
@@ -79,28 +80,30 @@ class Admin:
         Without such a message it is the offset that the next one gets.
         """
         path = f"/api/queues/{self._vhost}/{_escape(queue)}/stream/offset?timestamp={time_ms}"
-        found = self._get_object(path)
-        return None if found is None else int(found["offset"])
+        found = self._get(path)
+        with self._understanding(path):
+            return None if found is None else int(found["offset"])
 
     def segments(self, queue: str) -> list[Segment]:
         """Return the segments of a stream, oldest first; none if this is not offered."""
-        found = self._get(f"/api/queues/{self._vhost}/{_escape(queue)}/stream/segments")
-        if not isinstance(found, list):
-            return []
-        parts = sorted(found, key=lambda part: int(part["first_offset"]))
-        return [
-            Segment(first, first + int(part["messages"]), int(part["bytes"]))
-            for part in parts
-            if int(part["messages"]) > 0 and (first := int(part["first_offset"])) >= 0
-        ]
+        path = f"/api/queues/{self._vhost}/{_escape(queue)}/stream/segments"
+        found = self._get(path)
+        with self._understanding(path):
+            parts = [
+                (int(part["first_offset"]), int(part["messages"]), int(part["bytes"]))
+                for part in found or ()
+                if part["messages"]
+            ]
+        return [Segment(first, first + n, size) for first, n, size in sorted(parts)]
 
     def stored(self, queue: str, consumer: str) -> int | None:
         """Return the next offset stored for a consumer's name, or None. Raises SourceError."""
-        found = self._get(f"/api/queues/{self._vhost}/{_escape(queue)}/stream/consumers")
-        if not isinstance(found, list):
+        path = f"/api/queues/{self._vhost}/{_escape(queue)}/stream/consumers"
+        found = self._get(path)
+        if found is None:
             raise SourceError(f"{self}: this broker does not tell the offsets it stores")
-        offsets = [each["offset"] for each in found if each.get("name") == consumer]
-        return int(offsets[0]) if offsets else None
+        with self._understanding(path):
+            return next((int(each["offset"]) for each in found if each["name"] == consumer), None)
 
     def consumers(self, queue: str) -> list[Mapping[str, Any]]:
         """Return `name`, `offset` and `lag` of each stored position; none if not offered."""
@@ -120,9 +123,13 @@ class Admin:
 
     # ---- calls -----------------------------------------------------------------------------------
 
-    def _get_object(self, path: str) -> Mapping[str, Any] | None:
-        found = self._get(path)
-        return found if isinstance(found, dict) else None
+    @contextlib.contextmanager
+    def _understanding(self, path: str) -> Iterator[None]:
+        """Tell in one line that an answer has another form than it should."""
+        try:
+            yield
+        except (KeyError, TypeError, ValueError):
+            raise SourceError(f"{self}: the answer to {path} is not understood") from None
 
     def _get(self, path: str) -> Any:
         """Return the answer, or None for 404 and for a method that is not there."""

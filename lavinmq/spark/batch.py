@@ -10,12 +10,15 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from lavinmq.spark import planner
 from lavinmq.spark.offsets import Bounds, loss
 from lavinmq.spark.options import SourceOptions
+from lavinmq.spark.peek import PeekTask, peek
 from lavinmq.spark.pushdown import Pushed
 from lavinmq.spark.streams import Streams
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import Filter
+
+PEEK_QUIET_S = 5.0
 
 
 class BatchReader(DataSourceReader):
@@ -65,6 +68,32 @@ class FilteringBatchReader(BatchReader):
         """Take what narrows the ranges, and leave every filter to Spark too."""
         self._pushed = Pushed.of(filters)
         return filters
+
+
+class PeekReader(DataSourceReader):
+    """Shows the first messages of a classic queue and leaves them there."""
+
+    def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._columns = columns
+
+    def partitions(self) -> list[InputPartition]:
+        """Return the only task."""
+        options = self._options
+        assert options.peek_records is not None
+        task = PeekTask(
+            connection=options.connection,
+            queue=options.queues[0],
+            columns=self._columns,
+            limit=options.peek_records,
+            batch_rows=options.batch_rows,
+            quiet_s=PEEK_QUIET_S,
+        )
+        return [InputPartition(task)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the messages."""
+        return peek(partition.value)
 
 
 def tasks_for(

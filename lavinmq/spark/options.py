@@ -208,7 +208,7 @@ class SourceOptions:
             store_offsets=values.text("storeOffsets"),
             columns=_parse_columns(values),
             filter_pushdown=values.boolean("filterPushdown", False),
-            peek_records=values.number("maxRecords", 10_000, high=1_000_000) if peek else None,
+            peek_records=values.number("maxRecords", 10_000, high=65_535) if peek else None,
         )
 
 

@@ -55,10 +55,12 @@ class LavinMQDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads a batch query. Raises OptionError."""
-        from lavinmq.spark.batch import BatchReader, FilteringBatchReader
+        from lavinmq.spark.batch import BatchReader, FilteringBatchReader, PeekReader
 
         options = SourceOptions.parse(self.options, streaming=False)
         columns = self._columns(schema)
+        if options.peek_records is not None:
+            return PeekReader(options, columns)
         kind = FilteringBatchReader if options.filter_pushdown else BatchReader
         return kind(options, columns)
 

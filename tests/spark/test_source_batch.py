@@ -195,6 +195,26 @@ def test_a_queue_that_is_no_stream_is_refused_with_the_way_out(
     assert "Bind a stream queue to the same exchange" in told
 
 
+def test_a_look_into_a_classic_queue_leaves_it_as_it_was(
+    spark: SparkSession, stream: Stream
+) -> None:
+    name = stream.name + "-classic"
+    with channel(stream.broker) as opened:
+        opened.declare_queue(name, durable=True)
+    queue = Stream(stream.broker, name)
+    queue.publish([b"x" * 300_000, *numbers(1, 30)], properties=Properties(headers={"n": 5}))
+
+    frame = load(spark, queue, mode="peek", maxRecords="20", includeHeaders="json", batchRows="7")
+    rows = frame.collect()
+
+    assert [len(rows[0].body), *(int(row.body) for row in rows[1:])] == [300_000, *range(1, 20)]
+    assert {(row.queue, row.offset, row.routing_key) for row in rows} == {(name, None, name)}
+    assert all("5" in row.headers_json for row in rows)
+    with channel(stream.broker) as opened:
+        assert opened.declare_queue(name, passive=True).message_count == 30
+    assert load(spark, queue, mode="peek").count() == 30
+
+
 def test_a_user_who_may_not_read_is_told_once(spark: SparkSession, http_broker: Broker) -> None:
     stream = Stream(http_broker, "secret").declare()
     stream.publish(numbers(0, 5))

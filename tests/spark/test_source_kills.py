@@ -116,7 +116,9 @@ def test_a_killed_executor_costs_no_row(held_broker: Stream, tmp_path: Path) -> 
                 *(sys.executable, str(Path(__file__).with_name("cluster_job.py"))),
                 *("local-cluster[2,1,1024]", str(tmp_path), json.dumps(through(gate, held_broker))),
             ],
-            env=os.environ | {"PYSPARK_PYTHON": sys.executable},
+            env=os.environ
+            | {"PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(_spark_home(tmp_path))}
+            | {"SPARK_LOCAL_IP": "127.0.0.1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -138,6 +140,17 @@ def test_a_killed_executor_costs_no_row(held_broker: Stream, tmp_path: Path) -> 
 
     assert job.returncode == 0, output
     assert written(tmp_path / "data") == list(range(N_MESSAGES))
+
+
+def _spark_home(directory: Path) -> Path:
+    """Spark as it is installed, but in a directory that workers may write to."""
+    import pyspark
+
+    home = directory / "spark-home"
+    home.mkdir()
+    for each in ("bin", "jars", "sbin"):
+        (home / each).symlink_to(Path(pyspark.__path__[0]) / each)
+    return home
 
 
 def _executor_of(worker: int) -> int:
