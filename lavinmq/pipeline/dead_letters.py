@@ -72,11 +72,9 @@ def deaths(frame: DataFrame, error_headers: Sequence[str] = ERROR_HEADERS) -> Da
     entries = f.from_json(f.get_json_object(headers, "$['x-death'].A"), DEATHS)
     tables = f.transform(f.coalesce(entries, f.array()), lambda entry: entry["F"])
     named = f.filter(tables, lambda entry: _filled(entry["queue"]["S"]).isNotNull())
-    length = f.coalesce(f.octet_length("body"), f.lit(0)).cast("bigint")
     frame = frame.select(
         *("body", "timestamp"),
-        # Where bodies are cut, the rows say how long they were.
-        (f.col("size") if "size" in frame.columns else length).alias("size"),
+        f.coalesce(f.octet_length("body"), f.lit(0)).cast("bigint").alias("size"),
         named.alias("entries"),
         text("x-first-death-queue").alias("first_queue"),
         text("x-first-death-reason").alias("first_reason"),

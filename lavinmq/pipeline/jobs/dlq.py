@@ -140,19 +140,14 @@ def open_letters(run: Run, peeked: str | None) -> DataFrame:
     """Return the messages of the source. Raises: PipelineError, UsageError."""
     from pyspark.sql import functions as f
 
-    from lavinmq.pipeline.peek import peek
     from lavinmq.pipeline.sources import open_source, parse_source
 
     options = run.options
     if peeked is not None:
-        rows = peek(
-            connection_of(options),
-            peeked,
-            limit=options.limit or LIMIT,
-            body_bytes=options.sample_bytes,
-            show=lambda done, total: run.progress.show("looked at", done, total),
-        )
-        return run.spark.createDataFrame(rows)
+        reader = run.spark.read.format("lavinmq").options(**broker_options(options))
+        reader = reader.option("queue", peeked).option("mode", "peek")
+        reader = reader.option("maxRecords", options.limit or LIMIT)
+        return reader.option("columns", ",".join(dead_letters.COLUMNS)).load()
     source = parse_source(options.source)
     broker = broker_options(options) if source.kind == "queue" else {}
     frame = open_source(run.spark, source, broker)
