@@ -44,7 +44,8 @@ cdef stream_add_segment(store_t* st, u32 id, u32 size):
 cdef stream_set_created(queue_t* q, str value):
     """Note what tells the stream from others that have its name; what is none is ignored."""
     cdef bytes text = value.encode("utf-8", "replace")
-    if value.isascii() and value.isprintable() and 0 < len(text) < <Py_ssize_t>sizeof(q.stream.created):
+    cdef Py_ssize_t most = sizeof(q.stream.created) - 1
+    if value.isascii() and value.isprintable() and 0 < len(text) <= most:
         memcpy(q.stream.created, PyBytes_AS_STRING(text), len(text) + 1)
 
 

@@ -41,8 +41,8 @@ BODY = bytes(range(64, 91)) * 4  # 108 bytes
 STREAM = "bench"
 PUBLISHED_AT_ONCE = 1000
 CONFIRM_S = 60.0
-OPTIONS = " -D {data} -b 127.0.0.1 -p {port} --http-port {http_port} --metrics-http-port -1"
-OPTIONS += " --mqtt-port {mqtt_port} --control-unix-path {scratch}/control.sock"
+OPTIONS = " -D {{data}} -b 127.0.0.1 -p {{port}} --http-port {http} --metrics-http-port -1"
+OPTIONS += " --mqtt-port {{mqtt_port}} --control-unix-path {{scratch}}/control.sock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,7 @@ class Bench:
         self.n = messages
         self.scratch = scratch
         self._command = broker_command
+        (self._http_port,) = brokers.free_ports(1)
         self._stack = ExitStack()
 
     def close(self) -> None:
@@ -90,7 +91,8 @@ class Bench:
     @cached_property
     def broker(self) -> brokers.RunningBroker:
         """A running broker; its CPU counts as that of a child."""
-        launch = brokers.ours("ours", "ours", self._command + OPTIONS).launch
+        command = self._command + OPTIONS.format(http=self._http_port)
+        launch = brokers.ours("ours", "ours", command).launch
         assert launch is not None
         directory = self.scratch / "broker"
         directory.mkdir()
@@ -113,7 +115,8 @@ class Bench:
                 while (channel.confirm(CONFIRM_S).delivery_tag or 0) < sent:
                     pass
         url = f"amqp://guest:guest@{topology.HOST}:{self.broker.port}/%2F"
-        return {"url": url, "queue": STREAM}
+        http = f"http://{topology.HOST}:{self._http_port}"
+        return {"url": url, "httpUrl": http, "queue": STREAM}
 
     @cached_property
     def spark(self) -> SparkSession:
@@ -126,6 +129,7 @@ class Bench:
             SparkSession.builder.master("local[2]")
             .appName("bench")
             .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
             .config("spark.driver.memory", "1g")
             .config("spark.driver.host", topology.HOST)
             .config("spark.driver.bindAddress", topology.HOST)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from tests.crash.conftest import BrokerFactory, DiskFactory
 from tests.crash.test_stream_sigkill import Client, Gone
 from tests.support.broker import Broker
 from tests.support.disk import Action, Call, Disk
+from tests.support.power_loss import Survivors
 from tests.support.replay import Mismatch
 from tests.support.segments import queue_directory
 
@@ -139,3 +141,49 @@ def test_stored_offsets_wait_for_room_on_the_disk(on_disk: DiskFactory) -> None:
     assert f"Cannot write {path}" in broker.log_text()
     broker.kill()
     assert run(broker.start().port, 6, 5) == 10
+
+
+def identities(data_dir: Path) -> list[str]:
+    return [path.name for path in queue_directory(data_dir, NAME).glob("created.*")]
+
+
+@pytest.mark.parametrize("is_posix", [False, True], ids=["journaling", "posix"])
+def test_an_identity_is_as_safe_as_the_declaration(
+    on_disk: DiskFactory, tmp_path: Path, is_posix: bool
+) -> None:
+    """What a client has seen of a stream that was declared, it sees after a loss of power."""
+    seed = random.SystemRandom().randrange(1 << 30)
+    print(f"seed {seed}")
+    broker, disk = on_disk(log=True)
+    disk.plan(Action.NOTHING, Call.CHANGES)
+    broker.start()
+    with Client(broker.port) as client:
+        client.call("queue.declare", queue=NAME, durable=True, arguments=ARGUMENTS)
+    records = disk.records()
+    wanted = identities(broker.data_dir)
+    broker.kill()
+    assert len(wanted) == 1
+
+    for number in range(20):
+        root = tmp_path / f"cut-{number}"
+        Survivors(records, is_posix=is_posix).write(root, random.Random(seed + number))
+        assert identities(root) == wanted
+
+
+def test_a_stream_works_without_an_identity(on_disk: DiskFactory) -> None:
+    """The disk refuses the file: the stream is there all the same, and has one later."""
+    broker, disk = on_disk()
+    broker.start()
+    disk.plan(Action.FAIL, Call.OPEN, "*/created.*", error=errno.ENOSPC)
+    with Client(broker.port) as client:
+        client.call("queue.declare", queue=NAME, durable=True, arguments=ARGUMENTS)
+    assert disk.struck == 1
+    assert identities(broker.data_dir) == []
+    assert f"stream '{NAME}' has no identity now" in broker.log_text()
+    assert run(broker.port, 1, 5) == 5
+    disk.heal()
+
+    broker.restart()
+
+    assert len(identities(broker.data_dir)) == 1
+    assert offsets(broker.port) == [1, 2, 3, 4, 5]

@@ -249,6 +249,7 @@ MAKERS: dict[str, Callable[[], Corpus]] = {
     "policies": policies,
     "scopes": claims,
     "proxy": proxy_headers,
+    "scan": lambda: dict(list(segments().items())[:10]),
     "segments": segments,
     "tokens": tokens,
     "users": lambda: archived("users.json"),

@@ -11,6 +11,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Final
 
+from tornado.iostream import StreamClosedError
+
 from lavinmq import _core, log
 from lavinmq.http.api.queues import check_may_read, queue_of
 from lavinmq.http.call import NO_CONTENT, Call, Reply, completed, found
@@ -164,9 +166,12 @@ async def read_raw(call: Call) -> None:
         offset = await _send_records(call, queue, offset, end)
         handler.write(_core.raw_end(offset))
         await handler.finish()
-    except OSError as error:  # also of a client that has gone
-        if not handler.is_gone:
-            _log.error("stream %r: %s", queue.name, error)
+    except StreamClosedError:
+        raise
+    except OSError as error:
+        _log.error("stream %r: %s", queue.name, error)
+        if not handler._headers_written:
+            raise ApiError(500, "internal_server_error", f"It cannot be read: {error}") from error
         _break_off(handler)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 NAMES = (
     "dedup", "definitions", "documents", "fieldtable", "frames", "ini", "methods", "passwords",
-    "policies", "proxy", "scopes", "segments", "tokens", "users", "vhosts",
+    "policies", "proxy", "scan", "scopes", "segments", "tokens", "users", "vhosts",
 )  # fmt: skip
 FUZZ = Path(__file__).resolve().parents[1]
 

@@ -1,0 +1,112 @@
+"""lavinmq-pipeline as a program of its own: the installed script, spark-submit, what users see."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.spark.jobs import broker_arguments, run_job
+from tests.spark.streams import Stream, numbers
+from tests.support.ports import free_port
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+SUBMIT = BIN / "spark-submit"
+
+
+def run(*command: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    words = [str(word) for word in command]
+    return subprocess.run(words, capture_output=True, text=True, env=environment, cwd=cwd)
+
+
+@pytest.fixture
+def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The installed program; in an environment of before it was one, what an installer makes."""
+    if installed := shutil.which("lavinmq-pipeline", path=str(BIN)):
+        return Path(installed)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    module, _, function = project["scripts"]["lavinmq-pipeline"].partition(":")
+    path = tmp_path_factory.mktemp("bin") / "lavinmq-pipeline"
+    path.write_text(
+        f"#!{sys.executable}\nimport sys\nfrom {module} import {function}\nsys.exit({function}())\n"
+    )
+    path.chmod(0o755)
+    return path
+
+
+def test_the_installed_script_archives_and_refuses_loss(
+    stream: Stream, tmp_path: Path, script: Path
+) -> None:
+    """One line of JSON, nothing on standard error; then exit status 3 with one line."""
+    arguments = [*broker_arguments(stream), "--once", "--queue", stream.name,
+                 "--checkpoint", "checkpoint", "archive"]  # fmt: skip
+    stream.publish(numbers(0, 100))
+
+    done = run(script, "archive", "--json", *arguments, cwd=tmp_path)
+    stream.delete()
+    stream.declare().publish(numbers(0, 5))
+    lost = run(script, "archive", *arguments, cwd=tmp_path)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["rows"] == 100
+    assert (lost.returncode, lost.stdout) == (3, "")
+    errors = [line for line in lost.stderr.splitlines() if line.startswith("Error: ")]
+    assert len(errors) == 1
+    assert stream.name in errors[0]
+    assert "Traceback" not in lost.stderr
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["archive", "checkpoint"]
+
+
+def test_spark_submit_runs_the_file_that_path_prints(stream: Stream, tmp_path: Path) -> None:
+    stream.publish(numbers(0, 100))
+    path = run(sys.executable, "-m", "lavinmq.pipeline", "path", cwd=tmp_path).stdout.strip()
+
+    done = run(SUBMIT, "--master", "local[2,4]", "--conf", "spark.ui.enabled=false",
+               "--conf", "spark.driver.bindAddress=127.0.0.1", path, "archive", "--json",
+               *broker_arguments(stream), "--once", "--queue", stream.name,
+               "--checkpoint", "checkpoint", "archive", cwd=tmp_path)  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["rows"] == 100
+
+
+def test_check_tells_versions_and_bounds(spark: SparkSession, stream: Stream) -> None:
+    stream.publish(numbers(0, 7))
+
+    good = run_job(spark, "check", *broker_arguments(stream), "--queue", stream.name)
+
+    assert (good.status, good.values["problems"]) == (0, [])
+    assert good.values["queues"] == {stream.name: {"first_offset": 1, "next_offset": 8}}
+    assert good.values["http"]["streams"] >= 1
+    (facts,) = good.values["executors"].values()
+    assert {"lavinmq", "python", "pyspark", "pyarrow", "java"} <= set(facts)
+    assert facts["lavinmq.spark._arrow"] == "ok"
+    assert f"queues {stream.name}: first_offset 1, next_offset 8" in good.text
+
+
+def test_check_goes_on_after_a_failure(spark: SparkSession, stream: Stream) -> None:
+    port = free_port()
+    arguments = ["--url", f"amqp://guest:secret-word@127.0.0.1:{port}",
+                 "--http-url", stream.broker.http_url, "--queue", "no-such-queue"]  # fmt: skip
+
+    bad = run_job(spark, "check", "--no-spark", *arguments)
+
+    assert bad.status == 1
+    assert [text.partition(":")[0] for text in bad.values["problems"]] == ["amqp", "http"]
+    assert str(port) in bad.values["problems"][0]
+    assert "secret-word" not in bad.text
+    assert "executors" not in bad.values
