@@ -147,17 +147,19 @@ class Page:
         rows: Sequence[Sequence[str]],
         numbers: int = 0,
         marks: Sequence[str] = (),
+        *,
+        behind: int = 0,
     ) -> None:
-        """Add a table of texts; the last `numbers` columns are set right.
+        """Add a table of texts; `numbers` columns, with `behind` others after them, are set right.
 
         `marks`: per row "bad", "good" or "".
         """
-        first_number = len(head) - numbers
+        right = _right(head, numbers, behind)
 
         def cells(kind: str, row: Sequence[str]) -> str:
             return "".join(
                 f'<{kind} class="n">{escape(cell)}</{kind}>'
-                if column >= first_number
+                if column in right
                 else f"<{kind}>{escape(cell)}</{kind}>"
                 for column, cell in enumerate(row)
             )
@@ -187,17 +189,25 @@ class Page:
         path.write_text(self.html(), encoding="utf-8")
 
 
-def align(head: Sequence[str], rows: Sequence[Sequence[str]], numbers: int = 0) -> str:
-    """Return a table for a terminal: columns as wide as needed, the last `numbers` set right."""
+def align(
+    head: Sequence[str], rows: Sequence[Sequence[str]], numbers: int = 0, *, behind: int = 0
+) -> str:
+    """Return a table for a terminal: columns as wide as needed, numbers set right as on a page."""
     lines_ = [list(head), *[list(row) for row in rows]]
     widths = [max(len(line[column]) for line in lines_) for column in range(len(head))]
-    first_number = len(head) - numbers
+    right = _right(head, numbers, behind)
 
     def one(line: Sequence[str]) -> str:
         cells = (
-            cell.rjust(width) if column >= first_number else cell.ljust(width)
+            cell.rjust(width) if column in right else cell.ljust(width)
             for column, (cell, width) in enumerate(zip(line, widths, strict=True))
         )
         return "  ".join(cells).rstrip()
 
     return "\n".join(one(line) for line in lines_)
+
+
+def _right(head: Sequence[str], numbers: int, behind: int) -> range:
+    """Return the columns of numbers."""
+    end = len(head) - behind
+    return range(end - numbers, end)

@@ -202,6 +202,8 @@ class Flow:
     def __init__(self, run: Run, how: Windows) -> None:
         self._run = run
         self._how = how
+        # Then windows are shown as they come, not at the end.
+        self._is_live = bool(run.options.checkpoint) and not run.options.once
         self.windows: deque[dict[str, Any]] = deque(maxlen=WINDOWS_MAX)
         self.total = 0
 
@@ -218,7 +220,7 @@ class Flow:
         def take(batch: DataFrame, number: int) -> None:
             # A batch that is done again writes the same place again.
             self.add(batch, f"{query_id(checkpoint)[:8]}-{number:09}")
-            if not run.options.json and not run.options.once:
+            if self._is_live:
                 self.draw()
 
         windows = figures(messages, self._how)
@@ -245,14 +247,13 @@ class Flow:
             windows.unpersist()
         self.total += len(found)
         self.windows.extend(found)
-        is_live = bool(options.checkpoint) and not options.once
-        if is_live and not options.json:
+        if self._is_live and not options.json:
             print(self.table(found), flush=True)
 
     def table(self, windows: Sequence[Mapping[str, Any]]) -> str:
         """Return the last of these windows for a terminal."""
         rows = [self.cells(row) for row in windows[-self._run.options.rows :]]
-        return plots.align(HEAD, rows, 0)
+        return plots.align(HEAD, rows, NUMBERS, behind=1)
 
     def cells(self, row: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the columns of HEAD."""
@@ -276,7 +277,7 @@ class Flow:
     def text(self, consumers: Sequence[Mapping[str, Any]]) -> str:
         """Return the report for a terminal."""
         parts = []
-        if self.windows:
+        if self.windows and not self._is_live:
             parts.append(self.table(list(self.windows)))
         if consumers:
             cells = [
@@ -289,7 +290,8 @@ class Flow:
             ]
             parts.append(plots.align(("stream", "consumer", "offset", "lag"), cells, 2))
         shown = min(len(self.windows), self._run.options.rows)
-        left_out = f", the last {shown} are shown" if shown < self.total else ""
+        is_part = shown < self.total and not self._is_live
+        left_out = f", the last {shown} are shown" if is_part else ""
         parts.append(f"{self.total:,} windows{left_out}")
         return "\n\n".join(parts)
 
@@ -306,7 +308,7 @@ class Flow:
             for figure in drawn.values():
                 page.figure(figure)
             page.heading("windows")
-            page.table(HEAD, [self.cells(row) for row in reversed(self.windows)], 0)
+            page.table(HEAD, [self.cells(row) for row in reversed(self.windows)], NUMBERS, behind=1)
             page.save(options.html)
 
 
