@@ -10,10 +10,13 @@ import argparse
 import os
 import re
 from collections.abc import Mapping
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from lavinmq.pipeline.errors import UsageError
 from lavinmq.pipeline.job import Job
+
+if TYPE_CHECKING:
+    from lavinmq.spark.options import ConnectionOptions
 
 URL_VARIABLE = "LAVINMQ_URL"
 _DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>ms|s|m|h|d)")
@@ -123,6 +126,17 @@ def broker_options(options: argparse.Namespace) -> dict[str, str]:
         "httpUrl": options.http_url,
     }
     return {key: value for key, value in named.items() if value is not None} | dict(options.option)
+
+
+def connection_of(options: argparse.Namespace) -> ConnectionOptions:
+    """Return what `add_broker` has read, for a connection of the driver's. Raises: UsageError."""
+    from lavinmq.spark.option_values import OptionError, Values
+    from lavinmq.spark.options import IGNORED, SOURCE_NAMES, ConnectionOptions
+
+    try:
+        return ConnectionOptions.parse(Values(broker_options(options), SOURCE_NAMES, IGNORED))
+    except OptionError as error:
+        raise UsageError(str(error)) from None
 
 
 def setting(text: str) -> tuple[str, str]:

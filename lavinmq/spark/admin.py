@@ -119,6 +119,11 @@ class Admin:
         with self._understanding(path):
             return next((int(each["offset"]) for each in found if each["name"] == consumer), None)
 
+    def consumers(self, queue: str) -> list[Mapping[str, Any]]:
+        """Return `name`, `offset` and `lag` of each stored position; none if not offered."""
+        found = self._get(f"/api/queues/{self._vhost}/{_escape(queue)}/stream/consumers")
+        return found if isinstance(found, list) else []
+
     def store(self, queue: str, consumer: str, offset: int) -> None:
         """Store the next offset under a consumer's name. Raises SourceError."""
         path = f"/api/queues/{self._vhost}/{_escape(queue)}/stream/consumers/{_escape(consumer)}"
