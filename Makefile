@@ -13,6 +13,8 @@ DATA_DIR ?= var
 JOBS ?= 2
 ARGS ?=
 FUZZ_SECONDS ?= 60
+BASE ?= native
+RELEASE ?=
 
 # The interpreter of an existing environment, else the first of the usual names that is new enough.
 RECENT := 'import sys; sys.exit(sys.version_info < (3, 11))'
@@ -47,7 +49,7 @@ ifeq ($(and $(wildcard lavinmq/_core.*.so),$(wildcard lavinmq/_perf.*.so)),)
 $(COMPILED): FORCE
 endif
 
-.PHONY: build run test crash fuzz dev lint fmt bench soak lock clean help FORCE
+.PHONY: build run test binary compare-binaries crash fuzz dev lint fmt bench soak lock clean help FORCE
 .PHONY: lint-style lint-types lint-cython lint-layers lint-hot lint-stubs
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
@@ -68,6 +70,13 @@ fuzz:  ## fuzz the HTTP API, and every parser for FUZZ_SECONDS=60 each; needs cl
 	$(MAKE) build BUILD=fuzz
 	$(IN_VENV) -m pip install --disable-pip-version-check --quiet $$($(IN_VENV) -c $(FUZZ_EXTRA))
 	$(IN_VENV) tests/fuzz/run.py all --seconds $(FUZZ_SECONDS)
+
+binary: build  ## build dist/lavinmq, one file with all it needs; BASE=2.31 for older systems, RELEASE=1
+	.ci/setup-debian.sh binary
+	$(IN_VENV) packaging/freeze/build.py --base $(BASE) $(if $(RELEASE),--release) --jobs $(JOBS)
+
+compare-binaries: build  ## build every form of the binary and measure them, as in docs/packaging.md
+	$(IN_VENV) packaging/freeze/compare.py $(ARGS)
 
 crash: build  ## the crash tests in their long form: every point, many restarts (an hour)
 	CRASH_TESTS_LONG=1 $(IN_VENV) -m pytest tests/crash -n $(JOBS) $(ARGS)
@@ -124,7 +133,7 @@ clean:  ## remove what was built and installed; the data directory stays
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST)
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST)
 
 $(INSTALLED): requirements.lock
 	.ci/setup-debian.sh build $(PYTHON)

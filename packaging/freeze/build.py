@@ -2,10 +2,10 @@
 
     python packaging/freeze/build.py [--base native|2.31] [--release] [--jobs 2]
 
-Order: sources (fetch.py), interpreter, compiled modules (extensions.py), Python modules (collect.py),
-then the link. Everything but the last two steps is kept in build/freeze and done once.
-Beside it are written dist/lavinmqctl and dist/lavinmqperf, links to it; dist/lavinmq.json, what it is
-made of; and dist/licenses. Source of the form: decision record 0022.
+Order: sources (fetch.py), interpreter, compiled modules (extensions.py), Python modules
+(collect.py), then the link. All but the last two steps is kept in build/freeze and done once.
+Beside it are written dist/lavinmqctl and dist/lavinmqperf, links to it; dist/lavinmq.json, what it
+is made of; and dist/licenses. Why this form: decision record 0022.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -55,7 +56,7 @@ EXCLUDED = [
     "multiprocessing.connection", "concurrent.futures.process",
     "asyncio.windows_events", "asyncio.windows_utils", "encodings.mbcs", "encodings.oem",
     "tornado.test", "tornado.testing", "tornado.autoreload", "tornado.curl_httpclient",
-    "tornado.auth", "tornado.wsgi", "tornado.platform",
+    "tornado.auth", "tornado.wsgi", "tornado.platform.caresresolver", "tornado.platform.twisted",
 ]  # fmt: skip
 
 
@@ -166,12 +167,23 @@ def _description(target: Target, executable: Path) -> dict[str, object]:
         "version": version.stdout.strip(),
         "machine": platform.machine(),
         "base": target.base,
+        "glibc": _newest_symbol(executable),
         "release": target.is_release,
         "size": executable.stat().st_size,
         "contains": {
             source.key: source.version for source in licenses.linked(target, fetch.sources())
         },
     }
+
+
+def _newest_symbol(executable: Path) -> str:
+    """Return the version of glibc that the executable needs at least."""
+    command = ["objdump", "--dynamic-syms", executable]
+    symbols = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return max(
+        re.findall(r"GLIBC_([\d.]+)", symbols),
+        key=lambda version: [int(part) for part in version.split(".")],
+    )
 
 
 if __name__ == "__main__":

@@ -35,6 +35,8 @@ def build() -> Path:
     libraries = next(place.glob("usr/lib/*-linux-gnu"))
     for name in STATIC:
         (libraries / f"lib{name}.so").unlink(missing_ok=True)
+    # What the shared form would bring along, wherever the linker is given the library.
+    (libraries / "libcrypto.so").write_text("INPUT(libcrypto.a -ldl -lpthread)\n")
     _make_links_relative(place)
     unwinder = place / "unwinder"
     unwinder.mkdir()
