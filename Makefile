@@ -49,7 +49,7 @@ ifeq ($(and $(wildcard lavinmq/_core.*.so),$(wildcard lavinmq/_perf.*.so)),)
 $(COMPILED): FORCE
 endif
 
-.PHONY: build run test binary compare-binaries crash fuzz dev lint fmt bench soak lock clean help FORCE
+.PHONY: build run test binary test-binary compare-binaries crash fuzz dev lint fmt bench soak lock clean help FORCE
 .PHONY: lint-style lint-types lint-cython lint-layers lint-hot lint-stubs
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
@@ -74,6 +74,11 @@ fuzz:  ## fuzz the HTTP API, and every parser for FUZZ_SECONDS=60 each; needs cl
 binary: build  ## build dist/lavinmq, one file with all it needs; BASE=2.31 for older systems, RELEASE=1
 	.ci/setup-debian.sh binary
 	$(IN_VENV) packaging/freeze/build.py --base $(BASE) $(if $(RELEASE),--release) --jobs $(JOBS)
+
+TESTED_WITH_BINARY := tests/packaging tests/protocol tests/crash $(addprefix tests/integration/test_,\
+	oauth.py http_oauth.py https.py tls.py logins.py listeners.py operations.py http_users.py)
+test-binary: $(CLIENTS)  ## run tests of the broker against dist/lavinmq
+	LAVINMQ_TEST_COMMAND=$(abspath dist/lavinmq) $(IN_VENV) -m pytest $(TESTED_WITH_BINARY) -n $(JOBS) $(ARGS)
 
 compare-binaries: build  ## build every form of the binary and measure them, as in docs/packaging.md
 	$(IN_VENV) packaging/freeze/compare.py $(ARGS)

@@ -9,7 +9,7 @@
 #   .ci/setup-debian.sh fuzz            clang, whose coverage libFuzzer reads
 set -euo pipefail
 
-stage=${1:?usage: setup-debian.sh build PYTHON | test | fuzz}
+stage=${1:?usage: setup-debian.sh build PYTHON | test | binary | fuzz}
 python=${2:-python3}
 missing=()
 unpacked=()

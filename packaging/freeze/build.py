@@ -31,6 +31,7 @@ from toolchain import BASES, BuildError, Target, run
 
 DIST = ROOT / "dist"
 PROGRAMS = ("lavinmq", "lavinmqctl", "lavinmqperf")
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 NOT_FETCHED = 75
 """Exit code when a source cannot be had; nothing of ours is broken then."""
 
@@ -165,7 +166,7 @@ def _description(target: Target, executable: Path) -> dict[str, object]:
     version = subprocess.run([executable, "--version"], capture_output=True, text=True, check=True)
     return {
         "version": version.stdout.strip(),
-        "machine": platform.machine(),
+        "arch": ARCHITECTURES.get(platform.machine(), platform.machine()),
         "base": target.base,
         "glibc": _newest_symbol(executable),
         "release": target.is_release,
