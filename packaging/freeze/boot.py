@@ -6,7 +6,7 @@ to them is `lavinmq --selftest`, which imports whatever is in it (selftest.py).
 
 import os
 import sys
-from _frozen_importlib import BuiltinImporter
+from _frozen_importlib import BuiltinImporter, FrozenImporter
 
 AUTHORITIES = (
     "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Arch, Alpine
@@ -25,6 +25,13 @@ class LinkedModules:
         if path is None or name not in sys.builtin_module_names:
             return None
         return BuiltinImporter.find_spec(name)
+
+
+def get_resource_reader(name):
+    """Return what `importlib.resources` reads the files of a package from."""
+    import assets
+
+    return assets.reader(name)
 
 
 def find_authorities():
@@ -52,5 +59,6 @@ def run():
 
 
 sys.meta_path.insert(0, LinkedModules)
+FrozenImporter.get_resource_reader = staticmethod(get_resource_reader)
 find_authorities()
 sys.exit(run())

@@ -20,6 +20,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import contents
 import extensions
 import fetch
 import interpreter
@@ -34,31 +35,6 @@ PROGRAMS = ("lavinmq", "lavinmqctl", "lavinmqperf")
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 NOT_FETCHED = 75
 """Exit code when a source cannot be had; nothing of ours is broken then."""
-
-ROOTS = [
-    "boot", "selftest", "lavinmq.*", "encodings.*",
-    # Imported where no reader of imports sees it: by C, by Rust, by name.
-    "uvloop", "uvloop._noop", "uvloop.includes", "orjson", "json", "uuid", "enum", "dataclasses",
-    "datetime", "zoneinfo", "sysconfig", "numbers", "_strptime", "stringprep", "pamqp.*", "jwt",
-    "concurrent.futures.thread", "tornado.simple_httpclient", "tornado.websocket",
-    "importlib.resources", "importlib.metadata", "traceback", "linecache", "tempfile",
-]  # fmt: skip
-EXCLUDED = [
-    "lavinmq.pytest_plugin", "cryptography", "pytest", "pip", "setuptools",
-    "test", "unittest", "doctest", "pdb", "pydoc", "pydoc_data", "tkinter", "idlelib", "lib2to3",
-    "turtle", "turtledemo", "distutils", "ensurepip", "venv", "curses", "readline", "rlcompleter",
-    "sqlite3", "dbm", "xml", "xmlrpc", "wsgiref", "antigravity", "this", "code", "codeop", "cmd",
-    "bz2", "lzma", "_bootsubprocess", "_aix_support", "_osx_support", "_pydecimal", "_pyio",
-    "multiprocessing.managers", "multiprocessing.pool", "multiprocessing.dummy",
-    "multiprocessing.shared_memory", "multiprocessing.sharedctypes", "multiprocessing.synchronize",
-    "multiprocessing.queues", "multiprocessing.heap", "multiprocessing.resource_tracker",
-    "multiprocessing.popen_spawn_win32", "multiprocessing.popen_forkserver",
-    "multiprocessing.forkserver", "multiprocessing.popen_spawn_posix", "multiprocessing.spawn",
-    "multiprocessing.connection", "concurrent.futures.process",
-    "asyncio.windows_events", "asyncio.windows_utils", "encodings.mbcs", "encodings.oem",
-    "tornado.test", "tornado.testing", "tornado.autoreload", "tornado.curl_httpclient",
-    "tornado.auth", "tornado.wsgi", "tornado.platform.caresresolver", "tornado.platform.twisted",
-]  # fmt: skip
 
 
 def main() -> int:
@@ -112,16 +88,16 @@ def _collect(python: Interpreter, linked: list[Extension], place: Path) -> None:
     wanted = {
         "places": {
             "": str(python.source / "Lib"),
-            "boot": str(HERE), "selftest": str(HERE), "lavinmq": str(ROOT),
+            "boot": str(HERE), "selftest": str(HERE), "assets": str(HERE), "lavinmq": str(ROOT),
             "uvloop": source["uvloop"], "orjson": source["orjson"] + "/pysrc",
             "tornado": source["tornado"], "pamqp": source["pamqp"], "jwt": source["PyJWT"],
         },
-        "roots": ROOTS,
+        "roots": contents.ROOTS,
         "replaced": {"lavinmq.auth.signatures": str(extensions.LINKED / "signatures.py")},
         "linked": [extension.name for extension in linked],
-        "excluded": EXCLUDED,
-        # The API describes itself by them.
-        "documented": ["lavinmq.http"],
+        "excluded": contents.EXCLUDED,
+        "documented": contents.DOCUMENTED,
+        "with_data": contents.WITH_DATA,
     }  # fmt: skip
     done = subprocess.run(
         [*python.python, str(HERE / "collect.py"), str(place)],

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+CODE = {".py", ".pyi", ".pyc", ".so", ".c"}
 Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -28,7 +29,8 @@ class Wanted(NamedTuple):
     `places`: directories by top-level name, "" for all others. `roots`: names; one that ends in
     `.*` stands for a package with all below it. `replaced`: files by name of the module. `linked`:
     compiled modules. `excluded`: names that are left out, with all below them. `documented`:
-    packages whose functions keep their docstrings.
+    packages whose functions keep their docstrings. `with_data`: packages whose other files are
+    taken along.
     """
 
     places: dict[str, str]
@@ -37,6 +39,7 @@ class Wanted(NamedTuple):
     linked: list[str]
     excluded: list[str]
     documented: list[str]
+    with_data: list[str]
 
 
 class Module(NamedTuple):
@@ -122,6 +125,28 @@ def code_of(module: Module, keep_docstrings: bool) -> bytes:
     return marshal.dumps(compile(tree, name, "exec", dont_inherit=True, optimize=0))
 
 
+def write_data(modules: list[Module], packages: list[str], path: Path) -> None:
+    """Write a module with the files in the directories of packages that are no code."""
+    files = {}
+    for module in modules:
+        if module.is_package and module.name.partition(".")[0] in packages:
+            found = [p for p in sorted(module.path.parent.iterdir()) if p.suffix not in CODE]
+            files[module.name] = {p.name: p.read_bytes() for p in found if p.is_file()}
+            for directory in filter(Path.is_dir, found):
+                # One with code is a package of its own.
+                if directory.name != "__pycache__" and not any(directory.rglob("*.py")):
+                    files[module.name][directory.name] = tree_of(directory)
+    path.write_text(f"FILES = {files!r}\n")
+
+
+def tree_of(directory: Path) -> dict[str, object]:
+    """Return the content of a directory: bytes of files, trees of directories, by name."""
+    return {
+        path.name: tree_of(path) if path.is_dir() else path.read_bytes()
+        for path in sorted(directory.iterdir())
+    }
+
+
 def write(modules: list[Module], documented: list[str], directory: Path) -> None:
     """Write blob and table."""
     rows, offset = [], 0
@@ -162,6 +187,9 @@ def main() -> int:
     boot = collection.modules.pop("boot")
     modules = [*collection.modules.values(), boot._replace(name="__main__")]
     directory = Path(sys.argv[1])
+    data = Module("assets_data", directory / "assets_data.py", False)
+    write_data(modules, wanted.with_data, data.path)
+    modules.append(data)
     write(modules, wanted.documented, directory)
     size = (directory / "frozen.bin").stat().st_size
     print(f"{len(modules)} modules, {size / 1e6:.1f} MB of byte code")

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import contents
 import fetch
 from interpreter import Interpreter
 from toolchain import BuildError, Target, once, run
@@ -68,7 +69,7 @@ def _module(
 
 
 def _ours(target: Target, interpreter: Interpreter) -> Iterator[Extension]:
-    """The two modules of cext/, cythonized in the way of setup.py."""
+    """The modules of cext/, cythonized in the way of setup.py."""
     here = Path.cwd()
     os.chdir(fetch.ROOT)
     try:
@@ -77,6 +78,8 @@ def _ours(target: Target, interpreter: Interpreter) -> Iterator[Extension]:
     finally:
         os.chdir(here)
     for module in modules:
+        if module.name.rpartition(".")[0] in contents.EXCLUDED:
+            continue
         (source,) = module.sources
         cext = f"-I{fetch.ROOT / 'cext'}"
         yield _module(target, interpreter, module.name, [fetch.ROOT / source], cext)

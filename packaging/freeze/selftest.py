@@ -149,6 +149,7 @@ def check_signature():
 def check_broker():
     """Start a broker, administer it over HTTP, and send messages through it."""
     import contextlib
+    import importlib.resources
     import io
     import os
 
@@ -164,6 +165,7 @@ def check_broker():
             assert ctl.main(["list_queues", "name", "messages", *tool]) == 0
             load = ["--uri", broker.url, "--queue", "load", "-C", "100", "-D", "100"]
             assert perf.main(["throughput", *load]) == 0
+    assert importlib.resources.files("lavinmq").joinpath("py.typed").is_file()
     assert "greetings" in listed.getvalue(), listed.getvalue()
     return lavinmq.__version__
 
