@@ -15,6 +15,7 @@ ARGS ?=
 FUZZ_SECONDS ?= 60
 BASE ?= native
 RELEASE ?=
+FREEZER ?=
 
 # The interpreter of an existing environment, else the first of the usual names that is new enough.
 RECENT := 'import sys; sys.exit(sys.version_info < (3, 11))'
@@ -30,6 +31,15 @@ CLIENTS := build/.clients
 NODE_TESTS := tests/integration/node
 FUZZ_EXTRA := 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
 	print(*project["optional-dependencies"]["fuzz"])'
+# Other forms than ours are for comparison; they stay below build/freeze.
+ifeq ($(FREEZER),)
+BUILD_BINARY = $(IN_VENV) packaging/freeze/build.py \
+	--base $(BASE) $(if $(RELEASE),--release) --jobs $(JOBS)
+else
+BUILD_BINARY = $(IN_VENV) packaging/freeze/compare.py --build-only --forms $(FORMS_$(FREEZER))
+endif
+FORMS_pyinstaller := pyinstaller-onedir,pyinstaller-onefile
+FORMS_nuitka := nuitka-standalone,nuitka-onefile
 COMPILE := LAVINMQ_DEBUG=$(if $(filter release,$(BUILD)),0,1) \
 	LAVINMQ_SANITIZE=$(filter asan ubsan fuzz,$(BUILD)) $(if $(filter fuzz,$(BUILD)),CC=clang)
 # What the interpreter needs to run sanitized modules; children inherit it. CPython leaks at its end
@@ -73,7 +83,7 @@ fuzz:  ## fuzz the HTTP API, and every parser for FUZZ_SECONDS=60 each; needs cl
 
 binary: build  ## build dist/lavinmq, one file with all it needs; BASE=2.31 for older systems, RELEASE=1
 	.ci/setup-debian.sh binary
-	$(IN_VENV) packaging/freeze/build.py --base $(BASE) $(if $(RELEASE),--release) --jobs $(JOBS)
+	$(BUILD_BINARY)
 
 TESTED_WITH_BINARY := tests/packaging tests/protocol tests/crash $(addprefix tests/integration/test_,\
 	oauth.py http_oauth.py https.py tls.py logins.py listeners.py operations.py http_users.py)

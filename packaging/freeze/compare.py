@@ -277,11 +277,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--forms", default=",".join(FORMS), help=", ".join(FORMS))
     parser.add_argument("--docs", action="store_true", help="write the table to docs/packaging.md")
+    parser.add_argument("--build-only", action="store_true", help="print where each form is")
     options = parser.parse_args()
     names = shlex.split(options.forms.replace(",", " "))
     unknown = [name for name in names if name not in FORMS]
     if unknown:
         parser.error(f"unknown form: {', '.join(unknown)}")
+    if options.build_only:
+        for name in names:
+            try:
+                print(FORMS[name]().shipped)
+            except BuildError as error:
+                sys.exit(f"Error: {error}")
+        return 0
     text = table(names)
     print(text, end="")
     if options.docs:

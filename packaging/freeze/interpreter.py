@@ -32,13 +32,14 @@ OPTIONS = shlex.split(
     " --disable-test-modules --without-doc-strings MODULE_BUILDTYPE=static LDFLAGS=-pie"
 )
 RELEASE_OPTIONS = ("--enable-optimizations",)
-# What a broker does, of the tests that are meant for this; the others take long and prove nothing.
+# Of the tests that are meant for this, those of what a broker does; test_socket waits for ever on
+# some virtual machines.
 PROFILE_TASK = (
     "-m test --pgo --timeout=300 test_array test_base64 test_binascii test_bisect test_bytes"
     " test_capi test_cmath test_codecs test_collections test_dataclasses test_datetime test_dict"
     " test_enum test_float test_functools test_generators test_hashlib test_heapq test_int"
     " test_itertools test_json test_list test_long test_math test_operator test_ordered_dict"
-    " test_pickle test_re test_set test_socket test_str test_struct test_threading test_time"
+    " test_pickle test_re test_set test_str test_struct test_threading test_time"
     " test_tuple test_unicode test_weakref test_coroutines test_descr test_exceptions"
 )
 
