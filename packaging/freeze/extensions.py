@@ -52,7 +52,8 @@ def _module(
 ) -> Extension:
     """Compile C files to one object with one global symbol."""
     extension = Extension(name, ())
-    place = target.place(name, *sources, *options, *interpreter.includes)
+    # Of the interpreter only its headers count.
+    place = target.place(name, *sources, *options, interpreter.built / "pyconfig.h")
 
     def compile_all(place: Path) -> None:
         print(f"compiling {name}", flush=True)
