@@ -13,6 +13,9 @@ DATA_DIR ?= var
 JOBS ?= 2
 ARGS ?=
 FUZZ_SECONDS ?= 60
+BASE ?= native
+RELEASE ?=
+FREEZER ?=
 
 # The interpreter of an existing environment, else the first of the usual names that is new enough.
 RECENT := 'import sys; sys.exit(sys.version_info < (3, 11))'
@@ -28,6 +31,15 @@ CLIENTS := build/.clients
 NODE_TESTS := tests/integration/node
 FUZZ_EXTRA := 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
 	print(*project["optional-dependencies"]["fuzz"])'
+# Other forms than ours are for comparison; they stay below build/freeze.
+ifeq ($(FREEZER),)
+BUILD_BINARY = $(IN_VENV) packaging/freeze/build.py \
+	--base $(BASE) $(if $(RELEASE),--release) --jobs $(JOBS)
+else
+BUILD_BINARY = $(IN_VENV) packaging/freeze/compare.py --build-only --forms $(FORMS_$(FREEZER))
+endif
+FORMS_pyinstaller := pyinstaller-onedir,pyinstaller-onefile
+FORMS_nuitka := nuitka-standalone,nuitka-onefile
 COMPILE := LAVINMQ_DEBUG=$(if $(filter release,$(BUILD)),0,1) \
 	LAVINMQ_SANITIZE=$(filter asan ubsan fuzz,$(BUILD)) $(if $(filter fuzz,$(BUILD)),CC=clang)
 # What the interpreter needs to run sanitized modules; children inherit it. CPython leaks at its end
@@ -48,7 +60,8 @@ ifeq ($(and $(wildcard lavinmq/_core.*.so),$(wildcard lavinmq/_perf.*.so),\
 $(COMPILED): FORCE
 endif
 
-.PHONY: build run test crash fuzz dev lint fmt bench bench-spark soak lock clean help FORCE
+.PHONY: build run test binary test-binary compare-binaries crash fuzz dev lint fmt bench bench-spark soak
+.PHONY: lock clean help FORCE
 .PHONY: lint-style lint-types lint-cython lint-layers lint-hot lint-stubs
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
@@ -70,6 +83,18 @@ fuzz:  ## fuzz the HTTP API, and every parser for FUZZ_SECONDS=60 each; needs cl
 	$(MAKE) build BUILD=fuzz
 	$(IN_VENV) -m pip install --disable-pip-version-check --quiet $$($(IN_VENV) -c $(FUZZ_EXTRA))
 	$(IN_VENV) tests/fuzz/run.py all --seconds $(FUZZ_SECONDS)
+
+binary: build  ## build dist/lavinmq, one file with all it needs; BASE=2.31 for older systems, RELEASE=1
+	.ci/setup-debian.sh binary
+	$(BUILD_BINARY)
+
+TESTED_WITH_BINARY := tests/packaging tests/protocol tests/crash $(addprefix tests/integration/test_,\
+	oauth.py http_oauth.py https.py tls.py logins.py listeners.py operations.py http_users.py)
+test-binary: $(CLIENTS)  ## run tests of the broker against dist/lavinmq
+	LAVINMQ_TEST_COMMAND=$(abspath dist/lavinmq) $(IN_VENV) -m pytest $(TESTED_WITH_BINARY) -n $(JOBS) $(ARGS)
+
+compare-binaries: build  ## build every form of the binary and measure them, as in docs/packaging.md
+	$(IN_VENV) packaging/freeze/compare.py $(ARGS)
 
 crash: build  ## the crash tests in their long form: every point, many restarts (an hour)
 	CRASH_TESTS_LONG=1 $(IN_VENV) -m pytest tests/crash -n $(JOBS) $(ARGS)

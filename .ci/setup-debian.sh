@@ -5,10 +5,11 @@
 #
 #   .ci/setup-debian.sh build PYTHON    interpreter with venv and headers, C compiler
 #   .ci/setup-debian.sh test            client libraries of other languages, and what runs them
+#   .ci/setup-debian.sh binary          libraries and compilers for the executable (make binary)
 #   .ci/setup-debian.sh fuzz            clang, whose coverage libFuzzer reads
 set -euo pipefail
 
-stage=${1:?usage: setup-debian.sh build PYTHON | test | fuzz}
+stage=${1:?usage: setup-debian.sh build PYTHON | test | binary | fuzz}
 python=${2:-python3}
 missing=()
 unpacked=()
@@ -57,6 +58,16 @@ test)
     has groff || missing+=(groff-base)
     has zsh || missing+=(zsh)
     has fish || missing+=(fish)
+    ;;
+binary)
+    has make || missing+=(make)
+    has dpkg-source || missing+=(dpkg-dev)
+    has objcopy || missing+=(binutils)
+    there /usr/include/openssl/evp.h || missing+=(libssl-dev)
+    there /usr/include/zlib.h || missing+=(zlib1g-dev)
+    there /usr/include/ffi.h || ls /usr/include/*/ffi.h >/dev/null 2>&1 || missing+=(libffi-dev)
+    # The package called rustc is too old for orjson; this one is what browsers are built with.
+    has cargo || missing+=(cargo-web)
     ;;
 fuzz)
     has clang || missing+=(clang)

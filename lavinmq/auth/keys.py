@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import jwt
-from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
+from lavinmq.auth import signatures
 from lavinmq.auth.fetch import Document, Fetch, FetchError
 from lavinmq.auth.tokens import ALGORITHMS
 from lavinmq.tasks import Tasks
@@ -35,9 +35,6 @@ ON_DEMAND_S: Final = 30.0
 """Between two fetches that tokens ask for."""
 
 _MEMBERS: Final = {"RSA": ("n", "e"), "EC": ("x", "y"), "OKP": ("x",)}
-_READERS: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
-    "RSA": RSAAlgorithm.from_jwk, "EC": ECAlgorithm.from_jwk, "OKP": OKPAlgorithm.from_jwk,
-}  # fmt: skip
 
 Timer = Callable[[float, Callable[[], object]], asyncio.TimerHandle]
 
@@ -215,7 +212,7 @@ def _public_key(entry: dict[str, Any]) -> Any:
     kind = entry["kty"]
     public = {name: entry.get(name) for name in ("kty", "crv", *_MEMBERS[kind]) if name in entry}
     try:
-        key = _READERS[kind](public)
+        key = signatures.public_key(public)
     except (jwt.InvalidKeyError, ValueError, TypeError, KeyError, AttributeError) as error:
         log.warning("A key for tokens cannot be used: %s", error)
         return None

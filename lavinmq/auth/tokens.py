@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import jwt
-from jwt.api_jws import PyJWS
 
+from lavinmq.auth import signatures
 from lavinmq.auth.attempt import MAX_TOKEN, TokenError
 
 ALGORITHMS: Final = {
@@ -133,4 +133,4 @@ def _time(claims: dict[str, Any], name: str) -> float | None:
     return seconds
 
 
-_JWS: Final = PyJWS(algorithms=list(ALGORITHMS))
+_JWS: Final = signatures.jws(list(ALGORITHMS))

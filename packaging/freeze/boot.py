@@ -1,0 +1,64 @@
+"""The first Python code of the executable: makes imports work, then starts the program.
+
+The executable is three programs: which one it is depends on the name it was called by. All it adds
+to them is `lavinmq --selftest`, which imports whatever is in it (selftest.py).
+"""
+
+import os
+import sys
+from _frozen_importlib import BuiltinImporter, FrozenImporter
+
+AUTHORITIES = (
+    "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Arch, Alpine
+    "/etc/pki/tls/certs/ca-bundle.crt",  # Fedora, Enterprise Linux, Amazon Linux
+    "/etc/ssl/ca-bundle.pem",  # SUSE
+)
+"""Where systems keep the certificates that they trust; the OpenSSL within was built for one."""
+
+
+class LinkedModules:
+    """Finds compiled modules that are in a package, which the interpreter's own finder does not."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        """Return the spec of a module that is linked in, or None."""
+        if path is None or name not in sys.builtin_module_names:
+            return None
+        return BuiltinImporter.find_spec(name)
+
+
+def get_resource_reader(name):
+    """Return what `importlib.resources` reads the files of a package from."""
+    import assets
+
+    return assets.reader(name)
+
+
+def find_authorities():
+    """Tell OpenSSL where certificates are, unless the environment does."""
+    if "SSL_CERT_FILE" in os.environ or "SSL_CERT_DIR" in os.environ:
+        return
+    for path in AUTHORITIES:
+        if os.path.exists(path):
+            os.environ["SSL_CERT_FILE"] = path
+            return
+
+
+def run():
+    """Run the program that was asked for, and return its exit code."""
+    name = os.path.basename(sys.argv[0]) if sys.argv else ""
+    if name == "lavinmqctl":
+        from lavinmq.cli.ctl import main
+    elif name == "lavinmqperf":
+        from lavinmq.cli.perf import main
+    elif sys.argv[1:] == ["--selftest"]:
+        from selftest import main
+    else:
+        from lavinmq.__main__ import main
+    return main()
+
+
+sys.meta_path.insert(0, LinkedModules)
+FrozenImporter.get_resource_reader = staticmethod(get_resource_reader)
+find_authorities()
+sys.exit(run())

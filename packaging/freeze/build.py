@@ -1,0 +1,167 @@
+"""Builds dist/lavinmq: one executable that holds the broker, its tools, and all they need.
+
+    python packaging/freeze/build.py [--base native|2.31] [--release] [--jobs 2]
+
+Order: sources (fetch.py), interpreter, compiled modules (extensions.py), Python modules
+(collect.py), then the link. All but the last two steps is kept in build/freeze and done once.
+Beside it are written dist/lavinmqctl and dist/lavinmqperf, links to it; dist/lavinmq.json, what it
+is made of; and dist/licenses. Why this form: decision record 0022.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import contents
+import extensions
+import fetch
+import interpreter
+import licenses
+from extensions import Extension
+from fetch import HERE, ROOT, FetchError
+from interpreter import Interpreter
+from toolchain import BASES, BuildError, Target, run
+
+DIST = ROOT / "dist"
+PROGRAMS = ("lavinmq", "lavinmqctl", "lavinmqperf")
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+NOT_FETCHED = 75
+"""Exit code when a source cannot be had; nothing of ours is broken then."""
+
+
+def main() -> int:
+    """Build what the command line asks for. Returns: the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--base", choices=BASES, default="native", help="the C library")
+    parser.add_argument("--release", action="store_true", help="optimise by a profile: slow")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    options = parser.parse_args()
+    target = Target(options.base, options.release, options.jobs)
+    try:
+        executable = build(target)
+    except FetchError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return NOT_FETCHED
+    except BuildError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 1
+    print(f"{executable.relative_to(ROOT)}: {executable.stat().st_size / 1e6:.1f} MB")
+    return 0
+
+
+def build(target: Target) -> Path:
+    """Build the executable and what stands beside it. Raises: BuildError, FetchError."""
+    python = interpreter.build(target)
+    linked = extensions.build(target, python)
+    place = fetch.CACHE / target.base / ("release" if target.is_release else "plain")
+    place.mkdir(parents=True, exist_ok=True)
+    _collect(python, linked, place)
+    built = _link(target, python, linked, place)
+    DIST.mkdir(exist_ok=True)
+    # A running program must not see its own file change.
+    executable = DIST / "lavinmq"
+    executable.unlink(missing_ok=True)
+    shutil.copy2(built, executable)
+    for name in PROGRAMS[1:]:
+        (DIST / name).unlink(missing_ok=True)
+        (DIST / name).symlink_to("lavinmq")
+    licenses.collect(target, DIST / "licenses")
+    (DIST / "lavinmq.json").write_text(json.dumps(_description(target, executable), indent=2))
+    return executable
+
+
+def _collect(python: Interpreter, linked: list[Extension], place: Path) -> None:
+    """Make the table of Python modules."""
+    sources = fetch.sources()
+    source = {
+        name: str(fetch.fetch(sources[name]))
+        for name in ("uvloop", "orjson", "tornado", "pamqp", "PyJWT")
+    }
+    wanted = {
+        "places": {
+            "": str(python.source / "Lib"),
+            "boot": str(HERE), "selftest": str(HERE), "assets": str(HERE), "lavinmq": str(ROOT),
+            "uvloop": source["uvloop"], "orjson": source["orjson"] + "/pysrc",
+            "tornado": source["tornado"], "pamqp": source["pamqp"], "jwt": source["PyJWT"],
+        },
+        "roots": contents.ROOTS,
+        "replaced": {"lavinmq.auth.signatures": str(extensions.LINKED / "signatures.py")},
+        "linked": [extension.name for extension in linked],
+        "excluded": contents.EXCLUDED,
+        "documented": contents.DOCUMENTED,
+        "with_data": contents.WITH_DATA,
+    }  # fmt: skip
+    done = subprocess.run(
+        [*python.python, str(HERE / "collect.py"), str(place)],
+        input=json.dumps(wanted), text=True, stdout=subprocess.PIPE, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise BuildError("the modules of Python cannot be collected, see above")
+    print(done.stdout, end="", flush=True)
+
+
+def _link(target: Target, python: Interpreter, linked: list[Extension], place: Path) -> Path:
+    """Link the executable. Raises: BuildError."""
+    lines = [f'MODULE("{module.name}", {module.init})' for module in linked]
+    (place / "linked.h").write_text("\n".join([*lines, ""]))
+    includes = [*python.includes, f"-I{place}"]
+    objects = [target.compile(HERE / "main.c", place / "main.o", *includes)]
+    # The assembler looks for the byte code where it is started.
+    table = [*target.compiler, *target.flags, *includes, "-c", "frozen.c", "-o", "frozen.o"]
+    run(table, cwd=place)
+    objects.append(place / "frozen.o")
+    objects += [path for module in linked for path in module.objects]
+    whole, *archives = python.archives
+    result = place / "lavinmq"
+    run(
+        [
+            *target.compiler, "-o", str(result), "-pie", "-static-libgcc",
+            "-Wl,-z,relro,-z,now,-z,noexecstack,-z,separate-code",
+            "-Wl,--gc-sections,--build-id,--as-needed",
+            *map(str, objects),
+            "-Wl,--whole-archive", str(whole), "-Wl,--no-whole-archive", *map(str, archives),
+            "-Wl,-Bstatic", "-lssl", "-lcrypto", "-lz", "-lffi", "-Wl,-Bdynamic",
+            "-lm", "-ldl", "-lpthread", "-lutil", "-lrt",
+        ]
+    )  # fmt: skip
+    # The names of functions stay, for profilers and for traces of crashes.
+    run(["objcopy", "--strip-debug", str(result)])
+    return result
+
+
+def _description(target: Target, executable: Path) -> dict[str, object]:
+    """Say what the executable is, for those who package it."""
+    version = subprocess.run([executable, "--version"], capture_output=True, text=True, check=True)
+    return {
+        "version": version.stdout.strip(),
+        "arch": ARCHITECTURES.get(platform.machine(), platform.machine()),
+        "base": target.base,
+        "glibc": _newest_symbol(executable),
+        "release": target.is_release,
+        "size": executable.stat().st_size,
+        "contains": {
+            source.key: source.version for source in licenses.linked(target, fetch.sources())
+        },
+    }
+
+
+def _newest_symbol(executable: Path) -> str:
+    """Return the version of glibc that the executable needs at least."""
+    command = ["objdump", "--dynamic-syms", executable]
+    symbols = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return max(
+        re.findall(r"GLIBC_([\d.]+)", symbols),
+        key=lambda version: [int(part) for part in version.split(".")],
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,176 @@
+"""Builds every compiled module of the executable that is not the interpreter's own.
+
+Each becomes an object file, or an archive beside it, whose only global symbol is the function that
+makes the module: two libraries may then use one name for different things.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import contents
+import fetch
+from interpreter import Interpreter
+from toolchain import BuildError, Target, once, run
+
+LINKED = fetch.HERE / "linked"
+
+
+@dataclass(frozen=True, slots=True)
+class Extension:
+    """A module and what is to be linked for it."""
+
+    name: str
+    objects: tuple[Path, ...]
+
+    @property
+    def init(self) -> str:
+        """The C function that makes it."""
+        return "PyInit_" + self.name.rpartition(".")[2]
+
+
+def build(target: Target, interpreter: Interpreter) -> list[Extension]:
+    """Return all of them, built where they are not there. Raises: BuildError, FetchError."""
+    return [
+        *_ours(target, interpreter),
+        _uvloop(target, interpreter),
+        _orjson(target),
+        _tornado(target, interpreter),
+        _bcrypt(target, interpreter),
+        _openssl_verify(target, interpreter),
+    ]
+
+
+def _module(
+    target: Target, interpreter: Interpreter, name: str, sources: Sequence[Path], *options: str
+) -> Extension:
+    """Compile C files to one object with one global symbol."""
+    extension = Extension(name, ())
+    # Of the interpreter only its headers count.
+    place = target.place(name, *sources, *options, interpreter.built / "pyconfig.h")
+
+    def compile_all(place: Path) -> None:
+        print(f"compiling {name}", flush=True)
+        parts = [
+            target.compile(source, place / "parts" / f"{source.stem}.o", *includes)
+            for source in sources
+        ]
+        whole = place / "module.o"
+        run([*target.compiler, "-nostdlib", "-r", "-o", str(whole), *map(str, parts)])
+        run(["objcopy", f"--keep-global-symbol={extension.init}", str(whole)])
+
+    includes = [*interpreter.includes, *options]
+    return Extension(name, (once(place, compile_all) / "module.o",))
+
+
+def _ours(target: Target, interpreter: Interpreter) -> Iterator[Extension]:
+    """The modules of cext/, cythonized in the way of setup.py."""
+    here = Path.cwd()
+    os.chdir(fetch.ROOT)
+    try:
+        setup = runpy.run_path("setup.py", run_name="freeze")
+        modules = setup["extensions"](debug=False, sanitizer="")
+    finally:
+        os.chdir(here)
+    for module in modules:
+        if module.name.rpartition(".")[0] in contents.EXCLUDED:
+            continue
+        (source,) = module.sources
+        cext = f"-I{fetch.ROOT / 'cext'}"
+        yield _module(target, interpreter, module.name, [fetch.ROOT / source], cext)
+
+
+def _uvloop(target: Target, interpreter: Interpreter) -> Extension:
+    pinned = fetch.sources()["uvloop"]
+    source = fetch.fetch(pinned)
+    libuv = once(
+        target.place("libuv", pinned.version),
+        lambda place: _build_libuv(target, source / "vendor/libuv", place),
+    )
+    include = f"-I{source / 'vendor/libuv/include'}"
+    module = _module(target, interpreter, "uvloop.loop", [source / "uvloop/loop.c"], include)
+    return Extension(module.name, (*module.objects, libuv / "build/.libs/libuv.a"))
+
+
+def _build_libuv(target: Target, source: Path, place: Path) -> None:
+    print("building libuv", flush=True)
+    build = place / "build"
+    shutil.rmtree(build, ignore_errors=True)
+    shutil.copytree(source, build)
+    # In the order in which they are made from each other; else make runs autotools.
+    for name in ("configure.ac", "aclocal.m4", "configure", "Makefile.am", "Makefile.in"):
+        (build / name).touch()
+    compiler, flags = " ".join(target.compiler), " ".join(target.flags)
+    options = ["--quiet", "--disable-shared", "--with-pic", f"CC={compiler}", f"CFLAGS={flags}"]
+    run(["./configure", *options], cwd=build)
+    run(["make", f"-j{target.jobs}", "libuv.la"], cwd=build)
+
+
+def _orjson(target: Target) -> Extension:
+    """A static library of Rust. Its crates are part of its source; nothing is fetched."""
+    pinned = fetch.sources()["orjson"]
+    source = fetch.fetch(pinned)
+
+    def compile_all(place: Path) -> None:
+        print("compiling orjson", flush=True)
+        python = place / "python.txt"
+        python.write_text(
+            "implementation=CPython\nversion=3.11\nshared=false\nabi3=false\n"
+            "suppress_build_script_link_lines=true\n"
+        )
+        environment = {
+            "PYO3_CONFIG_FILE": str(python),
+            "CARGO_TARGET_DIR": str(place / "target"),
+            "RUSTFLAGS": f"-C force-frame-pointers=yes --remap-path-prefix={fetch.ROOT}=.",
+            "CC": " ".join(target.compiler),
+            "CFLAGS": " ".join(target.flags),
+        }
+        cargo = [os.environ.get("CARGO") or "cargo", "rustc", "--offline", "--locked"]
+        options = ["--release", "--lib", "--crate-type=staticlib", f"--jobs={target.jobs}"]
+        run([*cargo, *options], cwd=source, env=environment)
+
+    place = once(target.place("orjson", pinned.version), compile_all)
+    return Extension("orjson.orjson", (place / "target/release/liborjson.a",))
+
+
+def _tornado(target: Target, interpreter: Interpreter) -> Extension:
+    source = fetch.fetch(fetch.sources()["tornado"])
+    return _module(target, interpreter, "tornado.speedups", [source / "tornado/speedups.c"])
+
+
+def _bcrypt(target: Target, interpreter: Interpreter) -> Extension:
+    code = fetch.fetch(fetch.sources()["bcrypt"]) / "src/_csrc"
+    sources = [_cythonized("bcrypt"), code / "bcrypt.c", code / "blf.c"]
+    return _module(target, interpreter, "bcrypt", sources, f"-I{code}")
+
+
+def _openssl_verify(target: Target, interpreter: Interpreter) -> Extension:
+    return _module(target, interpreter, "openssl_verify", [_cythonized("openssl_verify")])
+
+
+def _cythonized(name: str) -> Path:
+    """Return the C file of one of our modules that only the executable has."""
+    from Cython.Compiler.Main import compile_single
+    from Cython.Compiler.Options import CompilationOptions
+
+    source, result = LINKED / f"{name}.pyx", fetch.CACHE / "c" / f"{name}-module.c"
+    if not result.exists() or result.stat().st_mtime < source.stat().st_mtime:
+        result.parent.mkdir(parents=True, exist_ok=True)
+        done = compile_single(
+            str(source), CompilationOptions(output_file=str(result)), full_module_name=name
+        )
+        if done.num_errors:
+            raise BuildError(f"{source.name} cannot be cythonized, see above")
+    return result
+
+
+def symbols(path: Path) -> list[str]:
+    """Return the names of global symbols that an object defines."""
+    command = ["nm", "--defined-only", "--extern-only", "--format=just-symbols", str(path)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()

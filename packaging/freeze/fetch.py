@@ -1,0 +1,171 @@
+"""Fetches what sources.toml names, checks it, and unpacks it below build/freeze.
+
+Downloads are made by the ordinary clients, pip and apt-get, which know mirrors and proxies of this
+machine; what they bring is used only if its SHA-256 is the one of sources.toml. A file that is
+there is not fetched again, so a machine without a network can be given build/freeze/downloads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+CACHE = ROOT / "build" / "freeze"
+DOWNLOADS = CACHE / "downloads"
+APT_OPTIONS = ("Dir::Etc::sourceparts=-", "Dir::State::status=/dev/null", "APT::Sandbox::User=root")
+
+
+class FetchError(Exception):
+    """A source cannot be had as sources.toml wants it; one line for the person who builds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One table of sources.toml."""
+
+    key: str
+    kind: str
+    version: str
+    license: str
+    sha256: dict[str, str]
+    form: str = ""
+    suite: str = ""
+    name: str = ""
+    names: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
+
+
+def sources() -> dict[str, Source]:
+    """Return what sources.toml says, by key."""
+    with (HERE / "sources.toml").open("rb") as file:
+        tables = tomllib.load(file)
+    return {
+        key: Source(
+            key=key,
+            **{k: tuple(v) if isinstance(v, list) else v for k, v in table.items()},
+        )
+        for key, table in tables.items()
+    }
+
+
+def fetch(source: Source) -> Path:
+    """Return the directory that a source is unpacked in. Raises: FetchError."""
+    place = CACHE / "sources" / f"{source.key}-{source.version.replace(':', '_')}"
+    if (place / ".unpacked").exists():
+        return place
+    for name in source.sha256:
+        if not _is_good(source, name):
+            _download(source)
+            break
+    for name in source.sha256:
+        if not _is_good(source, name):
+            raise FetchError(f"{name}: not there, or not the file that sources.toml names")
+    shutil.rmtree(place, ignore_errors=True)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    _unpack(source, place)
+    (place / ".unpacked").touch()
+    return place
+
+
+def _is_good(source: Source, name: str) -> bool:
+    path = DOWNLOADS / name
+    if not path.exists():
+        return False
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == source.sha256[name]
+
+
+def _download(source: Source) -> None:
+    DOWNLOADS.mkdir(parents=True, exist_ok=True)
+    print(f"fetching {source.key} {source.version}", flush=True)
+    if source.kind == "pypi":
+        form = ["--no-binary", source.key] if source.form == "sdist" else ["--only-binary", ":all:"]
+        requirement = f"{source.key}=={source.version}"
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet"]
+        _run([*pip, "--no-deps", *form, "--dest", str(DOWNLOADS), requirement])
+        return
+    options = _apt_options(source.suite, source.kind)
+    _run(["apt-get", *options, "update", "-qq"])
+    if source.kind == "source":
+        package = f"{source.name}={source.version}"
+        _run(["apt-get", *options, "-qq", "source", "--download-only", package])
+    else:
+        packages = [f"{name}={source.version}" for name in source.names]
+        _run(["apt-get", *options, "-qq", "download", *packages])
+
+
+def _apt_options(suite: str, kind: str) -> list[str]:
+    """Return options that make apt-get know one suite of Debian and nothing else."""
+    state = CACHE / "apt" / f"{suite}-{kind}"
+    for name in ("lists/partial", "cache/archives/partial"):
+        (state / name).mkdir(parents=True, exist_ok=True)
+    word = "deb-src" if kind == "source" else "deb"
+    (state / "sources.list").write_text(f"{word} {_mirror(suite)} {suite} main\n")
+    places = (f"Dir::Etc::sourcelist={state}/sources.list", f"Dir::State::lists={state}/lists")
+    return [
+        word
+        for option in (*places, f"Dir::Cache={state}/cache", *APT_OPTIONS)
+        for word in ("-o", option)
+    ]
+
+
+def _mirror(suite: str) -> str:
+    """Return the mirror that this machine has of Debian. Raises: FetchError."""
+    is_security = suite.endswith("-security")
+    for line in _output(["apt-get", "indextargets", "--format", "$(REPO_URI) $(ORIGIN) $(LABEL)"]):
+        uri, _, origin = line.partition(" ")
+        if origin == ("Debian Debian-Security" if is_security else "Debian Debian"):
+            return uri
+    raise FetchError("no mirror of Debian is configured on this machine (or: apt-get update)")
+
+
+def _unpack(source: Source, place: Path) -> None:
+    """Unpack a source so that its files are directly below `place`."""
+    names = [DOWNLOADS / name for name in source.sha256]
+    if source.kind == "source":
+        description = next(name for name in names if name.suffix == ".dsc")
+        _run(["dpkg-source", "--no-check", "--extract", str(description), str(place)])
+        return
+    place.mkdir()
+    for name in names:
+        if source.kind == "deb":
+            _run(["dpkg-deb", "--extract", str(name), str(place)])
+        elif name.suffix == ".whl":
+            with zipfile.ZipFile(name) as wheel:
+                wheel.extractall(place)
+        else:
+            with tarfile.open(name) as archive:
+                archive.extractall(place, filter="data")
+            (top,) = place.iterdir()
+            for path in top.iterdir():
+                path.rename(place / path.name)
+            top.rmdir()
+
+
+def _run(command: list[str]) -> None:
+    try:
+        done = subprocess.run(
+            command, cwd=DOWNLOADS, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+        )
+    except OSError as error:
+        raise FetchError(f"{command[0]} cannot be run: {error.strerror}") from error
+    if done.returncode:
+        sys.stderr.write(done.stdout.decode(errors="replace"))
+        raise FetchError(f"{' '.join(command[:2])} ... failed, see above")
+
+
+def _output(command: list[str]) -> list[str]:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise FetchError(f"{command[0]} cannot be run: {error}") from error
+    return done.stdout.splitlines()

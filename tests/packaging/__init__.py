@@ -1,0 +1,1 @@
+"""Tests of what is shipped: the executable and what it is made from."""

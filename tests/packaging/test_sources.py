@@ -1,0 +1,30 @@
+"""What the executable is built from is what is tested, and it is pinned whole."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SOURCES = tomllib.loads((ROOT / "packaging/freeze/sources.toml").read_text())
+NOT_THE_SAME = {"bcrypt"}  # decision record 0021
+
+
+def test_every_downloaded_file_has_a_checksum() -> None:
+    for key, source in SOURCES.items():
+        assert source["sha256"], key
+        for name, digest in source["sha256"].items():
+            assert re.fullmatch("[0-9a-f]{64}", digest), name
+
+
+def test_libraries_are_those_that_the_tests_run_with() -> None:
+    lock = (ROOT / "requirements.lock").read_text()
+    tested = dict(re.findall(r"^([\w.-]+)==(\S+)$", lock, re.MULTILINE))
+
+    linked = {key: s["version"] for key, s in SOURCES.items() if s["kind"] == "pypi"}
+
+    assert linked.keys() >= {"uvloop", "orjson", "tornado", "pamqp", "PyJWT"}
+    assert {k: v for k, v in linked.items() if k not in NOT_THE_SAME} == {
+        key: tested[key] for key in linked if key not in NOT_THE_SAME
+    }
