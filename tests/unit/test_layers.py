@@ -106,7 +106,10 @@ CYTHON_LAYERS: list[set[str]] = [
     {"arrow_headers"},
     {"arrow_columns"},
     {"arrow_batch"},
-    {"arrow_decode", "arrow_input", "arrow_segments"},
+    {"arrow_decode", "arrow_segments"},
+    {"arrow_input"},
+    {"arrow_message"},
+    {"arrow_properties"},
     {"arrow_encode"},
     {"arrow_confirms", "arrow_publish"},
     # The umbrellas: one per compiled module. They include, and nobody includes them.
