@@ -211,10 +211,21 @@ def spark_batch(bench: Bench) -> Took:
         "maxRecordsPerPartition": str(bench.n),
     }
 
-    def work() -> int:
-        return bench.consumed(bench.spark.read.format("lavinmq").options(**options).load())
+    frame = bench.spark.read.format("lavinmq").options(**options).load()
+    return bench.timed(lambda: bench.consumed(frame))
 
-    return bench.timed(work)
+
+@row
+def spark_bulk(bench: Bench) -> Took:
+    """The same by `transport=http`: stored records in blocks instead of deliveries."""
+    options = bench.stream | {
+        "columns": ",".join(NARROW),
+        "minPartitions": "2",
+        "maxRecordsPerPartition": str(bench.n),
+        "transport": "http",
+    }
+    frame = bench.spark.read.format("lavinmq").options(**options).load()
+    return bench.timed(lambda: bench.consumed(frame))
 
 
 @row
