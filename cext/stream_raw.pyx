@@ -2,8 +2,8 @@
 #
 # A block is a run of whole records that follow each other in one segment, with a head that tells
 # the offset of the first. The walk over the bytes that were read finds where the last whole record
-# ends, and leaves out damage. Of a record that is larger than a block the rest is asked for piece by
-# piece, so that nobody holds all of it. Readers are found anew for each block, by their offset.
+# ends, and leaves out damage. Of a record that is larger than a block the rest is asked for in
+# pieces, so that nobody holds all of it. Readers are found anew for each block, by their offset.
 # Called by lavinmq/http/api/streams.py. Source: docs/http-api.md, decision 0018.
 #
 #   block   offset:i64 count:u32 size:u32 records      little-endian; size: bytes of the records

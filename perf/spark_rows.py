@@ -145,6 +145,60 @@ def sink(bench: Bench) -> Took:
     return bench.timed(lambda: writer.write(batch for _ in range(batches)).confirmed)
 
 
+# ---- segments ------------------------------------------------------------------------------------
+
+
+def segment_directory(bench: Bench) -> str:
+    """Return a directory with segments of `n` messages of 108 bytes and three headers."""
+    from perf.segment_files import write
+
+    directory = bench.scratch / "segments"
+    if not directory.exists():
+        write(directory, bench.n, BODY)
+    return str(directory)
+
+
+def scan(bench: Bench, columns: tuple[str, ...]) -> Took:
+    """Read segments to Arrow as a task of Spark does, in this thread."""
+    from lavinmq.spark.segment_options import SegmentOptions
+    from lavinmq.spark.segment_plan import plan
+    from lavinmq.spark.segment_scan import read_task
+
+    options = SegmentOptions.parse({"path": segment_directory(bench)})
+    tasks = plan(options, columns)
+    return bench.timed(lambda: sum(batch.num_rows for task in tasks for batch in read_task(task)))
+
+
+@row
+def scanner(bench: Bench) -> Took:
+    """Segments to Arrow, offset and body, from the page cache, one core."""
+    return scan(bench, NARROW)
+
+
+@row
+def scanner_all_columns(bench: Bench) -> Took:
+    """The same with all columns but headers."""
+    from lavinmq.spark.schema import SEGMENT_COLUMNS, default_columns
+
+    return scan(bench, default_columns("false", SEGMENT_COLUMNS))
+
+
+@row
+def scanner_header_map(bench: Bench) -> Took:
+    """The same with all columns and the map of three headers."""
+    from lavinmq.spark.schema import SEGMENT_COLUMNS, default_columns
+
+    return scan(bench, default_columns("true", SEGMENT_COLUMNS))
+
+
+@row
+def scanner_headers_json(bench: Bench) -> Took:
+    """The same with all columns and typed JSON of three headers."""
+    from lavinmq.spark.schema import SEGMENT_COLUMNS, default_columns
+
+    return scan(bench, default_columns("json", SEGMENT_COLUMNS))
+
+
 # ---- Spark ---------------------------------------------------------------------------------------
 
 
@@ -157,10 +211,21 @@ def spark_batch(bench: Bench) -> Took:
         "maxRecordsPerPartition": str(bench.n),
     }
 
-    def work() -> int:
-        return bench.consumed(bench.spark.read.format("lavinmq").options(**options).load())
+    frame = bench.spark.read.format("lavinmq").options(**options).load()
+    return bench.timed(lambda: bench.consumed(frame))
 
-    return bench.timed(work)
+
+@row
+def spark_bulk(bench: Bench) -> Took:
+    """The same by `transport=http`: stored records in blocks instead of deliveries."""
+    options = bench.stream | {
+        "columns": ",".join(NARROW),
+        "minPartitions": "2",
+        "maxRecordsPerPartition": str(bench.n),
+        "transport": "http",
+    }
+    frame = bench.spark.read.format("lavinmq").options(**options).load()
+    return bench.timed(lambda: bench.consumed(frame))
 
 
 @row
@@ -230,3 +295,14 @@ def spark_sink(bench: Bench) -> Took:
         return bench.n
 
     return bench.timed(work)
+
+
+def spark_segments(bench: Bench) -> Took:
+    """Counts by routing key over segments, offset, key and body, tasks of 128 MiB."""
+    from pyspark.sql import functions as F
+
+    options = {"columns": "offset,routing_key,body"}
+    reader = bench.spark.read.format("lavinmq-segments").options(**options)
+    frame = reader.load(segment_directory(bench)).groupBy("routing_key")
+    sums = frame.agg(F.count("*"), F.max("offset"), F.sum(F.length("body")))
+    return bench.timed(lambda: sum(int(counted[1]) for counted in sums.collect()))

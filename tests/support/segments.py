@@ -101,6 +101,15 @@ def read_segment(path: Path) -> list[Record]:
     return list(_records(path, data))
 
 
+def read_live_segment(path: Path) -> list[Record]:
+    """Return the records of a segment of a running broker, which may have filling behind them."""
+    found = []
+    with suppress(FormatError):
+        for record in _records(path, path.read_bytes()):
+            found.append(record)
+    return found
+
+
 def readable_end(path: Path) -> int:
     """Return where the first thing stands that cannot be a record, reading one after the other."""
     end = FIRST_POSITION
