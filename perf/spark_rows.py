@@ -98,53 +98,6 @@ def task(bench: Bench) -> Took:
     return bench.timed(lambda: sum(batch.num_rows for batch in read_range(range_task)))
 
 
-# ---- the sink ------------------------------------------------------------------------------------
-
-
-def sink_options(bench: Bench) -> dict[str, str]:
-    """Options of the sink for a durable queue of its own, emptied; with confirms."""
-    with Connection.open(Address(topology.HOST, bench.broker.port)) as connection:
-        channel = connection.channel()
-        channel.delete_queue("bench-sink")
-        channel.declare_queue("bench-sink", durable=True)
-    url = f"amqp://guest:guest@{topology.HOST}:{bench.broker.port}/%2F"
-    return {"url": url, "exchange": "", "routingKey": "bench-sink"}
-
-
-@row
-def encoder(bench: Bench) -> Took:
-    """Bodies in Arrow to frames of basic.publish, in memory, one core."""
-    import pyarrow as pa
-
-    from lavinmq.spark._arrow import Encoder
-
-    bodies = {"body": pa.array([BODY] * BATCH_ROWS, pa.binary())}
-
-    def work() -> int:
-        made, rows = Encoder(exchange="", routing_key="bench-sink"), 0
-        for _ in range(bench.n // BATCH_ROWS):
-            made.load(bodies, BATCH_ROWS)
-            while made.rows_left:
-                rows += made.encode(BATCH_ROWS)
-        return rows
-
-    return bench.timed(work)
-
-
-@row
-def sink(bench: Bench) -> Took:
-    """What one task of Spark's sink does: Arrow over AMQP to a durable queue, with confirms."""
-    import pyarrow as pa
-
-    from lavinmq.spark.options import SinkOptions
-    from lavinmq.spark.sink import BatchWriter
-
-    writer = BatchWriter(SinkOptions.parse(sink_options(bench)))
-    batch = pa.record_batch({"body": pa.array([BODY] * BATCH_ROWS, pa.binary())})
-    batches = bench.n // BATCH_ROWS
-    return bench.timed(lambda: writer.write(batch for _ in range(batches)).confirmed)
-
-
 # ---- segments ------------------------------------------------------------------------------------
 
 
@@ -197,6 +150,53 @@ def scanner_headers_json(bench: Bench) -> Took:
     from lavinmq.spark.schema import SEGMENT_COLUMNS, default_columns
 
     return scan(bench, default_columns("json", SEGMENT_COLUMNS))
+
+
+# ---- the sink ------------------------------------------------------------------------------------
+
+
+def sink_options(bench: Bench) -> dict[str, str]:
+    """Options of the sink for a durable queue of its own, emptied; with confirms."""
+    with Connection.open(Address(topology.HOST, bench.broker.port)) as connection:
+        channel = connection.channel()
+        channel.delete_queue("bench-sink")
+        channel.declare_queue("bench-sink", durable=True)
+    url = f"amqp://guest:guest@{topology.HOST}:{bench.broker.port}/%2F"
+    return {"url": url, "exchange": "", "routingKey": "bench-sink"}
+
+
+@row
+def encoder(bench: Bench) -> Took:
+    """Bodies in Arrow to frames of basic.publish, in memory, one core."""
+    import pyarrow as pa
+
+    from lavinmq.spark._arrow import Encoder
+
+    bodies = {"body": pa.array([BODY] * BATCH_ROWS, pa.binary())}
+
+    def work() -> int:
+        made, rows = Encoder(exchange="", routing_key="bench-sink"), 0
+        for _ in range(bench.n // BATCH_ROWS):
+            made.load(bodies, BATCH_ROWS)
+            while made.rows_left:
+                rows += made.encode(BATCH_ROWS)
+        return rows
+
+    return bench.timed(work)
+
+
+@row
+def sink(bench: Bench) -> Took:
+    """What one task of Spark's sink does: Arrow over AMQP to a durable queue, with confirms."""
+    import pyarrow as pa
+
+    from lavinmq.spark.options import SinkOptions
+    from lavinmq.spark.sink import BatchWriter
+
+    writer = BatchWriter(SinkOptions.parse(sink_options(bench)))
+    batch = pa.record_batch({"body": pa.array([BODY] * BATCH_ROWS, pa.binary())})
+    batches = bench.n // BATCH_ROWS
+    return bench.timed(lambda: writer.write(batch for _ in range(batches)).confirmed)
 
 
 # ---- Spark ---------------------------------------------------------------------------------------
@@ -284,6 +284,17 @@ def spark_json(bench: Bench) -> Took:
 
 
 @row
+def spark_segments(bench: Bench) -> Took:
+    """Counts by routing key over segments, offset, key and body, tasks of 128 MiB."""
+    from pyspark.sql import functions as F
+
+    options = {"columns": "offset,routing_key,body"}
+    reader = bench.spark.read.format("lavinmq-segments").options(**options)
+    frame = reader.load(segment_directory(bench)).groupBy("routing_key")
+    sums = frame.agg(F.count("*"), F.max("offset"), F.sum(F.length("body")))
+    return bench.timed(lambda: sum(int(counted[1]) for counted in sums.collect()))
+
+
 def spark_sink(bench: Bench) -> Took:
     """Spark publishes rows of 108 bytes to a durable queue, with confirms, in two tasks."""
     options = sink_options(bench)
@@ -295,14 +306,3 @@ def spark_sink(bench: Bench) -> Took:
         return bench.n
 
     return bench.timed(work)
-
-
-def spark_segments(bench: Bench) -> Took:
-    """Counts by routing key over segments, offset, key and body, tasks of 128 MiB."""
-    from pyspark.sql import functions as F
-
-    options = {"columns": "offset,routing_key,body"}
-    reader = bench.spark.read.format("lavinmq-segments").options(**options)
-    frame = reader.load(segment_directory(bench)).groupBy("routing_key")
-    sums = frame.agg(F.count("*"), F.max("offset"), F.sum(F.length("body")))
-    return bench.timed(lambda: sum(int(counted[1]) for counted in sums.collect()))
