@@ -295,6 +295,7 @@ def spark_segments(bench: Bench) -> Took:
     return bench.timed(lambda: sum(int(counted[1]) for counted in sums.collect()))
 
 
+@row
 def spark_sink(bench: Bench) -> Took:
     """Spark publishes rows of 108 bytes to a durable queue, with confirms, in two tasks."""
     options = sink_options(bench)
