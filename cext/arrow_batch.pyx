@@ -113,14 +113,15 @@ cdef object column_take_map(pa, kind, column_t* col, u64 n_rows):
     """The finished map column: offsets, and below them a struct of keys and items."""
     cdef buf_t bits
     cdef u64 i, n_valid = 0
-    memset(&bits, 0, sizeof(bits))
-    if map_begin(col) or buf_room(&bits, (col.n_items + 7) >> 3):
+    if map_begin(col):
         raise MemoryError
-    memset(bits.p, 0, bits.cap)
+    bits.n = (col.n_items + 7) >> 3
+    bits.p = <u8*>calloc(1, bits.n + 1)
+    if bits.p == NULL:
+        raise MemoryError
     for i in range(col.n_items):
         bits.p[i >> 3] |= <u8>(col.item_valid.p[i] << (i & 7))
         n_valid += col.item_valid.p[i]
-    bits.n = (col.n_items + 7) >> 3
     valid = buf_release(&bits)
     text = pa.string()
     keys = pa.Array.from_buffers(

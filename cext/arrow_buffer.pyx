@@ -39,7 +39,8 @@ cdef inline int buf_room(buf_t* b, u64 more) noexcept nogil:
 cdef inline int buf_put(buf_t* b, const void* p, u64 n) noexcept nogil:
     if buf_room(b, n):
         return NO_MEMORY
-    memcpy(b.p + b.n, p, n)
+    if n:                       # nothing is put at NULL
+        memcpy(b.p + b.n, p, n)
     b.n += n
     return 0
 

@@ -58,7 +58,10 @@ cdef inline u32 store_zeros(const store_t* st, u32 end) noexcept nogil:
 
 
 cdef int store_write_over(store_t* st, const u8* p, u32 n, u32 at) noexcept nogil:
-    """Write n bytes over filling, and zeros behind them. Returns 0, or -1 with errno set."""
+    """Write n bytes over filling, and zeros behind them. Returns 0, or -1 with errno set.
+
+    In rising order: who reads the file meanwhile (lavinmq/spark/segment_scan.py) takes a last
+    record for whole when its end is filling no more."""
     cdef iovec parts[2]
     cdef u32 zeros = store_zeros(st, at + n)
     cdef ssize_t k

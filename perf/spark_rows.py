@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lavinmq.client import Address, Connection
+from perf import topology
 from perf.spark_bench import BODY, Bench, Row, Took
 
 if TYPE_CHECKING:
@@ -152,6 +154,53 @@ def scanner_headers_json(bench: Bench) -> Took:
     return scan(bench, default_columns("json", SEGMENT_COLUMNS))
 
 
+# ---- the sink ------------------------------------------------------------------------------------
+
+
+def sink_options(bench: Bench) -> dict[str, str]:
+    """Options of the sink for a durable queue of its own, emptied; with confirms."""
+    with Connection.open(Address(topology.HOST, bench.broker.port)) as connection:
+        channel = connection.channel()
+        channel.delete_queue("bench-sink")
+        channel.declare_queue("bench-sink", durable=True)
+    url = f"amqp://guest:guest@{topology.HOST}:{bench.broker.port}/%2F"
+    return {"url": url, "exchange": "", "routingKey": "bench-sink"}
+
+
+@row
+def encoder(bench: Bench) -> Took:
+    """Bodies in Arrow to frames of basic.publish, in memory, one core."""
+    import pyarrow as pa
+
+    from lavinmq.spark._arrow import Encoder
+
+    bodies = {"body": pa.array([BODY] * BATCH_ROWS, pa.binary())}
+
+    def work() -> int:
+        made, rows = Encoder(exchange="", routing_key="bench-sink"), 0
+        for _ in range(bench.n // BATCH_ROWS):
+            made.load(bodies, BATCH_ROWS)
+            while made.rows_left:
+                rows += made.encode(BATCH_ROWS)
+        return rows
+
+    return bench.timed(work)
+
+
+@row
+def sink(bench: Bench) -> Took:
+    """What one task of Spark's sink does: Arrow over AMQP to a durable queue, with confirms."""
+    import pyarrow as pa
+
+    from lavinmq.spark.options import SinkOptions
+    from lavinmq.spark.sink import BatchWriter
+
+    writer = BatchWriter(SinkOptions.parse(sink_options(bench)))
+    batch = pa.record_batch({"body": pa.array([BODY] * BATCH_ROWS, pa.binary())})
+    batches = bench.n // BATCH_ROWS
+    return bench.timed(lambda: writer.write(batch for _ in range(batches)).confirmed)
+
+
 # ---- Spark ---------------------------------------------------------------------------------------
 
 
@@ -164,10 +213,21 @@ def spark_batch(bench: Bench) -> Took:
         "maxRecordsPerPartition": str(bench.n),
     }
 
-    def work() -> int:
-        return bench.consumed(bench.spark.read.format("lavinmq").options(**options).load())
+    frame = bench.spark.read.format("lavinmq").options(**options).load()
+    return bench.timed(lambda: bench.consumed(frame))
 
-    return bench.timed(work)
+
+@row
+def spark_bulk(bench: Bench) -> Took:
+    """The same by `transport=http`: stored records in blocks instead of deliveries."""
+    options = bench.stream | {
+        "columns": ",".join(NARROW),
+        "minPartitions": "2",
+        "maxRecordsPerPartition": str(bench.n),
+        "transport": "http",
+    }
+    frame = bench.spark.read.format("lavinmq").options(**options).load()
+    return bench.timed(lambda: bench.consumed(frame))
 
 
 @row
@@ -235,6 +295,20 @@ def spark_segments(bench: Bench) -> Took:
     frame = reader.load(segment_directory(bench)).groupBy("routing_key")
     sums = frame.agg(F.count("*"), F.max("offset"), F.sum(F.length("body")))
     return bench.timed(lambda: sum(int(counted[1]) for counted in sums.collect()))
+
+
+@row
+def spark_sink(bench: Bench) -> Took:
+    """Spark publishes rows of 108 bytes to a durable queue, with confirms, in two tasks."""
+    options = sink_options(bench)
+    text = BODY.decode().replace("\\", "\\\\").replace("'", "\\'")
+    frame = bench.spark.range(0, bench.n, 1, 2).selectExpr(f"cast('{text}' as binary) body")
+
+    def work() -> int:
+        frame.write.format("lavinmq").options(**options).mode("append").save()
+        return bench.n
+
+    return bench.timed(work)
 
 
 # ---- jobs ----------------------------------------------------------------------------------------

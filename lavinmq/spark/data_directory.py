@@ -19,7 +19,7 @@ from lavinmq.definitions import QueueDef, parse
 from lavinmq.errors import DefinitionsError
 from lavinmq.spark._arrow import walk
 from lavinmq.spark.errors import SourceError
-from lavinmq.spark.files import DIRECTORY, Files
+from lavinmq.spark.files import DIRECTORY, Files, reason
 from lavinmq.spark.option_values import OptionError
 
 log = logging.getLogger("lavinmq.spark")
@@ -116,9 +116,9 @@ class _Search:
         except (FileNotFoundError, NotADirectoryError) as error:
             if depth:
                 return  # deleted since
-            raise OptionError(f"option path is {path!r}; {error.strerror}") from None
+            raise OptionError(f"option path is {path!r}; {reason(error)}") from None
         except OSError as error:
-            raise SourceError(f"{path}: {error.strerror}") from None
+            raise SourceError(f"{path}: {reason(error)}") from None
         if _QUEUE in names or any(_SEGMENT.fullmatch(n) or _LEVEL.fullmatch(n) for n in names):
             yield self._queue(path, names)
             return
@@ -191,7 +191,7 @@ def segments(files: Files, queue: QueueDirectory) -> list[Segment]:
         except FileNotFoundError:
             continue  # its last message is gone
         except OSError as error:
-            raise SourceError(f"{path}: {error.strerror}") from None
+            raise SourceError(f"{path}: {reason(error)}") from None
     return found
 
 
@@ -268,7 +268,7 @@ def _count(files: Files, segment: Segment) -> int:
     except FileNotFoundError:
         return 0
     except OSError as error:
-        raise SourceError(f"{segment.path}: {error.strerror}") from None
+        raise SourceError(f"{segment.path}: {reason(error)}") from None
     try:
         return walk(file.read(FIRST_POSITION, segment.size))[3]
     finally:

@@ -73,6 +73,11 @@ def files_of(path: str) -> tuple[Files, str]:
     return RemoteFiles(system), inner
 
 
+def reason(error: OSError) -> str:
+    """Return why a file cannot be read, in a line; stores have no words of the system's."""
+    return error.strerror or str(error).partition("\n")[0] or type(error).__name__
+
+
 class LocalFiles:
     """Files of this machine, or of anything mounted here."""
 

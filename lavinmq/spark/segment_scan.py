@@ -16,7 +16,7 @@ import pyarrow as pa
 from lavinmq.spark._arrow import Columns, Scanner, resume, walk
 from lavinmq.spark.data_directory import FIRST_POSITION, Segment
 from lavinmq.spark.errors import DataLossError, SourceError
-from lavinmq.spark.files import Files, OpenFile, files_of
+from lavinmq.spark.files import Files, OpenFile, files_of, reason
 from lavinmq.spark.segment_plan import SegmentTask
 
 log = logging.getLogger("lavinmq.spark")
@@ -94,12 +94,12 @@ def _segment(
         _vanished(segment, task, report)
         return
     except OSError as error:
-        raise SourceError(f"{segment}: {error.strerror}") from None
+        raise SourceError(f"{segment}: {reason(error)}") from None
     try:
         reading = _Reading(files, file, segment, columns, task, report, acks)
         yield from reading.batches()
     except OSError as error:
-        raise SourceError(f"{segment}: {error.strerror}") from None
+        raise SourceError(f"{segment}: {reason(error)}") from None
     finally:
         file.close()
 

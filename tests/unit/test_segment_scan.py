@@ -9,12 +9,15 @@ import os
 import random
 import struct
 import subprocess
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from lavinmq import fieldtable
+from lavinmq.spark._arrow import Columns, Scanner
 from lavinmq.spark.errors import DataLossError, SourceError
 from lavinmq.spark.option_values import OptionError
 from lavinmq.spark.segment_options import SegmentOptions
@@ -524,6 +527,80 @@ def test_a_file_that_is_none_fails_in_one_line(tmp_path: Path) -> None:
 
     with pytest.raises(SourceError, match="not a regular file"):
         bodies(tmp_path)
+
+
+# --- other stores -----------------------------------------------------------------------------
+
+
+class Store:
+    """What fsspec gives for a URL, over a directory."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def glob(self, pattern: str) -> list[str]:
+        return [f"/{path.relative_to(self._root)}" for path in self._root.glob(pattern[1:])]
+
+    def ls(self, directory: str, detail: bool) -> list[dict[str, Any]]:
+        if not self._at(directory).is_dir():
+            raise FileNotFoundError(directory)
+        return [self._entry(path) for path in self._at(directory).iterdir()]
+
+    def info(self, path: str) -> dict[str, Any]:
+        return self._entry(self._at(path))
+
+    def cat_file(self, path: str, start: int, end: int) -> bytes:
+        return self._at(path).read_bytes()[start:end]
+
+    def _at(self, path: str) -> Path:
+        return self._root / path.lstrip("/")
+
+    def _entry(self, path: Path) -> dict[str, Any]:
+        kind = "directory" if path.is_dir() else "file"
+        name = f"/{path.relative_to(self._root)}"
+        return {"name": name, "type": kind, "size": path.stat().st_size}
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory that is reached as store://bucket."""
+    core = ModuleType("fsspec.core")
+    core.url_to_fs = lambda url: (Store(tmp_path), url.removeprefix("store://bucket"))  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "fsspec", ModuleType("fsspec"))
+    monkeypatch.setitem(sys.modules, "fsspec.core", core)
+    return tmp_path
+
+
+def test_urls_are_read_by_fsspec(store: Path) -> None:
+    queue = store / ("a" * 40) / ("b" * 40)
+    write_stream(queue, [5, 7, 3])
+
+    assert [row["offset"] for row in rows("store://bucket/")] == list(range(1, 16))
+    assert bodies(f"store://bucket/{'a' * 40}/b*", startingOffset=15) == [b"15"]
+
+
+def test_a_url_where_nothing_is_says_so_in_a_line(store: Path) -> None:
+    with pytest.raises(OptionError, match="option path is '/nowhere'; /nowhere"):
+        rows("store://bucket/nowhere")
+
+
+# --- limits of a batch ------------------------------------------------------------------------
+
+
+def test_rows_beyond_the_most_of_a_batch_come_in_the_next(tmp_path: Path) -> None:
+    most, more = 1 << 21, 5
+    data = record(b"") * (most + more)
+    columns = Columns(("offset",))
+    scanner = Scanner(columns, offset=1)
+
+    assert scanner.scan(data, 4, max_rows=1 << 40) == Scanner.FULL
+    first = columns.take()
+    at = scanner.position - 4
+    assert scanner.scan(data, scanner.position, start=at, max_rows=1 << 40) == Scanner.MORE
+
+    assert first.num_rows == most
+    assert first.column("offset")[most - 1].as_py() == most
+    assert columns.take().column("offset").to_pylist() == list(range(most + 1, most + more + 1))
 
 
 # --- options ----------------------------------------------------------------------------------
