@@ -46,7 +46,7 @@ cdef inline int cut_frame(const u8 *p, i64 n, i64 frame_max, cut_t *f) noexcept 
 
 # hot
 cdef int confirms_note(confirms_t *c, cut_t *f, bint is_nack) noexcept nogil:
-    """Count what a confirm covers; with `multiple` all tags up to its own, 0 = all. -1 = not ours."""
+    """Count what a confirm covers: with `multiple` all up to its tag, 0 = all. -1 = not ours."""
     cdef u64 tag, first, at
     cdef i64 n = 0
     if f.size != CONFIRM_SIZE:
@@ -135,7 +135,7 @@ cdef class Confirms:
         return methods
 
     cdef int confirm(self, const u8 *p, i64 n, i64 *at, cut_t *frame) noexcept:
-        """Count confirms up to a frame that is none: 1 = it is in `frame`, 0 = no more, -1 = bad."""
+        """Count confirms up to a frame that is none: 1 = in `frame`, 0 = no more, -1 = bad."""
         cdef int cut
         cdef u32 method
         with nogil:

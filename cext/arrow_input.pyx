@@ -38,7 +38,7 @@ cdef struct map_t:
 cdef u8 NOTHING[8]
 memset(NOTHING, 0, sizeof(NOTHING))
 
-NUMBER_WIDTHS = {"int8": 1, "int16": 2, "int32": 4, "int64": 8}
+cdef dict NUMBER_WIDTHS = {"int8": 1, "int16": 2, "int32": 4, "int64": 8}
 
 
 cdef inline bint bit_at(const u8 *bits, i64 at) noexcept nogil:

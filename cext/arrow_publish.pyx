@@ -12,7 +12,7 @@ TEXT_COLUMNS = (
     "user_id", "app_id",
 )
 NUMBER_COLUMNS = ("delivery_mode", "priority", "message_timestamp", "offset")
-DEDUP_MODES = {"none": DEDUP_NONE, "row": DEDUP_ROW, "id": DEDUP_ID}
+cdef dict DEDUP_MODES = {"none": DEDUP_NONE, "row": DEDUP_ROW, "id": DEDUP_ID}
 
 
 class RowError(ValueError):

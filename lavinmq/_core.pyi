@@ -907,7 +907,7 @@ def raw_records(queue: Queue, offset: int, end: int) -> tuple[bytes, int, int, i
     Raises: OSError; TypeError when it is no stream.
     """
 
-def raw_rest(queue: Queue, segment: int, position: int, n: int) -> bytes | None:
+def raw_rest(queue: Queue, seg_id: int, pos: int, n: int) -> bytes | None:
     """Up to n bytes of a segment, 256 KiB at most; None when it is gone. Raises: OSError."""
 
 def raw_end(offset: int) -> bytes:

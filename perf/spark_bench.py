@@ -20,9 +20,9 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,11 +47,15 @@ OPTIONS += " --mqtt-port {{mqtt_port}} --control-unix-path {{scratch}}/control.s
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """What one repetition took; CPU is that of this process and all its children."""
+    """What one repetition took; CPU is that of this process and all its children.
+
+    `more` are figures that only this row has.
+    """
 
     rows: int
     seconds: float
     cpu_s: float
+    more: Mapping[str, float] = field(default_factory=dict)
 
     def figures(self) -> dict[str, float]:
         """As it stands in the result."""
@@ -59,6 +63,7 @@ class Took:
             "rows": self.rows,
             "rows_per_s": round(self.rows / self.seconds),
             "cpu_s_per_m": round(self.cpu_s * 1e6 / self.rows, 3),
+            **self.more,
         }
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perf.spark_bench import BODY, Bench, Row, Took
@@ -96,6 +98,60 @@ def task(bench: Bench) -> Took:
     return bench.timed(lambda: sum(batch.num_rows for batch in read_range(range_task)))
 
 
+# ---- segments ------------------------------------------------------------------------------------
+
+
+def segment_directory(bench: Bench) -> str:
+    """Return a directory with segments of `n` messages of 108 bytes and three headers."""
+    from perf.segment_files import write
+
+    directory = bench.scratch / "segments"
+    if not directory.exists():
+        write(directory, bench.n, BODY)
+    return str(directory)
+
+
+def scan(bench: Bench, columns: tuple[str, ...]) -> Took:
+    """Read segments to Arrow as a task of Spark does, in this thread."""
+    from lavinmq.spark.segment_options import SegmentOptions
+    from lavinmq.spark.segment_plan import plan
+    from lavinmq.spark.segment_scan import read_task
+
+    options = SegmentOptions.parse({"path": segment_directory(bench)})
+    tasks = plan(options, columns)
+    return bench.timed(lambda: sum(batch.num_rows for task in tasks for batch in read_task(task)))
+
+
+@row
+def scanner(bench: Bench) -> Took:
+    """Segments to Arrow, offset and body, from the page cache, one core."""
+    return scan(bench, NARROW)
+
+
+@row
+def scanner_all_columns(bench: Bench) -> Took:
+    """The same with all columns but headers."""
+    from lavinmq.spark.schema import SEGMENT_COLUMNS, default_columns
+
+    return scan(bench, default_columns("false", SEGMENT_COLUMNS))
+
+
+@row
+def scanner_header_map(bench: Bench) -> Took:
+    """The same with all columns and the map of three headers."""
+    from lavinmq.spark.schema import SEGMENT_COLUMNS, default_columns
+
+    return scan(bench, default_columns("true", SEGMENT_COLUMNS))
+
+
+@row
+def scanner_headers_json(bench: Bench) -> Took:
+    """The same with all columns and typed JSON of three headers."""
+    from lavinmq.spark.schema import SEGMENT_COLUMNS, default_columns
+
+    return scan(bench, default_columns("json", SEGMENT_COLUMNS))
+
+
 # ---- Spark ---------------------------------------------------------------------------------------
 
 
@@ -167,3 +223,79 @@ def spark_json(bench: Bench) -> Took:
                 file.writelines(f'{{"offset":{n},"body":"{text}"}}\n' for n in numbers)
     frame = bench.spark.read.schema("offset bigint, body string").json(str(directory))
     return bench.timed(lambda: bench.consumed(frame))
+
+
+@row
+def spark_segments(bench: Bench) -> Took:
+    """Counts by routing key over segments, offset, key and body, tasks of 128 MiB."""
+    from pyspark.sql import functions as F
+
+    options = {"columns": "offset,routing_key,body"}
+    reader = bench.spark.read.format("lavinmq-segments").options(**options)
+    frame = reader.load(segment_directory(bench)).groupBy("routing_key")
+    sums = frame.agg(F.count("*"), F.max("offset"), F.sum(F.length("body")))
+    return bench.timed(lambda: sum(int(counted[1]) for counted in sums.collect()))
+
+
+# ---- jobs ----------------------------------------------------------------------------------------
+
+ARCHIVE_BATCHES = 8
+
+
+@row
+def archive(bench: Bench) -> Took:
+    """`lavinmq-pipeline archive` of a stream: all columns to Parquet, in 8 batches, two tasks."""
+    from dataclasses import replace
+    from tempfile import mkdtemp
+
+    from lavinmq.pipeline.arguments import job_parser
+    from lavinmq.pipeline.job import Run
+    from lavinmq.pipeline.jobs.archive import JOB
+    from lavinmq.pipeline.progress import Silence
+
+    place = mkdtemp(dir=bench.scratch)
+    options = bench.stream
+    per_batch = -(-bench.n // ARCHIVE_BATCHES)
+    arguments = ["--url", options["url"], "--http-url", options["httpUrl"], "--once"]
+    arguments += ["--queue", options["queue"], "--checkpoint", f"{place}/checkpoint"]
+    arguments += ["--max-rows", str(per_batch), "--rows-per-file", str(-(-per_batch // 2))]
+    parsed = job_parser(JOB).parse_args([*arguments, f"{place}/archive"])
+    run = Run(JOB, parsed, Silence(), bench.spark)
+    with workers_mib() as sizes:
+        took = bench.timed(lambda: int(JOB.run(run).values["rows"]))
+    # The first batch starts the workers; afterwards they must not grow.
+    early, late = sizes[: len(sizes) // 2], sizes[len(sizes) // 2 :]
+    return replace(took, more={"worker_mib_early": max(early), "worker_mib_late": max(late)})
+
+
+@contextmanager
+def workers_mib() -> Iterator[list[float]]:
+    """Within it, the list grows: the largest resident size of Spark's Python processes, in MiB."""
+    import os
+    import threading
+
+    from perf import measure
+
+    sizes = [0.0, 0.0]
+    is_over = threading.Event()
+
+    def look() -> None:
+        while not is_over.wait(0.25):
+            found = [0.0]
+            for each in measure.process_tree(os.getpid()):
+                try:
+                    words = Path(f"/proc/{each.pid}/cmdline").read_bytes()
+                    pages = int(Path(f"/proc/{each.pid}/statm").read_text().split()[1])
+                except (OSError, IndexError):
+                    continue  # it has ended
+                if b"pyspark.daemon" in words:
+                    found.append(pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20))
+            sizes.append(round(max(found), 1))
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        yield sizes
+    finally:
+        is_over.set()
+        looking.join()

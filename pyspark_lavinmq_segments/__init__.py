@@ -4,8 +4,6 @@ It does so in every session on the machine and gives up looking when one of them
 imports nothing, and has no `DefaultSource` where the format cannot work.
 """
 
-from __future__ import annotations
-
 
 def __getattr__(name: str) -> object:
     if name == "DefaultSource":

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from lavinmq.cli.programs import CommandText, OptionText, Program
 
 SHELLS = ("bash", "zsh", "fish")
-FILES = frozenset({"FILE", "DIR", "PATH", "file", "datadir"})
+FILES = frozenset({"FILE", "DIR", "PATH", "file", "datadir", "ARCHIVE", "SOURCE", "TARGET"})
 """Words for values and arguments that are paths."""
 
 

@@ -99,7 +99,7 @@ lavinmqctl completion bash > /etc/bash_completion.d/lavinmq      # or zsh, fish
 python -m lavinmq.cli.manual /usr/share/man                      # lavinmq(1), lavinmq.ini(5), ...
 ```
 
-`completion` covers `lavinmq`, `lavinmqctl` and `lavinmqperf`; `--program` chooses one of them, for
+`completion` covers all programs of this package; `--program` chooses one of them, for
 packages that install a file for each.
 """
 

@@ -225,7 +225,7 @@ COMMANDS: dict[str, tuple[Command, ...]] = {
     "This tool": (
         Command("completion", "shell", "Print completion for bash, zsh or fish", "tool",
                 (Option("--program", "NAME",
-                        "lavinmqctl, lavinmq or lavinmqperf; default: all three"),)),
+                        "a program of ours; default: all of them"),)),
         Command("help", "[command]", "Show help, also about a command", "tool"),
     ),
 }  # fmt: skip

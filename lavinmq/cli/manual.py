@@ -1,8 +1,9 @@
 """Manual pages, made from the tables of our programs and settings.
 
 `python -m lavinmq.cli.manual DIR` writes `man1/lavinmq.1`, `man1/lavinmqctl.1`,
-`man1/lavinmqperf.1` and `man5/lavinmq.ini.5` below DIR; packages call it. With SOURCE_DATE_EPOCH in
-the environment the date of the pages is that one, so that builds can be repeated.
+`man1/lavinmqperf.1`, `man1/lavinmq-pipeline.1` and `man5/lavinmq.ini.5` below DIR; packages call
+it. With SOURCE_DATE_EPOCH in the environment the date of the pages is that one, so that builds can
+be repeated.
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ DESCRIPTIONS: Mapping[str, tuple[str, ...]] = {
         "else read from standard input.",
     ),
     "lavinmqperf": ("Loads a broker and measures it. Every scenario has options of its own.",),
+    "lavinmq-pipeline": (
+        "Archives, replays and examines messages with Apache Spark, on this host or a cluster. It "
+        "needs PySpark and Java 17. The options of a command stand behind its name.",
+    ),
 }
 EXIT_STATUS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "lavinmq": (
@@ -47,6 +52,12 @@ EXIT_STATUS: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("2", "The node is not the leader of its cluster."),
     ),
     "lavinmqperf": (("0", "Done."), ("1", "Any error.")),
+    "lavinmq-pipeline": (
+        ("0", "Done."),
+        ("1", "Failed, or what was compared is not equal."),
+        ("2", "The command line makes no sense."),
+        ("3", "Messages that should have been read are gone."),
+    ),
 }  # fmt: skip
 SIGNALS = (
     ("TERM, INT", "Stop in order; a second one stops at once, with exit status 1."),
@@ -68,8 +79,13 @@ VARIABLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("SSL_CERT_FILE, SSL_CERT_DIR", "Authorities that certificates are verified with."),
     ),
     "lavinmqperf": (),
+    "lavinmq-pipeline": (
+        ("LAVINMQ_URL", "The broker, unless --url says it."),
+        ("JAVA_HOME", "Where Java is, unless it is in the PATH."),
+        ("PYSPARK_PYTHON", "The interpreter of executors, on a cluster."),
+    ),
 }  # fmt: skip
-SEE_ALSO = "lavinmq(1), lavinmqctl(1), lavinmqperf(1), lavinmq.ini(5)"
+SEE_ALSO = "lavinmq(1), lavinmqctl(1), lavinmqperf(1), lavinmq-pipeline(1), lavinmq.ini(5)"
 
 
 def pages() -> dict[str, str]:

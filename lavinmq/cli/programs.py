@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from lavinmq.pipeline.arguments import Parser as JobParser
 
 
 class OptionText(NamedTuple):
@@ -99,6 +102,23 @@ def perf() -> Program:
     )  # fmt: skip
 
 
+def pipeline() -> Program:
+    """Return `lavinmq-pipeline`."""
+    from lavinmq.pipeline.arguments import job_parser
+    from lavinmq.pipeline.job import find_jobs
+
+    commands = tuple(_job(job_parser(job), job.name, job.help) for job in find_jobs().values())
+    path = CommandText("path", "", "Print the file to give to spark-submit", ())
+    options = (
+        OptionText(("-h", "--help"), "", "show help and exit"),
+        OptionText(("-v", "--version"), "", "show the version and exit"),
+    )
+    return Program(
+        "lavinmq-pipeline", "jobs on Spark for messages", "lavinmq-pipeline command [options]",
+        {"": options}, {"Commands": (*commands, path)},
+    )  # fmt: skip
+
+
 PERF_HELP = MappingProxyType(
     {
         "throughput": "Publish and consume, and show the rates",
@@ -114,7 +134,12 @@ PERF_HELP = MappingProxyType(
 """What each scenario does."""
 
 PROGRAMS: Mapping[str, Callable[[], Program]] = MappingProxyType(
-    {"lavinmq": broker, "lavinmqctl": control, "lavinmqperf": perf}
+    {
+        "lavinmq": broker,
+        "lavinmqctl": control,
+        "lavinmqperf": perf,
+        "lavinmq-pipeline": pipeline,
+    }
 )
 """All programs by name."""
 
@@ -138,3 +163,9 @@ def _perf_options(scenario: str) -> tuple[OptionText, ...]:
 
             parser = churn_parser(scenario)
     return tuple(OptionText(tuple(names), word, text) for names, word, text in parser.table())
+
+
+def _job(parser: JobParser, name: str, summary: str) -> CommandText:
+    arguments, options = parser.table()
+    texts = tuple(OptionText(tuple(names), word, text) for names, word, text in options)
+    return CommandText(name, " ".join(arguments), summary, texts)

@@ -40,6 +40,20 @@ class Parser(argparse.ArgumentParser):
         """Raise UsageError; called by argparse."""
         raise UsageError(message)
 
+    def table(self) -> tuple[list[str], list[tuple[list[str], str, str]]]:
+        """The words for arguments; and the options: names, word for the value if any, help."""
+        formatter = self._get_formatter()
+        arguments, options = [], []
+        for action in self._actions:
+            word = "" if action.nargs == 0 else str(action.metavar or action.dest)
+            if not action.option_strings:
+                arguments.append(word)
+                continue
+            choices = "|".join(map(str, action.choices)) if action.choices else word
+            text = formatter._expand_help(action)
+            options.append((list(action.option_strings), choices, text))
+        return arguments, options
+
     def flag(self, *names: str, help: str) -> None:
         """Add an option without a value."""
         self.add_argument(*names, action="store_true", help=help)

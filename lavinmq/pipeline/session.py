@@ -60,6 +60,8 @@ def make_session(
     except PySparkRuntimeError as error:
         raise PipelineError(f"Spark does not start: {one_line(str(error))}") from None
     spark.sparkContext.setLogLevel("WARN" if is_debug else "FATAL")
+    if is_submitted:
+        _register_formats(spark)
     return spark
 
 
@@ -114,3 +116,11 @@ def _silent_start() -> Iterator[None]:
     finally:
         os.dup2(ours, 2)
         os.close(ours)
+
+
+def _register_formats(spark: SparkSession) -> None:
+    """Make our formats known: Spark itself looks for them with whatever python3 it finds."""
+    from lavinmq.spark import LavinMQDataSource, SegmentDataSource
+
+    spark.dataSource.register(LavinMQDataSource)
+    spark.dataSource.register(SegmentDataSource)

@@ -6,9 +6,10 @@ is given up and done again by the next run, which the checkpoint makes exact.
 
 from __future__ import annotations
 
+import json
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -31,6 +32,8 @@ class Counts:
     batches: int = 0
     seconds: float = 0.0
     last_batch: int = -1
+    behind: int | None = None
+    """How many rows were there that had not been read; None while the source has not told."""
 
     def add(self, progress: dict[str, Any]) -> None:
         """Count one progress report of Spark, once."""
@@ -41,10 +44,32 @@ class Counts:
         rows = int(progress["numInputRows"])
         self.rows += rows
         self.batches += rows > 0
+        self.behind = backlog(progress["sources"])
+
+    @property
+    def total(self) -> int | None:
+        """How many rows there will be, as far as is known."""
+        return None if self.behind is None else self.rows + self.behind
 
     def values(self) -> dict[str, Any]:
         """The counts by name, for a result."""
         return {"rows": self.rows, "batches": self.batches, "seconds": round(self.seconds, 3)}
+
+
+def backlog(sources: Sequence[Mapping[str, Any]]) -> int | None:
+    """Return how far a query is behind the ends of its streams; None when a source does not say.
+
+    Source: offsets of the format lavinmq, docs/spark.md.
+    """
+    rows = 0
+    for source in sources:
+        try:
+            ends = json.loads(source["latestOffset"])["offsets"]
+            read = json.loads(source["endOffset"])["offsets"]
+        except (ValueError, TypeError, KeyError):
+            return None
+        rows += sum(max(0, end - read.get(queue, end)) for queue, end in ends.items())
+    return rows
 
 
 def run_stream(run: Run, writer: DataStreamWriter, label: str = "rows") -> Counts:
@@ -77,7 +102,7 @@ def run_stream(run: Run, writer: DataStreamWriter, label: str = "rows") -> Count
 def _look(run: Run, query: StreamingQuery, counts: Counts, label: str) -> None:
     for progress in query.recentProgress:
         counts.add(progress)
-    run.progress.show(label, counts.rows)
+    run.progress.show(label, counts.rows, counts.total)
 
 
 @contextmanager

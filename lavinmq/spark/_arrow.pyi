@@ -1,6 +1,6 @@
 """Messages as Arrow columns, compiled from cext/arrow.pyx; needs pyarrow when a batch is taken."""
 
-from typing import ClassVar, Final, final
+from typing import ClassVar, final
 
 import pyarrow as pa
 

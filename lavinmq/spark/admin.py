@@ -30,19 +30,29 @@ class NotServed(SourceError):
     """There is no HTTP API for us: nobody listens there, or this user may not use it."""
 
 
+class Refused(NotServed):
+    """The HTTP API does not know this user, or not as one who may use it."""
+
+
 class Admin:
-    """What the HTTP API of one broker tells about the streams of one vhost."""
+    """What the HTTP API of one broker tells about the streams of one vhost.
+
+    `is_patient`: it is there, so try again when nobody answers.
+    """
 
     def __init__(
-        self, options: ConnectionOptions, sleep: Callable[[float], None] = time.sleep
+        self,
+        options: ConnectionOptions,
+        *,
+        is_patient: bool = True,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._options = options
+        self._pauses_s = PAUSES_S if is_patient else ()
         self._sleep = sleep
         self._vhost = quote(options.vhost, safe="")
         self._connection: http.client.HTTPConnection | None = None
-        hosts = dict.fromkeys(node.host for node in options.nodes)
-        derived = [f"http://{f'[{h}]' if ':' in h else h}:{HTTP_PORT}" for h in hosts]
-        self._urls = [options.http_url] if options.http_url else derived
+        self._urls = http_urls(options)
 
     def close(self) -> None:
         """Close the connection; the next call makes another."""
@@ -84,9 +94,13 @@ class Admin:
         with self._understanding(path):
             return None if found is None else int(found["offset"])
 
-    def segments(self, queue: str) -> list[Segment]:
-        """Return the segments of a stream, oldest first; none if this is not offered."""
-        path = f"/api/queues/{self._vhost}/{_escape(queue)}/stream/segments"
+    def segments(self, queue: str, start: int, end: int) -> list[Segment]:
+        """Return the segments that have offsets of [start, end), oldest first; none if this is not
+        offered. Of very many the broker may tell the first only.
+        """
+        path = (
+            f"/api/queues/{self._vhost}/{_escape(queue)}/stream/segments?offset={start}&end={end}"
+        )
         found = self._get(path)
         with self._understanding(path):
             parts = [
@@ -143,7 +157,7 @@ class Admin:
     def _request(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
         """Return status and JSON; tries every host, then again. Raises SourceError."""
         reason = ""
-        for pause_s in (*PAUSES_S, None):
+        for pause_s in (*self._pauses_s, None):
             for url in self._urls:
                 try:
                     status, content = self._exchange(url, method, path, body)
@@ -153,7 +167,7 @@ class Admin:
                     continue
                 if status in (401, 403):
                     user = self._options.user
-                    raise NotServed(f"{self}: user {user!r} was refused with {status}")
+                    raise Refused(f"{self}: user {user!r} was refused with {status}")
                 if status < 500:
                     return status, self._decode(content)
                 reason = f"answered {status}"
@@ -162,11 +176,10 @@ class Admin:
         raise NotServed(f"{self}: {reason}")
 
     def _exchange(self, url: str, method: str, path: str, body: object) -> tuple[int, bytes]:
-        connection = self._connection or self._connect(url)
+        connection = self._connection or http_connection(self._options, url, TIMEOUT_S)
         # Kept only while it works: a broken one would be used for the next host.
         self._connection = None
-        login = f"{self._options.user}:{self._options.secret()}".encode()
-        headers = {"Authorization": "Basic " + base64.b64encode(login).decode()}
+        headers = login(self._options)
         content = None
         if body is not None:
             content = json.dumps(body).encode()
@@ -183,25 +196,43 @@ class Admin:
         self._connection = connection
         return response.status, answer
 
-    def _connect(self, url: str) -> http.client.HTTPConnection:
-        parts = urlsplit(url)
-        host, options = parts.hostname or "", self._options
-        if parts.scheme == "http":
-            return http.client.HTTPConnection(host, parts.port or 80, timeout=TIMEOUT_S)
-        context = ssl.create_default_context(cafile=options.ssl_ca_file)
-        if not options.ssl_verify:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        if options.ssl_cert_file:
-            context.load_cert_chain(options.ssl_cert_file, options.ssl_key_file)
-        port = parts.port or 443
-        return http.client.HTTPSConnection(host, port, timeout=TIMEOUT_S, context=context)
-
     def _decode(self, content: bytes) -> Any:
         try:
             return json.loads(content) if content else None
         except (ValueError, RecursionError):
             raise NotServed(f"{self}: what answers there is no management API") from None
+
+
+def http_urls(options: ConnectionOptions) -> list[str]:
+    """Return where the management API may be: at `httpUrl`, or on the usual port of each node."""
+    if options.http_url:
+        return [options.http_url]
+    hosts = dict.fromkeys(node.host for node in options.nodes)
+    return [f"http://{f'[{host}]' if ':' in host else host}:{HTTP_PORT}" for host in hosts]
+
+
+def http_connection(
+    options: ConnectionOptions, url: str, timeout_s: float
+) -> http.client.HTTPConnection:
+    """Return a connection to the API, not yet open, with the TLS that the options ask for."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if parts.scheme == "http":
+        return http.client.HTTPConnection(host, parts.port or 80, timeout=timeout_s)
+    context = ssl.create_default_context(cafile=options.ssl_ca_file)
+    if not options.ssl_verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if options.ssl_cert_file:
+        context.load_cert_chain(options.ssl_cert_file, options.ssl_key_file)
+    port = parts.port or 443
+    return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
+
+
+def login(options: ConnectionOptions) -> dict[str, str]:
+    """Return the header that logs the user in."""
+    given = f"{options.user}:{options.secret()}".encode()
+    return {"Authorization": "Basic " + base64.b64encode(given).decode()}
 
 
 def queue_type(queue: Mapping[str, Any]) -> str:

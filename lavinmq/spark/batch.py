@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from lavinmq.spark import planner
+from lavinmq.spark.bulk import read_blocks
 from lavinmq.spark.offsets import Bounds, loss
 from lavinmq.spark.options import SourceOptions
 from lavinmq.spark.peek import PeekTask, peek
@@ -105,7 +106,7 @@ def tasks_for(
     """Return the tasks that read the ranges, cut at segments where there is more than one."""
     cuts = {}
     if planner.needs_cuts(options, ranges.values()):
-        cuts = {queue: [part.first for part in streams.segments(queue)] for queue in ranges}
+        cuts = {q: [each.first for each in streams.segments(q, part)] for q, part in ranges.items()}
     return [InputPartition(task) for task in planner.plan(options, ranges, columns, cuts)]
 
 
@@ -113,6 +114,8 @@ def read_task(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one task; none for the partition that Spark makes up when there is none."""
     if partition.value is None:
         return iter(())
+    if partition.value.transport == "http":
+        return read_blocks(partition.value)
     from lavinmq.spark.reading import read_range
 
     return read_range(partition.value)

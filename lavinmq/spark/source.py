@@ -76,15 +76,15 @@ class LavinMQDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return what publishes the rows of a batch query."""
-        from lavinmq.spark import sink
+        from lavinmq.spark.sink import writer
 
-        return sink.writer(self.options, schema, overwrite)
+        return writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return what publishes the rows of a streaming query."""
-        from lavinmq.spark import sink
+        from lavinmq.spark.sink import stream_writer
 
-        return sink.stream_writer(self.options, schema, overwrite)
+        return stream_writer(self.options, schema, overwrite)
 
     def _columns(self, schema: StructType) -> tuple[str, ...]:
         """Return the names of a schema, which may be the user's. Raises OptionError."""

@@ -95,7 +95,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, object]:
         """Return the end of the batch that begins at `start`; `start` when there is nothing."""
         begin = Offsets.from_json(start)
-        with Streams(self._options) as streams:
+        with Streams(self._options, is_told=bool(begin.created)) as streams:
             held = self._held(streams, begin)
             resumed = self._resumed(streams, begin, held)
             backlog = {
@@ -132,7 +132,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the tasks of a batch; the same rows for the same offsets, after a restart too."""
         begin, finish = Offsets.from_json(start), Offsets.from_json(end)
         parts = ranges(begin, finish)
-        with Streams(self._options) as streams:
+        with Streams(self._options, is_told=bool(finish.created)) as streams:
             parts = self._readable(streams, begin, parts) if parts else {}
             return tasks_for(parts, streams, self._options, self._columns)
 
@@ -200,7 +200,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         max_bytes = self._options.max_bytes
         if max_bytes is None or isinstance(limit, ReadAllAvailable):
             return ends
-        segments = {queue: streams.segments(queue) for queue in waiting}
+        segments = {queue: streams.segments(queue, part) for queue, part in waiting.items()}
         sizes = {q: bytes_between(segments[q], start, ends[q]) for q, (start, _) in waiting.items()}
         shares = share(sizes, max_bytes)
         return ends | {

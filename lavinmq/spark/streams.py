@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 from lavinmq.spark import probe
-from lavinmq.spark.admin import Admin, NotServed, bounds_of, queue_type
+from lavinmq.spark.admin import Admin, NotServed, Refused, bounds_of, queue_type
 from lavinmq.spark.errors import DataLossError, SourceError
 from lavinmq.spark.offsets import LATEST, Bounds, Loss, Segment
 from lavinmq.spark.options import SourceOptions
@@ -25,11 +25,16 @@ RECIPE = (
 
 
 class Streams:
-    """The streams that the options choose; a context, which holds a connection to the HTTP API."""
+    """The streams that the options choose; a context, which holds a connection to the HTTP API.
 
-    def __init__(self, options: SourceOptions) -> None:
+    `is_told`: the query knows identities of streams, so this broker has an API that tells them.
+    """
+
+    def __init__(self, options: SourceOptions, *, is_told: bool = False) -> None:
         self._options = options
-        self._admin = Admin(options.connection)
+        # Where nobody said that there is one, it is looked for once: some brokers have none.
+        self._needs_api = is_told or options.connection.http_url is not None
+        self._admin = Admin(options.connection, is_patient=self._needs_api)
 
     def __enter__(self) -> Self:
         return self
@@ -74,10 +79,10 @@ class Streams:
             offset = probe.offset_at(self._options.connection, queue, time_ms)
         return None if offset is None or offset >= held.end else max(offset, held.first)
 
-    def segments(self, queue: str) -> list[Segment]:
-        """Return the segments of a stream; none where the broker does not tell."""
+    def segments(self, queue: str, range_: tuple[int, int]) -> list[Segment]:
+        """Return the segments that a range is in; none where the broker does not tell."""
         try:
-            return self._admin.segments(queue)
+            return self._admin.segments(queue, *range_)
         except NotServed:
             return []
 
@@ -156,9 +161,11 @@ class Streams:
         """Return what a stream holds; None when it is not there, or is none and was not named."""
         try:
             details = self._admin.queue(name)
-        except NotServed as refusal:
-            # With a URL of its own the API is meant to be there; tell rather than crawl.
-            if self._options.connection.http_url and "was refused" not in str(refusal):
+        except Refused:
+            # AMQP says whether the password is wrong; right ones may still read.
+            return probe.bounds(self._options.connection, name)
+        except NotServed:
+            if self._needs_api:
                 raise
             return probe.bounds(self._options.connection, name)
         if details is None:

@@ -22,6 +22,7 @@ from tests.fuzz.targets import FUZZ
 from tests.fuzz.targets.dedup import HEADER, cache
 from tests.fuzz.targets.segments import FILES, pack
 from tests.fuzz.targets.tokens import SEED
+from tests.support.deliveries import HEARTBEAT_FRAME, METHOD, Delivery, frame, sent
 from tests.support.proxy import entry, ssl_entry, v2
 from tests.support.replay import enc_table
 
@@ -157,6 +158,25 @@ def documents() -> Corpus:
     return found | {"others": json.dumps(others).encode()}
 
 
+def deliveries() -> Corpus:
+    """Return what consumers of streams receive: properties, bodies of many frames, other frames."""
+    cancel = frame(METHOD, b"\0\x3c\0\x1e\x01c\x01")
+    messages = [
+        Delivery(1, b"below", b"x", b"k"),
+        Delivery(2, b"first", b"amq.topic", b"a.b", {"a": [1, {"b": "c"}], "d": 1.5}, 1 << 40),
+        Delivery(3, flags=0x9000, before=b"\x04text", behind=b"\x02"),
+        Delivery(5, bytes(300), flags=0x0040, behind=struct.pack(">q", 7)),
+    ]
+    made = {
+        "usual": sent(messages),
+        "parts": sent(messages, chunk=50) + HEARTBEAT_FRAME + cancel,
+        "many": sent([Delivery(offset) for offset in range(1, 20)]),
+        "end": sent([*messages, Delivery(1 << 40)]),
+        "cancel": cancel + sent(messages[:2]),
+    }
+    return {name: b"\x80" + data for name, data in made.items()}
+
+
 def keys() -> Corpus:
     """Return files of keys, the last of which was closed in order."""
     found: Corpus = {}
@@ -239,6 +259,7 @@ def _method_payloads(data: bytes) -> list[bytes]:
 
 MAKERS: dict[str, Callable[[], Corpus]] = {
     "dedup": keys,
+    "deliveries": deliveries,
     "definitions": lambda: archived("definitions.amqp"),
     "documents": documents,
     "fieldtable": tables,

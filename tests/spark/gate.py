@@ -34,6 +34,13 @@ class Gate:
         """Let everything pass from now on."""
         self._opened.set()
 
+    def cut(self) -> None:
+        """End the connections there are, and let everything pass from now on."""
+        for each in self._sockets:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        self.open()
+
     def close(self) -> None:
         """End all connections and wait for the threads."""
         self.open()

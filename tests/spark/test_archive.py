@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import threading
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,10 +13,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lavinmq.client import Properties
-from lavinmq.pipeline.errors import DATA_LOSS, FAILED, PipelineError
+from lavinmq.pipeline.errors import DATA_LOSS, FAILED, PipelineError, UsageError
 from lavinmq.pipeline.failures import explain
-from tests.spark.jobs import Archive, stop_at
+from tests.spark.jobs import Archive, run_job, stop_at
 from tests.spark.streams import Stream, numbers
+from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -154,3 +158,30 @@ def test_two_checkpoints_fill_one_archive(
 
     found = {(row["queue"], bytes(row["body"])) for row in archive.rows()}
     assert found == {(archive.stream.name, b"a"), (other.name, b"b")}
+
+
+def test_a_job_without_an_end_stops_in_order_when_it_is_told_to(archive: Archive) -> None:
+    archive.stream.publish(numbers(0, 20))
+    told = threading.Event()
+
+    def tell() -> None:
+        wait_for(lambda: bool(archive.files()), "nothing was archived", 120)
+        told.set()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    telling = threading.Thread(target=tell)
+    telling.start()
+    arguments = [each for each in archive.arguments("--trigger", "500ms") if each != "--once"]
+    done = run_job(archive.spark, "archive", *arguments)
+    telling.join()
+
+    assert told.is_set()
+    assert done.status == 0
+    archive.update()
+    assert archive.bodies() == numbers(0, 20)
+
+
+@pytest.mark.parametrize("name", ["delta", "iceberg"])
+def test_a_format_without_its_jars_is_wrong_usage(archive: Archive, name: str) -> None:
+    with pytest.raises(UsageError, match=f"--format {name}: its jars are not there"):
+        archive.update("--format", name)

@@ -18,6 +18,7 @@ from tests.support.broker import Broker
 from tests.support.certificates import Authority
 from tests.support.inside import inside
 from tests.support.ports import HOST, free_port
+from tests.support.waiting import wait_for
 
 TIMEOUT_S = 20.0
 
@@ -262,7 +263,7 @@ def test_a_write_that_is_not_taken_fails_and_keeps_what_came() -> None:
         connection.stall_s = 0.5
         with pytest.raises(ConnectionFailure, match=r"takes nothing for 0.5 s"):
             connection.write(bytes(64 << 20))
-        kept = connection.next_frame(0)
+        kept = connection.next_frame(TIMEOUT_S)
 
     assert kept is not None and kept.payload[:4] == b"\x00\x3c\x00\x50"
 
@@ -280,6 +281,7 @@ def test_a_write_waits_for_a_broker_that_has_said_why_it_takes_nothing() -> None
 
     with connected(block) as connection:
         connection.stall_s = 0.2
+        wait_for(lambda: not connection.next_frame(0.05) and bool(connection.blocked), "it is said")
         later = threading.Timer(1.0, logged.set)
         later.start()
         connection.write(data)

@@ -242,7 +242,7 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_silence_ends_a_filtered_range_on_other_brokers(stream: Stream) -> None:
     tagged(stream, "a", "b")
 
-    rows = read(task_of(stream, 1, 3, filter='{"kind": "a"}', read_timeout_s=0.5))
+    rows = read(task_of(stream, 1, 3, filter='{"kind": "a"}', read_timeout_s=2.0))
 
     assert [row["offset"] for row in rows] == [1]
 
@@ -257,10 +257,8 @@ def test_a_range_without_filter_needs_no_end_from_the_broker(stream: Stream) -> 
 def test_a_range_beyond_the_end_of_the_stream_fails(stream: Stream) -> None:
     stream.publish(numbers(1, 4))
 
-    with pytest.raises(
-        ConnectionFailure, match=r"no message for 0.5 s at offset 4 of \[2, 9\)"
-    ) as e:
-        read(task_of(stream, 2, 9, read_timeout_s=0.5))
+    with pytest.raises(ConnectionFailure, match=r"no message for 2 s at offset 4 of \[2, 9\)") as e:
+        read(task_of(stream, 2, 9, read_timeout_s=2.0))
 
     assert is_one_line(e.value, stream.name, str(stream.broker.port), "vhost '/'")
 

@@ -16,6 +16,7 @@ from lavinmq.pipeline.files import Files
 from lavinmq.pipeline.publishing import STATE
 from tests.spark.jobs import Archive, broker_arguments, run_job
 from tests.spark.streams import Stream, channel, numbers
+from tests.support.broker import Broker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -238,3 +239,30 @@ def test_verify_tells_what_differs_and_what_is_there_twice(
     assert (compared.status, one["only_here"], other["only_here"]) == (1, 10, 0)
     assert [each["offset"] for each in one["examples"]] == [1, 2, 3]
     assert (doubled.status, doubled.values["duplicates"]) == (1, 10)
+
+
+def test_a_data_directory_is_a_source(http_broker: Broker, spark: SparkSession) -> None:
+    """Streams and classic queues, read from files, in the order of the queue."""
+    stream = Stream(http_broker, "s").declare()
+    publish_everything(stream)
+    with channel(http_broker) as opened:
+        opened.declare_queue("classic", durable=True)
+        opened.declare_queue("copy", durable=True)
+        opened.confirm_select()
+        for body in numbers(0, 50):
+            opened.publish("", "classic", body, Properties(delivery_mode=2))
+        while (opened.confirm(30).delivery_tag or 0) < 50:
+            pass
+    source = f"segments:{http_broker.data_dir}"
+
+    counted = run_job(spark, "replay", source, "--dry-run")
+    compared = run_job(spark, "verify", source, "queue:s", "--queue", "s",
+                       *broker_arguments(stream))  # fmt: skip
+    run_job(spark, "replay", source, "--queue", "classic", "--exchange", "", "--routing-key",
+            "copy", "--mandatory", *broker_arguments(stream))  # fmt: skip
+
+    assert {q["queue"]: q["rows"] for q in counted.values["queues"]} == {"classic": 50, "s": 9}
+    assert compared.status == 0, compared.text
+    with channel(http_broker) as opened:
+        got = [opened.get("copy", no_ack=True) for _ in range(50)]
+    assert [each.body for each in got if each is not None] == numbers(0, 50)

@@ -54,8 +54,9 @@ PYTHON_LAYERS: list[set[str]] = [
     {"embedded"},
     {"pytest_plugin"},
     {"cluster", "federation", "shovel"},
-    {"cli", "spark"},
+    {"spark"},
     {"pipeline"},
+    {"cli"},
     {"__main__"},
 ]
 
@@ -107,7 +108,12 @@ CYTHON_LAYERS: list[set[str]] = [
     {"arrow_headers"},
     {"arrow_columns"},
     {"arrow_batch"},
-    {"arrow_decode", "arrow_encode", "arrow_segments"},
+    {"arrow_decode", "arrow_segments"},
+    {"arrow_input"},
+    {"arrow_message"},
+    {"arrow_properties"},
+    {"arrow_encode"},
+    {"arrow_confirms", "arrow_publish"},
     # The umbrellas: one per compiled module. They include, and nobody includes them.
     {"arrow", "core", "perf"},
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import json
 import re
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -23,7 +24,7 @@ from lavinmq.pipeline.ledger import is_private
 from lavinmq.pipeline.progress import Bar, Lines, Silence, make_progress
 from lavinmq.pipeline.publishing import Window, cut, round_rows, rounds
 from lavinmq.pipeline.sources import Source, parse_source
-from lavinmq.pipeline.streaming import Counts
+from lavinmq.pipeline.streaming import Counts, backlog
 
 # --- routing keys
 
@@ -234,9 +235,20 @@ def test_a_bar_shows_what_is_done() -> None:
 def test_a_report_of_spark_counts_once() -> None:
     counts = Counts()
     for batch, rows in ((0, 10), (0, 10), (1, 0), (2, 5), (1, 0)):
-        counts.add({"batchId": batch, "numInputRows": rows})
+        counts.add({"batchId": batch, "numInputRows": rows, "sources": []})
 
-    assert (counts.rows, counts.batches) == (15, 2)
+    assert (counts.rows, counts.batches, counts.total) == (15, 2, 15)
+
+
+def test_the_total_is_what_was_read_and_what_is_behind() -> None:
+    def offsets(**offsets: int) -> str:
+        return json.dumps({"v": 1, "offsets": offsets})
+
+    sources = [{"latestOffset": offsets(a=100, b=10, new=5), "endOffset": offsets(a=40, b=10)}]
+
+    assert backlog(sources) == 60
+    assert backlog([{"latestOffset": "null", "endOffset": offsets(a=40)}]) is None
+    assert backlog([{"latestOffset": None, "endOffset": "x"}]) is None
 
 
 # --- settings

@@ -13,6 +13,8 @@ from lavinmq.cli import ctl, ctl_page, manual, perf
 from lavinmq.cli.completion import SHELLS, script
 from lavinmq.cli.ctl_table import COMMANDS
 from lavinmq.cli.programs import PERF_HELP, PROGRAMS
+from lavinmq.pipeline.arguments import job_parser
+from lavinmq.pipeline.job import find_jobs
 from lavinmq.settings import SETTINGS, flags
 
 PAGES = manual.pages()
@@ -23,7 +25,9 @@ def everything() -> list[str]:
     commands = [command.name for group in COMMANDS.values() for command in group]
     options = [option.long for group in COMMANDS.values() for c in group for option in c.options]
     broker = [flag.long for flag, _ in flags()]
-    return list(dict.fromkeys([*commands, *options, *broker, *perf.SCENARIOS["amqp"]]))
+    jobs = list(find_jobs())
+    own = [names[-1] for job in find_jobs().values() for names, *_ in job_parser(job).table()[1]]
+    return list(dict.fromkeys([*commands, *options, *broker, *perf.SCENARIOS["amqp"], *jobs, *own]))
 
 
 def available(program: str) -> str:
@@ -84,6 +88,10 @@ def test_the_shell_takes_the_script(shell: str, tmp_path: Path) -> None:
         (["lavinmqperf", "amqp", "through"], ["throughput"]),
         (["lavinmqperf", "throughput", "--pm"], ["--pmessages"]),
         (["lavinmqperf", "queue-count", "--pm"], []),
+        (["lavinmq-pipeline", "arch"], ["archive"]),
+        (["lavinmq-pipeline", "archive", "--rows"], ["--rows-per-file"]),
+        (["lavinmq-pipeline", "compact", "--rows"], []),
+        (["lavinmq-pipeline", "replay", "--checkpoint", "one"], ["one file"]),
         (["lavinmq", "--amqp-p"], ["--amqp-port"]),
         (["lavinmq", "--config", "one"], ["one file"]),
     ],

@@ -119,8 +119,9 @@ def test_segments_are_sorted_and_empty_ones_left_out(api: FakeApi, admin: Admin)
         ],
     )
 
-    assert admin.segments("a") == [Segment(1, 11, 90), Segment(11, 16, 50)]
-    assert admin.segments("other") == []
+    assert admin.segments("a", 3, 12) == [Segment(1, 11, 90), Segment(11, 16, 50)]
+    assert admin.segments("other", 1, 2) == []
+    assert api.calls[0][1].endswith("/stream/segments?offset=3&end=12")
 
 
 def test_positions_are_read_and_stored_by_name(api: FakeApi, admin: Admin) -> None:

@@ -20,9 +20,9 @@ from lavinmq.http.call import Call, Reply, completed
 from lavinmq.http.encoding import Pieces, Rows
 from lavinmq.http.errors import bad_request, low_on_disk
 from lavinmq.http.listing import Row, in_portions
-from lavinmq.http.routes import ROUTES, Query, Role
+from lavinmq.http.routes import FORM, ROUTES, Query, Role
 
-MULTIPART: Final = "multipart/form-data"
+FILE: Final = "file"
 DRY_RUN: Final = (
     Query("dry_run", "true: change nothing, answer what would be changed", "boolean"),
 )
@@ -51,9 +51,12 @@ async def import_definitions(call: Call) -> Reply:
 
 
 @ROUTES.add(
-    "POST", "/api/definitions/upload", Role.ADMINISTRATOR, **DEFINITIONS, statuses=(200, 302)
+    "POST", "/api/definitions/upload", Role.ADMINISTRATOR, **DEFINITIONS, statuses=(200, 302),
+    file_part=FILE,
+)  # fmt: skip
+@ROUTES.add(
+    "POST", "/api/definitions/:vhost/upload", Role.ADMINISTRATOR, **DEFINITIONS, file_part=FILE
 )
-@ROUTES.add("POST", "/api/definitions/:vhost/upload", Role.ADMINISTRATOR, **DEFINITIONS)
 async def upload_definitions(call: Call) -> Reply:
     """Import definitions from a form with a file, or from JSON."""
     reply = await _import(call, _uploaded(call))
@@ -67,7 +70,7 @@ async def upload_definitions(call: Call) -> Reply:
 def _uploaded(call: Call) -> bytes | None:
     """The content of the part `file`, or the body when it is no form. Raises: ApiError 400, 415."""
     content_type = call.headers.get("Content-Type", "")
-    if content_type.partition(";")[0].strip().lower() != MULTIPART:
+    if content_type.partition(";")[0].strip().lower() != FORM:
         call.handler.check_content_type()
         return call.content
     boundary = content_type.partition("boundary=")[2].partition(";")[0].strip()
@@ -79,11 +82,11 @@ def _uploaded(call: Call) -> bytes | None:
         )
     except Exception as error:
         raise bad_request(f"Malformed form: {error}") from error
-    if files.get("file"):
-        return files["file"][0].body
-    if arguments.get("file"):
-        return arguments["file"][0]
-    raise bad_request("The form has no part 'file'")
+    if files.get(FILE):
+        return files[FILE][0].body
+    if arguments.get(FILE):
+        return arguments[FILE][0]
+    raise bad_request(f"The form has no part '{FILE}'")
 
 
 async def _import(call: Call, content: bytes | None) -> Reply:

@@ -13,8 +13,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 NAMES = (
-    "dedup", "definitions", "documents", "fieldtable", "frames", "ini", "methods", "passwords",
-    "policies", "proxy", "scan", "scopes", "segments", "tokens", "users", "vhosts",
+    "dedup", "definitions", "deliveries", "documents", "fieldtable", "frames", "ini", "methods",
+    "passwords", "policies", "proxy", "scan", "scopes", "segments", "tokens", "users", "vhosts",
 )  # fmt: skip
 FUZZ = Path(__file__).resolve().parents[1]
 
