@@ -4,6 +4,7 @@
 # before become void by the exchanges' versions), then delete() here; lavinmq/vhost.py does it in
 # that order.
 import functools
+import heapq
 
 
 def siphash128(bytes key, bytes data) -> bytes:
@@ -573,15 +574,21 @@ cdef class Queue:
 
     def pending(self, u32 n) -> list:
         """(Unix ms, routing key, size) of the n messages of a delayed exchange's queue that are
-        released next, the first one first. It sorts them all: for people, not programs."""
+        released next, the first one first. Of the heap of dues it looks at what it needs."""
         cdef store_t* st = &self.q.store
         cdef seg_t* seg
         cdef rec_t rec
-        cdef u32 i
-        entries = sorted((st.dues[i].at_ms, st.dues[i].seg, st.dues[i].pos)
-                         for i in range(st.n_dues))[:n]
+        cdef u64 child
+        cdef u64 i = 0
         found = []
-        for at_ms, seg_id, pos in entries:
+        # Those that may come next: the children of what has been taken.
+        nearest = [(st.dues[0].at_ms, st.dues[0].seg, st.dues[0].pos, 0)] if st.n_dues else []
+        while nearest and n:
+            at_ms, seg_id, pos, i = heapq.heappop(nearest)
+            n -= 1
+            for child in range(2 * i + 1, min(2 * i + 3, <u64>st.n_dues)):
+                heapq.heappush(nearest, (st.dues[child].at_ms, st.dues[child].seg,
+                                         st.dues[child].pos, child))
             seg = store_segment(st, seg_id)
             if seg != NULL and store_read(st, &self.q.loop.pool, &st.window, seg, pos, 4096,
                                           &rec) == 1:

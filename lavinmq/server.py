@@ -54,8 +54,9 @@ CHECK_INTERVAL_S: Final = 1.0
 COMPACT_INTERVAL_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 15.0
 MIN_LARGE: Final = 64 << 20
-COLLECTIONS: Final = (20_000, 20, 100)
-"""Objects made, young passes and middle passes after which the garbage collector looks again."""
+COLLECTIONS: Final = (5_000, 1, 2_000)
+"""Objects made, young passes and middle passes after which the garbage collector looks again. A
+middle pass goes over all since the one before: it is short when young ones are few."""
 _log = log.get("lmq.server")
 
 

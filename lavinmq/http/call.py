@@ -130,8 +130,8 @@ class Call:
         if not values:
             return None
         number = fields.to_integer(values[-1])
-        if number is None:
-            raise bad_request(f"Parameter '{name}' must be an integer")
+        if number is None or not -(2**63) <= number < 2**63:
+            raise bad_request(f"Parameter '{name}' must be an integer of 64 bits")
         return number
 
 

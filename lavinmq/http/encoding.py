@@ -7,11 +7,12 @@ Source: HTTP reference, section 9.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import math
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ from lavinmq.fieldtable import Timestamp
 from lavinmq.http.listing import Row, in_portions
 
 ROWS_AT_ONCE: Final = 32
+PIECE: Final = 64 << 10
 COMPRESS_FROM: Final = 1024
 COMPRESSED_AT_ONCE: Final = 64 << 10
 LEVEL: Final = 1
@@ -73,26 +75,83 @@ def _plain(value: Any) -> Any:
     return value
 
 
-async def encode_list(page: Row | None, rows: list[Row]) -> bytes:
+class Pieces:
+    """Bytes of an answer in pieces: joining megabytes would hold up the loop."""
+
+    __slots__ = ("parts", "size")
+
+    def __init__(self, parts: Iterable[bytes] = ()) -> None:
+        self.parts: list[bytearray] = []
+        self.size = 0
+        for part in parts:
+            self.add(part)
+
+    def add(self, part: bytes | bytearray) -> None:
+        """Put bytes at the end; what is short shares a piece with what came before."""
+        if not self.parts or len(self.parts[-1]) + len(part) > PIECE:
+            self.parts.append(bytearray())
+        self.parts[-1] += part
+        self.size += len(part)
+
+    def extend(self, other: Pieces) -> None:
+        """Put those of another at the end, which must not be used any more."""
+        self.parts += other.parts
+        self.size += other.size
+
+    async def slices(self, size: int) -> AsyncIterator[memoryview]:
+        """All the bytes, so many at a time at most; others have their turn in between."""
+        for part in self.parts:
+            view = memoryview(part)
+            async for at in in_portions(range(0, len(part), size)):
+                yield view[at : at + size]
+            await asyncio.sleep(0)
+
+
+class Rows:
+    """A JSON array as it grows. What is in it is text already: thousands of objects that live while
+    a list is made would cost the garbage collector milliseconds."""
+
+    def __init__(self) -> None:
+        self.pieces = Pieces()
+        self._waiting: list[Any] = []
+
+    def add(self, row: Any) -> None:
+        """Put a value at the end."""
+        self._waiting.append(row)
+        if len(self._waiting) == ROWS_AT_ONCE:
+            self._write()
+
+    def close(self) -> Pieces:
+        """The array, brackets included."""
+        self._write()
+        self.pieces.add(b"]" if self.pieces.size else b"[]")
+        return self.pieces
+
+    def _write(self) -> None:
+        if self._waiting:
+            start = b"," if self.pieces.size else b"["
+            self.pieces.add(start + encode(self._waiting)[1:-1])
+            self._waiting.clear()
+
+
+async def encode_list(page: Row | None, rows: AsyncIterable[Row]) -> Pieces:
     """A list, inside its page object if there is one."""
-    parts = [b"[" if page is None else encode(page)[:-1] + b',"items":[']
-    async for at in in_portions(range(0, len(rows), ROWS_AT_ONCE)):
-        if at:
-            parts.append(b",")
-        parts.append(encode(rows[at : at + ROWS_AT_ONCE])[1:-1])
-    parts.append(b"]" if page is None else b"]}")
-    return b"".join(parts)
+    written = Rows()
+    async for row in rows:
+        written.add(row)
+    if page is None:
+        return written.close()
+    pieces = Pieces([encode(page)[:-1] + b',"items":'])
+    pieces.extend(written.close())
+    pieces.add(b"}")
+    return pieces
 
 
-async def compressed(content: bytes) -> bytes:
+async def compressed(content: Pieces) -> Pieces:
     """The content as gzip."""
     packer = zlib.compressobj(LEVEL, wbits=31)
-    parts = [packer.compress(part) async for part in _slices(content)]
-    parts.append(packer.flush())
-    return b"".join(parts)
-
-
-async def _slices(content: bytes) -> AsyncIterator[memoryview]:
-    view = memoryview(content)
-    async for at in in_portions(range(0, len(content), COMPRESSED_AT_ONCE)):
-        yield view[at : at + COMPRESSED_AT_ONCE]
+    packed = Pieces()
+    async for part in content.slices(COMPRESSED_AT_ONCE):
+        packed.add(packer.compress(part))
+    packed.add(packer.flush())
+    return packed

@@ -20,6 +20,7 @@ from lavinmq import __version__, log
 from lavinmq.errors import DefinitionsError, ProtocolError
 from lavinmq.http import cookies, cors, encoding, listing, login
 from lavinmq.http.call import Call, Reply
+from lavinmq.http.encoding import Pieces
 from lavinmq.http.errors import ApiError, from_protocol
 from lavinmq.http.origin import Origin
 from lavinmq.http.routes import ROUTES, Route
@@ -284,6 +285,7 @@ class ApiHandler(Handler):
 
     async def _send(self, call: Call, answer: Any) -> None:
         self.set_header("Content-Type", JSON)
+        content: Any
         if isinstance(answer, listing.Listing):
             page, rows = await listing.answer(answer, listing.wish(call.query))
             content = await encoding.encode_list(page, rows)
@@ -292,29 +294,30 @@ class ApiHandler(Handler):
             for name, value in answer.headers.items():
                 self.set_header(name, value)
             content = answer.content
-            if not isinstance(content, bytes):
+            if not isinstance(content, bytes | Pieces):
                 content = b"" if content is None else encoding.encode(content)
         else:
             content = encoding.encode(answer)
         await self.send_content(content)
 
-    async def send_content(self, content: bytes) -> None:
+    async def send_content(self, content: bytes | Pieces) -> None:
         """Finish the answer, compressed if the client takes that and it pays."""
+        pieces = content if isinstance(content, Pieces) else Pieces([content])
         accepted = self.request.headers.get("Accept-Encoding", "")
-        if len(content) >= encoding.COMPRESS_FROM and "gzip" in accepted:
-            content = await encoding.compressed(content)
+        if pieces.size >= encoding.COMPRESS_FROM and "gzip" in accepted:
+            pieces = await encoding.compressed(pieces)
             self.set_header("Content-Encoding", "gzip")
             self.set_header("Vary", "Accept-Encoding")
-        if len(content) > SENT_AT_ONCE:
+        last = None
+        if pieces.size <= SENT_AT_ONCE:
+            last = b"".join(pieces.parts) or None
+        else:
             # The socket of a fast reader takes megabytes in one go: others wait meanwhile.
-            self.set_header("Content-Length", str(len(content)))
-            view = memoryview(content)
-            for at in range(0, len(content), SENT_AT_ONCE):
-                self.write(bytes(view[at : at + SENT_AT_ONCE]))
+            self.set_header("Content-Length", str(pieces.size))
+            async for part in pieces.slices(SENT_AT_ONCE):
+                self.write(bytes(part))
                 await self.flush()
-                await asyncio.sleep(0)
-            content = b""
-        sent: Awaitable[None] = self.finish(content or None)
+        sent: Awaitable[None] = self.finish(last)
         await sent
 
 

@@ -32,7 +32,7 @@ from lavinmq.vhost import VHost
 
 DEFAULT_PREFIX: Final = "lavinmq"
 MAX_PREFIX: Final = 20
-PORTION_S: Final = 0.001
+PORTION_S: Final = 0.0005
 SENT_FROM: Final = 64 << 10
 """Characters that are sent before more are made."""
 

@@ -15,7 +15,7 @@ from lavinmq.http import (
 )
 from lavinmq.http.fields import Field, Fields
 from lavinmq.http.handler import JSON, Handler
-from lavinmq.http.routes import ROUTES, Query, Route
+from lavinmq.http.routes import FORM, ROUTES, Query, Route
 
 LIST_QUERY: Final = (
     Query("page", "Number of the page; without it everything comes as an array", "integer"),
@@ -113,7 +113,15 @@ def _operation(route: Route) -> dict[str, Any]:
         }
     elif route.document:
         schema = {"type": "object", "description": route.document}
-        operation["requestBody"] = {"required": True, "content": {JSON: {"schema": schema}}}
+        content: dict[str, Any] = {JSON: {"schema": schema}}
+        if route.file_part:
+            part = {"type": "string", "contentMediaType": JSON}
+            form = {
+                "type": "object", "properties": {route.file_part: part},
+                "required": [route.file_part],
+            }  # fmt: skip
+            content[FORM] = {"schema": form}
+        operation["requestBody"] = {"required": True, "content": content}
     return operation
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from lavinmq.http.fields import NO_FIELDS, Fields
@@ -20,6 +20,7 @@ from lavinmq.http.fields import NO_FIELDS, Fields
 if TYPE_CHECKING:
     from lavinmq.http.call import Call
 
+FORM: Final = "multipart/form-data"
 Endpoint = Callable[["Call"], Any | Awaitable[Any]]
 
 
@@ -51,7 +52,8 @@ class Route:
     parameters of lists. `fields`: of the body, None when there is none. `statuses`: of success.
     `failures`: those that not every endpoint may answer with. `silent`: those that may come without
     a body. `content`: the type of what comes with 200; JSON for GET, and else nothing, unless told.
-    `document`: what the body is when the endpoint checks it itself.
+    `document`: what the body is when the endpoint checks it itself. `file_part`: the part of a form
+    that may hold it instead.
     """
 
     method: str
@@ -66,6 +68,7 @@ class Route:
     silent: tuple[int, ...] = ()
     content: str = ""
     document: str = ""
+    file_part: str = ""
 
     @property
     def is_change(self) -> bool:
@@ -103,14 +106,14 @@ class Routes:
         self, method: str, path: str, role: Role, *, fields: Fields | None = None,
         query: tuple[Query, ...] = (), is_list: bool = False, statuses: tuple[int, ...] = (200,),
         failures: tuple[int, ...] = (), silent: tuple[int, ...] = (), content: str = "",
-        document: str = "",
+        document: str = "", file_part: str = "",
     ) -> Callable[[Endpoint], Endpoint]:  # fmt: skip
         """Decorate the function that answers; one function may answer several paths."""
 
         def register(endpoint: Endpoint) -> Endpoint:
             route = Route(
                 method, path, role, endpoint, fields, query, is_list, statuses, failures, silent,
-                content, document,
+                content, document, file_part,
             )  # fmt: skip
             self._insert(route)
             return endpoint

@@ -245,6 +245,7 @@ def test_consumers_are_shown_with_the_queue(
         assert len(few["consumer_details"]) == shown_
     assert status(api, "GET", at(name) + "?consumer_list_length=-1")[0] == 400
     assert status(api, "GET", at(name) + "?consumer_list_length=x")[0] == 400
+    assert status(api, "GET", at(name) + f"?consumer_list_length={2**63}")[0] == 400
 
 
 def test_a_stream_is_shown_with_its_offsets(

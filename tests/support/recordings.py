@@ -114,16 +114,10 @@ def play(scenario: Scenario, broker: Broker, variables: dict[str, Any] | None = 
     return differences
 
 
-def _is_about_shovels(step: Scenario) -> bool:
-    """There are no shovels yet: only their parameters."""
-    return bool(step.get("req", {}).get("path", "").startswith("/api/shovels/"))
-
-
 @contextmanager
 def world(broker: Broker) -> Iterator[dict[str, Any]]:
     """Build what the read-only scenarios look at; yields the variables captured on the way."""
     recorded = json.loads((FOLDER / "world.json").read_text(encoding="utf-8"))
-    recorded["steps"] = [step for step in recorded["steps"] if not _is_about_shovels(step)]
     run = replay.Run(options(broker), recorded)
     try:
         run.prepare()

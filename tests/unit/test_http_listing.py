@@ -17,7 +17,12 @@ Row = dict[str, Any]
 
 def shown(rows: list[Row], **query: str) -> tuple[Row | None, list[Row]]:
     listing = Listing(rows, lambda row: row, lambda row: row["name"])
-    return asyncio.run(answer(listing, wish({name: [value] for name, value in query.items()})))
+
+    async def whole() -> tuple[Row | None, list[Row]]:
+        page, found = await answer(listing, wish({name: [each] for name, each in query.items()}))
+        return page, [row async for row in found]
+
+    return asyncio.run(whole())
 
 
 ROWS = [

@@ -24,6 +24,7 @@ from lavinmq.http.api import (  # noqa: F401
     policies,
     queues,
     session,
+    shovels,
     users,
     vhosts,
 )

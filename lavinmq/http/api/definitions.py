@@ -5,9 +5,7 @@ Source: HTTP reference, section 10.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Final
 
 from tornado.httputil import HTTPFile, parse_multipart_form_data
@@ -19,11 +17,12 @@ from lavinmq.definitions_json.entry import DefinitionsRefused
 from lavinmq.definitions_json.plan import Plan
 from lavinmq.http import encoding
 from lavinmq.http.call import Call, Reply, completed
+from lavinmq.http.encoding import Pieces, Rows
 from lavinmq.http.errors import bad_request, low_on_disk
 from lavinmq.http.listing import Row, in_portions
-from lavinmq.http.routes import ROUTES, Query, Role
+from lavinmq.http.routes import FORM, ROUTES, Query, Role
 
-MULTIPART: Final = "multipart/form-data"
+FILE: Final = "file"
 DRY_RUN: Final = (
     Query("dry_run", "true: change nothing, answer what would be changed", "boolean"),
 )
@@ -52,9 +51,12 @@ async def import_definitions(call: Call) -> Reply:
 
 
 @ROUTES.add(
-    "POST", "/api/definitions/upload", Role.ADMINISTRATOR, **DEFINITIONS, statuses=(200, 302)
+    "POST", "/api/definitions/upload", Role.ADMINISTRATOR, **DEFINITIONS, statuses=(200, 302),
+    file_part=FILE,
+)  # fmt: skip
+@ROUTES.add(
+    "POST", "/api/definitions/:vhost/upload", Role.ADMINISTRATOR, **DEFINITIONS, file_part=FILE
 )
-@ROUTES.add("POST", "/api/definitions/:vhost/upload", Role.ADMINISTRATOR, **DEFINITIONS)
 async def upload_definitions(call: Call) -> Reply:
     """Import definitions from a form with a file, or from JSON."""
     reply = await _import(call, _uploaded(call))
@@ -68,7 +70,7 @@ async def upload_definitions(call: Call) -> Reply:
 def _uploaded(call: Call) -> bytes | None:
     """The content of the part `file`, or the body when it is no form. Raises: ApiError 400, 415."""
     content_type = call.headers.get("Content-Type", "")
-    if content_type.partition(";")[0].strip().lower() != MULTIPART:
+    if content_type.partition(";")[0].strip().lower() != FORM:
         call.handler.check_content_type()
         return call.content
     boundary = content_type.partition("boundary=")[2].partition(";")[0].strip()
@@ -80,11 +82,11 @@ def _uploaded(call: Call) -> bytes | None:
         )
     except Exception as error:
         raise bad_request(f"Malformed form: {error}") from error
-    if files.get("file"):
-        return files["file"][0].body
-    if arguments.get("file"):
-        return arguments["file"][0]
-    raise bad_request("The form has no part 'file'")
+    if files.get(FILE):
+        return files[FILE][0].body
+    if arguments.get(FILE):
+        return arguments[FILE][0]
+    raise bad_request(f"The form has no part '{FILE}'")
 
 
 async def _import(call: Call, content: bytes | None) -> Reply:
@@ -93,11 +95,6 @@ async def _import(call: Call, content: bytes | None) -> Reply:
         raise bad_request("Request body required")
     if call.server.loop.is_low:
         raise low_on_disk()
-    with _no_collection():
-        return await _applied(call, content)
-
-
-async def _applied(call: Call, content: bytes) -> Reply:
     document = Document(call.path.get("vhost"))
     try:
         await _run(document.read(content if content.strip() else b"{}"))
@@ -122,39 +119,28 @@ async def _run(steps: Iterator[None]) -> None:
         pass
 
 
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Thousands of new objects, none of which is garbage, would have the collector look at all
-    there are, again and again: tens of milliseconds each time, in which nobody is served."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-async def _report(plan: Plan) -> bytes:
+async def _report(plan: Plan) -> Pieces:
     """What would become of an import."""
-    changes: list[Row] = [change._asdict() async for change in in_portions(plan.changes)]
-    skipped: list[Row] = [each._asdict() async for each in in_portions(plan.skipped)]
-    head = encoding.encode({"unchanged": plan.unchanged})
-    return await _with_lists(head, {"changes": changes, "skipped": skipped})
+    changes, skipped = Rows(), Rows()
+    async for change in in_portions(plan.changes):
+        changes.add(change._asdict())
+    async for each in in_portions(plan.skipped):
+        skipped.add(each._asdict())
+    return _with_lists({"unchanged": plan.unchanged}, {"changes": changes, "skipped": skipped})
 
 
 async def _exported(sections: tuple[str, ...], rows: Iterator[tuple[str, Row]]) -> Reply:
-    lists: dict[str, list[Row]] = {name: [] for name in sections}
+    lists = {name: Rows() for name in sections}
     async for section, row in in_portions(rows):
-        lists[section].append(row)
-    head = encoding.encode({"lavinmq_version": __version__})
-    return Reply(content=await _with_lists(head, lists))
+        lists[section].add(row)
+    return Reply(content=_with_lists({"lavinmq_version": __version__}, lists))
 
 
-async def _with_lists(head: bytes, lists: dict[str, list[Any]]) -> bytes:
+def _with_lists(head: Row, lists: dict[str, Rows]) -> Pieces:
     """An object with some lists at its end."""
-    parts = [head[:-1]]
+    pieces = Pieces([encoding.encode(head)[:-1]])
     for name, rows in lists.items():
-        parts.append(b"," + encoding.encode(name) + b":")
-        parts.append(await encoding.encode_list(None, rows))
-    return b"".join(parts) + b"}"
+        pieces.add(b"," + encoding.encode(name) + b":")
+        pieces.extend(rows.close())
+    pieces.add(b"}")
+    return pieces

@@ -22,6 +22,7 @@ from lavinmq.http import encoding, payload, properties
 from lavinmq.http.api.exchanges import DEFAULT, INTERNAL, by_name
 from lavinmq.http.api.queues import check_may_read, queue_of
 from lavinmq.http.call import Call, Reply, completed, found
+from lavinmq.http.encoding import Pieces
 from lavinmq.http.errors import ApiError, access_refused, bad_request, low_on_disk, not_found
 from lavinmq.http.fields import Field, to_integer
 from lavinmq.http.handler import JSON
@@ -247,7 +248,12 @@ async def _shown(message: Any, left: int, how: str) -> bytes:
 
 
 def _array(parts: list[bytes]) -> Reply:
-    return Reply(200, b"[" + b",".join(parts) + b"]")
+    pieces = Pieces()
+    for part in parts:
+        pieces.add(b"," if pieces.size else b"[")
+        pieces.add(part)
+    pieces.add(b"]" if pieces.size else b"[]")
+    return Reply(content=pieces)
 
 
 # --- streams ----------------------------------------------------------------------------------
