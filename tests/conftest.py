@@ -18,6 +18,7 @@ from tests.support.broker import COMMAND_VARIABLE, PORT_VARIABLE, Broker
 
 LOG_TAIL_LINES = 200
 SPARK_TESTS = "tests/spark/"
+WITHOUT_SESSION = "tests/spark/apart/"
 
 
 class BrokerFactory:
@@ -53,7 +54,7 @@ class BrokerFactory:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Have one worker run all tests of Spark, on one session; the others go where there is room.
+    """Have one worker run all tests on a Spark session; the others go where there is room.
 
     xdist's own way, `--dist loadgroup`, renames tests by an attribute that pytest 9.2 has not.
     """
@@ -63,7 +64,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class OneForSpark(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return SPARK_TESTS if nodeid.startswith(SPARK_TESTS) else nodeid
+            is_apart = nodeid.startswith(WITHOUT_SESSION)
+            return SPARK_TESTS if nodeid.startswith(SPARK_TESTS) and not is_apart else nodeid
 
     return OneForSpark(config, log)
 

@@ -1,8 +1,8 @@
-"""One Spark session for all tests of this directory, and streams to read.
+"""One Spark session for the tests of this directory, and streams to read.
 
 A session takes seconds to start and half a gigabyte, so there is one: with pytest-xdist all tests
-of this directory run in the same worker (`tests/conftest.py`). A test that needs a cluster, or may
-ruin its session, starts one in a process of its own.
+of this directory run in the same worker (`tests/conftest.py`). Those in `apart/` do without, or
+start a program that has its own: they run in any worker.
 """
 
 from __future__ import annotations

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -14,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.spark.jobs import Archive, broker_arguments, run_job
+from tests.spark.programs import BIN, ROOT, run
 from tests.spark.streams import Stream, numbers
 from tests.support.ports import free_port
 
@@ -21,16 +19,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-
-ROOT = Path(__file__).parents[2]
-BIN = Path(sys.executable).parent
-SUBMIT = BIN / "spark-submit"
-
-
-def run(*command: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
-    words = [str(word) for word in command]
-    return subprocess.run(words, capture_output=True, text=True, env=environment, cwd=cwd)
 
 
 @pytest.fixture
@@ -66,19 +54,6 @@ def test_the_installed_script_refuses_loss_with_status_3(
     assert stream.name in error
     assert not [line for line in progress if "Error" in line or "Traceback" in line]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["archive", "checkpoint"]
-
-
-def test_spark_submit_runs_the_file_that_path_prints(stream: Stream, tmp_path: Path) -> None:
-    stream.publish(numbers(0, 100))
-    path = run(sys.executable, "-m", "lavinmq.pipeline", "path", cwd=tmp_path).stdout.strip()
-
-    done = run(SUBMIT, "--master", "local[2,4]", "--conf", "spark.ui.enabled=false",
-               "--conf", "spark.driver.bindAddress=127.0.0.1", path, "archive", "--json",
-               *broker_arguments(stream), "--once", "--queue", stream.name,
-               "--checkpoint", "checkpoint", "archive", cwd=tmp_path)  # fmt: skip
-
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1])["rows"] == 100
 
 
 def test_check_tells_versions_and_bounds(spark: SparkSession, stream: Stream) -> None:

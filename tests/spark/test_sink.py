@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,16 +19,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
-
-SPECULATIVE = """
-import sys
-from pyspark.sql import SparkSession
-builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.memory", "512m")
-spark = builder.config("spark.speculation", "true").getOrCreate()
-frame = spark.range(3).selectExpr("cast(id as string) body")
-frame.write.format("lavinmq").options(url=sys.argv[1], routingKey="q").mode("append").save()
-"""
 
 
 @pytest.fixture
@@ -246,23 +233,3 @@ def test_a_streaming_query_that_cannot_publish_says_why(
     body = source.select("body")
     returned = failure(lambda: run(body, routingKey="nobody", mandatory="true"))
     assert "no queue wanted 3 (mandatory)" in returned
-
-
-@pytest.mark.slow
-def test_speculation_is_refused(tmp_path: Path) -> None:
-    program = tmp_path / "speculative.py"
-    program.write_text(SPECULATIVE)
-    environment = os.environ | {"PYSPARK_PYTHON": sys.executable}
-
-    job = subprocess.run(
-        [sys.executable, str(program), "amqp://localhost:1"],
-        env=environment | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-
-    assert job.returncode != 0
-    assert "spark.speculation is on" in job.stderr

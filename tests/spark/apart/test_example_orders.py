@@ -15,7 +15,7 @@ from tests.support.broker import Broker
 
 pytestmark = pytest.mark.spark
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "example-orders.md"
 PROGRAM = "lavinmq-pipeline"
 
