@@ -16,6 +16,9 @@ FUZZ_SECONDS ?= 60
 BASE ?= native
 RELEASE ?=
 FREEZER ?=
+DESTDIR ?=
+LAYOUT ?= rpm
+URL ?= https://packages.example.com/lavinmq
 
 # The interpreter of an existing environment, else the first of the usual names that is new enough.
 RECENT := 'import sys; sys.exit(sys.version_info < (3, 11))'
@@ -61,7 +64,7 @@ $(COMPILED): FORCE
 endif
 
 .PHONY: build run test binary test-binary compare-binaries crash fuzz dev lint fmt bench bench-spark soak
-.PHONY: lock clean help FORCE
+.PHONY: install deb rpm repo test-packages lock clean help FORCE
 .PHONY: lint-style lint-types lint-cython lint-layers lint-hot lint-stubs
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
@@ -95,6 +98,29 @@ test-binary: $(CLIENTS)  ## run tests of the broker against dist/lavinmq
 
 compare-binaries: build  ## build every form of the binary and measure them, as in docs/packaging.md
 	$(IN_VENV) packaging/freeze/compare.py $(ARGS)
+
+dist/lavinmq:
+	$(MAKE) binary
+
+install: build dist/lavinmq  ## install dist/lavinmq and all that goes with it below DESTDIR=/somewhere
+	$(IN_VENV) packaging/install.py --layout $(LAYOUT) "$(if $(DESTDIR),$(DESTDIR),/)"
+
+deb: build dist/lavinmq  ## make dist/packages/*.deb from dist/lavinmq
+	.ci/setup-debian.sh packages
+	$(IN_VENV) packaging/deb.py $(ARGS)
+
+rpm: build dist/lavinmq  ## make dist/packages/*.rpm from dist/lavinmq
+	.ci/setup-debian.sh packages
+	$(IN_VENV) packaging/rpm.py $(ARGS)
+
+repo:  ## make signed repositories of dist/packages: KEY=name of a key of gpg, URL=https://...
+	.ci/setup-debian.sh packages
+	$(IN_VENV) packaging/repository.py --key "$(KEY)" --url "$(URL)" $(ARGS)
+
+test-packages: build dist/lavinmq  ## install the packages into fresh systems and run them; needs root
+	.ci/setup-debian.sh packages
+	PACKAGE_TESTS=1 $(IN_VENV) -m pytest tests/packaging/test_deb.py tests/packaging/test_rpm.py \
+		tests/packaging/test_image.py $(ARGS)
 
 crash: build  ## the crash tests in their long form: every point, many restarts (an hour)
 	CRASH_TESTS_LONG=1 $(IN_VENV) -m pytest tests/crash -n $(JOBS) $(ARGS)

@@ -16,22 +16,19 @@ from pathlib import Path
 import install
 import release
 
-OUTPUT = release.DIST / "packages"
-# Up to Debian 12 this is where debhelper looks for units; later it moves them.
-UNIT_DIR = "/lib/systemd/system"
-
 
 def build(revision: str, output: Path, *, check: bool) -> Path:
     """Build the package and return its path. Raises: PackagingError, CalledProcessError."""
     described = release.executable()
     work = release.BUILD / "deb/lavinmq"
     shutil.rmtree(work.parent, ignore_errors=True)
-    install.install(work / "root", UNIT_DIR)
+    install.install(work / "root", install.LAYOUTS["deb"])
     shutil.copytree(release.ROOT / "debian", work / "debian")
     _fill(work / "debian/control", MAINTAINER=release.MAINTAINER, ARCHITECTURE=described["arch"])
+    _fill(work / "debian/rules", GLIBC=described["glibc"])
     version = f"{release.package_version()}-{revision}"
     (work / "debian/changelog").write_text(changelog(version))
-    _run("dpkg-buildpackage", "--build=binary", "--unsigned-changes", "--no-sign", cwd=work)
+    release.run("dpkg-buildpackage", "--build=binary", "--unsigned-changes", "--no-sign", cwd=work)
     made = work.parent / f"lavinmq_{version}_{described['arch']}.deb"
     output.mkdir(parents=True, exist_ok=True)
     package = Path(shutil.copy2(made, output))
@@ -60,28 +57,16 @@ def _lint(package: Path) -> None:
     if not shutil.which("lintian"):
         print("lintian is not installed: the package has not been checked", file=sys.stderr)
         return
-    _run("lintian", "--fail-on", "error,warning", package)
-
-
-def _run(*command: str | Path, cwd: Path | None = None) -> None:
-    subprocess.run(command, cwd=cwd, env=release.repeatable(), check=True)
+    release.run("lintian", "--fail-on", "error,warning", package)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Build the Debian package.")
     parser.add_argument("--revision", default="1", help="number behind the version")
-    parser.add_argument("--output", type=Path, default=OUTPUT, metavar="DIR")
+    parser.add_argument("--output", type=Path, default=release.PACKAGES, metavar="DIR")
     parser.add_argument("--no-check", action="store_true", help="do not run lintian")
     options = parser.parse_args()
-    try:
-        print(build(options.revision, options.output, check=not options.no_check))
-    except release.PackagingError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        return 1
-    except subprocess.CalledProcessError as error:
-        print(f"Error: {error.cmd[0]} ended with {error.returncode}", file=sys.stderr)
-        return 1
-    return 0
+    return release.reported(lambda: build(options.revision, options.output, check=not options.no_check))
 
 
 if __name__ == "__main__":

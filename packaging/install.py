@@ -1,8 +1,8 @@
 """Everything that a package of lavinmq installs, below one directory.
 
-`python packaging/install.py DIR [--unit-dir /lib/systemd/system]`, run by `make install` and for
-every kind of package: recipes of packages add owners, scripts and descriptions, and no file of
-their own. Needs dist/lavinmq, and an interpreter that can import the broker's sources.
+`python packaging/install.py DIR [--layout deb]`, run by `make install` and for every kind of
+package: recipes of packages add owners, scripts and descriptions, and no file of their own. Needs
+dist/lavinmq, and an interpreter that can import the broker's sources.
 """
 
 from __future__ import annotations
@@ -13,20 +13,30 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 import configuration
 import release
 
 PROGRAMS = ("lavinmq", "lavinmqctl", "lavinmqperf")
 SYSTEMD = release.ROOT / "packaging/systemd"
-COMPLETIONS = {
-    "bash": "usr/share/bash-completion/completions/{}",
-    "zsh": "usr/share/zsh/vendor-completions/_{}",
-    "fish": "usr/share/fish/vendor_completions.d/{}.fish",
-}
-UNIT_DIR = "/usr/lib/systemd/system"
+UNITS = ("lavinmq.service", "lavinmq-amqp.socket", "lavinmq-http.socket")
 DOCUMENTS = ("README.md",)
 DIRECTORY, FILE, PROGRAM = 0o755, 0o644, 0o755
+
+
+class Layout(NamedTuple):
+    """Where a family of distributions keeps what others keep elsewhere."""
+
+    units: str = "usr/lib/systemd/system"
+    zsh: str = "usr/share/zsh/site-functions"
+
+
+LAYOUTS = {
+    "rpm": Layout(),
+    # Up to Debian 12 this is where debhelper looks for units; later it moves them.
+    "deb": Layout("lib/systemd/system", "usr/share/zsh/vendor-completions"),
+}
 
 
 class Tree:
@@ -60,15 +70,16 @@ class Tree:
         path.symlink_to(target)
 
 
-def install(root: Path, unit_dir: str = UNIT_DIR) -> None:
+def install(root: Path, layout: Layout) -> None:
     """Install everything below a directory. Raises: PackagingError without the executable."""
     release.executable()
     tree = Tree(root)
     _programs(tree)
+    _completions(tree, layout)
     _manual(tree)
     tree.write("etc/lavinmq/lavinmq.ini", configuration.text())
-    for unit in ("lavinmq.service", "lavinmq-amqp.socket", "lavinmq-http.socket"):
-        tree.copy(SYSTEMD / unit, f"{unit_dir}/{unit}")
+    for unit in UNITS:
+        tree.copy(SYSTEMD / unit, f"{layout.units}/{unit}")
     for kind in ("sysusers", "tmpfiles"):
         tree.copy(SYSTEMD / f"lavinmq.{kind}", f"usr/lib/{kind}.d/lavinmq.conf")
     _documents(tree)
@@ -78,7 +89,15 @@ def _programs(tree: Tree) -> None:
     tree.copy(release.DIST / "lavinmq", "usr/bin/lavinmq", PROGRAM)
     for name in PROGRAMS[1:]:
         tree.link(f"usr/bin/{name}", "lavinmq")
-    for shell, place in COMPLETIONS.items():
+
+
+def _completions(tree: Tree, layout: Layout) -> None:
+    places = {
+        "bash": "usr/share/bash-completion/completions/{}",
+        "zsh": layout.zsh + "/_{}",
+        "fish": "usr/share/fish/vendor_completions.d/{}.fish",
+    }
+    for shell, place in places.items():
         for name in PROGRAMS:
             command = [release.DIST / "lavinmqctl", "completion", shell, "--program", name]
             made = subprocess.run(command, capture_output=True, check=True).stdout
@@ -110,10 +129,10 @@ def _documents(tree: Tree) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Install lavinmq below a directory.")
     parser.add_argument("root", type=Path, metavar="DIR")
-    parser.add_argument("--unit-dir", default=UNIT_DIR, help="where units of systemd go")
+    parser.add_argument("--layout", choices=LAYOUTS, default="rpm")
     options = parser.parse_args()
     try:
-        install(options.root, options.unit_dir)
+        install(options.root, LAYOUTS[options.layout])
     except release.PackagingError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 1

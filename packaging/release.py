@@ -10,12 +10,15 @@ import json
 import os
 import re
 import subprocess
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
+PACKAGES = DIST / "packages"
 BUILD = ROOT / "build/packages"
 RPM_ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 MAINTAINER = os.environ.get("MAINTAINER", "The lavinmq maintainers <maintainers@lavinmq.invalid>")
@@ -66,3 +69,23 @@ def timestamp() -> int:
 def repeatable() -> dict[str, str]:
     """Return the environment for programs that write dates into packages."""
     return {**os.environ, "SOURCE_DATE_EPOCH": str(timestamp()), "LC_ALL": "C.UTF-8"}
+
+
+def run(*command: str | Path, cwd: Path | None = None) -> None:
+    """Run a program. Raises: CalledProcessError."""
+    subprocess.run(command, cwd=cwd, env=repeatable(), check=True)
+
+
+def reported(build: Callable[[], object]) -> int:
+    """Call a build and print what it returns, or one line about its error; the exit status."""
+    try:
+        print(build())
+    except PackagingError as error:
+        print(f"Error: {error}", file=sys.stderr)
+    except FileNotFoundError as error:
+        print(f"Error: {error.filename} is missing", file=sys.stderr)
+    except subprocess.CalledProcessError as error:
+        print(f"Error: {error.cmd[0]} ended with {error.returncode}", file=sys.stderr)
+    else:
+        return 0
+    return 1
