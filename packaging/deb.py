@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import subprocess
 import sys
 from email.utils import formatdate
 from pathlib import Path
@@ -61,12 +60,15 @@ def _lint(package: Path) -> None:
 
 
 def main() -> int:
+    """Build the package; the exit status."""
     parser = argparse.ArgumentParser(description="Build the Debian package.")
     parser.add_argument("--revision", default="1", help="number behind the version")
     parser.add_argument("--output", type=Path, default=release.PACKAGES, metavar="DIR")
     parser.add_argument("--no-check", action="store_true", help="do not run lintian")
     options = parser.parse_args()
-    return release.reported(lambda: build(options.revision, options.output, check=not options.no_check))
+    return release.reported(
+        lambda: build(options.revision, options.output, check=not options.no_check)
+    )
 
 
 if __name__ == "__main__":

@@ -56,15 +56,18 @@ class Tree:
         return path
 
     def write(self, name: str, content: str | bytes, mode: int = FILE) -> None:
+        """Make a file."""
         path = self.path(name)
         path.write_bytes(content.encode() if isinstance(content, str) else content)
         path.chmod(mode)
 
     def copy(self, source: Path, name: str, mode: int = FILE) -> None:
+        """Make a copy of a file."""
         shutil.copyfile(source, self.path(name))
         self.path(name).chmod(mode)
 
     def link(self, name: str, target: str) -> None:
+        """Make a symbolic link."""
         path = self.path(name)
         path.unlink(missing_ok=True)
         path.symlink_to(target)
@@ -127,6 +130,7 @@ def _documents(tree: Tree) -> None:
 
 
 def main() -> int:
+    """Install everything; the exit status."""
     parser = argparse.ArgumentParser(description="Install lavinmq below a directory.")
     parser.add_argument("root", type=Path, metavar="DIR")
     parser.add_argument("--layout", choices=LAYOUTS, default="rpm")

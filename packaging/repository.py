@@ -1,9 +1,9 @@
 """Signed repositories for apt and dnf, as static files: `python packaging/repository.py --key ID`.
 
-Takes the packages of dist/packages, makes dist/repository/deb and dist/repository/rpm, and the files
-that users install to trust and find them. Older packages that are in a repository stay. The key is
-in the keyring of gpg (GNUPGHOME); its public half goes with the repository. Needs apt-ftparchive,
-createrepo_c, rpmsign and gpg.
+Takes the packages of dist/packages, makes dist/repository/deb and dist/repository/rpm, and the
+files that users install to trust and find them. Older packages that are in a repository stay. The
+key is in the keyring of gpg (GNUPGHOME); its public half goes with the repository. Needs
+apt-ftparchive, createrepo_c, rpmsign and gpg.
 """
 
 from __future__ import annotations
@@ -116,6 +116,7 @@ def _output(*command: str | Path, cwd: Path) -> bytes:
 
 
 def main() -> int:
+    """Build the repositories; the exit status."""
     parser = argparse.ArgumentParser(description="Make signed repositories for apt and dnf.")
     parser.add_argument("--key", required=True, help="name of the key in gpg's keyring")
     parser.add_argument("--url", required=True, help="where the folder will be found by users")

@@ -56,6 +56,7 @@ def _lint(package: Path) -> None:
 
 
 def main() -> int:
+    """Build the package; the exit status."""
     parser = argparse.ArgumentParser(description="Build the RPM package.")
     parser.add_argument("--release", default="1", help="number behind the version")
     parser.add_argument("--output", type=Path, default=release.PACKAGES, metavar="DIR")
