@@ -64,7 +64,7 @@ $(COMPILED): FORCE
 endif
 
 .PHONY: build run test binary test-binary compare-binaries crash fuzz dev lint fmt bench bench-spark soak
-.PHONY: install deb rpm repo test-packages lock clean help FORCE
+.PHONY: install deb rpm image repo test-packages lock clean help FORCE
 .PHONY: lint-style lint-types lint-cython lint-layers lint-hot lint-stubs
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
@@ -112,6 +112,9 @@ deb: build dist/lavinmq  ## make dist/packages/*.deb from dist/lavinmq
 rpm: build dist/lavinmq  ## make dist/packages/*.rpm from dist/lavinmq
 	.ci/setup-debian.sh packages
 	$(IN_VENV) packaging/rpm.py $(ARGS)
+
+image: build dist/lavinmq  ## make dist/image, the container image, as a layout of OCI
+	$(IN_VENV) packaging/image.py $(ARGS)
 
 repo:  ## make signed repositories of dist/packages: KEY=name of a key of gpg, URL=https://...
 	.ci/setup-debian.sh packages

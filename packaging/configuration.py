@@ -19,6 +19,9 @@ SHIPPED: Mapping[tuple[str, str], str] = {
     ("amqp", "bind"): "::",
     ("mgmt", "bind"): "::",
 }
+# In a container nothing else is reached over its own loopback, and no port is open that was not
+# published: metrics and probes are for those who run it.
+CONTAINER: Mapping[tuple[str, str], str] = {**SHIPPED, ("main", "metrics_http_bind"): "::"}
 HEAD = """\
 ; Settings of the LavinMQ message broker; lavinmq.ini(5) describes them all.
 ;
@@ -29,22 +32,24 @@ HEAD = """\
 """
 
 
-def text() -> str:
-    """Return the content of lavinmq.ini."""
+def text(shipped: Mapping[tuple[str, str], str] = SHIPPED) -> str:
+    """Return the content of lavinmq.ini, with these values in force."""
     parts = [HEAD]
     for section in SECTIONS:
-        lines = [line for each in SETTINGS if each.section == section for line in _lines(each)]
+        lines = [
+            line for each in SETTINGS if each.section == section for line in _lines(each, shipped)
+        ]
         if lines:
             parts.append("\n".join([f"[{section}]", *lines]) + "\n")
     return "\n".join(parts)
 
 
-def _lines(setting: Setting) -> list[str]:
+def _lines(setting: Setting, values: Mapping[tuple[str, str], str]) -> list[str]:
     """The lines of a setting; none for one that does nothing, which would only cause a warning."""
     if setting.effect != "yes":
         return []
     live = " (live)" if setting.live else ""
-    shipped = SHIPPED.get((setting.section, setting.key))
+    shipped = values.get((setting.section, setting.key))
     value = setting.default if shipped is None else shipped
     line = f"{setting.key} = {'' if setting.secret else value}".rstrip()
     return [f"; {setting.help}{live}", line if shipped is not None else f"; {line}", ""]
