@@ -172,6 +172,24 @@ def test_with_socket_units_a_connection_starts_the_broker(machine: Machine) -> N
     machine.run("systemctl", "restart", "lavinmq")
 
 
+def test_a_drop_in_gives_it_a_port_below_1024(machine: Machine) -> None:
+    drop_in = machine.root / "etc/systemd/system/lavinmq.service.d/port.conf"
+    drop_in.parent.mkdir(parents=True, exist_ok=True)
+    right = "CAP_NET_BIND_SERVICE"
+    drop_in.write_text(
+        f"[Service]\nCapabilityBoundingSet={right}\nAmbientCapabilities={right}\n"
+        "Environment=LAVINMQ_AMQP_PORT=672\n"
+    )
+    machine.run("systemctl", "daemon-reload")
+
+    machine.run("systemctl", "restart", "lavinmq")
+
+    assert "Listening for AMQP on [::]:672\n" in journal(machine)
+    drop_in.unlink()
+    machine.run("systemctl", "daemon-reload")
+    machine.run("systemctl", "restart", "lavinmq")
+
+
 def test_an_upgrade_keeps_messages_and_a_changed_configuration(
     packages: Packages, tmp_path: Path
 ) -> None:
