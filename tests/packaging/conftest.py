@@ -60,7 +60,7 @@ def make(*command: str | Path, **environment: str) -> str:
     """Run a program of packaging/ and return what it said."""
     done = subprocess.run(
         [str(word) for word in command],
-        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", ""))), **environment},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
