@@ -19,7 +19,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
 PACKAGES = DIST / "packages"
-BUILD = ROOT / "build/packages"
+BUILD = Path(os.environ.get("PACKAGING_BUILD_DIR", ROOT / "build/packages"))
 RPM_ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 MAINTAINER = os.environ.get("MAINTAINER", "The lavinmq maintainers <maintainers@lavinmq.invalid>")
 

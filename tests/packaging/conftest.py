@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -57,12 +58,18 @@ def client(of: machine.Machine, action: str) -> str:
 
 
 def make(*command: str | Path, **environment: str) -> str:
-    """Run a program of packaging/ and return what it said."""
-    done = subprocess.run(
-        [str(word) for word in command],
-        cwd=ROOT, env={**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", ""))), **environment},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600, check=False,
-    )  # fmt: skip
+    """Run a program, perhaps one of packaging/ in a directory of its own, and return its words."""
+    modules = os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))
+    with tempfile.TemporaryDirectory(prefix="packaging-") as directory:
+        done = subprocess.run(
+            [str(word) for word in command],
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600,
+            env={
+                **os.environ, "PYTHONPATH": modules, "PACKAGING_BUILD_DIR": f"{directory}/build",
+                **environment,
+            },
+            check=False,
+        )  # fmt: skip
     assert done.returncode == 0, done.stdout
     return done.stdout
 

@@ -49,7 +49,10 @@ def root_directory(path: Path) -> Path:
             ],
             check=True,
         )  # fmt: skip
-        unfinished.rename(BASE)
+        try:
+            unfinished.rename(BASE)
+        except OSError:  # somebody else was faster
+            shutil.rmtree(unfinished)
     subprocess.run(["cp", "-a", "--reflink=auto", BASE, path], check=True)
     return path
 
