@@ -79,8 +79,7 @@ run: build  ## start the broker on the data directory ./var
 	exec $(VENV)/bin/lavinmq -D $(DATA_DIR) $(ARGS)
 
 test: build $(CLIENTS) $(NODE_TESTS)/node_modules/.installed  ## run all tests
-	@# loadgroup: the tests of Spark share a session, so one worker runs them.
-	$(SANITIZED_$(BUILD)) $(IN_VENV) -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+	$(SANITIZED_$(BUILD)) $(IN_VENV) -m pytest -n $(JOBS) $(ARGS)
 
 fuzz:  ## fuzz the HTTP API, and every parser for FUZZ_SECONDS=60 each; needs clang
 	$(MAKE) build

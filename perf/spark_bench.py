@@ -201,6 +201,7 @@ def main() -> int:
     names = [name for name in ROWS if any(fnmatch.fnmatch(name, each) for each in patterns)]
     if not names or options.messages < PUBLISHED_AT_ONCE or options.reps < 1:
         parser.error(f"nothing to measure; there are the rows {', '.join(ROWS)}")
+    load = round(os.getloadavg()[0], 1)
     build = ROOT / "build" / "perf"
     build.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=build) as place:
@@ -209,7 +210,12 @@ def main() -> int:
             rows = measured(names, ROWS, bench, options.reps)
         finally:
             bench.close()
-    results = {"machine": measure.machine_facts(), "messages": bench.n, "rows": rows}
+    results = {
+        "machine": measure.machine_facts(),
+        "load_before": load,  # above 0, others were busy too: rates are then too low
+        "messages": bench.n,
+        "rows": rows,
+    }
     text = json.dumps(results, indent=1) + "\n"
     print(text)
     if options.out:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.broker import COMMAND_VARIABLE, PORT_VARIABLE, Broker
 
 LOG_TAIL_LINES = 200
+SPARK_TESTS = "tests/spark/"
 
 
 class BrokerFactory:
@@ -47,6 +49,23 @@ class BrokerFactory:
         """End every broker made here."""
         for broker in self.brokers:
             broker.close()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Have one worker run all tests of Spark, on one session; the others go where there is room.
+
+    xdist's own way, `--dist loadgroup`, renames tests by an attribute that pytest 9.2 has not.
+    """
+    if config.getvalue("dist") != "load":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class OneForSpark(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return SPARK_TESTS if nodeid.startswith(SPARK_TESTS) else nodeid
+
+    return OneForSpark(config, log)
 
 
 @pytest.fixture(scope="session")

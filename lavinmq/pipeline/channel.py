@@ -19,9 +19,11 @@ from lavinmq import wire
 from lavinmq.spark.connection import Connection
 
 BASIC = 60
-PUBLISH, RETURN, DELIVER, ACK, NACK, CANCEL = 40, 50, 60, 80, 120, 30
+PUBLISH, RETURN, DELIVER, ACK, NACK, CANCEL, CANCEL_OK = 40, 50, 60, 80, 120, 30, 31
+HANDLED = {RETURN, DELIVER, ACK, NACK, CANCEL, CANCEL_OK}
 BODY_MAX = 512 * 1024 * 1024
 CONFIRM_TIMEOUT_S = 60.0
+CANCEL_TIMEOUT_S = 60.0
 
 
 @dataclass(slots=True)
@@ -51,6 +53,7 @@ class Channel:
         self._partial: Message | None = None
         self._published = 0
         self._tag = ""
+        self._is_cancelled = False
         self.unconfirmed: dict[int, None] = {}
         self.settled: list[tuple[int, bool]] = []
         self.returned: list[Message] = []
@@ -72,16 +75,21 @@ class Channel:
         consume = wire.build(commands.Basic.Consume, queue=queue, arguments=arguments or {})
         self._tag = self._connection.call(consume, commands.Basic.ConsumeOk).consumer_tag or ""
 
-    def cancel(self) -> None:
-        """Stop consuming; when this returns, the broker has dealt with every ack sent before."""
-        if self._tag:
-            method = wire.build(commands.Basic.Cancel, consumer_tag=self._tag)
-            self._tag = ""
-            self._connection.call(method, commands.Basic.CancelOk)
-
     def give_back(self) -> None:
-        """Stop consuming, and return to its place whatever is not acknowledged."""
-        self.cancel()
+        """Stop consuming, and return to its place whatever is not acknowledged.
+
+        When this returns, the broker has dealt with every ack sent before.
+        """
+        if self._tag:
+            # What it had sent already is passed over: that may be a lot.
+            self._is_cancelled = True
+            self._deliveries.clear()
+            self._connection.send(wire.build(commands.Basic.Cancel, consumer_tag=self._tag))
+            deadline = time.monotonic() + CANCEL_TIMEOUT_S
+            while self._tag:
+                if not self._step(deadline):
+                    text = f"no {commands.Basic.CancelOk.name} within {CANCEL_TIMEOUT_S:g} s"
+                    raise self._connection.failure(text)
         method = wire.build(commands.Basic.Recover, requeue=True)
         self._connection.call(method, commands.Basic.RecoverOk)
 
@@ -159,13 +167,17 @@ class Channel:
 
     def _on_method(self, payload: bytes) -> None:
         class_id, method_id = struct.unpack_from(">HH", payload)
-        if class_id != BASIC or method_id not in {RETURN, DELIVER, ACK, NACK, CANCEL}:
+        if class_id != BASIC or method_id not in HANDLED:
             raise self._connection.failure(f"method {class_id}.{method_id} came out of turn")
         if method_id in {ACK, NACK}:
             number, flags = struct.unpack_from(">QB", payload, 4)
             self._settle(number, is_multiple=bool(flags & 1), is_stored=method_id == ACK)
         elif method_id == CANCEL:
             raise self._connection.failure("the broker cancelled the consumer: queue deleted?")
+        elif method_id == CANCEL_OK and self._is_cancelled:
+            self._tag = ""
+        elif method_id == CANCEL_OK:
+            raise self._connection.failure("a consumer was cancelled that nobody cancelled")
         elif method_id == RETURN:
             (code,) = struct.unpack_from(">H", payload, 4)
             texts = _shorts(payload, 6, 3)
@@ -182,7 +194,10 @@ class Channel:
         if len(message.body) > message.size:
             raise self._connection.failure("a body is longer than announced")
         self._partial = None
-        (self._deliveries if message.tag else self.returned).append(message)
+        if not message.tag:
+            self.returned.append(message)
+        elif not self._is_cancelled:
+            self._deliveries.append(message)
 
     def _settle(self, number: int, *, is_multiple: bool, is_stored: bool) -> None:
         numbers = [number]

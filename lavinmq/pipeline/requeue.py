@@ -76,10 +76,14 @@ class Destination:
 
 
 class Requeue:
-    """One run over one queue."""
+    """One run over one queue: from the channel `taking` to the channel `giving`.
 
-    def __init__(self, channel: Channel, plan: Plan) -> None:
-        self._channel = channel
+    They are of two connections: waiting for a confirm on the one that delivers would mean to keep
+    all that comes before it.
+    """
+
+    def __init__(self, taking: Channel, giving: Channel, plan: Plan) -> None:
+        self._taking, self._giving = taking, giving
         self._plan = plan
         # By number of its confirm: delivery tag, number in this run, destination.
         self._sent: dict[int, tuple[int, int, Destination]] = {}
@@ -90,25 +94,25 @@ class Requeue:
 
     def run(self, show: Callable[[int, int], None]) -> Outcome:
         """Look at what is in the queue now, up to the limit. Raises: ConnectionFailure."""
-        channel, plan = self._channel, self._plan
+        taking, giving, plan = self._taking, self._giving, self._plan
         # What comes back while this runs is behind those, so no message goes round twice.
-        total = min(channel.count(plan.queue), plan.limit)
+        total = min(taking.count(plan.queue), plan.limit)
         if not total:
             return self.outcome
         if not plan.is_dry_run:
-            channel.confirm_select()
-        channel.consume(plan.queue, total)
+            giving.confirm_select()
+        taking.consume(plan.queue, total)
         for number in range(1, total + 1):
-            message = channel.receive(QUIET_S)
+            message = taking.receive(QUIET_S)
             if message is None:
                 break  # others took some
             self.outcome.looked_at += 1
             self._deal_with(message, number)
             self._settle()
             show(number, total)
-        channel.wait_until_confirmed(0)
+        giving.wait_until_confirmed(0)
         self._settle()
-        channel.give_back()
+        taking.give_back()
         return self.outcome
 
     def _deal_with(self, message: Message, number: int) -> None:
@@ -151,28 +155,28 @@ class Requeue:
     def _send(
         self, message: Message, number: int, properties: bytes, destination: Destination
     ) -> None:
-        self._channel.wait_until_confirmed(WINDOW - 1)
+        self._giving.wait_until_confirmed(WINDOW - 1)
         self._settle()
         if destination in self._failed:
             self.outcome.left["behind one that failed"] += 1
             return
-        sent = self._channel.publish(
+        sent = self._giving.publish(
             destination.exchange, destination.routing_key, properties, bytes(message.body)
         )
         self._sent[sent] = message.tag, number, destination
 
     def _settle(self) -> None:
         """Acknowledge what is stored; note what is not. Returns come before their confirm."""
-        channel = self._channel
-        for message in channel.returned:
+        giving = self._giving
+        for message in giving.returned:
             mark = Properties.parse(message.properties).headers.get(NUMBER)
             if isinstance(mark, int):
                 self._unroutable.add(mark)
             self.outcome.first_error = self.outcome.first_error or (
                 f"{message.reply}: {Destination(message.exchange, message.routing_key)}"
             )
-        channel.returned.clear()
-        for sent, is_stored in channel.settled:
+        giving.returned.clear()
+        for sent, is_stored in giving.settled:
             tag, number, destination = self._sent.pop(sent)
             if number in self._unroutable:
                 self.outcome.left["unroutable"] += 1
@@ -181,9 +185,9 @@ class Requeue:
                 self.outcome.left["refused by the broker"] += 1
                 self._failed.add(destination)
             else:
-                channel.ack(tag)
+                self._taking.ack(tag)
                 self.outcome.destinations[str(destination)] += 1
-        channel.settled.clear()
+        giving.settled.clear()
 
 
 def destination_of(came_from: Origin | None, plan: Plan) -> Destination | None:

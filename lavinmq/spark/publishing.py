@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 UNLIMITED = 1 << 40
 READ_BYTES = 65536
 TURN_S = 1.0  # the longest wait before time-outs are looked at
+PORTION_S = 0.01
 BURST_S = 0.1  # a paced publisher that fell behind catches up no more than this
 RETURNS_SHOWN = 3
 
@@ -50,10 +51,15 @@ class Returns:
 
 
 class Pace:
-    """How many messages may be sent by now; a pause is not made up for beyond BURST_S."""
+    """How many messages may be sent by now; a pause is not made up for beyond BURST_S.
+
+    At a high rate it lets through what is due in PORTION_S at once: less would be a system call
+    for each message.
+    """
 
     def __init__(self, per_second: int | None) -> None:
         self._rate = per_second
+        self._portion = max(1.0, (per_second or 0) * PORTION_S)
         self._due = 1.0
         self._at = time.monotonic()
 
@@ -65,15 +71,15 @@ class Pace:
         most = max(1.0, self._rate * BURST_S)
         self._due = min(most, self._due + (now - self._at) * self._rate)
         self._at = now
-        return int(self._due)
+        return int(self._due) if self._due >= self._portion else 0
 
     def sent(self, messages: int) -> None:
         """Note that so many were sent."""
         self._due -= messages
 
     def wait_s(self) -> float:
-        """Return the time until the next message may be sent."""
-        return 0.0 if self._rate is None else max(0.0, (1 - self._due) / self._rate)
+        """Return the time until the next messages may be sent."""
+        return 0.0 if self._rate is None else max(0.0, (self._portion - self._due) / self._rate)
 
 
 class Publisher:

@@ -33,6 +33,7 @@ BATCH_BYTES = 16 * 1024 * 1024
 LAST_OFFSET = (1 << 63) - 1
 ACK = struct.Struct(">BHIIQBB")  # a whole frame of basic.ack
 ACK_ID, ACK_SIZE, ALL_UP_TO = 0x003C0050, 13, 1
+CANCEL_ID = commands.Basic.Cancel.index.to_bytes(4, "big")
 PROBE_S = 5.0  # how long a message that is there may take to come
 
 log = logging.getLogger(__name__)
@@ -141,8 +142,7 @@ class _Reading:
         """Deal with a frame that is no delivery; say whether it ends the range."""
         if connection.take(*frame):
             return False
-        method = wire.decode_method(frame[2]) if frame[0] == wire.FRAME_METHOD else None
-        if not isinstance(method, commands.Basic.Cancel):
+        if frame[0] != wire.FRAME_METHOD or not frame[2].startswith(CANCEL_ID):
             raise connection.failure(f"an unexpected frame of type {frame[0]}")
         # The broker does this at x-stream-end-offset, but also when it stops or the queue goes.
         task, at = self._task, self._decoder.next_offset

@@ -99,6 +99,18 @@ def test_no_more_than_the_limit_is_taken(
     assert taken(channel, queue, 1) == ["3"]
 
 
+def test_much_more_than_the_limit_in_large_messages_is_no_trouble(
+    broker: Broker, channel: BlockingChannel, queue: str, tmp_path: Path
+) -> None:
+    send(channel, queue, *(f"{number:03}" + "x" * 400_000 for number in range(150)))
+    holds(channel, queue, 150)
+
+    drain(broker, queue, tmp_path, "--limit", "60", "--rows-per-file", "20")
+
+    assert [row["body"][:3] for row in rows(tmp_path)] == [b"%03d" % n for n in range(60)]
+    assert [body[:3] for body in taken(channel, queue, 90)] == [f"{n:03}" for n in range(60, 150)]
+
+
 def test_a_file_that_cannot_be_written_leaves_its_messages(
     broker: Broker,
     channel: BlockingChannel,

@@ -49,8 +49,9 @@ def retake(broker: Broker, dead: str) -> Retake:
     def run(**how: Any) -> Outcome:
         plan = Plan(**({"queue": dead, "user": "guest", "limit": 1000} | how))
         options = ConnectionOptions(nodes=(Node(broker.host, broker.port),))
-        with connect(options, patience_s=0) as connection:
-            return Requeue(Channel(connection), plan).run(lambda done, total: None)
+        with connect(options, patience_s=0) as taking, connect(options, patience_s=0) as giving:
+            work = Requeue(Channel(taking), Channel(giving), plan)
+            return work.run(lambda done, total: None)
 
     return run
 
@@ -315,3 +316,19 @@ def test_a_large_letter_comes_back_whole(
     retake()
 
     assert bodies(channel, work) == large
+
+
+def test_much_more_than_the_limit_in_large_letters_is_no_trouble(
+    channel: BlockingChannel, work: str, dead: str, retake: Retake
+) -> None:
+    """Each ack lets the broker send another letter ahead: 40 MB of them are passed over."""
+    large = [f"{number:03}" + "x" * 400_000 for number in range(200)]
+    send(channel, dead, *large)
+    holds(channel, dead, 200)
+
+    outcome = retake(target=work, limit=100)
+
+    assert outcome.destinations[f"queue {work}"] == 100
+    holds(channel, dead, 100)
+    assert [body[:3] for body in bodies(channel, work)] == [f"{n:03}" for n in range(100)]
+    assert [body[:3] for body in bodies(channel, dead)] == [f"{n:03}" for n in range(100, 200)]

@@ -132,13 +132,12 @@ def test_acknowledged_messages_are_left_out_or_marked(broker: Broker) -> None:
     assert len(found) == 300
 
 
-def test_holes_of_deleted_messages_are_no_rows(broker: Broker) -> None:
-    """A finished segment that one message keeps becomes a hole with a filler (decision 0014)."""
-    directory = declare(broker, "holes")
-    publish(broker, "holes", range(3000))
+def test_few_messages_that_keep_their_segments_are_found_alone(broker: Broker) -> None:
+    directory = declare(broker, "kept")
+    publish(broker, "kept", range(3000))
     with channel(broker) as opened:
         opened.qos(0)
-        opened.consume("holes")
+        opened.consume("kept")
         tags = [opened.receive(10).delivery_tag for _ in range(3000)]
         for number, tag in enumerate(tags):
             if number % 500:
@@ -149,8 +148,8 @@ def test_holes_of_deleted_messages_are_no_rows(broker: Broker) -> None:
     broker.stop()
 
     assert bodies(directory, onCorrupt="fail") == left
-    kept = [row for row in rows(directory, includeAcked=True) if not row["routing_key"]]
-    assert kept == []
+    # Whatever the broker made of the others: each row is a message, acked or not.
+    assert {row["routing_key"] for row in rows(directory, includeAcked=True)} == {"kept"}
 
 
 def test_a_priority_queue_is_read_by_levels(broker: Broker) -> None:

@@ -1,8 +1,8 @@
 """One Spark session for all tests of this directory, and streams to read.
 
 A session takes seconds to start and half a gigabyte, so there is one: with pytest-xdist all tests
-marked `spark` run in the same worker (`--dist loadgroup`). A test that needs a cluster, or may ruin
-its session, starts one in a process of its own.
+of this directory run in the same worker (`tests/conftest.py`). A test that needs a cluster, or may
+ruin its session, starts one in a process of its own.
 """
 
 from __future__ import annotations
@@ -26,16 +26,13 @@ ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep what needs a session together in one worker, and leave it out without Java."""
-    missing = pytest.mark.skip(reason="needs Java 17 or later and pyspark")
-    can_run = _can_run()
+    """Leave out what needs a session where there can be none."""
+    if _can_run():
+        return
     for item in items:
         if HERE in item.path.parents and item.get_closest_marker("spark"):
-            item.add_marker(pytest.mark.xdist_group("spark"))
-            if not can_run:
-                item.add_marker(missing)
+            item.add_marker(pytest.mark.skip(reason="needs Java 17 or later and pyspark"))
 
 
 def _can_run() -> bool:

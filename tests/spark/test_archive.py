@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lavinmq.client import Properties
-from lavinmq.pipeline.errors import DATA_LOSS, FAILED, PipelineError
+from lavinmq.pipeline.errors import DATA_LOSS, FAILED, PipelineError, UsageError
 from lavinmq.pipeline.failures import explain
 from tests.spark.jobs import Archive, run_job, stop_at
 from tests.spark.streams import Stream, numbers
@@ -179,3 +179,9 @@ def test_a_job_without_an_end_stops_in_order_when_it_is_told_to(archive: Archive
     assert done.status == 0
     archive.update()
     assert archive.bodies() == numbers(0, 20)
+
+
+@pytest.mark.parametrize("name", ["delta", "iceberg"])
+def test_a_format_without_its_jars_is_wrong_usage(archive: Archive, name: str) -> None:
+    with pytest.raises(UsageError, match=f"--format {name}: its jars are not there"):
+        archive.update("--format", name)

@@ -44,7 +44,7 @@ def test_the_example_runs_as_it_stands(http_broker: Broker, tmp_path: Path, path
         assert there in text
         text = text.replace(there, here)
     blocks = re.findall(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    assert [language for language, _ in blocks].count("text") == 3
+    assert [language for language, _ in blocks].count("text") == 2
     environment = {
         **os.environ,
         "PATH": path,

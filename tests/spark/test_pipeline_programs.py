@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.spark.jobs import broker_arguments, run_job
+from tests.spark.jobs import Archive, broker_arguments, run_job
 from tests.spark.streams import Stream, numbers
 from tests.support.ports import free_port
 
@@ -48,26 +48,23 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_the_installed_script_archives_and_refuses_loss(
-    stream: Stream, tmp_path: Path, script: Path
+def test_the_installed_script_refuses_loss_with_status_3(
+    spark: SparkSession, stream: Stream, tmp_path: Path, script: Path
 ) -> None:
-    """One line of JSON, nothing on standard error; then exit status 3 with one line."""
-    arguments = [*broker_arguments(stream), "--once", "--queue", stream.name,
-                 "--checkpoint", "checkpoint", "archive"]  # fmt: skip
+    """One line on standard error besides the progress, and no files beside the archive's."""
+    archive = Archive(spark, stream, tmp_path)
     stream.publish(numbers(0, 100))
-
-    done = run(script, "archive", "--json", *arguments, cwd=tmp_path)
+    archive.update()
     stream.delete()
     stream.declare().publish(numbers(0, 5))
-    lost = run(script, "archive", *arguments, cwd=tmp_path)
 
-    assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(done.stdout)["rows"] == 100
+    lost = run(script, "archive", *archive.arguments(), cwd=tmp_path)
+
     assert (lost.returncode, lost.stdout) == (3, "")
-    errors = [line for line in lost.stderr.splitlines() if line.startswith("Error: ")]
-    assert len(errors) == 1
-    assert stream.name in errors[0]
-    assert "Traceback" not in lost.stderr
+    *progress, error = lost.stderr.splitlines()
+    assert error.startswith("Error: ")
+    assert stream.name in error
+    assert not [line for line in progress if "Error" in line or "Traceback" in line]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["archive", "checkpoint"]
 
 

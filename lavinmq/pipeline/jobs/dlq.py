@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lavinmq.pipeline import dead_letters, plots, requeue
@@ -228,15 +229,16 @@ def take_back(run: Run, queue: str) -> Result:
         is_dry_run=options.dry_run,
     )
     label = "looked at" if plan.is_dry_run else "taken back"
+    open_one = partial(
+        connect,
+        connection_options,
+        f"queue '{queue}'",
+        name="lavinmq-pipeline dlq",
+        patience_s=PATIENCE_S,
+    )
     try:
-        found = connect(
-            connection_options,
-            f"queue '{queue}'",
-            name="lavinmq-pipeline dlq",
-            patience_s=PATIENCE_S,
-        )
-        with found:
-            work = requeue.Requeue(Channel(found), plan)
+        with open_one() as taking, open_one() as giving:
+            work = requeue.Requeue(Channel(taking), Channel(giving), plan)
             outcome = work.run(lambda done, total: run.progress.show(label, done, total))
     except ConnectionFailure as failure:
         raise PipelineError(str(failure)) from None
