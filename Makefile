@@ -16,6 +16,9 @@ FUZZ_SECONDS ?= 60
 BASE ?= native
 RELEASE ?=
 FREEZER ?=
+DESTDIR ?=
+LAYOUT ?= rpm
+URL ?= https://packages.example.com/lavinmq
 
 # The interpreter of an existing environment, else the first of the usual names that is new enough.
 RECENT := 'import sys; sys.exit(sys.version_info < (3, 11))'
@@ -40,6 +43,9 @@ BUILD_BINARY = $(IN_VENV) packaging/freeze/compare.py --build-only --forms $(FOR
 endif
 FORMS_pyinstaller := pyinstaller-onedir,pyinstaller-onefile
 FORMS_nuitka := nuitka-standalone,nuitka-onefile
+INSTALL_RELEASE_EXTRA = $(IN_VENV) -m pip install --disable-pip-version-check --quiet $$($(IN_VENV) -c \
+	'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+	print(*project["optional-dependencies"]["release"])')
 COMPILE := LAVINMQ_DEBUG=$(if $(filter release,$(BUILD)),0,1) \
 	LAVINMQ_SANITIZE=$(filter asan ubsan fuzz,$(BUILD)) $(if $(filter fuzz,$(BUILD)),CC=clang)
 # What the interpreter needs to run sanitized modules; children inherit it. CPython leaks at its end
@@ -61,7 +67,7 @@ $(COMPILED): FORCE
 endif
 
 .PHONY: build run test binary test-binary compare-binaries crash fuzz dev lint fmt bench bench-spark soak
-.PHONY: lock clean help FORCE
+.PHONY: install deb rpm image wheel sbom repo test-packages lock clean help FORCE
 .PHONY: lint-style lint-types lint-cython lint-layers lint-hot lint-stubs
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
@@ -94,6 +100,44 @@ test-binary: $(CLIENTS)  ## run tests of the broker against dist/lavinmq
 
 compare-binaries: build  ## build every form of the binary and measure them, as in docs/packaging.md
 	$(IN_VENV) packaging/freeze/compare.py $(ARGS)
+
+dist/lavinmq:
+	$(MAKE) binary
+
+install: build dist/lavinmq  ## install dist/lavinmq and all that goes with it below DESTDIR=/somewhere
+	$(IN_VENV) packaging/install.py --layout $(LAYOUT) "$(if $(DESTDIR),$(DESTDIR),/)"
+
+deb: build dist/lavinmq  ## make dist/packages/*.deb from dist/lavinmq
+	.ci/setup-debian.sh packages
+	$(IN_VENV) packaging/deb.py $(ARGS)
+
+rpm: build dist/lavinmq  ## make dist/packages/*.rpm from dist/lavinmq
+	.ci/setup-debian.sh packages
+	$(IN_VENV) packaging/rpm.py $(ARGS)
+
+image: build dist/lavinmq  ## make dist/image, the container image, as a layout of OCI
+	$(IN_VENV) packaging/image.py $(ARGS)
+
+wheel: build  ## make dist/packages/*.whl for this interpreter, and the source distribution it is made from
+	$(INSTALL_RELEASE_EXTRA)
+	rm -rf build/wheel dist/packages/lavinmq-*.tar.gz dist/packages/*.whl
+	mkdir -p dist/packages
+	$(IN_VENV) -c 'from setuptools import build_meta; build_meta.build_sdist("dist/packages")'
+	$(IN_VENV) -m pip wheel --quiet --no-deps --no-build-isolation -w build/wheel dist/packages/lavinmq-*.tar.gz
+	PATH=$(abspath $(VENV))/bin:$$PATH $(IN_VENV) -m auditwheel repair -w dist/packages build/wheel/*.whl
+
+sbom: dist/lavinmq  ## make dist/lavinmq.cdx.json, the bill of materials of the executable
+	$(INSTALL_RELEASE_EXTRA)
+	$(IN_VENV) packaging/sbom.py $(ARGS)
+
+repo:  ## make signed repositories of dist/packages: KEY=name of a key of gpg, URL=https://...
+	.ci/setup-debian.sh packages
+	$(IN_VENV) packaging/repository.py --key "$(KEY)" --url "$(URL)" $(ARGS)
+
+test-packages: build dist/lavinmq  ## install the packages into fresh systems and run them; needs root
+	.ci/setup-debian.sh packages
+	PACKAGE_TESTS=1 $(IN_VENV) -m pytest tests/packaging/test_deb.py tests/packaging/test_rpm.py \
+		tests/packaging/test_image.py tests/packaging/test_wheel.py $(ARGS)
 
 crash: build  ## the crash tests in their long form: every point, many restarts (an hour)
 	CRASH_TESTS_LONG=1 $(IN_VENV) -m pytest tests/crash -n $(JOBS) $(ARGS)

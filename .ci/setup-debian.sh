@@ -6,10 +6,11 @@
 #   .ci/setup-debian.sh build PYTHON    interpreter with venv and headers, C compiler
 #   .ci/setup-debian.sh test            client libraries of other languages, and what runs them
 #   .ci/setup-debian.sh binary          libraries and compilers for the executable (make binary)
+#   .ci/setup-debian.sh packages        what makes, checks and tries packages (make deb, rpm, repo)
 #   .ci/setup-debian.sh fuzz            clang, whose coverage libFuzzer reads
 set -euo pipefail
 
-stage=${1:?usage: setup-debian.sh build PYTHON | test | binary | fuzz}
+stage=${1:?usage: setup-debian.sh build PYTHON | test | binary | packages | fuzz}
 python=${2:-python3}
 missing=()
 unpacked=()
@@ -68,6 +69,18 @@ binary)
     there /usr/include/ffi.h || ls /usr/include/*/ffi.h >/dev/null 2>&1 || missing+=(libffi-dev)
     # The package called rustc is too old for orjson; this one is what browsers are built with.
     has cargo || missing+=(cargo-web)
+    ;;
+packages)
+    has dh || missing+=(debhelper)
+    has lintian || missing+=(lintian)
+    has rpmbuild || missing+=(rpm)
+    has rpmlint || missing+=(rpmlint)
+    has gpg || missing+=(gpg)
+    has apt-ftparchive || missing+=(apt-utils)
+    has createrepo_c || missing+=(createrepo-c)
+    has debootstrap || missing+=(debootstrap)
+    has systemd-nspawn || missing+=(systemd-container)
+    has dnf || missing+=(dnf)
     ;;
 fuzz)
     has clang || missing+=(clang)

@@ -17,7 +17,8 @@ from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from lavinmq.cli.ctl_errors import NOT_THE_LEADER, ApiError, CtlError, UnreachableError, UsageError
 
-CONTROL_PATH = "/tmp/lavinmqctl.sock"
+# Where the configuration of packages has the socket; then the default of the setting.
+CONTROL_PATHS = ("/run/lavinmq/lavinmqctl.sock", "/tmp/lavinmqctl.sock")
 PORTS = {"http": 15672, "https": 15671}
 URI_PORTS = {"http": 80, "https": 443}
 PAGE_ROWS = 10_000
@@ -64,12 +65,17 @@ def choose(options: Mapping[str, str], environ: Mapping[str, str]) -> Target:
         target = _from_parts(options)
     else:
         variable = environ.get("LAVINMQCTL_CONTROL_UNIX_PATH")
-        target = Target(path=options.get("--control-unix-path") or variable or CONTROL_PATH)
+        target = Target(path=options.get("--control-unix-path") or variable or _control_path())
     if "--user" in options:
         return target._replace(user=options["--user"], password=options.get("--password", ""))
     if "--password" in options:
         target = target._replace(password=options["--password"])
     return target
+
+
+def _control_path() -> str:
+    """The first of the usual control sockets that is there, else the last."""
+    return next((path for path in CONTROL_PATHS if os.path.exists(path)), CONTROL_PATHS[-1])
 
 
 def _from_uri(uri: str) -> Target:

@@ -38,8 +38,9 @@ The first of these that is given:
    combined with a URI.
 3. `--control-unix-path PATH`
 4. the variable `LAVINMQCTL_HOST`, a URI
-5. the variable `LAVINMQCTL_CONTROL_UNIX_PATH`, else `/tmp/lavinmqctl.sock`: the control socket of a
-   broker on this host (`control_unix_path`). Whoever may write to it is an administrator.
+5. the variable `LAVINMQCTL_CONTROL_UNIX_PATH`, else `/run/lavinmq/lavinmqctl.sock` if it is there
+   (packages put it there), else `/tmp/lavinmqctl.sock`: the control socket of a broker on this host
+   (`control_unix_path`). Whoever may write to it is an administrator.
 
 A login is sent only when there is one: `--user` and `--password`, or those of the URI. Certificates
 are verified with the system's authorities, or those that `SSL_CERT_FILE` or `SSL_CERT_DIR` names.

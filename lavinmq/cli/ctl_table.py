@@ -57,7 +57,7 @@ GLOBAL_OPTIONS = (
     Option("--user", "USER", "log in as this user"),
     Option("--password", "PASSWORD", "password of that user"),
     Option("--control-unix-path", "PATH",
-           "socket of the broker, default /tmp/lavinmqctl.sock; else LAVINMQCTL_CONTROL_UNIX_PATH"),
+           "socket of the broker, default LAVINMQCTL_CONTROL_UNIX_PATH, else the usual places"),
     Option("--node", "NODE", "accepted and ignored", "-n"),
     Option("--format", "FORMAT", "text (default) or json", "-f"),
     Option("--quiet", "", "no informational lines", "-q"),

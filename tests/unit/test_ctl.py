@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from lavinmq import __version__
 from lavinmq.auth import passwords
-from lavinmq.cli import ctl
+from lavinmq.cli import ctl, ctl_api
 from lavinmq.cli.ctl_arguments import check, parse
 from lavinmq.cli.ctl_errors import UsageError
 from lavinmq.cli.ctl_help import command_help
@@ -543,6 +543,19 @@ def test_the_place_is_chosen_by_options(
     given = [option.format(port=api.port, path=api.path) for option in options]
 
     assert run(*given, "list_users") == (0, "Listing users ...\nname\ttags\n", "")
+
+
+@pytest.mark.parametrize(
+    ("there", "chosen"), [((), "b"), (("a",), "a"), (("b",), "b"), (("a", "b"), "a")]
+)
+def test_without_any_word_it_is_the_first_usual_socket_that_is_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, there: tuple[str, ...], chosen: str
+) -> None:
+    monkeypatch.setattr(ctl_api, "CONTROL_PATHS", (f"{tmp_path}/a", f"{tmp_path}/b"))
+    for name in there:
+        (tmp_path / name).touch()
+
+    assert ctl_api.choose({}, {}).path == f"{tmp_path}/{chosen}"
 
 
 def test_the_place_is_chosen_by_the_environment(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lavinmq import ini, usage
+from lavinmq import usage
 from lavinmq.config import Config, ConfigError
 from lavinmq.setting_types import LEVELS
 from lavinmq.settings import MOVED, SECTIONS, SETTINGS, SNI, Setting, flags
@@ -72,22 +72,6 @@ def test_the_documentation_page_is_up_to_date() -> None:
     page = (ROOT / "docs" / "configuration.md").read_text()
 
     assert page == usage.describe(), "run: python -m lavinmq.usage > docs/configuration.md"
-
-
-def test_the_sample_file_shows_true_defaults_of_settings_that_have_an_effect() -> None:
-    sample = (ROOT / "packaging" / "lavinmq.ini.sample").read_text()
-    table = {(s.section, s.key): s for s in SETTINGS}
-    uncommented = "\n".join(
-        line.removeprefix("; ") if " =" in line else line for line in sample.splitlines()
-    )
-
-    shown = ini.read(uncommented)
-
-    assert shown.keys() == {"main", "amqp"}
-    for section, content in shown.items():
-        for key, value in content.items():
-            assert table[section, key].effect == "yes"
-            assert table[section, key].default == value
 
 
 # --- values

@@ -1,0 +1,196 @@
+"""The container image, `dist/image`, as an OCI layout: `python packaging/image.py`.
+
+Needs no daemon: two layers are written as archives, with what describes them. The lower one holds
+the C library and certificate authorities of Debian, fetched by apt-get; the upper one the broker.
+There is no shell in it. Runs as user 1000 in group 0, which owns the data directory, so that it may
+also be run as any other user of that group. Source: OCI image format specification 1.0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import io
+import json
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import configuration
+import install
+import release
+
+UID, GID = 1000, 0
+DATA, RUN, INI = "/var/lib/lavinmq", "/run/lavinmq", "/etc/lavinmq/lavinmq.ini"
+PORTS = (5671, 5672, 15671, 15672, 15692)
+LIBRARIES = ("ld-linux", "libc.", "libm.", "libdl.", "libpthread.", "libutil.", "libresolv.",
+             "libnss_dns.", "libnss_files.", "librt.")  # fmt: skip
+LEFT_OUT = ("usr/share/man", "usr/share/bash-completion", "usr/share/fish", "usr/share/zsh",
+            "usr/lib/systemd", "usr/lib/sysusers.d", "usr/lib/tmpfiles.d")  # fmt: skip
+WRITABLE = (DATA, RUN, "/tmp")
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+CONFIG = "application/vnd.oci.image.config.v1+json"
+LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
+
+
+class Layer(NamedTuple):
+    """A layer in the layout. `diff_id` is the digest of the archive before it was compressed."""
+
+    descriptor: dict[str, Any]
+    diff_id: str
+
+
+class Layout:
+    """A directory of blobs, named by their digests."""
+
+    def __init__(self, path: Path) -> None:
+        shutil.rmtree(path, ignore_errors=True)
+        self._path = path
+        (path / "blobs/sha256").mkdir(parents=True)
+        (path / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
+
+    def blob(self, media_type: str, content: bytes) -> dict[str, Any]:
+        """Keep a blob and return its descriptor."""
+        name = hashlib.sha256(content).hexdigest()
+        (self._path / "blobs/sha256" / name).write_bytes(content)
+        return {"mediaType": media_type, "digest": f"sha256:{name}", "size": len(content)}
+
+    def layer(self, root: Path) -> Layer:
+        """Keep a directory as a layer."""
+        content = archive(root)
+        descriptor = self.blob(LAYER, gzip.compress(content, 9, mtime=0))
+        return Layer(descriptor, f"sha256:{hashlib.sha256(content).hexdigest()}")
+
+    def finish(self, manifest: dict[str, Any], tag: str) -> None:
+        """Name the image."""
+        described = self.blob(MANIFEST, json.dumps(manifest).encode())
+        described["annotations"] = {"org.opencontainers.image.ref.name": tag}
+        index = {"schemaVersion": 2, "manifests": [described]}
+        (self._path / "index.json").write_text(json.dumps(index))
+
+
+def archive(root: Path) -> bytes:
+    """Return a directory as a tar archive that depends on nothing but its content."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        for path in sorted(root.rglob("*")):
+            info = tar.gettarinfo(path, str(path.relative_to(root)))
+            writable = f"/{info.name}" in WRITABLE
+            info.uid, info.gid = (UID, GID) if writable else (0, 0)
+            info.uname = info.gname = ""
+            info.mtime = release.timestamp()
+            if info.isfile():
+                with path.open("rb") as file:
+                    tar.addfile(info, file)
+            else:
+                tar.addfile(info)
+    return buffer.getvalue()
+
+
+def base(root: Path) -> None:
+    """Fill a directory with what the executable needs of a system. Raises: CalledProcessError."""
+    downloads = root.with_name("downloads")
+    downloads.mkdir(parents=True)
+    release.run(
+        "apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", "libc6", "ca-certificates",
+        cwd=downloads,
+    )  # fmt: skip
+    unpacked = root.with_name("unpacked")
+    for package in sorted(downloads.iterdir()):
+        release.run("dpkg-deb", "--extract", package, unpacked)
+    tree = install.Tree(root)
+    libraries = next(unpacked.glob("lib/*-linux-gnu"))
+    for library in sorted(path for name in LIBRARIES for path in libraries.glob(f"{name}*")):
+        mode = install.PROGRAM if library.name.startswith("ld-") else install.FILE
+        tree.copy(library, str(library.relative_to(unpacked)), mode)
+    for link in unpacked.glob("lib64/*"):
+        tree.link(f"lib64/{link.name}", str(Path("..", link.readlink().as_posix().lstrip("/"))))
+    authorities = sorted(unpacked.glob("usr/share/ca-certificates/**/*.crt"))
+    bundle = b"".join(path.read_bytes() for path in authorities)
+    tree.write("etc/ssl/certs/ca-certificates.crt", bundle)
+    for name in ("libc6", "ca-certificates"):
+        place = f"usr/share/doc/{name}/copyright"
+        tree.copy(unpacked / place, place)
+    tree.write("etc/passwd", f"root:x:0:0:root:/:/bin/false\n"
+               f"lavinmq:x:{UID}:{GID}:LavinMQ message broker:{DATA}:/bin/false\n")  # fmt: skip
+    tree.write("etc/group", "root:x:0:\n")
+    tree.write("etc/nsswitch.conf", "hosts: files dns\n")
+    for place in WRITABLE:
+        tree.path(f"{place}/-")
+        (root / place.lstrip("/")).chmod(0o1777 if place == "/tmp" else 0o770)
+
+
+def broker(root: Path) -> None:
+    """Fill a directory with what packages install, as far as it is of use here."""
+    install.install(root, install.Layout())
+    for name in LEFT_OUT:
+        shutil.rmtree(root / name)
+    install.Tree(root).write(INI, configuration.text(configuration.CONTAINER))
+
+
+def build(output: Path) -> Path:
+    """Build the image and return its directory. Raises: PackagingError, CalledProcessError."""
+    described = release.executable()
+    machine = subprocess.run(
+        ["dpkg", "--print-architecture"], stdout=subprocess.PIPE, text=True, check=True
+    ).stdout.strip()
+    if machine != described["arch"]:
+        raise release.PackagingError(f"dist/lavinmq is for {described['arch']}, this is {machine}")
+    work = release.BUILD / "image"
+    shutil.rmtree(work, ignore_errors=True)
+    base(work / "base")
+    broker(work / "broker")
+    layout = Layout(output)
+    layers = [layout.layer(work / "base"), layout.layer(work / "broker")]
+    config = layout.blob(CONFIG, json.dumps(describe(layers, machine)).encode())
+    manifest = {
+        "schemaVersion": 2, "mediaType": MANIFEST, "config": config,
+        "layers": [layer.descriptor for layer in layers],
+    }  # fmt: skip
+    layout.finish(manifest, release.version())
+    return output
+
+
+def describe(layers: list[Layer], machine: str) -> dict[str, Any]:
+    """Return the configuration of the image: who runs what, where."""
+    created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(release.timestamp()))
+    run = {
+        "User": f"{UID}:{GID}",
+        "Entrypoint": ["/usr/bin/lavinmq", "-c", INI],
+        "Env": ["PATH=/usr/bin"],
+        "WorkingDir": DATA,
+        "Volumes": {DATA: {}, RUN: {}},
+        "ExposedPorts": {f"{port}/tcp": {} for port in PORTS},
+        "StopSignal": "SIGTERM",
+        "Labels": {
+            "org.opencontainers.image.title": "lavinmq",
+            "org.opencontainers.image.version": release.version(),
+            "org.opencontainers.image.licenses": "Apache-2.0",
+        },
+        # Not of the specification, but of those who run images of it on one machine.
+        "Healthcheck": {
+            "Test": ["CMD", "/usr/bin/lavinmqctl", "status"],
+            "Interval": 30_000_000_000, "Timeout": 10_000_000_000, "Retries": 3,
+        },
+    }  # fmt: skip
+    return {
+        "created": created, "architecture": machine, "os": "linux", "config": run,
+        "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in layers]},
+    }  # fmt: skip
+
+
+def main() -> int:
+    """Build the image; the exit status."""
+    parser = argparse.ArgumentParser(description="Make the container image.")
+    parser.add_argument("--output", type=Path, default=release.DIST / "image", metavar="DIR")
+    options = parser.parse_args()
+    return release.reported(lambda: build(options.output))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""Facts of a release that all packages say: version, date, architecture.
+
+The version is that of `lavinmq/__init__.py`, in the spelling of the kind of package; the date is
+SOURCE_DATE_EPOCH, else that of the last commit, so that builds can be repeated.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+DIST = ROOT / "dist"
+PACKAGES = DIST / "packages"
+BUILD = Path(os.environ.get("PACKAGING_BUILD_DIR", ROOT / "build/packages"))
+RPM_ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
+MAINTAINER = os.environ.get("MAINTAINER", "The lavinmq maintainers <maintainers@lavinmq.invalid>")
+
+
+class PackagingError(Exception):
+    """A package cannot be made; the text says what to do."""
+
+
+def version() -> str:
+    """Return the version of the sources, as Python spells it."""
+    found = re.search(r'^__version__ = "(.+)"$', (ROOT / "lavinmq/__init__.py").read_text(), re.M)
+    if not found:
+        raise PackagingError("no __version__ in lavinmq/__init__.py")
+    return found[1]
+
+
+def package_version() -> str:
+    """Return the version for deb and rpm: 1.0.0rc1 is 1.0.0~rc1, which sorts before 1.0.0."""
+    return re.sub(r"\.?(a|b|rc|dev)(\d+)$", r"~\1\2", version())
+
+
+def executable() -> dict[str, Any]:
+    """Return the description of dist/lavinmq. Raises: PackagingError, also for another version."""
+    try:
+        described: dict[str, Any] = json.loads((DIST / "lavinmq.json").read_text())
+    except FileNotFoundError:
+        raise PackagingError("dist/lavinmq is missing: make binary BASE=2.31 RELEASE=1") from None
+    if described["version"] != version():
+        raise PackagingError(
+            f"dist/lavinmq is {described['version']}, the sources are {version()}: make binary"
+        )
+    return described
+
+
+def timestamp() -> int:
+    """Return the date of the release in seconds since 1970."""
+    given = os.environ.get("SOURCE_DATE_EPOCH")
+    if given:
+        return int(given)
+    asked = subprocess.run(
+        ["git", "log", "-1", "--format=%ct"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return int(asked.stdout) if asked.returncode == 0 and asked.stdout.strip() else int(time.time())
+
+
+def repeatable() -> dict[str, str]:
+    """Return the environment for programs that write dates into packages."""
+    return {**os.environ, "SOURCE_DATE_EPOCH": str(timestamp()), "LC_ALL": "C.UTF-8"}
+
+
+def run(*command: str | Path, cwd: Path | None = None) -> None:
+    """Run a program. Raises: CalledProcessError."""
+    subprocess.run(command, cwd=cwd, env=repeatable(), check=True)
+
+
+def reported(build: Callable[[], object]) -> int:
+    """Call a build and print what it returns, or one line about its error; the exit status."""
+    try:
+        print(build())
+    except PackagingError as error:
+        print(f"Error: {error}", file=sys.stderr)
+    except FileNotFoundError as error:
+        print(f"Error: {error.filename} is missing", file=sys.stderr)
+    except subprocess.CalledProcessError as error:
+        print(f"Error: {error.cmd[0]} ended with {error.returncode}", file=sys.stderr)
+    else:
+        return 0
+    return 1

@@ -1,0 +1,85 @@
+"""The bill of materials of the executable, `dist/lavinmq.cdx.json`: `python packaging/sbom.py`.
+
+CycloneDX 1.6, from dist/lavinmq.json (what is in it) and packaging/freeze/sources.toml (where that
+comes from, by which licence), checked against the schema. Needs the extra `release`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+import tomllib
+import uuid
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import release
+from cyclonedx.model import HashAlgorithm, HashType, Property
+from cyclonedx.model.bom import Bom
+from cyclonedx.model.component import Component, ComponentType
+from cyclonedx.model.license import DisjunctiveLicense
+from cyclonedx.output.json import JsonV1Dot6
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+from packageurl import PackageURL
+
+SOURCES = release.ROOT / "packaging/freeze/sources.toml"
+NAMESPACE = uuid.UUID("6d6f6e6b-6579-4c61-8769-6e6d71000000")
+
+
+def build(output: Path) -> Path:
+    """Write the bill and return its path. Raises: PackagingError."""
+    described = release.executable()
+    digest = hashlib.sha256((release.DIST / "lavinmq").read_bytes()).hexdigest()
+    ours = Component(
+        type=ComponentType.APPLICATION, name="lavinmq", version=described["version"],
+        bom_ref="lavinmq", licenses=[DisjunctiveLicense(id="Apache-2.0")],
+        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=digest)],
+    )  # fmt: skip
+    bom = Bom(serial_number=uuid.uuid5(NAMESPACE, digest))
+    bom.metadata.timestamp = datetime.fromtimestamp(release.timestamp(), UTC)
+    bom.metadata.component = ours
+    sources = tomllib.loads(SOURCES.read_text())
+    parts = [part(name, version, sources) for name, version in described["contains"].items()]
+    bom.components.update(parts)
+    bom.register_dependency(ours, parts)
+    text = JsonV1Dot6(bom).output_as_string(indent=1)
+    error = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
+    if error:
+        raise release.PackagingError(f"the bill of materials is not valid: {error}")
+    output.write_text(text + "\n")
+    return output
+
+
+def part(name: str, version: str, sources: dict[str, Any]) -> Component:
+    """Return a component. Raises: PackagingError for one that sources.toml does not have."""
+    source = sources.get(name)
+    if source is None:
+        raise release.PackagingError(f"packaging/freeze/sources.toml does not have {name!r}")
+    package = source.get("names", [source.get("name", name)])[0]
+    if source["kind"] == "pypi":
+        origin = PackageURL("pypi", None, package.lower(), version)
+    else:
+        kind = {"arch": "source"} if source["kind"] == "source" else None
+        origin = PackageURL("deb", "debian", package, version, qualifiers=kind)
+    return Component(
+        type=ComponentType.LIBRARY, name=name, version=version, purl=origin, bom_ref=str(origin),
+        # A sentence, as the table has it: what a component contains has licences of its own.
+        licenses=[DisjunctiveLicense(name=source["license"])],
+        properties=[Property(name="lavinmq:linked", value="static")],
+    )  # fmt: skip
+
+
+def main() -> int:
+    """Write the bill; the exit status."""
+    parser = argparse.ArgumentParser(description="Make the bill of materials of the executable.")
+    place = release.DIST / "lavinmq.cdx.json"
+    parser.add_argument("--output", type=Path, default=place, metavar="FILE")
+    options = parser.parse_args()
+    return release.reported(lambda: build(options.output))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

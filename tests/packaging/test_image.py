@@ -1,0 +1,217 @@
+"""The container image: what it declares, and its broker without rights on a root that is read-only.
+
+Without a runtime for containers its layers are unpacked, and the kernel is told the same things.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lavinmq.settings import SETTINGS
+from tests.packaging.conftest import CLIENT, ROOT, make
+from tests.support.machine import missing
+from tests.support.waiting import wait_for
+
+CONTAINER = ROOT / "packaging/container"
+PASSWORD = "correct horse"
+ANOTHER_USER = 12345
+ENTER = """
+set -e
+mount --bind "$1" "$1"
+mount -o remount,ro,bind "$1"
+for place in var/lib/lavinmq run/lavinmq; do
+    mount -t tmpfs -o uid=1000,gid=0,mode=770 tmpfs "$1/$place"
+done
+mount -t tmpfs -o mode=755 tmpfs "$1/mnt"
+echo "$PASSWORD" > "$1/mnt/password"
+ip link set lo up
+shift
+exec "$@"
+"""
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The layout of the image."""
+    reason = missing("apt-get", "unshare", "chroot", "ip")
+    if not (ROOT / "dist/lavinmq").exists():
+        reason = "dist/lavinmq has not been built: make binary"
+    if reason:
+        pytest.skip(reason)
+    path = tmp_path_factory.mktemp("image") / "layout"
+    make(sys.executable, "packaging/image.py", "--output", path)
+    return path
+
+
+def blob(image: Path, descriptor: dict[str, Any]) -> Path:
+    """Return the file of a blob."""
+    return image / "blobs" / descriptor["digest"].replace(":", "/")
+
+
+def read(image: Path, descriptor: dict[str, Any]) -> dict[str, Any]:
+    """Return a blob of JSON."""
+    content: dict[str, Any] = json.loads(blob(image, descriptor).read_text())
+    return content
+
+
+@pytest.fixture(scope="module")
+def manifest(image: Path) -> dict[str, Any]:
+    """The manifest of the image."""
+    return read(image, json.loads((image / "index.json").read_text())["manifests"][0])
+
+
+@pytest.fixture(scope="module")
+def config(image: Path, manifest: dict[str, Any]) -> dict[str, Any]:
+    """What the image says of how it is run."""
+    described: dict[str, Any] = read(image, manifest["config"])["config"]
+    return described
+
+
+@pytest.fixture(scope="module")
+def root(image: Path, manifest: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The root directory of a container, with a place for secrets."""
+    directory = tmp_path_factory.mktemp("container") / "root"
+    for layer in manifest["layers"]:
+        with tarfile.open(blob(image, layer)) as tar:
+            tar.extractall(directory, numeric_owner=True)
+    (directory / "mnt").mkdir()
+    return directory
+
+
+@pytest.fixture(params=[1000, ANOTHER_USER], ids=["own user", "another user"])
+def container(
+    request: pytest.FixtureRequest, root: Path, config: dict[str, Any], tmp_path: Path
+) -> Iterator[subprocess.Popen[bytes]]:
+    """The broker in namespaces of its own; its password is in a file."""
+    secrets = {
+        "LAVINMQ_MAIN_DEFAULT_USER": "admin",
+        "LAVINMQ_MAIN_DEFAULT_PASSWORD_PLAIN_FILE": "/mnt/password",
+        "PASSWORD": PASSWORD,
+        "PATH": os.environ["PATH"],
+    }
+    log = (tmp_path / "log").open("wb")
+    process = subprocess.Popen(
+        [
+            "unshare", "--mount", "--net", "--", "sh", "-c", ENTER, "sh", str(root), "chroot",
+            f"--userspec={request.param}:0", "--groups=", str(root), *config["Entrypoint"],
+        ],
+        env=secrets, stdout=log, stderr=log,
+    )  # fmt: skip
+    try:
+        wait_for(
+            lambda: process.poll() is not None or "Finished startup" in text_of(tmp_path / "log"),
+            "the broker does not start", 60,
+        )  # fmt: skip
+        assert process.poll() is None, text_of(tmp_path / "log")
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        log.close()
+
+
+def text_of(path: Path) -> str:
+    """Return what a log has so far."""
+    return path.read_text(errors="replace")
+
+
+def enter(process: subprocess.Popen[bytes], *command: str) -> subprocess.CompletedProcess[str]:
+    """Run a program of this host in the network of the container."""
+    return subprocess.run(
+        ["nsenter", "-t", str(process.pid), "-n", *command],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def test_it_is_an_image_layout_whose_blobs_are_what_their_names_say(image: Path) -> None:
+    blobs = sorted((image / "blobs/sha256").iterdir())
+    said = make("sha256sum", *blobs)
+
+    assert [line.split()[0] for line in said.splitlines()] == [path.name for path in blobs]
+    assert json.loads((image / "oci-layout").read_text()) == {"imageLayoutVersion": "1.0.0"}
+
+
+def test_the_same_sources_make_the_same_image(image: Path, tmp_path: Path) -> None:
+    make(sys.executable, "packaging/image.py", "--output", tmp_path / "again")
+
+    assert (tmp_path / "again/index.json").read_text() == (image / "index.json").read_text()
+
+
+def test_it_declares_no_root_and_all_ports(config: dict[str, Any]) -> None:
+    assert config["User"] == "1000:0"
+    assert {"5672/tcp", "5671/tcp", "15672/tcp", "15671/tcp", "15692/tcp"} == set(
+        config["ExposedPorts"]
+    )
+    assert set(config["Volumes"]) == {"/var/lib/lavinmq", "/run/lavinmq"}
+
+
+def test_there_is_no_shell_in_it(root: Path) -> None:
+    programs = {
+        path.name for path in root.rglob("*") if path.is_file() and os.access(path, os.X_OK)
+    }
+
+    ours = {"lavinmq", "lavinmqctl", "lavinmqperf"}
+    assert {name for name in programs if not name.startswith("ld-")} == ours
+
+
+def test_it_serves_without_rights_and_with_a_password_from_a_file(
+    container: subprocess.Popen[bytes], root: Path, config: dict[str, Any]
+) -> None:
+    status = Path(f"/proc/{container.pid}/status").read_text()
+    assert "Uid:\t0" not in status
+    assert "CapEff:\t0000000000000000" in status
+
+    login = CLIENT.replace(
+        "(host)", f"(host, credentials=pika.PlainCredentials('admin', {PASSWORD!r}))"
+    )
+    for action, printed in (("publish", ""), ("consume", "hello")):
+        done = enter(container, sys.executable, "-c", login, action, "127.0.0.1")
+        assert (done.returncode, done.stdout.strip()) == (0, printed), done.stderr
+    refused = enter(container, sys.executable, "-c", CLIENT, "publish", "127.0.0.1")
+    assert "ACCESS_REFUSED" in refused.stderr
+
+    for probe in ("healthz", "readyz"):
+        found = enter(container, "curl", "--silent", "--fail", f"http://[::1]:15692/{probe}")
+        assert found.returncode == 0, found.stderr
+    health = config["Healthcheck"]["Test"][1:]
+    inside = ["nsenter", "-t", str(container.pid), "-m", "-n", "-r", "-w", *health]
+    assert subprocess.run(inside, capture_output=True, timeout=60, check=False).returncode == 0
+
+    container.send_signal(signal.SIGTERM)
+    assert container.wait(30) == 0
+
+
+@pytest.mark.parametrize("name", ["compose.yaml", "kubernetes.yaml"])
+def test_examples_name_settings_that_exist(name: str) -> None:
+    variables = {variable for setting in SETTINGS for variable in setting.variables}
+    words = (CONTAINER / name).read_text().replace(",", " ").replace(":", " ").split()
+    named = {word for word in words if word.startswith("LAVINMQ_")}
+
+    assert named
+    assert {word.removesuffix("_FILE") for word in named} <= variables
+
+
+def test_kubernetes_is_told_ports_and_places_of_the_image(config: dict[str, Any]) -> None:
+    yaml = pytest.importorskip("yaml")
+    documents = list(yaml.safe_load_all((CONTAINER / "kubernetes.yaml").read_text()))
+    service = next(each for each in documents if each["kind"] == "Service")
+    pod = next(each for each in documents if each["kind"] == "StatefulSet")["spec"]["template"]
+    container = pod["spec"]["containers"][0]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+
+    assert {f"{port}/tcp" for port in ports.values()} <= set(config["ExposedPorts"])
+    assert {port["targetPort"] for port in service["spec"]["ports"]} == set(ports)
+    assert set(config["Volumes"]) <= {mount["mountPath"] for mount in container["volumeMounts"]}
+    context = pod["spec"]["securityContext"]
+    assert f"{context['runAsUser']}:{context['runAsGroup']}" == config["User"]

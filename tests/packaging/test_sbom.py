@@ -1,0 +1,27 @@
+"""The bill of materials names what is in the executable, and is of this very executable."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.packaging.conftest import ROOT, make
+
+pytest.importorskip("cyclonedx", reason="the extra release is not installed: make sbom")
+BINARY = ROOT / "dist/lavinmq"
+
+
+@pytest.mark.skipif(not BINARY.exists(), reason="dist/lavinmq has not been built: make binary")
+def test_every_component_is_in_the_bill_and_the_bill_is_of_this_executable(tmp_path: Path) -> None:
+    make(sys.executable, "packaging/sbom.py", "--output", tmp_path / "bill.json")
+
+    bill = json.loads((tmp_path / "bill.json").read_text())
+    contained = json.loads((ROOT / "dist/lavinmq.json").read_text())["contains"]
+    assert {part["name"]: part["version"] for part in bill["components"]} == contained
+    assert all(part["licenses"] and part["purl"] for part in bill["components"])
+    digest = hashlib.sha256(BINARY.read_bytes()).hexdigest()
+    assert bill["metadata"]["component"]["hashes"] == [{"alg": "SHA-256", "content": digest}]

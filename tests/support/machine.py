@@ -1,0 +1,156 @@
+"""A machine of Debian for tests of packages: a root directory that systemd boots in a container.
+
+`root_directory` makes a fresh root from one that debootstrap has made once; `Machine` boots it with
+systemd-nspawn, with a network of its own, and runs programs in it. Needs root and a mirror of
+Debian; `missing()` says what is not there. Knows nothing of brokers.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+from tests.support.waiting import wait_for
+
+MIRROR = "http://deb.debian.org/debian"
+SUITE = "bookworm"
+BASE = Path(__file__).parents[2] / "build/packages" / SUITE
+PROGRAMS = ("debootstrap", "systemd-nspawn", "nsenter", "cp")
+INCLUDED = "systemd,dbus,procps"
+BOOT_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 60.0
+RUN_TIMEOUT_S = 180.0
+
+
+def missing(*programs: str) -> str:
+    """Say why machines cannot be made here; empty: they can."""
+    if os.environ.get("PACKAGE_TESTS") != "1":
+        return "takes long, and a mirror of Debian: make test-packages"
+    if os.geteuid() != 0:
+        return "only root can make machines"
+    lacking = [name for name in (*PROGRAMS, *programs) if not shutil.which(name)]
+    return f"not installed: {', '.join(lacking)}" if lacking else ""
+
+
+def root_directory(path: Path) -> Path:
+    """Return a new root with Debian and systemd, as they are after an installation."""
+    if not BASE.exists():
+        unfinished = BASE.with_suffix(f".{os.getpid()}")
+        subprocess.run(
+            [
+                "debootstrap", "--variant=minbase", f"--include={INCLUDED}", SUITE, unfinished,
+                MIRROR,
+            ],
+            check=True,
+        )  # fmt: skip
+        try:
+            unfinished.rename(BASE)
+        except OSError:  # somebody else was faster
+            shutil.rmtree(unfinished)
+    subprocess.run(["cp", "-a", "--reflink=auto", BASE, path], check=True)
+    return path
+
+
+class Machine:
+    """A booted root directory; a context that ends with its shutdown.
+
+    Args: `shown` are directories of this host that can be read there, at the same paths.
+    """
+
+    def __init__(self, root: Path, shown: Sequence[Path] = ()) -> None:
+        self.root = root
+        self._log_path = root.with_name(root.name + ".boot.log")
+        self._binds = [f"--bind-ro={path}" for path in shown]
+        self._nspawn: subprocess.Popen[bytes] | None = None
+        self._init = 0
+
+    def __enter__(self) -> Machine:
+        with self._log_path.open("wb") as log:
+            self._nspawn = subprocess.Popen(
+                [
+                    "systemd-nspawn", "--quiet", "--register=no", "--keep-unit",
+                    "--private-network", "--console=pipe",
+                    f"--machine=test-{os.getpid()}-{time.monotonic_ns()}",
+                    f"--directory={self.root}", *self._binds, "--boot",
+                ],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+        try:
+            wait_for(self._is_up, "the machine does not boot", BOOT_TIMEOUT_S)
+        except BaseException as error:
+            self.close()
+            error.add_note(self._boot_log())
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Shut it down, or pull the plug."""
+        if self._nspawn is None:
+            return
+        self._nspawn.send_signal(signal.SIGTERM)
+        try:
+            self._nspawn.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            if self._init:
+                os.kill(self._init, signal.SIGKILL)
+            self._nspawn.kill()
+            self._nspawn.wait()
+        self._nspawn = None
+
+    def run(self, *command: str, check: bool = True) -> str:
+        """Run a program in the machine and return what it printed, errors included."""
+        return self._enter(("-m", "-u", "-i", "-n", "-p", "-r", "-w"), command, check=check)
+
+    def run_client(self, *command: str | Path, check: bool = True) -> str:
+        """Run a program of this host that sees the network of the machine."""
+        return self._enter(("-n",), [str(word) for word in command], check=check)
+
+    def status(self, *command: str) -> int:
+        """Run a program in the machine and return its exit status."""
+        return subprocess.run(
+            [*self._prefix(("-m", "-u", "-i", "-n", "-p", "-r", "-w")), *command],
+            capture_output=True, timeout=RUN_TIMEOUT_S, check=False,
+        ).returncode  # fmt: skip
+
+    def _prefix(self, namespaces: Sequence[str]) -> list[str]:
+        assert self._init, "the machine does not run"
+        return ["nsenter", "-t", str(self._init), *namespaces]
+
+    def _enter(self, namespaces: Sequence[str], command: Sequence[str], *, check: bool) -> str:
+        environment = {"PATH": os.environ["PATH"], "DEBIAN_FRONTEND": "noninteractive"}
+        done = subprocess.run(
+            [*self._prefix(namespaces), *command],
+            env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, timeout=RUN_TIMEOUT_S, check=False,
+        )  # fmt: skip
+        assert not check or done.returncode == 0, (
+            f"{command} ended with {done.returncode}:\n{done.stdout}"
+        )
+        return done.stdout
+
+    def _is_up(self) -> bool:
+        assert self._nspawn
+        assert self._nspawn.poll() is None, self._boot_log()
+        children = Path(f"/proc/{self._nspawn.pid}/task/{self._nspawn.pid}/children").read_text()
+        if not children.strip():
+            return False
+        self._init = int(children.split()[0])
+        state = self.run("/bin/systemctl", "is-system-running", check=False).strip()
+        return state in ("running", "degraded")
+
+    def _boot_log(self) -> str:
+        return self._log_path.read_text(errors="replace")[-4000:]
