@@ -19,7 +19,7 @@ from lavinmq.definitions import QueueDef, parse
 from lavinmq.errors import DefinitionsError
 from lavinmq.spark._arrow import walk
 from lavinmq.spark.errors import SourceError
-from lavinmq.spark.files import DIRECTORY, Files, reason
+from lavinmq.spark.files import DIRECTORY, Files, OpenFile, reason
 from lavinmq.spark.option_values import OptionError
 
 log = logging.getLogger("lavinmq.spark")
@@ -29,6 +29,8 @@ FIRST_OFFSET = 1
 _HASHED = re.compile(r"[0-9a-f]{40}")
 _SEGMENT = re.compile(r"msgs\.(\d{10})")
 _LEVEL = re.compile(r"prio\.(\d{3})")
+LOOKS = 20
+"""How often a directory is listed in which files vanish."""
 _BEGINNING = re.compile(r"first\.(\d{10})\.(\d{1,19})")
 _META = struct.Struct("<Iqqq")
 _META_OLD = struct.Struct("<Iqq")
@@ -183,16 +185,36 @@ def segments(files: Files, queue: QueueDirectory) -> list[Segment]:
 
     Raises SourceError when a level cannot be read.
     """
-    found = _store(files, queue, queue.path, queue.names)
+    try:
+        found = _settled(files, queue, queue.path, queue.names)
+    except FileNotFoundError:
+        return []  # the queue is gone
     for name in sorted((n for n in queue.names if _LEVEL.fullmatch(n)), reverse=True):
         path = posixpath.join(queue.path, name)
         try:
-            found += _store(files, queue, path, files.names(path))
+            found += _settled(files, queue, path, files.names(path))
         except FileNotFoundError:
             continue  # its last message is gone
         except OSError as error:
             raise SourceError(f"{path}: {reason(error)}") from None
     return found
+
+
+def _settled(
+    files: Files, queue: QueueDirectory, path: str, names: Mapping[str, int]
+) -> list[Segment]:
+    """Return the segments of one store; looked at again when some were removed meanwhile, as those
+    behind them could not be numbered. Raises FileNotFoundError when the directory is gone."""
+    for _ in range(LOOKS):
+        try:
+            return _store(files, queue, path, names)
+        except _VanishedError:
+            names = files.names(path)
+    raise SourceError(f"{path}: its segments are removed faster than they can be listed")
+
+
+class _VanishedError(Exception):
+    """A file that was listed is not there any more."""
 
 
 def _store(
@@ -225,9 +247,11 @@ def _store(
 
 
 def _meta(files: Files, path: str) -> Meta | None:
-    """Return what a meta file of a stream says; None when it says nothing."""
+    """Return what a meta file of a stream says; None when it says nothing. Raises _VanishedError."""
     try:
         data = files.small(path)
+    except FileNotFoundError:
+        raise _VanishedError from None
     except OSError:
         return None
     if len(data) < _META_OLD.size:
@@ -242,34 +266,60 @@ def _numbered(files: Files, found: list[Segment], names: Mapping[str, int]) -> l
     """Return a stream's segments with their first offsets.
 
     They are counted from segment to segment; a stored one counts where the one before is missing.
+    Those before the first stored one are counted back from it: the broker may not have stored
+    theirs yet.
     """
     beginnings = {int(m[1]): int(m[2]) for name in names if (m := _BEGINNING.fullmatch(name))}
     numbered: list[Segment] = []
-    for segment in found:
+    for at, segment in enumerate(found):
         before = numbered[-1] if numbered else None
         follows = before is not None and before.number + 1 == segment.number
         if before is not None and (follows or not segment.meta):
             assert before.first_offset is not None
             first = before.first_offset + _count(files, before)
-        elif segment.meta is not None:
-            first = segment.meta.first_offset
         else:
-            first = beginnings.get(segment.number, FIRST_OFFSET)
+            first = _beginning(files, found[at:], beginnings)
         numbered.append(replace(segment, first_offset=first))
     return numbered
 
 
+def _beginning(files: Files, found: list[Segment], beginnings: Mapping[int, int]) -> int:
+    """Return the first offset of the first of some segments."""
+    n_between = 0
+    for at, segment in enumerate(found):
+        if at and found[at - 1].number + 1 != segment.number:
+            break
+        stored = segment.meta.first_offset if segment.meta else beginnings.get(segment.number)
+        if stored is not None:
+            return max(stored - n_between, FIRST_OFFSET)
+        if at + 1 < len(found):
+            n_between += _count(files, segment)
+    _check_is_there(files, found[0])  # else its meta file may have been removed before it
+    return FIRST_OFFSET
+
+
 def _count(files: Files, segment: Segment) -> int:
-    """Return how many records a segment has; those of a finished one without meta are counted."""
+    """Return how many records a segment has; those of a finished one without meta are counted.
+
+    Raises _VanishedError."""
     if segment.count is not None:
         return segment.count
-    try:
-        file = files.open(segment.path)
-    except FileNotFoundError:
-        return 0
-    except OSError as error:
-        raise SourceError(f"{segment.path}: {reason(error)}") from None
+    file = _opened(files, segment)
     try:
         return walk(file.read(FIRST_POSITION, segment.size))[3]
     finally:
         file.close()
+
+
+def _check_is_there(files: Files, segment: Segment) -> None:
+    _opened(files, segment).close()
+
+
+def _opened(files: Files, segment: Segment) -> OpenFile:
+    """Raises _VanishedError, SourceError."""
+    try:
+        return files.open(segment.path)
+    except FileNotFoundError:
+        raise _VanishedError from None
+    except OSError as error:
+        raise SourceError(f"{segment.path}: {reason(error)}") from None

@@ -19,6 +19,7 @@ import pytest
 from lavinmq import fieldtable
 from lavinmq.spark._arrow import Columns, Scanner
 from lavinmq.spark.errors import DataLossError, SourceError
+from lavinmq.spark.files import LocalFiles
 from lavinmq.spark.option_values import OptionError
 from lavinmq.spark.segment_options import SegmentOptions
 from lavinmq.spark.segment_plan import plan
@@ -270,6 +271,43 @@ def test_offsets_after_retention_come_from_meta_or_from_the_marker(tmp_path: Pat
     for name in ("msgs.0000000002", "meta.0000000002"):
         (tmp_path / name).unlink()
     assert [row["offset"] for row in rows(tmp_path)] == [13, 14, 15]
+
+
+def test_offsets_are_counted_back_from_what_is_stored(tmp_path: Path) -> None:
+    write_stream(tmp_path, [5, 7, 3, 4])
+    (tmp_path / "first.0000000004.16").touch()
+    for name in ("msgs.0000000001", "meta.0000000001", "meta.0000000002", "meta.0000000003"):
+        (tmp_path / name).unlink()
+
+    assert [row["offset"] for row in rows(tmp_path)] == list(range(6, 20))
+
+
+@pytest.mark.parametrize("first_gone", ["meta", "msgs"])
+@pytest.mark.parametrize("removed", [1, 2])
+def test_offsets_stay_right_when_retention_removes_segments_while_they_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first_gone: str, removed: int
+) -> None:
+    write_stream(tmp_path, [2, 2, 2])
+    listed = LocalFiles.names
+    doomed = [tmp_path / f"{kind}.{n + 1:010}" for n in range(removed) for kind in ("meta", "msgs")]
+    (tmp_path / "first.0000000003.5").touch()
+
+    def names(files: LocalFiles, directory: str) -> Any:
+        found = dict(listed(files, directory))
+        for path in doomed:
+            path.unlink(missing_ok=True)
+        if first_gone == "meta":  # the list was made between two removals
+            found = {n: size for n, size in found.items() if n != f"meta.{removed:010}"}
+            return {
+                n: size for n, size in found.items() if removed <= int((n + ".0").split(".")[1])
+            }
+        return found
+
+    monkeypatch.setattr(LocalFiles, "names", names)
+
+    assert [row["offset"] for row in rows(tmp_path, failOnDataLoss="false")] == [
+        *range(2 * removed + 1, 7)
+    ]
 
 
 def test_only_wanted_offsets_and_segments_are_read(tmp_path: Path) -> None:

@@ -43,7 +43,9 @@ def _places(batch: Any) -> list[Place]:
 @contextmanager
 def opened(directory: Path) -> Iterator[Target]:
     """Give the target."""
-    logging.getLogger("lavinmq.spark").setLevel(logging.ERROR)
+    logger = logging.getLogger("lavinmq.spark")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
 
     def read(data: bytes) -> None:
         with tempfile.TemporaryDirectory(dir=directory) as name:
@@ -60,4 +62,7 @@ def opened(directory: Path) -> Iterator[Target]:
         assert set(stopped) <= set(skipped)
         assert set(live) <= set(stopped)
 
-    yield read
+    try:
+        yield read
+    finally:
+        logger.setLevel(level)
