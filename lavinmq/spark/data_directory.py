@@ -247,7 +247,7 @@ def _store(
 
 
 def _meta(files: Files, path: str) -> Meta | None:
-    """Return what a meta file of a stream says; None when it says nothing. Raises _VanishedError."""
+    """Return what a stream's meta file says; None when it says nothing. Raises _VanishedError."""
     try:
         data = files.small(path)
     except FileNotFoundError:
