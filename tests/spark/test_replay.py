@@ -103,15 +103,10 @@ def test_a_replay_can_leave_headers_as_they_are(archive: Archive, tmp_path: Path
     assert compared.status == 0, compared.text
 
 
-def test_order_and_progress_of_a_replay_survive_its_stop(
-    archive: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def stop_in_the_third_round(
+    monkeypatch: pytest.MonkeyPatch, spark: SparkSession, *job: object
 ) -> None:
-    """Messages come in order; those of the rounds that were done do not come again."""
-    copy = another(archive, tmp_path)
-    archive.stream.publish(numbers(0, 100))
-    archive.update()
-    arguments = [archive.path, *broker_arguments(archive.stream), "--exchange", "",
-        "--routing-key", copy.stream.name, "--checkpoint", tmp_path / "replayed"]  # fmt: skip
+    """Run a job in rounds of 30 messages; it ends when the third is published and not noted yet."""
     monkeypatch.setattr("lavinmq.pipeline.publishing.ROUND_ROWS", 30)
     with monkeypatch.context() as patch:
         saves: list[str] = []
@@ -125,8 +120,20 @@ def test_order_and_progress_of_a_replay_survive_its_stop(
 
         patch.setattr(Files, "write", stop_at_the_third)
         with pytest.raises(RuntimeError, match="stopped here"):
-            run_job(archive.spark, "replay", *arguments)
+            run_job(spark, *job)
     assert saves == [STATE] * 3
+
+
+def test_order_and_progress_of_a_replay_survive_its_stop(
+    archive: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages come in order; those of the rounds that were done do not come again."""
+    copy = another(archive, tmp_path)
+    archive.stream.publish(numbers(0, 100))
+    archive.update()
+    arguments = [archive.path, *broker_arguments(archive.stream), "--exchange", "",
+        "--routing-key", copy.stream.name, "--checkpoint", tmp_path / "replayed"]  # fmt: skip
+    stop_in_the_third_round(monkeypatch, archive.spark, "replay", *arguments)
 
     rest = run_job(archive.spark, "replay", *arguments)
     again = run_job(archive.spark, "replay", *arguments)
@@ -187,6 +194,29 @@ def test_a_stream_is_restored_with_its_properties(archive: Archive) -> None:
     with channel(restored.broker) as opened:
         # The exchange of the job is gone: declaring it as another type is allowed.
         opened.declare_exchange(f"lavinmq-pipeline.restore.{restored.name}", "direct")
+
+
+def test_a_stopped_restore_goes_on_and_tells_what_is_there_twice(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    archive.stream.publish(numbers(0, 100))
+    archive.update()
+    restored = another(archive, tmp_path, "restored")
+    restored.stream.delete()
+    arguments = [*broker_arguments(archive.stream), "--checkpoint", tmp_path / "restoring",
+        archive.path, restored.stream.name]  # fmt: skip
+    stop_in_the_third_round(monkeypatch, archive.spark, "restore", *arguments)
+
+    rest = run_job(archive.spark, "restore", *arguments)
+    restored.update()
+
+    got = [int(body) for body in restored.bodies()]
+    twice = len(got) - 100
+    assert 0 < twice <= 40
+    assert set(got) == set(range(100))
+    assert got[-rest.values["rows"] :] == list(range(100 - rest.values["rows"], 100))
+    # The round that was not noted is there twice, and the comparison at the end says so.
+    assert (rest.status, rest.values["verified"]) == (1, False)
 
 
 def test_small_files_become_one_and_messages_stay(archive: Archive, tmp_path: Path) -> None:
