@@ -6,9 +6,8 @@ Run from the root of the repository, on a machine with nothing else to do:
 
 Needs the extra `spark` and Java. Spark runs in this process's JVM as `local[2]`, the broker as a
 process of its own beside it. The rows are the functions of `perf/spark_rows.py`. They are measured
-in turn, `--reps` times; a row's figures are those of its median repetition, with the fastest and
-the slowest rate beside them. The result goes to standard output, and to `--out`
-(`perf/results/<date>-spark.json` at a release).
+in turn, `--reps` times. The result has the form of the others; it goes to standard output, and to
+`--out` (`perf/results/<date>-spark.json` at a release).
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from lavinmq import wire
 from lavinmq.client import Address, Connection, Properties
-from perf import brokers, measure, topology
+from perf import brokers, measure, record, topology
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,8 +61,8 @@ class Took:
         """As it stands in the result."""
         return {
             "rows": self.rows,
-            "rows_per_s": round(self.rows / self.seconds),
-            "cpu_s_per_m": round(self.cpu_s * 1e6 / self.rows, 3),
+            "done_per_s": round(self.rows / self.seconds),
+            "cpu_s_per_million": round(self.cpu_s * 1e6 / self.rows, 3),
             **self.more,
         }
 
@@ -163,27 +163,25 @@ class Bench:
 Row = Callable[[Bench], Took]
 
 
-def measured(names: list[str], rows: dict[str, Row], bench: Bench, reps: int) -> dict[str, Any]:
+def measured(
+    names: list[str], rows: dict[str, Row], bench: Bench, reps: int
+) -> list[dict[str, Any]]:
     """Run rows in turn, so that all of them meet the same minutes."""
-    runs: dict[str, list[Took]] = {name: [] for name in names}
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     for name in names:
         rows[name](bench)  # the first time is that of imports and of Java's compiler
     for _ in range(reps):
         for name in names:
-            runs[name].append(rows[name](bench))
-            print(f"{name:24} {json.dumps(runs[name][-1].figures())}", flush=True)
-    results: dict[str, Any] = {}
-    for name, took in runs.items():
-        ordered = sorted(took, key=lambda each: each.rows / each.seconds)
-        rates = [each.figures()["rows_per_s"] for each in ordered]
-        middle = ordered[len(ordered) // 2].figures()
-        results[name] = {
-            "what": (rows[name].__doc__ or "").strip().splitlines()[0],
-            **middle,
-            "slowest_per_s": rates[0],
-            "fastest_per_s": rates[-1],
+            runs[name].append(rows[name](bench).figures())
+            print(f"{name:24} {json.dumps(runs[name][-1])}", flush=True)
+    return [
+        {
+            "name": name,
+            "title": (rows[name].__doc__ or "").strip().splitlines()[0],
+            "results": {"ours": {"repetitions": figures, **record.summarise(figures)}},
         }
-    return results
+        for name, figures in runs.items()
+    ]
 
 
 def main() -> int:
@@ -201,6 +199,7 @@ def main() -> int:
     names = [name for name in ROWS if any(fnmatch.fnmatch(name, each) for each in patterns)]
     if not names or options.messages < PUBLISHED_AT_ONCE or options.reps < 1:
         parser.error(f"nothing to measure; there are the rows {', '.join(ROWS)}")
+    began = datetime.now(UTC).isoformat(timespec="seconds")
     load = round(os.getloadavg()[0], 1)
     build = ROOT / "build" / "perf"
     build.mkdir(parents=True, exist_ok=True)
@@ -211,9 +210,12 @@ def main() -> int:
         finally:
             bench.close()
     results = {
+        "format": record.FORMAT,
+        "date": began,
         "machine": measure.machine_facts(),
         "load_before": load,  # above 0, others were busy too: rates are then too low
         "messages": bench.n,
+        "repetitions": options.reps,
         "rows": rows,
     }
     text = json.dumps(results, indent=1) + "\n"

@@ -351,7 +351,8 @@ def test_a_broker_that_dies_is_one_line_and_another_attempt_completes(
     assert "\n" not in str(caught.value)
     assert confirmed >= 1850  # all but the window
     if is_deduplicated:
-        assert not twice
+        # Keys are written behind their messages: the broker died with some it had not confirmed.
+        assert not twice & set(range(confirmed))
     else:
         # What was confirmed is there twice; what was on its way may be.
         assert set(range(confirmed)) <= twice <= set(range(2000))
