@@ -114,6 +114,16 @@ def add_broker(parser: argparse._ActionsContainer) -> None:
         help="any other option of the format lavinmq; may be repeated")  # fmt: skip
 
 
+def add_streams(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say which streams to read."""
+    which = parser.add_argument_group("what to read, one of").add_mutually_exclusive_group(
+        required=True
+    )
+    which.add_argument("--queue", metavar="NAMES", help="stream, or several by commas")
+    which.add_argument("--queue-pattern", metavar="REGEX", help="streams whose whole name matches")
+    which.add_argument("--super-stream", metavar="EXCHANGE", help="streams bound to an exchange")
+
+
 def broker_options(options: argparse.Namespace) -> dict[str, str]:
     """Return what `add_broker` has read, as options of the format lavinmq. Raises: UsageError."""
     if not options.url:

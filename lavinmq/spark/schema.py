@@ -10,8 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from lavinmq.spark.option_values import OptionError
+
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
 # Name: type in Spark, type in Arrow; in the order of the full schema. Any may be null.
 COLUMNS: Mapping[str, tuple[str, str]] = {
@@ -73,6 +76,23 @@ def check_columns(
     if not chosen:
         raise ValueError(f"no column is named; there are: {', '.join(columns)}")
     return chosen
+
+
+def columns_of(
+    schema: StructType, columns: Mapping[str, tuple[str, str]] = COLUMNS
+) -> tuple[str, ...]:
+    """Return the names of a schema, which may be the user's. Raises OptionError."""
+    try:
+        names = check_columns(schema.fieldNames(), columns)
+    except ValueError as error:
+        raise OptionError(f"schema: {error}") from None
+    for field in schema.fields:
+        given, wanted = field.dataType.simpleString(), columns[field.name][0]
+        if given != wanted:
+            raise OptionError(f"schema: column {field.name!r} is {wanted}, not {given}")
+        if not field.nullable:
+            raise OptionError(f"schema: column {field.name!r} may be null; leave NOT NULL out")
+    return names
 
 
 def ddl(names: Iterable[str], columns: Mapping[str, tuple[str, str]] = COLUMNS) -> str:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from lavinmq.spark.option_values import OptionError
-from lavinmq.spark.schema import SEGMENT_COLUMNS, check_columns, ddl
+from lavinmq.spark.schema import SEGMENT_COLUMNS, columns_of, ddl
 from lavinmq.spark.segment_options import SegmentOptions
 from lavinmq.spark.versions import require_pyspark
 
@@ -43,21 +42,9 @@ class SegmentDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads a batch query. Raises OptionError."""
-        return SegmentReader(SegmentOptions.parse(self.options), self._columns(schema))
-
-    def _columns(self, schema: StructType) -> tuple[str, ...]:
-        """Return the names of a schema, which may be the user's. Raises OptionError."""
-        try:
-            names = check_columns(schema.fieldNames(), SEGMENT_COLUMNS)
-        except ValueError as error:
-            raise OptionError(f"schema: {error}") from None
-        for field in schema.fields:
-            given, wanted = field.dataType.simpleString(), SEGMENT_COLUMNS[field.name][0]
-            if given != wanted:
-                raise OptionError(f"schema: column {field.name!r} is {wanted}, not {given}")
-            if not field.nullable:
-                raise OptionError(f"schema: column {field.name!r} may be null; leave NOT NULL out")
-        return names
+        return SegmentReader(
+            SegmentOptions.parse(self.options), columns_of(schema, SEGMENT_COLUMNS)
+        )
 
 
 class SegmentReader(DataSourceReader):

@@ -24,7 +24,7 @@ from lavinmq.spark.options import (
     SourceOptions,
     check_names,
 )
-from lavinmq.spark.schema import COLUMNS, check_columns, ddl
+from lavinmq.spark.schema import columns_of, ddl
 from lavinmq.spark.versions import require_pyspark
 
 if TYPE_CHECKING:
@@ -87,17 +87,8 @@ class LavinMQDataSource(DataSource):
         return stream_writer(self.options, schema, overwrite)
 
     def _columns(self, schema: StructType) -> tuple[str, ...]:
-        """Return the names of a schema, which may be the user's. Raises OptionError."""
-        try:
-            names = check_columns(schema.fieldNames())
-        except ValueError as error:
-            raise OptionError(f"schema: {error}") from None
-        for field in schema.fields:
-            given, wanted = field.dataType.simpleString(), COLUMNS[field.name][0]
-            if given != wanted:
-                raise OptionError(f"schema: column {field.name!r} is {wanted}, not {given}")
-            if not field.nullable:
-                raise OptionError(f"schema: column {field.name!r} may be null; leave NOT NULL out")
+        """Return the names of a schema, which the option `columns` may not contradict."""
+        names = columns_of(schema)
         if "columns" in self.options and names != SourceOptions.parse(self.options).columns:
             raise OptionError("schema and the option columns differ; give one of them")
         return names

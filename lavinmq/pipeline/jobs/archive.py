@@ -12,7 +12,14 @@ import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from lavinmq.pipeline.arguments import Parser, add_broker, broker_options, check, positive
+from lavinmq.pipeline.arguments import (
+    Parser,
+    add_broker,
+    add_streams,
+    broker_options,
+    check,
+    positive,
+)
 from lavinmq.pipeline.errors import PipelineError, UsageError
 from lavinmq.pipeline.files import Files
 from lavinmq.pipeline.job import Job, Result, Run
@@ -43,12 +50,7 @@ def configure(parser: Parser) -> None:
         metavar="TARGET",
         help="directory of the archive; with --format iceberg the name of a table",
     )
-    which = parser.add_argument_group("what to read, one of").add_mutually_exclusive_group(
-        required=True
-    )
-    which.add_argument("--queue", metavar="NAMES", help="stream, or several by commas")
-    which.add_argument("--queue-pattern", metavar="REGEX", help="streams whose whole name matches")
-    which.add_argument("--super-stream", metavar="EXCHANGE", help="streams bound to an exchange")
+    add_streams(parser)
     add(
         "--start",
         metavar="WHERE",

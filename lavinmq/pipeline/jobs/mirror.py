@@ -11,7 +11,14 @@ import argparse
 import os
 from typing import TYPE_CHECKING, Any
 
-from lavinmq.pipeline.arguments import Parser, add_broker, broker_options, check, setting
+from lavinmq.pipeline.arguments import (
+    Parser,
+    add_broker,
+    add_streams,
+    broker_options,
+    check,
+    setting,
+)
 from lavinmq.pipeline.errors import UsageError
 from lavinmq.pipeline.job import Job, Result, Run
 from lavinmq.pipeline.sources import CONTENT
@@ -29,12 +36,7 @@ def configure(parser: Parser) -> None:
     """Add the options of this job."""
     add_broker(parser.add_argument_group("source"))
     add = parser.add_argument
-    which = parser.add_argument_group("what to read, one of").add_mutually_exclusive_group(
-        required=True
-    )
-    which.add_argument("--queue", metavar="NAMES", help="stream, or several by commas")
-    which.add_argument("--queue-pattern", metavar="REGEX", help="streams whose whole name matches")
-    which.add_argument("--super-stream", metavar="EXCHANGE", help="streams bound to an exchange")
+    add_streams(parser)
     add(
         "--start",
         metavar="WHERE",
