@@ -13,8 +13,8 @@ DATA_DIR ?= var
 JOBS ?= 2
 ARGS ?=
 FUZZ_SECONDS ?= 60
-BASE ?= native
 RELEASE ?=
+ARCH ?=
 FREEZER ?=
 DESTDIR ?=
 LAYOUT ?= rpm
@@ -34,10 +34,17 @@ CLIENTS := build/.clients
 NODE_TESTS := tests/integration/node
 FUZZ_EXTRA := 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
 	print(*project["optional-dependencies"]["fuzz"])'
+# The processor that the executable and its packages are for, by Debian's name; CROSS if not this one.
+# For another one there is no C library of this machine.
+debian_name = $(patsubst aarch64,arm64,$(patsubst x86_64,amd64,$(1)))
+ARCHITECTURE := $(call debian_name,$(or $(ARCH),$(shell uname -m)))
+CROSS := $(filter-out $(call debian_name,$(shell uname -m)),$(ARCHITECTURE))
+BASE ?= $(if $(CROSS),2.31,native)
+EXECUTABLE := dist/$(CROSS:%=%/)lavinmq
 # Other forms than ours are for comparison; they stay below build/freeze.
 ifeq ($(FREEZER),)
 BUILD_BINARY = $(IN_VENV) packaging/freeze/build.py \
-	--base $(BASE) $(if $(RELEASE),--release) --jobs $(JOBS)
+	--base $(BASE) --arch $(ARCHITECTURE) $(if $(RELEASE),--release) --jobs $(JOBS)
 else
 BUILD_BINARY = $(IN_VENV) packaging/freeze/compare.py --build-only --forms $(FORMS_$(FREEZER))
 endif
@@ -89,8 +96,9 @@ fuzz:  ## fuzz the HTTP API, and every parser for FUZZ_SECONDS=60 each; needs cl
 	$(IN_VENV) -m pip install --disable-pip-version-check --quiet $$($(IN_VENV) -c $(FUZZ_EXTRA))
 	$(IN_VENV) tests/fuzz/run.py all --seconds $(FUZZ_SECONDS)
 
-binary: build  ## build dist/lavinmq, one file with all it needs; BASE=2.31 for older systems, RELEASE=1
+binary: build  ## build dist/lavinmq, one file with all it needs; BASE=2.31 for older systems, RELEASE=1, ARCH=arm64
 	.ci/setup-debian.sh binary
+	$(if $(CROSS),.ci/setup-debian.sh cross $(ARCHITECTURE))
 	$(BUILD_BINARY)
 
 TESTED_WITH_BINARY := tests/packaging tests/protocol tests/crash $(addprefix tests/integration/test_,\
@@ -101,22 +109,22 @@ test-binary: $(CLIENTS)  ## run tests of the broker against dist/lavinmq
 compare-binaries: build  ## build every form of the binary and measure them, as in docs/packaging.md
 	$(IN_VENV) packaging/freeze/compare.py $(ARGS)
 
-dist/lavinmq:
+$(EXECUTABLE):
 	$(MAKE) binary
 
-install: build dist/lavinmq  ## install dist/lavinmq and all that goes with it below DESTDIR=/somewhere
-	$(IN_VENV) packaging/install.py --layout $(LAYOUT) "$(if $(DESTDIR),$(DESTDIR),/)"
+install: build $(EXECUTABLE)  ## install dist/lavinmq and all that goes with it below DESTDIR=/somewhere
+	$(IN_VENV) packaging/install.py --layout $(LAYOUT) --arch $(ARCHITECTURE) "$(if $(DESTDIR),$(DESTDIR),/)"
 
-deb: build dist/lavinmq  ## make dist/packages/*.deb from dist/lavinmq
+deb: build $(EXECUTABLE)  ## make dist/packages/*.deb from dist/lavinmq; ARCH=arm64
 	.ci/setup-debian.sh packages
-	$(IN_VENV) packaging/deb.py $(ARGS)
+	$(IN_VENV) packaging/deb.py --arch $(ARCHITECTURE) $(ARGS)
 
-rpm: build dist/lavinmq  ## make dist/packages/*.rpm from dist/lavinmq
+rpm: build $(EXECUTABLE)  ## make dist/packages/*.rpm from dist/lavinmq; ARCH=aarch64
 	.ci/setup-debian.sh packages
-	$(IN_VENV) packaging/rpm.py $(ARGS)
+	$(IN_VENV) packaging/rpm.py --arch $(ARCHITECTURE) $(ARGS)
 
-image: build dist/lavinmq  ## make dist/image, the container image, as a layout of OCI
-	$(IN_VENV) packaging/image.py $(ARGS)
+image: build $(EXECUTABLE)  ## make dist/image, the container image, as a layout of OCI
+	$(IN_VENV) packaging/image.py --arch $(ARCHITECTURE) $(ARGS)
 
 wheel: build  ## make dist/packages/*.whl for this interpreter, and the source distribution it is made from
 	$(INSTALL_RELEASE_EXTRA)
@@ -126,9 +134,9 @@ wheel: build  ## make dist/packages/*.whl for this interpreter, and the source d
 	$(IN_VENV) -m pip wheel --quiet --no-deps --no-build-isolation -w build/wheel dist/packages/lavinmq-*.tar.gz
 	PATH=$(abspath $(VENV))/bin:$$PATH $(IN_VENV) -m auditwheel repair -w dist/packages build/wheel/*.whl
 
-sbom: dist/lavinmq  ## make dist/lavinmq.cdx.json, the bill of materials of the executable
+sbom: $(EXECUTABLE)  ## make dist/lavinmq.cdx.json, the bill of materials of the executable
 	$(INSTALL_RELEASE_EXTRA)
-	$(IN_VENV) packaging/sbom.py $(ARGS)
+	$(IN_VENV) packaging/sbom.py --arch $(ARCHITECTURE) $(ARGS)
 
 repo:  ## make signed repositories of dist/packages: KEY=name of a key of gpg, URL=https://...
 	.ci/setup-debian.sh packages

@@ -6,12 +6,14 @@
 #   .ci/setup-debian.sh build PYTHON    interpreter with venv and headers, C compiler
 #   .ci/setup-debian.sh test            client libraries of other languages, and what runs them
 #   .ci/setup-debian.sh binary          libraries and compilers for the executable (make binary)
+#   .ci/setup-debian.sh cross arm64     compilers for another processor, and what runs its programs
 #   .ci/setup-debian.sh packages        what makes, checks and tries packages (make deb, rpm, repo)
 #   .ci/setup-debian.sh fuzz            clang, whose coverage libFuzzer reads
 set -euo pipefail
 
-stage=${1:?usage: setup-debian.sh build PYTHON | test | binary | packages | fuzz}
-python=${2:-python3}
+stage=${1:?usage: setup-debian.sh build PYTHON | test | binary | cross ARCHITECTURE | packages | fuzz}
+python=python3
+[ "$stage" != build ] || python=${2:-python3}
 missing=()
 unpacked=()
 
@@ -69,6 +71,18 @@ binary)
     there /usr/include/ffi.h || ls /usr/include/*/ffi.h >/dev/null 2>&1 || missing+=(libffi-dev)
     # The package called rustc is too old for orjson; this one is what browsers are built with.
     has cargo || missing+=(cargo-web)
+    ;;
+cross)
+    case ${2:-arm64} in
+    arm64) machine=aarch64 ;;
+    amd64) machine=x86_64 ;;
+    *) echo "setup-debian.sh: there is no executable for '$2'" >&2; exit 2 ;;
+    esac
+    has "$machine-linux-gnu-gcc" || missing+=("gcc-${machine/_/-}-linux-gnu")
+    # Only this compiler of Rust can use the library for another processor that Debian has.
+    there /usr/bin/rustc || missing+=(rustc-web)
+    # For the tests, which run what has been built.
+    has "qemu-$machine-static" || missing+=(qemu-user-static)
     ;;
 packages)
     has dh || missing+=(debhelper)

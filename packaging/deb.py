@@ -16,19 +16,22 @@ import install
 import release
 
 
-def build(revision: str, output: Path, *, check: bool) -> Path:
+def build(architecture: str, revision: str, output: Path, *, check: bool) -> Path:
     """Build the package and return its path. Raises: PackagingError, CalledProcessError."""
-    described = release.executable()
+    described = release.executable(architecture)
     work = release.BUILD / "deb/lavinmq"
     shutil.rmtree(work.parent, ignore_errors=True)
-    install.install(work / "root", install.LAYOUTS["deb"])
+    install.install(work / "root", install.LAYOUTS["deb"], architecture)
     shutil.copytree(release.ROOT / "debian", work / "debian")
-    _fill(work / "debian/control", MAINTAINER=release.MAINTAINER, ARCHITECTURE=described["arch"])
+    _fill(work / "debian/control", MAINTAINER=release.MAINTAINER, ARCHITECTURE=architecture)
     _fill(work / "debian/rules", GLIBC=described["glibc"])
     version = f"{release.package_version()}-{revision}"
     (work / "debian/changelog").write_text(changelog(version))
-    release.run("dpkg-buildpackage", "--build=binary", "--unsigned-changes", "--no-sign", cwd=work)
-    made = work.parent / f"lavinmq_{version}_{described['arch']}.deb"
+    release.run(
+        "dpkg-buildpackage", "--build=binary", "--unsigned-changes", "--no-sign",
+        f"--host-arch={architecture}", cwd=work,
+    )  # fmt: skip
+    made = work.parent / f"lavinmq_{version}_{architecture}.deb"
     output.mkdir(parents=True, exist_ok=True)
     package = Path(shutil.copy2(made, output))
     if check:
@@ -62,12 +65,13 @@ def _lint(package: Path) -> None:
 def main() -> int:
     """Build the package; the exit status."""
     parser = argparse.ArgumentParser(description="Build the Debian package.")
+    release.add_architecture(parser)
     parser.add_argument("--revision", default="1", help="number behind the version")
     parser.add_argument("--output", type=Path, default=release.PACKAGES, metavar="DIR")
     parser.add_argument("--no-check", action="store_true", help="do not run lintian")
     options = parser.parse_args()
     return release.reported(
-        lambda: build(options.revision, options.output, check=not options.no_check)
+        lambda: build(options.arch, options.revision, options.output, check=not options.no_check)
     )
 
 

@@ -14,7 +14,6 @@ import hashlib
 import io
 import json
 import shutil
-import subprocess
 import sys
 import tarfile
 import time
@@ -92,14 +91,29 @@ def archive(root: Path) -> bytes:
     return buffer.getvalue()
 
 
-def base(root: Path) -> None:
+def download(place: Path, architecture: str, *packages: str) -> None:
+    """Fetch packages of Debian, also those of another architecture. Raises: CalledProcessError."""
+    place.mkdir(parents=True)
+    apt = ["apt-get", "-qq", "-o", "APT::Sandbox::User=root"]
+    if architecture != release.HOST:
+        # With lists of its own: what this machine may install stays as it is.
+        state = place.with_name("apt")
+        (state / "lists/partial").mkdir(parents=True)
+        (state / "cache/archives/partial").mkdir(parents=True)
+        options = {
+            "APT::Architecture": architecture, "APT::Architectures": architecture,
+            "Dir::State::lists": state / "lists", "Dir::State::status": "/dev/null",
+            "Dir::Cache": state / "cache",
+        }  # fmt: skip
+        apt += [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+        release.run(*apt, "update")
+    release.run(*apt, "download", *packages, cwd=place)
+
+
+def base(root: Path, architecture: str) -> None:
     """Fill a directory with what the executable needs of a system. Raises: CalledProcessError."""
     downloads = root.with_name("downloads")
-    downloads.mkdir(parents=True)
-    release.run(
-        "apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", "libc6", "ca-certificates",
-        cwd=downloads,
-    )  # fmt: skip
+    download(downloads, architecture, "libc6", "ca-certificates")
     unpacked = root.with_name("unpacked")
     for package in sorted(downloads.iterdir()):
         release.run("dpkg-deb", "--extract", package, unpacked)
@@ -108,8 +122,11 @@ def base(root: Path) -> None:
     for library in sorted(path for name in LIBRARIES for path in libraries.glob(f"{name}*")):
         mode = install.PROGRAM if library.name.startswith("ld-") else install.FILE
         tree.copy(library, str(library.relative_to(unpacked)), mode)
-    for link in unpacked.glob("lib64/*"):
-        tree.link(f"lib64/{link.name}", str(Path("..", link.readlink().as_posix().lstrip("/"))))
+    # The loader where executables look for it, which differs by architecture.
+    for link in (*unpacked.glob("lib64/*"), *unpacked.glob("lib/ld-linux*")):
+        target = link.readlink()
+        target = Path("..", *target.parts[1:]) if target.is_absolute() else target
+        tree.link(str(link.relative_to(unpacked)), str(target))
     authorities = sorted(unpacked.glob("usr/share/ca-certificates/**/*.crt"))
     bundle = b"".join(path.read_bytes() for path in authorities)
     tree.write("etc/ssl/certs/ca-certificates.crt", bundle)
@@ -125,29 +142,23 @@ def base(root: Path) -> None:
         (root / place.lstrip("/")).chmod(0o1777 if place == "/tmp" else 0o770)
 
 
-def broker(root: Path) -> None:
+def broker(root: Path, architecture: str) -> None:
     """Fill a directory with what packages install, as far as it is of use here."""
-    install.install(root, install.Layout())
+    install.install(root, install.Layout(), architecture)
     for name in LEFT_OUT:
         shutil.rmtree(root / name)
     install.Tree(root).write(INI, configuration.text(configuration.CONTAINER))
 
 
-def build(output: Path) -> Path:
+def build(architecture: str, output: Path) -> Path:
     """Build the image and return its directory. Raises: PackagingError, CalledProcessError."""
-    described = release.executable()
-    machine = subprocess.run(
-        ["dpkg", "--print-architecture"], stdout=subprocess.PIPE, text=True, check=True
-    ).stdout.strip()
-    if machine != described["arch"]:
-        raise release.PackagingError(f"dist/lavinmq is for {described['arch']}, this is {machine}")
     work = release.BUILD / "image"
     shutil.rmtree(work, ignore_errors=True)
-    base(work / "base")
-    broker(work / "broker")
+    base(work / "base", architecture)
+    broker(work / "broker", architecture)
     layout = Layout(output)
     layers = [layout.layer(work / "base"), layout.layer(work / "broker")]
-    config = layout.blob(CONFIG, json.dumps(describe(layers, machine)).encode())
+    config = layout.blob(CONFIG, json.dumps(describe(layers, architecture)).encode())
     manifest = {
         "schemaVersion": 2, "mediaType": MANIFEST, "config": config,
         "layers": [layer.descriptor for layer in layers],
@@ -156,7 +167,7 @@ def build(output: Path) -> Path:
     return output
 
 
-def describe(layers: list[Layer], machine: str) -> dict[str, Any]:
+def describe(layers: list[Layer], architecture: str) -> dict[str, Any]:
     """Return the configuration of the image: who runs what, where."""
     created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(release.timestamp()))
     run = {
@@ -179,7 +190,7 @@ def describe(layers: list[Layer], machine: str) -> dict[str, Any]:
         },
     }  # fmt: skip
     return {
-        "created": created, "architecture": machine, "os": "linux", "config": run,
+        "created": created, "architecture": architecture, "os": "linux", "config": run,
         "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in layers]},
     }  # fmt: skip
 
@@ -187,9 +198,11 @@ def describe(layers: list[Layer], machine: str) -> dict[str, Any]:
 def main() -> int:
     """Build the image; the exit status."""
     parser = argparse.ArgumentParser(description="Make the container image.")
-    parser.add_argument("--output", type=Path, default=release.DIST / "image", metavar="DIR")
+    release.add_architecture(parser)
+    parser.add_argument("--output", type=Path, metavar="DIR")
     options = parser.parse_args()
-    return release.reported(lambda: build(options.output))
+    output = options.output or release.place(options.arch) / "image"
+    return release.reported(lambda: build(options.arch, output))
 
 
 if __name__ == "__main__":

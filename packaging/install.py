@@ -2,7 +2,8 @@
 
 `python packaging/install.py DIR [--layout deb]`, run by `make install` and for every kind of
 package: recipes of packages add owners, scripts and descriptions, and no file of their own. Needs
-dist/lavinmq, and an interpreter that can import the broker's sources.
+dist/lavinmq, which is not run (it may be for another processor), and an interpreter that can import
+the broker's sources.
 """
 
 from __future__ import annotations
@@ -73,11 +74,12 @@ class Tree:
         path.symlink_to(target)
 
 
-def install(root: Path, layout: Layout) -> None:
+def install(root: Path, layout: Layout, architecture: str = release.HOST) -> None:
     """Install everything below a directory. Raises: PackagingError without the executable."""
-    release.executable()
+    release.executable(architecture)
+    source = release.place(architecture)
     tree = Tree(root)
-    _programs(tree)
+    _programs(tree, source)
     _completions(tree, layout)
     _manual(tree)
     tree.write("etc/lavinmq/lavinmq.ini", configuration.text())
@@ -85,11 +87,11 @@ def install(root: Path, layout: Layout) -> None:
         tree.copy(SYSTEMD / unit, f"{layout.units}/{unit}")
     for kind in ("sysusers", "tmpfiles"):
         tree.copy(SYSTEMD / f"lavinmq.{kind}", f"usr/lib/{kind}.d/lavinmq.conf")
-    _documents(tree)
+    _documents(tree, source / "licenses")
 
 
-def _programs(tree: Tree) -> None:
-    tree.copy(release.DIST / "lavinmq", "usr/bin/lavinmq", PROGRAM)
+def _programs(tree: Tree, source: Path) -> None:
+    tree.copy(source / "lavinmq", "usr/bin/lavinmq", PROGRAM)
     for name in PROGRAMS[1:]:
         tree.link(f"usr/bin/{name}", "lavinmq")
 
@@ -102,8 +104,10 @@ def _completions(tree: Tree, layout: Layout) -> None:
     }
     for shell, place in places.items():
         for name in PROGRAMS:
-            command = [release.DIST / "lavinmqctl", "completion", shell, "--program", name]
-            made = subprocess.run(command, capture_output=True, check=True).stdout
+            command = [sys.executable, "-m", "lavinmq.cli.ctl", "completion", shell]
+            made = subprocess.run(
+                [*command, "--program", name], cwd=release.ROOT, capture_output=True, check=True
+            ).stdout
             tree.write(place.format(name), made)
 
 
@@ -118,12 +122,11 @@ def _manual(tree: Tree) -> None:
             tree.copy(Path(directory, page), f"usr/share/man/{page}")
 
 
-def _documents(tree: Tree) -> None:
+def _documents(tree: Tree, licenses: Path) -> None:
     place = "usr/share/doc/lavinmq"
     for name in DOCUMENTS:
         tree.copy(release.ROOT / name, f"{place}/{name}")
     tree.copy(release.ROOT / "CHANGELOG.md", f"{place}/changelog")
-    licenses = release.DIST / "licenses"
     for path in sorted(licenses.rglob("*")):
         if path.is_file():
             tree.copy(path, f"{place}/licenses/{path.relative_to(licenses)}")
@@ -134,9 +137,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Install lavinmq below a directory.")
     parser.add_argument("root", type=Path, metavar="DIR")
     parser.add_argument("--layout", choices=LAYOUTS, default="rpm")
+    release.add_architecture(parser)
     options = parser.parse_args()
     try:
-        install(options.root, LAYOUTS[options.layout])
+        install(options.root, LAYOUTS[options.layout], options.arch)
     except release.PackagingError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 1

@@ -1,13 +1,16 @@
 """Facts of a release that all packages say: version, date, architecture.
 
 The version is that of `lavinmq/__init__.py`, in the spelling of the kind of package; the date is
-SOURCE_DATE_EPOCH, else that of the last commit, so that builds can be repeated.
+SOURCE_DATE_EPOCH, else that of the last commit, so that builds can be repeated. Architectures have
+Debian's names, here and in dist/lavinmq.json.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -21,6 +24,8 @@ DIST = ROOT / "dist"
 PACKAGES = DIST / "packages"
 BUILD = Path(os.environ.get("PACKAGING_BUILD_DIR", ROOT / "build/packages"))
 RPM_ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
+"""What RPM, and the kernel, call an architecture."""
+HOST = {rpm: debian for debian, rpm in RPM_ARCHITECTURES.items()}.get(platform.machine(), "")
 MAINTAINER = os.environ.get("MAINTAINER", "The lavinmq maintainers <maintainers@lavinmq.invalid>")
 
 
@@ -41,17 +46,30 @@ def package_version() -> str:
     return re.sub(r"\.?(a|b|rc|dev)(\d+)$", r"~\1\2", version())
 
 
-def executable() -> dict[str, Any]:
-    """Return the description of dist/lavinmq. Raises: PackagingError, also for another version."""
+def place(architecture: str) -> Path:
+    """Return the directory that `make binary` leaves the executable of an architecture in."""
+    return DIST if architecture == HOST else DIST / architecture
+
+
+def executable(architecture: str) -> dict[str, Any]:
+    """Return what is known of an executable. Raises: PackagingError, also for another version."""
+    program = place(architecture) / "lavinmq"
+    shown = program.relative_to(ROOT)
+    remedy = "make binary" if architecture == HOST else f"make binary ARCH={architecture}"
     try:
-        described: dict[str, Any] = json.loads((DIST / "lavinmq.json").read_text())
+        described: dict[str, Any] = json.loads(program.with_suffix(".json").read_text())
     except FileNotFoundError:
-        raise PackagingError("dist/lavinmq is missing: make binary BASE=2.31 RELEASE=1") from None
+        raise PackagingError(f"{shown} is missing: {remedy}") from None
     if described["version"] != version():
         raise PackagingError(
-            f"dist/lavinmq is {described['version']}, the sources are {version()}: make binary"
+            f"{shown} is {described['version']}, the sources are {version()}: {remedy}"
         )
     return described
+
+
+def add_architecture(parser: argparse.ArgumentParser) -> None:
+    """Add the option that says which executable is meant."""
+    parser.add_argument("--arch", choices=RPM_ARCHITECTURES, default=HOST, help="the processor")
 
 
 def timestamp() -> int:

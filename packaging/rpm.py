@@ -18,13 +18,13 @@ import release
 RECIPE = release.ROOT / "rpm"
 
 
-def build(number: str, output: Path, *, check: bool) -> Path:
+def build(architecture: str, number: str, output: Path, *, check: bool) -> Path:
     """Build the package and return its path. Raises: PackagingError, CalledProcessError."""
-    architecture = release.RPM_ARCHITECTURES[release.executable()["arch"]]
+    machine = release.RPM_ARCHITECTURES[architecture]
     work = release.BUILD / "rpm"
     shutil.rmtree(work, ignore_errors=True)
     tree = work / "tree"
-    install.install(tree, install.LAYOUTS["rpm"])
+    install.install(tree, install.LAYOUTS["rpm"], architecture)
     version = release.package_version()
     values = {
         "_topdir": work,
@@ -39,8 +39,8 @@ def build(number: str, output: Path, *, check: bool) -> Path:
     }
     defines = [word for name, value in values.items() for word in ("--define", f"{name} {value}")]
     spec = RECIPE / "lavinmq.spec"
-    release.run("rpmbuild", "-bb", "--quiet", "--target", f"{architecture}-linux", *defines, spec)
-    made = work / f"RPMS/{architecture}/lavinmq-{version}-{number}.{architecture}.rpm"
+    release.run("rpmbuild", "-bb", "--quiet", "--target", f"{machine}-linux", *defines, spec)
+    made = work / f"RPMS/{machine}/lavinmq-{version}-{number}.{machine}.rpm"
     output.mkdir(parents=True, exist_ok=True)
     package = Path(shutil.copy2(made, output))
     if check:
@@ -58,12 +58,13 @@ def _lint(package: Path) -> None:
 def main() -> int:
     """Build the package; the exit status."""
     parser = argparse.ArgumentParser(description="Build the RPM package.")
+    release.add_architecture(parser)
     parser.add_argument("--release", default="1", help="number behind the version")
     parser.add_argument("--output", type=Path, default=release.PACKAGES, metavar="DIR")
     parser.add_argument("--no-check", action="store_true", help="do not run rpmlint")
     options = parser.parse_args()
     return release.reported(
-        lambda: build(options.release, options.output, check=not options.no_check)
+        lambda: build(options.arch, options.release, options.output, check=not options.no_check)
     )
 
 

@@ -29,10 +29,11 @@ SOURCES = release.ROOT / "packaging/freeze/sources.toml"
 NAMESPACE = uuid.UUID("6d6f6e6b-6579-4c61-8769-6e6d71000000")
 
 
-def build(output: Path) -> Path:
+def build(architecture: str, output: Path) -> Path:
     """Write the bill and return its path. Raises: PackagingError."""
-    described = release.executable()
-    digest = hashlib.sha256((release.DIST / "lavinmq").read_bytes()).hexdigest()
+    described = release.executable(architecture)
+    program = release.place(architecture) / "lavinmq"
+    digest = hashlib.sha256(program.read_bytes()).hexdigest()
     ours = Component(
         type=ComponentType.APPLICATION, name="lavinmq", version=described["version"],
         bom_ref="lavinmq", licenses=[DisjunctiveLicense(id="Apache-2.0")],
@@ -75,10 +76,11 @@ def part(name: str, version: str, sources: dict[str, Any]) -> Component:
 def main() -> int:
     """Write the bill; the exit status."""
     parser = argparse.ArgumentParser(description="Make the bill of materials of the executable.")
-    place = release.DIST / "lavinmq.cdx.json"
-    parser.add_argument("--output", type=Path, default=place, metavar="FILE")
+    release.add_architecture(parser)
+    parser.add_argument("--output", type=Path, metavar="FILE")
     options = parser.parse_args()
-    return release.reported(lambda: build(options.output))
+    output = options.output or release.place(options.arch) / "lavinmq.cdx.json"
+    return release.reported(lambda: build(options.arch, output))
 
 
 if __name__ == "__main__":

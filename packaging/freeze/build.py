@@ -1,11 +1,12 @@
 """Builds dist/lavinmq: one executable that holds the broker, its tools, and all they need.
 
-    python packaging/freeze/build.py [--base native|2.31] [--release] [--jobs 2]
+    python packaging/freeze/build.py [--base native|2.31] [--release] [--arch arm64] [--jobs 2]
 
 Order: sources (fetch.py), interpreter, compiled modules (extensions.py), Python modules
 (collect.py), then the link. All but the last two steps is kept in build/freeze and done once.
 Beside it are written dist/lavinmqctl and dist/lavinmqperf, links to it; dist/lavinmq.json, what it
-is made of; and dist/licenses. Why this form: decision record 0022.
+is made of; and dist/licenses. What is for another processor than this machine's has the same names
+below dist/arm64. Why this form: decision record 0022.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import re
 import shutil
 import subprocess
@@ -26,13 +26,12 @@ import fetch
 import interpreter
 import licenses
 from extensions import Extension
-from fetch import HERE, ROOT, FetchError
+from fetch import ARCHITECTURES, HERE, HOST, ROOT, FetchError
 from interpreter import Interpreter
 from toolchain import BASES, BuildError, Target, run
 
 DIST = ROOT / "dist"
 PROGRAMS = ("lavinmq", "lavinmqctl", "lavinmqperf")
-ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 NOT_FETCHED = 75
 """Exit code when a source cannot be had; nothing of ours is broken then."""
 
@@ -40,11 +39,13 @@ NOT_FETCHED = 75
 def main() -> int:
     """Build what the command line asks for. Returns: the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--base", choices=BASES, default="native", help="the C library")
+    parser.add_argument("--base", choices=BASES, help="the C library")
     parser.add_argument("--release", action="store_true", help="optimise by a profile: slow")
+    parser.add_argument("--arch", choices=ARCHITECTURES.values(), default=HOST, help="processor")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
-    target = Target(options.base, options.release, options.jobs)
+    base = options.base or ("native" if options.arch == HOST else "2.31")
+    target = Target(base, options.release, options.jobs, options.arch)
     try:
         executable = build(target)
     except FetchError as error:
@@ -59,22 +60,27 @@ def main() -> int:
 
 def build(target: Target) -> Path:
     """Build the executable and what stands beside it. Raises: BuildError, FetchError."""
+    if target.is_cross and target.base == "native":
+        raise BuildError("there is no C library of this machine for another processor: BASE=2.31")
+    if target.is_cross and target.is_release:
+        raise BuildError("RELEASE=1 runs what it builds, so it is for this processor alone")
     python = interpreter.build(target)
     linked = extensions.build(target, python)
-    place = fetch.CACHE / target.base / ("release" if target.is_release else "plain")
+    place = target.cache / ("release" if target.is_release else "plain")
     place.mkdir(parents=True, exist_ok=True)
     _collect(python, linked, place)
     built = _link(target, python, linked, place)
-    DIST.mkdir(exist_ok=True)
+    output = DIST / target.architecture if target.is_cross else DIST
+    output.mkdir(parents=True, exist_ok=True)
     # A running program must not see its own file change.
-    executable = DIST / "lavinmq"
+    executable = output / "lavinmq"
     executable.unlink(missing_ok=True)
     shutil.copy2(built, executable)
     for name in PROGRAMS[1:]:
-        (DIST / name).unlink(missing_ok=True)
-        (DIST / name).symlink_to("lavinmq")
-    licenses.collect(target, DIST / "licenses")
-    (DIST / "lavinmq.json").write_text(json.dumps(_description(target, executable), indent=2))
+        (output / name).unlink(missing_ok=True)
+        (output / name).symlink_to("lavinmq")
+    licenses.collect(target, output / "licenses")
+    (output / "lavinmq.json").write_text(json.dumps(_description(target, executable), indent=2))
     return executable
 
 
@@ -133,18 +139,17 @@ def _link(target: Target, python: Interpreter, linked: list[Extension], place: P
         ]
     )  # fmt: skip
     # The names of functions stay, for profilers and for traces of crashes.
-    run(["objcopy", "--strip-debug", str(result)])
+    run([target.tool("objcopy"), "--strip-debug", str(result)])
     return result
 
 
 def _description(target: Target, executable: Path) -> dict[str, object]:
     """Say what the executable is, for those who package it."""
-    version = subprocess.run([executable, "--version"], capture_output=True, text=True, check=True)
     return {
-        "version": version.stdout.strip(),
-        "arch": ARCHITECTURES.get(platform.machine(), platform.machine()),
+        "version": _version(target, executable),
+        "arch": target.architecture,
         "base": target.base,
-        "glibc": _newest_symbol(executable),
+        "glibc": _newest_symbol(target, executable),
         "release": target.is_release,
         "size": executable.stat().st_size,
         "contains": {
@@ -153,9 +158,17 @@ def _description(target: Target, executable: Path) -> dict[str, object]:
     }
 
 
-def _newest_symbol(executable: Path) -> str:
+def _version(target: Target, executable: Path) -> str:
+    """Return the version that the executable says; that of the sources if it does not run here."""
+    command = [sys.executable, "-m", "lavinmq"] if target.is_cross else [str(executable)]
+    asked = [*command, "--version"]
+    done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def _newest_symbol(target: Target, executable: Path) -> str:
     """Return the version of glibc that the executable needs at least."""
-    command = ["objdump", "--dynamic-syms", executable]
+    command = [target.tool("objdump"), "--dynamic-syms", executable]
     symbols = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return max(
         re.findall(r"GLIBC_([\d.]+)", symbols),

@@ -17,9 +17,10 @@ from pathlib import Path
 import contents
 import fetch
 from interpreter import Interpreter
-from toolchain import BuildError, Target, once, run
+from toolchain import MACHINES, BuildError, Target, once, run
 
 LINKED = fetch.HERE / "linked"
+RUST_FLAGS = f"-C force-frame-pointers=yes --remap-path-prefix={fetch.ROOT}=."
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ def _module(
         ]
         whole = place / "module.o"
         run([*target.compiler, "-nostdlib", "-r", "-o", str(whole), *map(str, parts)])
-        run(["objcopy", f"--keep-global-symbol={extension.init}", str(whole)])
+        run([target.tool("objcopy"), f"--keep-global-symbol={extension.init}", str(whole)])
 
     includes = [*interpreter.includes, *options]
     return Extension(name, (once(place, compile_all) / "module.o",))
@@ -108,6 +109,8 @@ def _build_libuv(target: Target, source: Path, place: Path) -> None:
         (build / name).touch()
     compiler, flags = " ".join(target.compiler), " ".join(target.flags)
     options = ["--quiet", "--disable-shared", "--with-pic", f"CC={compiler}", f"CFLAGS={flags}"]
+    if target.is_cross:
+        options.append(f"--host={target.triplet}")
     run(["./configure", *options], cwd=build)
     run(["make", f"-j{target.jobs}", "libuv.la"], cwd=build)
 
@@ -116,6 +119,8 @@ def _orjson(target: Target) -> Extension:
     """A static library of Rust. Its crates are part of its source; nothing is fetched."""
     pinned = fetch.sources()["orjson"]
     source = fetch.fetch(pinned)
+    rust = _rust_for(target) if target.is_cross else {}
+    machine = rust.get("CARGO_BUILD_TARGET", "")
 
     def compile_all(place: Path) -> None:
         print("compiling orjson", flush=True)
@@ -127,16 +132,33 @@ def _orjson(target: Target) -> Extension:
         environment = {
             "PYO3_CONFIG_FILE": str(python),
             "CARGO_TARGET_DIR": str(place / "target"),
-            "RUSTFLAGS": f"-C force-frame-pointers=yes --remap-path-prefix={fetch.ROOT}=.",
+            "RUSTFLAGS": RUST_FLAGS,
             "CC": " ".join(target.compiler),
             "CFLAGS": " ".join(target.flags),
+            **rust,
         }
         cargo = [os.environ.get("CARGO") or "cargo", "rustc", "--offline", "--locked"]
         options = ["--release", "--lib", "--crate-type=staticlib", f"--jobs={target.jobs}"]
         run([*cargo, *options], cwd=source, env=environment)
 
-    place = once(target.place("orjson", pinned.version), compile_all)
-    return Extension("orjson.orjson", (place / "target/release/liborjson.a",))
+    place = once(target.place("orjson", pinned.version, *rust.values()), compile_all)
+    return Extension("orjson.orjson", (place / "target" / machine / "release/liborjson.a",))
+
+
+def _rust_for(target: Target) -> dict[str, str]:
+    """Return variables by which cargo compiles for another processor: Debian's compiler, which is
+    the only one that can read the library of Rust that is fetched.
+    """
+    machine = f"{MACHINES[target.architecture]}-unknown-linux-gnu"
+    library = fetch.fetch(fetch.sources()["rust"], target.architecture)
+    return {
+        "RUSTC": os.environ.get("RUSTC") or "/usr/bin/rustc",
+        "RUSTFLAGS": f"{RUST_FLAGS} -L {library / 'usr/lib/rustlib' / machine / 'lib'}",
+        "CARGO_BUILD_TARGET": machine,
+        "HOST_CC": "cc",
+        "HOST_CFLAGS": "",
+        "AR": target.tool("ar"),
+    }
 
 
 def _tornado(target: Target, interpreter: Interpreter) -> Extension:

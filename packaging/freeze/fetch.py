@@ -8,6 +8,7 @@ there is not fetched again, so a machine without a network can be given build/fr
 from __future__ import annotations
 
 import hashlib
+import platform
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,9 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 CACHE = ROOT / "build" / "freeze"
 DOWNLOADS = CACHE / "downloads"
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+"""Debian's names of the processors that there is an executable for, by those of the kernel."""
+HOST = ARCHITECTURES.get(platform.machine(), platform.machine())
 APT_OPTIONS = ("Dir::Etc::sourceparts=-", "Dir::State::status=/dev/null", "APT::Sandbox::User=root")
 
 
@@ -43,6 +47,16 @@ class Source:
     names: tuple[str, ...] = ()
     texts: tuple[str, ...] = ()
 
+    def files(self, architecture: str) -> dict[str, str]:
+        """Return the checksums of its files by name. Raises: FetchError if there are none."""
+        if self.kind != "deb":
+            return self.sha256
+        endings = (f"_{architecture}.deb", "_all.deb")
+        files = {name: digest for name, digest in self.sha256.items() if name.endswith(endings)}
+        if not files:
+            raise FetchError(f"sources.toml does not have {self.key} for {architecture}")
+        return files
+
 
 def sources() -> dict[str, Source]:
     """Return what sources.toml says, by key."""
@@ -57,34 +71,37 @@ def sources() -> dict[str, Source]:
     }
 
 
-def fetch(source: Source) -> Path:
-    """Return the directory that a source is unpacked in. Raises: FetchError."""
-    place = CACHE / "sources" / f"{source.key}-{source.version.replace(':', '_')}"
+def fetch(source: Source, architecture: str = HOST) -> Path:
+    """Return the directory that a source is unpacked in. Raises: FetchError.
+
+    Args: architecture: of packages; Debian's name.
+    """
+    files = source.files(architecture)
+    kind = f"-{architecture}" if source.kind == "deb" else ""
+    place = CACHE / "sources" / f"{source.key}-{source.version.replace(':', '_')}{kind}"
     if (place / ".unpacked").exists():
         return place
-    for name in source.sha256:
-        if not _is_good(source, name):
-            _download(source)
-            break
-    for name in source.sha256:
-        if not _is_good(source, name):
+    if not all(_is_good(*file) for file in files.items()):
+        _download(source, architecture)
+    for name, digest in files.items():
+        if not _is_good(name, digest):
             raise FetchError(f"{name}: not there, or not the file that sources.toml names")
     shutil.rmtree(place, ignore_errors=True)
     place.parent.mkdir(parents=True, exist_ok=True)
-    _unpack(source, place)
+    _unpack(source, [DOWNLOADS / name for name in files], place)
     (place / ".unpacked").touch()
     return place
 
 
-def _is_good(source: Source, name: str) -> bool:
+def _is_good(name: str, digest: str) -> bool:
     path = DOWNLOADS / name
     if not path.exists():
         return False
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() == source.sha256[name]
+        return hashlib.file_digest(file, "sha256").hexdigest() == digest
 
 
-def _download(source: Source) -> None:
+def _download(source: Source, architecture: str) -> None:
     DOWNLOADS.mkdir(parents=True, exist_ok=True)
     print(f"fetching {source.key} {source.version}", flush=True)
     if source.kind == "pypi":
@@ -93,7 +110,7 @@ def _download(source: Source) -> None:
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet"]
         _run([*pip, "--no-deps", *form, "--dest", str(DOWNLOADS), requirement])
         return
-    options = _apt_options(source.suite, source.kind)
+    options = _apt_options(source.suite, source.kind, architecture)
     _run(["apt-get", *options, "update", "-qq"])
     if source.kind == "source":
         package = f"{source.name}={source.version}"
@@ -103,17 +120,18 @@ def _download(source: Source) -> None:
         _run(["apt-get", *options, "-qq", "download", *packages])
 
 
-def _apt_options(suite: str, kind: str) -> list[str]:
-    """Return options that make apt-get know one suite of Debian and nothing else."""
-    state = CACHE / "apt" / f"{suite}-{kind}"
+def _apt_options(suite: str, kind: str, architecture: str) -> list[str]:
+    """Return options that make apt-get know one suite for one architecture, and nothing else."""
+    state = CACHE / "apt" / f"{suite}-{kind}-{architecture}"
     for name in ("lists/partial", "cache/archives/partial"):
         (state / name).mkdir(parents=True, exist_ok=True)
     word = "deb-src" if kind == "source" else "deb"
     (state / "sources.list").write_text(f"{word} {_mirror(suite)} {suite} main\n")
     places = (f"Dir::Etc::sourcelist={state}/sources.list", f"Dir::State::lists={state}/lists")
+    kinds = (f"APT::Architecture={architecture}", f"APT::Architectures={architecture}")
     return [
         word
-        for option in (*places, f"Dir::Cache={state}/cache", *APT_OPTIONS)
+        for option in (*places, *kinds, f"Dir::Cache={state}/cache", *APT_OPTIONS)
         for word in ("-o", option)
     ]
 
@@ -128,9 +146,8 @@ def _mirror(suite: str) -> str:
     raise FetchError("no mirror of Debian is configured on this machine (or: apt-get update)")
 
 
-def _unpack(source: Source, place: Path) -> None:
-    """Unpack a source so that its files are directly below `place`."""
-    names = [DOWNLOADS / name for name in source.sha256]
+def _unpack(source: Source, names: list[Path], place: Path) -> None:
+    """Unpack the files of a source so that what they hold is directly below `place`."""
     if source.kind == "source":
         description = next(name for name in names if name.suffix == ".dsc")
         _run(["dpkg-source", "--no-check", "--extract", str(description), str(place)])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import fetch
@@ -31,16 +31,23 @@ OPTIONS = shlex.split(
     "--quiet --prefix=/usr --disable-shared --with-static-libpython --without-ensurepip"
     " --disable-test-modules --without-doc-strings MODULE_BUILDTYPE=static LDFLAGS=-pie"
 )
+# What configure finds out by running programs, and cannot when these are for another processor.
+ANSWERS = shlex.split(
+    "ac_cv_file__dev_ptmx=yes ac_cv_file__dev_ptc=no ac_cv_buggy_getaddrinfo=no"
+    " ac_cv_working_tzset=yes ac_cv_computed_gotos=yes ac_cv_pthread_is_default=yes"
+    " ac_cv_pthread_system_supported=yes ac_cv_aligned_required=no ac_cv_broken_sem_getvalue=no"
+)
 COUNTING = ("EXTRA_CFLAGS=-fprofile-generate", "LDFLAGS_NODIST=-fprofile-generate")
 COUNTED = ("EXTRA_CFLAGS=-fprofile-use -fprofile-correction -Wno-missing-profile",)
 
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """What was built: the directory, and the source it comes from."""
+    """What was built: the directory, the source it comes from, and a program that runs here."""
 
     built: Path
     source: Path
+    program: Path
 
     @property
     def archives(self) -> list[Path]:
@@ -58,7 +65,7 @@ class Interpreter:
     @property
     def python(self) -> list[str]:
         """The command that runs its program with nothing but the standard library."""
-        return [str(self.built / "python"), "-I", "-S", "-B", "-X", "no_debug_ranges"]
+        return [str(self.program), "-I", "-S", "-B", "-X", "no_debug_ranges"]
 
 
 def build(target: Target) -> Interpreter:
@@ -69,17 +76,25 @@ def build(target: Target) -> Interpreter:
     made_of = [pinned.version, *OPTIONS, *MODULES, CTYPES]
     if target.is_release:
         made_of += [*COUNTING, *COUNTED, (fetch.HERE / "profile_task.py").read_text()]
-    place = target.place(f"python-{kind}", *made_of)
-    once(place, lambda built: _build(target, source, built))
-    return Interpreter(place, source)
+    crossing: list[str] = []
+    program = None
+    if target.is_cross:
+        # The same version, so that it can make the byte code that the other one reads.
+        here = replace(target, architecture=fetch.HOST, is_release=False)
+        program = build(here).program
+        crossing = [f"--build={here.triplet}", f"--host={target.triplet}"]
+        crossing += [f"--with-build-python={program}", *ANSWERS]
+    place = target.place(f"python-{kind}", *made_of, *crossing)
+    once(place, lambda built: _build(target, source, built, crossing))
+    return Interpreter(place, source, program or place / "python")
 
 
-def _build(target: Target, source: Path, built: Path) -> None:
+def _build(target: Target, source: Path, built: Path, crossing: list[str]) -> None:
     print(f"building the interpreter in {built.relative_to(fetch.ROOT)}", flush=True)
     # Names that do not say where they are would have the profile written to anywhere.
     left_out = ("-DNDEBUG", "-ffile-prefix-map" if target.is_release else "-DNDEBUG")
     flags = " ".join(flag for flag in target.flags if not flag.startswith(left_out))
-    options = [*OPTIONS, f"CC={' '.join(target.compiler)}", f"CFLAGS={flags}"]
+    options = [*OPTIONS, *crossing, f"CC={' '.join(target.compiler)}", f"CFLAGS={flags}"]
     if target.base != "native":
         # Static libraries need what they were linked with; pkg-config only knows this machine.
         options += [f"--with-openssl={target.sysroot}/usr", "PKG_CONFIG=false"]

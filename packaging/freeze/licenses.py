@@ -29,7 +29,9 @@ def linked(target: Target, sources: dict[str, Source]) -> list[Source]:
     return [
         source
         for key, source in sources.items()
-        if key not in NOT_IN_IT and not (target.base == "native" and key in SYSTEM)
+        if key not in NOT_IN_IT
+        and not (target.base == "native" and key in SYSTEM)
+        and not (key == "rust" and not target.is_cross)
     ]
 
 
@@ -40,7 +42,7 @@ def collect(target: Target, place: Path) -> None:
     shutil.copy2(ROOT / "LICENSE", place)
     rows = [("component", "version", "licence")]
     for source in linked(target, fetch.sources()):
-        unpacked = fetch.fetch(source)
+        unpacked = fetch.fetch(source, target.architecture)
         texts = [path for pattern in source.texts for path in unpacked.glob(pattern)]
         if not texts:
             raise BuildError(f"{source.key}: its licence was not found")

@@ -1,14 +1,15 @@
 """The C library of the oldest systems to be supported, as a directory for the compiler.
 
 Holds headers and libraries of glibc 2.31, and those static libraries that are linked into the
-executable, from packages of Debian. Compiling against it with today's compiler gives an executable
-that needs no symbol newer than 2.31. Nothing of it is run.
+executable, from packages of Debian for one architecture. Compiling against it with today's
+compiler gives an executable that needs no symbol newer than 2.31. Nothing of it is run.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from functools import cache
 from pathlib import Path
 
@@ -20,11 +21,11 @@ STATIC = ("ssl", "crypto", "z", "ffi", "crypt")
 
 
 @cache
-def build() -> Path:
+def build(architecture: str) -> Path:
     """Return the directory, made from its packages if it is not there. Raises: FetchError."""
     sources = fetch.sources()
-    unpacked = [fetch.fetch(sources[name]) for name in PACKAGES]
-    place = fetch.CACHE / "sysroot"
+    unpacked = [fetch.fetch(sources[name], architecture) for name in PACKAGES]
+    place = fetch.CACHE / f"sysroot-{architecture}"
     made_of = "\n".join(str(path) for path in unpacked)
     stamp = place / ".made-of"
     if stamp.exists() and stamp.read_text() == made_of:
@@ -47,14 +48,27 @@ def build() -> Path:
     return place
 
 
-def options() -> list[str]:
+def options(architecture: str) -> list[str]:
     """Return what makes the compiler see this C library, and not the one it was installed with."""
-    place = build()
+    place = build(architecture)
     libraries = next(place.glob("usr/lib/*-linux-gnu"))
     multiarch = libraries.name
     # The unwinder is of that time too: the one that is installed needs a newer C library.
     directories = (libraries, place / "lib" / multiarch, place / "unwinder")
     return [f"--sysroot={place}", f"-B{libraries}", *(f"-L{path}" for path in directories)]
+
+
+@cache
+def header_options(architecture: str, compiler: str) -> list[str]:
+    """Return what a cross compiler needs besides: it has headers of a C library of its own."""
+    asked = [compiler, "-print-file-name=include"]
+    try:
+        own = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise fetch.FetchError(f"{compiler} is missing: .ci/setup-debian.sh cross") from error
+    headers = build(architecture) / "usr/include"
+    multiarch = next(headers.glob("*-linux-gnu"))
+    return ["-nostdinc", *(f"-isystem{path}" for path in (own, multiarch, headers))]
 
 
 def _make_links_relative(place: Path) -> None:

@@ -1,7 +1,8 @@
 """How C is compiled and linked for the executable: flags, the C library, places of what is built.
 
 A `Target` is one way to build: on this machine's C library (BASE=native), or on one as old as the
-systems to be supported (BASE=2.31, sysroot.py); plain, or optimised by a profile (RELEASE=1).
+systems to be supported (BASE=2.31, sysroot.py); plain, or optimised by a profile (RELEASE=1); for
+this machine's processor or, with the cross compiler of Debian, for another (ARCH=arm64).
 What is built is kept in a directory named after what it was built from: nothing is built twice.
 """
 
@@ -9,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import platform
 import shlex
 import subprocess
 import sys
@@ -25,7 +25,11 @@ COMPILE_FLAGS = shlex.split(
     " -fstack-protector-strong -fstack-clash-protection -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2"
 )
 LEAF_FLAG = "-mno-omit-leaf-frame-pointer"
+EXACT_FLAG = "-ffp-contract=off"
+"""Rounds as other processors do, which have no single instruction for a product and a sum."""
 BASES = ("native", "2.31")
+MACHINES = {debian: machine for machine, debian in fetch.ARCHITECTURES.items()}
+"""What the kernel and compilers call a processor, by Debian's name."""
 
 
 class BuildError(Exception):
@@ -34,30 +38,57 @@ class BuildError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One way to build. `base` is a version of glibc, or "native"."""
+    """One way to build. `base` is a version of glibc, or "native"; `architecture` Debian's name."""
 
     base: str = "native"
     is_release: bool = False
     jobs: int = 2
+    architecture: str = fetch.HOST
+
+    @property
+    def is_cross(self) -> bool:
+        """Whether what is built does not run here."""
+        return self.architecture != fetch.HOST
+
+    @property
+    def triplet(self) -> str:
+        """The system that is built for, as GNU's tools call it."""
+        return f"{MACHINES.get(self.architecture, self.architecture)}-linux-gnu"
+
+    def tool(self, name: str) -> str:
+        """Return the program of binutils or of the compiler that knows the processor."""
+        return f"{self.triplet}-{name}" if self.is_cross else name
 
     @property
     def compiler(self) -> list[str]:
         """The C compiler, with the C library it is to see."""
-        command = shlex.split(os.environ.get("CC") or "cc")
-        return command if self.base == "native" else [*command, *sysroot.options()]
+        if self.is_cross:
+            command = [self.tool("gcc")]
+            command += sysroot.header_options(self.architecture, command[0])
+        else:
+            command = shlex.split(os.environ.get("CC") or "cc")
+        if self.base == "native":
+            return command
+        return [*command, *sysroot.options(self.architecture)]
 
     @property
     def sysroot(self) -> Path:
         """Where the C library of BASE is."""
-        return sysroot.build() if self.base != "native" else Path("/")
+        return sysroot.build(self.architecture) if self.base != "native" else Path("/")
 
     @property
     def flags(self) -> list[str]:
         """Flags of every C file."""
-        known = platform.machine() in ("x86_64", "aarch64")
         # So that every file is named in the same way, wherever it was built.
-        mapping = f"-ffile-prefix-map={fetch.ROOT}=."
-        return [*COMPILE_FLAGS, mapping, *([LEAF_FLAG] if known else [])]
+        flags = [*COMPILE_FLAGS, f"-ffile-prefix-map={fetch.ROOT}=."]
+        if self.architecture in MACHINES:
+            flags.append(LEAF_FLAG)
+        return [*flags, EXACT_FLAG] if self.architecture == "arm64" else flags
+
+    @property
+    def cache(self) -> Path:
+        """Where all that is built for the target is kept."""
+        return fetch.CACHE / (f"{self.base}-{self.architecture}" if self.is_cross else self.base)
 
     def place(self, name: str, *made_of: str | Path) -> Path:
         """Return the directory of one thing that is built for this target.
@@ -67,7 +98,7 @@ class Target:
         digest = hashlib.sha256(" ".join([*self.compiler, *self.flags]).encode())
         for part in made_of:
             digest.update(part.read_bytes() if isinstance(part, Path) else part.encode())
-        return fetch.CACHE / self.base / f"{name}-{digest.hexdigest()[:12]}"
+        return self.cache / f"{name}-{digest.hexdigest()[:12]}"
 
     def compile(self, source: Path, result: Path, *options: str) -> Path:
         """Compile one C file. Raises: BuildError."""

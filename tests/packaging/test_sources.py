@@ -18,6 +18,16 @@ def test_every_downloaded_file_has_a_checksum() -> None:
             assert re.fullmatch("[0-9a-f]{64}", digest), name
 
 
+def test_packages_are_there_for_every_architecture() -> None:
+    for key, source in SOURCES.items():
+        if source["kind"] == "deb":
+            # Rust's own library is fetched for other processors than the compiler's alone.
+            architectures = ["arm64"] if key == "rust" else ["amd64", "arm64"]
+            version = source["version"].replace(":", "%3a")
+            expected = {f"{n}_{version}_{a}.deb" for n in source["names"] for a in architectures}
+            assert expected == source["sha256"].keys(), key
+
+
 def test_libraries_are_those_that_the_tests_run_with() -> None:
     lock = (ROOT / "requirements.lock").read_text()
     tested = dict(re.findall(r"^([\w.-]+)==(\S+)$", lock, re.MULTILINE))
