@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 
 import pika
@@ -35,7 +36,6 @@ FIRST, SECOND = 300, 200
 TAKEN = 120
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(
         not (BUILT / "lavinmq").exists(),
         reason="dist/arm64/lavinmq has not been built: make binary ARCH=arm64",
@@ -98,7 +98,7 @@ def publish(broker: Broker, numbers: range) -> None:
         channel.queue_declare(QUEUE, durable=True)
         channel.confirm_delivery()
         for number in numbers:
-            headers = {"number": number, "negative": -number, "half": number / 2, "é": "ü"}
+            headers = {"number": number, "negative": -number, "half": Decimal(number) / 2, "é": "ü"}
             properties = pika.BasicProperties(delivery_mode=2, headers=headers)
             channel.basic_publish("", QUEUE, body(number), properties, mandatory=True)
 
@@ -118,7 +118,7 @@ def take(broker: Broker, count: int) -> list[int]:
             assert method, f"{len(numbers)} messages of {count} have come"
             number = properties.headers["number"]
             assert properties.headers["negative"] == -number
-            assert properties.headers["half"] == number / 2
+            assert properties.headers["half"] == Decimal(number) / 2
             assert properties.headers["é"] == "ü"
             assert content == body(number)
             channel.basic_ack(method.delivery_tag)
@@ -191,10 +191,12 @@ def test_the_tools_know_it_by_their_names(programs: Path, broker: Broker) -> Non
 def test_packages_hold_what_was_built_and_say_for_which_processor() -> None:
     deb, rpm = package(f"lavinmq_{__version__}*_arm64.deb"), package("lavinmq-*.aarch64.rpm")
     glibc = json.loads((BUILT / "lavinmq.json").read_text())["glibc"]
-    facts = make("dpkg-deb", "--field", deb, "Architecture", "Depends")
+    architecture = make("dpkg-deb", "--field", deb, "Architecture")
+    needed = make("dpkg-deb", "--field", deb, "Depends")
     listed = make("rpm", "--query", "--package", "--queryformat", "%{ARCH} %{OS}", rpm)
 
-    assert facts.splitlines() == ["Architecture: arm64", f"Depends: libc6 (>= {glibc})"]
+    assert architecture == "arm64\n"
+    assert needed.startswith(f"libc6 (>= {glibc}), ")
     assert listed == "aarch64 linux"
     executable = (BUILT / "lavinmq").read_bytes()
     paths = ["--fsys-tarfile", str(deb)]
