@@ -1,8 +1,9 @@
 """dist/arm64/lavinmq does its work: an emulated processor runs it, clients of this machine use it.
 
-Runs where it has been built (`make binary ARCH=arm64`), with qemu's emulation of programs; once as
-it was linked, and once out of the package, if that was made (`make deb ARCH=arm64`). The C library
-is the oldest that it may have, that of packaging/freeze/sysroot.py. Its speed says nothing here.
+Runs where it has been built (`make binary ARCH=arm64`), with qemu's emulation of programs: as it
+was linked, and out of package and image where these were made (`make deb image ARCH=arm64`). The C
+library is the oldest that it may have, that of packaging/freeze/sysroot.py, or that of the image.
+Its speed says nothing here.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ import os
 import re
 import shutil
 import subprocess
+import tarfile
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
+from typing import NamedTuple
 
 import pika
 import pytest
@@ -28,6 +31,7 @@ from tests.support.metrics import scrape, value
 
 BUILT = ROOT / "dist/arm64"
 LIBRARIES = ROOT / "build/freeze/sysroot-arm64"
+IMAGE = BUILT / "image"
 PACKAGES = ROOT / "dist/packages"
 EMULATOR = shutil.which("qemu-aarch64-static")
 START_TIMEOUT_S = 120.0
@@ -56,35 +60,59 @@ def package(pattern: str) -> Path:
     return found[-1]
 
 
-@pytest.fixture(scope="module", params=["built", "packaged"])
-def programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of the programs."""
+class Programs(NamedTuple):
+    """The directory of the programs, and the root directory that they find the C library in."""
+
+    directory: Path
+    libraries: Path
+
+    def command(self, name: str) -> list[str]:
+        """The command that runs one of them."""
+        assert EMULATOR
+        return [EMULATOR, "-L", str(self.libraries), str(self.directory / name)]
+
+    def run(self, name: str, *options: str) -> subprocess.CompletedProcess[str]:
+        """Run one to its end."""
+        return subprocess.run(
+            [*self.command(name), *options],
+            capture_output=True, text=True, timeout=300, check=False, env={"PATH": os.defpath},
+        )  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=["built", "package", "image"])
+def programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Programs:
+    """The programs as they were linked, or as somebody gets them."""
     if request.param == "built":
-        return BUILT
+        return Programs(BUILT, LIBRARIES)
     root = tmp_path_factory.mktemp("arm64") / "root"
-    make("dpkg-deb", "--extract", package(f"lavinmq_{__version__}*_arm64.deb"), root)
-    return root / "usr/bin"
+    if request.param == "package":
+        make("dpkg-deb", "--extract", package(f"lavinmq_{__version__}*_arm64.deb"), root)
+        return Programs(root / "usr/bin", LIBRARIES)
+    if not IMAGE.is_dir():
+        pytest.skip("dist/arm64/image has not been made: make image ARCH=arm64")
+    unpack_image(root)
+    return Programs(root / "usr/bin", root)
 
 
-def emulated(program: Path) -> list[str]:
-    """The command that runs a program of arm64."""
-    assert EMULATOR
-    return [EMULATOR, "-L", str(LIBRARIES), str(program)]
+def unpack_image(root: Path) -> None:
+    """Unpack the layers of the image, one over the other. It is checked that it says arm64."""
 
+    def blob(described: dict[str, str]) -> Path:
+        return IMAGE / "blobs" / described["digest"].replace(":", "/")
 
-def run(program: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end."""
-    return subprocess.run(
-        [*emulated(program), *options],
-        capture_output=True, text=True, timeout=300, check=False, env={"PATH": os.defpath},
-    )  # fmt: skip
+    (named,) = json.loads((IMAGE / "index.json").read_text())["manifests"]
+    manifest = json.loads(blob(named).read_text())
+    assert json.loads(blob(manifest["config"]).read_text())["architecture"] == "arm64"
+    for layer in manifest["layers"]:
+        with tarfile.open(blob(layer)) as archive:
+            archive.extractall(root, filter="tar")
 
 
 @pytest.fixture
-def broker(programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
+def broker(programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
     """A broker on an empty data directory."""
     monkeypatch.setattr(brokers, "START_TIMEOUT_S", START_TIMEOUT_S)
-    broker = Broker(tmp_path / "data", command=emulated(programs / "lavinmq"), http=True)
+    broker = Broker(tmp_path / "data", command=programs.command("lavinmq"), http=True)
     try:
         yield broker.start()
     finally:
@@ -129,8 +157,8 @@ def take(broker: Broker, count: int) -> list[int]:
     return numbers
 
 
-def test_the_selftest_passes(programs: Path) -> None:
-    done = run(programs / "lavinmq", "--selftest")
+def test_the_selftest_passes(programs: Programs) -> None:
+    done = programs.run("lavinmq", "--selftest")
 
     assert done.returncode == 0, done.stdout + done.stderr
     checks = re.findall(r"^(\w+): ok", done.stdout, re.MULTILINE)
@@ -175,17 +203,17 @@ def test_it_tells_metrics_and_answers_over_http(broker: Broker) -> None:
     assert Api(broker, "guest", "wrong")("GET", "/api/overview").status == 401
 
 
-def test_the_tools_know_it_by_their_names(programs: Path, broker: Broker) -> None:
+def test_the_tools_know_it_by_their_names(programs: Programs, broker: Broker) -> None:
     control = ["--control-unix-path", broker.control_path]
 
-    created = run(programs / "lavinmqctl", "create_queue", "letters", *control)
+    created = programs.run("lavinmqctl", "create_queue", "letters", *control)
     load = ["--uri", broker.uri, "--queue", "load", "-C", "500", "-D", "500", "--persistent"]
-    loaded = run(programs / "lavinmqperf", "throughput", *load)
+    loaded = programs.run("lavinmqperf", "throughput", *load)
 
     assert created.returncode == 0, created.stderr
     assert loaded.returncode == 0, loaded.stderr
     assert {queue["name"] for queue in Api(broker).get("/api/queues")} >= {"letters", "load"}
-    assert run(programs / "lavinmqctl", "--version").stdout.strip() == __version__
+    assert programs.run("lavinmqctl", "--version").stdout.strip() == __version__
 
 
 def test_packages_hold_what_was_built_and_say_for_which_processor() -> None:
