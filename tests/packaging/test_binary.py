@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import profiling
 from tests.support.broker import Broker
 from tests.support.waiting import wait_for
 
@@ -27,6 +28,7 @@ BINARY = ROOT / "dist/lavinmq"
 DESCRIPTION = ROOT / "dist/lavinmq.json"
 MEGABYTE = 1_000_000
 MAX_SIZE = 30 * MEGABYTE
+MAX_IDLE_MEMORY = 30 * MEGABYTE
 
 pytestmark = pytest.mark.skipif(
     not BINARY.exists(), reason="dist/lavinmq has not been built: make binary"
@@ -206,6 +208,15 @@ def test_it_is_small_enough() -> None:
     assert BINARY.stat().st_size <= MAX_SIZE
 
 
+def test_an_idle_broker_with_all_of_its_listeners_needs_little_memory(broker: Broker) -> None:
+    rollup = Path(f"/proc/{broker.pid}/smaps_rollup").read_text()
+
+    anonymous = re.search(r"^Anonymous: +(\d+) kB$", rollup, re.MULTILINE)
+
+    assert anonymous
+    assert 0 < int(anonymous[1]) * 1024 <= MAX_IDLE_MEMORY
+
+
 def test_it_needs_the_c_library_and_nothing_else() -> None:
     dynamic = output("readelf", "--dynamic", "--wide", BINARY)
 
@@ -244,6 +255,39 @@ def test_profilers_find_the_names_of_compiled_functions() -> None:
 
     assert len(re.findall(r" t __pyx_f_\w*core\w*", names)) > 100
     assert ".debug_info" not in sections
+
+
+@pytest.mark.slow
+def test_a_profile_of_the_running_broker_names_compiled_functions(
+    broker: Broker, tmp_path: Path
+) -> None:
+    if reason := profiling.missing(tmp_path):
+        pytest.skip(reason)
+    uri = f"amqp://guest:guest@{broker.host}:{broker.port}"
+    load = subprocess.Popen(
+        [BINARY.with_name("lavinmqperf"), "throughput", "--uri", uri, "--time", "20"],
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        wait_for(lambda: broker.is_running() and connections(broker.pid) >= 2, "no load")
+        names = profiling.hot_functions(broker.pid, 2.0, tmp_path)
+    finally:
+        load.kill()
+        load.wait()
+
+    assert any(name.startswith("__pyx_f_") for name in names), names
+
+
+def connections(pid: int) -> int:
+    """How many connections clients have to the ports of a process."""
+    sockets = {
+        match[1]
+        for path in Path(f"/proc/{pid}/fd").iterdir()
+        if (match := re.fullmatch(r"socket:\[(\d+)\]", os.readlink(path)))
+    }
+    tables = (Path(f"/proc/{pid}/net/{name}").read_text() for name in ("tcp", "tcp6"))
+    lines = (line.split() for table in tables for line in table.splitlines()[1:])
+    return sum(fields[3] == "01" and fields[9] in sockets for fields in lines)
 
 
 def test_every_part_has_its_licence_beside_it() -> None:
