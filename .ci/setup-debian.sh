@@ -95,6 +95,7 @@ packages)
     has debootstrap || missing+=(debootstrap)
     has systemd-nspawn || missing+=(systemd-container)
     has dnf || missing+=(dnf)
+    has perf || missing+=(linux-perf)
     ;;
 fuzz)
     has clang || missing+=(clang)

@@ -13,7 +13,8 @@ from typing import NamedTuple
 import pytest
 
 from lavinmq import __version__
-from tests.support import machine
+from tests.support import machine, profiling
+from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 KEY = "tests@example.com"
@@ -55,6 +56,20 @@ class Packages(NamedTuple):
 def client(of: machine.Machine, action: str) -> str:
     """Publish a message to, or take one from, the broker of a machine."""
     return of.run_client(sys.executable, "-c", CLIENT, action, "127.0.0.1").strip()
+
+
+def profile(of: machine.Machine, directory: Path) -> set[str]:
+    """Return the functions in which the broker of a machine is seen while it has work to do."""
+    if reason := profiling.missing(directory):
+        pytest.skip(reason)
+    before = of.run("lavinmqctl", "list_connections")
+    of.run("systemd-run", "--quiet", "--unit=load", "lavinmqperf", "throughput", "--time", "60")
+    try:
+        wait_for(lambda: of.run("lavinmqctl", "list_connections") != before, "no load", 30)
+        pid = of.host_pid(int(of.run("pidof", "lavinmq")))
+        return profiling.hot_functions(pid, 2.0, directory)
+    finally:
+        of.run("systemctl", "stop", "load")
 
 
 def make(*command: str | Path, **environment: str) -> str:

@@ -19,12 +19,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import profiling
 from tests.support.broker import Broker
 from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 BINARY = ROOT / "dist/lavinmq"
 DESCRIPTION = ROOT / "dist/lavinmq.json"
+MEGABYTE = 1_000_000
+MAX_IDLE_MEMORY = 30 * MEGABYTE
 
 pytestmark = pytest.mark.skipif(
     not BINARY.exists(), reason="dist/lavinmq has not been built: make binary"
@@ -199,3 +202,45 @@ def test_it_answers_over_http(broker: Broker) -> None:
         guest = b"Authorization: Basic Z3Vlc3Q6Z3Vlc3Q="
         connection.sendall(b"GET /api/overview HTTP/1.0\r\n" + guest + b"\r\n\r\n")
         assert connection.recv(4096).split(b" ")[1] == b"200"
+
+
+def test_an_idle_broker_with_all_of_its_listeners_needs_little_memory(broker: Broker) -> None:
+    rollup = Path(f"/proc/{broker.pid}/smaps_rollup").read_text()
+
+    anonymous = re.search(r"^Anonymous: +(\d+) kB$", rollup, re.MULTILINE)
+
+    assert anonymous
+    assert 0 < int(anonymous[1]) * 1024 <= MAX_IDLE_MEMORY
+
+
+@pytest.mark.slow
+def test_a_profile_of_the_running_broker_names_compiled_functions(
+    broker: Broker, tmp_path: Path
+) -> None:
+    if reason := profiling.missing(tmp_path):
+        pytest.skip(reason)
+    uri = f"amqp://guest:guest@{broker.host}:{broker.port}"
+    load = subprocess.Popen(
+        [BINARY.with_name("lavinmqperf"), "throughput", "--uri", uri, "--time", "20"],
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        wait_for(lambda: broker.is_running() and connections(broker.pid) >= 2, "no load")
+        names = profiling.hot_functions(broker.pid, 2.0, tmp_path)
+    finally:
+        load.kill()
+        load.wait()
+
+    assert any(name.startswith("__pyx_f_") for name in names), names
+
+
+def connections(pid: int) -> int:
+    """How many connections clients have to the ports of a process."""
+    sockets = {
+        match[1]
+        for path in Path(f"/proc/{pid}/fd").iterdir()
+        if (match := re.fullmatch(r"socket:\[(\d+)\]", os.readlink(path)))
+    }
+    tables = (Path(f"/proc/{pid}/net/{name}").read_text() for name in ("tcp", "tcp6"))
+    lines = (line.split() for table in tables for line in table.splitlines()[1:])
+    return sum(fields[3] == "01" and fields[9] in sockets for fields in lines)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.packaging.conftest import OLD_INI_LINE, OLD_VERSION, Packages, client
+from tests.packaging.conftest import OLD_INI_LINE, OLD_VERSION, Packages, client, profile
 from tests.support.machine import Machine, root_directory
 from tests.support.waiting import wait_for
 
@@ -79,9 +80,19 @@ def test_it_is_one_process_of_a_user_without_rights(machine: Machine) -> None:
 
 
 def test_the_tools_find_the_broker_without_being_told(machine: Machine) -> None:
+    client(machine, "publish")
+
+    assert client(machine, "consume") == "hello"
     assert "Version:" in machine.run("lavinmqctl", "status")
     assert "orders" in machine.run("lavinmqctl", "list_queues")
-    machine.run("lavinmqperf", "throughput", "--time", "1", "--queue", "measured")
+    said = machine.run("lavinmqperf", "throughput", "--time", "1", "--queue", "measured")
+    assert re.search(r"Average consume rate: [1-9]", said), said
+
+
+def test_perf_names_the_compiled_functions_of_the_broker(machine: Machine, tmp_path: Path) -> None:
+    names = profile(machine, tmp_path)
+
+    assert any(name.startswith("__pyx_f_") for name in names), names
 
 
 def test_files_have_the_owners_and_modes_that_they_should(machine: Machine) -> None:

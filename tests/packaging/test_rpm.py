@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging.conftest import Packages, client, make
+from tests.packaging.conftest import Packages, client, make, profile
 from tests.support.machine import Machine, missing, root_directory
 from tests.support.waiting import wait_for
 
@@ -86,6 +86,12 @@ def test_the_broker_runs_as_its_user_and_serves(machine: Machine) -> None:
 
     assert client(machine, "consume") == "hello"
     assert "Version:" in machine.run("lavinmqctl", "status")
+
+
+def test_perf_names_the_compiled_functions_of_the_broker(machine: Machine, tmp_path: Path) -> None:
+    names = profile(machine, tmp_path)
+
+    assert any(name.startswith("__pyx_f_") for name in names), names
 
 
 def test_files_have_the_owners_and_modes_that_they_should(machine: Machine) -> None:

@@ -54,6 +54,8 @@ def root_directory(path: Path) -> Path:
         except OSError:  # somebody else was faster
             shutil.rmtree(unfinished)
     subprocess.run(["cp", "-a", "--reflink=auto", BASE, path], check=True)
+    # Debian's installer writes it, debootstrap does not.
+    (path / "etc/hosts").write_text("127.0.0.1 localhost\n::1 localhost ip6-localhost\n")
     return path
 
 
@@ -125,6 +127,21 @@ class Machine:
             [*self._prefix(("-m", "-u", "-i", "-n", "-p", "-r", "-w")), *command],
             capture_output=True, timeout=RUN_TIMEOUT_S, check=False,
         ).returncode  # fmt: skip
+
+    def host_pid(self, pid: int) -> int:
+        """Return the number that a process of the machine has on this host."""
+        namespace = os.readlink(f"/proc/{self._init}/ns/pid")
+        for path in Path("/proc").glob("[0-9]*"):
+            try:
+                if os.readlink(path / "ns/pid") != namespace:
+                    continue
+                status = (path / "status").read_text()
+            except OSError:  # it has ended meanwhile
+                continue
+            numbers = next(line for line in status.splitlines() if line.startswith("NSpid:"))
+            if int(numbers.split()[-1]) == pid:
+                return int(path.name)
+        raise AssertionError(f"no process {pid} in the machine")
 
     def _prefix(self, namespaces: Sequence[str]) -> list[str]:
         assert self._init, "the machine does not run"
