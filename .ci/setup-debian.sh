@@ -81,7 +81,7 @@ cross)
     has "$machine-linux-gnu-gcc" || missing+=("gcc-${machine/_/-}-linux-gnu")
     # Only this compiler of Rust can use the library for another processor that Debian has.
     there /usr/bin/rustc || missing+=(rustc-web)
-    # For the tests, which run what has been built.
+    # What has been built is run: for its version, and by the tests.
     has "qemu-$machine-static" || missing+=(qemu-user-static)
     ;;
 packages)

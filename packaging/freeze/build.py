@@ -145,8 +145,10 @@ def _link(target: Target, python: Interpreter, linked: list[Extension], place: P
 
 def _description(target: Target, executable: Path) -> dict[str, object]:
     """Say what the executable is, for those who package it."""
+    asked = [*target.runner, str(executable), "--version"]
+    version = subprocess.run(asked, capture_output=True, text=True, check=True)
     return {
-        "version": _version(target, executable),
+        "version": version.stdout.strip(),
         "arch": target.architecture,
         "base": target.base,
         "glibc": _newest_symbol(target, executable),
@@ -156,14 +158,6 @@ def _description(target: Target, executable: Path) -> dict[str, object]:
             source.key: source.version for source in licenses.linked(target, fetch.sources())
         },
     }
-
-
-def _version(target: Target, executable: Path) -> str:
-    """Return the version that the executable says; that of the sources if it does not run here."""
-    command = [sys.executable, "-m", "lavinmq"] if target.is_cross else [str(executable)]
-    asked = [*command, "--version"]
-    done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
 
 
 def _newest_symbol(target: Target, executable: Path) -> str:

@@ -2,7 +2,8 @@
 
 Holds headers and libraries of glibc 2.31, and those static libraries that are linked into the
 executable, from packages of Debian for one architecture. Compiling against it with today's
-compiler gives an executable that needs no symbol newer than 2.31. Nothing of it is run.
+compiler gives an executable that needs no symbol newer than 2.31. Nothing of it is run, unless an
+emulator runs what was built.
 """
 
 from __future__ import annotations

@@ -60,6 +60,13 @@ class Target:
         return f"{self.triplet}-{name}" if self.is_cross else name
 
     @property
+    def runner(self) -> list[str]:
+        """What runs a program that was built: nothing, or an emulator of the processor."""
+        if not self.is_cross:
+            return []
+        return [f"qemu-{MACHINES[self.architecture]}-static", "-L", str(self.sysroot)]
+
+    @property
     def compiler(self) -> list[str]:
         """The C compiler, with the C library it is to see."""
         if self.is_cross:
