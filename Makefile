@@ -41,6 +41,8 @@ ARCHITECTURE := $(call debian_name,$(or $(ARCH),$(shell uname -m)))
 CROSS := $(filter-out $(call debian_name,$(shell uname -m)),$(ARCHITECTURE))
 BASE ?= $(if $(CROSS),2.31,native)
 EXECUTABLE := dist/$(CROSS:%=%/)lavinmq
+EMULATOR := $(if $(CROSS),qemu-$(patsubst amd64,x86_64,$(CROSS:arm64=aarch64))-static \
+	-L $(abspath build/freeze/sysroot-$(CROSS)))
 # Other forms than ours are for comparison; they stay below build/freeze.
 ifeq ($(FREEZER),)
 BUILD_BINARY = $(IN_VENV) packaging/freeze/build.py \
@@ -103,8 +105,12 @@ binary: build  ## build dist/lavinmq, one file with all it needs; BASE=2.31 for 
 
 TESTED_WITH_BINARY := tests/packaging tests/protocol tests/crash $(addprefix tests/integration/test_,\
 	oauth.py http_oauth.py https.py tls.py logins.py listeners.py operations.py http_users.py)
-test-binary: $(CLIENTS)  ## run tests of the broker against dist/lavinmq
-	LAVINMQ_TEST_COMMAND=$(abspath dist/lavinmq) $(IN_VENV) -m pytest $(TESTED_WITH_BINARY) -n $(JOBS) $(ARGS)
+# What stands between a broker and its disk in tests, and what they ask of processes, is for this one.
+TESTED_IN_EMULATION := tests/packaging/test_$(CROSS).py tests/packaging/test_linking.py \
+	$(filter-out tests/packaging tests/crash,$(TESTED_WITH_BINARY))
+test-binary: $(CLIENTS)  ## run tests of the broker against dist/lavinmq; ARCH=arm64: in emulation
+	LAVINMQ_TEST_COMMAND="$(strip $(EMULATOR) $(abspath $(EXECUTABLE)))" $(IN_VENV) -m pytest \
+		$(if $(CROSS),$(TESTED_IN_EMULATION),$(TESTED_WITH_BINARY)) -n $(JOBS) $(ARGS)
 
 compare-binaries: build  ## build every form of the binary and measure them, as in docs/packaging.md
 	$(IN_VENV) packaging/freeze/compare.py $(ARGS)

@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tarfile
 from collections.abc import Iterator
 from decimal import Decimal
@@ -188,7 +189,8 @@ def test_the_broker_of_this_machine_reads_its_data_directory(
     publish(broker, range(FIRST))
     broker.kill()
 
-    native = Broker(broker.data_dir, log_path=tmp_path / "native.log")
+    command = [sys.executable, "-m", "lavinmq"]
+    native = Broker(broker.data_dir, log_path=tmp_path / "native.log", command=command)
     try:
         assert take(native.start(), FIRST) == list(range(FIRST))
     finally:
