@@ -113,16 +113,52 @@ def imports(module: Module) -> Iterator[str]:
             yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
-def code_of(module: Module, keep_docstrings: bool) -> bytes:
-    """Return the byte code of a module. Docstrings of classes stay: dataclasses miss them."""
+def code_of(module: Module, is_documented: bool, is_library: bool) -> bytes:
+    """Return the byte code of a module, without most of what nobody reads while it runs.
+
+    Args: is_documented: its docstrings stay; is_library: it is one of Python's own, which look at
+        docstrings of classes and at annotations.
+    """
     tree = ast.parse(module.path.read_bytes())
-    if not keep_docstrings:
-        for node in ast.walk(tree):
-            if isinstance(node, (*Function, ast.Module)) and ast.get_docstring(node, clean=False):
-                text = node.body[0]
-                node.body[:1] = [] if node.body[1:] else [ast.copy_location(ast.Pass(), text)]
+    undocumented = (*Function, ast.Module) if is_library else (*Function, ast.Module, ast.ClassDef)
+    for node in ast.walk(tree):
+        if isinstance(node, undocumented) and not is_documented:
+            drop_docstring(node)
+        if not is_library:
+            drop_annotations(node)
     name = module.name.replace(".", "/") + ("/__init__.py" if module.is_package else ".py")
     return marshal.dumps(compile(tree, name, "exec", dont_inherit=True, optimize=0))
+
+
+def drop_docstring(node: ast.AST) -> None:
+    """Forget a docstring, but that of a dataclass: it would make up another, at some cost."""
+    if isinstance(node, ast.ClassDef) and node.decorator_list:
+        return
+    if ast.get_docstring(node, clean=False):
+        text = node.body[0]
+        node.body[:1] = [] if node.body[1:] else [ast.copy_location(ast.Pass(), text)]
+
+
+def drop_annotations(node: ast.AST) -> None:
+    """Forget the annotations of a function, and of the variables of a module.
+
+    Those of classes stay: named tuples and dataclasses are made from them.
+    """
+    if isinstance(node, Function):
+        node.returns = None
+    elif isinstance(node, ast.arg):
+        node.annotation = None
+    elif isinstance(node, ast.Module):
+        node.body = [plain(statement) for statement in node.body]
+
+
+def plain(statement: ast.stmt) -> ast.stmt:
+    """Return an assignment without its annotation; all else as it is."""
+    if not isinstance(statement, ast.AnnAssign):
+        return statement
+    if statement.value is None:
+        return ast.copy_location(ast.Pass(), statement)
+    return ast.copy_location(ast.Assign([statement.target], statement.value), statement)
 
 
 def write_data(modules: list[Module], packages: list[str], path: Path) -> None:
@@ -147,13 +183,13 @@ def tree_of(directory: Path) -> dict[str, object]:
     }
 
 
-def write(modules: list[Module], documented: list[str], directory: Path) -> None:
+def write(modules: list[Module], wanted: Wanted, directory: Path) -> None:
     """Write blob and table."""
     rows, offset = [], 0
     with (directory / "frozen.bin").open("wb") as blob:
         for module in modules:
-            keep = any(f"{module.name}.".startswith(f"{name}.") for name in documented)
-            code = code_of(module, keep)
+            keep = any(f"{module.name}.".startswith(f"{name}.") for name in wanted.documented)
+            code = code_of(module, keep, module.name.partition(".")[0] not in wanted.places)
             blob.write(code)
             is_package = str(module.is_package).lower()
             rows.append(f'    {{"{module.name}", code + {offset}, {len(code)}, {is_package}, 0}},')
@@ -190,7 +226,7 @@ def main() -> int:
     data = Module("assets_data", directory / "assets_data.py", False)
     write_data(modules, wanted.with_data, data.path)
     modules.append(data)
-    write(modules, wanted.documented, directory)
+    write(modules, wanted, directory)
     size = (directory / "frozen.bin").stat().st_size
     print(f"{len(modules)} modules, {size / 1e6:.1f} MB of byte code")
     return 0
