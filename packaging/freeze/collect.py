@@ -5,7 +5,8 @@ Run by the interpreter that was built for the executable, since byte code belong
     python collect.py DIRECTORY < JSON     the form of the input is in `Wanted`
 
 Modules are found by reading imports, also those within functions, from the modules named as roots.
-Writes `frozen.bin` and `frozen.c`, the table of PyImport_FrozenModules, to the directory.
+Writes `frozen.bin` and `frozen.c`, the table of PyImport_FrozenModules, to the directory; the one
+module that is made after the others, `prepared_data`, it takes from `prepared.bin` and `prepared.h`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Wanted(NamedTuple):
     `.*` stands for a package with all below it. `replaced`: files by name of the module. `linked`:
     compiled modules. `excluded`: names that are left out, with all below them. `documented`:
     packages whose functions keep their docstrings. `with_data`: packages whose other files are
-    taken along.
+    taken along. `appended`: a line that a module ends with, by its name.
     """
 
     places: dict[str, str]
@@ -40,6 +41,7 @@ class Wanted(NamedTuple):
     excluded: list[str]
     documented: list[str]
     with_data: list[str]
+    appended: dict[str, str]
 
 
 class Module(NamedTuple):
@@ -113,19 +115,19 @@ def imports(module: Module) -> Iterator[str]:
             yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
-def code_of(module: Module, is_documented: bool, is_library: bool) -> bytes:
-    """Return the byte code of a module, without most of what nobody reads while it runs.
-
-    Args: is_documented: its docstrings stay; is_library: it is one of Python's own, which look at
-        docstrings of classes and at annotations.
-    """
+def code_of(module: Module, wanted: Wanted) -> bytes:
+    """Return the byte code of a module, without most of what nobody reads while it runs."""
     tree = ast.parse(module.path.read_bytes())
+    is_documented = any(f"{module.name}.".startswith(f"{name}.") for name in wanted.documented)
+    # Those of the standard library look at docstrings of classes and at annotations.
+    is_library = module.name.partition(".")[0] not in wanted.places
     undocumented = (*Function, ast.Module) if is_library else (*Function, ast.Module, ast.ClassDef)
     for node in ast.walk(tree):
         if isinstance(node, undocumented) and not is_documented:
             drop_docstring(node)
         if not is_library:
             drop_annotations(node)
+    tree.body += ast.parse(wanted.appended.get(module.name, "")).body
     name = module.name.replace(".", "/") + ("/__init__.py" if module.is_package else ".py")
     return marshal.dumps(compile(tree, name, "exec", dont_inherit=True, optimize=0))
 
@@ -188,8 +190,7 @@ def write(modules: list[Module], wanted: Wanted, directory: Path) -> None:
     rows, offset = [], 0
     with (directory / "frozen.bin").open("wb") as blob:
         for module in modules:
-            keep = any(f"{module.name}.".startswith(f"{name}.") for name in wanted.documented)
-            code = code_of(module, keep, module.name.partition(".")[0] not in wanted.places)
+            code = code_of(module, wanted)
             blob.write(code)
             is_package = str(module.is_package).lower()
             rows.append(f'    {{"{module.name}", code + {offset}, {len(code)}, {is_package}, 0}},')
@@ -198,10 +199,15 @@ def write(modules: list[Module], wanted: Wanted, directory: Path) -> None:
         "/* Made by packaging/freeze/collect.py. */",
         "#include <Python.h>",
         "#include <stdbool.h>",
-        '__asm__(".section .rodata\\n.balign 16\\ncode: .incbin \\"frozen.bin\\"\\n.previous\\n");',
-        'extern const unsigned char code[] __attribute__((visibility("hidden")));',
+        '__asm__(".section .rodata\\n.balign 16\\n"',
+        '        "code: .incbin \\"frozen.bin\\"\\n.balign 16\\n"',
+        '        "prepared: .incbin \\"prepared.bin\\"\\n.previous\\n");',
+        "#pragma GCC visibility push(hidden)",
+        "extern const unsigned char code[], prepared[];",
+        "#pragma GCC visibility pop",
         "const struct _frozen lavinmq_frozen[] = {",
         *rows,
+        '#include "prepared.h"',
         "    {0, 0, 0, 0, 0},",
         "};",
     ]
