@@ -92,7 +92,7 @@ def _collect(python: Interpreter, linked: list[Extension], place: Path) -> None:
         "places": {
             "": str(python.source / "Lib"),
             "boot": str(HERE), "selftest": str(HERE), "assets": str(HERE), "prepared": str(HERE),
-            "finder": str(HERE),
+            "finder": str(HERE), "later": str(HERE),
             "lavinmq": str(ROOT),
             "uvloop": source["uvloop"], "orjson": source["orjson"] + "/pysrc",
             "tornado": source["tornado"], "pamqp": source["pamqp"], "jwt": source["PyJWT"],
@@ -104,6 +104,7 @@ def _collect(python: Interpreter, linked: list[Extension], place: Path) -> None:
         "documented": contents.DOCUMENTED,
         "with_data": contents.WITH_DATA,
         "appended": contents.APPENDED,
+        "postponed": contents.POSTPONED,
     }  # fmt: skip
     done = subprocess.run(
         [*python.python, str(HERE / "collect.py"), str(place)],

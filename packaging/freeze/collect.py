@@ -31,7 +31,8 @@ class Wanted(NamedTuple):
     `.*` stands for a package with all below it. `replaced`: files by name of the module. `linked`:
     compiled modules. `excluded`: names that are left out, with all below them. `documented`:
     packages whose functions keep their docstrings. `with_data`: packages whose other files are
-    taken along. `appended`: a line that a module ends with, by its name.
+    taken along. `appended`: a line that a module ends with, by its name. `postponed`: names that a
+    module imports when it uses them, by its name.
     """
 
     places: dict[str, str]
@@ -42,6 +43,7 @@ class Wanted(NamedTuple):
     documented: list[str]
     with_data: list[str]
     appended: dict[str, str]
+    postponed: dict[str, list[str]]
 
 
 class Module(NamedTuple):
@@ -127,6 +129,8 @@ def code_of(module: Module, wanted: Wanted) -> bytes:
             drop_docstring(node)
         if not is_library:
             drop_annotations(node)
+    for name in wanted.postponed.get(module.name, ()):
+        postpone(tree, name)
     tree.body += ast.parse(wanted.appended.get(module.name, "")).body
     name = module.name.replace(".", "/") + ("/__init__.py" if module.is_package else ".py")
     return marshal.dumps(compile(tree, name, "exec", dont_inherit=True, optimize=0))
@@ -161,6 +165,17 @@ def plain(statement: ast.stmt) -> ast.stmt:
     if statement.value is None:
         return ast.copy_location(ast.Pass(), statement)
     return ast.copy_location(ast.Assign([statement.target], statement.value), statement)
+
+
+def postpone(tree: ast.Module, name: str) -> None:
+    """Have a module import another one when it uses it."""
+    for at, node in enumerate(tree.body):
+        if isinstance(node, ast.Import) and name in (alias.name for alias in node.names):
+            node.names = [alias for alias in node.names if alias.name != name]
+            later = ast.parse(f'{name} = __import__("later").Later("{name}")').body
+            tree.body[at : at + 1] = [*([node] if node.names else []), *later]
+            return
+    sys.exit(f"there is no import of {name} to be postponed")
 
 
 def write_data(modules: list[Module], packages: list[str], path: Path) -> None:
