@@ -115,9 +115,7 @@ def _collect(python: Interpreter, linked: list[Extension], place: Path) -> None:
     print(done.stdout, end="", flush=True)
 
 
-def _prepare(
-    target: Target, python: Interpreter, linked: list[Extension], place: Path
-) -> None:
+def _prepare(target: Target, python: Interpreter, linked: list[Extension], place: Path) -> None:
     """Make the module `prepared_data`, by an executable that is without it. Raises: BuildError."""
     data, row = place / "prepared.bin", place / "prepared.h"
     data.write_bytes(b"")

@@ -5,8 +5,9 @@ Run by the interpreter that was built for the executable, since byte code belong
     python collect.py DIRECTORY < JSON     the form of the input is in `Wanted`
 
 Modules are found by reading imports, also those within functions, from the modules named as roots.
-Writes `frozen.bin` and `frozen.c`, the table of PyImport_FrozenModules, to the directory; the one
-module that is made after the others, `prepared_data`, it takes from `prepared.bin` and `prepared.h`.
+Writes `frozen.bin` and `frozen.c`, the table of PyImport_FrozenModules, to the directory. The last
+module, `prepared_data`, is made after the others: the table takes it from `prepared.bin` and
+`prepared.h`.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ APPENDED = {
 
 POSTPONED = {
     "email._parseaddr": ["calendar"],
-    "inspect": ["ast", "linecache", "tokenize"],
+    "inspect": ["linecache", "tokenize"],
     "linecache": ["tokenize"],
     "logging.handlers": ["pickle"],
     "subprocess": ["locale"],

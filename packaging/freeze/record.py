@@ -5,10 +5,10 @@ build.py feeds it to an executable that differs from the final one in nothing el
     recorder MODULE... < record.py > the byte code of the module `prepared_data`
 """
 
+import _sre
 import marshal
 import sys
 
-import _sre
 import finder
 
 code, patterns = {}, {}
