@@ -38,7 +38,7 @@ WITH_DATA = ["lavinmq"]
 """Packages whose other files can be read by `importlib.resources`."""
 
 PREPARED = ["lavinmq.__main__", "lavinmq.server", "lavinmq.http.listeners", "lavinmq.cli.ctl"]
-"""Modules of which all that their imports compile is compiled beforehand (prepared.py)."""
+"""What these compile when they are imported is compiled beforehand (prepared.py)."""
 
 APPENDED = {
     "collections": "from prepared import evaluate as eval",

@@ -1,4 +1,4 @@
-"""Makes the tables of prepared.py: imports modules, and notes what that compiles.
+"""Makes the tables of prepared.py: imports modules, starts a broker, and notes what that compiles.
 
 build.py feeds it to an executable that differs from the final one in nothing else:
 
@@ -53,6 +53,13 @@ sys.modules["prepared"] = sys.modules["__main__"]
 finder.install()
 for name in sys.argv[1:]:
     __import__(name)
+
+import tempfile  # noqa: E402 - nothing that compiles may come before all is in place
+
+import lavinmq  # noqa: E402
+
+with tempfile.TemporaryDirectory() as directory:
+    lavinmq.run(control_unix_path=f"{directory}/control.sock").stop()
 text = f"CODE = {code!r}\nPATTERNS = {patterns!r}\n"
 sys.stdout.buffer.write(marshal.dumps(compile(text, "prepared_data.py", "exec")))
 sys.stdout.flush()
