@@ -118,7 +118,13 @@ def _start(argv: list[str]) -> int:
     log.setup(config.log_level, config.log_file, os.environ, config.log_format)
     _show_banner(config)
     gc.disable()  # until the broker has started: next to nothing of what that makes is garbage
+    try:
+        return _run(config)
+    finally:
+        gc.enable()
 
+
+def _run(config: Config) -> int:
     from lavinmq.server import run
 
     pidfile = PidFile(config.pidfile) if config.pidfile else None
