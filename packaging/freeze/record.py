@@ -13,7 +13,7 @@ import finder
 
 code, patterns = {}, {}
 make_pattern = _sre.compile
-arguments = ()
+made_of = []
 
 
 def run(text, variables, names=None):
@@ -33,7 +33,7 @@ def compiler(compile_pattern):
 
     def pattern(text, flags=0):
         made = compile_pattern(text, flags)
-        _, state, steps, *groups = arguments
+        _, state, steps, *groups = made_of.pop()
         # Some of these numbers have names, which byte code cannot hold.
         patterns[text, flags] = marshal.dumps((int(state), [*map(int, steps)], *groups))
         return made
@@ -43,8 +43,7 @@ def compiler(compile_pattern):
 
 def note_arguments(*given):
     """Make a pattern from its compiled form, which it does not show afterwards."""
-    global arguments
-    arguments = given
+    made_of.append(given)
     return make_pattern(*given)
 
 
