@@ -7,7 +7,7 @@ import functools
 import heapq
 
 # By file_kind.
-FILE_NAMES = ("", "msgs", "acks", "consumer_offsets")
+cdef tuple FILE_NAMES = ("", "msgs", "acks", "consumer_offsets")
 
 
 def siphash128(bytes key, bytes data) -> bytes:
