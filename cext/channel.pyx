@@ -308,7 +308,7 @@ cdef bint channel_redeliver(chan_t* c, unacked_t* u) noexcept nogil:
         return False
     st = queue_level(q, u.level)
     seg = store_segment(st, u.seg)
-    if seg == NULL or store_read(st, &q.loop.pool, &st.window, seg, u.pos, 16384, &rec) != 1:
+    if seg == NULL or store_read(st, &q.loop.pool, store_window(st), seg, u.pos, 16384, &rec) != 1:
         return False
     rec.level = u.level
     rec.extra = NULL

@@ -84,7 +84,7 @@ cdef int store_compact(store_t* st, pool_t* pool, seg_t* seg, u32* kept, u32* n_
     while rc == 0 and pos <= seg.size:
         is_deleted = False
         if pos < seg.size:
-            if store_read(st, pool, &st.window, seg, pos, BLOCK_SIZE, &rec) != 1:
+            if store_read(st, pool, store_window(st), seg, pos, BLOCK_SIZE, &rec) != 1:
                 set_errno(EIO)
                 rc = -1
                 break
@@ -111,5 +111,5 @@ cdef int store_compact(store_t* st, pool_t* pool, seg_t* seg, u32* kept, u32* n_
     if fd >= 0:
         close_failed(fd)
     free(acks)
-    st.window.len = 0
+    store_forget_window(st)
     return rc

@@ -16,6 +16,20 @@ cdef enum:
     COUNT_MAX = 0x7FFFFFFF      # what the header can say
 
 
+# What stores without counts share, which is most of them: nothing is ever written to it.
+cdef counts_t no_counts
+
+
+cdef counts_t* store_counts(store_t* st) noexcept nogil:
+    """The counts of a store, made when they are first written to; NULL when out of memory."""
+    if st.counts is &no_counts:
+        st.counts = <counts_t*>calloc(1, sizeof(counts_t))
+        if st.counts == NULL:
+            st.counts = &no_counts
+            return NULL
+    return st.counts
+
+
 cdef count_t* counts_slot(const counts_t* k, u32 seg, u32 pos) noexcept nogil:
     """The slot of a message: its own, or the free one where it would be."""
     cdef u64 i = (pos * <u64>0x9E3779B97F4A7C15 + seg * <u64>0xC2B2AE3D27D4EB4F) >> 32
@@ -63,10 +77,10 @@ cdef int counts_note(counts_t* k, u32 seg, u32 pos, u32 n) noexcept nogil:
 
 
 cdef void store_forget_count(store_t* st, u32 seg, u32 pos) noexcept nogil:
-    """The message is gone, and the file may still know it."""
-    counts_forget(&st.counts, seg, pos)
+    """A message that was counted is gone, and the file may still know it."""
+    counts_forget(st.counts, seg, pos)
     if st.is_durable:
-        counts_note(&st.counts, seg, pos, 0)
+        counts_note(st.counts, seg, pos, 0)
 
 
 cdef int counts_set(counts_t* k, u32 seg, u32 pos, u32 n) noexcept nogil:
@@ -84,9 +98,10 @@ cdef int counts_set(counts_t* k, u32 seg, u32 pos, u32 n) noexcept nogil:
 
 cdef int store_count(store_t* st, u32 seg, u32 pos, u32 n) noexcept nogil:
     """A message was delivered so often. 0, or -1 out of memory."""
-    if counts_set(&st.counts, seg, pos, n):
+    cdef counts_t* k = store_counts(st)
+    if k == NULL or counts_set(k, seg, pos, n):
         return -1
-    return counts_note(&st.counts, seg, pos, n) if st.is_durable else 0
+    return counts_note(k, seg, pos, n) if st.is_durable else 0
 
 
 cdef void counts_forget(counts_t* k, u32 seg, u32 pos) noexcept nogil:
@@ -115,17 +130,19 @@ cdef void counts_forget(counts_t* k, u32 seg, u32 pos) noexcept nogil:
         k.cap = 0
 
 
-cdef void counts_release(counts_t* k) noexcept nogil:
-    free(k.slots)
-    free(k.news)
-    memset(k, 0, sizeof(counts_t))
+cdef void store_release_counts(store_t* st) noexcept nogil:
+    if st.counts is not &no_counts:
+        free(st.counts.slots)
+        free(st.counts.news)
+        free(st.counts)
+        st.counts = &no_counts
 
 
 cdef void store_drop_counts(store_t* st) noexcept nogil:
     """There is no limit any more: what was counted is forgotten."""
     cdef char path[PATH_MAX_BYTES]
     counts_path(st, path)
-    counts_release(&st.counts)
+    store_release_counts(st)
     unlink(path)
 
 
@@ -143,7 +160,7 @@ cdef void count_write(u8* p, const count_t* entry) noexcept nogil:
 
 cdef int counts_flush(store_t* st) noexcept nogil:
     """Write the changes since the last flush. 0, or -1 with errno."""
-    cdef counts_t* k = &st.counts
+    cdef counts_t* k = st.counts
     cdef char path[PATH_MAX_BYTES]
     cdef u8* buf
     cdef u32 i
@@ -173,7 +190,7 @@ cdef int counts_flush(store_t* st) noexcept nogil:
 
 cdef int counts_rewrite(store_t* st) noexcept nogil:
     """Write the live counts to a new file, or remove it when there are none. 0, or -1, errno."""
-    cdef counts_t* k = &st.counts
+    cdef counts_t* k = st.counts
     cdef char path[PATH_MAX_BYTES]
     cdef char temporary[PATH_MAX_BYTES + 4]
     cdef u8* buf
@@ -230,7 +247,7 @@ cdef bint store_holds(const store_t* st, u32 seg_id, u32 pos) noexcept nogil:
 cdef int counts_load(store_t* st) noexcept nogil:
     """Read the file. What belongs to no message is taken out of it, too: a new one might come to
     stand there. 0, or -1 with errno."""
-    cdef counts_t* k = &st.counts
+    cdef counts_t* k
     cdef char path[PATH_MAX_BYTES]
     cdef u8 entry[COUNTS_ENTRY]
     cdef i64 got = 0
@@ -239,6 +256,11 @@ cdef int counts_load(store_t* st) noexcept nogil:
     fd = c_open(path, O_RDONLY | O_CLOEXEC)
     if fd < 0:
         return 0 if errno == ENOENT else -1
+    k = store_counts(st)
+    if k == NULL:
+        close_failed(fd)
+        set_errno(ENOMEM)
+        return -1
     while True:
         got = read_at(fd, entry, COUNTS_ENTRY, <i64>k.file_n * COUNTS_ENTRY)
         if got != COUNTS_ENTRY:

@@ -117,6 +117,8 @@ cdef int store_read(store_t* st, pool_t* pool, window_t* w, seg_t* seg, u32 pos,
     this store. Cost: 5 ns when staged or in the window."""
     cdef u32 avail = 0, need, limit
     cdef int rc
+    if w == NULL:
+        return -2
     rec.seg = seg.id
     rec.pos = pos
     if seg is st.wseg and pos >= st.stage_at:
@@ -201,7 +203,7 @@ cdef int store_walk(store_t* st, pool_t* pool, seg_t* seg, u32* pos, u32 passed,
     cdef i64 to
     cdef int rc
     while pos[0] < seg.size:
-        rc = store_read(st, pool, &st.window, seg, pos[0], BLOCK_SIZE, rec)
+        rc = store_read(st, pool, store_window(st), seg, pos[0], BLOCK_SIZE, rec)
         if rc != -1:
             return 1 if rc == 1 else -1
         to = store_resume(st, seg, pos[0], passed, &found)
@@ -241,7 +243,7 @@ cdef int store_peek(store_t* st, pool_t* pool, rec_t* rec) noexcept nogil:
         seg = store_segment(st, st.requeued[0].seg)
         if seg == NULL:
             return -3
-        rc = store_read(st, pool, &st.window, seg, st.requeued[0].pos, 16384, rec)
+        rc = store_read(st, pool, store_window(st), seg, st.requeued[0].pos, 16384, rec)
         return -3 if rc == -1 else rc
     rec.redelivered = rec.is_requeued = False
     while True:
@@ -251,7 +253,7 @@ cdef int store_peek(store_t* st, pool_t* pool, rec_t* rec) noexcept nogil:
                 return 0
             store_next_segment(st)
             continue
-        rc = store_read(st, pool, &st.window, seg, st.rpos, BLOCK_SIZE, rec)
+        rc = store_read(st, pool, store_window(st), seg, st.rpos, BLOCK_SIZE, rec)
         if rc < 0:
             return rc
         if seg.n_deleted and seg.deleted[0] <= st.rpos:

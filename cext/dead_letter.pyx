@@ -343,43 +343,53 @@ cdef int queue_hold_deletion(queue_t* q, store_t* st, u32 seg, u32 pos) noexcept
     """A message was moved to durable queues: delete it here after the next sync. 0, or -1 out of
     memory."""
     cdef loop_t* loop = q.loop
+    cdef moves_t* moves = q.moves
     cdef moved_t* grown
-    cdef u32 n = q.n_moved - q.moved_at
+    cdef u32 n
+    if moves == NULL:
+        moves = q.moves = <moves_t*>calloc(1, sizeof(moves_t))
+        if moves == NULL:
+            return -1
+    n = moves.n - moves.at
     if n == 0:
-        q.moved_at = q.n_moved = 0
-        q.refs += 1
-        q.held_next = loop.held
-        loop.held = q
-    elif q.n_moved == q.cap_moved and q.moved_at > n:
-        memcpy(q.moved, q.moved + q.moved_at, n * sizeof(moved_t))
-        q.moved_at = 0
-        q.n_moved = n
-    if q.n_moved == q.cap_moved:
-        grown = <moved_t*>realloc(q.moved, (<u64>q.cap_moved * 2 + 64) * sizeof(moved_t))
+        moves.at = moves.n = 0
+    elif moves.n == moves.cap and moves.at > n:
+        memcpy(moves.items, moves.items + moves.at, n * sizeof(moved_t))
+        moves.at = 0
+        moves.n = n
+    if moves.n == moves.cap:
+        grown = <moved_t*>realloc(moves.items, (<u64>moves.cap * 2 + 64) * sizeof(moved_t))
         if grown == NULL:
             return -1
-        q.moved = grown
-        q.cap_moved = q.cap_moved * 2 + 64
-    q.moved[q.n_moved].until = loop.n_syncs + 1
-    q.moved[q.n_moved].seg = seg
-    q.moved[q.n_moved].pos = pos
-    q.moved[q.n_moved].level = st.level
-    q.n_moved += 1
+        moves.items = grown
+        moves.cap = moves.cap * 2 + 64
+    if n == 0:
+        q.refs += 1
+        moves.held_next = loop.held
+        loop.held = q
+    moves.items[moves.n].until = loop.n_syncs + 1
+    moves.items[moves.n].seg = seg
+    moves.items[moves.n].pos = pos
+    moves.items[moves.n].level = st.level
+    moves.n += 1
     return 0
 
 
 cdef void queue_release_moved(queue_t* q, u64 synced) noexcept nogil:
     """Delete what was moved before that sync."""
+    cdef moves_t* moves = q.moves
     cdef moved_t* moved
-    while q.moved_at < q.n_moved and q.moved[q.moved_at].until <= synced:
-        moved = &q.moved[q.moved_at]
-        q.moved_at += 1
+    if moves == NULL:
+        return
+    while moves.at < moves.n and moves.items[moves.at].until <= synced:
+        moved = &moves.items[moves.at]
+        moves.at += 1
         if store_delete(queue_level(q, moved.level), moved.seg, moved.pos):
             queue_failed(q)
-    if q.moved_at == q.n_moved and q.cap_moved > 4096:
-        free(q.moved)
-        q.moved = NULL
-        q.cap_moved = 0
+    if moves.at == moves.n and moves.cap > 4096:
+        free(moves.items)
+        moves.items = NULL
+        moves.cap = 0
 
 
 cdef void loop_release_held(loop_t* loop) noexcept nogil:
@@ -389,14 +399,14 @@ cdef void loop_release_held(loop_t* loop) noexcept nogil:
     while at[0] != NULL:
         q = at[0]
         if q.is_deleted or q.is_closed:
-            q.moved_at = q.n_moved
+            q.moves.at = q.moves.n
         else:
             queue_release_moved(q, loop.n_synced)
             queue_touch(q)
-        if q.moved_at < q.n_moved:
-            at = &q.held_next
+        if q.moves.at < q.moves.n:
+            at = &q.moves.held_next
             continue
-        at[0] = q.held_next
+        at[0] = q.moves.held_next
         queue_unref(q)
 
 

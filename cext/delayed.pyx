@@ -177,7 +177,7 @@ cdef bint delayed_release_next(queue_t* q) noexcept nogil:
     if seg == NULL or not store_is_ahead(st, top.seg, top.pos):
         dues_pop(st)            # purged
         return True
-    rc = store_read(st, &q.loop.pool, &st.window, seg, top.pos, 4096, &rec)
+    rc = store_read(st, &q.loop.pool, store_window(st), seg, top.pos, 4096, &rec)
     if rc == -2:
         st.error = errno if errno else EIO
         q.loop.is_news = True

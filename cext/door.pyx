@@ -6,6 +6,9 @@
 import functools
 import heapq
 
+# By file_kind.
+cdef tuple FILE_NAMES = ("", "msgs", "acks", "consumer_offsets")
+
 
 def siphash128(bytes key, bytes data) -> bytes:
     """SipHash-2-4 of data with 16 bytes of output. Raises ValueError for a key not of 16 bytes."""
@@ -136,7 +139,7 @@ cdef class Queue:
     cdef Loop loop
     cdef Vhost vhost
     cdef bytes parent           # of the stores of a priority queue
-    cdef DedupCache dedup
+    cdef readonly DedupCache dedup
 
     def __cinit__(self, Loop loop, str directory, int segment_size, bint durable, *,
                   bytes name=b"", Vhost vhost=None, int max_priority=-1, bint is_stream=False):
@@ -164,11 +167,10 @@ cdef class Queue:
             self.q.vhost = &vhost.t
             self.q.name = short_string(name)
         if max_priority >= 0:
-            self.q.n_levels = <u32>max_priority + 1
-            self.q.levels = <store_t**>calloc(self.q.n_levels, sizeof(store_t*))
+            self.q.levels = levels_new(<u32>max_priority + 1)
             if self.q.levels == NULL:
                 raise MemoryError()
-            self.q.levels[0] = &self.q.store
+            self.q.levels.stores[0] = &self.q.store
             self.q.store.is_nested = self.q.is_special = True
         if is_stream:
             self.q.stream = stream_new(segment_size)
@@ -514,8 +516,8 @@ cdef class Queue:
         cdef u32 i
         for i in range(queue_levels(self.q)):
             st = queue_level(self.q, i)
-            if st != NULL and st.failed_kind != NULL and st.leaf != NULL:
-                path = f"{store_directory(st)}/{st.failed_kind.decode()}"
+            if st != NULL and st.failed_kind and st.leaf != NULL:
+                path = f"{store_directory(st)}/{FILE_NAMES[st.failed_kind]}"
                 return path if st.failed_seg == 0 else f"{path}.{st.failed_seg:010d}"
         return ""
 
@@ -651,7 +653,7 @@ cdef class Queue:
                 heapq.heappush(nearest, (st.dues[child].at_ms, st.dues[child].seg,
                                          st.dues[child].pos, child))
             seg = store_segment(st, seg_id)
-            if seg != NULL and store_read(st, &self.q.loop.pool, &st.window, seg, pos, 4096,
+            if seg != NULL and store_read(st, &self.q.loop.pool, store_window(st), seg, pos, 4096,
                                           &rec) == 1:
                 found.append((at_ms, PyBytes_FromStringAndSize(<char*>rec.names + rec.names[0] + 2,
                                                                rec.names[rec.names[0] + 1]),
@@ -666,7 +668,7 @@ cdef class Queue:
             "deliver_no_ack": q.n_delivered_no_ack, "get": q.n_get, "get_no_ack": q.n_get_no_ack,
             "deliver_get": q.n_delivered + q.n_delivered_no_ack + q.n_get + q.n_get_no_ack,
             "ack": q.n_acked, "redeliver": q.n_redelivered, "reject": q.n_rejected,
-            "dedup": q.n_dedup,
+            "dedup": q.dedup.n_refused if q.dedup != NULL else 0,
         }
 
 
@@ -748,7 +750,7 @@ cdef class Exchange:
     cdef exchange_t t
     cdef Exchange alternate
     cdef Queue delayed
-    cdef DedupCache dedup
+    cdef readonly DedupCache dedup
     cdef u32 n_exchanges        # compiled bindings to exchanges
 
     def __cinit__(self, int kind, seed, bint default_any=False, bint is_jump=False,

@@ -287,7 +287,7 @@ cdef void queue_expire_ahead(queue_t* q, store_t* st, u32 seg_id, u32 pos) noexc
     cdef rec_t rec
     if seg == NULL or not store_is_ahead(st, seg_id, pos):
         return                  # taken: whoever has it, or gives it back, looks at its deadline
-    if store_read(st, &q.loop.pool, &st.window, seg, pos, 4096, &rec) != 1:
+    if store_read(st, &q.loop.pool, store_window(st), seg, pos, 4096, &rec) != 1:
         return                  # the cursor will find out
     rec.level = st.level
     rec.is_requeued = rec.redelivered = False
@@ -307,7 +307,7 @@ cdef void queue_discard_requeued(queue_t* q, store_t* st, loc_t at) noexcept nog
     """Expire a message that was requeued and is not among those any more."""
     cdef rec_t rec
     cdef seg_t* seg = store_segment(st, at.seg)
-    if seg == NULL or store_read(st, &q.loop.pool, &st.window, seg, at.pos, 4096, &rec) != 1:
+    if seg == NULL or store_read(st, &q.loop.pool, store_window(st), seg, at.pos, 4096, &rec) != 1:
         store_requeue(st, at.seg, at.pos)       # who takes it will find out
         return
     rec.level = st.level

@@ -38,7 +38,7 @@ cdef void queue_forget(queue_t* q):
         if queue_level(q, i) != NULL:
             store_forget(queue_level(q, i), &q.loop.pool)
     q.ready = q.ready_bytes = 0
-    memset(q.filled, 0, sizeof(q.filled))
+    queue_clear_levels(q)
 
 
 cdef list queue_load(queue_t* q):
@@ -136,7 +136,7 @@ cdef load_newest(store_t* st, seg_t* seg, u32 size, u32 data_end):
     if seg.damaged_at and seg.damaged_at >= seg.size:
         keep_tail(f"{store_directory(st)}/msgs.{seg.id:010d}", seg.size, data_end)
         seg.damaged_at = 0
-        st.window.len = 0
+        store_forget_window(st)
     st.flushed = st.stage_at = st.synced = seg.size
 
 

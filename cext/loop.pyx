@@ -158,7 +158,7 @@ cdef class Loop:
         free(self.t.dues)
         while self.t.held != NULL:
             held = self.t.held
-            self.t.held = held.held_next
+            self.t.held = held.moves.held_next
             queue_unref(held)
         while self.t.unindexed != NULL:
             held = self.t.unindexed

@@ -53,7 +53,7 @@ cdef u64 copy_to_levels(Queue queue, str directory, str target) except? 0:
     cdef queue_t* q = queue.q
     cdef Queue old = Queue(queue.loop, directory, q.store.segment_size, True)
     cdef Queue new = Queue(queue.loop, target, q.store.segment_size, True,
-                           max_priority=<int>q.n_levels - 1)
+                           max_priority=<int>q.levels.n - 1)
     cdef u64 n
     old.load()
     n = old.q.ready

@@ -14,9 +14,12 @@ cdef void queue_unref(queue_t* q) noexcept nogil:
     q.refs -= 1
     if q.refs == 0:
         rules_free(q.rules)
-        free(q.moved)
+        if q.moves != NULL:
+            free(q.moves.items)
+            free(q.moves)
         free(q.name)
         free(q.levels)
+        free(q.trial)
         stream_free(q.stream)
         lmq_poison(q, sizeof(queue_t))
         free(q)
@@ -31,15 +34,24 @@ cdef extern from *:
     u32 highest_bit(u64 x) noexcept nogil
 
 
+cdef levels_t* levels_new(u32 n) noexcept nogil:
+    """As many levels, all without a store; NULL when out of memory."""
+    cdef levels_t* levels = <levels_t*>calloc(1, sizeof(levels_t) + n * sizeof(store_t*))
+    if levels != NULL:
+        levels.n = n
+        levels.stores = <store_t**>(levels + 1)
+    return levels
+
+
 # hot
 cdef inline store_t* queue_level(const queue_t* q, u32 level) noexcept nogil:
     """The store of one priority; of any other queue the only one."""
-    return q.levels[level] if q.levels != NULL else <store_t*>&q.store
+    return q.levels.stores[level] if q.levels != NULL else <store_t*>&q.store
 
 
 cdef inline u32 queue_levels(const queue_t* q) noexcept nogil:
     """How many levels there can be."""
-    return q.n_levels if q.levels != NULL else 1
+    return q.levels.n if q.levels != NULL else 1
 
 
 # hot
@@ -49,8 +61,8 @@ cdef inline store_t* queue_top(const queue_t* q) noexcept nogil:
     if q.levels == NULL:
         return <store_t*>&q.store
     for i in range(4):
-        if q.filled[3 - i]:
-            return q.levels[(3 - i) * 64 + highest_bit(q.filled[3 - i])]
+        if q.levels.filled[3 - i]:
+            return q.levels.stores[(3 - i) * 64 + highest_bit(q.levels.filled[3 - i])]
     return <store_t*>&q.store
 
 
@@ -60,9 +72,15 @@ cdef void queue_count_level(queue_t* q, store_t* st, i64 change) noexcept nogil:
         return
     st.ready = <u64>(<i64>st.ready + change) if <i64>st.ready + change > 0 else 0
     if st.ready:
-        q.filled[st.level >> 6] |= <u64>1 << (st.level & 63)
+        q.levels.filled[st.level >> 6] |= <u64>1 << (st.level & 63)
     else:
-        q.filled[st.level >> 6] &= ~(<u64>1 << (st.level & 63))
+        q.levels.filled[st.level >> 6] &= ~(<u64>1 << (st.level & 63))
+
+
+cdef void queue_clear_levels(queue_t* q) noexcept nogil:
+    """No level has a ready message."""
+    if q.levels != NULL:
+        memset(q.levels.filled, 0, sizeof(q.levels.filled))
 
 
 # hot
@@ -77,7 +95,7 @@ cdef inline void queue_uncount(queue_t* q, store_t* st, u32 size) noexcept nogil
 cdef store_t* queue_make_level(queue_t* q, u32 level) noexcept nogil:
     """The store of a level, made at its first message; NULL when out of memory."""
     cdef char leaf[16]
-    cdef store_t* st = q.levels[level]
+    cdef store_t* st = q.levels.stores[level]
     if st != NULL:
         return st
     snprintf(leaf, sizeof(leaf), b"prio.%03u", level)
@@ -87,7 +105,7 @@ cdef store_t* queue_make_level(queue_t* q, u32 level) noexcept nogil:
         return NULL
     st.level = <u8>level
     st.is_nested = True
-    q.levels[level] = st
+    q.levels.stores[level] = st
     return st
 
 
@@ -525,7 +543,7 @@ cdef u64 queue_purge(queue_t* q) noexcept nogil:
                 queue_failed(q)
                 return 0
     q.ready = q.ready_bytes = 0
-    memset(q.filled, 0, sizeof(q.filled))
+    queue_clear_levels(q)
     queue_touch(q)
     return purged
 
@@ -558,35 +576,42 @@ cdef int queue_purge_level(queue_t* q, store_t* st) noexcept nogil:
 
 cdef void queue_measure_crowd(queue_t* q) noexcept nogil:
     """Consumers first: while fast consumers are busy with a backlog, their publishers wait
-    a moment (decision 0004). Those that take less than TRIAL_BYTES in TRIAL_NS hold nobody back."""
+    a moment (decision 0004). Those that take less than TRIAL_BYTES in TRIAL_NS hold nobody back.
+    Out of memory: nobody is held back."""
     cdef loop_t* loop = q.loop
+    cdef trial_t* trial = q.trial
     cdef bint was_crowded = q.is_crowded
     cdef u64 progress, taken
     if q.stream != NULL:
         return                  # it is read, not emptied
     if q.ready_bytes <= CROWD_BYTES or q.ready == 0 or q.n_consumers == 0 or q.able != NULL:
         q.is_crowded = False
-    elif loop.now_ns >= q.slow_until_ns:
+    elif trial == NULL:
+        q.trial = <trial_t*>calloc(1, sizeof(trial_t))
+        if q.trial != NULL:
+            queue_measure_crowd(q)
+        return
+    elif loop.now_ns >= trial.slow_until_ns:
         progress = q.n_acked + q.n_rejected + q.n_delivered_no_ack
         if not was_crowded:
             q.is_crowded = True
-            q.trial_ns = loop.now_ns
-            q.trial_progress = progress
-            q.trial_looks = 0
-        elif loop.now_ns - q.trial_ns > TRIAL_NS and q.trial_looks >= TRIAL_LOOKS:
-            taken = (progress - q.trial_progress) * (q.ready_bytes // q.ready)
+            trial.start_ns = loop.now_ns
+            trial.progress = progress
+            trial.looks = 0
+        elif loop.now_ns - trial.start_ns > TRIAL_NS and trial.looks >= TRIAL_LOOKS:
+            taken = (progress - trial.progress) * (q.ready_bytes // q.ready)
             if taken >= TRIAL_BYTES:
-                q.slow_ns = 0
+                trial.slow_ns = 0
             else:
-                q.slow_ns = SLOW_NS if q.slow_ns == 0 else q.slow_ns * 2
-                if q.slow_ns > SLOW_MAX_NS:
-                    q.slow_ns = SLOW_MAX_NS
-                q.slow_until_ns = loop.now_ns + q.slow_ns
+                trial.slow_ns = SLOW_NS if trial.slow_ns == 0 else trial.slow_ns * 2
+                if trial.slow_ns > SLOW_MAX_NS:
+                    trial.slow_ns = SLOW_MAX_NS
+                trial.slow_until_ns = loop.now_ns + trial.slow_ns
                 q.is_crowded = False
-            q.trial_ns = loop.now_ns
-            q.trial_progress = progress
-            q.trial_looks = 0
-        q.trial_looks += 1
+            trial.start_ns = loop.now_ns
+            trial.progress = progress
+            trial.looks = 0
+        trial.looks += 1
     if was_crowded and not q.is_crowded:
         loop.is_release_due = True
 
@@ -612,7 +637,8 @@ cdef int store_end_tick(store_t* st, queue_t* q) noexcept nogil:
         st.tail_due_ms = 0
         if store_clear_counts(st):
             return -1
-    if st.window.cap > BLOCK_SIZE:      # what it held has been written to a link, or has to wait
+    if st.window != NULL and st.window.cap > BLOCK_SIZE:
+        # What it held has been written to a link, or has to wait.
         store_drop_window(st, pool)
     if not st.is_durable:
         return store_retry(st, pool) if q.is_stuck else 0
@@ -680,4 +706,4 @@ cdef void queue_release(queue_t* q) noexcept nogil:
             store_release(st, &q.loop.pool)
             if st != &q.store:
                 free(st)
-                q.levels[i] = NULL
+                q.levels.stores[i] = NULL

@@ -184,5 +184,5 @@ cdef int store_blank(store_t* st, const seg_t* seg, u32 pos) noexcept nogil:
         return -1
     rc = write_at(fd, ZEROS, TERMINATOR, pos)
     close_failed(fd)
-    st.window.len = 0
+    store_forget_window(st)
     return rc

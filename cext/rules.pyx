@@ -37,7 +37,7 @@ cdef store_t* queue_level_for(queue_t* q, const msg_t* m) noexcept nogil:
     cdef u32 level = m.props[m.priority_at] if m.priority_at else 0
     if q.levels == NULL:
         return &q.store
-    return queue_make_level(q, level if level < q.n_levels else q.n_levels - 1)
+    return queue_make_level(q, level if level < q.levels.n else q.levels.n - 1)
 
 
 cdef int queue_append_ruled(queue_t* q, const msg_t* m) noexcept nogil:
@@ -49,7 +49,7 @@ cdef int queue_append_ruled(queue_t* q, const msg_t* m) noexcept nogil:
     if q.releases != NULL:
         return delayed_append(q, m)
     if q.dedup != NULL and dedup_seen(q.dedup, m, q.loop.now_ms):
-        q.n_dedup += 1
+        q.dedup.n_refused += 1
         return APPEND_DUPLICATE
     if q.rules != NULL and q.rules.overflow != DROP_HEAD and queue_is_full(q, m.size):
         if q.able != NULL and not q.loop.is_moving:
@@ -108,7 +108,7 @@ cdef int queue_next_ruled(queue_t* q, rec_t* rec) noexcept nogil:
         else:
             if q.rules != NULL and q.rules.delivery_limit >= 0:
                 queue_tell_count(q, rec)
-            elif counts_of(&queue_level(q, rec.level).counts, rec.seg, rec.pos):
+            elif counts_of(queue_level(q, rec.level).counts, rec.seg, rec.pos):
                 rec.redelivered = True          # before the broker was started
             return 1
         rc = queue_peek(q, rec) if q.ready else 0
@@ -121,12 +121,12 @@ cdef bint queue_has_tried_enough(queue_t* q, const rec_t* rec) noexcept nogil:
     stopped, or more was allowed then."""
     cdef store_t* st = queue_level(q, rec.level)
     return (st.counts.n and q.rules != NULL and q.rules.delivery_limit >= 0
-            and counts_of(&st.counts, rec.seg, rec.pos) > <u64>q.rules.delivery_limit)
+            and counts_of(st.counts, rec.seg, rec.pos) > <u64>q.rules.delivery_limit)
 
 
 cdef void queue_tell_count(queue_t* q, rec_t* rec) noexcept nogil:
     """Have the delivery say how often there was one before."""
-    cdef u32 n = counts_of(&queue_level(q, rec.level).counts, rec.seg, rec.pos)
+    cdef u32 n = counts_of(queue_level(q, rec.level).counts, rec.seg, rec.pos)
     rec.extra = q.loop.count_header
     rec.extra_len = 0
     if n:
@@ -138,7 +138,7 @@ cdef void queue_tell_count(queue_t* q, rec_t* rec) noexcept nogil:
 cdef void queue_count_delivery(queue_t* q, const rec_t* rec) noexcept nogil:
     """A message was delivered that has to be acknowledged: its deliveries are limited."""
     cdef store_t* st = queue_level(q, rec.level)
-    cdef u32 n = counts_of(&st.counts, rec.seg, rec.pos) + 1
+    cdef u32 n = counts_of(st.counts, rec.seg, rec.pos) + 1
     if store_count(st, rec.seg, rec.pos, n):
         queue_failed(q)
 
@@ -194,14 +194,14 @@ cdef bint queue_settle_ruled(queue_t* q, store_t* st, const unacked_t* u, bint r
     elif not q.may_bury and q.rules == NULL:
         return False
     seg = store_segment(st, u.seg)
-    if seg == NULL or store_read(st, &q.loop.pool, &st.window, seg, u.pos, 4096, &rec) != 1:
+    if seg == NULL or store_read(st, &q.loop.pool, store_window(st), seg, u.pos, 4096, &rec) != 1:
         return False
     rec.level = u.level
     if requeue:
         if q.may_expire and rec_deadline_ms(q, &rec) <= q.loop.now_ms:
             reason = DEAD_EXPIRED
         elif (q.rules != NULL and q.rules.delivery_limit >= 0
-                and counts_of(&st.counts, u.seg, u.pos) > <u64>q.rules.delivery_limit):
+                and counts_of(st.counts, u.seg, u.pos) > <u64>q.rules.delivery_limit):
             reason = DEAD_DELIVERY_LIMIT
         else:
             own = rec_own_deadline_ms(&rec)

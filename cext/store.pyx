@@ -68,7 +68,8 @@ cdef void store_remove_segment(store_t* st, seg_t* seg) noexcept nogil:
             link[0] = seg.dirty_next
             break
         link = &link[0].dirty_next
-    window_forget(&st.window, seg.id)
+    if st.window != NULL:
+        window_forget(st.window, seg.id)
     if seg.damaged_at and st.is_durable:
         segment_keep(st, seg.id)
     segment_unlink(st, seg.id)
@@ -98,10 +99,10 @@ cdef int store_open_write(store_t* st) noexcept nogil:
     return 0
 
 
-cdef int store_failed(store_t* st, const char* kind, u32 seg) noexcept nogil:
+cdef int store_failed(store_t* st, file_kind kind, u32 seg) noexcept nogil:
     """Note which file could not be written; errno says why. Returns -1."""
     st.write_error = errno if errno else EIO
-    st.failed_kind = kind
+    st.failed_kind = <u8>kind
     st.failed_seg = seg
     set_errno(st.write_error)
     return -1
@@ -126,11 +127,11 @@ cdef int store_flush(store_t* st) noexcept nogil:
     if n == 0:
         return 0
     if st.wfd < 0 and store_open_write(st):
-        return store_failed(st, b"msgs", st.wseg.id)
+        return store_failed(st, FILE_MSGS, st.wseg.id)
     if (store_write_over(st, p, n, st.flushed) if st.reserved
             else write_at(st.wfd, p, n, st.flushed)):
         store_cut(st)
-        return store_failed(st, b"msgs", st.wseg.id)
+        return store_failed(st, FILE_MSGS, st.wseg.id)
     st.flushed = st.wseg.size
     st.unflushed = 0
     st.is_unsynced = True
@@ -165,7 +166,25 @@ cdef void window_forget(window_t* w, u32 seg) noexcept nogil:
 
 
 cdef void store_drop_window(store_t* st, pool_t* pool) noexcept nogil:
-    window_drop(&st.window, pool)
+    if st.window != NULL:
+        window_drop(st.window, pool)
+        free(st.window)
+        st.window = NULL
+
+
+cdef void store_forget_window(store_t* st) noexcept nogil:
+    """The file of its bytes has changed."""
+    if st.window != NULL:
+        st.window.len = 0
+
+
+cdef window_t* store_window(store_t* st) noexcept nogil:
+    """The window around the cursor, made when it is first used; NULL when out of memory, errno."""
+    if st.window == NULL:
+        st.window = <window_t*>calloc(1, sizeof(window_t))
+        if st.window != NULL:
+            st.window.fd = -1
+    return st.window
 
 
 cdef int store_room(store_t* st, pool_t* pool, u64 need) noexcept nogil:
@@ -273,7 +292,7 @@ cdef int store_write_large(store_t* st, const msg_t* m, i64 timestamp_ms) noexce
         if rc:
             store_cut(st)
     if rc:
-        store_failed(st, b"msgs", st.wseg.id)
+        store_failed(st, FILE_MSGS, st.wseg.id)
     free(head)
     if rc:
         return -1
@@ -362,7 +381,7 @@ cdef int store_flush_acks(store_t* st) noexcept nogil:
     while st.dirty != NULL:
         seg = st.dirty
         if segment_flush_acks(st, seg, seg is st.wseg or seg is st.rseg):
-            return store_failed(st, b"acks", seg.id)
+            return store_failed(st, FILE_ACKS, seg.id)
         st.dirty = seg.dirty_next
         seg.is_dirty = False
     return 0
@@ -376,7 +395,8 @@ cdef int store_init(store_t* st, const char* parent, const char* leaf, u32 segme
     on disk before the first flush, and no segment before the first message: most of many queues
     never hold one. 0, or -1 out of memory."""
     memset(st, 0, sizeof(store_t))
-    st.wfd = st.window.fd = -1
+    st.wfd = -1
+    st.counts = &no_counts
     st.segment_size = segment_size
     st.is_durable = is_durable
     st.parent = parent
@@ -413,9 +433,10 @@ cdef void store_release(store_t* st, pool_t* pool) noexcept nogil:
     free(st.gaps)
     free(st.leaf)
     free(st.dues)
-    counts_release(&st.counts)
+    store_release_counts(st)
     memset(st, 0, sizeof(store_t))
-    st.wfd = st.window.fd = -1
+    st.counts = &no_counts
+    st.wfd = -1
 
 
 cdef void store_abandon(store_t* st, pool_t* pool) noexcept nogil:
@@ -450,7 +471,7 @@ cdef int store_close(store_t* st) noexcept nogil:
     longer than their data: filled ahead, or left so by a crash. 0, or -1 with errno."""
     cdef u32 i
     for i in range(st.n_requeued):
-        if counts_of(&st.counts, st.requeued[i].seg, st.requeued[i].pos) == 0:
+        if counts_of(st.counts, st.requeued[i].seg, st.requeued[i].pos) == 0:
             if store_count(st, st.requeued[i].seg, st.requeued[i].pos, 1):
                 return -1
     if store_flush(st) or store_flush_acks(st) or (st.counts.n_news and counts_flush(st)):

@@ -394,6 +394,6 @@ cdef int stream_end_tick(queue_t* q) noexcept nogil:
         tracks_close(&s.tracks)
     if s.readers == NULL and st.stage != NULL:
         store_drop_stage(st, &q.loop.pool)      # nobody reads from it: the file has it all
-    if st.window.buf != NULL:
+    if st.window != NULL:
         store_drop_window(st, &q.loop.pool)
     return 0

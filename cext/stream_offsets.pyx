@@ -276,7 +276,7 @@ cdef int tracks_flush(queue_t* q) noexcept nogil:
         t = t.dirty_next
     if size and (tracks_rewrite(st, ts) if ts.size + size >= ts.capacity
                  else tracks_append(st, ts, size)):
-        return store_failed(st, OFFSETS_FILE, 0)
+        return store_failed(st, FILE_OFFSETS, 0)
     t = ts.dirty
     ts.dirty = NULL
     while t != NULL:
@@ -301,7 +301,7 @@ cdef int tracks_drop_below(queue_t* q, i64 first) noexcept nogil:
             is_changed = True
         t = newer
     if is_changed and tracks_rewrite(&q.store, ts):
-        return store_failed(&q.store, OFFSETS_FILE, 0)
+        return store_failed(&q.store, FILE_OFFSETS, 0)
     return 0
 
 

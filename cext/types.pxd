@@ -22,9 +22,11 @@ cdef struct stream_t
 
 cdef extern from *:
     """
+    typedef _Bool flag_t;
     #define NEVER 0x7fffffffffffffffll
     #define NO_LIMIT 0xffffffffffffffffull
     """
+    ctypedef bint flag_t        # of a struct: one byte, where a bint takes four
     i64 NEVER
     u64 NO_LIMIT
 
@@ -89,7 +91,7 @@ cdef struct msg_t:              # a message on its way in: slices of the input, 
     u32 reply_to_at             # offset of the reply-to property's length byte in props, 0 = none
     u32 expiration_at           # offset of the expiration's length byte in props, 0 = none
     u32 priority_at             # offset of the priority in props, 0 = none
-    bint is_special             # it expires by itself, or names where it goes when it dies
+    flag_t is_special           # it expires by itself, or names where it goes when it dies
     u32 cc_at                   # offset of the CC entry in props, 0 = none
     u32 bcc_at                  # the same for BCC
     const u8* body
@@ -101,8 +103,8 @@ cdef struct rec_t:              # a stored record, sliced
     u32 pos                     # where the record starts
     u32 size                    # bytes of the record
     u8 level                    # of a priority queue, else 0
-    bint is_requeued            # it comes from the requeued ones, not from the cursor
-    bint redelivered            # what clients are told
+    flag_t is_requeued          # it comes from the requeued ones, not from the cursor
+    flag_t redelivered          # what clients are told
     u32 seq                     # of a stream: slot of its reader
     const u8* names
     u32 names_len
@@ -142,7 +144,7 @@ cdef struct seg_t:              # one segment file and its ack file
     u32 written                 # records by its meta file, 0 = unknown
     u32 looked_acked            # `acked` when compaction looked at it last
     u32 damaged_at              # last position found damaged, 0 = none: the file is kept
-    bint is_reserved            # finished with filling behind its data, and without a meta file
+    flag_t is_reserved          # finished with filling behind its data, and without a meta file
     i64 first_offset            # of a stream: of its first record
     i64 first_ms                # when that was stored, 0 = unknown
     i64 last_ms                 # the latest time of a record
@@ -150,7 +152,7 @@ cdef struct seg_t:              # one segment file and its ack file
     u32 n_marks
     u32 cap_marks
     u32 marked_to               # position of the last one, 0 = none
-    bint is_dirty               # on the store's list of segments with unflushed acks
+    flag_t is_dirty             # on the store's list of segments with unflushed acks
     seg_t* dirty_next
 
 cdef struct loc_t:              # where a requeued record is
@@ -167,6 +169,13 @@ cdef struct moved_t:            # a record whose copy elsewhere is not on disk y
     u32 seg
     u32 pos
     u8 level
+
+cdef struct moves_t:            # of one queue
+    moved_t* items              # by rising sync
+    u32 at                      # the first of them that is not deleted
+    u32 n                       # the end of them
+    u32 cap
+    queue_t* held_next          # of the queues that have any
 
 cdef struct due_t:              # when a message expires
     i64 at_ms
@@ -187,6 +196,12 @@ cdef struct counts_t:           # open addressing
     u32 cap_news
     u32 file_n                  # entries in the file
 
+cdef enum file_kind:            # of the files of a store
+    FILE_NONE = 0
+    FILE_MSGS = 1
+    FILE_ACKS = 2
+    FILE_OFFSETS = 3
+
 cdef struct window_t:           # bytes of one segment file around the last read
     u8* buf
     u32 cap
@@ -199,54 +214,52 @@ cdef struct window_t:           # bytes of one segment file around the last read
 cdef struct store_t:            # the segments of one queue
     const char* parent          # where the queue's directory is, NUL-terminated, the loop's
     char* leaf                  # and its name there
-    u32 segment_size            # bytes at which a segment is finished
-    bint is_durable
-    bint is_stream              # nothing is deleted but whole segments
-    bint is_dir_made
     seg_t** segs                # by rising id; the last one is written to
+    seg_t* wseg
+    u8* stage                   # the tail of the write segment in memory
+    u32 stage_cap
+    u32 stage_at                # position of stage[0]; stage_at <= flushed
     u32 n_segs
     u32 cap_segs
-    seg_t* wseg
+    u32 segment_size            # bytes at which a segment is finished
     int wfd                     # descriptor of the write segment, -1 when closed
     u32 flushed                 # bytes of the write segment that its file holds
     u32 unflushed               # records behind `flushed`
     u32 synced                  # `flushed` when a sync was last asked for
     u32 reserved                # how far filling reaches behind the data, 0 = there is none
-    u8* stage                   # the tail of the write segment in memory
-    u32 stage_cap
-    u32 stage_at                # position of stage[0]; stage_at <= flushed
     seg_t* rseg                 # read cursor
     u32 rpos
     u32 passed                  # records of rseg that the cursor has passed
-    window_t window             # around the cursor
+    window_t* window            # around the cursor, NULL = nothing has been read
     loc_t* requeued             # binary heap by (segment, position)
     u32 n_requeued
     u32 cap_requeued
     seg_t* dirty                # segments with unflushed acks
-    bint is_unsynced            # data was written since a sync was last asked for
-    bint is_untrimmed           # a file found at start is longer than its data
-    bint is_dir_unsynced        # a file was created since then
-    i64 miscount                # records found beyond (or short of) what meta files said
-    u32 lost                    # unreadable records dropped, for the log
-    int error                   # errno of the last failed read
-    int write_error             # errno of the last failed write, 0 = the last one went well
-    const char* failed_kind     # and of which file: msgs, acks
-    u32 failed_seg
-    gap_t* gaps                 # damages since the last report, NULL = none so far
-    u32 n_gaps
-    u8 level                    # of a priority queue
-    bint is_nested              # its directory is one of the queue's
-    u64 ready                   # of this level, not kept up for other queues
+    counts_t* counts            # deliveries of messages that were delivered before
     i64 tail_due_ms             # no message that is not in `dues` expires after a later one
     due_t* dues                 # min-heap of messages that expire before one in front of them
     u32 n_dues
     u32 cap_dues
-    counts_t counts             # deliveries of messages that were delivered before
     u32 index_at                # segment to look through for deadlines next, 0 = none is left
     u32 index_last              # the last one of those that were there at the start
     u32 index_end               # and its size then
-
-# ---- deduplication -------------------------------------------------------------------------------
+    u32 lost                    # unreadable records dropped, for the log
+    i64 miscount                # records found beyond (or short of) what meta files said
+    int error                   # errno of the last failed read
+    int write_error             # errno of the last failed write, 0 = the last one went well
+    gap_t* gaps                 # damages since the last report, NULL = none so far
+    u32 failed_seg              # of the last failed write
+    u16 n_gaps
+    u8 failed_kind              # of that write, a file_kind
+    u64 ready                   # of this level, not kept up for other queues
+    u8 level                    # of a priority queue
+    flag_t is_nested            # its directory is one of the queue's
+    flag_t is_durable
+    flag_t is_stream            # nothing is deleted but whole segments
+    flag_t is_dir_made
+    flag_t is_unsynced          # data was written since a sync was last asked for
+    flag_t is_untrimmed         # a file found at start is longer than its data
+    flag_t is_dir_unsynced      # a file was created since then
 
 cdef struct dedup_entry_t:      # a remembered key; entry 0 closes the ring and is none
     u64 key[2]                  # its hash
@@ -254,8 +267,8 @@ cdef struct dedup_entry_t:      # a remembered key; entry 0 closes the ring and 
     u32 older                   # of entry 0: the newest one
     u32 newer                   # of entry 0: the oldest one
     u32 following               # in its bucket, or among the free ones; 0 = none
-    bint is_new                 # noted in this tick: its message may be in memory only
-    bint is_kept                # it may outlive the broker
+    flag_t is_new               # noted in this tick: its message may be in memory only
+    flag_t is_kept              # it may outlive the broker
 
 cdef struct budget_t:           # what all caches may take; above it each renews its oldest keys
     u64 used                    # bytes
@@ -279,11 +292,12 @@ cdef struct dedup_t:            # the keys that one exchange or queue has seen
     budget_t* budget
     const char* path            # of the file, NULL = the keys go with the broker
     int fd                      # -1 when closed
+    u64 n_refused               # duplicates that a queue did not store
     i64 file_size               # bytes of whole slots, 0 = to be written anew
     u64 boot                    # of the machine
     int error                   # errno of the last write, 0 = it went well
-    bint is_news                # that has changed since it was last told
-    bint is_dirty               # on the loop's list of caches with new keys
+    flag_t is_news              # that has changed since it was last told
+    flag_t is_dirty             # on the loop's list of caches with new keys
     dedup_t* dirty_next
 
 # ---- queues and consumers ------------------------------------------------------------------------
@@ -305,30 +319,43 @@ cdef struct rules_t:            # what a queue does with messages beyond handing
     u64 planned                 # messages that it would add
     u64 planned_bytes
 
+cdef struct levels_t:           # the stores of a priority queue
+    u32 n
+    u64 filled[4]               # a bit for each level that has ready messages
+    store_t** stores            # behind the struct, by priority, NULL = no message has come yet
+
+cdef struct trial_t:            # whether consumers are fast enough to hold publishers back
+    u64 progress                # settlements when their present trial began
+    i64 start_ns                # and when that was
+    u32 looks                   # ticks since
+    i64 slow_ns                 # how long they were left out the last time, 0 = they are fast
+    i64 slow_until_ns           # until then these consumers hold nobody back
+
 cdef struct queue_t:
     dest_t dest                 # must stay first: bindings point here
     store_t store               # of a priority queue: of level 0
-    store_t** levels            # by priority, NULL = not a priority queue
-    u32 n_levels
-    u64 filled[4]               # a bit for each level that has ready messages
+    levels_t* levels            # NULL = not a priority queue
     rules_t* rules              # NULL = none
     stream_t* stream            # NULL = not a stream
-    u8* name                    # short string, for what tells of its death
-    exchange_t* releases        # of a delayed exchange's queue: that exchange
-    vhost_t* vhost              # where dead letters find their exchange
-    bint is_special             # publishes take the long way
-    bint may_expire             # messages may have a deadline
-    bint may_bury               # discarded messages may have somewhere to go
-    bint is_over                # on the loop's list of queues to hold to their rules
+    dedup_t* dedup              # NULL = duplicates are stored
+    loop_t* loop
+    flag_t is_special           # publishes take the long way
+    flag_t may_expire           # messages may have a deadline
+    flag_t may_bury             # discarded messages may have somewhere to go
+    flag_t is_over              # on the loop's list of queues to hold to their rules
+    flag_t is_letter_moved      # the message that is just dying went to a durable queue
+    flag_t is_ranked            # it has had consumers of other priorities than 0
+    flag_t is_paused            # nothing is delivered and gets are empty, by order of an operator
+    flag_t is_deleted
+    flag_t is_closed            # the store cannot be used: publishes are dropped
+    flag_t is_broken            # it was closed by a write that failed, which has not been told yet
+    flag_t is_stuck             # the disk has no room for it: its records wait in memory
+    flag_t is_in_tick
+    flag_t is_crowded           # fast consumers are busy with more than CROWD_BYTES before them
+    flag_t is_sync_wanted       # a confirmed publish landed here since the last sync was asked for
+    queue_t* tick_next
     queue_t* over_next
-    i64 due_ms                  # nothing expires before that, NEVER = nothing does
-    u32 due_at                  # its place in the loop's heap, counted from 1, 0 = none
-    moved_t* moved              # what went to durable queues, by rising sync
-    u32 moved_at                # the first of them that is not deleted
-    u32 n_moved                 # the end of them
-    u32 cap_moved
-    bint is_letter_moved        # the message that is just dying went to a durable queue
-    queue_t* held_next          # of those that have any
+    queue_t* stuck_next
     queue_t* index_next         # of those that are on the loop's list
     u64 ready
     u64 ready_bytes
@@ -342,30 +369,18 @@ cdef struct queue_t:
     u64 n_acked
     u64 n_redelivered
     u64 n_rejected
-    u64 n_dedup                 # duplicates that were not stored
-    dedup_t* dedup              # NULL = duplicates are stored
     consumer_t* able            # ring of the consumers of highest priority that can take a message
     consumer_t* lower           # first of the rings of lower priorities, which fall along the list
     u32 n_consumers
-    bint is_ranked              # it has had consumers of other priorities than 0
-    bint is_paused              # nothing is delivered and gets are empty, by order of an operator
-    u64 timeout_ms              # how long a delivery may stay unacked, 0 = for ever
     u32 refs                    # the owner and each unacked delivery
-    bint is_deleted
-    bint is_closed              # the store cannot be used: publishes are dropped
-    bint is_broken              # it was closed by a write that failed, which has not been told yet
-    bint is_stuck               # the disk has no room for it: its records wait in memory
-    queue_t* stuck_next
-    bint is_in_tick
-    bint is_crowded             # fast consumers are busy with more than CROWD_BYTES before them
-    u64 trial_progress          # settlements when their present trial began
-    i64 trial_ns                # and when that was
-    u32 trial_looks             # ticks since
-    i64 slow_ns                 # how long they were left out the last time, 0 = they are fast
-    i64 slow_until_ns           # until then these consumers hold nobody back
-    bint is_sync_wanted         # a confirmed publish landed here since the last sync was asked for
-    queue_t* tick_next
-    loop_t* loop
+    i64 due_ms                  # nothing expires before that, NEVER = nothing does
+    u64 timeout_ms              # how long a delivery may stay unacked, 0 = for ever
+    u8* name                    # short string, for what tells of its death
+    exchange_t* releases        # of a delayed exchange's queue: that exchange
+    vhost_t* vhost              # where dead letters find their exchange
+    trial_t* trial              # of its consumers, NULL = there was none yet
+    moves_t* moves              # what went to durable queues, NULL = nothing has
+    u32 due_at                  # its place in the loop's heap, counted from 1, 0 = none
 
 cdef struct consumer_t:
     queue_t* queue
@@ -376,11 +391,11 @@ cdef struct consumer_t:
     int priority                # a message goes to the highest that can take it
     consumer_t* chan_prev       # all consumers of the channel
     consumer_t* chan_next
-    bint is_able                # in the ring
-    bint is_started             # it may take messages: neither before its start nor after its end
-    bint is_cancelled
-    bint is_no_ack
-    bint is_patient             # on the loop's list of consumers to look at again
+    flag_t is_able              # in the ring
+    flag_t is_started           # it may take messages: neither before its start nor after its end
+    flag_t is_cancelled
+    flag_t is_no_ack
+    flag_t is_patient           # on the loop's list of consumers to look at again
     u64 wants                   # bytes for a large message that it waits for, 0 = none
     u32 refs                    # the channel, each unacked delivery, the list above
     u32 prefetch                # 0 = no limit
@@ -410,7 +425,7 @@ cdef struct track_t:            # what a consumer tag has acknowledged
     track_t* dirty_next
     i64 offset                  # where it goes on reading, 0 = nothing is stored
     u32 refs                    # readers that use it
-    bint is_dirty               # to be written
+    flag_t is_dirty             # to be written
     u8 len
     u8 tag[1]                   # len bytes
 
@@ -452,8 +467,8 @@ cdef struct condition_t:        # one part of a filter
     u32 n_points
 
 cdef struct filter_t:           # which messages a reader wants
-    bint is_any                 # one condition is enough
-    bint takes_unfiltered
+    flag_t is_any               # one condition is enough
+    flag_t takes_unfiltered
     u32 n
     condition_t* items
 
@@ -464,8 +479,8 @@ cdef struct reader_t:           # where a consumer of a stream is
     i64 from_offset             # records below are passed over
     i64 from_ms                 # until one that was stored then or later, 0 = that has been found
     i64 end_offset              # records from there on are not read, 0 = all are
-    bint tells_time             # deliveries say when their message was stored
-    bint is_over                # on the loop's list of consumers that have had all they asked for
+    flag_t tells_time           # deliveries say when their message was stored
+    flag_t is_over              # on the loop's list of consumers that have had all they asked for
     consumer_t* over_next
     window_t window
     slot_t* slots
@@ -479,8 +494,8 @@ cdef struct reader_t:           # where a consumer of a stream is
     u32 cap_requeued
     track_t* track              # NULL = not tracked
     filter_t* filter            # NULL = it wants all
-    bint is_idle                # in the ring of idle consumers, else of active ones
-    bint is_listed
+    flag_t is_idle              # in the ring of idle consumers, else of active ones
+    flag_t is_listed
     consumer_t* prev            # all of the stream
     consumer_t* next
 
@@ -511,8 +526,8 @@ cdef struct tx_publish_t:       # a publish that waits for commit; names, proper
 
 cdef struct tx_settle_t:        # a settlement that waits for commit
     u64 tag
-    bint requeue
-    bint is_ack
+    flag_t requeue
+    flag_t is_ack
 
 # ---- routing -------------------------------------------------------------------------------------
 
@@ -522,14 +537,14 @@ cdef struct exchange_t:
     queue_t* delayed            # where messages wait that ask for it, NULL = nowhere
     match_t* match
     exchange_t* alternate       # where messages go that match nothing, or NULL
-    bint is_plain               # bound to queues only, and no alternate
+    flag_t is_plain             # bound to queues only, and no alternate
     u64 version                 # moves with every change of the bindings
     u64 n_in
     u64 n_out
     u64 n_unroutable
     u64 n_dedup                 # duplicates that were not routed
     dedup_t* dedup              # NULL = duplicates are routed
-    bint has_key_routes         # the key alone decides, so the last route may be kept
+    flag_t has_key_routes       # the key alone decides, so the last route may be kept
 
 cdef struct vhost_t:
     u64 epoch                   # moves when an exchange or a permission changes
@@ -560,7 +575,7 @@ cdef struct chan_t:
     u8 state
     u8 content
     u8 publish_flags            # bit 0 mandatory, bit 1 immediate
-    bint is_flow_stopped
+    flag_t is_flow_stopped
     tally_t tally
     vhost_t* vhost              # that counts it, NULL = none
     chan_t* vhost_prev          # all channels of that vhost
@@ -585,13 +600,13 @@ cdef struct chan_t:
     exchange_t* route_exchange
     targets_t targets
     # publisher confirms
-    bint is_confirm
-    bint needs_sync             # a durable queue took a message since the last batch
-    bint is_overflowed          # a full queue refused a publish of the transaction
-    bint is_refused             # a queue that may hold some of the unconfirmed publishes broke
-    bint is_oversized           # it was to get a message whose header does not fit a frame
-    bint is_in_confirms
-    bint is_in_batch
+    flag_t is_confirm
+    flag_t needs_sync           # a durable queue took a message since the last batch
+    flag_t is_overflowed        # a full queue refused a publish of the transaction
+    flag_t is_refused           # a queue that may hold some of the unconfirmed publishes broke
+    flag_t is_oversized         # it was to get a message whose header does not fit a frame
+    flag_t is_in_confirms
+    flag_t is_in_batch
     u64 publish_seq
     u64 confirmed_seq
     u64 batch_seq               # high-water of the batch in flight
@@ -599,7 +614,7 @@ cdef struct chan_t:
     i64 unconfirmed_ns          # when the oldest publish outside that batch was read
     i64 batch_ns                # and the oldest one in it
     # transaction
-    bint is_tx
+    flag_t is_tx
     tx_publish_t* tx_first
     tx_publish_t* tx_last
     u64 tx_bytes
@@ -643,14 +658,14 @@ cdef enum link_state:
 cdef struct link_t:
     int fd
     u8 state
-    bint is_blocked             # the kernel did not take all output
-    bint is_in_flush
-    bint is_lost                # the kernel reported the connection gone while sending
-    bint has_writer             # the event loop watches for room in the socket
-    bint has_tls                # the owner's SSLSocket reads and writes the socket
-    bint send_awaits_input      # TLS: what is to be sent waits for the peer to speak
-    bint read_awaits_room       # TLS: what is to be read waits for room in the socket
-    bint is_oversized           # one of its channels is
+    flag_t is_blocked           # the kernel did not take all output
+    flag_t is_in_flush
+    flag_t is_lost              # the kernel reported the connection gone while sending
+    flag_t has_writer           # the event loop watches for room in the socket
+    flag_t has_tls              # the owner's SSLSocket reads and writes the socket
+    flag_t send_awaits_input    # TLS: what is to be sent waits for the peer to speak
+    flag_t read_awaits_room     # TLS: what is to be read waits for room in the socket
+    flag_t is_oversized         # one of its channels is
     u32 crowd_bytes             # published to crowded queues since the link was last held
     u8 stops                    # link_stop bits: frames are kept, not walked
     u32 frame_max               # largest payload accepted; bodies are sent in frame_max - 8
@@ -664,7 +679,7 @@ cdef struct link_t:
     chan_t* sparse              # channels of higher ids
     const u8* user              # login name, for the user-id check
     u32 user_len
-    bint is_impersonator
+    flag_t is_impersonator
     u8* left                    # bytes of a frame that is not complete
     u32 n_left
     u32 cap_left
@@ -700,19 +715,19 @@ cdef struct loop_t:
     pool_t pool
     u8* input                   # shared by all links, BLOCK_SIZE bytes
     u32 n_queues                # queues of all vhosts
-    bint is_confirm_new         # a channel has asked for confirms since the last tick
-    bint is_news                # a store was damaged, stuck, freed or broke: to be logged
-    bint is_low                 # the free-space watch says so
-    bint is_held                # publishers wait: the disk is low or a queue is stuck
+    flag_t is_confirm_new       # a channel has asked for confirms since the last tick
+    flag_t is_news              # a store was damaged, stuck, freed or broke: to be logged
+    flag_t is_low               # the free-space watch says so
+    flag_t is_held              # publishers wait: the disk is low or a queue is stuck
     dedup_t* dirty_dedups       # caches with keys to write
     budget_t dedup_budget
-    bint is_stamping            # publishes without a timestamp get one
+    flag_t is_stamping          # publishes without a timestamp get one
     queue_t* stuck              # queues whose last write found no room
     u32 n_breaks                # queues that broke since start
     u64 large_bytes             # memory in messages too large for pooled blocks
     u64 max_large               # above which no more is taken
     u64 large_peak              # its maximum since memory was given back last
-    bint is_release_due         # a queue is not crowded any more
+    flag_t is_release_due       # a queue is not crowded any more
     queue_t* over               # queues to hold to their rules before anything else happens
     consumer_t* over_consumers  # of streams: those whose clients are to be told so
     queue_t** dues              # min-heap by due_ms
@@ -723,8 +738,8 @@ cdef struct loop_t:
     u64 n_plans                 # commits that were looked at before they were carried out
     u64 n_syncs                 # started since the beginning
     u64 n_synced                # of them, over
-    bint is_moving              # one is being moved: nothing is delivered meanwhile
-    bint is_moved               # a message was moved to another queue since the last flush
+    flag_t is_moving            # one is being moved: nothing is delivered meanwhile
+    flag_t is_moved             # a message was moved to another queue since the last flush
     u8* count_header            # x-delivery-count, to be filled in: 21 bytes
     u8* scratch                 # where a message is put together
     u64 scratch_cap
@@ -747,8 +762,8 @@ cdef struct loop_t:
     consumer_t** patient        # consumers whose little credit is used within a millisecond
     u32 n_patient
     u32 cap_patient
-    bint is_syncing
-    bint sync                   # confirms wait for the disk
+    flag_t is_syncing
+    flag_t sync                 # confirms wait for the disk
     u64 expected                # publishes that a sync should cover, from what others covered
     i64 linger_until_ns         # when it waits for them no longer, 0 = it does not wait
     queue_t** sync_queues       # queues with confirmed publishes to sync

@@ -7,6 +7,7 @@ only once the configuration is known to be good.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -116,7 +117,14 @@ def _start(argv: list[str]) -> int:
         print(f"WARNING: {warning}", file=sys.stderr)
     log.setup(config.log_level, config.log_file, os.environ, config.log_format)
     _show_banner(config)
+    gc.disable()  # until the broker has started: next to nothing of what that makes is garbage
+    try:
+        return _run(config)
+    finally:
+        gc.enable()
 
+
+def _run(config: Config) -> int:
     from lavinmq.server import run
 
     pidfile = PidFile(config.pidfile) if config.pidfile else None

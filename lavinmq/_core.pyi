@@ -342,6 +342,10 @@ class Queue:
     Raises: ValueError when the path or the name is too long.
     """
 
+    @property
+    def dedup(self) -> DedupCache | None:
+        """What set_dedup got."""
+
     def __init__(
         self,
         loop: Loop,
@@ -576,6 +580,10 @@ class Exchange:
         hash_header, hash_property: HASH only: the header to hash instead of the routing key, or a
             value of HASH_PROPERTIES.
     """
+
+    @property
+    def dedup(self) -> DedupCache | None:
+        """What set_dedup got."""
 
     def __init__(
         self, kind: int, seed: int, default_any: bool = False, is_jump: bool = False,

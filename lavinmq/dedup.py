@@ -36,7 +36,10 @@ class Deduplicated(Protocol):
     """An exchange or a queue."""
 
     name: str
-    dedup: _core.DedupCache | None
+
+    @property
+    def dedup(self) -> _core.DedupCache | None:
+        """What it knows of the messages that it has had."""
 
 
 def is_wanted(arguments: FieldTable) -> bool:

@@ -29,8 +29,7 @@ class DedupKeys:
         if not dedup.is_wanted(thing.arguments):
             return
         path = self._file_of(thing) if thing.is_stored else None
-        thing.dedup = dedup.cache_for(thing.arguments, self._loop, path)
-        thing.core.set_dedup(thing.dedup)
+        thing.core.set_dedup(dedup.cache_for(thing.arguments, self._loop, path))
         note = dedup.clamp_note(thing.arguments)
         if note is not None:
             self._log.warning("%r: %s", thing.name, note)

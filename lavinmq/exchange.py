@@ -46,7 +46,7 @@ class Exchange:
     """
 
     __slots__ = (
-        "_kind", "_paths", "arguments", "auto_delete", "bindings", "core", "dedup", "durable",
+        "_kind", "_paths", "arguments", "auto_delete", "bindings", "core", "durable",
         "features", "incoming", "internal", "name", "track", "type", "waiting",
     )  # fmt: skip
 
@@ -73,7 +73,6 @@ class Exchange:
         self.incoming: Incoming = {}
         # How many bindings share one compiled (destination, key), where arguments do not matter.
         self._paths: dict[tuple[Destination, str], int] = {}
-        self.dedup: _core.DedupCache | None = None
         self.track: Track | None = None
         self._kind = KINDS[type_]
         any_by_default = arguments.get("x-match") == "any"
@@ -85,6 +84,11 @@ class Exchange:
             self._kind, secrets.randbits(64), any_by_default, algorithm == "jump",
             None if hashed.header is None else raw_key(hashed.header), hashed.property,
         )  # fmt: skip
+
+    @property
+    def dedup(self) -> _core.DedupCache | None:
+        """The keys of messages it has had; None: duplicates are routed."""
+        return self.core.dedup
 
     def counters(self) -> dict[str, int]:
         """What it has routed since it was made."""

@@ -55,7 +55,6 @@ class Queue:
         "arguments",
         "auto_delete",
         "core",
-        "dedup",
         "durable",
         "exclusive",
         "features",
@@ -87,11 +86,15 @@ class Queue:
         self.features = PLAIN
         # Messages of a delayed exchange wait in it: clients may look at it, not use it.
         self.is_internal = False
-        self.dedup: _core.DedupCache | None = None
         # Most of many queues have neither: each would cost 60 bytes.
         self._consumers: dict[QueueConsumer, None] | None = None
         self._incoming: Incoming | None = None
         self.track: Track | None = None
+
+    @property
+    def dedup(self) -> _core.DedupCache | None:
+        """The keys of messages it has had; None: duplicates are stored."""
+        return self.core.dedup
 
     def counters(self) -> dict[str, int]:
         """What its messages have been through since it was made."""

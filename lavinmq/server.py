@@ -504,6 +504,7 @@ def _spare_collections() -> None:
     over thousands of connections and queues holds up messages for tens of milliseconds."""
     gc.freeze()
     gc.set_threshold(*COLLECTIONS)
+    gc.enable()
 
 
 def _raise_descriptor_limit() -> None:

@@ -161,10 +161,10 @@ def _url(text: str) -> str | None:
 
 
 def _networks(text: str) -> tuple[str, ...]:
-    from ipaddress import ip_network  # 1 MB for a setting few installations use
-
     items = _items(text)
     for item in items:
+        from ipaddress import ip_network  # 1 MB for a setting few installations use
+
         try:
             ip_network(item, strict=False)
         except ValueError:

@@ -8,13 +8,11 @@ Source: HTTP reference, section 8.17.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import gc
 import os
 import resource
 import time
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -164,30 +162,11 @@ def _statm(field: int) -> int:
 # --- memory of the interpreter and of the C library -------------------------------------------
 
 
-class _MallInfo(ctypes.Structure):
-    """Source: mallinfo(3)."""
-
-    _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in (
-            "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks",
-            "fordblks", "keepcost",
-        )
-    ]  # fmt: skip
-
-
-@cache
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None)
-
-
 def heap() -> dict[str, int]:
     """What the collector and the allocator of the C library say; zeros where they say nothing."""
-    info = _MallInfo()
-    with suppress(AttributeError):  # not every C library has it
-        mallinfo = _libc().mallinfo2
-        mallinfo.restype = _MallInfo
-        info = mallinfo()
+    from lavinmq import allocator  # which needs ctypes
+
+    info = allocator.heap()
     return {
         "gc_no": sum(generation["collections"] for generation in gc.get_stats()),
         "heap_size": info.arena + info.hblkhd,
@@ -201,6 +180,7 @@ async def collect() -> None:
 
     Blocks while the collector runs, some ten milliseconds for a broker with many objects.
     """
+    from lavinmq import allocator
+
     gc.collect()
-    with suppress(AttributeError):
-        await asyncio.to_thread(_libc().malloc_trim, 0)
+    await asyncio.to_thread(allocator.trim)

@@ -6,7 +6,7 @@ Source: AMQP reference, section 1.
 
 from __future__ import annotations
 
-import platform
+import sys
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
@@ -46,7 +46,7 @@ def start(is_verified: bool = False) -> bytes:
     properties = FieldTable(
         {
             "product": "LavinMQ",
-            "platform": f"Python {platform.python_version()}",
+            "platform": f"Python {sys.version.split()[0]}",
             "version": __version__,
             "capabilities": dict.fromkeys(CAPABILITIES, True),
         }

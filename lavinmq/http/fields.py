@@ -8,7 +8,6 @@ misspelt one. Source: HTTP reference, sections 4 and "Where ours accepts more".
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -50,9 +49,16 @@ def check(fields: Fields, body: Mapping[str, Any]) -> dict[str, Any]:
     if any(_is_absent(fields[name], name, body) for name in required):
         raise bad_request(_required(required))
     for name in body:
-        if name not in fields and (meant := difflib.get_close_matches(name, fields, 1, CLOSE)):
+        if name not in fields and (meant := _meant(name, fields)):
             raise bad_request(f"Field '{name}' is unknown, did you mean '{meant[0]}'?")
     return {name: _value(name, field, body) for name, field in fields.items()}
+
+
+def _meant(name: str, fields: Fields) -> list[str]:
+    """The field that a name is a slip of, if there is one."""
+    from difflib import get_close_matches  # few make them
+
+    return get_close_matches(name, fields, 1, CLOSE)
 
 
 def _is_absent(field: Field, name: str, body: Mapping[str, Any]) -> bool:

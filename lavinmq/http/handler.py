@@ -18,7 +18,7 @@ from tornado.web import RequestHandler, stream_request_body
 
 from lavinmq import __version__, log
 from lavinmq.errors import DefinitionsError, ProtocolError
-from lavinmq.http import cookies, cors, encoding, listing, login
+from lavinmq.http import cors, encoding, listing, login
 from lavinmq.http.call import Call, Reply
 from lavinmq.http.encoding import Pieces
 from lavinmq.http.errors import ApiError, from_protocol
@@ -132,6 +132,8 @@ class Handler(RequestHandler):
             and self.request.path.startswith("/api/")
             and login.credentials(self.request) is None
         ):
+            from lavinmq.http import cookies  # only for users who log in elsewhere
+
             return await cookies.user_of(self, self.server.config, oauth)
         return await login.user_of(
             self.server, self.request, self.address, self.is_loopback, self.origin is Origin.CONTROL

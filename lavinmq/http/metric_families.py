@@ -7,8 +7,8 @@ Source: HTTP reference, section 11; the list of metrics that belongs to it.
 
 from __future__ import annotations
 
-import platform
 import resource
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -93,7 +93,7 @@ def broker(scrape: Scrape) -> Iterator[str]:
     labels = {f"{out.prefix}_version": __version__, f"{out.prefix}_cluster": server.node_name}
     yield out.alone(IDENTITY, 1, out.labels(**labels))
     yield out.alone(
-        BUILD, 1, out.labels(version=__version__, python=platform.python_version())
+        BUILD, 1, out.labels(version=__version__, python=sys.version.split()[0])
     )  # fmt: skip
     churn = server.churn.counters()
     for event, metric in CHURN.items():

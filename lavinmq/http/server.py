@@ -17,16 +17,12 @@ from tornado.iostream import IOStream, SSLIOStream
 from tornado.web import Application
 
 from lavinmq import log
-from lavinmq.http import (
-    api,  # noqa: F401 - registers the endpoints
-    oauth,
-)
+from lavinmq.http import api  # noqa: F401 - registers the endpoints
 from lavinmq.http.handler import UNREAD_BODY, ApiHandler, NotFound, Robots
 from lavinmq.http.health import Alive, Ready
 from lavinmq.http.metrics import Detailed, Metrics
 from lavinmq.http.openapi import OpenApi
 from lavinmq.http.origin import Origin
-from lavinmq.http.websocket import MAX_MESSAGE, WebSocketBridge, is_upgrade
 
 if TYPE_CHECKING:
     from tornado.httputil import HTTPServerRequest
@@ -39,6 +35,8 @@ IDLE_S: Final = 300.0
 BODY_S: Final = 120.0
 HEADERS: Final = 32 << 10
 OWN_BUFFER: Final = 1 << 40
+MAX_WEBSOCKET_MESSAGE: Final = 4 << 20
+"""It is in memory before it is looked at."""
 _log = log.get("lmq.http.server")
 
 
@@ -113,9 +111,19 @@ class ManagementApplication(Application):
 
     def find_handler(self, request: HTTPServerRequest, **kwargs: Any) -> Any:
         """Who handles a request."""
-        if is_upgrade(request):
+        if _is_upgrade(request):
+            from lavinmq.http.websocket import WebSocketBridge  # few clients come this way
+
             return self.get_handler_delegate(request, WebSocketBridge)
         return super().find_handler(request, **kwargs)
+
+
+def _is_upgrade(request: HTTPServerRequest) -> bool:
+    """Whether a request asks for a WebSocket."""
+    headers = request.headers
+    words = [word.strip().lower() for word in headers.get("Connection", "").split(",")]
+    is_asked = headers.get("Upgrade", "").lower() == "websocket" and "upgrade" in words
+    return request.method == "GET" and is_asked
 
 
 def application(server: Server, origin: Origin) -> Application:
@@ -135,6 +143,8 @@ def application(server: Server, origin: Origin) -> Application:
             (r"/docs/openapi\.json", OpenApi),
         ]
         if server.chain.oauth is not None:
+            from lavinmq.http import oauth
+
             routes += oauth.ROUTES
     return kind(
         routes,
@@ -142,7 +152,7 @@ def application(server: Server, origin: Origin) -> Application:
         log_function=_log_request,
         server=server,
         origin=origin,
-        websocket_max_message_size=MAX_MESSAGE,
+        websocket_max_message_size=MAX_WEBSOCKET_MESSAGE,
     )
 
 

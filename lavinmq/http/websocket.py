@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
@@ -20,23 +20,10 @@ from lavinmq.amqp.connection import welcome_socket
 from lavinmq.endpoints import UNIX, TlsInfo
 from lavinmq.http.handler import Handler
 
-if TYPE_CHECKING:
-    from tornado.httputil import HTTPServerRequest
-
 VERSION: Final = "13"
 CHUNK: Final = 64 << 10
 MQTT_PATHS: Final = ("mqtt", "ws/mqtt")
-MAX_MESSAGE: Final = 4 << 20
-"""Of one WebSocket message, which is in memory before it is looked at."""
 _log = log.get("lmq.http.server")
-
-
-def is_upgrade(request: HTTPServerRequest) -> bool:
-    """Whether a request asks for a WebSocket."""
-    headers = request.headers
-    words = [word.strip().lower() for word in headers.get("Connection", "").split(",")]
-    is_asked = headers.get("Upgrade", "").lower() == "websocket" and "upgrade" in words
-    return request.method == "GET" and is_asked
 
 
 class WebSocketBridge(Handler, WebSocketHandler):

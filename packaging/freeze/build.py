@@ -69,7 +69,10 @@ def build(target: Target) -> Path:
     place = target.cache / ("release" if target.is_release else "plain")
     place.mkdir(parents=True, exist_ok=True)
     _collect(python, linked, place)
-    built = _link(target, python, linked, place)
+    _prepare(target, python, linked, place)
+    built = _link(target, python, linked, place / "lavinmq")
+    # The names of functions stay, for profilers and for traces of crashes.
+    run([target.tool("objcopy"), "--strip-debug", str(built)])
     output = DIST / target.architecture if target.is_cross else DIST
     output.mkdir(parents=True, exist_ok=True)
     # A running program must not see its own file change.
@@ -94,7 +97,9 @@ def _collect(python: Interpreter, linked: list[Extension], place: Path) -> None:
     wanted = {
         "places": {
             "": str(python.source / "Lib"),
-            "boot": str(HERE), "selftest": str(HERE), "assets": str(HERE), "lavinmq": str(ROOT),
+            "boot": str(HERE), "selftest": str(HERE), "assets": str(HERE), "prepared": str(HERE),
+            "finder": str(HERE), "later": str(HERE),
+            "lavinmq": str(ROOT),
             "uvloop": source["uvloop"], "orjson": source["orjson"] + "/pysrc",
             "tornado": source["tornado"], "pamqp": source["pamqp"], "jwt": source["PyJWT"],
         },
@@ -104,6 +109,8 @@ def _collect(python: Interpreter, linked: list[Extension], place: Path) -> None:
         "excluded": contents.EXCLUDED,
         "documented": contents.DOCUMENTED,
         "with_data": contents.WITH_DATA,
+        "appended": contents.APPENDED,
+        "postponed": contents.POSTPONED,
     }  # fmt: skip
     done = subprocess.run(
         [*python.python, str(HERE / "collect.py"), str(place)],
@@ -114,19 +121,36 @@ def _collect(python: Interpreter, linked: list[Extension], place: Path) -> None:
     print(done.stdout, end="", flush=True)
 
 
-def _link(target: Target, python: Interpreter, linked: list[Extension], place: Path) -> Path:
-    """Link the executable. Raises: BuildError."""
+def _prepare(target: Target, python: Interpreter, linked: list[Extension], place: Path) -> None:
+    """Make the module `prepared_data`, by an executable that is without it. Raises: BuildError."""
+    data, row = place / "prepared.bin", place / "prepared.h"
+    data.write_bytes(b"")
+    row.write_text("")
+    recorder = _link(target, python, linked, place / "recorder", "-DRECORDER")
+    with (HERE / "record.py").open("rb") as program:
+        command = [*target.runner, str(recorder), *contents.PREPARED]
+        done = subprocess.run(command, stdin=program, stdout=subprocess.PIPE, check=False)
+    if done.returncode:
+        raise BuildError("what imports compile cannot be compiled beforehand, see above")
+    data.write_bytes(done.stdout)
+    row.write_text(f'    {{"prepared_data", prepared, {len(done.stdout)}, false, 0}},\n')
+
+
+def _link(
+    target: Target, python: Interpreter, linked: list[Extension], result: Path, *options: str
+) -> Path:
+    """Link an executable. Args: options: for main.c. Raises: BuildError."""
+    place = result.parent
     lines = [f'MODULE("{module.name}", {module.init})' for module in linked]
     (place / "linked.h").write_text("\n".join([*lines, ""]))
     includes = [*python.includes, f"-I{place}"]
-    objects = [target.compile(HERE / "main.c", place / "main.o", *includes)]
+    objects = [target.compile(HERE / "main.c", place / "main.o", *includes, *options)]
     # The assembler looks for the byte code where it is started.
     table = [*target.compiler, *target.flags, *includes, "-c", "frozen.c", "-o", "frozen.o"]
     run(table, cwd=place)
     objects.append(place / "frozen.o")
     objects += [path for module in linked for path in module.objects]
     whole, *archives = python.archives
-    result = place / "lavinmq"
     run(
         [
             *target.compiler, "-o", str(result), "-pie", "-static-libgcc",
@@ -138,8 +162,6 @@ def _link(target: Target, python: Interpreter, linked: list[Extension], place: P
             "-lm", "-ldl", "-lpthread", "-lutil", "-lrt",
         ]
     )  # fmt: skip
-    # The names of functions stay, for profilers and for traces of crashes.
-    run([target.tool("objcopy"), "--strip-debug", str(result)])
     return result
 
 

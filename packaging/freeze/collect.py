@@ -5,7 +5,9 @@ Run by the interpreter that was built for the executable, since byte code belong
     python collect.py DIRECTORY < JSON     the form of the input is in `Wanted`
 
 Modules are found by reading imports, also those within functions, from the modules named as roots.
-Writes `frozen.bin` and `frozen.c`, the table of PyImport_FrozenModules, to the directory.
+Writes `frozen.bin` and `frozen.c`, the table of PyImport_FrozenModules, to the directory. The last
+module, `prepared_data`, is made after the others: the table takes it from `prepared.bin` and
+`prepared.h`.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ class Wanted(NamedTuple):
     `.*` stands for a package with all below it. `replaced`: files by name of the module. `linked`:
     compiled modules. `excluded`: names that are left out, with all below them. `documented`:
     packages whose functions keep their docstrings. `with_data`: packages whose other files are
-    taken along.
+    taken along. `appended`: a line that a module ends with, by its name. `postponed`: names that a
+    module imports when it uses them, by its name.
     """
 
     places: dict[str, str]
@@ -40,6 +43,8 @@ class Wanted(NamedTuple):
     excluded: list[str]
     documented: list[str]
     with_data: list[str]
+    appended: dict[str, str]
+    postponed: dict[str, list[str]]
 
 
 class Module(NamedTuple):
@@ -113,16 +118,65 @@ def imports(module: Module) -> Iterator[str]:
             yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
-def code_of(module: Module, keep_docstrings: bool) -> bytes:
-    """Return the byte code of a module. Docstrings of classes stay: dataclasses miss them."""
+def code_of(module: Module, wanted: Wanted) -> bytes:
+    """Return the byte code of a module, without most of what nobody reads while it runs."""
     tree = ast.parse(module.path.read_bytes())
-    if not keep_docstrings:
-        for node in ast.walk(tree):
-            if isinstance(node, (*Function, ast.Module)) and ast.get_docstring(node, clean=False):
-                text = node.body[0]
-                node.body[:1] = [] if node.body[1:] else [ast.copy_location(ast.Pass(), text)]
+    is_documented = any(f"{module.name}.".startswith(f"{name}.") for name in wanted.documented)
+    # Those of the standard library look at docstrings of classes and at annotations.
+    is_library = module.name.partition(".")[0] not in wanted.places
+    undocumented = (*Function, ast.Module) if is_library else (*Function, ast.Module, ast.ClassDef)
+    for node in ast.walk(tree):
+        if isinstance(node, undocumented) and not is_documented:
+            drop_docstring(node)
+        if not is_library:
+            drop_annotations(node)
+    for name in wanted.postponed.get(module.name, ()):
+        postpone(tree, name)
+    tree.body += ast.parse(wanted.appended.get(module.name, "")).body
     name = module.name.replace(".", "/") + ("/__init__.py" if module.is_package else ".py")
     return marshal.dumps(compile(tree, name, "exec", dont_inherit=True, optimize=0))
+
+
+def drop_docstring(node: ast.AST) -> None:
+    """Forget a docstring, but that of a dataclass: it would make up another, at some cost."""
+    if isinstance(node, ast.ClassDef) and node.decorator_list:
+        return
+    if ast.get_docstring(node, clean=False):
+        text = node.body[0]
+        node.body[:1] = [] if node.body[1:] else [ast.copy_location(ast.Pass(), text)]
+
+
+def drop_annotations(node: ast.AST) -> None:
+    """Forget the annotations of a function, and of the variables of a module.
+
+    Those of classes stay: named tuples and dataclasses are made from them.
+    """
+    if isinstance(node, Function):
+        node.returns = None
+    elif isinstance(node, ast.arg):
+        node.annotation = None
+    elif isinstance(node, ast.Module):
+        node.body = [plain(statement) for statement in node.body]
+
+
+def plain(statement: ast.stmt) -> ast.stmt:
+    """Return an assignment without its annotation; all else as it is."""
+    if not isinstance(statement, ast.AnnAssign):
+        return statement
+    if statement.value is None:
+        return ast.copy_location(ast.Pass(), statement)
+    return ast.copy_location(ast.Assign([statement.target], statement.value), statement)
+
+
+def postpone(tree: ast.Module, name: str) -> None:
+    """Have a module import another one when it uses it."""
+    for at, node in enumerate(tree.body):
+        if isinstance(node, ast.Import) and name in (alias.name for alias in node.names):
+            node.names = [alias for alias in node.names if alias.name != name]
+            later = ast.parse(f'{name} = __import__("later").Later("{name}")').body
+            tree.body[at : at + 1] = [*([node] if node.names else []), *later]
+            return
+    sys.exit(f"there is no import of {name} to be postponed")
 
 
 def write_data(modules: list[Module], packages: list[str], path: Path) -> None:
@@ -147,13 +201,12 @@ def tree_of(directory: Path) -> dict[str, object]:
     }
 
 
-def write(modules: list[Module], documented: list[str], directory: Path) -> None:
+def write(modules: list[Module], wanted: Wanted, directory: Path) -> None:
     """Write blob and table."""
     rows, offset = [], 0
     with (directory / "frozen.bin").open("wb") as blob:
         for module in modules:
-            keep = any(f"{module.name}.".startswith(f"{name}.") for name in documented)
-            code = code_of(module, keep)
+            code = code_of(module, wanted)
             blob.write(code)
             is_package = str(module.is_package).lower()
             rows.append(f'    {{"{module.name}", code + {offset}, {len(code)}, {is_package}, 0}},')
@@ -162,10 +215,15 @@ def write(modules: list[Module], documented: list[str], directory: Path) -> None
         "/* Made by packaging/freeze/collect.py. */",
         "#include <Python.h>",
         "#include <stdbool.h>",
-        '__asm__(".section .rodata\\n.balign 16\\ncode: .incbin \\"frozen.bin\\"\\n.previous\\n");',
-        'extern const unsigned char code[] __attribute__((visibility("hidden")));',
+        '__asm__(".section .rodata\\n.balign 16\\n"',
+        '        "code: .incbin \\"frozen.bin\\"\\n.balign 16\\n"',
+        '        "prepared: .incbin \\"prepared.bin\\"\\n.previous\\n");',
+        "#pragma GCC visibility push(hidden)",
+        "extern const unsigned char code[], prepared[];",
+        "#pragma GCC visibility pop",
         "const struct _frozen lavinmq_frozen[] = {",
         *rows,
+        '#include "prepared.h"',
         "    {0, 0, 0, 0, 0},",
         "};",
     ]
@@ -190,7 +248,7 @@ def main() -> int:
     data = Module("assets_data", directory / "assets_data.py", False)
     write_data(modules, wanted.with_data, data.path)
     modules.append(data)
-    write(modules, wanted.documented, directory)
+    write(modules, wanted, directory)
     size = (directory / "frozen.bin").stat().st_size
     print(f"{len(modules)} modules, {size / 1e6:.1f} MB of byte code")
     return 0

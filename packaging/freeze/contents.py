@@ -5,7 +5,7 @@ all that is there and fails when one of our modules misses another.
 """
 
 ROOTS = [
-    "boot", "selftest", "assets", "lavinmq.*", "encodings.*",
+    "boot", "selftest", "assets", "prepared", "later", "lavinmq.*", "encodings.*",
     # Imported where no reader of imports sees it: by C, by Rust, by name.
     "uvloop", "uvloop._noop", "uvloop.includes", "orjson", "json", "uuid", "enum", "dataclasses",
     "datetime", "zoneinfo", "sysconfig", "numbers", "_strptime", "stringprep", "pamqp.*", "jwt",
@@ -36,3 +36,29 @@ DOCUMENTED = ["lavinmq.http"]
 
 WITH_DATA = ["lavinmq"]
 """Packages whose other files can be read by `importlib.resources`."""
+
+PREPARED = ["lavinmq.__main__", "lavinmq.server", "lavinmq.http.listeners", "lavinmq.cli.ctl"]
+"""What these compile when they are imported is compiled beforehand (prepared.py)."""
+
+APPENDED = {
+    "collections": "from prepared import evaluate as eval",
+    "dataclasses": "from prepared import run as exec",
+    "re._compiler": "import prepared; compile = prepared.compiler(compile)",
+}
+"""Lines that modules of others end with in the executable."""
+
+POSTPONED = {
+    "email._parseaddr": ["calendar"],
+    "inspect": ["linecache", "tokenize"],
+    "linecache": ["tokenize"],
+    "logging.handlers": ["pickle"],
+    "subprocess": ["locale"],
+    "tornado.escape": ["html"],
+    "tornado.httputil": ["calendar"],
+    "tornado.locale": ["csv", "gettext", "glob"],
+    "tornado.process": ["multiprocessing"],
+    "tornado.web": ["gzip", "mimetypes"],
+    "traceback": ["linecache", "textwrap"],
+    "urllib.parse": ["ipaddress"],
+}
+"""Imports of modules of others that wait until something of them is used (later.py)."""

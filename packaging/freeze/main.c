@@ -3,6 +3,8 @@
  * Compiled modules are registered from linked.h, Python modules come from the table in frozen.c
  * (collect.py); the one called __main__ is boot.py. No file is looked for, no environment variable
  * of Python is read. Exit codes are those of sys.exit in __main__.
+ *
+ * With RECORDER defined it runs the program on standard input instead, for record.py.
  */
 
 #include <Python.h>
@@ -75,6 +77,9 @@ int main(int argc, char **argv) {
     PyImport_FrozenModules = lavinmq_frozen;
     configure(argc, argv);
     int status = 0;
+#ifdef RECORDER
+    return PyRun_SimpleFile(stdin, "record.py") || Py_FinalizeEx() < 0;
+#endif
     switch (PyImport_ImportFrozenModule("__main__")) {
         case 1:
             break;

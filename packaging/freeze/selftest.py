@@ -170,7 +170,24 @@ def check_broker():
     return lavinmq.__version__
 
 
-CHECKS = (check_imports, check_json, check_codecs, check_loop, check_tls, check_broker)
+def check_prepared():
+    """See that what was compiled beforehand has been used by now: it is what imports ask for."""
+    import prepared
+
+    assert not prepared.CODE, [*prepared.CODE]
+    assert not prepared.PATTERNS, [*prepared.PATTERNS]
+    return ""
+
+
+CHECKS = (
+    check_imports,
+    check_json,
+    check_codecs,
+    check_loop,
+    check_tls,
+    check_broker,
+    check_prepared,
+)
 
 
 def main():

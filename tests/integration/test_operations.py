@@ -14,6 +14,7 @@ import pika
 import pytest
 from pamqp import commands
 
+from tests.support.api import Api
 from tests.support.broker import Broker
 from tests.support.waiting import wait_for
 from tests.support.wire import Wire
@@ -289,3 +290,15 @@ def test_signals_of_operators_are_answered_in_the_log(own_broker: Broker) -> Non
     wait_for(lambda: "Collecting garbage" in own_broker.log_text(), "a collection in the log")
 
     assert own_broker.stop() == 0
+
+
+def test_the_garbage_collector_runs_once_the_broker_has_started(
+    broker_factory: BrokerFactory,
+) -> None:
+    api = Api(broker_factory(http=True), "guest")
+    before = api.get("/api/nodes/gc_stats")["gc_no"]
+
+    queues = [{"name": f"q{number}", "vhost": "/", "durable": False} for number in range(1000)]
+    assert api("POST", "/api/definitions", {"queues": queues}).status == 200
+
+    assert api.get("/api/nodes/gc_stats")["gc_no"] > before

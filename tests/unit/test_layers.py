@@ -34,7 +34,7 @@ PYTHON_LAYERS: list[set[str]] = [
     {"arrival"},
     {"listener"},
     {"json_file", "pattern", "tasks", "vhosts_file"},
-    {"auth", "durability", "tick", "portions"},
+    {"allocator", "auth", "durability", "tick", "portions"},
     {"churn", "histogram", "stats"},
     {"system", "totals"},
     {"definitions", "effects", "features"},

@@ -248,6 +248,20 @@ def test_answering_imports_neither_argparse_nor_the_broker() -> None:
     assert result.stdout == f"{__version__}\n[]\n"
 
 
+def test_starting_imports_nothing_that_few_installations_use() -> None:
+    program = (
+        "import sys, lavinmq.http.listeners, lavinmq.server;"
+        "spared = {'argparse', 'ctypes', 'difflib', 'jwt', 'tornado.websocket',"
+        " 'lavinmq.http.oauth', 'lavinmq.auth.oauth', 'lavinmq.auth.oauth_login',"
+        " 'lavinmq.definitions_json.boot'};"
+        "print(sorted(spared & sys.modules.keys()))"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+    assert done.stdout == "[]\n", done.stderr
+
+
 def test_check_config_tells_all_problems_and_starts_nothing(
     server: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
