@@ -25,6 +25,7 @@ import extensions
 import fetch
 import interpreter
 import licenses
+import training
 from extensions import Extension
 from fetch import HERE, ROOT, FetchError
 from interpreter import Interpreter
@@ -59,12 +60,14 @@ def main() -> int:
 
 def build(target: Target) -> Path:
     """Build the executable and what stands beside it. Raises: BuildError, FetchError."""
-    python = interpreter.build(target)
-    linked = extensions.build(target, python)
+
+    def train(counting: Interpreter) -> None:
+        executable = _assemble(target, counting, counting.built / "executable")
+        training.train(counting.python, executable)
+
+    python = interpreter.build(target, train, (Path(training.__file__), training.TASK))
     place = fetch.CACHE / target.base / ("release" if target.is_release else "plain")
-    place.mkdir(parents=True, exist_ok=True)
-    _collect(python, linked, place)
-    built = _link(target, python, linked, place)
+    built = _assemble(target, python, place)
     DIST.mkdir(exist_ok=True)
     # A running program must not see its own file change.
     executable = DIST / "lavinmq"
@@ -76,6 +79,14 @@ def build(target: Target) -> Path:
     licenses.collect(target, DIST / "licenses")
     (DIST / "lavinmq.json").write_text(json.dumps(_description(target, executable), indent=2))
     return executable
+
+
+def _assemble(target: Target, python: Interpreter, place: Path) -> Path:
+    """Make the executable of an interpreter, in a directory. Raises: BuildError, FetchError."""
+    place.mkdir(parents=True, exist_ok=True)
+    linked = extensions.build(target, python)
+    _collect(python, linked, place)
+    return _link(target, python, linked, place)
 
 
 def _collect(python: Interpreter, linked: list[Extension], place: Path) -> None:
@@ -119,11 +130,11 @@ def _link(target: Target, python: Interpreter, linked: list[Extension], place: P
     run(table, cwd=place)
     objects.append(place / "frozen.o")
     objects += [path for module in linked for path in module.objects]
-    whole, *archives = python.archives
+    whole, *archives = python.objects
     result = place / "lavinmq"
     run(
         [
-            *target.compiler, "-o", str(result), "-pie", "-static-libgcc",
+            *target.compiler, *python.link_options, "-o", str(result), "-pie", "-static-libgcc",
             "-Wl,-z,relro,-z,now,-z,noexecstack,-z,separate-code",
             "-Wl,--gc-sections,--build-id,--as-needed",
             *map(str, objects),

