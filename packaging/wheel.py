@@ -72,8 +72,8 @@ def _environment(place: Path) -> Path:
     if stamp.exists() and stamp.read_text() == made_of:
         return python
     subprocess.run([sys.executable, "-m", "venv", "--clear", place], check=True)
-    pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
-    subprocess.run([*pip, "-c", release.ROOT / "requirements.lock", *needed], check=True)
+    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    subprocess.run([*pip, "-c", str(release.ROOT / "requirements.lock"), *needed], check=True)
     stamp.write_text(made_of)
     return python
 
@@ -98,8 +98,9 @@ def _compiler(base: str, place: Path) -> dict[str, str]:
         link.symlink_to(headers)
         command = [*command, f"-I{place / 'include'}"]
     compiler = shlex.join(command)
-    # Else modules would look for libraries where this interpreter was installed.
-    return {"CC": compiler, "LDSHARED": f"{compiler} -shared"}
+    # Else modules would look for libraries where this interpreter was installed, and name all
+    # directories of this machine; names of functions stay.
+    return {"CC": compiler, "LDSHARED": f"{compiler} -shared -Wl,--strip-debug"}
 
 
 def _run(place: Path, *command: str, **variables: str) -> None:

@@ -100,9 +100,12 @@ def build(target: Target, train: Training, trained_by: Sequence[Path]) -> Interp
 
 
 def _configure(target: Target, source: Path, built: Path) -> None:
-    # Names that do not say where they are would have the profile written to anywhere.
-    left_out = ("-DNDEBUG", "-ffile-prefix-map" if target.is_release else "-DNDEBUG")
-    flags = " ".join(flag for flag in target.flags if not flag.startswith(left_out))
+    flags = " ".join(target.flags).replace(" -DNDEBUG", "")
+    if target.is_release:
+        # With this one, which is both of these and a third, counts would be written to anywhere.
+        mapping = f"={fetch.ROOT}=."
+        both = f"-fdebug-prefix-map{mapping} -fmacro-prefix-map{mapping}"
+        flags = flags.replace(f"-ffile-prefix-map{mapping}", both)
     options = [*OPTIONS, f"CC={' '.join(target.compiler)}", f"CFLAGS={flags}"]
     if target.base != "native":
         # Static libraries need what they were linked with; pkg-config only knows this machine.

@@ -57,9 +57,9 @@ class Broker:
     def running(self) -> Iterator[None]:
         """Run it meanwhile. Raises: BuildError when it does not start, or not end orderly."""
         command = [
-            self._executable, "-D", self._place / "data", "-p", str(self._port),
+            str(self._executable), "-D", str(self._place / "data"), "-p", str(self._port),
             "--http-port", str(self._http_port), "--metrics-http-port", str(self._metrics_port),
-            "--control-unix-path", self._control,
+            "--control-unix-path", str(self._control),
         ]  # fmt: skip
         with (self._place / "log").open("ab") as log:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -160,8 +160,8 @@ def _administer(broker: Broker) -> None:
         for path in LISTS:
             broker.request(path)
         broker.metrics()
-    for arguments in TOOL:
-        broker.tool(*arguments)
+    for command in TOOL:
+        broker.tool(*command)
     broker.request("definitions", "POST", json.loads(broker.request("definitions")))
     for number in range(1, 100):
         broker.request(f"queues/%2F/trained{number}", "DELETE")
