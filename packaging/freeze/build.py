@@ -16,6 +16,7 @@ import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -45,6 +46,8 @@ def main() -> int:
     parser.add_argument("--release", action="store_true", help="optimise by a profile: slow")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
+    # An exception reaches the step that runs: it is not in our group, and would go on by itself.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     target = Target(options.base, options.release, options.jobs)
     try:
         executable = build(target)
