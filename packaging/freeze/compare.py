@@ -120,7 +120,8 @@ def nuitka(onefile: bool) -> Form:
         python = _tool("nuitka")
         command = [*python, "-m", "nuitka", *options, "--quiet", str(_entry(place))]
         programs = os.pathsep.join([str(Path(python[0]).parent), os.environ["PATH"]])
-        run(command, cwd=ROOT, env={"PYTHONPATH": str(ROOT), "PATH": programs})
+        # Where it is started it leaves a report if it fails.
+        run(command, cwd=place, env={"PYTHONPATH": str(ROOT), "PATH": programs})
 
     once(place, build)
     directory = place / "main.dist"
