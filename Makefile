@@ -132,13 +132,9 @@ rpm: build $(EXECUTABLE)  ## make dist/packages/*.rpm from dist/lavinmq; ARCH=aa
 image: build $(EXECUTABLE)  ## make dist/image, the container image, as a layout of OCI
 	$(IN_VENV) packaging/image.py --arch $(ARCHITECTURE) $(ARGS)
 
-wheel: build  ## make dist/packages/*.whl for this interpreter, and the source distribution it is made from
-	$(INSTALL_RELEASE_EXTRA)
-	rm -rf build/wheel dist/packages/lavinmq-*.tar.gz dist/packages/*.whl
-	mkdir -p dist/packages
-	$(IN_VENV) -c 'from setuptools import build_meta; build_meta.build_sdist("dist/packages")'
-	$(IN_VENV) -m pip wheel --quiet --no-deps --no-build-isolation -w build/wheel dist/packages/lavinmq-*.tar.gz
-	PATH=$(abspath $(VENV))/bin:$$PATH $(IN_VENV) -m auditwheel repair -w dist/packages build/wheel/*.whl
+wheel:  ## make dist/packages/*.whl for PYTHON=python3.12, and the source distribution it is made from; BASE=2.31
+	.ci/setup-debian.sh build $(PYTHON)
+	$(PYTHON) packaging/wheel.py --base $(BASE) $(ARGS)
 
 sbom: $(EXECUTABLE)  ## make dist/lavinmq.cdx.json, the bill of materials of the executable
 	$(INSTALL_RELEASE_EXTRA)

@@ -16,6 +16,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,7 @@ import extensions
 import fetch
 import interpreter
 import licenses
+import training
 from extensions import Extension
 from fetch import ARCHITECTURES, HERE, HOST, ROOT, FetchError
 from interpreter import Interpreter
@@ -44,6 +46,8 @@ def main() -> int:
     parser.add_argument("--arch", choices=ARCHITECTURES.values(), default=HOST, help="processor")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
+    # An exception reaches the step that runs: it is not in our group, and would go on by itself.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     base = options.base or ("native" if options.arch == HOST else "2.31")
     target = Target(base, options.release, options.jobs, options.arch)
     try:
@@ -62,15 +66,13 @@ def build(target: Target) -> Path:
     """Build the executable and what stands beside it. Raises: BuildError, FetchError."""
     if target.is_cross and target.base == "native":
         raise BuildError("there is no C library of this machine for another processor: BASE=2.31")
-    if target.is_cross and target.is_release:
-        raise BuildError("RELEASE=1 runs what it builds, so it is for this processor alone")
-    python = interpreter.build(target)
-    linked = extensions.build(target, python)
-    place = target.cache / ("release" if target.is_release else "plain")
-    place.mkdir(parents=True, exist_ok=True)
-    _collect(python, linked, place)
-    _prepare(target, python, linked, place)
-    built = _link(target, python, linked, place / "lavinmq")
+
+    def train(counting: Interpreter) -> None:
+        executable = _assemble(target, counting, counting.built / "executable")
+        training.train(target.runner, counting.built / "python", executable)
+
+    python = interpreter.build(target, train, (Path(training.__file__), training.TASK))
+    built = _assemble(target, python, target.cache / ("release" if target.is_release else "plain"))
     # The names of functions stay, for profilers and for traces of crashes.
     run([target.tool("objcopy"), "--strip-debug", str(built)])
     output = DIST / target.architecture if target.is_cross else DIST
@@ -85,6 +87,15 @@ def build(target: Target) -> Path:
     licenses.collect(target, output / "licenses")
     (output / "lavinmq.json").write_text(json.dumps(_description(target, executable), indent=2))
     return executable
+
+
+def _assemble(target: Target, python: Interpreter, place: Path) -> Path:
+    """Make the executable of an interpreter, in a directory. Raises: BuildError, FetchError."""
+    place.mkdir(parents=True, exist_ok=True)
+    linked = extensions.build(target, python)
+    _collect(python, linked, place)
+    _prepare(target, python, linked, place)
+    return _link(target, python, linked, place / "lavinmq")
 
 
 def _collect(python: Interpreter, linked: list[Extension], place: Path) -> None:
@@ -150,10 +161,10 @@ def _link(
     run(table, cwd=place)
     objects.append(place / "frozen.o")
     objects += [path for module in linked for path in module.objects]
-    whole, *archives = python.archives
+    whole, *archives = python.objects
     run(
         [
-            *target.compiler, "-o", str(result), "-pie", "-static-libgcc",
+            *target.compiler, *python.link_options, "-o", str(result), "-pie", "-static-libgcc",
             "-Wl,-z,relro,-z,now,-z,noexecstack,-z,separate-code",
             "-Wl,--gc-sections,--build-id,--as-needed",
             *map(str, objects),

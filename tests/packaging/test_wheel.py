@@ -1,26 +1,91 @@
-"""The source distribution holds all that a wheel is built from."""
+"""The source distribution holds all that a wheel is built from, and wheels work where they say."""
 
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
+import pika
 import pytest
 
 from tests.packaging.conftest import ROOT, make
+from tests.support.broker import Broker
 
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
 FOLDERS = ("cext", "lavinmq", "pyspark_lavinmq", "pyspark_lavinmq_segments")
 FILES = ("LICENSE", "README.md", "pyproject.toml", "setup.py")
+VERSIONS = ((3, 11), (3, 12), (3, 13))
+OLDEST_GLIBC = (2, 31)
 
-
-@pytest.mark.skipif(
+pytestmark = pytest.mark.skipif(
     os.environ.get("PACKAGE_TESTS") != "1",
     reason="compiles what is out of date: make test-packages",
 )
+
+
+def interpreter(version: tuple[int, int]) -> str:
+    """Return the interpreter of a version, or skip the test."""
+    if sys.version_info[:2] == version:
+        return sys.executable
+    name = f"python{version[0]}.{version[1]}"
+    found = shutil.which(name)
+    if not found:
+        pytest.skip(f"{name} is not installed")
+    # What is found may be a stand-in that only knows where interpreters would be.
+    if subprocess.run(
+        [found, "-c", "import ensurepip"], capture_output=True, check=False
+    ).returncode:
+        pytest.skip(f"{found} does not run, or cannot make environments")
+    return found
+
+
+@pytest.fixture(params=VERSIONS, ids=lambda version: "cp{}{}".format(*version))
+def wheel(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """A wheel for glibc 2.31, and the interpreter it is for."""
+    python = interpreter(request.param)
+    made = tmp_path / "made"
+    make(python, "packaging/wheel.py", "--base", "2.31", "--output", made, PYTHONPATH="")
+    (path,) = made.glob("*.whl")
+    yield python, path
+
+
+@pytest.mark.slow
+def test_a_wheel_is_for_old_systems_and_runs_a_broker(
+    wheel: tuple[str, Path], tmp_path: Path
+) -> None:
+    python, path = wheel
+    tags = re.findall(r"manylinux_(\d+)_(\d+)_", path.name)
+    assert tags, path.name
+    assert all((int(major), int(minor)) <= OLDEST_GLIBC for major, minor in tags)
+    environment = tmp_path / "environment"
+    make(python, "-m", "venv", environment)
+    make(environment / "bin/pip", "install", "--quiet", path, PYTHONPATH="")
+
+    broker = Broker(
+        tmp_path / "data", command=[str(environment / "bin/lavinmq")], env={"PYTHONPATH": ""}
+    )
+    try:
+        parameters = pika.URLParameters(broker.start().uri)
+        with pika.BlockingConnection(parameters) as connection:
+            channel = connection.channel()
+            channel.queue_declare("orders", durable=True)
+            channel.confirm_delivery()
+            channel.basic_publish("", "orders", b"hello", pika.BasicProperties(delivery_mode=2))
+        broker.restart()
+        with pika.BlockingConnection(parameters) as connection:
+            _, _, body = connection.channel().basic_get("orders", auto_ack=True)
+        assert body == b"hello"
+        assert broker.stop() == 0
+    finally:
+        broker.close()
+
+
 def test_the_source_distribution_holds_every_file_of_ours(tmp_path: Path) -> None:
     if not (ROOT / ".git").exists():
         pytest.skip("no checkout of git to compare with")
