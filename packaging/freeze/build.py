@@ -19,18 +19,20 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import contents
 import extensions
 import fetch
+import flow
 import interpreter
 import licenses
 import training
 from extensions import Extension
 from fetch import ARCHITECTURES, HERE, HOST, ROOT, FetchError
 from interpreter import Interpreter
-from toolchain import BASES, BuildError, Target, run
+from toolchain import BASES, BuildError, Target, once, run
 
 DIST = ROOT / "dist"
 PROGRAMS = ("lavinmq", "lavinmqctl", "lavinmqperf")
@@ -68,11 +70,14 @@ def build(target: Target) -> Path:
         raise BuildError("there is no C library of this machine for another processor: BASE=2.31")
 
     def train(counting: Interpreter) -> None:
-        executable = _assemble(target, counting, counting.built / "executable")
+        linked = extensions.build(target, counting)
+        executable = _assemble(target, counting, linked, counting.built / "executable")
         training.train(target.runner, counting.built / "python", executable)
 
     python = interpreter.build(target, train, (Path(training.__file__), training.TASK))
-    built = _assemble(target, python, target.cache / ("release" if target.is_release else "plain"))
+    trained = _trained(target, python) if target.is_release else []
+    place = target.cache / ("release" if target.is_release else "plain")
+    built = _assemble(target, python, extensions.build(target, python, trained), place)
     # The names of functions stay, for profilers and for traces of crashes.
     run([target.tool("objcopy"), "--strip-debug", str(built)])
     output = DIST / target.architecture if target.is_cross else DIST
@@ -89,10 +94,28 @@ def build(target: Target) -> Path:
     return executable
 
 
-def _assemble(target: Target, python: Interpreter, place: Path) -> Path:
+def _trained(target: Target, python: Interpreter) -> list[Extension]:
+    """Return our modules in the form that counts, after messages have flown through them."""
+    counting = extensions.counting(target, python)
+
+    def train(place: Path) -> None:
+        print("training our modules", flush=True)
+        for path in (path for module in counting for path in module.counts):
+            path.unlink(missing_ok=True)
+        ours = {module.name: module for module in counting}
+        linked = [ours.get(module.name, module) for module in extensions.build(target, python)]
+        options = (*python.link_options, *extensions.COUNT)
+        executable = _assemble(target, replace(python, link_options=options), linked, place)
+        flow.train(target.runner, executable)
+
+    objects = (str(path) for module in counting for path in module.objects)
+    once(target.place("flow", Path(flow.__file__), *objects), train)
+    return counting
+
+
+def _assemble(target: Target, python: Interpreter, linked: list[Extension], place: Path) -> Path:
     """Make the executable of an interpreter, in a directory. Raises: BuildError, FetchError."""
     place.mkdir(parents=True, exist_ok=True)
-    linked = extensions.build(target, python)
     _collect(python, linked, place)
     _prepare(target, python, linked, place)
     return _link(target, python, linked, place / "lavinmq")

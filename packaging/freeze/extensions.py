@@ -21,6 +21,15 @@ from toolchain import MACHINES, BuildError, Target, once, run
 
 LINKED = fetch.HERE / "linked"
 RUST_FLAGS = f"-C force-frame-pointers=yes --remap-path-prefix={fetch.ROOT}=."
+# Counts are written to where the object is, by its full name.
+_HERE = f"-fprofile-prefix-map={fetch.ROOT}={fetch.ROOT}"
+# Threads run at once in our code.
+COUNT = (_HERE, "-fprofile-generate", "-fprofile-update=prefer-atomic")
+# What was not run is compiled as ever, not for size: it was merely not thought of.
+USE_COUNTS = (
+    _HERE, "-fprofile-use", "-fprofile-correction", "-fprofile-partial-training",
+    "-Wno-missing-profile",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +44,22 @@ class Extension:
         """The C function that makes it."""
         return "PyInit_" + self.name.rpartition(".")[2]
 
+    @property
+    def counts(self) -> list[Path]:
+        """The files that a run of its counting form leaves, one for each object."""
+        parts = [path.parent / "parts" for path in self.objects]
+        return [path.with_suffix(".gcda") for part in parts for path in part.glob("*.o")]
 
-def build(target: Target, interpreter: Interpreter) -> list[Extension]:
-    """Return all of them, built where they are not there. Raises: BuildError, FetchError."""
+
+def build(
+    target: Target, interpreter: Interpreter, trained: Sequence[Extension] = ()
+) -> list[Extension]:
+    """Return all of them, built where they are not there.
+
+    Args: trained: the counting form of ours, after it was run. Raises: BuildError, FetchError.
+    """
     return [
-        *_ours(target, interpreter),
+        *_ours(target, interpreter, *(USE_COUNTS if trained else ()), trained=trained),
         _uvloop(target, interpreter),
         _orjson(target),
         _tornado(target, interpreter),
@@ -48,30 +68,47 @@ def build(target: Target, interpreter: Interpreter) -> list[Extension]:
     ]
 
 
+def counting(target: Target, interpreter: Interpreter) -> list[Extension]:
+    """Return ours in a form that counts what it does. Raises: BuildError."""
+    return list(_ours(target, interpreter, *COUNT))
+
+
 def _module(
-    target: Target, interpreter: Interpreter, name: str, sources: Sequence[Path], *options: str
+    target: Target,
+    interpreter: Interpreter,
+    name: str,
+    sources: Sequence[Path],
+    *options: str,
+    counts: Sequence[Path] = (),
 ) -> Extension:
     """Compile C files to one object with one global symbol."""
     extension = Extension(name, ())
     # Of the interpreter only its headers count.
-    place = target.place(name, *sources, *options, interpreter.built / "pyconfig.h")
+    place = target.place(name, *sources, *options, *counts, interpreter.built / "pyconfig.h")
 
     def compile_all(place: Path) -> None:
         print(f"compiling {name}", flush=True)
-        parts = [
-            target.compile(source, place / "parts" / f"{source.stem}.o", *includes)
-            for source in sources
-        ]
+        (place / "parts").mkdir(exist_ok=True)
+        for path in counts:
+            shutil.copy2(path, place / "parts")
+        # Counts of static functions are found by the object's name, as the compiler is given it.
+        parts = [f"parts/{source.stem}.o" for source in sources]
+        compiler = [*target.compiler, *target.flags, *includes]
+        for source, part in zip(sources, parts, strict=True):
+            run([*compiler, "-c", str(source), "-o", part], cwd=place)
         whole = place / "module.o"
-        run([*target.compiler, "-nostdlib", "-r", "-o", str(whole), *map(str, parts)])
+        run([*target.compiler, "-nostdlib", "-r", "-o", str(whole), *parts], cwd=place)
         run([target.tool("objcopy"), f"--keep-global-symbol={extension.init}", str(whole)])
 
     includes = [*interpreter.includes, *options]
     return Extension(name, (once(place, compile_all) / "module.o",))
 
 
-def _ours(target: Target, interpreter: Interpreter) -> Iterator[Extension]:
+def _ours(
+    target: Target, interpreter: Interpreter, *options: str, trained: Sequence[Extension] = ()
+) -> Iterator[Extension]:
     """The modules of cext/, cythonized in the way of setup.py."""
+    counts = {extension.name: extension.counts for extension in trained}
     here = Path.cwd()
     os.chdir(fetch.ROOT)
     try:
@@ -84,7 +121,10 @@ def _ours(target: Target, interpreter: Interpreter) -> Iterator[Extension]:
             continue
         (source,) = module.sources
         cext = f"-I{fetch.ROOT / 'cext'}"
-        yield _module(target, interpreter, module.name, [fetch.ROOT / source], cext)
+        yield _module(
+            target, interpreter, module.name, [fetch.ROOT / source], cext, *options,
+            counts=counts.get(module.name, ()),
+        )  # fmt: skip
 
 
 def _uvloop(target: Target, interpreter: Interpreter) -> Extension:
