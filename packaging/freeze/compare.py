@@ -219,7 +219,7 @@ def _started(form: Form, everything: bool) -> Iterator[tuple[subprocess.Popen[by
         options += ["--metrics-http-port", str(metrics_port if everything else -1)]
         options += ["--control-unix-path", str(place / "control.sock") if everything else ""]
         environment = {"PATH": os.environ["PATH"], "TMPDIR": str(temporary)}
-        # One of the forms unpacks itself to a cache, once: each start is to be the first.
+        # What a form unpacks to a cache counts, too: each start is the first.
         environment["XDG_CACHE_HOME"] = str(temporary)
         if form.name == "source":
             environment["PYTHONPATH"] = str(ROOT)
