@@ -138,38 +138,40 @@ cdef class Queue:
     cdef queue_t* q
     cdef Loop loop
     cdef Vhost vhost
-    cdef bytes parent           # of the stores of a priority queue
     cdef readonly DedupCache dedup
 
     def __cinit__(self, Loop loop, str directory, int segment_size, bint durable, *,
                   bytes name=b"", Vhost vhost=None, int max_priority=-1, bint is_stream=False):
         cdef bytes parent, leaf
+        cdef const char* place
         if len(os.fsencode(directory)) > 4000:
             raise ValueError("directory path is too long")
-        if max_priority >= 0:
-            parent, leaf = os.fsencode(directory), b"prio.000"
-            self.parent = parent
-        else:
-            parent, leaf = map(os.fsencode, os.path.split(directory))
-            parent = loop.parents.setdefault(parent, parent)
         self.loop = loop
         self.vhost = vhost
         self.q = <queue_t*>calloc(1, sizeof(queue_t))
         if self.q == NULL:
             raise MemoryError()
+        if max_priority >= 0:
+            self.q.levels = levels_new(<u32>max_priority + 1, os.fsencode(directory))
+            if self.q.levels == NULL:
+                free(self.q)
+                self.q = NULL
+                raise MemoryError()
+            place, leaf = self.q.levels.parent, b"prio.000"
+        else:
+            parent, leaf = map(os.fsencode, os.path.split(directory))
+            parent = loop.parents.setdefault(parent, parent)
+            place = parent
         self.q.loop = &loop.t
         loop.t.n_queues += 1
         self.q.refs = 1
         self.q.due_ms = NEVER
-        if store_init(&self.q.store, parent, leaf, <u32>segment_size, durable):
+        if store_init(&self.q.store, place, leaf, <u32>segment_size, durable):
             raise MemoryError()
         if vhost is not None:
             self.q.vhost = &vhost.t
             self.q.name = short_string(name)
         if max_priority >= 0:
-            self.q.levels = levels_new(<u32>max_priority + 1)
-            if self.q.levels == NULL:
-                raise MemoryError()
             self.q.levels.stores[0] = &self.q.store
             self.q.store.is_nested = self.q.is_special = True
         if is_stream:

@@ -34,12 +34,15 @@ cdef extern from *:
     u32 highest_bit(u64 x) noexcept nogil
 
 
-cdef levels_t* levels_new(u32 n) noexcept nogil:
-    """As many levels, all without a store; NULL when out of memory."""
-    cdef levels_t* levels = <levels_t*>calloc(1, sizeof(levels_t) + n * sizeof(store_t*))
+cdef levels_t* levels_new(u32 n, const char* parent) noexcept nogil:
+    """As many levels, all without a store, in a directory; NULL when out of memory."""
+    cdef u64 size = sizeof(levels_t) + n * sizeof(store_t*)
+    cdef levels_t* levels = <levels_t*>calloc(1, size + strlen(parent) + 1)
     if levels != NULL:
         levels.n = n
         levels.stores = <store_t**>(levels + 1)
+        levels.parent = <char*>levels + size
+        memcpy(levels.parent, parent, strlen(parent))
     return levels
 
 

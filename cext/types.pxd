@@ -323,6 +323,7 @@ cdef struct levels_t:           # the stores of a priority queue
     u32 n
     u64 filled[4]               # a bit for each level that has ready messages
     store_t** stores            # behind the struct, by priority, NULL = no message has come yet
+    char* parent                # behind these: their directory
 
 cdef struct trial_t:            # whether consumers are fast enough to hold publishers back
     u64 progress                # settlements when their present trial began
