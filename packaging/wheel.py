@@ -41,15 +41,8 @@ def build(base: str, output: Path) -> str:
     _run(place, str(python), "-c", BUILD_SDIST, str(built))
     (sources,) = built.glob("*.tar.gz")
     pip = [str(python), "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--no-deps"]
-    _run(
-        place,
-        *pip,
-        "--no-build-isolation",
-        "-w",
-        str(built),
-        str(sources),
-        **_compiler(base, place),
-    )
+    pip += ["--no-build-isolation", "-w", str(built)]
+    _run(place, *pip, str(sources), **_compiler(base, place))
     (wheel,) = built.glob("*.whl")
     _run(place, str(python), "-m", "auditwheel", "repair", "-w", str(repaired), str(wheel))
     (result,) = repaired.iterdir()
@@ -86,10 +79,8 @@ def _compiler(base: str, place: Path) -> dict[str, str]:
         raise release.PackagingError(str(error)) from error
     # Debian keeps one of the interpreter's headers where headers of the C library are, and nowhere
     # else: it is offered alone, so that no other header of this machine is seen.
-    multiarch, name = (
-        sysconfig.get_config_var("MULTIARCH"),
-        Path(sysconfig.get_path("include")).name,
-    )
+    multiarch = sysconfig.get_config_var("MULTIARCH")
+    name = Path(sysconfig.get_path("include")).name
     headers = Path("/usr/include", multiarch, name) if multiarch else None
     if base != "native" and headers and headers.is_dir():
         link = place / "include" / multiarch / name

@@ -17,7 +17,6 @@ import os
 import platform
 import shlex
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -30,10 +29,12 @@ from pathlib import Path
 import contents
 import fetch
 from fetch import CACHE, ROOT
+from listening import free_ports, wait_until_listening
 from toolchain import BuildError, once, run
 
 STARTS = 7
 SETTLE_S = 2.0
+START_LIMIT_S = 60.0
 SIGNAL_LIMIT_S = 20.0
 RELOADED = "Configuration reloaded"
 """What the broker logs when SIGHUP has reached it."""
@@ -213,7 +214,7 @@ def _started(form: Form, everything: bool) -> Iterator[tuple[subprocess.Popen[by
         place = Path(name)
         temporary = place / "tmp"
         temporary.mkdir()
-        port, http_port, metrics_port = _free_ports(3)
+        port, http_port, metrics_port = free_ports(3)
         options = ["-D", str(place / "data"), "-b", "127.0.0.1", "-p", str(port)]
         options += ["--http-port", str(http_port if everything else -1)]
         options += ["--metrics-http-port", str(metrics_port if everything else -1)]
@@ -229,7 +230,7 @@ def _started(form: Form, everything: bool) -> Iterator[tuple[subprocess.Popen[by
             )
         tree = [process.pid]
         try:
-            _wait_until_listening(port, process, place / "log")
+            wait_until_listening([port], process, place / "log", START_LIMIT_S)
             tree = _tree(process.pid)
             yield process, place
         finally:
@@ -259,26 +260,6 @@ def _is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [sock.getsockname()[1] for sock in sockets]
-    for sock in sockets:
-        sock.close()
-    return ports
-
-
-def _wait_until_listening(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            return
-        except OSError:
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise BuildError(f"it does not start: {log.read_text()[-2000:]}") from None
-            time.sleep(0.002)
 
 
 def _tree(pid: int) -> list[int]:

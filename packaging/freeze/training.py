@@ -11,16 +11,15 @@ import base64
 import contextlib
 import json
 import signal
-import socket
 import subprocess
 import tempfile
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 from fetch import HERE
+from listening import free_ports, wait_until_listening
 from toolchain import BuildError, run
 
 TASK = HERE / "profile_task.py"
@@ -49,7 +48,7 @@ class Broker:
         self._runner = runner
         self._executable = executable
         self._place = place
-        self._port, self._http_port, self._metrics_port = _free_ports(3)
+        self._port, self._http_port, self._metrics_port = free_ports(3)
         self._control = place / "control.sock"
         for name in ("lavinmqctl", "lavinmqperf"):
             (place / name).symlink_to(executable)
@@ -66,7 +65,8 @@ class Broker:
         with (self._place / "log").open("ab") as log:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:
-            self._wait_until_listening(process)
+            ports = (self._port, self._http_port, self._metrics_port)
+            wait_until_listening(ports, process, self._place / "log", LIMIT_S)
             yield
             process.send_signal(signal.SIGTERM)
             try:
@@ -115,18 +115,6 @@ class Broker:
         except (OSError, urllib.error.URLError) as error:
             raise BuildError(f"{method} {path}: {error}\n{self._log()}") from error
 
-    def _wait_until_listening(self, process: subprocess.Popen[bytes]) -> None:
-        deadline = time.monotonic() + LIMIT_S
-        while True:
-            try:
-                for port in (self._port, self._http_port, self._metrics_port):
-                    socket.create_connection(("127.0.0.1", port), timeout=1).close()
-                return
-            except OSError:
-                if process.poll() is not None or time.monotonic() > deadline:
-                    raise BuildError(f"the broker does not start\n{self._log()}") from None
-                time.sleep(0.05)
-
     def _log(self) -> str:
         return (self._place / "log").read_text(errors="replace")[-4000:]
 
@@ -173,11 +161,3 @@ def _administer(broker: Broker) -> None:
     broker.request("definitions", "POST", json.loads(broker.request("definitions")))
     for number in range(1, 100):
         broker.request(f"queues/%2F/trained{number}", "DELETE")
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [opened.getsockname()[1] for opened in sockets]
-    for opened in sockets:
-        opened.close()
-    return ports

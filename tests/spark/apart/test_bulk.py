@@ -16,9 +16,10 @@ from lavinmq.spark.errors import DataLossError, SourceError
 from lavinmq.spark.options import SourceOptions
 from lavinmq.spark.planner import RangeTask, plan
 from lavinmq.spark.reading import read_range
-from lavinmq.spark.schema import COLUMNS, arrow_schema
+from lavinmq.spark.schema import COLUMNS
 from lavinmq.spark.streams import Streams
 from tests.conftest import BrokerFactory
+from tests.spark.batches import rows_of
 from tests.spark.gate import Gate
 from tests.spark.streams import Stream, numbers
 from tests.support.api import Api
@@ -38,13 +39,7 @@ def task_of(stream: Stream, start: int, end: int, **options: str) -> RangeTask:
 
 
 def rows(task: RangeTask) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    for batch in read_blocks(task):
-        assert batch.schema == arrow_schema(task.columns)
-        assert 0 < batch.num_rows <= task.batch_rows
-        batch.validate(full=True)
-        found += batch.to_pylist()
-    return found
+    return rows_of(task, read_blocks(task))
 
 
 def test_rows_are_those_that_come_over_amqp(held: Stream) -> None:

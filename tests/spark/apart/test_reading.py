@@ -20,8 +20,9 @@ from lavinmq.spark.errors import DataLossError
 from lavinmq.spark.options import ConnectionOptions, Node
 from lavinmq.spark.planner import RangeTask
 from lavinmq.spark.reading import read_range
-from lavinmq.spark.schema import arrow_schema, default_columns
+from lavinmq.spark.schema import default_columns
 from tests.conftest import BrokerFactory
+from tests.spark.batches import rows_of
 from tests.spark.streams import Stream, channel, numbers
 from tests.support.api import Api
 from tests.support.broker import Broker
@@ -43,14 +44,7 @@ def task_of(stream: Stream, start: int, end: int, **more: Any) -> RangeTask:
 
 
 def read(task: RangeTask) -> list[Row]:
-    """All rows; every batch has the schema that Spark is told."""
-    rows: list[Row] = []
-    for batch in read_range(task):
-        assert batch.schema == arrow_schema(task.columns)
-        assert 0 < batch.num_rows <= task.batch_rows
-        batch.validate(full=True)
-        rows += batch.to_pylist()
-    return rows
+    return rows_of(task, read_range(task))
 
 
 def read_bodies(task: RangeTask) -> list[bytes]:
