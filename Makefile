@@ -70,12 +70,13 @@ VERSION := 'import sys; print(*sys.version_info[:2])'
 ifneq ($(shell $(IN_VENV) -c $(VERSION) 2>/dev/null),$(shell $(PYTHON) -c $(VERSION) 2>/dev/null))
 $(INSTALLED): FORCE
 endif
-ifeq ($(and $(wildcard lavinmq/_core.*.so),$(wildcard lavinmq/_perf.*.so),\
+ifeq ($(and $(wildcard lavinmq/_core.*.so),$(wildcard lavinmq/_pcre.*.so),$(wildcard lavinmq/_perf.*.so),\
 	$(wildcard lavinmq/spark/_arrow.*.so)),)
 $(COMPILED): FORCE
 endif
 
-.PHONY: build run test binary test-binary compare-binaries crash fuzz dev lint fmt bench bench-spark soak
+.PHONY: build run test binary test-binary compare-binaries crash fuzz dev lint fmt bench bench-spark
+.PHONY: bench-hostile soak
 .PHONY: install deb rpm image wheel sbom repo test-packages lock clean help FORCE
 .PHONY: lint-style lint-types lint-cython lint-layers lint-hot lint-stubs
 .DEFAULT_GOAL := build
@@ -175,7 +176,7 @@ lint-hot: build
 	$(IN_VENV) perf/micro/check_annotated.py build/annotate
 
 lint-stubs: build
-	$(IN_VENV) -m mypy.stubtest lavinmq._core lavinmq._perf lavinmq.spark._arrow \
+	$(IN_VENV) -m mypy.stubtest lavinmq._core lavinmq._pcre lavinmq._perf lavinmq.spark._arrow \
 		--ignore-disjoint-bases --mypy-config-file pyproject.toml --allowlist .ci/stubtest-allow.txt --ignore-unused-allowlist
 
 fmt:  ## rewrite the Python sources in the house format
@@ -187,6 +188,9 @@ bench: build  ## measure the broker against its targets; ARGS="--help" lists the
 
 bench-spark: build  ## measure what Spark reads and writes; needs Java, and the extra spark
 	$(IN_VENV) perf/spark_bench.py $(ARGS)
+
+bench-hostile: build  ## how long a client waits while another does its worst; ARGS="--only NAME"
+	$(IN_VENV) perf/hostile.py $(ARGS)
 
 soak: build  ## an hour of mixed load with disconnects; ARGS="--minutes 5" for less
 	$(IN_VENV) perf/soak.py $(ARGS)

@@ -1,4 +1,4 @@
-"""Builds the compiled modules: ``lavinmq._core``, ``lavinmq._perf`` and ``lavinmq.spark._arrow``.
+"""Builds the compiled modules: ``lavinmq._core``, ``_pcre``, ``_perf`` and ``spark._arrow``.
 
 Metadata lives in pyproject.toml. The sources are in ``cext/``: each module has one umbrella
 ``.pyx`` that includes its parts, so that every C function is static and may be inlined.
@@ -20,9 +20,11 @@ from setuptools import Extension, setup
 
 MODULES = {
     "lavinmq._core": "cext/core.pyx",
+    "lavinmq._pcre": "cext/pcre.pyx",
     "lavinmq._perf": "cext/perf.pyx",
     "lavinmq.spark._arrow": "cext/arrow.pyx",
 }
+LIBRARIES = {"lavinmq._pcre": ["pcre2-8"]}
 SUFFIXES = {".pyx", ".pxd", ".pxi", ".h"}
 
 DIRECTIVES = {
@@ -81,7 +83,7 @@ def extensions(debug: bool, sanitizer: str) -> list[Extension]:
             define_macros=[("LMQ_DEBUG", "1")] if debug else [],
             extra_compile_args=compile_flags(debug) + SANITIZERS[sanitizer],
             extra_link_args=linked,
-            libraries=["m"],
+            libraries=["m", *LIBRARIES.get(name, ())],
         )
         for name, source in MODULES.items()
     ]

@@ -3,7 +3,7 @@
 # names the stage. Installs with apt-get what is missing, and only that; where there is no
 # apt-get, or no right to use it, says what to install and fails.
 #
-#   .ci/setup-debian.sh build PYTHON    interpreter with venv and headers, C compiler
+#   .ci/setup-debian.sh build PYTHON    interpreter with venv and headers, C compiler, PCRE2
 #   .ci/setup-debian.sh test            client libraries of other languages, and what runs them
 #   .ci/setup-debian.sh binary          libraries and compilers for the executable (make binary)
 #   .ci/setup-debian.sh cross arm64     compilers for another processor, and what runs its programs
@@ -38,6 +38,7 @@ build)
     # gcc alone brings no C headers: libc6-dev is a mere recommendation.
     compiler=${CC:-cc}
     has "${compiler%% *}" || missing+=(gcc libc6-dev)
+    there /usr/include/pcre2.h || missing+=(libpcre2-dev)
     ;;
 test)
     has node || missing+=(nodejs)
@@ -68,6 +69,7 @@ binary)
     has objcopy || missing+=(binutils)
     there /usr/include/openssl/evp.h || missing+=(libssl-dev)
     there /usr/include/zlib.h || missing+=(zlib1g-dev)
+    there /usr/include/pcre2.h || missing+=(libpcre2-dev)
     there /usr/include/ffi.h || ls /usr/include/*/ffi.h >/dev/null 2>&1 || missing+=(libffi-dev)
     # The package called rustc is too old for orjson; this one is what browsers are built with.
     has cargo || missing+=(cargo-web)

@@ -11,10 +11,11 @@
 cdef enum walk_event:
     WALK_DONE = 0               # all whole frames are used up
     WALK_METHOD = 1             # ev_data, ev_len: a method payload for Python
-    WALK_MISS = 2               # ev_data: exchange name as short string; the frame is not used up
+    WALK_MISS = 2               # ev_data, ev_len: a question for answers.pyx; the frame is kept
     WALK_ERROR = 3              # ev_len: one of walk_error
     WALK_CLOSE = 4              # not a legal frame here: drop the socket
     WALK_HELD = 5               # a publish has to wait for the disk; the frame is not used up
+    WALK_TURN = 6               # the portion is over; the frame is not used up
 
 cdef enum walk_error:           # the first ones close the connection
     ERROR_FRAME_SIZE = 1
@@ -29,7 +30,7 @@ cdef enum walk_error:           # the first ones close the connection
     ERROR_BODY_TOO_LONG = 10
     ERROR_CONTENT_ON_CHANNEL_0 = 11
     ERROR_NO_MEMORY = 12
-    ERROR_CHANNEL = 20          # from here on they close the channel
+    ERROR_CHANNEL = 20          # from here on a channel is to blame
     ERROR_UNEXPECTED_METHOD = 21
     ERROR_UNEXPECTED_HEADER = 22
     ERROR_UNEXPECTED_BODY = 23
@@ -45,6 +46,7 @@ cdef enum walk_error:           # the first ones close the connection
     ERROR_BCC = 33
     ERROR_LARGE = 34
     ERROR_HASH_HEADER = 35
+    ERROR_COPIES = 36
 
 cdef enum method_id:
     CHANNEL_OPEN = 0x14000A
@@ -55,6 +57,7 @@ cdef enum method_id:
 cdef enum:
     HANDSHAKE_FRAME_MAX = 8192
     TABLE_DEPTH = 64
+    FRAME_UNITS = 2             # of work, besides what is done for the frame
 
 
 cdef int walk_fail(link_t* l, u32 error, u16 channel, u32 method, u64 a, u64 b) noexcept nogil:
@@ -168,12 +171,12 @@ cdef u32 props_error(link_t* l, const u8* props, u32 len, msg_t* m) noexcept nog
     if found.len != len:
         return ERROR_LONG_PAYLOAD
     msg_note_props(m, props, &found)
-    if len <= 3:
+    if len < 3:
         return 0
     if found.headers_at:
         if not table_is_valid(props + found.headers_at + 4, found.headers_len, 0):
             return ERROR_HEADERS_TABLE
-        rc = <int>copies_error(m)
+        rc = <int>copies_error(m, l.loop.max_copies)
         if rc:
             return <u32>rc
     if found.expiration_at:
@@ -214,6 +217,14 @@ cdef int publish_fail(chan_t* c, int rc) noexcept nogil:
     return walk_fail(c.link, ERROR_NO_MEMORY, c.id, BASIC_PUBLISH, 0, 0)
 
 
+cdef int publish_miss(chan_t* c, int rc) noexcept nogil:
+    """The event for a publish about which something is to be asked, by the ask_result."""
+    if rc == ASK_NO_MEMORY:
+        return publish_fail(c, PUBLISH_NO_MEMORY)
+    c.link.ev_channel = c.id
+    return WALK_MISS
+
+
 cdef int content_publish(chan_t* c, const u8* body) noexcept nogil:
     """The content is complete: publish it from the channel's buffers."""
     cdef msg_t m
@@ -224,13 +235,16 @@ cdef int content_publish(chan_t* c, const u8* body) noexcept nogil:
     m.body = body
     m.body_len = c.body_len
     rc = <int>props_error(c.link, c.props, c.props_len, &m)     # once more, for the offsets only
-    if m.is_special and letter_is_unknown(c, &m):
-        return WALK_MISS
+    if m.headers_at and (m.is_special or has_copies(&m)):
+        rc = publish_ask(c.link, &m)
+        if rc != ASK_NOTHING:
+            return publish_miss(c, rc)
     rc = channel_publish(c, &m)
     if rc == PUBLISH_MISS:
-        c.link.ev_data = c.names
-        c.link.ev_channel = c.id
-        return WALK_MISS
+        link_ask_publish(c.link, c.names)
+        return publish_miss(c, ASK_PYTHON)
+    if rc == PUBLISH_TURN:
+        return WALK_TURN
     channel_reset_content(c)
     return WALK_DONE if rc == PUBLISHED else publish_fail(c, rc)
 
@@ -286,7 +300,9 @@ cdef int content_header(chan_t* c, const u8* payload, u32 size) noexcept nogil:
     error = props_error(l, payload + 12, size - 12, &m)
     if error:
         l.ev_data = payload + 12
-        method = BASIC_PUBLISH if error == ERROR_CC or error == ERROR_BCC else 0
+        method = BASIC_PUBLISH if error in (ERROR_CC, ERROR_BCC, ERROR_COPIES) else 0
+        if error == ERROR_COPIES:
+            return walk_fail(l, error, c.id, method, l.loop.max_copies, 0)
         return walk_fail(l, error, c.id, method, be16(payload + 12), size - 12)
     c.body_len = be64(payload + 4)
     if c.body_len > l.max_message_size:
@@ -369,10 +385,10 @@ cdef int walk_publish(link_t* l, chan_t* c, const u8* p, u32 size, u64 left,
         return walk_fail(l, ERROR_LONG_PAYLOAD, c.id, BASIC_PUBLISH, p[7 + names_len], 0)
     if c.content != CONTENT_NONE:
         return walk_fail(l, ERROR_UNEXPECTED_METHOD, c.id, BASIC_PUBLISH, 0, 0)
-    if not channel_has_route(c, p + 6, names_len) and link_known(l, p + 7, name_len) == NULL:
-        l.ev_data = p + 6
-        l.ev_channel = c.id
-        return WALK_MISS
+    if (not channel_has_route(c, p + 6, names_len) and link_known(l, p + 7, name_len) == NULL
+            and link_allowed(l, p + 6) == NULL):
+        link_ask_publish(l, p + 6)
+        return publish_miss(c, ASK_PYTHON)
     c.publish_flags = p[size - 1] & 3
     h = p + size + 1
     if left < 22 or h[0] != FRAME_HEADER or be16(h + 1) != c.id:
@@ -403,13 +419,17 @@ cdef int walk_publish(link_t* l, chan_t* c, const u8* p, u32 size, u64 left,
     m.names = p + 6
     m.names_len = names_len
     m.body = b + 7
-    if m.is_special and letter_is_unknown(c, &m):
-        return WALK_MISS
+    if m.headers_at and (m.is_special or has_copies(&m)):
+        rc = publish_ask(l, &m)
+        if rc != ASK_NOTHING:
+            return publish_miss(c, rc)
     used[0] = header_size + FRAME_OVERHEAD
     if m.body_len:
         used[0] += m.body_len + FRAME_OVERHEAD
     rc = channel_publish(c, &m)                         # the exchange was known a moment ago
-    return WALK_DONE if rc == PUBLISHED else publish_fail(c, rc)
+    if rc == PUBLISHED:
+        return WALK_DONE
+    return WALK_TURN if rc == PUBLISH_TURN else publish_fail(c, rc)
 
 
 # hot
@@ -432,6 +452,8 @@ cdef int walk_settle(link_t* l, chan_t* c, u32 method, const u8* p, u32 size) no
             return walk_fail(l, ERROR_TX_ALREADY_SETTLED, c.id, method, 0, 0)
     else:
         rc = channel_settle(c, be64(p + 4), multiple, requeue, method == BASIC_ACK)
+    if rc == SETTLE_TURN:
+        return WALK_TURN
     if rc:
         return walk_fail(l, ERROR_UNKNOWN_TAG, c.id, method, be64(p + 4), 0)
     if l.loop.over != NULL:
@@ -447,7 +469,8 @@ cdef int amqp_walk(link_t* l, const u8* buf, u64 n, u64* used) noexcept nogil:
     Returns a walk_event; *used counts the bytes that are done.
 
     Cost: 4 ns per frame besides what the frame asks for."""
-    cdef u64 at = 0, more
+    cdef loop_t* loop = l.loop
+    cdef u64 at = 0, charged = 0, more
     cdef u32 size, method
     cdef u8 kind
     cdef u16 id
@@ -458,6 +481,10 @@ cdef int amqp_walk(link_t* l, const u8* buf, u64 n, u64* used) noexcept nogil:
     while n - at >= 7:
         p = buf + at
         used[0] = at
+        more = at - charged
+        charged = at
+        if loop_spent(loop, FRAME_UNITS + <u32>(more >> UNIT_SHIFT)) and at:
+            return WALK_TURN        # but the first is for getting on
         size = be32(p + 3)
         kind = p[0]
         id = be16(p + 1)
@@ -489,12 +516,12 @@ cdef int amqp_walk(link_t* l, const u8* buf, u64 n, u64* used) noexcept nogil:
                     continue
             elif method == BASIC_PUBLISH:
                 if c != NULL:
-                    if l.loop.is_held:
+                    if l.loop.is_held and c.job == NULL:
                         used[0] = at - size - FRAME_OVERHEAD
                         l.ev_channel = id
                         return WALK_HELD
                     rc = walk_publish(l, c, p, size, n - at, &more)
-                    if rc == WALK_MISS:
+                    if rc == WALK_MISS or rc == WALK_TURN:
                         used[0] = at - size - FRAME_OVERHEAD
                         return rc
                     at += more
@@ -507,6 +534,8 @@ cdef int amqp_walk(link_t* l, const u8* buf, u64 n, u64* used) noexcept nogil:
             elif method == BASIC_ACK or method == BASIC_NACK or method == BASIC_REJECT:
                 if c != NULL:
                     rc = walk_settle(l, c, method, p, size)
+                    if rc == WALK_TURN:
+                        used[0] = at - size - FRAME_OVERHEAD
                     if rc:
                         return rc
                     continue
@@ -524,7 +553,7 @@ cdef int amqp_walk(link_t* l, const u8* buf, u64 n, u64* used) noexcept nogil:
             if c == NULL:
                 return walk_fail(l, ERROR_CONTENT_ON_CHANNEL_0, id, 0, 0, 0)
             rc = content_header(c, p, size) if kind == FRAME_HEADER else content_body(c, p, size)
-            if rc == WALK_MISS:
+            if rc == WALK_MISS or rc == WALK_TURN:
                 used[0] = at - size - FRAME_OVERHEAD
                 if kind == FRAME_HEADER:
                     c.content = CONTENT_HEADER
@@ -542,4 +571,5 @@ cdef int amqp_walk(link_t* l, const u8* buf, u64 n, u64* used) noexcept nogil:
             continue
         return walk_fail(l, ERROR_FRAME_TYPE, id, 0, kind, 0)
     used[0] = at
+    loop.work += <u32>((at - charged) >> UNIT_SHIFT)
     return WALK_DONE

@@ -111,6 +111,15 @@ cdef unacked_t* channel_find(chan_t* c, u64 tag) noexcept nogil:
 
 # ---- settling ------------------------------------------------------------------------------------
 
+cdef enum settle_result:
+    SETTLED = 0
+    SETTLE_TURN = 1             # the portion is over: to be called again
+    SETTLE_UNKNOWN = -1         # the tag is not outstanding (406)
+
+cdef enum:
+    SETTLE_LOOK = 64            # settlements between two looks at the portion
+
+
 # hot
 cdef inline void channel_settle_one(chan_t* c, unacked_t* u, bint requeue,
                                     bint is_ack) noexcept nogil:
@@ -181,7 +190,7 @@ cdef void channel_trim_old(chan_t* c, u32 n_settled) noexcept nogil:
 # hot
 cdef inline int channel_settle(chan_t* c, u64 tag, bint multiple, bint requeue,
                                bint is_ack) noexcept nogil:
-    """ack, nack or reject from the client. 0 done, -1 the tag is not outstanding (406).
+    """ack, nack or reject from the client. A settle_result.
 
     Cost: 8 ns per message settled."""
     cdef u32 before = c.n_unacked
@@ -198,39 +207,63 @@ cdef int channel_settle_tag(chan_t* c, u64 tag, bint multiple, bint requeue,
                             bint is_ack) noexcept nogil:
     """channel_settle without counting."""
     cdef unacked_t* u
-    cdef u32 i, n = 0
-    if multiple and tag == 0:
-        channel_settle_all(c, requeue, is_ack)
-        return 0
+    if multiple:
+        return channel_settle_up_to(c, tag, requeue, is_ack)
     u = channel_find(c, tag)
     if u == NULL:
-        return -1
-    if not multiple:
+        return SETTLE_UNKNOWN
+    channel_settle_one(c, u, requeue, is_ack)
+    if tag < c.first_tag:
+        channel_trim_old(c, 1)
+    elif tag == c.first_tag:
+        channel_trim(c)
+    return SETTLED
+
+
+# hot
+cdef int channel_settle_up_to(chan_t* c, u64 tag, bint requeue, bint is_ack) noexcept nogil:
+    """Settle all up to a tag, 0 for what is outstanding now, oldest first. When the portion is over
+    in the midst of it, the same call goes on where it was."""
+    cdef loop_t* loop = c.link.loop
+    cdef unacked_t* u
+    cdef u32 n = 0, n_old = 0
+    if c.settle_until == 0:
+        if tag and channel_find(c, tag) == NULL:
+            return SETTLE_UNKNOWN
+        c.settle_until = tag if tag else c.next_tag - 1
+    while c.old_at < c.n_old and c.old[c.old_at].tag <= c.settle_until:
+        if n == SETTLE_LOOK:
+            channel_trim_old(c, n_old)
+            return SETTLE_TURN
+        u = &c.old[c.old_at]
+        c.old_at += 1
+        if u.queue == NULL:
+            continue
         channel_settle_one(c, u, requeue, is_ack)
-        if tag < c.first_tag:
-            channel_trim_old(c, 1)
-        elif tag == c.first_tag:
-            channel_trim(c)
-        return 0
-    if c.n_old:
-        for i in range(c.old_at, c.n_old):
-            if c.old[i].tag > tag:
-                break
-            if c.old[i].queue != NULL:
-                channel_settle_one(c, &c.old[i], requeue, is_ack)
-                n += 1
-        channel_trim_old(c, n)
-    while c.first_tag <= tag:
+        n_old += 1
+        n += 1
+        if n == SETTLE_LOOK and not loop_spent(loop, SETTLE_LOOK * SETTLE_UNITS):
+            n = 0
+    if n_old:
+        channel_trim_old(c, n_old)
+    while c.first_tag <= c.settle_until:
+        if n == SETTLE_LOOK:
+            return SETTLE_TURN
         u = &c.ring[c.first_tag & (c.ring_cap - 1)]
-        if u.queue != NULL:
-            channel_settle_one(c, u, requeue, is_ack)
         c.first_tag += 1
+        if u.queue == NULL:
+            continue
+        channel_settle_one(c, u, requeue, is_ack)
+        n += 1
+        if n == SETTLE_LOOK and not loop_spent(loop, SETTLE_LOOK * SETTLE_UNITS):
+            n = 0
     channel_trim(c)
-    return 0
+    c.settle_until = 0
+    return SETTLED
 
 
 cdef void channel_settle_all(chan_t* c, bint requeue, bint is_ack) noexcept nogil:
-    """Settle everything outstanding: ack or nack of tag 0, or the channel is going."""
+    """Settle everything outstanding, in one go: there is little, or no memory for more."""
     cdef u32 i
     cdef unacked_t* u
     for i in range(c.n_old):
@@ -250,6 +283,9 @@ cdef void channel_requeue(chan_t* c) noexcept nogil:
     cdef u32 i, n = 0
     cdef u64 tag = c.first_tag
     cdef unacked_t* u
+    if c.n_tx_settles == 0:
+        channel_orphan(c)
+        return
     for i in range(c.old_at, c.n_old):
         if c.old[i].queue != NULL and not c.old[i].is_tx_settled:
             channel_settle_one(c, &c.old[i], True, False)
@@ -304,7 +340,7 @@ cdef bint channel_redeliver(chan_t* c, unacked_t* u) noexcept nogil:
     cdef rec_t rec
     if k == NULL or k.is_cancelled or q.is_deleted or q.is_closed or c.link.is_blocked:
         return False
-    if q.is_paused:
+    if q.is_paused or q.n_orphans:
         return False
     st = queue_level(q, u.level)
     seg = store_segment(st, u.seg)
@@ -495,6 +531,9 @@ cdef chan_t* channel_new(link_t* l, u16 id, u32 prefetch) noexcept nogil:
     c.link = l
     c.id = id
     c.prefetch = prefetch
+    if l.fd >= 0:               # else somebody waits for each publish
+        c.targets.pause = route_pause
+        c.targets.pauser = l.loop
     c.first_tag = c.next_tag = 1
     if l.vhost != NULL:
         tally_join(c, l.vhost)
@@ -519,7 +558,8 @@ cdef void channel_reset_content(chan_t* c) noexcept nogil:
 
 cdef void channel_free(chan_t* c) noexcept nogil:
     """Requeue what is unsettled and free the channel. Its consumers must be gone."""
-    channel_settle_all(c, True, False)
+    tx_finish(c)
+    channel_orphan(c)
     tx_forget(c)
     tally_leave(c)
     loop_forget_channel(c.link.loop, c)
@@ -529,6 +569,7 @@ cdef void channel_free(chan_t* c) noexcept nogil:
     free(c.props)
     link_give(c.link, c.body_cap)
     free(c.body)
-    free(c.targets.items)
+    publish_drop(c)
+    targets_free(&c.targets)
     lmq_poison(c, sizeof(chan_t))
     free(c)

@@ -20,8 +20,8 @@ from bytes cimport (
     u8, u16, u32, u64,
 )
 from match cimport (
-    DEST_EXCHANGE, DEST_QUEUE, MATCH_DIRECT, MATCH_FANOUT, MATCH_HASH, MATCH_HEADERS, MATCH_TOPIC,
-    dest_t, match_key_t, match_t, targets_t,
+    DEST_EXCHANGE, DEST_GONE, DEST_QUEUE, MATCH_DIRECT, MATCH_FANOUT, MATCH_HASH, MATCH_HEADERS,
+    MATCH_TOPIC, dest_t, match_key_t, match_t, targets_t,
 )
 from record cimport (
     FLAG_CORRELATION_ID, FLAG_DELIVERY_MODE, FLAG_EXPIRATION, FLAG_HEADERS, FLAG_MESSAGE_ID,
@@ -30,6 +30,7 @@ from record cimport (
 )
 from types cimport *
 
+include "portion.pyx"
 include "segment.pyx"
 include "reserve.pyx"
 include "chain.pyx"
@@ -44,27 +45,33 @@ include "tally.pyx"
 include "queue.pyx"
 include "expiry.pyx"
 include "rules.pyx"
+include "moves.pyx"
 include "dead_letter.pyx"
 include "delayed.pyx"
 include "match.pyx"
 include "hash_ring.pyx"
 include "copies.pyx"
+include "answers.pyx"
 include "route.pyx"
 include "channel.pyx"
+include "orphans.pyx"
 include "deliver.pyx"
 include "stream_filter.pyx"
 include "stream_offsets.pyx"
 include "stream_read.pyx"
+include "stream_sync.pyx"
 include "stream.pyx"
 include "stream_retention.pyx"
 include "transaction.pyx"
 include "amqp.pyx"
 include "tick.pyx"
+include "wheel.pyx"
 include "loop.pyx"
 include "load.pyx"
 include "stream_load.pyx"
-include "compaction.pyx"
 include "door.pyx"
+include "compaction.pyx"
+include "purge.pyx"
 include "migrate.pyx"
 include "link.pyx"
 include "manage.pyx"

@@ -8,7 +8,8 @@
 #   entry       u32 segment, u32 position, u32 count    little-endian; count 0: forgotten
 #
 # A later entry replaces an earlier one; a torn one at the end is ignored. When no message has been
-# delivered before there is no file.
+# delivered before there is no file. A file that has grown is replaced by one that was written
+# beside it, once that is on disk; until then both get what is new.
 
 cdef enum:
     COUNTS_ENTRY = 12
@@ -141,6 +142,9 @@ cdef void store_release_counts(store_t* st) noexcept nogil:
 cdef void store_drop_counts(store_t* st) noexcept nogil:
     """There is no limit any more: what was counted is forgotten."""
     cdef char path[PATH_MAX_BYTES]
+    counts_beside_path(st, path)
+    if st.counts.has_beside:
+        unlink(path)
     counts_path(st, path)
     store_release_counts(st)
     unlink(path)
@@ -152,74 +156,136 @@ cdef void counts_path(const store_t* st, char* path) noexcept nogil:
     snprintf(path, PATH_MAX_BYTES, b"%s/%s/deliveries", st.parent, st.leaf)
 
 
+cdef void counts_beside_path(const store_t* st, char* path) noexcept nogil:
+    snprintf(path, PATH_MAX_BYTES, b"%s/%s/deliveries.tmp", st.parent, st.leaf)
+
+
 cdef void count_write(u8* p, const count_t* entry) noexcept nogil:
     put_le32(p, entry.seg)
     put_le32(p + 4, entry.pos)
     put_le32(p + 8, entry.n)
 
 
-cdef int counts_flush(store_t* st) noexcept nogil:
-    """Write the changes since the last flush. 0, or -1 with errno."""
+cdef int counts_append(const char* path, const count_t* entries, u32 n, u32 at) noexcept nogil:
+    """Write entries to a file, from entry number `at` on. 0, or -1 with errno."""
+    cdef u8* buf = <u8*>malloc(<u64>n * COUNTS_ENTRY + 1)
+    cdef u32 i
+    cdef int fd, rc = -1
+    if buf == NULL:
+        return -1
+    for i in range(n):
+        count_write(buf + i * COUNTS_ENTRY, &entries[i])
+    fd = c_open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0o640)
+    if fd >= 0:
+        rc = write_at(fd, buf, <u64>n * COUNTS_ENTRY, <i64>at * COUNTS_ENTRY)
+        close_failed(fd)
+    free(buf)
+    return rc
+
+
+cdef int counts_flush(store_t* st, loop_t* loop) noexcept nogil:
+    """Write the changes since the last flush; a file that has grown too much is written anew, if
+    there is a loop whose next sync that can wait for. 0, or -1 with errno."""
     cdef counts_t* k = st.counts
     cdef char path[PATH_MAX_BYTES]
-    cdef u8* buf
-    cdef u32 i
-    cdef int fd, rc
+    cdef char beside[PATH_MAX_BYTES]
     if k.n == 0 and k.file_n == 0:      # delivered and gone in one tick
         k.n_news = 0
         return 0
-    if k.file_n > 2 * <u64>k.n + COUNTS_SLACK:
-        return counts_rewrite(st)
-    buf = <u8*>malloc(<u64>k.n_news * COUNTS_ENTRY)
-    if buf == NULL:
-        return -1
-    for i in range(k.n_news):
-        count_write(buf + i * COUNTS_ENTRY, &k.news[i])
     counts_path(st, path)
-    fd = c_open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0o644)
-    rc = -1
-    if fd >= 0:
-        rc = write_at(fd, buf, <u64>k.n_news * COUNTS_ENTRY, <i64>k.file_n * COUNTS_ENTRY)
+    counts_beside_path(st, beside)
+    if counts_append(path, k.news, k.n_news, k.file_n):
+        return -1
+    k.file_n += k.n_news
+    if k.has_beside and counts_append(beside, k.news, k.n_news, k.beside_n) == 0:
+        k.beside_n += k.n_news
+    elif k.has_beside:
+        k.has_beside = False            # the file is as good without
+    k.n_news = 0
+    if loop == NULL:
+        return 0
+    if not k.has_beside and k.file_n > 2 * <u64>k.n + COUNTS_SLACK:
+        return counts_write_beside(st, loop)
+    if k.has_beside and loop.n_synced >= k.until:
+        k.has_beside = False
+        if rename(beside, path):
+            return -1
+        k.file_n = k.beside_n
+    return 0
+
+
+cdef int counts_write_beside(store_t* st, loop_t* loop) noexcept nogil:
+    """Write the live counts to a new file, which the next sync brings to the disk; without a loop
+    it is there when this returns. 0, or -1 with errno."""
+    cdef counts_t* k = st.counts
+    cdef char beside[PATH_MAX_BYTES]
+    cdef count_t* live
+    cdef u32 i, n = 0
+    cdef int fd, rc
+    counts_beside_path(st, beside)
+    live = <count_t*>malloc((<u64>k.n + 1) * sizeof(count_t))
+    if live == NULL:
+        return -1
+    for i in range(k.cap):
+        if k.slots[i].n:
+            live[n] = k.slots[i]
+            n += 1
+    rc = -1 if unlink(beside) and errno != ENOENT else counts_append(beside, live, n, 0)
+    free(live)
+    if rc:
+        return -1
+    fd = c_open(beside, O_RDWR | O_CLOEXEC)
+    if fd < 0:
+        return -1
+    if loop == NULL:
+        rc = fdatasync(fd)
         close_failed(fd)
-    free(buf)
-    if rc == 0:
-        k.file_n += k.n_news
-        k.n_news = 0
+    elif not loop.sync:
+        c_close(fd)
+    else:
+        rc = loop_add_sync_fd(loop, fd)
+    k.has_beside = rc == 0
+    k.beside_n = n
+    k.until = loop.n_syncs + 1 if loop != NULL and loop.sync else 0
     return rc
 
 
 cdef int counts_rewrite(store_t* st) noexcept nogil:
-    """Write the live counts to a new file, or remove it when there are none. 0, or -1, errno."""
+    """Replace the file by one with the live counts, on disk; or remove it when there are none.
+    0, or -1 with errno. It waits for the disk."""
     cdef counts_t* k = st.counts
     cdef char path[PATH_MAX_BYTES]
-    cdef char temporary[PATH_MAX_BYTES + 4]
-    cdef u8* buf
-    cdef u32 i, n = 0
-    cdef int fd, rc = -1
-    k.n_news = 0
+    cdef char beside[PATH_MAX_BYTES]
+    cdef int fd, rc
     if k.n == 0:
-        k.file_n = 0
-        counts_path(st, path)
-        return 0 if unlink(path) == 0 or errno == ENOENT else -1
-    buf = <u8*>malloc(<u64>k.n * COUNTS_ENTRY)
-    if buf == NULL:
-        return -1
-    for i in range(k.cap):
-        if k.slots[i].n:
-            count_write(buf + n * COUNTS_ENTRY, &k.slots[i])
-            n += 1
+        return counts_remove(st)
     counts_path(st, path)
-    snprintf(temporary, sizeof(temporary), b"%s.tmp", path)
-    fd = c_open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0o644)
-    if fd >= 0:
-        rc = write_at(fd, buf, <u64>n * COUNTS_ENTRY, 0)
-        close_failed(fd)
-    free(buf)
-    if rc == 0:
-        rc = rename(temporary, path)
-    if rc == 0:
-        k.file_n = n
+    counts_beside_path(st, beside)
+    k.n_news = 0
+    if counts_write_beside(st, NULL) or rename(beside, path):
+        return -1
+    k.has_beside = False
+    k.file_n = k.beside_n
+    store_path(st, path)
+    fd = c_open(path, O_RDONLY | O_CLOEXEC)
+    if fd < 0:
+        return -1
+    rc = fdatasync(fd)
+    close_failed(fd)
     return rc
+
+
+cdef int counts_remove(store_t* st) noexcept nogil:
+    """There are no counts: there is no file. 0, or -1 with errno."""
+    cdef counts_t* k = st.counts
+    cdef char path[PATH_MAX_BYTES]
+    k.n_news = k.file_n = 0
+    counts_beside_path(st, path)
+    if k.has_beside:
+        unlink(path)
+    k.has_beside = False
+    counts_path(st, path)
+    return 0 if unlink(path) == 0 or errno == ENOENT else -1
 
 
 cdef int store_clear_counts(store_t* st) noexcept nogil:
@@ -229,7 +295,7 @@ cdef int store_clear_counts(store_t* st) noexcept nogil:
         return 0
     memset(st.counts.slots, 0, st.counts.cap * sizeof(count_t))
     st.counts.n = 0
-    return counts_rewrite(st) if st.is_durable else 0
+    return counts_remove(st) if st.is_durable else 0
 
 
 cdef bint store_holds(const store_t* st, u32 seg_id, u32 pos) noexcept nogil:
@@ -245,8 +311,8 @@ cdef bint store_holds(const store_t* st, u32 seg_id, u32 pos) noexcept nogil:
 
 
 cdef int counts_load(store_t* st) noexcept nogil:
-    """Read the file. What belongs to no message is taken out of it, too: a new one might come to
-    stand there. 0, or -1 with errno."""
+    """Read the file. What belongs to no message is taken out of it, too, on disk: a new one might
+    come to stand there. 0, or -1 with errno."""
     cdef counts_t* k
     cdef char path[PATH_MAX_BYTES]
     cdef u8 entry[COUNTS_ENTRY]

@@ -12,7 +12,7 @@ cdef inline bint loc_before(loc_t a, loc_t b) noexcept nogil:
     return a.seg < b.seg or (a.seg == b.seg and a.pos < b.pos)
 
 
-cdef int store_requeue(store_t* st, u32 seg, u32 pos) noexcept nogil:
+cdef int store_requeue(store_t* st, u32 seg, u32 pos, bint is_fresh) noexcept nogil:
     """Put a record back in front of the cursor, in its original order.
     0, or -1 when out of memory."""
     cdef loc_t* grown
@@ -26,6 +26,7 @@ cdef int store_requeue(store_t* st, u32 seg, u32 pos) noexcept nogil:
         st.cap_requeued = st.cap_requeued * 2 + 64
     item.seg = seg
     item.pos = pos
+    item.is_fresh = is_fresh
     i = st.n_requeued
     st.n_requeued += 1
     while i:
@@ -239,7 +240,8 @@ cdef int store_peek(store_t* st, pool_t* pool, rec_t* rec) noexcept nogil:
     cdef seg_t* seg
     cdef int rc
     if st.n_requeued:
-        rec.redelivered = rec.is_requeued = True
+        rec.is_requeued = True
+        rec.redelivered = not st.requeued[0].is_fresh
         seg = store_segment(st, st.requeued[0].seg)
         if seg == NULL:
             return -3

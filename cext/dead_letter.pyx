@@ -2,7 +2,7 @@
 #
 # The new message is put together in the loop's scratch memory, routed by the exchange's bindings,
 # and stored like a publish. In its old queue nobody sees it any more, but it is deleted there only
-# when the copies are on disk: a crash may leave both, never neither. A queue that gets
+# when the copies are on disk (moves.pyx): a crash may leave both, never neither. A queue that gets
 # too long by it goes on the loop's list (rules.pyx), so chains and rings of queues do not recurse.
 # Source: amqp reference sections 17 and 22.
 
@@ -32,6 +32,7 @@ cdef struct letter_t:           # a message on its way from one queue to others
     slice_t body
     slice_t target
     slice_t key
+    bint has_own_target         # its publisher has named it, not its queue
     bint has_own_key            # given for dead letters, so that CC and BCC do not count
 
 
@@ -339,135 +340,96 @@ cdef exchange_t* vhost_exchange(const vhost_t* v, const u8* name, u32 n) noexcep
     return <exchange_t*>(found.dests.at.one if found.dests.cap == 0 else found.dests.at.many[0])
 
 
-cdef int queue_hold_deletion(queue_t* q, store_t* st, u32 seg, u32 pos) noexcept nogil:
-    """A message was moved to durable queues: delete it here after the next sync. 0, or -1 out of
-    memory."""
-    cdef loop_t* loop = q.loop
-    cdef moves_t* moves = q.moves
-    cdef moved_t* grown
-    cdef u32 n
-    if moves == NULL:
-        moves = q.moves = <moves_t*>calloc(1, sizeof(moves_t))
-        if moves == NULL:
-            return -1
-    n = moves.n - moves.at
-    if n == 0:
-        moves.at = moves.n = 0
-    elif moves.n == moves.cap and moves.at > n:
-        memcpy(moves.items, moves.items + moves.at, n * sizeof(moved_t))
-        moves.at = 0
-        moves.n = n
-    if moves.n == moves.cap:
-        grown = <moved_t*>realloc(moves.items, (<u64>moves.cap * 2 + 64) * sizeof(moved_t))
-        if grown == NULL:
-            return -1
-        moves.items = grown
-        moves.cap = moves.cap * 2 + 64
-    if n == 0:
-        q.refs += 1
-        moves.held_next = loop.held
-        loop.held = q
-    moves.items[moves.n].until = loop.n_syncs + 1
-    moves.items[moves.n].seg = seg
-    moves.items[moves.n].pos = pos
-    moves.items[moves.n].level = st.level
-    moves.n += 1
-    return 0
-
-
-cdef void queue_release_moved(queue_t* q, u64 synced) noexcept nogil:
-    """Delete what was moved before that sync."""
-    cdef moves_t* moves = q.moves
-    cdef moved_t* moved
-    if moves == NULL:
-        return
-    while moves.at < moves.n and moves.items[moves.at].until <= synced:
-        moved = &moves.items[moves.at]
-        moves.at += 1
-        if store_delete(queue_level(q, moved.level), moved.seg, moved.pos):
-            queue_failed(q)
-    if moves.at == moves.n and moves.cap > 4096:
-        free(moves.items)
-        moves.items = NULL
-        moves.cap = 0
-
-
-cdef void loop_release_held(loop_t* loop) noexcept nogil:
-    """A sync is over: what was moved to elsewhere before it may go."""
-    cdef queue_t* q
-    cdef queue_t** at = &loop.held
-    while at[0] != NULL:
-        q = at[0]
-        if q.is_deleted or q.is_closed:
-            q.moves.at = q.moves.n
-        else:
-            queue_release_moved(q, loop.n_synced)
-            queue_touch(q)
-        if q.moves.at < q.moves.n:
-            at = &q.moves.held_next
-            continue
-        at[0] = q.moves.held_next
-        queue_unref(q)
-
-
 cdef void route_moved(exchange_t* x, const msg_t* m, loop_t* loop) noexcept nogil:
     """Fill loop.buried with the queues that a message reaches by the bindings of x; none when there
     is a header that cannot be routed by."""
-    cdef bint is_key_only
+    cdef routing_t routing
+    memset(&routing, 0, sizeof(routing_t))
     loop.generation += 1
-    loop.buried.n = 0
-    loop.buried.generation = loop.generation
-    if route_nested(x, m, &loop.buried, &is_key_only):
+    targets_begin(&loop.buried, loop.generation)
+    if route_nested(&routing, x, m, &loop.buried):
         loop.buried.n = 0
 
 
-cdef void move_refused(const msg_t* m, targets_t* to) noexcept nogil:
-    """A message that was released finds queues full: it dies there if they say so. A dead letter
-    that finds a queue full is lost."""
-    cdef u32 i, n = to.n
-    cdef dest_t** full = <dest_t**>malloc(n * sizeof(dest_t*))
+cdef bint bury_overflow(queue_t* q, const msg_t* m) noexcept nogil:
+    """Whether q, which a released message is to go to, is full and has it die: then it is not
+    stored there."""
+    return (q.rules != NULL and q.rules.overflow == REJECT_PUBLISH_DLX and q.stream == NULL
+            and q.releases == NULL and queue_is_full(q, m.size)
+            and (q.dedup == NULL or not dedup_seen(q.dedup, m, q.loop.now_ms)))
+
+
+cdef bint bury_overflows(const msg_t* m, targets_t* to) noexcept nogil:
+    """A message that was released finds queues full: it dies there if they say so, and they are no
+    targets any more. False when such a letter cannot be stored."""
+    cdef u32 i, n = to.n, n_left = 0
+    cdef dest_t** all_ = <dest_t**>malloc((n + 1) * sizeof(dest_t*))
+    cdef bint is_done = all_ != NULL
     cdef queue_t* q
-    if full == NULL:
-        return
-    memcpy(full, to.items, n * sizeof(dest_t*))     # routing it on uses the list
+    if all_ == NULL:
+        return False
+    memcpy(all_, to.items, n * sizeof(dest_t*))     # routing it on uses the list
     for i in range(n):
-        q = <queue_t*>full[i]
-        if q.rules != NULL and q.rules.overflow == REJECT_PUBLISH_DLX:
-            bury_refused(q, m)
-    free(full)
+        q = <queue_t*>all_[i]
+        if is_done and bury_overflow(q, m):
+            is_done = bury_refused(q, m)
+        else:
+            all_[n_left] = all_[i]
+            n_left += 1
+    memcpy(to.items, all_, n_left * sizeof(dest_t*))
+    to.n = n_left
+    free(all_)
+    return is_done
 
 
-cdef void move_store(queue_t* source, msg_t* m, targets_t* to, i64 reason) noexcept nogil:
-    """Store a message in its new queues. `reason` is a death whose cycles end here, -1 for none."""
-    cdef loop_t* loop = source.loop
+cdef bint targets_can_take(loop_t* loop, const msg_t* m, targets_t* to, i64 reason) noexcept nogil:
+    """Leave out of `to` what a message is not moved to. False when one of the rest cannot take it
+    now, or there is no memory."""
     cdef queue_t* q
-    cdef u32 i, n_refused = 0
-    cdef bint is_durable = False
+    cdef u32 i, n = 0
+    cdef bint any_overflows = False
+    for i in range(to.n):
+        q = <queue_t*>to.items[i]
+        if q.is_deleted or (reason >= 0 and is_cycle(q, <u32>reason, m.props + m.headers_at + 4,
+                                                     m.headers_len)):
+            continue
+        if queue_cannot_take(q):
+            loop.refuser = q
+            return False
+        any_overflows = any_overflows or (reason < 0 and bury_overflow(q, m))
+        to.items[n] = to.items[i]
+        n += 1
+    to.n = n
+    if any_overflows and not bury_overflows(m, to):
+        return False
+    return loop_expect_takers(loop, to.n) == 0
+
+
+cdef bint move_store(loop_t* loop, const msg_t* m, targets_t* to, i64 reason) noexcept nogil:
+    """Store a message in its new queues. `reason` is a death whose cycles end here, -1 for none.
+
+    False when one of them cannot take it: then none has it, unless that one has broken by it.
+    Else the durable ones that it is safe in after the next sync are `loop.takers`."""
+    cdef queue_t* q
+    cdef u32 i
+    if not targets_can_take(loop, m, to, reason):
+        return False
     loop.is_moving = True       # a delivery could move what a settlement is looking at
     for i in range(to.n):
         q = <queue_t*>to.items[i]
-        if q.is_closed or q.is_deleted:
-            continue
-        if reason >= 0 and is_cycle(q, <u32>reason, m.props + m.headers_at + 4, m.headers_len):
-            continue
-        if q.store.is_durable and source.store.is_durable:
-            is_durable = True
-            if loop.sync and not q.is_sync_wanted:
-                loop_want_sync(loop, q)
-        if queue_append(q, m) == APPEND_REFUSED and reason < 0:
-            to.items[n_refused] = to.items[i]       # a place that is done with
-            n_refused += 1
+        if q.store.is_durable:
+            loop_note_taker(loop, q)
+        if queue_append(q, m) == APPEND_FAILED:
+            loop.refuser = q
+            loop.is_moving = False
+            return False
     loop.is_moving = False
-    if n_refused:
-        to.n = n_refused
-        move_refused(m, to)
-    if is_durable:
-        loop.is_moved = True
-        source.is_letter_moved = True
+    return True
 
 
-cdef void bury_letter(letter_t* d) noexcept nogil:
-    """Build the new message, route and store it. Without memory it is lost."""
+cdef bint bury_letter(letter_t* d) noexcept nogil:
+    """Build the new message, route and store it. False when that has to be tried again: see
+    move_store."""
     cdef loop_t* loop = d.source.loop
     cdef exchange_t* x = vhost_exchange(d.source.vhost, d.target.p, d.target.n)
     cdef const u8* old_key = d.names.p + d.names.p[0] + 1
@@ -477,11 +439,13 @@ cdef void bury_letter(letter_t* d) noexcept nogil:
     cdef u8* headers
     cdef msg_t m
     cdef u32 n
-    if x == NULL:
-        return
+    cdef bint is_done = True
+    # It may be newer than the check of the publish: clients reach internal exchanges in no way.
+    if x == NULL or (x.is_internal and d.has_own_target):
+        return True
     headers = <u8*>malloc(need * 2)
     if headers == NULL:
-        return
+        return False
     memset(&m, 0, sizeof(msg_t))
     n = put_headers(headers, d)
     p = headers + n
@@ -501,8 +465,9 @@ cdef void bury_letter(letter_t* d) noexcept nogil:
         if d.has_own_key:
             m.cc_at = m.bcc_at = 0
         route_moved(x, &m, loop)
-        move_store(d.source, &m, &loop.buried, d.reason)
+        is_done = move_store(loop, &m, &loop.buried, d.reason)
     free(headers)
+    return is_done
 
 
 cdef bint props_find(const u8* props, u32 len, msg_t* m) noexcept nogil:
@@ -511,7 +476,7 @@ cdef bint props_find(const u8* props, u32 len, msg_t* m) noexcept nogil:
     if props_walk(props, len, True, &found) != 1:
         return False
     msg_note_props(m, props, &found)
-    return found.headers_at == 0 or copies_error(m) == 0
+    return found.headers_at == 0 or copies_error(m, <u32>-1) == 0     # it was checked when it came
 
 
 cdef bint letter_address(letter_t* d, const queue_t* q) noexcept nogil:
@@ -520,10 +485,12 @@ cdef bint letter_address(letter_t* d, const queue_t* q) noexcept nogil:
     cdef slice_t own = no_slice()
     d.target = short_slice(q.rules.target if q.rules != NULL else NULL)
     d.key = short_slice(q.rules.target_key if q.rules != NULL else NULL)
+    d.has_own_target = False
     if d.headers_at:
         own = table_value(table, d.headers_len, b"x-dead-letter-exchange", c'S')
         if own.p != NULL and own.n <= 255:
             d.target = own
+            d.has_own_target = True
         own = table_value(table, d.headers_len, b"x-dead-letter-routing-key", c'S')
         if own.p != NULL and own.n <= 255:
             d.key = own
@@ -531,12 +498,14 @@ cdef bint letter_address(letter_t* d, const queue_t* q) noexcept nogil:
     return d.target.p != NULL
 
 
-cdef void bury(queue_t* q, const rec_t* rec, u32 reason) noexcept nogil:
-    """A stored message dies: send it where dead letters go, if they go anywhere.
+cdef bint bury(queue_t* q, const rec_t* rec, u32 reason) noexcept nogil:
+    """A stored message dies: send it where dead letters go, if they go anywhere. False when it
+    cannot be stored there now.
 
     It is copied first: storing it elsewhere may overwrite what rec points at."""
     cdef letter_t d
     cdef u8* p
+    cdef bint is_done = True
     memset(&d, 0, sizeof(letter_t))
     d.source = q
     d.reason = reason
@@ -544,10 +513,10 @@ cdef void bury(queue_t* q, const rec_t* rec, u32 reason) noexcept nogil:
     d.headers_at = rec.headers_at
     d.headers_len = rec.headers_len
     if q.name == NULL or not letter_address(&d, q):
-        return
+        return True
     p = loop_scratch(q.loop, <u64>rec.size + 8)
     if p == NULL:
-        return
+        return False
     d.names.n = rec.names_len
     d.names.p = p
     p = put_slice(p, rec.names, rec.names_len)
@@ -560,12 +529,14 @@ cdef void bury(queue_t* q, const rec_t* rec, u32 reason) noexcept nogil:
     d.body.n = <u32>rec.body_len
     memcpy(p, rec.body, rec.body_len)
     if letter_address(&d, q):   # once more: the headers have moved
-        bury_letter(&d)
+        is_done = bury_letter(&d)
     loop_drop_scratch(q.loop)
+    return is_done
 
 
-cdef void bury_refused(queue_t* q, const msg_t* m) noexcept nogil:
-    """A publish that a full queue refuses goes where dead letters go."""
+cdef bint bury_refused(queue_t* q, const msg_t* m) noexcept nogil:
+    """What a full queue refuses goes where dead letters go. False when it cannot be stored there
+    now: a publisher has been told that it was refused, and nobody tries again."""
     cdef letter_t d
     memset(&d, 0, sizeof(letter_t))
     d.source = q
@@ -579,5 +550,4 @@ cdef void bury_refused(queue_t* q, const msg_t* m) noexcept nogil:
     d.expiration_at = m.expiration_at
     d.body.p = m.body
     d.body.n = <u32>m.body_len
-    if q.name != NULL and letter_address(&d, q):
-        bury_letter(&d)
+    return q.name == NULL or not letter_address(&d, q) or bury_letter(&d)

@@ -81,7 +81,7 @@ cdef int dedup_rewrite(dedup_t* d, bint is_complete) noexcept nogil:
     cdef i64 size
     cdef int fd
     snprintf(aside, PATH_MAX_BYTES, b"%s.tmp", d.path)
-    fd = c_open(aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0o644)
+    fd = c_open(aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0o640)
     if fd < 0:
         return -1
     size = dedup_write_all(d, fd, is_complete)
@@ -144,7 +144,7 @@ cdef int dedup_flush(dedup_t* d) noexcept nogil:
     while first:
         d.entries[first].is_new = False
         first = d.entries[first].newer
-    if d.loop != NULL and d.loop.n_queues > KEEP_FILES_QUEUES:
+    if d.loop != NULL and d.loop.n_stores > d.loop.keep_files:
         dedup_close_file(d)
     return 0
 
@@ -167,6 +167,13 @@ cdef void loop_flush_dedups(loop_t* loop) noexcept nogil:
 
 
 # ---- reading -------------------------------------------------------------------------------------
+
+cdef bint dedup_was_killed(const dedup_t* d, const u8* p, u64 n) noexcept nogil:
+    """Whether a file was written in this boot by a broker that did not stop in order: the messages
+    of its keys may be on disk or not yet."""
+    return (n >= DEDUP_SLOT and le32(p) == DEDUP_VERSION and p[<u32>DEDUP_COMPLETE_AT] != 1
+            and le64(p + 8) == d.boot)
+
 
 cdef i64 dedup_load(dedup_t* d, const u8* p, u64 n) noexcept nogil:
     """Take over the keys of a file of n bytes. Returns how many slots were damaged, or a

@@ -129,17 +129,18 @@ cdef int delayed_index_segment(queue_t* q, seg_t* seg) noexcept nogil:
 
 cdef bint delayed_publish(queue_t* q, const rec_t* rec) noexcept nogil:
     """Route a message whose time has come, and store it in the queues that it reaches. False when
-    there was no memory."""
+    one of them cannot take it now, or there was no memory."""
     cdef loop_t* loop = q.loop
     cdef exchange_t* x = q.releases
-    cdef queue_t* waiting = x.delayed       # NULL when nothing new waits
+    cdef queue_t* waiting = x.delayed if x != NULL else NULL    # NULL when nothing new waits
     cdef const u8* key = rec.names + rec.names[0] + 1
     cdef u8* p = loop_scratch(loop, <u64>rec.size + 512)
     cdef u8* props
     cdef const u8* entry
     cdef msg_t m
     cdef u32 n = rec.props_len
-    if p == NULL:
+    cdef bint is_done = True
+    if p == NULL or x == NULL:
         return False
     memset(&m, 0, sizeof(msg_t))
     m.names = p
@@ -162,9 +163,9 @@ cdef bint delayed_publish(queue_t* q, const rec_t* rec) noexcept nogil:
         x.delayed = NULL        # it has waited
         route_moved(x, &m, loop)
         x.delayed = waiting
-        move_store(q, &m, &loop.buried, -1)
+        is_done = move_store(loop, &m, &loop.buried, -1)
     loop_drop_scratch(loop)
-    return True
+    return is_done
 
 
 cdef bint delayed_release_next(queue_t* q) noexcept nogil:
@@ -173,6 +174,8 @@ cdef bint delayed_release_next(queue_t* q) noexcept nogil:
     cdef due_t top = st.dues[0]
     cdef seg_t* seg = store_segment(st, top.seg)
     cdef rec_t rec
+    cdef spot_t at
+    cdef bint is_done = True
     cdef int rc
     if seg == NULL or not store_is_ahead(st, top.seg, top.pos):
         dues_pop(st)            # purged
@@ -184,18 +187,22 @@ cdef bint delayed_release_next(queue_t* q) noexcept nogil:
         if not is_no_room(st.error):
             queue_break(q)
         return False
-    q.is_letter_moved = False
     if rc == 1:
         rec.level = 0
-        if not delayed_publish(q, &rec):
-            return False
-        queue_uncount(q, st, rec.size)
+        rec.redelivered = False
+        at = spot_of(&rec, MOVE_RELEASED)
+        loop_begin_move(q.loop, q)
+        is_done = delayed_publish(q, &rec)
+        queue_uncount(q, st, at.size)
     dues_pop(st)
     if rc == 1:                 # what cannot be read the cursor finds out
         if segment_push_deleted(seg, top.pos):
             queue_failed(q)
             return False
-        queue_delete_moved(q, st, top.seg, top.pos)
+        if is_done:
+            queue_delete_moved(q, &at)
+        else:
+            queue_park(q, &at, q.loop.refuser)
     return not q.is_closed
 
 

@@ -3,7 +3,6 @@
 # Each owns one struct. Removing a queue: detach its consumers, unbind it everywhere (routes made
 # before become void by the exchanges' versions), then delete() here; lavinmq/vhost.py does it in
 # that order.
-import functools
 import heapq
 
 # By file_kind.
@@ -67,14 +66,18 @@ cdef class DedupCache:
 
     def load(self, bytes data) -> int:
         """Take over the keys of a file; returns how many slots were damaged, or what is negative:
-        KEYS_UNREADABLE, KEYS_OF_OTHER_BOOT."""
+        KEYS_UNREADABLE, KEYS_OF_OTHER_BOOT. Raises OSError, and takes over none, when their
+        messages cannot be synced: the broker before was killed."""
+        if self.loop is not None and dedup_was_killed(
+                &self.d, <const u8*>PyBytes_AS_STRING(data), <u64>len(data)):
+            self.loop.sync_found()
         return dedup_load(&self.d, <const u8*>PyBytes_AS_STRING(data), <u64>len(data))
 
     def seen(self, bytes headers, i64 now_ms) -> bool:
         """Whether a message with these headers is a duplicate."""
         cdef msg_t m
         message_of_headers(headers, &m)
-        return dedup_seen(&self.d, &m, now_ms)
+        return dedup_seen(&self.d, &m, now_ms) != 0
 
     def remember(self, bytes headers, i64 now_ms, bint is_stored=True) -> None:
         """A message with these headers was taken."""
@@ -139,6 +142,7 @@ cdef class Queue:
     cdef Loop loop
     cdef Vhost vhost
     cdef readonly DedupCache dedup
+    cdef object compaction      # the _Compaction of a segment, or None
 
     def __cinit__(self, Loop loop, str directory, int segment_size, bint durable, *,
                   bytes name=b"", Vhost vhost=None, int max_priority=-1, bint is_stream=False):
@@ -163,7 +167,7 @@ cdef class Queue:
             parent = loop.parents.setdefault(parent, parent)
             place = parent
         self.q.loop = &loop.t
-        loop.t.n_queues += 1
+        loop.t.n_stores += 1
         self.q.refs = 1
         self.q.due_ms = NEVER
         if store_init(&self.q.store, place, leaf, <u32>segment_size, durable):
@@ -182,7 +186,7 @@ cdef class Queue:
 
     def __dealloc__(self):
         if self.q != NULL:
-            self.q.loop.n_queues -= 1
+            self.q.loop.n_stores -= 1
             if not self.q.is_deleted:
                 self.q.is_deleted = True
                 self.q.dedup = NULL
@@ -268,6 +272,48 @@ cdef class Queue:
         """Of a stream: the offset of the next message."""
         return self.q.stream.next_offset if self.q.stream != NULL else 0
 
+    @property
+    def synced(self) -> tuple:
+        """Of a stream: (offset, segment, position) behind the last message that is on disk, or
+        written when nothing waits for the disk; what planning goes by."""
+        cdef reach_t reach
+        if self.q.stream == NULL:
+            return 0, 0, 0
+        reach = stream_synced(self.q)
+        return reach.offset, reach.seg, reach.pos
+
+    def ask_sync(self, callback) -> bool:
+        """Of a stream: have what it holds brought to the disk, or a part of it when that is much,
+        and call `callback()` then. False when all is there, or it cannot be written now.
+
+        Raises OSError when a file cannot be opened."""
+        cdef queue_t* q = self.q
+        if q.stream == NULL or q.is_deleted or q.is_closed or self.loop.is_over:
+            return False
+        if not q.is_stuck and store_flush(&q.store):
+            queue_failed(q)
+        if q.is_closed or stream_synced(q).offset >= stream_written(q):
+            return False
+        if stream_hand_over(q):
+            raise os_error(&q.store, "msgs", q.stream.unsynced_seg)
+        self.loop.waiting.append(callback)
+        self.loop.kick()
+        return True
+
+    @property
+    def epochs(self) -> list:
+        """Of a stream: (number, first offset) of the parts of its life, the last one is now."""
+        if self.q.stream == NULL:
+            return []
+        return [(self.q.stream.epochs[i].number, self.q.stream.epochs[i].first_offset)
+                for i in range(self.q.stream.n_epochs)]
+
+    @epochs.setter
+    def epochs(self, list value) -> None:
+        if self.q.stream == NULL:
+            raise TypeError("no stream")
+        stream_set_epochs(self.q, value)
+
     def stored_offsets(self) -> dict:
         """Of a stream: where consumers go on reading, by consumer tag."""
         cdef track_t* t = self.q.stream.tracks.oldest if self.q.stream != NULL else NULL
@@ -344,7 +390,8 @@ cdef class Queue:
         """Of a stream: have a consumer tag go on reading at an offset; 0: forget it. False when a
         consumer of that tag is there, whose acknowledgements count.
 
-        Written in the next tick, forgotten on disk at once. Raises OSError."""
+        Written in the next tick, forgotten on disk when the file is written anew
+        (`is_offsets_due`)."""
         cdef tracks_t* ts
         cdef track_t* t
         if self.q.stream == NULL or self.q.is_deleted or self.q.is_closed:
@@ -364,38 +411,122 @@ cdef class Queue:
             self.loop.kick()
         elif t != NULL:
             tracks_forget(ts, t)
-            if tracks_rewrite(&self.q.store, ts):
-                raise OSError(errno, os.strerror(errno),
-                              f"{store_directory(&self.q.store)}/{OFFSETS_FILE.decode()}")
+            ts.is_stale = True
         return True
 
-    def load(self) -> list:
+    @property
+    def is_offsets_due(self) -> bool:
+        """Of a stream: whether the file of its offsets should be written anew, and nobody does."""
+        return (self.q.stream != NULL and not self.q.is_deleted and not self.q.is_closed
+                and tracks_is_due(&self.q.stream.tracks))
+
+    def begin_offsets(self) -> bytes:
+        """The newest offsets, as they stand in the file; to be written to `consumer_offsets.tmp`
+        beside it, synced, and handed over by `end_offsets`. Only when `is_offsets_due`."""
+        cdef tracks_t* ts = &self.q.stream.tracks
+        if not self.is_offsets_due:
+            raise ValueError("the offsets are not due")
+        tracks_trim(ts, OFFSETS_MOST - OFFSETS_ENTRY_MAX)
+        text = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>tracks_live(ts))
+        tracks_write(ts, <u8*>PyBytes_AS_STRING(text))
+        ts.copied = ts.size
+        ts.is_copying = True
+        ts.is_stale = False
+        return text
+
+    def end_offsets(self, i64 written) -> None:
+        """The file of so many bytes is on disk: it takes the place of the old one, with what has
+        changed since. Negative: it could not be written. Raises OSError."""
+        cdef tracks_t* ts
+        cdef int rc
+        if self.q.stream == NULL or self.q.is_deleted or self.q.is_closed:
+            return
+        ts = &self.q.stream.tracks
+        if not ts.is_copying:
+            return              # it was loaded again, or rewritten, meanwhile
+        if written < 0:
+            ts.is_copying = False
+            ts.is_stale = True
+            return
+        path = f"{store_directory(&self.q.store)}/{OFFSETS_FILE.decode()}.tmp"
+        raw = os.fsencode(path)
+        cdef const char* temporary = PyBytes_AS_STRING(raw)
+        with nogil:
+            rc = tracks_adopt(&self.q.store, ts, temporary, <u64>written)
+        if rc:
+            ts.is_stale = True
+            raise OSError(errno, os.strerror(errno), path)
+
+    def finish_segments(self) -> bool:
+        """Of a stream: begin to cut the filling of finished segments, so that the next start need
+        not look at each record; whether there were any. The rest happens after a sync."""
+        cdef store_t* st = &self.q.store
+        cdef u32 i, n = 0
+        cdef int fd
+        if self.q.stream == NULL or self.q.is_deleted or self.q.is_closed:
+            return False
+        for i in range(st.n_segs):
+            if n == FINISH_SEGMENTS:
+                break
+            if not st.segs[i].is_reserved or st.segs[i] is st.wseg:
+                continue
+            fd = segment_open(st, b"msgs", st.segs[i].id, O_RDWR)
+            if fd < 0:
+                break
+            n += 1
+            try:
+                self.loop.sync_file(fd, functools.partial(self.end_segment, st.segs[i].id))
+            finally:
+                c_close(fd)
+        return n > 0
+
+    def end_segment(self, u32 seg_id) -> None:
+        """A finished segment is on disk: cut its filling. What fails is tried again later."""
+        cdef store_t* st = &self.q.store
+        cdef seg_t* seg
+        if self.q.is_deleted or self.q.is_closed:
+            return
+        seg = store_segment(st, seg_id)
+        if seg != NULL and seg is not st.wseg and seg.is_reserved:
+            segment_cut(st, seg)
+
+    def load(self, *, bint is_synced=False, bint is_held=False) -> list:
         """Read the segments found in the directory; returns a line for each thing put right.
 
+        Args: of a stream: `is_synced`, whether an orderly stop has brought the files to the disk;
+        `is_held`, whether it stays closed until open().
         Raises OSError, or ValueError naming the file when the store cannot be read (wrong schema
-        version); the queue is then closed and its files are untouched: publishes to it are dropped.
+        version); the queue is then closed and its files are untouched: publishes to it are refused.
         Source: storage reference section 15."""
-        self.q.is_closed = True
+        queue_shut(self.q, True)
+        self.compaction = None
         try:
             if self.q.stream != NULL:
-                notes = stream_load(self.q)
+                notes = stream_load(self.q, is_synced)
             else:
                 notes = migrate_levels(self) if self.q.levels != NULL else []
                 notes += queue_load(self.q)
         except BaseException:
             queue_forget(self.q)
             raise
-        self.q.is_closed = False
-        self.loop.kick()
+        if not is_held:
+            self.open()
         return notes
 
-    def restart(self) -> list:
+    def open(self) -> None:
+        """Serve what was loaded."""
+        if not self.q.is_deleted:
+            queue_shut(self.q, False)
+            self.loop.kick()
+
+    def restart(self, *, bint is_held=False) -> list:
         """Read the files of a closed queue again. Its consumers must have gone; acks of what it had
         delivered do nothing any more, since those messages are ready again.
 
         Returns and raises as load(), and ValueError when the queue is not closed."""
         cdef queue_t* q = self.q
         cdef queue_t* ghost
+        cdef u32 i
         if q.is_deleted or not q.is_closed:
             raise ValueError("the queue is running")
         ghost = <queue_t*>calloc(1, sizeof(queue_t))
@@ -410,7 +541,12 @@ cdef class Queue:
             channel_leave_queue((<LocalChannel>local).c, q, ghost)
         queue_unref(ghost)
         queue_forget(q)
-        return self.load()
+        notes = self.load(is_held=is_held)
+        for i in range(queue_levels(q)):
+            if queue_level(q, i) != NULL and queue_level(q, i).n_segs:
+                # It was closed before anybody knew that.
+                queue_level(q, i).is_unsynced = queue_level(q, i).is_dir_unsynced = True
+        return notes
 
     def take_damage(self) -> list:
         """(path, position, end) of damages found since the last call."""
@@ -434,21 +570,29 @@ cdef class Queue:
         cdef u32 i
         if self.q.is_deleted:
             return
+        if self.compaction is not None:
+            self.compaction.drop()
+        if self.q.n_orphans:
+            queue_await_orphans(self.q)
         self.q.is_deleted = True
         failed = None
-        if not self.q.is_closed:        # what was moved is in files that are closed like this one
-            queue_release_moved(self.q, <u64>-1)
         for i in range(queue_levels(self.q)):
             st = queue_level(self.q, i)
             if st == NULL or not st.is_durable or self.q.is_closed:
                 continue
             if store_close(st) or (st.wfd >= 0 and fdatasync(st.wfd)) or (
-                    st.is_stream and tracks_flush(self.q)):
+                    st.is_stream and (tracks_flush(self.q) or stream_sync_files(self.q))):
                 failed = OSError(errno, os.strerror(errno), store_directory(st))
         queue_unstick(self.q)
         queue_release(self.q)
         if failed is not None:
             raise failed
+
+    @property
+    def n_segments(self) -> int:
+        """Segments of all its stores, each of which has up to three files."""
+        return sum(queue_level(self.q, i).n_segs for i in range(queue_levels(self.q))
+                   if queue_level(self.q, i) != NULL)
 
     def delete(self) -> bool:
         """Forget all messages and let go of files and memory; the caller removes the directory.
@@ -461,26 +605,50 @@ cdef class Queue:
         had_files = (st.is_durable or self.q.levels != NULL or st.n_segs > 1
                      or st.flushed > SEGMENT_HEADER or st.wfd >= 0)
         self.q.is_deleted = True
+        queue_forget_owed(self.q)
         self.q.ready = self.q.ready_bytes = 0
         queue_unstick(self.q)
         queue_release(self.q)
         return had_files
 
     def purge(self) -> int:
-        """Delete the ready messages; returns how many there were."""
-        cdef u64 n
-        with nogil:
-            n = queue_purge(self.q)
-        self.loop.kick()
-        return n
+        """Delete the ready messages in one go; returns how many there were. Purge does the same
+        while others are served."""
+        purge = Purge(self)
+        for _ in purge:
+            pass
+        return purge.purged
 
     @property
     def ready(self) -> int:
-        return self.q.ready
+        """Messages that are ready, or `parked`."""
+        return self.q.ready + queue_parked(self.q)
 
     @property
     def ready_bytes(self) -> int:
-        return self.q.ready_bytes
+        return self.q.ready_bytes + (self.q.moves.parked_bytes if self.q.moves != NULL else 0)
+
+    @property
+    def parked(self) -> int:
+        """Messages that are to go to other queues, one of which could not be written."""
+        return queue_parked(self.q)
+
+    @property
+    def refuser(self) -> bytes:
+        """The name of a queue that has not taken what is parked here; empty when there is none."""
+        cdef const moves_t* moves = self.q.moves
+        cdef u32 i
+        for i in range(moves.parked_end if moves != NULL and moves.try_at == 0 else 0):
+            if moves.parked[i].refuser != NULL and moves.parked[i].refuser.name != NULL:
+                name = moves.parked[i].refuser.name
+                return PyBytes_FromStringAndSize(<char*>name + 1, name[0])
+        return b""
+
+    @property
+    def returned(self) -> int:
+        """Messages since start that `move_some` had moved, and that are ready again, because the
+        other queue could not be written."""
+        return self.q.moves.n_returned if self.q.moves != NULL else 0
 
     @property
     def unacked(self) -> int:
@@ -530,7 +698,7 @@ cdef class Queue:
 
     @property
     def is_closed(self) -> bool:
-        """The store could not be read or written: publishes are dropped, gets are empty."""
+        """The store could not be read or written: publishes are refused, gets are empty."""
         return self.q.is_closed
 
     @property
@@ -558,71 +726,46 @@ cdef class Queue:
         if value and (loop.shortest_timeout_ms == 0 or value < loop.shortest_timeout_ms):
             loop.shortest_timeout_ms = value
 
+    @property
+    def missed(self) -> int:
+        """Publishes while it was closed, of which nobody was told."""
+        return self.q.n_missed
+
+    def take_missed(self) -> int:
+        """`missed`, which begins anew."""
+        cdef u64 n = self.q.n_missed
+        self.q.n_missed = 0
+        return n
+
     def take_broken(self) -> bool:
         """Whether a write has closed it since the last call."""
         cdef bint was = self.q.is_broken
         self.q.is_broken = False
         return was
 
-    def compact(self) -> bool:
+    def compact(self, done=None) -> bool:
         """Begin to give back the disk space of deleted messages in a segment that others keep;
-        whether there was such a segment. The rest happens after a sync."""
+        whether there was such a segment. The rest happens in portions and after syncs; then, or
+        when it cannot go on, `done()` is called."""
         cdef store_t* st
         cdef seg_t* seg
-        cdef int fd
         cdef u32 i
-        if self.q.is_deleted or self.q.is_closed or self.q.is_stuck:
+        if (self.q.is_deleted or self.q.is_closed or self.q.is_stuck
+                or self.compaction is not None):
             return False
         for i in range(queue_levels(self.q)):
             st = queue_level(self.q, i)
             seg = store_compactable(st) if st != NULL else NULL
             if seg == NULL:
                 continue
-            seg.looked_acked = seg.acked
-            if segment_flush_acks(st, seg, False):
-                return False
-            fd = segment_open(st, b"acks", seg.id, O_RDONLY)
-            if fd < 0:
-                return False
+            self.compaction = _Compaction(self, i, seg.id, done)
             try:
-                self.loop.sync_file(fd, functools.partial(self.end_compaction, i, seg.id))
-            finally:
-                c_close(fd)
+                self.compaction.begin()
+            except (OSError, MemoryError):
+                self.compaction = None
+                return False
             return True
         return False
-
-    def end_compaction(self, u32 level, u32 seg_id) -> None:
-        """The deleted positions of a segment are on disk: turn runs of them into holes."""
-        cdef store_t* st
-        cdef seg_t* seg
-        cdef u32* kept
-        cdef u32 n_kept = 0, n_records = 0
-        cdef int rc
-        if self.q.is_deleted or self.q.is_closed:
-            return
-        st = queue_level(self.q, level)
-        seg = store_segment(st, seg_id)
-        if seg == NULL or seg is st.rseg or seg is st.wseg or seg.n_acks or seg.ack_fd >= 0:
-            return
-        kept = <u32*>malloc(<u64>seg.ack_size + 4)
-        if kept == NULL:
-            return
-        with nogil:
-            rc = store_compact(st, &self.q.loop.pool, seg, kept, &n_kept, &n_records)
-        if rc == 0 and n_records < seg.count:
-            directory = store_directory(st)
-            positions = PyBytes_FromStringAndSize(<char*>kept, <Py_ssize_t>n_kept * 4)
-            try:
-                os.unlink(f"{directory}/meta.{seg.id:010d}")
-            except FileNotFoundError:
-                pass
-            rewrite_acks(f"{directory}/acks.{seg.id:010d}", positions)
-            seg.ack_size = n_kept * 4
-            seg.acked = seg.looked_acked = n_kept
-            seg.count = seg.written = n_records
-            segment_write_meta(st, seg)
-        free(kept)
-        store_drop_window(st, &self.q.loop.pool)
 
     def release_some(self) -> bool:
         """Release waiting messages of a delayed exchange's queue now, whenever they are due, for
@@ -738,6 +881,17 @@ cdef dest_t* destination_of(object destination) except NULL:
     raise TypeError("a binding needs a Queue or an Exchange")
 
 
+def vanish(destination) -> None:
+    """Have no routing take a Queue or an Exchange any more, whatever is bound to it. Routes that
+    were made before are void when the vhost's epoch moves."""
+    destination_of(destination).mark = DEST_GONE
+
+
+def is_gone(destination) -> bool:
+    """Whether it has vanished."""
+    return destination_of(destination).mark == DEST_GONE
+
+
 cdef object weight_error():
     return ValueError("Routing key must to be a number")
 
@@ -818,6 +972,15 @@ cdef class Exchange:
         self.alternate = alternate
         self.t.alternate = &alternate.t if alternate is not None else NULL
         self.set_plain()
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether clients may not publish to it."""
+        return self.t.is_internal
+
+    @is_internal.setter
+    def is_internal(self, bint value) -> None:
+        self.t.is_internal = value
 
     cdef void set_plain(self):
         self.t.is_plain = (self.n_exchanges == 0 and self.alternate is None

@@ -11,8 +11,10 @@
 from libc.stdlib cimport bsearch, qsort
 
 cdef enum:
-    DEATHS_A_TURN = 16384       # messages that may die before others get their turn
-    EXPIRY_NS = 2000000         # after which the loop looks at further queues in its next turn
+    DEATH_UNITS = 30            # of work, for each message that dies
+    DEATHS_AT_ONCE = 512        # of them, before somebody who asks for a message hears of none
+    BACK_AT_ONCE = 16384        # of those due, given back ones that are looked for together
+    EXPIRY_NS = 2000000         # of delayed messages released, or parked ones sent, at a stretch
     READ_PAUSE_MS = 500         # before what had no memory or descriptor is tried again
 
 
@@ -308,9 +310,10 @@ cdef void queue_discard_requeued(queue_t* q, store_t* st, loc_t at) noexcept nog
     cdef rec_t rec
     cdef seg_t* seg = store_segment(st, at.seg)
     if seg == NULL or store_read(st, &q.loop.pool, store_window(st), seg, at.pos, 4096, &rec) != 1:
-        store_requeue(st, at.seg, at.pos)       # who takes it will find out
+        store_requeue(st, at.seg, at.pos, at.is_fresh)      # who takes it will find out
         return
     rec.level = st.level
+    rec.redelivered = not at.is_fresh
     queue_uncount(q, st, rec.size)
     queue_discard(q, &rec, DEAD_EXPIRED)
 
@@ -321,6 +324,7 @@ cdef void queue_expire_requeued(queue_t* q, store_t* st, loc_t* due, u32 n) noex
     cdef u32 i, kept = 0, n_requeued = st.n_requeued
     cdef loc_t item
     qsort(due, n, sizeof(loc_t), compare_loc)
+    loop_spent(q.loop, n_requeued >> 1)
     for i in range(n_requeued):
         item = st.requeued[i]
         if bsearch(&item, due, n, sizeof(loc_t), compare_loc) == NULL:
@@ -333,26 +337,27 @@ cdef void queue_expire_requeued(queue_t* q, store_t* st, loc_t* due, u32 n) noex
     memcpy(due, &st.requeued[kept], n * sizeof(loc_t))
     st.n_requeued = 0
     for i in range(kept):
-        store_requeue(st, st.requeued[i].seg, st.requeued[i].pos)
+        store_requeue(st, st.requeued[i].seg, st.requeued[i].pos, st.requeued[i].is_fresh)
     qsort(due, n, sizeof(loc_t), compare_loc)
     for i in range(n):
         queue_discard_requeued(q, st, due[i])
 
 
-cdef u32 queue_expire_indexed(queue_t* q, store_t* st, i64 now_ms) noexcept nogil:
-    """Expire what the heap says is due; returns how many of DEATHS_A_TURN are left."""
-    cdef u32 left = DEATHS_A_TURN, n_back = 0
+cdef bint queue_expire_indexed(queue_t* q, store_t* st, i64 now_ms) noexcept nogil:
+    """Expire what the heap says is due. False when the portion is over first."""
+    cdef u32 n_back = 0
     cdef loc_t* back = NULL         # due, and given back
     cdef due_t top
-    while st.n_dues and st.dues[0].at_ms <= now_ms and left:
+    cdef bint is_spent = False
+    while st.n_dues and st.dues[0].at_ms <= now_ms and not is_spent and n_back < BACK_AT_ONCE:
         top = st.dues[0]
         dues_pop(st)
-        left -= 1
+        is_spent = loop_spent(q.loop, DEATH_UNITS)
         if store_is_ahead(st, top.seg, top.pos):
             queue_expire_ahead(q, st, top.seg, top.pos)
         elif st.n_requeued:
             if back == NULL:
-                back = <loc_t*>malloc(DEATHS_A_TURN * sizeof(loc_t))
+                back = <loc_t*>malloc(BACK_AT_ONCE * sizeof(loc_t))
                 if back == NULL:
                     break
             back[n_back].seg = top.seg
@@ -361,20 +366,21 @@ cdef u32 queue_expire_indexed(queue_t* q, store_t* st, i64 now_ms) noexcept nogi
     if n_back:
         queue_expire_requeued(q, st, back, n_back)
     free(back)
-    return left
+    return not is_spent and n_back < BACK_AT_ONCE
 
 
 cdef i64 queue_expire_level(queue_t* q, store_t* st, i64 now_ms) noexcept nogil:
-    """Expire what is due in one store; returns when something may be due next."""
+    """Expire what is due in one store; returns when something may be due next: now, when the
+    portion is over."""
     cdef i64 due
-    cdef u32 left = queue_expire_indexed(q, st, now_ms)
+    cdef bint is_spent = not queue_expire_indexed(q, st, now_ms)
     cdef i64 next_ms = st.dues[0].at_ms if st.n_dues else NEVER
     cdef rec_t rec
     cdef int rc
     while queue_ready_of(q, st):
-        if left == 0:
+        if is_spent:
+            q.loop.is_expiring = True
             return now_ms
-        left -= 1
         rc = store_peek(st, &q.loop.pool, &rec)
         if rc == 0:
             break
@@ -384,6 +390,7 @@ cdef i64 queue_expire_level(queue_t* q, store_t* st, i64 now_ms) noexcept nogil:
             if due > now_ms:
                 return due if due < next_ms else next_ms
             queue_drop(q, &rec, DEAD_EXPIRED)
+            is_spent = loop_spent(q.loop, DEATH_UNITS)
         elif queue_pass_unreadable(q, st, rc):
             due = now_ms + READ_PAUSE_MS
             return due if due < next_ms else next_ms
@@ -414,14 +421,18 @@ cdef void queue_expire(queue_t* q, i64 now_ms) noexcept nogil:
 
 
 cdef void loop_expire(loop_t* loop) noexcept nogil:
-    """Look at each queue whose time has come, for as long as others can wait."""
+    """Look at each queue whose time has come, until the portion is over; one is looked at at
+    least."""
     cdef queue_t* q
-    cdef i64 until_ns = clock_ns() + EXPIRY_NS
-    while loop.n_dues and loop.dues[0].due_ms <= loop.now_ms and clock_ns() < until_ns:
+    loop.is_expiring = False
+    while loop.n_dues and loop.dues[0].due_ms <= loop.now_ms:
         q = loop.dues[0]
         queue_expire(q, loop.now_ms)
-        if q.due_ms <= loop.now_ms:             # there is more than fits in a turn
-            queue_set_due(q, loop.now_ms + 1)
+        if q.due_ms <= loop.now_ms:             # the rest comes behind the other queues
+            queue_set_due(q, loop.now_ms if loop.is_expiring else loop.now_ms + 1)
         if q.rules != NULL and queue_is_too_long(q):
             queue_want_rules(q)
+        if loop_spent(loop, DEATH_UNITS):
+            loop.is_expiring = True
+            break
     loop_enforce(loop)

@@ -35,7 +35,8 @@ cdef class Consumer:
 
     def read_stream(self, start, *, bint is_tracked=False, bint uses_stored=False,
                     list conditions=None, bint is_any=False,
-                    bint takes_unfiltered=False, i64 end=0, bint tells_time=False) -> None:
+                    bint takes_unfiltered=False, i64 end=0, bint tells_time=False,
+                    bint tells_epoch=False) -> None:
         """Say where a consumer of a stream begins, and what it wants; before start().
 
         Args: `start`, "first", "last" (the newest segment), "next", an offset (negative: so many
@@ -47,8 +48,8 @@ cdef class Consumer:
         where `forms` are values whose text form is `text`: integer, number, number32, seconds,
         boolean; `takes_unfiltered`, whether messages without a filter value are wanted anyway;
         `end`, the first offset that is not wanted, 0 = none: `on_stream_end` of the session is
-        called behind the last delivery; `tells_time`, whether deliveries have the header
-        x-stream-timestamp."""
+        called behind the last delivery; `tells_time` and `tells_epoch`, whether deliveries have the
+        headers x-stream-timestamp and x-stream-epoch."""
         cdef queue_t* q = self.k.queue
         cdef reader_t* r
         cdef track_t* t
@@ -65,6 +66,7 @@ cdef class Consumer:
         reader_start(q, r, start)
         r.end_offset = end
         r.tells_time = tells_time
+        r.tells_epoch = tells_epoch
         if conditions:
             r.filter = filter_new(conditions, is_any, takes_unfiltered)
         if is_tracked and reader_track(self.k):
@@ -119,6 +121,7 @@ cdef class Link:
     cdef object tls             # an SSLSocket after its handshake, or None
     cdef object tls_failure     # why it has failed, empty for its orderly end, None while it lives
     cdef bint is_read_on_due    # a read is scheduled that no event of the socket would bring
+    cdef bint is_in_turns       # of the loop
 
     def __cinit__(self, Loop loop, int fd):
         memset(&self.t, 0, sizeof(link_t))
@@ -147,6 +150,7 @@ cdef class Link:
         """Begin to read; the handshake must be over within timeout_s seconds."""
         self.set_timeout(timeout_s)
         self.loop.links.add(self)
+        wheel_add(&self.loop.t, &self.t, link_look_ns(&self.t))
         self.watch_input(True)
         self.read_on()
 
@@ -174,6 +178,7 @@ cdef class Link:
             return
         l.state = LINK_CLOSED
         l.fd = -1
+        wheel_remove(l.loop, l)
         for i in range(l.cap_chans):
             if l.chans[i] != NULL:
                 self.drop_channel(l.chans[i])
@@ -197,6 +202,8 @@ cdef class Link:
         l.n_left = l.cap_left = 0
         free(l.known)
         l.known = NULL
+        answers_free(l.answers)
+        l.answers = NULL
         free(l.chans)
         l.chans = NULL
         l.cap_chans = 0
@@ -237,13 +244,31 @@ cdef class Link:
         self.t.stops &= ~why
         if self.t.stops or self.t.fd < 0:
             return
-        self.t.n_left = 0
         if n:
+            loop_clock(self.t.loop)
+            self.loop.open_portion()
+            if self.t.loop.is_spent:
+                self.end_turn()
+                return
+            self.t.n_left = 0
             self.consume(self.t.left, n)
         if not self.t.stops:
             self.watch_input(True)
             self.read_on()
         self.loop.kick()
+
+    cdef void end_turn(self):
+        """Its portion is over: others come first."""
+        self.stop(STOP_TURN)
+        self.loop.end_turn(self)
+
+    cdef void take_turn(self):
+        """Others have had their turn: walk what was kept, or read what had to wait."""
+        cdef bint is_unread = self.t.is_unread
+        self.is_in_turns = self.t.is_unread = False
+        self.go(STOP_TURN)
+        if is_unread and not self.t.stops:
+            self.on_readable()
 
     cdef void watch_input(self, bint on):
         if on == self.is_reading or self.t.fd < 0:
@@ -270,6 +295,10 @@ cdef class Link:
         if l.stops:
             self.watch_input(False)
             return
+        if loop.is_spent and self.loop.is_scheduled:
+            l.is_unread = True
+            self.end_turn()
+            return
         loop.n_reads += 1
         if l.need > BLOCK_SIZE:
             if l.cap_left < l.need and not self.grow_left(l.need):
@@ -282,6 +311,8 @@ cdef class Link:
             cap = BLOCK_SIZE
             if kept:
                 memcpy(buf, l.left, kept)
+            if self.loop.late_turns and cap - kept > LATE_READ:
+                cap = kept + LATE_READ
         if l.has_tls:
             n = self.receive_tls(buf + kept, cap - kept)
             loop_clock(loop)
@@ -299,6 +330,8 @@ cdef class Link:
         l.n_received_bytes += <u64>n
         l.last_read_ns = loop.now_ns
         l.n_left = 0
+        self.loop.open_portion()
+        loop_spent(loop, <u32>(n >> 6))
         self.consume(buf, kept + <u64>n)
         if l.crowd_bytes > CROWD_BYTES and l.fd >= 0:
             l.crowd_bytes = 0
@@ -365,6 +398,7 @@ cdef class Link:
         cdef u64 before
         cdef int reads = 0
         while reads < 1024 and self.t.fd >= 0 and self.t.state == LINK_OPEN:
+            loop_begin_portion(self.t.loop, PORTION_NS)
             self.go(STOP_CROWD | STOP_TURN)
             before = self.t.n_received_bytes
             self.on_readable()
@@ -380,6 +414,8 @@ cdef class Link:
             self.on_readable()
             if self.t.n_received_bytes == before:
                 break
+        if self.t.stops & STOP_TURN:
+            return                      # and is found again when it has had it
         if self.t.fd >= 0:
             self.session.on_lost(self.why_lost("connection reset"))
 
@@ -405,7 +441,7 @@ cdef class Link:
         """Walk n bytes at buf, with events to the session in between, and keep what is left."""
         cdef link_t* l = &self.t
         cdef u64 at = 0, used = 0
-        cdef i64 turn_ends_ns = clock_ns() + TURN_NS
+        cdef i64 began_ns = l.loop.look_ns
         cdef int event
         if l.state == LINK_HEADER:
             if n < 8 and same_bytes(buf, <const u8*>b"AMQP", n if n < 4 else 4):
@@ -417,11 +453,13 @@ cdef class Link:
             with nogil:
                 event = amqp_walk(l, buf + at, n - at, &used)
             at += used
-            if event != WALK_DONE:
+            if event != WALK_DONE and event != WALK_TURN:
                 self.dispatch(event)
-                if clock_ns() > turn_ends_ns and l.fd >= 0 and not l.stops:
-                    self.stop(STOP_TURN)
-                    self.loop.end_turn(self)
+                if loop_look(l.loop) and at < n:
+                    event = WALK_TURN
+            l.is_late = l.loop.look_ns - began_ns >= LATE_NS or l.loop.portion_units != 0
+            if event == WALK_TURN and l.fd >= 0 and not l.stops:
+                self.end_turn()
             if link_owes_much(l) and l.fd >= 0:
                 self.choke()
             if event == WALK_DONE:
@@ -460,8 +498,7 @@ cdef class Link:
             payload = PyBytes_FromStringAndSize(<char*>l.ev_data, l.ev_len)
             self.session.on_method(l.ev_channel, payload)
         elif event == WALK_MISS:
-            name = PyBytes_FromStringAndSize(<char*>l.ev_data + 1, l.ev_data[0])
-            self.session.on_route_miss(l.ev_channel, name)
+            self.session.on_route_miss(l.ev_channel, *self.asked())
         elif event == WALK_HELD:
             self.session.on_held(l.ev_channel)
         elif event == WALK_ERROR:
@@ -472,6 +509,25 @@ cdef class Link:
             self.session.on_error(l.ev_len, l.ev_channel, l.ev_method, l.ev_a, l.ev_b, text)
         else:
             self.session.on_illegal_frame()
+
+    cdef tuple asked(self):
+        """The question that is to be answered first: its kind, an exchange, and routing keys."""
+        cdef link_t* l = &self.t
+        cdef const u8* p = l.ev_data
+        cdef const u8* end = p + l.ev_len
+        cdef u32 n
+        if l.ev_len == 0:
+            key = PyBytes_FromStringAndSize(<char*>p + p[0] + 2, p[p[0] + 1])
+            return ASK_PUBLISH, PyBytes_FromStringAndSize(<char*>p + 1, p[0]), [key]
+        keys = []
+        kind = p[0]
+        name = PyBytes_FromStringAndSize(<char*>p + 2, p[1])
+        p += 2 + p[1]
+        while p < end:
+            n = be32(p)
+            keys.append(PyBytes_FromStringAndSize(<char*>p + 4, n))
+            p += 4 + n
+        return kind, name, keys
 
     def pause(self) -> None:
         """Keep frames unwalked, and stop reading, until resume()."""
@@ -578,6 +634,19 @@ cdef class Link:
         if link_learn(&self.t, <const u8*>PyBytes_AS_STRING(name), name_len, &exchange.t):
             raise MemoryError()
 
+    def allow(self, int kind, bytes name, list keys, Exchange exchange or None) -> None:
+        """This connection may publish so until the vhost's epoch moves: the answer to a question.
+        None: there is no exchange of that name yet."""
+        if not 0 <= kind < ASK_KINDS or PyBytes_GET_SIZE(name) > 255:
+            raise ValueError("no question")
+        parts = [bytes((kind, len(name))), name]
+        for key in keys:
+            parts += (len(key).to_bytes(4, "big"), key)
+        question = b"".join(parts)
+        if not link_allow(&self.t, <const u8*>PyBytes_AS_STRING(question), <u32>len(question),
+                          &exchange.t if exchange is not None else NULL):
+            raise MemoryError()
+
     # ---- channels
 
     cdef chan_t* channel(self, int id) except NULL:
@@ -608,9 +677,11 @@ cdef class Link:
         if not is_awaiting_close_ok:
             self.drop_channel(c)
         else:
+            tx_finish(c)
             tx_forget(c)
-            channel_settle_all(c, True, False)
+            channel_orphan(c)
             channel_reset_content(c)
+            publish_drop(c)
             c.state = CHAN_CLOSING
         self.loop.kick()
 
@@ -644,6 +715,32 @@ cdef class Link:
         """confirm.select: publishes on the channel are numbered and confirmed from now on."""
         self.channel(id).is_confirm = True
 
+    def stop_deliveries(self) -> None:
+        """Deliver nothing more on any channel: the connection and its consumers are going."""
+        cdef chan_t* c = self.t.sparse
+        cdef u32 i
+        for i in range(self.t.cap_chans):
+            if self.t.chans[i] != NULL:
+                self.t.chans[i].is_flow_stopped = True
+        while c != NULL:
+            c.is_flow_stopped = True
+            c = c.sparse_next
+
+    def cut(self) -> None:
+        """Let go of the socket: nothing is read, sent or delivered any more. Then call close()."""
+        if self.t.fd < 0:
+            return
+        self.watch_input(False)
+        if self.t.has_writer and not self.t.is_lost:
+            self.loop.events.remove_writer(self.t.fd)
+        self.t.has_writer = False
+        self.t.fd = -1
+        self.tls = None
+        self.t.has_tls = False
+        self.stop_deliveries()
+        link_drop_output(&self.t)
+        self.loop.links.discard(self)
+
     def set_flow(self, int id, bint active) -> None:
         """channel.flow from the client: pause or resume deliveries to the channel's consumers."""
         cdef chan_t* c = self.channel(id)
@@ -656,26 +753,43 @@ cdef class Link:
         self.channel(id).is_tx = True
 
     def commit(self, int id):
-        """tx.commit: carry out what is kept; returns None when done.
+        """tx.commit: carry out what is kept; returns None when done, True when it goes on in the
+        next turn: then call again, and pause() until then.
 
-        Returns the name of an exchange instead, and does nothing, when the link has to learn it
-        first: then call again. Raises ValueError, and does nothing, when one cannot be routed or a
-        full queue would refuse it."""
+        Returns a question instead, and does nothing, when something has to be asked first: then
+        call again. Raises ValueError, and does nothing, when one cannot be routed, or a closed
+        queue or a full one would refuse it. QueueClosedError: a part of it is lost."""
         cdef chan_t* c = self.channel(id)
-        cdef const u8* name = tx_unknown_exchange(c)
-        if name != NULL:
-            return PyBytes_FromStringAndSize(<char*>name + 1, name[0])
-        if tx_has_bad_header(c):
-            raise ValueError("Routing header must be string")
-        if tx_is_too_much(c):
-            raise ValueError("a queue is full and refuses a publish of the transaction")
-        c.is_overflowed = False
+        cdef int rc
+        loop_grant(self.t.loop)
         with nogil:
-            tx_apply(c)
+            rc = tx_commit(c)
         self.loop.kick()
+        if rc == TX_MORE:
+            return True
+        if rc == TX_ASKS:
+            return self.asked()
+        if rc == TX_NO_MEMORY:
+            raise MemoryError()
+        if rc == TX_BAD_HEADER:
+            raise ValueError("Routing header must be string")
+        if rc == TX_MEETS_CLOSED:
+            raise ValueError("a queue that the transaction publishes to is closed")
+        if rc == TX_IS_TOO_MUCH:
+            raise ValueError("a queue is full and refuses a publish of the transaction")
+        if c.is_refused:            # a queue has broken under it, or there was no memory
+            raise QueueClosedError("a queue of the transaction cannot be written")
         if c.is_overflowed:         # dead letters of the transaction itself have filled it
             raise ValueError("a queue was full and has refused a publish of the transaction")
         return None
+
+    @property
+    def is_committing(self) -> bool:
+        """Whether a commit is being carried out, which has to come to its end."""
+        for id in self.open_channels():
+            if link_channel(&self.t, id).tx_phase == TX_CARRIES_OUT:
+                return True
+        return False
 
     def rollback(self, int id) -> None:
         """tx.rollback: forget what is kept; settled deliveries are unacked again."""
@@ -690,9 +804,10 @@ cdef class Link:
         memcpy(c.reply_address, PyBytes_AS_STRING(address), c.reply_address_len)
 
     def recover(self, int id, bint requeue) -> None:
-        """basic.recover: requeue what is unacked, or deliver it again to its consumers."""
+        """basic.recover: requeue what is unacked, or, when it is not too much, deliver it again to
+        its consumers."""
         cdef chan_t* c = self.channel(id)
-        if requeue or c.n_tx_settles:
+        if requeue or c.n_tx_settles or c.n_unacked > ORPHANS_AT_ONCE:
             channel_requeue(c)
         elif channel_recover(c):
             raise MemoryError()
@@ -782,8 +897,8 @@ cdef class Link:
         cdef u64 need
         cdef u8* p
         cdef u8* start
-        if (q.is_deleted or q.is_closed or q.is_paused or q.ready == 0 or q.stream != NULL
-                or queue_next(q, &rec) != 1):
+        if (q.is_deleted or q.is_closed or q.is_paused or q.n_orphans or q.ready == 0
+                or q.stream != NULL or queue_next(q, &rec) != 1):
             loop_enforce(q.loop)
             self.loop.kick()
             return False
@@ -855,3 +970,6 @@ STATE_HANDSHAKE = LINK_HANDSHAKE
 STATE_OPEN = LINK_OPEN
 STATE_CLOSING = LINK_CLOSING
 STATE_CLOSED = LINK_CLOSED
+ASK_KIND_PUBLISH = ASK_PUBLISH
+ASK_KIND_COPIES = ASK_COPIES
+ASK_KIND_LETTER = ASK_LETTER

@@ -9,6 +9,8 @@ from libc.stdlib cimport qsort
 
 cdef enum:
     READ_BYTES = 1 << 20
+    FILLER_HEAD = 20            # of compaction: time, no names, no properties, size of the body
+    FILLER_MS = 1               # its time, which no message has
 
 
 cdef str store_directory(const store_t* st):
@@ -97,6 +99,8 @@ cdef list store_load(queue_t* q, store_t* st):
     queue_count_level(q, st, <i64>(q.ready - before))
     if st.is_durable and counts_load(st):
         raise OSError(errno, os.strerror(errno), f"{store_directory(st)}/deliveries")
+    # Whoever made the newest file may not have lived to sync its name.
+    st.is_dir_unsynced = st.is_durable
     if st.wseg.damaged_at:
         load_leave_segment(st)
     if q.releases == NULL:      # else its index counts what there is
@@ -137,6 +141,8 @@ cdef load_newest(store_t* st, seg_t* seg, u32 size, u32 data_end):
         keep_tail(f"{store_directory(st)}/msgs.{seg.id:010d}", seg.size, data_end)
         seg.damaged_at = 0
         store_forget_window(st)
+    if not st.is_stream and drop_meta(st, seg.id):
+        sync_directory(store_directory(st))
     st.flushed = st.stage_at = st.synced = seg.size
 
 
@@ -153,8 +159,13 @@ cdef load_deleted(queue_t* q, store_t* st, seg_t* seg, list notes):
     q.ready_bytes += seg.size - SEGMENT_HEADER - gone
     if seg.n_deleted * 4 != seg.ack_size and not seg.damaged_at:
         path = f"{store_directory(st)}/acks.{seg.id:010d}"
-        notes.append(f"{path}: {seg.ack_size // 4 - seg.n_deleted} of {seg.ack_size // 4}"
-                     " positions belong to no message and were dropped")
+        if seg.ack_size // 4 < seg.n_deleted:
+            notes.append(f"{path}: {seg.n_deleted - seg.ack_size // 4} positions of deleted"
+                         " messages were missing and are there again")
+        else:
+            notes.append(f"{path}: {seg.ack_size // 4 - seg.n_deleted} of {seg.ack_size // 4}"
+                         " positions belong to no message and were dropped")
+        sync_file(f"{store_directory(st)}/msgs.{seg.id:010d}")
         rewrite_acks(path, PyBytes_FromStringAndSize(<char*>seg.deleted, seg.n_deleted * 4))
         seg.ack_size = seg.n_deleted * 4
 
@@ -274,23 +285,56 @@ cdef keep_tail(str path, u32 position, u32 size):
         if not os.path.lexists(kept):
             break
         kept = f"{path}.damaged.{number}"
-    with open(path, "r+b", buffering=0) as file, open(kept, "wb", buffering=0) as copy:
+    to = os.open(kept, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+    with open(to, "wb", buffering=0) as copy, open(path, "r+b", buffering=0) as file:
         for at in range(position, size, READ_BYTES):
             block = os.pread(file.fileno(), min(READ_BYTES, size - at), at)
             if block.count(0) != len(block):
                 os.pwrite(copy.fileno(), block, at)
         os.fsync(copy.fileno())
+        sync_directory(os.path.dirname(path))
         os.ftruncate(file.fileno(), position)
 
 
 cdef rewrite_acks(str path, bytes positions):
-    """Replace an ack file, by way of the name the original uses for it."""
+    """Replace an ack file, by way of the name the original uses for it. The messages that it does
+    not name any more must be on disk, or must be gone for good."""
     directory, _, name = path.rpartition("/")
     temporary = f"{directory}/tmp.{name}"
-    with open(temporary, "wb", buffering=0) as file:
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+    with open(fd, "wb", buffering=0) as file:
         file.write(positions)
         os.fsync(file.fileno())
     os.rename(temporary, path)
+    sync_directory(directory)
+
+
+cdef sync_file(str path):
+    with open(path, "rb", buffering=0) as file:
+        os.fsync(file.fileno())
+
+
+cdef sync_directory(str path):
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+cdef bint drop_meta(const store_t* st, u32 id) except -1:
+    """The newest segment was finished once, before those behind it were lost: it is written to
+    again, and what its meta file says will not be true. Whether there was one."""
+    path = f"{store_directory(st)}/meta.{id:010d}"
+    if not os.path.isfile(path):
+        return False
+    os.unlink(path)
+    return True
+
+
+cdef inline bint record_is_filler(const rec_t* rec) noexcept nogil:
+    """Whether a record stands for deleted ones, whatever acks.N says (compaction.pyx)."""
+    return le64(rec.names - 8) == FILLER_MS and rec.names_len == 2 and rec.props_len == 2
 
 
 # ---- counting and matching -----------------------------------------------------------------------
@@ -380,39 +424,51 @@ cdef int store_scan(store_t* st, pool_t* pool, seg_t* seg, u32* data_end) noexce
         if seg.last_ms < <i64>le64(rec.names - 8):
             seg.last_ms = <i64>le64(rec.names - 8)
         seg.count += 1
+        seg.n_fillers += record_is_filler(&rec)
     close_failed(fd)
     seg.size = end
     return rc
 
 
 cdef i64 store_match_deleted(store_t* st, pool_t* pool, seg_t* seg) noexcept nogil:
-    """Walk a segment that has deleted records: keep the positions where a record starts, count all.
+    """Walk a segment that has deleted records: keep the positions where a record starts, and those
+    of fillers, which an ack file may have lost; count all.
 
     Returns the bytes of the deleted records, or -1 with errno.
     A position inside a record is damage and is dropped."""
     cdef rec_t rec
     cdef i64 total = 0
-    cdef u32 pos = SEGMENT_HEADER, end = SEGMENT_HEADER, count = 0, next_ = 0, kept = 0
+    cdef u32 pos = SEGMENT_HEADER, end = SEGMENT_HEADER, count = 0, next_ = 0, kept = 0, named = 0
+    cdef u32* found
+    cdef bint is_named
     cdef int rc
-    if seg.n_deleted == 0:
+    if seg.n_deleted == 0 and seg.n_fillers == 0:
         return 0
+    found = <u32*>malloc((<u64>seg.n_deleted + seg.n_fillers + 1) * 4)
+    if found == NULL:
+        return -1
     while True:
         rc = store_walk(st, pool, seg, &pos, count, &rec)
         if rc != 1:
             break
         while next_ < seg.n_deleted and seg.deleted[next_] < pos:
             next_ += 1
-        if next_ < seg.n_deleted and seg.deleted[next_] == pos:
-            seg.deleted[kept] = pos
+        is_named = next_ < seg.n_deleted and seg.deleted[next_] == pos
+        named += is_named
+        if is_named or (record_is_filler(&rec) and kept - named < seg.n_fillers):
+            found[kept] = pos
             kept += 1
             total += rec.size
         pos += rec.size
         end = pos
         count += 1
     if rc < 0:
+        free(found)
         return -1
-    if seg.written > count + seg.n_deleted - kept:
-        st.lost += seg.written - count - (seg.n_deleted - kept)
+    if seg.written > count + seg.n_deleted - named:
+        st.lost += seg.written - count - (seg.n_deleted - named)
+    free(seg.deleted)
+    seg.deleted = found
     seg.n_deleted = kept
     seg.count = count
     seg.size = end

@@ -1,10 +1,11 @@
-# Manage: what management does with messages: publish, take, read, move, purge, and look at what is
+# Manage: what management does with messages: publish, take, read, move, and look at what is
 # unacked.
 #
 # A LocalChannel is a channel without a connection: its publishes and settlements take the same way
 # as those of clients, but nothing is ever written to it. It belongs to one request, which ends it;
 # what it has not settled then is requeued. Functions here do a bounded part of the work, and the
 # caller lets others have their turn before the next. Called by lavinmq/http.
+from cpython.bytearray cimport PyByteArray_AS_STRING
 
 
 # ---- rows ----------------------------------------------------------------------------------------
@@ -74,6 +75,10 @@ cdef list channel_unacked(const chan_t* c, const queue_t* q, u64 after, u32 most
 
 # ---- a channel of our own ------------------------------------------------------------------------
 
+class QueueClosedError(Exception):
+    """A publish was refused: its queue cannot be written."""
+
+
 # Freeing one needs its Loop: the garbage collector must not take that away first.
 @cython.no_gc_clear
 cdef class LocalChannel:
@@ -120,10 +125,12 @@ cdef class LocalChannel:
         self.loop.kick()
 
     def publish(self, Exchange exchange not None, bytes name, bytes key, bytes props,
-                bytes body) -> tuple:
+                object body, bint is_awaited=True) -> tuple:
         """Publish to an exchange of that name; returns (error, whether it was routed, whether a
         durable queue has it, so that `Loop.after_sync` says when it is safe).
 
+        `is_awaited`: the caller wants to know that it is safe. Raises QueueClosedError when a queue
+        that it goes to is closed; none has got it then, unless the queue has broken by it.
         `error` is 0, or a row of the tables in amqp/walk_errors.py, and nothing was published."""
         cdef chan_t* c = self.c
         cdef loop_t* loop = &self.loop.t
@@ -132,7 +139,9 @@ cdef class LocalChannel:
         cdef msg_t m
         cdef u64 n_out = exchange.t.n_out
         cdef int rc
-        if c == NULL or PyBytes_GET_SIZE(body) > 0x7FFFFFFF:
+        if not isinstance(body, (bytes, bytearray)):
+            raise TypeError("the body is neither bytes nor a bytearray")
+        if c == NULL or len(body) > 0x7FFFFFFF:
             raise ValueError("closed, or the body is too large")
         memset(&m, 0, sizeof(msg_t))
         rc = <int>props_error(&self.t, <const u8*>PyBytes_AS_STRING(props),
@@ -142,11 +151,12 @@ cdef class LocalChannel:
         m.exchange = &exchange.t
         m.names = <const u8*>PyBytes_AS_STRING(names)
         m.names_len = <u32>PyBytes_GET_SIZE(names)
-        m.body = <const u8*>PyBytes_AS_STRING(body)
-        m.body_len = <u64>PyBytes_GET_SIZE(body)
+        m.body = (<const u8*>PyByteArray_AS_STRING(body) if isinstance(body, bytearray)
+                  else <const u8*>PyBytes_AS_STRING(body))
+        m.body_len = <u64>len(body)
         loop_clock(loop)
-        c.needs_sync = c.is_overflowed = False
-        c.tx_last = &waiting        # as in a commit: somebody waits for the disk
+        c.needs_sync = c.is_overflowed = c.is_refused = False
+        c.tx_last = &waiting if is_awaited else NULL        # as in a commit
         with nogil:
             rc = channel_publish(c, &m)
         c.tx_last = NULL
@@ -155,6 +165,8 @@ cdef class LocalChannel:
             return ERROR_HASH_HEADER, False, False
         if rc != PUBLISHED:
             raise MemoryError()
+        if c.is_refused:
+            raise QueueClosedError("a queue that the message goes to is closed")
         return 0, exchange.t.n_out != n_out and not c.is_overflowed, bool(c.needs_sync)
 
     def take(self, Queue queue not None, u64 most, u64 truncate, bint is_look):
@@ -255,30 +267,7 @@ def read_stream(Queue queue not None, i64 offset, u32 n, u64 most, u64 truncate)
     return rows, r.offset if r.offset > r.from_offset else r.from_offset, need
 
 
-# ---- purging and moving --------------------------------------------------------------------------
-
-def purge_some(Queue queue not None, u32 n) -> int:
-    """Delete up to n messages from the head of a queue; returns how many."""
-    cdef queue_t* q = queue.q
-    cdef store_t* st
-    cdef rec_t rec
-    cdef u32 purged = 0
-    if q.is_deleted or q.is_closed or q.stream != NULL:
-        return 0
-    while purged < n and q.ready and queue_peek(q, &rec) == 1:
-        st = queue_level(q, rec.level)
-        store_take(st, &rec)
-        queue_uncount(q, st, rec.size)
-        if st.counts.n:
-            store_forget_count(st, rec.seg, rec.pos)
-        purged += 1
-        if store_delete(st, rec.seg, rec.pos):
-            queue_failed(q)
-            break
-    queue_touch(q)
-    queue.loop.kick()
-    return purged
-
+# ---- moving -------------------------------------------------------------------------------------
 
 cdef bint move_message(queue_t* q, queue_t* to, msg_t* m, rec_t* rec, u8* p) noexcept nogil:
     """Put together a message for `to` at p, where there is room for it. False when it is none."""
@@ -306,9 +295,10 @@ cdef bint queue_move_next(queue_t* q, queue_t* to) noexcept nogil:
     cdef store_t* st
     cdef rec_t rec
     cdef msg_t m
+    cdef spot_t at
     cdef u8* p
     cdef int rc
-    if q.ready == 0 or queue_next(q, &rec) != 1:
+    if queue_cannot_take(to) or q.ready == 0 or queue_next(q, &rec) != 1:
         return False
     p = loop_scratch(loop, <u64>rec.size + 512)
     memset(&m, 0, sizeof(msg_t))
@@ -316,29 +306,30 @@ cdef bint queue_move_next(queue_t* q, queue_t* to) noexcept nogil:
         return False
     if to.rules != NULL and to.rules.overflow != DROP_HEAD and queue_is_full(to, m.size):
         return False
-    q.is_letter_moved = to.store.is_durable and q.store.is_durable
-    if q.is_letter_moved and loop.sync and not to.is_sync_wanted:
-        loop_want_sync(loop, to)
+    loop_begin_move(loop, q)
+    if to.store.is_durable:
+        if loop_expect_takers(loop, 1):
+            return False
+        loop_note_taker(loop, to)
     loop.is_moving = True
     rc = queue_append(to, &m)
     loop.is_moving = False
     if rc != APPENDED and rc != APPEND_DUPLICATE:
         return False
-    loop.is_moved = loop.is_moved or q.is_letter_moved
+    at = spot_of(&rec, MOVE_ORDERED)
     st = queue_level(q, rec.level)
     store_take(st, &rec)
     queue_uncount(q, st, rec.size)
-    if st.counts.n:
-        store_forget_count(st, rec.seg, rec.pos)
-    queue_delete_moved(q, st, rec.seg, rec.pos)
+    queue_delete_moved(q, &at)
     return True
 
 
 def move_some(Queue source not None, Queue to not None, u32 n) -> int:
     """Move up to n messages from the head of a queue to the end of another; returns how many.
 
-    Fewer when there are no more, or the other queue is full and refuses publishes, or closed.
-    `Loop.after_sync` says when they are safe there."""
+    Fewer when there are no more, or the other queue is full and refuses publishes, or cannot be
+    written. `Loop.after_sync` says when they are safe there; those that are not are ready again
+    then, and counted in `Queue.returned`."""
     cdef queue_t* q = source.q
     cdef u32 moved = 0
     if (q is to.q or q.is_deleted or q.is_closed or q.stream != NULL or q.releases != NULL

@@ -22,33 +22,74 @@ cdef enum match_result:
     MATCH_BAD_WEIGHT = -4   # hash: the key is no unsigned 32-bit number; unbind answers it, too
     MATCH_TOO_HEAVY = -5    # hash: more than HASH_POINTS_MAX points
     MATCH_BAD_HEADER = -6   # match_route, hash: the header to hash on is no string
+    MATCH_TIRED = 2         # match_route: this turn is over; the same call again goes on
 
 cdef enum match_limit:
     TOPIC_KEY_MAX = 255     # bytes of a short string
     TOPIC_WORDS_MAX = 256   # 255 dots part 256 empty words
     HEADER_DEPTH_MAX = 64   # tables in tables in tables
-    HEADER_NESTED_MAX = 1024    # larger nested tables are equal only with the same order of keys
+    HEADER_NESTED_MAX = 64  # larger nested tables are equal only with the same order of keys
     HEADER_INLINE = 64      # fields indexed on the stack; a longer table costs one allocation
     HASH_POINTS_MAX = 262144    # of a ring: 4 MiB
+    MATCH_LOOK = 4096       # units of work between two questions whether the turn is over
+    TOPIC_QUICK = 8192      # nodes visited by the quick way before the other one is taken
 
 cdef enum dest_kind:
     DEST_QUEUE = 0
     DEST_EXCHANGE = 1
 
+cdef extern from *:
+    """
+    #define DEST_GONE 0xffffffffffffffffull
+    """
+    u64 DEST_GONE           # the mark of a destination that is deleted: no routing takes it
+
+cdef struct topic_node_t
+cdef struct match_link_t
+
+cdef struct topic_nodes_t:  # a list of nodes
+    topic_node_t** items
+    u32 n
+    u32 cap
+
 cdef struct dest_t:
     u64 mark
     u8 kind                 # a dest_kind
 
+# Where match_route goes on. What it points at is valid as long as no binding has changed.
+cdef struct match_cursor_t:
+    bint is_begun           # headers: those that every message reaches are there
+    bint is_slow            # topic: by positions, because the quick way was too much
+    u32 n_before            # headers: destinations before this call
+    u32 at                  # of what is worked through: destination, field, or node
+    u32 dest                # topic: destination of that node
+    u32 quick_end           # topic: work at which the quick way is given up
+    match_link_t* link      # headers: next in the chain of that field
+    u32 word                # topic: position in the key
+    u64 walk                # topic: that of the nodes at the next position
+    topic_nodes_t here      # topic: nodes reached by the words before that position
+    topic_nodes_t next      # and those reached with it
+
+# Asked by match_route after so much work whether its turn is over.
+ctypedef bint (*match_pause_t)(void* pauser, u32 work) noexcept nogil
+
 cdef struct targets_t:
-    dest_t** items      # matched destinations of one message; malloc memory, the caller frees
+    dest_t** items      # matched destinations of one message; targets_free frees
     u32 n
     u32 cap
     u64 generation      # bumped by the caller before a routing starts
     u64 n_again         # matches of what was there already; only its changes mean anything
+    u32 work            # in units of about 10 ns, since the last question
+    u32 look            # after which it is asked, MATCH_LOOK or less
+    match_pause_t pause     # NULL = never
+    void* pauser
+    bint is_tired           # the cursor says where it goes on
+    match_cursor_t cursor
 
 # First member of everything that lives in a match_table_t.
 cdef struct match_link_t:
     match_link_t* next
+    match_link_t** at       # what points here: taking one out of a long chain costs no walk
     u64 hash
 
 # Chained hash table; grows and shrinks by powers of two, owns only its slots.
@@ -79,7 +120,7 @@ cdef struct topic_node_t:
     topic_node_t* star
     topic_node_t* hash
     match_dests_t dests     # bindings that end here
-    u64 walk                # of a '#': the last routing that entered it
+    u64 walk                # the last one that has reached it, see match_t.walk
     u32 n_literals          # children that are literal words
     u32 word_len
 
@@ -165,7 +206,7 @@ cdef struct match_t:
     bint default_any        # headers: meaning of a binding without x-match
     u32 count               # bindings
     u64 seed
-    u64 walk                # topic: number of this routing
+    u64 walk                # topic: number of this routing, or of a position in it
     u64 key_bits            # headers: which keys occur in patterns, a coarse filter
     match_table_t keys      # direct, fanout, topic: literal binding keys
     match_table_t nodes     # topic: literal words by (parent, word)

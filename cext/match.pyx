@@ -10,17 +10,22 @@
 # one of its pairs, so routing visits the bindings that share a pair with the message, not all.
 # Consistent hashing is in hash_ring.pyx.
 #
+# Routing one message may be long: it asks now and then whether its turn is over, and then keeps
+# where it is in targets_t, so that the same call goes on from there. Bindings must not have changed
+# until then; destinations that were taken have to be marked anew (targets_resume).
+#
 # Longer than 500 lines: three matchers, and included files cannot hide a shared table elsewhere.
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset
 
 from bytes cimport be16, be32, be64, hash_bytes, i64, same_bytes, u8, u32, u64
 from match cimport (
-    HEADER_DEPTH_MAX, HEADER_INLINE, HEADER_NESTED_MAX, MATCH_ADDED, MATCH_BAD_INPUT,
-    MATCH_BAD_HEADER, MATCH_BAD_MODE, MATCH_DIRECT, MATCH_FANOUT, MATCH_HASH,
-    MATCH_NO_MEMORY, MATCH_TOPIC, MATCH_UNCHANGED, TOPIC_KEY_MAX, dest_t, hasher_t, header_field_t,
-    header_index_t, header_number_t, header_pair_t, header_rule_t, match_dests_t, match_key_t,
-    match_link_t, match_t, match_table_t, targets_t, topic_node_t, topic_words_t,
+    DEST_GONE, HEADER_DEPTH_MAX, HEADER_INLINE, HEADER_NESTED_MAX, MATCH_ADDED, MATCH_BAD_INPUT,
+    MATCH_BAD_HEADER, MATCH_BAD_MODE, MATCH_DIRECT, MATCH_FANOUT, MATCH_HASH, MATCH_LOOK,
+    MATCH_NO_MEMORY, MATCH_TIRED, MATCH_TOPIC, MATCH_UNCHANGED, TOPIC_KEY_MAX, TOPIC_QUICK,
+    dest_t, hasher_t, header_field_t, header_index_t, header_number_t, header_pair_t,
+    header_rule_t, match_cursor_t, match_dests_t, match_key_t, match_link_t, match_t,
+    match_table_t, targets_t, topic_node_t, topic_nodes_t, topic_words_t,
 )
 
 
@@ -40,8 +45,8 @@ cdef int match_widen(targets_t* out) noexcept nogil:
 # hot
 cdef inline int match_take(targets_t* out, dest_t* dest) noexcept nogil:
     """Append *dest* unless this routing has it already. Cost: 2 ns and the touch of `mark`."""
-    if dest.mark == out.generation:
-        out.n_again += 1
+    if dest.mark >= out.generation:
+        out.n_again += dest.mark != DEST_GONE
         return 0
     if out.n == out.cap and match_widen(out) < 0:
         return MATCH_NO_MEMORY
@@ -49,6 +54,55 @@ cdef inline int match_take(targets_t* out, dest_t* dest) noexcept nogil:
     out.items[out.n] = dest
     out.n += 1
     return 0
+
+
+# hot
+cdef inline void targets_begin(targets_t* out, u64 generation) noexcept nogil:
+    """Be ready for the routing of another message."""
+    out.n = 0
+    out.generation = generation
+    if out.is_tired:
+        cursor_reset(out)
+
+
+cdef void targets_resume(targets_t* out, u64 generation) noexcept nogil:
+    """Go on with a routing after others: what was taken has their marks. Cost: 10 ns each."""
+    cdef u32 i
+    out.generation = generation
+    for i in range(out.n):
+        if out.items[i].mark != DEST_GONE:
+            out.items[i].mark = generation
+
+
+cdef void targets_free(targets_t* out) noexcept nogil:
+    free(out.items)
+    free(out.cursor.here.items)
+    free(out.cursor.next.items)
+
+
+cdef void cursor_reset(targets_t* out) noexcept nogil:
+    """Whatever comes next begins at its beginning."""
+    cdef match_cursor_t* at = &out.cursor
+    out.is_tired = at.is_begun = at.is_slow = False
+    at.at = at.dest = at.word = at.here.n = at.next.n = 0
+    at.link = NULL
+
+
+cdef bint match_ask(targets_t* out) noexcept nogil:
+    """Much has been done: whether the turn is over."""
+    cdef u32 work = out.work
+    out.work = 0
+    if out.pause == NULL or not out.pause(out.pauser, work):
+        return False
+    out.is_tired = True
+    return True
+
+
+# hot
+cdef inline bint match_tired(targets_t* out, u32 work) noexcept nogil:
+    """Charge work; whether the turn is over. Cost: 1 ns."""
+    out.work += work
+    return out.work >= out.look and match_ask(out)
 
 
 # hot
@@ -64,13 +118,31 @@ cdef inline int match_take_all(match_dests_t* dests, targets_t* out) noexcept no
     for i in range(dests.n):
         if match_take(out, items[i]) < 0:
             return MATCH_NO_MEMORY
+    out.work += dests.n
+    return 0
+
+
+# hot
+cdef inline int match_take_from(match_dests_t* dests, u32* at, targets_t* out) noexcept nogil:
+    """The same from *at* on, which is 0 again at the end; MATCH_TIRED when the turn ends before."""
+    cdef dest_t** items = match_dests_items(dests)
+    while at[0] < dests.n:
+        if match_take(out, items[at[0]]) < 0:
+            return MATCH_NO_MEMORY
+        at[0] += 1
+        if match_tired(out, 1):
+            return MATCH_TIRED
+    at[0] = 0
     return 0
 
 
 cdef i64 match_dests_find(match_dests_t* dests, dest_t* dest) noexcept nogil:
+    """The last place of *dest*, -1 when it has none. From the end: whoever undoes many bindings
+    begins with the newest one."""
     cdef dest_t** items = match_dests_items(dests)
-    cdef u32 i
-    for i in range(dests.n):
+    cdef i64 i = dests.n
+    while i:
+        i -= 1
         if items[i] == dest:
             return i
     return -1
@@ -129,6 +201,15 @@ cdef bint match_dests_remove(match_dests_t* dests, dest_t* dest) noexcept nogil:
 
 # ---- hash table ------------------------------------------------------------------------------
 
+cdef inline void match_link_at(match_link_t* link, match_link_t** slot) noexcept nogil:
+    """Become the first of a chain."""
+    link.next = slot[0]
+    link.at = slot
+    if link.next != NULL:
+        link.next.at = &link.next
+    slot[0] = link
+
+
 cdef int match_table_resize(match_table_t* table, u32 n_slots) noexcept nogil:
     cdef match_link_t** slots = <match_link_t**>calloc(n_slots, sizeof(match_link_t*))
     cdef match_link_t* link
@@ -140,8 +221,7 @@ cdef int match_table_resize(match_table_t* table, u32 n_slots) noexcept nogil:
         link = table.slots[i]
         while link != NULL:
             after = link.next
-            link.next = slots[link.hash & (n_slots - 1)]
-            slots[link.hash & (n_slots - 1)] = link
+            match_link_at(link, &slots[link.hash & (n_slots - 1)])
             link = after
     free(table.slots)
     table.slots = slots
@@ -159,18 +239,15 @@ cdef int match_table_reserve(match_table_t* table) noexcept nogil:
 
 
 cdef void match_table_put(match_table_t* table, match_link_t* link) noexcept nogil:
-    cdef match_link_t** slot = &table.slots[link.hash & table.mask]
-    link.next = slot[0]
-    slot[0] = link
+    match_link_at(link, &table.slots[link.hash & table.mask])
     table.n += 1
 
 
 cdef void match_table_cut(match_table_t* table, match_link_t* link) noexcept nogil:
     """Unlink *link*, which must be in the table."""
-    cdef match_link_t** slot = &table.slots[link.hash & table.mask]
-    while slot[0] != link:
-        slot = &slot[0].next
-    slot[0] = link.next
+    link.at[0] = link.next
+    if link.next != NULL:
+        link.next.at = link.at
     table.n -= 1
     if table.n == 0:
         free(table.slots)
@@ -205,7 +282,7 @@ cdef inline int match_key_route(match_t* m, const u8* key, u32 key_len,
     cdef match_key_t* node = match_key_find(m, key, key_len, hash_bytes(key, key_len, m.seed))
     if node == NULL:
         return 0
-    return match_take_all(&node.dests, out)
+    return match_take_from(&node.dests, &out.cursor.at, out)
 
 
 cdef int match_key_bind(match_t* m, const u8* key, u32 key_len, dest_t* dest) noexcept nogil:
@@ -311,22 +388,32 @@ cdef int topic_enter(match_t* m, topic_node_t* node, topic_words_t* words, u32 i
     at most (words x nodes) steps.
     """
     cdef topic_node_t* child
+    cdef int rc
     if node.walk == m.walk:
         return 0
     node.walk = m.walk
     if match_take_all(&node.dests, out) < 0:
         return MATCH_NO_MEMORY
-    if node.hash != NULL and topic_enter(m, node.hash, words, i, out) < 0:
-        return MATCH_NO_MEMORY
+    if node.hash != NULL:
+        rc = topic_enter(m, node.hash, words, i, out)
+        if rc:
+            return rc
     if node.n_literals == 0 and node.star == NULL:
         return 0
     while i < words.n:
         child = topic_literal(m, node, words, i)
         i += 1
-        if child != NULL and topic_walk(m, child, words, i, out) < 0:
-            return MATCH_NO_MEMORY
-        if node.star != NULL and topic_walk(m, node.star, words, i, out) < 0:
-            return MATCH_NO_MEMORY
+        out.work += 1
+        if out.work > out.cursor.quick_end:
+            return MATCH_TIRED
+        if child != NULL:
+            rc = topic_walk(m, child, words, i, out)
+            if rc:
+                return rc
+        if node.star != NULL:
+            rc = topic_walk(m, node.star, words, i, out)
+            if rc:
+                return rc
     return 0
 
 
@@ -337,13 +424,21 @@ cdef int topic_walk(match_t* m, topic_node_t* node, topic_words_t* words, u32 i,
 
     Cost: 5 ns per node in cache; see perf/micro/match.py.
     """
+    cdef int rc
     while node != NULL:
-        if node.hash != NULL and topic_enter(m, node.hash, words, i, out) < 0:
-            return MATCH_NO_MEMORY
+        if node.hash != NULL:
+            rc = topic_enter(m, node.hash, words, i, out)
+            if rc:
+                return rc
         if i == words.n:
             return match_take_all(&node.dests, out)
-        if node.star != NULL and topic_walk(m, node.star, words, i + 1, out) < 0:
-            return MATCH_NO_MEMORY
+        if node.star != NULL:
+            out.work += 1
+            if out.work > out.cursor.quick_end:
+                return MATCH_TIRED
+            rc = topic_walk(m, node.star, words, i + 1, out)
+            if rc:
+                return rc
         node = topic_literal(m, node, words, i)
         i += 1
     return 0
@@ -351,19 +446,96 @@ cdef int topic_walk(match_t* m, topic_node_t* node, topic_words_t* words, u32 i,
 
 # hot
 cdef inline int topic_route(match_t* m, const u8* key, u32 key_len, targets_t* out) noexcept nogil:
-    """Literal keys by one probe, then the trie if any key has wildcards."""
+    """Literal keys by one probe, then the trie if any key has wildcards: at first the quick way,
+    which may visit a node once for each way that leads there, and if that is too much by position
+    in the key, which does not."""
     cdef topic_words_t words
+    cdef int rc
     if key_len > TOPIC_KEY_MAX:
         return 0
     if key_len > 0 and key[key_len - 1] == c'.':
         key_len -= 1
-    if m.keys.n != 0 and match_key_route(m, key, key_len, out) < 0:
-        return MATCH_NO_MEMORY
+    if m.keys.n != 0 and not out.cursor.is_slow:
+        rc = match_key_route(m, key, key_len, out)
+        if rc:
+            return rc
     if m.root.n_literals == 0 and m.root.star == NULL and m.root.hash == NULL:
         return 0
-    m.walk += 1
     topic_split(m, key, key_len, &words)
-    return topic_walk(m, &m.root, &words, 0, out)
+    if not out.cursor.is_slow:
+        m.walk += 1
+        out.cursor.quick_end = out.work + (TOPIC_QUICK if out.look >= MATCH_LOOK else 0)
+        rc = topic_walk(m, &m.root, &words, 0, out)
+        if rc != MATCH_TIRED:
+            return rc
+    return topic_by_position(m, &words, out)
+
+
+cdef int topic_reach(topic_node_t* node, u64 walk, topic_nodes_t* to) noexcept nogil:
+    """Add a node, and the '#' that may follow it without a word, to those of a position."""
+    cdef void* grown
+    while node != NULL and node.walk != walk:
+        if to.n == to.cap:
+            grown = realloc(to.items, (<size_t>to.cap * 2 + 64) * sizeof(topic_node_t*))
+            if grown == NULL:
+                return MATCH_NO_MEMORY
+            to.items = <topic_node_t**>grown
+            to.cap = to.cap * 2 + 64
+        node.walk = walk
+        to.items[to.n] = node
+        to.n += 1
+        node = node.hash
+    return 0
+
+
+cdef int topic_step(match_t* m, topic_node_t* node, topic_words_t* words, u32 i, u64 walk,
+                    topic_nodes_t* to) noexcept nogil:
+    """Add the nodes that word *i* leads to from *node*: a '#' stays where it is, too."""
+    if node.parent != NULL and node.parent.hash == node and topic_reach(node, walk, to) < 0:
+        return MATCH_NO_MEMORY
+    if topic_reach(node.star, walk, to) < 0:
+        return MATCH_NO_MEMORY
+    return topic_reach(topic_literal(m, node, words, i), walk, to)
+
+
+cdef int topic_by_position(match_t* m, topic_words_t* words, targets_t* out) noexcept nogil:
+    """All nodes that each position in the key reaches, one position after the other: at most
+    (words x nodes) steps, whatever the bindings. Goes on where it was when it got tired: a node may
+    then be visited once more, because other walks have left their marks."""
+    cdef match_cursor_t* at = &out.cursor
+    cdef topic_nodes_t nodes
+    cdef int rc
+    if not at.is_slow:
+        cursor_reset(out)
+        at.is_slow = True
+        m.walk += 1
+        if topic_reach(&m.root, m.walk, &at.here) < 0:
+            return MATCH_NO_MEMORY
+        m.walk += 1
+        at.walk = m.walk
+    while at.word < words.n:
+        while at.at < at.here.n:
+            if topic_step(m, at.here.items[at.at], words, at.word, at.walk, &at.next) < 0:
+                return MATCH_NO_MEMORY
+            at.at += 1
+            if match_tired(out, 4):
+                return MATCH_TIRED
+        nodes = at.here
+        at.here = at.next
+        at.next = nodes
+        at.next.n = at.at = 0
+        at.word += 1
+        m.walk += 1
+        at.walk = m.walk
+    while at.at < at.here.n:
+        rc = match_take_from(&at.here.items[at.at].dests, &at.dest, out)
+        if rc:
+            return rc
+        at.at += 1
+        if match_tired(out, 1):
+            return MATCH_TIRED
+    cursor_reset(out)
+    return 0
 
 
 cdef bint topic_is_word(topic_words_t* words, u32 i, u8 wildcard) noexcept nogil:
@@ -980,24 +1152,32 @@ cdef int header_probe(match_t* m, header_index_t* index, targets_t* out) noexcep
 
     A destination that this call has taken is not tried again; one from before is, as long as it
     is not known whether anything matches here."""
-    cdef u32 n_before = out.n
+    cdef match_cursor_t* at = &out.cursor
     cdef header_field_t* field
     cdef header_pair_t* pair
     cdef match_link_t* link
     cdef u64 hash
-    cdef u32 i
-    for i in range(index.n):
-        field = &index.fields[i]
+    while at.at < index.n:
+        field = &index.fields[at.at]
         hash = header_hash(field.value, field.value_len, field.key_hash)
-        link = m.pairs.slots[hash & m.pairs.mask]
+        link = at.link if at.link != NULL else m.pairs.slots[hash & m.pairs.mask]
+        at.link = NULL
         while link != NULL:
             pair = <header_pair_t*>link
             if (link.hash == hash
-                    and (pair.rule.dest.mark != out.generation or out.n == n_before)
-                    and header_meets(pair, field, index)
-                    and match_take(out, pair.rule.dest) < 0):
-                return MATCH_NO_MEMORY
+                    and (pair.rule.dest.mark != out.generation or out.n == at.n_before)):
+                if header_meets(pair, field, index) and match_take(out, pair.rule.dest) < 0:
+                    return MATCH_NO_MEMORY
+                out.work += pair.rule.n_pairs + (pair.value_len >> 6)
             link = link.next
+            if match_tired(out, 1):
+                at.link = link
+                at.at += link == NULL
+                return MATCH_TIRED
+        at.at += 1
+        if match_tired(out, 1 + (field.value_len >> 6)):
+            return MATCH_TIRED
+    at.at = 0
     return 0
 
 
@@ -1013,14 +1193,16 @@ cdef int header_route(match_t* m, const u8* headers, u32 headers_len,
     cdef i64 n
     cdef int result
     if headers == NULL or headers_len == 0:
-        return match_take_all(&m.bare, out)
+        return match_take_from(&m.bare, &out.cursor.at, out)
     n = header_count(headers, headers + headers_len)
     if n < 0:
         return 0
-    if match_take_all(&m.every, out) < 0:
-        return MATCH_NO_MEMORY
-    if m.pairs.n == 0:
-        return 0
+    if not out.cursor.is_begun:
+        result = match_take_from(&m.every, &out.cursor.at, out)
+        if result or m.pairs.n == 0:
+            return result
+        out.cursor.is_begun = True
+        out.cursor.n_before = out.n
     while n_slots < <size_t>n * 2:
         n_slots *= 2
     index.fields = fields
@@ -1033,7 +1215,9 @@ cdef int header_route(match_t* m, const u8* headers, u32 headers_len,
         index.fields = <header_field_t*>block
         index.slots = <u32*>(index.fields + n)
     header_read(m, headers, headers + headers_len, &index)
+    out.work += <u32>n
     result = header_probe(m, &index, out)
+    out.cursor.is_begun = result == MATCH_TIRED
     free(block)
     return result
 
@@ -1150,15 +1334,17 @@ cdef int match_route(match_t* m, const u8* key, u32 key_len, const u8* props, u3
 
     Args: *props*, its properties in wire order, and the offset of the headers table's length in
     them, 0 for none.
-    Returns 0, -1 when out of memory, or MATCH_BAD_HEADER (406). Source: amqp.md section 8.
+    Returns 0, -1 when out of memory, MATCH_BAD_HEADER (406), or MATCH_TIRED when the turn is over:
+    then the same call goes on. Source: amqp.md section 8.
     Cost: direct 10-25 ns, topic 20-90 ns, headers 60-90 ns for four; perf/micro/match.py.
     """
     if m.kind == MATCH_DIRECT:
         return match_key_route(m, key, key_len, out)
     if m.kind == MATCH_FANOUT:
-        return match_take_all(&m.every, out)
+        return match_take_from(&m.every, &out.cursor.at, out)
     if m.kind == MATCH_TOPIC:
         return topic_route(m, key, key_len, out)
+    out.work += 4
     if m.kind == MATCH_HASH:
         return hash_route(m, key, key_len, props, headers_at, out)
     if headers_at == 0:
@@ -1191,6 +1377,11 @@ cdef bytes properties_of(bytes headers):
     return (<int>FLAG_HEADERS).to_bytes(2, "big") + len(headers).to_bytes(4, "big") + headers
 
 
+cdef bint match_always(void* pauser, u32 work) noexcept nogil:
+    """A turn that is over whenever somebody asks."""
+    return True
+
+
 cdef class Matcher:
     """A match_t with integers for destinations. For tests and tools; the broker never makes one.
 
@@ -1198,6 +1389,8 @@ cdef class Matcher:
     """
     cdef match_t* match
     cdef targets_t targets
+    cdef u64 generation
+    cdef readonly int pauses    # of the last routing
     cdef dict addresses
 
     def __cinit__(self, int kind, u64 seed):
@@ -1210,7 +1403,7 @@ cdef class Matcher:
 
     def __dealloc__(self):
         match_free(self.match)
-        free(self.targets.items)
+        targets_free(&self.targets)
         for address in (self.addresses or {}).values():
             free(<void*><size_t>address)
 
@@ -1252,17 +1445,41 @@ cdef class Matcher:
         """1 removed, 0 there was none, -4 for a weight that is no number."""
         return match_unbind(self.match, key, len(key), args, len(args), self.dest(dest))
 
-    def route(self, bytes key not None, bytes headers=None, bytes properties=None):
-        """Destinations of one message, each once, in the order they were found."""
+    def route(self, bytes key not None, bytes headers=None, bytes properties=None,
+              list others=None):
+        """Destinations of one message, each once, in the order they were found.
+
+        With keys of *others*, it is stopped whenever that is possible, and one of those messages
+        is routed before it goes on."""
         cdef props_t found
+        cdef targets_t between
+        cdef u32 n = 0
         if properties is None:
             properties = properties_of(headers)
         if (props_walk(properties, len(properties), True, &found) != 1
                 or found.len != <u32>len(properties)):
             raise ValueError("malformed properties")
-        self.targets.n = 0
-        self.targets.generation += 1
+        memset(&between, 0, sizeof(targets_t))
+        between.look = MATCH_LOOK
+        self.targets.look = 0 if others else MATCH_LOOK
+        self.targets.pause = NULL
+        if others:
+            self.targets.pause = match_always
+        self.generation += 1
+        targets_begin(&self.targets, self.generation)
         rc = match_route(self.match, key, len(key), properties, found.headers_at, &self.targets)
+        while rc == MATCH_TIRED:
+            other = others[n % len(others)]
+            n += 1
+            self.generation += 1
+            targets_begin(&between, self.generation)
+            match_route(self.match, other, len(other), NULL, 0, &between)
+            self.generation += 1
+            targets_resume(&self.targets, self.generation)
+            rc = match_route(self.match, key, len(key), properties, found.headers_at,
+                             &self.targets)
+        targets_free(&between)
+        self.pauses = n
         if rc == MATCH_BAD_HEADER:
             raise ValueError("the header to hash on is no string")
         if rc < 0:
@@ -1277,6 +1494,8 @@ cdef class Matcher:
         cdef size_t n_keys = len(keys), at = 0
         cdef u64 _i, start, spent
         cdef bytes item
+        self.targets.look = MATCH_LOOK
+        self.targets.pause = NULL
         cdef const u8** key = <const u8**>malloc((n_keys + 1) * sizeof(u8*))
         cdef u32* size = <u32*>malloc((n_keys + 1) * sizeof(u32))
         try:
@@ -1292,8 +1511,8 @@ cdef class Matcher:
             with nogil:
                 start = matcher_cpu_ns()
                 for _i in range(n):
-                    self.targets.n = 0
-                    self.targets.generation += 1
+                    self.generation += 1
+                    targets_begin(&self.targets, self.generation)
                     match_route(self.match, key[at], size[at], props, headers_at, &self.targets)
                     at = at + 1 if at + 1 < n_keys else 0
                 spent = matcher_cpu_ns() - start

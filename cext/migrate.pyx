@@ -100,18 +100,9 @@ cdef int copy_to_level(queue_t* old, queue_t* new) noexcept nogil:
     return -1 if rc or new.is_stuck else 0
 
 
-cdef sync_directory(str path):
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 cdef sync_tree(str path):
     """Have a directory and all below it on disk."""
     for directory, _, files in os.walk(path):
         for name in files:
-            with open(f"{directory}/{name}", "rb") as file:
-                os.fsync(file.fileno())
+            sync_file(f"{directory}/{name}")
         sync_directory(directory)

@@ -13,9 +13,13 @@ cdef void queue_unref(queue_t* q) noexcept nogil:
     lmq_assert(q.refs > 0)
     q.refs -= 1
     if q.refs == 0:
+        queue_shut(q, False)
         rules_free(q.rules)
         if q.moves != NULL:
-            free(q.moves.items)
+            queue_forget_moves(q)
+            free(q.moves.unsynced.items)
+            free(q.moves.unwritten.items)
+            free(q.moves.parked)
             free(q.moves)
         free(q.name)
         free(q.levels)
@@ -23,6 +27,14 @@ cdef void queue_unref(queue_t* q) noexcept nogil:
         stream_free(q.stream)
         lmq_poison(q, sizeof(queue_t))
         free(q)
+
+
+cdef void queue_shut(queue_t* q, bint is_closed) noexcept nogil:
+    """Close or open q; the loop counts those that are closed, so that publishes look for them only
+    when there is any."""
+    if q.is_closed != is_closed:
+        q.is_closed = is_closed
+        q.loop.n_closed += 1 if is_closed else -1
 
 
 # ---- levels of a priority queue ------------------------------------------------------------------
@@ -109,6 +121,7 @@ cdef store_t* queue_make_level(queue_t* q, u32 level) noexcept nogil:
     st.level = <u8>level
     st.is_nested = True
     q.levels.stores[level] = st
+    q.loop.n_stores += 1
     return st
 
 
@@ -154,6 +167,15 @@ cdef void queue_unstick(queue_t* q) noexcept nogil:
     q.loop.is_news = True
 
 
+cdef bint queue_is_unsynced(const queue_t* q) noexcept nogil:
+    """Whether data was written since a sync was last asked for."""
+    cdef u32 i
+    for i in range(queue_levels(q)):
+        if queue_level(q, i) != NULL and queue_level(q, i).is_unsynced:
+            return True
+    return False
+
+
 cdef void queue_break(queue_t* q) noexcept nogil:
     """The disk is broken under this queue: it is closed, the others go on. What its files hold is
     read again at the next start; unconfirmed publishes that may be lost are refused."""
@@ -161,8 +183,13 @@ cdef void queue_break(queue_t* q) noexcept nogil:
     cdef u32 i
     if q.is_closed:
         return
-    q.is_closed = q.is_broken = True
+    queue_shut(q, True)
+    q.is_broken = True
     loop.n_breaks += 1
+    q.n_breaks += 1
+    if queue_is_unsynced(q):
+        queue_note_owing(q)
+    queue_forget_moves(q)
     loop_forget_new_keys(loop, q)
     loop.is_news = True
     for i in range(loop.n_confirms):
@@ -178,23 +205,37 @@ cdef void queue_break(queue_t* q) noexcept nogil:
     queue_unstick(q)
 
 
+cdef void queue_join_tick(queue_t* q) noexcept nogil:
+    """The work that the tick will have with q belongs to the portion of whoever made it."""
+    cdef loop_t* loop = q.loop
+    q.is_in_tick = True
+    q.refs += 1
+    q.tick_next = loop.tick_queues
+    loop.tick_queues = q
+    loop.n_tick_queues += 1
+    loop.owed_ns += loop.touch_ns
+    loop.work += loop.touch_units
+
+
 # hot
 cdef inline void queue_touch(queue_t* q) noexcept nogil:
     """Have the tick look at this queue."""
     if not q.is_in_tick:
-        q.is_in_tick = True
-        q.refs += 1
-        q.tick_next = q.loop.tick_queues
-        q.loop.tick_queues = q
+        queue_join_tick(q)
 
 
 # ---- publishing ----------------------------------------------------------------------------------
 
+cdef enum:
+    SLOW_UNITS = 1000           # of work, for a message for which there is no room in memory
+
+
 cdef int queue_roll(queue_t* q, store_t* st) noexcept nogil:
-    """Start a new segment; old data that a confirm waits for stays on the list to sync."""
+    """Start a new segment; old data that a confirm waits for, or may come to wait for, stays on the
+    list to sync."""
     if store_flush(st):
         return -1
-    if q.is_sync_wanted and store_hand_over_file(st, q.loop):
+    if (q.is_sync_wanted or q.is_owing) and store_hand_over_file(st, q.loop):
         return -1
     return store_roll(st) if q.stream == NULL else stream_roll(q)
 
@@ -207,6 +248,7 @@ cdef int queue_append_slow(queue_t* q, store_t* st, const msg_t* m) noexcept nog
         return -1
     if not q.is_stuck:
         rc = 0
+        q.loop.work += SLOW_UNITS
         if st.wseg.count and st.wseg.size + m.size > st.segment_size:
             rc = queue_roll(q, st)
         if rc == 0:
@@ -270,7 +312,7 @@ cdef bint queue_has_able(const queue_t* q) noexcept nogil:
     """Whether any consumer could take a message now."""
     cdef const consumer_t* head = q.able
     cdef const consumer_t* k
-    if q.is_paused:
+    if q.is_paused or q.n_orphans:
         return False
     if q.stream != NULL:
         return stream_has_able(q.stream)
@@ -520,7 +562,7 @@ cdef inline void queue_settle(queue_t* q, const unacked_t* u, bint requeue,
     if (st.counts.n or not is_ack) and queue_settle_ruled(q, st, u, requeue, is_ack):
         return
     if requeue:
-        if store_requeue(st, u.seg, u.pos):
+        if store_requeue(st, u.seg, u.pos, False):
             queue_failed(q)
             return
         q.ready += 1
@@ -529,50 +571,6 @@ cdef inline void queue_settle(queue_t* q, const unacked_t* u, bint requeue,
             queue_count_level(q, st, 1)
     elif store_delete(st, u.seg, u.pos):
         queue_failed(q)
-
-
-cdef u64 queue_purge(queue_t* q) noexcept nogil:
-    """Delete all ready messages; returns how many.
-    At most one segment of each level is walked, the others go whole."""
-    cdef u64 purged = q.ready
-    cdef u32 i
-    if q.is_closed:
-        return 0
-    if q.stream != NULL:
-        return stream_purge(q)
-    for i in range(queue_levels(q)):
-        if queue_level(q, i) != NULL:
-            if queue_purge_level(q, queue_level(q, i)):
-                queue_failed(q)
-                return 0
-    q.ready = q.ready_bytes = 0
-    queue_clear_levels(q)
-    queue_touch(q)
-    return purged
-
-
-cdef int queue_purge_level(queue_t* q, store_t* st) noexcept nogil:
-    """0, or -1 with errno."""
-    cdef rec_t rec
-    cdef int rc
-    while st.n_requeued:
-        store_forget_count(st, st.requeued[0].seg, st.requeued[0].pos)
-        store_delete(st, st.requeued[0].seg, st.requeued[0].pos)
-        store_pop_requeued(st)
-    if st.rseg is not st.wseg and store_drop_after_cursor(st):
-        return -1
-    while True:
-        rc = store_peek(st, &q.loop.pool, &rec)
-        if rc == -1 and store_skip_junk(st) >= 0:
-            q.loop.is_news = True
-            continue
-        if rc != 1:
-            break
-        store_take(st, &rec)
-        store_delete(st, rec.seg, rec.pos)
-    st.ready = 0
-    st.n_dues = 0
-    return 0
 
 
 # ---- end of the tick -----------------------------------------------------------------------------
@@ -632,7 +630,7 @@ cdef int store_end_tick(store_t* st, queue_t* q) noexcept nogil:
     cdef pool_t* pool = &q.loop.pool
     if queue_ready_of(q, st) == 0 and st.rseg is not st.wseg:
         queue_reconcile(q, st)
-    if q.ready == 0 and q.unacked == 0:
+    if q.ready == 0 and q.unacked == 0 and q.n_purges == 0 and not queue_has_moves(q):
         store_take_back(st)
         store_drop_stage(st, pool)
         store_drop_window(st, pool)
@@ -645,11 +643,11 @@ cdef int store_end_tick(store_t* st, queue_t* q) noexcept nogil:
         store_drop_window(st, pool)
     if not st.is_durable:
         return store_retry(st, pool) if q.is_stuck else 0
-    if store_flush(st) or (st.counts.n_news and counts_flush(st)):
+    if store_flush(st) or (st.counts.n_news and counts_flush(st, q.loop)):
         return -1
     if store_flush_acks(st):
         return -1
-    if q.loop.n_queues > KEEP_FILES_QUEUES and not q.is_sync_wanted:
+    if q.loop.n_stores > q.loop.keep_files and not q.is_sync_wanted:
         store_close_files(st)
     if st.stage != NULL and (q.n_consumers == 0 or st.rseg is not st.wseg or st.rpos < st.stage_at):
         store_drop_stage(st, pool)      # nobody reads from it: the file has it all
@@ -663,6 +661,10 @@ cdef void queue_end_tick(queue_t* q) noexcept nogil:
     cdef u32 i
     if q.is_deleted or q.is_closed:
         return
+    if q.moves != NULL and q.moves.unwritten.at != q.moves.unwritten.n:
+        queue_release_written(q)
+        if q.is_closed:
+            return
     if q.stream != NULL:
         if stream_end_tick(q):
             queue_failed(q)
@@ -675,7 +677,8 @@ cdef void queue_end_tick(queue_t* q) noexcept nogil:
     if q.is_stuck:
         q.store.write_error = 0
         queue_unstick(q)
-    if q.ready == 0 and q.unacked == 0 and (q.may_expire or q.may_bury):
+    if (q.ready == 0 and q.unacked == 0 and (q.may_expire or q.may_bury)
+            and not queue_has_moves(q)):
         queue_forget_messages(q)
 
 
@@ -698,8 +701,9 @@ cdef void queue_release(queue_t* q) noexcept nogil:
     closed queue without messages."""
     cdef store_t* st
     cdef u32 i
-    q.is_closed = True
+    queue_shut(q, True)
     q.ready = q.ready_bytes = 0
+    queue_forget_moves(q)
     queue_set_due(q, NEVER)
     if q.stream != NULL:
         stream_abandon(q)
@@ -710,3 +714,4 @@ cdef void queue_release(queue_t* q) noexcept nogil:
             if st != &q.store:
                 free(st)
                 q.levels.stores[i] = NULL
+                q.loop.n_stores -= 1

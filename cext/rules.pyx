@@ -51,11 +51,13 @@ cdef int queue_append_ruled(queue_t* q, const msg_t* m) noexcept nogil:
     if q.dedup != NULL and dedup_seen(q.dedup, m, q.loop.now_ms):
         q.dedup.n_refused += 1
         return APPEND_DUPLICATE
-    if q.rules != NULL and q.rules.overflow != DROP_HEAD and queue_is_full(q, m.size):
+    if (q.rules != NULL and q.rules.overflow != DROP_HEAD and queue_is_full(q, m.size)
+            and not q.loop.is_committing):
         if q.able != NULL and not q.loop.is_moving:
             queue_deliver_all(q)
         if queue_is_full(q, m.size):
             if q.rules.overflow == REJECT_PUBLISH_DLX and not q.loop.is_moving:
+                loop_begin_move(q.loop, q)
                 bury_refused(q, m)      # a dead letter that is refused is lost
             return APPEND_REFUSED
     st = queue_level_for(q, m)
@@ -67,6 +69,7 @@ cdef int queue_append_ruled(queue_t* q, const msg_t* m) noexcept nogil:
         return APPEND_FAILED
     if q.dedup != NULL:
         dedup_remember(q.dedup, m, q.loop.now_ms, q.store.is_durable)
+        queue_owe_sync(q)
     queue_count_level(q, st, 1)
     q.may_bury = q.may_bury or m.is_special
     pos = st.wseg.size - <u32>m.size
@@ -78,12 +81,17 @@ cdef int queue_append_ruled(queue_t* q, const msg_t* m) noexcept nogil:
 
 
 cdef void queue_want_rules(queue_t* q) noexcept nogil:
-    """Have loop_enforce look at q."""
+    """Have loop_enforce look at q, after the others that wait for it."""
+    cdef loop_t* loop = q.loop
     if not q.is_over:
         q.is_over = True
         q.refs += 1
-        q.over_next = q.loop.over
-        q.loop.over = q
+        q.over_next = NULL
+        if loop.over == NULL:
+            loop.over = q
+        else:
+            loop.last_over.over_next = q
+        loop.last_over = q
 
 
 # ---- taking --------------------------------------------------------------------------------------
@@ -100,6 +108,7 @@ cdef inline int queue_next(queue_t* q, rec_t* rec) noexcept nogil:
 
 cdef int queue_next_ruled(queue_t* q, rec_t* rec) noexcept nogil:
     cdef int rc = 1
+    cdef u32 n = 0
     while rc == 1:
         if q.may_expire and rec_deadline_ms(q, rec) < q.loop.now_ms:
             queue_drop(q, rec, DEAD_EXPIRED)
@@ -111,6 +120,10 @@ cdef int queue_next_ruled(queue_t* q, rec_t* rec) noexcept nogil:
             elif counts_of(queue_level(q, rec.level).counts, rec.seg, rec.pos):
                 rec.redelivered = True          # before the broker was started
             return 1
+        n += 1
+        if loop_spent(q.loop, DEATH_UNITS) and n >= DEATHS_AT_ONCE:
+            queue_want_rules(q)         # whoever asks for messages is heard again after that
+            return 0
         rc = queue_peek(q, rec) if q.ready else 0
         rec.extra = NULL
     return rc
@@ -147,25 +160,13 @@ cdef void queue_count_delivery(queue_t* q, const rec_t* rec) noexcept nogil:
 
 cdef void queue_discard(queue_t* q, rec_t* rec, u32 reason) noexcept nogil:
     """A record that is neither ready nor unacked any more dies: it goes to where dead letters go,
-    and out of its store."""
-    cdef store_t* st = queue_level(q, rec.level)
-    cdef u32 seg = rec.seg, pos = rec.pos
-    q.is_letter_moved = False
-    if q.may_bury or q.rules != NULL:
-        bury(q, rec, reason)
-    if st.counts.n:
-        store_forget_count(st, seg, pos)
-    queue_delete_moved(q, st, seg, pos)
-
-
-cdef void queue_delete_moved(queue_t* q, store_t* st, u32 seg, u32 pos) noexcept nogil:
-    """Delete a record; if it went to a durable queue, when it is on disk there.
-    What the file does not hold cannot come back from it."""
-    if q.is_letter_moved and not (seg == st.wseg.id and pos >= st.flushed):
-        if queue_hold_deletion(q, st, seg, pos):
-            queue_failed(q)
-    elif store_delete(st, seg, pos):
-        queue_failed(q)
+    and out of its store when it is safe there."""
+    cdef spot_t at = spot_of(rec, <u8>reason)
+    loop_begin_move(q.loop, q)
+    if (q.may_bury or q.rules != NULL) and not bury(q, rec, reason):
+        queue_park(q, &at, q.loop.refuser)
+    else:
+        queue_delete_moved(q, &at)
 
 
 cdef void queue_drop(queue_t* q, rec_t* rec, u32 reason) noexcept nogil:
@@ -197,6 +198,7 @@ cdef bint queue_settle_ruled(queue_t* q, store_t* st, const unacked_t* u, bint r
     if seg == NULL or store_read(st, &q.loop.pool, store_window(st), seg, u.pos, 4096, &rec) != 1:
         return False
     rec.level = u.level
+    rec.redelivered = True
     if requeue:
         if q.may_expire and rec_deadline_ms(q, &rec) <= q.loop.now_ms:
             reason = DEAD_EXPIRED
@@ -217,25 +219,27 @@ cdef bint queue_settle_ruled(queue_t* q, store_t* st, const unacked_t* u, bint r
 
 # ---- too long ------------------------------------------------------------------------------------
 
-cdef void queue_deliver_all(queue_t* q) noexcept nogil:
-    """Let consumers take what they can now: that is neither refused nor dropped."""
+cdef bint queue_deliver_all(queue_t* q) noexcept nogil:
+    """Let consumers take what they can now: that is neither refused nor dropped. False when the
+    portion is over first."""
     while q.able != NULL and q.ready and queue_deliver(q):
-        pass
+        if loop_spent(q.loop, DELIVER_BUDGET >> UNIT_SHIFT):
+            return False
+    return True
 
 
 cdef void queue_drop_head(queue_t* q) noexcept nogil:
     """Drop from the head until the queue is as long as it may be."""
     cdef rec_t rec
-    cdef u32 reason, left = DEATHS_A_TURN
+    cdef u32 reason
     while q.ready and queue_is_too_long(q):
-        if left == 0:
-            queue_set_due(q, q.loop.now_ms + 1)         # and then the rest
-            break
-        left -= 1
         reason = DEAD_MAXLEN if q.ready > q.rules.max_length else DEAD_MAXLENBYTES
         if queue_peek(q, &rec) != 1:
             break
         queue_drop(q, &rec, reason)
+        if loop_spent(q.loop, DEATH_UNITS):
+            queue_want_rules(q)         # and then the rest
+            break
 
 
 cdef void queue_drop_delivered(queue_t* q) noexcept nogil:
@@ -245,11 +249,16 @@ cdef void queue_drop_delivered(queue_t* q) noexcept nogil:
         if not queue_has_tried_enough(q, &rec):
             break
         queue_drop(q, &rec, DEAD_DELIVERY_LIMIT)
+        if loop_spent(q.loop, DEATH_UNITS):
+            queue_want_rules(q)
+            break
 
 
 cdef void queue_enforce(queue_t* q) noexcept nogil:
-    """Hold q to its rules, after its consumers had their chance."""
-    queue_deliver_all(q)
+    """Hold q to its rules, after its consumers had their chance; or begin with it."""
+    if not queue_deliver_all(q):
+        queue_want_rules(q)
+        return
     if q.rules != NULL:
         if q.rules.overflow == DROP_HEAD and queue_is_too_long(q):
             queue_drop_head(q)
@@ -261,20 +270,16 @@ cdef void queue_enforce(queue_t* q) noexcept nogil:
 
 
 cdef void loop_enforce(loop_t* loop) noexcept nogil:
-    """Hold the queues on the list to their rules; their dead letters may add others. Queues that
-    overflow into each other can make very much of it: what is left after a while has to wait."""
+    """Hold the queues on the list to their rules, one at least; their dead letters may add others.
+    Queues that overflow into each other can make very much of it: what is left when the portion is
+    over has to wait."""
     cdef queue_t* q
-    cdef u32 n = 0
-    cdef i64 until_ns = 0
     while loop.over != NULL:
-        n += 1
-        if n & 3 == 0:          # nearly always there are less
-            if until_ns and clock_ns() > until_ns:
-                break
-            until_ns = until_ns if until_ns else clock_ns() + TURN_NS
         q = loop.over
         loop.over = q.over_next
         q.is_over = False
         if not q.is_deleted and not q.is_closed:
             queue_enforce(q)
         queue_unref(q)
+        if loop_spent(loop, DEATH_UNITS):
+            break

@@ -109,14 +109,14 @@ cdef int segment_open(store_t* st, const char* kind, u32 id, int flags) noexcept
     cdef int fd
     segment_path(st, kind, id, path)
     flags |= O_CLOEXEC | O_NONBLOCK
-    fd = c_open(path, flags, 0o644)
+    fd = c_open(path, flags, 0o640)
     if fd < 0 and errno == ENOENT and flags & O_CREAT:
         if st.is_nested:
-            mkdir(st.parent, 0o755)
+            mkdir(st.parent, 0o750)
         store_path(st, path)
-        mkdir(path, 0o755)
+        mkdir(path, 0o750)
         segment_path(st, kind, id, path)
-        fd = c_open(path, flags, 0o644)
+        fd = c_open(path, flags, 0o640)
     return fd
 
 
@@ -194,12 +194,15 @@ cdef void segment_unlink(store_t* st, u32 id) noexcept nogil:
 
 cdef int segment_write_meta(store_t* st, const seg_t* seg) noexcept nogil:
     """Write meta.N: the number of records of a finished segment, and for a stream their first
-    offset and times (storage reference section 5).
+    offset and times (storage reference section 5). One with fillers has none: a start walks it, and
+    knows them by themselves.
 
     0, or -1 with errno: one that is missing or short costs the next start a walk, nothing else."""
     cdef u8 facts[STREAM_META]
-    cdef int fd = segment_open(st, b"meta", seg.id, O_WRONLY | O_CREAT)
-    cdef int rc
+    cdef int fd, rc
+    if seg.n_fillers:
+        return 0
+    fd = segment_open(st, b"meta", seg.id, O_WRONLY | O_CREAT)
     if fd < 0:
         return -1
     put_le32(facts, seg.count)
@@ -212,13 +215,23 @@ cdef int segment_write_meta(store_t* st, const seg_t* seg) noexcept nogil:
 
 
 cdef int segment_finish(store_t* st, seg_t* seg) noexcept nogil:
+    """Sync a finished segment, cut what is behind its data, and write its meta file. 0, or -1."""
+    cdef int rc, fd = segment_open(st, b"msgs", seg.id, O_RDWR)
+    if fd < 0:
+        return -1
+    rc = fdatasync(fd)
+    close_failed(fd)
+    return rc or segment_cut(st, seg)
+
+
+cdef int segment_cut(store_t* st, seg_t* seg) noexcept nogil:
     """Cut what is behind the data of a finished segment, and write its meta file. 0, or -1.
 
     Synced before: in a file without filling nobody could tell a torn record any more."""
     cdef int fd = segment_open(st, b"msgs", seg.id, O_RDWR)
     if fd < 0:
         return -1
-    if fdatasync(fd) or ftruncate(fd, seg.size):
+    if ftruncate(fd, seg.size):
         close_failed(fd)
         return -1
     c_close(fd)

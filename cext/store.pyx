@@ -455,6 +455,9 @@ cdef void store_abandon(store_t* st, pool_t* pool) noexcept nogil:
 
 cdef void store_close_files(store_t* st) noexcept nogil:
     """Let go of the descriptors; they are opened again when needed."""
+    if st.window != NULL and st.window.fd >= 0:
+        c_close(st.window.fd)
+        st.window.fd = -1
     if st.wfd >= 0:
         c_close(st.wfd)
         st.wfd = -1
@@ -471,10 +474,11 @@ cdef int store_close(store_t* st) noexcept nogil:
     longer than their data: filled ahead, or left so by a crash. 0, or -1 with errno."""
     cdef u32 i
     for i in range(st.n_requeued):
-        if counts_of(st.counts, st.requeued[i].seg, st.requeued[i].pos) == 0:
+        if (not st.requeued[i].is_fresh
+                and counts_of(st.counts, st.requeued[i].seg, st.requeued[i].pos) == 0):
             if store_count(st, st.requeued[i].seg, st.requeued[i].pos, 1):
                 return -1
-    if store_flush(st) or store_flush_acks(st) or (st.counts.n_news and counts_flush(st)):
+    if store_flush(st) or store_flush_acks(st) or (st.counts.n_news and counts_flush(st, NULL)):
         return -1
     if (st.is_untrimmed or st.reserved) and st.wfd < 0 and store_open_write(st):
         return -1
@@ -486,22 +490,4 @@ cdef int store_close(store_t* st) noexcept nogil:
             return -1
         if st.segs[i].ack_size and segment_trim_acks(st, st.segs[i]):
             return -1
-    return 0
-
-
-cdef int store_drop_after_cursor(store_t* st) noexcept nogil:
-    """Delete every segment behind the cursor's and go on writing in a new one.
-    0, or -1 with errno."""
-    cdef u32 last = st.wseg.id, i
-    cdef seg_t* seg
-    st.wseg.size = st.flushed          # what is staged is dropped with its segment
-    st.stage_at = st.flushed
-    st.unflushed = 0
-    seg = store_add_segment(st, last + 1)
-    if seg == NULL:
-        return -1
-    store_leave_segment(st, seg)
-    i = store_index(st, st.rseg.id + 1)
-    while st.segs[i] is not seg:
-        store_remove_segment(st, st.segs[i])
     return 0

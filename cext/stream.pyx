@@ -10,6 +10,8 @@
 cdef enum:
     OFFSET_HEADER = 25          # bytes of x-stream-offset in a headers table
     TIME_HEADER = 28            # of x-stream-timestamp, which may follow
+    EPOCH_HEADER = 24           # of x-stream-epoch, which may follow either
+    STREAM_UNITS = 10           # of work, for each turn of a consumer
     KEEP_WINDOWS = 64           # blocks in use above which a reader without credit keeps none
 
 
@@ -20,12 +22,14 @@ cdef stream_t* stream_new(u64 segment_size) noexcept nogil:
     cdef stream_t* s = <stream_t*>calloc(1, sizeof(stream_t))
     if s == NULL:
         return NULL
-    s.next_offset = s.seen_offset = 1
+    s.next_offset = s.seen_offset = s.synced.offset = 1
     s.max_length = s.max_bytes = NO_LIMIT
     s.max_age_ms = -1
     s.tracks.fd = -1
     s.tracks.capacity = segment_size
-    put_name(put_name(s.header, b"x-stream-offset", c'l') + 8, b"x-stream-timestamp", c'l')
+    put_name(put_name(put_name(s.header, b"x-stream-offset", c'l') + 8,
+                      b"x-stream-timestamp", c'l') + 8, b"x-stream-epoch", c'l')
+    put_name(put_name(s.epoch_header, b"x-stream-offset", c'l') + 8, b"x-stream-epoch", c'l')
     return s
 
 
@@ -33,6 +37,7 @@ cdef void stream_free(stream_t* s) noexcept nogil:
     """No queue and no reader uses it any more."""
     if s != NULL:
         tracks_free(&s.tracks)
+        free(s.epochs)
         free(s)
 
 
@@ -73,6 +78,7 @@ cdef int stream_append(queue_t* q, const msg_t* m) noexcept nogil:
 cdef int stream_roll(queue_t* q) noexcept nogil:
     """queue_roll for a stream, whose write segment is flushed. 0, or -1 with errno."""
     cdef store_t* st = &q.store
+    cdef bint is_handed = not st.is_unsynced and stream_is_handed(q)
     cdef seg_t* seg
     if st.reserved == 0:
         segment_write_meta(st, st.wseg)
@@ -86,6 +92,8 @@ cdef int stream_roll(queue_t* q) noexcept nogil:
     st.rseg = seg
     st.rpos = SEGMENT_HEADER
     seg.first_offset = q.stream.next_offset
+    if is_handed:
+        q.stream.unsynced_seg = seg.id          # the next sync has all that is in those before
     stream_write_marker(q)
     stream_retain(q)
     return 0
@@ -261,13 +269,20 @@ cdef bint stream_has_able(const stream_t* s) noexcept nogil:
 # hot
 cdef inline void stream_tell_offset(stream_t* s, const reader_t* r, i64 offset,
                                     rec_t* rec) noexcept nogil:
-    """Have the delivery say which message of the stream it is, and when that was stored."""
-    put_be64(s.header + OFFSET_HEADER - 8, <u64>offset)
-    rec.extra = s.header
+    """Have the delivery say which message of the stream it is, when that was stored, and in which
+    epoch."""
+    cdef u8* p = s.header
+    if r.tells_epoch and not r.tells_time:
+        p = s.epoch_header
+    put_be64(p + OFFSET_HEADER - 8, <u64>offset)
+    rec.extra = p
     rec.extra_len = OFFSET_HEADER
     if r.tells_time:
-        put_be64(s.header + OFFSET_HEADER + TIME_HEADER - 8, le64(rec.names - 8))
+        put_be64(p + OFFSET_HEADER + TIME_HEADER - 8, le64(rec.names - 8))
         rec.extra_len = OFFSET_HEADER + TIME_HEADER
+    if r.tells_epoch:
+        put_be64(p + rec.extra_len + EPOCH_HEADER - 8, <u64>stream_epoch_of(s, offset))
+        rec.extra_len += EPOCH_HEADER
 
 
 cdef u32 reader_wish(const queue_t* q, const consumer_t* k) noexcept nogil:
@@ -346,16 +361,18 @@ cdef bint stream_deliver(queue_t* q) noexcept nogil:
     """Serve the active consumers in turn. Returns whether the budget ended before the work."""
     cdef stream_t* s = q.stream
     cdef consumer_t* k
-    cdef i64 budget = DELIVER_BUDGET
+    cdef i64 budget = DELIVER_BUDGET, worked
     if s.seen_offset != s.next_offset:
         s.seen_offset = s.next_offset
         stream_wake(s)
     while s.active != NULL and not q.is_closed and not q.is_paused:
-        if budget <= 0:
+        if budget <= 0 or loop_spent(q.loop, STREAM_UNITS):
             return True
         k = s.active
         s.active = k.next
-        budget -= stream_serve(q, k) + 64
+        worked = stream_serve(q, k) + 64
+        budget -= worked
+        q.loop.work += <u32>(worked >> 6)
     return False
 
 
@@ -387,7 +404,7 @@ cdef int stream_end_tick(queue_t* q) noexcept nogil:
     cdef stream_t* s = q.stream
     if store_flush(st) or tracks_flush(q):
         return -1
-    if q.loop.n_queues > KEEP_FILES_QUEUES and not q.is_sync_wanted:
+    if q.loop.n_stores > q.loop.keep_files and not q.is_sync_wanted:
         store_close_files(st)
         tracks_close(&s.tracks)
     if s.tracks.n_readers == 0:

@@ -1,6 +1,8 @@
 # Stream filter: which messages of a stream a consumer wants, decided from their headers alone.
 #
 # A filter is a list of conditions, compiled once from what lavinmq/stream_arguments.py has checked.
+# The headers of a message are gone through once, however many conditions there are: what is found
+# of those that any condition asks for is noted, and so are the texts in the list of values.
 # Text forms are not made at run time: where a condition's text is that of a number, a boolean or a
 # time, that value is compared. Reads record headers in place; never allocates while matching.
 # Called by stream_read.pyx. Source: amqp reference section 20.
@@ -25,6 +27,13 @@ cdef enum:
     EARTH_KM = 6371
 
 cdef double RADIANS = 0.017453292519943295      # of a degree
+
+
+cdef enum:                      # keys that every filter looks for
+    KEY_VALUES = 0
+    KEY_LAT = 1
+    KEY_LON = 2
+    NOT_WANTED = 0xFFFFFFFF
 
 
 cdef struct place_t:            # where a message says that it belongs
@@ -107,21 +116,74 @@ cdef bint has_same_text(const condition_t* want, const u8* value) noexcept nogil
             and integer == want.integer)
 
 
-cdef bint list_has_text(const condition_t* want, const u8* value) noexcept nogil:
-    """Whether a list of values, parted by commas, has the condition's text."""
+# ---- what is looked for --------------------------------------------------------------------------
+
+cdef int wanteds_init(wanteds_t* all, u32 most) noexcept nogil:
+    """Room for so many texts. 0, or -1 out of memory."""
+    all.mask = 7
+    while all.mask < 2 * most:
+        all.mask = 2 * all.mask + 1
+    all.items = <wanted_t*>calloc(most, sizeof(wanted_t))
+    all.slots = <u32*>calloc(all.mask + 1, sizeof(u32))
+    return 0 if all.items != NULL and all.slots != NULL else -1
+
+
+# hot
+cdef inline u32 wanteds_seek(const wanteds_t* all, const u8* p, u32 n, u32* slot) noexcept nogil:
+    """The place of a text, or NOT_WANTED and the free slot where it would go. Cost: 5 ns."""
+    cdef u32 at = <u32>hash_bytes(p, n, <u64><size_t>all.slots) & all.mask
+    cdef const wanted_t* item
+    while all.slots[at]:
+        item = &all.items[all.slots[at] - 1]
+        if item.n == n and same_bytes(item.p, p, n):
+            return all.slots[at] - 1
+        at = (at + 1) & all.mask
+    slot[0] = at
+    return NOT_WANTED
+
+
+cdef u32 wanteds_add(wanteds_t* all, const u8* p, u32 n) noexcept nogil:
+    """The place of a text, which is looked for from now on."""
+    cdef u32 slot = 0
+    cdef u32 place = wanteds_seek(all, p, n, &slot)
+    if place != NOT_WANTED:
+        return place
+    all.items[all.n].p = p
+    all.items[all.n].n = n
+    all.n += 1
+    all.slots[slot] = all.n
+    return all.n - 1
+
+
+# hot
+cdef void keys_find(wanteds_t* keys, const u8* p, u64 n) noexcept nogil:
+    """Note where the values of the headers in a table are; of equal keys the first counts. What is
+    not valid ends the search."""
+    cdef u64 size = entry_size(p, n)
+    cdef u32 place, slot = 0
+    while size:
+        place = wanteds_seek(keys, p + 1, p[0], &slot)
+        if place != NOT_WANTED and keys.items[place].found == NULL:
+            keys.items[place].found = p + 1 + p[0]
+        p += size
+        n -= size
+        size = entry_size(p, n)
+
+
+# hot
+cdef void values_find(wanteds_t* values, const u8* value) noexcept nogil:
+    """Note which texts are in a list of values, parted by commas."""
     cdef const u8* p = value + 5
-    cdef u32 left, n
-    if value[0] != c'S' and value[0] != c'x':
-        return has_same_text(want, value)
-    left = be32(value + 1)
+    cdef u32 left = be32(value + 1), n, place, slot = 0
     while True:
         n = 0
         while n < left and p[n] != c',':
             n += 1
-        if n == want.text_len and same_bytes(p, want.text, n):
-            return True
+        place = wanteds_seek(values, p, n, &slot)
+        if place != NOT_WANTED:
+            values.items[place].found = p
         if n == left:
-            return False
+            return
         p += n + 1
         left -= n + 1
 
@@ -158,29 +220,32 @@ cdef bint is_in_polygon(const condition_t* want, const place_t* at) noexcept nog
     return is_inside
 
 
-cdef void place_find(place_t* at, const u8* headers, u32 n) noexcept nogil:
+cdef void place_find(place_t* at, const wanteds_t* keys) noexcept nogil:
     """Where a message says that it belongs, from its headers."""
-    cdef const u8* lat = table_find(headers, n, <const u8*>b"x-geo-lat", 9)
-    cdef const u8* lon = table_find(headers, n, <const u8*>b"x-geo-lon", 9)
+    cdef const u8* lat = keys.items[KEY_LAT].found
+    cdef const u8* lon = keys.items[KEY_LON].found
     at.is_known = True
-    at.is_valid = (lat != NULL and lon != NULL and value_number(lat + 10, &at.lat)
-                   and value_number(lon + 10, &at.lon)
+    at.is_valid = (lat != NULL and lon != NULL and value_number(lat, &at.lat)
+                   and value_number(lon, &at.lon)
                    and -90 <= at.lat <= 90 and -180 <= at.lon <= 180)
 
 
 # ---- matching ------------------------------------------------------------------------------------
 
-cdef bint condition_holds(const condition_t* want, const u8* headers, u32 n, const u8* values,
-                          place_t* at) noexcept nogil:
-    """`values` is the entry of x-stream-filter-value, or NULL."""
-    cdef const u8* entry
+cdef bint condition_holds(const filter_t* f, const condition_t* want, place_t* at) noexcept nogil:
+    cdef const u8* value
     if want.kind == WANT_VALUE:
-        return values != NULL and list_has_text(want, values + 1 + values[0])
+        value = f.keys.items[KEY_VALUES].found
+        if value == NULL:
+            return False
+        if value[0] == c'S' or value[0] == c'x':
+            return f.values.items[want.place].found != NULL
+        return has_same_text(want, value)
     if want.kind == WANT_HEADER:
-        entry = table_find(headers, n, want.key, want.key_len)
-        return entry != NULL and has_same_text(want, entry + 1 + entry[0])
+        value = f.keys.items[want.place].found
+        return value != NULL and has_same_text(want, value)
     if not at.is_known:
-        place_find(at, headers, n)
+        place_find(at, &f.keys)
     if not at.is_valid:
         return False
     if want.kind == WANT_RADIUS:
@@ -188,19 +253,32 @@ cdef bint condition_holds(const condition_t* want, const u8* headers, u32 n, con
     return is_in_box(want, at) and (want.kind == WANT_BOX or is_in_polygon(want, at))
 
 
+cdef inline i64 filter_work(const filter_t* f, const rec_t* rec) noexcept nogil:
+    """Units of about 10 ns that looking at a record takes."""
+    return f.work + (rec.headers_len >> 3 if rec.headers_at else 0)
+
+
 # hot
-cdef bint filter_matches(const filter_t* f, const rec_t* rec) noexcept nogil:
-    """Whether a record is wanted. Cost: 5 ns for each header and condition."""
-    cdef const u8* headers = rec.props + rec.headers_at + 4
-    cdef u32 n = rec.headers_len if rec.headers_at else 0, i
-    cdef const u8* values = table_find(headers, n, <const u8*>b"x-stream-filter-value", 21)
+cdef bint filter_matches(filter_t* f, const rec_t* rec) noexcept nogil:
+    """Whether a record is wanted. Cost: 10 ns for each header, 5 ns for each condition."""
+    cdef u32 i
+    cdef const u8* values
     cdef place_t at
     cdef bint holds
+    for i in range(f.keys.n):
+        f.keys.items[i].found = NULL
+    if rec.headers_at:
+        keys_find(&f.keys, rec.props + rec.headers_at + 4, rec.headers_len)
+    values = f.keys.items[KEY_VALUES].found
     if values == NULL and f.takes_unfiltered:
         return True
+    if f.values.n and values != NULL and (values[0] == c'S' or values[0] == c'x'):
+        for i in range(f.values.n):
+            f.values.items[i].found = NULL
+        values_find(&f.values, values)
     at.is_known = False
     for i in range(f.n):
-        holds = condition_holds(&f.items[i], headers, n, values, &at)
+        holds = condition_holds(f, &f.items[i], &at)
         if holds == f.is_any:
             return holds
     return not f.is_any or f.n == 0
@@ -217,6 +295,10 @@ cdef void filter_free(filter_t* f) noexcept nogil:
         free(f.items[i].text)
         free(f.items[i].points)
     free(f.items)
+    free(f.keys.items)
+    free(f.keys.slots)
+    free(f.values.items)
+    free(f.values.slots)
     free(f)
 
 
@@ -265,15 +347,17 @@ cdef condition_set_polygon(condition_t* want, list points):
     want.box[3] = max([point[1] for point in points])
 
 
-cdef condition_set(condition_t* want, tuple item):
+cdef condition_set(filter_t* f, condition_t* want, tuple item):
     """Compile one condition, see Consumer.read_stream."""
     kind = item[0]
     if kind == "value":
         want.kind = WANT_VALUE
         condition_set_text(want, item[1], item[2])
+        want.place = wanteds_add(&f.values, want.text, want.text_len)
     elif kind == "header":
         want.kind = WANT_HEADER
         want.key = owned_bytes(item[1], &want.key_len)
+        want.place = wanteds_add(&f.keys, want.key, want.key_len)
         condition_set_text(want, item[2], item[3])
     elif kind == "radius":
         want.kind = WANT_RADIUS
@@ -284,6 +368,7 @@ cdef condition_set(condition_t* want, tuple item):
     elif kind == "polygon":
         want.kind = WANT_POLYGON
         condition_set_polygon(want, item[1])
+        f.work += want.n_points
     else:
         raise ValueError(f"condition {kind!r}")
 
@@ -296,11 +381,16 @@ cdef filter_t* filter_new(list conditions, bint is_any, bint takes_unfiltered) e
     f.takes_unfiltered = takes_unfiltered
     f.items = <condition_t*>calloc(len(conditions) + 1, sizeof(condition_t))
     try:
-        if f.items == NULL:
+        if (f.items == NULL or wanteds_init(&f.keys, <u32>len(conditions) + 3)
+                or wanteds_init(&f.values, <u32>len(conditions) + 1)):
             raise MemoryError()
+        wanteds_add(&f.keys, <const u8*>b"x-stream-filter-value", 21)       # KEY_VALUES
+        wanteds_add(&f.keys, <const u8*>b"x-geo-lat", 9)                    # KEY_LAT
+        wanteds_add(&f.keys, <const u8*>b"x-geo-lon", 9)                    # KEY_LON
+        f.work = 2 * <u32>len(conditions)
         for item in conditions:
             f.n += 1
-            condition_set(&f.items[f.n - 1], item)
+            condition_set(f, &f.items[f.n - 1], item)
     except BaseException:
         filter_free(f)
         raise

@@ -6,8 +6,9 @@
 # it. Called once per stream by door.pyx, at start. Source: storage reference sections 5, 6 and 15.
 
 
-cdef list stream_load(queue_t* q):
-    """queue_load for a stream. Returns lines for the log."""
+cdef list stream_load(queue_t* q, bint is_synced):
+    """queue_load for a stream; `is_synced`, whether all that is found is known to be on disk.
+    Returns lines for the log."""
     cdef store_t* st = &q.store
     cdef u32 i
     notes = []
@@ -26,7 +27,8 @@ cdef list stream_load(queue_t* q):
     if found:
         stream_number(q)
         stream_end_load(q, notes)
-    tracks_load(q, stream_first(q))
+    stream_begin_syncs(q, is_synced)
+    notes += tracks_load(q, stream_first(q))
     stream_look(q)
     store_drop_window(st, &q.loop.pool)
     return notes
@@ -39,6 +41,22 @@ cdef stream_add_segment(store_t* st, u32 id, u32 size):
     seg.size = size
     st.wseg = st.rseg = seg
     st.flushed = st.stage_at = st.synced = size
+
+
+cdef void stream_begin_syncs(queue_t* q, bint is_synced) noexcept nogil:
+    """Note what is on disk. After an end without order that is not known: the kernel may still have
+    it in memory."""
+    cdef store_t* st = &q.store
+    cdef stream_t* s = q.stream
+    memset(&s.synced, 0, sizeof(reach_t))
+    memset(s.awaited, 0, sizeof(s.awaited))
+    s.synced.offset = s.next_offset if is_synced else stream_first(q)
+    s.unsynced_seg = 0
+    if st.n_segs:
+        s.synced.seg = st.wseg.id if is_synced else st.segs[0].id
+        s.synced.pos = st.flushed if is_synced else SEGMENT_HEADER
+        s.unsynced_seg = s.synced.seg
+        st.is_unsynced = st.is_dir_unsynced = not is_synced
 
 
 cdef stream_set_created(queue_t* q, str value):
@@ -184,11 +202,3 @@ cdef stream_end_load(queue_t* q, list notes):
     st.rpos = SEGMENT_HEADER
     if st.wseg.first_offset == 1 or stream_write_marker(q) == 0:
         drop_meta(st, st.wseg.id)
-
-
-cdef drop_meta(const store_t* st, u32 id):
-    """The newest segment was finished once, before those behind it were lost: it is written to
-    again, and what its meta file says will not be true."""
-    path = f"{store_directory(st)}/meta.{id:010d}"
-    if os.path.isfile(path):
-        os.unlink(path)

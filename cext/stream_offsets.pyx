@@ -3,8 +3,10 @@
 #
 # A consumer's acknowledgements change its tag's offset in memory; the tick appends one entry for
 # each tag that has changed. The newest entry of a tag counts. The file is rewritten with the newest
-# entries alone at start, when it is full, and when the messages that tags point at are gone. Called
-# by stream.pyx and stream_load.pyx. Source: storage reference section 6.
+# entries alone at start, and some time after it is full or messages that tags point at are gone: a
+# thread writes and syncs another file, to which the loop adds what was appended meanwhile before it
+# takes the place of the old one (lavinmq/stored_offsets.py). Called by stream.pyx, stream_load.pyx
+# and door.pyx. Source: storage reference section 6.
 #
 #   entry       u8 n, n bytes tag, i64 offset       little-endian; n = 0: the end of the entries
 #
@@ -14,7 +16,10 @@ cdef enum:
     OFFSETS_GROWTH = 1000       # bytes of the file for each byte that lives, before it is rewritten
     OFFSETS_LEAST = 8192        # but not less than this
     OFFSETS_MOST = 67108864     # and not more
+    OFFSETS_LIMIT = 201326592   # nobody has rewritten it for long: it is done at once
+    OFFSETS_PIECE = 65536
     OFFSETS_ENTRY_MAX = 264
+    OFFSETS_NOTES = 16          # lines for the log about tags that are set back
 
 cdef const char* OFFSETS_FILE = b"consumer_offsets"
 
@@ -163,12 +168,12 @@ cdef int tracks_open(store_t* st, tracks_t* ts) noexcept nogil:
     if ts.fd >= 0:
         return 0
     offsets_path(st, path)
-    ts.fd = c_open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0o644)
+    ts.fd = c_open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0o640)
     if ts.fd < 0 and errno == ENOENT:
         store_path(st, path)
-        mkdir(path, 0o755)
+        mkdir(path, 0o750)
         offsets_path(st, path)
-        ts.fd = c_open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0o644)
+        ts.fd = c_open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0o640)
     return 0 if ts.fd >= 0 else -1
 
 
@@ -220,31 +225,39 @@ cdef void tracks_trim(tracks_t* ts, u64 most) noexcept nogil:
 cdef void tracks_set_size(tracks_t* ts, u64 n) noexcept nogil:
     """The file holds the newest entries alone, n bytes: how far may it grow?"""
     ts.size = n
+    ts.is_copying = ts.is_stale = False
     n *= OFFSETS_GROWTH
     ts.capacity = OFFSETS_LEAST if n < OFFSETS_LEAST else (OFFSETS_MOST if n > OFFSETS_MOST else n)
 
 
+cdef u64 tracks_write(tracks_t* ts, u8* buf) noexcept nogil:
+    """Write the newest entries, in the order of their commits, to a place of tracks_live bytes.
+    Returns how many bytes they are."""
+    cdef track_t* t = ts.oldest
+    cdef u64 n = 0
+    while t != NULL:
+        if t.offset:
+            n += track_write(t, buf + n)
+        t = t.newer
+    return n
+
+
 cdef int tracks_rewrite(store_t* st, tracks_t* ts) noexcept nogil:
-    """Write the newest entries, in the order of their commits, to a file that then takes the place
-    of the old one. 0, or -1 with errno."""
+    """Write the newest entries to a file that then takes the place of the old one. Waits for the
+    disk. 0, or -1 with errno."""
     cdef char path[PATH_MAX_BYTES]
     cdef char temporary[PATH_MAX_BYTES + 4]
-    cdef track_t* t
     cdef u8* buf
-    cdef u64 n = 0
+    cdef u64 n
     cdef int fd, rc = -1
     tracks_trim(ts, OFFSETS_MOST - OFFSETS_ENTRY_MAX)
     buf = <u8*>malloc(tracks_live(ts) + 1)
     if buf == NULL:
         return -1
-    t = ts.oldest
-    while t != NULL:
-        if t.offset:
-            n += track_write(t, buf + n)
-        t = t.newer
+    n = tracks_write(ts, buf)
     offsets_path(st, path)
     snprintf(temporary, sizeof(temporary), b"%s.tmp", path)
-    fd = c_open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0o644)
+    fd = c_open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0o640)
     if fd >= 0:
         rc = write_at(fd, buf, n, 0)
         if rc == 0:
@@ -257,6 +270,45 @@ cdef int tracks_rewrite(store_t* st, tracks_t* ts) noexcept nogil:
         return -1
     tracks_close(ts)
     tracks_set_size(ts, n)
+    return 0
+
+
+cdef inline bint tracks_is_due(const tracks_t* ts) noexcept nogil:
+    """Whether the file should be rewritten, and nobody does."""
+    return not ts.is_copying and (ts.is_stale or ts.size >= ts.capacity)
+
+
+cdef int tracks_adopt(store_t* st, tracks_t* ts, const char* temporary, u64 n) noexcept nogil:
+    """Add what was appended to the file since it was copied to the copy of n bytes, which then
+    takes its place. Appended entries are never waited for, here as there. 0, or -1 with errno."""
+    cdef char path[PATH_MAX_BYTES]
+    cdef u8 piece[OFFSETS_PIECE]
+    cdef u64 at = ts.copied, end = ts.size, to = n
+    cdef bint is_stale = ts.is_stale
+    cdef i64 got
+    cdef int fd
+    ts.is_copying = False
+    fd = c_open(temporary, O_WRONLY | O_CLOEXEC | O_NONBLOCK, 0)
+    if fd < 0:
+        return -1
+    while at < end:
+        got = -1
+        if tracks_open(st, ts) == 0:
+            got = pread(ts.fd, piece, OFFSETS_PIECE if end - at > OFFSETS_PIECE else end - at,
+                        <i64>at)
+        if got <= 0 or write_at(fd, piece, <u64>got, <i64>to):
+            close_failed(fd)
+            return -1
+        at += <u64>got
+        to += <u64>got
+    c_close(fd)
+    offsets_path(st, path)
+    if rename(temporary, path):
+        return -1
+    tracks_close(ts)
+    tracks_set_size(ts, n)
+    ts.size = to
+    ts.is_stale = is_stale
     return 0
 
 
@@ -274,7 +326,7 @@ cdef int tracks_flush(queue_t* q) noexcept nogil:
         tracks_unlink(ts, t)
         tracks_link(ts, t)
         t = t.dirty_next
-    if size and (tracks_rewrite(st, ts) if ts.size + size >= ts.capacity
+    if size and (tracks_rewrite(st, ts) if ts.size + size >= OFFSETS_LIMIT
                  else tracks_append(st, ts, size)):
         return store_failed(st, FILE_OFFSETS, 0)
     t = ts.dirty
@@ -288,21 +340,17 @@ cdef int tracks_flush(queue_t* q) noexcept nogil:
     return 0
 
 
-cdef int tracks_drop_below(queue_t* q, i64 first) noexcept nogil:
-    """Forget offsets of messages that are gone. 0, or -1 with errno."""
+cdef void tracks_drop_below(queue_t* q, i64 first) noexcept nogil:
+    """Forget offsets of messages that are gone; a start would do so too."""
     cdef tracks_t* ts = &q.stream.tracks
     cdef track_t* t = ts.oldest
     cdef track_t* newer
-    cdef bint is_changed = False
     while t != NULL:
         newer = t.newer
         if t.offset and t.offset < first:
             tracks_forget(ts, t)
-            is_changed = True
+            ts.is_stale = True
         t = newer
-    if is_changed and tracks_rewrite(&q.store, ts):
-        return store_failed(&q.store, FILE_OFFSETS, 0)
-    return 0
 
 
 # ---- reading -------------------------------------------------------------------------------------
@@ -325,8 +373,9 @@ cdef int tracks_parse(tracks_t* ts, const u8* p, u64 n, u64* entries) noexcept n
     return 0
 
 
-cdef tracks_load(queue_t* q, i64 first):
-    """Read the file, and write it anew unless it holds just what it should.
+cdef list tracks_load(queue_t* q, i64 first):
+    """Read the file, and write it anew unless it holds just what it should. Returns lines for the
+    log.
 
     An offset behind the end is of messages that a crash has taken before they were on disk: those
     to come have to be read. Raises OSError, ValueError, MemoryError."""
@@ -335,8 +384,9 @@ cdef tracks_load(queue_t* q, i64 first):
     cdef track_t* newer
     cdef u64 entries = 0, kept = 0
     path = f"{store_directory(&q.store)}/{OFFSETS_FILE.decode()}"
+    notes = []
     if not os.path.lexists(path):
-        return
+        return notes
     if not os.path.isfile(path):
         raise ValueError(f"{path} is not a regular file")
     with open(path, "rb", buffering=0) as file:
@@ -354,8 +404,15 @@ cdef tracks_load(queue_t* q, i64 first):
         else:
             kept += 1
             if t.offset > q.stream.next_offset:
+                if len(notes) < OFFSETS_NOTES:
+                    tag = PyBytes_FromStringAndSize(<char*>t.tag, t.len).decode("utf-8", "replace")
+                    notes.append(f"consumer {tag!r} was at offset {t.offset} and goes on at "
+                                 f"{q.stream.next_offset}: what it has read behind that is lost")
+                elif len(notes) == OFFSETS_NOTES:
+                    notes.append("so do other consumers")
                 t.offset = q.stream.next_offset
                 is_changed = True
         t = newer
     if (is_changed or kept != entries) and tracks_rewrite(&q.store, ts):
         raise OSError(errno, os.strerror(errno), path)
+    return notes

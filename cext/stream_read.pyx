@@ -19,6 +19,7 @@ cdef enum:
     MARK_BYTES = 65536          # between two marks
     MARKS_MAX = 131072          # of one stream, 2 MiB: enough for 8 GiB of messages
     TURN_BYTES = 262144         # that a reader may look at before others
+    UNIT_BYTES = 64             # that 10 ns of work for a filter count as
     FIRST_TURN = -262144        # of one that is forgotten after it: it has to get beyond two marks
 
 
@@ -290,7 +291,7 @@ cdef int reader_skip_junk(queue_t* q, reader_t* r) noexcept nogil:
 
 
 # hot
-cdef inline bint reader_wants(reader_t* r, const rec_t* rec) noexcept nogil:
+cdef inline bint reader_wants(reader_t* r, const rec_t* rec, i64* worked) noexcept nogil:
     """Whether the record, which the reader stands on, is one to deliver."""
     if r.offset < r.from_offset:
         return False
@@ -298,7 +299,10 @@ cdef inline bint reader_wants(reader_t* r, const rec_t* rec) noexcept nogil:
         if <i64>le64(rec.names - 8) < r.from_ms:
             return False
         r.from_ms = 0
-    return r.filter == NULL or filter_matches(r.filter, rec)
+    if r.filter == NULL:
+        return True
+    worked[0] += UNIT_BYTES * filter_work(r.filter, rec)
+    return filter_matches(r.filter, rec)
 
 
 cdef int reader_peek_requeued(queue_t* q, reader_t* r, rec_t* rec) noexcept nogil:
@@ -356,7 +360,7 @@ cdef int reader_peek(queue_t* q, reader_t* r, u32 wish, i64* worked, rec_t* rec)
             continue
         if r.pos >= seg.marked_to + <u64>MARK_BYTES:
             stream_mark(q, seg, r.pos, <u32>(r.offset - seg.first_offset), le64(rec.names - 8))
-        if reader_wants(r, rec):
+        if reader_wants(r, rec, worked):
             rec.redelivered = rec.is_requeued = False
             stream_tell_offset(q.stream, r, r.offset, rec)
             return READ_FOUND

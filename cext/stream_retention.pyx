@@ -10,7 +10,7 @@
 
 cdef enum:
     LOOK_MS = 60000             # between two looks for what is too old
-    FINISH_SEGMENTS = 8         # whose filling is cut in one look
+    FINISH_SEGMENTS = 8         # whose filling is cut in one round
 
 
 # ---- the marker ----------------------------------------------------------------------------------
@@ -31,7 +31,7 @@ cdef int stream_write_marker(queue_t* q) noexcept nogil:
     if s.marker_seg == st.wseg.id and s.marker_offset == offset:
         return 0
     marker_path(st, st.wseg.id, offset, path)
-    fd = c_open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0o644)
+    fd = c_open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0o640)
     if fd < 0:
         return -1
     c_close(fd)
@@ -70,18 +70,15 @@ cdef inline bint stream_is_over(const queue_t* q) noexcept nogil:
                 and q.loop.now_ms - q.store.segs[0].last_ms > s.max_age_ms))
 
 
-cdef u64 stream_drop(queue_t* q, bint is_purge) noexcept nogil:
-    """Remove segments that are over the limits, or all that can go; returns how many messages."""
+cdef void stream_drop(queue_t* q) noexcept nogil:
+    """Remove segments that are over the limits."""
     cdef store_t* st = &q.store
-    cdef u64 before = q.ready
-    if st.n_segs < 2 or not (is_purge or stream_is_over(q)) or stream_write_marker(q):
-        return 0
-    while st.n_segs > 1 and (is_purge or stream_is_over(q)):
+    if st.n_segs < 2 or not stream_is_over(q) or stream_write_marker(q):
+        return
+    while st.n_segs > 1 and stream_is_over(q):
         stream_drop_first(q)
-    if tracks_drop_below(q, stream_first(q)):
-        queue_failed(q)
+    tracks_drop_below(q, stream_first(q))
     queue_touch(q)
-    return before - q.ready
 
 
 cdef bint stream_has_limits(const stream_t* s) noexcept nogil:
@@ -91,34 +88,16 @@ cdef bint stream_has_limits(const stream_t* s) noexcept nogil:
 cdef void stream_retain(queue_t* q) noexcept nogil:
     """Hold the stream to its limits."""
     if stream_has_limits(q.stream):
-        stream_drop(q, False)
-
-
-cdef u64 stream_purge(queue_t* q) noexcept nogil:
-    """Remove all but the write segment; returns how many messages that were."""
-    return stream_drop(q, True)
+        stream_drop(q)
 
 
 # ---- from time to time ---------------------------------------------------------------------------
-
-cdef bint stream_finish_segments(queue_t* q) noexcept nogil:
-    """Cut the filling of finished segments, so that the next start need not look at each record.
-    Returns whether there are more of them."""
-    cdef store_t* st = &q.store
-    cdef u32 i, n = 0
-    for i in range(st.n_segs):
-        if st.segs[i].is_reserved and st.segs[i] is not st.wseg:
-            if n == FINISH_SEGMENTS or segment_finish(st, st.segs[i]):
-                return True
-            n += 1
-    return False
-
 
 cdef void stream_look(queue_t* q) noexcept nogil:
     """The loop's clock says that it is time to look at the stream."""
     stream_retain(q)
     queue_set_due(q, NEVER)
-    if stream_finish_segments(q) or stream_has_limits(q.stream):
+    if stream_has_limits(q.stream):
         queue_set_due(q, q.loop.now_ms + LOOK_MS)
 
 

@@ -72,6 +72,68 @@ cdef void loop_want_sync(loop_t* loop, queue_t* q) noexcept nogil:
     q.refs += 1
 
 
+cdef void queue_owe_sync(queue_t* q) noexcept nogil:
+    """A message was stored in q whose duplicates are to be dropped, and nobody has asked for a
+    sync: the confirm of the first duplicate does, wherever that goes itself."""
+    if not q.is_sync_wanted:
+        queue_note_owing(q)
+
+
+cdef void queue_note_owing(queue_t* q) noexcept nogil:
+    """Put q on the list of queues that may be owing a sync."""
+    cdef loop_t* loop = q.loop
+    cdef owing_t* node
+    if q.is_owing or not loop.sync or not q.store.is_durable:
+        return
+    node = <owing_t*>malloc(sizeof(owing_t))
+    if node == NULL:
+        loop_want_sync(loop, q)
+        return
+    node.queue = q
+    node.next = loop.owing
+    loop.owing = node
+    q.is_owing = True
+    q.refs += 1
+
+
+cdef bint loop_collect_owed(loop_t* loop) noexcept nogil:
+    """Have the next sync cover all messages whose duplicates are dropped. False when some are in a
+    queue that was closed before it was synced: nobody knows what the disk holds of it."""
+    cdef owing_t** at = &loop.owing
+    cdef owing_t* node
+    cdef queue_t* q
+    cdef bint is_whole = True
+    while at[0] != NULL:
+        node = at[0]
+        q = node.queue
+        if q.is_closed and not q.is_deleted and queue_is_unsynced(q):
+            is_whole = False
+            at = &node.next
+            continue
+        if not q.is_closed and not q.is_deleted and not q.is_sync_wanted:
+            loop_want_sync(loop, q)
+        at[0] = node.next
+        q.is_owing = False
+        free(node)
+        queue_unref(q)
+    return is_whole
+
+
+cdef void queue_forget_owed(queue_t* q) noexcept nogil:
+    """q is deleted, and what it was to have on disk."""
+    cdef owing_t** at = &q.loop.owing
+    cdef owing_t* node
+    while q.is_owing:
+        node = at[0]
+        if node.queue != q:
+            at = &node.next
+            continue
+        at[0] = node.next
+        q.is_owing = False
+        free(node)
+        queue_unref(q)
+
+
 cdef void loop_want_confirm(loop_t* loop, chan_t* c) noexcept nogil:
     cdef chan_t** grown
     if loop.n_confirms == loop.cap_confirms:
@@ -197,20 +259,27 @@ cdef void loop_gather_files(loop_t* loop) noexcept nogil:
 
 cdef int store_hand_over_file(store_t* st, loop_t* loop) noexcept nogil:
     """Put the write segment's descriptor on the next sync. 0, or -1 with errno."""
-    if st.is_unsynced and st.wfd >= 0:
-        if loop_add_sync_fd(loop, c_dup(st.wfd)):
+    cdef int fd
+    if not st.is_unsynced:
+        return 0
+    fd = c_dup(st.wfd) if st.wfd >= 0 else segment_open(st, b"msgs", st.wseg.id, O_RDONLY)
+    if fd >= 0 or st.wfd >= 0 or errno != ENOENT:       # else it was purged, or not begun
+        if loop_add_sync_fd(loop, fd):
             return -1
-        st.is_unsynced = False
+    st.is_unsynced = False
     return 0
 
 
 cdef int store_hand_over(store_t* st, loop_t* loop) noexcept nogil:
     """Put the descriptors of what was written on the next sync. 0, or -1 with errno."""
-    cdef char path[PATH_MAX_BYTES]
     if st.is_unsynced and st.wfd >= 0 and loop.n_sync_queues <= RESERVE_QUEUES:
         store_reserve(st, &loop.pool)
-    if store_hand_over_file(st, loop):
-        return -1
+    return -1 if store_hand_over_file(st, loop) else store_hand_over_directory(st, loop)
+
+
+cdef int store_hand_over_directory(store_t* st, loop_t* loop) noexcept nogil:
+    """The same for the names of new files. 0, or -1 with errno."""
+    cdef char path[PATH_MAX_BYTES]
     if st.is_dir_unsynced:
         store_path(st, path)
         if loop_add_sync_fd(loop, c_open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)):
@@ -228,6 +297,8 @@ cdef int queue_hand_over(queue_t* q) noexcept nogil:
     for i in range(queue_levels(q)):
         if queue_level(q, i) != NULL and store_hand_over(queue_level(q, i), q.loop):
             return -1
+    if q.stream != NULL:
+        stream_handed_over(q)
     return 0
 
 
@@ -309,12 +380,14 @@ cdef void loop_finish_batch(loop_t* loop) noexcept nogil:
 
 cdef int sync_files(loop_t* loop) noexcept nogil:
     """Sync and close the files of the batch, one by one or by syncing their file system, whichever
-    was cheaper of late. Runs in the worker thread, or in the loop's.
+    was cheaper of late, or the latter if it has to be. Runs in the worker thread, or in the
+    loop's.
 
     Returns 0, or the errno; the descriptor that failed is then the first of run_fds, and open."""
     cdef u32 i, failed = 0, n = loop.n_run_fds
     cdef int error = 0
-    cdef bint is_whole = n > 1 and loop.dir_fd >= 0 and n * loop.file_ns > loop.whole_ns
+    cdef bint is_whole = loop.dir_fd >= 0 and (
+        loop.is_run_whole or (n > 1 and n * loop.file_ns > loop.whole_ns))
     cdef i64 began = clock_ns()
     if is_whole:
         if syncfs(loop.dir_fd):
@@ -340,6 +413,10 @@ cdef int sync_files(loop_t* loop) noexcept nogil:
     return error
 
 
+cdef enum:
+    QUEUE_UNITS = 20            # of work, for each queue in a tick
+
+
 # ---- the tick ------------------------------------------------------------------------------------
 
 cdef void loop_run_queues(loop_t* loop) noexcept nogil:
@@ -348,13 +425,16 @@ cdef void loop_run_queues(loop_t* loop) noexcept nogil:
     cdef queue_t* following
     cdef bint more
     loop.tick_queues = NULL
+    loop.n_tick_queues = 0
     while q != NULL:
         following = q.tick_next
         q.is_in_tick = False
         if q.stream != NULL:
-            more = not q.is_deleted and not q.is_closed and stream_deliver(q)
+            more = not q.is_deleted and not q.is_closed and (
+                loop.is_spent or stream_deliver(q))
         else:
-            more = q.able != NULL and not q.is_deleted and queue_deliver(q)
+            more = q.able != NULL and not q.is_deleted and (loop.is_spent or queue_deliver(q))
+        loop_spent(loop, QUEUE_UNITS)
         queue_measure_crowd(q)
         queue_end_tick(q)
         if more:
@@ -405,6 +485,9 @@ cdef void loop_flush_links(loop_t* loop) noexcept nogil:
 
 
 cdef void loop_tick(loop_t* loop) noexcept nogil:
+    cdef u32 n = loop.n_tick_queues
+    cdef i64 began_ns = clock_ns() if n >= LEARN_QUEUES else 0
+    loop.owed_ns = 0
     loop_run_queues(loop)
     if loop.dirty_dedups != NULL:
         loop_flush_dedups(loop)
@@ -412,4 +495,5 @@ cdef void loop_tick(loop_t* loop) noexcept nogil:
         if not loop.is_syncing and loop.stuck == NULL and not loop_lingers(loop):
             loop_gather_files(loop)
         loop_confirm(loop)
+    loop_settle_tick(loop, began_ns, n)
     loop_flush_links(loop)

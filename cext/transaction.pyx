@@ -3,6 +3,8 @@
 # A kept publish is one block of memory with its slices behind the struct; a settlement is its tag.
 # Whether a tag exists is checked when it comes, whether an exchange may be published to both then
 # and before a commit changes anything, so that a commit either happens whole or not at all.
+# A commit is done in portions: all is looked at, then all is carried out; once that has begun it
+# comes to its end, also when the channel goes. The link is paused meanwhile.
 # Called by amqp.pyx, route.pyx and link.pyx. Source: amqp reference section 13.
 
 cdef enum:
@@ -15,6 +17,18 @@ cdef enum tx_settle_result:
     TX_NO_MEMORY = -3
 
 
+cdef enum tx_result:            # of a portion of a commit
+    TX_COMMITTED = 0
+    TX_MORE = 1                 # it goes on in the next turn
+    TX_ASKS = 2                 # Python is to be asked something, and then it goes on
+    TX_BAD_HEADER = 3           # nothing has been carried out, and so on
+    TX_MEETS_CLOSED = 4
+    TX_IS_TOO_MUCH = 5
+
+cdef enum:
+    TX_UNITS = 10               # of work, for looking at a publish, or carrying it out
+
+
 cdef int tx_keep_publish(chan_t* c, const msg_t* m) noexcept nogil:
     """Keep m until commit. PUBLISHED, PUBLISH_MISS, PUBLISH_TX_TOO_LARGE or PUBLISH_NO_MEMORY."""
     cdef u64 size = sizeof(tx_publish_t) + m.names_len + m.props_len + m.body_len
@@ -23,6 +37,8 @@ cdef int tx_keep_publish(chan_t* c, const msg_t* m) noexcept nogil:
     cdef u8* p
     if x == NULL and channel_has_route(c, m.names, m.names_len):
         x = c.route_exchange
+    if x == NULL:
+        x = link_allowed(c.link, m.names)
     if x == NULL:
         return PUBLISH_MISS
     if c.tx_bytes + size > MAX_TX_BYTES + m.body_len:       # one message alone is never too much
@@ -105,26 +121,6 @@ cdef int tx_settle(chan_t* c, u64 tag, bint multiple, bint requeue, bint is_ack)
     return TX_SETTLED
 
 
-cdef const u8* tx_unknown_exchange(chan_t* c) noexcept nogil:
-    """The first exchange among the kept publishes that has to be asked about again, because
-    something has changed since; NULL when none. What the link has learned meanwhile is noted with
-    the publishes: the link itself remembers a few exchanges only."""
-    cdef tx_publish_t* kept = c.tx_first
-    cdef u64 epoch = c.link.vhost.epoch
-    cdef const u8* names
-    cdef exchange_t* x
-    while kept != NULL:
-        if kept.epoch != epoch:
-            names = <const u8*>kept + sizeof(tx_publish_t)
-            x = link_known(c.link, names + 1, names[0])
-            if x == NULL:
-                return names
-            kept.exchange = x
-            kept.epoch = epoch
-        kept = kept.next
-    return NULL
-
-
 cdef bint tx_message(chan_t* c, const tx_publish_t* kept, msg_t* m) noexcept nogil:
     """Fill m from a kept publish; False when that is not possible."""
     m.exchange = kept.exchange
@@ -133,22 +129,6 @@ cdef bint tx_message(chan_t* c, const tx_publish_t* kept, msg_t* m) noexcept nog
     m.body = m.names + kept.names_len + kept.props_len
     m.body_len = kept.body_len
     return props_error(c.link, m.names + kept.names_len, kept.props_len, m) == 0
-
-
-cdef bint tx_has_bad_header(chan_t* c) noexcept nogil:
-    """Whether a kept publish meets an exchange that hashes on a header of it which is no string.
-    Those that cannot are not routed. All exchanges are known."""
-    cdef tx_publish_t* kept = c.tx_first
-    cdef exchange_t* x
-    cdef msg_t m
-    while kept != NULL:
-        if tx_message(c, kept, &m):
-            x = m.exchange
-            if not (x.is_plain and x.has_key_routes):
-                if channel_route(c, &m) == PUBLISH_BAD_HEADER:
-                    return True
-        kept = kept.next
-    return False
 
 
 cdef bint queue_has_no_room(queue_t* q, u64 size, u64 plan) noexcept nogil:
@@ -166,50 +146,153 @@ cdef bint queue_has_no_room(queue_t* q, u64 size, u64 plan) noexcept nogil:
         r.max_bytes != NO_LIMIT and q.ready_bytes + r.planned_bytes >= r.max_bytes))
 
 
-cdef bint tx_is_too_much(chan_t* c) noexcept nogil:
-    """Whether a full queue would refuse one of the kept publishes: then none is carried out. What
-    consumers might take between them does not count. All exchanges are known."""
-    cdef tx_publish_t* kept = c.tx_first
-    cdef unacked_t* u
+cdef int tx_look(chan_t* c, tx_publish_t* kept) noexcept nogil:
+    """Whether a kept publish can be carried out: 0, or the tx_result that stands against it. What
+    consumers might take between them does not count."""
+    cdef link_t* l = c.link
+    cdef const u8* names = <const u8*>kept + sizeof(tx_publish_t)
+    cdef exchange_t* x
+    cdef msg_t m
     cdef queue_t* q
-    cdef msg_t m
     cdef u32 i
-    c.link.loop.n_plans += 1
-    for i in range(c.n_tx_settles):
-        u = channel_find(c, c.tx_settles[i].tag)
-        if u != NULL and c.tx_settles[i].requeue:
-            queue_has_no_room(u.queue, u.size, c.link.loop.n_plans)     # those are never refused
-    while kept != NULL:
-        if tx_message(c, kept, &m) and channel_route(c, &m) == PUBLISHED:
-            m.size = RECORD_FIXED - 2 + m.names_len + m.props_len + m.body_len
-            for i in range(c.targets.n):
-                q = <queue_t*>c.targets.items[i]
-                if not q.is_closed and queue_has_no_room(q, m.size, c.link.loop.n_plans):
-                    return True
-        kept = kept.next
-    return False
+    cdef int rc
+    if kept.epoch != l.vhost.epoch:
+        # What the link has learned is noted with the publish: itself it remembers a little only.
+        x = link_known(l, names + 1, names[0])
+        if x == NULL:
+            x = link_allowed(l, names)
+        if x == NULL:
+            link_ask_publish(l, names)
+            return TX_ASKS
+        kept.exchange = x
+        rc = publish_ask(l, &m) if tx_message(c, kept, &m) else ASK_NOTHING
+        if rc == ASK_NO_MEMORY:
+            return TX_NO_MEMORY
+        if rc != ASK_NOTHING:
+            return TX_ASKS
+        kept.epoch = l.vhost.epoch
+    if not tx_message(c, kept, &m):
+        return 0
+    rc = channel_route(c, &m)
+    if rc == PUBLISH_TURN:
+        return TX_MORE
+    if rc == PUBLISH_BAD_HEADER:
+        return TX_BAD_HEADER
+    if rc != PUBLISHED:
+        return 0
+    if l.loop.n_closed and any_target_is_closed(c):
+        return TX_MEETS_CLOSED
+    m.size = RECORD_FIXED - 2 + m.names_len + m.props_len + m.body_len
+    for i in range(c.targets.n):
+        q = <queue_t*>c.targets.items[i]
+        if queue_has_no_room(q, m.size, c.tx_plan):
+            return TX_IS_TOO_MUCH
+    l.loop.work += c.targets.n
+    return 0
 
 
-cdef void tx_apply(chan_t* c) noexcept nogil:
-    """Commit: settlements in order, then publishes in order. All exchanges are known."""
-    cdef tx_publish_t* kept
-    cdef tx_settle_t* s
+cdef int tx_look_on(chan_t* c) noexcept nogil:
+    """Look at what is left to look at: 0 when all of it can be carried out."""
+    cdef loop_t* loop = c.link.loop
+    cdef unacked_t* u
+    cdef int rc
+    while c.tx_settled < c.n_tx_settles:
+        u = channel_find(c, c.tx_settles[c.tx_settled].tag)
+        if u != NULL and c.tx_settles[c.tx_settled].requeue:
+            queue_has_no_room(u.queue, u.size, c.tx_plan)       # those are never refused
+        c.tx_settled += 1
+        if loop_spent(loop, 1):
+            return TX_MORE
+    while c.tx_at != NULL:
+        rc = tx_look(c, c.tx_at)
+        if rc:
+            return rc
+        c.tx_at = c.tx_at.next
+        if loop_spent(loop, TX_UNITS):
+            return TX_MORE
+    return 0
+
+
+cdef int tx_publish_next(chan_t* c) noexcept nogil:
+    """Carry out the first of the kept publishes. An exchange that has been deleted since all was
+    looked at takes it as if before that. PUBLISHED or PUBLISH_TURN."""
+    cdef loop_t* loop = c.link.loop
+    cdef tx_publish_t* kept = c.tx_first
+    cdef const u8* names = <const u8*>kept + sizeof(tx_publish_t)
+    cdef vhost_t* v = c.link.vhost
     cdef msg_t m
-    cdef u32 i
-    for i in range(c.n_tx_settles):
-        s = &c.tx_settles[i]
-        channel_settle(c, s.tag, False, s.requeue, s.is_ack)
+    cdef int rc = PUBLISHED
+    if kept.epoch != v.epoch:
+        kept.exchange = vhost_exchange(v, names + 1, names[0])
+        kept.epoch = v.epoch
+    c.publish_flags = kept.flags
+    if (kept.exchange != NULL or c.job != NULL) and tx_message(c, kept, &m):
+        c.is_tx = False             # now it is a real one
+        loop.is_committing = c.tx_is_late
+        rc = channel_publish(c, &m)
+        loop.is_committing = False
+        c.is_tx = True
+        if rc == PUBLISHED:
+            loop.work += <u32>(m.size >> UNIT_SHIFT)
+    if rc == PUBLISH_TURN:
+        return rc
+    c.tx_first = kept.next
+    free(kept)
+    return PUBLISHED
+
+
+cdef int tx_carry_out(chan_t* c) noexcept nogil:
+    """Settlements in order, then publishes in order. TX_COMMITTED or TX_MORE."""
+    cdef loop_t* loop = c.link.loop
+    cdef tx_settle_t* settle
+    while c.tx_settled < c.n_tx_settles:
+        settle = &c.tx_settles[c.tx_settled]
+        channel_settle(c, settle.tag, False, settle.requeue, settle.is_ack)
+        c.tx_settled += 1
+        if loop_spent(loop, 4):
+            return TX_MORE
     c.n_tx_settles = 0
-    c.is_tx = False             # from here on publishes are real
     while c.tx_first != NULL:
-        kept = c.tx_first
-        c.tx_first = kept.next
-        c.publish_flags = kept.flags
-        if tx_message(c, kept, &m):
-            channel_publish(c, &m)
-        free(kept)
-    c.is_tx = True
+        if tx_publish_next(c) == PUBLISH_TURN or loop_spent(loop, TX_UNITS):
+            return TX_MORE
+    c.tx_phase = TX_KEEPS
     tx_forget(c)
+    return TX_COMMITTED
+
+
+cdef int tx_commit(chan_t* c) noexcept nogil:
+    """Commit, or go on with it. A tx_result; after TX_MORE and TX_ASKS this has to be
+    called again, or tx_forget."""
+    cdef loop_t* loop = c.link.loop
+    cdef int rc
+    if c.tx_phase == TX_KEEPS:
+        c.tx_phase = TX_LOOKS
+        c.tx_at = c.tx_first
+        c.tx_settled = 0
+        c.tx_is_late = False
+        loop.n_plans += 1
+        c.tx_plan = loop.n_plans
+    if c.tx_phase == TX_LOOKS:
+        rc = tx_look_on(c)
+        if rc:
+            c.tx_is_late = True
+            if rc != TX_MORE and rc != TX_ASKS:
+                c.tx_phase = TX_KEEPS
+            return rc
+        c.tx_phase = TX_CARRIES_OUT
+        c.tx_settled = 0
+        c.is_overflowed = c.is_refused = False
+    rc = tx_carry_out(c)
+    if rc == TX_MORE:
+        c.tx_is_late = True
+    return rc
+
+
+cdef void tx_finish(chan_t* c) noexcept nogil:
+    """The channel goes: a commit that has begun to be carried out comes to its end."""
+    while c.tx_phase == TX_CARRIES_OUT:
+        loop_begin_portion(c.link.loop, PORTION_NS)
+        tx_carry_out(c)
 
 
 cdef void tx_forget(chan_t* c) noexcept nogil:
@@ -225,7 +308,8 @@ cdef void tx_forget(chan_t* c) noexcept nogil:
         kept = c.tx_first
         c.tx_first = kept.next
         free(kept)
-    c.tx_last = NULL
+    c.tx_last = c.tx_at = NULL
+    c.tx_phase = TX_KEEPS
     link_give(c.link, c.tx_bytes)
     c.tx_bytes = 0
     free(c.tx_settles)

@@ -5,7 +5,7 @@
 # GIL. Positions are byte offsets in a segment file; tags are AMQP delivery tags; times are
 # nanoseconds of CLOCK_MONOTONIC inside and Unix milliseconds on disk.
 from bytes cimport i64, u8, u16, u32, u64
-from match cimport dest_t, match_t, targets_t
+from match cimport MATCH_LOOK, dest_t, match_t, targets_t
 
 cdef struct seg_t
 cdef struct queue_t
@@ -19,6 +19,10 @@ cdef struct dedup_t
 cdef struct mark_t
 cdef struct reader_t
 cdef struct stream_t
+cdef struct job_t
+cdef struct publish_job_t
+
+ctypedef bint (*job_step_t)(loop_t* loop, job_t* job) noexcept nogil
 
 cdef extern from *:
     """
@@ -37,9 +41,10 @@ cdef enum limits:
     DENSE_CHANNELS = 4096       # a table by id up to here: its size is the peer's choice
     POOL_KEEP = 16              # free blocks kept for reuse
     MAX_OUTPUT = 4194304        # unsent bytes of a link above which it is no longer read
-    DELIVER_BUDGET = 4194304    # bytes one queue may deliver in a tick before others get their turn
+    DELIVER_BUDGET = 2097152    # bytes one queue may deliver in a tick before others get their turn
     CROWD_BYTES = 131072        # ready bytes at which consumers get their turn before publishers
-    KEEP_FILES_QUEUES = 1024    # with more queues than this none keeps its files open
+    KEEP_FILES = 1024           # with more stores than this, or fewer, none keeps its files open
+    FILES_OF_A_STORE = 3        # that it may keep open: messages, deletions, and what is read
     TRIAL_NS = 60000000         # in which consumers must take TRIAL_BYTES to come first
     TRIAL_BYTES = 786432        # that is 13 MB/s
     TRIAL_LOOKS = 10            # a trial has at least so many ticks: the disk may have held us up
@@ -48,7 +53,12 @@ cdef enum limits:
     BATCH_PREFETCH = 64         # from this prefetch on credit is used in batches
     LARGE_SHARE = 1048576       # of the memory for large messages that no link is refused
     TRIM_BYTES = 16777216       # of that memory, freed, after which the kernel gets it back
-    TURN_NS = 10000000          # in which a link may have methods handled before others
+    PORTION_NS = 1500000        # of long work in one turn of the loop, whoever it is for
+    GRANT_NS = 500000           # of it that those get who come last, when nothing is left for them
+    LATE_READ = 16384           # bytes read at once while links wait for that: what is left is kept
+    LATE_NS = 1000000           # of it after which a link has to wait for others the next time
+    LOOK_UNITS = 10000          # of about 10 ns of work, after which the clock is looked at
+    UNIT_SHIFT = 6              # one such unit for so many bytes that are copied, as a power of two
     INLINE_SYNC_NS = 1000000    # a sync that takes less of late may run in the loop's thread
     MAX_INLINE_FILES = 2        # and no more than so many files are synced there
     INLINE_STALL_NS = 20000000  # after one there that took longer
@@ -58,6 +68,10 @@ cdef enum limits:
     MAX_DEDUP_KEYS = 1048576    # of one cache, whatever it was declared with
     MAX_DEDUP_BYTES = 1 << 28   # of all caches, see budget_t
     N_BUCKETS = 20              # of a histogram, the last one without an upper bound
+    LOOK_SLOTS = 16             # of the wheel of links, see wheel.pyx; a power of two
+    LOOK_SLOT_NS = 125000000    # what each of them stands for
+    LOOK_EVERY_NS = 1000000000  # every open link is looked at so often at least
+    LOOK_PORTION = 512          # links that are looked at before others have their turn
 
 # ---- numbers for management ----------------------------------------------------------------------
 
@@ -143,6 +157,7 @@ cdef struct seg_t:              # one segment file and its ack file
     int ack_fd                  # -1 when closed
     u32 written                 # records by its meta file, 0 = unknown
     u32 looked_acked            # `acked` when compaction looked at it last
+    u32 n_fillers               # that compaction has made, or a walk has found
     u32 damaged_at              # last position found damaged, 0 = none: the file is kept
     flag_t is_reserved          # finished with filling behind its data, and without a meta file
     i64 first_offset            # of a stream: of its first record
@@ -155,27 +170,61 @@ cdef struct seg_t:              # one segment file and its ack file
     flag_t is_dirty             # on the store's list of segments with unflushed acks
     seg_t* dirty_next
 
+cdef struct owing_t:            # of the loop's list of queues that may be owing a sync
+    queue_t* queue              # a reference
+    owing_t* next
+
 cdef struct loc_t:              # where a requeued record is
     u32 seg
     u32 pos
+    flag_t is_fresh             # it was never delivered
 
 cdef struct gap_t:              # bytes of a segment that are no record, to be logged
     u32 seg
     u32 pos
     u32 end
 
-cdef struct moved_t:            # a record whose copy elsewhere is not on disk yet
-    u64 until                   # number of the sync after which it is deleted
+cdef struct spot_t:            # a record that is neither ready nor unacked, because it was moved
     u32 seg
     u32 pos
+    u32 size
     u8 level
+    u8 reason                   # a death or a move_reason
+    flag_t is_fresh             # it was never delivered
 
-cdef struct moves_t:            # of one queue
-    moved_t* items              # by rising sync
-    u32 at                      # the first of them that is not deleted
+cdef struct moved_t:            # a record that is deleted when its copies elsewhere are on disk
+    spot_t spot
+    u64 until                   # number of the sync after which they are, if one is waited for
+    queue_t* to                 # a queue that has one; a reference
+    u8 to_breaks                # how often that had broken then
+    flag_t is_last              # of the queues that have one: the others stand before it
+
+cdef struct parked_t:           # a record that could not be moved
+    spot_t spot
+    queue_t* refuser            # which could not take it, a reference; NULL = there was no memory
+
+cdef struct moved_list_t:
+    moved_t* items
+    u32 at                      # the first of them that is not decided
     u32 n                       # the end of them
     u32 cap
-    queue_t* held_next          # of the queues that have any
+
+cdef struct moves_t:            # of one queue
+    moved_list_t unsynced       # which wait for a sync, by its rising number
+    moved_list_t unwritten      # which no file had: they wait for the end of the tick
+    flag_t is_held              # on the loop's list of queues that have any
+    flag_t is_listed            # on the loop's list of queues with parked ones
+    queue_t* held_next
+    queue_t* parked_next
+    parked_t* parked
+    u32 parked_end
+    u32 cap_parked
+    u32 n_parked
+    u32 try_at                  # the next one to try, 0 = the next pass begins with the first one
+    u32 try_end                 # where this pass ends
+    u32 try_kept                # how many it has kept: those up to try_at are gone
+    u64 parked_bytes
+    u64 n_returned              # that an operator had moved, and that are back
 
 cdef struct due_t:              # when a message expires
     i64 at_ms
@@ -195,6 +244,9 @@ cdef struct counts_t:           # open addressing
     u32 n_news
     u32 cap_news
     u32 file_n                  # entries in the file
+    u32 beside_n                # and in the one that is to replace it
+    u64 until                   # number of the sync after which it may
+    flag_t has_beside           # there is one
 
 cdef enum file_kind:            # of the files of a store
     FILE_NONE = 0
@@ -344,16 +396,17 @@ cdef struct queue_t:
     flag_t may_expire           # messages may have a deadline
     flag_t may_bury             # discarded messages may have somewhere to go
     flag_t is_over              # on the loop's list of queues to hold to their rules
-    flag_t is_letter_moved      # the message that is just dying went to a durable queue
     flag_t is_ranked            # it has had consumers of other priorities than 0
     flag_t is_paused            # nothing is delivered and gets are empty, by order of an operator
     flag_t is_deleted
-    flag_t is_closed            # the store cannot be used: publishes are dropped
+    flag_t is_closed            # the store cannot be used: publishes are refused; see queue_shut
     flag_t is_broken            # it was closed by a write that failed, which has not been told yet
     flag_t is_stuck             # the disk has no room for it: its records wait in memory
     flag_t is_in_tick
     flag_t is_crowded           # fast consumers are busy with more than CROWD_BYTES before them
     flag_t is_sync_wanted       # a confirmed publish landed here since the last sync was asked for
+    flag_t is_owing             # the same of a message that is confirmed when it comes again
+    u8 n_breaks                 # how often a write has closed it, modulo 256
     queue_t* tick_next
     queue_t* over_next
     queue_t* stuck_next
@@ -374,14 +427,17 @@ cdef struct queue_t:
     consumer_t* lower           # first of the rings of lower priorities, which fall along the list
     u32 n_consumers
     u32 refs                    # the owner and each unacked delivery
+    u32 n_orphans               # deliveries on their way back, until which nothing is delivered
+    u32 n_purges                # under way: their places in the store must stay what they are
     i64 due_ms                  # nothing expires before that, NEVER = nothing does
     u64 timeout_ms              # how long a delivery may stay unacked, 0 = for ever
     u8* name                    # short string, for what tells of its death
     exchange_t* releases        # of a delayed exchange's queue: that exchange
     vhost_t* vhost              # where dead letters find their exchange
     trial_t* trial              # of its consumers, NULL = there was none yet
-    moves_t* moves              # what went to durable queues, NULL = nothing has
+    moves_t* moves              # what went, or is to go, to other queues, NULL = nothing has
     u32 due_at                  # its place in the loop's heap, counted from 1, 0 = none
+    u32 n_missed                # publishes while it was closed, of which nobody was told
 
 cdef struct consumer_t:
     queue_t* queue
@@ -439,7 +495,10 @@ cdef struct tracks_t:           # the tags of a stream and their file
     track_t* dirty
     u32 n_readers
     u64 size                    # bytes of the file that are entries
-    u64 capacity                # bytes at which it is compacted
+    u64 capacity                # bytes at which it is due to be rewritten
+    u64 copied                  # bytes of it whose newest entries are being written elsewhere
+    flag_t is_copying           # they are, in a thread
+    flag_t is_stale             # the file has entries that were forgotten since
     int fd                      # -1 when closed
 
 cdef struct slot_t:             # a delivery of a reader that is not settled
@@ -466,12 +525,27 @@ cdef struct condition_t:        # one part of a filter
     double radius_km
     double* points              # latitude and longitude in turn, owned
     u32 n_points
+    u32 place                   # of its key or text among those that are looked for
+
+cdef struct wanted_t:           # a text that is looked for in each message
+    const u8* p                 # borrowed
+    u32 n
+    const u8* found             # in this message, NULL = not so far
+
+cdef struct wanteds_t:          # each text once, by its hash
+    wanted_t* items
+    u32 n
+    u32* slots                  # number of the item + 1, 0 = free
+    u32 mask
 
 cdef struct filter_t:           # which messages a reader wants
     flag_t is_any               # one condition is enough
     flag_t takes_unfiltered
     u32 n
     condition_t* items
+    u32 work                    # of looking at one message, in units of 10 ns, without its headers
+    wanteds_t keys              # of headers
+    wanteds_t values            # in the list of x-stream-filter-value
 
 cdef struct reader_t:           # where a consumer of a stream is
     seg_t* seg                  # NULL = the stream is gone
@@ -481,6 +555,7 @@ cdef struct reader_t:           # where a consumer of a stream is
     i64 from_ms                 # until one that was stored then or later, 0 = that has been found
     i64 end_offset              # records from there on are not read, 0 = all are
     flag_t tells_time           # deliveries say when their message was stored
+    flag_t tells_epoch          # and in which epoch
     flag_t is_over              # on the loop's list of consumers that have had all they asked for
     consumer_t* over_next
     window_t window
@@ -500,8 +575,23 @@ cdef struct reader_t:           # where a consumer of a stream is
     consumer_t* prev            # all of the stream
     consumer_t* next
 
+cdef struct epoch_t:            # a part of a stream's life, between two ends without order
+    i64 number
+    i64 first_offset
+
+cdef struct reach_t:            # up to where a stream is on disk, or will be
+    i64 offset                  # of the first message behind it
+    u32 seg
+    u32 pos
+    u64 sync                    # number of the sync that brings it there, 0 = nothing is awaited
+
 cdef struct stream_t:
     i64 next_offset             # of the next message
+    reach_t synced              # all before is on disk
+    reach_t awaited[2]          # of the sync in flight and of the next one
+    u32 unsynced_seg            # first segment that may hold what no sync was asked for
+    u32 n_epochs
+    epoch_t* epochs             # by rising number, the last one is now; NULL = not known yet
     i64 seen_offset             # up to where idle consumers have been woken
     consumer_t* active          # ring of consumers with credit that may have something to read
     consumer_t* idle            # ring of those that have read all there is
@@ -513,7 +603,8 @@ cdef struct stream_t:
     i64 marker_offset
     u32 n_marks                 # in all segments
     tracks_t tracks
-    u8 header[64]               # x-stream-offset and x-stream-timestamp, to be filled in
+    u8 header[96]               # x-stream-offset, -timestamp and -epoch, to be filled in
+    u8 epoch_header[64]         # x-stream-offset and -epoch
     char created[48]            # tells it from others of its name, empty = not known
 
 cdef struct tx_publish_t:       # a publish that waits for commit; names, properties, body follow
@@ -539,13 +630,15 @@ cdef struct exchange_t:
     match_t* match
     exchange_t* alternate       # where messages go that match nothing, or NULL
     flag_t is_plain             # bound to queues only, and no alternate
+    flag_t is_internal          # clients may not publish to it, also not by way of a dead letter
+    flag_t has_key_routes       # the key alone decides, so the last route may be kept
     u64 version                 # moves with every change of the bindings
     u64 n_in
     u64 n_out
+    dedup_t* dedup              # NULL = duplicates are routed
+    publish_job_t* storing      # publishes with keys that are on their way into its queues
     u64 n_unroutable
     u64 n_dedup                 # duplicates that were not routed
-    dedup_t* dedup              # NULL = duplicates are routed
-    flag_t has_key_routes       # the key alone decides, so the last route may be kept
 
 cdef struct vhost_t:
     u64 epoch                   # moves when an exchange or a permission changes
@@ -558,6 +651,57 @@ cdef struct known_t:            # an exchange that this connection may publish t
     u8 name_len
     u8 name[255]
 
+cdef enum:
+    ASK_KINDS = 3               # see answers.pyx
+
+cdef struct answer_t:           # a question that Python has said yes to
+    u8* question                # NULL = none
+    u32 len
+    exchange_t* exchange        # NULL = there is none of that name yet
+
+cdef struct answers_t:
+    u64 epoch                   # vhost epoch they belong to
+    answer_t last[3]            # by kind, ASK_KINDS
+    answer_t* slots             # by hash, NULL = none needed
+    u8* question                # the one that was put together last
+    u64 cap_question
+
+cdef struct routing_t:          # how far a message has come through exchanges
+    flag_t is_begun
+    flag_t is_asking            # the one at `at` has begun
+    flag_t is_key_only          # the routing key alone has decided
+    u32 at                      # of the targets: all before are asked, or queues
+    u32 n_keys                  # of the keys: those that the one at `at` was asked for
+    u32 n_queues
+    u32 n_alternates            # of the targets: their alternates are asked
+    u64 n_matches               # before the one at `at`
+
+cdef struct asked_t:            # an exchange that a routing has asked
+    exchange_t* exchange
+    u64 version
+
+cdef enum publish_phase:
+    PUBLISH_ROUTES = 0          # nothing is stored: it begins anew when bindings change
+    PUBLISH_STORES = 1          # the targets that are left are held
+
+cdef struct stored_t:           # what came of storing a message
+    u32 n
+    flag_t is_overflowed        # a full queue refused it
+    flag_t is_refused           # a queue broke
+    flag_t is_durable           # a durable queue has it
+
+cdef struct publish_job_t:      # a publish that goes on in another turn
+    u8 phase
+    u64 epoch                   # of the vhost when it was put off
+    routing_t routing
+    asked_t* asked              # by the routing, up to where it is
+    u32 n_asked
+    u32 at                      # of the targets: stored before
+    stored_t stored
+    flag_t is_owing             # the exchange drops duplicates: see queue_owe_sync
+    u64 key[2]                  # by which duplicates are told, while it is on the exchange's list
+    publish_job_t* storing_next
+
 # ---- channels ------------------------------------------------------------------------------------
 
 cdef enum chan_state:
@@ -568,6 +712,11 @@ cdef enum content_state:
     CONTENT_NONE = 0
     CONTENT_HEADER = 1          # publish seen, header awaited
     CONTENT_BODY = 2
+
+cdef enum tx_phase:
+    TX_KEEPS = 0
+    TX_LOOKS = 1                # whether all can be carried out
+    TX_CARRIES_OUT = 2
 
 cdef struct chan_t:
     link_t* link
@@ -600,11 +749,12 @@ cdef struct chan_t:
     u64 route_version
     exchange_t* route_exchange
     targets_t targets
+    publish_job_t* job          # of the publish whose frame is walked next, NULL = none
     # publisher confirms
     flag_t is_confirm
     flag_t needs_sync           # a durable queue took a message since the last batch
     flag_t is_overflowed        # a full queue refused a publish of the transaction
-    flag_t is_refused           # a queue that may hold some of the unconfirmed publishes broke
+    flag_t is_refused           # a queue that unconfirmed publishes, or a commit, went to is closed
     flag_t is_oversized         # it was to get a message whose header does not fit a frame
     flag_t is_in_confirms
     flag_t is_in_batch
@@ -618,6 +768,11 @@ cdef struct chan_t:
     flag_t is_tx
     tx_publish_t* tx_first
     tx_publish_t* tx_last
+    tx_publish_t* tx_at         # the one that a commit looks at next
+    u8 tx_phase
+    flag_t tx_is_late           # queues may have become full since the commit has looked at them
+    u32 tx_settled              # settlements that this phase is through with
+    u64 tx_plan                 # number of the commit
     u64 tx_bytes
     tx_settle_t* tx_settles
     u32 n_tx_settles
@@ -634,6 +789,7 @@ cdef struct chan_t:
     u32 old_at                  # the first of them that is not settled
     u32 n_old_settled           # gaps among them
     u32 n_unacked
+    u64 settle_until            # the settlement of all up to this tag is under way, 0 = none is
     # prefetch
     u32 prefetch                # for consumers to come, 0 = no limit
     u32 global_prefetch         # 0 = no limit
@@ -667,6 +823,8 @@ cdef struct link_t:
     flag_t send_awaits_input    # TLS: what is to be sent waits for the peer to speak
     flag_t read_awaits_room     # TLS: what is to be read waits for room in the socket
     flag_t is_oversized         # one of its channels is
+    flag_t is_unread            # its turn was over before it was read
+    flag_t is_late              # it kept the loop busy when it was heard last: others come first
     u32 crowd_bytes             # published to crowded queues since the link was last held
     u8 stops                    # link_stop bits: frames are kept, not walked
     u32 frame_max               # largest payload accepted; bodies are sent in frame_max - 8
@@ -675,6 +833,7 @@ cdef struct link_t:
     vhost_t* vhost
     known_t* known              # by hash, and the one pushed out last; made at the first publish
     u64 known_epoch             # vhost epoch the entries belong to
+    answers_t* answers          # where the exchange alone does not decide, NULL = nowhere so far
     chan_t** chans              # by channel id, up to DENSE_CHANNELS
     u32 cap_chans
     chan_t* sparse              # channels of higher ids
@@ -696,6 +855,8 @@ cdef struct link_t:
     u64 large_bytes             # its part of the loop's
     link_t* flush_next
     link_t* blocked_next
+    link_t* look_next           # in its slot of the wheel
+    link_t** look_at            # what points to it there, NULL = it is in none
     i64 heartbeat_ns            # 0 = none
     i64 deadline_ns             # handshake or close must be over by then, 0 = none
     void* owner                 # the Link, borrowed
@@ -707,6 +868,10 @@ cdef struct link_t:
     u64 ev_a
     u64 ev_b
 
+cdef struct job_t:              # long work that is no link's, first member of what it works on
+    job_step_t step             # works until loop_spent says so; whether there is more
+    job_t* next
+
 cdef struct pool_t:
     u8* free_blocks[16]
     u32 n
@@ -715,7 +880,29 @@ cdef struct pool_t:
 cdef struct loop_t:
     pool_t pool
     u8* input                   # shared by all links, BLOCK_SIZE bytes
-    u32 n_queues                # queues of all vhosts
+    u32 work                    # units of about 10 ns since the clock was looked at
+    u32 look_units              # after which it is looked at
+    u32 touch_units             # of them for the tick, for each queue that it has to look at
+    i64 touch_ns                # what that takes, of late
+    i64 owed_ns                 # by the tick: what was touched since the last one
+    queue_t* over               # queues to hold to their rules before anything else happens
+    queue_t* last_over
+    i64 now_ns
+    i64 now_ms                  # Unix milliseconds
+    u32 n_closed                # queues that are closed, also those that are being forgotten
+    u32 match_look              # the same for a routing, which then asks
+    u32 max_copies              # keys in CC and BCC of one message
+    u32 portion_units           # that a portion has in tests, 0 = portions are of time
+    flag_t is_spent             # the portion is over
+    flag_t is_working           # the clock was looked at since it began
+    i64 look_ns                 # when that was
+    i64 portion_ends_ns
+    job_t* jobs                 # in the order of their turns
+    job_t* last_job
+    u32 n_orphans               # of these, jobs that give deliveries back to their queues
+    link_t nowhere              # of channels that are no client's
+    u32 n_stores                # of all queues: each level of a priority queue has one
+    u32 keep_files              # with more stores than this none keeps its files open
     flag_t is_confirm_new       # a channel has asked for confirms since the last tick
     flag_t is_news              # a store was damaged, stuck, freed or broke: to be logged
     flag_t is_low               # the free-space watch says so
@@ -729,31 +916,42 @@ cdef struct loop_t:
     u64 max_large               # above which no more is taken
     u64 large_peak              # its maximum since memory was given back last
     flag_t is_release_due       # a queue is not crowded any more
-    queue_t* over               # queues to hold to their rules before anything else happens
     consumer_t* over_consumers  # of streams: those whose clients are to be told so
+    flag_t is_expiring          # messages are past their time, and the last portion was not enough
     queue_t** dues              # min-heap by due_ms
     u32 n_dues
     u32 cap_dues
     queue_t* held               # queues with deletions that wait for a sync
+    queue_t* parked             # queues with messages that could not be moved
+    queue_t** takers            # durable queues that took the message which is being moved
+    u32 n_takers
+    u32 cap_takers
+    flag_t is_from_durable      # it comes from a durable queue
+    queue_t* refuser            # which could not take it
     queue_t* unindexed          # loaded queues in which nobody has looked for deadlines yet
     u64 n_plans                 # commits that were looked at before they were carried out
     u64 n_syncs                 # started since the beginning
     u64 n_synced                # of them, over
+    flag_t is_whole_wanted      # the next sync has more files than there are descriptors for
+    flag_t is_run_whole         # the one in flight has
+    flag_t is_committing        # a commit that found room before is carried out: no queue is full
     flag_t is_moving            # one is being moved: nothing is delivered meanwhile
     flag_t is_moved             # a message was moved to another queue since the last flush
     u8* count_header            # x-delivery-count, to be filled in: 21 bytes
     u8* scratch                 # where a message is put together
     u64 scratch_cap
     targets_t buried            # where it goes
-    i64 now_ns
-    i64 now_ms                  # Unix milliseconds
     i64 began_ns
     u32 now_ds                  # tenths of a second since then
     u64 shortest_timeout_ms     # no queue has had a shorter one, 0 = none had any
     i64 clock_offset_ms         # added to the clock, for tests
     queue_t* tick_queues        # queues with something to do at the end of the iteration
+    u32 n_tick_queues
     link_t* flush_links         # links with output
     link_t* blocked_links       # links that need a writer watch, or are lost
+    link_t* looks[16]           # LOOK_SLOTS: links by when they are looked at next
+    i64 look_slot               # the slot that is emptied next, counted from the clock's beginning
+    u32 n_looks
     chan_t** confirms           # channels with publishes to confirm
     u32 n_confirms
     u32 cap_confirms
@@ -767,6 +965,7 @@ cdef struct loop_t:
     flag_t sync                 # confirms wait for the disk
     u64 expected                # publishes that a sync should cover, from what others covered
     i64 linger_until_ns         # when it waits for them no longer, 0 = it does not wait
+    owing_t* owing              # queues with messages whose duplicates wait for a sync
     queue_t** sync_queues       # queues with confirmed publishes to sync
     u32 n_sync_queues
     u32 cap_sync_queues

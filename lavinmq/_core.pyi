@@ -9,7 +9,7 @@ C type an OverflowError; MemoryError is possible wherever something is made.
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol, type_check_only
 
 UNLIMITED: Final[int]
@@ -43,6 +43,13 @@ STATE_CLOSING: Final[int]
 STATE_CLOSED: Final[int]
 """State: the link has let go of everything. Final."""
 
+ASK_KIND_PUBLISH: Final[int]
+"""Kind of a question of a Link: exchange and routing key of a message."""
+ASK_KIND_COPIES: Final[int]
+"""Kind: the same exchange and the keys in CC and BCC, where the first one was answered by key."""
+ASK_KIND_LETTER: Final[int]
+"""Kind: the exchange that a message names for its dead letter, and its key if it names one."""
+
 @type_check_only
 class Session(Protocol):
     """Who decides for a Link: it calls these, one at a time, and carries on when they return.
@@ -61,12 +68,16 @@ class Session(Protocol):
         Args: payload: class id, method id and arguments; at least 4 bytes.
         """
 
-    def on_route_miss(self, channel: int, name: bytes, /) -> None:
-        """A publish names an exchange that the link does not know, at most 255 bytes: its own, or
-        that of its dead letter, which has to be writable, too.
+    def on_route_miss(self, channel: int, kind: int, name: bytes, keys: list[bytes], /) -> None:
+        """A publish asks for something that the link does not know to be allowed.
 
-        The publish is tried again when this returns. So answer with `Link.learn`, or close the
-        channel or the connection; otherwise the question is asked for ever.
+        Args: kind: one of ASK_KIND_PUBLISH, ASK_KIND_COPIES, ASK_KIND_LETTER; name: of an exchange,
+            at most 255 bytes; keys: routing keys of messages for it, with ASK_KIND_LETTER one at
+            most.
+
+        The publish is tried again when this returns. So answer with `Link.learn`, or with
+        `Link.allow` where keys matter, or close the channel or the connection; otherwise the
+        question is asked for ever.
         """
 
     def on_held(self, channel: int, /) -> None:
@@ -107,6 +118,9 @@ class Session(Protocol):
 def map_large_blocks() -> None:
     """Have the C library map memory blocks of 128 KiB and more one by one, for this whole process:
     cut from the heap, as it prefers after a while, what they leave is not given back."""
+
+def sync_file_system(path: str) -> None:
+    """Have all that was written to the file system of a directory on disk. Raises: OSError."""
 
 class Loop:
     """What all links and queues of an event loop share: buffers, tick lists, confirms to send.
@@ -182,8 +196,21 @@ class Loop:
 
     @clock_offset_ms.setter
     def clock_offset_ms(self, value: int) -> None: ...
+    @property
+    def portion_units(self) -> int:
+        """Units of work, of about 10 ns, after which a portion is over; 0: it ends by the clock.
+        For tests: 1 has everything long stopped as often as can be."""
+
+    @portion_units.setter
+    def portion_units(self, value: int) -> None: ...
+    def set_max_files(self, n: int) -> None:
+        """Bound the descriptors that queues keep open between their uses."""
+
     def set_max_large(self, n: int) -> None:
         """Bound `large_bytes`; a message that would exceed it is refused, or waits in its queue."""
+
+    def set_max_copies(self, n: int) -> None:
+        """Bound the keys in CC and BCC of one message; one with more is refused."""
 
     @property
     def dedup_bytes(self) -> int:
@@ -205,6 +232,10 @@ class Loop:
     def tick(self) -> None:
         """Deliver, write, confirm and send what has gathered; the event loop calls it."""
 
+    def when_returned(self, callback: Callable[[], None]) -> None:
+        """Call back when no delivery of a channel that has gone is on its way back to its queue: at
+        once, or later."""
+
     def after_sync(self, callback: Callable[[], object]) -> None:
         """Call back on the loop once what a commit published to durable queues is on disk."""
 
@@ -218,10 +249,11 @@ class Loop:
     def local_channels(self) -> list[LocalChannel]:
         """Those that have taken messages and are not closed."""
 
-    def check_links(self) -> None:
-        """Send heartbeats that are due, report links that are silent or late.
+    def check_links(self) -> bool:
+        """Send heartbeats that are due, report links that are silent or late, a portion of them.
 
-        To be called about once a second. Source: AMQP reference, sections 1 and 3.
+        To be called eight times a second; true when there are more, which are to be asked for at
+        once. Source: AMQP reference, sections 1 and 3.
         """
 
     def check_consumers(self) -> None:
@@ -230,8 +262,9 @@ class Loop:
         To be called every minute or so. Source: AMQP reference, section 14.
         """
 
-    def begin_turns(self) -> None:
-        """Go on with links that made way for others. Called by the event loop."""
+    def turn(self) -> None:
+        """Hear the links that wait for their turn, have the tick, and go on with long work, all in
+        one portion of time. Called by the event loop."""
 
     def wake_patient(self) -> None:
         """Use credit that came back in small amounts. Called by the event loop."""
@@ -250,6 +283,15 @@ class Loop:
 
     def on_synced(self) -> None:
         """The thread has finished a sync; the event loop calls it."""
+
+    def finish(self) -> None:
+        """Sync what waits for it, and wait for that; then delete what was moved where it was.
+
+        Nothing is confirmed from then on. For an orderly stop, before `stop`. Raises: OSError.
+        """
+
+    def try_parked(self) -> None:
+        """Send on what could not be moved before; the event loop calls it."""
 
     def stop(self) -> None:
         """End the thread and close all descriptors; blocks while a sync lasts. Idempotent.
@@ -290,6 +332,8 @@ class DedupCache:
 
         Returns: how many slots were damaged, or KEYS_UNREADABLE or KEYS_OF_OTHER_BOOT: none is
             taken over then.
+        Raises: OSError when the broker before was killed, and what it left cannot be synced: none
+            is taken over then.
         Source: docs/formats.md.
         """
 
@@ -399,6 +443,25 @@ class Queue:
     def next_offset(self) -> int:
         """Of a stream: the offset of the next message."""
 
+    @property
+    def synced(self) -> tuple[int, int, int]:
+        """Of a stream: offset, segment and position behind the last message that is on disk; that
+        is written, when nothing waits for the disk."""
+
+    def ask_sync(self, callback: Callable[[], object]) -> bool:
+        """Of a stream: have what it holds brought to the disk, or a part of it when that is much.
+
+        Returns: whether `callback()` follows; there is nothing to sync else, or it cannot be now.
+        Raises: OSError.
+        """
+
+    @property
+    def epochs(self) -> list[tuple[int, int]]:
+        """Of a stream: number and first offset of each part of its life between two ends without
+        order, by rising number; the last one is now. Assigned after loading, before `open`."""
+
+    @epochs.setter
+    def epochs(self, value: list[tuple[int, int]]) -> None: ...
     def stored_offsets(self) -> dict[bytes, int]:
         """Of a stream: where consumers go on reading, by tag; the oldest commit comes first."""
 
@@ -434,20 +497,49 @@ class Queue:
     def store_offset(self, tag: bytes, offset: int) -> bool:
         """Of a stream: have a consumer tag go on reading at an offset, or forget it with 0.
 
+        What is forgotten is gone from the disk when the file has been written anew.
         Returns: False, and does nothing, while a consumer of that tag is there.
-        Raises: OSError; ValueError when it is no stream, closed, or the tag is none.
+        Raises: ValueError when it is no stream, closed, or the tag is none.
         """
 
-    def load(self) -> list[str]:
+    @property
+    def is_offsets_due(self) -> bool:
+        """Of a stream: whether the file of its offsets should be written anew, and nobody does."""
+
+    def begin_offsets(self) -> bytes:
+        """Of a stream whose offsets are due: what to write to `consumer_offsets.tmp` beside the
+        file, to sync, and to hand over by `end_offsets`. Raises: ValueError when they are not due.
+        """
+
+    def end_offsets(self, written: int) -> None:
+        """That file, of so many bytes, is on disk: it takes the place of the old one, with what has
+        been stored since. Negative: it could not be written. Raises: OSError.
+        """
+
+    def finish_segments(self) -> bool:
+        """Of a stream: begin to cut the filling of finished segments, which is done after a sync.
+
+        Returns: whether there were any.
+        """
+
+    def end_segment(self, seg_id: int) -> None:
+        """The sync that `finish_segments` has asked for is done."""
+
+    def load(self, *, is_synced: bool = False, is_held: bool = False) -> list[str]:
         """Read the segments that the directory holds; to be called once, before anything else.
 
+        Args: is_synced: of a stream, whether an orderly stop has brought its files to the disk;
+            is_held: whether it stays closed until `open`.
         Returns: a line for each left-over or wrong file that was put right.
         Raises: OSError, or ValueError for what is no segment of this schema version below 4 GiB;
             both name the file. The queue `is_closed` from then on, its files are untouched.
         Source: storage reference, section 15.
         """
 
-    def restart(self) -> list[str]:
+    def open(self) -> None:
+        """Serve what was loaded and held."""
+
+    def restart(self, *, is_held: bool = False) -> list[str]:
         """Read the files of a closed queue again; its consumers must have gone.
 
         Acks of what it had delivered do nothing any more: those messages are ready again.
@@ -457,13 +549,11 @@ class Queue:
     def take_damage(self) -> list[tuple[str, int, int]]:
         """Path, first and last position + 1 of damages in segments found since the last call."""
 
-    def compact(self) -> bool:
+    def compact(self, done: Callable[[], object] | None = None) -> bool:
         """Begin to give back the disk space of deleted messages in a finished segment that other
-        messages keep. Returns: whether there is one to do; the rest follows a sync.
+        messages keep. Returns: whether there is one to do; the rest follows in portions and after
+        syncs, and `done` is called when it is over.
         Source: storage reference, section 20."""
-
-    def end_compaction(self, level: int, seg_id: int) -> None:
-        """The second half of `compact`. The loop calls it."""
 
     def release_some(self) -> bool:
         """Release what waits in a delayed exchange's queue now, whenever it is due, for a few
@@ -480,6 +570,10 @@ class Queue:
         Deliveries still unacked stay messages. Raises: OSError naming the directory.
         """
 
+    @property
+    def n_segments(self) -> int:
+        """Segments of all its stores, each of which has up to three files."""
+
     def delete(self) -> bool:
         """Forget all messages, let go of files and memory; the directory is left. Idempotent.
 
@@ -487,11 +581,14 @@ class Queue:
         """
 
     def purge(self) -> int:
-        """Delete the ready messages. Returns: how many there were."""
+        """Delete the ready messages in one go; `Purge` does the same while others are served.
+
+        Returns: how many there were.
+        """
 
     @property
     def ready(self) -> int:
-        """Messages that can be delivered."""
+        """Messages that can be delivered, or are `parked`."""
 
     @property
     def ready_bytes(self) -> int:
@@ -531,7 +628,7 @@ class Queue:
 
     @property
     def is_closed(self) -> bool:
-        """The files could not be read or written: publishes are dropped, gets are empty."""
+        """The files could not be read or written: publishes are refused, gets are empty."""
 
     @property
     def is_paused(self) -> bool:
@@ -545,6 +642,27 @@ class Queue:
 
     @consumer_timeout_ms.setter
     def consumer_timeout_ms(self, value: int) -> None: ...
+    @property
+    def missed(self) -> int:
+        """Publishes while it was closed, of which nobody was told."""
+
+    @property
+    def parked(self) -> int:
+        """Messages that are to go to other queues, one of which could not be written; they are
+        tried again twice a second, and count as ready."""
+
+    @property
+    def refuser(self) -> bytes:
+        """The name of a queue that has not taken what is parked; empty when there is none."""
+
+    @property
+    def returned(self) -> int:
+        """Messages since start that `move_some` had moved, and that are ready again, because the
+        other queue could not be written."""
+
+    def take_missed(self) -> int:
+        """`missed`, which begins anew."""
+
     def take_broken(self) -> bool:
         """Whether a failed write has closed it since the last call."""
 
@@ -580,6 +698,9 @@ class Exchange:
         hash_header, hash_property: HASH only: the header to hash instead of the routing key, or a
             value of HASH_PROPERTIES.
     """
+
+    is_internal: bool
+    """Whether clients may not publish to it; to be set before it is used."""
 
     @property
     def dedup(self) -> DedupCache | None:
@@ -642,7 +763,7 @@ class Consumer:
         self, start: str | int | tuple[int], *, is_tracked: bool = False,
         uses_stored: bool = False, conditions: list[tuple[Any, ...]] | None = None,
         is_any: bool = False, takes_unfiltered: bool = False, end: int = 0,
-        tells_time: bool = False,
+        tells_time: bool = False, tells_epoch: bool = False,
     ) -> None:  # fmt: skip
         """Say how a consumer of a stream reads; to be called before `start`.
 
@@ -657,6 +778,7 @@ class Consumer:
             end: the first offset that is not wanted, 0 = there is none; `Session.on_stream_end`
                 follows the last delivery.
             tells_time: whether deliveries have the header x-stream-timestamp.
+            tells_epoch: whether they have the header x-stream-epoch.
 
         Raises: ValueError when its queue is no stream, or it was told before.
         """
@@ -762,9 +884,18 @@ class Link:
         """The login that a message's user-id must equal, unless it may publish as anybody."""
 
     def learn(self, name: bytes, exchange: Exchange) -> None:
-        """This connection may publish to the exchange until the vhost's epoch moves.
+        """This connection may publish to the exchange, with any routing key, until the vhost's
+        epoch moves.
 
         Raises: ValueError for a name above 255 bytes.
+        """
+
+    def allow(self, kind: int, name: bytes, keys: list[bytes], exchange: Exchange | None) -> None:
+        """The answer yes to one question of `Session.on_route_miss`, until the vhost's epoch moves.
+
+        Args: keys: as asked; empty with ASK_KIND_LETTER: the exchange may be named with any key;
+            exchange: None while there is none of that name.
+        Raises: ValueError for no question.
         """
 
     def open_channel(self, id: int, prefetch: int) -> None:
@@ -790,21 +921,33 @@ class Link:
     def select_confirms(self, id: int) -> None:
         """confirm.select: publishes are numbered and confirmed from now on."""
 
+    def stop_deliveries(self) -> None:
+        """Deliver nothing more on any channel."""
+
+    def cut(self) -> None:
+        """Let go of the socket: nothing is read, sent or delivered any more. `close` follows."""
+
     def set_flow(self, id: int, active: bool) -> None:
         """channel.flow from the client: pause or resume deliveries to its consumers."""
 
     def select_transactions(self, id: int) -> None:
         """tx.select: publishes and settlements on the channel are kept from now on."""
 
-    def commit(self, id: int) -> bytes | None:
+    def commit(self, id: int) -> tuple[int, bytes, list[bytes]] | bool | None:
         """tx.commit: carry out what is kept; None when done, see `Loop.after_sync` for the disk.
 
-        Returns the name of an exchange instead, having changed nothing, when `learn` must be
-        called for it first: then call again. Raises: ValueError, having changed nothing, when a
-        message has no string where its exchange hashes on a header, or when a full queue would
-        refuse one. (Rejects of the same transaction may fill it by their dead letters: ValueError
-        then, too, but the rest was carried out.)
+        Returns True when it goes on in the next turn of the loop: then call again, and `pause`
+        meanwhile. Returns a question instead, as `Session.on_route_miss` gets it, having changed
+        nothing, when that must be answered first: then call again. Raises: ValueError, having
+        changed nothing, when a message has no string where its exchange hashes on a header, or when
+        a closed queue or a full one would refuse one. (Rejects of the same transaction may fill it
+        by their dead letters: ValueError then, too, but the rest was carried out.)
+        QueueClosedError: a queue has broken by it, a part may be lost.
         """
+
+    @property
+    def is_committing(self) -> bool:
+        """Whether a commit is being carried out, which has to come to its end."""
 
     def rollback(self, id: int) -> None:
         """tx.rollback: forget what is kept; settled deliveries are unacked again."""
@@ -847,6 +990,9 @@ class Link:
         Returns: delivery tag, consumer tag (None for basic.get) and age in whole seconds of each.
         """
 
+class QueueClosedError(Exception):
+    """A publish or a commit was refused, or lost: a queue cannot be written."""
+
 class LocalChannel:
     """A channel without a connection, for management. `close` requeues what it has not settled.
 
@@ -858,17 +1004,26 @@ class LocalChannel:
         """Let go of all. Idempotent."""
 
     def publish(
-        self, exchange: Exchange, name: bytes, key: bytes, props: bytes, body: bytes
+        self,
+        exchange: Exchange,
+        name: bytes,
+        key: bytes,
+        props: bytes,
+        body: bytes | bytearray,
+        is_awaited: bool = True,
     ) -> tuple[int, bool, bool]:
         """Publish as a client would, to an exchange of that name.
 
         The caller knows that the user may, also to the exchange of a dead letter that the headers
         name, and that the disk has room.
-        Args: name, key: at most 255 bytes; props: property flags and properties, wire order.
+        Args: name, key: at most 255 bytes; props: property flags and properties, wire order;
+            is_awaited: whether the caller wants to know that it is safe.
         Returns: 0 or a row of the tables in amqp/walk_errors.py, nothing is published then; whether
             a queue took it and none that is full refused it; whether it has to be waited for by
             `Loop.after_sync`.
-        Raises: ValueError when it is closed, or a name or the body (2 GiB) is too long.
+        Raises: ValueError when it is closed, or a name or the body (2 GiB) is too long;
+            QueueClosedError when a queue that the message goes to is closed: no other has got it,
+            unless that queue has broken by it.
         """
 
     def take(
@@ -921,15 +1076,36 @@ def raw_rest(queue: Queue, seg_id: int, pos: int, n: int) -> bytes | None:
 def raw_end(offset: int) -> bytes:
     """The block without records that ends an answer, with the offset to go on with."""
 
-def purge_some(queue: Queue, n: int) -> int:
-    """Delete up to n messages from the head of a queue. Returns: how many; 0 for a stream."""
+def vanish(destination: Queue | Exchange) -> None:
+    """Have no routing take it any more, whatever is bound to it; then `Vhost.touch`."""
+
+def is_gone(destination: Queue | Exchange) -> bool:
+    """Whether it has vanished."""
+
+class Purge(Iterator[int]):
+    """The deletion of what is ready in a queue when it begins; what is published later stays.
+
+    Each step does a portion of about a millisecond, and returns how many have gone so far. The
+    queue's deletion ends it, too.
+
+    Args:
+        most: so many of the oldest only; a stream loses whole segments, all but the newest.
+        portion_ns: time of a step.
+    """
+
+    purged: int
+    """Messages that have gone so far."""
+
+    def __init__(self, queue: Queue, most: int = ..., portion_ns: int = ...) -> None: ...
+    def __next__(self) -> int: ...
 
 def move_some(source: Queue, to: Queue, n: int) -> int:
     """Move up to n messages from the head of a queue to the end of another, as the default exchange
     would publish them there. In the old queue each goes when it is on disk in the new one.
 
-    Returns: how many: fewer when there are no more, or the other is full and refuses publishes, is
-        closed or cannot take any. `Loop.after_sync` says when they are safe.
+    Returns: how many: fewer when there are no more, or the other is full and refuses publishes, or
+        cannot be written. `Loop.after_sync` says when they are safe; those that are not are ready
+        again then, and counted in `Queue.returned`.
     """
 
 class Matcher:
@@ -962,14 +1138,24 @@ class Matcher:
     def unbind(self, key: bytes, args: bytes, dest: int) -> int:
         """Remove a binding. Returns: 1 removed, 0 there was none, -4 no weight."""
 
+    @property
+    def pauses(self) -> int:
+        """How often the last routing was stopped and went on."""
+
     def route(
-        self, key: bytes, headers: bytes | None = None, properties: bytes | None = None
+        self,
+        key: bytes,
+        headers: bytes | None = None,
+        properties: bytes | None = None,
+        others: list[bytes] | None = None,
     ) -> list[int]:
         """Destinations of one message, each once, in the order they were found.
 
         Args:
             headers: content of the message's field table without its length.
             properties: all properties as they stand on the wire, instead of the headers.
+            others: keys of messages; when there are any, the routing is stopped wherever it can be,
+                and one of them is routed before it goes on. Not for HASH.
         Raises: ValueError when the header to hash on is no string, or properties are malformed.
         """
 

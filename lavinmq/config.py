@@ -72,6 +72,10 @@ class Config:
     load_definitions: str | None
     load_definitions_skip_if_unchanged: bool
     max_deleted_definitions: int
+    max_arguments_bytes: int
+    max_arguments_entries: int
+    max_copy_keys: int
+    max_filter_conditions: int
     consumer_timeout: int | None
     consumer_timeout_loop_interval: int
     default_consumer_prefetch: int
@@ -83,6 +87,7 @@ class Config:
     default_password_plain: str | None = field(repr=False)
     default_user_only_loopback: bool
     data_dir_lock: bool
+    data_dir_access: str
     default_consistent_hash_algorithm: str
 
     amqp_bind: str
@@ -97,6 +102,9 @@ class Config:
     channel_max: int
     max_message_size: int
     max_consumers_per_channel: int
+    max_consumers_per_connection: int
+    max_bindings_per_queue: int
+    max_bindings_per_vhost: int
 
     http_bind: str
     http_port: int
@@ -106,7 +114,11 @@ class Config:
     mqtt_systemd_socket_name: str
     cors_allowed_origins: tuple[str, ...]
     websocket_allowed_origins: tuple[str, ...]
+    allowed_hosts: tuple[str, ...]
     max_body_size: int
+    max_json_size: int
+    http_max_connections: int | None
+    head_timeout: int
 
     oauth_issuer: str | None
     oauth_client_id: str

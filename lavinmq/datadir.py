@@ -26,8 +26,15 @@ from lavinmq.setting_types import shown
 SCHEMA_VERSION = "4"
 SCHEMA_FILE = "schema_version"
 LOCK_FILE = ".lock"
+STOP_FILE = "clean_stop"
 DIRECTORY_MODE = 0o750
-FILE_MODE = 0o644
+"""Of directories below it."""
+FILE_MODE = 0o640
+OTHERS = 0o027
+"""What nobody but the owner, and the group for reading, may do with what is in it."""
+ACCESS = {"owner": 0o700, "group": 0o750}
+"""Modes of the data directory itself; what is below is reached through it alone."""
+PID_FILE_MODE = 0o644
 SHA1_DIGITS = 40
 MARKER_BYTES = 1024  # more than any lock or schema file holds
 
@@ -43,14 +50,26 @@ class StoppedWaiting(Exception):
 class DataDir:
     """A data directory held by this process from ``open`` to ``close``.
 
-    Args: lock: whether to lock it at all; wait: whether ``open`` waits for another holder to go.
+    An orderly stop leaves a mark, which the next start takes away before it looks at anything else.
+    The mark names the time of the lock file: whoever opened the directory in between has changed
+    that, also a release or a broker that does not know the mark.
+
+    Args: lock: whether to lock it at all; wait: whether ``open`` waits for another holder to go;
+        access: who may look into it, a key of ``ACCESS``, or "keep" for whoever may already.
     """
 
-    def __init__(self, path: str, *, lock: bool = True, wait: bool = True) -> None:
+    def __init__(
+        self, path: str, *, lock: bool = True, wait: bool = True, access: str = "owner"
+    ) -> None:
         self.path = path
+        self._access = access
         self._locks = lock
         self._waits = wait
         self._lock_fd = -1
+        self._is_stopped = False
+        self._found_time = b""
+        self.is_clean = False
+        """Whether who had it last stopped in order: all that is in it was synced."""
 
     def open(self) -> None:
         """Create the directory, wait for its lock, check or write its schema version.
@@ -62,9 +81,14 @@ class DataDir:
         """
         try:
             self._create()
+            self._found_time = _time_of(os.path.join(self.path, LOCK_FILE))
             if self._locks:
                 self._lock()
+            is_ours = self._is_ours()
+            self._take_mark()
             self._check_schema()
+            if self._access in ACCESS:
+                self._guard(ACCESS[self._access], is_ours)
         except OSError as error:
             self.close()
             where = error.filename or self.path
@@ -73,16 +97,23 @@ class DataDir:
             self.close()
             raise
 
+    def stopped(self) -> None:
+        """Everything is written and synced: have `close` leave the mark of an orderly stop."""
+        self._is_stopped = True
+
     def close(self) -> None:
         """Empty and release the lock; harmless when it is not held."""
-        if self._lock_fd < 0:
-            return
         fd, self._lock_fd = self._lock_fd, -1
-        with suppress(OSError):
-            os.ftruncate(fd, 0)
-            # Closing does not unlock while a forked child has the descriptor too.
-            fcntl.flock(fd, fcntl.LOCK_UN)
-        os.close(fd)
+        if fd >= 0:
+            with suppress(OSError):
+                os.ftruncate(fd, 0)
+        if self._is_stopped:
+            self._leave_mark()
+        if fd >= 0:
+            with suppress(OSError):
+                # Closing does not unlock while a forked child has the descriptor too.
+                fcntl.flock(fd, fcntl.LOCK_UN)
+            os.close(fd)
 
     def __enter__(self) -> DataDir:
         self.open()
@@ -92,11 +123,46 @@ class DataDir:
         self.close()
 
     def _create(self) -> None:
-        if os.path.isdir(self.path):
-            return
-        os.makedirs(self.path, mode=DIRECTORY_MODE)
+        missing, path = [], os.path.abspath(self.path)
+        while not os.path.isdir(path):
+            missing.append(path)
+            path = os.path.dirname(path)
+        os.makedirs(self.path, mode=ACCESS.get(self._access, DIRECTORY_MODE), exist_ok=True)
         # Without this a power cut may take the whole directory, synced files and all.
-        sync_directory(os.path.dirname(os.path.abspath(self.path)))
+        for path in missing:
+            sync_directory(os.path.dirname(path))
+
+    def _is_ours(self) -> bool:
+        """Whether nobody else has files in it: it has been a data directory, or is new."""
+        names = set(os.listdir(self.path))
+        return SCHEMA_FILE in names or names <= {LOCK_FILE}
+
+    def _guard(self, wanted: int, is_ours: bool) -> None:
+        """Keep others out, and say so if they were not; a directory that holds other things too
+        is left alone. What cannot be changed is no reason not to start."""
+        logger = log.get("lmq.data_dir")
+        mode = os.stat(self.path).st_mode
+        if stat.S_IMODE(mode) & 0o777 == wanted:
+            return
+        if not is_ours or mode & stat.S_ISVTX:
+            logger.warning(
+                "Data directory %s has mode %o and other things in it: its mode stays", self.path,
+                stat.S_IMODE(mode),
+            )  # fmt: skip
+            return
+        try:
+            os.chmod(self.path, stat.S_IMODE(mode) & ~0o777 | wanted)
+            n_mended = sum(map(_mended, os.scandir(self.path)))
+        except OSError as error:
+            logger.warning(
+                "Data directory %s has mode %o, which cannot be changed to %o: %s", self.path,
+                stat.S_IMODE(mode), wanted, error.strerror,
+            )  # fmt: skip
+            return
+        logger.notice(
+            "Data directory %s had mode %o, now %o; %d entries in it were open to others",
+            self.path, stat.S_IMODE(mode), wanted, n_mended,
+        )  # fmt: skip
 
     def _lock(self) -> None:
         path = os.path.join(self.path, LOCK_FILE)
@@ -104,12 +170,34 @@ class DataDir:
         try:
             if not _try_lock(fd):
                 self._wait(fd)
+            self._found_time = _time_of(path)
             os.ftruncate(fd, 0)
             os.write(fd, f"PID {os.getpid()} @ {socket.gethostname()}".encode())
         except BaseException:
             os.close(fd)
             raise
         self._lock_fd = fd
+
+    def _take_mark(self) -> None:
+        """Learn whether there was an orderly stop. From now on there was none, also for who comes
+        after a loss of power."""
+        path = os.path.join(self.path, STOP_FILE)
+        try:
+            mark = read_regular(path)[:MARKER_BYTES]
+        except FileNotFoundError:
+            return
+        self.is_clean = mark == self._found_time
+        os.unlink(path)
+        sync_directory(self.path)
+
+    def _leave_mark(self) -> None:
+        """Without it the next start takes more care: a failure is logged, and no more."""
+        self._is_stopped = False
+        try:
+            path = os.path.join(self.path, LOCK_FILE)
+            write_atomic(os.path.join(self.path, STOP_FILE), _time_of(path))
+        except OSError as error:
+            log.get("lmq.data_dir").warning("No mark of an orderly stop: %s", error)
 
     def _wait(self, fd: int) -> None:
         logger = log.get("lmq.data_dir_lock")
@@ -193,7 +281,7 @@ class PidFile:
 
     def _take(self) -> str:
         """Write the id and return an empty string, or return why not."""
-        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PID_FILE_MODE)
         if not _try_lock(self._fd):
             return "it is locked by another process"
         content = os.pread(self._fd, MARKER_BYTES, 0).decode(errors="replace").strip()
@@ -262,6 +350,14 @@ def write_atomic(path: str, content: bytes) -> None:
     sync_directory(os.path.dirname(path) or ".")
 
 
+def _time_of(path: str) -> bytes:
+    """When a file was changed last, as text; that of one that is not there has its own."""
+    try:
+        return b"%d\n" % os.stat(path).st_mtime_ns
+    except FileNotFoundError:
+        return b"none\n"
+
+
 def sync_directory(path: str | os.PathLike[str]) -> None:
     """Bring what was created, renamed or removed in a directory to the disk. Raises: OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -269,6 +365,20 @@ def sync_directory(path: str | os.PathLike[str]) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def private(path: str, flags: int) -> int:
+    """What `open` is given to make a file that is not for everybody: `open(…, opener=private)`."""
+    return os.open(path, flags, FILE_MODE)
+
+
+def _mended(entry: os.DirEntry[str]) -> bool:
+    """Close an entry of the data directory to others. Returns: whether it was open to them."""
+    mode = stat.S_IMODE(entry.stat(follow_symlinks=False).st_mode)
+    if entry.is_symlink() or not mode & OTHERS:
+        return False
+    os.chmod(entry.path, mode & ~OTHERS)
+    return True
 
 
 def _try_lock(fd: int) -> bool:

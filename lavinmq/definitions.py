@@ -1,7 +1,7 @@
 """`definitions.amqp`: the durable exchanges, queues and bindings of one virtual host.
 
 An append-only log of declarations and deletions. The virtual host loads it once, appends every
-change, syncs `fileno()` off the event loop before it answers the client, and compacts when enough
+change, syncs `filenos()` off the event loop before it answers the client, and compacts when enough
 deletions have gathered. This module never decides whether a definition is legal or applies it.
 
 Longer than 500 lines: writing, reading and folding of one format stand side by side.
@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 from lavinmq import fieldtable
-from lavinmq.datadir import read_regular, sync_directory, write_atomic
+from lavinmq.datadir import FILE_MODE, read_regular, sync_directory, write_atomic
 from lavinmq.errors import DefinitionsError
 from lavinmq.fieldtable import EMPTY, FieldTable, FieldTableError
 
@@ -46,7 +46,7 @@ log = logging.getLogger("lmq.definitions")
 DELAYED_TYPES: Final = ("x-delayed-message", "x-delayed-exchange")
 """Types a client declares to get a delayed exchange of the type in `x-delayed-type`."""
 
-_VERSION: Final = b"\x01\x00\x00\x00"
+VERSION: Final = b"\x01\x00\x00\x00"
 _HEAD: Final = struct.Struct("<BHIHHH")
 _SIZE: Final = struct.Struct("<I")
 _FRAME: Final = 1
@@ -142,6 +142,11 @@ class DefinitionsFile:
         self._fd = -1
         self._size = 0
         self._is_torn = False
+        self.copy: object | None = None
+        """What is writing the file anew (`definitions_compaction.py`)."""
+        self._copy_fd = -1
+        self._copy_size = self._copy_deleted = 0
+        self._missed: list[bytes] = []  # records that the copy has still to get
 
     def load(self) -> Definitions:
         """Read the file, made if missing, and open it for appending.
@@ -159,10 +164,10 @@ class DefinitionsFile:
             if data and not any(data):
                 self._keep(data, 0, "nothing but zeros")
                 data = b""
-            if len(data) < len(_VERSION):
+            if len(data) < len(VERSION):
                 self._start_new()
                 return Definitions()
-            if not data.startswith(_VERSION):
+            if not data.startswith(VERSION):
                 raise DefinitionsError(f"{self.path}: unknown version {data[:4].hex()}")
             fold = _Fold()
             self._size = self._read(data, fold)
@@ -179,7 +184,7 @@ class DefinitionsFile:
 
     def append_declare_exchange(self, exchange: ExchangeDef) -> None:
         """Record an exchange. Raises: DefinitionsError if the disk refuses; nothing stays then."""
-        self._append(_exchange_frame(exchange))
+        self._append(exchange_record(exchange))
 
     def append_delete_exchange(self, name: str) -> None:
         """Record the deletion of an exchange and of its bindings. Raises: DefinitionsError."""
@@ -187,7 +192,7 @@ class DefinitionsFile:
 
     def append_declare_queue(self, queue: QueueDef) -> None:
         """Record a queue. Raises: DefinitionsError."""
-        self._append(_queue_frame(queue))
+        self._append(queue_record(queue))
 
     def append_delete_queue(self, name: str) -> None:
         """Record the deletion of a queue and of its bindings. Raises: DefinitionsError."""
@@ -195,7 +200,7 @@ class DefinitionsFile:
 
     def append_bind(self, binding: BindingDef) -> None:
         """Record a binding. Raises: DefinitionsError."""
-        self._append(_bind_frame(binding))
+        self._append(binding_record(binding))
 
     def append_unbind(self, binding: BindingDef) -> None:
         """Record the end of a binding. Raises: DefinitionsError."""
@@ -209,16 +214,16 @@ class DefinitionsFile:
     def compact(self, definitions: Definitions) -> None:
         """Replace the file by one with just these definitions, synced before and after.
 
-        Exclusive queues are left out: their owner does not outlive the broker. `fileno()` stays
-        the same number, so a sync that runs in another thread is not disturbed.
+        Exclusive queues are left out: their owner does not outlive the broker. For a start, it
+        waits for the disk; beside serving clients `definitions_compaction.py` does it.
         Raises: DefinitionsError; the old file is in place then.
         """
-        content = _VERSION + b"".join(_all_frames(definitions))
+        content = VERSION + b"".join(_all_frames(definitions))
         temporary = self.path.with_name(self.path.name + ".tmp")
         try:
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, FILE_MODE)
             try:
-                _write_all(fd, content)
+                write_all(fd, content)
                 os.fsync(fd)
                 os.rename(temporary, self.path)
                 os.dup2(fd, self._fd, inheritable=False)
@@ -234,16 +239,48 @@ class DefinitionsFile:
     def sync(self) -> None:
         """Bring all records to the disk. Raises: DefinitionsError."""
         try:
-            os.fsync(self._fd)
+            for fd in self.filenos():
+                os.fsync(fd)
         except OSError as error:
             raise DefinitionsError(f"{self.path}: {error.strerror}") from error
 
-    def fileno(self) -> int:
-        """The descriptor, for a sync in another thread; the same number until `close`."""
-        return self._fd
+    def filenos(self) -> list[int]:
+        """The descriptors to sync, in another thread, before a record is answered for."""
+        return [self._fd] if self._copy_fd < 0 else [self._fd, self._copy_fd]
+
+    # --- while it is written anew -------------------------------------------------------------
+
+    def begin_copy(self, copy: object) -> None:
+        """From now on remember what is recorded, for the copy."""
+        self.copy = copy
+        self._copy_deleted = 0
+
+    def follow(self, fd: int, size: int) -> None:
+        """Write what was recorded since to a copy that has all before; from now on it gets all.
+
+        Args: fd: of the copy, which is ours now. Raises: OSError.
+        """
+        self._copy_fd, self._copy_size = fd, size
+        missed, self._missed = b"".join(self._missed), []
+        write_all(fd, missed)
+        self._copy_size += len(missed)
+
+    def adopt(self) -> None:
+        """The copy is in the place of the file: write to it alone."""
+        os.dup2(self._copy_fd, self._fd, inheritable=False)
+        self._size, self.deleted = self._copy_size, self._copy_deleted
+
+    def end_copy(self) -> None:
+        """There is no copy any more, or it is the file."""
+        self.copy = None
+        self._missed = []
+        if self._copy_fd >= 0:
+            os.close(self._copy_fd)
+            self._copy_fd = -1
 
     def close(self) -> None:
         """Close the file; does not sync. Closing twice is allowed."""
+        self.end_copy()
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -251,18 +288,20 @@ class DefinitionsFile:
     def _open(self) -> None:
         """Open for appending, unbuffered."""
         self.close()
-        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._fd = os.open(
+            self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, FILE_MODE
+        )
 
     def _start_new(self) -> None:
         """Give a new file, or one of which a crash left nothing but maybe a size, its head."""
         os.ftruncate(self._fd, 0)
         self._size = 0
         self.deleted = 0
-        self._append(_VERSION)
+        self._append(VERSION)
 
     def _read(self, data: bytes, fold: "_Fold") -> int:
         """Fold all readable records; take out the rest. Returns the size that stays."""
-        end = len(_VERSION)
+        end = len(VERSION)
         while end < len(data):
             try:
                 method, arguments, after = _record(data, end)
@@ -292,7 +331,9 @@ class DefinitionsFile:
             if self._is_torn:
                 self._take_back()
             self._is_torn = True
-            _write_all(self._fd, record)
+            write_all(self._fd, record)
+            if self._copy_fd >= 0:
+                write_all(self._copy_fd, record)
         except OSError as error:
             with suppress(OSError):  # tried again before the next record
                 self._take_back()
@@ -300,11 +341,18 @@ class DefinitionsFile:
         self._is_torn = False
         self._size += len(record)
         self.deleted += deletes
+        if self._copy_fd >= 0:
+            self._copy_size += len(record)
+        elif self.copy is not None:
+            self._missed.append(record)
+        self._copy_deleted += deletes
 
     def _take_back(self) -> None:
         """Cut off a part of a record: what is appended behind it could not be read."""
         if self._is_torn:
             os.ftruncate(self._fd, self._size)
+            if self._copy_fd >= 0:
+                os.ftruncate(self._copy_fd, self._copy_size)
             self._is_torn = False
 
 
@@ -315,27 +363,30 @@ def _all_frames(definitions: Definitions) -> Iterator[bytes]:
     """Records of a compacted file: exchanges, queues, sessions, bindings."""
     exclusive = {queue.name for queue in definitions.queues if queue.exclusive}
     for exchange in definitions.exchanges:
-        yield _exchange_frame(exchange)
+        yield exchange_record(exchange)
     for sessions in (False, True):
         for queue in definitions.queues:
             if queue.is_session is sessions and not queue.exclusive:
-                yield _queue_frame(queue)
+                yield queue_record(queue)
     for binding in definitions.bindings:
         if binding.destination_type == "exchange" or binding.destination not in exclusive:
-            yield _bind_frame(binding)
+            yield binding_record(binding)
 
 
-def _exchange_frame(exchange: ExchangeDef) -> bytes:
+def exchange_record(exchange: ExchangeDef) -> bytes:
+    """The record that declares it."""
     flags = exchange.durable << 1 | exchange.auto_delete << 2 | exchange.internal << 3
     return _frame(40, 10, exchange.name, exchange.type, flags, exchange.arguments)
 
 
-def _queue_frame(queue: QueueDef) -> bytes:
+def queue_record(queue: QueueDef) -> bytes:
+    """The record that declares it."""
     flags = queue.durable << 1 | queue.exclusive << 2 | queue.auto_delete << 3
     return _frame(50, 10, queue.name, flags, queue.arguments)
 
 
-def _bind_frame(binding: BindingDef) -> bytes:
+def binding_record(binding: BindingDef) -> bytes:
+    """The record that binds."""
     class_id, method_id = (50, 20) if binding.destination_type == "queue" else (40, 30)
     ends = (binding.destination, binding.source, binding.routing_key)
     return _frame(class_id, method_id, *ends, 0, binding.arguments)
@@ -358,7 +409,7 @@ def _frame(class_id: int, method_id: int, *arguments: str | int | FieldTable) ->
     return _HEAD.pack(_FRAME, 0, size, class_id, method_id, 0) + content + _OCTETS[_END]
 
 
-def _write_all(fd: int, data: bytes) -> None:
+def write_all(fd: int, data: bytes) -> None:
     """Write all bytes. Raises: OSError; some may have been written then."""
     written = os.write(fd, data)
     while written < len(data):
@@ -382,12 +433,12 @@ def read(path: Path) -> Definitions:
 
 def parse(data: bytes, where: str) -> Definitions:
     """The sum of a file with that content, as `read` does. Raises: DefinitionsError."""
-    if len(data) < len(_VERSION) or not any(data):
+    if len(data) < len(VERSION) or not any(data):
         return Definitions()
-    if not data.startswith(_VERSION):
+    if not data.startswith(VERSION):
         raise DefinitionsError(f"{where}: unknown version {data[:4].hex()}")
     fold = _Fold()
-    end = len(_VERSION)
+    end = len(VERSION)
     while end < len(data):
         try:
             method, arguments, after = _record(data, end)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from lavinmq import _core, fieldtable
-from lavinmq.directories import hashed, set_aside
+from lavinmq.directories import hashed
 from lavinmq.exchange import Exchange, raw_key
 from lavinmq.features import queue_features
 from lavinmq.fieldtable import EMPTY, FieldTable
@@ -39,6 +39,9 @@ class QueueKeeper(Protocol):
 
     def remove_files(self, queue: Queue) -> None:
         """Remove the directory of a deleted queue."""
+
+    def make_way(self, directory: Path, name: str) -> None:
+        """Have nothing there where a new queue of that name is going to be."""
 
 
 class DelayedExchanges:
@@ -123,12 +126,10 @@ class DelayedExchanges:
     def _clear_directory(self, name: str) -> bool:
         """Set aside what an exchange that was deleted has left. Returns: whether that went well."""
         try:
-            aside = set_aside(self._keeper.directory / hashed(name))
+            self._keeper.make_way(self._keeper.directory / hashed(name), name)
         except OSError as error:
             self._log.error("files of an earlier queue %r are in the way: %s", name, error)
             return False
-        if aside is not None:
-            self._log.warning("files of an earlier queue %r were left: now in %s", name, aside)
         return True
 
     def _release(self, exchange: Exchange, queue: Queue) -> None:

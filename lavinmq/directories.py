@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from lavinmq.datadir import read_regular, sync_directory
+from lavinmq.datadir import DIRECTORY_MODE, private, read_regular, sync_directory
 
 
 def hashed(name: str) -> str:
@@ -22,7 +22,7 @@ def make_directory(path: Path) -> None:
     """Make a directory, unless it is there, so that a power cut cannot take it with all in it."""
     if path.is_dir():
         return
-    path.mkdir(mode=0o755)
+    path.mkdir(mode=DIRECTORY_MODE)
     sync_directory(path.parent)
 
 
@@ -32,7 +32,7 @@ def write_text(path: Path, text: str) -> None:
     Something else of that name is left alone: nothing depends on this file."""
     raw = text.encode("utf-8", "surrogateescape")
     try:
-        with open(path, "xb", buffering=0) as file:
+        with open(path, "xb", buffering=0, opener=private) as file:
             file.write(raw)
     except FileExistsError:
         if path.is_file() and read_regular(str(path)) != raw:

@@ -28,7 +28,7 @@ class ReplyCode(IntEnum):
         return member
 
     REPLY_SUCCESS = 200, "either"
-    CONTENT_TOO_LARGE = 311, "unused"
+    CONTENT_TOO_LARGE = 311, "channel"
     NO_ROUTE = 312, "return"
     NO_CONSUMERS = 313, "return"
     CONNECTION_FORCED = 320, "connection"
@@ -41,10 +41,10 @@ class ReplyCode(IntEnum):
     SYNTAX_ERROR = 502, "unused"
     COMMAND_INVALID = 503, "unused"
     CHANNEL_ERROR = 504, "connection"
-    UNEXPECTED_FRAME = 505, "either"
-    RESOURCE_ERROR = 506, "channel"
+    UNEXPECTED_FRAME = 505, "connection"
+    RESOURCE_ERROR = 506, "connection"
     NOT_ALLOWED = 530, "connection"
-    NOT_IMPLEMENTED = 540, "either"
+    NOT_IMPLEMENTED = 540, "connection"
     INTERNAL_ERROR = 541, "connection"
 
 
@@ -77,7 +77,8 @@ class ProtocolError(Exception):
 
 
 class ChannelError(ProtocolError):
-    """Closes the channel on which it was raised."""
+    """Closes the channel on which it was raised; or the connection, where AMQP says that of the
+    code: what raises it need not know."""
 
 
 class ConnectionError_(ProtocolError):

@@ -8,6 +8,7 @@ Source: AMQP reference, sections 7 and 8.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from lavinmq import _core
@@ -84,6 +85,7 @@ class Exchange:
             self._kind, secrets.randbits(64), any_by_default, algorithm == "jump",
             None if hashed.header is None else raw_key(hashed.header), hashed.property,
         )  # fmt: skip
+        self.core.is_internal = internal
 
     @property
     def dedup(self) -> _core.DedupCache | None:
@@ -93,6 +95,11 @@ class Exchange:
     def counters(self) -> dict[str, int]:
         """What it has routed since it was made."""
         return self.core.counters()
+
+    @property
+    def is_topic(self) -> bool:
+        """Whether topic permissions are in force on it."""
+        return self._kind == _core.TOPIC
 
     @property
     def is_stored(self) -> bool:
@@ -131,6 +138,11 @@ class Exchange:
         return self.arguments.get("x-delayed-exchange") is True or bool(
             self.features.delayed_message
         )
+
+    def live_bindings(self) -> Iterator[tuple[Destination, str, FieldTable]]:
+        """Its bindings as of now, without those to what is deleted and has so many that some stay
+        for a moment."""
+        return (each for each in list(self.bindings) if not _core.is_gone(each[0].core))
 
     def bind(self, to: Destination, key: str, arguments: FieldTable) -> bool:
         """Add a binding. Returns: whether it is new.
@@ -181,3 +193,9 @@ class Exchange:
 def raw_key(key: str) -> bytes:
     """A routing key as it stands on the wire."""
     return key.encode("utf-8", "surrogateescape")
+
+
+def live_incoming(to: Destination) -> Iterator[tuple[Exchange, str, FieldTable]]:
+    """The bindings of a destination as of now, without those from exchanges that are deleted and
+    have very many that still go."""
+    return (each for each in list(to.incoming) if not _core.is_gone(each[0].core))

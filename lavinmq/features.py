@@ -155,6 +155,30 @@ KEYS: Final[dict[str, Callable[[object], object]]] = {
 """Keys of a policy with an effect. Each function returns the value, or None for an unusable one."""
 
 
+_SPELLINGS: Final = {"alternate-exchange": ("x-alternate-exchange", "alternate-exchange")}
+"""The arguments for a key that has several; of all others it is `x-` and the key."""
+
+
+def argument(arguments: Mapping[str, Any], key: str) -> tuple[str, Any]:
+    """Name and usable value of the argument that says what a key of policies says.
+
+    The one reading of such arguments: what takes effect, and what rights are asked for, is what
+    this returns. The value is None when there is none that is usable.
+    """
+    names = _SPELLINGS.get(key, (f"x-{key}",))
+    name = next((name for name in names if arguments.get(name) is not None), names[0])
+    return name, KEYS[key](arguments.get(name))
+
+
+def mistyped(arguments: Mapping[str, Any], key: str) -> str | None:
+    """The first of the arguments for a key, in any spelling, that is there and not usable."""
+    for name in _SPELLINGS.get(key, (f"x-{key}",)):
+        value = arguments.get(name)
+        if value is not None and KEYS[key](value) is None:
+            return name
+    return None
+
+
 def usable(definition: Mapping[str, Any]) -> tuple[Rules, list[str]]:
     """The part of a policy's definition that has an effect.
 
@@ -197,8 +221,15 @@ class _Merge:
         self.taken: dict[str, None] = {}
         self.from_policy: dict[str, None] = {}
 
-    def argument(self, name: str, usable: Callable[[object], Any]) -> Any:
-        """The argument in force, if it is usable."""
+    def argument(self, key: str) -> Any:
+        """The argument in force for a key of policies, if it is usable."""
+        name, value = argument(self.arguments, key)
+        if value is not None:
+            self.taken[name] = None
+        return value
+
+    def own(self, name: str, usable: Callable[[object], Any]) -> Any:
+        """The same for an argument that no policy knows."""
         value = usable(self.arguments.get(name))
         if value is not None:
             self.taken[name] = None
@@ -217,19 +248,19 @@ class _Merge:
 
     def lower(self, key: str, amount: Callable[[Any], int] = int) -> Any:
         """The argument, unless the policy's value is lower."""
-        given, ruled = self.argument(f"x-{key}", KEYS[key]), self.rules.get(key)
+        given, ruled = self.argument(key), self.rules.get(key)
         if ruled is None or (given is not None and amount(given) <= amount(ruled)):
             return given
         return self._argument_gives_way(key)
 
     def argument_first(self, key: str) -> Any:
         """The argument, or else the policy's value."""
-        given = self.argument(f"x-{key}", KEYS[key])
+        given = self.argument(key)
         return given if given is not None else self.rule(key)
 
     def policy_first(self, key: str) -> Any:
         """The policy's value, or else the argument."""
-        given = self.argument(f"x-{key}", KEYS[key])
+        given = self.argument(key)
         return given if self.rules.get(key) is None else self._argument_gives_way(key)
 
 
@@ -258,8 +289,8 @@ def queue_features(
         values["overflow"] = merge.policy_first("overflow")
         values["dead_letter_exchange"] = merge.argument_first("dead-letter-exchange")
         values["dead_letter_routing_key"] = merge.argument_first("dead-letter-routing-key")
-        values["max_priority"] = merge.argument("x-max-priority", _integer)
-        values["single_active_consumer"] = merge.argument("x-single-active-consumer", _on) or False
+        values["max_priority"] = merge.own("x-max-priority", _integer)
+        values["single_active_consumer"] = merge.own("x-single-active-consumer", _on) or False
     return Features(
         **values,
         federation_upstream=merge.rule("federation-upstream"),
@@ -297,7 +328,6 @@ def _deduplication(arguments: Mapping[str, Any]) -> list[str]:
 
 # --- exchanges --------------------------------------------------------------------------------
 
-_ALTERNATES: Final = ("x-alternate-exchange", "alternate-exchange")
 _READ_BY: Final = {
     "headers": ("x-match",),
     "x-consistent-hash": ("x-hash-on", "hash-header", "hash-property", "x-algorithm"),
@@ -314,8 +344,10 @@ def exchange_features(
 ) -> ExchangeFeatures:
     """The features of an exchange of this type; see `queue_features`."""
     rules = merged(policy, operator)
-    taken = [name for name in _ALTERNATES if arguments.get(name) is not None][:1]
-    alternate = str(arguments[taken[0]]) if taken else rules.get("alternate-exchange")
+    name, alternate = argument(arguments, "alternate-exchange")
+    taken = [] if alternate is None else [name]
+    if alternate is None:
+        alternate = rules.get("alternate-exchange")
     if arguments.get("x-delayed-exchange") is True:
         taken.append("x-delayed-exchange")
     taken += [name for name in _READ_BY.get(type_, ()) if isinstance(arguments.get(name), str)]

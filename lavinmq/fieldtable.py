@@ -133,6 +133,27 @@ def from_content(content: bytes) -> FieldTable:
     return _table(content, 0, len(content), 1) if content else EMPTY
 
 
+def count(content: bytes, limit: int) -> int:
+    """The entries of a table with these bytes as its content, with those of tables and arrays in
+    it; above the limit it stops counting.
+
+    Nothing is decoded. Raises: FieldTableError where a length leads out of the table, or a type is
+    unknown; what it does not raise for may still be no table.
+    """
+    found = 0
+    inner = [(0, len(content), True)]
+    while inner and found <= limit:
+        offset, end, is_table = inner.pop()
+        while offset < end and found <= limit:
+            found += 1
+            if is_table:
+                offset = _checked(offset + 1, content[offset], end)
+            kind, start, offset = _span(content, offset, end)
+            if kind in (_TABLE, _ARRAY):
+                inner.append((start, offset, kind == _TABLE))
+    return found
+
+
 def encode(mapping: Mapping[str, Value]) -> bytes:
     """The content of a table, without the length.
 
@@ -181,6 +202,9 @@ _FIXED: Final = {
 }
 _BOOL, _STRING, _BYTES, _ARRAY, _TIME, _TABLE, _VOID, _DEC = b"tSxATFVD"
 _INT64: Final = _FIXED[ord("l")]
+_SIZES: Final = {kind: form.size for kind, form in _FIXED.items()} | {
+    _BOOL: 1, _VOID: 0, _TIME: 8, _DEC: 5
+}  # fmt: skip
 
 
 def _table(data: bytes, start: int, end: int, depth: int) -> FieldTable:
@@ -245,6 +269,20 @@ def _sized_value(kind: int, data: bytes, offset: int, end: int, depth: int) -> t
     if kind == _TABLE:
         return (_table(data, start, after, depth + 1) if size else EMPTY), after
     return _array(data, start, after, depth + 1), after
+
+
+def _span(data: bytes, offset: int, end: int) -> tuple[int, int, int]:
+    """Type of a value, where its content begins and where it ends."""
+    if offset >= end:
+        raise FieldTableError("Field value is missing")
+    kind, offset = data[offset], offset + 1
+    if kind in b"SxAF":
+        start = _checked(offset, 4, end)
+        return kind, start, _checked(start, _UINT32.unpack_from(data, offset)[0], end)
+    size = _SIZES.get(kind)
+    if size is None:
+        raise FieldTableError(f"Unknown field type {chr(kind)!r}")
+    return kind, offset, _checked(offset, size, end)
 
 
 def _array(data: bytes, start: int, end: int, depth: int) -> "list[Value]":

@@ -2,20 +2,21 @@
 
 A file that cannot be understood never stops a start: it is logged, left in place, and a copy is
 kept under a `.damaged` name before the first save replaces it. One that could not even be read is
-not replaced. Saves may come from several threads. Source: storage reference, sections 9 and 20.
+not replaced. How a save comes to the disk is in `saving.py`.
+Source: storage reference, sections 9 and 20.
 """
 
 import json
 import logging
 import os
-import threading
 from collections.abc import Callable, Iterable
 from itertools import chain, count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lavinmq.datadir import read_regular, write_atomic, write_json_atomic
+from lavinmq.datadir import read_regular, write_atomic
 from lavinmq.errors import DefinitionsError
+from lavinmq.saving import Disk, Save, SavedFile, json_list, json_text
 
 log = logging.getLogger("lmq.json_file")
 
@@ -23,14 +24,17 @@ T = TypeVar("T")
 
 
 class JsonFile:
-    """A file, which need not exist. Call `load` once before anything else."""
+    """A file, which need not exist. Call `load` once before anything else.
 
-    def __init__(self, path: Path) -> None:
+    Args: disk: writes it; None: saves are done at once.
+    """
+
+    def __init__(self, path: Path, disk: Disk | None = None) -> None:
         self.path = path
+        self._file = SavedFile(path, disk, self._keep_damaged)
         self._damaged: bytes | None = None
         self._why_unread = ""
         self._kept: list[Any] = []
-        self._saving = threading.Lock()
 
     def load(self, kind: type[T]) -> T | None:
         """The content; None when the file is missing, or damaged, which includes another kind of
@@ -67,23 +71,25 @@ class JsonFile:
                 self._kept.append(entry)
         return entries
 
-    def save_entries(self, entries: Iterable[Any]) -> None:
-        """Save a list that `load_entries` has read. Raises: as `save`."""
-        self.save([*entries, *self._kept])
+    def save_entries(
+        self, entries: Callable[[], Iterable[Any]], undo: Callable[[], object] = bool
+    ) -> Save:
+        """Save a list that `load_entries` has read. Args: entries: makes it. Raises: as `save`."""
+        return self._save(lambda: json_list(chain(entries(), self._kept)), undo)
 
-    def save(self, content: object) -> None:
+    def save(self, content: object, undo: Callable[[], object] = bool) -> Save:
         """Replace the file, so that a crash leaves the old or the new one.
 
-        Raises: DefinitionsError when the disk refuses, or the file could not be read before.
+        Args: content: is not changed any more; undo: takes the change back if the disk refuses.
+        Raises: DefinitionsError when the file could not be read before, or the disk refuses at
+            once; `undo` is not called then.
         """
+        return self._save(lambda: json_text(content), undo)
+
+    def _save(self, text: Callable[[], Iterable[str]], undo: Callable[[], object]) -> Save:
         if self._why_unread:
             raise DefinitionsError(f"{self.path} could not be read: {self._why_unread}")
-        with self._saving:
-            try:
-                self._keep_damaged()
-                write_json_atomic(str(self.path), content)
-            except OSError as error:
-                raise DefinitionsError(f"{self.path}: {error.strerror}") from error
+        return self._file.save(text, undo)
 
     def _is_damaged(self, data: bytes, why: str) -> None:
         self._damaged = data

@@ -8,11 +8,13 @@ Source: AMQP reference, section 21; HTTP reference, section 8.11; storage refere
 """
 
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from lavinmq.features import is_integer
 from lavinmq.json_file import JsonFile
+from lavinmq.saving import Disk
 
 log = logging.getLogger("lmq.limits")
 
@@ -21,10 +23,10 @@ USER_LIMITS: Final = ("max-connections", "max-channels")
 
 
 class VHostLimits:
-    """The limits of one virtual host. Call `load` once."""
+    """The limits of one virtual host. Call `load` once. Args: disk: see `saving.py`."""
 
-    def __init__(self, path: Path) -> None:
-        self._file = JsonFile(path)
+    def __init__(self, path: Path, disk: Disk | None = None) -> None:
+        self._file = JsonFile(path, disk)
         self._values: dict[str, Any] = {}
 
     def load(self) -> None:
@@ -49,10 +51,10 @@ class VHostLimits:
         """Set a limit, or take it away by a negative value.
 
         Raises: ValueError for another limit or no integer; DefinitionsError when the file cannot be
-            saved; nothing has changed then.
+            saved; nothing has changed then, or it is taken back when that turns out later.
         """
         values = _changed(self._values, limit, value, VHOST_LIMITS)
-        self._file.save(values)
+        self._file.save(values, partial(setattr, self, "_values", self._values))
         self._values = values
 
     def clear(self, limit: str) -> None:
@@ -61,10 +63,10 @@ class VHostLimits:
 
 
 class UserLimits:
-    """The limits of all users. Call `load` once."""
+    """The limits of all users. Call `load` once. Args: disk: see `saving.py`."""
 
-    def __init__(self, path: Path) -> None:
-        self._file = JsonFile(path)
+    def __init__(self, path: Path, disk: Disk | None = None) -> None:
+        self._file = JsonFile(path, disk)
         self._values: dict[str, Any] = {}
 
     def load(self) -> None:
@@ -92,7 +94,10 @@ class UserLimits:
             self._save({name: limits for name, limits in self._values.items() if name != user})
 
     def _save(self, values: dict[str, Any]) -> None:
-        self._file.save({user: limits for user, limits in values.items() if limits})
+        self._file.save(
+            {user: limits for user, limits in values.items() if limits},
+            partial(setattr, self, "_values", self._values),
+        )
         self._values = values
 
 

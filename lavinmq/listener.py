@@ -45,6 +45,16 @@ class Host(Interface):
     tls: Contexts
 
 
+class Door(Interface):
+    """Who says whether one more connection may come."""
+
+    def has_room(self, n_arriving: int) -> bool:
+        """Whether it may. Args: n_arriving: those that are not through yet."""
+
+    def refuse(self, sock: socket.socket, is_tls: bool) -> None:
+        """Send one away, and close its socket."""
+
+
 @dataclass(frozen=True, slots=True)
 class Places:
     """Where the configuration wants a protocol to listen. Ports: -1: not there, 0: a free one."""
@@ -58,14 +68,16 @@ class Places:
 class Listener:
     """One listening socket; made by `tcp`, `unix` or `listeners`.
 
-    Args: protocol: what is spoken behind it; welcome: takes over each connection.
+    Args: protocol: what is spoken behind it; welcome: takes over each connection; door: says
+        whether there is room for one more, None: there is.
     """
 
     def __init__(
         self, host: Host, sock: socket.socket, protocol: Protocol, welcome: Welcome, *,
-        is_tls: bool = False,
+        is_tls: bool = False, door: Door | None = None,
     ) -> None:  # fmt: skip
         self.protocol = protocol
+        self._door = door
         self.is_tls = is_tls
         self.path: str | None = None
         """Of a unix socket."""
@@ -85,7 +97,7 @@ class Listener:
     @classmethod
     def tcp(
         cls, host: Host, bind: str, port: int, protocol: Protocol, welcome: Welcome, *,
-        is_tls: bool = False,
+        is_tls: bool = False, door: Door | None = None,
     ) -> Listener:  # fmt: skip
         """Listen on an address; `::` serves IPv4 too. Raises: OSError naming the address."""
         if bind == ANY_HOST and not _has_ipv6():
@@ -103,12 +115,13 @@ class Listener:
             raise OSError(
                 error.errno, f"cannot listen on {shown(bind, port)}: {error.strerror}"
             ) from error
-        return cls(host, sock, protocol, welcome, is_tls=is_tls)
+        return cls(host, sock, protocol, welcome, is_tls=is_tls, door=door)
 
     @classmethod
     def unix(
-        cls, host: Host, path: str, protocol: Protocol, welcome: Welcome, *, mode: int = 0o666
-    ) -> Listener:
+        cls, host: Host, path: str, protocol: Protocol, welcome: Welcome, *, mode: int = 0o666,
+        door: Door | None = None,
+    ) -> Listener:  # fmt: skip
         """Listen on a unix socket; one that nobody listens on any more is replaced.
 
         Raises: OSError naming the path.
@@ -118,7 +131,7 @@ class Listener:
             _remove_stale(path)
             sock.bind(path)
             os.chmod(path, mode)
-            made = cls(host, sock, protocol, welcome)
+            made = cls(host, sock, protocol, welcome, door=door)
             made._owned = _identity(path)
         except OSError as error:
             sock.close()
@@ -176,6 +189,9 @@ class Listener:
 
     def _receive(self, sock: socket.socket) -> None:
         sock.setblocking(False)
+        if self._door is not None and not self._door.has_room(len(self.reception)):
+            self._door.refuse(sock, self.is_tls)
+            return
         try:
             ends = of_socket(sock)
             if sock.family != socket.AF_UNIX:
@@ -203,8 +219,9 @@ class Listener:
 
 
 def listeners(
-    host: Host, places: Places, passed: list[socket.socket], protocol: Protocol, welcome: Welcome
-) -> Iterator[Listener]:
+    host: Host, places: Places, passed: list[socket.socket], protocol: Protocol, welcome: Welcome,
+    door: Door | None = None,
+) -> Iterator[Listener]:  # fmt: skip
     """Make the listeners of a protocol, plain TCP first; the caller starts and closes them.
 
     Args: passed: sockets from systemd. One takes the place of the listener with its port or path;
@@ -216,27 +233,27 @@ def listeners(
         if places.port >= 0:
             sock = _pick(left, lambda sock: _port(sock) == places.port)
             if sock is not None:
-                yield Listener(host, sock, protocol, welcome)
+                yield Listener(host, sock, protocol, welcome, door=door)
             else:
-                yield Listener.tcp(host, places.bind, places.port, protocol, welcome)
+                yield Listener.tcp(host, places.bind, places.port, protocol, welcome, door=door)
         sock = _pick(left, lambda sock: _port(sock) == places.tls_port)
         if places.tls_port >= 0 and host.tls.is_enabled:
             if sock is not None:
-                yield Listener(host, sock, protocol, welcome, is_tls=True)
+                yield Listener(host, sock, protocol, welcome, is_tls=True, door=door)
             else:
                 bind, port = places.bind, places.tls_port
-                yield Listener.tcp(host, bind, port, protocol, welcome, is_tls=True)
+                yield Listener.tcp(host, bind, port, protocol, welcome, is_tls=True, door=door)
         elif sock is not None:
             _log.warning("port %d of systemd stays closed: there is no certificate", _port(sock))
             sock.close()
         if places.unix_path:
             sock = _pick(left, lambda sock: sock.getsockname() == places.unix_path)
             if sock is not None:
-                yield Listener(host, sock, protocol, welcome)
+                yield Listener(host, sock, protocol, welcome, door=door)
             else:
-                yield Listener.unix(host, places.unix_path, protocol, welcome)
+                yield Listener.unix(host, places.unix_path, protocol, welcome, door=door)
         while left:
-            yield Listener(host, left.pop(0), protocol, welcome)
+            yield Listener(host, left.pop(0), protocol, welcome, door=door)
     finally:
         for sock in left:
             sock.close()

@@ -107,7 +107,7 @@ class LogExchange(logging.Handler):
         )
         channel.publish(
             exchange, EXCHANGE.encode(), entry.level.capitalize().encode(), properties,
-            body.encode("utf-8", "backslashreplace"),
+            body.encode("utf-8", "backslashreplace"), is_awaited=False,
         )  # fmt: skip
 
     def _open(self) -> tuple[_core.LocalChannel | None, _core.Exchange | None]:

@@ -7,7 +7,6 @@ import re
 from typing import Final
 
 from lavinmq.errors import ChannelError, ReplyCode
-from lavinmq.fieldtable import FieldTable
 
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 """What a name must not contain: control characters, and bytes that are not UTF-8."""
@@ -43,13 +42,6 @@ def check_label(kind: str, name: str) -> None:
         raise ValueError(f"{kind} name isn't valid: it has to be UTF-8 without control characters")
     if not 0 < len(name.encode()) <= MAX_BYTES:
         raise ValueError(f"{kind} name must have 1 to {MAX_BYTES} bytes")
-
-
-def without_default_type(arguments: FieldTable) -> FieldTable:
-    """The arguments without `x-queue-type: classic`, which says what is true anyway."""
-    if arguments.get("x-queue-type") != "classic":
-        return arguments
-    return FieldTable({name: value for name, value in arguments.items() if name != "x-queue-type"})
 
 
 def refused(text: str) -> ChannelError:

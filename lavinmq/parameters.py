@@ -6,10 +6,12 @@ Source: HTTP reference, section 8.14; storage reference, section 9.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from lavinmq.json_file import JsonFile
+from lavinmq.saving import Disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +31,12 @@ class Parameter:
 class ParameterStore:
     """All parameters of one file. Call `load` once.
 
-    Args: path: `parameters.json`; is_global: whether it is that of the whole broker.
+    Args: path: `parameters.json`; is_global: whether it is that of the whole broker; disk: see
+        `saving.py`.
     """
 
-    def __init__(self, path: Path, is_global: bool = False) -> None:
-        self._file = JsonFile(path)
+    def __init__(self, path: Path, is_global: bool = False, disk: Disk | None = None) -> None:
+        self._file = JsonFile(path, disk)
         self._is_global = is_global
         self._parameters: dict[tuple[str | None, str], Parameter] = {}
 
@@ -53,7 +56,8 @@ class ParameterStore:
     def put(self, *parameters: Parameter) -> None:
         """Add parameters, or replace those of the same component and name; saves once.
 
-        Raises: DefinitionsError when the file cannot be saved; nothing has changed then. ValueError
+        Raises: DefinitionsError when the file cannot be saved; nothing has changed then, or it is
+            taken back when that turns out later. ValueError
             for a component where there are none, or none where there are.
         """
         for parameter in parameters:
@@ -80,7 +84,10 @@ class ParameterStore:
         return Parameter(component, name, entry["value"])
 
     def _save(self, parameters: dict[tuple[str | None, str], Parameter]) -> None:
-        self._file.save_entries(each.to_json() for each in parameters.values())
+        self._file.save_entries(
+            lambda: (each.to_json() for each in parameters.values()),
+            partial(setattr, self, "_parameters", self._parameters),
+        )
         self._parameters = parameters
 
 

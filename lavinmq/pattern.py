@@ -1,103 +1,87 @@
-"""Regular expressions of operators, which write PCRE: in policies and in permissions.
+"""Regular expressions of operators and users, which write PCRE: in policies, permissions, searches.
 
-Python's `re` runs them. What is only spelled differently is translated: `\\z`, `\\Z`, `\\h`, `\\e`,
-`\\x{..}`, `\\Q..\\E`, `(?<name>..)`, `\\k<name>` and classes such as `[[:alpha:]]`. What `re`
-cannot do (`\\p{..}`, `\\K`, recursion, flags in the middle) does not compile. Nothing here bounds
-the time that an expression takes; who may set one is trusted with that, as in other brokers.
-Source: AMQP reference, section 21.
+PCRE2 runs them, as it does in LavinMQ and RabbitMQ, with limits: one search tries so much and no
+more, half a millisecond. A name for which the limit is reached does not match; the log says so once
+for each pattern, and `stumbles` counts. An operation that asks many patterns has `Patience`.
+Source: AMQP reference, section 21. Why PCRE2: decision record 0042.
 """
 
-import re
+import logging
 from typing import Final
 
-_NAMED: Final = {
-    "alpha": "a-zA-Z", "digit": "0-9", "alnum": "a-zA-Z0-9", "upper": "A-Z", "lower": "a-z",
-    "space": r"\s", "blank": r" \t", "word": r"\w", "xdigit": "0-9a-fA-F",
-    "punct": r"!-/:-@\[-`{-~", "cntrl": r"\x00-\x1f\x7f", "print": " -~", "graph": "!-~",
-}  # fmt: skip
-_ESCAPES: Final = {r"\z": r"\Z", r"\Z": r"(?=\n?\Z)", r"\h": r"[ \t]", r"\e": r"\x1b"}
-_ESCAPES_IN_CLASS: Final = {r"\h": r" \t", r"\e": r"\x1b"}
+from lavinmq._pcre import Expression, LimitReached
 
-_TOKEN: Final = re.compile(
-    r"""\\Q(?P<literal>.*?)(?:\\E|\Z)
-      | \\x\{(?P<code>[0-9a-fA-F]{1,6})\}
-      | \\k[<{'](?P<reference>\w+)[>}']
-      | \(\?<(?P<group>[A-Za-z_]\w*)>
-      | \\.
-      | (?P<class>\[\^?\]?)
-      | .""",
-    re.VERBOSE | re.DOTALL,
-)
-_TOKEN_IN_CLASS: Final = re.compile(
-    r"""\\x\{(?P<code>[0-9a-fA-F]{1,6})\} | \[:(?P<named>\w+):\] | \\. | .""",
-    re.VERBOSE | re.DOTALL,
-)
+log = logging.getLogger("lmq.pattern")
+
+SEARCHES: Final = 4
+"""Searches that take too long, for one queue or exchange: two milliseconds."""
 
 
-def compiled(text: str) -> re.Pattern[str]:
+class Pattern:
+    """A regular expression, to be searched anywhere in a name. `stumbles`: names too long for it.
+
+    Raises: ValueError with a text for people when it is none.
+    """
+
+    __slots__ = ("_expression", "stumbles", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.stumbles = 0
+        try:
+            self._expression = Expression(text.encode())
+        except ValueError as error:
+            raise ValueError(f"Invalid regular expression {_shown(text)}: {error}") from error
+
+    def search(self, name: str) -> bool:
+        """Whether it matches somewhere in the name. What takes too long does not match."""
+        try:
+            return self._expression.search(name.encode("utf-8", "replace"))
+        except LimitReached:
+            if not self.stumbles:
+                log.warning(
+                    "regular expression %s takes too long, for one for %.100r: it matches nothing"
+                    " for which it does", _shown(self.text), name,
+                )  # fmt: skip
+            self.stumbles += 1
+            return False
+
+
+class Patience:
+    """How many searches that take too long one operation bears. After them it leaves out the
+    patterns that have taken too long before: those that never did cost next to nothing."""
+
+    __slots__ = ("has_skipped", "left")
+
+    def __init__(self, searches: int = SEARCHES) -> None:
+        self.left = searches
+        self.has_skipped = False
+        """Whether a pattern was left out."""
+
+    def search(self, pattern: Pattern, name: str) -> bool:
+        """As `Pattern.search`, while there is patience."""
+        if self.left <= 0 and pattern.stumbles:
+            self.has_skipped = True
+            return False
+        before = pattern.stumbles
+        found = pattern.search(name)
+        self.left -= pattern.stumbles - before
+        return found
+
+
+def compiled(text: str) -> Pattern:
     """The expression, to be searched anywhere in a name.
 
-    Raises: ValueError with a text for people when it means nothing to `re`.
+    Raises: ValueError with a text for people when it is none.
     """
-    try:
-        return re.compile(_translated(text))
-    except (re.error, RecursionError, OverflowError) as error:
-        raise ValueError(f"Invalid regular expression {text!r}: {error}") from error
+    return Pattern(text)
 
 
-def _translated(text: str) -> str:
-    """The expression as Python spells it."""
-    parts = []
-    at = 0
-    while found := _TOKEN.match(text, at):
-        at = found.end()
-        token = found[0]
-        if found["literal"] is not None:
-            parts.append(re.escape(found["literal"]))
-        elif found["code"]:
-            parts.append(re.escape(_character(found["code"])))
-        elif found["reference"]:
-            parts.append(f"(?P={found['reference']})")
-        elif found["group"]:
-            parts.append(f"(?P<{found['group']}>")
-        elif found["class"]:
-            inside, at = _class(text, at)
-            parts.append(token + inside)
-        else:
-            parts.append(_ESCAPES.get(token, token))
-    return "".join(parts)
+def too_long(text: str) -> str:
+    """What people are told of a pattern that has stumbled."""
+    return f"Regular expression {_shown(text)} takes too long to match"
 
 
-def _class(text: str, at: int) -> tuple[str, int]:
-    """What follows the `[` of a class, up to and with its `]`, and where that ends."""
-    parts: list[str] = []
-    while found := _TOKEN_IN_CLASS.match(text, at):
-        at = found.end()
-        token = found[0]
-        if token == "]":
-            parts.append(token)
-            break
-        if found["named"]:
-            parts.append(_named(found["named"]))
-        elif found["code"]:
-            parts.append(re.escape(_character(found["code"])))
-        elif token in "[&~|" or (token == "-" and parts[1:] and parts[-1] == "-"):
-            parts.append("\\" + token)  # `re` keeps these in pairs for operators to come
-        else:
-            parts.append(_ESCAPES_IN_CLASS.get(token, token))
-    return "".join(parts), at
-
-
-def _named(name: str) -> str:
-    """The characters of `[:name:]`. Raises: re.error."""
-    if name not in _NAMED:
-        raise re.error(f"unknown class [:{name}:]")
-    return _NAMED[name]
-
-
-def _character(code: str) -> str:
-    """The character of `\\x{code}`. Raises: re.error."""
-    try:
-        return chr(int(code, 16))
-    except ValueError:
-        raise re.error(f"no character {code}") from None
+def _shown(text: str) -> str:
+    """A pattern for messages, cut when it is very long."""
+    return repr(text if len(text) <= 200 else text[:200] + "…")

@@ -8,6 +8,8 @@ import os
 from contextlib import suppress
 from typing import Final
 
+from lavinmq.datadir import FILE_MODE
+
 _MARK: Final = "paused"
 _OLDER: Final = ".paused"
 """What earlier releases called it."""
@@ -26,7 +28,7 @@ def is_marked(directory: str) -> bool:
 
 def mark(directory: str) -> None:
     """Leave the mark. Raises: OSError."""
-    os.close(os.open(f"{directory}/{_MARK}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+    os.close(os.open(f"{directory}/{_MARK}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
 
 
 def unmark(directory: str) -> None:

@@ -7,16 +7,18 @@ Source: AMQP reference, section 21; HTTP reference, section 8.15; storage refere
 """
 
 import logging
-import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Self
 
-from lavinmq import features, pattern
+from lavinmq import features
 from lavinmq.features import Kind, Rules
 from lavinmq.json_file import JsonFile
+from lavinmq.pattern import Patience, Pattern
+from lavinmq.saving import Disk
 
 log = logging.getLogger("lmq.policy")
 
@@ -54,7 +56,7 @@ class Policy:
     priority: int = 0
     apply_to: str = "all"
     rules: Rules = field(init=False, repr=False)
-    _search: re.Pattern[str] = field(init=False, repr=False)
+    _pattern: Pattern = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Raises: ValueError for a pattern, a priority or a target that makes no sense."""
@@ -62,7 +64,7 @@ class Policy:
             raise ValueError(f"Unknown apply-to {self.apply_to!r}; one of {', '.join(TARGETS)}")
         if self.priority not in PRIORITIES:
             raise ValueError("Policy priority must be between -128 and 127")
-        object.__setattr__(self, "_search", pattern.compiled(self.pattern))
+        object.__setattr__(self, "_pattern", Pattern(self.pattern))
         object.__setattr__(self, "rules", features.usable(self.definition)[0])
 
     @classmethod
@@ -105,9 +107,15 @@ class Policy:
             "definition": dict(self.definition),
         }
 
-    def matches(self, name: str, kind: Kind) -> bool:
+    def matches(self, name: str, kind: Kind, patience: Patience | None = None) -> bool:
         """Whether it is meant for the queue or exchange."""
-        return kind in TARGETS[self.apply_to] and self._search.search(name) is not None
+        patience = patience or Patience()
+        return kind in TARGETS[self.apply_to] and patience.search(self._pattern, name)
+
+    @property
+    def stumbles(self) -> int:
+        """How many names its pattern took too long for: it does not apply to them."""
+        return self._pattern.stumbles
 
     def unusable(self) -> list[str]:
         """Known keys whose values are of no use, for a warning."""
@@ -117,13 +125,18 @@ class Policy:
 class PolicyStore:
     """The policies of one kind of one virtual host, and their file. Call `load` once.
 
-    Args: is_operator: whether they are operator policies, which only know `OPERATOR_KEYS`.
+    Args: is_operator: whether they are operator policies, which only know `OPERATOR_KEYS`; disk:
+        see `saving.py`; on_undone: is called when a change was taken back, it could not be saved.
     """
 
-    def __init__(self, path: Path, vhost: str, is_operator: bool = False) -> None:
+    def __init__(
+        self, path: Path, vhost: str, is_operator: bool = False, disk: Disk | None = None,
+        on_undone: Callable[[], object] = bool,
+    ) -> None:  # fmt: skip
         self.is_operator = is_operator
         self._vhost = vhost
-        self._file = JsonFile(path)
+        self._file = JsonFile(path, disk)
+        self._on_undone = on_undone
         self._policies: dict[str, Policy] = {}
         self._by_rank: list[Policy] = []
 
@@ -144,7 +157,8 @@ class PolicyStore:
     def put(self, *policies: Policy) -> None:
         """Add policies, or replace those of the same names; the file is saved once.
 
-        Raises: DefinitionsError when it cannot be saved; nothing has changed then.
+        Raises: DefinitionsError when it cannot be saved; nothing has changed then. That may turn
+            out later: then it is taken back.
         """
         self._save(self._policies | {policy.name: policy for policy in policies})
         for policy in policies:
@@ -157,10 +171,11 @@ class PolicyStore:
         self._save({key: policy for key, policy in self._policies.items() if key != name})
         return True
 
-    def match(self, name: str, kind: Kind) -> Policy | None:
+    def match(self, name: str, kind: Kind, patience: Patience | None = None) -> Policy | None:
         """The one policy that applies to the queue or exchange."""
+        patience = patience or Patience()
         for policy in self._by_rank:
-            if policy.matches(name, kind):
+            if policy.matches(name, kind, patience):
                 return policy
         return None
 
@@ -173,8 +188,15 @@ class PolicyStore:
         return {k: value for k, value in policy.rules.items() if k in features.OPERATOR_KEYS}
 
     def _save(self, policies: dict[str, Policy]) -> None:
-        self._file.save_entries(policy.to_json(self._vhost) for policy in policies.values())
+        self._file.save_entries(
+            lambda: (policy.to_json(self._vhost) for policy in policies.values()),
+            partial(self._undo, self._policies),
+        )
         self._take(policies)
+
+    def _undo(self, policies: dict[str, Policy]) -> None:
+        self._take(policies)
+        self._on_undone()
 
     def _take(self, policies: dict[str, Policy]) -> None:
         self._policies = policies

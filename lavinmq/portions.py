@@ -1,10 +1,12 @@
 """Long work in portions of about a millisecond, one for each turn of the event loop.
 
-For work that a change starts and nobody waits for: clients are served between the portions.
+Clients are served between the portions. What a client waits for says so when it is over.
 """
 
+import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final
 
 PORTION_S: Final = 0.001
@@ -20,3 +22,73 @@ def in_portions(
         if time.perf_counter() >= until:
             call_soon(in_portions, call_soon, steps, portion_s)
             return
+
+
+class Portions:
+    """Several long works that share the portion of a turn, so that many take no longer than one.
+
+    Args: call_soon: of the event loop.
+    """
+
+    def __init__(self, call_soon: Callable[..., Any]) -> None:
+        self._call_soon = call_soon
+        self._works: deque[tuple[Iterator[object], Callable[[], None]]] = deque()
+
+    def begin(self, steps: Iterator[object], then: Callable[[], None] | None = None) -> None:
+        """Begin now if nothing else is being done, and call `then()` when the iterator ends.
+
+        What fits in a portion is over when this returns."""
+        self._works.append((steps, then or _nothing))
+        if len(self._works) == 1:
+            self._turn()
+
+    async def done(self, steps: Iterator[object]) -> None:
+        """Do all of it. A bug in a step is raised here."""
+        over = asyncio.get_running_loop().create_future()
+        self.begin(_watched(steps, over))
+        await over
+
+    def _turn(self) -> None:
+        """A portion of the first work; then it is the next one's turn."""
+        until = time.perf_counter() + PORTION_S
+        while self._works:
+            steps, then = self._works[0]
+            try:
+                for _ in steps:
+                    if time.perf_counter() >= until:
+                        self._works.rotate(-1)
+                        self._call_soon(self._turn)
+                        return
+                self._works.popleft()
+            except Exception:  # a bug: the others go on
+                self._works.popleft()
+                self._call_soon(self._turn)
+                raise
+            then()
+            if self._works and time.perf_counter() >= until:
+                self._call_soon(self._turn)
+                return
+
+
+def emptied(*collections: Collection[Any]) -> Iterator[None]:
+    """Take everything out of lists, sets, queues and dicts, one thing in each step: thousands of
+    them, freed in one go, take milliseconds."""
+    for each in collections:
+        pop = each.popitem if isinstance(each, dict) else each.pop  # type: ignore[attr-defined]
+        while each:
+            pop()
+            yield
+
+
+def _watched(steps: Iterator[object], over: asyncio.Future[None]) -> Iterator[None]:
+    try:
+        for _ in steps:
+            yield
+    except Exception as error:  # noqa: BLE001 - it is raised where it is waited for
+        over.set_exception(error)
+    else:
+        over.set_result(None)
+
+
+def _nothing() -> None:
+    """Nobody waits."""

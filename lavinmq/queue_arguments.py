@@ -57,6 +57,9 @@ RULES: Final[dict[str, Callable[[str, Value], str | None]]] = {
 }
 """Arguments that are checked, in the order in which a complaint is made."""
 
+_COMPARED: Final = frozenset(RULES) | {"x-queue-type", "x-max-age"}
+"""Those that mean something. What others say makes no queue another one."""
+
 """Arguments that are accepted and kept but have no effect in this release."""
 
 
@@ -74,6 +77,16 @@ def check(arguments: FieldTable) -> None:
         if reason is not None:
             raise ChannelError(ReplyCode.PRECONDITION_FAILED, reason)
     _check_max_age(arguments.get("x-max-age"))
+
+
+def compared(arguments: FieldTable) -> FieldTable:
+    """What a declaration has to agree on with the queue that is there: the arguments that mean
+    something, without `x-queue-type: classic`, which says what is true anyway.
+
+    Source: RabbitMQ compares those that it knows, too.
+    """
+    told = ((name, value) for name, value in arguments.items() if name in _COMPARED)
+    return FieldTable({n: value for n, value in told if (n, value) != ("x-queue-type", "classic")})
 
 
 def _check_max_age(value: Value) -> None:

@@ -6,49 +6,118 @@ Source: AMQP reference, sections 7, 9 and 21.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from lavinmq.features import argument
 from lavinmq.fieldtable import FieldTable
 from lavinmq.names import refused
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from lavinmq.auth.identity import Identity
+    from lavinmq.auth.topics import KeyRights
+
+
+Right = Literal["configure", "read", "write"]
+"""What somebody may do with a queue or an exchange."""
+
+
+def holds(user: Identity, right: Right, vhost: str, name: str) -> bool:
+    """Whether a user has a right; the name of the default exchange is empty."""
+    match right:
+        case "configure":
+            return user.can_configure(vhost, name)
+        case "read":
+            return user.can_read(vhost, name)
+        case "write":
+            return user.can_write(vhost, name)
 
 
 def check_declare_exchange(user: Identity, vhost: str, name: str, arguments: FieldTable) -> None:
     """exchange.declare of a new exchange. Raises: ChannelError 403."""
-    if not _may_declare(user, vhost, name, arguments.get("x-alternate-exchange")):
+    if not may_declare_exchange(user, vhost, name, arguments):
         raise refused(f"User '{user.name}' doesn't have permissions to declare exchange '{name}'")
 
 
 def check_declare_queue(user: Identity, vhost: str, name: str, arguments: FieldTable) -> None:
     """queue.declare of a new queue. Raises: ChannelError 403."""
-    if not _may_declare(user, vhost, name, arguments.get("x-dead-letter-exchange")):
+    if not may_declare_queue(user, vhost, name, arguments):
         raise refused(f"User '{user.name}' doesn't have permissions to queue '{name}'")
 
 
-def _may_declare(user: Identity, vhost: str, name: str, target: object) -> bool:
+def may_declare_exchange(user: Identity, vhost: str, name: str, arguments: FieldTable) -> bool:
+    """Whether the user may make the exchange, with the alternate that takes effect."""
+    return _may_declare(user, vhost, name, argument(arguments, "alternate-exchange")[1])
+
+
+def may_declare_queue(user: Identity, vhost: str, name: str, arguments: FieldTable) -> bool:
+    """Whether the user may make the queue, with the exchange that takes its dead letters."""
+    return _may_declare(user, vhost, name, argument(arguments, "dead-letter-exchange")[1])
+
+
+def _may_declare(user: Identity, vhost: str, name: str, target: str | None) -> bool:
     """Messages can flow on to an exchange that is named: that takes rights on both."""
     if not user.can_configure(vhost, name):
         return False
-    if not isinstance(target, str):
-        return True
-    return user.can_write(vhost, target) and user.can_read(vhost, name)
+    return target is None or (_may_lead_to(user, vhost, target) and user.can_read(vhost, name))
 
 
-def check_bind(user: Identity, vhost: str, exchange: str, queue: str, who: str) -> None:
-    """queue.bind and queue.unbind; `who` begins the refusal. Raises: ChannelError 403."""
+def _may_lead_to(user: Identity, vhost: str, target: str) -> bool:
+    """Whether messages with any routing key may go to an exchange, which need not exist yet."""
+    keys = user.key_rights(vhost, target)
+    return user.can_write(vhost, target) and (keys is None or keys.is_any_written)
+
+
+def check_bind(
+    user: Identity, vhost: str, exchange: str, queue: str, who: str, topic: str | None
+) -> None:
+    """queue.bind and queue.unbind. Raises: ChannelError 403.
+
+    Args: who: begins the refusal; topic: the binding key, if the source is a topic exchange.
+    """
     if not user.can_read(vhost, exchange):
         raise refused(f"{who} doesn't have read permissions to exchange '{exchange}'")
     if not user.can_write(vhost, queue):
         raise refused(f"{who} doesn't have write permissions to queue '{queue}'")
+    _check_topic(user, vhost, exchange, who, topic)
 
 
-def check_bind_exchange(user: Identity, vhost: str, to: str, source: str, verb: str) -> None:
-    """exchange.bind and exchange.unbind. Raises: ChannelError 403."""
+def check_bind_exchange(
+    user: Identity, vhost: str, to: str, source: str, verb: str, topic: str | None
+) -> None:
+    """exchange.bind and exchange.unbind; see `check_bind`. Raises: ChannelError 403."""
+    who = f"User '{user.name}'"
     if not user.can_read(vhost, source):
-        raise refused(f"User '{user.name}' doesn't have read permissions to exchange '{source}'")
-    if not user.can_write(vhost, to):
-        raise refused(f"User '{user.name}' doesn't have write permissions to exchange '{to}'")
+        raise refused(f"{who} doesn't have read permissions to exchange '{source}'")
+    if not _may_lead_to(user, vhost, to):
+        raise refused(f"{who} doesn't have write permissions to exchange '{to}'")
+    _check_topic(user, vhost, source, who, topic)
     if not to or not source:
         raise refused(f"Not allowed to {verb} the default exchange")
+
+
+def _check_topic(user: Identity, vhost: str, exchange: str, who: str, topic: str | None) -> None:
+    """Raises: ChannelError 403 when the exchange may not be bound with the key."""
+    keys = None if topic is None else user.key_rights(vhost, exchange)
+    if keys is not None and topic is not None and not keys.can_read(topic):
+        raise refused(
+            f"{who} doesn't have read permissions to routing key '{topic}' of exchange '{exchange}'"
+        )
+
+
+def check_publish(user: Identity, vhost: str, exchange: str) -> None:
+    """basic.publish, whether the exchange exists or not. Raises: ChannelError 403."""
+    if not user.can_write(vhost, exchange):
+        raise refused(f"User '{user.name}' not allowed to publish to exchange '{exchange}'")
+
+
+def check_keys(user: Identity, rights: KeyRights, exchange: str, keys: Iterable[str]) -> None:
+    """The routing keys of a message for an exchange on which not all are allowed: its own, those of
+    CC and BCC, or that of its dead letter. Raises: ChannelError 403."""
+    for key in keys:
+        if not rights.can_write(key):
+            raise refused(
+                f"User '{user.name}' not allowed to publish to exchange '{exchange}' with routing"
+                f" key '{key}'"
+            )

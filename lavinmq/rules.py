@@ -24,14 +24,19 @@ from lavinmq.features import (
 from lavinmq.fieldtable import FieldTable
 from lavinmq.limits_file import VHostLimits
 from lavinmq.parameters import ParameterStore
+from lavinmq.pattern import Patience
 from lavinmq.policy import Policy, PolicyStore
 from lavinmq.portions import in_portions
 from lavinmq.queue import Queue
+from lavinmq.saving import Disk
 
 MAX_SHARED = 1024
 """Features that are remembered to be shared: most queues of many have the same."""
 MAX_SHARED_BYTES = 512
 """Arguments above that are not remembered: clients can send a frame full of them."""
+PATIENCE_OF_START = 200
+"""Searches that take too long, for all of a virtual host that is being opened: a tenth of a second.
+What is left out follows in portions."""
 
 
 class VHostRules:
@@ -44,20 +49,24 @@ class VHostRules:
         call_soon: of the event loop.
         on_queue: is called with a queue that has new features.
         on_exchange: is called with an exchange that has new features, and these.
+        disk: see `saving.py`.
     """
 
     def __init__(
         self, directory: Path, vhost: str, queues: Mapping[str, Queue],
         exchanges: Mapping[str, Exchange], call_soon: Callable[..., Any],
         on_queue: Callable[[Queue], None],
-        on_exchange: Callable[[Exchange], None],
+        on_exchange: Callable[[Exchange], None], disk: Disk | None = None,
     ) -> None:  # fmt: skip
-        self.policies = PolicyStore(directory / "policies.json", vhost)
-        self.operator_policies = PolicyStore(
-            directory / "operator_policies.json", vhost, is_operator=True
+        self.policies = PolicyStore(
+            directory / "policies.json", vhost, disk=disk, on_undone=self._apply_all
         )
-        self.parameters = ParameterStore(directory / "parameters.json")
-        self.limits = VHostLimits(directory / "limits.json")
+        self.operator_policies = PolicyStore(
+            directory / "operator_policies.json", vhost, is_operator=True, disk=disk,
+            on_undone=self._apply_all,
+        )  # fmt: skip
+        self.parameters = ParameterStore(directory / "parameters.json", disk=disk)
+        self.limits = VHostLimits(directory / "limits.json", disk)
         self._queues = queues
         self._exchanges = exchanges
         self._call_soon = call_soon
@@ -67,11 +76,21 @@ class VHostRules:
         self._is_applying = False
         self._is_outdated = False
         self._waiting: list[Callable[[], None]] = []
+        self._start: Patience | None = None
 
     def load(self) -> None:
-        """Read all files. What is damaged is logged and left out; nothing is raised."""
+        """Read all files. What is damaged is logged and left out; nothing is raised. All that is
+        declared before the loop turns next is counted as one start."""
         for store in (self.policies, self.operator_policies, self.parameters, self.limits):
             store.load()
+        self._start = Patience(PATIENCE_OF_START)
+        self._call_soon(self._started)
+
+    def _started(self) -> None:
+        """The loop turns: policies that took too long for the start come to what was left out."""
+        start, self._start = self._start, None
+        if start is not None and start.has_skipped:
+            self._apply_all()
 
     # --- changes ------------------------------------------------------------------------------
 
@@ -106,8 +125,9 @@ class VHostRules:
         if queue.is_internal:
             return
         kind = queue_kind(queue.arguments)
-        policy = self.policies.match(queue.name, kind)
-        operator = self.operator_policies.match(queue.name, kind)
+        patience = self._start or Patience()
+        policy = self.policies.match(queue.name, kind, patience)
+        operator = self.operator_policies.match(queue.name, kind, patience)
         features = self._features(queue.arguments, policy, operator)
         if features != queue.features:
             queue.apply(features)
@@ -115,8 +135,9 @@ class VHostRules:
 
     def apply_to_exchange(self, exchange: Exchange) -> None:
         """Give an exchange the features that its arguments and the policies of now come to."""
-        policy = self.policies.match(exchange.name, Kind.EXCHANGE)
-        operator = self.operator_policies.match(exchange.name, Kind.EXCHANGE)
+        patience = self._start or Patience()
+        policy = self.policies.match(exchange.name, Kind.EXCHANGE, patience)
+        operator = self.operator_policies.match(exchange.name, Kind.EXCHANGE, patience)
         features = exchange_features(
             exchange.type, exchange.arguments, *self._what(policy, operator)
         )

@@ -14,18 +14,20 @@ import os
 import resource
 import signal
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from lavinmq import __version__, _core, log, system
+from lavinmq import __version__, _core, log, system, vhosts_file
 from lavinmq.amqp.connection import Connection
 from lavinmq.auth.accounts import Accounts
 from lavinmq.auth.chain import Chain
 from lavinmq.auth.identity import Identity
-from lavinmq.auth.users import User, UserStore
+from lavinmq.auth.users import UserStore
 from lavinmq.churn import Churn
 from lavinmq.config import Config, ConfigError, load
 from lavinmq.datadir import DataDir, DataDirError
@@ -38,19 +40,23 @@ from lavinmq.listener import Listener, Places, listeners
 from lavinmq.log_exchange import LogExchange
 from lavinmq.parameters import ParameterStore
 from lavinmq.portions import in_portions
+from lavinmq.revocation import Revocation
+from lavinmq.saving import Disk
 from lavinmq.stats import Sampler, Tracked
+from lavinmq.stored_offsets import StoredOffsets
 from lavinmq.system import System, memory_limit
 from lavinmq.systemd import Service
+from lavinmq.table_bounds import TableBounds
 from lavinmq.tls import Contexts, TlsError
 from lavinmq.totals import sampled
-from lavinmq.vhost import VHost
+from lavinmq.vhost import BindingLimits, VHost
 from lavinmq.vhosts import VHosts
 
 if TYPE_CHECKING:
     from lavinmq.definitions_json.boot import BootFile
     from lavinmq.http.server import HttpListener
 
-CHECK_INTERVAL_S: Final = 1.0
+CHECK_INTERVAL_S: Final = 0.125
 COMPACT_INTERVAL_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 15.0
 MIN_LARGE: Final = 64 << 20
@@ -64,33 +70,44 @@ class Server:
     """A broker on one event loop, which it stops when it has stopped itself. See `opened`.
 
     Args: config: the values in force; events: the loop that runs it; service: what systemd knows of
-        this process, None for a broker that is not the whole of it.
+        this process, None for a broker that is not the whole of it; is_clean: whether an orderly
+        stop has synced all that is in the data directory.
     """
 
     failure: str
     """Why it did not stop in order, for people; empty if it did, or runs."""
+    is_stopped: bool
+    """Whether it has stopped, and all that it had is on disk."""
 
     def __init__(
-        self, config: Config, events: asyncio.AbstractEventLoop, service: Service | None = None
-    ) -> None:
+        self, config: Config, events: asyncio.AbstractEventLoop, service: Service | None = None,
+        *, is_clean: bool = False,
+    ) -> None:  # fmt: skip
         self.failure = ""
+        self.is_stopped = False
+        self._is_clean = is_clean
         self.config = config
         self.events = events
         data_dir = Path(config.data_dir)
+        self.disk = Disk(events)
         self.users = UserStore(
             data_dir, config.default_user, config.default_password_hash,
-            config.default_user_only_loopback, config.default_password_plain,
+            config.default_user_only_loopback, config.default_password_plain, self.disk,
         )  # fmt: skip
         self.chain = Chain(config, self.users, events)
-        self.user_limits = UserLimits(data_dir / "user_limits.json")
-        self.parameters = ParameterStore(data_dir / "parameters.json", is_global=True)
-        self.vhosts = VHosts(data_dir, self.users, self._new_vhost, events.call_soon)
-        self.accounts = Accounts(
-            self.users, self._permissions_changed, self._tags_changed, self.user_limits.forget,
-            self.chain, config,
-        )  # fmt: skip
+        self.stored_offsets = StoredOffsets(self.disk, self.chain.tasks)
+        self.user_limits = UserLimits(data_dir / "user_limits.json", self.disk)
+        self.parameters = ParameterStore(
+            data_dir / "parameters.json", is_global=True, disk=self.disk
+        )
+        self.vhosts = VHosts(data_dir, self.users, self._new_vhost, events.call_soon, self.disk)
         # In the order of their coming, which lists keep from one page to the next.
         self.connections: dict[Connection, None] = {}
+        self.revocation = Revocation(self.users, self.connections, events.call_soon)
+        self.accounts = Accounts(
+            self.users, self._permissions_changed, self.revocation.look_again,
+            self.user_limits.forget, self.chain, config,
+        )  # fmt: skip
         self.churn = Churn()
         self.system = System(config.data_dir)
         self.started_at = time.monotonic()
@@ -100,6 +117,8 @@ class Server:
         self.service = service or Service({})
         self.loop = _core.Loop(events, config.data_dir, config.sync, self._fatal, self._news)
         self.loop.set_max_large(memory_for_large_messages())
+        self.loop.set_max_files(files_of_queues())
+        self.loop.set_max_copies(config.max_copy_keys)
         self.loop.is_stamping = config.set_timestamp
         self.sampler = Sampler(self._tracked, events.call_soon)
         self.http: list[HttpListener] = []
@@ -146,13 +165,14 @@ class Server:
         _log.info("LavinMQ-compatible broker %s, pid %d", __version__, os.getpid())
         _log.info("Data directory: %s", self.config.data_dir)
         self.tls.load()
+        self._secure_what_is_there()
         definitions = self._boot_file()
         self.users.load(create_default=definitions is None)
         self.user_limits.load()
         self.parameters.load()
         self.vhosts.load(create_default=definitions is None)
         if definitions is not None:
-            definitions.apply(self)
+            definitions.apply(self, self.disk)
         if self._log_exchange is not None:
             self._log_exchange.start()
         self.chain.start()
@@ -164,10 +184,19 @@ class Server:
         self._look_at_disk()
         self._compact_timer = self.events.call_later(COMPACT_INTERVAL_S, self._compact)
         self._is_started = True
+        self.disk.start()
         _log.info("Finished startup in %.3fs", time.monotonic() - started)
         # Once the loop turns: a signal that comes before would not be heard.
         self.events.call_soon(self._tell_ready)
         self.service.start_watchdog(self.events)
+
+    def _secure_what_is_there(self) -> None:
+        """Have on disk what the start is going to read: the last process may have died before it
+        synced, and whoever finds a thing there is answered without another sync. Raises: OSError.
+        """
+        config = self.config
+        if config.sync and os.path.exists(os.path.join(config.data_dir, vhosts_file.FILE_NAME)):
+            _core.sync_file_system(config.data_dir)
 
     def _open_amqp(self) -> None:
         """Bind the listeners for AMQP. Raises: OSError."""
@@ -208,18 +237,26 @@ class Server:
         from lavinmq.definitions_json.boot import BootFile  # few need it
 
         return BootFile(
-            config.load_definitions, Path(config.data_dir),
+            config.load_definitions, Path(config.data_dir), TableBounds.of(config),
             skip_if_unchanged=config.load_definitions_skip_if_unchanged,
         )  # fmt: skip
 
     def _new_vhost(self, name: str) -> VHost:
         """A virtual host that is not open yet."""
         config = self.config
-        return VHost(
+        vhost = VHost(
             name, Path(config.data_dir), self.loop, config.segment_size,
             config.max_deleted_definitions, config.default_consistent_hash_algorithm,
             self.events.call_soon, config.consumer_timeout or 0, self.churn,
+            self.disk,
+            is_clean=self._is_clean and not self._is_started,
         )  # fmt: skip
+        vhost.binding_limits = self._binding_limits()
+        return vhost
+
+    def _binding_limits(self) -> BindingLimits:
+        config = self.config
+        return BindingLimits(config.max_bindings_per_queue, config.max_bindings_per_vhost)
 
     def _open_http(self) -> None:
         """Bind what answers HTTP, if anything does: the library for it costs memory."""
@@ -249,19 +286,35 @@ class Server:
         self._disk_timer = self.events.call_later(interval_s, self._look_at_disk)
 
     def _compact(self) -> None:
-        """Every half minute: give back disk space that a few old messages hold."""
-        steps = (
-            queue.core.compact()
-            for vhost in list(self.vhosts.values())
-            for queue in list(vhost.queues.values())
-        )
+        """Every half minute: give back disk space that a few old messages hold, in one queue after
+        the other."""
+        in_portions(self.events.call_soon, self._compactions(self._tidied()))
+
+    def _tidied(self) -> Iterator[_core.Queue]:
+        """All queues; streams also write anew, or cut, what has grown longer than it need be."""
+        for vhost in list(self.vhosts.values()):
+            for queue in list(vhost.queues.values()):
+                if queue.is_stream:
+                    self.stored_offsets.look(queue)
+                    queue.core.finish_segments()
+                yield queue.core
+
+    def _compactions(self, queues: Iterator[_core.Queue]) -> Iterator[None]:
+        """Look for one that is worth it; when it is done, look for the next."""
+        for queue in queues:
+            if queue.compact(partial(self._compact_next, queues)):
+                return
+            yield
         self._compact_timer = self.events.call_later(COMPACT_INTERVAL_S, self._compact)
-        in_portions(self.events.call_soon, steps)
+
+    def _compact_next(self, queues: Iterator[_core.Queue]) -> None:
+        in_portions(self.events.call_soon, self._compactions(queues))
 
     def _check(self) -> None:
-        """Once a second: heartbeats and time-outs of all connections."""
-        self.loop.check_links()
-        self._check_timer = self.events.call_later(CHECK_INTERVAL_S, self._check)
+        """Heartbeats and time-outs: each connection has its turn about once a second, or when its
+        heartbeat is due."""
+        pause_s = 0.0 if self.loop.check_links() else CHECK_INTERVAL_S
+        self._check_timer = self.events.call_later(pause_s, self._check)
 
     def _await_consumer_check(self) -> None:
         interval_s = self.config.consumer_timeout_loop_interval
@@ -304,10 +357,6 @@ class Server:
             if name in (None, vhost.name):
                 vhost.core.touch()
 
-    def _tags_changed(self, user: User) -> None:
-        for connection in self.connections_of(user):
-            connection.user_changed()
-
     # --- stop ---------------------------------------------------------------------------------
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
@@ -346,14 +395,22 @@ class Server:
         failure = ""
         if self._log_exchange is not None:
             self._log_exchange.stop()
+        self.disk.stop()
         self.loop.tick()
+        try:
+            self.loop.finish()
+        except OSError as error:
+            failure = f"Cannot sync {error.filename}: {error.strerror}"
+            _log.error("%s", failure)
         self.loop.stop()
+        is_whole = not any(vhost.has_closed_streams for vhost in self.vhosts.values())
         for vhost in self.vhosts.values():
             try:
                 vhost.close()
             except (OSError, DefinitionsError) as error:
                 failure = f"vhost {vhost.name!r}: {error}"
                 _log.error("%s", failure)
+        self.is_stopped = is_whole and not failure and not self.failure
         _log.info("Stopped")
         self._end(failure)
 
@@ -378,6 +435,7 @@ class Server:
         self.service.close()
         while self.connections:
             self.connections.popitem()[0].abandon()
+        self.disk.stop()
         self.loop.stop()
         for vhost in self.vhosts.values():
             vhost.abandon()
@@ -403,6 +461,7 @@ class Server:
         self.loop.sync = self.config.sync
         for vhost in self.vhosts.values():
             vhost.set_consumer_timeout(self.config.consumer_timeout or 0)
+            vhost.binding_limits = self._binding_limits()
         self.loop.is_stamping = self.config.set_timestamp
         self.loop.is_low = self._disk.is_low()
         _log.info("Configuration reloaded, changed: %s", ", ".join(changes.live) or "nothing")
@@ -460,12 +519,16 @@ def opened(
     Args: wait: whether to wait for a directory that another broker has locked; service: see Server.
     Raises: DataDirError, OSError; StoppedWaiting.
     """
-    with DataDir(config.data_dir, lock=config.data_dir_lock, wait=wait):
-        server = Server(config, events, service)
+    with DataDir(
+        config.data_dir, lock=config.data_dir_lock, wait=wait, access=config.data_dir_access
+    ) as data_dir:
+        server = Server(config, events, service, is_clean=data_dir.is_clean)
         try:
             yield server
         finally:
             server.release()
+        if server.is_stopped:
+            data_dir.stopped()
 
 
 def run(config: Config) -> int:
@@ -497,6 +560,12 @@ def memory_for_large_messages() -> int:
     """Bytes of memory that messages too large for pooled blocks may take, all together: a quarter
     of what there is, of the machine or of the control group that bounds us."""
     return max(memory_limit() // 4, MIN_LARGE)
+
+
+def files_of_queues() -> int:
+    """Descriptors that queues may keep open between their uses: half of what we may have."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if limit == resource.RLIM_INFINITY else limit // 2
 
 
 def _spare_collections() -> None:

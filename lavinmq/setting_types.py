@@ -232,6 +232,14 @@ def _origins(text: str) -> tuple[str, ...]:
     return tuple(item.lower() for item in items)
 
 
+def _hosts(text: str) -> tuple[str, ...]:
+    items = _items(text)
+    for item in items:
+        if item != "*" and not (item.isprintable() and not set(item) & set("/?# @*")):
+            raise ValueError(f"{shown(item)} is neither * nor like broker.example.com:8443")
+    return tuple(item.lower() for item in items)
+
+
 def _doubtful_tls_version(text: str) -> str:
     return "" if text in TLS_VERSIONS else f"{shown(text)} is not a known TLS version"
 
@@ -252,6 +260,7 @@ NETWORKS = Kind("list of IP addresses and CIDRs", _networks)
 KEEPALIVE = Kind("idle:interval:count in seconds, or false", _keepalive)
 PASSWORD_HASH = Kind("password hash", _password_hash)
 PLAIN_PASSWORD = Kind("password", _plain_password)
+HOSTS = Kind("list of hosts (name or name:port) or *", _hosts)
 ORIGINS = Kind("list of origins (scheme://host:port) or *", _origins)
 LEVEL = choice(*LEVELS)
 TLS_VERSION = Kind("1.0, 1.1, 1.2, 1.3", _text, _doubtful_tls_version)

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 from weakref import WeakKeyDictionary
 
 from lavinmq.log import Log
 from lavinmq.queue import Queue
 
-State: TypeAlias = tuple[int, int, int]
-"""Records lost, errno of the last read, errno of the last write."""
+State: TypeAlias = tuple[int, int, int, bool, bool, int]
+"""Records lost, errno of the last read, errno of the last write; whether a publish was missed,
+whether messages that are to go elsewhere are parked; how many have come back."""
+NOTHING_SAID: Final[State] = (0, 0, 0, False, False, 0)
 
 
 class StoreNews:
@@ -30,8 +32,11 @@ class StoreNews:
         for queue in list(queues):
             self.report_damage(queue)
             core = queue.core
-            state = (core.lost, core.read_error, core.write_error)
-            before = self._said.get(queue, (0, 0, 0))
+            state = (
+                core.lost, core.read_error, core.write_error, core.missed > 0, core.parked > 0,
+                core.returned,
+            )  # fmt: skip
+            before = self._said.get(queue, NOTHING_SAID)
             if state != before:
                 self._said[queue] = state
                 self._report(queue, before)
@@ -65,6 +70,13 @@ class StoreNews:
                 "queue %r: %d messages in %s could not be read and were given up",
                 name, core.lost, queue.directory,
             )  # fmt: skip
+        if core.missed and not before[3]:
+            self._log.error(
+                "queue %r is closed: it misses what is published to it without confirms", name
+            )
+        self._report_moves(queue, before)
+        if (core.is_stuck, core.write_error) == (False, before[2]):
+            return
         if core.is_stuck:
             self._log.error(
                 "Cannot write %s: %s. Messages of queue %r wait in memory, publishers are held",
@@ -77,3 +89,19 @@ class StoreNews:
             )  # fmt: skip
         elif before[2]:
             self._log.notice("queue %r is written again", name)
+
+    def _report_moves(self, queue: Queue, before: State) -> None:
+        core, name = queue.core, queue.name
+        if core.parked and not before[4]:
+            refuser = core.refuser.decode("utf-8", "replace")
+            self._log.error(
+                "queue %r: messages that died or were released there stay, because queue %r cannot"
+                " be written. They are sent on when it can", name, refuser,
+            )  # fmt: skip
+        elif before[4] and not core.parked:
+            self._log.notice("queue %r: nothing that is to go to other queues stays there", name)
+        if core.returned != before[5]:
+            self._log.error(
+                "queue %r: %d messages that were to be moved are back, because the other queue"
+                " cannot be written", name, core.returned - before[5],
+            )  # fmt: skip

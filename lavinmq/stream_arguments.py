@@ -43,7 +43,8 @@ Start: TypeAlias = "str | int | tuple[int]"
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How a consumer reads a stream; the fields are those of `_core.Consumer.read_stream`."""
+    """How a consumer reads a stream; the fields are those of `_core.Consumer.read_stream`, unless
+    they say otherwise."""
 
     start: Start
     is_tracked: bool
@@ -53,6 +54,9 @@ class Reading:
     takes_unfiltered: bool = False
     end: int = 0
     tells_time: bool = False
+    tells_epoch: bool = False
+    epoch: int = 0
+    """In which the consumer has come to its offset, 0 = it does not say. Not for `_core`."""
 
 
 def is_stream(arguments: FieldTable) -> bool:
@@ -105,17 +109,19 @@ def check_consumer(
         raise failed("x-priority not supported on streams")
 
 
-def reading(tag: str, arguments: FieldTable, now_ms: int) -> Reading:
+def reading(tag: str, arguments: FieldTable, now_ms: int, max_conditions: int) -> Reading:
     """How the consumer with this tag reads. Raises: ChannelError 406."""
     offset = arguments.get("x-stream-offset")
     wanted = arguments.get("x-stream-automatic-offset-tracking")
     is_tracked = offset is None or wanted is True or wanted == "true"
     is_tracked = is_tracked and not tag.startswith(_GENERATED)
-    conditions = list(_conditions(arguments.get("x-stream-filter")))
+    conditions = _bounded(_conditions(arguments.get("x-stream-filter")), max_conditions)
+    epoch = arguments.get("x-stream-epoch")
     return Reading(
         _start(offset, now_ms), is_tracked, is_tracked, conditions,
         _is_any(arguments), _flag("x-stream-match-unfiltered", arguments),
         _end(arguments.get("x-stream-end-offset")), _flag("x-stream-timestamp", arguments),
+        epoch is not None and epoch is not False, _epoch(epoch, offset),
     )  # fmt: skip
 
 
@@ -145,6 +151,17 @@ def _end(offset: Value) -> int:
     return int(offset)  # type: ignore[arg-type]
 
 
+def _epoch(epoch: Value, offset: Value) -> int:
+    """The epoch to compare, 0 = none; `offset` is where the consumer wants to begin."""
+    if epoch is None or isinstance(epoch, bool):
+        return 0
+    if not isinstance(epoch, int) or isinstance(epoch, Timestamp) or epoch <= 0:
+        raise failed("x-stream-epoch must be a boolean or a positive integer")
+    if not isinstance(offset, int) or isinstance(offset, bool | Timestamp) or offset < 0:
+        raise failed("x-stream-epoch needs an offset in x-stream-offset, not below 0")
+    return int(epoch)
+
+
 # --- filters ----------------------------------------------------------------------------------
 
 
@@ -164,6 +181,17 @@ def _flag(name: str, arguments: FieldTable) -> bool:
     if not isinstance(value, bool):
         raise failed(f"{name} must be a boolean")
     return value
+
+
+def _bounded(conditions: Iterator[Condition], most: int) -> list[Condition]:
+    """All of them: each costs time for every message. The points of a polygon count, too."""
+    found = []
+    for condition in conditions:
+        most -= len(condition[1]) if condition[0] == "polygon" else 1
+        if most < 0:
+            raise failed("x-stream-filter has more conditions than max_filter_conditions allows")
+        found.append(condition)
+    return found
 
 
 def _conditions(value: Value) -> Iterator[Condition]:

@@ -12,6 +12,8 @@ import secrets
 import time
 from typing import Final
 
+from lavinmq.datadir import FILE_MODE
+
 _PREFIX: Final = "created."
 
 
@@ -22,5 +24,5 @@ def make(directory: str) -> str:
     """
     identity = f"{time.time_ns() // 1_000_000}-{secrets.token_hex(8)}"
     path = f"{directory}/{_PREFIX}{identity}"
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE))
     return identity

@@ -12,10 +12,12 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from operator import methodcaller
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from lavinmq import (
     _core,
@@ -26,11 +28,14 @@ from lavinmq import (
     pause,
     queue_arguments,
     rights,
+    stream_epochs,
     stream_identity,
 )
 from lavinmq.alternates import Alternates
 from lavinmq.auth.identity import Identity
+from lavinmq.auth.topics import KeyRights
 from lavinmq.churn import Churn
+from lavinmq.datadir import DIRECTORY_MODE
 from lavinmq.dedup_keys import DedupKeys
 from lavinmq.definitions import (
     DELAYED_TYPES,
@@ -39,10 +44,16 @@ from lavinmq.definitions import (
     DefinitionsFile,
     ExchangeDef,
     QueueDef,
+    binding_record,
+    exchange_record,
+    queue_record,
 )
+from lavinmq.definitions_compaction import Compaction
+from lavinmq.deleted_files import DOOMED, DeletedFiles
 from lavinmq.directories import hashed, make_directory, remove_tree, set_aside, write_text
 from lavinmq.errors import ChannelError, DefinitionsError, ReplyCode
 from lavinmq.exchange import KINDS, Destination, Exchange, raw_key
+from lavinmq.features import mistyped
 from lavinmq.fieldtable import EMPTY, FieldTable
 from lavinmq.names import (
     REPLY_PREFIX,
@@ -51,11 +62,12 @@ from lavinmq.names import (
     failed,
     missing,
     refused,
-    without_default_type,
 )
+from lavinmq.portions import Portions
 from lavinmq.queue import Owner, Queue, QueueConsumer
 from lavinmq.queue_expiry import QueueExpiry
 from lavinmq.rules import VHostRules
+from lavinmq.saving import Disk
 from lavinmq.store_news import StoreNews
 from lavinmq.stream_arguments import check_declaration, is_stream
 from lavinmq.totals import Totals
@@ -66,8 +78,18 @@ BUILT_IN: Final = (
 )  # fmt: skip
 """Exchanges that every virtual host has, all durable."""
 
-DOOMED: Final = ".deleted-"
-"""In the name of a directory of a virtual host that is being removed."""
+AT_ONCE: Final = 64
+"""Bindings or consumers that go together with their queue; of more most go later."""
+
+FEW_SEGMENTS: Final = 2
+"""The files of a queue with more are removed behind the loop."""
+
+
+class BindingLimits(NamedTuple):
+    """How many bindings there may be, 0: any number."""
+
+    per_queue: int = 0
+    per_vhost: int = 0
 
 
 class Actor(Owner, Protocol):
@@ -81,8 +103,8 @@ class Member(Protocol):
 
     user: Identity
 
-    def close(self, code: ReplyCode, text: str) -> None:
-        """End it."""
+    def expel(self, code: ReplyCode, text: str) -> None:
+        """End it; nothing more is done for it."""
 
 
 class VHost:
@@ -97,12 +119,14 @@ class VHost:
         call_soon: of the event loop.
         consumer_timeout_ms: of queues that name none, 0 = for ever.
         churn: of the whole broker.
+        disk: see `saving.py`.
+        is_clean: whether an orderly stop has synced all that is in the directory.
     """
 
     def __init__(
         self, name: str, data_dir: Path, loop: _core.Loop, segment_size: int, max_deleted: int,
         hash_algorithm: str, call_soon: Callable[..., Any], consumer_timeout_ms: int = 0,
-        churn: Churn | None = None,
+        churn: Churn | None = None, disk: Disk | None = None, *, is_clean: bool = False,
     ) -> None:  # fmt: skip
         self.name = name
         self.directory = data_dir / hashed(name)
@@ -117,9 +141,10 @@ class VHost:
         self.totals = Totals(self, churn)
         self.rules = VHostRules(
             self.directory, name, self.queues, self.exchanges, call_soon, self._queue_changed,
-            self._exchange_changed,
+            self._exchange_changed, disk,
         )  # fmt: skip
         self._loop = loop
+        self._disk = disk or Disk()
         self._segment_size = segment_size
         self._max_deleted = self._compact_above = max_deleted
         self._hash_algorithm = hash_algorithm
@@ -127,7 +152,9 @@ class VHost:
         self._file = DefinitionsFile(self.directory / "definitions.amqp")
         self._directory_fd = -1
         self._is_directory_changed = True
+        self._n_syncing = 0  # answers that wait for the disk
         self._is_loading = True
+        self._is_clean = is_clean
         # What this release cannot apply stays in the file, for one that can.
         self._kept = Definitions()
         self._kept_names: set[str] = set()
@@ -137,6 +164,10 @@ class VHost:
         self._keys = DedupKeys(self.directory, loop, self._log)
         self._news = StoreNews(self._log)
         self._expiry = QueueExpiry(loop.events, self._expired)
+        self.portions = Portions(call_soon)
+        self.binding_limits = BindingLimits()
+        self._n_bindings = 0
+        self._deleted = DeletedFiles(self.directory, self.portions, self._log)
 
     # --- life ---------------------------------------------------------------------------------
 
@@ -145,7 +176,7 @@ class VHost:
         make_directory(self.directory)
         write_text(self.directory / ".vhost", self.name)
         remove_tree(Path(self._transient))
-        os.makedirs(self._transient, mode=0o755, exist_ok=True)
+        os.makedirs(self._transient, mode=DIRECTORY_MODE, exist_ok=True)
         self._directory_fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self.rules.load()
         stored = self._file.load()
@@ -155,6 +186,7 @@ class VHost:
         for binding in stored.bindings:
             self._load_binding(binding)
         self._delayed.release_left(list(self.exchanges.values()))
+        self._deleted.remove_left()
         self._is_loading = False
         if self._file.deleted:
             self._file.compact(self._definitions())
@@ -176,17 +208,24 @@ class VHost:
                 self._keys.close(exchange)
         try:
             self._file.sync()
+            self._deleted.finish()
         finally:
             self.abandon()
         remove_tree(Path(self._transient))
         if failure is not None:
             raise failure
 
+    @property
+    def has_closed_streams(self) -> bool:
+        """Whether a stream cannot be used: what its readers have had may not be on disk."""
+        return any(queue.is_stream and queue.core.is_closed for queue in self.queues.values())
+
     def abandon(self) -> None:
         """Let go of all files and memory without writing, as if the process had died. Idempotent.
 
         What was loaded, or written so far, stays in the files."""
         self._expiry.stop()
+        self._deleted.forget()
         for queue in (*self.queues.values(), *self.reply_queues.values()):
             queue.core.delete()
         for cache in [thing.dedup for thing in self._destinations() if thing.dedup is not None]:
@@ -196,21 +235,46 @@ class VHost:
             os.close(self._directory_fd)
             self._directory_fd = -1
 
-    def delete(self) -> Path:
-        """Take everything away; connections have been told. Nothing is written from now on.
+    def deleting(self) -> Iterator[None]:
+        """End the connections and take everything away, in short steps; nobody gets here any more.
+        `doom` has to follow."""
+        self._expiry.stop()
+        for connection in list(self.connections):
+            if connection in self.connections:
+                connection.expel(ReplyCode.CONNECTION_FORCED, "VHost deleted")
+            yield
+        self.totals.churn.count("queue_deleted", len(self.queues))
+        for queues in (self.queues, self.reply_queues):
+            while queues:
+                queue = queues.pop(next(reversed(queues)))
+                for consumer in queue.take_consumers():
+                    consumer.stop()
+                    yield
+                self._let_go(queue)
+                yield
+        while self.exchanges:
+            exchange = self.exchanges.pop(next(reversed(self.exchanges)))
+            while exchange.bindings:
+                exchange.bindings.popitem()
+                yield
+            if exchange.dedup is not None:
+                exchange.dedup.release()
+            yield
+        self.core.touch()
+
+    def _let_go(self, queue: Queue) -> None:
+        queue.core.delete()
+        if queue.dedup is not None:
+            queue.dedup.release()
+
+    def doom(self) -> Path:
+        """The last step of the deletion. Nothing is written from now on.
 
         Returns: the directory with all that is left, under another name, which no start takes for
             that of a virtual host; the caller removes it.
         Raises: OSError when it cannot be renamed; all else has been done then.
         """
-        for queue in self.queues.values():
-            for consumer in queue.take_consumers():
-                consumer.stop()
-        self.totals.churn.count("queue_deleted", len(self.queues))
         self.abandon()
-        self.queues.clear()
-        self.exchanges.clear()
-        self.core.touch()
         doomed = self.directory.with_name(f"{self.directory.name}{DOOMED}{time.time_ns()}")
         self.directory.rename(doomed)
         return doomed
@@ -220,7 +284,21 @@ class VHost:
         if self._is_directory_changed:
             self._is_directory_changed = False
             self._loop.sync_file(self._directory_fd, _nothing)
-        self._loop.sync_file(self._file.fileno(), callback)
+        self._n_syncing += 1
+        *others, last = self._file.filenos()
+        for fd in others:
+            self._loop.sync_file(fd, _nothing)
+        self._loop.sync_file(last, partial(self._synced, callback))
+
+    @property
+    def _is_syncing(self) -> bool:
+        """Whether something was recorded that is not on disk: who asks for what is so already must
+        not have an answer before those that made it so."""
+        return self._n_syncing > 0
+
+    def _synced(self, callback: Callable[[], object]) -> None:
+        self._n_syncing -= 1
+        callback()
 
     def report(self) -> None:
         """Log what is new about queues whose files could not be read or written."""
@@ -240,6 +318,9 @@ class VHost:
                 self._kept.exchanges.append(exchange)
                 self._kept_names.add(exchange.name)
                 continue
+            wrong = mistyped(exchange.arguments, "alternate-exchange")
+            if wrong is not None:
+                self._log.warning("exchange %r: %s is no text: left out", exchange.name, wrong)
             if exchange.type == "x-consistent-hash":
                 reason = hash_arguments.complaint(exchange.arguments)
                 if reason is not None:
@@ -274,19 +355,33 @@ class VHost:
         """Read what the directory of a durable queue holds, and make one where there is none."""
         directory = Path(queue.directory)
         try:
-            directory.mkdir(mode=0o755, exist_ok=True)
+            directory.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
             queue.core.is_paused = pause.is_marked(queue.directory)
             write_text(directory / ".queue", queue.name)
         except OSError as error:
             self._log.warning("queue %r: %s", queue.name, error)
+        is_stream = queue.is_stream
         try:
-            self._note(queue, queue.core.load())
+            self._note(queue, queue.core.load(is_synced=self._is_clean, is_held=is_stream))
+            if is_stream and self._is_clean:
+                queue.core.epochs = stream_epochs.load(queue.directory)
+            elif is_stream:
+                self._begin_epoch(queue, os.fsync)
+            if is_stream:
+                queue.core.open()
         except (OSError, ValueError) as error:
             self._log.error("queue %r is closed, its files are left alone: %s", queue.name, error)
             self._news.report_damage(queue)
         else:
             self._keys.load(queue)
             self._identify(queue)
+
+    def _begin_epoch(self, queue: Queue, sync: Callable[[int], object]) -> None:
+        """A stream was loaded without an orderly stop before: offsets from here on may have been
+        given before. It is not to be served before the epoch is on disk. Raises: OSError."""
+        first = queue.core.next_offset
+        queue.core.epochs = epochs = stream_epochs.begin(queue.directory, first, sync)
+        self._log.info("stream %r: epoch %d begins at offset %d", queue.name, epochs[-1][0], first)
 
     def _note(self, queue: Queue, notes: list[str]) -> None:
         """Log what loading a queue has put right, and what it could not read."""
@@ -307,35 +402,71 @@ class VHost:
             self._kept.bindings.append(stored)
             return
         try:
-            exchange.bind(to, stored.routing_key, stored.arguments)
+            self._n_bindings += exchange.bind(to, stored.routing_key, stored.arguments)
         except ValueError as error:
             self._log.warning("binding from %r to %r: %s", stored.source, stored.destination, error)
             self._kept.bindings.append(stored)
 
     def _definitions(self) -> Definitions:
-        """Everything that is durable, for compaction."""
+        """Everything that is durable, for compaction at the start."""
         return Definitions(
-            [ExchangeDef(x.name, x.type, True, x.auto_delete, x.internal, x.arguments)
-             for x in self.exchanges.values() if x.durable] + self._kept.exchanges,
-            [QueueDef(q.name, True, False, q.auto_delete, q.arguments)
-             for q in self.queues.values() if q.is_stored and not q.is_internal]
-            + self._kept.queues,
-            [_binding_def(x, to, key, arguments)
-             for x in self.exchanges.values() if x.durable and x.name
-             for to, key, arguments in x.bindings if to.is_stored] + self._kept.bindings,
-        )  # fmt: skip
+            [*self._durable_exchanges(), *self._kept.exchanges],
+            [*self._durable_queues(), *self._kept.queues],
+            [*self._durable_bindings(), *self._kept.bindings],
+        )
+
+    def _records(self) -> Iterator[bytes]:
+        """The same, one record after the other, while things come and go."""
+        yield from map(exchange_record, self._durable_exchanges())
+        yield from map(exchange_record, self._kept.exchanges)
+        yield from map(queue_record, self._durable_queues())
+        yield from map(queue_record, self._kept.queues)
+        yield from map(binding_record, self._durable_bindings())
+        yield from map(binding_record, self._kept.bindings)
+
+    def _durable_exchanges(self) -> Iterator[ExchangeDef]:
+        for x in list(self.exchanges.values()):
+            if x.durable and self.exchanges.get(x.name) is x:
+                yield ExchangeDef(x.name, x.type, True, x.auto_delete, x.internal, x.arguments)
+
+    def _durable_queues(self) -> Iterator[QueueDef]:
+        for q in list(self.queues.values()):
+            if q.is_stored and not q.is_internal and self.queues.get(q.name) is q:
+                yield QueueDef(q.name, True, False, q.auto_delete, q.arguments)
+
+    def _durable_bindings(self) -> Iterator[BindingDef]:
+        for x in list(self.exchanges.values()):
+            if not (x.durable and x.name) or self.exchanges.get(x.name) is not x:
+                continue
+            for to, key, arguments in list(x.live_bindings()):
+                there = self.queues if isinstance(to, Queue) else self.exchanges
+                if to.is_stored and there.get(to.name) is to:
+                    yield _binding_def(x, to, key, arguments)
 
     def _compact_if_due(self) -> None:
         """After a deletion: compact when enough have gathered. The file is as good without, so a
         disk that refuses is asked again only when there are twice as many."""
-        if self._file.deleted <= self._compact_above:
+        if self._file.deleted <= self._compact_above or self._file.copy is not None:
+            return
+        if self._disk.is_running:
+            Compaction(
+                self._file, self._records(), self._disk, self._compacted, self._sync_again
+            ).start()
             return
         try:
             self._file.compact(self._definitions())
-            self._compact_above = self._max_deleted
+            self._compacted("")
         except DefinitionsError as error:
-            self._compact_above = self._file.deleted * 2
-            self._log.error("definitions are not compacted: %s", error)
+            self._compacted(str(error))
+
+    def _sync_again(self) -> None:
+        """The loop does it once more: a sync that fails there ends the broker."""
+        self._loop.sync_file(self._directory_fd, _nothing)
+
+    def _compacted(self, failure: str) -> None:
+        self._compact_above = self._file.deleted * 2 if failure else self._max_deleted
+        if failure:
+            self._log.error("definitions are not compacted: %s", failure)
 
     # --- exchanges ----------------------------------------------------------------------------
 
@@ -373,7 +504,8 @@ class VHost:
         if existing is not None:
             given = ExchangeDef(name, type_, durable, auto_delete, internal, arguments).settled()
             if passive or existing.is_same(given):
-                return False
+                return existing.durable and self._is_syncing
+            rights.check_declare_exchange(actor.user, self.name, name, arguments)
             raise failed(f"Existing exchange '{name}' declared with other arguments")
         if passive:
             raise missing(f"Exchange '{name}' doesn't exists")
@@ -427,12 +559,11 @@ class VHost:
         if exchange.durable:
             with _storing(f"the deletion of exchange '{exchange.name}'"):
                 self._file.append_delete_exchange(exchange.name)
-        for to, key, arguments in list(exchange.bindings):
-            exchange.unbind(to, key, arguments)
         self._delayed.remove(exchange)
         del self.exchanges[exchange.name]
         self.core.remove(raw_key(exchange.name))
         self._unbind_everywhere(exchange)
+        self._drop_bindings(exchange)
         self._alternates.tell_users_of(exchange.name, None)
         self._alternates.unlink(exchange)
         self.core.touch()
@@ -446,7 +577,8 @@ class VHost:
         self, actor: Actor, name: str, passive: bool, durable: bool, exclusive: bool,
         auto_delete: bool, arguments: FieldTable, *, is_restored: bool = False,
     ) -> tuple[Queue, bool]:  # fmt: skip
-        """queue.declare. Returns: the queue, and whether it was recorded. Raises: ChannelError.
+        """queue.declare. Returns: the queue, and whether the answer has to wait for the disk: it
+        was recorded, now or by who has no answer yet either. Raises: ChannelError.
 
         Args: is_restored: it comes from an export, and may have a reserved name; the limit has
             been looked at.
@@ -457,19 +589,19 @@ class VHost:
         if queue is not None:
             self._redeclare(actor, queue, passive, durable, exclusive, auto_delete, arguments)
             self._expiry.used(queue)
-            return queue, False
+            return queue, queue.is_stored and self._is_syncing
         if passive:
             raise missing(f"Queue '{name}' doesn't exists")
         if not is_restored:
             check_prefix(name)
+        if not name:
+            name = "amq.gen-" + secrets.token_urlsafe(24)
+        rights.check_declare_queue(actor.user, self.name, name, arguments)
         limit = self.rules.limits.max_queues
         if limit is not None and len(self.queues) >= limit and not is_restored:
             raise refused(f"queue limit in vhost '{self.name}' ({limit}) is reached")
         if self._loop.is_held:
             raise failed("Server low on disk space, can not create queue")
-        if not name:
-            name = "amq.gen-" + secrets.token_urlsafe(24)
-        rights.check_declare_queue(actor.user, self.name, name, arguments)
         check_queue(durable, exclusive, auto_delete, arguments)
         kind = arguments.get("x-queue-type", "classic")
         if kind not in ("classic", "stream"):
@@ -487,6 +619,8 @@ class VHost:
         owner = actor if exclusive else None
         self.totals.churn.count("queue_declared")
         queue = self._add_queue(name, durable, auto_delete, owner, arguments)
+        if queue.is_stream:
+            queue.core.epochs = [stream_epochs.FIRST]
         self._identify(queue, is_new=True)
         return queue, is_stored
 
@@ -507,28 +641,39 @@ class VHost:
         its messages must not appear in the new queue, and are not ours to throw away."""
         directory = self.directory / hashed(name)
         try:
-            os.mkdir(directory, 0o755)
+            os.mkdir(directory, DIRECTORY_MODE)
         except FileExistsError:
-            aside = set_aside(directory)
-            self._log.warning("files of an earlier queue %r were left: now in %s", name, aside)
-            os.mkdir(directory, 0o755)
+            self.make_way(directory, name)
+            os.mkdir(directory, DIRECTORY_MODE)
         self._is_directory_changed = True
         write_text(directory / ".queue", name)
+
+    def make_way(self, directory: Path, name: str) -> None:
+        """A new queue of that name is going to have this directory. Raises: OSError."""
+        self._deleted.make_way(directory)
+        aside = set_aside(directory)
+        if aside is not None:
+            self._log.warning("files of an earlier queue %r were left: now in %s", name, aside)
 
     def _redeclare(
         self, actor: Actor, queue: Queue, passive: bool, durable: bool, exclusive: bool,
         auto_delete: bool, arguments: FieldTable,
     ) -> None:  # fmt: skip
         locked = queue.is_locked_to(actor)
-        if locked or (queue.exclusive and not exclusive and not passive):
-            raise ChannelError(ReplyCode.RESOURCE_LOCKED, "Exclusive queue")
-        if passive:
+        given = (durable, exclusive, auto_delete, queue_arguments.compared(arguments))
+        there = (
+            queue.durable, queue.exclusive, queue.auto_delete,
+            queue_arguments.compared(queue.arguments),
+        )  # fmt: skip
+        if not locked and (passive or given == there):
             return
+        if not passive:
+            rights.check_declare_queue(actor.user, self.name, queue.name, arguments)
+        if locked or (queue.exclusive and not exclusive):
+            raise ChannelError(ReplyCode.RESOURCE_LOCKED, "Exclusive queue")
         if exclusive and not queue.exclusive:
             raise ChannelError(ReplyCode.RESOURCE_LOCKED, "Not an exclusive queue")
-        given = (durable, auto_delete, without_default_type(arguments))
-        if given != (queue.durable, queue.auto_delete, without_default_type(queue.arguments)):
-            raise failed(f"Existing queue '{queue.name}' declared with other arguments")
+        raise failed(f"Existing queue '{queue.name}' declared with other arguments")
 
     def _add_queue(
         self, name: str, durable: bool, auto_delete: bool, owner: Owner | None,
@@ -579,7 +724,11 @@ class VHost:
         check_name("Queue", name)
         queue = self.queues.get(name)
         if queue is None:
-            return 0, False, []
+            return 0, self._is_syncing, []
+        if not actor.user.can_configure(self.name, name):
+            raise refused(
+                f"User '{actor.user.name}' doesn't have permissions to delete queue '{name}'"
+            )
         self.check_usable(queue)
         if queue.is_locked_to(actor):
             raise ChannelError(ReplyCode.RESOURCE_LOCKED, f"Queue '{name}' is exclusive")
@@ -587,16 +736,12 @@ class VHost:
             raise failed(f"Queue '{name}' in use")
         if if_empty and queue.core.ready:
             raise failed(f"Queue '{name}' is not empty")
-        if not actor.user.can_configure(self.name, name):
-            raise refused(
-                f"User '{actor.user.name}' doesn't have permissions to delete queue '{name}'"
-            )
         return queue.core.ready, *self.remove_queue(queue)
 
     def remove_queue(self, queue: Queue) -> tuple[bool, list[QueueConsumer]]:
         """Take a queue away, whatever it holds.
 
-        Returns: whether it was recorded, consumers to tell.
+        Returns: whether it was recorded, consumers to tell: they get nothing any more.
         Raises: ChannelError 406 when the disk refuses the record of a stored queue; it stays then.
         """
         if queue.is_stored:
@@ -611,17 +756,49 @@ class VHost:
         if queue.owner is not None:
             queue.owner.exclusive_queues.discard(queue)
         self._keys.drop(queue)
+        is_large = queue.core.n_segments > FEW_SEGMENTS
         if queue.core.delete():
-            self.remove_files(queue)
+            self.remove_files(queue, is_large=is_large)
         self._compact_if_due()
+        self._spread(consumers.copy(), methodcaller("stop"))
         return queue.is_stored, consumers
 
-    def remove_files(self, queue: Queue) -> None:
-        """What cannot be removed stays, and is set aside by a queue of the same name."""
+    def tell_cancelled(self, consumers: list[QueueConsumer]) -> None:
+        """Tell clients that their consumers have been cancelled, because the queue is gone."""
+        self._spread(consumers, methodcaller("cancelled"))
+
+    def _spread(
+        self, consumers: list[QueueConsumer], call: Callable[[QueueConsumer], None]
+    ) -> None:
+        """Call for a few consumers now, for very many in portions; the list is empty then."""
+        is_long = len(consumers) > AT_ONCE
+        steps = _each(consumers, call)
+        if is_long:
+            self.portions.begin(steps)
+        else:
+            _exhaust(steps)
+
+    def remove_files(self, queue: Queue, *, is_large: bool = False) -> None:
+        """Those of a stored queue stay until its deletion is on disk. Many go behind the loop;
+        what a crash leaves of them goes at the next start. What cannot be removed stays, and is set
+        aside by a queue of the same name."""
+        if queue.is_stored:
+            self.when_synced(self._deleted.add(Path(queue.directory)))
+            return
+        directory = Path(queue.directory)
         try:
-            remove_tree(Path(queue.directory))
+            if is_large and self._disk.is_running:
+                doomed = Path(self._transient) / f"{directory.name}{DOOMED}{time.time_ns()}"
+                directory.rename(doomed)
+                self._disk.submit(partial(remove_tree, doomed), partial(self._removed, queue.name))
+            else:
+                remove_tree(directory)
         except OSError as error:
-            self._log.error("files of the deleted queue %r stay: %s", queue.name, error)
+            self._removed(queue.name, None, error)
+
+    def _removed(self, name: str, _: None, error: OSError | None) -> None:
+        if error is not None:
+            self._log.error("files of the deleted queue %r stay: %s", name, error)
 
     def consumer_left(self, queue: Queue, consumer: QueueConsumer) -> None:
         """A consumer was cancelled or lost; an auto-delete queue goes with its last one."""
@@ -684,6 +861,7 @@ class VHost:
 
     def restart_queue(self, name: str) -> None:
         """Read the files of a closed queue again. Its consumers are told that they are cancelled.
+        A stream is served once `when_synced` says so: who waits for that finds it running.
 
         Raises: KeyError when there is none; ValueError when it is not closed or has no files that
             outlive the broker; ValueError or OSError, naming the file, when that cannot be read: it
@@ -698,8 +876,14 @@ class VHost:
             consumer.stop()
             consumer.cancelled()
         self._news.forget(queue)
-        self._note(queue, queue.core.restart())
-        self._log.notice("queue %r is restarted with %d messages", name, queue.core.ready)
+        self._note(queue, queue.core.restart(is_held=queue.is_stream))
+        if queue.is_stream:
+            self._begin_epoch(queue, lambda fd: self._loop.sync_file(fd, _nothing))
+            self.when_synced(queue.core.open)
+        self._log.notice(
+            "queue %r is restarted with %d messages; while it was closed it missed %d that were"
+            " published without confirms", name, queue.core.ready, queue.core.take_missed(),
+        )  # fmt: skip
 
     def set_consumer_timeout(self, timeout_ms: int) -> None:
         """How long a delivery may stay unacked where the queue does not say, 0 = for ever."""
@@ -725,7 +909,7 @@ class VHost:
             raise missing(f"Queue '{queue_name}' not found")
         if exchange is None:
             raise missing(f"Exchange '{exchange_name}' not found")
-        self._check_may_bind(actor, queue, exchange, f"User '{actor.user.name}'")
+        self._check_may_bind(actor, queue, exchange, f"User '{actor.user.name}'", key)
         return self._bind(exchange, queue, key, arguments)
 
     def unbind(
@@ -737,7 +921,7 @@ class VHost:
         queue, exchange = self.queues.get(queue_name), self.exchanges.get(exchange_name)
         if queue is None or exchange is None:
             return False
-        self._check_may_bind(actor, queue, exchange, "User")
+        self._check_may_bind(actor, queue, exchange, "User", key)
         return self._unbind(exchange, queue, key, arguments)
 
     def bind_exchange(
@@ -747,8 +931,10 @@ class VHost:
         for name in (to_name, from_name):
             if name not in self.exchanges:
                 raise missing(f"Exchange '{name}' doesn't exists")
-        rights.check_bind_exchange(actor.user, self.name, to_name, from_name, "bind to")
-        return self._bind(self.exchanges[from_name], self.exchanges[to_name], key, arguments)
+        source = self.exchanges[from_name]
+        topic = key if source.is_topic else None
+        rights.check_bind_exchange(actor.user, self.name, to_name, from_name, "bind to", topic)
+        return self._bind(source, self.exchanges[to_name], key, arguments)
 
     def unbind_exchange(
         self, actor: Actor, to_name: str, from_name: str, key: str, arguments: FieldTable
@@ -756,23 +942,44 @@ class VHost:
         """exchange.unbind; what is missing is no error. Returns: whether it was recorded."""
         if to_name not in self.exchanges or from_name not in self.exchanges:
             return False
-        rights.check_bind_exchange(actor.user, self.name, to_name, from_name, "unbind from")
-        return self._unbind(self.exchanges[from_name], self.exchanges[to_name], key, arguments)
+        source = self.exchanges[from_name]
+        topic = key if source.is_topic else None
+        rights.check_bind_exchange(actor.user, self.name, to_name, from_name, "unbind from", topic)
+        return self._unbind(source, self.exchanges[to_name], key, arguments)
 
     def _bind(self, exchange: Exchange, to: Destination, key: str, arguments: FieldTable) -> bool:
+        if (to, key, arguments) not in exchange.bindings:
+            self._check_binding_limits(to)
         try:
             is_new = exchange.bind(to, key, arguments)
         except ValueError as error:
             raise failed(str(error)) from error
+        self._n_bindings += is_new
         self._touch_nested(exchange)
-        if not (is_new and exchange.durable and to.is_stored):
+        if not (exchange.durable and to.is_stored):
             return False
+        if not is_new:
+            return self._is_syncing
         try:
             self._file.append_bind(_binding_def(exchange, to, key, arguments))
         except DefinitionsError as error:
-            exchange.unbind(to, key, arguments)
+            self._n_bindings -= exchange.unbind(to, key, arguments)
             raise _not_stored("the binding", error) from error
         return True
+
+    def _check_binding_limits(self, to: Destination) -> None:
+        """Raises: ChannelError 406 when there may be no further binding."""
+        limits = self.binding_limits
+        if limits.per_queue and len(to.incoming) >= limits.per_queue:
+            raise failed(
+                f"'{to.name}' has {limits.per_queue} bindings, as many as may be"
+                " (max_bindings_per_queue)"
+            )
+        if limits.per_vhost and self._n_bindings >= limits.per_vhost:
+            raise failed(
+                f"vhost '{self.name}' has {limits.per_vhost} bindings, as many as may be"
+                " (max_bindings_per_vhost)"
+            )
 
     def _unbind(self, exchange: Exchange, to: Destination, key: str, arguments: FieldTable) -> bool:
         if (to, key, arguments) not in exchange.bindings:
@@ -785,7 +992,7 @@ class VHost:
         if recorded:
             with _storing("the end of the binding"):
                 self._file.append_unbind(_binding_def(exchange, to, key, arguments))
-        exchange.unbind(to, key, arguments)
+        self._n_bindings -= exchange.unbind(to, key, arguments)
         self._touch_nested(exchange)
         self._compact_if_due()
         return self._drop_if_unused(exchange) or recorded
@@ -795,11 +1002,36 @@ class VHost:
         yield from self.exchanges.values()
 
     def _unbind_everywhere(self, to: Destination) -> None:
-        """A destination goes: so do its bindings; their deletion is implied by its own record."""
-        for exchange, key, arguments in list(to.incoming):
-            exchange.unbind(to, key, arguments)
+        """A destination goes: so do its bindings; their deletion is implied by its own record.
+
+        Of very many most go while others are served; nothing is routed by them any more."""
+        if len(to.incoming) > AT_ONCE:
+            _core.vanish(to.core)
+            self.core.touch()
+            self.portions.begin(self._unbinding(to))
+        else:
+            _exhaust(self._unbinding(to))
+
+    def _unbinding(self, to: Destination) -> Iterator[None]:
+        while to.incoming:  # the newest first: it is found at once
+            exchange, key, arguments = next(reversed(to.incoming))
+            self._n_bindings -= exchange.unbind(to, key, arguments)
             self._touch_nested(exchange)
             self._drop_if_unused(exchange)
+            yield
+
+    def _dropping(self, exchange: Exchange) -> Iterator[None]:
+        while exchange.bindings:
+            self._n_bindings -= exchange.unbind(*next(reversed(exchange.bindings)))
+            yield
+
+    def _drop_bindings(self, exchange: Exchange) -> None:
+        """An exchange has gone, to which nobody can publish any more: so do its own bindings."""
+        if len(exchange.bindings) > AT_ONCE:
+            _core.vanish(exchange.core)
+            self.portions.begin(self._dropping(exchange))
+        else:
+            _exhaust(self._dropping(exchange))
 
     def _touch_nested(self, exchange: Exchange) -> None:
         """Routes kept by publishers to other exchanges may lead through this one."""
@@ -811,14 +1043,17 @@ class VHost:
         if queue.is_internal:
             raise refused(f"Queue '{queue.name}' in vhost '{self.name}' is internal")
 
-    def _check_may_bind(self, actor: Actor, queue: Queue, exchange: Exchange, who: str) -> None:
+    def _check_may_bind(
+        self, actor: Actor, queue: Queue, exchange: Exchange, who: str, key: str
+    ) -> None:
+        topic = key if exchange.is_topic else None
+        rights.check_bind(actor.user, self.name, exchange.name, queue.name, who, topic)
         if exchange.waiting is queue:
             raise failed(
                 f"Cannot bind delayed exchange '{exchange.name}' to its internal delayed queue"
                 f" '{queue.name}'"
             )
         self.check_usable(queue)
-        rights.check_bind(actor.user, self.name, exchange.name, queue.name, who)
         if queue.is_locked_to(actor):
             raise ChannelError(ReplyCode.RESOURCE_LOCKED, "Exclusive queue")
         if not exchange.name:
@@ -857,8 +1092,8 @@ class VHost:
 
     # --- messages -----------------------------------------------------------------------------
 
-    def purge(self, actor: Actor, name: str) -> int:
-        """queue.purge. Returns: ready messages deleted. Raises: ChannelError."""
+    def purge(self, actor: Actor, name: str) -> _core.Purge:
+        """queue.purge. Returns: what deletes the ready messages. Raises: ChannelError."""
         check_name("Queue", name)
         queue = self.queues.get(name)
         if queue is None:
@@ -869,18 +1104,69 @@ class VHost:
             )
         if queue.is_locked_to(actor):
             raise ChannelError(ReplyCode.RESOURCE_LOCKED, f"Queue '{name}' is exclusive")
-        return queue.core.purge()
+        return _core.Purge(queue.core)
 
-    def publishable(self, user: Identity, name: str) -> Exchange:
-        """The exchange, when the user may publish to it. Raises: ChannelError."""
-        if not user.can_write(self.name, name):
-            raise refused(f"User '{user.name}' not allowed to publish to exchange '{name}'")
+    def publishable(self, user: Identity, name: str, keys: Iterable[str] = ()) -> Exchange:
+        """The exchange, when the user may publish to it with these routing keys.
+
+        Raises: ChannelError.
+        """
+        rights.check_publish(user, self.name, name)
         exchange = self.exchanges.get(name)
         if exchange is None:
             raise missing(f"No exchange '{name}' in vhost '{self.name}'")
-        if exchange.internal:
-            raise refused(f"Exchange '{name}' in vhost '{self.name}' is internal")
+        self._check_not_internal(exchange)
+        granted = self.key_rights(user, name)
+        if granted is not None:
+            rights.check_keys(user, granted, name, keys)
         return exchange
+
+    def check_letter(self, user: Identity, name: str, keys: Collection[str]) -> Exchange | None:
+        """Refuse a message that says where it goes when it dies, as if it were published there now.
+
+        Rights are asked by the name, since the exchange may come later. Where not every key is
+        allowed it has to name the one of its letter: those of a queue are somebody else's choice.
+        Returns: the exchange, None when there is none yet. Raises: ChannelError 403.
+        """
+        rights.check_publish(user, self.name, name)
+        exchange = self.exchanges.get(name)
+        if exchange is not None:
+            self._check_not_internal(exchange)
+        granted = self.key_rights(user, name)
+        if granted is not None and not keys:
+            raise refused(
+                f"User '{user.name}' has to name the routing key of dead letters for exchange"
+                f" '{name}'"
+            )
+        if granted is not None:
+            rights.check_keys(user, granted, name, keys)
+        return exchange
+
+    def key_rights(self, user: Identity, name: str) -> KeyRights | None:
+        """What a user may do with the keys of an exchange of that name, which need not exist; None
+        when every key may be published."""
+        exchange = self.exchanges.get(name)
+        granted = None if exchange is not None and not exchange.is_topic else (
+            user.key_rights(self.name, name)
+        )  # fmt: skip
+        return None if granted is None or granted.is_any_written else granted
+
+    def _check_not_internal(self, exchange: Exchange) -> None:
+        if exchange.internal:
+            raise refused(f"Exchange '{exchange.name}' in vhost '{self.name}' is internal")
+
+
+def _each(consumers: list[QueueConsumer], call: Callable[[QueueConsumer], None]) -> Iterator[None]:
+    """A call in each step, which lets go of the consumer: very many freed in one go take long."""
+    consumers.reverse()
+    while consumers:
+        call(consumers.pop())
+        yield
+
+
+def _exhaust(steps: Iterator[None]) -> None:
+    for _ in steps:
+        pass
 
 
 def check_queue(durable: bool, exclusive: bool, auto_delete: bool, arguments: FieldTable) -> None:
@@ -908,6 +1194,9 @@ def settled(name: str, type_: str, arguments: FieldTable) -> tuple[str, FieldTab
         raise failed(f"unknown exchange type '{type_}'")
     if arguments.get("x-delayed-exchange") is True and len(raw_key(name)) > delayed.MAX_NAME:
         raise failed(f"the name of a delayed exchange has at most {delayed.MAX_NAME} bytes")
+    wrong = mistyped(arguments, "alternate-exchange")
+    if wrong is not None:
+        raise failed(f"{wrong} header not a string")
     if type_ == "headers" and arguments.get("x-match", "all") not in ("all", "any"):
         raise failed("x-match must be 'any' or 'all'")
     if type_ == "x-consistent-hash":

@@ -5,17 +5,21 @@ its files. On the loop thread.
 Source: AMQP reference, section 21; HTTP reference, section 8.10; storage reference, section 1.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from lavinmq import log, vhosts_file
+from lavinmq import log, vhost_files, vhosts_file
 from lavinmq.auth.users import UserStore
+from lavinmq.deleted_files import DOOMED
 from lavinmq.directories import hashed, removal, remove_tree, set_aside
-from lavinmq.errors import DefinitionsError, ReplyCode
-from lavinmq.portions import in_portions
-from lavinmq.vhost import DOOMED, VHost
+from lavinmq.errors import DefinitionsError
+from lavinmq.portions import Portions, in_portions
+from lavinmq.saving import Disk, SavedFile, gathered
+from lavinmq.vhost import VHost
 from lavinmq.vhosts_file import VHostDef
 
 MAX_NAME: Final = 255
@@ -32,19 +36,24 @@ class VHosts(Mapping[str, VHost]):
         users: who lose and get permissions.
         make: makes a virtual host of a name, without opening it.
         call_soon: of the event loop.
+        disk: see `saving.py`.
     """
 
     def __init__(
         self, data_dir: Path, users: UserStore, make: Callable[[str], VHost],
-        call_soon: Callable[..., Any],
+        call_soon: Callable[..., Any], disk: Disk | None = None,
     ) -> None:  # fmt: skip
         self._data_dir = data_dir
         self._users = users
         self._make = make
         self._call_soon = call_soon
+        self._portions = Portions(call_soon)
         self._open: dict[str, VHost] = {}
         self._stored: dict[str, VHostDef] = {}
         self._past: Counter[str] = Counter()
+        self._disk = disk or Disk()
+        self._file = SavedFile(data_dir / vhosts_file.FILE_NAME, self._disk)
+        self._changing = asyncio.Lock()  # one at a time: each waits for the disk several times
 
     def __getitem__(self, name: str) -> VHost:
         return self._open[name]
@@ -90,11 +99,12 @@ class VHosts(Mapping[str, VHost]):
         for path in self._data_dir.glob("[0-9a-f]" * 40 + DOOMED + "*"):
             self._remove(path)
 
-    def create(
+    async def create(
         self, name: str, creator: str | None = None, description: str | None = None,
         tags: Iterable[str] | None = None,
     ) -> bool:  # fmt: skip
-        """Create a virtual host, or change description and tags of an existing one.
+        """Create a virtual host, or change description and tags of an existing one. It is there
+        when it is on disk.
 
         Args: creator: the user who gets all rights; None: the default user. One that is unknown
             gets nothing. description, tags: None: as they are, or none.
@@ -103,19 +113,21 @@ class VHosts(Mapping[str, VHost]):
             be loaded; DefinitionsError, OSError when the disk refuses.
         """
         check_name(name)
-        described = self.described(name, description, tags)
-        if name in self._stored:
-            if name not in self._open:
-                raise ValueError(f"vhost {name!r} exists, its files could not be loaded")
-            if described != self._stored[name]:
-                self._save(self._stored | {name: described})
-            return False
-        self._open_new(described)
-        creator = self._users.default_user if creator is None else creator
-        if self._users.get(creator) is not None:
-            self._users.grant(creator, name)
-            self._users.save()
-        return True
+        async with self._changing:
+            described = self.described(name, description, tags)
+            if name in self._stored:
+                if name not in self._open:
+                    raise ValueError(f"vhost {name!r} exists, its files could not be loaded")
+                if described != self._stored[name]:
+                    await self._save(self._stored | {name: described})
+                return False
+            await self._open_new(described)
+            creator = self._users.default_user if creator is None else creator
+            if self._users.get(creator) is not None:
+                self._users.grant(creator, name)
+                async with gathered():
+                    self._users.save()
+            return True
 
     def described(self, name: str, description: str | None, tags: Iterable[str] | None) -> VHostDef:
         """What `create` would make of a virtual host."""
@@ -126,58 +138,72 @@ class VHosts(Mapping[str, VHost]):
             old.tags if tags is None else tuple(tags),
         )
 
-    def delete(self, name: str) -> bool:
+    async def delete(self, name: str) -> bool:
         """Delete a virtual host with all that is in it, its permissions and connections.
 
         Its files are removed later, in portions.
         Returns: whether there was one. Raises: DefinitionsError when the disk refuses.
         """
-        if name not in self._stored:
-            return False
-        self._save({key: stored for key, stored in self._stored.items() if key != name})
-        vhost = self._open.pop(name, None)
+        async with self._changing:
+            if name not in self._stored:
+                return False
+            await self._save({key: each for key, each in self._stored.items() if key != name})
+            async with gathered():
+                await self._forget(name)
+            return True
+
+    async def _forget(self, name: str) -> None:
+        """It is no more in the file: end all that is in it."""
+        vhost = self._open.pop(name, None)  # nobody comes any more
         try:
             if vhost is not None:
-                for connection in list(vhost.connections):
-                    connection.close(ReplyCode.CONNECTION_FORCED, "VHost deleted")
+                await self._portions.done(vhost.deleting())
                 self._past.update(vhost.core.counters())
-                self._remove(vhost.delete())
+                self._remove(vhost.doom())
             else:
                 set_aside(self._data_dir / hashed(name))  # closed: whoever wants to can look at it
         except OSError as error:
             _log.error("files of the deleted vhost %r stay: %s", name, error)
         self._users.forget_vhost(name)
         self._users.save()
-        return True
 
-    def _open_new(self, described: VHostDef) -> None:
+    async def _open_new(self, described: VHostDef) -> None:
         name = described.name
-        left = set_aside(self._data_dir / hashed(name))
+        left = await self._disk.run(partial(vhost_files.make_anew, self._data_dir, name))
         if left is not None:
             _log.warning("files of an earlier vhost %r were left: now in %s", name, left)
         vhost = self._make(name)
         try:
-            vhost.open()
-            self._save(self._stored | {name: described})
+            vhost.open()  # all is there, and on disk
+            await self._save(self._stored | {name: described})
         except (OSError, DefinitionsError):
             vhost.abandon()
-            remove_tree(vhost.directory)
+            await self._disk.run(partial(remove_tree, vhost.directory))
             raise
         self._open[name] = vhost
 
-    def _save(self, stored: dict[str, VHostDef]) -> None:
-        vhosts_file.save(self._data_dir, stored.values())
+    async def _save(self, stored: dict[str, VHostDef]) -> None:
+        """Raises: DefinitionsError; nothing has changed then."""
+        await self._file.save(partial(vhosts_file.text, stored.values()))
         self._stored = stored
 
     def _remove(self, path: Path) -> None:
         """Remove a directory while clients are served."""
-        self._call_soon(in_portions, self._call_soon, _removal(path))
+        if self._disk.is_running:
+            self._disk.submit(partial(remove_tree, path), _removed)
+        else:
+            self._call_soon(in_portions, self._call_soon, _removal(path))
 
 
 def _removal(path: Path) -> Iterator[None]:
     try:
         yield from removal(path)
     except OSError as error:
+        _removed(None, error)
+
+
+def _removed(_: None, error: OSError | None) -> None:
+    if error is not None:
         _log.error("files of a deleted vhost stay until the next start: %s", error)
 
 

@@ -8,13 +8,14 @@ must not hide all queues. Source: storage reference, sections 1 and 9.
 
 import hashlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from lavinmq.datadir import read_regular, write_atomic, write_json_atomic
+from lavinmq.datadir import read_regular, write_atomic
 from lavinmq.errors import DefinitionsError
+from lavinmq.saving import SavedFile, json_list
 
 log = logging.getLogger("lmq.vhost_store")
 
@@ -68,11 +69,12 @@ def load(data_dir: Path, create_default: bool = True) -> list[VHostDef]:
 
 def save(data_dir: Path, vhosts: Iterable[VHostDef]) -> None:
     """Write the file atomically. Raises: DefinitionsError when the disk refuses."""
-    path = data_dir / FILE_NAME
-    try:
-        write_json_atomic(str(path), [_to_json(vhost) for vhost in vhosts])
-    except OSError as error:
-        raise DefinitionsError(f"{path}: {error.strerror}") from error
+    SavedFile(data_dir / FILE_NAME).save(lambda: text(vhosts))
+
+
+def text(vhosts: Iterable[VHostDef]) -> Iterator[str]:
+    """The file, piece by piece."""
+    return json_list(map(_to_json, vhosts))
 
 
 class _DamagedError(Exception):

@@ -36,13 +36,14 @@ class BrokerFactory:
         start: bool = True,
         env: dict[str, str] | None = None,
         http: bool = False,
+        command: Sequence[str] = (),
     ) -> Broker:
         """Return a broker on `data_dir` (default: a new directory), started unless told not to.
 
-        `http`: with the management interface.
+        `http`: with the management interface; `command`: another program than usual.
         """
         directory = data_dir or self._directory / f"broker-{len(self.brokers)}"
-        broker = Broker(directory, args, env=env, http=http)
+        broker = Broker(directory, args, env=env, http=http, command=command)
         self.brokers.append(broker)
         return broker.start() if start else broker
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from lavinmq.http import api  # noqa: F401 - fills the table
-from lavinmq.http.routes import ROUTES, Role
+from lavinmq.http.access import Role
+from lavinmq.http.routes import ROUTES
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "http-api.md"
 BEGIN, END = "<!-- endpoints -->\n", "<!-- /endpoints -->\n"
 SHORT = {
-    Role.ANY: "any tag", Role.MANAGEMENT: "management", Role.POLICY: "policymaker",
-    Role.MONITORING: "monitoring", Role.ADMINISTRATOR: "administrator",
+    Role.ANY: "any tag", Role.MANAGEMENT: "management, monitoring", Role.CHANGE: "management",
+    Role.POLICY: "policymaker", Role.MONITORING: "monitoring",
+    Role.ADMINISTRATOR: "administrator",
 }  # fmt: skip
 
 
@@ -22,10 +24,11 @@ def table() -> str:
     """All endpoints as a table."""
     rows = sorted(ROUTES, key=lambda route: (route.path, route.method))
     lines = [
-        f"| {route.method} | `{route.path}` | {SHORT[route.role]} | {route.summary} |"
+        f"| {route.method} | `{route.path}` | {SHORT[route.row.role]} | {route.row} "
+        f"| {route.summary} |"
         for route in rows
     ]
-    head = ["| | path | needs | |", "| --- | --- | --- | --- |"]
+    head = ["| | path | tag | right | |", "| --- | --- | --- | --- | --- |"]
     return "\n".join([*head, *lines]) + "\n"
 
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from lavinmq import _core, stream_epochs
 from lavinmq.amqp import methods as m
 from lavinmq.errors import ChannelError, ConnectionError_, ReplyCode
 from lavinmq.fieldtable import FieldTable, Timestamp
@@ -22,7 +23,6 @@ from lavinmq.stats import NOTHING, Counters
 from lavinmq.stream_arguments import Reading, check_consumer, reading
 
 if TYPE_CHECKING:
-    from lavinmq import _core
     from lavinmq.amqp.connection import Connection
     from lavinmq.queue import Queue
     from lavinmq.stats import Track
@@ -65,7 +65,7 @@ class Consumer:
     def stop(self) -> None:
         """The queue is gone: nothing more is delivered."""
         self.core.cancel()
-        self.channel.consumers.pop(self.tag, None)
+        self.channel.forget(self.tag)
         self.channel.connection.vhost.totals.churn.count("consumer_removed")
 
     def cancelled(self) -> None:
@@ -106,18 +106,30 @@ class Channel:
         """Carry out one method. Raises: ChannelError, ConnectionError_."""
         handler = _HANDLERS.get(type(method))
         if handler is None:
-            known = type(method) in _SERVER_ONLY
-            raise ChannelError(ReplyCode.NOT_IMPLEMENTED, "" if known else None)
+            raise ChannelError(
+                ReplyCode.NOT_IMPLEMENTED, f"{method.NAME} is not for clients to send"
+            )
         handler(self, method)
 
     def release(self) -> None:
-        """Cancel all consumers: the channel or the connection is going. Idempotent."""
-        if self.is_over:
-            return
-        self.is_over = True
-        self.connection.vhost.totals.churn.count("channel_closed")
-        for consumer in reversed(list(self.consumers.values())):
-            self._drop(consumer)
+        """Cancel all consumers at once. Idempotent."""
+        for _ in self.releasing():
+            pass
+
+    def releasing(self) -> Iterator[None]:
+        """Cancel all consumers, which get nothing any more, one in each step: the channel or the
+        connection is going. Others may do the same meanwhile."""
+        if not self.is_over:
+            self.is_over = True
+            self.connection.vhost.totals.churn.count("channel_closed")
+        while self.consumers:
+            self._drop(next(reversed(self.consumers.values())))
+            yield
+
+    def forget(self, tag: str) -> None:
+        """A consumer is over."""
+        if self.consumers.pop(tag, None) is not None:
+            self.connection.n_consumers -= 1
 
     def cancel(self, tag: str) -> bool:
         """End a consumer on behalf of an operator, and tell the client.
@@ -131,13 +143,25 @@ class Channel:
         consumer.cancelled()
         return True
 
+    def review(self, consumer: Consumer) -> None:
+        """End a consumer whose queue the user may not read any more, and tell the client."""
+        connection, name = self.connection, consumer.queue.name
+        if consumer.is_for_replies or connection.user.can_read(connection.vhost.name, name):
+            return
+        if connection.is_told_of_cancels:
+            self._drop(consumer)
+            consumer.cancelled()
+            return
+        error = refused(f"User '{connection.user.name}' doesn't have permissions to queue '{name}'")
+        connection.refuse_consumer(self.id, error)
+
     def set_prefetch(self, count: int) -> None:
         """What basic.qos sets, on behalf of an operator: the limit of each of its consumers."""
         self.connection.link.set_prefetch(self.id, count, False)
 
     def _drop(self, consumer: Consumer) -> None:
         consumer.core.cancel()
-        self.consumers.pop(consumer.tag, None)
+        self.forget(consumer.tag)
         if not consumer.is_for_replies:
             self.connection.vhost.totals.churn.count("consumer_removed")
         if consumer.is_for_replies:
@@ -223,21 +247,22 @@ class Channel:
         self._reply_when(recorded, m.QueueUnbindOk())
 
     def _queue_purge(self, d: m.QueuePurge) -> None:
-        purged = self.connection.vhost.purge(self.connection, self._queue_name(d.queue))
-        self._reply(m.QueuePurgeOk(min(purged, 0xFFFFFFFF)), d.no_wait)
+        vhost = self.connection.vhost
+        purge = vhost.purge(self.connection, self._queue_name(d.queue))
+        self.connection.when_done(
+            vhost.portions, purge,
+            lambda: self._reply(m.QueuePurgeOk(min(purge.purged, 0xFFFFFFFF)), d.no_wait),
+        )  # fmt: skip
 
     def _queue_delete(self, d: m.QueueDelete) -> None:
         ready, recorded, consumers = self.connection.vhost.delete_queue(
             self.connection, self._queue_name(d.queue), d.if_unused, d.if_empty
         )
-        for consumer in consumers:
-            consumer.stop()
         reply = m.QueueDeleteOk(min(ready, 0xFFFFFFFF))
 
         def finish() -> None:
             self._reply(reply, d.no_wait)
-            for consumer in consumers:
-                consumer.cancelled()
+            self.connection.vhost.tell_cancelled(consumers)
 
         if recorded:
             self.connection.when_synced(finish)
@@ -248,7 +273,7 @@ class Channel:
 
     def _qos(self, d: m.BasicQos) -> None:
         if d.prefetch_size:
-            raise ChannelError(ReplyCode.NOT_IMPLEMENTED, "")
+            raise ChannelError(ReplyCode.NOT_IMPLEMENTED, "prefetch_size is not supported")
         self.connection.link.set_prefetch(self.id, d.prefetch_count, d.global_)
         self._reply(m.BasicQosOk())
 
@@ -263,7 +288,12 @@ class Channel:
         priority = _priority(d.arguments)
         tag = d.consumer_tag or "amq.ctag-" + secrets.token_urlsafe(24)
         is_stream = queue is not None and queue.is_stream
-        how = reading(tag, d.arguments, time.time_ns() // 1_000_000) if is_stream else None
+        how = None
+        if queue is not None and is_stream:
+            most = self.connection.config.max_filter_conditions
+            how = reading(tag, d.arguments, time.time_ns() // 1_000_000, most)
+            if how.epoch:
+                self._check_epoch(queue, how)
         if tag in self.consumers:
             raise ConnectionError_(
                 ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'",
@@ -283,15 +313,28 @@ class Channel:
                 how.start, is_tracked=how.is_tracked, uses_stored=how.uses_stored,
                 conditions=how.conditions, is_any=how.is_any,
                 takes_unfiltered=how.takes_unfiltered, end=how.end, tells_time=how.tells_time,
+                tells_epoch=how.tells_epoch,
             )  # fmt: skip
         consumer = Consumer(self, queue, tag, d.exclusive, d.no_ack, priority, core)
         self.consumers[tag] = consumer
+        self.connection.n_consumers += 1
         queue.add_consumer(consumer)
         if not consumer.is_for_replies:
             self.connection.vhost.totals.churn.count("consumer_added")
         self._reply(m.BasicConsumeOk(tag), d.no_wait)
         if consumer.is_active:
             consumer.start()
+
+    def _check_epoch(self, queue: Queue, how: Reading) -> None:
+        """Raises: ChannelError 406 when messages that the consumer has read may be others now."""
+        assert isinstance(how.start, int)
+        other = stream_epochs.divergence(queue.core.epochs, how.epoch, how.start)
+        if other is not None:
+            raise failed(
+                f"Stream '{queue.name}' in vhost '{self.connection.vhost.name}' is another from "
+                f"offset {other[1]} on: epoch {other[0]} begins there, and offset {how.start} was "
+                f"reached in epoch {how.epoch}"
+            )
 
     def _check_replies(self, d: m.BasicConsume) -> None:
         """A consumer of direct replies replaces an earlier one of the channel."""
@@ -315,6 +358,12 @@ class Channel:
         if limit and len(self.consumers) >= limit:
             raise ChannelError(
                 ReplyCode.RESOURCE_ERROR, f"Max {limit} consumers per channel reached"
+            )
+        limit = self.connection.config.max_consumers_per_connection
+        if limit and self.connection.n_consumers >= limit:
+            raise ChannelError(
+                ReplyCode.RESOURCE_ERROR,
+                f"Max {limit} consumers per connection reached (max_consumers_per_connection)",
             )
 
     def _check_consume(self, name: str, d: m.BasicConsume) -> Queue:
@@ -357,7 +406,7 @@ class Channel:
         if queue.has_exclusive_consumer:
             raise refused(f"Queue '{name}' in vhost '{vhost.name}' in exclusive use")
         if queue.is_stream:
-            raise ChannelError(ReplyCode.NOT_IMPLEMENTED, "Streams does not support basic_get")
+            raise ChannelError(ReplyCode.NOT_IMPLEMENTED, "basic.get is not possible on a stream")
         vhost.get_used(queue)
         if queue.is_internal:
             self._reply(m.BasicGetEmpty())
@@ -374,6 +423,7 @@ class Channel:
     def _recover(self, d: m.BasicRecover) -> None:
         self._reply(m.BasicRecoverOk())
         self.connection.link.recover(self.id, d.requeue)
+        self.connection.when_returned(_say_nothing)
 
     # --- confirms and transactions ------------------------------------------------------------
 
@@ -391,28 +441,36 @@ class Channel:
         self.connection.link.select_transactions(self.id)
         self._reply(m.TxSelectOk())
 
-    def _tx_commit(self, _d: m.TxCommit) -> None:
+    def _tx_commit(self, d: m.TxCommit) -> None:
         self._check_tx()
+        before = self.connection.server.loop.breaks
+        self.connection.in_turns(
+            self.id, (d.CLASS_ID, d.METHOD_ID), partial(self._commit_some, before)
+        )
+
+    def _commit_some(self, before: int) -> bool:
+        """Go on with a commit; whether there is more of it. It is answered when it is on disk."""
         connection = self.connection
-        before = connection.server.loop.breaks
+        if self.is_over:
+            connection.link.resume()
+            return False
         try:
-            while (name := connection.link.commit(self.id)) is not None:
-                exchange = connection.vhost.publishable(
-                    connection.user, name.decode("utf-8", "surrogateescape")
-                )
-                connection.link.learn(name, exchange.core)
+            while (question := connection.link.commit(self.id)) is not None:
+                if isinstance(question, bool):
+                    return True
+                connection.allow(*question)
         except ValueError as error:
             raise failed(str(error)) from error
+        except _core.QueueClosedError as error:
+            raise _commit_is_lost() from error
 
         def finish() -> None:
             if connection.server.loop.breaks != before:
-                raise ConnectionError_(
-                    ReplyCode.INTERNAL_ERROR, "a queue of the transaction cannot be written",
-                    m.TxCommit.CLASS_ID, m.TxCommit.METHOD_ID,
-                )  # fmt: skip
+                raise _commit_is_lost()
             self._reply(m.TxCommitOk())
 
         connection.when_committed(finish)
+        return False
 
     def _tx_rollback(self, _d: m.TxRollback) -> None:
         self._check_tx()
@@ -455,20 +513,16 @@ _HANDLERS: Final[dict[type[m.Method], Callable[[Channel, Any], None]]] = {
     m.TxRollback: Channel._tx_rollback,
 }
 
-_SERVER_ONLY: Final = frozenset(
-    {
-        m.ChannelOpenOk, m.ExchangeDeclareOk, m.ExchangeDeleteOk, m.ExchangeBindOk,
-        m.ExchangeUnbindOk, m.QueueDeclareOk, m.QueueBindOk, m.QueuePurgeOk, m.QueueDeleteOk,
-        m.QueueUnbindOk, m.BasicQosOk, m.BasicConsumeOk, m.BasicCancelOk, m.BasicReturn,
-        m.BasicDeliver, m.BasicGetOk, m.BasicGetEmpty, m.BasicRecoverOk, m.ConfirmSelectOk,
-        m.TxSelectOk, m.TxCommitOk, m.TxRollbackOk,
-    }
-)  # fmt: skip
-"""Methods that only the broker sends."""
-
 
 def _say_nothing() -> None:
     """The client wants no reply."""
+
+
+def _commit_is_lost() -> ConnectionError_:
+    return ConnectionError_(
+        ReplyCode.INTERNAL_ERROR, "a queue of the transaction cannot be written",
+        m.TxCommit.CLASS_ID, m.TxCommit.METHOD_ID,
+    )  # fmt: skip
 
 
 def _priority(arguments: FieldTable) -> int:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Final, Self, TypeAlias, dataclass_t
 
 from lavinmq import fieldtable
 from lavinmq.fieldtable import FieldTable, FieldTableError
+from lavinmq.table_bounds import TableBounds
 
 # The domains of the specification, as Python types. A short string keeps bytes that are not UTF-8
 # (surrogateescape), so that any name comes out again as it came in.
@@ -111,11 +112,14 @@ class Method(tuple[Any, ...]):
         return f"{self.NAME}({', '.join(f'{name}={text}' for name, text in shown)})"
 
 
-def read_arguments(plan: Plan, payload: bytes, offset: int) -> tuple[list[Any], int]:
+def read_arguments(
+    plan: Plan, payload: bytes, offset: int, bounds: TableBounds
+) -> tuple[list[Any], int]:
     """Follow a plan through the payload.
 
+    Args: bounds: of a table, which is measured before it is decoded.
     Returns: the arguments and the offset behind the last one, at most len(payload).
-    Raises: CutShortError; FieldTableError when a table inside is not one.
+    Raises: CutShortError; FieldTableError when a table inside is not one, or too large.
     """
     values: list[Any] = []
     size = len(payload)
@@ -140,7 +144,11 @@ def read_arguments(plan: Plan, payload: bytes, offset: int) -> tuple[list[Any], 
             if offset > size:
                 raise CutShortError
             content = payload[start + 4 : offset]
-            values.append(content if kind == _LONGSTR else fieldtable.from_content(content))
+            if kind == _LONGSTR:
+                values.append(content)
+                continue
+            bounds.check_content(content)
+            values.append(fieldtable.from_content(content))
     return values, offset
 
 

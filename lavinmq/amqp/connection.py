@@ -12,7 +12,7 @@ import math
 import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -25,11 +25,15 @@ from lavinmq.amqp.handshake import HandshakeError
 from lavinmq.amqp.login import Login
 from lavinmq.amqp.walk_errors import walk_error
 from lavinmq.endpoints import Endpoints, TlsInfo, plain
-from lavinmq.errors import ChannelError, ConnectionError_, ReplyCode
+from lavinmq.errors import ChannelError, ConnectionError_, ProtocolError, ReplyCode
+from lavinmq.portions import in_portions
+from lavinmq.table_bounds import UNBOUNDED, TableBounds
 
 if TYPE_CHECKING:
     from lavinmq.auth.identity import Identity
+    from lavinmq.auth.standing import Standing
     from lavinmq.config import Config
+    from lavinmq.portions import Portions
     from lavinmq.queue import Queue
     from lavinmq.server import Server
     from lavinmq.stats import Track
@@ -40,7 +44,6 @@ HANDSHAKE_TIMEOUT_S: Final = 15.0
 CLOSE_TIMEOUT_S: Final = 15.0
 LINGER_S: Final = 2.0
 LOW_DISK: Final = "Server low on disk space"
-REMOVED_AT_ONCE: Final = 64
 CHANNEL_OPEN_OK: Final = m.encode(m.ChannelOpenOk())
 CHANNEL_CLOSE_OK: Final = m.encode(m.ChannelCloseOk())
 CONNECTION_OPEN_OK: Final = m.encode(m.ConnectionOpenOk())
@@ -58,6 +61,8 @@ class Connection:
         self.ends = ends
         self.name = ends.name
         self.user: Identity
+        self.standing: Standing | None = None
+        """The log-in, once there is one."""
         self.vhost: VHost
         self.is_member = False
         self.channels: dict[int, Channel] = {}
@@ -79,8 +84,11 @@ class Connection:
         self._login = Login(self, ends)
         self._awaited: type[m.Method] = m.ConnectionStartOk
         self._is_told_when_blocked = False
+        self.is_told_of_cancels = False
+        """Whether the client understands basic.cancel."""
         self._log = log.get("lmq.amqp.client", client=ends.peer)
         self._is_over = False
+        self.n_consumers = 0
         self._over_at = math.inf
 
     def counters(self) -> dict[str, int]:
@@ -114,6 +122,33 @@ class Connection:
     ) -> None:
         self.link.pause()
         sync(partial(self._finish, callback))
+
+    def when_returned(self, callback: Callable[[], None]) -> None:
+        """Call back once all deliveries that are on their way back to queues have arrived; the
+        client's next frames wait."""
+        self._when(self.server.loop.when_returned, callback)
+
+    def when_done(
+        self, portions: Portions, steps: Iterator[object], callback: Callable[[], None]
+    ) -> None:
+        """Do long work and call back at its end; the client's next frames wait."""
+        self.link.pause()
+        portions.begin(steps, partial(self._finish, callback))
+
+    def in_turns(self, channel: int, ids: tuple[int, int], step: Callable[[], bool]) -> None:
+        """Make steps for the client, one in each turn of the loop, until one says that it was the
+        last; the client's next frames wait. What a step raises closes who pays for it."""
+        if self._is_over:
+            return
+        try:
+            is_more = step()
+        except Exception as error:  # noqa: BLE001 - see _fail
+            self._fail(channel, ids, error)
+            self.link.resume()
+            return
+        if is_more:
+            self.link.pause()
+            self.server.events.call_soon(self.in_turns, channel, ids, step)
 
     def when_known(self, wait: Callable[[Callable[[Callable[[], None]], None]], None]) -> None:
         """Have `wait` find something out and hand on what to do then; the next frames wait."""
@@ -156,7 +191,7 @@ class Connection:
         """What was done for the client has raised: it closes who pays for it."""
         if isinstance(error, ChannelError):
             error.class_id, error.method_id = ids
-            self._fail_channel(channel, error)
+            self._fail_who_pays(channel, error)
         elif isinstance(error, ConnectionError_):
             self._fail_connection(error)
         elif isinstance(error, HandshakeError):
@@ -167,15 +202,28 @@ class Connection:
                 ConnectionError_(ReplyCode.INTERNAL_ERROR, "Unexpected error, please report")
             )
 
-    def on_route_miss(self, channel: int, name: bytes) -> None:
-        """A publish to an exchange that the link has not asked about since the last change."""
-        text = name.decode("utf-8", "surrogateescape")
+    def on_route_miss(self, channel: int, kind: int, name: bytes, keys: list[bytes]) -> None:
+        """A publish that the link has not asked about since the last change."""
         ids = m.BasicPublish.CLASS_ID, m.BasicPublish.METHOD_ID
+        self._guarded(channel, ids, partial(self.allow, kind, name, keys))
 
-        def learn() -> None:
-            self.link.learn(name, self.vhost.publishable(self.user, text).core)
+    def allow(self, kind: int, name: bytes, keys: list[bytes]) -> None:
+        """Tell the link that its user may publish so, if that is true. Raises: ChannelError.
 
-        self._guarded(channel, ids, learn)
+        Args: kind: a publish, the copies of one, or where its dead letter goes; see `_core.Link`.
+        """
+        exchange_name = name.decode("utf-8", "surrogateescape")
+        texts = [key.decode("utf-8", "surrogateescape") for key in keys]
+        if kind == _core.ASK_KIND_LETTER:
+            found = self.vhost.check_letter(self.user, exchange_name, texts)
+        else:
+            found = self.vhost.publishable(self.user, exchange_name, texts)
+        if self.vhost.key_rights(self.user, exchange_name) is not None:
+            self.link.allow(kind, name, keys, None if found is None else found.core)
+        elif found is not None:
+            self.link.learn(name, found.core)
+        else:
+            self.link.allow(kind, name, [], None)
 
     def on_held(self, channel: int) -> None:
         """A publish while the disk is short of space: it waits, and the client is told so. A client
@@ -203,10 +251,7 @@ class Connection:
             return
         user = self.user.name if self.link.state == _core.STATE_OPEN else ""
         error = walk_error(kind, method, a, b, text, user)
-        if isinstance(error, ChannelError):
-            self._fail_channel(channel, error)
-        else:
-            self._fail_connection(error)
+        self._fail_who_pays(channel, error)
 
     def on_illegal_frame(self) -> None:
         """A frame that has no place in the handshake."""
@@ -223,6 +268,11 @@ class Connection:
             raise ChannelError(ReplyCode.PRECONDITION_FAILED, "consumer timeout")
 
         self._guarded(channel, (m.BasicConsume.CLASS_ID, m.BasicConsume.METHOD_ID), refuse)
+
+    def refuse_consumer(self, channel: int, error: ChannelError) -> None:
+        """A client that does not understand basic.cancel loses the channel with the consumer."""
+        error.class_id, error.method_id = m.BasicConsume.CLASS_ID, m.BasicConsume.METHOD_ID
+        self._fail_channel(channel, error)
 
     def on_large_header(self, channel: int) -> None:
         """A message for the channel has a header that no frame of the client holds."""
@@ -241,30 +291,31 @@ class Connection:
         """The socket is gone, or given up: requeue, delete exclusive queues, forget everything."""
         if self._is_over:
             return
+        if self.link.is_committing:
+            self.server.events.call_soon(self.on_lost, why)
+            return
         self._is_over = True
         self._login.end()
         if why:
             self._log.info("connection lost: %s", why)
         self._leave_vhost()
-        self._release_channels()
-        self.link.close()
+        self.link.cut()
         if not why and isinstance(self._socket, ssl.SSLSocket):
             with suppress(OSError, ValueError):
                 self._socket.unwrap()  # says goodbye, and does not wait for an answer
         self._socket.close()
-        self._remove_exclusive_queues()
+        in_portions(self.server.events.call_soon, self._ending())
 
-    def _remove_exclusive_queues(self) -> None:
-        """The queues go with the connection; others get their turn between portions of many."""
-        for _ in range(REMOVED_AT_ONCE):
-            if not self.exclusive_queues:
-                self.server.lost(self)
-                return
+    def _ending(self) -> Iterator[None]:
+        """Forget everything, however much it is: others get their turn."""
+        yield from self._releasing()
+        self.link.close()
+        while self.exclusive_queues:
             queue = self.exclusive_queues.pop()
             if self.vhost.queues.get(queue.name) is queue:
-                for consumer in self.vhost.remove_queue(queue)[1]:
-                    consumer.stop()
-        self.server.events.call_soon(self._remove_exclusive_queues)
+                self.vhost.remove_queue(queue)
+            yield
+        self.server.lost(self)
 
     def _leave_vhost(self) -> None:
         """It is as good as over, and does not count for limits any more."""
@@ -288,6 +339,10 @@ class Connection:
     def close(self, code: ReplyCode, text: str) -> None:
         """Tell the client that the connection ends, and give it time to answer."""
         self.link.drain()  # what has reached us is not lost for want of a moment
+        self.expel(code, text)
+
+    def expel(self, code: ReplyCode, text: str) -> None:
+        """The same, and nothing more is done for the client: its user may not go on."""
         if self.link.state == _core.STATE_OPEN:
             self._fail_connection(ConnectionError_(code, text))
         elif self.link.state != _core.STATE_CLOSING:
@@ -296,8 +351,9 @@ class Connection:
     # --- methods ------------------------------------------------------------------------------
 
     def _handle(self, channel: int, payload: bytes) -> None:
+        is_login = self.link.state == _core.STATE_HANDSHAKE  # which has limits of its own
         try:
-            method = m.decode(payload)
+            method = m.decode(payload, UNBOUNDED if is_login else TableBounds.of(self.config))
         except m.UnknownMethod as unknown:
             if self.link.state == _core.STATE_HANDSHAKE:
                 raise HandshakeError(str(unknown)) from unknown
@@ -314,21 +370,22 @@ class Connection:
         elif isinstance(method, m.ChannelOpen):
             self._open_channel(channel)
         elif isinstance(method, m.ChannelClose):
-            self._close_channel(channel)
-            self._send_fixed(channel, CHANNEL_CLOSE_OK)
+            self._close_channel(channel, partial(self._send_fixed, channel, CHANNEL_CLOSE_OK))
         elif isinstance(method, m.ChannelCloseOk):
-            self._close_channel(channel)
+            self._close_channel(channel, _say_nothing)
         else:
             self._open(channel, method).handle(method)
 
     def _not_implemented(self, channel: int, class_id: int, method_id: int) -> None:
-        if channel == 0:
-            raise ConnectionError_(ReplyCode.NOT_IMPLEMENTED, None, class_id, method_id)
-        if channel not in self.channels:
+        if channel and channel not in self.channels:
             raise ConnectionError_(
                 ReplyCode.CHANNEL_ERROR, f"Channel {channel} not open", class_id, method_id
             )
-        raise ChannelError(ReplyCode.NOT_IMPLEMENTED, None)
+        known = m.METHODS.get((class_id, method_id))
+        name = known.NAME if known is not None else f"method {class_id}.{method_id}"
+        raise ConnectionError_(
+            ReplyCode.NOT_IMPLEMENTED, f"{name} is not implemented", class_id, method_id
+        )
 
     def _open(self, channel: int, method: m.Method) -> Channel:
         found = self.channels.get(channel)
@@ -353,17 +410,26 @@ class Connection:
         if isinstance(method, m.ConnectionClose):
             if method.reply_text:
                 self._log.info("closed by the client: %s", method.reply_text)
-            self._release_channels()
-            self._send_fixed(0, CONNECTION_CLOSE_OK)
-            self._begin_close(CLOSE_TIMEOUT_S)  # the client closes the socket
+            self.link.stop_deliveries()
+            self.link.pause()
+            in_portions(self.server.events.call_soon, self._leaving())
         elif isinstance(method, m.ConnectionCloseOk):
             self._hang_up("")
         elif isinstance(method, m.ConnectionUpdateSecret):
             self._login.renew(method)
         elif self.link.state != _core.STATE_CLOSING:
             raise ConnectionError_(
-                ReplyCode.NOT_IMPLEMENTED, None if not method.SUPPORTED else "", *ids
+                ReplyCode.NOT_IMPLEMENTED, f"{method.NAME} is not for clients to send", *ids
             )
+
+    def _leaving(self) -> Iterator[None]:
+        """The client hears that the connection is closed when all is back that it has left."""
+        yield from self._releasing()
+        self.server.loop.when_returned(partial(self._finish, self._answer_close))
+
+    def _answer_close(self) -> None:
+        self._send_fixed(0, CONNECTION_CLOSE_OK)
+        self._begin_close(CLOSE_TIMEOUT_S)  # the client closes the socket
 
     # --- handshake ----------------------------------------------------------------------------
 
@@ -374,6 +440,7 @@ class Connection:
             if size > handshake.max_start_ok(self.config):
                 raise HandshakeError("start-ok is too large")
             self._is_told_when_blocked = handshake.has_capability(method, "connection.blocked")
+            self.is_told_of_cancels = handshake.has_capability(method, "consumer_cancel_notify")
             self.auth_mechanism = method.mechanism
             self.client_properties = method.client_properties.raw
             self._login.begin(method)
@@ -384,9 +451,9 @@ class Connection:
         elif isinstance(method, m.ConnectionOpen):
             self._open_vhost(method)
 
-    def logged_in(self, user: Identity) -> None:
+    def logged_in(self, standing: Standing) -> None:
         """The client is known: it is offered the limits."""
-        self.user = user
+        self.standing, self.user = standing, standing.user
         self._awaited = m.ConnectionTuneOk
         self.send(0, handshake.tune(self.config))
 
@@ -467,18 +534,40 @@ class Connection:
                 *ids,
             )
 
-    def _close_channel(self, channel: int) -> None:
-        """The channel is over for both sides; one that is not open is no error."""
-        found = self.channels.pop(channel, None)
-        if found is not None:
-            found.release()
-            self.link.close_channel(channel, False)
+    def _close_channel(self, channel: int, then: Callable[[], None]) -> None:
+        """The channel is over for both sides; one that is not open is no error. Whatever it leaves
+        is back in its queues when `then` is called; the client's next frames wait."""
+        found = self.channels.get(channel)
+        if found is None:
+            then()
+            return
+        self.link.pause()
+        self.link.set_flow(channel, False)
+        in_portions(self.server.events.call_soon, self._closing(found, then))
 
-    def _release_channels(self) -> None:
-        for channel in list(self.channels):
-            self._close_channel(channel)
+    def _closing(self, found: Channel, then: Callable[[], None]) -> Iterator[None]:
+        yield from self._closing_steps(found)
+        self.server.loop.when_returned(partial(self._finish, then))
+
+    def _closing_steps(self, found: Channel) -> Iterator[None]:
+        yield from found.releasing()
+        if self.channels.get(found.id) is found:
+            del self.channels[found.id]
+            self.link.close_channel(found.id, False)
+
+    def _releasing(self) -> Iterator[None]:
+        """Close all channels, of which none gets deliveries any more."""
+        for found in list(self.channels.values()):
+            yield from self._closing_steps(found)
 
     # --- errors -------------------------------------------------------------------------------
+
+    def _fail_who_pays(self, channel: int, error: ProtocolError) -> None:
+        """Close the channel, or the connection where the code asks for that."""
+        if isinstance(error, ChannelError) and error.code.scope != "connection":
+            self._fail_channel(channel, error)
+        else:
+            self._fail_connection(error)
 
     def _fail_channel(self, channel: int, error: ChannelError) -> None:
         found = self.channels.get(channel)
@@ -490,13 +579,19 @@ class Connection:
             )
             return
         self._log.info("channel %d closed: %s", channel, error)
-        found.release()
         self.send(
             channel, m.ChannelClose(error.code, error.reply_text, error.class_id, error.method_id)
         )
+        self.link.set_flow(channel, False)
         self.link.close_channel(channel, True)
+        self.link.pause()
+        in_portions(self.server.events.call_soon, self._failing(found))
 
-    def _fail_connection(self, error: ConnectionError_) -> None:
+    def _failing(self, found: Channel) -> Iterator[None]:
+        yield from found.releasing()
+        self.link.resume()
+
+    def _fail_connection(self, error: ProtocolError) -> None:
         if self.link.state == _core.STATE_CLOSING:
             return
         self._log.warning("connection closed: %s", error)
@@ -507,7 +602,8 @@ class Connection:
         if in_handshake:
             self._hang_up("")
             return
-        self._release_channels()
+        self.link.stop_deliveries()
+        in_portions(self.server.events.call_soon, self._releasing())
         if error.code == ReplyCode.FRAME_ERROR:  # where its next frame begins is anybody's guess
             self._hang_up("")
             return
@@ -538,6 +634,10 @@ class Connection:
                 socket.socket.shutdown(self._socket, socket.SHUT_WR)
             except (OSError, ValueError):
                 self.on_lost("")
+
+
+def _say_nothing() -> None:
+    """The client wants no reply."""
 
 
 def welcome_socket(

@@ -17,6 +17,7 @@ from lavinmq import _core
 from lavinmq.amqp import handshake
 from lavinmq.amqp import methods as m
 from lavinmq.auth.attempt import TokenError
+from lavinmq.auth.standing import Standing
 from lavinmq.errors import ConnectionError_, ReplyCode
 
 if TYPE_CHECKING:
@@ -58,13 +59,13 @@ class Login:
             certified = users.admit(self._certified, self._ends.is_loopback)
             if certified is None or certified is users.direct_user:
                 raise handshake.refusal(method, self._certified)
-            self._admit(certified)
+            self._admit(Standing(certified, by_password=False))
             return
         name, password = handshake.credentials(method.mechanism, method.response)
         attempt = name, password, self._ends.peer_host, self._ends.is_loopback
         user = self._chain.at_once(*attempt)
         if user is not None:
-            self._admit(user)
+            self._admit(Standing(user))
         else:
             self._wait_for(partial(self._authenticated, method, *attempt))
 
@@ -105,7 +106,7 @@ class Login:
         user = await self._chain.authenticate(name, password, address, is_loopback)
         if user is None:
             return partial(_raise, handshake.refusal(method, name))
-        return partial(self._admit, user)
+        return partial(self._admit, Standing(user))
 
     async def _renewed(self, method: m.ConnectionUpdateSecret) -> Action:
         try:
@@ -115,8 +116,8 @@ class Login:
             return partial(_raise, ConnectionError_(ReplyCode.ACCESS_REFUSED, str(error), *ids))
         return partial(self._replace, fresh)
 
-    def _admit(self, user: Identity) -> None:
-        self._connection.logged_in(user)
+    def _admit(self, standing: Standing) -> None:
+        self._connection.logged_in(standing)
         self._watch_end()
 
     def _replace(self, fresh: Identity) -> None:
@@ -124,11 +125,12 @@ class Login:
         connection = self._connection
         if connection.link.state != _core.STATE_OPEN:
             return  # it was told to close meanwhile
-        connection.user = fresh
+        connection.user, connection.standing = fresh, Standing(fresh)
         connection.user_changed()
         connection.vhost.core.touch()  # links remember where they may publish
         self._watch_end()
         connection.send(0, m.ConnectionUpdateSecretOk())
+        connection.server.revocation.look_again(fresh.name)  # it may allow less
 
     def _watch_end(self) -> None:
         """Close the connection when the token runs out."""
@@ -140,7 +142,7 @@ class Login:
             return
         left_s = expires_at - time.time()
         if left_s <= 0:
-            self._connection.close(ReplyCode.CONNECTION_FORCED, "token expired")
+            self._connection.expel(ReplyCode.CONNECTION_FORCED, "token expired")
             return
         # A loop's clock may round down: a little later is not too early.
         wait_s = min(left_s + 0.001, LONGEST_WAIT_S)

@@ -25,7 +25,9 @@ from lavinmq.amqp.codec import (
     write_arguments,
 )
 from lavinmq.amqp.codec import Method as Method  # part of the interface of this module
+from lavinmq.errors import ChannelError, ReplyCode
 from lavinmq.fieldtable import EMPTY, FieldTableError
+from lavinmq.table_bounds import UNBOUNDED, TableBounds, TableTooLargeError
 
 FRAME_METHOD: Final = 1
 FRAME_END: Final = 0xCE
@@ -41,7 +43,7 @@ TX: Final = 90
 
 
 class UnknownMethod(Exception):
-    """A method that does not exist or is not supported: reply code 540, text `NOT_IMPLEMENTED`."""
+    """A method that does not exist or is not supported: closes the connection with 540."""
 
     def __init__(self, class_id: int, method_id: int) -> None:
         super().__init__(class_id, method_id)
@@ -534,20 +536,24 @@ METHODS: Final = {(m.CLASS_ID, m.METHOD_ID): m for m in Method.__subclasses__()}
 _DECODED: Final = {m.IDS: m for m in METHODS.values() if m.SUPPORTED}
 
 
-def decode(payload: bytes) -> Method:
+def decode(payload: bytes, bounds: TableBounds = UNBOUNDED) -> Method:
     """Read the payload of a method frame.
 
-    Args: payload: class id, method id and arguments, network order; any bytes.
+    Args: payload: class id, method id and arguments, network order; any bytes; bounds: of tables.
     Returns: an instance of one of the classes above.
-    Raises: UnknownMethod (540), MalformedMethod (501); nothing else, whatever the bytes are.
+    Raises: UnknownMethod (540), MalformedMethod (501), ChannelError 406 for a table above the
+        bounds; nothing else, whatever the bytes are.
     """
     method = _DECODED.get(payload[:4])
     if method is None:
         raise _not_decodable(payload)
     try:
-        values, end = read_arguments(method.PLAN, payload, 4)
+        values, end = read_arguments(method.PLAN, payload, 4, bounds)
     except CutShortError:
         raise MalformedMethod(method.CLASS_ID, method.METHOD_ID, CUT_SHORT) from None
+    except TableTooLargeError as error:
+        text = f"Table of arguments is too large: {error}"
+        raise ChannelError(ReplyCode.PRECONDITION_FAILED, text) from error
     except FieldTableError as error:
         raise MalformedMethod(method.CLASS_ID, method.METHOD_ID, str(error)) from error
     if end != len(payload):

@@ -23,11 +23,10 @@ _CONNECTION: Final[dict[int, tuple[ReplyCode, str]]] = {
     12: (ReplyCode.INTERNAL_ERROR, "Out of memory"),
 }
 
-_FRAME: Final = "AMQ::Protocol::Frame::"
 _CHANNEL: Final[dict[int, tuple[ReplyCode, str]]] = {
-    21: (ReplyCode.UNEXPECTED_FRAME, _FRAME + "Basic::Publish"),
-    22: (ReplyCode.UNEXPECTED_FRAME, _FRAME + "Header"),
-    23: (ReplyCode.UNEXPECTED_FRAME, _FRAME + "Body"),
+    21: (ReplyCode.UNEXPECTED_FRAME, "basic.publish before the content of another one is complete"),
+    22: (ReplyCode.UNEXPECTED_FRAME, "content header that no basic.publish has announced"),
+    23: (ReplyCode.UNEXPECTED_FRAME, "content body without a content header"),
     24: (ReplyCode.PRECONDITION_FAILED, "unknown delivery tag {a}"),
     25: (ReplyCode.PRECONDITION_FAILED, "message size {a} larger than max size {b}"),
     26: (ReplyCode.PRECONDITION_FAILED, "Expiration not a number"),
@@ -41,8 +40,9 @@ _CHANNEL: Final[dict[int, tuple[ReplyCode, str]]] = {
     31: (ReplyCode.PRECONDITION_FAILED, "transaction holds more than {a} bytes"),
     32: (ReplyCode.PRECONDITION_FAILED, "CC header not a string array"),
     33: (ReplyCode.PRECONDITION_FAILED, "BCC header not a string array"),
-    34: (ReplyCode.RESOURCE_ERROR, "no memory for a message of {a} bytes"),
+    34: (ReplyCode.CONTENT_TOO_LARGE, "no memory for a message of {a} bytes"),
     35: (ReplyCode.PRECONDITION_FAILED, "Routing header must be string"),
+    36: (ReplyCode.PRECONDITION_FAILED, "CC and BCC hold more keys than max_copy_keys allows"),
 }
 
 

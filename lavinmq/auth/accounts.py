@@ -1,7 +1,8 @@
 """Users and permissions as administrators change them while the broker runs.
 
-Each change acts at once, also on connections that are open, and is then saved. When the disk
-refuses to save it, it has an effect until the broker ends, and DefinitionsError is raised.
+Each change acts at once, also on connections that are open, and is then saved, see `saving.py`. One
+that cannot be saved is taken back, and DefinitionsError is raised, here or where the save is waited
+for; the connections that it has ended stay ended.
 Source: AMQP reference, section 21; HTTP reference, sections 8.12 and 8.13.
 """
 
@@ -11,10 +12,11 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from lavinmq.auth import passwords
-from lavinmq.auth.users import User, UserStore
+from lavinmq.auth.users import UserStore
 
 if TYPE_CHECKING:
     from lavinmq.auth.chain import Chain
+    from lavinmq.auth.topics import TopicRow
     from lavinmq.config import Config
 
 
@@ -32,7 +34,8 @@ class Accounts:
         users: the store behind.
         on_permissions: is told that somebody's permissions have changed, in one virtual host or,
             for None, in all: open connections have to ask again.
-        on_tags: is told of a user who has other tags now.
+        on_user: is told the name of a user who may have lost something, after `on_permissions`;
+            None: it may have been anybody. Other tags, another password and the end count too.
         on_deleted: is told the name of a user who is gone.
         chain: computes slow hashes without holding up the loop.
         config: names the kind of new hashes; read when it is needed.
@@ -40,15 +43,16 @@ class Accounts:
 
     def __init__(
         self, users: UserStore, on_permissions: Callable[[str | None], None],
-        on_tags: Callable[[User], None], on_deleted: Callable[[str], None],
+        on_user: Callable[[str | None], None], on_deleted: Callable[[str], None],
         chain: Chain, config: Config,
     ) -> None:  # fmt: skip
         self._users = users
         self._on_permissions = on_permissions
-        self._on_tags = on_tags
+        self._on_user = on_user
         self._on_deleted = on_deleted
         self._chain = chain
         self.config = config
+        users.on_undone = self._tell_all
 
     async def hash_password(
         self, password: bytes, name: str = "", origin: str = ""
@@ -98,22 +102,24 @@ class Accounts:
             password_hash, hashing_algorithm = user.password_hash, user.hashing_algorithm
         if tags is None:
             tags = user.tags if user is not None else ()
-        changed = self._users.add(
+        self._users.add(
             name, password_hash or "", hashing_algorithm if password_hash else None, tags
         )
         if user is not None:
-            self._on_tags(changed)
+            self._on_user(name)
         self._users.save()
         return user is None
 
     def delete_users(self, *names: str) -> list[str]:
-        """Delete users; what they may do ends at once, their connections stay open.
+        """Delete users; what they may do ends at once, and so do their connections.
 
         Returns: those that there were; the others are ignored. Raises: DefinitionsError.
         """
         deleted = [name for name in names if self._users.delete(name)]
         if deleted:
             self._on_permissions(None)
+            for name in deleted:
+                self._on_user(name)
             self._users.save()
             for name in deleted:
                 self._on_deleted(name)
@@ -129,6 +135,7 @@ class Accounts:
         had = user is not None and user.has_vhost(vhost)
         self._users.set_permissions(name, vhost, configure, read, write)
         self._on_permissions(vhost)
+        self._on_user(name)
         self._users.save()
         return not had
 
@@ -140,15 +147,44 @@ class Accounts:
         removed = self._users.remove_permissions(name, vhost)
         if removed:
             self._on_permissions(vhost)
+            self._on_user(name)
             self._users.save()
         return removed
 
-    def changed(self, users: Iterable[User]) -> None:
+    def set_topic_permissions(self, row: TopicRow) -> bool:
+        """Set what a user may do with the keys of an exchange.
+
+        Returns: whether nothing was said about that exchange. Raises: as `set_permissions`.
+        """
+        user = self._users.get(row.user)
+        had = user is not None and row.exchange in user.topics.get(row.vhost, ())
+        self._users.set_topic_permissions(row)
+        self._on_permissions(row.vhost)
+        self._on_user(row.user)
+        self._users.save()
+        return not had
+
+    def remove_topic_permissions(self, name: str, vhost: str, exchange: str | None = None) -> bool:
+        """Allow a user all keys of an exchange again, or of all exchanges of a virtual host.
+
+        Returns: whether anything was said about them. Raises: KeyError for an unknown user,
+            DefinitionsError.
+        """
+        removed = self._users.remove_topic_permissions(name, vhost, exchange)
+        if removed:
+            self._on_permissions(vhost)
+            self._on_user(name)
+            self._users.save()
+        return removed
+
+    def changed(self) -> None:
         """Users and permissions have been changed in the store, many at once: tell of it and save.
 
-        Args: users: who may have other tags now. Raises: DefinitionsError.
+        Raises: DefinitionsError.
         """
-        self._on_permissions(None)
-        for user in users:
-            self._on_tags(user)
+        self._tell_all()
         self._users.save()
+
+    def _tell_all(self) -> None:
+        self._on_permissions(None)
+        self._on_user(None)

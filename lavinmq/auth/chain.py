@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from lavinmq.auth import passwords
@@ -22,6 +23,7 @@ from lavinmq.auth.hashing import Hashing, HashingBusy
 from lavinmq.auth.identity import Identity
 from lavinmq.auth.local import Local
 from lavinmq.auth.throttle import Throttle
+from lavinmq.auth.turns import LaneFull, Turns
 from lavinmq.auth.users import DIRECT_USER, UserStore
 from lavinmq.auth.verification import Verification
 from lavinmq.tasks import Tasks
@@ -62,6 +64,7 @@ class Chain:
         self.verification = Verification(self.hashing, self.tasks)
         self.config = config
         self._throttle = throttle or Throttle()
+        self._turns = Turns()
         self._local = Local(users, self.verification, config)
         self.oauth = None
         self._backends: list[Backend] = []
@@ -99,7 +102,7 @@ class Chain:
         Cost: a digest of the password, or 0.3 ms for a token that was not seen before.
         """
         attempt = Attempt(name, password, address, is_loopback)
-        if not password or self._wait_s(attempt):
+        if not password or self._must_wait(attempt):
             return None
         for backend in self._backends_for(attempt):
             identity = backend.at_once(attempt)
@@ -119,19 +122,27 @@ class Chain:
             is_loopback: whether the client is on this machine.
         """
         attempt = Attempt(name, password, address, is_loopback)
-        wait_s = self._wait_s(attempt)
-        if wait_s:
-            log.debug("%r waits %.1f s", attempt, wait_s)
-            await asyncio.sleep(wait_s)
         try:
-            identity = await self._ask(attempt)
-        except HashingBusy as error:
+            if not self.config.login_throttling:
+                return await self._tried(attempt)
+            who = name, address, is_loopback
+            async with self._turns.turn(
+                self._throttle.lane(*who), partial(self._throttle.room, *who)
+            ):
+                wait_s = self._throttle.wait_s(*who)
+                if wait_s:
+                    log.debug("%r waits %.1f s", attempt, wait_s)
+                    await asyncio.sleep(wait_s)
+                return await self._tried(attempt)
+        except (HashingBusy, LaneFull) as error:
             log.warning("%r refused: %s", attempt, error)
             return None
-        if identity is None:
-            self._throttle.failed(name, address, is_loopback)
-        else:
-            self._throttle.succeeded(name, address, is_loopback)
+
+    async def _tried(self, attempt: Attempt) -> Identity | None:
+        """Who it is; what comes of it is counted. Raises: HashingBusy."""
+        identity = await self._ask(attempt)
+        count = self._throttle.failed if identity is None else self._throttle.succeeded
+        count(attempt.name, attempt.address, attempt.is_loopback)
         return identity
 
     async def renew(self, identity: Identity, token: bytes) -> Identity:
@@ -167,7 +178,14 @@ class Chain:
         """The broker's own links log in whatever is configured for others."""
         return [self._local] if attempt.name == DIRECT_USER else self._backends
 
-    def _wait_s(self, attempt: Attempt) -> float:
+    def _must_wait(self, attempt: Attempt) -> bool:
+        """Whether failures, or others under way, make the attempt wait."""
         if not self.config.login_throttling:
-            return 0.0
-        return self._throttle.wait_s(attempt.name, attempt.address, attempt.is_loopback)
+            return False
+        who = attempt.name, attempt.address, attempt.is_loopback
+        if self._throttle.wait_s(*who):
+            return True
+        # Nearly always nothing is under way, and then no lane has to be looked up.
+        return bool(self._turns) and not self._turns.is_free(
+            self._throttle.lane(*who), self._throttle.room(*who)
+        )

@@ -5,7 +5,12 @@ rights asks an `Identity` and needs to know no more.
 Source: command line reference, sections 14 and 15; AMQP reference, section 21.
 """
 
-from typing import Protocol
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from lavinmq.auth.topics import KeyRights
 
 
 class Identity(Protocol):
@@ -37,3 +42,6 @@ class Identity(Protocol):
 
     def can_write(self, vhost: str, resource: str) -> bool:
         """Whether it may publish and bind to the queue or exchange."""
+
+    def key_rights(self, vhost: str, exchange: str) -> KeyRights | None:
+        """What it may do with the keys of a topic exchange; None: anything with all of them."""

@@ -1,17 +1,17 @@
 """What a user may do in one virtual host: three regular expressions.
 
 An expression is searched anywhere in the name of the resource; the empty one and `^$` deny
-everything. Each is compiled once, and remembers a bounded number of answers. A text that does not
-compile denies everything: such a permission may come from a file made with another dialect.
+everything, and what takes too long to match is denied. Each is compiled once, and remembers a
+bounded number of answers. A text that does not compile denies everything: such a permission may
+come from a file made with another dialect.
 Source: AMQP reference, section 21; command line reference, section 15.
 """
 
 import logging
-import re
 from dataclasses import dataclass
 from typing import Final, Self
 
-from lavinmq import pattern
+from lavinmq.pattern import Pattern
 
 log = logging.getLogger("lmq.auth.permissions")
 
@@ -20,16 +20,22 @@ MAX_REMEMBERED: Final = 4096
 
 _DENY: Final = ("", "^$")
 
+DEFAULT_EXCHANGE: Final = "amq.default"
+"""What RabbitMQ calls the exchange without a name, in permissions and over HTTP."""
+
 
 class Rule:
-    """One regular expression with the answers it has given."""
+    """One regular expression with the answers it has given.
 
-    __slots__ = ("_answers", "_search", "regex")
+    Args: denials: expressions that allow nothing, whatever they match.
+    """
 
-    def __init__(self, regex: str) -> None:
+    __slots__ = ("_answers", "_pattern", "regex")
+
+    def __init__(self, regex: str, denials: tuple[str, ...] = _DENY) -> None:
         self.regex = regex
         self._answers: dict[str, bool] = {}
-        self._search = None if regex in _DENY else _compiled(regex)
+        self._pattern = None if regex in denials else _compiled(regex)
 
     def allows(self, name: str) -> bool:
         """Whether the rule admits the resource. Cost: one dictionary lookup when it is known."""
@@ -37,9 +43,19 @@ class Rule:
         if answer is None:
             if len(self._answers) >= MAX_REMEMBERED:
                 self._answers.clear()
-            answer = self._search is not None and self._search.search(name) is not None
+            answer = self._pattern is not None and self._pattern.search(name)
             self._answers[name] = answer
         return answer
+
+    @property
+    def stumbles(self) -> int:
+        """How many names the expression took too long for: they are denied."""
+        return self._pattern.stumbles if self._pattern is not None else 0
+
+
+def allows(rule: Rule, resource: str) -> bool:
+    """Whether the rule admits a queue or an exchange; the default one goes by two names."""
+    return rule.allows(resource) or (not resource and rule.allows(DEFAULT_EXCHANGE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +74,13 @@ class Permissions:
 
 def check(regex: str) -> None:
     """Refuse an expression that could never be used. Raises: ValueError, saying why."""
-    pattern.compiled(regex)
+    Pattern(regex)
 
 
-def _compiled(regex: str) -> re.Pattern[str] | None:
+def _compiled(regex: str) -> Pattern | None:
     """The expression, or None when it does not compile."""
     try:
-        return pattern.compiled(regex)
+        return Pattern(regex)
     except ValueError as error:
         log.error("a permission denies everything: %s", error)
         return None

@@ -1,7 +1,8 @@
 """What an access token allows: its claims read as user name, tags and permissions.
 
-A scope is `tag:<name>` or `configure|read|write:<virtual host>/<resource>`, both parts percent
-encoded, each with `*` for any text; a third part is ignored. What is not given is denied.
+A scope is `tag:<name>` or `configure|read|write:<virtual host>/<resource>`, with a third part for
+routing keys of topic exchanges; the parts are percent encoded, each with `*` for any text. What is
+not given is denied; a scope without third part gives all keys.
 Source: command line reference, section 14.
 """
 
@@ -12,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from lavinmq.auth.attempt import TokenError
+from lavinmq.auth.permissions import DEFAULT_EXCHANGE
 from lavinmq.auth.users import DIRECT_USER, parse_tags
 
 MAX_REMEMBERED: Final = 4096
@@ -53,17 +55,48 @@ class Glob:
 
 
 class Grant(NamedTuple):
-    """One permission."""
+    """One permission; `keys` None: with every routing key."""
 
     kind: str
     vhost: Glob
     resource: Glob
+    keys: Glob | None = None
+
+    def is_about(self, kind: str, vhost: str, resource: str) -> bool:
+        """Whether it gives a right of that kind on the resource."""
+        if self.kind != kind or not self.vhost.matches(vhost):
+            return False
+        return self.resource.matches(resource) or (
+            not resource and self.resource.matches(DEFAULT_EXCHANGE)
+        )
+
+
+class TokenKeys:
+    """What a token allows with the routing keys of one exchange; see `topics.KeyRights`.
+
+    Args: read, write: the keys that are allowed; None: every one.
+    """
+
+    __slots__ = ("_read", "_write", "is_any_written")
+
+    def __init__(self, read: tuple[Glob, ...] | None, write: tuple[Glob, ...] | None) -> None:
+        self._read = read
+        self._write = write
+        self.is_any_written = write is None
+
+    def can_read(self, key: str) -> bool:
+        """Whether the exchange may be bound with the key."""
+        return self._read is None or any(keys.matches(key) for keys in self._read)
+
+    def can_write(self, key: str) -> bool:
+        """Whether messages with the routing key may be published."""
+        return self._write is None or any(keys.matches(key) for keys in self._write)
 
 
 class TokenUser:
     """A user by way of an access token; see `Identity`. It never changes."""
 
-    __slots__ = ("_answers", "expires_at", "grants", "name", "tags")
+    __slots__ = ("_answers", "_has_keys", "expires_at", "grants", "name", "tags")
 
     def __init__(
         self, name: str, tags: tuple[str, ...], grants: tuple[Grant, ...], expires_at: float
@@ -72,6 +105,7 @@ class TokenUser:
         self.tags = tags
         self.grants = grants
         self.expires_at = expires_at
+        self._has_keys = any(grant.keys is not None for grant in grants)
         self._answers: dict[tuple[str, str, str], bool] = {}
 
     def has_tag(self, tag: str) -> bool:
@@ -94,18 +128,25 @@ class TokenUser:
         """Whether the user may publish and bind to the queue or exchange."""
         return self._can("write", vhost, resource)
 
+    def key_rights(self, vhost: str, exchange: str) -> TokenKeys | None:
+        """What the user may do with the keys of a topic exchange; None: anything."""
+        if not self._has_keys:
+            return None
+        read, write = (self._keys(kind, vhost, exchange) for kind in ("read", "write"))
+        return None if read is None and write is None else TokenKeys(read, write)
+
+    def _keys(self, kind: str, vhost: str, exchange: str) -> tuple[Glob, ...] | None:
+        about = [grant for grant in self.grants if grant.is_about(kind, vhost, exchange)]
+        keys = tuple(grant.keys for grant in about if grant.keys is not None)
+        return keys if keys and len(keys) == len(about) else None
+
     def _can(self, kind: str, vhost: str, resource: str) -> bool:
         question = kind, vhost, resource
         answer = self._answers.get(question)
         if answer is None:
             if len(self._answers) >= MAX_REMEMBERED:
                 self._answers.clear()
-            answer = any(
-                grant.kind == kind
-                and grant.vhost.matches(vhost)
-                and grant.resource.matches(resource)
-                for grant in self.grants
-            )
+            answer = any(grant.is_about(kind, vhost, resource) for grant in self.grants)
             self._answers[question] = answer
         return answer
 
@@ -189,11 +230,11 @@ def _words(value: object) -> Iterator[str]:
 
 def _grant(kind: str, text: str) -> Grant | None:
     """The permission that the rest of a scope gives; None when it makes no sense."""
-    vhost, separator, rest = text.partition("/")
-    resource = rest.partition("/")[0]
-    if not separator or not vhost or not resource:
+    vhost, _, rest = text.partition("/")
+    resource, _, keys = rest.partition("/")
+    if not vhost or not resource:
         return None
     try:
-        return Grant(kind, Glob(vhost), Glob(resource))
+        return Grant(kind, Glob(vhost), Glob(resource), Glob(keys) if keys else None)
     except UnicodeDecodeError:
         return None

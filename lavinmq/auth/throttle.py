@@ -12,7 +12,8 @@ The wait comes before the password is looked at, so breaking off early tells not
 grows beyond a few seconds and never becomes a refusal: a lock would let anybody shut out a user. A
 success takes back the failures of that user from that source, and no others: whoever has an account
 cannot log in between two guesses at another. Nothing waits in here; the caller does, without a
-thread.
+thread, and in its turn: attempts under way count as well (`turns.py`), so many connections at once
+get no more guesses than one. Whoever has logged in from a source lately has a lane of its own.
 """
 
 from __future__ import annotations
@@ -94,6 +95,16 @@ class Throttle:
         if (name, source) not in self._trusted:
             wait_s = max(wait_s, USER.wait_s(self._users.of(name, now)))
         return wait_s
+
+    def lane(self, name: str, address: str, is_loopback: bool) -> str:
+        """What takes turns with this log-in: the same key, the same lane."""
+        name, source = name[:MAX_NAME], _source(name, address, is_loopback)
+        return f"{source} {name}" if (name, source) in self._trusted else source
+
+    def room(self, name: str, address: str, is_loopback: bool) -> int:
+        """How many log-ins of that lane may be looked at at once: as many as may fail for free."""
+        source = _source(name, address, is_loopback)
+        return max(1, SOURCE.free - self._sources.of(source, self._clock()))
 
     def failed(self, name: str, address: str, is_loopback: bool) -> None:
         """A log-in has been refused."""

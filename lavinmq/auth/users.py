@@ -1,22 +1,26 @@
-"""Users, their tags and permissions, and `users.json`.
+"""Users, their tags and permissions, `users.json` and what stands beside it about topics.
 
 One `UserStore` per broker, on the loop thread. Connections keep the `User` they logged in as; it
 is changed in place, so a change of permissions acts at once. `epoch` moves with every change that
 can turn an answer, which lets callers remember answers. Changing does not save: call `save` once
-after a change or a bulk of them.
+after a change or a bulk of them. What cannot be saved is taken back.
 Source: command line reference, sections 14 and 15; storage reference, section 9.
 """
 
 import logging
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-from lavinmq.auth import passwords, permissions
-from lavinmq.auth.permissions import Permissions
-from lavinmq.datadir import read_regular, write_json_atomic
+from lavinmq.auth import passwords, permissions, topics
+from lavinmq.auth.permissions import Permissions, allows
+from lavinmq.auth.topics import TopicFile, TopicPermissions, TopicRow
+from lavinmq.datadir import read_regular
 from lavinmq.errors import DefinitionsError
+from lavinmq.saving import Disk, SavedFile, json_list
 
 log = logging.getLogger("lmq.user_store")
 
@@ -29,10 +33,17 @@ FILE_NAME: Final = "users.json"
 _REMEDY: Final = "restore it, or remove it to start with the default user alone"
 
 
+Topics: TypeAlias = Mapping[str, Mapping[str, TopicPermissions]]
+"""Topic permissions by virtual host and exchange; never changed, but replaced."""
+
+
 class User:
     """A user: who it is and what it may do. Compare by identity."""
 
-    __slots__ = ("_all_rights", "hashing_algorithm", "name", "password_hash", "permissions", "tags")
+    __slots__ = (
+        "_all_rights", "hashing_algorithm", "name", "password_hash", "permissions", "tags",
+        "topics",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -47,6 +58,7 @@ class User:
         self.hashing_algorithm = hashing_algorithm
         self.tags = parse_tags(",".join(tags))
         self.permissions: dict[str, Permissions] = {}
+        self.topics: Topics = {}
         self._all_rights = all_rights
 
     @property
@@ -65,17 +77,28 @@ class User:
     def can_configure(self, vhost: str, resource: str) -> bool:
         """Whether the user may declare and delete the queue or exchange."""
         granted = self.permissions.get(vhost)
-        return self._all_rights or (granted is not None and granted.configure.allows(resource))
+        return self._all_rights or (granted is not None and allows(granted.configure, resource))
 
     def can_read(self, vhost: str, resource: str) -> bool:
         """Whether the user may consume, get, purge and bind from the queue or exchange."""
         granted = self.permissions.get(vhost)
-        return self._all_rights or (granted is not None and granted.read.allows(resource))
+        return self._all_rights or (granted is not None and allows(granted.read, resource))
 
     def can_write(self, vhost: str, resource: str) -> bool:
         """Whether the user may publish and bind to the queue or exchange."""
         granted = self.permissions.get(vhost)
-        return self._all_rights or (granted is not None and granted.write.allows(resource))
+        return self._all_rights or (granted is not None and allows(granted.write, resource))
+
+    def key_rights(self, vhost: str, exchange: str) -> TopicPermissions | None:
+        """What the user may do with the keys of a topic exchange; None: anything."""
+        about = self.topics.get(vhost)
+        return about.get(exchange) if about else None
+
+    def topic_rows(self) -> Iterator[TopicRow]:
+        """The topic permissions of the user."""
+        for vhost, about in self.topics.items():
+            for exchange, granted in about.items():
+                yield TopicRow(self.name, vhost, exchange, granted.write, granted.read)
 
     def __repr__(self) -> str:
         return f"User({self.name!r}, tags={','.join(self.tags)!r})"
@@ -89,6 +112,7 @@ class UserStore:
         default_password_hash: its salted hash; the text tells of which kind.
         default_user_only_loopback: whether it may log in from this machine only; may be changed.
         default_password: hashed when that user is created, instead of the hash that is given.
+        disk: see `saving.py`.
     """
 
     def __init__(
@@ -98,8 +122,14 @@ class UserStore:
         default_password_hash: str,
         default_user_only_loopback: bool,
         default_password: str | None = None,
+        disk: Disk | None = None,
     ) -> None:
         self.path = data_dir / FILE_NAME
+        self._topic_file = TopicFile(data_dir)
+        self._file = SavedFile(self.path, disk, self._topic_file.write)
+        self._undo: list[Callable[[], object]] = []  # what has changed since the last save
+        self.on_undone: Callable[[], object] = bool
+        """Is called when changes were taken back, because they could not be saved."""
         self.default_user = default_user
         self.default_password_hash = default_password_hash
         self.default_user_only_loopback = default_user_only_loopback
@@ -140,16 +170,47 @@ class UserStore:
                 continue
             if user.name != DIRECT_USER:
                 self._users[user.name] = user
+        self._load_topics()
         self.epoch += 1
         log.debug("%d users loaded", len(self._users))
 
     def save(self) -> None:
-        """Write users.json atomically. Raises: DefinitionsError when the disk refuses."""
+        """Save what has changed since the last time; what cannot be saved is taken back.
+
+        Raises: DefinitionsError when the disk refuses at once.
+        """
+        undo, self._undo = partial(self._take_back, self._undo), []
         try:
-            users = [_to_json(user) for user in self._users.values()]
-            write_json_atomic(str(self.path), users + self._kept)
-        except OSError as error:
-            raise DefinitionsError(f"{self.path}: {error.strerror}") from error
+            self._file.save(self._text, undo)
+        except DefinitionsError:
+            undo()
+            raise
+
+    def _text(self) -> Iterator[str]:
+        yield from json_list(chain(map(_to_json, self.all()), self._kept))
+        self._topic_file.prepare(self.topic_rows())
+
+    def _take_back(self, changes: list[Callable[[], object]]) -> None:
+        for each in reversed(changes):
+            each()
+        self._topic_file.changed()
+        self.epoch += 1
+        self.on_undone()
+
+    def topic_rows(self) -> Iterator[TopicRow]:
+        """The topic permissions of all users."""
+        for user in self._users.values():
+            yield from user.topic_rows()
+
+    def _load_topics(self) -> None:
+        """Read the topic permissions; what does not compile denies everything. Raises:
+        DefinitionsError."""
+        for row in self._topic_file.load():
+            user = self._users.get(row.user)
+            if user is None:
+                log.warning("topic permission of user %r, who is not there: ignored", row.user)
+            else:
+                user.topics = _with_topic(user, row)
 
     def admit(self, name: str, is_loopback: bool) -> User | None:
         """The user of that name, the hidden one too, if it may come from there; else None."""
@@ -177,6 +238,10 @@ class UserStore:
         """The user of that name; the hidden one is not found."""
         return self._users.get(name)
 
+    def has(self, user: User) -> bool:
+        """Whether it is one of these, and not a deleted one, whose name somebody else may have."""
+        return user is self.direct_user or self._users.get(user.name) is user
+
     def all(self) -> list[User]:
         """All users in the order of their creation, without the hidden one."""
         return list(self._users.values())
@@ -191,7 +256,14 @@ class UserStore:
         if name == DIRECT_USER:
             raise ValueError(f"{DIRECT_USER} is the name of the broker's own user")
         passwords.validate(password_hash, hashing_algorithm)
-        user = self._users.setdefault(name, User(name))
+        user = self._users.get(name)
+        if user is None:
+            user = self._users[name] = User(name)
+            self._undo.append(partial(self._users.pop, name, None))
+        else:
+            self._undo.append(
+                partial(_restore, user, user.password_hash, user.hashing_algorithm, user.tags)
+            )
         user.password_hash = password_hash
         user.hashing_algorithm = hashing_algorithm
         user.tags = parse_tags(",".join(tags))
@@ -203,7 +275,10 @@ class UserStore:
         user = self._users.pop(name, None)
         if user is None:
             return False
-        user.permissions.clear()
+        self._undo.append(partial(self._users.__setitem__, name, user))
+        for vhost in list(user.permissions):
+            self._remove_permissions(user, vhost)
+        self._set_topics(user, {}, going=list(user.topic_rows()))
         self.epoch += 1
         return True
 
@@ -215,6 +290,7 @@ class UserStore:
         user = self._users[name]
         for regex in (configure, read, write):
             permissions.check(regex)
+        self._undo.append(_permission_back(user, vhost))
         user.permissions[vhost] = Permissions.of(configure, read, write)
         self.epoch += 1
 
@@ -224,18 +300,58 @@ class UserStore:
 
     def remove_permissions(self, name: str, vhost: str) -> bool:
         """Take a virtual host from a user. Returns: whether it had it. Raises: KeyError."""
-        removed = self._users[name].permissions.pop(vhost, None) is not None
+        removed = self._remove_permissions(self._users[name], vhost)
         self.epoch += removed
         return removed
+
+    def _remove_permissions(self, user: User, vhost: str) -> bool:
+        if vhost not in user.permissions:
+            return False
+        self._undo.append(_permission_back(user, vhost))
+        del user.permissions[vhost]
+        return True
+
+    def set_topic_permissions(self, row: TopicRow) -> None:
+        """Set what a user may do with the keys of an exchange.
+
+        Raises: KeyError when there is no such user, ValueError when an expression is invalid.
+        """
+        user = self._users[row.user]
+        for regex in (row.write, row.read):
+            topics.check(regex)
+        self._set_topics(user, _with_topic(user, row))
+        self.epoch += 1
+
+    def remove_topic_permissions(self, name: str, vhost: str, exchange: str | None = None) -> bool:
+        """Allow all keys of an exchange again, or those of all exchanges of a virtual host.
+
+        Returns: whether there was anything to take away. Raises: KeyError for an unknown user.
+        """
+        user = self._users[name]
+        about = user.topics.get(vhost, {})
+        left = {x: each for x, each in about.items() if exchange is not None and x != exchange}
+        removed = len(left) < len(about)
+        self._set_topics(user, {**user.topics, vhost: left} if left else _without(user, vhost))
+        self.epoch += removed
+        return removed
+
+    def _set_topics(self, user: User, new: Topics, going: Iterable[TopicRow] = ()) -> None:
+        if new != user.topics:
+            self._undo.append(partial(setattr, user, "topics", user.topics))
+            self._topic_file.changed(going)
+            user.topics = new
 
     def forget_vhost(self, vhost: str) -> None:
         """Take a deleted virtual host from all users."""
         for user in self._users.values():
-            user.permissions.pop(vhost, None)
+            self._remove_permissions(user, vhost)
+            self._set_topics(user, _without(user, vhost))
         self.epoch += 1
 
     def _first_start(self, create_default: bool) -> None:
         """Make the file, with the default user unless definitions are going to be imported."""
+        if self._topic_file.load():
+            self._topic_file.changed()  # those were others
         if create_default:
             if self._default_password:
                 password_hash = passwords.hash_password(self._default_password.encode())
@@ -249,6 +365,29 @@ class UserStore:
             )
             self.grant(self.default_user, "/")
         self.save()
+
+
+def _restore(user: User, password_hash: str, algorithm: str | None, tags: tuple[str, ...]) -> None:
+    user.password_hash, user.hashing_algorithm, user.tags = password_hash, algorithm, tags
+
+
+def _with_topic(user: User, row: TopicRow) -> Topics:
+    """The topic permissions of a user with another one."""
+    granted = TopicPermissions(row.user, row.vhost, row.write, row.read)
+    return {**user.topics, row.vhost: {**user.topics.get(row.vhost, {}), row.exchange: granted}}
+
+
+def _without(user: User, vhost: str) -> Topics:
+    """Those of all other virtual hosts."""
+    return {name: about for name, about in user.topics.items() if name != vhost}
+
+
+def _permission_back(user: User, vhost: str) -> Callable[[], object]:
+    """What takes a change of permissions back."""
+    old = user.permissions.get(vhost)
+    if old is None:
+        return partial(user.permissions.pop, vhost, None)
+    return partial(user.permissions.__setitem__, vhost, old)
 
 
 def parse_tags(text: str) -> tuple[str, ...]:

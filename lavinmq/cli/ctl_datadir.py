@@ -42,6 +42,7 @@ def export(data_dir: Path) -> dict[str, Any]:
         "users": [_user(row) for row in users],
         "vhosts": [_vhost(row) for row in _entries(data_dir / "vhosts.json")],
         "permissions": [each for row in users for each in _permissions(row)],
+        "topic_permissions": _entries(data_dir / "topic_permissions.json"),
         "queues": [], "exchanges": [], "bindings": [], "policies": [], "parameters": [],
         "global_parameters": [
             {"name": row.get("name"), "component": None, "value": row.get("value")}

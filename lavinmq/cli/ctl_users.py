@@ -7,6 +7,7 @@ from lavinmq.cli.ctl_session import Session
 
 NOT_FOUND = 404
 PERMISSIONS = ("configure", "write", "read")
+TOPICS = ("exchange", "write", "read")
 
 
 def add_user(session: Session) -> None:
@@ -77,6 +78,33 @@ def list_user_permissions(session: Session) -> None:
     name = session.arguments[0]
     rows = session.api.rows("users", name, "permissions")
     session.output.table(f"permissions of user {name}", ("vhost", *PERMISSIONS), rows)
+
+
+def set_topic_permissions(session: Session) -> None:
+    """Set what a user may do with the routing keys of an exchange."""
+    name, *values = session.arguments
+    body = dict(zip(TOPICS, values, strict=True))
+    session.api.put("topic-permissions", session.vhost, name, body=body)
+
+
+def clear_topic_permissions(session: Session) -> None:
+    """Allow a user all routing keys again, of one exchange or of all."""
+    name, *exchange = session.arguments
+    session.api.delete("topic-permissions", session.vhost, name, *exchange)
+
+
+def list_topic_permissions(session: Session) -> None:
+    """List what users may do with routing keys in a virtual host."""
+    rows = session.api.rows("vhosts", session.vhost, "topic-permissions")
+    title = f"topic permissions in vhost {session.vhost}"
+    session.output.table(title, ("user", *TOPICS), rows)
+
+
+def list_user_topic_permissions(session: Session) -> None:
+    """List what a user may do with routing keys in all virtual hosts."""
+    name = session.arguments[0]
+    rows = session.api.rows("users", name, "topic-permissions")
+    session.output.table(f"topic permissions of user {name}", ("vhost", *TOPICS), rows)
 
 
 def _must_exist(session: Session, name: str) -> None:

@@ -19,6 +19,8 @@ from lavinmq.definitions_json.document import Document
 from lavinmq.definitions_json.entry import DefinitionsRefused
 from lavinmq.definitions_json.plan import Broker, Plan
 from lavinmq.errors import DefinitionsError, ProtocolError
+from lavinmq.saving import Disk, at_once
+from lavinmq.table_bounds import TableBounds
 from lavinmq.vhost import VHost
 
 DIGEST_FILE: Final = "load_definitions.sha256"
@@ -29,12 +31,14 @@ _log = log.get("lmq.definitions")
 class BootFile:
     """A file to import, read and checked, with nothing done yet.
 
-    Args: path: of the file; data_dir: the broker's; skip_if_unchanged: whether one that was
-        imported before is not imported again.
+    Args: path: of the file; data_dir: the broker's; bounds: of the tables in it;
+        skip_if_unchanged: whether one that was imported before is not imported again.
     Raises: DefinitionsError naming the file when it cannot be read or makes no sense.
     """
 
-    def __init__(self, path: str, data_dir: Path, *, skip_if_unchanged: bool) -> None:
+    def __init__(
+        self, path: str, data_dir: Path, bounds: TableBounds, *, skip_if_unchanged: bool
+    ) -> None:
         self._path = path
         self._digest_path = str(data_dir / DIGEST_FILE)
         try:
@@ -43,7 +47,7 @@ class BootFile:
             raise DefinitionsError(f"{path}: {error.strerror}") from error
         self._digest = hashlib.sha256(content).hexdigest().encode() + b"\n"
         self.is_unchanged = skip_if_unchanged and self._last_digest() == self._digest
-        self._document = Document()
+        self._document = Document(bounds=bounds)
         if self.is_unchanged:
             return
         try:
@@ -52,16 +56,23 @@ class BootFile:
         except DefinitionsRefused as error:
             raise DefinitionsError(f"{path}: {error}") from error
 
-    def apply(self, broker: Broker) -> None:
-        """Make what is missing. Raises: DefinitionsError naming the file."""
+    def apply(self, broker: Broker, disk: Disk) -> None:
+        """Make what is missing, before clients are served.
+
+        Args: disk: writes down, later, that it was done.
+        Raises: DefinitionsError naming the file.
+        """
+        self._disk = disk
         if self.is_unchanged:
             _log.info("Definitions in %s are unchanged: not imported", self._path)
             return
         plan = Plan(broker, self._document, NOBODY, keep_existing=True)
         try:
-            for steps in (plan.check(), plan.apply()):
-                for _ in steps:
-                    pass
+            for _ in plan.check():
+                pass
+            for step in plan.apply():
+                if step is not None:
+                    at_once(step)
         except (DefinitionsRefused, ProtocolError) as error:
             raise DefinitionsError(f"{self._path}: {error}") from error
         for place, reason in plan.skipped:
@@ -86,6 +97,12 @@ class BootFile:
             vhost.when_synced(synced)
 
     def _remember(self) -> None:
+        if self._disk.is_running:
+            self._disk.submit(self._write_digest, lambda *_: None)
+        else:
+            self._write_digest()
+
+    def _write_digest(self) -> None:
         try:
             write_atomic(self._digest_path, self._digest)
         except OSError as error:  # the worst that comes of it is another import

@@ -10,16 +10,18 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Final
 
 from lavinmq import names
-from lavinmq.auth import passwords, permissions
+from lavinmq.auth import passwords, permissions, topics
 from lavinmq.auth.users import DIRECT_USER, parse_tags
 from lavinmq.definitions import BindingDef, ExchangeDef, QueueDef
 from lavinmq.definitions_json.entry import DefinitionsRefused, Entry, Item
 from lavinmq.definitions_json.reader import WHOLE, MalformedError, NotAnObjectError, members
-from lavinmq.definitions_json.things import PermissionDef, UserDef
+from lavinmq.definitions_json.things import PermissionDef, TopicPermissionDef, UserDef
 from lavinmq.errors import ChannelError
 from lavinmq.limits_file import USER_LIMITS, VHOST_LIMITS
 from lavinmq.parameters import Parameter
 from lavinmq.policy import Policy
+from lavinmq.portions import emptied
+from lavinmq.table_bounds import UNBOUNDED, TableBounds
 from lavinmq.vhosts import check_name
 from lavinmq.vhosts_file import VHostDef
 
@@ -36,13 +38,15 @@ class Document:
     """What a document asks for, by kind and in its order. Call `read` to the end.
 
     Args: vhost: what all entries are for, whatever they say; users, virtual hosts, permissions and
-        global parameters are ignored then. None: each says for itself.
+        global parameters are ignored then. None: each says for itself. bounds: of the tables in it.
     """
 
-    def __init__(self, vhost: str | None = None) -> None:
+    def __init__(self, vhost: str | None = None, bounds: TableBounds = UNBOUNDED) -> None:
+        self._bounds = bounds
         self.users: list[Item] = []
         self.vhosts: list[Item] = []
         self.permissions: list[Item] = []
+        self.topic_permissions: list[Item] = []
         self.limits: list[Item] = []
         self.policies: list[Item] = []
         self.operator_policies: list[Item] = []
@@ -53,7 +57,7 @@ class Document:
         self.global_parameters: list[Item] = []
         self._vhost = vhost
 
-    def read(self, content: bytes) -> Iterator[None]:
+    def read(self, content: bytes | bytearray) -> Iterator[None]:
         """Read a JSON text, one entry in each step. Raises: DefinitionsRefused."""
         try:
             for section, position, value in members(content):
@@ -64,6 +68,14 @@ class Document:
         except MalformedError:
             raise DefinitionsRefused("Malformed JSON") from None
 
+    def emptied(self) -> Iterator[None]:
+        """Let go of all entries, in short steps."""
+        yield from emptied(
+            self.users, self.vhosts, self.permissions, self.topic_permissions, self.limits,
+            self.policies, self.operator_policies, self.exchanges, self.queues, self.bindings,
+            self.parameters, self.global_parameters,
+        )  # fmt: skip
+
     def _take(self, section: str, position: int, value: Any) -> None:
         take = self._SECTIONS.get(section)
         if take is None or (self._vhost is not None and section not in OF_A_VHOST):
@@ -72,7 +84,7 @@ class Document:
             if value is not None:
                 raise DefinitionsRefused(f"Field '{section}' must be an array")
             return
-        entry = Entry(f"{section}[{position}]", value)
+        entry = Entry(f"{section}[{position}]", value, self._bounds)
         try:
             take(self, entry)
         except DefinitionsRefused:
@@ -124,6 +136,15 @@ class Document:
             permissions.check(regex)
         entry.place = f"{entry.place} of {user!r}"
         self.permissions.append(self._of_vhost(entry, PermissionDef(user, *regexes)))
+
+    def _topic_permission(self, entry: Entry) -> None:
+        user, exchange = entry.text("user"), entry.text("exchange")
+        write, read = (entry.long_text(field) for field in ("write", "read"))
+        for regex in (write, read):
+            topics.check(regex)
+        entry.place = f"{entry.place} of {user!r}"
+        thing = TopicPermissionDef(user, exchange, write, read)
+        self.topic_permissions.append(self._of_vhost(entry, thing))
 
     def _queue(self, entry: Entry) -> None:
         name = entry.text("name")
@@ -181,6 +202,7 @@ class Document:
         "users": _user,
         "vhosts": _vhost_entry,
         "permissions": _permission,
+        "topic_permissions": _topic_permission,
         "queues": _queue,
         "exchanges": _exchange,
         "bindings": _binding,

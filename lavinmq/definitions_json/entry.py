@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from lavinmq import fieldtable
 from lavinmq.fieldtable import EMPTY, FieldTable, FieldTableError, Long, Value
 from lavinmq.names import MAX_BYTES
+from lavinmq.table_bounds import UNBOUNDED, TableBounds
 
 T = TypeVar("T")
 MAX_DEPTH: Final = 64
@@ -31,10 +32,14 @@ class Item(NamedTuple):
 
 
 class Entry:
-    """An object of a document. Args: place: where it stands, as messages call it."""
+    """An object of a document.
 
-    def __init__(self, place: str, value: object) -> None:
+    Args: place: where it stands, as messages call it; bounds: of the tables in it.
+    """
+
+    def __init__(self, place: str, value: object, bounds: TableBounds = UNBOUNDED) -> None:
         self.place = place
+        self._bounds = bounds
         if not isinstance(value, dict):
             raise DefinitionsRefused(f"{place} must be an object")
         self.value: dict[str, Any] = value
@@ -108,7 +113,7 @@ class Entry:
         if not isinstance(value, dict):
             raise self.refused(f"field '{field}' must be an object")
         try:
-            return table(value)
+            return table(value, self._bounds)
         except FieldTableError as error:
             raise self.refused(f"field '{field}': {error}") from error
 
@@ -133,16 +138,17 @@ class Entry:
         return value
 
 
-def table(value: Mapping[str, Any]) -> FieldTable:
+def table(value: Mapping[str, Any], bounds: TableBounds = UNBOUNDED) -> FieldTable:
     """A JSON object as a field table: integers get 64 bits. Raises: FieldTableError."""
     if not value:
         return EMPTY
+    bounds.check_values(value)
     why = doubt(value)
     if why:
         raise FieldTableError(f"Field table {why}")
-    return fieldtable.from_content(
-        fieldtable.encode({name: _long(each) for name, each in value.items()})
-    )
+    content = fieldtable.encode({name: _long(each) for name, each in value.items()})
+    bounds.check_content(content)
+    return fieldtable.from_content(content)
 
 
 def _long(value: Any) -> Value:

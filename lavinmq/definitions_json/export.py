@@ -26,7 +26,9 @@ from lavinmq.vhosts_file import VHostDef
 Row = dict[str, Any]
 
 OF_A_VHOST: Final = ("queues", "exchanges", "bindings", "policies", "parameters")
-SECTIONS: Final = ("users", "vhosts", "permissions", *OF_A_VHOST, "global_parameters")
+SECTIONS: Final = (
+    "users", "vhosts", "permissions", "topic_permissions", *OF_A_VHOST, "global_parameters",
+)  # fmt: skip
 """The sections of a document, in their order."""
 
 
@@ -61,6 +63,8 @@ def rows(broker: Broker) -> Iterator[tuple[str, Row]]:
     for user in broker.users.all():
         for name in list(user.permissions):
             yield "permissions", permission_row(user, name)
+    for topic in list(broker.users.topic_rows()):
+        yield "topic_permissions", topic._asdict()
     for vhost in list(broker.vhosts.values()):
         yield from rows_of(vhost)
     for parameter in broker.parameters.all():
@@ -76,7 +80,7 @@ def rows_of(vhost: VHost) -> Iterator[tuple[str, Row]]:
     for exchange in exchanges:
         yield "exchanges", exchange_row(exchange, vhost.name)
     for exchange in exchanges:
-        for to, key, arguments in list(exchange.bindings):
+        for to, key, arguments in exchange.live_bindings():
             if _is_exported(to):
                 kind = "queue" if isinstance(to, Queue) else "exchange"
                 row = binding_row(exchange.name, to.name, kind, key, arguments, vhost.name)

@@ -10,22 +10,27 @@ declaration goes through. Source: HTTP reference, section 10.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from lavinmq.auth.accounts import Accounts
-from lavinmq.auth.users import User, UserStore
+from lavinmq.auth.topics import TopicRow
+from lavinmq.auth.users import UserStore
 from lavinmq.definitions_json.document import Document
 from lavinmq.definitions_json.entry import DefinitionsRefused, Item
-from lavinmq.definitions_json.things import PermissionDef, UserDef
+from lavinmq.definitions_json.things import PermissionDef, TopicPermissionDef, UserDef
 from lavinmq.definitions_json.topology import Topology
 from lavinmq.limits_file import UserLimits
 from lavinmq.parameters import Parameter, ParameterStore
 from lavinmq.policy import Policy
+from lavinmq.portions import emptied
 from lavinmq.rules import VHostRules
 from lavinmq.vhost import VHost
 from lavinmq.vhosts import VHosts
+
+ACCOUNTS: Final = ("user", "topic permission", "permission")
+"""Kinds of changes that are saved together."""
 
 
 class Broker(Protocol):
@@ -75,8 +80,8 @@ class Plan:
         self._creator = creator
         self._keep_existing = keep_existing
         self._created: set[Change] = set()
+        self._touched: dict[str, None] = {}
         self._steps: deque[Callable[[], object]] = deque()
-        self._changed_users: dict[str, User] = {}
         self._topologies: dict[str, Topology] = {}
         self._default_vhost = next(
             iter([*broker.vhosts, *(item.thing.name for item in document.vhosts)]), None
@@ -86,8 +91,12 @@ class Plan:
         """Compare, one entry in each step. Raises: DefinitionsRefused."""
         yield from self._each(self._document.vhosts, self._vhost)
         yield from self._each(self._document.users, self._user)
+        # Topics first: what restricts a user is there before what it restricts.
+        yield from self._each(self._document.topic_permissions, self._topic_permission)
         yield from self._each(self._document.permissions, self._permission)
-        if any(change.kind in ("user", "permission") for change in self.changes):
+        if any(
+            change.kind in ("user", "topic permission", "permission") for change in self.changes
+        ):
             self._steps.append(self._save_accounts)
         yield from self._each(self._document.limits, self._limits)
         yield from self._policies(self._document.policies, is_operator=False)
@@ -98,25 +107,35 @@ class Plan:
             (self._document.bindings, Topology.binding),
         ):
             yield from self._each(items, partial(self._topology_entry, compare))
-            items.clear()
+            yield from emptied(items)
         limited = {item.vhost for item in self._document.limits if "max-queues" in item.thing}
         for name, topology in self._topologies.items():
             if name not in limited:
                 topology.check_limit()
         yield from self._parameters()
 
-    def apply(self) -> Iterator[None]:
-        """Do it. Raises: DefinitionsRefused, ProtocolError, DefinitionsError, OSError when the disk
-        refuses or others have changed what matters since; what has been done so far stays."""
+    def apply(self) -> Iterator[Coroutine[Any, Any, object] | None]:
+        """Do it. What a step gives has to be awaited before the next one.
+
+        Raises: DefinitionsRefused, ProtocolError, DefinitionsError, OSError when the disk refuses
+            or others have changed what matters since; what has been done so far stays.
+        """
         while self._steps:
-            self._steps.popleft()()  # thousands of them freed in one go would take milliseconds
-            yield
+            # Thousands of them freed in one go would take milliseconds.
+            result = self._steps.popleft()()
+            yield result if isinstance(result, Coroutine) else None
+
+    def emptied(self) -> Iterator[None]:
+        """Let go of all that has been found out, in short steps."""
+        yield from emptied(self._steps, self.changes, self._created, self.skipped)
+        for topology in self._topologies.values():
+            yield from topology.emptied()
 
     @property
     def touched(self) -> list[VHost]:
         """The virtual hosts that have been changed, as far as they are still there."""
-        names = dict.fromkeys(change.vhost for change in self.changes if change.vhost is not None)
-        return [vhost for name in names if (vhost := self._broker.vhosts.get(name)) is not None]
+        found = map(self._broker.vhosts.get, self._touched)
+        return [vhost for vhost in found if vhost is not None]
 
     def _each(self, items: list[Item], compare: Callable[[Item], None]) -> Iterator[None]:
         for item in items:
@@ -165,21 +184,45 @@ class Plan:
         self._steps.append(partial(self._put_user, wanted))
 
     def _put_user(self, wanted: UserDef) -> None:
-        self._changed_users[wanted.name] = self._broker.users.add(
+        self._broker.users.add(
             wanted.name, wanted.password_hash, wanted.hashing_algorithm, wanted.tags
         )
         for limit, value in wanted.limits.items():
             self._broker.user_limits.set(wanted.name, limit, value)
 
+    def _topic_permission(self, item: Item) -> None:
+        wanted: TopicPermissionDef = item.thing
+        vhost = self._known_vhost(item)
+        if vhost is None or not self._is_known_user(item, wanted.user):
+            return
+        user = self._broker.users.get(wanted.user)
+        granted = user.topics.get(vhost, {}).get(wanted.exchange) if user is not None else None
+        present = granted and TopicPermissionDef(
+            wanted.user, wanted.exchange, granted.write, granted.read
+        )
+        name = f"{wanted.user} on {wanted.exchange}"
+        if self._is_wanted("topic permission", item, name, present, wanted, vhost):
+            self._steps.append(partial(self._restrict, vhost, wanted))
+
+    def _restrict(self, vhost: str, wanted: TopicPermissionDef) -> None:
+        if self._broker.users.get(wanted.user) is not None and vhost in self._broker.vhosts:
+            self._broker.users.set_topic_permissions(
+                TopicRow(wanted.user, vhost, wanted.exchange, wanted.write, wanted.read)
+            )
+
+    def _is_known_user(self, item: Item, name: str) -> bool:
+        """Whether the user of an entry is there, or comes; else it is left out, which is noted."""
+        if self._broker.users.get(name) is not None or self._is_new("user", None, name):
+            return True
+        self._skip(item, f"there is no user {name!r}")
+        return False
+
     def _permission(self, item: Item) -> None:
         wanted: PermissionDef = item.thing
         vhost = self._known_vhost(item)
-        if vhost is None:
+        if vhost is None or not self._is_known_user(item, wanted.user):
             return
         user = self._broker.users.get(wanted.user)
-        if user is None and not self._is_new("user", None, wanted.user):
-            self._skip(item, f"there is no user {wanted.user!r}")
-            return
         granted = user.permissions.get(vhost) if user is not None else None
         present = granted and PermissionDef(
             wanted.user, granted.configure.regex, granted.read.regex, granted.write.regex
@@ -194,7 +237,7 @@ class Plan:
             )
 
     def _save_accounts(self) -> None:
-        self._broker.accounts.changed(self._changed_users.values())
+        self._broker.accounts.changed()
 
     def _limits(self, item: Item) -> None:
         vhost = self._known_vhost(item)
@@ -332,6 +375,8 @@ class Plan:
     def _note(self, kind: str, vhost: str | None, name: str, *, is_new: bool) -> None:
         change = Change(kind, vhost, name, "create" if is_new else "update")
         self.changes.append(change)
+        if vhost is not None:
+            self._touched[vhost] = None
         if is_new:
             self._created.add(change)
 

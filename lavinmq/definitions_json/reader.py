@@ -24,7 +24,7 @@ class NotAnObjectError(ValueError):
     """It is JSON, or begins like it, but no object."""
 
 
-def members(content: bytes) -> Iterator[tuple[str, int, Any]]:
+def members(content: bytes | bytearray) -> Iterator[tuple[str, int, Any]]:
     """Key, position and value of each element of each list, and of each member that is no list.
 
     An empty list gives nothing. Raises: MalformedError; NotAnObjectError.

@@ -22,3 +22,12 @@ class PermissionDef(NamedTuple):
     configure: str
     read: str
     write: str
+
+
+class TopicPermissionDef(NamedTuple):
+    """What a user may do with the routing keys of an exchange: two regular expressions."""
+
+    user: str
+    exchange: str
+    write: str
+    read: str

@@ -8,17 +8,24 @@ Source: HTTP reference, sections 2 to 4.
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from lavinmq.http import fields
-from lavinmq.http.errors import access_refused, bad_request, not_found
-from lavinmq.http.routes import Role, Route
+from lavinmq.auth.standing import Standing
+from lavinmq.http import access, fields
+from lavinmq.http.access import Role
+from lavinmq.http.errors import ApiError, bad_request, not_found, too_large
+from lavinmq.http.long_string import LongString
+from lavinmq.http.routes import Route
+from lavinmq.table_bounds import TableBounds
 
 if TYPE_CHECKING:
+    from lavinmq.amqp.channel import Channel
+    from lavinmq.amqp.connection import Connection
     from lavinmq.auth.identity import Identity
     from lavinmq.http.handler import ApiHandler
     from lavinmq.queue import Queue
@@ -54,13 +61,16 @@ class Call:
     """A request that has been let in.
 
     `path`: the parameters of the route, decoded. `query`: those behind the question mark, each with
-    all its values. `body`: the checked fields of the route, empty for a route without; `raw`: the
-    object as it came. `handler`: for endpoints that write their answer piece by piece.
+    all its values. `content`: the body, once it has come; `body`: the checked fields of the route,
+    empty for a route without; `payload`: its field of that name, instead, where that is long;
+    `raw`: the object as it came. `handler`: for endpoints that write
+    their answer piece by piece. `connection`, `channel`: found by `owned.find`, for endpoints whose
+    row says that they are owned.
     """
 
     def __init__(
         self, server: Server, user: Identity, route: Route, path: dict[str, str],
-        query: Mapping[str, list[str]], headers: Mapping[str, str], content: bytes | None,
+        query: Mapping[str, list[str]], headers: Mapping[str, str],
     ) -> None:  # fmt: skip
         self.server = server
         self.user = user
@@ -68,18 +78,41 @@ class Call:
         self.path = path
         self.query = query
         self.headers = headers
-        self.content = content
+        self.content: bytes | bytearray | None = None
+        self.payload: LongString | None = None
         self.body: dict[str, Any] = {}
         self.raw: dict[str, Any] = {}
         self.handler: ApiHandler
+        self.connection: Connection
+        self.channel: Channel
+        self._standing = Standing(user)
 
     def check_rights(self) -> None:
-        """Raises: ApiError 403 when the role or the virtual host is not the caller's."""
-        if not self.has_role(self.route.role):
-            raise access_refused()
-        name = self.path.get("vhost")
-        if name is not None and not self.may_see(name):
-            raise access_refused()
+        """Raises: ApiError 403 when the caller lacks what the table of access asks for."""
+        access.check(self)
+
+    @property
+    def is_log_in_over(self) -> bool:
+        """Whether the log-in counts no more: the user may be gone, or have another password."""
+        return bool(self.server.revocation.why_not(self._standing))
+
+    def is_allowed_still(self) -> bool:
+        """Whether the caller would be let in now: for long answers."""
+        try:
+            self.check_rights()
+        except ApiError:
+            return False
+        return not self.is_log_in_over
+
+    def take_payload(self, payload: LongString) -> None:
+        """Parse the body but for its payload. Raises: ApiError 400, 413 for another long string."""
+        assert self.content is not None
+        mark = secrets.token_hex(8)
+        self.raw = parsed_object(payload.replaced(mark.encode()))
+        if self.raw.get("payload") != mark:
+            raise too_large(self.server.config.max_json_size)
+        self.payload, self.content = payload, b""
+        self.body = fields.check(self.route.fields or {}, self.raw)
 
     def parse_body(self) -> None:
         """Check the body against the fields of the route. Raises: ApiError 400."""
@@ -109,6 +142,11 @@ class Call:
     def actor(self) -> Actor:
         """Who asks, for the methods of a virtual host."""
         return Actor(self.user)
+
+    @property
+    def table_bounds(self) -> TableBounds:
+        """How much a table of arguments in the body may hold."""
+        return TableBounds.of(self.server.config)
 
     def visible_vhosts(self) -> list[VHost]:
         """The virtual hosts whose resources lists over all of them show."""
@@ -154,11 +192,11 @@ def found(thing: Any) -> Any:
     return thing
 
 
-def parsed_object(content: bytes | None) -> dict[str, Any]:
+def parsed_object(content: bytes | bytearray | None) -> dict[str, Any]:
     """A body as a JSON object; an empty one counts as `{}`. Raises: ApiError 400."""
     if content is None:
         raise bad_request("Request body required")
-    if not content.strip():
+    if not content or content.isspace():
         return {}
     try:
         value = orjson.loads(content)

@@ -99,10 +99,11 @@ class Pieces:
         self.size += other.size
 
     async def slices(self, size: int) -> AsyncIterator[memoryview]:
-        """All the bytes, so many at a time at most; others have their turn in between."""
-        for part in self.parts:
-            view = memoryview(part)
-            async for at in in_portions(range(0, len(part), size)):
+        """Take all the bytes out, so many at a time at most; others have their turn in between, and
+        what is out is not kept: megabytes freed in one go take milliseconds."""
+        while self.parts:
+            view = memoryview(self.parts.pop(0))
+            async for at in in_portions(range(0, len(view), size)):
                 yield view[at : at + size]
             await asyncio.sleep(0)
 
@@ -144,6 +145,17 @@ async def encode_list(page: Row | None, rows: AsyncIterable[Row]) -> Pieces:
     pieces = Pieces([encode(page)[:-1] + b',"items":'])
     pieces.extend(written.close())
     pieces.add(b"}")
+    return pieces
+
+
+async def array(elements: AsyncIterable[bytes]) -> Pieces:
+    """A list of what is JSON already. Each element is written before the next one is asked for:
+    those of a long list would take long to write, and to free, all at once."""
+    pieces = Pieces()
+    async for each in elements:
+        pieces.add(b"," if pieces.size else b"[")
+        pieces.add(each)
+    pieces.add(b"]" if pieces.size else b"[]")
     return pieces
 
 

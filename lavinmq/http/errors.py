@@ -38,6 +38,11 @@ def not_found(reason: str = "Not Found") -> ApiError:
     return ApiError(404, "Object Not Found", reason)
 
 
+def too_large(limit: int) -> ApiError:
+    """413: a body that is longer than the operator allows."""
+    return ApiError(413, "payload_too_large", f"A body may have {limit} bytes")
+
+
 def low_on_disk() -> ApiError:
     """412: nothing is added while the disk is short of space."""
     return ApiError(412, "precondition_failed", "Server low on disk space")

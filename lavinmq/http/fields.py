@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final, Literal
 
 from lavinmq.http.errors import bad_request
@@ -20,6 +21,8 @@ _ARTICLES: Final = {"integer": "an integer", "object": "an object", "array": "an
 TRUE, FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 CLOSE: Final = 0.8
 """How alike a field that nobody knows and a known one are when it is taken for a slip."""
+LOOKED_AT: Final = 16
+"""Fields that nobody knows and that may be slips; looking at thousands would hold up others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +51,9 @@ def check(fields: Fields, body: Mapping[str, Any]) -> dict[str, Any]:
     required = [name for name, field in fields.items() if field.required]
     if any(_is_absent(fields[name], name, body) for name in required):
         raise bad_request(_required(required))
-    for name in body:
-        if name not in fields and (meant := _meant(name, fields)):
+    unknown = (name for name in body if name not in fields)
+    for name in islice(unknown, LOOKED_AT):
+        if meant := _meant(name, fields):
             raise bad_request(f"Field '{name}' is unknown, did you mean '{meant[0]}'?")
     return {name: _value(name, field, body) for name, field in fields.items()}
 

@@ -1,6 +1,7 @@
 """One request from its first byte to its answer: log-in, size of the body, rights, errors.
 
-Nobody who has not logged in can make the broker keep a body. Everything that an endpoint raises
+Nobody who has not logged in, or may not use the endpoint, can make the broker keep a body, and no
+endpoint gets a longer one than it needs. Everything that an endpoint raises
 becomes an answer; what is a bug of ours is logged and answered with 500.
 Source: HTTP reference, sections 1, 2 and 4.
 """
@@ -13,17 +14,20 @@ import socket
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs
 
+from orjson import JSONDecodeError
 from tornado.iostream import StreamClosedError
 from tornado.web import RequestHandler, stream_request_body
 
 from lavinmq import __version__, log
 from lavinmq.errors import DefinitionsError, ProtocolError
-from lavinmq.http import cors, encoding, listing, login
+from lavinmq.http import cors, encoding, listing, login, owned
 from lavinmq.http.call import Call, Reply
 from lavinmq.http.encoding import Pieces
-from lavinmq.http.errors import ApiError, from_protocol
+from lavinmq.http.errors import ApiError, bad_request, from_protocol, too_large
+from lavinmq.http.long_string import LongString, Search, TooWideError
 from lavinmq.http.origin import Origin
 from lavinmq.http.routes import ROUTES, Route
+from lavinmq.saving import gathered
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -147,6 +151,11 @@ class ApiHandler(Handler):
     user: Identity | None = None
     """Who sends the request; endpoints are called for somebody only."""
     _route: Route | None = None
+    _call: Call | None = None
+    _limit = UNREAD_BODY
+    """Bytes of the body, as far as it is read."""
+    _refusal: ApiError | None = None
+    """What is answered when the body has come, which nobody keeps."""
 
     is_gone = False
     """Whether the client has hung up."""
@@ -159,9 +168,8 @@ class ApiHandler(Handler):
 
     async def prepare(self) -> None:
         """Before the body comes: who is it, and is there anything at that path?"""
-        self._parts: list[bytes] = []
+        self._body = bytearray()  # grows where it is: joining megabytes would hold up others
         self._size = 0
-        self._too_large = False
         self.on_gone: Callable[[], None] = _nothing  # called when the client has hung up
         if self.server.config.cors_allowed_origins and cors.is_preflight(
             self.request.method, self.request.headers
@@ -179,13 +187,39 @@ class ApiHandler(Handler):
                 self.finish()
             return
         self.user = user
-        limit = self.server.config.max_body_size
+        self._find(user)
+        config, route = self.server.config, self._route
+        is_large = route is not None and route.has_large_body
+        if self._refusal is None:
+            self._limit = config.max_body_size
+            if not is_large:
+                self._limit = min(self._limit, config.max_json_size)
         connection = self.request.connection
-        connection.set_max_body_size(limit)  # type: ignore[union-attr]
+        connection.set_max_body_size(self._limit)  # type: ignore[union-attr]
         length = self.request.headers.get("Content-Length", "")
-        if length.isdigit() and int(length) > limit:
-            self.set_header("Connection", "close")
-            self.finish_error(too_large(limit))
+        if length.isdigit() and int(length) > self._limit:
+            self.set_header("Connection", "close")  # its body is not read
+            if self._call is None:
+                self.finish_no_path()
+                return
+            self._set_api_headers()
+            self.finish_error(self._refusal or too_large(self._limit))
+
+    def _find(self, user: Identity) -> None:
+        """Find the endpoint; whether the caller may use it is known before the body comes."""
+        request = self.request
+        found = ROUTES.find(request.method or "", request.path)
+        if found is None:
+            return
+        self._route, path = found
+        call = self._call = Call(
+            self.server, user, self._route, path, _query(request.query), request.headers
+        )
+        call.handler = self
+        try:
+            call.check_rights()
+        except ApiError as error:
+            self._refusal = error
 
     def _has_long_body(self) -> bool:
         """Whether it is not worth reading what somebody sends who is not let in."""
@@ -195,14 +229,14 @@ class ApiHandler(Handler):
 
     def data_received(self, chunk: bytes) -> None:
         """A piece of the body; nobody keeps that of somebody who is not let in."""
-        if self.user is None:
+        if self.user is None or self._refusal is not None:
             return
         self._size += len(chunk)
-        if self._size > self.server.config.max_body_size:
-            self._too_large = True
-            self._parts.clear()
+        if self._size > self._limit:
+            self._refusal = too_large(self._limit)
+            self._body.clear()
         else:
-            self._parts.append(chunk)
+            self._body += chunk
 
     async def _answer(self) -> None:
         """The whole request is here."""
@@ -210,10 +244,9 @@ class ApiHandler(Handler):
             self.challenge()
             self.finish()
             return
-        self.set_header("LavinMQ-Version", __version__)
-        self.set_header("Content-Type", JSON)
+        self._set_api_headers()
         try:
-            await self._call(self.user)
+            await self._perform(self._call)
         except ApiError as error:
             self.finish_error(error)
         except ProtocolError as error:
@@ -232,30 +265,51 @@ class ApiHandler(Handler):
 
     get = post = put = delete = head = options = patch = _answer
 
-    async def _call(self, user: Identity) -> None:
-        request = self.request
-        found = ROUTES.find(request.method or "", request.path)
-        if found is None:
+    def _set_api_headers(self) -> None:
+        self.set_header("LavinMQ-Version", __version__)
+        self.set_header("Content-Type", JSON)
+
+    async def _perform(self, call: Call | None) -> None:
+        if call is None:
             self.finish_no_path()
             return
-        route, path = found
-        self._route = route
-        if self._too_large:
-            raise too_large(self.server.config.max_body_size)
-        call = Call(
-            self.server, user, route, path, _query(request.query), request.headers,
-            self._content(),
-        )  # fmt: skip
-        call.handler = self
+        if self._refusal is not None:
+            raise self._refusal
+        if call.is_log_in_over:  # this and the rights may have changed while the body came
+            self.challenge()
+            self.finish()
+            return
         call.check_rights()
-        if route.fields is not None and self._size:
+        await owned.find(call)
+        call.content = self._content()
+        if call.route.fields is not None and self._size:
             self.check_content_type()
-        call.parse_body()
-        answer = route.endpoint(call)
-        if inspect.isawaitable(answer):
-            answer = await answer
+        payload = await self._payload(call)
+        if payload is None:
+            call.parse_body()
+        else:
+            call.take_payload(payload)
+        async with gathered():  # what is changed is on disk when it is answered
+            answer = call.route.endpoint(call)
+            if inspect.isawaitable(answer):
+                answer = await answer
         if not self._finished:
             await self._send(call, answer)
+
+    async def _payload(self, call: Call) -> LongString | None:
+        """The payload of a message, if long; nothing else may be. Raises: ApiError 400, 413."""
+        limit = self.server.config.max_json_size
+        if call.route.fields is None or self._size <= limit:
+            return None
+        search = Search(call.content or b"", limit)
+        try:
+            async for _ in listing.in_portions(search.steps()):
+                pass
+        except TooWideError:
+            raise too_large(limit) from None
+        except JSONDecodeError:
+            raise bad_request("Malformed JSON") from None
+        return search.found
 
     def on_finish(self) -> None:
         """The answer is on its way: note who has changed what, or was kept from it.
@@ -270,12 +324,13 @@ class ApiHandler(Handler):
                 self.request.path, " (dry run)" if is_dry else "", self.get_status(),
             )  # fmt: skip
 
-    def _content(self) -> bytes | None:
+    def _content(self) -> bytes | bytearray | None:
         """The body; None when none was announced."""
         headers = self.request.headers
-        if not self._parts and not {"Content-Length", "Transfer-Encoding"} & set(headers):
+        if not self._body and not {"Content-Length", "Transfer-Encoding"} & set(headers):
             return None
-        return b"".join(self._parts)
+        body, self._body = self._body, bytearray()
+        return body
 
     def check_content_type(self) -> None:
         """Raises: ApiError 415."""
@@ -333,6 +388,25 @@ class Robots(Handler):
         self.finish("User-agent: *\nDisallow: /\n")
 
 
+@stream_request_body
+class Refused(Handler):
+    """What a page of others asks for; its body is not read."""
+
+    def initialize(self, error: ApiError) -> None:
+        """Args: error: why."""
+        self._error = error
+
+    def prepare(self) -> None:
+        """Say why, also to the operator."""
+        _log.warning("%s %s from %s refused: %s", self.request.method, self.request.path,
+                     self.address, self._error.reason)  # fmt: skip
+        self.set_header("Connection", "close")
+        self.finish_error(self._error)
+
+    def data_received(self, chunk: bytes) -> None:
+        """Nobody keeps it."""
+
+
 class NotFound(Handler):
     """Any other path."""
 
@@ -343,11 +417,6 @@ class NotFound(Handler):
             self.finish()
         else:
             self.finish_no_path()
-
-
-def too_large(limit: int) -> ApiError:
-    """413: a body that is longer than the operator allows."""
-    return ApiError(413, "payload_too_large", f"A body may have {limit} bytes")
 
 
 def _nothing() -> None:

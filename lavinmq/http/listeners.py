@@ -27,7 +27,7 @@ def bound(server: Server) -> Iterator[HttpListener]:
     management = HttpService(server, Origin.MANAGEMENT)
     places = Places(config.http_bind, config.http_port, config.https_port, config.http_unix_path)
     passed = server.service.take_sockets(config.http_systemd_socket_name)
-    for listener in listeners(server, places, passed, "http", management.welcome):
+    for listener in listeners(server, places, passed, "http", management.welcome, management):
         yield HttpListener(listener, management)
     if config.control_unix_path:
         control = HttpService(server, Origin.CONTROL)
@@ -38,4 +38,6 @@ def bound(server: Server) -> Iterator[HttpListener]:
     if config.metrics_http_port >= 0:
         metrics = HttpService(server, Origin.METRICS)
         host, port = config.metrics_http_bind, config.metrics_http_port
-        yield HttpListener(Listener.tcp(server, host, port, "http", metrics.welcome), metrics)
+        yield HttpListener(
+            Listener.tcp(server, host, port, "http", metrics.welcome, door=metrics), metrics
+        )

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
-from lavinmq import log, pattern
+from lavinmq import log
 from lavinmq.http.errors import ApiError, bad_request
+from lavinmq.pattern import Pattern, too_long
 
 T = TypeVar("T")
 Row = dict[str, Any]
@@ -52,7 +52,7 @@ class Wish:
 
     page: int | None
     page_size: int
-    search: re.Pattern[str] | str
+    search: Pattern | str
     sort: tuple[str, ...]
     is_reverse: bool
     columns: tuple[str, ...]
@@ -68,10 +68,10 @@ def wish(query: Mapping[str, list[str]]) -> Wish:
     page = _integer(query, "page", -1) if "page" in query else None
     if page is not None and page < 0:
         raise bad_request("Parameter 'page' must not be negative")
-    search: re.Pattern[str] | str = _last(query, "name")
+    search: Pattern | str = _last(query, "name")
     if search and _last(query, "use_regex") == "true":
         try:
-            search = pattern.compiled(str(search))
+            search = Pattern(str(search))
         except ValueError as error:
             raise bad_request(str(error)) from error
     sort = _last(query, "sort")
@@ -86,7 +86,7 @@ def wish(query: Mapping[str, list[str]]) -> Wish:
 async def answer(listing: Listing[Any], wanted: Wish) -> tuple[Row | None, AsyncIterator[Row]]:
     """The page object without its items, None when no page was asked for; and the rows.
 
-    Raises: ApiError 400 for an order that makes no sense.
+    Raises: ApiError 400 for an order that makes no sense, or a search that takes too long.
     """
     things = await collected(listing.things)
     total = len(things)
@@ -156,12 +156,14 @@ def _columns(row: Row, columns: tuple[str, ...]) -> Row:
     return {name: row[name] for name in columns if name in row} if columns else row
 
 
-def _matcher(search: re.Pattern[str] | str, exact: bool) -> Callable[[str | tuple[str, ...]], bool]:
+def _matcher(search: Pattern | str, exact: bool) -> Callable[[str | tuple[str, ...]], bool]:
     def is_match(names: str | tuple[str, ...]) -> bool:
         for name in (names,) if isinstance(names, str) else names:
-            if isinstance(search, re.Pattern):
+            if isinstance(search, Pattern):
                 if search.search(name):
                     return True
+                if search.stumbles:
+                    raise bad_request(too_long(search.text))
             elif search == name or (not exact and search in name):
                 return True
         return False

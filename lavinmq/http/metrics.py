@@ -20,13 +20,13 @@ from tornado.iostream import StreamClosedError
 from lavinmq import log
 from lavinmq.auth.identity import Identity
 from lavinmq.http import encoding
+from lavinmq.http.access import Role
 from lavinmq.http.errors import ApiError, bad_request
 from lavinmq.http.exposition import NAME, Exposition, Metric, prefers_open_metrics
 from lavinmq.http.handler import Handler
 from lavinmq.http.metric_details import FAMILIES
 from lavinmq.http.metric_families import OVERVIEW, Scrape
 from lavinmq.http.origin import Origin
-from lavinmq.http.routes import Role
 from lavinmq.system import descriptors_used
 from lavinmq.vhost import VHost
 

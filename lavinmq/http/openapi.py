@@ -13,6 +13,7 @@ from lavinmq.http import (
     api,  # noqa: F401 - registers the endpoints
     encoding,
 )
+from lavinmq.http.access import Row
 from lavinmq.http.fields import Field, Fields
 from lavinmq.http.handler import JSON, Handler
 from lavinmq.http.routes import FORM, ROUTES, Query, Route
@@ -100,7 +101,7 @@ def _operation(route: Route) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": f"{route.method.lower()}_{_path(route)}",
         "summary": route.summary,
-        "description": f"For users with the tag {' or '.join(route.role.value)}.",
+        "description": _access(route.row),
         "tags": [route.path.split("/")[2]],
         "parameters": [_path_parameter(word[1:]) for word in words]
         + [_query_parameter(each) for each in query],
@@ -124,6 +125,12 @@ def _operation(route: Route) -> dict[str, Any]:
             content[FORM] = {"schema": form}
         operation["requestBody"] = {"required": True, "content": content}
     return operation
+
+
+def _access(row: Row) -> str:
+    """Who may call it."""
+    text = f"For users with the tag {' or '.join(row.role.value)}."
+    return f"{text} It takes: {row}." if str(row) else text
 
 
 def _path_parameter(name: str) -> dict[str, Any]:

@@ -9,11 +9,14 @@ import asyncio
 import base64
 import binascii
 import codecs
+from collections.abc import Iterator
 from typing import Final
 
 import orjson
 
 from lavinmq.http.errors import bad_request
+from lavinmq.http.listing import in_portions
+from lavinmq.http.long_string import LongString
 
 PIECE: Final = 3 << 16
 """Bytes that are worked on before others have their turn; base64 wants a multiple of three."""
@@ -32,6 +35,33 @@ def decode(payload: str, encoding: str) -> bytes:
         return base64.b64decode(payload.replace("-", "+").replace("_", "/"), validate=True)
     except (binascii.Error, ValueError) as error:
         raise bad_request(f"The payload is not base64: {error}") from error
+
+
+async def decode_long(payload: LongString, encoding: str) -> bytearray:
+    """The same for what is long, in portions. Raises: ApiError 400."""
+    body = bytearray()
+    try:
+        async for part in in_portions(_parts(payload.pieces(), encoding)):
+            body += part
+    except orjson.JSONDecodeError:
+        raise bad_request("Malformed JSON") from None
+    return body
+
+
+def _parts(pieces: Iterator[str], encoding: str) -> Iterator[bytes]:
+    if encoding != "base64":
+        for text in pieces:
+            yield decode(text, encoding)
+        return
+    left = ""
+    for text in pieces:
+        left += text
+        at = (len(left) - 1) // 4 * 4  # something is left: only what is last may be padded
+        if "=" in left[:at]:
+            raise bad_request("The payload is not base64: something follows its end")
+        yield decode(left[:at], encoding)
+        left = left[at:]
+    yield decode(left, encoding)
 
 
 async def encode(body: bytes, encoding: str) -> tuple[str, bytes]:

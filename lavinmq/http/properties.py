@@ -13,6 +13,7 @@ from lavinmq import fieldtable
 from lavinmq.http.errors import bad_request
 from lavinmq.http.fields import to_integer
 from lavinmq.http.tables import table
+from lavinmq.table_bounds import TableBounds
 
 NAMES: Final = (
     "content_type", "content_encoding", "headers", "delivery_mode", "priority", "correlation_id",
@@ -30,7 +31,7 @@ _FLAGS: Final = struct.Struct(">H")
 _SIZE: Final = struct.Struct(">I")
 
 
-def encode(properties: Mapping[str, Any]) -> bytes:
+def encode(properties: Mapping[str, Any], bounds: TableBounds) -> bytes:
     """Property flags and properties as they stand on the wire.
 
     What is null counts as absent; numbers and headers of another type are left out.
@@ -41,7 +42,10 @@ def encode(properties: Mapping[str, Any]) -> bytes:
         value = properties.get(name)
         if name == "reserved1" and value is None:
             value = properties.get("reserved")
-        part = None if value is None else _WRITERS.get(name, _string)(name, value)
+        if name == "headers":
+            part = _headers(value, bounds)
+        else:
+            part = None if value is None else _WRITERS.get(name, _string)(name, value)
         if part is not None:
             flags |= 0x8000 >> at
             parts.append(part)
@@ -67,10 +71,10 @@ def _number(name: str, value: Any) -> bytes | None:
     return _NUMBERS[name].pack(number)
 
 
-def _headers(name: str, value: Any) -> bytes | None:
+def _headers(value: Any, bounds: TableBounds) -> bytes | None:
     if not isinstance(value, dict):
         return None
-    content = table(value, f"Property '{name}'").raw
+    content = table(value, "Property 'headers'", bounds).raw
     return _SIZE.pack(len(content)) + content
 
 
@@ -82,7 +86,6 @@ def _expiration(name: str, value: Any) -> bytes:
 
 
 _WRITERS: Final[dict[str, Callable[[str, Any], bytes | None]]] = {
-    "headers": _headers,
     "delivery_mode": _number,
     "priority": _number,
     "timestamp": _number,

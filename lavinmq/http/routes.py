@@ -1,20 +1,20 @@
-"""The table of endpoints: method, path, who may call it, what it takes; and finding one by path.
+"""The table of endpoints: method, path, what it takes; and finding one by path.
 
 Modules of `api/` register functions with the decorators of `ROUTES`. A path is matched between
 its slashes before percent-decoding, so that `%2F` is a virtual host; leading and trailing slashes
-do not count. `:name` matches one segment, `*name` the rest of the path. The permission check, the
-OpenAPI description and the tests of roles are all made from this table.
+do not count. `:name` matches one segment, `*name` the rest of the path. Who may call an endpoint
+stands in `access.py`. The OpenAPI description and the tests of roles are made from both tables.
 Source: HTTP reference, sections 1, 3 and 7.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
+from lavinmq.http.access import TABLE, Row
 from lavinmq.http.fields import NO_FIELDS, Fields
 
 if TYPE_CHECKING:
@@ -22,16 +22,6 @@ if TYPE_CHECKING:
 
 FORM: Final = "multipart/form-data"
 Endpoint = Callable[["Call"], Any | Awaitable[Any]]
-
-
-class Role(Enum):
-    """Who may call an endpoint; the value are the tags, one of which is needed."""
-
-    ANY = ("administrator", "monitoring", "management", "policymaker", "impersonator")
-    MANAGEMENT = ("administrator", "monitoring", "management", "policymaker")
-    POLICY = ("administrator", "policymaker")
-    MONITORING = ("administrator", "monitoring")
-    ADMINISTRATOR = ("administrator",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +43,13 @@ class Route:
     `failures`: those that not every endpoint may answer with. `silent`: those that may come without
     a body. `content`: the type of what comes with 200; JSON for GET, and else nothing, unless told.
     `document`: what the body is when the endpoint checks it itself. `file_part`: the part of a form
-    that may hold it instead.
+    that may hold it instead. `has_large_body`: it may be as long as `max_body_size`; others end at
+    `max_json_size`.
     """
 
     method: str
     path: str
-    role: Role
+    row: Row
     endpoint: Endpoint
     fields: Fields | None = None
     query: tuple[Query, ...] = ()
@@ -69,6 +60,7 @@ class Route:
     content: str = ""
     document: str = ""
     file_part: str = ""
+    has_large_body: bool = False
 
     @property
     def is_change(self) -> bool:
@@ -93,9 +85,10 @@ class _Node:
 
 
 class Routes:
-    """All endpoints of the API."""
+    """All endpoints of the API. `table`: who may call them."""
 
-    def __init__(self) -> None:
+    def __init__(self, table: Mapping[str, Row] = TABLE) -> None:
+        self._table = table
         self._root = _Node()
         self._all: list[Route] = []
 
@@ -103,48 +96,55 @@ class Routes:
         return iter(self._all)
 
     def add(
-        self, method: str, path: str, role: Role, *, fields: Fields | None = None,
+        self, method: str, path: str, *, fields: Fields | None = None,
         query: tuple[Query, ...] = (), is_list: bool = False, statuses: tuple[int, ...] = (200,),
         failures: tuple[int, ...] = (), silent: tuple[int, ...] = (), content: str = "",
-        document: str = "", file_part: str = "",
+        document: str = "", file_part: str = "", has_large_body: bool = False,
     ) -> Callable[[Endpoint], Endpoint]:  # fmt: skip
-        """Decorate the function that answers; one function may answer several paths."""
+        """Decorate the function that answers; one function may answer several paths.
+
+        Raises: ValueError when nobody has said in `access.TABLE` who may call it.
+        """
+        try:
+            row = self._table[f"{method} {path}"]
+        except KeyError as error:
+            raise ValueError(f"{method} {path} has no row in the table of access") from error
 
         def register(endpoint: Endpoint) -> Endpoint:
             route = Route(
-                method, path, role, endpoint, fields, query, is_list, statuses, failures, silent,
-                content, document, file_part,
+                method, path, row, endpoint, fields, query, is_list, statuses, failures, silent,
+                content, document, file_part, has_large_body,
             )  # fmt: skip
             self._insert(route)
             return endpoint
 
         return register
 
-    def get(self, path: str, role: Role, **options: Any) -> Callable[[Endpoint], Endpoint]:
+    def get(self, path: str, **options: Any) -> Callable[[Endpoint], Endpoint]:
         """GET: look at something."""
-        return self.add("GET", path, role, **options)
+        return self.add("GET", path, **options)
 
-    def list(self, path: str, role: Role, **options: Any) -> Callable[[Endpoint], Endpoint]:
+    def list(self, path: str, **options: Any) -> Callable[[Endpoint], Endpoint]:
         """GET of a list, which the endpoint returns as a `listing.Listing`."""
-        return self.add("GET", path, role, is_list=True, **options)
+        return self.add("GET", path, is_list=True, **options)
 
     def put(
-        self, path: str, role: Role, fields: Fields = NO_FIELDS, **options: Any
+        self, path: str, fields: Fields = NO_FIELDS, **options: Any
     ) -> Callable[[Endpoint], Endpoint]:
         """PUT with a JSON object of these fields."""
         options.setdefault("statuses", (201, 204))
-        return self.add("PUT", path, role, fields=fields, **options)
+        return self.add("PUT", path, fields=fields, **options)
 
     def post(
-        self, path: str, role: Role, fields: Fields = NO_FIELDS, **options: Any
+        self, path: str, fields: Fields = NO_FIELDS, **options: Any
     ) -> Callable[[Endpoint], Endpoint]:
         """POST with a JSON object of these fields."""
-        return self.add("POST", path, role, fields=fields, **options)
+        return self.add("POST", path, fields=fields, **options)
 
-    def delete(self, path: str, role: Role, **options: Any) -> Callable[[Endpoint], Endpoint]:
+    def delete(self, path: str, **options: Any) -> Callable[[Endpoint], Endpoint]:
         """DELETE: take something away."""
         options.setdefault("statuses", (204,))
-        return self.add("DELETE", path, role, **options)
+        return self.add("DELETE", path, **options)
 
     def _insert(self, route: Route) -> None:
         node = self._root

@@ -7,18 +7,27 @@ Source: HTTP reference, sections 1, 15 and 16.
 
 from __future__ import annotations
 
+import math
+import resource
 import socket
 import ssl
+import sys
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tornado.httpserver import HTTPServer
-from tornado.iostream import IOStream, SSLIOStream
 from tornado.web import Application
 
 from lavinmq import log
-from lavinmq.http import api  # noqa: F401 - registers the endpoints
-from lavinmq.http.handler import UNREAD_BODY, ApiHandler, NotFound, Robots
+from lavinmq.http import (
+    api,  # noqa: F401 - registers the endpoints
+    pages,
+)
+from lavinmq.http.errors import ApiError
+from lavinmq.http.handler import UNREAD_BODY, ApiHandler, NotFound, Refused, Robots
+from lavinmq.http.heads import MAX_HEAD, PlainStream, TlsStream
 from lavinmq.http.health import Alive, Ready
 from lavinmq.http.metrics import Detailed, Metrics
 from lavinmq.http.openapi import OpenApi
@@ -27,14 +36,20 @@ from lavinmq.http.origin import Origin
 if TYPE_CHECKING:
     from tornado.httputil import HTTPServerRequest
 
+    from lavinmq.config import Config
     from lavinmq.endpoints import Endpoints
     from lavinmq.listener import Listener
     from lavinmq.server import Server
 
 IDLE_S: Final = 300.0
 BODY_S: Final = 120.0
-HEADERS: Final = 32 << 10
 OWN_BUFFER: Final = 1 << 40
+SHARE: Final = 4
+"""Of all descriptors, one in so many is the most that connections for HTTP take."""
+NO_ROOM: Final = (
+    b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+)
+REFUSALS_LOGGED_EVERY_S: Final = 60.0
 MAX_WEBSOCKET_MESSAGE: Final = 4 << 20
 """It is in memory before it is looked at."""
 _log = log.get("lmq.http.server")
@@ -47,12 +62,14 @@ class HttpService:
         self.origin = origin
         self._http = HTTPServer(
             application(server, origin),
-            max_header_size=HEADERS,
+            max_header_size=MAX_HEAD,
             max_body_size=UNREAD_BODY,
             max_buffer_size=OWN_BUFFER,
             idle_connection_timeout=IDLE_S,
             body_timeout=BODY_S,
         )
+        self.config = server.config
+        self._refused_at = -math.inf
 
     @property
     def n_open(self) -> int:
@@ -61,17 +78,49 @@ class HttpService:
 
     def welcome(self, sock: socket.socket, ends: Endpoints) -> None:
         """Take over a connection; one with TLS has done its handshake."""
-        stream: IOStream
+        stream: PlainStream | TlsStream
         if isinstance(sock, ssl.SSLSocket):
-            stream = SSLIOStream(sock, max_buffer_size=OWN_BUFFER)
+            stream = TlsStream(sock, self.config, ends.host, max_buffer_size=OWN_BUFFER)
         else:
-            stream = IOStream(sock, max_buffer_size=OWN_BUFFER)
+            address = None if sock.family == socket.AF_UNIX else ends.host
+            stream = PlainStream(sock, self.config, address, max_buffer_size=OWN_BUFFER)
         self._http.handle_stream(stream, (ends.peer_host, ends.peer_port))
+
+    def has_room(self, n_arriving: int) -> bool:
+        """Whether one more connection may come: clients of AMQP need descriptors too.
+
+        Args: n_arriving: those of the listener that are in their handshake.
+        """
+        if self.origin is Origin.CONTROL:
+            return True  # for operators, above all when there is no room
+        return self.n_open + n_arriving < most_connections(self.config)
+
+    def refuse(self, sock: socket.socket, is_tls: bool) -> None:
+        """Tell a client that there is no room, and close; logged at most once in a minute."""
+        with suppress(OSError):
+            if not is_tls:
+                sock.send(NO_ROOM)
+                sock.shutdown(socket.SHUT_WR)
+        sock.close()
+        now = time.monotonic()
+        if now - self._refused_at >= REFUSALS_LOGGED_EVERY_S:
+            self._refused_at = now
+            _log.warning(
+                "connections are refused: %d are open, see 'max_connections' in [mgmt]", self.n_open
+            )
 
     def close(self) -> None:
         """End what is open. Idempotent."""
         for connection in list(self._http._connections):  # no public way ends them at once
             connection.stream.close()
+
+
+def most_connections(config: Config) -> int:
+    """How many connections for HTTP there may be: a quarter of all descriptors unless told."""
+    if config.http_max_connections is not None:
+        return config.http_max_connections
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if limit == resource.RLIM_INFINITY else max(1, limit // SHARE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +155,33 @@ class HttpListener:
         self.service.close()
 
 
-class ManagementApplication(Application):
-    """A WebSocket may be asked for on any path; everything else goes by its path."""
+class GuardedApplication(Application):
+    """Pages that are strangers get no further. A WebSocket may be asked for on any path, but for
+    that of numbers; everything else goes by its path."""
 
     def find_handler(self, request: HTTPServerRequest, **kwargs: Any) -> Any:
         """Who handles a request."""
-        if _is_upgrade(request):
+        origin: Origin = self.settings["origin"]
+        is_upgrade = origin is not Origin.METRICS and _is_upgrade(request)
+        if origin is not Origin.CONTROL:  # no browser can open it
+            try:
+                self._check(request, is_upgrade)
+            except ApiError as error:
+                return self.get_handler_delegate(request, Refused, {"error": error})
+        if is_upgrade:
             from lavinmq.http.websocket import WebSocketBridge  # few clients come this way
 
             return self.get_handler_delegate(request, WebSocketBridge)
         return super().find_handler(request, **kwargs)
+
+    def _check(self, request: HTTPServerRequest, is_upgrade: bool) -> None:
+        """Raises: ApiError."""
+        server: Server = self.settings["server"]
+        connection: Any = request.connection
+        address = connection.stream.address
+        reached = pages.Reached(address, (server.node_name.lower(),), request.protocol == "https")
+        method, path = request.method or "", request.path
+        pages.check(server.config, reached, method, path, request.headers, is_upgrade=is_upgrade)
 
 
 def _is_upgrade(request: HTTPServerRequest) -> bool:
@@ -134,9 +200,7 @@ def application(server: Server, origin: Origin) -> Application:
         (r"/metrics/?", Metrics),
         (r"/metrics/detailed/?", Detailed),
     ]
-    kind: type[Application] = Application
     if origin is not Origin.METRICS:  # who comes by that listener need not log in
-        kind = ManagementApplication
         routes += [
             (r"/api/.*", ApiHandler),
             (r"/robots\.txt", Robots),
@@ -146,7 +210,7 @@ def application(server: Server, origin: Origin) -> Application:
             from lavinmq.http import oauth
 
             routes += oauth.ROUTES
-    return kind(
+    return GuardedApplication(
         routes,
         default_handler_class=NotFound,
         log_function=_log_request,

@@ -1,7 +1,8 @@
 """Tables of AMQP in JSON: arguments of queues, exchanges and bindings, and headers of messages.
 
-From JSON every integer becomes 64 bits wide and every fraction a double, whatever its size. The
-other way is `encoding.py`'s. Source: HTTP reference, section 9.
+A table is measured before it is converted. From JSON every integer becomes 64 bits wide and every
+fraction a double, whatever its size. The other way is `encoding.py`'s.
+Source: HTTP reference, section 9.
 """
 
 from __future__ import annotations
@@ -12,14 +13,18 @@ from typing import Any
 from lavinmq import fieldtable
 from lavinmq.fieldtable import EMPTY, FieldTable, FieldTableError, Long
 from lavinmq.http.errors import bad_request
+from lavinmq.table_bounds import TableBounds
 
 
-def table(values: Mapping[str, Any], what: str) -> FieldTable:
+def table(values: Mapping[str, Any], what: str, bounds: TableBounds) -> FieldTable:
     """A JSON object as a field table. Raises: ApiError 400 that begins with `what`."""
     if not values:
         return EMPTY
     try:
-        return fieldtable.from_content(fieldtable.encode(_wide(values)))
+        bounds.check_values(values)
+        content = fieldtable.encode(_wide(values))
+        bounds.check_content(content)
+        return fieldtable.from_content(content)
     except (FieldTableError, RecursionError) as error:
         raise bad_request(f"{what}: {error}") from error
 

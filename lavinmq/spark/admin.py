@@ -249,11 +249,13 @@ def bounds_of(queue: Mapping[str, Any]) -> Bounds | None:
     end = int(stream["last_offset"]) + 1
     first = stream.get("first_offset")
     created = stream.get("created")
+    epochs = stream.get("epochs") or ()
     # One that holds nothing has no first offset, or one behind its last.
     return Bounds(
         end if first is None else min(int(first), end),
         end,
         None if created is None else str(created),
+        tuple((int(each["epoch"]), int(each["first_offset"])) for each in epochs),
     )
 
 

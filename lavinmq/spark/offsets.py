@@ -2,7 +2,9 @@
 
 A value is the next offset to read; a range is [start, end). Spark writes the JSON to the checkpoint
 for each batch, so it is small, sorted, and knows the identity of each stream: one that was deleted
-and made anew begins again at 1, and its old position means nothing. Pure: no broker, no clock.
+and made anew begins again at 1, and its old position means nothing. It knows the epoch, too: a
+stream that was cut by a loss of power gives the same offsets to other messages. Pure: no broker, no
+clock.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
+
+from lavinmq.stream_epochs import Epoch, divergence
 
 EARLIEST = -2
 LATEST = -1
@@ -23,6 +27,16 @@ class Bounds:
     first: int
     end: int
     created: str | None = None
+    epochs: tuple[Epoch, ...] = ()
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch it is in now."""
+        return self.epochs[-1][0] if self.epochs else None
+
+    def divergence(self, offset: int, epoch: int | None) -> Epoch | None:
+        """Return the epoch that gave offsets anew of which a reader at `offset` had some."""
+        return None if epoch is None else divergence(self.epochs, epoch, offset)
 
     def resolve(self, offset: int) -> int:
         """Return the offset meant, which may be the earliest or the latest."""
@@ -40,10 +54,11 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """The next offset of each stream, and the identity of those that have one."""
+    """The next offset of each stream, and identity and epoch of those that have them."""
 
     next: Mapping[str, int]
     created: Mapping[str, str] = field(default_factory=dict)
+    epochs: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, document: object) -> Self:
@@ -56,20 +71,26 @@ class Offsets:
                 f"reads version {VERSION}"
             )
         offsets, created = document.get("offsets"), document.get("created", {})
+        epochs = document.get("epochs", {})
         if (
             not isinstance(offsets, dict)
             or not isinstance(created, dict)
-            or not all(type(value) is int and value >= 0 for value in offsets.values())
+            or not isinstance(epochs, dict)
+            or not all(
+                type(value) is int and value >= 0 for value in (*offsets.values(), *epochs.values())
+            )
         ):
             raise ValueError("the checkpoint's offsets are damaged")
-        return cls(offsets, {queue: str(value) for queue, value in created.items()})
+        return cls(offsets, {queue: str(value) for queue, value in created.items()}, epochs)
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON object; equal offsets give equal text."""
+        epochs = {"epochs": dict(sorted(self.epochs.items()))} if self.epochs else {}
         return {
             "v": VERSION,
             "offsets": dict(sorted(self.next.items())),
             "created": dict(sorted(self.created.items())),
+            **epochs,
         }
 
     def same_stream(self, queue: str, other: Mapping[str, str]) -> bool:
@@ -94,10 +115,13 @@ class Loss:
         return f"stream {self.queue!r}: {self.reason}"
 
 
-def loss(queue: str, start: int, created: str | None, bounds: Bounds | None) -> Loss | None:
+def loss(
+    queue: str, start: int, created: str | None, bounds: Bounds | None, epoch: int | None = None
+) -> Loss | None:
     """Return what is lost of a stream that was to be read from `start` on, or None.
 
-    `created` is the identity it had; `bounds` what it holds now, None when it is not there.
+    `created` is the identity it had, `epoch` the one in which it was read up to there; `bounds`
+    what it holds now, None when it is not there.
     """
     if bounds is None:
         return Loss(queue, f"it is gone; it was read up to offset {start}")
@@ -108,6 +132,9 @@ def loss(queue: str, start: int, created: str | None, bounds: Bounds | None) -> 
             f"the new one has {bounds.first} to {bounds.end}",
             bounds.first,
         )
+    other = bounds.divergence(start, epoch)
+    if other is not None:
+        return Loss(queue, changed(start, epoch, other), max(bounds.first, min(start, other[1])))
     if start > bounds.end:
         where = f"it was read up to offset {start} and now ends at {bounds.end}"
         known = created is not None and bounds.created is not None
@@ -118,6 +145,15 @@ def loss(queue: str, start: int, created: str | None, bounds: Bounds | None) -> 
         reason = f"offsets {start} to {bounds.first - 1} are gone, {missing} messages"
         return Loss(queue, reason)
     return None
+
+
+def changed(offset: int, epoch: int | None, other: Epoch) -> str:
+    """Say that offsets were given anew after they had been read, up to `offset` in `epoch`."""
+    number, first = other
+    return (
+        f"it was read up to offset {offset} in epoch {epoch}, and epoch {number} begins at offset "
+        f"{first}: from there on the broker has lost what was read, and others have the offsets"
+    )
 
 
 def advance(
@@ -133,7 +169,7 @@ def advance(
     query, or resumed, only gets its position: read it from there in the next batch, so that
     both ends of every range are in the checkpoint. A stream that is gone keeps its last value.
     """
-    positions, created = dict(start.next), dict(start.created)
+    positions, created, epochs = dict(start.next), dict(start.created), dict(start.epochs)
     for queue, held in bounds.items():
         if queue in resumed:
             positions[queue] = resumed[queue]
@@ -143,7 +179,9 @@ def advance(
             positions[queue] = max(start.next[queue], ends.get(queue, 0))
         if held.created is not None:
             created[queue] = held.created
-    return Offsets(positions, created)
+        if held.epoch is not None:
+            epochs[queue] = held.epoch
+    return Offsets(positions, created, epochs)
 
 
 def ranges(start: Offsets, end: Offsets) -> dict[str, tuple[int, int]]:

@@ -29,6 +29,7 @@ from lavinmq.spark.offsets import (
     Offsets,
     advance,
     bytes_between,
+    changed,
     end_within_bytes,
     loss,
     ranges,
@@ -109,6 +110,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = advance(begin, held, ends, resumed)
         if end.next != begin.next:
             self._planned_at = time.monotonic()
+        elif end.created == begin.created:
+            return start  # another epoch alone is not worth a batch
         return end.to_json()
 
     def reportLatestOffset(self) -> dict[str, object] | None:
@@ -133,7 +136,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin, finish = Offsets.from_json(start), Offsets.from_json(end)
         parts = ranges(begin, finish)
         with Streams(self._options, is_told=bool(finish.created)) as streams:
-            parts = self._readable(streams, begin, parts) if parts else {}
+            parts = self._readable(streams, begin, finish, parts) if parts else {}
             return tasks_for(parts, streams, self._options, self._columns)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -172,7 +175,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for queue, offset in begin.next.items():
             if not streams.is_wanted(queue):
                 continue
-            lost = loss(queue, offset, begin.created.get(queue), held.get(queue))
+            created, epoch = begin.created.get(queue), begin.epochs.get(queue)
+            lost = loss(queue, offset, created, held.get(queue), epoch)
             if lost is not None:
                 streams.report(lost)
                 if lost.resume is not None:
@@ -210,7 +214,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
 
     def _readable(
-        self, streams: Streams, begin: Offsets, parts: Mapping[str, tuple[int, int]]
+        self,
+        streams: Streams,
+        begin: Offsets,
+        finish: Offsets,
+        parts: Mapping[str, tuple[int, int]],
     ) -> dict[str, tuple[int, int]]:
         """Return the ranges as far as they are still there; report what is not.
 
@@ -220,11 +228,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = {}
         for queue, (start, end) in parts.items():
             held = present.get(queue)
-            lost = loss(queue, start, begin.created.get(queue), held)
+            lost = loss(queue, start, begin.created.get(queue), held, begin.epochs.get(queue))
             if lost is not None:
                 streams.report(lost)
             if held is None or (lost is not None and lost.resume is not None):
                 continue
+            epoch = finish.epochs.get(queue)
+            if (other := held.divergence(end, epoch)) is not None:
+                # What is behind is for the next batch, which finds the same.
+                streams.report_text(f"stream {queue!r}: {changed(end, epoch, other)}")
+                end = min(end, other[1])
             if end > held.end:
                 gone = f"offsets {held.end} to {end - 1} are gone, {end - held.end} messages"
                 streams.report_text(f"stream {queue!r}: {gone}")
@@ -236,4 +249,5 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _positions(held: Mapping[str, Bounds], offsets: Mapping[str, int]) -> Offsets:
     created = {queue: each.created for queue, each in held.items() if each.created is not None}
-    return Offsets(offsets, created)
+    epochs = {queue: each.epoch for queue, each in held.items() if each.epoch is not None}
+    return Offsets(offsets, created, epochs)

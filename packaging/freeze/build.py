@@ -192,7 +192,8 @@ def _link(
             "-Wl,--gc-sections,--build-id,--as-needed",
             *map(str, objects),
             "-Wl,--whole-archive", str(whole), "-Wl,--no-whole-archive", *map(str, archives),
-            "-Wl,-Bstatic", "-lssl", "-lcrypto", "-lz", "-lffi", "-Wl,-Bdynamic",
+            "-Wl,-Bstatic", "-lssl", "-lcrypto", "-lz", "-lffi", "-lpcre2-8",
+            "-Wl,-Bdynamic",
             "-lm", "-ldl", "-lpthread", "-lutil", "-lrt",
         ]
     )  # fmt: skip

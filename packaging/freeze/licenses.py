@@ -11,7 +11,10 @@ from fetch import ROOT, Source
 from toolchain import BuildError, Target
 
 NOT_IN_IT = ("kernel-headers", "libcrypt", "glibc")
-SYSTEM = {"openssl": "libssl-dev", "zlib": "zlib1g-dev", "libffi": "libffi-dev", "libgcc": ""}
+SYSTEM = {
+    "openssl": "libssl-dev", "zlib": "zlib1g-dev", "libffi": "libffi-dev",
+    "pcre2": "libpcre2-dev", "libgcc": "",
+}  # fmt: skip
 """Packages of Debian whose static libraries are linked when the C library is this machine's."""
 
 HEAD = """\

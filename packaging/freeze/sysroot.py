@@ -16,8 +16,8 @@ from pathlib import Path
 
 import fetch
 
-PACKAGES = ("kernel-headers", "libcrypt", "glibc", "libgcc", "zlib", "libffi", "openssl")
-STATIC = ("ssl", "crypto", "z", "ffi", "crypt")
+PACKAGES = ("kernel-headers", "libcrypt", "glibc", "libgcc", "zlib", "libffi", "openssl", "pcre2")
+STATIC = ("ssl", "crypto", "z", "ffi", "crypt", "pcre2-8")
 """Libraries whose shared form is left out, so that the linker takes the static one."""
 
 

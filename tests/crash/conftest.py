@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from tests.support.broker import Broker
 from tests.support.disk import Disk, compile_shim
+from tests.support.power_loss import Reading
 
 LONG_VARIABLE = "CRASH_TESTS_LONG"
 SEGMENT_SIZE = 16384
 MAX_DELETED = 3
+ROOT = Path(__file__).parents[2]
 BrokerFactory = Callable[..., Broker]
+EVERY_READING = pytest.mark.parametrize("reading", Reading, ids=lambda reading: reading.value)
 
 
 @pytest.fixture(scope="session")
@@ -39,10 +44,15 @@ class DiskFactory:
         self._disks: list[Disk] = []
 
     def __call__(
-        self, *args: str, log: bool = False, segment_size: int = SEGMENT_SIZE, http: bool = False
+        self,
+        *args: str,
+        log: bool = False,
+        segment_size: int = SEGMENT_SIZE,
+        http: bool = False,
+        program: ModuleType | None = None,
     ) -> tuple[Broker, Disk]:
         """Return a broker, not started, with small segments, and its disk; `http`: with the
-        management interface."""
+        management interface; `program`: started instead of the usual one."""
         directory = self._directory / f"disk-{len(self._disks)}"
         directory.mkdir()
         disk = Disk(self._shim, directory / "data", directory)
@@ -52,8 +62,10 @@ class DiskFactory:
             f"[main]\nsegment_size = {segment_size}\nmax_deleted_definitions = {MAX_DELETED}\n"
         )
         options = ["-c", str(settings), *args]
+        command = [sys.executable, str(program.__file__)] if program else []
+        env = disk.env(log=log) | ({"PYTHONPATH": str(ROOT)} if program else {})
         broker = self._broker_factory(
-            options, data_dir=directory / "data", start=False, env=disk.env(log=log), http=http
+            options, data_dir=directory / "data", start=False, env=env, http=http, command=command
         )
         return broker, disk
 

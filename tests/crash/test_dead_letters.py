@@ -20,11 +20,11 @@ import pytest
 from pamqp import commands
 
 from tests.crash.books import END_OF_TIME_NS, messages_found
-from tests.crash.conftest import DiskFactory
+from tests.crash.conftest import EVERY_READING, DiskFactory
 from tests.crash.load import DAMAGED, Client, Message, Publisher, Stream, stream_and_number
 from tests.support.broker import Broker
 from tests.support.disk import Action, Call, Disk
-from tests.support.power_loss import Survivors
+from tests.support.power_loss import Reading, Survivors
 from tests.support.wire import Wire
 
 SHORT_ROUNDS, LONG_ROUNDS = 4, 50
@@ -189,13 +189,13 @@ def cuts_of(records: list[object], syncs: Iterable[int], count: int, seed: int) 
     return [len(records), *others]
 
 
-@pytest.mark.parametrize("is_posix", [False, True], ids=["journaling", "posix"])
+@EVERY_READING
 def test_dead_letters_survive_a_loss_of_power(
     on_disk: DiskFactory,
     tmp_path: Path,
     broker_factory: BrokerFactory,
     is_long: bool,
-    is_posix: bool,
+    reading: Reading,
 ) -> None:
     seed = random.SystemRandom().randrange(1 << 30)
     broker, disk = on_disk(log=True)
@@ -206,7 +206,7 @@ def test_dead_letters_survive_a_loss_of_power(
     for cut in cuts_of(list(records), syncs, LONG_CUTS if is_long else SHORT_CUTS, seed):
         print(f"seed {seed}: after call {cut} of {len(records)}")
         root = tmp_path / f"cut-{cut}-{chance.randrange(1 << 30)}"
-        Survivors(records[:cut], is_posix=is_posix).write(root, chance)
+        Survivors(records[:cut], reading=reading).write(root, chance)
         after = broker_factory(data_dir=root, start=False)
         before_ns = records[cut].time_ns if cut < len(records) else time.monotonic_ns()
         after.start()

@@ -23,13 +23,14 @@ from pamqp import commands
 
 from tests.crash import policy_broker
 from tests.crash.books import messages_found
+from tests.crash.conftest import EVERY_READING
 from tests.crash.load import Client, Message, Publisher, Stream, stream_and_number
 from tests.crash.policy_broker import DEAD, LOSSY, LOSSY_LENGTH, RULED, Change, State, read_journal
 from tests.support.broker import Broker, BrokerError
 from tests.support.disk import Action, Call, Disk
 from tests.support.inside import Inside, inside
 from tests.support.lavinmqperf import until
-from tests.support.power_loss import Survivors
+from tests.support.power_loss import Reading, Survivors
 from tests.support.segments import directory_name
 from tests.support.waiting import wait_for
 from tests.support.wire import Unit, Wire
@@ -175,10 +176,10 @@ def is_finished(journal: Path) -> bool:
     return len(made) == CHANGES and made[-1].done_ns is not None
 
 
-@pytest.mark.parametrize("is_posix", [False, True], ids=["journaling", "posix"])
+@EVERY_READING
 def test_a_loss_of_power_leaves_the_old_policies_or_the_new_ones(
     tmp_path: Path, disk_shim: Path, changing: MakeBroker, journal: Path, is_long: bool,
-    is_posix: bool,
+    reading: Reading,
 ) -> None:  # fmt: skip
     seed = random.SystemRandom().randrange(1 << 30)
     chance = random.Random(seed)
@@ -196,7 +197,7 @@ def test_a_loss_of_power_leaves_the_old_policies_or_the_new_ones(
         cut = chance.randrange(first, len(records) + 1)
         print(f"seed {seed}: after call {cut} of {len(records)}")
         root = tmp_path / f"cut-{number}"
-        Survivors(records[:cut], is_posix=is_posix).write(root, chance)
+        Survivors(records[:cut], reading=reading).write(root, chance)
         # The change under way at the next call was not answered before it.
         before_ns = records[cut].time_ns if cut < len(records) else time.monotonic_ns()
         check_stored(root, made, before_ns)

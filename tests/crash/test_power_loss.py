@@ -8,17 +8,21 @@ confirmed may come back with a damaged body: the format of the files has no chec
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 from pamqp import commands
 
 from tests.crash.books import Books, messages_found
-from tests.crash.conftest import DiskFactory
+from tests.crash.conftest import EVERY_READING, DiskFactory
 from tests.crash.load import (
     DAMAGED,
     Client,
@@ -30,7 +34,7 @@ from tests.crash.load import (
 )
 from tests.support.broker import Broker
 from tests.support.disk import Action, Call, Disk, Record
-from tests.support.power_loss import Survivors
+from tests.support.power_loss import Reading, Survivors
 from tests.support.wire import Wire
 
 SHORT_CUTS, LONG_CUTS = 8, 400
@@ -52,9 +56,9 @@ class Run:
     declared: list[tuple[int, str]] = field(default_factory=list)
     """When a queue's declaration was answered, and its name."""
 
-    def rebuild(self, cut: int, root: Path, chance: random.Random, *, is_posix: bool) -> None:
+    def rebuild(self, cut: int, root: Path, chance: random.Random, *, reading: Reading) -> None:
         """Make `root` what may be left when the power goes after `cut` calls."""
-        survivors = Survivors(self.records[:cut], is_posix=is_posix)
+        survivors = Survivors(self.records[:cut], reading=reading)
         survivors.write(root, chance)
 
     def next_call_ns(self, cut: int) -> int:
@@ -121,13 +125,13 @@ def cuts_of(run: Run, chance: random.Random, count: int) -> Iterable[int]:
         yield chance.choice(synced) if number % 2 else chance.randrange(len(run.records))
 
 
-def check_after(run: Run, cut: int, broker: Broker, *, is_posix: bool) -> None:
+def check_after(run: Run, cut: int, broker: Broker, *, reading: Reading) -> None:
     """Start the broker on what is left; compare it with what was confirmed before the cut."""
     before_ns = run.next_call_ns(cut)
     broker.start()
     there = [queue for queue in QUEUES if is_there(broker.port, queue)]
     found = messages_found(broker.port, there, count_is_exact=False)
-    if is_posix:
+    if reading is Reading.POSIX:
         found = {queue: [each for each in found[queue] if each != DAMAGED] for queue in found}
     run.books.check(found, before_ns=before_ns, acks_may_be_lost=True)
     for answered_ns, name in run.declared:
@@ -143,28 +147,33 @@ def is_there(port: int, queue: str) -> bool:
 
 
 def check_cuts(
-    run: Run, seed: int, count: int, directory: Path, broker_factory: BrokerFactory, is_posix: bool
+    run: Run,
+    seed: int,
+    count: int,
+    directory: Path,
+    broker_factory: BrokerFactory,
+    reading: Reading,
 ) -> None:
     chance = random.Random(seed)
     for number, cut in enumerate(cuts_of(run, chance, count)):
         print(f"seed {seed}, cut {number}: after call {cut} of {len(run.records)}")
         root = directory / f"cut-{number}"
-        run.rebuild(cut, root, chance, is_posix=is_posix)
-        check_after(run, cut, broker_factory(data_dir=root, start=False), is_posix=is_posix)
+        run.rebuild(cut, root, chance, reading=reading)
+        check_after(run, cut, broker_factory(data_dir=root, start=False), reading=reading)
 
 
-@pytest.mark.parametrize("is_posix", [False, True], ids=["journaling", "posix"])
+@EVERY_READING
 def test_what_was_confirmed_survives_a_loss_of_power(
     on_disk: DiskFactory,
     tmp_path: Path,
     broker_factory: BrokerFactory,
     is_long: bool,
-    is_posix: bool,
+    reading: Reading,
 ) -> None:
     seed = random.SystemRandom().randrange(1 << 30)
     run = run_under_load(*on_disk(log=True), seed)
 
-    check_cuts(run, seed, LONG_CUTS if is_long else SHORT_CUTS, tmp_path, broker_factory, is_posix)
+    check_cuts(run, seed, LONG_CUTS if is_long else SHORT_CUTS, tmp_path, broker_factory, reading)
 
 
 def test_without_syncs_a_loss_of_power_does_lose_what_was_confirmed(
@@ -174,7 +183,7 @@ def test_without_syncs_a_loss_of_power_does_lose_what_was_confirmed(
     run = run_under_load(*on_disk("--no-sync", log=True), seed=1)
 
     with pytest.raises(AssertionError, match="lost"):
-        check_cuts(run, 1, SHORT_CUTS, tmp_path, broker_factory, is_posix=False)
+        check_cuts(run, 1, SHORT_CUTS, tmp_path, broker_factory, reading=Reading.JOURNALING)
 
 
 def test_the_log_of_the_disk_tells_all_that_was_done_to_it(
@@ -204,3 +213,65 @@ def tree_of(root: Path) -> dict[str, bytes | None]:
         str(path.relative_to(root)): path.read_bytes() if path.is_file() else None
         for path in sorted(root.rglob("*"))
     }
+
+
+MAKE_HOLES = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+os.write(fd, bytes(range(1, 256)) * 100)
+assert libc.fallocate(fd, 3, ctypes.c_long(4096), ctypes.c_long(8192)) == 0  # a hole
+assert libc.fallocate(fd, 1, ctypes.c_long(40000), ctypes.c_long(5000)) == 0  # room behind
+assert libc.fallocate(fd, 0, ctypes.c_long(20000), ctypes.c_long(9000)) == 0  # a longer file
+assert libc.fallocate(fd, 16, ctypes.c_long(0), ctypes.c_long(4096)) == -1  # zeroing is refused
+os.pwrite(fd, b"again", 5000)
+"""
+
+
+@pytest.fixture
+def holes(disk_shim: Path, tmp_path: Path) -> Iterator[tuple[Path, list[Record]]]:
+    """A directory with a file that has a hole, and the log of how it came to be."""
+    root = tmp_path / "data"
+    root.mkdir()
+    with closing(Disk(disk_shim, root, tmp_path)) as disk:
+        disk.plan(Action.NOTHING, Call.CHANGES)
+        command = [sys.executable, "-c", MAKE_HOLES, str(root / "file")]
+        subprocess.run(command, check=True, env=os.environ | disk.env(log=True))
+        yield root, disk.records()
+
+
+def test_the_log_of_the_disk_tells_of_holes_and_of_room_made_ahead(
+    holes: tuple[Path, list[Record]], tmp_path: Path
+) -> None:
+    root, records = holes
+    assert [record.kind for record in records if record.data and record.kind is not Call.WRITE] == [
+        Call.PUNCH, Call.ALLOCATE, Call.ALLOCATE
+    ]  # fmt: skip
+
+    Survivors(records).write_all(tmp_path / "rebuilt")
+
+    assert tree_of(tmp_path / "rebuilt") == tree_of(root)
+
+
+def test_a_hole_may_survive_the_data_that_was_written_before_it(
+    holes: tuple[Path, list[Record]], tmp_path: Path
+) -> None:
+    _, records = holes
+    first = next(at for at, record in enumerate(records, 1) if record.kind is Call.WRITE)
+    synced = [  # the file is on disk as it was first written
+        *records[:first],
+        replace(records[first - 1], kind=Call.SYNC, data=b""),
+        replace(records[first - 1], kind=Call.SYNCED, data=b""),
+        replace(records[first - 1], data=b"\0" * 9),
+        *records[first:],
+    ]
+    found = set()
+    for seed in range(40):
+        root = tmp_path / f"rebuilt-{seed}"
+        Survivors(synced, reading=Reading.METADATA_FIRST).write(root, random.Random(seed))
+        content = (root / "file").read_bytes()
+        found.add((content[:9] == bytes(9), content[4096:4200] == bytes(104), len(content)))
+
+    assert (False, True, 29000) in found
+    assert (False, False, 25500) in found
+    assert (True, False, 25500) in found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import http.client
 import random
 import time
 from collections.abc import Iterator
@@ -15,11 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.conftest import BrokerFactory, DiskFactory
+from tests.crash.conftest import EVERY_READING, BrokerFactory, DiskFactory
 from tests.crash.test_stream_sigkill import Client, Gone
+from tests.support.api import Api
 from tests.support.broker import Broker
 from tests.support.disk import Action, Call, Disk
-from tests.support.power_loss import Survivors
+from tests.support.power_loss import Reading, Survivors
 from tests.support.replay import Mismatch
 from tests.support.segments import queue_directory
 
@@ -30,9 +32,7 @@ ARGUMENTS = [["x-queue-type", "S", "stream"], ["x-max-length-bytes", "I", 12000]
 FILLING = bytes(900)
 MESSAGES = 40
 DEADLINE_S = 15.0
-POINTS = {
-    Call.OPEN: (9, 14), Call.WRITE: (33,), Call.UNLINK: (2, 4), Call.RENAME: (1,)
-}  # fmt: skip
+POINTS = {Call.OPEN: (9, 14), Call.WRITE: (33,), Call.UNLINK: (2, 4)}
 """Calls that surely are made; the long form tries those before them, too."""
 
 pytestmark = pytest.mark.crash
@@ -120,6 +120,34 @@ def test_offsets_go_on_wherever_the_broker_is_killed(
             broker.close()
 
 
+@pytest.mark.parametrize("action", [Action.KILL_BEFORE, Action.KILL_MIDDLE, Action.KILL_AFTER])
+@pytest.mark.parametrize("kind", [Call.OPEN, Call.WRITE, Call.SYNC, Call.RENAME])
+def test_offsets_stay_wherever_the_broker_is_killed_while_their_file_is_written_anew(
+    on_disk: DiskFactory, kind: Call, action: Action
+) -> None:
+    """The one that is forgotten is forgotten or not; the others are there."""
+    broker, disk = on_disk(segment_size=4096, http=True)
+    api = Api(broker.start())
+    place = f"/api/queues/%2F/{NAME}/stream/consumers"
+    with Client(broker.port) as client:
+        client.call("queue.declare", queue=NAME, durable=True, arguments=ARGUMENTS)
+    assert run(broker.port, 1, 5) == 5
+    for name, offset in (("kept", 3), ("gone", 2)):
+        assert api("PUT", f"{place}/{name}", {"offset": offset}).status == 204
+    disk.plan(action, kind, f"{OF_OFFSETS}.tmp", first=1)
+
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        assert api("DELETE", f"{place}/gone").status == 204
+    disk.wait_for_strikes(1)
+    disk.heal()
+    broker.close()
+    broker.start()
+
+    stored = {each["name"]: each["offset"] for each in api("GET", place).json}
+    assert stored["kept"] == 3
+    assert stored.get("gone", 2) == 2
+
+
 def test_stored_offsets_wait_for_room_on_the_disk(on_disk: DiskFactory) -> None:
     """edge-cases.md 262: nothing is lost, publishers are held meanwhile."""
     broker, disk = start(on_disk)
@@ -147,9 +175,9 @@ def identities(data_dir: Path) -> list[str]:
     return [path.name for path in queue_directory(data_dir, NAME).glob("created.*")]
 
 
-@pytest.mark.parametrize("is_posix", [False, True], ids=["journaling", "posix"])
+@EVERY_READING
 def test_an_identity_is_as_safe_as_the_declaration(
-    on_disk: DiskFactory, tmp_path: Path, is_posix: bool
+    on_disk: DiskFactory, tmp_path: Path, reading: Reading
 ) -> None:
     """What a client has seen of a stream that was declared, it sees after a loss of power."""
     seed = random.SystemRandom().randrange(1 << 30)
@@ -166,7 +194,7 @@ def test_an_identity_is_as_safe_as_the_declaration(
 
     for number in range(20):
         root = tmp_path / f"cut-{number}"
-        Survivors(records, is_posix=is_posix).write(root, random.Random(seed + number))
+        Survivors(records, reading=reading).write(root, random.Random(seed + number))
         assert identities(root) == wanted
 
 

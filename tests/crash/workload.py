@@ -1,20 +1,26 @@
 """A small fixed workload that makes a broker touch its disk in every way, and the books of it.
 
 Two lives of one broker: declare, publish, roll, ack, requeue, commit, purge, unbind, delete,
-compact, stop; load all that and go on. It may end at any point, with the broker; `check` then says
-whether the next life has what was answered in the earlier ones.
+compact, stop; load all that and go on. Then one that is killed, behind which a stream begins an
+epoch. It may end at any point, with the broker; `check` then says whether the next life has what
+was answered in the earlier ones.
 """
 
 from __future__ import annotations
 
+import time
+from typing import Any
+
 from pamqp import base, commands
 
+from lavinmq import stream_epochs
 from tests.crash.books import Books, messages_found
 from tests.crash.load import Stream, stream_and_number
 from tests.support.broker import Broker, BrokerError
+from tests.support.segments import queue_directory
 from tests.support.wire import Unit, Wire, WireClosed
 
-PLAIN, TX, DOOMED = "plain", "tx", "doomed"
+PLAIN, TX, DOOMED, HISTORY = "plain", "tx", "doomed", "history"
 FILLING = 900
 KEY = "some.key"
 CHANNELS = (1, 2, 3)
@@ -31,6 +37,8 @@ class Workload:
         self.books.add(self.streams.values())
         self.exists: dict[Thing, bool | None] = {}
         self._tag = 0
+        self._appended = 0  # messages of the stream that were confirmed
+        self._epochs = 0  # of it, when it was served last
 
     def run(self, broker: Broker) -> bool:
         """Work through it all; return False when the broker ended before."""
@@ -44,6 +52,12 @@ class Workload:
                     life(wire)
                 if broker.stop() != 0:
                     return False
+            broker.start()
+            broker.kill()
+            broker.start()
+            self._epochs = len(_epochs(broker))
+            if broker.stop() != 0:
+                return False
         except (WireClosed, BrokerError, ConnectionError):
             broker.kill()  # and wait until it is dead
             return False
@@ -56,13 +70,15 @@ class Workload:
         for (kind, name), exists in self.exists.items():
             if kind == "binding":
                 continue
-            found = _is_there(broker.port, kind, name)
+            found = is_there(broker.port, kind, name)
             assert exists in (None, found), f"{kind} {name}: answered {exists}, is {found}"
             if kind == "queue" and found:
                 queues.append(name)
         self.books.check(messages_found(broker.port, [q for q in queues if q in self.streams]))
         if self.exists.get(("queue", PLAIN)) and self.exists.get(("exchange", "x")):
             self._check_binding(broker.port)
+        if self.exists.get(("queue", HISTORY)):
+            self._check_history(broker)
         _check_that_it_works(broker.port)
         assert broker.stop() == 0
         assert "is closed" not in broker.log_text()
@@ -73,6 +89,8 @@ class Workload:
     def _first_life(self, wire: Wire) -> None:
         for queue in (PLAIN, TX, DOOMED):
             self._declare(wire, queue)
+        self._declare(wire, HISTORY, {"x-queue-type": "stream"})
+        self._append(wire, 6)
         exchange = commands.Exchange.Declare(exchange="x", exchange_type="topic", durable=True)
         self._ask(wire, ("exchange", "x"), True, exchange, commands.Exchange.DeclareOk)
         bind = commands.Queue.Bind(queue=PLAIN, exchange="x", routing_key=KEY)
@@ -87,6 +105,7 @@ class Workload:
 
     def _second_life(self, wire: Wire) -> None:
         self._publish(wire, PLAIN, 6)
+        self._append(wire, 2)
         self._requeue(wire)
         self._take(wire, 7)
         self._commit(wire, 3)
@@ -108,8 +127,8 @@ class Workload:
         wire.call(2, request, reply)
         self.exists[thing] = then
 
-    def _declare(self, wire: Wire, queue: str) -> None:
-        declare = commands.Queue.Declare(queue=queue, durable=True)
+    def _declare(self, wire: Wire, queue: str, arguments: dict[str, Any] | None = None) -> None:
+        declare = commands.Queue.Declare(queue=queue, durable=True, arguments=arguments)
         self._ask(wire, ("queue", queue), True, declare, commands.Queue.DeclareOk)
 
     def _delete(self, wire: Wire, queue: str) -> None:
@@ -119,10 +138,20 @@ class Workload:
     def _publish(self, wire: Wire, queue: str, count: int) -> None:
         stream = self.streams[queue]
         self._send(wire, 1, stream, count)
+        self._confirmed(wire, count)
+        stream.confirm(stream.published)
+
+    def _append(self, wire: Wire, count: int) -> None:
+        for _ in range(count):
+            wire.publish(1, "", HISTORY, bytes(FILLING))
+        self._confirmed(wire, count)
+        self._appended += count
+
+    def _confirmed(self, wire: Wire, count: int) -> None:
+        """Wait for the confirms of that many publishes."""
         self._tag += count
         while wire.expect(commands.Basic.Ack, 1).delivery_tag != self._tag:
             pass
-        stream.confirm(stream.published)
 
     def _send(self, wire: Wire, channel: int, stream: Stream, count: int) -> None:
         for _ in range(count):
@@ -138,7 +167,7 @@ class Workload:
         for _ in range(count):
             unit = self._get(wire, 2)
             message = stream_and_number(unit.body)
-            self.books.acknowledged[message] = 0
+            self.books.acknowledged[message] = time.monotonic_ns()
             wire.send(2, commands.Basic.Ack(unit.method.delivery_tag))
             wire.call(2, commands.Basic.Qos(), commands.Basic.QosOk)
             self.books.settled.add(message)
@@ -153,7 +182,7 @@ class Workload:
         self._send(wire, 3, stream, count)
         unit = self._get(wire, 3)
         message = stream_and_number(unit.body)
-        self.books.acknowledged[message] = 0
+        self.books.acknowledged[message] = time.monotonic_ns()
         wire.send(3, commands.Basic.Ack(unit.method.delivery_tag))
         wire.call(3, commands.Tx.Commit(), commands.Tx.CommitOk)
         stream.confirm(stream.published)
@@ -182,8 +211,23 @@ class Workload:
             is_routed = isinstance(wire.receive().method, commands.Basic.Ack)
         assert bound in (None, is_routed), f"binding: answered {bound}, is {is_routed}"
 
+    def _check_history(self, broker: Broker) -> None:
+        """What was confirmed is in the stream, and an epoch in which it was served is known."""
+        with Wire.open(broker.port) as wire:
+            passive = commands.Queue.Declare(queue=HISTORY, passive=True)
+            found = wire.call(1, passive, commands.Queue.DeclareOk).message_count
+        assert found is not None and found >= self._appended
+        numbers = [number for number, _ in _epochs(broker)]
+        assert numbers == list(range(1, len(numbers) + 1))
+        assert len(numbers) >= self._epochs
 
-def _is_there(port: int, kind: str, name: str) -> bool:
+
+def _epochs(broker: Broker) -> list[stream_epochs.Epoch]:
+    return stream_epochs.load(str(queue_directory(broker.data_dir, HISTORY)))
+
+
+def is_there(port: int, kind: str, name: str) -> bool:
+    """Whether a broker has a queue or an exchange of that name."""
     request: base.Frame = commands.Queue.Declare(queue=name, passive=True)
     if kind == "exchange":
         request = commands.Exchange.Declare(exchange=name, passive=True)

@@ -51,7 +51,7 @@ LOGIN = (
             response="\0guest\0guest",
             locale="en_US",
         ),
-        commands.Connection.TuneOk(2048, FRAME_MAX, 0),
+        commands.Connection.TuneOk(2047, FRAME_MAX, 0),
         commands.Connection.Open(virtual_host="/"),
     )
     + encode(1, commands.Channel.Open())

@@ -307,9 +307,9 @@ def test_the_reason_of_an_overflow(channel: BlockingChannel, unique: UniqueName,
 
 @pytest.fixture(scope="module")
 def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker with a user who may write to `amq.direct` and `amq.fanout`."""
+    """A broker with a user who may write to two exchanges, and to one that is not there."""
     data_dir = tmp_path_factory.mktemp("limited") / "data"
-    write = r"^(amq\.direct|amq\.fanout)$"
+    write = r"^(amq\.direct|amq\.fanout|is-none)$"
     user = {"name": "limited", "permissions": {"/": [".*", write, ".*"]}}
     prepare(data_dir, [{"users": [user]}])
     broker = Broker(data_dir)

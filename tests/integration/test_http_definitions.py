@@ -99,6 +99,7 @@ def test_an_export_of_rabbitmq_is_imported_whole(http_broker: Broker) -> None:
     vhosts = {vhost["name"]: (vhost["description"], vhost["tags"]) for vhost in exported["vhosts"]}
     assert vhosts == {"/": ("", []), "v": ("d", ["t"]), "w": ("w's", ["x", "y"])}
     assert FULL["permissions"][0] in exported["permissions"]
+    assert exported["topic_permissions"] == FULL["topic_permissions"]
     queues = {queue["name"]: queue for queue in exported["queues"]}
     assert set(queues) == {queue["name"] for queue in FULL["queues"]}
     assert queues["classic"]["arguments"] == FULL["queues"][0]["arguments"]
@@ -138,7 +139,8 @@ def test_what_the_tool_reads_from_a_data_directory_is_imported(
     assert second("POST", "/api/definitions", export(broker.data_dir)).status == 200
 
     after = second.get("/api/definitions")
-    for section in ("vhosts", "permissions", "exchanges", "bindings", "policies", "parameters"):
+    sections = ("vhosts", "permissions", "topic_permissions", "exchanges", "bindings", "policies")
+    for section in (*sections, "parameters"):
         assert sorted(map(json.dumps, after[section])) == sorted(map(json.dumps, before[section]))
     durable = {queue["name"] for queue in before["queues"] if queue["durable"]}
     assert {queue["name"] for queue in after["queues"]} == durable
@@ -247,6 +249,13 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"permissions": [{"user": "guest", "vhost": "/", "configure": "[", "read": "", "write": ""}]},
      "permissions[0]: Invalid regular expression '['"),
     ({"permissions": [{"user": "guest", "vhost": "/"}]}, "field 'configure' is required"),
+    ({"topic_permissions": [{"user": "guest", "vhost": "/", "exchange": "x", "write": "["}]},
+     "topic_permissions[0]: field 'read' is required"),
+    ({"topic_permissions": [
+        {"user": "guest", "vhost": "/", "exchange": "x", "write": "", "read": "["}]},
+     "topic_permissions[0]: Invalid regular expression '['"),
+    ({"exchanges": [{"name": "x", "type": "fanout", "arguments": {"alternate-exchange": 5}}]},
+     "alternate-exchange header not a string"),
     ({"policies": [{"name": "p", "pattern": "x"}]}, "field 'definition' is required"),
     ({"policies": [{"name": "p", "pattern": "x", "definition": {"max-length": "5"}}]},
      "the value of 'max-length' is not usable"),

@@ -56,7 +56,7 @@ LOGIN = b"Authorization: Basic " + base64.b64encode(b"guest:guest") + b"\r\n"
 )
 def test_wrong_credentials_are_refused(broker: Broker, authorization: str) -> None:
     header = f"Authorization: {authorization}\r\n" if authorization else ""
-    request = f"GET /api/whoami HTTP/1.1\r\nHost: x\r\n{header}Connection: close\r\n\r\n"
+    request = f"GET /api/whoami HTTP/1.1\r\nHost: localhost\r\n{header}Connection: close\r\n\r\n"
 
     answer = talk(broker, request.encode())
 
@@ -66,7 +66,7 @@ def test_wrong_credentials_are_refused(broker: Broker, authorization: str) -> No
 
 
 def test_a_browser_is_not_asked_to_ask_its_user(broker: Broker) -> None:
-    head = b"GET /api/whoami HTTP/1.1\r\nHost: x\r\nSec-Fetch-Site: same-origin\r\n"
+    head = b"GET /api/whoami HTTP/1.1\r\nHost: localhost\r\nSec-Fetch-Site: same-origin\r\n"
     answer = talk(broker, head + b"Connection: close\r\n\r\n")
 
     assert status(answer) == 401
@@ -76,20 +76,21 @@ def test_a_browser_is_not_asked_to_ask_its_user(broker: Broker) -> None:
 def test_the_cookie_of_the_log_in_page_is_taken(broker: Broker) -> None:
     cookie = "|:" + base64.b64encode(b"guest:guest").decode().replace("=", "%3D")
     request = (
-        f"GET /api/whoami HTTP/1.1\r\nHost: x\r\nCookie: m={cookie}\r\nConnection: close\r\n\r\n"
+        f"GET /api/whoami HTTP/1.1\r\nHost: localhost\r\nCookie: m={cookie}\r\n"
+        "Connection: close\r\n\r\n"
     )
 
     assert json.loads(talk(broker, request.encode()).partition(b"\r\n\r\n")[2])["name"] == "guest"
 
 
 def test_whoever_has_not_logged_in_cannot_leave_a_body(broker: Broker) -> None:
-    head = b"PUT /api/vhosts/x HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n"
+    head = b"PUT /api/vhosts/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000\r\n\r\n"
 
     assert status(talk(broker, head)) == 401
 
 
 def test_a_body_above_the_limit_is_refused_before_it_comes(broker: Broker) -> None:
-    head = b"PUT /api/vhosts/x HTTP/1.1\r\nHost: x\r\n" + LOGIN
+    head = b"PUT /api/vhosts/x HTTP/1.1\r\nHost: localhost\r\n" + LOGIN
     answer = talk(broker, head + b"Content-Length: 1000000000\r\n\r\n")
 
     assert status(answer) == 413
@@ -100,7 +101,9 @@ def test_a_chunked_body_above_the_limit_is_refused(broker_factory: BrokerFactory
     config = broker_factory(start=False).data_dir.with_name("small.ini")
     config.write_text("[mgmt]\nmax_body_size = 2048\n")
     broker = broker_factory(["-c", str(config)], http=True)
-    head = b"PUT /api/vhosts/x HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n" + LOGIN
+    head = (
+        b"PUT /api/vhosts/x HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n" + LOGIN
+    )
     chunk = b"400\r\n" + b" " * 1024 + b"\r\n"
 
     answer = talk(broker, head + b"Connection: close\r\n\r\n" + chunk * 3 + b"0\r\n\r\n")
@@ -129,12 +132,18 @@ def test_a_request_that_needs_no_body_may_have_none(broker: Broker) -> None:
     """As `curl -X PUT` sends it, and with `-d ''` the type of a form."""
     form = b"Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 0\r\n"
     for more in (b"", form):
-        head = b"PUT /api/vhosts/%2F HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + LOGIN + more
+        head = (
+            b"PUT /api/vhosts/%2F HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+            + LOGIN
+            + more
+        )
         assert status(talk(broker, head + b"\r\n")) == 204
 
 
 def test_a_request_without_the_body_it_needs_is_refused(broker: Broker) -> None:
-    head = b"PUT /api/policies/%2F/never HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + LOGIN
+    head = (
+        b"PUT /api/policies/%2F/never HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" + LOGIN
+    )
     answer = talk(broker, head + b"\r\n")
 
     assert status(answer) == 400
@@ -180,7 +189,7 @@ def test_long_answers_are_compressed_for_who_takes_that(api: Api) -> None:
 
 
 def test_the_control_socket_needs_no_log_in_but_checks_one_that_is_given(broker: Broker) -> None:
-    head = b"GET /api/vhosts HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+    head = b"GET /api/vhosts HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
     wrong = b"Authorization: Basic " + base64.b64encode(b"guest:wrong") + b"\r\n"
 
     assert status(talk(broker, head + b"\r\n", broker.control_path)) == 200
@@ -219,7 +228,7 @@ class TestPagesOfOtherOrigins:
 
     def test_may_ask_first_without_credentials(self, listing: Broker) -> None:
         head = (
-            "OPTIONS /api/vhosts HTTP/1.1\r\nHost: x\r\nOrigin: https://a.example\r\n"
+            "OPTIONS /api/vhosts HTTP/1.1\r\nHost: localhost\r\nOrigin: https://a.example\r\n"
             "Access-Control-Request-Method: PUT\r\nConnection: close\r\n\r\n"
         )
         answer = talk(listing, head.encode())
@@ -241,7 +250,7 @@ def test_a_taken_control_socket_stops_the_start(
 def test_the_socket_a_killed_broker_left_is_replaced(http_broker: Broker) -> None:
     http_broker.kill()
     http_broker.start()
-    head = b"GET /api/whoami HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    head = b"GET /api/whoami HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
     assert status(talk(http_broker, head, http_broker.control_path)) == 200
 
@@ -262,7 +271,7 @@ def test_a_client_who_goes_away_in_mid_answer_is_nothing_to_report(
             connection.settimeout(20)
             connection.connect((broker.host, broker.http_port))
             connection.sendall(
-                b"POST /api/queues/%2F/q/get HTTP/1.1\r\nHost: x\r\n" + LOGIN
+                b"POST /api/queues/%2F/q/get HTTP/1.1\r\nHost: localhost\r\n" + LOGIN
                 + b"Content-Type: application/json\r\n"
                 + b"Content-Length: %d\r\n\r\n" % len(wish) + wish
             )  # fmt: skip

@@ -41,7 +41,9 @@ class Follower:
         self._socket.settimeout(20)
         self._socket.connect((broker.host, broker.http_port))
         header = f"Last-Event-ID: {last_id}\r\n" if last_id else ""
-        request = f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: {BASIC}\r\n{header}\r\n"
+        request = (
+            f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: {BASIC}\r\n{header}\r\n"
+        )
         self._socket.sendall(request.encode())
         self._file = self._socket.makefile("rb")
         self.status = int(self._file.readline().split()[1])

@@ -424,8 +424,8 @@ def test_messages_are_put_back_when_nobody_is_there_for_the_answer(
 
     with socket.create_connection((host, port)) as client:
         client.sendall(
-            f"POST {QUEUES}/{place.name}/get HTTP/1.1\r\nHost: x\r\nAuthorization: Basic {login}"
-            f"\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+            f"POST {QUEUES}/{place.name}/get HTTP/1.1\r\nHost: localhost\r\n"
+            f"Authorization: Basic {login}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
             + body
         )
 

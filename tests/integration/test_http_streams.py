@@ -111,6 +111,7 @@ def test_facts_of_a_stream(channel: BlockingChannel, broker: Broker, unique: Uni
     assert empty == {
         "first_offset": None, "last_offset": 0, "first_timestamp": None, "last_timestamp": None,
         "created": found["created"], "segments": empty["segments"],
+        "epoch": 1, "epochs": [{"epoch": 1, "first_offset": 1}],
     }  # fmt: skip
     assert (found["first_offset"], found["last_offset"], found["segments"]) == (1, 5, 1)
     assert before <= found["first_timestamp"] <= found["last_timestamp"] <= after

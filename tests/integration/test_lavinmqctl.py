@@ -162,6 +162,15 @@ def test_users_and_their_permissions(broker: Broker, ctl: Run, inside: Run, vhos
     ).close()
     inside("clear_permissions", name)
     assert rows(ctl("list_user_permissions", name)) == []
+    for exchange in ("a/b", "c"):
+        inside("set_topic_permissions", name, exchange, "^w", "^r")
+    assert rows(inside("list_topic_permissions")) == [
+        [name, "a/b", "^w", "^r"], [name, "c", "^w", "^r"]
+    ]  # fmt: skip
+    inside("clear_topic_permissions", name, "a/b")
+    assert rows(ctl("list_user_topic_permissions", name)) == [[vhost, "c", "^w", "^r"]]
+    inside("clear_topic_permissions", name)
+    assert rows(inside("list_topic_permissions")) == []
     ctl("delete_user", name)
     assert process(broker, "change_password", name, "x").returncode == 1
 

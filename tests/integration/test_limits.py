@@ -14,6 +14,11 @@ from tests.support.wire_actions import consume, declare, get, synchronise
 
 UNLIMITED = "[amqp]\nframe_max = 0\nchannel_max = 0\nmax_consumers_per_channel = 0\n"
 LOW = "[amqp]\nchannel_max = 1\nmax_consumers_per_channel = 2\n"
+FEW = """[amqp]
+max_consumers_per_connection = 2
+max_bindings_per_queue = 2
+max_bindings_per_vhost = 3
+"""
 
 
 def started(directory_factory: pytest.TempPathFactory, settings: str) -> Iterator[Broker]:
@@ -76,7 +81,7 @@ def test_one_channel_too_many_closes_the_connection(low: Broker) -> None:
     assert "number of channels opened (1) has reached the negotiated channel_max (1)" in text
 
 
-def test_one_consumer_too_many_closes_the_channel(low: Broker) -> None:
+def test_one_consumer_too_many_closes_the_connection(low: Broker) -> None:
     """edge-cases.md 28"""
     with Wire.open(low.port) as wire:
         declare(wire, "q")
@@ -85,9 +90,7 @@ def test_one_consumer_too_many_closes_the_channel(low: Broker) -> None:
 
         wire.send(1, commands.Basic.Consume(queue="q", consumer_tag="3"))
 
-        wire.expect_channel_close(1, 506)
-        wire.open_channel(1)
-        synchronise(wire)
+        wire.expect_connection_close(506)
 
 
 def test_without_a_limit_consumers_are_started_at_will(unlimited: Broker) -> None:
@@ -110,3 +113,51 @@ def test_what_is_no_header_is_answered_with_ours(low: Broker, first: bytes) -> N
 
     assert unit.method.name == "ProtocolHeader"
     assert unit.method.marshal() == PROTOCOL_HEADER
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker that allows few consumers and bindings."""
+    yield from started(tmp_path_factory, FEW)
+
+
+def test_consumers_of_all_channels_of_a_connection_are_limited(few: Broker) -> None:
+    with Wire.open(few.port, channels=(1, 2)) as wire, Wire.open(few.port) as other:
+        declare(wire, "consumed", exclusive=False, auto_delete=True)
+        consume(wire, "consumed", "a")
+        consume(wire, "consumed", "b", channel=2)
+
+        wire.send(2, commands.Basic.Consume(queue="consumed", consumer_tag="c"))
+
+        text = wire.expect_connection_close(506).reply_text
+        assert "max_consumers_per_connection" in text
+        declare(other, "consumed", exclusive=False, auto_delete=True)
+        consume(other, "consumed", "c")
+        consume(other, "consumed", "d")
+
+
+def bind(wire: Wire, queue: str, key: str) -> None:
+    wire.send(1, commands.Queue.Bind(queue=queue, exchange="amq.topic", routing_key=key))
+
+
+def test_bindings_of_a_queue_and_of_a_virtual_host_are_limited(few: Broker) -> None:
+    with Wire.open(few.port) as wire:
+        declare(wire, "bound")
+        declare(wire, "bound too")
+        for key in ("a", "b", "b"):  # what is there already is no further one
+            bind(wire, "bound", key)
+            wire.expect(commands.Queue.BindOk, 1)
+        bind(wire, "bound", "c")
+        assert "max_bindings_per_queue" in wire.expect_channel_close(1, 406).reply_text
+        wire.open_channel(1)
+        bind(wire, "bound too", "a")
+        wire.expect(commands.Queue.BindOk, 1)
+
+        bind(wire, "bound too", "b")
+
+        assert "max_bindings_per_vhost" in wire.expect_channel_close(1, 406).reply_text
+        wire.open_channel(1)
+        wire.send(1, commands.Queue.Delete(queue="bound"))
+        wire.expect(commands.Queue.DeleteOk, 1)
+        bind(wire, "bound too", "b")
+        wire.expect(commands.Queue.BindOk, 1)

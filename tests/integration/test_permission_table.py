@@ -41,6 +41,8 @@ CONFIGURE, READ, WRITE = "configure", "read", "write"
 DECLARE_X = "User '{u}' doesn't have permissions to declare exchange 'new'"
 DECLARE_Q = "User '{u}' doesn't have permissions to queue 'new'"
 WITH_AE = {"x-alternate-exchange": "x1"}
+BOTH_AE = {"alternate-exchange": "x2", "x-alternate-exchange": "x1"}
+VOID_AE = {"alternate-exchange": "x1", "x-alternate-exchange": None}
 WITH_DLX = {"x-dead-letter-exchange": "x1"}
 
 OPERATIONS = {
@@ -50,6 +52,18 @@ OPERATIONS = {
     ),
     "exchange-declare-with-alternate": Operation(
         commands.Exchange.Declare(exchange="new", arguments=WITH_AE),
+        Rights("new", "new", "x1"), commands.Exchange.DeclareOk, DECLARE_X,
+    ),
+    "exchange-declare-with-alternate-as-rabbitmq-spells-it": Operation(
+        commands.Exchange.Declare(exchange="new", arguments={"alternate-exchange": "x1"}),
+        Rights("new", "new", "x1"), commands.Exchange.DeclareOk, DECLARE_X,
+    ),
+    "exchange-declare-with-both-spellings-of-which-the-first-counts": Operation(
+        commands.Exchange.Declare(exchange="new", arguments=BOTH_AE),
+        Rights("new", "new", "x1"), commands.Exchange.DeclareOk, DECLARE_X,
+    ),
+    "exchange-declare-with-a-void-first-spelling": Operation(
+        commands.Exchange.Declare(exchange="new", arguments=VOID_AE),
         Rights("new", "new", "x1"), commands.Exchange.DeclareOk, DECLARE_X,
     ),
     "exchange-delete": Operation(

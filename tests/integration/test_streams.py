@@ -10,7 +10,7 @@ from typing import Any
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
-from pika.exceptions import ChannelClosedByBroker
+from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 
 from tests.integration.conftest import UniqueName
 from tests.integration.test_data_dir import manifest_of, unpack
@@ -134,7 +134,7 @@ def test_arguments_without_effect_are_accepted(
 
 def test_a_stream_cannot_be_got_from(channel: BlockingChannel, stream: str) -> None:
     """edge-cases.md 251."""
-    with pytest.raises(ChannelClosedByBroker) as caught:
+    with pytest.raises(ConnectionClosedByBroker) as caught:
         channel.basic_get(stream)
 
     assert caught.value.reply_code == 540

@@ -30,7 +30,9 @@ class TranscriptBrokers:
         if split not in self._brokers:
             data_dir = self._directory / split.value
             prepare(data_dir, scenarios().values())
-            self._brokers[split] = Broker(data_dir, http=True)
+            # The original proposes one channel more by default.
+            as_recorded = {"LAVINMQ_AMQP_CHANNEL_MAX": "2048"}
+            self._brokers[split] = Broker(data_dir, http=True, env=as_recorded)
         broker = self._brokers[split]
         return broker if broker.is_running() else broker.start()
 

@@ -17,6 +17,7 @@ _COUNTED = "deliveries of streams count, publishes that nobody wanted back do no
 _OWN_COUNTERS = "messages count once for the virtual host, however many queues they reach"
 _LISTENERS = "HTTP listeners are listed, there is no MQTT; deliveries of streams count"
 _MADE_OF_IT = "delayed exchanges by the name that RabbitMQ knows, nothing that no import reads"
+_ONLY_LOOKS = "the tag monitoring lets nobody change anything"
 
 OTHERWISE: dict[str, Steps] = {
     "http-get-shovels-as-pol": {0: _NOT_RUN},
@@ -41,6 +42,9 @@ OTHERWISE: dict[str, Steps] = {
     "http-get-definitions-w1": {0: _MADE_OF_IT},
     "http-get-queues-page-1-page-size-0": {0: "a page without rows is refused with 400"},
     "http-get-queues-sort-durable": {0: "booleans sort"},
+    "http-change-connections": {2: "only an administrator closes connections of others"},
+    "http-change-publish-rules": {6: _ONLY_LOOKS},
+    "http-change-queue-roles": {2: _ONLY_LOOKS, 12: "pausing takes the right to configure"},
     "http-change-queue-put-content-type": {1: "parameters of the content type do not matter"},
     "http-change-queue-put-bodies": {
         6: "a boolean of another type is refused",

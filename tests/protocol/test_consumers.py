@@ -340,7 +340,7 @@ def configured(
     return broker_factory(["-c", str(path)])
 
 
-def test_more_consumers_than_allowed_close_the_channel(
+def test_more_consumers_than_allowed_close_the_connection(
     broker_factory: Callable[..., Broker], tmp_path: Path
 ) -> None:
     """Consumers of direct replies count; one that replaces another does not. edge-cases.md 28"""
@@ -354,13 +354,14 @@ def test_more_consumers_than_allowed_close_the_channel(
 
         wire.send(1, commands.Basic.Consume(queue="q", consumer_tag="d"))
 
-        assert wire.expect_channel_close(1, 506).reply_text.startswith("RESOURCE_ERROR - ")
-        wire.open_channel(1)
+        assert wire.expect_connection_close(506).reply_text.startswith("RESOURCE_ERROR - ")
+    with Wire.open(broker.port) as wire:
+        declare(wire, "q")
         consume(wire, "q", "a")
         consume(wire, "q", "b")
         reply_to = "amq.rabbitmq.reply-to"
         wire.send(1, commands.Basic.Consume(queue=reply_to, consumer_tag="r", no_ack=True))
-        wire.expect_channel_close(1, 506)
+        wire.expect_connection_close(506)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from typing import cast
 from uuid import uuid4
 
 import pytest
-from pamqp import base, body, commands, header
+from pamqp import base, body, commands, frame, header
 
 from tests.support.broker import Broker
 from tests.support.replay import method_frame
@@ -310,25 +310,111 @@ def test_unknown_field_type_is_a_frame_error(wire: Wire, name: str) -> None:
     wire.expect_connection_close(501)
 
 
+# ------------------------------------------------------------------ who pays (fr-notimpl-*, pb-*)
+
+
+@pytest.mark.parametrize("channel", [0, 1])
 @pytest.mark.parametrize(
-    ("payload", "ids"),
+    ("payload", "ids", "what"),
     [
-        pytest.param("001e000a052f646174611f", (30, 10), id="access-request"),
-        pytest.param("003c006401", (60, 100), id="recover-async"),
-        pytest.param("00630001" + "ab" * 200, (99, 1), id="unknown-class"),
-        pytest.param("0032003c" + "ce" * 9, (50, 60), id="unknown-method"),
+        pytest.param("001e000a052f646174611f", (30, 10), "access.request", id="access-request"),
+        pytest.param("003c006401", (60, 100), "basic.recover-async", id="recover-async"),
+        pytest.param("00630001" + "ab" * 200, (99, 1), "method 99.1", id="unknown-class"),
+        pytest.param("0032003c" + "ce" * 9, (50, 60), "method 50.60", id="unknown-method"),
     ],
 )
-def test_unknown_method_with_arguments_closes_only_its_channel(
-    wire: Wire, payload: str, ids: tuple[int, int]
+def test_an_unknown_method_closes_the_connection(
+    wire: Wire, channel: int, payload: str, ids: tuple[int, int], what: str
 ) -> None:
     """amqp.md 22.33"""
-    wire.send_bytes(raw_frame(METHOD_FRAME, 1, bytes.fromhex(payload)))
+    wire.send_bytes(raw_frame(METHOD_FRAME, channel, bytes.fromhex(payload)))
 
-    close = wire.expect_channel_close(1, 540)
-    assert close.reply_text == "NOT_IMPLEMENTED"
+    close = wire.expect_connection_close(540)
+    assert close.reply_text == f"NOT_IMPLEMENTED - {what} is not implemented"
     assert (close.class_id, close.method_id) == ids
-    assert is_usable(wire, 2)
+
+
+def test_a_method_for_brokers_closes_the_connection(wire: Wire) -> None:
+    wire.send(1, commands.Basic.CancelOk(consumer_tag="t"))
+
+    close = wire.expect_connection_close(540)
+    assert close.reply_text == "NOT_IMPLEMENTED - basic.cancel-ok is not for clients to send"
+
+
+def test_a_prefetch_in_bytes_closes_the_connection(wire: Wire) -> None:
+    wire.send(1, commands.Basic.Qos(prefetch_size=1, prefetch_count=1))
+
+    close = wire.expect_connection_close(540)
+    assert close.reply_text == "NOT_IMPLEMENTED - prefetch_size is not supported"
+
+
+@pytest.mark.parametrize(
+    ("sent", "text"),
+    [
+        pytest.param(
+            [header.ContentHeader(body_size=1)],
+            "content header that no basic.publish has announced",
+            id="header-without-publish",
+        ),
+        pytest.param(
+            [body.ContentBody(b"b")],
+            "content body without a content header",
+            id="body-without-header",
+        ),
+        pytest.param(
+            [commands.Basic.Publish(), body.ContentBody(b"b")],
+            "content body without a content header",
+            id="body-after-publish",
+        ),
+        pytest.param(
+            [commands.Basic.Publish(), header.ContentHeader(body_size=2), commands.Basic.Publish()],
+            "basic.publish before the content of another one is complete",
+            id="publish-in-content",
+        ),
+    ],
+)
+def test_content_out_of_turn_closes_the_connection(
+    wire: Wire, sent: list[frame.FrameTypes], text: str
+) -> None:
+    wire.send(1, *sent)
+
+    assert wire.expect_connection_close(505).reply_text == f"UNEXPECTED_FRAME - {text}"
+
+
+def test_a_content_header_of_another_class_closes_the_connection(wire: Wire, name: str) -> None:
+    head = header.ContentHeader(body_size=0).marshal()
+    wire.send(1, commands.Basic.Publish(routing_key=name))
+    wire.send_bytes(raw_frame(2, 1, b"\x00\x32" + head[2:]))
+
+    wire.expect_connection_close(505)
+
+
+# ------------------------------------------------------------------ expiration, redeclaring
+
+
+def test_an_expiration_that_is_empty_is_refused(wire: Wire, name: str) -> None:
+    declare(wire, name, channel=2)
+    head = struct.pack(">HHQHB", 60, 0, 0, 0x0100, 0)
+
+    wire.send(1, commands.Basic.Publish(routing_key=name))
+    wire.send_bytes(raw_frame(2, 1, head))
+
+    close = wire.expect_channel_close(1, 406)
+    assert close.reply_text == "PRECONDITION_FAILED - Expiration not a number"
+    wire.call(2, commands.Basic.Get(queue=name), commands.Basic.GetEmpty)
+
+
+def test_an_unknown_argument_makes_no_queue_another_one(wire: Wire, name: str) -> None:
+    def declared(**arguments: object) -> commands.Queue.Declare:
+        return commands.Queue.Declare(
+            queue=name, exclusive=True, arguments={"x-max-length": 5, **arguments}
+        )
+
+    for other in ({"x-note": "a"}, {"x-note": "b"}, {"x-note": 1, "x-more": [1]}, {}):
+        wire.call(1, declared(**other), commands.Queue.DeclareOk)
+
+    wire.send(1, declared(**{"x-note": "a", "x-max-length": 6}))
+    wire.expect_channel_close(1, 406)
 
 
 def test_body_longer_than_announced_is_an_error(wire: Wire, name: str) -> None:
@@ -530,6 +616,21 @@ def test_a_commit_to_very_many_exchanges(wire: Wire, name: str) -> None:
     for exchange in exchanges:
         wire.send(2, commands.Basic.Get(queue=name, no_ack=True))
         assert wire.expect_unit(commands.Basic.GetOk).body == exchange.encode()
+
+
+# ------------------------------------------------------------------ alternates (ex-arg-ae-int)
+
+
+@pytest.mark.parametrize("argument", ["alternate-exchange", "x-alternate-exchange"])
+def test_an_alternate_exchange_that_is_no_text_is_refused(
+    wire: Wire, name: str, argument: str
+) -> None:
+    """Rights: tests/integration/test_permission_table.py (perm-x-ae)."""
+    wire.send(1, commands.Exchange.Declare(exchange=name, arguments={argument: 5}))
+
+    wire.expect_channel_close(1, 406)
+    wire.send(2, commands.Exchange.Declare(exchange=name, passive=True))
+    wire.expect_channel_close(2, 404)
 
 
 # ------------------------------------------------------------------ headers (rt-headers-bad)

@@ -17,7 +17,10 @@ from tests.support.broker import Broker
 RECORDED = recordings.scenarios()
 IN_THE_WORLD = [name for name, scenario in RECORDED.items() if scenario.get("world")]
 ALONE = [name for name, scenario in RECORDED.items() if not scenario.get("world")]
-AS_RECORDED = {"LAVINMQ_MAIN_PASSWORD_HASHING_ALGORITHM": "sha256"}
+AS_RECORDED = {
+    "LAVINMQ_MAIN_PASSWORD_HASHING_ALGORITHM": "sha256",
+    "LAVINMQ_AMQP_CHANNEL_MAX": "2048",
+}
 
 
 @pytest.fixture(scope="module")

@@ -42,7 +42,9 @@ class Call(enum.IntFlag):
     MMAP = 1 << 10
     DUP = 1 << 11
     SYNCED = 1 << 12
-    CHANGES = OPEN | WRITE | SYNC | TRUNCATE | RENAME | UNLINK | MKDIR | RMDIR
+    PUNCH = 1 << 13
+    ALLOCATE = 1 << 14
+    CHANGES = OPEN | WRITE | SYNC | TRUNCATE | RENAME | UNLINK | MKDIR | RMDIR | PUNCH | ALLOCATE
 
 
 class Action(enum.IntEnum):
@@ -72,7 +74,13 @@ class Record:
     created: bool
     emptied: bool
     of_directory: bool
+    keeps_size: bool
     number: int
+
+    @property
+    def length(self) -> int:
+        """Bytes that a PUNCH or an ALLOCATE is about, from `offset` on."""
+        return int.from_bytes(self.data, "little")
 
 
 def compile_shim(directory: Path) -> Path:
@@ -174,5 +182,5 @@ def _parse(log: bytes) -> Iterator[Record]:
         path, target, data = parts
         yield Record(
             time_ns, Call(kind), path.decode(), target.decode(), inode, offset, data,
-            bool(flags & 1), bool(flags & 2), bool(flags & 4), number,
+            bool(flags & 1), bool(flags & 2), bool(flags & 4), bool(flags & 8), number,
         )  # fmt: skip

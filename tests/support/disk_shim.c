@@ -40,6 +40,8 @@ enum kind {
     MMAP = 1 << 10,
     DUP = 1 << 11,
     SYNCED = 1 << 12,     /* only in the log: a sync has ended well */
+    PUNCH = 1 << 13,      /* a hole is made; in the log its length is the data, 8 bytes */
+    ALLOCATE = 1 << 14,   /* room is made ahead; likewise */
 };
 
 enum action { NOTHING, KILL_BEFORE, KILL_AFTER, KILL_MIDDLE, FAIL, SHORT };
@@ -58,9 +60,10 @@ struct control {
 struct record {
     uint64_t time_ns;     /* CLOCK_MONOTONIC, before the call took effect */
     uint64_t inode;       /* 0: the whole file system */
-    int64_t offset;       /* of a write; the new size of a truncate */
+    int64_t offset;       /* of a write or a hole; the new size of a truncate */
     uint32_t kind;
-    uint32_t flags;       /* of an open: 1 it was created, 2 emptied; of a sync: 4 a directory */
+    uint32_t flags;       /* of an open: 1 it was created, 2 emptied; of a sync: 4 a directory;
+                           * of an allocation: 8 the size stays */
     uint32_t path_len, target_len, data_len;
     uint32_t number;      /* of the call among the matching ones; 0 if it is not one */
 };
@@ -401,14 +404,43 @@ int ftruncate(int fd, off_t size)
     PLAIN(TRUNCATE, path, NULL, r, syscall(SYS_ftruncate, fd, size));
 }
 
-/* Refused, as some file systems do: the log could not tell what it did to the size. */
+/* Holes and room ahead; other modes are refused, as some file systems do: the log could not tell
+ * what they did. */
 int fallocate(int fd, int mode, off_t offset, off_t size)
 {
     char path[PATH_MAX];
-    if (!path_of(fd, path, NULL))
+    struct record r = {.offset = offset, .data_len = sizeof(int64_t)};
+    int64_t length = size;
+    enum action action;
+    int rc = -1, saved;
+    if (!path_of(fd, path, &r.inode))
         return (int)syscall(SYS_fallocate, fd, mode, offset, size);
-    errno = EOPNOTSUPP;
-    return -1;
+    r.kind = mode & FALLOC_FL_PUNCH_HOLE ? PUNCH : ALLOCATE;
+    r.flags = mode & FALLOC_FL_KEEP_SIZE ? 8 : 0;
+    if (mode & ~(FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE)) {
+        errno = EOPNOTSUPP;
+        return -1;
+    }
+    pthread_mutex_lock(&lock);
+    r.time_ns = now_ns();
+    action = strike((enum kind)r.kind, path, &r);
+    if (action != FAIL)
+        rc = (int)syscall(SYS_fallocate, fd, mode, offset, size);
+    saved = errno;
+    if (rc == 0)
+        note(r, path, NULL, &length);
+    if (action == KILL_AFTER || action == KILL_MIDDLE)
+        die();
+    pthread_mutex_unlock(&lock);
+    errno = saved;
+    return rc;
+}
+
+int posix_fallocate(int fd, off_t offset, off_t size)
+{
+    int saved = errno, rc = fallocate(fd, 0, offset, size) ? errno : 0;
+    errno = saved;
+    return rc;
 }
 
 /* A mapping of ours is counted and may fail; what is written through it the log would not see. */
@@ -496,4 +528,5 @@ ssize_t pwritev64(int, const struct iovec*, int, off_t) __attribute__((alias("pw
 ssize_t pread64(int, void*, size_t, off_t) __attribute__((alias("pread")));
 int ftruncate64(int, off_t) __attribute__((alias("ftruncate")));
 int fallocate64(int, int, off_t, off_t) __attribute__((alias("fallocate")));
+int posix_fallocate64(int, off_t, off_t) __attribute__((alias("posix_fallocate")));
 void* mmap64(void*, size_t, int, int, int, off_t) __attribute__((alias("mmap")));

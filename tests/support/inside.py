@@ -5,8 +5,10 @@ Owns nothing but the way to the loop's thread: everything of a server is called 
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,12 +18,14 @@ import lavinmq
 from lavinmq.exchange import Exchange
 from lavinmq.policy import Policy
 from lavinmq.queue import Queue
+from lavinmq.saving import gathered
 from lavinmq.server import Server
 from lavinmq.vhost import VHost
 
 TIMEOUT_S = 20.0
 
 T = TypeVar("T")
+Function = Callable[..., Coroutine[Any, Any, T] | T]
 
 
 class Inside:
@@ -32,22 +36,23 @@ class Inside:
         self.port = broker.port
         self.server: Server = broker._server
 
-    def call(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    def call(
+        self, function: Callable[..., Coroutine[Any, Any, T] | T], *args: Any, **kwargs: Any
+    ) -> T:
         """What the function returns, or raises, in the loop's thread."""
         return self.submit(function, *args, **kwargs).result(TIMEOUT_S)
 
-    def submit(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> Future[T]:
-        """The same without waiting."""
-        done: Future[T] = Future()
+    def submit(
+        self, function: Callable[..., Coroutine[Any, Any, T] | T], *args: Any, **kwargs: Any
+    ) -> Future[T]:
+        """The same without waiting. What it saves is on disk when it is done."""
 
-        def run() -> None:
-            try:
-                done.set_result(function(*args, **kwargs))
-            except Exception as error:  # noqa: BLE001 - it is raised where it was asked for
-                done.set_exception(error)
+        async def run() -> Any:
+            async with gathered():
+                result = function(*args, **kwargs)
+                return await result if inspect.iscoroutine(result) else result
 
-        self.server.events.call_soon_threadsafe(run)
-        return done
+        return asyncio.run_coroutine_threadsafe(run(), self.server.events)
 
     def vhost(self, name: str = "/") -> VHost:
         """A virtual host."""

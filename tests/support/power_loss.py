@@ -1,18 +1,29 @@
 """What a disk may hold after its power was lost: rebuilt from the log of the calls made to it.
 
 Durable is what a sync that ended well had found when it began. What came later may have survived in
-part, by one of two readings. As on ext4 or XFS: a file has its later changes up to some point, cut
-at any byte, but of what was written over older bytes any sectors may be missing; and the sync of a
-new file makes its name durable too. By the letter of POSIX: of a
-file any subset of its 4 KiB pages, some torn between sectors, with any of the sizes it had; a name
-is durable only when its directory was synced. In both, of the changes in a directory any may be
-missing, but those of one name keep their order, and a rename is all or nothing.
+part, by one of three readings.
+
+JOURNALING, as on ext4 or XFS with luck in neither: a file has its later changes up to some point,
+cut at any byte, but of what was written over older bytes any sectors may be missing; and the sync
+of a new file makes its name durable too. Of the changes in a directory any may be missing.
+
+METADATA_FIRST, as a journal is written: names, truncations, holes and room ahead survive in their
+order up to some point that lies behind all that was synced, whatever became of the data written
+before or after them. Of that, any sectors of what was there may be missing, and any end of what was
+appended.
+
+POSIX, by the letter: of a file any subset of its 4 KiB pages, some torn between sectors, with any
+of the sizes it had; a name is durable only when its directory was synced; of the changes in a
+directory any may be missing.
+
+In all of them the changes of one name keep their order, and a rename is all or nothing.
 
 Uses the records of `disk.py`; knows nothing of a broker.
 """
 
 from __future__ import annotations
 
+import enum
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -22,6 +33,14 @@ from pathlib import Path, PurePosixPath
 from tests.support.disk import Call, Record
 
 PAGE, SECTOR = 4096, 512
+
+
+class Reading(enum.Enum):
+    """What a disk owes to who did not sync."""
+
+    JOURNALING = "journaling"
+    METADATA_FIRST = "metadata-first"
+    POSIX = "posix"
 
 
 @dataclass(slots=True, eq=False)
@@ -38,14 +57,7 @@ class _File:
         for number, record in self.changes:
             if number >= below:
                 break
-            if record.kind is Call.WRITE:
-                end = record.offset + len(record.data)
-                content.extend(bytes(max(0, record.offset - len(content))))
-                content[record.offset : end] = record.data
-            else:
-                size = record.offset if record.kind is Call.TRUNCATE else 0
-                content.extend(bytes(max(0, size - len(content))))
-                del content[size:]
+            _apply(content, record)
         return content
 
 
@@ -67,11 +79,11 @@ class _NameChange:
 class Survivors:
     """What is left of a disk when the power goes after the last of some calls.
 
-    Args: `records`, from the first call on an empty directory on; `is_posix`, which reading holds.
+    Args: `records`, from the first call on an empty directory on; `reading`, which one holds.
     """
 
-    def __init__(self, records: Sequence[Record], *, is_posix: bool = False) -> None:
-        self._is_posix = is_posix
+    def __init__(self, records: Sequence[Record], *, reading: Reading = Reading.JOURNALING) -> None:
+        self._reading = reading
         self._end = len(records)
         self._files: dict[int, _File] = {}
         self._names: list[_NameChange] = []
@@ -88,11 +100,18 @@ class Survivors:
 
     def write(self, root: Path, chance: random.Random) -> None:
         """Make `root` a directory that a loss of power may leave."""
-        tree = self._tree(self._surviving_names(chance, chance.choice((0.0, 0.5, 1.0))))
         luck = chance.choice((0.0, 0.5, 1.0))
+        if self._reading is Reading.METADATA_FIRST:
+            first_lost = self._first_lost(chance)
+            names: Iterable[_NameChange] = [
+                change for change in self._names if change.number < first_lost
+            ]
+        else:
+            first_lost = self._end
+            names = self._surviving_names(chance, chance.choice((0.0, 0.5, 1.0)))
         _write_tree(root, {
-            path: None if file is None else self._surviving_content(file, chance, luck)
-            for path, file in tree.items()
+            path: None if file is None else self._surviving_content(file, chance, luck, first_lost)
+            for path, file in self._tree(names).items()
         })  # fmt: skip
 
     def _add(self, number: int, record: Record) -> None:
@@ -100,7 +119,7 @@ class Survivors:
         if kind is Call.OPEN and record.created:
             file = self._files[record.inode] = _File(created_at=number)
             self._names.append(_NameChange(number, record, file))
-        elif kind in (Call.WRITE, Call.TRUNCATE) or (kind is Call.OPEN and record.emptied):
+        elif kind in _CONTENT or (kind is Call.OPEN and record.emptied):
             self._files[record.inode].changes.append((number, record))
         elif kind in (Call.MKDIR, Call.RMDIR, Call.UNLINK, Call.RENAME):
             self._names.append(_NameChange(number, record))
@@ -119,7 +138,7 @@ class Survivors:
         else:
             file = self._files[record.inode]
             file.durable_below = max(begun, file.durable_below)
-            if not self._is_posix:
+            if self._reading is not Reading.POSIX:
                 names = {record.path, *map(str, PurePosixPath(record.path).parents)}
                 self._harden(file.created_at + 1, lambda change: not names.isdisjoint(change.names))
 
@@ -127,6 +146,18 @@ class Survivors:
         for change in self._names:
             if change.number < below and is_meant(change):
                 change.is_durable = True
+
+    def _first_lost(self, chance: random.Random) -> int:
+        """Up to which call, exclusive, what was done to names and sizes has survived."""
+        least = 0
+        for change in self._names:
+            if change.is_durable:
+                least = change.number + 1
+        for file in self._files.values():
+            for number, record in file.changes:
+                if record.kind is not Call.WRITE and number < file.durable_below:
+                    least = max(least, number + 1)
+        return chance.choice((least, chance.randrange(least, self._end + 1), self._end))
 
     def _surviving_names(self, chance: random.Random, luck: float) -> Iterable[_NameChange]:
         lost: set[str] = set()
@@ -147,7 +178,8 @@ class Survivors:
             elif record.kind is Call.RENAME:
                 _move(tree, record.path, record.target)
             else:
-                tree.pop(record.path, None)
+                for path in [record.path, *_below(tree, record.path)]:
+                    tree.pop(path, None)
         # What is left of a directory that is gone is gone with it.
         return {
             path: file
@@ -155,13 +187,18 @@ class Survivors:
             if all(str(above) in tree for above in PurePosixPath(path).parents if str(above) != ".")
         }
 
-    def _surviving_content(self, file: _File, chance: random.Random, luck: float) -> bytes:
+    def _surviving_content(
+        self, file: _File, chance: random.Random, luck: float, first_lost: int
+    ) -> bytes:
         pending = [number for number, _ in file.changes if number >= file.durable_below]
         durable = file.content(file.durable_below)
         if not pending:
             return bytes(durable)
+        if self._reading is Reading.METADATA_FIRST:
+            changes = [change for change in file.changes if change[0] >= file.durable_below]
+            return _some_data(durable, changes, first_lost, chance, luck)
         last = chance.choice(pending)
-        if self._is_posix:
+        if self._reading is Reading.POSIX:
             states = [file.content(last + 1), file.content(self._end)]
             return _any_pages(durable, states, chance, luck)
         before, after = file.content(last), file.content(last + 1)
@@ -172,6 +209,71 @@ class Survivors:
         elif len(after) == len(before):
             before = after
         return _some_sectors(durable, before, chance, luck)
+
+
+_CONTENT = (Call.WRITE, Call.TRUNCATE, Call.PUNCH, Call.ALLOCATE)
+
+
+def _apply(content: bytearray, record: Record) -> None:
+    """Do to a file what the call did."""
+    if record.kind is Call.WRITE:
+        end = record.offset + len(record.data)
+        content.extend(bytes(max(0, record.offset - len(content))))
+        content[record.offset : end] = record.data
+    elif record.kind is Call.PUNCH:
+        end = min(record.offset + record.length, len(content))
+        content[record.offset : end] = bytes(max(0, end - record.offset))
+    elif record.kind is Call.ALLOCATE:
+        if not record.keeps_size:
+            content.extend(bytes(max(0, record.offset + record.length - len(content))))
+    else:
+        size = record.offset if record.kind is Call.TRUNCATE else 0
+        content.extend(bytes(max(0, size - len(content))))
+        del content[size:]
+
+
+def _some_data(
+    content: bytearray,
+    changes: Sequence[tuple[int, Record]],
+    first_lost: int,
+    chance: random.Random,
+    luck: float,
+) -> bytes:
+    """Sizes and holes as they were before a call, and of the data what happened to be written."""
+    written = _Written([number for number, _ in changes], chance, luck)
+    for number, record in changes:
+        if record.kind is not Call.WRITE:
+            if number < first_lost:
+                _apply(content, record)
+            continue
+        start, end = record.offset, record.offset + len(record.data)
+        while start < end and start <= len(content):
+            after = min(end, (start // SECTOR + 1) * SECTOR)
+            if number <= written.last(start // SECTOR):
+                content[start:after] = record.data[start - record.offset : after - record.offset]
+            start = after
+    return bytes(content)
+
+
+class _Written:
+    """Up to which change each sector of a file was written: a later one has the earlier ones."""
+
+    def __init__(self, numbers: Sequence[int], chance: random.Random, luck: float) -> None:
+        self._numbers = numbers
+        self._chance = chance
+        self._luck = luck
+        self._last: dict[int, int] = {}
+
+    def last(self, sector: int) -> int:
+        """The number of its last change that is there; -1 when none is."""
+        if sector not in self._last:
+            self._last[sector] = self._any()
+        return self._last[sector]
+
+    def _any(self) -> int:
+        if self._chance.random() < self._luck:
+            return self._numbers[-1]
+        return self._chance.choice(self._numbers) if self._luck else -1
 
 
 def _some_sectors(
@@ -201,6 +303,10 @@ def _any_pages(
     return bytes(content)
 
 
+def _below(tree: dict[str, _File | None], path: str) -> list[str]:
+    return [name for name in tree if name.startswith(f"{path}/")]
+
+
 def _parent(path: str) -> str:
     return path.rpartition("/")[0]
 
@@ -212,7 +318,7 @@ def _is_in(directory: str, change: _NameChange) -> bool:
 def _move(tree: dict[str, _File | None], path: str, target: str) -> None:
     if path not in tree:
         return
-    for name in [name for name in tree if name == path or name.startswith(f"{path}/")]:
+    for name in [path, *_below(tree, path)]:
         tree[target + name[len(path) :]] = tree.pop(name)
 
 

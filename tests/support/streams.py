@@ -43,12 +43,12 @@ class StreamBench(Bench):
         self._taken: list[Delivery] = []
         self.open()
 
-    def open(self) -> None:
-        """Load the stream from its directory."""
+    def open(self, *, is_synced: bool = False, is_held: bool = False) -> None:
+        """Load the stream from its directory; the arguments are those of `_core.Queue.load`."""
         self.core = _core.Queue(
             self.loop, str(self.directory / NAME), self.segment_size, True, is_stream=True
         )
-        self.notes = self.core.load()
+        self.notes = self.core.load(is_synced=is_synced, is_held=is_held)
         self.exchange.bind(NAME.encode(), b"", self.core)
 
     def shut(self, *, crash: bool = False) -> None:
@@ -77,7 +77,7 @@ class StreamBench(Bench):
         self, arguments: dict[str, Value] | None = None, *, tag: str = "t", prefetch: int = 10
     ) -> int:
         """Consume with these arguments. Returns: the channel."""
-        how = reading(tag, FieldTable(arguments or {}), 0)
+        how = reading(tag, FieldTable(arguments or {}), 0, 256)
         channel = self._next_channel
         self._next_channel += 1
         self.link.open_channel(channel, prefetch)
@@ -85,7 +85,7 @@ class StreamBench(Bench):
         core.read_stream(
             how.start, is_tracked=how.is_tracked, uses_stored=how.uses_stored,
             conditions=how.conditions, is_any=how.is_any, takes_unfiltered=how.takes_unfiltered,
-            end=how.end, tells_time=how.tells_time,
+            end=how.end, tells_time=how.tells_time, tells_epoch=how.tells_epoch,
         )  # fmt: skip
         core.start()
         self.link.write(b"")  # as consume-ok: something to do for the loop

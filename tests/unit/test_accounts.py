@@ -27,14 +27,14 @@ class Setting:
         self.users = store_in(data_dir)
         self.users.load()
         self.asked_again: list[str | None] = []
-        self.retagged: list[str] = []
+        self.looked_at: list[str | None] = []
         self.forgotten: list[str] = []
         self.events = asyncio.new_event_loop()
         self.config = defaults()
         self.chain = Chain(self.config, self.users, self.events)
         self.accounts = Accounts(
-            self.users, self.asked_again.append, lambda user: self.retagged.append(user.name),
-            self.forgotten.append, self.chain, self.config,
+            self.users, self.asked_again.append, self.looked_at.append, self.forgotten.append,
+            self.chain, self.config,
         )  # fmt: skip
         self._data_dir = data_dir
 
@@ -145,7 +145,7 @@ def test_what_is_not_given_stays(setting: Setting) -> None:
     setting.accounts.put_user("u", password=b"new")
 
     assert setting.user("u").tags == ("policymaker",)
-    assert setting.retagged == ["u", "u"]
+    assert setting.looked_at == ["u", "u"]
 
 
 def test_an_empty_hash_forbids_log_in(setting: Setting) -> None:
@@ -222,16 +222,29 @@ def test_permissions_need_a_user_and_expressions(setting: Setting) -> None:
     assert setting.asked_again == []
 
 
-def test_a_change_acts_even_if_the_disk_refuses_it(setting: Setting, tmp_path: Path) -> None:
-    setting.accounts.put_user("u", password=b"x")
+def test_a_change_that_the_disk_refuses_is_taken_back(setting: Setting, tmp_path: Path) -> None:
+    setting.accounts.put_user("u", password=b"x", tags=("monitoring",))
+    setting.accounts.set_permissions("u", "v", "^c", "^r", "^w")
+    user = setting.user("u")
+    setting.asked_again.clear()
     (tmp_path / "users.json.tmp").mkdir()
 
     with pytest.raises(DefinitionsError, match=r"users\.json"):
         setting.accounts.delete_users("u")
 
-    assert setting.users.get("u") is None
-    assert setting.stored().get("u") is not None
-    assert setting.asked_again == [None]
+    with pytest.raises(DefinitionsError, match=r"users\.json"):
+        setting.accounts.set_permissions("u", "v", "", "", "")
+    with pytest.raises(DefinitionsError, match=r"users\.json"):
+        setting.accounts.put_user("u", password=b"other", tags=())
+    with pytest.raises(DefinitionsError, match=r"users\.json"):
+        setting.accounts.put_user("new", password=b"x")
+
+    assert setting.user("u") is user
+    assert setting.users.get("new") is None
+    assert user.tags == ("monitoring",)
+    assert user.can_read("v", "r") and not user.can_read("v", "x")
+    assert setting.users.authenticate("u", b"x", False) is user
+    assert setting.asked_again[:2] == [None, None]
 
 
 def test_changes_made_in_the_store_are_told_and_saved_at_once(setting: Setting) -> None:
@@ -239,10 +252,8 @@ def test_changes_made_in_the_store_are_told_and_saved_at_once(setting: Setting) 
     setting.users.add("a", "", None, ("monitoring",))
     setting.users.set_permissions("a", "/", "c", "r", "w")
 
-    user = setting.users.get("a")
-    assert user is not None
-    setting.accounts.changed([user])
+    setting.accounts.changed()
 
     assert setting.user("a").tags == ("monitoring",)
     assert setting.stored().get("a").has_vhost("/")  # type: ignore[union-attr]
-    assert (setting.asked_again, setting.retagged) == ([None], ["a"])
+    assert (setting.asked_again, setting.looked_at) == ([None], [None])

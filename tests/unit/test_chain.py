@@ -122,6 +122,66 @@ def test_after_failures_even_the_right_password_waits(
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("kind", ["sha256", "scrypt"])
+def test_many_attempts_at_once_wait_as_long_as_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    waits: list[float] = []
+    yield_ = asyncio.sleep
+
+    async def sleep(wait_s: float) -> None:
+        waits.append(wait_s)
+        await yield_(0)
+
+    async def scenario() -> None:
+        async with chain_in(tmp_path) as s:
+            with monkeypatch.context() as patched:
+                patched.setattr(asyncio, "sleep", sleep)
+                guesses = [s.who(kind, b"wrong %d" % number) for number in range(20)]
+                assert set(await asyncio.gather(*guesses)) == {None}
+
+    asyncio.run(scenario())
+
+    assert waits == [SOURCE.wait_s(failures) for failures in range(SOURCE.free + 1, 20)]
+
+
+def test_many_who_know_their_password_do_not_wait_for_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def sleep(wait_s: float) -> None:
+        raise AssertionError(f"somebody waits {wait_s} s")
+
+    async def scenario() -> None:
+        async with chain_in(tmp_path) as s:
+            stored = passwords.hash_password(b"pw", "sha512")
+            for number in range(100):
+                s.users.add(f"u{number}", stored, passwords.ALGORITHMS["sha512"])
+            with monkeypatch.context() as patched:
+                patched.setattr(asyncio, "sleep", sleep)
+                found = await asyncio.gather(
+                    *(s.who("scrypt", b"pw") for _ in range(50)),
+                    *(s.who(f"u{number}", b"pw") for number in range(100)),
+                )
+            assert None not in found
+
+    asyncio.run(scenario())
+
+
+def test_who_was_here_before_does_not_wait_in_line_behind_strangers(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with chain_in(tmp_path) as s:
+            assert await s.who("scrypt", b"pw") is not None
+            guesses = [asyncio.ensure_future(s.who("bcrypt", b"%d" % n)) for n in range(50)]
+            await asyncio.sleep(0)
+            assert s.chain.at_once("sha256", b"pw", *AWAY) is None  # it is one of many
+            assert s.chain.at_once("scrypt", b"pw", *AWAY) is s.users.get("scrypt")
+            for each in guesses:
+                each.cancel()
+            await asyncio.wait(guesses)
+
+    asyncio.run(scenario())
+
+
 def test_throttling_can_be_switched_off(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with chain_in(tmp_path) as s:

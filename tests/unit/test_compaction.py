@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from lavinmq import _core
 from tests.support.core import Bench, publish, settle
 from tests.support.segments import read_queue
 
@@ -149,7 +150,7 @@ def test_a_crash_at_any_point_loses_and_returns_nothing(bench: Bench, seed: int)
     shutil.copytree(directory, before)
     compact(bench)
 
-    # The order of the writes: holes, then the meta file goes, then acks, then meta.
+    # The order of the writes: the meta file goes, fillers, holes, then acks.
     mixed = bench.directory / "mixed" / NAME
     for stage in range(3):
         shutil.copytree(directory, mixed)
@@ -158,8 +159,81 @@ def test_a_crash_at_any_point_loses_and_returns_nothing(bench: Bench, seed: int)
                 old.name.startswith("meta") and stage < 1
             ):
                 shutil.copy2(old, mixed / old.name)
-        if stage == 1:
-            for meta in mixed.glob("meta.*"):
-                meta.unlink()
         assert reopened(mixed) == [body(number) for number in sorted(keep)]
         shutil.rmtree(mixed.parent)
+
+
+def test_a_filler_is_no_message_when_the_ack_file_is_lost(bench: Bench) -> None:
+    keep = {0, 250, 600}
+    fill(bench, keep)
+    assert compact(bench) >= 1
+    directory = bench.directory / NAME
+    for acks in directory.glob("acks.*"):
+        acks.unlink()
+
+    found = reopened(directory)
+
+    assert {body(number) for number in keep} <= set(found)
+    assert {len(each) for each in found} == {BODY}
+
+
+def run_and_interrupt(bench: Bench, after: int, action: Callable[[], object]) -> bool:
+    """Compact, and do something after so many callbacks. Returns: whether there were so many."""
+    ready, over = bench.events.ready, []
+    assert bench.kept.compact(lambda: over.append(True))  # type: ignore[attr-defined]
+    for _ in range(after):
+        if not ready:
+            break
+        ready.pop(0)()
+    was_under_way = not over
+    action()
+    bench.run()
+    assert over == [True]
+    return was_under_way
+
+
+STEPS = range(0, 24, 2)
+"""Callbacks after which something happens: before, in, and after each step."""
+
+
+@pytest.mark.parametrize("after", STEPS)
+def test_what_is_settled_meanwhile_stays_settled(bench: Bench, after: int) -> None:
+    keep = {0, 3, 100, 180, 500}
+    fill(bench, keep)
+
+    run_and_interrupt(bench, after, lambda: bench.send(settle(ACK, 101, 0)))
+    bench.run()
+
+    wanted = [body(number) for number in sorted(keep - {100})]
+    assert reopened(bench.directory / NAME) == wanted
+    assert compact(bench) < 10
+    assert reopened(bench.directory / NAME) == wanted
+
+
+@pytest.mark.parametrize("after", STEPS)
+def test_the_segment_may_go_meanwhile(bench: Bench, after: int) -> None:
+    fill(bench, {0, 700})
+
+    run_and_interrupt(bench, after, lambda: bench.send(settle(ACK, 1, 0)))
+    bench.run()
+
+    assert reopened(bench.directory / NAME) == [body(700)]
+    assert not list((bench.directory / NAME).glob("*.0000000001"))
+
+
+@pytest.mark.parametrize("after", STEPS)
+@pytest.mark.parametrize("end", [_core.Queue.close, _core.Queue.delete])
+def test_the_queue_may_end_meanwhile(
+    bench: Bench, after: int, end: Callable[[_core.Queue], object]
+) -> None:
+    fill(bench, {0, 700})
+
+    run_and_interrupt(bench, after, lambda: end(bench.kept))  # type: ignore[attr-defined]
+
+    assert reopened(bench.directory / NAME) == [body(0), body(700)]
+
+
+def test_the_steps_come_to_an_end_within_those_that_are_tried(bench: Bench) -> None:
+    fill(bench, {0, 700})
+
+    assert run_and_interrupt(bench, STEPS[-3], bench.run) is False

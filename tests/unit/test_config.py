@@ -41,7 +41,7 @@ def test_nothing_given_gives_the_defaults_of_the_reference(load_bare: Loader) ->
     assert (config.free_disk_min, config.free_disk_warn) == (0, 0)
     assert (config.amqp_bind, config.amqp_port) == ("127.0.0.1", 5672)
     assert config.amqp_unix_path is None
-    assert (config.heartbeat, config.frame_max, config.channel_max) == (300, 131072, 2048)
+    assert (config.heartbeat, config.frame_max, config.channel_max) == (300, 131072, 2047)
     assert config.max_message_size == 128 * 1024 * 1024
     assert config.max_consumers_per_channel == 0
     assert (config.config_file, config.warnings) == (None, [])
@@ -298,7 +298,7 @@ def test_flags_win_over_environment_over_file_over_default(load_ini: Loader) -> 
     config = load_ini(text, "--amqp-port=3", **environ)
 
     found = (config.amqp_port, config.heartbeat, config.frame_max, config.channel_max)
-    assert found == (3, 2, 5000, 2048)
+    assert found == (3, 2, 5000, 2047)
 
 
 @pytest.mark.parametrize(

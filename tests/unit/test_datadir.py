@@ -57,6 +57,86 @@ def test_a_missing_directory_is_created_with_its_parents(tmp_path: Path) -> None
         assert path.stat().st_mode & 0o007 == 0
 
 
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o7777
+
+
+@pytest.mark.parametrize(("access", "wanted"), [("owner", 0o700), ("group", 0o750)])
+def test_a_directory_is_made_for_those_who_may_look_into_it(
+    tmp_path: Path, access: str, wanted: int
+) -> None:
+    with DataDir(str(tmp_path / "new"), access=access):
+        assert mode(tmp_path / "new") == wanted
+        assert mode(tmp_path / "new" / "schema_version") & 0o027 == 0
+
+
+@pytest.mark.parametrize(("access", "wanted"), [("owner", 0o2700), ("group", 0o2750)])
+def test_an_open_directory_is_mended_and_that_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, access: str, wanted: int
+) -> None:
+    caplog.set_level(logging.INFO)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("")
+    path = tmp_path / "data"
+    with DataDir(str(path)):
+        (path / "users.json").write_text("[]")
+        (path / "v").mkdir()
+        (path / "link").symlink_to(elsewhere)
+    for each, given in (("users.json", 0o664), ("v", 0o755)):
+        (path / each).chmod(given)
+    elsewhere.chmod(0o646)
+    path.chmod(0o2777)
+
+    with DataDir(str(path), access=access), DataDir(str(path), access=access, lock=False):
+        pass
+
+    assert mode(path) == wanted
+    assert (mode(path / "users.json"), mode(path / "v")) == (0o640, 0o750)
+    assert mode(elsewhere) == 0o646
+    assert caplog.text.count("had mode 2777, now") == 1
+    assert "2 entries in it were open to others" in caplog.text
+
+
+def test_a_directory_stays_open_if_the_operator_wants_that(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tmp_path.chmod(0o755)
+
+    with DataDir(str(tmp_path), access="keep"):
+        pass
+
+    assert mode(tmp_path) == 0o755
+    assert "mode" not in caplog.text
+
+
+def test_a_directory_with_other_things_in_it_is_not_closed_to_their_owners(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "thesis.tex").write_text("")
+    tmp_path.chmod(0o755)
+
+    with DataDir(str(tmp_path)):
+        pass
+
+    assert mode(tmp_path) == 0o755
+    assert "has mode 755 and other things in it" in caplog.text
+
+
+def test_a_mode_that_cannot_be_changed_is_no_reason_not_to_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: str, mode: int) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted", path)
+
+    tmp_path.chmod(0o770)
+    monkeypatch.setattr(os, "chmod", refused)
+
+    with DataDir(str(tmp_path)):
+        pass
+
+    assert "has mode 770, which cannot be changed to 700: Operation not permitted" in caplog.text
+
+
 def test_a_directory_of_the_present_version_is_opened_unchanged(tmp_path: Path) -> None:
     (tmp_path / "schema_version").write_text("4\n")
 
@@ -270,7 +350,7 @@ def test_json_is_written_indented_and_leaves_no_temporary_file(tmp_path: Path) -
 
     assert path.read_text(encoding="utf-8") == '[\n  {\n    "name": "ж"\n  }\n]'
     assert os.listdir(tmp_path) == ["users.json"]
-    assert path.stat().st_mode & 0o777 == 0o644 & ~current_umask()
+    assert path.stat().st_mode & 0o777 == 0o640 & ~current_umask()
 
 
 def current_umask() -> int:
@@ -440,3 +520,63 @@ def test_a_path_that_cannot_be_written_is_logged(
     assert not PidFile(str(tmp_path / "none" / "pid")).write()
 
     assert "No such file or directory" in caplog.text
+
+
+# --- the mark of an orderly stop
+
+
+def stop_in_order(path: Path) -> None:
+    with DataDir(str(path)) as held:
+        held.stopped()
+
+
+def was_clean(path: Path, **options: bool) -> bool:
+    with DataDir(str(path), **options) as held:
+        assert not (path / "clean_stop").exists()
+        return held.is_clean
+
+
+def test_an_orderly_stop_is_known_to_the_next_start_alone(tmp_path: Path) -> None:
+    assert not was_clean(tmp_path)
+    stop_in_order(tmp_path)
+
+    assert was_clean(tmp_path)
+    assert not was_clean(tmp_path)
+
+
+def test_without_a_lock_it_is_known_too(tmp_path: Path) -> None:
+    with DataDir(str(tmp_path), lock=False) as held:
+        held.stopped()
+    assert not (tmp_path / ".lock").exists()
+
+    assert was_clean(tmp_path, lock=False)
+    assert not was_clean(tmp_path, lock=False)
+
+
+def test_a_stop_counts_for_nothing_when_somebody_has_locked_the_directory_since(
+    tmp_path: Path,
+) -> None:
+    stop_in_order(tmp_path)
+    time_ns = (tmp_path / ".lock").stat().st_mtime_ns + 1
+    os.utime(tmp_path / ".lock", ns=(time_ns, time_ns))
+
+    assert not was_clean(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"\0\0\0\0", b"1", b"none\n"])
+def test_a_mark_that_is_none_counts_for_nothing(tmp_path: Path, content: bytes) -> None:
+    stop_in_order(tmp_path)
+    (tmp_path / "clean_stop").write_bytes(content)
+
+    assert not was_clean(tmp_path)
+
+
+def test_a_stop_that_cannot_leave_its_mark_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with DataDir(str(tmp_path)) as held:
+        held.stopped()
+        (tmp_path / "clean_stop.tmp").mkdir()
+
+    assert "No mark of an orderly stop" in caplog.text
+    assert not was_clean(tmp_path)

@@ -403,14 +403,14 @@ def test_compaction_leaves_only_what_lives(opened: DefinitionsFile, path: Path) 
     """edge-cases.md 337"""
     append_all(opened, EVERYTHING)
     opened.append_delete_queue("grüße \udcff")
-    fileno = opened.fileno()
+    fileno = opened.filenos()
     alive = load(path)
 
     opened.compact(alive)
 
     assert load(path) == alive
     assert opened.deleted == 0
-    assert opened.fileno() == fileno
+    assert opened.filenos() == fileno
     assert b"gr" not in path.read_bytes()
 
 

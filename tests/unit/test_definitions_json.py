@@ -122,3 +122,12 @@ def test_bytes_that_are_no_utf8_come_back_as_exports_escape_them() -> None:
     (item,) = read({"bindings": [binding]}).bindings
 
     assert item.thing.routing_key == "\udcffé"
+
+
+def test_a_document_lets_go_of_one_entry_in_each_step() -> None:
+    queues = [{"name": f"q{number}", "vhost": "/", "durable": True} for number in range(5)]
+    document = read({"queues": queues, "vhosts": [{"name": "/"}]})
+
+    left = [len(document.queues) + len(document.vhosts) for _ in document.emptied()]
+
+    assert left == [5, 4, 3, 2, 1, 0]

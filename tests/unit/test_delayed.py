@@ -37,6 +37,7 @@ def test_a_message_takes_the_place_of_one_that_was_released_at_once(tmp_path: Pa
     assert internal.ready == 1
     bench.loop.clock_offset_ms = 2 * HOUR_MS
     bench.loop.expire()
+    bench.run()
     assert (internal.ready, out.ready) == (0, 3)
     bench.close()
 
@@ -55,6 +56,7 @@ def test_a_message_takes_the_place_of_one_that_expired_out_of_order(tmp_path: Pa
     bench.run()
     bench.loop.clock_offset_ms = 5000
     bench.loop.expire()
+    bench.run()
     assert queue.ready == 1
     assert bench.link.get(1, queue, True)
     bench.run()

@@ -112,6 +112,7 @@ class DelayedMachine(RuleBasedStateMachine):
         due = sorted(each for each in self.waiting if each.due <= self.now)
         for _ in range(1 + len(due)):  # a turn ends after a while, whatever is left
             self.bench.loop.expire()
+            self.bench.run()
         self.released += [each.number for each in due]
         self.waiting = [each for each in self.waiting if each.due > self.now]
         self.compare()

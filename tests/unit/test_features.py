@@ -13,12 +13,14 @@ from lavinmq.features import (
     OPERATOR_KEYS,
     PLAIN,
     Features,
+    argument,
     exchange_features,
     max_age_s,
+    mistyped,
     queue_features,
     usable,
 )
-from lavinmq.fieldtable import FieldTable, Timestamp
+from lavinmq.fieldtable import FieldTable, Timestamp, Value
 
 NUMBERS = {
     "max-length": "max_length",
@@ -320,3 +322,24 @@ def test_an_exchange_can_be_delayed_by_a_policy(value: object) -> None:
 
     assert merged.delayed_message is True
     assert merged.federation_upstream == "up"
+
+
+@pytest.mark.parametrize("value", [5, True, b"x", ["x"], {"x": "x"}])
+@pytest.mark.parametrize("name", ["x-alternate-exchange", "alternate-exchange"])
+def test_an_alternate_of_the_arguments_that_is_no_text_is_named_and_left_out(
+    name: str, value: Value
+) -> None:
+    arguments = FieldTable({name: value})
+
+    assert mistyped(arguments, "alternate-exchange") == name
+    assert argument(arguments, "alternate-exchange") == (name, None)
+    assert exchange_features("direct", arguments).alternate_exchange is None
+
+
+def test_of_two_spellings_the_first_one_counts_unless_it_is_void() -> None:
+    both = FieldTable({"alternate-exchange": "b", "x-alternate-exchange": "a"})
+    void = FieldTable({"alternate-exchange": "b", "x-alternate-exchange": None})
+
+    assert argument(both, "alternate-exchange") == ("x-alternate-exchange", "a")
+    assert argument(void, "alternate-exchange") == ("alternate-exchange", "b")
+    assert mistyped(both, "alternate-exchange") is None

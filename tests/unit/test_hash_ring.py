@@ -141,6 +141,14 @@ def test_ring_is_what_a_list_of_points_says(weights: list[int], keys: list[bytes
     assert [hasher[key] for key in keys] == [by_ring(weights, key) for key in keys]
 
 
+@pytest.mark.parametrize("weights", [[257], [300, 0, 70_000], [65_537, 11, 1000]])
+def test_heavy_bindings_are_what_a_list_of_points_says(weights: list[int]) -> None:
+    hasher = Hasher(RING, weights)
+    keys = KEYS[:20]
+
+    assert [hasher[key] for key in keys] == [by_ring(weights, key) for key in keys]
+
+
 @given(sets_of_weights, some_keys)
 @quick
 def test_jump_is_what_a_list_of_buckets_says(weights: list[int], keys: list[bytes]) -> None:

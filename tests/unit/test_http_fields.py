@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lavinmq.http.errors import ApiError
-from lavinmq.http.fields import Field, Kind, check
+from lavinmq.http.fields import LOOKED_AT, Field, Kind, check
 
 FIELDS = {
     "name": Field("string", "A name", required=True),
@@ -91,3 +92,18 @@ def test_any_value_is_of_the_type_afterwards_or_refused(kind: Kind, value: Any) 
         assert refused.status == 400
     else:
         assert checked["x"] is None or isinstance(checked["x"], TYPES[kind])
+
+
+def test_only_some_of_thousands_of_unknown_fields_are_taken_for_slips(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[str] = []
+
+    def compared(name: str, *_: object) -> list[str]:
+        seen.append(name)
+        return []
+
+    monkeypatch.setattr(difflib, "get_close_matches", compared)
+    check({"durable": Field("boolean", "")}, {f"field {n}": n for n in range(10_000)})
+
+    assert seen == [f"field {n}" for n in range(LOOKED_AT)]

@@ -12,7 +12,10 @@ from pamqp import commands
 from lavinmq.fieldtable import Timestamp
 from lavinmq.http import encoding, properties
 from lavinmq.http.errors import ApiError
+from lavinmq.table_bounds import TableBounds
 from lavinmq.wire import encode_content
+
+BOUNDS = TableBounds(65536, 1024)
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=40)
 HEADERS = st.dictionaries(
@@ -43,7 +46,7 @@ PROPERTIES = st.fixed_dictionaries(
 
 @given(PROPERTIES)
 def test_what_is_written_is_read_again(given_: dict[str, Any]) -> None:
-    assert properties.decode(properties.encode(given_)) == given_
+    assert properties.decode(properties.encode(given_, BOUNDS)) == given_
 
 
 def test_the_bytes_are_those_that_clients_send() -> None:
@@ -53,7 +56,7 @@ def test_the_bytes_are_those_that_clients_send() -> None:
         "message_id": "m", "user_id": "u", "app_id": "a",
     }  # fmt: skip
     header = encode_content(1, commands.Basic.Properties(**given_, message_type="t"), b"", 4096)
-    assert properties.encode(given_ | {"type": "t"}) == header[7 + 12 : -1]
+    assert properties.encode(given_ | {"type": "t"}, BOUNDS) == header[7 + 12 : -1]
 
 
 @pytest.mark.parametrize(
@@ -73,7 +76,7 @@ def test_the_bytes_are_those_that_clients_send() -> None:
 )
 def test_what_cannot_be_written_is_named(given_: dict[str, Any], reason: str) -> None:
     with pytest.raises(ApiError) as caught:
-        properties.encode(given_)
+        properties.encode(given_, BOUNDS)
     assert caught.value.status == 400 and reason in caught.value.reason
 
 
@@ -88,7 +91,7 @@ def test_what_cannot_be_written_is_named(given_: dict[str, Any], reason: str) ->
     ],
 )
 def test_other_types(given_: dict[str, Any], meant: dict[str, Any]) -> None:
-    assert properties.decode(properties.encode(given_)) == meant
+    assert properties.decode(properties.encode(given_, BOUNDS)) == meant
 
 
 def test_headers_that_json_has_no_type_for_are_text() -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lavinmq.http.routes import Role, Routes
+from lavinmq.http.access import Role, Row
+from lavinmq.http.routes import Routes
+
+ANYBODY = defaultdict(lambda: Row(Role.ANY, (), None))
+"""A table of access that has a row for everything."""
 
 
 def nothing(_call: object) -> None:
@@ -15,13 +21,13 @@ def nothing(_call: object) -> None:
 
 @pytest.fixture
 def routes() -> Routes:
-    table = Routes()
+    table = Routes(ANYBODY)
     for path in (
         "/api/users", "/api/users/:name", "/api/users/bulk", "/api/users/:name/permissions",
         "/api/b/:vhost/e/:exchange/q/:queue/*props", "/api/b/:vhost/e/:exchange/q/:queue",
     ):  # fmt: skip
-        table.get(path, Role.ANY)(nothing)
-    table.put("/api/users/:name", Role.ANY)(nothing)
+        table.get(path)(nothing)
+    table.put("/api/users/:name")(nothing)
     return table
 
 
@@ -74,13 +80,13 @@ def test_a_word_of_another_method_does_not_hide_a_parameter(routes: Routes) -> N
 
 def test_a_path_has_one_endpoint(routes: Routes) -> None:
     with pytest.raises(ValueError, match="is there already"):
-        routes.get("/api/users/:other", Role.ANY)(nothing)
+        routes.get("/api/users/:other")(nothing)
 
 
 @given(st.text(max_size=60))
 def test_any_path_is_looked_up(path: str) -> None:
-    table = Routes()
-    table.get("/api/:a/*b", Role.ANY)(nothing)
+    table = Routes(ANYBODY)
+    table.get("/api/:a/*b")(nothing)
 
     found = table.find("GET", "/api/" + path)
 

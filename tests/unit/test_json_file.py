@@ -80,7 +80,7 @@ def test_an_entry_that_makes_no_sense_stays_in_the_file(
 
     assert file.load_entries(only_positive) == [1, 3]
     assert "entry 2 is ignored: not positive" in caplog.text
-    file.save_entries([4])
+    file.save_entries(lambda: [4])
 
     assert json.loads(path.read_text()) == [4, -2, {"x": "NaN"}]
 

@@ -21,33 +21,40 @@ PYTHON_LAYERS: list[set[str]] = [
     # What it offers of the layers above is imported by name, when somebody asks for it.
     {"__init__"},
     # The door, compiled from cext/: it imports no Python module of ours.
-    {"_core", "_perf"},
+    {"_core", "_pcre", "_perf"},
     {"errors"},
     {"fieldtable", "wire", "ini", "setting_types"},
     {"settings"},
     {"arguments", "sources", "usage"},
-    {"config", "log_forms"},
+    {"config", "log_forms", "table_bounds"},
     {"log", "config_check", "config_text"},
     {"datadir", "disk"},
     {"certificate", "endpoints", "systemd", "tls"},
     {"proxy_protocol"},
     {"arrival"},
     {"listener"},
+    {"portions"},
+    {"saving"},
     {"json_file", "pattern", "tasks", "vhosts_file"},
-    {"allocator", "auth", "durability", "tick", "portions"},
+    {"allocator", "auth", "durability", "tick"},
     {"churn", "histogram", "stats"},
     {"system", "totals"},
     {"definitions", "effects", "features"},
+    {"definitions_compaction"},
     {"limits_file", "parameters", "policy"},
     {"queue_arguments", "names", "directories", "pause"},
-    {"dedup", "hash_arguments", "rights", "stream_arguments", "stream_identity"},
+    {"deleted_files"},
+    {"dedup", "hash_arguments", "rights", "stream_arguments", "stream_epochs", "stream_identity"},
     {"exchange", "exchanges", "queue", "queues"},
+    {"stored_offsets"},
     {"alternates", "dedup_keys", "delayed", "store_news", "rules", "queue_expiry"},
     {"vhost"},
+    {"vhost_files"},
     {"vhosts"},
     {"log_exchange"},
     {"definitions_json"},
     {"amqp", "mqtt"},
+    {"revocation"},
     {"http"},
     # The server puts everything together: it is the only one that knows the listeners.
     {"client", "server"},
@@ -68,6 +75,7 @@ CYTHON_LAYERS: list[set[str]] = [
     # All structs in one place: they point at each other in both directions.
     {"types"},
     {"record"},
+    {"portion"},
     {"segment", "table"},
     {"reserve"},
     {"chain"},
@@ -82,24 +90,28 @@ CYTHON_LAYERS: list[set[str]] = [
     {"queue"},
     {"expiry"},
     {"rules"},
+    {"moves"},
     {"dead_letter"},
     {"delayed"},
     {"copies"},
+    {"answers"},
     {"route"},
     {"channel"},
+    {"orphans"},
     {"deliver"},
     {"stream_filter", "stream_offsets"},
     {"stream_read"},
+    {"stream_sync"},
     {"stream", "stream_retention"},
     {"transaction"},
     {"amqp", "mqtt", "repl"},
     {"tick"},
+    {"wheel"},
     {"loop"},
     {"load"},
     {"stream_load"},
-    {"compaction"},
     {"door"},
-    {"migrate"},
+    {"compaction", "migrate", "purge"},
     {"link"},
     {"manage", "stream_raw"},
     {"perf_consume", "perf_publish"},
@@ -115,7 +127,7 @@ CYTHON_LAYERS: list[set[str]] = [
     {"arrow_encode"},
     {"arrow_confirms", "arrow_publish"},
     # The umbrellas: one per compiled module. They include, and nobody includes them.
-    {"arrow", "core", "perf"},
+    {"arrow", "core", "pcre", "perf"},
 ]
 
 _CYTHON_EDGE = re.compile(
@@ -177,7 +189,8 @@ def python_edges(package: Path) -> list[Edge]:
                 first, *rest = name.split(".")
                 if first != "lavinmq":
                     continue
-                used = rest[0] if rest and rest[0] in units | {"_core", "_perf"} else "__init__"
+                compiled = {"_core", "_pcre", "_perf"}
+                used = rest[0] if rest and rest[0] in units | compiled else "__init__"
                 if used != parts[0]:
                     edges.append(Edge(parts[0], used, f"{where}:{statement.lineno}"))
     return edges

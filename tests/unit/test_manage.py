@@ -14,6 +14,7 @@ from lavinmq import _core, fieldtable
 from lavinmq.amqp.walk_errors import walk_error
 from lavinmq.http import properties as properties_module
 from lavinmq.http.errors import ApiError
+from lavinmq.table_bounds import TableBounds
 from tests.support.core import Bench, TimedEvents, properties, publish, settle
 
 ALL = 1 << 40
@@ -149,7 +150,7 @@ def test_whatever_json_is_given_as_properties_is_refused_or_comes_back(
     queue = bench.queue("q", durable=False) if not bench._queues else bench._queues[0]
     local = _core.LocalChannel(bench.loop, bench.vhost, b"guest", True)
     try:
-        raw = properties_module.encode(given_)
+        raw = properties_module.encode(given_, TableBounds(65_536, 1_024))
     except ApiError as error:
         assert error.status == 400
         return
@@ -224,7 +225,7 @@ def test_closing_puts_back_what_is_not_settled(
 def test_a_message_that_does_not_fit_stays(
     bench: Bench, local: _core.LocalChannel, send: Send
 ) -> None:
-    queue = bench.queue("q", segment_size=1 << 20)
+    queue = bench.queue("q", segment_size=16_384)
     send(b"q", b"x" * 1000)
 
     needed = local.take(queue, 100, ALL, False)
@@ -411,9 +412,61 @@ def test_purging_some_deletes_the_oldest(
     for number in range(5):
         send(b"q", str(number).encode())
 
-    assert _core.purge_some(queue, 3) == 3
+    assert list(_core.Purge(queue, 3)) == [3]
     assert (queue.ready, take(local, queue)[6]) == (2, b"3")
-    assert _core.purge_some(queue, 9) == 1
+    assert list(_core.Purge(queue, 9)) == [1]
+
+
+@pytest.mark.parametrize("is_requeued", [False, True])
+def test_a_purge_of_many_goes_in_portions_and_spares_what_comes_later(
+    bench: Bench, local: _core.LocalChannel, send: Send, is_requeued: bool
+) -> None:
+    queue = bench.queue("q", segment_size=1 << 20)
+    many = 2000
+    for _ in range(many):
+        send(b"q", b"")
+    bench.run()
+    if is_requeued:
+        tags = [take(local, queue)[0] for _ in range(many)]
+        for tag in tags:
+            local.settle(tag, True, False)
+    purge = _core.Purge(queue, portion_ns=0)
+
+    next(purge)
+    send(b"q", b"later")
+    bench.run()
+
+    assert 1 < queue.ready < many + 1
+    steps = list(purge)
+    assert steps == sorted(steps)
+    assert (purge.purged, queue.ready) == (many, 1)
+    assert take(local, queue)[6] == b"later"
+
+
+def test_a_purge_that_meets_an_empty_queue_keeps_its_places(
+    bench: Bench, local: _core.LocalChannel, send: Send
+) -> None:
+    queue = bench.queue("q")
+    send(b"q", b"old")
+    purge = _core.Purge(queue)
+    local.settle(take(local, queue)[0], False, True)
+    bench.run()  # an empty queue takes back what it has not written
+
+    send(b"q", b"new")
+    bench.run()
+
+    assert sum(purge) == 0
+    assert take(local, queue)[6] == b"new"
+
+
+def test_a_deleted_queue_ends_its_purge(bench: Bench, send: Send) -> None:
+    queue = bench.queue("q")
+    send(b"q", b"x")
+    purge = _core.Purge(queue)
+    queue.delete()
+
+    assert list(purge) == [0]
+    assert list(purge) == []
 
 
 def test_moved_messages_are_as_if_published_there(

@@ -249,6 +249,35 @@ def test_finished_segments_are_counted_and_cut(
         assert again.drain() == bodies
 
 
+def test_finished_segments_of_a_running_stream_are_cut_once_they_are_synced(tmp_path: Path) -> None:
+    queue = Confirmed(tmp_path / "a")
+    queue.bench.exchange.unbind(NAME.encode(), b"", queue.queue)
+    queue.queue.delete()
+    stream = _core.Queue(
+        queue.bench.loop, str(queue.directory), 16384, True, name=b"s", is_stream=True
+    )
+    stream.load()
+    queue.bench.exchange.bind(NAME.encode(), b"", stream)
+    with closing(queue):
+        fill(queue, 500)
+        numbers = segment_numbers(queue.directory)[:-1]
+        sizes = {number: queue.segment(number).stat().st_size for number in numbers}
+        filled = [n for n in numbers if sizes[n] > readable_end(queue.segment(n))]
+        assert filled
+
+        assert stream.finish_segments()
+        assert {n: queue.segment(n).stat().st_size for n in numbers} == sizes
+        while stream.finish_segments():
+            queue.publish(b"and one more")
+            queue.wait()
+
+        for number in numbers:
+            assert queue.segment(number).stat().st_size == readable_end(queue.segment(number))
+            assert (queue.directory / f"meta.{number:010}").exists()
+        stream.end_segment(numbers[0])
+        stream.end_segment(4711)
+
+
 def test_a_message_larger_than_any_block_is_written_over_filling(
     tmp_path: Path, make_queue: MakeQueue
 ) -> None:

@@ -327,13 +327,13 @@ class QueueWithRules(RuleBasedStateMachine):
             model = self.model
             held = [*model.ready, *model.unacked.values()]
             self.open(bench)
-            found = [got for queue in (self.queue, self.dead) for got in take(bench, queue)]
+            kept, buried = take(bench, self.queue), take(bench, self.dead)
             self.queue, self.dead = queues
-        there = {got.body for got in found}
+        there = {got.body for got in (*kept, *buried)}
         assert there.issuperset(each.body for each in held if not self.is_doomed(each))
         if self.dead_limit is None:
             assert there.issuperset(body for _, _, body in model.dead)
-        for got in found:
+        for got in kept:  # one that has died since comes to the other queue as a new one
             for message in held:
                 if message.body == got.body and message.count and model.rules.delivery_limit:
                     assert got.redelivered

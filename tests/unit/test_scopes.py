@@ -54,11 +54,35 @@ def test_several_scopes_add_up() -> None:
     assert user.can_read("bcd", "z") and not user.can_read("bcd", "x")
 
 
-def test_scopes_are_percent_encoded_and_a_third_part_is_ignored() -> None:
+def test_scopes_are_percent_encoded() -> None:
     user = user_of("write:%2F/a%2Fb%20c/routing.key", "write:%2F/star%2A")
 
     assert user.can_write("/", "a/b c")
     assert user.can_write("/", "star*") and not user.can_write("/", "stars")
+
+
+def test_a_third_part_is_for_routing_keys() -> None:
+    user = user_of("write:v/x/own.*", "write:v/x/%2A", "read:v/x", "write:v/y/k", "write:v/y")
+
+    keys = user.key_rights("v", "x")
+    assert keys is not None and not keys.is_any_written
+    assert keys.can_write("own.a") and keys.can_write("*") and not keys.can_write("other")
+    assert keys.can_read("other")
+    assert user.key_rights("v", "y") is None, "a scope without third part gives all keys"
+    assert user.key_rights("w", "x") is None
+
+
+def test_keys_that_may_be_read_leave_those_that_may_be_written_alone() -> None:
+    keys = user_of("read:v/x/a.*", "write:v/x").key_rights("v", "x")
+
+    assert keys is not None and keys.is_any_written and keys.can_write("z")
+    assert keys.can_read("a.b") and not keys.can_read("z")
+
+
+def test_the_default_exchange_goes_by_two_names() -> None:
+    user = user_of("write:v/amq.default")
+
+    assert user.can_write("v", "") and not user.can_write("w", "")
 
 
 @pytest.mark.parametrize(

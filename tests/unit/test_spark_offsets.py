@@ -32,6 +32,14 @@ class TestJson:
         assert text == '{"v": 1, "offsets": {"a": 1, "b": 2}, "created": {"a": "x", "b": "y"}}'
         assert Offsets.from_json(json.loads(text)) == other
 
+    def test_epochs_are_there_when_they_are_known(self) -> None:
+        offsets = Offsets({"b": 2, "a": 1}, {"a": "x"}, {"b": 4, "a": 3})
+        document = offsets.to_json()
+
+        assert document["epochs"] == {"a": 3, "b": 4}
+        assert Offsets.from_json(document) == offsets
+        assert "epochs" not in Offsets({"a": 1}).to_json()
+
     def test_a_newer_version_is_refused_by_name(self) -> None:
         with pytest.raises(ValueError, match="version 2, this release of lavinmq reads version 1"):
             Offsets.from_json({"v": 2, "offsets": {}})
@@ -86,6 +94,32 @@ class TestLoss:
         # The same stream goes on at its end; one nobody knows is taken for a new one.
         assert (known.resume, unknown.resume) == (200, 100)
 
+    @pytest.mark.parametrize(
+        ("start", "epoch", "resume"),
+        [(41, 1, None), (42, 1, 41), (200, 1, 41), (60, 2, None), (61, 2, 60), (90, 3, None)],
+    )
+    def test_offsets_that_were_given_anew_are_noticed(
+        self, start: int, epoch: int, resume: int | None
+    ) -> None:
+        held = Bounds(1, 101, "x", ((1, 1), (2, 41), (3, 60)))
+
+        lost = loss("a", start, "x", held, epoch)
+
+        assert (None if lost is None else lost.resume) == resume
+        if lost is not None:
+            text = f"stream 'a': it was read up to offset {start} in epoch {epoch}, and epoch"
+            assert str(lost).startswith(text)
+            assert f"begins at offset {resume}" in str(lost)
+
+    def test_retention_may_have_taken_the_beginning_of_an_epoch(self) -> None:
+        held = Bounds(50, 101, "x", ((1, 1), (2, 41)))
+        lost = loss("a", 45, "x", held, 1)
+        assert lost is not None and lost.resume == 50
+
+    def test_a_checkpoint_or_a_broker_without_epochs_compares_none(self) -> None:
+        assert loss("a", 50, "x", Bounds(1, 101, "x", ((1, 1), (2, 41))), None) is None
+        assert loss("a", 50, "x", Bounds(1, 101, "x"), 1) is None
+
     def test_a_stream_that_is_gone_is_noticed(self) -> None:
         assert "it is gone" in str(loss("q", 300, None, None))
 
@@ -99,6 +133,14 @@ class TestAdvance:
 
         assert end == Offsets({"a": 50, "b": 7}, {"a": "x", "b": "y"})
         assert ranges(start, end) == {"a": (10, 50)}
+
+    def test_a_position_has_the_epoch_in_which_it_was_found(self) -> None:
+        begin = Offsets({"a": 10, "gone": 5}, {}, {"a": 1, "gone": 1})
+        held = {"a": Bounds(1, 20, None, ((1, 1), (2, 15))), "b": Bounds(1, 3)}
+
+        end = advance(begin, held, {"a": 20}, {})
+
+        assert end.epochs == {"a": 2, "gone": 1}
 
     def test_a_position_never_goes_back(self) -> None:
         end = advance(Offsets({"a": 10}), {"a": Bounds(1, 5)}, {"a": 5}, {})

@@ -241,6 +241,65 @@ def test_a_stream_made_anew_is_read_from_its_beginning_if_that_is_allowed(told: 
     assert len(told.warnings) == 1
 
 
+CUT = ((1, 1), (2, 41))
+"""Epochs of a stream that has lost what was behind offset 40."""
+
+
+def test_offsets_that_others_have_now_end_the_query(told: Told) -> None:
+    told.held = {"a": Bounds(1, 101, "x", CUT)}
+    start = at({"a": 50}, a="x") | {"epochs": {"a": 1}}
+
+    with pytest.raises(DataLossError, match="epoch 1, and epoch 2 begins at offset 41"):
+        reader().latestOffset(start, ReadAllAvailable())
+    with pytest.raises(DataLossError, match="epoch 1, and epoch 2 begins at offset 41"):
+        reader().partitions(start, at({"a": 60}, a="x") | {"epochs": {"a": 1}})
+
+
+def test_a_query_that_may_goes_on_where_the_epoch_begins(told: Told) -> None:
+    told.fails = False
+    told.held = {"a": Bounds(1, 101, "x", CUT)}
+    start = at({"a": 50}, a="x") | {"epochs": {"a": 1}}
+
+    source = reader()
+    first = source.latestOffset(start, ReadAllAvailable())
+    second = source.latestOffset(first, ReadAllAvailable())
+
+    assert (next_of(first), first["epochs"]) == ({"a": 41}, {"a": 2})
+    assert parts(source, start, first) == []
+    assert parts(source, first, second) == [("a", 41, 101)]
+    assert len(told.warnings) == 1
+
+
+def test_what_was_read_before_the_epoch_is_still_there(told: Told) -> None:
+    told.held = {"a": Bounds(1, 101, "x", CUT)}
+    start = at({"a": 41}, a="x") | {"epochs": {"a": 1}}
+
+    end = reader().latestOffset(start, ReadAllAvailable())
+
+    assert (next_of(end), end["epochs"]) == ({"a": 101}, {"a": 2})
+    assert told.warnings == []
+
+
+def test_a_batch_planned_again_ends_where_others_have_its_offsets(told: Told) -> None:
+    start, end = at({"a": 30}, a="x"), at({"a": 50}, a="x")
+    start |= {"epochs": {"a": 1}}
+    end |= {"epochs": {"a": 1}}
+    told.held = {"a": Bounds(1, 101, "x", CUT)}
+
+    with pytest.raises(DataLossError, match="up to offset 50 in epoch 1"):
+        parts(reader(), start, end)
+    told.fails = False
+    assert parts(reader(), start, end) == [("a", 30, 41)]
+    assert next_of(reader().latestOffset(end, ReadAllAvailable())) == {"a": 41}
+
+
+def test_another_epoch_alone_is_no_batch(told: Told) -> None:
+    told.held = {"a": Bounds(1, 41, "x", CUT)}
+    start = at({"a": 41}, a="x") | {"epochs": {"a": 1}}
+
+    assert reader().latestOffset(start, ReadAllAvailable()) == start
+
+
 def test_a_stream_that_is_gone_keeps_its_position(told: Told) -> None:
     told.fails = False
     told.held = {}

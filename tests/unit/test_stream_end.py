@@ -208,7 +208,7 @@ def test_where_it_ended_is_remembered(make_stream: MakeStream) -> None:
 @pytest.mark.parametrize("value", [0, -1, True, "5", 1.5, Timestamp(5), [5], {"a": 5}], ids=repr)
 def test_an_end_has_to_be_an_offset(value: Any) -> None:
     with pytest.raises(ChannelError, match="x-stream-end-offset must be a positive integer"):
-        reading("t", FieldTable({"x-stream-end-offset": value}), 0)
+        reading("t", FieldTable({"x-stream-end-offset": value}), 0, 256)
 
 
 # --- times ----------------------------------------------------------------------------------------
@@ -270,4 +270,4 @@ def test_they_say_it_of_messages_without_headers_and_when_they_come_again(
 @pytest.mark.parametrize("value", ["true", 1, 0, "x"], ids=repr)
 def test_the_wish_for_times_has_to_be_a_boolean(value: Any) -> None:
     with pytest.raises(ChannelError, match="x-stream-timestamp must be a boolean"):
-        reading("t", FieldTable({TIME: value}), 0)
+        reading("t", FieldTable({TIME: value}), 0, 256)

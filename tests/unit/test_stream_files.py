@@ -67,6 +67,17 @@ def read_all(bench: StreamBench) -> list[tuple[int, bytes]]:
 # --- stored offsets -------------------------------------------------------------------------------
 
 
+def temporary_file(bench: StreamBench) -> Path:
+    return bench.directory / NAME / "consumer_offsets.tmp"
+
+
+def rewrite(bench: StreamBench) -> None:
+    """What a thread and the loop do when the file is due."""
+    text = bench.core.begin_offsets()
+    temporary_file(bench).write_bytes(text)
+    bench.core.end_offsets(len(text))
+
+
 def test_one_entry_is_written_for_each_tick_and_tag(make_stream: MakeStream) -> None:
     """edge-cases.md 262, 263: the newest entry of a tag counts; reopening keeps only that."""
     bench = make_stream()
@@ -103,6 +114,8 @@ def test_a_full_file_is_rewritten_with_the_entry_that_filled_it(make_stream: Mak
     for tag in range(1, 1001):
         bench.settle(channel, tag)
         bench.run()
+        if bench.core.is_offsets_due:
+            rewrite(bench)
         sizes.append(offsets_file(bench).stat().st_size)
 
     assert max(sizes) < 15_000
@@ -141,9 +154,70 @@ def test_offsets_of_messages_that_are_gone_are_dropped(make_stream: MakeStream) 
     bench.core.set_stream_limits(max_length=4)
 
     assert bench.core.stored_offsets() == {b"high": 12}
+    assert bench.core.is_offsets_due
+    rewrite(bench)
+    assert not bench.core.is_offsets_due
     assert parse(offsets_file(bench).read_bytes()) == [(b"high", 12)]
     replace(bench, entry(b"low", 2) + entry(b"high", 12))
     assert bench.core.stored_offsets() == {b"high": 12}
+
+
+def test_what_is_stored_while_the_file_is_copied_comes_behind_the_copy(
+    make_stream: MakeStream,
+) -> None:
+    bench = make_stream()
+    fill(bench, 20)
+    replace(bench, entry(b"gone", 3) + entry(b"one", 5))
+    bench.core.store_offset(b"gone", 0)
+    channel = bench.consume(tag="two")
+    bench.deliveries()
+
+    text = bench.core.begin_offsets()
+    assert not bench.core.is_offsets_due
+    with pytest.raises(ValueError):
+        bench.core.begin_offsets()
+    for tag in (1, 2):
+        bench.settle(channel, tag)
+        bench.run()
+    bench.core.store_offset(b"late", 9)
+    bench.run()
+    bench.core.store_offset(b"one", 0)
+    temporary_file(bench).write_bytes(text)
+    bench.core.end_offsets(len(text))
+
+    assert parse(text) == [(b"one", 5)]
+    assert parse(offsets_file(bench).read_bytes()) == [
+        (b"one", 5), (b"two", 2), (b"two", 3), (b"late", 9)
+    ]  # fmt: skip
+    assert bench.core.is_offsets_due  # "one" was forgotten since
+    rewrite(bench)
+    bench.settle(channel, 3)
+    bench.run()
+    bench.reopen(crash=True)
+    assert bench.core.stored_offsets() == {b"two": 4, b"late": 9}
+
+
+def test_a_copy_that_could_not_be_written_is_made_again(make_stream: MakeStream) -> None:
+    bench = make_stream()
+    fill(bench, 20)
+    replace(bench, entry(b"gone", 3) + entry(b"one", 5))
+    bench.core.store_offset(b"gone", 0)
+
+    bench.core.begin_offsets()
+    bench.core.end_offsets(-1)
+    assert bench.core.is_offsets_due
+    text = bench.core.begin_offsets()
+    with pytest.raises(OSError, match="consumer_offsets"):
+        bench.core.end_offsets(len(text))
+
+    assert parse(offsets_file(bench).read_bytes()) == [(b"gone", 3), (b"one", 5)]
+    rewrite(bench)
+    assert parse(offsets_file(bench).read_bytes()) == [(b"one", 5)]
+    bench.core.store_offset(b"one", 0)
+    rewrite(bench)
+    assert offsets_file(bench).read_bytes() == b""
+    bench.core.end_offsets(5)
+    assert bench.core.stored_offsets() == {}
 
 
 def test_an_offset_behind_the_end_becomes_the_end(make_stream: MakeStream) -> None:

@@ -298,7 +298,24 @@ def test_headers_of_each_type_are_compared_by_their_text(bench: StreamBench) -> 
 def test_a_bad_filter_is_refused_with_its_name(filter_: Any, text: str) -> None:
     """edge-cases.md 287."""
     with pytest.raises(ChannelError) as caught:
-        reading("t", FieldTable({"x-stream-filter": filter_}), 0)
+        reading("t", FieldTable({"x-stream-filter": filter_}), 0, 256)
 
     assert caught.value.code == 406
     assert caught.value.text == text
+
+
+def test_a_filter_has_a_bound_of_conditions() -> None:
+    values = ",".join(f"v{i}" for i in range(256))
+
+    assert len(reading("t", FieldTable({"x-stream-filter": values}), 0, 256).conditions) == 256
+    with pytest.raises(ChannelError, match="max_filter_conditions"):
+        reading("t", FieldTable({"x-stream-filter": values + ",more"}), 0, 256)
+
+
+def test_the_points_of_a_polygon_count_as_conditions() -> None:
+    points = [[i / 10, i / 10] for i in range(10)]
+    filter_ = {"geo-polygon": {"points": points}}
+
+    reading("t", FieldTable({"x-stream-filter": filter_}), 0, 10)
+    with pytest.raises(ChannelError, match="max_filter_conditions"):
+        reading("t", FieldTable({"x-stream-filter": filter_}), 0, 9)

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from lavinmq.auth.users import User, UserStore
+from lavinmq.definitions import DefinitionsFile
+from lavinmq.exchange import Exchange, live_incoming
 from lavinmq.fieldtable import EMPTY
 from lavinmq.queue import Queue
-from lavinmq.vhost import VHost
-from tests.support.core import Bench
+from lavinmq.vhost import AT_ONCE, VHost
+from tests.support.core import Bench, FakeEvents
 
 MAX_DELETED = 5
 
@@ -39,10 +41,31 @@ class Consumer:
         """Nobody to tell."""
 
 
+class Counted(Consumer):
+    """A consumer that knows how many there are when it is told."""
+
+    n = 0
+    left_at_end = 0
+
+    def __init__(self) -> None:
+        Counted.n += 1
+
+    def __del__(self) -> None:
+        Counted.n -= 1
+
+    def cancelled(self) -> None:
+        """The last one to be told counts."""
+        Counted.left_at_end = Counted.n
+
+
 @pytest.fixture
-def vhost(tmp_path: Path) -> Iterator[VHost]:
-    with closing(Bench(tmp_path)) as bench:
-        events = bench.loop.events
+def events() -> FakeEvents:
+    return FakeEvents()
+
+
+@pytest.fixture
+def vhost(tmp_path: Path, events: FakeEvents) -> Iterator[VHost]:
+    with closing(Bench(tmp_path, events)) as bench:
         vhost = VHost("/", tmp_path, bench.loop, 4096, MAX_DELETED, "ring", events.call_soon)
         vhost.open()
         yield vhost
@@ -96,3 +119,86 @@ def test_a_deleted_exclusive_queue_is_forgotten(vhost: VHost, client: Client) ->
     vhost.delete_queue(client, "q", False, False)
 
     assert client.exclusive_queues == set()
+
+
+def bound_often(vhost: VHost, client: Client, kind: str, n: int) -> Exchange:
+    """Bind a queue to an exchange, which is new, so often."""
+    vhost.declare_exchange(client, "x", kind, False, True, False, False, EMPTY)
+    vhost.declare_queue(client, "q", False, True, False, False, EMPTY)
+    for number in range(n):
+        vhost.bind(client, "q", "x", f"key.{number}", EMPTY)
+    return vhost.exchanges["x"]
+
+
+@pytest.mark.parametrize("n", [3, AT_ONCE + 1, 40_000])
+def test_a_deleted_queue_is_bound_no_more(
+    vhost: VHost, client: Client, events: FakeEvents, n: int
+) -> None:
+    exchange = bound_often(vhost, client, "direct", n)
+
+    vhost.delete_queue(client, "q", False, False)
+
+    assert list(exchange.live_bindings()) == []
+    assert "q" not in vhost.queues
+    events.run()
+    assert not exchange.bindings
+
+
+def test_consumers_of_a_deleted_queue_are_freed_one_after_the_other(
+    vhost: VHost, client: Client, events: FakeEvents
+) -> None:
+    Counted.n = 0
+    queue = declare(vhost, client, exclusive=False)
+    for _ in range(40_000):
+        queue.add_consumer(Counted())
+
+    _, _, consumers = vhost.delete_queue(client, "q", False, False)
+    vhost.tell_cancelled(consumers)
+    events.run()
+
+    assert Counted.left_at_end <= 2
+    assert Counted.n == 0
+
+
+def test_a_deleted_queue_may_be_declared_and_bound_while_its_bindings_go(
+    vhost: VHost, client: Client, events: FakeEvents
+) -> None:
+    exchange = bound_often(vhost, client, "fanout", 40_000)
+    vhost.delete_queue(client, "q", False, False)
+    assert exchange.bindings
+
+    vhost.declare_queue(client, "q", False, True, False, False, EMPTY)
+    vhost.bind(client, "q", "x", "key.1", EMPTY)
+
+    assert [key for _, key, _ in exchange.live_bindings()] == ["key.1"]
+    events.run()
+    assert [key for _, key, _ in exchange.bindings] == ["key.1"]
+
+
+def test_bindings_of_a_deleted_exchange_go_in_portions(
+    vhost: VHost, client: Client, events: FakeEvents
+) -> None:
+    bound_often(vhost, client, "topic", 40_000)
+    queue = vhost.queues["q"]
+
+    vhost.delete_exchange(client, "x", False)
+
+    assert list(live_incoming(queue)) == []
+    assert queue.incoming
+    events.run()
+    assert not queue.incoming
+
+
+def test_compaction_forgets_bindings_that_still_go(
+    vhost: VHost, client: Client, events: FakeEvents
+) -> None:
+    exchange = bound_often(vhost, client, "direct", 40_000)
+    vhost.delete_queue(client, "q", False, False)
+    assert exchange.bindings
+
+    for _ in range(MAX_DELETED + 1):
+        vhost.declare_queue(client, "other", False, True, False, False, EMPTY)
+        vhost.delete_queue(client, "other", False, False)
+
+    stored = DefinitionsFile(vhost.directory / "definitions.amqp").load()
+    assert stored.bindings == []

@@ -14,7 +14,7 @@ from lavinmq.amqp import methods as m
 from lavinmq.errors import ProtocolError
 from lavinmq.fieldtable import EMPTY
 from lavinmq.http.call import Actor, Call
-from lavinmq.http.routes import ROUTES, Role
+from lavinmq.http.routes import ROUTES
 
 if TYPE_CHECKING:
     from lavinmq.queue import Queue
@@ -29,7 +29,7 @@ TIMEOUT_S: Final = 5.0
 _log = log.get("lmq.http.server")
 
 
-@ROUTES.get("/api/aliveness-test/:vhost", Role.ANY)
+@ROUTES.get("/api/aliveness-test/:vhost")
 def test_aliveness(call: Call) -> dict[str, str]:
     """Declare a queue, publish a message and get it back."""
     vhost = call.vhost
@@ -96,7 +96,7 @@ class _Session:
         self.failure = self.failure or why
         self._link.close()
 
-    def on_route_miss(self, channel: int, name: bytes, /) -> None:
+    def on_route_miss(self, channel: int, kind: int, name: bytes, keys: list[bytes], /) -> None:
         """The publish names its exchange for the first time."""
         exchange = self._vhost.exchanges.get(name.decode())
         if exchange is None:

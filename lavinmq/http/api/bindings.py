@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
-from lavinmq.exchange import Destination, Exchange
+from lavinmq.exchange import Destination, Exchange, live_incoming
 from lavinmq.fieldtable import EMPTY, FieldTable, Timestamp
 from lavinmq.http.api.exchanges import by_name
 from lavinmq.http.api.queues import queue_of
@@ -20,7 +20,7 @@ from lavinmq.http.encoding import rfc3339
 from lavinmq.http.errors import ApiError, access_refused, bad_request
 from lavinmq.http.fields import Field
 from lavinmq.http.listing import Listing, in_portions
-from lavinmq.http.routes import ROUTES, Role
+from lavinmq.http.routes import ROUTES
 from lavinmq.http.tables import table
 from lavinmq.queue import Queue
 
@@ -118,7 +118,7 @@ def from_exchange(vhost: VHost, exchange: Exchange) -> Iterator[Binding]:
     if not exchange.name:
         for queue in list(vhost.queues.values()):
             yield implicit(vhost.name, queue)
-    for to, key, arguments in list(exchange.bindings):
+    for to, key, arguments in exchange.live_bindings():
         yield Binding(vhost.name, exchange.name, to, key, arguments)
 
 
@@ -126,7 +126,7 @@ def to_destination(vhost: VHost, to: Destination) -> Iterator[Binding]:
     """The bindings of which a queue or exchange is the destination."""
     if isinstance(to, Queue):
         yield implicit(vhost.name, to)
-    for source, key, arguments in list(to.incoming):
+    for source, key, arguments in live_incoming(to):
         yield Binding(vhost.name, source.name, to, key, arguments)
 
 
@@ -143,31 +143,31 @@ def of_vhosts(vhosts: list[VHost]) -> Iterator[Binding]:
                 yield from from_exchange(vhost, exchange)
 
 
-@ROUTES.list("/api/bindings", Role.ANY)
+@ROUTES.list("/api/bindings")
 def list_bindings(call: Call) -> Listing[Binding]:
     """List bindings."""
     return listed(of_vhosts(call.visible_vhosts()))
 
 
-@ROUTES.list("/api/bindings/:vhost", Role.MANAGEMENT)
+@ROUTES.list("/api/bindings/:vhost")
 def list_bindings_of_vhost(call: Call) -> Listing[Binding]:
     """List bindings of a virtual host."""
     return listed(of_vhosts([call.vhost]))
 
 
-@ROUTES.list("/api/queues/:vhost/:name/bindings", Role.MANAGEMENT)
+@ROUTES.list("/api/queues/:vhost/:name/bindings")
 def list_bindings_of_queue(call: Call) -> Listing[Binding]:
     """List bindings of a queue."""
     return listed(to_destination(call.vhost, queue_of(call)))
 
 
-@ROUTES.list("/api/exchanges/:vhost/:name/bindings/source", Role.MANAGEMENT)
+@ROUTES.list("/api/exchanges/:vhost/:name/bindings/source")
 def list_bindings_from_exchange(call: Call) -> Listing[Binding]:
     """List bindings whose source is an exchange."""
     return listed(from_exchange(call.vhost, by_name(call, call.path["name"])))
 
 
-@ROUTES.list("/api/exchanges/:vhost/:name/bindings/destination", Role.MANAGEMENT)
+@ROUTES.list("/api/exchanges/:vhost/:name/bindings/destination")
 def list_bindings_to_exchange(call: Call) -> Listing[Binding]:
     """List bindings whose destination is an exchange."""
     return listed(to_destination(call.vhost, by_name(call, call.path["name"])))
@@ -198,27 +198,21 @@ async def _find(call: Call, source: Exchange, to: Destination) -> Binding | None
     return None
 
 
-def _check_rights(call: Call, source: Exchange, to: Destination) -> None:
+def _check_not_default(source: Exchange, to: Destination) -> None:
     """Raises: ApiError 403."""
-    user, vhost = call.user, call.path["vhost"]
-    kind = "queue" if isinstance(to, Queue) else "exchange"
-    if not user.can_read(vhost, source.name):
-        raise access_refused(f"User doesn't have read permissions to exchange '{source.name}'")
-    if not user.can_write(vhost, to.name):
-        raise access_refused(f"User doesn't have write permissions to {kind} '{to.name}'")
     if not source.name or not to.name:
         raise access_refused(NOT_DEFAULT)
 
 
-@ROUTES.list(TO_QUEUE, Role.MANAGEMENT)
-@ROUTES.list(TO_EXCHANGE, Role.MANAGEMENT)
+@ROUTES.list(TO_QUEUE)
+@ROUTES.list(TO_EXCHANGE)
 def list_bindings_between(call: Call) -> Listing[Binding]:
     """List bindings between an exchange and a queue or another exchange."""
     return listed(between(call.vhost, *_ends(call)))
 
 
-@ROUTES.get(f"{TO_QUEUE}/*props", Role.MANAGEMENT)
-@ROUTES.get(f"{TO_EXCHANGE}/*props", Role.MANAGEMENT)
+@ROUTES.get(f"{TO_QUEUE}/*props")
+@ROUTES.get(f"{TO_EXCHANGE}/*props")
 async def show_binding(call: Call) -> dict[str, Any]:
     """Show a binding."""
     return row(found(await _find(call, *_ends(call))))
@@ -231,19 +225,19 @@ FIELDS: Final = {
 }
 
 
-@ROUTES.post(TO_QUEUE, Role.MANAGEMENT, FIELDS, statuses=(201,))
-@ROUTES.post(TO_EXCHANGE, Role.MANAGEMENT, FIELDS, statuses=(201,))
+@ROUTES.post(TO_QUEUE, FIELDS, statuses=(201,))
+@ROUTES.post(TO_EXCHANGE, FIELDS, statuses=(201,))
 async def post_binding(call: Call) -> Reply:
     """Bind; what is bound already stays so."""
     vhost, body = call.vhost, call.body
     source, to = _ends(call)
+    _check_not_default(source, to)
     key = body["routingKey"] if body["routing_key"] is None else body["routing_key"]
     if not isinstance(key, str):
         raise bad_request("Field 'routing_key' is required")
     if len(key.encode()) > 255:
         raise bad_request("Field 'routing_key' is longer than 255 bytes")
-    arguments = table(body["arguments"] or {}, "Field 'arguments'")
-    _check_rights(call, source, to)
+    arguments = table(body["arguments"] or {}, "Field 'arguments'", call.table_bounds)
     if isinstance(to, Queue):
         recorded = vhost.bind(call.actor, to.name, source.name, key, arguments)
         place = quote(to.name, safe="")
@@ -258,13 +252,13 @@ async def post_binding(call: Call) -> Reply:
     return Reply(201, headers={"Location": f"{place}/{made}"})
 
 
-@ROUTES.delete(f"{TO_QUEUE}/*props", Role.MANAGEMENT, silent=(404,))
-@ROUTES.delete(f"{TO_EXCHANGE}/*props", Role.MANAGEMENT, silent=(404,))
+@ROUTES.delete(f"{TO_QUEUE}/*props", silent=(404,))
+@ROUTES.delete(f"{TO_EXCHANGE}/*props", silent=(404,))
 async def delete_binding(call: Call) -> Reply:
     """Unbind."""
     vhost = call.vhost
     source, to = _ends(call)
-    _check_rights(call, source, to)
+    _check_not_default(source, to)
     binding = await _find(call, source, to)
     if binding is None or binding.arguments is None:
         raise ApiError(404)

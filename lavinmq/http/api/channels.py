@@ -9,7 +9,7 @@ from lavinmq.http.call import NO_CONTENT, Call, Reply
 from lavinmq.http.errors import bad_request, not_found
 from lavinmq.http.fields import Field
 from lavinmq.http.listing import Listing, in_portions
-from lavinmq.http.routes import ROUTES, Role
+from lavinmq.http.routes import ROUTES
 from lavinmq.totals import MESSAGES
 
 if TYPE_CHECKING:
@@ -73,25 +73,25 @@ async def by_name(call: Call, name: str) -> Channel:
     raise not_found(f"Channel {name} does not exist")
 
 
-@ROUTES.list("/api/channels", Role.ANY)
+@ROUTES.list("/api/channels")
 async def list_channels(call: Call) -> Listing[Channel]:
     """List channels."""
     return await listed(call, await connections.visible(call))
 
 
-@ROUTES.list("/api/vhosts/:vhost/channels", Role.MANAGEMENT)
+@ROUTES.list("/api/vhosts/:vhost/channels")
 async def list_channels_of_vhost(call: Call) -> Listing[Channel]:
     """List channels of a virtual host."""
     return await listed(call, await connections.visible(call, call.path["vhost"]))
 
 
-@ROUTES.list("/api/connections/:name/channels", Role.ANY)
+@ROUTES.list("/api/connections/:name/channels")
 async def list_channels_of_connection(call: Call) -> Listing[Channel]:
     """List channels of a connection."""
-    return await listed(call, [connections.by_name(call, call.path["name"])])
+    return await listed(call, [call.connection])
 
 
-@ROUTES.get("/api/channels/:name", Role.ANY)
+@ROUTES.get("/api/channels/:name")
 async def show_channel(call: Call) -> dict[str, Any]:
     """Show a channel with its consumers."""
     channel = await by_name(call, call.path["name"])
@@ -100,14 +100,13 @@ async def show_channel(call: Call) -> dict[str, Any]:
 
 
 @ROUTES.put(
-    "/api/channels/:name", Role.ANY,
+    "/api/channels/:name",
     {"prefetch": Field("integer", "Unacknowledged messages of each consumer, 0: any number")},
     statuses=(204,),
 )  # fmt: skip
 async def change_channel(call: Call) -> Reply:
     """Change the prefetch of a channel, of the consumers that it has as well."""
-    channel = await by_name(call, call.path["name"])
-    prefetch = call.body["prefetch"]
+    channel, prefetch = call.channel, call.body["prefetch"]
     if prefetch is None:
         return NO_CONTENT
     if not 0 <= prefetch <= MAX_PREFETCH:

@@ -12,14 +12,14 @@ from typing import Any, Final
 from lavinmq.http.call import NO_CONTENT, Call, Reply
 from lavinmq.http.errors import bad_request
 from lavinmq.http.fields import Field
-from lavinmq.http.routes import ROUTES, Role
+from lavinmq.http.routes import ROUTES
 from lavinmq.names import check_label
 from lavinmq.parameters import Parameter
 
 CLUSTER_NAME: Final = "cluster_name"
 
 
-@ROUTES.get("/api/cluster-name", Role.ANY)
+@ROUTES.get("/api/cluster-name")
 def show_cluster_name(call: Call) -> dict[str, Any]:
     """Show what the broker is called: the global parameter `cluster_name`, or the host."""
     parameter = call.server.parameters.get(None, CLUSTER_NAME)
@@ -29,7 +29,6 @@ def show_cluster_name(call: Call) -> dict[str, Any]:
 
 @ROUTES.put(
     "/api/cluster-name",
-    Role.ADMINISTRATOR,
     {"name": Field("string", "The new name", required=True)},
     statuses=(204,),
 )
@@ -43,15 +42,15 @@ def put_cluster_name(call: Call) -> Reply:
     return NO_CONTENT
 
 
-@ROUTES.get("/api/feature-flags", Role.ANY)
-@ROUTES.get("/api/deprecated-features", Role.ANY)
-@ROUTES.get("/api/deprecated-features/used", Role.ANY)
+@ROUTES.get("/api/feature-flags")
+@ROUTES.get("/api/deprecated-features")
+@ROUTES.get("/api/deprecated-features/used")
 def list_nothing(_call: Call) -> list[Any]:
     """List flags of features, or deprecated features: there are none."""
     return []
 
 
-@ROUTES.add("POST", "/api/rebalance/queues", Role.ADMINISTRATOR, statuses=(204,))
+@ROUTES.add("POST", "/api/rebalance/queues", statuses=(204,))
 def rebalance(_call: Call) -> Reply:
     """Spread queues over nodes: a single one has them all where they belong."""
     return NO_CONTENT

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 from lavinmq.errors import ReplyCode
 from lavinmq.fieldtable import EMPTY, FieldTable, FieldTableError, from_content
 from lavinmq.http.call import NO_CONTENT, Call, Reply
-from lavinmq.http.errors import access_refused, not_found
 from lavinmq.http.listing import Listing, in_portions
-from lavinmq.http.routes import ROUTES, Role
+from lavinmq.http.routes import ROUTES
 
 if TYPE_CHECKING:
     from lavinmq.amqp.connection import Connection
@@ -100,56 +99,45 @@ def _names(connection: Connection) -> tuple[str, ...]:
     return connection.name, connection.user.name, given if isinstance(given, str) else ""
 
 
-def by_name(call: Call, name: str) -> Connection:
-    """A connection that the caller may look into: an own one, or any for those who watch.
-
-    Raises: ApiError 404, 403.
-    """
-    for connection in call.server.connections:
-        if connection.name == name and connection.is_member:
-            if connection.user.name == call.user.name or call.has_role(Role.MONITORING):
-                return connection
-            raise access_refused()
-    raise not_found(f"Connection {name} does not exist")
-
-
-@ROUTES.list("/api/connections", Role.ANY)
+@ROUTES.list("/api/connections")
 async def list_connections(call: Call) -> Listing[Connection]:
     """List connections."""
     return listed(call, await visible(call))
 
 
-@ROUTES.list("/api/vhosts/:vhost/connections", Role.MANAGEMENT)
+@ROUTES.list("/api/vhosts/:vhost/connections")
 async def list_connections_of_vhost(call: Call) -> Listing[Connection]:
     """List connections to a virtual host."""
     return listed(call, await visible(call, call.path["vhost"]))
 
 
-@ROUTES.list("/api/connections/username/:username", Role.ANY)
+@ROUTES.list("/api/connections/username/:username")
 async def list_connections_of_user(call: Call) -> Listing[Connection]:
     """List connections of a user."""
     return listed(call, await _of_user(call))
 
 
-@ROUTES.get("/api/connections/:name", Role.ANY)
+@ROUTES.get("/api/connections/:name")
 def show_connection(call: Call) -> dict[str, Any]:
     """Show a connection."""
-    shown = row(call, by_name(call, call.path["name"]), with_log=True)
+    shown = row(call, call.connection, with_log=True)
     return {name: value for name, value in shown.items() if value is not None}
 
 
-@ROUTES.delete("/api/connections/:name", Role.ANY)
+@ROUTES.delete("/api/connections/:name")
 def close_connection(call: Call) -> Reply:
     """Close a connection; the header X-Reason is what its client is told."""
-    _close(call, by_name(call, call.path["name"]))
+    _close(call, call.connection)
     return NO_CONTENT
 
 
-@ROUTES.delete("/api/connections/username/:username", Role.ANY)
+@ROUTES.delete("/api/connections/username/:username")
 async def close_connections_of_user(call: Call) -> Reply:
-    """Close all connections of a user that the caller may see."""
-    async for connection in in_portions(await _of_user(call)):
-        _close(call, connection)
+    """Close all connections of a user, which is the caller unless that is an administrator."""
+    name = call.path["username"]
+    async for connection in in_portions(list(call.server.connections)):
+        if connection.is_member and connection.user.name == name:
+            _close(call, connection)
     return NO_CONTENT
 
 

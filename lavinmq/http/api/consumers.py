@@ -9,7 +9,7 @@ from lavinmq.http.api import connections
 from lavinmq.http.call import NO_CONTENT, Call, Reply
 from lavinmq.http.errors import ApiError
 from lavinmq.http.listing import Listing, in_portions
-from lavinmq.http.routes import ROUTES, Role
+from lavinmq.http.routes import ROUTES
 
 if TYPE_CHECKING:
     from lavinmq.amqp.channel import Channel, Consumer
@@ -52,27 +52,21 @@ async def listed(call: Call, vhost: str | None = None) -> Listing[Consumer]:
     return Listing(found, row, lambda consumer: consumer.tag, exact=True)
 
 
-@ROUTES.list("/api/consumers", Role.ANY)
+@ROUTES.list("/api/consumers")
 async def list_consumers(call: Call) -> Listing[Consumer]:
     """List consumers."""
     return await listed(call)
 
 
-@ROUTES.list("/api/consumers/:vhost", Role.MANAGEMENT)
+@ROUTES.list("/api/consumers/:vhost")
 async def list_consumers_of_vhost(call: Call) -> Listing[Consumer]:
     """List consumers of a virtual host."""
     return await listed(call, call.path["vhost"])
 
 
-@ROUTES.delete(
-    "/api/consumers/:vhost/:connection/:channel/:consumer_tag", Role.MANAGEMENT, silent=(404,)
-)
-async def cancel_consumer(call: Call) -> Reply:
+@ROUTES.delete("/api/consumers/:vhost/:connection/:channel/:consumer_tag", silent=(404,))
+def cancel_consumer(call: Call) -> Reply:
     """Cancel a consumer; its client is told with basic.cancel."""
-    number, tag = call.path["channel"], call.path["consumer_tag"]
-    for connection in await connections.visible(call, call.path["vhost"]):
-        if connection.name == call.path["connection"] and number.isdecimal():
-            channel = connection.channels.get(int(number[:6]))
-            if channel is not None and not channel.is_over and channel.cancel(tag):
-                return NO_CONTENT
-    raise ApiError(404)
+    if not call.channel.cancel(call.path["consumer_tag"]):
+        raise ApiError(404)
+    return NO_CONTENT

@@ -20,30 +20,32 @@ from lavinmq.http.call import Call, Reply, completed
 from lavinmq.http.encoding import Pieces, Rows
 from lavinmq.http.errors import bad_request, low_on_disk
 from lavinmq.http.listing import Row, in_portions
-from lavinmq.http.routes import FORM, ROUTES, Query, Role
+from lavinmq.http.routes import FORM, ROUTES, Query
 
 FILE: Final = "file"
 DRY_RUN: Final = (
     Query("dry_run", "true: change nothing, answer what would be changed", "boolean"),
 )
-DEFINITIONS: Final[dict[str, Any]] = {"query": DRY_RUN, "document": "Definitions, as exported"}
+DEFINITIONS: Final[dict[str, Any]] = {
+    "query": DRY_RUN, "document": "Definitions, as exported", "has_large_body": True,
+}  # fmt: skip
 _log = log.get("lmq.definitions")
 
 
-@ROUTES.get("/api/definitions", Role.ADMINISTRATOR)
+@ROUTES.get("/api/definitions")
 async def export_all(call: Call) -> Reply:
     """Export everything that is declared, users included."""
     return await _exported(export.SECTIONS, export.rows(call.server))
 
 
-@ROUTES.get("/api/definitions/:vhost", Role.ADMINISTRATOR)
+@ROUTES.get("/api/definitions/:vhost")
 async def export_vhost(call: Call) -> Reply:
     """Export what is declared in a virtual host."""
     return await _exported(export.OF_A_VHOST, export.rows_of(call.vhost))
 
 
-@ROUTES.add("POST", "/api/definitions", Role.ADMINISTRATOR, **DEFINITIONS)
-@ROUTES.add("POST", "/api/definitions/:vhost", Role.ADMINISTRATOR, **DEFINITIONS)
+@ROUTES.add("POST", "/api/definitions", **DEFINITIONS)
+@ROUTES.add("POST", "/api/definitions/:vhost", **DEFINITIONS)
 async def import_definitions(call: Call) -> Reply:
     """Import definitions: add or replace, delete nothing. All of it is checked before."""
     call.handler.check_content_type()
@@ -51,12 +53,10 @@ async def import_definitions(call: Call) -> Reply:
 
 
 @ROUTES.add(
-    "POST", "/api/definitions/upload", Role.ADMINISTRATOR, **DEFINITIONS, statuses=(200, 302),
+    "POST", "/api/definitions/upload", **DEFINITIONS, statuses=(200, 302),
     file_part=FILE,
 )  # fmt: skip
-@ROUTES.add(
-    "POST", "/api/definitions/:vhost/upload", Role.ADMINISTRATOR, **DEFINITIONS, file_part=FILE
-)
+@ROUTES.add("POST", "/api/definitions/:vhost/upload", **DEFINITIONS, file_part=FILE)
 async def upload_definitions(call: Call) -> Reply:
     """Import definitions from a form with a file, or from JSON."""
     reply = await _import(call, _uploaded(call))
@@ -67,7 +67,7 @@ async def upload_definitions(call: Call) -> Reply:
     return reply
 
 
-def _uploaded(call: Call) -> bytes | None:
+def _uploaded(call: Call) -> bytes | bytearray | None:
     """The content of the part `file`, or the body when it is no form. Raises: ApiError 400, 415."""
     content_type = call.headers.get("Content-Type", "")
     if content_type.partition(";")[0].strip().lower() != FORM:
@@ -78,7 +78,7 @@ def _uploaded(call: Call) -> bytes | None:
     arguments: dict[str, list[bytes]] = {}
     try:
         parse_multipart_form_data(
-            boundary.encode("latin1", "replace"), call.content or b"", arguments, files
+            boundary.encode("latin1", "replace"), bytes(call.content or b""), arguments, files
         )
     except Exception as error:
         raise bad_request(f"Malformed form: {error}") from error
@@ -89,22 +89,34 @@ def _uploaded(call: Call) -> bytes | None:
     raise bad_request(f"The form has no part '{FILE}'")
 
 
-async def _import(call: Call, content: bytes | None) -> Reply:
+async def _import(call: Call, content: bytes | bytearray | None) -> Reply:
     """Raises: ApiError 400 naming the entry; nothing has been changed then."""
     if content is None:
         raise bad_request("Request body required")
     if call.server.loop.is_low:
         raise low_on_disk()
-    document = Document(call.path.get("vhost"))
+    document = Document(call.path.get("vhost"), call.table_bounds)
     try:
-        await _run(document.read(content if content.strip() else b"{}"))
+        await _run(document.read(b"{}" if not content or content.isspace() else content))
         plan = Plan(call.server, document, call.user.name)
-        await _run(plan.check())
-        if call.flag("dry_run"):
-            return Reply(content=await _report(plan))
-        await _run(plan.apply())
+        try:
+            return await _applied(call, plan)
+        finally:
+            await _run(plan.emptied())
     except DefinitionsRefused as error:
         raise bad_request(str(error)) from error
+    finally:
+        await _run(document.emptied())
+
+
+async def _applied(call: Call, plan: Plan) -> Reply:
+    """Raises: DefinitionsRefused."""
+    await _run(plan.check())
+    if call.flag("dry_run"):
+        return Reply(content=await _report(plan))
+    async for step in in_portions(plan.apply()):
+        if step is not None:
+            await step
     for vhost in plan.touched:
         await completed(vhost.when_synced)
         await completed(vhost.rules.when_applied)

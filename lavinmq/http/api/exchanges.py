@@ -8,21 +8,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from lavinmq import rights
 from lavinmq.definitions import ExchangeDef
 from lavinmq.exchange import Exchange
-from lavinmq.http.api.queues import check_name, may_declare
+from lavinmq.http.access import DEFAULT
+from lavinmq.http.api.queues import check_name, check_prefix
 from lavinmq.http.call import CREATED, NO_CONTENT, Call, Reply, completed, found
 from lavinmq.http.errors import access_refused, bad_request
 from lavinmq.http.fields import Field
 from lavinmq.http.listing import DEFAULT_PAGE_SIZE, MAX_ROWS, Listing
-from lavinmq.http.routes import ROUTES, Query, Role
+from lavinmq.http.routes import ROUTES, Query
 from lavinmq.http.tables import table
 from lavinmq.names import RESERVED
 
 if TYPE_CHECKING:
     from lavinmq.vhost import VHost
 
-DEFAULT: Final = "amq.default"
 INTERNAL: Final = "Not allowed to publish to internal exchange"
 STATS: Final = ("publish_in", "publish_out", "unroutable", "dedup")
 
@@ -72,19 +73,19 @@ def by_name(call: Call, name: str) -> Exchange:
     return exchange
 
 
-@ROUTES.list("/api/exchanges", Role.ANY)
+@ROUTES.list("/api/exchanges")
 def list_exchanges(call: Call) -> Listing[Place]:
     """List exchanges."""
     return listed(call, call.visible_vhosts())
 
 
-@ROUTES.list("/api/exchanges/:vhost", Role.MANAGEMENT)
+@ROUTES.list("/api/exchanges/:vhost")
 def list_exchanges_of_vhost(call: Call) -> Listing[Place]:
     """List exchanges of a virtual host."""
     return listed(call, [call.vhost])
 
 
-@ROUTES.get("/api/exchanges/:vhost/:name", Role.MANAGEMENT)
+@ROUTES.get("/api/exchanges/:vhost/:name")
 def show_exchange(call: Call) -> dict[str, Any]:
     """Show an exchange with the history of its numbers."""
     shown = row(call, call.path["vhost"], by_name(call, call.path["name"]), with_log=True)
@@ -93,7 +94,6 @@ def show_exchange(call: Call) -> dict[str, Any]:
 
 @ROUTES.get(
     "/api/exchanges/:vhost/:name/delayed",
-    Role.MANAGEMENT,
     query=(Query("count", "How many at most: 100 unless told, at most 10000", "integer"),),
 )
 def list_delayed(call: Call) -> list[dict[str, Any]]:
@@ -115,7 +115,6 @@ def list_delayed(call: Call) -> list[dict[str, Any]]:
 
 @ROUTES.put(
     "/api/exchanges/:vhost/:name",
-    Role.MANAGEMENT,
     {
         "type": Field("string", "Such as direct, fanout, topic, headers", required=True),
         "durable": Field("boolean", "It outlives the broker", default=False),
@@ -131,8 +130,8 @@ async def put_exchange(call: Call) -> Reply:
     given = body["arguments"] or {}
     if body["delayed"]:
         given = given | {"x-delayed-exchange": True}
-    arguments = table(given, "Field 'arguments'")
     check_name("Exchange", name)
+    arguments = table(given, "Field 'arguments'", call.table_bounds)
     existing = vhost.exchanges.get(name)
     flags = body["durable"], body["auto_delete"], body["internal"]
     if existing is not None:
@@ -141,7 +140,8 @@ async def put_exchange(call: Call) -> Reply:
         if existing.internal:
             raise bad_request(INTERNAL)
         return NO_CONTENT
-    if not may_declare(call, arguments.get("x-alternate-exchange")):
+    check_prefix(name)
+    if not rights.may_declare_exchange(call.user, vhost.name, name, arguments):
         raise access_refused(f"User doesn't have permissions to declare exchange '{name}'")
     if vhost.declare_exchange(call.actor, name, body["type"], False, *flags, arguments):
         await completed(vhost.when_synced)
@@ -150,7 +150,6 @@ async def put_exchange(call: Call) -> Reply:
 
 @ROUTES.delete(
     "/api/exchanges/:vhost/:name",
-    Role.MANAGEMENT,
     query=(Query("if-unused", "Not if it is the source or destination of bindings", "boolean"),),
 )
 async def delete_exchange(call: Call) -> Reply:
@@ -161,8 +160,6 @@ async def delete_exchange(call: Call) -> Reply:
         return NO_CONTENT  # it goes nowhere, and nobody is told, as in LavinMQ
     if name.startswith(RESERVED):
         raise access_refused('Can not delete exchange with prefix ["mqtt.", "amq."]')
-    if not call.user.can_configure(vhost.name, name):
-        raise access_refused(f"User doesn't have permissions to delete exchange '{name}'")
     if call.flag("if-unused") and exchange.is_used:
         raise bad_request(f"Exchange {name} in vhost {vhost.name} in use")
     if vhost.delete_exchange(call.actor, name, False):

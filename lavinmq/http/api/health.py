@@ -13,7 +13,7 @@ from lavinmq.http import certificates, health
 from lavinmq.http.api import listeners
 from lavinmq.http.call import Call, Reply
 from lavinmq.http.errors import bad_request
-from lavinmq.http.routes import ROUTES, Role
+from lavinmq.http.routes import ROUTES
 
 CHECK: Final = "/api/health/checks/"
 UNITS: Final = {"days": 1, "weeks": 7, "months": 30, "years": 365}
@@ -34,15 +34,15 @@ def _ok(**details: Any) -> dict[str, Any]:
     return {"status": "ok", **details}
 
 
-@ROUTES.get(CHECK + "alarms", Role.ANY, failures=(503,))
-@ROUTES.get(CHECK + "local-alarms", Role.ANY, failures=(503,))
+@ROUTES.get(CHECK + "alarms", failures=(503,))
+@ROUTES.get(CHECK + "local-alarms", failures=(503,))
 def check_alarms(call: Call) -> Any:
     """Check that nothing holds publishers."""
     found = health.alarms(call.server)
     return _failed("There are alarms in effect", alarms=found) if found else _ok()
 
 
-@ROUTES.get(CHECK + "port-listener/:port", Role.ANY, failures=(503,))
+@ROUTES.get(CHECK + "port-listener/:port", failures=(503,))
 def check_port(call: Call) -> Any:
     """Check that something listens on a port."""
     text = call.path["port"]
@@ -55,7 +55,7 @@ def check_port(call: Call) -> Any:
     return _failed("No active listener", missing=port, ports=ports)
 
 
-@ROUTES.get(CHECK + "protocol-listener/:protocol", Role.ANY, failures=(503,))
+@ROUTES.get(CHECK + "protocol-listener/:protocol", failures=(503,))
 def check_protocol(call: Call) -> Any:
     """Check that something listens for a protocol."""
     given = call.path["protocol"]
@@ -66,7 +66,7 @@ def check_protocol(call: Call) -> Any:
     return _failed("No active listener", missing=given, protocols=protocols)
 
 
-@ROUTES.get(CHECK + "virtual-hosts", Role.ANY, failures=(503,))
+@ROUTES.get(CHECK + "virtual-hosts", failures=(503,))
 def check_vhosts(call: Call) -> Any:
     """Check that all virtual hosts could be loaded."""
     closed = call.server.vhosts.closed()
@@ -75,20 +75,20 @@ def check_vhosts(call: Call) -> Any:
     return _failed("Some virtual hosts are down", **{"virtual-hosts": closed})
 
 
-@ROUTES.get(CHECK + "ready-to-serve-clients", Role.ANY, failures=(503,))
+@ROUTES.get(CHECK + "ready-to-serve-clients", failures=(503,))
 def check_ready(call: Call) -> Any:
     """Check that clients are served."""
     return _ok() if call.server.is_serving else _failed("The node does not serve clients")
 
 
-@ROUTES.get(CHECK + "node-is-quorum-critical", Role.ANY)
-@ROUTES.get(CHECK + "node-is-mirror-sync-critical", Role.ANY)
+@ROUTES.get(CHECK + "node-is-quorum-critical")
+@ROUTES.get(CHECK + "node-is-mirror-sync-critical")
 def check_critical(_call: Call) -> Any:
     """Check that no replica depends on this node: there are none."""
     return _ok()
 
 
-@ROUTES.get(CHECK + "certificate-expiration/:within/:unit", Role.ANY, failures=(503,))
+@ROUTES.get(CHECK + "certificate-expiration/:within/:unit", failures=(503,))
 async def check_certificates(call: Call) -> Any:
     """Check that no certificate of a listener expires within a time."""
     text, unit = call.path["within"], call.path["unit"]

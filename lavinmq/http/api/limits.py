@@ -12,7 +12,7 @@ from lavinmq.http.call import NO_CONTENT, Call, Reply
 from lavinmq.http.errors import bad_request
 from lavinmq.http.fields import Field
 from lavinmq.http.listing import Listing
-from lavinmq.http.routes import ROUTES, Role
+from lavinmq.http.routes import ROUTES
 from lavinmq.limits_file import USER_LIMITS, VHOST_LIMITS
 from lavinmq.vhost import VHost
 
@@ -27,26 +27,26 @@ def _vhost_limits(vhosts: list[VHost]) -> Listing[VHost]:
     )
 
 
-@ROUTES.list("/api/vhost-limits", Role.ANY)
+@ROUTES.list("/api/vhost-limits")
 def list_vhost_limits(call: Call) -> Listing[VHost]:
     """List virtual hosts that have limits."""
     return _vhost_limits(call.visible_vhosts())
 
 
-@ROUTES.list("/api/vhost-limits/:vhost", Role.MANAGEMENT)
+@ROUTES.list("/api/vhost-limits/:vhost")
 def show_vhost_limits(call: Call) -> Listing[VHost]:
     """Show the limits of a virtual host."""
     return _vhost_limits([call.vhost])
 
 
-@ROUTES.put("/api/vhost-limits/:vhost/:limit", Role.ADMINISTRATOR, FIELDS, statuses=(204,))
+@ROUTES.put("/api/vhost-limits/:vhost/:limit", FIELDS, statuses=(204,))
 def put_vhost_limit(call: Call) -> Reply:
     """Set a limit of a virtual host: max-connections or max-queues."""
     call.vhost.rules.limits.set(_limit(call, VHOST_LIMITS), call.body["value"])
     return NO_CONTENT
 
 
-@ROUTES.delete("/api/vhost-limits/:vhost/:limit", Role.ADMINISTRATOR)
+@ROUTES.delete("/api/vhost-limits/:vhost/:limit")
 def delete_vhost_limit(call: Call) -> Reply:
     """Take a limit from a virtual host."""
     call.vhost.rules.limits.clear(_limit(call, VHOST_LIMITS))
@@ -59,13 +59,13 @@ def _user_limits(limits: dict[str, dict[str, int]]) -> Listing[Any]:
     )
 
 
-@ROUTES.list("/api/user-limits", Role.ADMINISTRATOR)
+@ROUTES.list("/api/user-limits")
 def list_user_limits(call: Call) -> Listing[Any]:
     """List users who have limits."""
     return _user_limits(call.server.user_limits.all())
 
 
-@ROUTES.list("/api/user-limits/:user", Role.ADMINISTRATOR)
+@ROUTES.list("/api/user-limits/:user")
 def show_user_limits(call: Call) -> Listing[Any]:
     """Show the limits of a user."""
     name = user_of(call).name
@@ -73,7 +73,7 @@ def show_user_limits(call: Call) -> Listing[Any]:
     return _user_limits({name: limits} if limits else {})
 
 
-@ROUTES.put("/api/user-limits/:user/:limit", Role.ADMINISTRATOR, FIELDS, statuses=(204,))
+@ROUTES.put("/api/user-limits/:user/:limit", FIELDS, statuses=(204,))
 def put_user_limit(call: Call) -> Reply:
     """Set a limit of a user: max-connections or max-channels."""
     name = user_of(call).name
@@ -81,7 +81,7 @@ def put_user_limit(call: Call) -> Reply:
     return NO_CONTENT
 
 
-@ROUTES.delete("/api/user-limits/:user/:limit", Role.ADMINISTRATOR)
+@ROUTES.delete("/api/user-limits/:user/:limit")
 def delete_user_limit(call: Call) -> Reply:
     """Take a limit from a user."""
     call.server.user_limits.set(user_of(call).name, _limit(call, USER_LIMITS), -1)

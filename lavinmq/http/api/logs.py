@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from tornado.iostream import StreamClosedError
@@ -19,7 +20,7 @@ from lavinmq.http import encoding
 from lavinmq.http.call import Call, Reply
 from lavinmq.http.errors import ApiError, bad_request
 from lavinmq.http.listing import in_portions
-from lavinmq.http.routes import ROUTES, Query, Role
+from lavinmq.http.routes import ROUTES, Query
 
 if TYPE_CHECKING:
     from lavinmq.http.handler import ApiHandler
@@ -34,7 +35,7 @@ SOURCE: Final = "lmq.http.livelog"
 LEVELS: Final = tuple(name for name in log.LEVELS if name != "none")
 
 
-@ROUTES.get("/api/logs", Role.ADMINISTRATOR, content="text/plain")
+@ROUTES.get("/api/logs", content="text/plain")
 async def show_logs(_call: Call) -> Reply:
     """Download the latest log entries as text."""
     lines = [_line(entry) async for entry in in_portions(log.recent())]
@@ -57,7 +58,7 @@ def _text(entry: log.Entry) -> str:
 
 
 @ROUTES.get(
-    "/api/livelog", Role.ADMINISTRATOR, failures=(503,), content="text/event-stream",
+    "/api/livelog", failures=(503,), content="text/event-stream",
     query=(Query("level", f"The least severity: {', '.join(LEVELS)}"),),
 )  # fmt: skip
 async def follow_log(call: Call) -> None:
@@ -68,7 +69,8 @@ async def follow_log(call: Call) -> None:
     if log.n_followers() >= MAX_READERS:
         raise ApiError(503, "too_many_readers", f"{MAX_READERS} readers follow the log already")
     handler = call.handler
-    reader = Reader(asyncio.get_running_loop(), level)
+    reader = Reader(asyncio.get_running_loop(), level, call.is_allowed_still)
+    call.server.revocation.watch(reader)
     try:
         stored = _newer(log.follow(reader.take), call.headers.get("Last-Event-Id", ""))
         handler.on_gone = reader.close
@@ -77,11 +79,13 @@ async def follow_log(call: Call) -> None:
         handler.set_header("X-Accel-Buffering", "no")
         await _write(handler, [entry for entry in stored if reader.wants(entry)])
         await handler.flush()  # the headers, when there was nothing
-        while not reader.is_closed and call.has_role(Role.ADMINISTRATOR):  # it may be taken away
+        while True:
             entries, n_lost = await reader.wait(KEEP_ALIVE_S)
+            if reader.is_closed or not reader.may_go_on():
+                break
             if n_lost:
                 handler.write(_event(["warn", SOURCE, f"{n_lost} entries were lost: too slow"]))
-            if not entries and not n_lost and not reader.is_closed:
+            if not entries and not n_lost:
                 handler.write(":\n\n")
             await _write(handler, entries)
             await handler.flush()
@@ -89,6 +93,7 @@ async def follow_log(call: Call) -> None:
         pass
     finally:
         log.unfollow(reader.take)
+        call.server.revocation.unwatch(reader)
         if not handler._finished:
             handler.finish()
 
@@ -117,11 +122,14 @@ def _newer(entries: list[log.Entry], last_id: str) -> list[log.Entry]:
 class Reader:
     """The entries that wait for one reader; filled from any thread.
 
-    Args: level: the least severity that it wants.
+    Args: level: the least severity that it wants; may_go_on: whether it may still have entries.
     """
 
-    def __init__(self, events: asyncio.AbstractEventLoop, level: str) -> None:
+    def __init__(
+        self, events: asyncio.AbstractEventLoop, level: str, may_go_on: Callable[[], bool]
+    ) -> None:
         self.is_closed = False
+        self.may_go_on = may_go_on
         self._events = events
         self._level = log.LEVELS[level]
         self._lock = threading.Lock()
@@ -152,7 +160,7 @@ class Reader:
             self.is_closed = True
 
     def close(self) -> None:
-        """It has gone."""
+        """It has gone, or has to go."""
         self.is_closed = True
         self._wake.set()
 

@@ -15,23 +15,25 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from lavinmq import _core
+from lavinmq import _core, rights
 from lavinmq.amqp.walk_errors import walk_error
 from lavinmq.exchange import raw_key
 from lavinmq.http import encoding, payload, properties
-from lavinmq.http.api.exchanges import DEFAULT, INTERNAL, by_name
-from lavinmq.http.api.queues import check_may_read, queue_of
+from lavinmq.http.api.exchanges import INTERNAL, by_name
+from lavinmq.http.api.queues import check_not_locked, queue_of
 from lavinmq.http.api.streams import offset_at
 from lavinmq.http.call import Call, Reply, completed, found
-from lavinmq.http.encoding import Pieces
 from lavinmq.http.errors import ApiError, access_refused, bad_request, low_on_disk, not_found
 from lavinmq.http.fields import Field, to_integer
 from lavinmq.http.handler import JSON
 from lavinmq.http.listing import Listing, in_portions
-from lavinmq.http.routes import ROUTES, Role
+from lavinmq.http.routes import ROUTES
+from lavinmq.http.synced import all_synced
+from lavinmq.names import MAX_BYTES
 from lavinmq.stream_arguments import interval_ms
 
 if TYPE_CHECKING:
+    from lavinmq.exchange import Exchange
     from lavinmq.queue import Queue
 
 BASIC_PUBLISH: Final = 60 << 16 | 40
@@ -69,7 +71,6 @@ def local_channel(call: Call) -> _core.LocalChannel:
 
 @ROUTES.post(
     "/api/exchanges/:vhost/:name/publish",
-    Role.MANAGEMENT,
     {
         "properties": Field("object", "Such as content_type, headers, expiration", required=True),
         "routing_key": Field("string", "At most 255 bytes", required=True),
@@ -77,24 +78,26 @@ def local_channel(call: Call) -> _core.LocalChannel:
         "payload_encoding": Field("string", "string or base64", required=True),
     },
     content=JSON,
+    has_large_body=True,
 )
 async def publish(call: Call) -> dict[str, bool]:
     """Publish a message; in durable queues it is on disk when this is answered."""
-    vhost, body, user = call.vhost, call.body, call.user
-    exchange = by_name(call, call.path["name"])
-    if not user.can_write(vhost.name, exchange.name):
-        name = exchange.name or DEFAULT
-        raise access_refused(f"User doesn't have permissions to write exchange '{name}'")
-    if exchange.internal:
-        raise bad_request(INTERNAL)
-    content = payload.decode(body["payload"], body["payload_encoding"])
+    body, user = call.body, call.user
+    exchange = _target(call)
+    if call.payload is None:
+        content: bytes | bytearray = payload.decode(body["payload"], body["payload_encoding"])
+    else:
+        content = await payload.decode_long(call.payload, body["payload_encoding"])
+        if not call.is_allowed_still():
+            raise access_refused()
+        exchange = _target(call)  # others may have changed what there is, and who may use it
     limit = call.server.config.max_message_size
     if len(content) > limit:
         raise bad_request(f"message size {len(content)} larger than max size {limit}")
     key = raw_key(body["routing_key"])
     if len(key) > 255:
         raise bad_request("Field 'routing_key' is longer than 255 bytes")
-    raw = properties.encode(_stamped(call, body["properties"]))
+    raw = properties.encode(_stamped(call, body["properties"]), call.table_bounds)
     _check_dead_letter(call, body["properties"])
     loop = call.server.loop
     if loop.is_held:
@@ -105,6 +108,8 @@ async def publish(call: Call) -> dict[str, bool]:
         error, is_routed, is_durable = channel.publish(
             exchange.core, raw_key(exchange.name), key, raw, content
         )
+    except _core.QueueClosedError as refused:
+        raise _cannot_be_written() from refused
     finally:
         channel.close()
     if error:
@@ -114,8 +119,21 @@ async def publish(call: Call) -> dict[str, bool]:
     if is_durable:
         await completed(loop.after_sync)
         if loop.breaks != breaks:
-            raise ApiError(500, "internal_server_error", "A queue cannot be written")
+            raise _cannot_be_written()
     return {"routed": is_routed}
+
+
+def _target(call: Call) -> Exchange:
+    """The exchange of the path. Raises: ApiError 400, 404; ChannelError 403."""
+    exchange = by_name(call, call.path["name"])
+    _check_keys(call, exchange)
+    if exchange.internal:
+        raise bad_request(INTERNAL)
+    return exchange
+
+
+def _cannot_be_written() -> ApiError:
+    return ApiError(500, "internal_server_error", "A queue cannot be written")
 
 
 def _stamped(call: Call, given: dict[str, Any]) -> dict[str, Any]:
@@ -130,15 +148,34 @@ def _now_ms(call: Call) -> int:
     return time.time_ns() // 1_000_000 + call.server.loop.clock_offset_ms
 
 
+def _check_keys(call: Call, exchange: Exchange) -> None:
+    """Raises: ChannelError 403 for a routing key, or one in CC or BCC, that is not allowed."""
+    granted = call.vhost.key_rights(call.user, exchange.name)
+    if granted is None:
+        return
+    headers = _headers(call.body["properties"])
+    keys: list[object] = [call.body["routing_key"]]
+    for copies in (headers.get("CC"), headers.get("BCC")):
+        keys += copies if isinstance(copies, list) else ()
+    texts = [key for key in keys if isinstance(key, str)]
+    rights.check_keys(call.user, granted, exchange.name, texts)
+
+
 def _check_dead_letter(call: Call, given: dict[str, Any]) -> None:
     """Who may not publish to an exchange must not get there by a death that the headers arrange.
 
     Raises: ChannelError 403.
     """
+    headers = _headers(given)
+    target, key = (headers.get(f"x-dead-letter-{of}") for of in ("exchange", "routing-key"))
+    if isinstance(target, str) and len(raw_key(target)) <= MAX_BYTES:
+        keys = [key] if isinstance(key, str) and len(raw_key(key)) <= MAX_BYTES else []
+        call.vhost.check_letter(call.user, target, keys)
+
+
+def _headers(given: dict[str, Any]) -> dict[str, Any]:
     headers = given.get("headers")
-    target = headers.get("x-dead-letter-exchange") if isinstance(headers, dict) else None
-    if isinstance(target, str) and target in call.vhost.exchanges:
-        call.vhost.publishable(call.user, target)
+    return headers if isinstance(headers, dict) else {}
 
 
 # --- get --------------------------------------------------------------------------------------
@@ -154,7 +191,6 @@ SHOWN: Final = {
 
 @ROUTES.post(
     "/api/queues/:vhost/:name/get",
-    Role.MANAGEMENT,
     {
         **SHOWN,
         "ack_mode": Field("string", "What becomes of them: " + ", ".join(MODES)),
@@ -167,7 +203,7 @@ SHOWN: Final = {
 async def get_messages(call: Call) -> Reply:
     """Take messages, or look at them and put them back."""
     queue = queue_of(call)
-    check_may_read(call, queue)
+    check_not_locked(call, queue)
     body = call.body
     mode = body["ack_mode"] or body["ackmode"] or "get"
     if mode not in MODES:
@@ -184,17 +220,15 @@ async def get_messages(call: Call) -> Reply:
     is_requeued, is_ack = MODES[mode]
     channel = local_channel(call)
     try:
-        tags, parts = [], []
-        async for tag, part in _taken(call, channel, queue, truncate, is_requeued):
-            tags.append(tag)
-            parts.append(part)
+        tags: list[int] = []
+        pieces = await encoding.array(_taken(call, channel, queue, truncate, is_requeued, tags))
         if call.handler.is_gone:
             raise ApiError(500, "internal_server_error", "Nobody hears the answer")
         async for tag in in_portions(tags):
             channel.settle(tag, is_requeued, is_ack)
     finally:
         channel.close()
-    return _array(parts)
+    return Reply(content=pieces)
 
 
 def _truncate(call: Call) -> int:
@@ -206,10 +240,12 @@ def _truncate(call: Call) -> int:
 
 
 async def _taken(
-    call: Call, channel: _core.LocalChannel, queue: Queue, truncate: int, is_look: bool
-) -> AsyncIterator[tuple[int, bytes]]:
-    """Tag and JSON of messages that are taken one after the other. Raises: ApiError 413 when not
-    even the first fits into an answer."""
+    call: Call, channel: _core.LocalChannel, queue: Queue, truncate: int, is_look: bool,
+    tags: list[int],
+) -> AsyncIterator[bytes]:  # fmt: skip
+    """The JSON of messages that are taken one after the other; their tags are appended to `tags`.
+
+    Raises: ApiError 413 when not even the first fits into an answer."""
     limit = room = call.server.config.max_body_size
     async for _ in in_portions(range(min(call.body["count"], WHOLE))):
         taken = channel.take(queue.core, max(room - ROW_BYTES, 0), truncate, is_look)
@@ -221,7 +257,8 @@ async def _taken(
             return
         message, left = taken[:-1], taken[-1]
         room -= ROW_BYTES + len(message[4]) + len(message[6])
-        yield message[0], await _shown(message, left, call.body["encoding"])
+        tags.append(message[0])
+        yield await _shown(message, left, call.body["encoding"])
 
 
 def too_large(needed: int, limit: int) -> ApiError:
@@ -248,21 +285,11 @@ async def _shown(message: Any, left: int, how: str) -> bytes:
     return encoding.encode(head)[:-1] + b',"payload":' + text + b"}"
 
 
-def _array(parts: list[bytes]) -> Reply:
-    pieces = Pieces()
-    for part in parts:
-        pieces.add(b"," if pieces.size else b"[")
-        pieces.add(part)
-    pieces.add(b"]" if pieces.size else b"[]")
-    return Reply(content=pieces)
-
-
 # --- streams ----------------------------------------------------------------------------------
 
 
 @ROUTES.post(
     "/api/queues/:vhost/:name/stream",
-    Role.MANAGEMENT,
     {
         **SHOWN,
         "offset": Field(
@@ -277,42 +304,52 @@ async def read_stream(call: Call) -> Reply:
     queue = queue_of(call)
     if not queue.is_stream:
         found(None)
-    check_may_read(call, queue)
+    check_not_locked(call, queue)
     truncate = _truncate(call)
-    offset = await _offset(call, queue)
+    end = await all_synced(queue.core)
+    offset = await _offset(call, queue, end)
+    return Reply(content=await encoding.array(_read(call, queue, offset, end, truncate)))
+
+
+async def _read(
+    call: Call, queue: Queue, offset: int, end: int, truncate: int
+) -> AsyncIterator[bytes]:
+    """The JSON of messages of a stream. Raises: ApiError 413 when not even the first fits into an
+    answer."""
     limit = room = call.server.config.max_body_size
     left = max(call.body["count"], 0)
-    parts: list[bytes] = []
-    while left and offset < queue.core.next_offset and not queue.core.is_closed:
+    is_first = True
+    while left and offset < end and not queue.core.is_closed:
         rows, offset, needed = _core.read_stream(
             queue.core, offset, min(left, READ_AT_ONCE), max(room, 0), truncate
         )
+        rows = [row for row in rows if row[0] < end]
         for row in rows:
-            parts.append(await _shown(row, queue.core.ready, call.body["encoding"]))
+            yield await _shown(row, queue.core.ready, call.body["encoding"])
             room -= ROW_BYTES + len(row[4]) + len(row[6])
+            is_first = False
         left -= len(rows)
-        if needed and not parts:
+        if needed and is_first and offset < end:
             raise too_large(needed, limit)
         if needed:
-            break
+            return
         await asyncio.sleep(0)
-    return _array(parts)
 
 
-async def _offset(call: Call, queue: Queue) -> int:
-    """Where reading begins. Raises: ApiError 400."""
+async def _offset(call: Call, queue: Queue, end: int) -> int:
+    """Where reading begins, in a stream that ends there. Raises: ApiError 400."""
     given, core = call.body["offset"], queue.core
     number = to_integer(given)
     if number is not None:
-        return min(max(number if number >= 0 else core.next_offset + number, 0), WHOLE)
+        return min(max(number if number >= 0 else end + number, 0), WHOLE)
     match given:
         case "first":
             return core.first_offset
         case "next":
-            return core.next_offset
+            return end
         case "last":
             segments = core.segments()
-            return segments[-1][3] if segments else core.next_offset
+            return segments[-1][3] if segments else end
     at_ms = _time_ms(call, given) if isinstance(given, str) else None
     if at_ms is None:
         raise bad_request(f"invalid offset {given}")
@@ -336,7 +373,6 @@ def _time_ms(call: Call, text: str) -> int | None:
 
 @ROUTES.post(
     "/api/queues/:vhost/:name/move",
-    Role.MANAGEMENT,
     {
         "destination": Field("string", "A queue of the same virtual host", required=True),
         "count": Field("integer", "Messages at most; all that are there if absent"),
@@ -346,11 +382,10 @@ def _time_ms(call: Call, text: str) -> int | None:
 async def move_messages(call: Call) -> dict[str, int]:
     """Move messages from the head of a queue to the end of another, as if published there."""
     vhost, queue = call.vhost, queue_of(call)
-    check_may_read(call, queue)
+    check_not_locked(call, queue)
     to = vhost.queues.get(call.body["destination"])
     if to is None:
         raise not_found(f"Queue '{call.body['destination']}' does not exist")
-    vhost.publishable(call.user, "")
     count = queue.core.ready if call.body["count"] is None else call.body["count"]
     if count < 0:
         raise bad_request("Field 'count' must not be negative")
@@ -360,7 +395,7 @@ async def move_messages(call: Call) -> dict[str, int]:
         raise bad_request("Source and destination are the same")
     if queue.is_stream:
         raise bad_request("Messages of a stream cannot be moved, only read")
-    moved = 0
+    moved, returned = 0, queue.core.returned
     async for at in in_portions(range(0, min(count, queue.core.ready), MOVED_AT_ONCE)):
         if call.server.loop.is_held:
             break
@@ -370,6 +405,13 @@ async def move_messages(call: Call) -> dict[str, int]:
         if found_now < n:
             break
     await completed(call.server.loop.after_sync)
+    moved -= min(moved, queue.core.returned - returned)
+    if to.core.is_closed or queue.core.returned != returned:
+        raise ApiError(
+            500, "internal_server_error",
+            f"Queue '{to.name}' cannot be written: {moved} messages were moved, the others are in"
+            f" '{queue.name}'",
+        )  # fmt: skip
     return {"moved": moved}
 
 
@@ -380,7 +422,7 @@ Unacked = tuple[int, str, int, str]
 Page = Callable[[int, int], list[tuple[int, bytes | None, int]]]
 
 
-@ROUTES.list("/api/queues/:vhost/:name/unacked", Role.MANAGEMENT)
+@ROUTES.list("/api/queues/:vhost/:name/unacked")
 async def list_unacked(call: Call) -> Listing[Unacked]:
     """List messages of a queue that were delivered and are not settled."""
     queue = queue_of(call)

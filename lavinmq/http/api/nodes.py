@@ -7,11 +7,12 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from lavinmq import __version__, system
+from lavinmq.http.access import Role
 from lavinmq.http.api import overview
 from lavinmq.http.call import NO_CONTENT, Call, Reply
 from lavinmq.http.errors import ApiError
 from lavinmq.http.listing import Listing
-from lavinmq.http.routes import ROUTES, Query, Role
+from lavinmq.http.routes import ROUTES, Query
 
 VHOST: Final = Query("vhost", "Count messages and churn of this virtual host only; may be repeated")
 GC_STATS: Final = (
@@ -68,35 +69,33 @@ def _n_requesting(server: Server) -> int:
     return sum(service.n_open for service in {each.service for each in server.http})
 
 
-@ROUTES.list("/api/nodes", Role.ANY, query=(VHOST,))
+@ROUTES.list("/api/nodes", query=(VHOST,))
 async def list_nodes(call: Call) -> Listing[dict[str, Any]]:
     """List the nodes: this one."""
     return Listing([await row(call)], lambda node: node, lambda node: str(node["name"]))
 
 
-@ROUTES.get("/api/nodes/:name", Role.ANY, query=(VHOST,), silent=(404,))
+@ROUTES.get("/api/nodes/:name", query=(VHOST,), silent=(404,))
 async def show_node(call: Call) -> dict[str, Any]:
     """Show a node."""
     _check_name(call)
     return await row(call)
 
 
-@ROUTES.get("/api/nodes/gc_stats", Role.ADMINISTRATOR)
+@ROUTES.get("/api/nodes/gc_stats")
 def gc_stats(_call: Call) -> dict[str, int]:
     """Show what is known of the garbage collector; zero is what this runtime does not know."""
     return dict.fromkeys(GC_STATS, 0) | system.heap()
 
 
-@ROUTES.add("POST", "/api/nodes/gc_collect", Role.ADMINISTRATOR, statuses=(204,))
+@ROUTES.add("POST", "/api/nodes/gc_collect", statuses=(204,))
 async def collect_garbage(_call: Call) -> Reply:
     """Collect garbage and give free memory back to the system."""
     await system.collect()
     return NO_CONTENT
 
 
-@ROUTES.add(
-    "POST", "/api/nodes/:name/gc_collect", Role.ADMINISTRATOR, statuses=(204,), silent=(404,)
-)
+@ROUTES.add("POST", "/api/nodes/:name/gc_collect", statuses=(204,), silent=(404,))
 async def collect_garbage_of_node(call: Call) -> Reply:
     """Collect garbage of a node and give free memory back to the system."""
     _check_name(call)

@@ -16,7 +16,7 @@ from lavinmq.http.call import CREATED, NO_CONTENT, Call, Reply, found
 from lavinmq.http.errors import bad_request
 from lavinmq.http.fields import Field
 from lavinmq.http.listing import Listing
-from lavinmq.http.routes import ROUTES, Role
+from lavinmq.http.routes import ROUTES
 from lavinmq.names import check_label
 from lavinmq.parameters import Parameter, ParameterStore
 from lavinmq.vhost import VHost
@@ -44,27 +44,27 @@ def _listing(vhosts: Iterable[VHost], component: str | None) -> Listing[Any]:
     return Listing(rows, lambda each: _row(*each), lambda each: each[0].name)
 
 
-@ROUTES.list("/api/parameters", Role.POLICY)
-@ROUTES.list("/api/parameters/:component", Role.POLICY)
+@ROUTES.list("/api/parameters")
+@ROUTES.list("/api/parameters/:component")
 def list_parameters(call: Call) -> Listing[Any]:
     """List parameters."""
     return _listing(call.visible_vhosts(), call.path.get("component"))
 
 
-@ROUTES.list("/api/parameters/:component/:vhost", Role.POLICY)
+@ROUTES.list("/api/parameters/:component/:vhost")
 def list_vhost_parameters(call: Call) -> Listing[Any]:
     """List parameters of a virtual host."""
     return _listing([call.vhost], call.path["component"])
 
 
-@ROUTES.get("/api/parameters/:component/:vhost/:name", Role.POLICY)
+@ROUTES.get("/api/parameters/:component/:vhost/:name")
 def show_parameter(call: Call) -> dict[str, Any]:
     """Show a parameter."""
     store = call.vhost.rules.parameters
     return _row(found(store.get(call.path["component"], call.path["name"])), call.vhost.name)
 
 
-@ROUTES.put("/api/parameters/:component/:vhost/:name", Role.POLICY, FIELDS)
+@ROUTES.put("/api/parameters/:component/:vhost/:name", FIELDS)
 def put_parameter(call: Call) -> Reply:
     """Set a parameter; shovels and federation follow it."""
     component = call.path["component"]
@@ -74,7 +74,7 @@ def put_parameter(call: Call) -> Reply:
     return _put(call, call.vhost.rules.parameters, component)
 
 
-@ROUTES.delete("/api/parameters/:component/:vhost/:name", Role.POLICY)
+@ROUTES.delete("/api/parameters/:component/:vhost/:name")
 def delete_parameter(call: Call) -> Reply:
     """Delete a parameter."""
     store = call.vhost.rules.parameters
@@ -82,7 +82,7 @@ def delete_parameter(call: Call) -> Reply:
     return NO_CONTENT
 
 
-@ROUTES.list("/api/global-parameters", Role.POLICY)
+@ROUTES.list("/api/global-parameters")
 def list_global_parameters(call: Call) -> Listing[Parameter]:
     """List parameters of the whole broker."""
     return Listing(
@@ -90,19 +90,19 @@ def list_global_parameters(call: Call) -> Listing[Parameter]:
     )
 
 
-@ROUTES.get("/api/global-parameters/:name", Role.POLICY)
+@ROUTES.get("/api/global-parameters/:name")
 def show_global_parameter(call: Call) -> dict[str, Any]:
     """Show a parameter of the whole broker."""
     return _row(found(call.server.parameters.get(None, call.path["name"])), None)
 
 
-@ROUTES.put("/api/global-parameters/:name", Role.POLICY, FIELDS)
+@ROUTES.put("/api/global-parameters/:name", FIELDS)
 def put_global_parameter(call: Call) -> Reply:
     """Set a parameter of the whole broker."""
     return _put(call, call.server.parameters, None)
 
 
-@ROUTES.delete("/api/global-parameters/:name", Role.POLICY)
+@ROUTES.delete("/api/global-parameters/:name")
 def delete_global_parameter(call: Call) -> Reply:
     """Delete a parameter of the whole broker."""
     found(call.server.parameters.delete(None, call.path["name"]) or None)

@@ -1,7 +1,7 @@
-"""What users may do in virtual hosts: list, show, set, take away.
+"""What users may do in virtual hosts, and with routing keys of topic exchanges there: list, show,
+set, take away.
 
-There are no permissions by topic: lists of them are empty, and setting one is refused, so that
-nobody believes to be protected by it. Source: HTTP reference, section 8.13.
+Source: HTTP reference, section 8.13; RabbitMQ's HTTP API for topic permissions.
 """
 
 from __future__ import annotations
@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from lavinmq.auth.topics import TopicRow
 from lavinmq.auth.users import User
 from lavinmq.definitions_json.export import permission_row
 from lavinmq.http.call import CREATED, NO_CONTENT, Call, Reply, found
 from lavinmq.http.errors import bad_request
 from lavinmq.http.fields import Field
 from lavinmq.http.listing import Listing
-from lavinmq.http.routes import ROUTES, Role
+from lavinmq.http.routes import ROUTES
+from lavinmq.names import MAX_BYTES as MAX_NAME
+from lavinmq.pattern import too_long
 
 FIELDS: Final = {
     "configure": Field("string", "Names that may be declared and deleted", True, lax=True),
@@ -23,6 +26,15 @@ FIELDS: Final = {
     "write": Field("string", "Names that may be written to", True, lax=True),
 }
 """Regular expressions; the empty one allows nothing."""
+
+
+def _row(user: User, vhost: str) -> dict[str, Any]:
+    row = permission_row(user, vhost)
+    rules = user.permissions[vhost]
+    slow = [rule.regex for rule in (rules.configure, rules.read, rules.write) if rule.stumbles]
+    if slow:
+        row["warning"] = f"{too_long(slow[0])} some names: they are denied"
+    return row
 
 
 def permission_rows(call: Call, is_wanted: Callable[[User, str], bool]) -> Listing[Any]:
@@ -33,7 +45,7 @@ def permission_rows(call: Call, is_wanted: Callable[[User, str], bool]) -> Listi
         for vhost in user.permissions
         if vhost in call.server.vhosts and is_wanted(user, vhost)
     ]
-    return Listing(found, lambda each: permission_row(*each), lambda each: each[0].name)
+    return Listing(found, lambda each: _row(*each), lambda each: each[0].name)
 
 
 def user_of(call: Call) -> User:
@@ -42,21 +54,21 @@ def user_of(call: Call) -> User:
     return user
 
 
-@ROUTES.list("/api/permissions", Role.ADMINISTRATOR)
+@ROUTES.list("/api/permissions")
 def list_permissions(call: Call) -> Listing[Any]:
     """List what users may do."""
     return permission_rows(call, lambda _user, _vhost: True)
 
 
-@ROUTES.get("/api/permissions/:vhost/:user", Role.ADMINISTRATOR)
+@ROUTES.get("/api/permissions/:vhost/:user")
 def show_permissions(call: Call) -> dict[str, Any]:
     """Show what a user may do in a virtual host."""
     user = user_of(call)
     found(user.permissions.get(call.path["vhost"]))
-    return permission_row(user, call.path["vhost"])
+    return _row(user, call.path["vhost"])
 
 
-@ROUTES.put("/api/permissions/:vhost/:user", Role.ADMINISTRATOR, FIELDS)
+@ROUTES.put("/api/permissions/:vhost/:user", FIELDS)
 def put_permissions(call: Call) -> Reply:
     """Set what a user may do in a virtual host; open connections follow at once."""
     user, body = user_of(call), call.body
@@ -69,25 +81,79 @@ def put_permissions(call: Call) -> Reply:
     return CREATED if is_new else NO_CONTENT
 
 
-@ROUTES.delete("/api/permissions/:vhost/:user", Role.ADMINISTRATOR)
+@ROUTES.delete("/api/permissions/:vhost/:user")
 def delete_permissions(call: Call) -> Reply:
     """Take a virtual host from a user."""
     call.server.accounts.remove_permissions(user_of(call).name, call.path["vhost"])
     return NO_CONTENT
 
 
-@ROUTES.list("/api/topic-permissions", Role.ADMINISTRATOR)
-@ROUTES.list("/api/topic-permissions/:vhost/:user", Role.ADMINISTRATOR)
-@ROUTES.list("/api/vhosts/:vhost/topic-permissions", Role.ADMINISTRATOR)
-@ROUTES.list("/api/users/:user/topic-permissions", Role.ADMINISTRATOR)
-def list_topic_permissions(call: Call) -> Listing[Any]:
-    """List permissions by topic: there are none."""
-    if "user" in call.path:
-        user_of(call)
-    return Listing((), lambda _each: {}, lambda _each: "")
+# --- topics -----------------------------------------------------------------------------------
 
 
-@ROUTES.put("/api/topic-permissions/:vhost/:user", Role.ADMINISTRATOR, statuses=())
-def put_topic_permissions(_call: Call) -> Reply:
-    """Refuse a permission by topic: there are none."""
-    raise bad_request("Topic permissions are not supported")
+def _topics(call: Call, is_wanted: Callable[[TopicRow], bool]) -> Listing[TopicRow]:
+    """The topic permissions in virtual hosts that exist, as far as they are wanted."""
+    rows = [
+        row
+        for row in call.server.users.topic_rows()
+        if row.vhost in call.server.vhosts and is_wanted(row)
+    ]
+    return Listing(rows, TopicRow._asdict, lambda row: row.user)
+
+
+@ROUTES.list("/api/topic-permissions")
+def list_topic_permissions(call: Call) -> Listing[TopicRow]:
+    """List what users may do with routing keys of topic exchanges."""
+    return _topics(call, lambda _row: True)
+
+
+@ROUTES.list("/api/vhosts/:vhost/topic-permissions")
+def list_topic_permissions_of_vhost(call: Call) -> Listing[TopicRow]:
+    """List what users may do with routing keys in a virtual host."""
+    return _topics(call, lambda row: row.vhost == call.path["vhost"])
+
+
+@ROUTES.list("/api/users/:user/topic-permissions")
+def list_topic_permissions_of_user(call: Call) -> Listing[TopicRow]:
+    """List what a user may do with routing keys."""
+    user = user_of(call)
+    return _topics(call, lambda row: row.user == user.name)
+
+
+@ROUTES.list("/api/topic-permissions/:vhost/:user")
+def list_topic_permissions_of_user_in_vhost(call: Call) -> Listing[TopicRow]:
+    """List what a user may do with routing keys in a virtual host."""
+    wanted = user_of(call).name, call.path["vhost"]
+    return _topics(call, lambda row: (row.user, row.vhost) == wanted)
+
+
+@ROUTES.put(
+    "/api/topic-permissions/:vhost/:user",
+    {
+        "exchange": Field("string", "A topic exchange; it need not exist yet", True),
+        "write": Field("string", "Routing keys to publish with", True),
+        "read": Field("string", "Routing keys to bind with", True),
+    },
+)
+def put_topic_permissions(call: Call) -> Reply:
+    """Set what a user may do with routing keys of an exchange; open connections follow at once."""
+    body = call.body
+    user, exchange = user_of(call), body["exchange"]
+    if len(exchange.encode()) > MAX_NAME:
+        raise bad_request(f"Field 'exchange' is longer than {MAX_NAME} bytes")
+    row = TopicRow(user.name, call.path["vhost"], exchange, body["write"], body["read"])
+    try:
+        is_new = call.server.accounts.set_topic_permissions(row)
+    except ValueError as error:
+        raise bad_request("Permissions must be valid Regex") from error
+    return CREATED if is_new else NO_CONTENT
+
+
+@ROUTES.delete("/api/topic-permissions/:vhost/:user")
+@ROUTES.delete("/api/topic-permissions/:vhost/:user/:exchange")
+def delete_topic_permissions(call: Call) -> Reply:
+    """Allow a user all routing keys again, of an exchange or of all in a virtual host."""
+    call.server.accounts.remove_topic_permissions(
+        user_of(call).name, call.path["vhost"], call.path.get("exchange")
+    )
+    return NO_CONTENT

@@ -12,8 +12,9 @@ from lavinmq.http.call import CREATED, NO_CONTENT, Call, Reply, completed, found
 from lavinmq.http.errors import bad_request
 from lavinmq.http.fields import Field
 from lavinmq.http.listing import Listing
-from lavinmq.http.routes import ROUTES, Endpoint, Role
+from lavinmq.http.routes import ROUTES, Endpoint
 from lavinmq.names import check_label
+from lavinmq.pattern import too_long
 from lavinmq.policy import TARGETS, Policy, PolicyStore
 from lavinmq.vhost import VHost
 
@@ -35,12 +36,19 @@ def _operator_policies(vhost: VHost) -> PolicyStore:
     return vhost.rules.operator_policies
 
 
+def _row(policy: Policy, vhost: str) -> dict[str, Any]:
+    row = policy.to_json(vhost)
+    if policy.stumbles:
+        row["warning"] = f"{too_long(policy.pattern)} some names: it is not applied to them"
+    return row
+
+
 def _listing(vhosts: Iterable[VHost], stores: Stores) -> Listing[Any]:
     rows = [(vhost.name, policy) for vhost in vhosts for policy in stores(vhost).all()]
-    return Listing(rows, lambda each: each[1].to_json(each[0]), lambda each: each[1].name)
+    return Listing(rows, lambda each: _row(each[1], each[0]), lambda each: each[1].name)
 
 
-def _register(path: str, what: str, stores: Stores, changer: Role) -> None:
+def _register(path: str, what: str, stores: Stores) -> None:
     """The endpoints of one kind of policies."""
 
     def list_all(call: Call) -> Listing[Any]:
@@ -51,7 +59,7 @@ def _register(path: str, what: str, stores: Stores, changer: Role) -> None:
 
     def show(call: Call) -> dict[str, Any]:
         policy: Policy = found(stores(call.vhost).get(call.path["name"]))
-        return policy.to_json(call.vhost.name)
+        return _row(policy, call.vhost.name)
 
     async def put(call: Call) -> Reply:
         name, store, rules = call.path["name"], stores(call.vhost), call.vhost.rules
@@ -73,14 +81,12 @@ def _register(path: str, what: str, stores: Stores, changer: Role) -> None:
         endpoint.__doc__ = text
         return endpoint
 
-    ROUTES.list(path, Role.POLICY)(described(list_all, f"List {what} policies."))
-    ROUTES.list(f"{path}/:vhost", Role.POLICY)(
-        described(list_one, f"List {what} policies of a virtual host.")
-    )
+    ROUTES.list(path)(described(list_all, f"List {what} policies."))
+    ROUTES.list(f"{path}/:vhost")(described(list_one, f"List {what} policies of a virtual host."))
     one = f"{path}/:vhost/:name"
-    ROUTES.get(one, Role.POLICY)(described(show, f"Show one of the {what} policies."))
-    ROUTES.put(one, changer, FIELDS)(described(put, f"Set one of the {what} policies."))
-    ROUTES.delete(one, changer)(described(delete, f"Delete one of the {what} policies."))
+    ROUTES.get(one)(described(show, f"Show one of the {what} policies."))
+    ROUTES.put(one, FIELDS)(described(put, f"Set one of the {what} policies."))
+    ROUTES.delete(one)(described(delete, f"Delete one of the {what} policies."))
 
 
 def _policy(call: Call, *, is_new: bool, is_operator: bool) -> Policy:
@@ -102,5 +108,5 @@ def _policy(call: Call, *, is_new: bool, is_operator: bool) -> Policy:
     return policy
 
 
-_register("/api/policies", "users'", _policies, Role.POLICY)
-_register("/api/operator-policies", "operators'", _operator_policies, Role.ADMINISTRATOR)
+_register("/api/policies", "users'", _policies)
+_register("/api/operator-policies", "operators'", _operator_policies)

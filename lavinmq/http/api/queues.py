@@ -9,16 +9,18 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from lavinmq import _core
+from lavinmq import _core, rights
 from lavinmq.http.api import consumers
 from lavinmq.http.call import CREATED, NO_CONTENT, Call, Reply, completed, found
 from lavinmq.http.errors import ApiError, access_refused, bad_request
 from lavinmq.http.fields import Field
 from lavinmq.http.listing import Listing, in_portions
-from lavinmq.http.routes import ROUTES, Query, Role
+from lavinmq.http.routes import ROUTES, Query
+from lavinmq.http.synced import all_synced, synced_now
 from lavinmq.http.tables import table
-from lavinmq.names import RESERVED, without_default_type
+from lavinmq.names import RESERVED
 from lavinmq.queue import Queue
+from lavinmq.queue_arguments import compared
 from lavinmq.totals import unacknowledged
 
 if TYPE_CHECKING:
@@ -31,7 +33,6 @@ STATS: Final = (
 )  # fmt: skip
 """`confirm` and `return_unroutable` are of channels, and 0 for every queue."""
 MAX_NAME: Final = 255
-PURGED_AT_ONCE: Final = 256
 RESERVED_PREFIX: Final = 'Prefix ["mqtt.", "amq."] forbidden, please choose another name'
 
 Place = tuple[str, Queue]
@@ -84,7 +85,7 @@ def row(call: Call, vhost: str, queue: Queue, *, with_log: bool = False) -> dict
         "message_stats": call.server.sampler.stats(queue, STATS, with_log=with_log),
     }
     if queue.is_stream:
-        shown["first_offset"], shown["next_offset"] = core.first_offset, core.next_offset
+        shown["first_offset"], shown["next_offset"] = core.first_offset, synced_now(core)
     return shown
 
 
@@ -93,13 +94,16 @@ def stream_facts(queue: Queue) -> dict[str, Any]:
     times, and its last offset is of a message that it had, 0 when it has had none."""
     core = queue.core
     n_segments, first_ms, last_ms = core.span
-    is_empty = core.first_offset == core.next_offset
+    end = synced_now(core)
+    is_empty = core.first_offset == end
     return {
         "first_offset": None if is_empty else core.first_offset,
-        "last_offset": core.next_offset - 1,
-        "first_timestamp": first_ms or None,
-        "last_timestamp": last_ms or None,
+        "last_offset": end - 1,
+        "first_timestamp": None if is_empty else first_ms or None,
+        "last_timestamp": None if is_empty else last_ms or None,
         "created": core.created or None,
+        "epoch": core.epochs[-1][0] if core.epochs else None,
+        "epochs": [{"epoch": number, "first_offset": first} for number, first in core.epochs],
         "segments": n_segments,
     }
 
@@ -135,13 +139,13 @@ def queue_of(call: Call) -> Queue:
     return queue
 
 
-@ROUTES.list("/api/queues", Role.ANY)
+@ROUTES.list("/api/queues")
 def list_queues(call: Call) -> Listing[Place]:
     """List queues."""
     return listed(call, call.visible_vhosts())
 
 
-@ROUTES.list("/api/queues/:vhost", Role.MANAGEMENT)
+@ROUTES.list("/api/queues/:vhost")
 def list_queues_of_vhost(call: Call) -> Listing[Place]:
     """List queues of a virtual host."""
     return listed(call, [call.vhost])
@@ -149,7 +153,6 @@ def list_queues_of_vhost(call: Call) -> Listing[Place]:
 
 @ROUTES.get(
     "/api/queues/:vhost/:name",
-    Role.MANAGEMENT,
     query=(Query("consumer_list_length", "Show so many consumers at most, 0: all", "integer"),),
 )
 async def show_queue(call: Call) -> dict[str, Any]:
@@ -157,6 +160,8 @@ async def show_queue(call: Call) -> dict[str, Any]:
     queue, most = queue_of(call), call.number("consumer_list_length")
     if most is not None and most < 0:
         raise bad_request("Parameter 'consumer_list_length' must not be negative")
+    if queue.is_stream:
+        await all_synced(queue.core)
     shown = row(call, call.path["vhost"], queue, with_log=True)
     shown = {name: value for name, value in shown.items() if value is not None}
     if queue.is_stream:
@@ -176,7 +181,6 @@ async def show_queue(call: Call) -> dict[str, Any]:
 
 @ROUTES.put(
     "/api/queues/:vhost/:name",
-    Role.MANAGEMENT,
     {
         "durable": Field("boolean", "It outlives the broker", default=False),
         "auto_delete": Field("boolean", "It goes with its last consumer", default=False),
@@ -187,17 +191,18 @@ async def put_queue(call: Call) -> Reply:
     """Create a queue, or find out that there is the same."""
     vhost, name = call.vhost, call.path["name"]
     durable, auto_delete = call.body["durable"], call.body["auto_delete"]
-    arguments = table(call.body["arguments"] or {}, "Field 'arguments'")
     check_name("Queue", name)
+    arguments = table(call.body["arguments"] or {}, "Field 'arguments'", call.table_bounds)
     existing = vhost.queues.get(name)
     if existing is not None:
-        given = (durable, auto_delete, without_default_type(arguments))
+        given = (durable, auto_delete, compared(arguments))
         if given != (
-            existing.durable, existing.auto_delete, without_default_type(existing.arguments),
+            existing.durable, existing.auto_delete, compared(existing.arguments),
         ):  # fmt: skip
             raise bad_request("Existing queue declared with other arguments arg")
         return NO_CONTENT
-    if not may_declare(call, arguments.get("x-dead-letter-exchange")):
+    check_prefix(name)
+    if not rights.may_declare_queue(call.user, vhost.name, name, arguments):
         raise access_refused(f"User doesn't have permissions to declare queue '{name}'")
     _, recorded = vhost.declare_queue(
         call.actor, name, False, durable, False, auto_delete, arguments
@@ -213,22 +218,14 @@ def check_name(kind: str, name: str) -> None:
         raise bad_request(f"{kind} name too long, can't exceed {MAX_NAME} characters")
 
 
-def may_declare(call: Call, target: object) -> bool:
-    """Whether the caller may make something of the name in the path, from which messages can flow
-    on to an exchange, if it names one. Raises: ApiError 400 for a reserved name."""
-    user, vhost, name = call.user, call.path["vhost"], call.path["name"]
+def check_prefix(name: str) -> None:
+    """Raises: ApiError 400 for a reserved name."""
     if name.startswith(RESERVED):
         raise bad_request(RESERVED_PREFIX)
-    if not user.can_configure(vhost, name):
-        return False
-    if not isinstance(target, str):
-        return True
-    return user.can_write(vhost, target) and user.can_read(vhost, name)
 
 
 @ROUTES.delete(
     "/api/queues/:vhost/:name",
-    Role.MANAGEMENT,
     query=(
         Query("if-unused", "Not if it has consumers or messages", "boolean"),
         Query("if-empty", "Not if it has messages", "boolean"),
@@ -237,16 +234,12 @@ def may_declare(call: Call, target: object) -> bool:
 async def delete_queue(call: Call) -> Reply:
     """Delete a queue with its messages; consumers are told."""
     vhost, queue = call.vhost, queue_of(call)
-    if not call.user.can_configure(vhost.name, queue.name):
-        raise access_refused(f"User doesn't have permissions to delete queue '{queue.name}'")
     if call.flag("if-unused") and (queue.consumers or _messages(queue)):
         raise bad_request(f"Queue {queue.name} in vhost {vhost.name} in use")
     if call.flag("if-empty") and _messages(queue):
         raise bad_request(f"Queue {queue.name} in vhost {vhost.name} is not empty")
     _, recorded, several = vhost.delete_queue(call.actor, queue.name, False, False)
-    for consumer in several:
-        consumer.stop()
-        consumer.cancelled()
+    vhost.tell_cancelled(several)
     if recorded:
         await completed(vhost.when_synced)
     return NO_CONTENT
@@ -258,21 +251,21 @@ def _messages(queue: Queue) -> int:
 
 @ROUTES.delete(
     "/api/queues/:vhost/:name/contents",
-    Role.MANAGEMENT,
     query=(Query("count", "Delete so many of the oldest only", "integer"),),
 )
 async def purge_queue(call: Call) -> Reply:
     """Delete messages that are ready."""
     queue = queue_of(call)
-    check_may_read(call, queue)
+    check_not_locked(call, queue)
     count = _count(call)
     if count is None:
-        call.vhost.purge(call.actor, queue.name)
+        purge = call.vhost.purge(call.actor, queue.name)
     elif queue.is_stream:
         raise bad_request("A stream can be purged as a whole only")
     else:
-        async for at in in_portions(range(0, min(count, queue.core.ready), PURGED_AT_ONCE)):
-            _core.purge_some(queue.core, min(count - at, PURGED_AT_ONCE))
+        purge = _core.Purge(queue.core, count)
+    async for _ in in_portions(purge):
+        pass
     return NO_CONTENT
 
 
@@ -286,11 +279,8 @@ def _count(call: Call) -> int | None:
     return count
 
 
-def check_may_read(call: Call, queue: Queue) -> None:
-    """Raises: ApiError 403, 400 for a queue that a connection has to itself."""
-    kind = "stream" if queue.is_stream else "queue"
-    if not call.user.can_read(call.path["vhost"], queue.name):
-        raise access_refused(f"User doesn't have permissions to read {kind} '{queue.name}'")
+def check_not_locked(call: Call, queue: Queue) -> None:
+    """Raises: ApiError 400 for a queue that a connection has to itself."""
     if queue.is_locked_to(call.actor):
         raise bad_request(f"Queue '{queue.name}' is exclusive")
 
@@ -306,7 +296,7 @@ def _with_disk(change: Callable[[str], None], name: str) -> None:
         raise ApiError(500, "internal_server_error", f"It cannot be stored: {error}") from error
 
 
-@ROUTES.put("/api/queues/:vhost/:name/pause", Role.MANAGEMENT, statuses=(204,))
+@ROUTES.put("/api/queues/:vhost/:name/pause", statuses=(204,))
 async def pause_queue(call: Call) -> Reply:
     """Deliver nothing from a queue until it is resumed."""
     _with_disk(call.vhost.pause_queue, queue_of(call).name)
@@ -314,7 +304,7 @@ async def pause_queue(call: Call) -> Reply:
     return NO_CONTENT
 
 
-@ROUTES.put("/api/queues/:vhost/:name/resume", Role.MANAGEMENT, statuses=(204,))
+@ROUTES.put("/api/queues/:vhost/:name/resume", statuses=(204,))
 async def resume_queue(call: Call) -> Reply:
     """Deliver again."""
     _with_disk(call.vhost.resume_queue, queue_of(call).name)
@@ -322,8 +312,8 @@ async def resume_queue(call: Call) -> Reply:
     return NO_CONTENT
 
 
-@ROUTES.put("/api/queues/:vhost/:name/restart", Role.MANAGEMENT, statuses=(204,))
-def restart_queue(call: Call) -> Reply:
+@ROUTES.put("/api/queues/:vhost/:name/restart", statuses=(204,))
+async def restart_queue(call: Call) -> Reply:
     """Read the files of a closed queue again."""
     queue = queue_of(call)
     if not queue.core.is_closed:
@@ -332,4 +322,6 @@ def restart_queue(call: Call) -> Reply:
         call.vhost.restart_queue(queue.name)
     except (ValueError, OSError) as error:
         raise bad_request(f"Queue was not restarted: {error}") from error
+    if queue.is_stream:
+        await completed(call.vhost.when_synced)
     return NO_CONTENT

@@ -11,7 +11,7 @@ from typing import Any, Final, NoReturn
 from lavinmq.http.call import Call
 from lavinmq.http.errors import ApiError
 from lavinmq.http.listing import Listing
-from lavinmq.http.routes import ROUTES, Role
+from lavinmq.http.routes import ROUTES
 from lavinmq.vhost import VHost
 
 COMPONENT: Final = "shovel"
@@ -31,26 +31,26 @@ def _listing(vhosts: Iterable[VHost]) -> Listing[tuple[str, str]]:
     return Listing(shovels, lambda each: _row(*each), lambda each: each[0])
 
 
-@ROUTES.list("/api/shovels", Role.POLICY)
+@ROUTES.list("/api/shovels")
 def list_shovels(call: Call) -> Listing[tuple[str, str]]:
     """List shovels."""
     return _listing(call.visible_vhosts())
 
 
-@ROUTES.list("/api/shovels/:vhost", Role.POLICY)
+@ROUTES.list("/api/shovels/:vhost")
 def list_shovels_of_vhost(call: Call) -> Listing[tuple[str, str]]:
     """List shovels of a virtual host."""
     return _listing([call.vhost])
 
 
-@ROUTES.get("/api/shovels/:vhost/:name", Role.POLICY, silent=(404,))
+@ROUTES.get("/api/shovels/:vhost/:name", silent=(404,))
 def show_shovel(call: Call) -> dict[str, Any]:
     """Show a shovel."""
     return _row(_named(call), call.vhost.name)
 
 
 @ROUTES.add(
-    "PUT", "/api/shovels/:vhost/:name/pause", Role.POLICY, statuses=(), silent=(404, 422)
+    "PUT", "/api/shovels/:vhost/:name/pause", statuses=(), silent=(404, 422)
 )  # fmt: skip
 def pause(call: Call) -> NoReturn:
     """Pause a shovel that runs: none does."""
@@ -59,7 +59,7 @@ def pause(call: Call) -> NoReturn:
 
 
 @ROUTES.add(
-    "PUT", "/api/shovels/:vhost/:name/resume", Role.POLICY, statuses=(), silent=(404, 422)
+    "PUT", "/api/shovels/:vhost/:name/resume", statuses=(), silent=(404, 422)
 )  # fmt: skip
 def resume(call: Call) -> NoReturn:
     """Resume a shovel that is paused: none is."""

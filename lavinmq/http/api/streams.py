@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tornado.iostream import StreamClosedError
 
-from lavinmq import _core, log
-from lavinmq.http.api.queues import check_may_read, queue_of
+from lavinmq import _core, log, stream_epochs
+from lavinmq.http.api.queues import check_not_locked, queue_of
 from lavinmq.http.call import NO_CONTENT, Call, Reply, completed, found
 from lavinmq.http.errors import ApiError, bad_request, low_on_disk
 from lavinmq.http.fields import Field
 from lavinmq.http.listing import Listing
-from lavinmq.http.routes import ROUTES, Query, Role
+from lavinmq.http.routes import ROUTES, Query
+from lavinmq.http.synced import all_synced
 
 if TYPE_CHECKING:
     from lavinmq.http.handler import ApiHandler
@@ -30,6 +31,8 @@ LARGEST: Final = (1 << 62) - 1
 """Of offsets and times."""
 SEGMENTS_AT_ONCE: Final = 512
 REST_AT_ONCE: Final = 256 << 10
+EMPTY_BYTES: Final = 4
+"""Of a segment file without records."""
 GENERATED: Final = "amq.ctag-"
 _log = log.get("lmq.http.server")
 
@@ -61,12 +64,15 @@ RANGE: Final = (
 )
 
 
-def _range(call: Call, core: _core.Queue) -> tuple[int, int]:
-    """The offsets that were asked for; 0 is the first one. Raises: ApiError 400."""
+async def _range(call: Call, core: _core.Queue) -> tuple[int, int]:
+    """The offsets that were asked for, up to what is on disk; 0 is the first one.
+
+    Raises: ApiError 400.
+    """
     offset, end = _place(call, "offset"), _place(call, "end")
     if end is not None and end < (offset or 0):
         raise bad_request("Parameter 'end' must not be below 'offset'")
-    next_ = core.next_offset
+    next_ = await all_synced(core)
     return offset or core.first_offset, next_ if end is None else min(end, next_)
 
 
@@ -86,7 +92,6 @@ async def offset_at(core: _core.Queue, at_ms: int) -> int:
 
 @ROUTES.get(
     "/api/queues/:vhost/:name/stream/offset",
-    Role.MANAGEMENT,
     query=(Query("timestamp", "Unix milliseconds, required", "integer"),),
 )
 async def find_offset(call: Call) -> dict[str, Any]:
@@ -95,19 +100,22 @@ async def find_offset(call: Call) -> dict[str, Any]:
     at_ms = _place(call, "timestamp")
     if at_ms is None:
         raise bad_request("Parameter 'timestamp' is required")
+    end = await all_synced(core)
     offset = await offset_at(core, at_ms)
-    return {"offset": offset, "found": offset < core.next_offset}
+    return {"offset": min(offset, end), "found": offset < end}
 
 
-@ROUTES.list("/api/queues/:vhost/:name/stream/segments", Role.MANAGEMENT, query=RANGE)
+@ROUTES.list("/api/queues/:vhost/:name/stream/segments", query=RANGE)
 async def list_segments(call: Call) -> Listing[Segment]:
     """List segments of a stream that have messages of a range of offsets, the oldest first."""
     core = stream_of(call).core
-    offset, end = _range(call, core)
+    offset, end = await _range(call, core)
+    reach = core.synced
     is_whole = "offset" not in call.query and "end" not in call.query
     newest, rows = 0, []
     async for each in _segments(core):
         newest = each[0]
+        each = _on_disk(each, reach)
         if is_whole or (each[3] < end and each[3] + each[1] > offset):
             rows.append(each)
     return Listing(
@@ -123,6 +131,17 @@ async def _segments(core: _core.Queue) -> AsyncIterator[Segment]:
             yield each
         after = several[-1][0]
         await asyncio.sleep(0)
+
+
+def _on_disk(each: Segment, reach: tuple[int, int, int]) -> Segment:
+    """What a segment has on disk, when that ends at an offset, in a segment, at a position."""
+    id_, messages, n_bytes, first_offset = each[:4]
+    end, segment, position = reach
+    if first_offset + messages <= end:
+        return each
+    if first_offset >= end:
+        return id_, 0, min(n_bytes, EMPTY_BYTES), end, 0, 0
+    return id_, end - first_offset, position if id_ == segment else n_bytes, *each[3:]
 
 
 def _segment_row(each: Segment, newest: int) -> dict[str, Any]:
@@ -143,17 +162,17 @@ def _segment_row(each: Segment, newest: int) -> dict[str, Any]:
 
 @ROUTES.get(
     "/api/queues/:vhost/:name/stream/raw",
-    Role.MANAGEMENT,
-    query=RANGE,
-    failures=(410, 416),
+    query=(*RANGE, Query("epoch", "In which the reader has come to the offset", "integer")),
+    failures=(409, 410, 416),
     content=OCTETS,
 )
 async def read_raw(call: Call) -> None:
     """Read a range of a stream as records, the way they are stored."""
     queue = stream_of(call)
-    check_may_read(call, queue)
-    offset, end = _range(call, queue.core)
-    first, next_ = queue.core.first_offset, queue.core.next_offset
+    check_not_locked(call, queue)
+    offset, end = await _range(call, queue.core)
+    first, next_ = queue.core.first_offset, queue.core.synced[0]
+    _check_epoch(call, queue, offset)
     if offset < first:
         raise ApiError(410, "gone", f"Offset {offset} is gone, the first one is {first}")
     if offset > next_:
@@ -164,6 +183,9 @@ async def read_raw(call: Call) -> None:
     handler.set_header("X-Accel-Buffering", "no")
     try:
         offset = await _send_records(call, queue, offset, end)
+        if not call.is_allowed_still():
+            _break_off(handler)
+            return
         handler.write(_core.raw_end(offset))
         await handler.finish()
     except StreamClosedError:
@@ -175,11 +197,24 @@ async def read_raw(call: Call) -> None:
         _break_off(handler)
 
 
+def _check_epoch(call: Call, queue: Queue, offset: int) -> None:
+    """Raises: ApiError 409 when what the reader has read may be other messages now."""
+    epoch = _place(call, "epoch")
+    other = None
+    if epoch is not None:
+        other = stream_epochs.divergence(queue.core.epochs, epoch, offset)
+    if other is not None:
+        text = f"The stream is another from offset {other[1]} on: epoch {other[0]} begins there"
+        raise ApiError(409, "conflict", f"{text}, and offset {offset} was reached in epoch {epoch}")
+
+
 async def _send_records(call: Call, queue: Queue, offset: int, end: int) -> int:
     """Send blocks one after the other, each when the one before has left. Returns: where to go on,
     below the end when retention was faster or the stream is gone. Raises: OSError."""
-    handler, core = call.handler, queue.core
-    while offset < end and call.vhost.queues.get(queue.name) is queue and not core.is_closed:
+    handler, core, queues = call.handler, queue.core, call.vhost.queues
+    while offset < end and queues.get(queue.name) is queue and not core.is_closed:
+        if not call.is_allowed_still():
+            break
         if offset < core.first_offset:
             break  # the next request is told
         block, offset, segment, position, rest = _core.raw_records(core, offset, end)
@@ -209,10 +244,11 @@ Position = tuple[str, int]
 """The tag of a consumer, and where it goes on reading."""
 
 
-@ROUTES.list("/api/queues/:vhost/:name/stream/consumers", Role.MANAGEMENT)
-def list_positions(call: Call) -> Listing[Position]:
+@ROUTES.list("/api/queues/:vhost/:name/stream/consumers")
+async def list_positions(call: Call) -> Listing[Position]:
     """List where consumers of a stream go on reading, and how many messages are before them."""
     core = stream_of(call).core
+    await all_synced(core)
     rows = [
         (tag.decode("utf-8", "surrogateescape"), offset)
         for tag, offset in core.stored_offsets().items()
@@ -224,13 +260,12 @@ def _position_row(core: _core.Queue, name: str, offset: int) -> dict[str, Any]:
     return {
         "name": name,
         "offset": offset,
-        "lag": max(0, core.next_offset - max(offset, core.first_offset)),
+        "lag": max(0, core.synced[0] - max(offset, core.first_offset)),
     }
 
 
 @ROUTES.put(
     "/api/queues/:vhost/:name/stream/consumers/:consumer",
-    Role.MANAGEMENT,
     {"offset": Field("integer", "Where it goes on reading", required=True)},
     statuses=(204,),
     failures=(409,),
@@ -238,7 +273,7 @@ def _position_row(core: _core.Queue, name: str, offset: int) -> dict[str, Any]:
 async def store_position(call: Call) -> Reply:
     """Store where a consumer of a stream goes on reading."""
     queue = stream_of(call)
-    check_may_read(call, queue)
+    check_not_locked(call, queue)
     core, offset = queue.core, call.body["offset"]
     if not 0 <= offset <= core.next_offset:
         raise bad_request(f"Field 'offset' must be between 0 and {core.next_offset}")
@@ -249,25 +284,24 @@ async def store_position(call: Call) -> Reply:
     return NO_CONTENT
 
 
-@ROUTES.delete(
-    "/api/queues/:vhost/:name/stream/consumers/:consumer", Role.MANAGEMENT, failures=(409,)
-)
-def forget_position(call: Call) -> Reply:
+@ROUTES.delete("/api/queues/:vhost/:name/stream/consumers/:consumer", failures=(409,))
+async def forget_position(call: Call) -> Reply:
     """Forget where a consumer of a stream goes on reading."""
     queue = stream_of(call)
-    check_may_read(call, queue)
+    check_not_locked(call, queue)
     name = call.path["consumer"]
     found(queue.core.stored_offsets().get(_tag(name)))
+    _store(queue.core, name, 0)
     try:
-        _store(queue.core, name, 0)
+        await call.server.stored_offsets.saved(queue)
     except OSError as error:
         raise ApiError(500, "internal_server_error", f"It cannot be stored: {error}") from error
     return NO_CONTENT
 
 
 def _store(core: _core.Queue, name: str, offset: int) -> None:
-    """Raises: ApiError 400 for a name that no consumer is remembered by, 409 for one that is there;
-    OSError."""
+    """Raises: ApiError 400 for a name that no consumer is remembered by, 409 for one that is
+    there."""
     if not core.store_offset(_tag(name), offset):
         raise ApiError(409, "conflict", f"Consumer '{name}' is there: its acknowledgements count")
 

@@ -17,7 +17,7 @@ from lavinmq.http.errors import ApiError, bad_request, low_on_disk
 from lavinmq.http.fields import Field
 from lavinmq.http.handler import JSON
 from lavinmq.http.listing import Listing
-from lavinmq.http.routes import ROUTES, Role
+from lavinmq.http.routes import ROUTES
 from lavinmq.names import check_label
 
 
@@ -36,13 +36,13 @@ def _listing(call: Call, users: list[User]) -> Listing[User]:
     return Listing(users, lambda user: row(call, user), lambda user: user.name)
 
 
-@ROUTES.list("/api/users", Role.ADMINISTRATOR)
+@ROUTES.list("/api/users")
 def list_users(call: Call) -> Listing[User]:
     """List users."""
     return _listing(call, call.server.users.all())
 
 
-@ROUTES.list("/api/users/without-permissions", Role.ADMINISTRATOR)
+@ROUTES.list("/api/users/without-permissions")
 def list_users_without_permissions(call: Call) -> Listing[User]:
     """List users who may not connect to any virtual host."""
     return _listing(call, [user for user in call.server.users.all() if not user.permissions])
@@ -50,7 +50,6 @@ def list_users_without_permissions(call: Call) -> Listing[User]:
 
 @ROUTES.post(
     "/api/users/bulk-delete",
-    Role.ADMINISTRATOR,
     {"users": Field("array", "Names of users", required=True, lax=True)},
     statuses=(204,),
 )
@@ -63,13 +62,13 @@ def delete_users(call: Call) -> Reply:
     return NO_CONTENT
 
 
-@ROUTES.get("/api/users/:user", Role.ADMINISTRATOR)
+@ROUTES.get("/api/users/:user")
 def show_user(call: Call) -> dict[str, Any]:
     """Show a user."""
     return row(call, user_of(call))
 
 
-@ROUTES.list("/api/users/:user/permissions", Role.ADMINISTRATOR)
+@ROUTES.list("/api/users/:user/permissions")
 def list_user_permissions(call: Call) -> Listing[Any]:
     """List what a user may do."""
     wanted = user_of(call)
@@ -78,7 +77,6 @@ def list_user_permissions(call: Call) -> Listing[Any]:
 
 @ROUTES.put(
     "/api/users/:user",
-    Role.ADMINISTRATOR,
     {
         "password": Field("string", "The password, in place of its hash"),
         "password_hash": Field("string", "Its salted hash; empty: no log-in", nullable=True),
@@ -111,7 +109,7 @@ async def put_user(call: Call) -> Reply:
     return CREATED if is_new else NO_CONTENT
 
 
-@ROUTES.delete("/api/users/:user", Role.ADMINISTRATOR)
+@ROUTES.delete("/api/users/:user")
 def delete_user(call: Call) -> Reply:
     """Delete a user."""
     found(call.server.accounts.delete_users(call.path["user"]) or None)
@@ -120,7 +118,6 @@ def delete_user(call: Call) -> Reply:
 
 @ROUTES.put(
     "/api/auth/hash_password",
-    Role.ANY,
     {"password": Field("string", "The password", required=True, lax=True)},
     statuses=(200,),
     content=JSON,

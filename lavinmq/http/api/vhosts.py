@@ -14,7 +14,7 @@ from lavinmq.http.call import CREATED, NO_CONTENT, Call, Reply, found
 from lavinmq.http.errors import bad_request
 from lavinmq.http.fields import Field
 from lavinmq.http.listing import Listing
-from lavinmq.http.routes import ROUTES, Role
+from lavinmq.http.routes import ROUTES
 from lavinmq.totals import MESSAGES
 from lavinmq.vhost import VHost
 
@@ -44,7 +44,7 @@ def row(call: Call, vhost: VHost, counters: Mapping[str, int]) -> dict[str, Any]
     }
 
 
-@ROUTES.list("/api/vhosts", Role.ANY)
+@ROUTES.list("/api/vhosts")
 async def list_vhosts(call: Call) -> Listing[VHost]:
     """List virtual hosts."""
     vhosts = call.visible_vhosts()
@@ -54,14 +54,14 @@ async def list_vhosts(call: Call) -> Listing[VHost]:
     )  # fmt: skip
 
 
-@ROUTES.get("/api/vhosts/:vhost", Role.MANAGEMENT)
+@ROUTES.get("/api/vhosts/:vhost")
 async def show_vhost(call: Call) -> dict[str, Any]:
     """Show a virtual host."""
     vhost = call.vhost
     return row(call, vhost, await vhost_counters(vhost))
 
 
-@ROUTES.list("/api/vhosts/:vhost/permissions", Role.ADMINISTRATOR)
+@ROUTES.list("/api/vhosts/:vhost/permissions")
 def list_vhost_permissions(call: Call) -> Listing[Any]:
     """List what users may do in a virtual host."""
     return permission_rows(call, lambda _user, vhost: vhost == call.path["vhost"])
@@ -69,16 +69,15 @@ def list_vhost_permissions(call: Call) -> Listing[Any]:
 
 @ROUTES.put(
     "/api/vhosts/:name",
-    Role.ADMINISTRATOR,
     {
         "description": Field("string", "For people"),
         "tags": Field("any", "A list, or a string separated by commas"),
     },
 )
-def put_vhost(call: Call) -> Reply:
+async def put_vhost(call: Call) -> Reply:
     """Create a virtual host, or change description and tags of one; what is left out stays."""
     try:
-        is_new = call.server.vhosts.create(
+        is_new = await call.server.vhosts.create(
             call.path["name"], call.user.name, call.body["description"], _tags(call.body["tags"])
         )
     except ValueError as error:
@@ -96,8 +95,8 @@ def _tags(value: Any) -> list[str] | None:
     return [word.strip() for word in words if word.strip()]
 
 
-@ROUTES.delete("/api/vhosts/:vhost", Role.ADMINISTRATOR)
-def delete_vhost(call: Call) -> Reply:
+@ROUTES.delete("/api/vhosts/:vhost")
+async def delete_vhost(call: Call) -> Reply:
     """Delete a virtual host with all that is in it, and close its connections."""
-    found(call.server.vhosts.delete(call.path["vhost"]) or None)
+    found(await call.server.vhosts.delete(call.path["vhost"]) or None)
     return NO_CONTENT

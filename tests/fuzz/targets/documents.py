@@ -43,7 +43,7 @@ def planned(server: Server, content: bytes) -> Plan:
     return plan
 
 
-def imported(server: Server, content: bytes) -> None:
+async def imported(server: Server, content: bytes) -> None:
     """Import a document and look whether it is there; then take it away again."""
     before = encode(exported(server))
     try:
@@ -52,11 +52,13 @@ def imported(server: Server, content: bytes) -> None:
         assert encode(exported(server)) == before, "a refused document has changed something"
         return
     assert encode(exported(server)) == before, "a check has changed something"
-    finished(plan.apply())
+    for step in plan.apply():
+        if step is not None:
+            await step
     again = planned(server, encode(exported(server)))
     assert (again.changes, again.skipped) == ([], [])
     for name in list(server.vhosts):
-        server.vhosts.delete(name)
+        await server.vhosts.delete(name)
     server.accounts.delete_users(*(user.name for user in server.users.all()))
     server.accounts.put_user("guest", password_hash="")
 

@@ -37,10 +37,12 @@ class Answering:
         except (methods.UnknownMethod, methods.MalformedMethod):
             self._give_up(0)
 
-    def on_route_miss(self, channel: int, name: bytes) -> None:
-        """There is one exchange, under two names."""
-        if name in (b"", b"x"):
+    def on_route_miss(self, channel: int, kind: int, name: bytes, keys: list[bytes]) -> None:
+        """There is one exchange, under two names; on one of them each key is asked about."""
+        if name == b"":
             self._link.learn(name, self._exchange)
+        elif name == b"x":
+            self._link.allow(kind, name, keys, self._exchange)
         else:
             self._give_up(channel)
 

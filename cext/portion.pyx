@@ -1,0 +1,102 @@
+# Portion: how much the loop does in one iteration before it looks who else has something for it.
+#
+# Whatever a peer can make long is charged in units of about 10 ns. After LOOK_UNITS of them the
+# clock is read, and when PORTION_NS are over all that is long stops and goes on in the next turn of
+# the loop (Loop.turn): links with what is left of their frames, jobs with their next step. The
+# portion belongs to the iteration and not to each link, so that many cannot make it long together.
+# What a queue is given makes work for the tick, which is never cut short: what the tick will take
+# is owed, and counts as if it had been done (loop_settle_tick).
+# Called by everything that a peer can make long.
+
+cdef enum:
+    LEARN_QUEUES = 32           # of a tick from which one learns
+    TOUCH_FIRST_NS = 2000       # a first guess
+    TOUCH_MAX_NS = 50000        # that is a bad disk, and not this queue
+
+
+# ---- the clock -----------------------------------------------------------------------------------
+
+cdef void loop_begin_portion(loop_t* loop, i64 ns) noexcept nogil:
+    """So much time from now on."""
+    loop.look_ns = clock_ns()
+    loop.portion_ends_ns = loop.look_ns + ns
+    loop.work = 0
+    loop.is_spent = loop.is_working = False
+
+
+cdef bint loop_look(loop_t* loop) noexcept nogil:
+    """Look at the clock: whether the portion is over. Once over it stays over. Cost: 25 ns."""
+    loop.is_working = True
+    if not loop.is_spent:
+        loop.look_ns = clock_ns()
+        loop.is_spent = (loop.portion_units != 0
+                         or loop.look_ns + loop.owed_ns >= loop.portion_ends_ns)
+    loop.work = loop.look_units if loop.is_spent else 0
+    return loop.is_spent
+
+
+# hot
+cdef inline bint loop_spent(loop_t* loop, u32 units) noexcept nogil:
+    """Charge so many units of about 10 ns, 2^31 at most; whether the portion is over: 1 ns."""
+    loop.work += units
+    return loop.work >= loop.look_units and loop_look(loop)
+
+
+cdef void loop_settle_tick(loop_t* loop, i64 began_ns, u32 n) noexcept nogil:
+    """A tick that looked at n queues is over: learn what one takes."""
+    cdef i64 took_ns
+    if n < LEARN_QUEUES:
+        return
+    took_ns = (clock_ns() - began_ns) // n
+    took_ns = took_ns if took_ns < TOUCH_MAX_NS else TOUCH_MAX_NS
+    loop.touch_ns += (took_ns - loop.touch_ns) // 4
+    loop.touch_units = <u32>(loop.touch_ns // 10)
+
+
+cdef void loop_grant(loop_t* loop) noexcept nogil:
+    """Whoever is next gets something in any case, so that all get on: little if all is spent."""
+    if loop.is_spent or clock_ns() >= loop.portion_ends_ns:
+        loop_begin_portion(loop, GRANT_NS)
+        loop.is_working = True
+
+
+# ---- work that is no link's ----------------------------------------------------------------------
+
+cdef void loop_add_job(loop_t* loop, job_t* job) noexcept nogil:
+    """Have a step of the job made in each turn until one says that it was the last. The job stays
+    the caller's; it is not on the list while its step runs, and not any more after the last."""
+    job.next = NULL
+    if loop.jobs == NULL:
+        loop.jobs = job
+    else:
+        loop.last_job.next = job
+    loop.last_job = job
+
+
+cdef void loop_drop_job(loop_t* loop, job_t* job) noexcept nogil:
+    """Take a job off the list, if it is there."""
+    cdef job_t* before = NULL
+    cdef job_t* each = loop.jobs
+    while each != NULL and each != job:
+        before = each
+        each = each.next
+    if each == NULL:
+        return
+    if before == NULL:
+        loop.jobs = job.next
+    else:
+        before.next = job.next
+    if loop.last_job == job:
+        loop.last_job = before
+
+
+cdef void loop_run_jobs(loop_t* loop) noexcept nogil:
+    """Make steps of the jobs in turn until the portion is over, one at least."""
+    cdef job_t* job
+    while loop.jobs != NULL:
+        job = loop.jobs
+        loop.jobs = job.next
+        if job.step(loop, job):
+            loop_add_job(loop, job)
+        if loop_spent(loop, 100):
+            break

@@ -1,0 +1,156 @@
+"""What a user may do with the routing keys of one topic exchange: two regular expressions.
+
+Without an entry for an exchange every key is allowed there, as in RabbitMQ; the permissions of the
+virtual host say who may use the exchange at all. `{username}` and `{vhost}` stand for their names,
+whatever characters these have. `{client_id}` has a value for clients of MQTT only: here it matches
+nothing. The empty expression matches the empty key.
+Source: documentation of RabbitMQ's topic authorisation.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol, Self
+
+from lavinmq.auth import permissions
+from lavinmq.auth.permissions import Rule
+from lavinmq.datadir import read_regular, write_atomic
+from lavinmq.errors import DefinitionsError
+from lavinmq.saving import encoded, json_list
+
+log = logging.getLogger("lmq.auth.topics")
+
+FILE_NAME: Final = "topic_permissions.json"
+"""Beside users.json, in which LavinMQ would not understand it."""
+
+_EVERY_KEY: Final = frozenset((".*", "^.*", ".*$", "^.*$"))
+_NO_KEY: Final = "(?!)"
+
+
+class KeyRights(Protocol):
+    """What somebody may do with the keys of an exchange on which not all are allowed."""
+
+    @property
+    def is_any_written(self) -> bool:
+        """Whether every key may be written, also those of messages that others send."""
+
+    def can_write(self, key: str) -> bool:
+        """Whether messages with the routing key may be published."""
+
+    def can_read(self, key: str) -> bool:
+        """Whether the exchange may be bound with the key."""
+
+
+class TopicRow(NamedTuple):
+    """A topic permission as it is stored, shown, and stands in definitions."""
+
+    user: str
+    vhost: str
+    exchange: str
+    write: str
+    read: str
+
+    @classmethod
+    def from_json(cls, entry: Any) -> Self:
+        """One as it is stored. Raises: ValueError."""
+        if not isinstance(entry, dict):
+            raise ValueError("not a topic permission")
+        values = [value for name in cls._fields if isinstance(value := entry.get(name), str)]
+        if len(values) != len(cls._fields):
+            raise ValueError(f"a topic permission has texts for {', '.join(cls._fields)}")
+        return cls(*values)
+
+
+class TopicPermissions:
+    """The rules of one user for one exchange; see `check` for input."""
+
+    __slots__ = ("_read", "_write", "is_any_written", "read", "write")
+
+    def __init__(self, user: str, vhost: str, write: str, read: str) -> None:
+        self.write = write
+        self.read = read
+        self.is_any_written = write in _EVERY_KEY
+        self._write = Rule(_expanded(write, user, vhost), ())
+        self._read = Rule(_expanded(read, user, vhost), ())
+
+    def can_write(self, key: str) -> bool:
+        """Whether messages with the routing key may be published."""
+        return self._write.allows(key)
+
+    def can_read(self, key: str) -> bool:
+        """Whether the exchange may be bound with the key."""
+        return self._read.allows(key)
+
+
+def check(regex: str) -> None:
+    """Refuse an expression that could never be used. Raises: ValueError, saying why."""
+    permissions.check(_expanded(regex, "user", "vhost"))
+
+
+class TopicFile:
+    """topic_permissions.json, which is written with each write of users.json, just before it.
+
+    So at no moment a user is stored without what restricts him: what belongs to users who go stays
+    in it until they have gone.
+    """
+
+    def __init__(self, data_dir: Path) -> None:
+        self._path = str(data_dir / FILE_NAME)
+        self._kept: list[Any] = []  # entries that make no sense, for who repairs them
+        self._going: list[TopicRow] = []
+        self._is_due = False
+        self._rows: list[TopicRow] | None = None
+
+    def load(self) -> list[TopicRow]:
+        """What is stored. An entry that makes no sense is logged, and stays in the file.
+
+        Raises: DefinitionsError naming the file when it cannot be read or understood: it restricts
+            users, who must not be let in without it.
+        """
+        self._kept = []
+        try:
+            entries = json.loads(read_regular(self._path), parse_constant=str)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise DefinitionsError(f"{self._path}: {error.strerror}") from error
+        except (ValueError, RecursionError) as error:
+            raise DefinitionsError(f"{self._path}: not JSON: {error}; restore it") from error
+        if not isinstance(entries, list):
+            raise DefinitionsError(f"{self._path}: not a list; restore it")
+        rows = []
+        for number, entry in enumerate(entries, 1):
+            try:
+                rows.append(TopicRow.from_json(entry))
+            except ValueError as error:
+                log.error("%s: entry %d is ignored: %s", self._path, number, error)
+                self._kept.append(entry)
+        return rows
+
+    def changed(self, going: Iterable[TopicRow] = ()) -> None:
+        """It is to be written. Args: going: what a user has had who is being deleted."""
+        self._is_due = True
+        self._going += going
+
+    def prepare(self, rows: Iterable[TopicRow]) -> None:
+        """What `write` writes next, if anything has changed; on the loop."""
+        self._rows = [*rows, *self._going] if self._is_due else None
+        self._is_due = bool(self._going)  # once more, without those
+        self._going.clear()
+
+    def write(self) -> None:
+        """Replace the file, in any thread. Raises: OSError."""
+        if self._rows is not None:
+            entries = [*(row._asdict() for row in self._rows), *self._kept]
+            write_atomic(self._path, encoded("".join(json_list(entries))))
+
+
+def _expanded(regex: str, user: str, vhost: str) -> str:
+    """The expression with its variables replaced; the empty one matches the empty key."""
+    for name, text in (("username", re.escape(user)), ("vhost", re.escape(vhost))):
+        regex = regex.replace(f"{{{name}}}", text)
+    return regex.replace("{client_id}", _NO_KEY) or "^$"

@@ -1,0 +1,113 @@
+"""Ends what those who have logged in may do no more: connections, consumers, long answers.
+
+Whoever changes users, permissions or tokens says so by `look_again`. Then everything that is open
+is compared with what counts now, whatever it was that changed, in portions and once for many
+changes. What a user publishes is not looked at here: links ask again when the epoch of a virtual
+host moves. Source: decision 0040.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+from lavinmq import log
+from lavinmq.auth.standing import Standing
+from lavinmq.auth.users import UserStore
+from lavinmq.errors import ReplyCode
+from lavinmq.portions import in_portions
+
+if TYPE_CHECKING:
+    from lavinmq.amqp.connection import Connection
+
+_log = log.get("lmq.revocation")
+
+
+class Reader(Protocol):
+    """A long answer."""
+
+    def may_go_on(self) -> bool:
+        """Whether the user may still have it."""
+
+    def close(self) -> None:
+        """End it."""
+
+
+class Revocation:
+    """What is open on one broker, compared with what is allowed.
+
+    Args:
+        users: as they are now.
+        connections: those that are open, in the handshake too; read when it is needed.
+        call_soon: of the event loop.
+    """
+
+    def __init__(
+        self, users: UserStore, connections: Iterable[Connection], call_soon: Callable[..., Any]
+    ) -> None:
+        self._users = users
+        self._connections = connections
+        self._call_soon = call_soon
+        self._readers: set[Reader] = set()
+        self._names: set[str | None] = set()
+        self._is_looking = False
+
+    def look_again(self, name: str | None = None) -> None:
+        """Something has changed that may have taken rights away.
+
+        Args: name: of the only user whom it is about; None: it may be about anybody.
+        Cost: a millisecond now; the rest follows in the next turns of the loop.
+        """
+        self._names.add(name)
+        if not self._is_looking:
+            self._is_looking = True
+            in_portions(self._call_soon, self._passes())
+
+    def watch(self, reader: Reader) -> None:
+        """End a reader when its user may not go on, until `unwatch`."""
+        self._readers.add(reader)
+
+    def unwatch(self, reader: Reader) -> None:
+        """It has ended."""
+        self._readers.discard(reader)
+
+    def why_not(self, standing: Standing, vhost: str | None = None) -> str:
+        """Why somebody may not go on, in a virtual host if one is named; empty if they may."""
+        why = standing.why_over(self._users)
+        if why or vhost is None or standing.user.has_vhost(vhost):
+            return why
+        return f"User '{standing.user.name}' has no permissions in vhost '{vhost}' any more"
+
+    def _passes(self) -> Iterator[None]:
+        """Look at everything, until nothing has changed meanwhile."""
+        try:
+            while self._names:
+                names, self._names = self._names, set()
+                for reader in list(self._readers):
+                    if not reader.may_go_on():
+                        reader.close()
+                for connection in list(self._connections):
+                    standing = connection.standing
+                    if standing is not None and not names.isdisjoint((None, standing.user.name)):
+                        yield from self._look_at(connection, standing)
+                    yield
+        finally:
+            self._is_looking = False
+
+    def _look_at(self, connection: Connection, standing: Standing) -> Iterator[None]:
+        """One connection: the log-in first, then the tags, then each consumer."""
+        vhost = connection.vhost.name if connection.is_member else None
+        why = self.why_not(standing, vhost)
+        if why:
+            _log.info("connection %s is closed: %s", connection.name, why)
+            connection.expel(ReplyCode.CONNECTION_FORCED, why)
+        if not connection.is_member:
+            return
+        connection.user_changed()
+        for channel in list(connection.channels.values()):
+            for consumer in list(channel.consumers.values()):
+                if channel.is_over:
+                    break
+                if channel.consumers.get(consumer.tag) is consumer:  # else it has gone meanwhile
+                    channel.review(consumer)
+                yield

@@ -1,0 +1,330 @@
+"""Saving small files without holding up the loop, and waiting for what one request has saved.
+
+A change acts at once, and its file is written behind: turned into text in portions on the loop,
+then written aside, synced and renamed in a thread. One write of a file runs at a time; what changes
+meanwhile is one more write, however often. Whoever answers for a change waits for its `Save`: that
+is what `gathered` does for all saves of a block, so endpoints need not know of them. When the disk
+refuses, everything that is not on disk yet is taken back, the newest first, and its saves fail:
+memory and file then say the same again.
+
+Before `start` and after `stop` all is done at once, in the thread of the caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from lavinmq.datadir import write_atomic
+from lavinmq.errors import DefinitionsError
+from lavinmq.portions import in_portions
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
+log = logging.getLogger("lmq.saving")
+
+T = TypeVar("T")
+THREADS: Final = 2
+"""One may be held up by the disk for long, with a large file."""
+_ENCODER: Final = json.JSONEncoder(indent=2, ensure_ascii=False, allow_nan=False)
+_HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
+
+
+class Save:
+    """A change that is being brought to the disk. Await it: DefinitionsError when that failed."""
+
+    __slots__ = ("_waiting", "error", "is_over", "undo")
+
+    def __init__(self, undo: Callable[[], object]) -> None:
+        self.undo = undo
+        self.error = ""
+        self.is_over = False
+        self._waiting: list[asyncio.Future[None]] = []
+
+    def finish(self, error: str = "") -> None:
+        """It is on disk, or could not be brought there."""
+        self.error, self.is_over = error, True
+        for each in self._waiting:
+            if not each.done():
+                each.set_result(None)
+
+    def __await__(self) -> Generator[Any, None, None]:
+        if not self.is_over:
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(done)
+            yield from done
+        if self.error:
+            raise DefinitionsError(self.error)
+
+
+_gathering: ContextVar[list[Save] | None] = ContextVar("saves", default=None)
+
+
+@asynccontextmanager
+async def gathered() -> AsyncIterator[None]:
+    """At its end, all that was saved in the block is on disk. Raises: DefinitionsError."""
+    saves: list[Save] = []
+    token = _gathering.set(saves)
+    try:
+        yield
+    finally:
+        _gathering.reset(token)
+    for each in saves:
+        await each
+
+
+def at_once(work: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine returns that has nothing to wait for: before `Disk.start`."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    work.close()
+    raise RuntimeError("it would have to wait")
+
+
+class Disk:
+    """The threads that wait for the disk, and the files that they write.
+
+    Args: events: the loop; None: there is none, and all is done at once.
+    """
+
+    def __init__(self, events: asyncio.AbstractEventLoop | None = None) -> None:
+        self._events = events
+        self._executor: ThreadPoolExecutor | None = None
+        self._busy: set[SavedFile] = set()
+        self.is_running = False
+
+    def start(self) -> None:
+        """From now on the loop serves clients, and nothing may hold it up."""
+        self.is_running = self._events is not None
+
+    def stop(self) -> None:
+        """Finish what runs, and save what waits. Idempotent."""
+        self.is_running = False
+        if self._executor is not None:
+            self._executor.shutdown()
+            self._executor = None
+        while self._busy:
+            self._busy.pop().save_now()
+
+    def call_soon(self, function: Callable[..., object], *args: Any) -> None:
+        """In the next turn of the loop."""
+        if self._events is not None:
+            self._events.call_soon(function, *args)
+
+    def submit(
+        self, work: Callable[[], T], done: Callable[[T | None, OSError | None], object]
+    ) -> None:
+        """Have a thread do something that waits for the disk.
+
+        Args: done: is called on the loop with what came of it; not after `stop`.
+        """
+        if self._executor is None:
+            from concurrent.futures import ThreadPoolExecutor  # most brokers change nothing
+
+            self._executor = ThreadPoolExecutor(THREADS, "disk")
+        assert self._events is not None
+        job = self._events.run_in_executor(self._executor, work)
+        job.add_done_callback(partial(_report, done))
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """What something returns, or raises, that waits for the disk."""
+        if not self.is_running:
+            return work()
+        result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self.submit(partial(_outcome, work), partial(_resolve, result))
+        return await result
+
+    def began(self, file: SavedFile) -> None:
+        """A file has something to write."""
+        self._busy.add(file)
+
+    def ended(self, file: SavedFile) -> None:
+        """It has no more."""
+        self._busy.discard(file)
+
+
+def _outcome(work: Callable[[], T]) -> tuple[T | None, Exception | None]:
+    try:
+        return work(), None
+    except Exception as error:  # noqa: BLE001 - it is raised where it is waited for
+        return None, error
+
+
+def _resolve(
+    result: asyncio.Future[Any], outcome: tuple[Any, Exception | None] | None, _: OSError | None
+) -> None:
+    if outcome is None or result.done():
+        return
+    value, error = outcome
+    if error is not None:
+        result.set_exception(error)
+    else:
+        result.set_result(value)
+
+
+def _report(done: Callable[[Any, OSError | None], object], job: asyncio.Future[Any]) -> None:
+    if job.cancelled():
+        return
+    error = job.exception()
+    if error is None:
+        done(job.result(), None)
+    elif isinstance(error, OSError):
+        done(None, error)
+    else:
+        log.error("bug in what waits for the disk", exc_info=error)
+        done(None, OSError(0, "Internal error"))
+
+
+class SavedFile:
+    """A file that is replaced as a whole.
+
+    Args: before: is called with each write, in its thread, before the file is replaced; may raise
+        OSError.
+    """
+
+    def __init__(
+        self, path: Path, disk: Disk | None = None, before: Callable[[], None] | None = None
+    ) -> None:
+        self.path = path
+        self._disk = disk or Disk()
+        self._before = before
+        self._content: Callable[[], Iterable[str]] = tuple
+        self._saves: list[Save] = []  # that are not on disk, in their order
+        self._n_covered = 0  # by the write that runs
+        self._lock = threading.Lock()  # saves at once may come from several threads
+        self._is_writing = False
+
+    def save(self, content: Callable[[], Iterable[str]], undo: Callable[[], object] = bool) -> Save:
+        """Replace the file, so that a crash leaves the old or the new one.
+
+        Args: content: makes the text, piece by piece; it is called later, in another turn of the
+            loop. undo: takes the change back when it could not be saved.
+        Raises: DefinitionsError when the disk refuses, if it is asked at once; nothing is undone
+            then.
+        """
+        save = Save(undo)
+        self._content = content
+        if not self._disk.is_running:
+            self._write_now(list(content()))
+            save.finish()
+            return save
+        self._saves.append(save)
+        gathering = _gathering.get()
+        if gathering is not None:
+            gathering.append(save)
+        if not self._is_writing:
+            self._is_writing = True
+            self._disk.began(self)
+            self._disk.call_soon(self._begin)
+        return save
+
+    def save_now(self) -> None:
+        """The broker ends: save what is left, at once."""
+        if not self._saves:
+            return
+        try:
+            self._write_now(list(self._content()))
+        except DefinitionsError as error:
+            self._fail(str(error))
+        else:
+            self._finish(len(self._saves))
+
+    def _write_now(self, text: list[str]) -> None:
+        try:
+            self._write(text)
+        except OSError as error:
+            raise DefinitionsError(self._why(error)) from error
+
+    def _begin(self) -> None:
+        """Make the text of all that has changed so far, and have it written."""
+        self._n_covered = len(self._saves)
+        in_portions(self._disk.call_soon, self._steps())
+
+    def _steps(self) -> Iterator[None]:
+        text: list[str] = []
+        try:
+            for piece in self._content():
+                text.append(piece)
+                yield
+        except (ValueError, TypeError) as error:  # nothing that was checked has such values
+            self._written(None, OSError(0, str(error)))
+            return
+        if self._disk.is_running:
+            self._disk.submit(partial(self._write, text), self._written)
+
+    def _write(self, text: list[str]) -> None:
+        """Raises: OSError. In a thread, mostly."""
+        with self._lock:
+            if self._before is not None:
+                self._before()
+            write_atomic(str(self.path), encoded("".join(text)))
+
+    def _written(self, _: None, error: OSError | None) -> None:
+        if not self._disk.is_running:
+            return  # `save_now` has done the rest
+        if error is not None:
+            self._fail(self._why(error))
+        else:
+            self._finish(self._n_covered)
+        if self._saves:
+            self._begin()
+        else:
+            self._is_writing = False
+            self._disk.ended(self)
+
+    def _finish(self, count: int) -> None:
+        done, self._saves = self._saves[:count], self._saves[count:]
+        for save in done:
+            save.finish()
+
+    def _fail(self, why: str) -> None:
+        """Take back all that is not on disk."""
+        log.error("%s; taken back: %d changes", why, len(self._saves))
+        failed, self._saves = self._saves, []
+        for save in reversed(failed):
+            save.undo()
+        for save in failed:
+            save.finish(why)
+
+    def _why(self, error: OSError) -> str:
+        return f"{self.path}: {error.strerror or error}"
+
+
+# --- text -------------------------------------------------------------------------------------
+
+
+def json_list(entries: Iterable[object]) -> Iterator[str]:
+    """An indented JSON array, piece by piece. Raises: ValueError, TypeError."""
+    is_first = True
+    for entry in entries:
+        yield "[\n  " if is_first else ",\n  "
+        is_first = False
+        for piece in _ENCODER.iterencode(entry):
+            yield piece.replace("\n", "\n  ")  # those within texts are escaped
+    yield "[]" if is_first else "\n]"
+
+
+def json_text(value: object) -> Iterator[str]:
+    """Indented JSON, piece by piece. Raises: ValueError, TypeError."""
+    return _ENCODER.iterencode(value)
+
+
+def encoded(text: str) -> bytes:
+    """JSON in UTF-8; half a surrogate pair has none, and is written as an escape."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return _HALF_PAIR.sub(lambda half: f"\\u{ord(half[0]):04x}", text).encode()

@@ -1,0 +1,84 @@
+"""Consumers of streams with filters that are long to try."""
+
+from __future__ import annotations
+
+import time
+
+from lavinmq.client import Channel
+from lavinmq.wire import Properties
+from perf.hostile_cases.peer import FROM_FIRST, Broker, client
+
+
+def _stream(broker: Broker, channel: Channel, count: int, properties: Properties) -> None:
+    channel.declare_queue("s", durable=True, arguments={"x-queue-type": "stream"})
+    broker.fill("s", count, properties)
+
+
+def stream_filters(broker: Broker) -> None:
+    """A stream consumer with 4 000 filter conditions, on messages with long lists of values."""
+    with client(broker) as (_connection, channel):
+        values = ",".join(f"value-{n}" for n in range(500))
+        _stream(broker, channel, 2000, Properties(headers={"x-stream-filter-value": values}))
+        channel.qos(100)
+        wanted = [f"other-value-{n}" for n in range(4000)]
+        asked = {"x-stream-filter": wanted, **FROM_FIRST}
+        with broker.watched():
+            channel.consume("s", "greedy", arguments=asked)
+            time.sleep(3)
+
+
+def stream_filters_allowed(broker: Broker) -> None:
+    """The same with 256 conditions, which no bound refuses, on 10 000 messages."""
+    with client(broker) as (_connection, channel):
+        values = ",".join(f"value-{n}" for n in range(500))
+        _stream(broker, channel, 10_000, Properties(headers={"x-stream-filter-value": values}))
+        channel.qos(100)
+        asked = {"x-stream-filter": [f"other-{n}" for n in range(256)], **FROM_FIRST}
+        with broker.watched():
+            channel.consume("s", "greedy", arguments=asked)
+            time.sleep(3)
+
+
+def stream_filter_headers(broker: Broker) -> None:
+    """A stream consumer with 4 000 conditions on headers, on messages with 1 000 headers."""
+    with client(broker) as (_connection, channel):
+        _stream(broker, channel, 1000, Properties(headers={f"h{n}": "x" for n in range(1000)}))
+        channel.qos(100)
+        wanted = [{f"other{n}": "x"} for n in range(4000)]
+        asked = {"x-stream-filter": wanted, **FROM_FIRST}
+        with broker.watched():
+            channel.consume("s", "greedy", arguments=asked)
+            time.sleep(3)
+
+
+def stream_polygon(broker: Broker) -> None:
+    """A stream consumer with a polygon of 4 000 points, on 20 000 messages."""
+    with client(broker) as (_connection, channel):
+        _stream(broker, channel, 20_000, Properties(headers={"x-geo-lat": 80, "x-geo-lon": 100}))
+        channel.qos(100)
+        points = [[n % 50, n % 79] for n in range(4000)]
+        asked = {"x-stream-filter": {"geo-polygon": {"points": points}}, "x-stream-offset": "first"}
+        with broker.watched():
+            channel.consume("s", "greedy", arguments=asked)
+            time.sleep(2)
+
+
+def stream_nothing_matches(broker: Broker) -> None:
+    """20 stream consumers whose filter matches none of 300 000 messages."""
+    with client(broker) as (_connection, channel):
+        _stream(broker, channel, 300_000, Properties(headers={"x-stream-filter-value": "a"}))
+        channel.qos(100)
+        asked = {"x-stream-filter": "b", "x-stream-offset": "first"}
+        with broker.watched():
+            for number in range(20):
+                channel.consume("s", f"greedy{number}", arguments=asked)
+            time.sleep(2)
+
+
+CASES = (
+    stream_filters,
+    stream_filters_allowed,
+    stream_filter_headers,
+    stream_polygon,
+    stream_nothing_matches,
+)
