@@ -1,6 +1,7 @@
 # From a clean checkout to a running broker (`make run`) or a tested one (`make test`).
 # Everything is installed below .venv; system packages that are missing are installed by
-# .ci/setup-debian.sh. Nothing is done twice: stamps remember what is up to date.
+# .ci/setup-debian.sh. Nothing is done twice: stamps remember what is up to date. What only tests,
+# checks and Spark need is installed when they are first called.
 #
 #   make PYTHON=python3.12        choose the interpreter (3.11 or later)
 #   make run ARGS="-p 5673"       pass arguments to the broker, or to pytest: make test ARGS="-k ack"
@@ -29,6 +30,9 @@ endif
 
 IN_VENV := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
+DEVELOPED := $(VENV)/.installed-all
+BROKER_NEEDS := 'import tomllib; file = tomllib.load(open("pyproject.toml", "rb")); \
+	print(*file["build-system"]["requires"], *file["project"]["dependencies"])'
 COMPILED := build/.compiled-$(BUILD)
 CLIENTS := build/.clients
 NODE_TESTS := tests/integration/node
@@ -88,10 +92,10 @@ run: build  ## start the broker on the data directory ./var
 	@mkdir -p $(DATA_DIR)
 	exec $(VENV)/bin/lavinmq -D $(DATA_DIR) $(ARGS)
 
-test: build $(CLIENTS) $(NODE_TESTS)/node_modules/.installed  ## run all tests
+test: build $(DEVELOPED) $(CLIENTS) $(NODE_TESTS)/node_modules/.installed  ## run all tests
 	$(SANITIZED_$(BUILD)) $(IN_VENV) -m pytest -n $(JOBS) $(ARGS)
 
-fuzz:  ## fuzz the HTTP API, and every parser for FUZZ_SECONDS=60 each; needs clang
+fuzz: $(DEVELOPED)  ## fuzz the HTTP API, and every parser for FUZZ_SECONDS=60 each; needs clang
 	$(MAKE) build
 	HTTP_SCHEMA_LONG=1 $(IN_VENV) -m pytest tests/integration/test_http_schema.py -n $(JOBS)
 	.ci/setup-debian.sh fuzz
@@ -109,7 +113,7 @@ TESTED_WITH_BINARY := tests/packaging tests/protocol tests/crash $(addprefix tes
 # What stands between a broker and its disk in tests, and what they ask of processes, is for this one.
 TESTED_IN_EMULATION := tests/packaging/test_$(CROSS).py tests/packaging/test_linking.py \
 	$(filter-out tests/packaging tests/crash,$(TESTED_WITH_BINARY))
-test-binary: $(CLIENTS)  ## run tests of the broker against dist/lavinmq; ARCH=arm64: in emulation
+test-binary: $(DEVELOPED) $(CLIENTS)  ## run tests of the broker against dist/lavinmq; ARCH=arm64: in emulation
 	LAVINMQ_TEST_COMMAND="$(strip $(EMULATOR) $(abspath $(EXECUTABLE)))" $(IN_VENV) -m pytest \
 		$(if $(CROSS),$(TESTED_IN_EMULATION),$(TESTED_WITH_BINARY)) -n $(JOBS) $(ARGS)
 
@@ -145,12 +149,12 @@ repo:  ## make signed repositories of dist/packages: KEY=name of a key of gpg, U
 	.ci/setup-debian.sh packages
 	$(IN_VENV) packaging/repository.py --key "$(KEY)" --url "$(URL)" $(ARGS)
 
-test-packages: build dist/lavinmq  ## install the packages into fresh systems and run them; needs root
+test-packages: build $(DEVELOPED) dist/lavinmq  ## install the packages into fresh systems and run them; needs root
 	.ci/setup-debian.sh packages
 	PACKAGE_TESTS=1 $(IN_VENV) -m pytest tests/packaging/test_deb.py tests/packaging/test_rpm.py \
 		tests/packaging/test_image.py tests/packaging/test_wheel.py $(ARGS)
 
-crash: build  ## the crash tests in their long form: every point, many restarts (an hour)
+crash: build $(DEVELOPED)  ## the crash tests in their long form: every point, many restarts (an hour)
 	CRASH_TESTS_LONG=1 $(IN_VENV) -m pytest tests/crash -n $(JOBS) $(ARGS)
 
 dev:  ## build the compiled modules with assertions and bounds checks, without optimisation
@@ -158,35 +162,35 @@ dev:  ## build the compiled modules with assertions and bounds checks, without o
 
 lint: lint-style lint-types lint-cython lint-layers lint-hot lint-stubs  ## all checks; -k: do not stop at the first
 
-lint-style: $(INSTALLED)
+lint-style: $(DEVELOPED)
 	$(IN_VENV) -m ruff check .
 	$(IN_VENV) -m ruff format --check .
 
-lint-types: $(INSTALLED)
+lint-types: $(DEVELOPED)
 	$(IN_VENV) -m mypy --strict lavinmq
 
-lint-cython: $(INSTALLED)
+lint-cython: $(DEVELOPED)
 	@# It starts pycodestyle by that name.
 	PATH=$(abspath $(VENV))/bin:$$PATH cython-lint cext
 
-lint-layers: $(INSTALLED)
+lint-layers: $(DEVELOPED)
 	$(IN_VENV) -m pytest -q tests/unit/test_layers.py
 
 lint-hot: build
 	$(IN_VENV) perf/micro/check_annotated.py build/annotate
 
-lint-stubs: build
+lint-stubs: build $(DEVELOPED)
 	$(IN_VENV) -m mypy.stubtest lavinmq._core lavinmq._pcre lavinmq._perf lavinmq.spark._arrow \
 		--ignore-disjoint-bases --mypy-config-file pyproject.toml --allowlist .ci/stubtest-allow.txt --ignore-unused-allowlist
 
-fmt:  ## rewrite the Python sources in the house format
+fmt: $(DEVELOPED)  ## rewrite the Python sources in the house format
 	$(IN_VENV) -m ruff check --fix-only .
 	$(IN_VENV) -m ruff format .
 
 bench: build  ## measure the broker against its targets; ARGS="--help" lists the options
 	$(IN_VENV) perf/bench.py $(ARGS)
 
-bench-spark: build  ## measure what Spark reads and writes; needs Java, and the extra spark
+bench-spark: build $(DEVELOPED)  ## measure what Spark reads and writes; needs Java, and the extra spark
 	$(IN_VENV) perf/spark_bench.py $(ARGS)
 
 bench-hostile: build  ## how long a client waits while another does its worst; ARGS="--only NAME"
@@ -218,6 +222,13 @@ $(INSTALLED): requirements.lock
 	@# An environment of another version is replaced; one of the same version is brought up to date.
 	test "$$($(IN_VENV) -c $(VERSION) 2>/dev/null)" = "$$($(PYTHON) -c $(VERSION))" \
 		|| $(PYTHON) -m venv --clear $(VENV)
+	@# Only what a broker needs, without bytecode: what is imported is compiled then.
+	PYTHONDONTWRITEBYTECODE=1 $(IN_VENV) -m pip install --disable-pip-version-check --quiet --no-compile \
+		-c requirements.lock $$($(IN_VENV) -c $(BROKER_NEEDS))
+	find $(VENV)/lib -name __pycache__ -prune -exec rm -r {} +
+	touch $@
+
+$(DEVELOPED): $(INSTALLED)
 	$(IN_VENV) -m pip install --disable-pip-version-check --quiet -r requirements.lock
 	touch $@
 
