@@ -16,6 +16,7 @@ from lavinmq.arguments import parse
 from lavinmq.config import Config, ConfigError, UsageError, load
 from lavinmq.datadir import DataDirError, PidFile, StoppedWaiting
 
+_log = log.get("lmq.launcher")
 BANNER = """
    __             _       __  __  ___
   / /  __ ___   _(_)_ __ |  \\/  |/ _ \\
@@ -113,10 +114,10 @@ def _print(argv: list[str]) -> int:
 
 def _start(argv: list[str]) -> int:
     config = load(argv, os.environ)
-    for warning in config.warnings:
-        print(f"WARNING: {warning}", file=sys.stderr)
     log.setup(config.log_level, config.log_file, os.environ, config.log_format)
     _show_banner(config)
+    _log.info("Configuration: %s", config.config_file or "defaults, variables and flags, no file")
+    _tell_warnings(config)
     gc.disable()  # until the broker has started: next to nothing of what that makes is garbage
     try:
         return _run(config)
@@ -138,9 +139,18 @@ def _run(config: Config) -> int:
 
 
 def _show_banner(config: Config) -> None:
-    if config.log_file or log.is_journal(os.environ):
+    if config.log_file or config.log_format != "text" or log.is_journal(os.environ):
         return
     print(BANNER, flush=True)
+
+
+def _tell_warnings(config: Config) -> None:
+    """Once each in the log, and on standard error where that does not show them."""
+    is_seen = not config.log_file and log.LEVELS[config.log_level] <= log.LEVELS["warn"]
+    for warning in config.warnings:
+        _log.warning("%s", warning)
+        if not is_seen:
+            print(f"WARNING: {warning}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from lavinmq.sources import (
     take_environment,
     take_fallbacks,
     take_file,
+    unknown_variables,
 )
 
 __all__ = ["Config", "ConfigError", "UsageError", "defaults", "from_keywords", "load"]
@@ -205,6 +206,8 @@ def load(
             "'default_password_plain' and 'default_password_hash' in [main] are both given,"
             " the plain one counts"
         )
+    unknown_variables(values, environ)
+    values.refuse_dangers(path)
     return _checked(
         Config(
             config_file=path,
@@ -240,6 +243,7 @@ def from_keywords(given: Mapping[str, object]) -> Config:
         if doubt:  # a program can be told at once
             raise ConfigError(f"Failed to handle value for {name!r}: {doubt}")
         values.take(known[name], text, "keyword", name=repr(name))
+    values.refuse_dangers()
     return _checked(
         Config(config_file=None, argv=(), warnings=values.warnings, **values.by_attribute)
     )

@@ -109,6 +109,13 @@ def _doubtful_boolean(text: str) -> str:
     return f"{shown(text)} is not a known boolean and counts as false"
 
 
+def _safeguard(text: str) -> bool:
+    # A slip must not turn off what protects data or access.
+    if text.lower() not in TRUE_WORDS | FALSE_WORDS:
+        raise ValueError(f"{shown(text)} is neither true nor false")
+    return _boolean(text)
+
+
 def _proxy_protocol(text: str) -> bool:
     return text == "2" or _boolean(text)
 
@@ -240,11 +247,14 @@ def _hosts(text: str) -> tuple[str, ...]:
     return tuple(item.lower() for item in items)
 
 
-def _doubtful_tls_version(text: str) -> str:
-    return "" if text in TLS_VERSIONS else f"{shown(text)} is not a known TLS version"
+def _tls_version(text: str) -> str:
+    if text not in TLS_VERSIONS:  # any other would allow more than was meant
+        raise ValueError(f"{shown(text)} is not a known TLS version")
+    return text
 
 
 BOOLEAN = Kind("boolean", _boolean, _doubtful_boolean)
+SAFEGUARD = Kind("true or false", _safeguard)
 PROXY_PROTOCOL = Kind("boolean, 1 or 2", _proxy_protocol, _doubtful_proxy_protocol)
 TEXT = Kind("text", _text)
 NAME = Kind("name", _name)
@@ -263,5 +273,5 @@ PLAIN_PASSWORD = Kind("password", _plain_password)
 HOSTS = Kind("list of hosts (name or name:port) or *", _hosts)
 ORIGINS = Kind("list of origins (scheme://host:port) or *", _origins)
 LEVEL = choice(*LEVELS)
-TLS_VERSION = Kind("1.0, 1.1, 1.2, 1.3", _text, _doubtful_tls_version)
+TLS_VERSION = Kind("1.0, 1.1, 1.2, 1.3", _tls_version)
 ANYTHING = Kind("ignored", _text)

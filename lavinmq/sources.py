@@ -8,12 +8,14 @@ what is said about mistakes. Nothing is printed.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from lavinmq import ini
+from lavinmq import ini, missing
+from lavinmq.nearest import hint
 from lavinmq.setting_types import shown
 from lavinmq.settings import MOVED, SECTIONS, SETTINGS, SNI, SNI_PREFIXES, ConfigError, Setting
 
@@ -21,6 +23,8 @@ CONFIG_FILE = "lavinmq.ini"
 CONFIG_DIRECTORY = "/etc/lavinmq"
 MAX_FILE_BYTES = 1 << 20
 INI_FILE = "ini file"
+OTHER_VARIABLES = frozenset({"LAVINMQ_CONFIGURATION_DIRECTORY"})
+_OF_KUBERNETES = re.compile(r"_SERVICE_(HOST|PORT)|_PORT_\d+_(TCP|UDP)")
 
 
 class Given(NamedTuple):
@@ -77,7 +81,21 @@ class Values:
         if setting.effect == "removed":
             self.warn(f"setting {name} is deprecated and has no effect")
         elif setting.effect == "not yet" and wished:
-            self.warn(f"setting {name} has no effect yet")
+            why = missing.of_section(setting.section)
+            self.warn(f"setting {name} has no effect yet" + (f": {why}" if why else ""))
+
+    def refuse_dangers(self, path: str | None = None) -> None:
+        """Refuse what this release does not do and cannot leave out without danger to data.
+
+        Called when all sources were read. Args: path: of the ini file.
+        Raises: ``ConfigError``, unless errors are gathered.
+        """
+        for setting in SETTINGS:
+            reason = missing.danger(setting.section, setting.key)
+            given = self.given.get((setting.section, setting.key))
+            if reason and given is not None and setting.kind.parse(given.text):
+                place = path if given.source == INI_FILE and path else given.source
+                self.refuse(f"{setting.name} ({place}): {reason}")
 
     def take_of_host(self, host: str, key: str, setting: Setting, text: str, section: str) -> None:
         """Check a text of a section ``[sni:<host>]`` and keep its value; ``key`` has its prefix."""
@@ -159,7 +177,11 @@ def take_file(values: Values, path: str, text: str) -> None:
             place = MOVED.get((section, key))
             setting = table.get(place or (section, key))
             if setting is None:
-                values.warn(f"Unknown setting {_quoted(key)} in section [{_plain(written)}]")
+                known = [key for name, key in table if name == section]
+                values.warn(
+                    f"Unknown setting {_quoted(key)} in section [{_plain(written)}]"
+                    f"{hint(key, known)}"
+                )
             elif place is None:
                 current.append((setting, value))
             else:
@@ -180,7 +202,7 @@ def _section(values: Values, written: str) -> str:
     if written == "replication":
         values.refuse("Section [replication] is no longer read, use [clustering]")
     else:
-        values.refuse(f"Unknown section [{_plain(written)}]")
+        values.refuse(f"Unknown section [{_plain(written)}]{hint(written, SECTIONS)}")
     return ""
 
 
@@ -199,11 +221,20 @@ def _take_sni(values: Values, written: str, content: Mapping[str, str]) -> None:
         prefix = next((prefix for prefix in SNI_PREFIXES if key.startswith(prefix)), "")
         setting = table.get(key.removeprefix(prefix))
         if setting is None:
-            values.warn(f"Unknown setting {_quoted(key)} in section [{section}]")
+            values.warn(f"Unknown setting {_quoted(key)} in section [{section}]{hint(key, table)}")
             continue
         values.take_of_host(host, key, setting, value, written)
+        if prefix == "mqtt_":
+            why = missing.of_section("mqtt")
+            values.warn(f"setting '{key}' in [{section}] has no effect yet: {why}")
     if not content.get("tls_cert"):
-        values.sni.pop(host, None)
+        kept = values.sni.pop(host, {})
+        if any(key.endswith("tls_verify_peer") and on for key, on in kept.items()):
+            values.refuse(
+                f"section [{section}] demands client certificates and has no tls_cert, without"
+                " which it is ignored: nobody would be asked for one. Add tls_cert"
+            )
+            return
         values.warn(f"section [{section}] is ignored, it has no tls_cert")
 
 
@@ -231,6 +262,18 @@ def take_environment(values: Values, environ: Mapping[str, str]) -> None:
             if other.text != winner.text:
                 values.warn(f"{winner.source} and {other.source} differ, {winner.source} counts")
         values.take(setting, winner.text, winner.source)
+
+
+def unknown_variables(values: Values, environ: Mapping[str, str]) -> None:
+    """Warn about variables that begin like ours and set nothing: a slip would go unnoticed."""
+    known = {name for setting in SETTINGS for name in setting.variables} | OTHER_VARIABLES
+    for name in sorted(environ):
+        plain = name.removesuffix("_FILE")
+        if not name.startswith("LAVINMQ_") or plain in known:
+            continue
+        # Kubernetes describes every service of the name space to every program.
+        if not (_OF_KUBERNETES.search(name) or "://" in environ[name]):
+            values.warn(f"Unknown variable {_quoted(name)} sets nothing{hint(plain, known)}")
 
 
 def _variables_of(values: Values, setting: Setting, environ: Mapping[str, str]) -> list[Given]:

@@ -7,6 +7,7 @@ Loaded by nothing else, so a running broker does not pay for it.
 
 from __future__ import annotations
 
+from lavinmq.missing import danger
 from lavinmq.settings import GROUPS, MOVED, SECTIONS, SETTINGS, SNI, Flag, Setting, flags
 
 FLAG_WIDTH = 42
@@ -61,16 +62,21 @@ bind = ::
 
 A comment is a line that starts with `;` or `#`; after a value these are part of the value. `1`,
 `true`, `yes`, `on` and `y` are true and everything else is false, with a warning when it is
-not one of `0`, `false`, `no`, `off`, `n` or empty. Lists are separated by commas. A section may be
-opened again; of a repeated key the last one counts.
+not one of `0`, `false`, `no`, `off`, `n` or empty. Where the type is *true or false*, data or
+access hang on it, and any other word stops the start. Lists are separated by commas. A section may
+be opened again; of a repeated key the last one counts.
 
 An unknown section, a line that is none, or a value of the wrong type or out of range stops the
-start with exit code 1 and one line that says where. An unknown key is only warned about.
+start with exit code 1 and one line that says where. An unknown key is only warned about, and so is
+a variable that begins with `LAVINMQ_` and belongs to no setting; the warning names the known one
+that is most like it.
 
 **Effect** tells what a setting does in this version: *yes*; *live* — yes, and a reload changes the
-running broker; *not yet* — recognised and checked,
-setting it gives a warning; *unused* — has no meaning in this broker, accepted in silence;
-*removed* — accepted with a warning.
+running broker; *not yet* — recognised and checked, setting it gives a warning in the log that says
+what this release does not do; *refused* — the same, and turning it on stops the start, because
+leaving it out would endanger data; *unused* — has no meaning in this broker, accepted in silence;
+*removed* — accepted with a warning. Warnings are in the log, and on standard error as well when the
+log goes to a file or leaves them out.
 
 A port of -1 is no TCP listener, with 0 the system chooses a free one.
 `--bind` sets the AMQP, MQTT and HTTP address at once.
@@ -106,6 +112,8 @@ def flag_help(flag: Flag, setting: Setting | None) -> str:
     shows_default = flag.argument and setting.default and len(setting.default) < 40
     default = f" (default: {setting.default})" if shows_default else ""
     later = " [no effect yet]" if setting.effect == "not yet" else ""
+    if danger(setting.section, setting.key):
+        later = " [refused yet]"
     return f"{setting.help}{default}{later}"
 
 
@@ -117,7 +125,8 @@ def describe() -> str:
     parts.append(_section("sni:HOST", list(SNI)))
     parts.append(
         "`HOST` is a name, or `*.` and a domain. Each key may be prefixed with `amqp_`, `mqtt_` or"
-        " `http_`.\nA section without `tls_cert` is ignored, with a warning.\n"
+        " `http_`.\nA section without `tls_cert` is ignored, with a warning; one that also demands"
+        " client certificates\nstops the start.\n"
     )
     parts.append(_old_names())
     parts.append(f"## All flags\n\n```\n{help_text()}```\n")
@@ -136,6 +145,8 @@ def _section(title: str, settings: list[Setting]) -> str:
         sources += [f"`{name}`" for name in dict.fromkeys(further)]
         default = f"`{setting.default}`" if setting.default else ""
         effect = "live" if setting.live and setting.effect == "yes" else setting.effect
+        if danger(setting.section, setting.key):
+            effect = "refused"
         rows.append(
             f"| `{setting.key}` | {setting.kind.name} | {default} | {effect} "
             f"| {setting.help} | {', '.join(sources)} |"

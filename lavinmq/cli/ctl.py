@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from lavinmq import __version__
+from lavinmq import __version__, missing
 from lavinmq.cli.ctl_arguments import CommandLine, check, parse
 from lavinmq.cli.ctl_errors import FAILED, CtlError, UsageError
 from lavinmq.cli.ctl_output import printable
@@ -67,6 +67,9 @@ def _run(argv: Sequence[str]) -> int:
         function_of(command)(session)
     finally:
         session.close()
+    lacks = missing.of_command(command.name, tuple(line.arguments))
+    if lacks:
+        print(f"Note: {lacks}", file=sys.stderr)
     return 0
 
 

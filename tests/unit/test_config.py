@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lavinmq.config import ConfigError, defaults, from_keywords, keywords, load
+from lavinmq.missing import danger, of_section
 from lavinmq.settings import MOVED, SETTINGS, SNI, Setting
 from tests.support.configuration import HASH, Loader, accepted, load_bare, load_ini
 
@@ -118,14 +119,51 @@ def test_the_replication_section_is_an_error_that_names_its_successor(load_ini: 
 
 
 def test_an_unknown_key_is_a_warning_and_ignored(load_ini: Loader) -> None:
-    assert load_ini("[amqp]\nprot=5\n").warnings == ["Unknown setting 'prot' in section [amqp]"]
+    (warning,) = load_ini("[amqp]\nxyzzy=5\n").warnings
+
+    assert warning == "Unknown setting 'xyzzy' in section [amqp]"
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [("[amqp]\nprot=5\n", "port"), ("[sni:a]\ntls_cert=x\ntls_certt=y\n", "tls_cert")],
+)
+def test_an_unknown_key_names_the_known_one_that_is_most_like_it(
+    load_ini: Loader, text: str, meant: str
+) -> None:
+    (warning,) = load_ini(text).warnings
+
+    assert warning.endswith(f", did you mean '{meant}'?")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("LAVINMQ_DATA_DIR", "LAVINMQ_DATADIR"), ("LAVINMQ_MAIN_SYNK_FILE", "LAVINMQ_MAIN_SYNC")],
+)
+def test_an_unknown_variable_is_a_warning_that_names_the_nearest(
+    load_ini: Loader, name: str, meant: str
+) -> None:
+    (warning,) = load_ini("", **{name: "x"}).warnings
+
+    assert warning == f"Unknown variable '{name}' sets nothing, did you mean '{meant}'?"
+
+
+@pytest.mark.parametrize(
+    "name", ["LAVINMQ_SERVICE_HOST", "LAVINMQ_SERVICE_PORT_AMQP", "LAVINMQ_PORT_5672_TCP_ADDR"]
+)
+def test_variables_that_kubernetes_makes_of_a_service_are_no_slips(
+    load_ini: Loader, name: str
+) -> None:
+    environ = {name: "10.0.0.1", "LAVINMQ_PORT": "tcp://10.0.0.1:5672", "LAVINMQCTL_HOST": "x"}
+
+    assert load_ini("", **environ).warnings == []
 
 
 def test_keys_are_case_sensitive(load_ini: Loader) -> None:
     config = load_ini("[amqp]\nPort=5\n")
 
     assert config.amqp_port == 5672
-    assert config.warnings == ["Unknown setting 'Port' in section [amqp]"]
+    assert config.warnings == ["Unknown setting 'Port' in section [amqp], did you mean 'port'?"]
 
 
 def test_the_old_name_of_the_management_section_is_read_with_a_warning(load_ini: Loader) -> None:
@@ -174,7 +212,7 @@ def test_a_removed_setting_is_a_warning(load_ini: Loader, text: str) -> None:
 
 @pytest.mark.parametrize(
     "setting",
-    [s for s in SETTINGS if s.effect == "not yet"],
+    [s for s in SETTINGS if s.effect == "not yet" and not danger(s.section, s.key)],
     ids=lambda s: f"{s.section}.{s.key}",
 )
 def test_a_setting_whose_feature_is_not_built_gives_one_warning(
@@ -182,11 +220,63 @@ def test_a_setting_whose_feature_is_not_built_gives_one_warning(
 ) -> None:
     text = f"[{setting.section}]\n{setting.key} = {accepted(setting)}\n"
     variable = {setting.variables[0]: accepted(setting)}
-    expected = f"setting '{setting.key}' in [{setting.section}] has no effect yet"
+    why = of_section(setting.section)
+    expected = f"setting '{setting.key}' in [{setting.section}] has no effect yet: {why}"
 
     assert load_ini(text).warnings == [expected]
     assert load_ini("", **variable).warnings == [expected]
     assert load_ini(text, **variable).warnings == [expected]
+
+
+@pytest.mark.parametrize(
+    ("argv", "environ", "text", "place"),
+    [
+        ([], {}, "[clustering]\nenabled = true\n", "lavinmq.ini"),
+        (["--clustering"], {}, "", "--clustering"),
+        ([], {"LAVINMQ_CLUSTERING": "1"}, "", "LAVINMQ_CLUSTERING"),
+    ],
+)
+def test_a_cluster_is_refused_because_each_node_would_be_a_broker_of_its_own(
+    load_ini: Loader, argv: list[str], environ: dict[str, str], text: str, place: str
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        load_ini(text, *argv, **environ)
+
+    message = str(raised.value)
+    assert message.startswith("'enabled' in [clustering] (")
+    assert f"{place}): this release runs no cluster: " in message
+    assert "Take the setting out" in message
+
+
+def test_what_is_refused_in_the_file_may_be_turned_off_by_a_stronger_source(
+    load_ini: Loader,
+) -> None:
+    config = load_ini("[clustering]\nenabled = true\n", LAVINMQ_CLUSTERING="false")
+
+    assert "has no effect yet: this release runs no cluster" in config.warnings[0]
+
+
+def test_a_program_cannot_start_a_cluster_either() -> None:
+    with pytest.raises(ConfigError, match="this release runs no cluster"):
+        from_keywords({"clustering_enabled": True})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [f"[main]\n{key} = ture\n" for key in ("sync", "data_dir_lock", "tls_verify_peer",
+                                            "default_user_only_loopback", "login_throttling")]
+    + ["[oauth]\nverify_aud = ture\n", "[clustering]\nenabled = ture\n",
+       "[sni:a]\ntls_cert = x\namqp_tls_verify_peer = ture\n"],
+)  # fmt: skip
+def test_a_slip_cannot_turn_off_what_protects_data_or_access(load_ini: Loader, text: str) -> None:
+    with pytest.raises(ConfigError, match="'ture' is neither true nor false"):
+        load_ini(text)
+
+
+def test_a_host_that_demands_certificates_is_not_left_out(load_ini: Loader) -> None:
+    """Its clients would be served by [main], which asks for none."""
+    with pytest.raises(ConfigError, match=r"section \[sni:a\] demands client certificates"):
+        load_ini("[sni:a]\nhttp_tls_verify_peer = true\ntls_ca_cert = x\n")
 
 
 def test_a_setting_without_meaning_here_is_accepted_in_silence(load_ini: Loader) -> None:
@@ -218,12 +308,15 @@ def test_a_syntax_error_names_line_and_column(
 def test_a_host_section_is_read_with_prefixes_of_protocols(load_ini: Loader) -> None:
     config = load_ini("[sni:*.example.com]\ntls_cert=a\nmqtt_tls_min_version=1.3\n")
 
-    assert config.warnings == []
     assert config.sni == {"*.example.com": {"tls_cert": "a", "mqtt_tls_min_version": "1.3"}}
+    assert config.warnings == [
+        "setting 'mqtt_tls_min_version' in [sni:*.example.com] has no effect yet:"
+        " this release does not speak MQTT"
+    ]
 
 
 def test_a_host_section_without_certificate_changes_nothing(load_ini: Loader) -> None:
-    assert load_ini("[sni:a]\ntls_verify_peer=true\n").sni == {}
+    assert load_ini("[sni:a]\ntls_min_version=1.3\n").sni == {}
 
 
 def test_the_hosts_of_a_section_are_compared_without_capitals(load_ini: Loader) -> None:
@@ -440,7 +533,7 @@ def test_a_keyword_takes_text_numbers_booleans_and_paths(
         ("segment_size", True, "not a whole number"),
         ("segment_size", None, "not a whole number"),
         ("default_password_hash", "plain", "not a password hash"),
-        ("sync", "perhaps", "not a known boolean"),
+        ("sync", "perhaps", "neither true nor false"),
         ("data_dir", "", "the path is empty"),
     ],
 )

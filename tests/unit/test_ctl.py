@@ -24,6 +24,7 @@ from lavinmq.cli.ctl_arguments import check, parse
 from lavinmq.cli.ctl_errors import UsageError
 from lavinmq.cli.ctl_help import command_help
 from lavinmq.cli.ctl_table import COMMANDS, GLOBAL_OPTIONS, Command
+from lavinmq.missing import of_command
 from tests.support.fake_api import FakeApi, serving
 
 ALL_COMMANDS = [command for group in COMMANDS.values() for command in group]
@@ -135,13 +136,40 @@ def test_a_change_is_one_request_with_encoded_names(
 ) -> None:
     api.answer(method, path, 204)
 
-    assert run(*argv) == (0, "", "")
+    status, out, err = run(*argv)
 
+    assert (status, out) == (0, "")
+    assert err == (f"Note: {lacks}\n" if (lacks := of_command(argv[0])) else "")
     assert api.calls == [(method, path)]
     (request,) = api.requests
     assert (request.json() if request.body else None) == body
     # The API takes an empty body for {}, and refuses a request that has none at all.
     assert request.headers["Content-Length"] == str(len(request.body))
+
+
+@pytest.mark.parametrize(
+    ("argv", "path", "says"),
+    [
+        (["add_shovel", "s", "--src-uri", "a", "--dest-uri=b", "--src-queue", "q"],
+         "/api/parameters/shovel/%2F/s", "runs no shovels"),
+        (["set_parameter", "shovel", "s", "{}"], "/api/parameters/shovel/%2F/s",
+         "runs no shovels"),
+        (["set_parameter", "federation-upstream-set", "f", "[]"],
+         "/api/parameters/federation-upstream-set/%2F/f", "runs no federation"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)  # fmt: skip
+def test_what_this_release_does_not_run_is_said(
+    api: FakeApi, run: Run, argv: list[str], path: str, says: str
+) -> None:
+    """A script that sets up a shovel would go on as if messages moved."""
+    api.answer("PUT", path, 204)
+
+    status, _, err = run(*argv)
+
+    assert status == 0
+    assert err.startswith("Note: this release ")
+    assert says in err
 
 
 def test_both_limits_of_a_vhost_are_set_and_cleared(api: FakeApi, run: Run) -> None:
@@ -308,8 +336,9 @@ def test_a_list_is_a_header_and_rows_with_tabs(
 ) -> None:
     api.answer("GET", path, content=paged(rows))
 
-    assert run("-q", *argv) == (0, "".join(f"{line}\n" for line in lines), "")
+    status, out, _ = run("-q", *argv)
 
+    assert (status, out) == (0, "".join(f"{line}\n" for line in lines))
     assert api.requests[0].path.partition("?")[0] == path
 
 

@@ -23,7 +23,7 @@ PYTHON_LAYERS: list[set[str]] = [
     # The door, compiled from cext/: it imports no Python module of ours.
     {"_core", "_pcre", "_perf"},
     {"errors"},
-    {"fieldtable", "wire", "ini", "setting_types"},
+    {"fieldtable", "wire", "ini", "missing", "nearest", "setting_types"},
     {"settings"},
     {"arguments", "sources", "usage"},
     {"config", "log_forms", "table_bounds"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -154,15 +155,47 @@ def test_the_process_id_is_in_its_file_while_the_broker_runs(
     assert not path.exists()
 
 
-def test_warnings_are_printed_to_standard_error(
-    server: ModuleType, capsys: pytest.CaptureFixture[str]
+MQTT_WARNING = "setting 'port' in [mqtt] has no effect yet: this release does not speak MQTT"
+
+
+def test_warnings_are_told_once_in_the_log(
+    server: ModuleType, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     server.run = lambda config: 0  # type: ignore[attr-defined]
 
     command.main(["--mqtt-port", "1884"])
 
-    expected = "WARNING: setting 'port' in [mqtt] has no effect yet\n"
-    assert capsys.readouterr().err == expected
+    assert caplog.messages.count(MQTT_WARNING) == 1
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("line", ["log_file = {tmp}/log", "log_level = error"])
+def test_warnings_that_the_log_does_not_show_here_are_on_standard_error(
+    server: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str
+) -> None:
+    server.run = lambda config: 0  # type: ignore[attr-defined]
+    (tmp_path / "ini").write_text(f"[main]\n{line.replace('{tmp}', str(tmp_path))}\n")
+
+    command.main(["--mqtt-port", "1884", "-c", str(tmp_path / "ini")])
+
+    assert capsys.readouterr().err == f"WARNING: {MQTT_WARNING}\n"
+
+
+def test_a_log_for_machines_has_no_banner_and_names_the_configuration_first(
+    server: ModuleType,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server.run = lambda config: 0  # type: ignore[attr-defined]
+    path = tmp_path / "own.ini"
+    path.write_text("[main]\nlog_format = json\n")
+
+    with caplog.at_level(logging.INFO, "lmq"):
+        command.main(["-c", str(path)])
+
+    assert capsys.readouterr().out == ""
+    assert caplog.messages[0] == f"Configuration: {path}"
 
 
 @pytest.mark.parametrize(
