@@ -156,6 +156,29 @@ def floor_cpu(result: Mapping[str, Any], row: str) -> float | None:
     return sum(known) if known and len(known) == len(parts) else None
 
 
+def machine_ratio(result: Mapping[str, Any], row: str) -> float | None:
+    """Return how many times the CPU of the original's machine a row's floor takes on this one."""
+    names = [name for entry in result["rows"] if entry["name"] == row for name in entry["floor"]]
+    there = scenario.load_original_floors()
+    here = floor_cpu(result, row)
+    if not here or not all(name in there for name in names):
+        return None
+    return here / sum(there[name] for name in names)
+
+
+def original_cell(result: Mapping[str, Any], target: Target) -> str:
+    """Return what the original reached, as it would be on this machine, and as it was measured."""
+    metric = METRICS[target.metric]
+    if target.original is None:
+        return NOT_MEASURED
+    measured = metric.write(target.original)
+    ratio = machine_ratio(result, target.row)
+    if ratio is None or target.metric not in (CPU, "publish_per_s", "consume_per_s"):
+        return measured
+    scaled = target.original / ratio if metric.more_is_better else target.original * ratio
+    return f"{metric.write(scaled)} ({measured})"
+
+
 def verdict(target: Target, value: float | None) -> str:
     """Return met, missed, or that there is nothing to say."""
     if not target.has_limit:
@@ -201,7 +224,7 @@ def _target_cells(result: Mapping[str, Any], target: Target) -> tuple[str, ...]:
     ours, low, high = record.spread(result, target.row, OURS, target.metric)
     rabbit = record.figure(result, target.row, RABBITMQ, target.metric)
     floor = floor_cpu(result, target.row) if target.metric == CPU else None
-    original = NOT_MEASURED if target.original is None else metric.write(target.original)
+    original = original_cell(result, target)
     return (
         metric.label,
         _limit(target, metric),

@@ -96,6 +96,12 @@ def load_targets(path: Path = SCENARIOS / "targets.toml") -> list[Target]:
     return targets
 
 
+def load_original_floors(path: Path = SCENARIOS / "targets.toml") -> dict[str, float]:
+    """Read what the null broker took on the machine of the original, CPU-s/M by row."""
+    floors: dict[str, float] = tomllib.loads(path.read_text())["original_floor"]
+    return floors
+
+
 def select(rows: Sequence[Row], pattern: str, brokers: Sequence[str], *, long: bool) -> list[Row]:
     """Pick rows by name pattern (several with commas), and the floors they refer to.
 
