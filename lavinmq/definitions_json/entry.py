@@ -80,7 +80,11 @@ class Entry:
         return value
 
     def object(self, field: str, default: dict[str, Any] | None = None) -> dict[str, Any]:
-        """An object; required without a default."""
+        """An object; required without a default. `rabbitmqctl export_definitions` writes some
+        objects as lists of pairs."""
+        value = self.value.get(field)
+        if isinstance(value, list) and all(map(_is_pair, value)):
+            return self._sound(field, dict(value))
         return self._sound(field, self._of(field, dict, "an object", default))
 
     def any(self, field: str) -> Any:
@@ -171,3 +175,7 @@ def doubt(value: object, levels: int = MAX_DEPTH) -> str:
         return f"is nested deeper than {MAX_DEPTH} levels"
     inner = value.values() if isinstance(value, dict) else value
     return next(filter(None, (doubt(each, levels - 1) for each in inner)), "")
+
+
+def _is_pair(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2 and isinstance(value[0], str)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lavinmq.definitions_json.document import Document
-from lavinmq.definitions_json.entry import DefinitionsRefused, doubt, table
+from lavinmq.definitions_json.entry import DefinitionsRefused, Entry, doubt, table
 from lavinmq.definitions_json.reader import WHOLE, MalformedError, NotAnObjectError, members
 from lavinmq.fieldtable import FieldTableError
 
@@ -131,3 +131,16 @@ def test_a_document_lets_go_of_one_entry_in_each_step() -> None:
     left = [len(document.queues) + len(document.vhosts) for _ in document.emptied()]
 
     assert left == [5, 4, 3, 2, 1, 0]
+
+
+def test_objects_may_be_lists_of_pairs_as_rabbitmqctl_writes_them() -> None:
+    entry = Entry("parameters[0]", {"value": [["message-ttl", 86400000]], "limits": []})
+
+    assert entry.object("value") == {"message-ttl": 86400000}
+    assert entry.object("limits") == {}
+
+
+@pytest.mark.parametrize("value", [[1], [["only-a-key"]], [[1, 2]], "text"])
+def test_other_lists_are_no_objects(value: object) -> None:
+    with pytest.raises(DefinitionsRefused, match="field 'value' must be an object"):
+        Entry("parameters[0]", {"value": value}).object("value")
