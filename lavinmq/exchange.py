@@ -16,6 +16,7 @@ from lavinmq.definitions import ExchangeDef
 from lavinmq.features import exchange_features
 from lavinmq.fieldtable import EMPTY, FieldTable
 from lavinmq.hash_arguments import Hashed, hashed_by
+from lavinmq.inequivalent import difference
 
 if TYPE_CHECKING:
     from lavinmq.queue import Queue
@@ -131,6 +132,16 @@ class Exchange:
         return (
             other.type, other.durable, other.auto_delete, other.internal, other.arguments,
         ) == (self.type, self.durable, self.auto_delete, self.internal, self.arguments)  # fmt: skip
+
+    def difference(self, other: ExchangeDef, vhost: str) -> str:
+        """In what a declaration, in its settled form, differs from this exchange, for people."""
+        return difference(
+            "exchange", self.name, vhost,
+            {"type": other.type, "durable": other.durable, "auto_delete": other.auto_delete,
+             "internal": other.internal, **other.arguments},
+            {"type": self.type, "durable": self.durable, "auto_delete": self.auto_delete,
+             "internal": self.internal, **self.arguments},
+        )  # fmt: skip
 
     @property
     def is_delayed(self) -> bool:

@@ -15,14 +15,15 @@ class Missing(NamedTuple):
     """One feature.
 
     `section` is that of its settings in the ini file, `commands` are those of lavinmqctl about it,
-    and `components` its parameters. `dangers` are the keys that stop the start when they are on,
-    each with what would happen otherwise and what to do.
+    `components` its parameters and `policy_keys` what policies say of it. `dangers` are the keys
+    that stop the start when they are on, each with what would happen otherwise and what to do.
     """
 
     says: str
     section: str = ""
     commands: tuple[str, ...] = ()
     components: tuple[str, ...] = ()
+    policy_keys: tuple[str, ...] = ()
     dangers: tuple[tuple[str, str], ...] = ()
 
 
@@ -47,6 +48,7 @@ MISSING = (
         "this release runs no federation: upstreams are checked and kept, and no messages come",
         commands=("list_federations", "add_federation", "delete_federation"),
         components=("federation-upstream", "federation-upstream-set"),
+        policy_keys=("federation-upstream", "federation-upstream-set"),
     ),
 )  # fmt: skip
 
@@ -63,6 +65,11 @@ def of_command(command: str, arguments: tuple[str, ...] = ()) -> str:
         if command in feature.commands or component in feature.components:
             return feature.says
     return ""
+
+
+def policy_keys() -> frozenset[str]:
+    """The keys of policies that are about something missing."""
+    return frozenset(key for feature in MISSING for key in feature.policy_keys)
 
 
 def danger(section: str, key: str) -> str:

@@ -17,6 +17,8 @@ from typing import Any, Final, Self
 from lavinmq import features
 from lavinmq.features import Kind, Rules
 from lavinmq.json_file import JsonFile
+from lavinmq.missing import policy_keys
+from lavinmq.nearest import VERY_LIKE, nearest
 from lavinmq.pattern import Patience, Pattern
 from lavinmq.saving import Disk
 
@@ -35,6 +37,15 @@ TARGETS: Final = MappingProxyType(
 """What `apply-to` may be, and what that means."""
 
 PRIORITIES: Final = range(-128, 128)
+
+FOREIGN_KEYS: Final = frozenset(
+    {"ha-mode", "ha-params", "ha-sync-mode", "ha-sync-batch-size", "ha-promote-on-shutdown",
+     "ha-promote-on-failure", "queue-master-locator", "queue-leader-locator", "queue-mode",
+     "queue-version", "max-in-memory-length", "max-in-memory-bytes", "dead-letter-strategy",
+     "initial-cluster-size", "target-group-size", "stream-max-segment-size-bytes",
+     "stream-filter-size-bytes", "federation-upstream-pattern", "shards-per-node", "routing-key"}
+)  # fmt: skip
+"""Keys of RabbitMQ and its plugins that mean nothing here: kept, so that its policies may come."""
 
 _INTEGERS: Final = frozenset(
     {"max-length", "max-length-bytes", "message-ttl", "expires", "delivery-limit",
@@ -74,7 +85,10 @@ class Policy:
     ) -> Self:  # fmt: skip
         """A policy with the checks that users expect. Raises: ValueError with a text for them."""
         for key, value in definition.items():
-            _check_type(key, value)
+            if key not in FOREIGN_KEYS:
+                _check_type(key, value)
+        check_keys(definition)
+        for key in definition:
             if is_operator and key not in features.OPERATOR_KEYS:
                 raise ValueError(f"Operator policy definition '{key}' is not supported")
         return cls(name, pattern, dict(definition), priority, apply_to)
@@ -120,6 +134,11 @@ class Policy:
     def unusable(self) -> list[str]:
         """Known keys whose values are of no use, for a warning."""
         return features.usable(self.definition)[1]
+
+    def without_effect(self) -> list[str]:
+        """Keys that are kept and do nothing in this release, by name."""
+        missing = policy_keys()
+        return [key for key in self.definition if key not in features.KEYS or key in missing]
 
 
 class PolicyStore:
@@ -203,11 +222,29 @@ class PolicyStore:
         self._by_rank = sorted(policies.values(), key=lambda each: (-each.priority, each.name))
 
     def _warn(self, policy: Policy) -> None:
+        idle = policy.without_effect()
+        if idle:
+            log.warning(
+                "policy %r of vhost %r: no effect here of %s",
+                policy.name, self._vhost, ", ".join(idle),
+            )  # fmt: skip
         for key in policy.unusable():
             log.warning(
                 "policy %r of vhost %r: %s is left out, %r is not usable",
                 policy.name, self._vhost, key, policy.definition[key],
             )  # fmt: skip
+
+
+def check_keys(definition: Mapping[str, Any]) -> None:
+    """Refuse keys that are misspelt. Others that nobody knows are kept: plugins have their own.
+
+    Raises: ValueError that names the key that was meant.
+    """
+    known = [*features.KEYS, *sorted(FOREIGN_KEYS)]
+    for key in definition:
+        meant = "" if key in known else nearest(key, known, VERY_LIKE)
+        if meant:
+            raise ValueError(f"Policy definition '{key}' is unknown, did you mean '{meant}'?")
 
 
 def _check_type(key: str, value: object) -> None:

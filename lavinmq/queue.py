@@ -15,6 +15,8 @@ from lavinmq import _core
 from lavinmq.directories import hashed
 from lavinmq.features import PLAIN, Features
 from lavinmq.fieldtable import FieldTable
+from lavinmq.inequivalent import difference
+from lavinmq.queue_arguments import compared
 from lavinmq.stream_arguments import is_stream
 
 if TYPE_CHECKING:
@@ -95,6 +97,27 @@ class Queue:
     def dedup(self) -> _core.DedupCache | None:
         """The keys of messages it has had; None: duplicates are stored."""
         return self.core.dedup
+
+    def is_same(
+        self, durable: bool, auto_delete: bool, arguments: FieldTable, *,
+        exclusive: bool | None = None,
+    ) -> bool:  # fmt: skip
+        """Whether a declaration means this queue; `exclusive` None is not compared."""
+        given = (durable, auto_delete, compared(arguments))
+        return exclusive in (None, self.exclusive) and given == (
+            self.durable, self.auto_delete, compared(self.arguments),
+        )  # fmt: skip
+
+    def difference(
+        self, durable: bool, auto_delete: bool, arguments: FieldTable, vhost: str
+    ) -> str:
+        """In what a declaration differs from this queue, for people."""
+        return difference(
+            "queue", self.name, vhost,
+            {"durable": durable, "auto_delete": auto_delete, **compared(arguments)},
+            {"durable": self.durable, "auto_delete": self.auto_delete,
+             **compared(self.arguments)},
+        )  # fmt: skip
 
     def counters(self) -> dict[str, int]:
         """What its messages have been through since it was made."""

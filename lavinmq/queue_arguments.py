@@ -11,6 +11,7 @@ from typing import Final
 
 from lavinmq.errors import ChannelError, ReplyCode
 from lavinmq.fieldtable import FieldTable, Timestamp, Value
+from lavinmq.nearest import hint
 
 _MAX_AGE: Final = re.compile(r"\d+[YMDhms]", re.ASCII)
 _INT64_MAX: Final = (1 << 63) - 1
@@ -63,8 +64,13 @@ _COMPARED: Final = frozenset(RULES) | {"x-queue-type", "x-max-age"}
 """Arguments that are accepted and kept but have no effect in this release."""
 
 
+TYPES: Final = ("classic", "quorum", "stream", "mqtt")
+"""What `x-queue-type` may be. Whether this release has it is asked elsewhere."""
+
+
 def check(arguments: FieldTable) -> None:
     """Refuse arguments of a wrong type or range. Raises: ChannelError 406 with the reason."""
+    _check_type(arguments.get("x-queue-type"))
     has_exchange = isinstance(arguments.get("x-dead-letter-exchange"), str)
     if arguments.get("x-dead-letter-routing-key") is not None and not has_exchange:
         raise ChannelError(
@@ -87,6 +93,17 @@ def compared(arguments: FieldTable) -> FieldTable:
     """
     told = ((name, value) for name, value in arguments.items() if name in _COMPARED)
     return FieldTable({n: value for n, value in told if (n, value) != ("x-queue-type", "classic")})
+
+
+def _check_type(value: Value) -> None:
+    if value is None or value in TYPES:
+        return
+    if not isinstance(value, str):
+        raise ChannelError(ReplyCode.PRECONDITION_FAILED, "x-queue-type header not a string")
+    raise ChannelError(
+        ReplyCode.PRECONDITION_FAILED,
+        f"x-queue-type '{value[:40]}' is unknown{hint(value, TYPES)}",
+    )
 
 
 def _check_max_age(value: Value) -> None:

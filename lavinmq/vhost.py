@@ -506,9 +506,12 @@ class VHost:
             if passive or existing.is_same(given):
                 return existing.durable and self._is_syncing
             rights.check_declare_exchange(actor.user, self.name, name, arguments)
-            raise failed(f"Existing exchange '{name}' declared with other arguments")
+            raise failed(
+                f"Existing exchange '{name}' declared with other arguments: "
+                + existing.difference(given, self.name)
+            )
         if passive:
-            raise missing(f"Exchange '{name}' doesn't exists")
+            raise missing(f"Exchange '{name}' doesn't exists in vhost '{self.name}'")
         if not is_restored:
             check_prefix(name)
         rights.check_declare_exchange(actor.user, self.name, name, arguments)
@@ -591,7 +594,7 @@ class VHost:
             self._expiry.used(queue)
             return queue, queue.is_stored and self._is_syncing
         if passive:
-            raise missing(f"Queue '{name}' doesn't exists")
+            raise missing(f"Queue '{name}' doesn't exists in vhost '{self.name}'")
         if not is_restored:
             check_prefix(name)
         if not name:
@@ -660,20 +663,25 @@ class VHost:
         auto_delete: bool, arguments: FieldTable,
     ) -> None:  # fmt: skip
         locked = queue.is_locked_to(actor)
-        given = (durable, exclusive, auto_delete, queue_arguments.compared(arguments))
-        there = (
-            queue.durable, queue.exclusive, queue.auto_delete,
-            queue_arguments.compared(queue.arguments),
-        )  # fmt: skip
-        if not locked and (passive or given == there):
+        if not locked and (
+            passive or queue.is_same(durable, auto_delete, arguments, exclusive=exclusive)
+        ):
             return
         if not passive:
             rights.check_declare_queue(actor.user, self.name, queue.name, arguments)
-        if locked or (queue.exclusive and not exclusive):
-            raise ChannelError(ReplyCode.RESOURCE_LOCKED, "Exclusive queue")
+        where = f"'{queue.name}' in vhost '{self.name}'"
+        if locked:
+            raise self.locked(queue)
+        if queue.exclusive and not exclusive:
+            raise ChannelError(
+                ReplyCode.RESOURCE_LOCKED, f"Exclusive queue {where}, declared without exclusive"
+            )
         if exclusive and not queue.exclusive:
-            raise ChannelError(ReplyCode.RESOURCE_LOCKED, "Not an exclusive queue")
-        raise failed(f"Existing queue '{queue.name}' declared with other arguments")
+            raise ChannelError(ReplyCode.RESOURCE_LOCKED, f"Not an exclusive queue: {where}")
+        raise failed(
+            f"Existing queue '{queue.name}' declared with other arguments: "
+            + queue.difference(durable, auto_delete, arguments, self.name)
+        )
 
     def _add_queue(
         self, name: str, durable: bool, auto_delete: bool, owner: Owner | None,
@@ -906,9 +914,9 @@ class VHost:
         check_name("Exchange", exchange_name)
         queue, exchange = self.queues.get(queue_name), self.exchanges.get(exchange_name)
         if queue is None:
-            raise missing(f"Queue '{queue_name}' not found")
+            raise missing(f"Queue '{queue_name}' not found in vhost '{self.name}'")
         if exchange is None:
-            raise missing(f"Exchange '{exchange_name}' not found")
+            raise missing(f"Exchange '{exchange_name}' not found in vhost '{self.name}'")
         self._check_may_bind(actor, queue, exchange, f"User '{actor.user.name}'", key)
         return self._bind(exchange, queue, key, arguments)
 
@@ -930,7 +938,7 @@ class VHost:
         """exchange.bind. Returns: whether it was recorded. Raises: ChannelError."""
         for name in (to_name, from_name):
             if name not in self.exchanges:
-                raise missing(f"Exchange '{name}' doesn't exists")
+                raise missing(f"Exchange '{name}' doesn't exists in vhost '{self.name}'")
         source = self.exchanges[from_name]
         topic = key if source.is_topic else None
         rights.check_bind_exchange(actor.user, self.name, to_name, from_name, "bind to", topic)
@@ -1055,9 +1063,16 @@ class VHost:
             )
         self.check_usable(queue)
         if queue.is_locked_to(actor):
-            raise ChannelError(ReplyCode.RESOURCE_LOCKED, "Exclusive queue")
+            raise self.locked(queue)
         if not exchange.name:
             raise refused("Access refused to ")
+
+    def locked(self, queue: Queue) -> ChannelError:
+        """405, for the exclusive queue of another connection."""
+        return ChannelError(
+            ReplyCode.RESOURCE_LOCKED,
+            f"Exclusive queue '{queue.name}' in vhost '{self.name}', of another connection",
+        )
 
     def _drop_if_unused(self, exchange: Exchange) -> bool:
         """An auto-delete exchange goes with its last binding. Returns: whether it was recorded."""
@@ -1097,7 +1112,7 @@ class VHost:
         check_name("Queue", name)
         queue = self.queues.get(name)
         if queue is None:
-            raise missing(f"Queue '{name}' not found")
+            raise missing(f"Queue '{name}' not found in vhost '{self.name}'")
         if not actor.user.can_read(self.name, name):
             raise refused(
                 f"User '{actor.user.name}' doesn't have write permissions to queue '{name}'"

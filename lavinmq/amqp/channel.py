@@ -231,7 +231,9 @@ class Channel:
     def _declare_reply_queue(self, d: m.QueueDeclare) -> None:
         """Declaring says whether somebody waits for replies there; it makes nothing."""
         if d.queue not in REPLY_TO and d.queue not in self.connection.vhost.reply_queues:
-            raise missing(f"Queue '{d.queue}' doesn't exists")
+            raise missing(
+                f"Queue '{d.queue}' doesn't exists in vhost '{self.connection.vhost.name}'"
+            )
         self._reply(m.QueueDeclareOk(d.queue, 0, int(d.queue not in REPLY_TO)), d.no_wait)
 
     def _queue_bind(self, d: m.QueueBind) -> None:
@@ -375,10 +377,10 @@ class Channel:
         self._check_limit()
         queue = vhost.queues.get(name)
         if queue is None:
-            raise missing(f"Queue '{name}' not declared")
+            raise missing(f"Queue '{name}' not declared in vhost '{vhost.name}'")
         vhost.check_usable(queue)
         if queue.is_locked_to(connection):
-            raise ChannelError(ReplyCode.RESOURCE_LOCKED, "Exclusive queue")
+            raise vhost.locked(queue)
         if queue.is_stream:
             check_consumer(d.exclusive, d.no_ack, connection.link.prefetch(self.id), d.arguments)
             return queue
@@ -402,7 +404,7 @@ class Channel:
         if queue is None:
             raise missing(f"No queue '{name}' in vhost '{vhost.name}'")
         if queue.is_locked_to(connection):
-            raise ChannelError(ReplyCode.RESOURCE_LOCKED, "Exclusive queue")
+            raise vhost.locked(queue)
         if queue.has_exclusive_consumer:
             raise refused(f"Queue '{name}' in vhost '{vhost.name}' in exclusive use")
         if queue.is_stream:

@@ -461,7 +461,7 @@ class Connection:
         name, ids = method.virtual_host or "/", (method.CLASS_ID, method.METHOD_ID)
         vhost = self.server.vhosts.get(name)
         if vhost is None:
-            raise ConnectionError_(ReplyCode.NOT_ALLOWED, "vhost not found", *ids)
+            raise ConnectionError_(ReplyCode.NOT_ALLOWED, f"vhost not found: '{name}'", *ids)
         if not self.user.has_vhost(name):
             raise ConnectionError_(
                 ReplyCode.NOT_ALLOWED, f"'{self.user.name}' doesn't have access to '{name}'", *ids

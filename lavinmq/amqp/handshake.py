@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from lavinmq import __version__
 from lavinmq.amqp import methods as m
+from lavinmq.auth.attempt import shown_name
 from lavinmq.errors import ConnectionError_, ReplyCode
 from lavinmq.fieldtable import FieldTable, FieldTableError, from_content
 
@@ -83,7 +84,7 @@ def refusal(method: m.ConnectionStartOk, name: str) -> Exception:
     """What to raise when nobody logs in: 403 for a client that wants to be told."""
     if has_capability(method, "authentication_failure_close"):
         return ConnectionError_(ReplyCode.ACCESS_REFUSED, "", method.CLASS_ID, method.METHOD_ID)
-    return HandshakeError(f"user {name!r} could not log in")
+    return HandshakeError(f"user {shown_name(name)} could not log in")
 
 
 def has_capability(method: m.ConnectionStartOk, name: str) -> bool:

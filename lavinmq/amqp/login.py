@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from lavinmq import _core
+from lavinmq import _core, log
 from lavinmq.amqp import handshake
 from lavinmq.amqp import methods as m
-from lavinmq.auth.attempt import TokenError
+from lavinmq.auth.attempt import TokenError, shown_name
 from lavinmq.auth.standing import Standing
 from lavinmq.errors import ConnectionError_, ReplyCode
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from lavinmq.auth.identity import Identity
     from lavinmq.endpoints import Endpoints
 
+_log = log.get("lmq.amqp.login")
 LONGEST_WAIT_S: Final = 3600.0
 """The clock may be set meanwhile, and timers have limits: look again after so long."""
 
@@ -58,10 +59,15 @@ class Login:
             users = self._connection.server.users
             certified = users.admit(self._certified, self._ends.is_loopback)
             if certified is None or certified is users.direct_user:
-                raise handshake.refusal(method, self._certified)
+                why = users.why_not(self._certified, self._ends.is_loopback)
+                raise self._refused(method, self._certified, why)
             self._admit(Standing(certified, by_password=False))
             return
-        name, password = handshake.credentials(method.mechanism, method.response)
+        try:
+            name, password = handshake.credentials(method.mechanism, method.response)
+        except handshake.HandshakeError as error:
+            self._tell_refusal(method.mechanism, "", str(error))
+            raise
         attempt = name, password, self._ends.peer_host, self._ends.is_loopback
         user = self._chain.at_once(*attempt)
         if user is not None:
@@ -103,10 +109,22 @@ class Login:
         self, method: m.ConnectionStartOk, name: str, password: bytes, address: str,
         is_loopback: bool,
     ) -> Action:  # fmt: skip
-        user = await self._chain.authenticate(name, password, address, is_loopback)
+        reasons: list[str] = []
+        user = await self._chain.authenticate(name, password, address, is_loopback, reasons)
         if user is None:
-            return partial(_raise, handshake.refusal(method, name))
+            return partial(_raise, self._refused(method, name, "; ".join(reasons)))
         return partial(self._admit, Standing(user))
+
+    def _refused(self, method: m.ConnectionStartOk, name: str, why: str) -> Exception:
+        """What to raise when nobody logs in. The log hears why, the client does not."""
+        self._tell_refusal(method.mechanism, name, why)
+        return handshake.refusal(method, name)
+
+    def _tell_refusal(self, mechanism: str, name: str, why: str) -> None:
+        _log.warning(
+            "log-in of user %s with %.20s from %s failed: %s",
+            shown_name(name), mechanism, self._ends.peer, why,
+        )  # fmt: skip
 
     async def _renewed(self, method: m.ConnectionUpdateSecret) -> Action:
         try:
@@ -117,7 +135,12 @@ class Login:
         return partial(self._replace, fresh)
 
     def _admit(self, standing: Standing) -> None:
-        self._connection.logged_in(standing)
+        connection = self._connection
+        connection.logged_in(standing)
+        _log.debug(
+            "user %r logged in with %s from %s",
+            standing.user.name, connection.auth_mechanism, self._ends.peer,
+        )  # fmt: skip
         self._watch_end()
 
     def _replace(self, fresh: Identity) -> None:

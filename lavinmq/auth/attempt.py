@@ -2,6 +2,9 @@
 
 from typing import NamedTuple
 
+MAX_SHOWN = 64
+"""Characters of a name that are logged."""
+
 MAX_TOKEN = 16384
 """Bytes of the longest access token that is looked at."""
 
@@ -17,7 +20,7 @@ class Attempt(NamedTuple):
     is_loopback: bool
 
     def __repr__(self) -> str:
-        return f"Attempt({self.name!r} from {self.address})"
+        return f"Attempt({shown_name(self.name)} from {self.address})"
 
     @property
     def is_token(self) -> bool:
@@ -25,6 +28,13 @@ class Attempt(NamedTuple):
         JSON object in base64."""
         password = self.password
         return len(password) <= MAX_TOKEN and password[:2] == b"ey" and password.count(b".") == 2
+
+
+def shown_name(name: str) -> str:
+    """A name that somebody gave to log in, for the log: some put a token there."""
+    if name.startswith("ey") and name.count(".") == 2:
+        return "(an access token)"
+    return repr(name if len(name) <= MAX_SHOWN else name[: MAX_SHOWN - 3] + "...")
 
 
 class TokenError(ValueError):

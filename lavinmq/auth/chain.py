@@ -6,7 +6,7 @@
 `at_once` is for the usual case: it answers without waiting when the password has a cheap hash or
 was verified before, or the token's key is there. `authenticate` does everything else: it waits
 after failures, has slow hashes computed in threads, fetches keys. Both are called on the loop's
-thread and never hold it up. None means that nobody logs in; why is only logged.
+thread and never hold it up. None means that nobody logs in; why is for the log only.
 Source: command line reference, section 14; AMQP reference, section 1.
 """
 
@@ -112,20 +112,28 @@ class Chain:
         return None
 
     async def authenticate(
-        self, name: str, password: bytes, address: str, is_loopback: bool
-    ) -> Identity | None:
+        self, name: str, password: bytes, address: str, is_loopback: bool,
+        reasons: list[str] | None = None,
+    ) -> Identity | None:  # fmt: skip
         """Who it is; None when nobody logs in. May take seconds after failures.
 
         Args:
             password: or an access token; then the name does not matter.
             address: of the client, without its port; 127.0.0.1 for a unix socket.
             is_loopback: whether the client is on this machine.
+            reasons: takes why nobody logs in, for the log: nothing of it is for the client.
         """
-        attempt = Attempt(name, password, address, is_loopback)
+        identity, why = await self._judged(Attempt(name, password, address, is_loopback))
+        if identity is None and reasons is not None:
+            reasons.append(why)
+        return identity
+
+    async def _judged(self, attempt: Attempt) -> tuple[Identity | None, str]:
+        """Who it is; else why nobody is."""
         try:
             if not self.config.login_throttling:
                 return await self._tried(attempt)
-            who = name, address, is_loopback
+            who = attempt.name, attempt.address, attempt.is_loopback
             async with self._turns.turn(
                 self._throttle.lane(*who), partial(self._throttle.room, *who)
             ):
@@ -135,15 +143,24 @@ class Chain:
                     await asyncio.sleep(wait_s)
                 return await self._tried(attempt)
         except (HashingBusy, LaneFull) as error:
-            log.warning("%r refused: %s", attempt, error)
-            return None
+            return None, str(error)
 
-    async def _tried(self, attempt: Attempt) -> Identity | None:
-        """Who it is; what comes of it is counted. Raises: HashingBusy."""
+    async def _tried(self, attempt: Attempt) -> tuple[Identity | None, str]:
+        """Who it is, else why nobody is; what comes of it is counted. Raises: HashingBusy."""
         identity = await self._ask(attempt)
         count = self._throttle.failed if identity is None else self._throttle.succeeded
         count(attempt.name, attempt.address, attempt.is_loopback)
-        return identity
+        return identity, "" if identity else self._why_not(attempt)
+
+    def _why_not(self, attempt: Attempt) -> str:
+        """Why nobody logged in: what the last backend that was asked has against it."""
+        if not attempt.password:
+            return "no password was given"
+        if attempt.is_token and self.oauth is not None:
+            return self.oauth.why_not(attempt.password)
+        if self._local not in self._backends_for(attempt):
+            return "only access tokens are accepted (auth_backends)"
+        return self._local.users.why_not(attempt.name, attempt.is_loopback)
 
     async def renew(self, identity: Identity, token: bytes) -> Identity:
         """The same user with a fresh token.

@@ -16,20 +16,20 @@ class Local:
     """The users of the data directory."""
 
     def __init__(self, users: UserStore, verification: Verification, config: Config) -> None:
-        self._users = users
+        self.users = users
         self._verification = verification
         self.config = config
 
     def at_once(self, attempt: Attempt) -> User | None:
         """The user, if that can be told without waiting."""
-        user = self._users.admit(attempt.name, attempt.is_loopback)
+        user = self.users.admit(attempt.name, attempt.is_loopback)
         if user is not None and self._verification.is_known(user, attempt.password):
             return user
         return None
 
     async def authenticate(self, attempt: Attempt) -> User | None:
         """The user, or None. Raises: HashingBusy."""
-        user = self._users.admit(attempt.name, attempt.is_loopback)
+        user = self.users.admit(attempt.name, attempt.is_loopback)
         if user is None:
             if not attempt.is_token:  # which somebody else will recognize
                 await self._verification.pretend(

@@ -77,9 +77,22 @@ class OAuth:
             return None
         try:
             return await self.verify(attempt.password)
+        except TokenError:
+            return None  # `why_not` tells
+
+    def why_not(self, token: bytes) -> str:
+        """Why a token was refused."""
+        try:
+            user = self._known(token)
         except TokenError as error:
-            log.info("token from %s refused: %s", attempt.address, error)
-            return None
+            return f"the access token is refused: {error}"
+        return "" if user is not None else f"the access token is refused: {self._no_key}"
+
+    @property
+    def _no_key(self) -> str:
+        if self.keys.are_there:
+            return "the token is signed with an unknown key"
+        return "no keys of the issuer have been fetched yet"
 
     async def verify(self, token: bytes) -> TokenUser:
         """The user of a token. Raises: TokenError."""
@@ -88,11 +101,7 @@ class OAuth:
             await self.keys.look_again()
             user = self._known(token)
         if user is None:
-            raise TokenError(
-                "the token is signed with an unknown key"
-                if self.keys.are_there
-                else "no keys of the issuer have been fetched yet"
-            )
+            raise TokenError(self._no_key)
         return user
 
     def _known(self, token: bytes) -> TokenUser | None:

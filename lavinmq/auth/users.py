@@ -217,10 +217,19 @@ class UserStore:
         user = self.direct_user if name == DIRECT_USER else self._users.get(name)
         if user is None:
             return None
-        if name == self.default_user and self.default_user_only_loopback and not is_loopback:
-            log.warning("user %r may only log in from this machine", name)
-            return None
-        return user
+        return None if self._is_kept_out(name, is_loopback) else user
+
+    def why_not(self, name: str, is_loopback: bool) -> str:
+        """Why somebody who claims that name did not log in, for the log."""
+        user = self.direct_user if name == DIRECT_USER else self._users.get(name)
+        if user is None:
+            return "there is no such user"
+        if self._is_kept_out(name, is_loopback):
+            return "this user may only log in from this machine (default_user_only_loopback)"
+        return "wrong password" if user.password_hash else "this user has no password"
+
+    def _is_kept_out(self, name: str, is_loopback: bool) -> bool:
+        return name == self.default_user and self.default_user_only_loopback and not is_loopback
 
     def authenticate(self, name: str, password: bytes, is_loopback: bool) -> User | None:
         """The user, if name and password are right and it may come from there; else None.

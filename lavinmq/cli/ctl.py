@@ -68,8 +68,8 @@ def _run(argv: Sequence[str]) -> int:
     finally:
         session.close()
     lacks = missing.of_command(command.name, tuple(line.arguments))
-    if lacks:
-        print(f"Note: {lacks}", file=sys.stderr)
+    for note in (*filter(None, [lacks]), *session.notes):
+        print(f"Note: {printable(note)}", file=sys.stderr)
     return 0
 
 

@@ -127,6 +127,8 @@ class Api:
     """The API at one place."""
 
     def __init__(self, target: Target) -> None:
+        self.notes: list[str] = []
+        """What the broker has said beside its answers, for people."""
         self._target = target
         self._connection: http.client.HTTPConnection | None = None
 
@@ -192,6 +194,9 @@ class Api:
             self.close()
         if not 200 <= answer.status < 300:
             raise _error(answer, response.reason)
+        note = response.headers.get("Lavinmq-Note")
+        if note:
+            self.notes.append(unquote(note))
         return answer
 
     def close(self) -> None:

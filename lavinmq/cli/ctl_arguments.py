@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from lavinmq.cli.ctl_errors import UsageError
-from lavinmq.cli.ctl_table import GLOBAL_OPTIONS, Command, Option, command_named
+from lavinmq.cli.ctl_table import COMMANDS, GLOBAL_OPTIONS, Command, Option, command_named
+from lavinmq.nearest import hint
 
 
 class CommandLine:
@@ -70,7 +71,8 @@ def _take_word(line: CommandLine, word: str) -> None:
         return
     line.command = command_named(word)
     if line.command is None:
-        raise UsageError(f"Invalid argument: {word}")
+        commands = (command.name for group in COMMANDS.values() for command in group)
+        raise UsageError(f"Invalid argument: {word}{hint(word, commands)}")
 
 
 def _take_option(line: CommandLine, word: str, rest: Iterator[str]) -> None:
@@ -102,7 +104,10 @@ def _known(line: CommandLine, name: str) -> tuple[Option, dict[str, str]]:
     for option in GLOBAL_OPTIONS:
         if name in (option.long, option.short):
             return option, line.global_options
-    raise UsageError(f"Invalid argument: {name}", line.command)
+    own = line.command.options if line.command else ()
+    names = (option.long for option in (*own, *GLOBAL_OPTIONS))
+    likely = hint(name, names) if name.startswith("--") else ""
+    raise UsageError(f"Invalid argument: {name}{likely}", line.command)
 
 
 def _value(name: str, rest: Iterator[str]) -> str:

@@ -43,6 +43,11 @@ class Session:
             self._api = Api(choose(self._global_options, self._environ))
         return self._api
 
+    @property
+    def notes(self) -> list[str]:
+        """What the broker has said beside its answers."""
+        return [] if self._api is None else self._api.notes
+
     def close(self) -> None:
         """Close the connection to the broker, if there is one."""
         if self._api is not None:

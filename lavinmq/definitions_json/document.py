@@ -19,7 +19,7 @@ from lavinmq.definitions_json.things import PermissionDef, TopicPermissionDef, U
 from lavinmq.errors import ChannelError
 from lavinmq.limits_file import USER_LIMITS, VHOST_LIMITS
 from lavinmq.parameters import Parameter
-from lavinmq.policy import Policy
+from lavinmq.policy import Policy, check_keys
 from lavinmq.portions import emptied
 from lavinmq.table_bounds import UNBOUNDED, TableBounds
 from lavinmq.vhosts import check_name
@@ -223,6 +223,7 @@ def _policy(entry: Entry, name: str) -> Policy:
         name, entry.long_text("pattern"), entry.object("definition"),
         entry.integer("priority", 0), entry.text("apply-to", "all"),
     )  # fmt: skip
+    check_keys(policy.definition)
     for key in policy.unusable():
         raise entry.refused(f"field 'definition': the value of '{key}' is not usable")
     return policy

@@ -103,7 +103,9 @@ def check(call: Call) -> None:
     if vhost is None:
         return
     if not call.may_see(vhost):
-        raise access_refused()
+        is_missing = call.user.has_tag("administrator")  # who may see them all may know
+        why = "there is no vhost" if is_missing else "no permissions in vhost"
+        raise access_refused(f"Access refused: {why} '{vhost}'")
     for needed in row.needs:
         needed.check(call.user, vhost, call.path)
 

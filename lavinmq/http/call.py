@@ -185,10 +185,11 @@ async def completed(start: Callable[[Callable[[], None]], object]) -> None:
     await done
 
 
-def found(thing: Any) -> Any:
-    """What was looked up. Raises: ApiError 404 for None."""
+def found(thing: Any, kind: str, name: str, vhost: str | None = None) -> Any:
+    """What was looked up. Raises: ApiError 404 for None, which says what there is not."""
     if thing is None:
-        raise not_found()
+        where = "" if vhost is None else f" in vhost '{vhost}'"
+        raise not_found(f"Not Found: there is no {kind} '{name}'{where}")
     return thing
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote_to_bytes
 
 from lavinmq import log
+from lavinmq.auth.attempt import shown_name
 
 if TYPE_CHECKING:
     from tornado.httputil import HTTPServerRequest
@@ -39,9 +40,11 @@ async def user_of(
         return None
     user = server.chain.at_once(name, password, address, is_loopback)
     if user is None:
-        user = await server.chain.authenticate(name, password, address, is_loopback)
+        reasons: list[str] = []
+        user = await server.chain.authenticate(name, password, address, is_loopback, reasons)
     if user is None:
-        _log.info("log-in of user %r from %s failed", name, address)
+        why = "; ".join(reasons)
+        _log.warning("log-in of user %s from %s failed: %s", shown_name(name), address, why)
     elif not user.tags:
         _log.info("user %r has no tag that lets it use the HTTP API", name)
     return user if user is not None and user.tags else None

@@ -125,9 +125,9 @@ def test_another_declaration_than_the_first_is_refused(api: Api, unique: UniqueN
     name = unique("x")
     api("PUT", at(name), {"type": "direct"})
 
-    assert status(api, "PUT", at(name), {"type": "fanout"}) == (
-        400, "Existing exchange declared with other arguments arg",
-    )  # fmt: skip
+    answered, reason = status(api, "PUT", at(name), {"type": "fanout"})
+    assert answered == 400
+    assert reason.startswith("Existing exchange declared with other arguments arg")
     assert status(api, "PUT", at("amq.direct"), {"type": "direct", "durable": True})[0] == 204
 
 

@@ -161,9 +161,9 @@ def test_another_declaration_than_the_first_is_refused(api: Api, unique: UniqueN
     api("PUT", at(name), {"arguments": {"x-queue-type": "classic"}})
 
     assert api("PUT", at(name), {}).status == 204
-    assert status(api, "PUT", at(name), {"durable": True}) == (
-        400, "Existing queue declared with other arguments arg",
-    )  # fmt: skip
+    answered, reason = status(api, "PUT", at(name), {"durable": True})
+    assert answered == 400
+    assert reason.startswith("Existing queue declared with other arguments arg")
 
 
 def test_a_durable_queue_is_there_after_a_kill(http_broker: Broker) -> None:
@@ -283,7 +283,7 @@ def test_a_deleted_queue_tells_its_consumers(
     assert api("DELETE", at(name)).status == 204
 
     wait_for(lambda: bool(channel.connection.process_data_events(0) or cancelled), "a cancel")
-    assert status(api, "DELETE", at(name)) == (404, "Not Found")
+    assert status(api, "DELETE", at(name))[0] == 404
 
 
 def test_deletion_can_ask_for_an_empty_or_unused_queue(
@@ -418,7 +418,8 @@ def test_a_closed_queue_is_restarted(http_broker: Broker) -> None:
 )  # fmt: skip
 def test_a_queue_that_is_not_there(api: Api, method: str, more: str) -> None:
     body = {} if method == "POST" else None
-    assert status(api, method, at("missing") + more, body) == (404, "Not Found")
+    reason = "Not Found: there is no queue 'missing' in vhost '/'"
+    assert status(api, method, at("missing") + more, body) == (404, reason)
 
 
 # --- who may ----------------------------------------------------------------------------------
@@ -465,8 +466,9 @@ def test_roles(staffed: Broker, user: str, one: int, everything: int) -> None:
 
 
 def test_an_unknown_virtual_host_is_refused(api: Api) -> None:
-    assert status(api, "PUT", "/api/queues/nope/q", {}) == (403, "Access refused")
-    assert status(api, "GET", "/api/queues/nope") == (403, "Access refused")
+    refused = (403, "Access refused: there is no vhost 'nope'")
+    assert status(api, "PUT", "/api/queues/nope/q", {}) == refused
+    assert status(api, "GET", "/api/queues/nope") == refused
 
 
 def test_a_list_of_many_queues_does_not_hold_up_others(

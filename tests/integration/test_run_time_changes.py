@@ -131,7 +131,7 @@ def test_deleting_a_vhost_disconnects_and_removes_everything(broker: Inside) -> 
     assert stored_vhosts(broker) == ["/"]
     assert stored_permissions(broker, "guest") == ["/"]
     assert not directory.exists()
-    assert refusal(broker, vhost="gone") == "NOT_ALLOWED - vhost not found"
+    assert refusal(broker, vhost="gone") == "NOT_ALLOWED - vhost not found: 'gone'"
     wait_for(lambda: not list(directory.parent.glob("*.deleted-*")), "files are removed")
     assert not broker.call(broker.server.vhosts.delete, "gone")
 

@@ -38,6 +38,8 @@ DONE_RIGHT: dict[str, str] = {
     "pb-header-without-publish": "a header out of turn closes the connection with 505",
     "pb-publish-in-body": "a publish out of turn closes the connection with 505 in plain words",
     "q-gen": "queue.delete-ok comes before basic.cancel on the deleting channel",
+    "q-bad-x-queue-type": "an x-queue-type that is no text is refused with 406",
+    "q-good-args": "an unknown x-queue-type is refused with 406",
     "q-last-scope": "the last declared queue is remembered per channel",
     "q-mismatch-arg-x-queue-type": "x-queue-type classic and no type at all are the same",
     "q-mismatch-arg-x-unknown": "an argument that nobody knows makes no queue another one",

@@ -119,7 +119,6 @@ SHOWN: dict[str, str] = {
     "q-exclusive": "edge-cases.md 52",
     "q-expires": "edge-cases.md 176",
     "q-expires-consumer": "edge-cases.md 176",
-    "q-good-args": "edge-cases.md 60, 61, 66",
     "q-limit": "edge-cases.md 56",
     "q-name-amq": "edge-cases.md 38",
     "q-name-long": "edge-cases.md 70",

@@ -17,7 +17,7 @@ from pamqp import base, body, commands, frame, header
 
 from tests.support.broker import Broker
 from tests.support.replay import method_frame
-from tests.support.transcripts import Split, pieces
+from tests.support.transcripts import Split, pieces, play, scenarios
 from tests.support.wire import Wire, encode, raw_frame
 
 METHOD_FRAME = 1
@@ -69,6 +69,28 @@ def test_a_publish_that_fails_in_routing_is_not_confirmed(wire: Wire, name: str)
     wire.expect_channel_close(1, 406)
     assert wire.receive_all(0.3) == []
     assert is_usable(wire, 2)
+
+
+# ---------------------------------------- queue types (q-good-args, q-bad-x-queue-type)
+
+
+@pytest.mark.parametrize("split", [Split.WHOLE], indirect=True)
+def test_good_arguments_of_queues_are_taken_but_for_an_unknown_type(
+    transcript_broker: Broker,
+) -> None:
+    """edge-cases.md 60, 61, 66"""
+    scenario = scenarios()["q-good-args"]
+    known = [step for step in scenario["steps"] if "nonsense" not in str(step)]
+
+    assert len(known) == len(scenario["steps"]) - 1
+    assert play({**scenario, "steps": known[:-1]}, transcript_broker, Split.WHOLE) == []
+
+
+@pytest.mark.parametrize("type_", ["nonsense", 5])
+def test_an_unknown_queue_type_is_refused(wire: Wire, name: str, type_: object) -> None:
+    wire.send(1, commands.Queue.Declare(queue=name, arguments={"x-queue-type": type_}))
+
+    wire.expect_channel_close(1, 406)
 
 
 # ------------------------------------------------------------------ settling (ak-unknown)

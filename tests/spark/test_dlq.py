@@ -143,5 +143,7 @@ def test_a_queue_that_is_not_there_is_one_line(spark: SparkSession, letters: Bro
         run_job(spark, "dlq", "peek:no-such", *arguments(letters))
 
     line = str(explain(caught.value))
-    assert line.endswith("queue 'no-such': 404 NOT_FOUND - Queue 'no-such' doesn't exists")
+    assert line.endswith(
+        "queue 'no-such': 404 NOT_FOUND - Queue 'no-such' doesn't exists in vhost '/'"
+    )
     assert "\n" not in line

@@ -73,6 +73,8 @@ def _adapted(recorded: Any) -> Any:
 def _adapted_value(key: str, value: Any) -> Any:
     if key == "reason" and isinstance(value, str) and value.startswith(FOREIGN_WORDS):
         return {"$type": "string"}
+    if key == "reason" and isinstance(value, str):
+        return {"$re": f"^{re.escape(value)}"}  # ours may say more, which names the subject
     if key == "lines":
         return [line for line in value if 'exchange="mqtt.default"' not in line]
     if key.endswith(("_bytes", "bytes_ready")) and value == DEAD_LETTER_BYTES:

@@ -252,7 +252,7 @@ def test_a_new_key_of_the_issuer_is_found(tmp_path: Path, alg: str) -> None:
     asyncio.run(scenario())
 
 
-def test_tokens_that_are_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_tokens_that_are_refused_and_why(tmp_path: Path) -> None:
     async def scenario() -> None:
         with serving() as issuer:
             async with chain_in(tmp_path, **oauth(issuer), login_throttling=False) as s:
@@ -261,11 +261,14 @@ def test_tokens_that_are_refused(tmp_path: Path, caplog: pytest.LogCaptureFixtur
                     issuer.token(sub=None), issuer.token(kid="x"), issuer.token("RS256") + "x",
                     issuer.token("ES256", kid="RS256-0"), "eyJhbGciOiJub25lIn0.e30.",
                 ]  # fmt: skip
-                caplog.set_level("INFO", "lmq.auth.oauth")
+                reasons: list[str] = []
                 for token in bad:
-                    assert await s.who("guest", token.encode()) is None
-                    assert token not in caplog.text
-                assert caplog.text.count("token from 10.0.0.1 refused") == len(bad)
+                    who = "guest", token.encode(), *AWAY
+                    assert await s.chain.authenticate(*who, reasons) is None
+                assert len(reasons) == len(bad)
+                assert all(why.startswith("the access token is refused: ") for why in reasons)
+                assert not any(token in why for token in bad for why in reasons)
+                assert "expired" in reasons[0]
 
     asyncio.run(scenario())
 

@@ -24,7 +24,7 @@ PYTHON_LAYERS: list[set[str]] = [
     {"_core", "_pcre", "_perf"},
     {"errors"},
     {"fieldtable", "wire", "ini", "missing", "nearest", "setting_types"},
-    {"settings"},
+    {"settings", "inequivalent"},
     {"arguments", "sources", "usage"},
     {"config", "log_forms", "table_bounds"},
     {"log", "config_check", "config_text"},

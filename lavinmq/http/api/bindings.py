@@ -180,7 +180,8 @@ def _ends(call: Call) -> tuple[Exchange, Destination]:
     """Source and destination of the path. Raises: ApiError 404."""
     source = by_name(call, call.path["source"])
     if "queue" in call.path:
-        queue: Queue = found(call.vhost.queues.get(call.path["queue"]))
+        vhost, name = call.vhost, call.path["queue"]
+        queue: Queue = found(vhost.queues.get(name), "queue", name, vhost.name)
         return source, queue
     return source, by_name(call, call.path["destination"])
 
@@ -215,7 +216,8 @@ def list_bindings_between(call: Call) -> Listing[Binding]:
 @ROUTES.get(f"{TO_EXCHANGE}/*props")
 async def show_binding(call: Call) -> dict[str, Any]:
     """Show a binding."""
-    return row(found(await _find(call, *_ends(call))))
+    there = await _find(call, *_ends(call))
+    return row(found(there, "binding", call.path["props"], call.vhost.name))
 
 
 FIELDS: Final = {

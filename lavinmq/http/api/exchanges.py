@@ -69,7 +69,8 @@ def listed(call: Call, vhosts: list[VHost]) -> Listing[Place]:
 
 def by_name(call: Call, name: str) -> Exchange:
     """The exchange that a path calls by that name. Raises: ApiError 404."""
-    exchange: Exchange = found(call.vhost.exchanges.get("" if name == DEFAULT else name))
+    there = call.vhost.exchanges.get("" if name == DEFAULT else name)
+    exchange: Exchange = found(there, "exchange", name, call.vhost.name)
     return exchange
 
 
@@ -135,8 +136,12 @@ async def put_exchange(call: Call) -> Reply:
     existing = vhost.exchanges.get(name)
     flags = body["durable"], body["auto_delete"], body["internal"]
     if existing is not None:
-        if not existing.is_same(ExchangeDef(name, body["type"], *flags, arguments).settled()):
-            raise bad_request("Existing exchange declared with other arguments arg")
+        wanted = ExchangeDef(name, body["type"], *flags, arguments).settled()
+        if not existing.is_same(wanted):
+            raise bad_request(
+                "Existing exchange declared with other arguments arg: "
+                + existing.difference(wanted, vhost.name)
+            )
         if existing.internal:
             raise bad_request(INTERNAL)
         return NO_CONTENT

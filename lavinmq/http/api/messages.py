@@ -303,7 +303,7 @@ async def read_stream(call: Call) -> Reply:
     """Read messages of a stream."""
     queue = queue_of(call)
     if not queue.is_stream:
-        found(None)
+        found(None, "stream", queue.name, call.vhost.name)
     check_not_locked(call, queue)
     truncate = _truncate(call)
     end = await all_synced(queue.core)

@@ -60,8 +60,9 @@ def list_vhost_parameters(call: Call) -> Listing[Any]:
 @ROUTES.get("/api/parameters/:component/:vhost/:name")
 def show_parameter(call: Call) -> dict[str, Any]:
     """Show a parameter."""
-    store = call.vhost.rules.parameters
-    return _row(found(store.get(call.path["component"], call.path["name"])), call.vhost.name)
+    vhost, name = call.vhost, call.path["name"]
+    there = vhost.rules.parameters.get(call.path["component"], name)
+    return _row(found(there, "parameter", name, vhost.name), vhost.name)
 
 
 @ROUTES.put("/api/parameters/:component/:vhost/:name", FIELDS)
@@ -77,8 +78,9 @@ def put_parameter(call: Call) -> Reply:
 @ROUTES.delete("/api/parameters/:component/:vhost/:name")
 def delete_parameter(call: Call) -> Reply:
     """Delete a parameter."""
-    store = call.vhost.rules.parameters
-    found(store.delete(call.path["component"], call.path["name"]) or None)
+    vhost, name = call.vhost, call.path["name"]
+    is_gone = vhost.rules.parameters.delete(call.path["component"], name)
+    found(is_gone or None, "parameter", name, vhost.name)
     return NO_CONTENT
 
 
@@ -93,7 +95,8 @@ def list_global_parameters(call: Call) -> Listing[Parameter]:
 @ROUTES.get("/api/global-parameters/:name")
 def show_global_parameter(call: Call) -> dict[str, Any]:
     """Show a parameter of the whole broker."""
-    return _row(found(call.server.parameters.get(None, call.path["name"])), None)
+    name = call.path["name"]
+    return _row(found(call.server.parameters.get(None, name), "parameter", name), None)
 
 
 @ROUTES.put("/api/global-parameters/:name", FIELDS)
@@ -105,7 +108,8 @@ def put_global_parameter(call: Call) -> Reply:
 @ROUTES.delete("/api/global-parameters/:name")
 def delete_global_parameter(call: Call) -> Reply:
     """Delete a parameter of the whole broker."""
-    found(call.server.parameters.delete(None, call.path["name"]) or None)
+    name = call.path["name"]
+    found(call.server.parameters.delete(None, name) or None, "parameter", name)
     return NO_CONTENT
 
 

@@ -50,7 +50,7 @@ def permission_rows(call: Call, is_wanted: Callable[[User, str], bool]) -> Listi
 
 def user_of(call: Call) -> User:
     """The user of the path. Raises: ApiError 404."""
-    user: User = found(call.server.users.get(call.path["user"]))
+    user: User = found(call.server.users.get(call.path["user"]), "user", call.path["user"])
     return user
 
 
@@ -64,7 +64,8 @@ def list_permissions(call: Call) -> Listing[Any]:
 def show_permissions(call: Call) -> dict[str, Any]:
     """Show what a user may do in a virtual host."""
     user = user_of(call)
-    found(user.permissions.get(call.path["vhost"]))
+    vhost = call.path["vhost"]
+    found(user.permissions.get(vhost), "permission of user", user.name, vhost)
     return _row(user, call.path["vhost"])
 
 

@@ -6,7 +6,9 @@ Who changes one is answered when all queues and exchanges follow it. Source: HTT
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, Final
+from urllib.parse import quote
 
 from lavinmq.http.call import CREATED, NO_CONTENT, Call, Reply, completed, found
 from lavinmq.http.errors import bad_request
@@ -25,6 +27,9 @@ FIELDS: Final = {
     "apply-to": Field("string", "What it is meant for", default="all", choices=tuple(TARGETS)),
 }
 
+NOTE: Final = "Lavinmq-Note"
+"""The header of an answer without a body that has something to say."""
+
 Stores = Callable[[VHost], PolicyStore]
 
 
@@ -36,10 +41,18 @@ def _operator_policies(vhost: VHost) -> PolicyStore:
     return vhost.rules.operator_policies
 
 
+def _note(keys: list[str]) -> str:
+    """What is kept and does nothing, as a header may hold it."""
+    names = ", ".join(quote(key, safe="") for key in keys)
+    return f"no effect in this release: {names}"
+
+
 def _row(policy: Policy, vhost: str) -> dict[str, Any]:
     row = policy.to_json(vhost)
     if policy.stumbles:
         row["warning"] = f"{too_long(policy.pattern)} some names: it is not applied to them"
+    if policy.without_effect():
+        row["without_effect"] = policy.without_effect()
     return row
 
 
@@ -58,8 +71,9 @@ def _register(path: str, what: str, stores: Stores) -> None:
         return _listing([call.vhost], stores)
 
     def show(call: Call) -> dict[str, Any]:
-        policy: Policy = found(stores(call.vhost).get(call.path["name"]))
-        return _row(policy, call.vhost.name)
+        vhost, name = call.vhost, call.path["name"]
+        policy: Policy = found(stores(vhost).get(name), "policy", name, vhost.name)
+        return _row(policy, vhost.name)
 
     async def put(call: Call) -> Reply:
         name, store, rules = call.path["name"], stores(call.vhost), call.vhost.rules
@@ -67,13 +81,15 @@ def _register(path: str, what: str, stores: Stores) -> None:
         policy = _policy(call, is_new=is_new, is_operator=store.is_operator)
         (rules.put_operator_policy if store.is_operator else rules.put_policy)(policy)
         await completed(rules.when_applied)
-        return CREATED if is_new else NO_CONTENT
+        reply = CREATED if is_new else NO_CONTENT
+        idle = policy.without_effect()
+        return replace(reply, headers={NOTE: _note(idle)}) if idle else reply
 
     async def delete(call: Call) -> Reply:
-        rules = call.vhost.rules
+        rules, name = call.vhost.rules, call.path["name"]
         is_operator = stores(call.vhost).is_operator
         remove = rules.delete_operator_policy if is_operator else rules.delete_policy
-        found(remove(call.path["name"]) or None)
+        found(remove(name) or None, "policy", name, call.vhost.name)
         await completed(rules.when_applied)
         return NO_CONTENT
 

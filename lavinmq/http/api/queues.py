@@ -20,7 +20,6 @@ from lavinmq.http.synced import all_synced, synced_now
 from lavinmq.http.tables import table
 from lavinmq.names import RESERVED
 from lavinmq.queue import Queue
-from lavinmq.queue_arguments import compared
 from lavinmq.totals import unacknowledged
 
 if TYPE_CHECKING:
@@ -135,7 +134,8 @@ def listed(call: Call, vhosts: list[VHost]) -> Listing[Place]:
 
 def queue_of(call: Call) -> Queue:
     """The queue of the path. Raises: ApiError 404."""
-    queue: Queue = found(call.vhost.queues.get(call.path["name"]))
+    vhost, name = call.vhost, call.path["name"]
+    queue: Queue = found(vhost.queues.get(name), "queue", name, vhost.name)
     return queue
 
 
@@ -195,11 +195,11 @@ async def put_queue(call: Call) -> Reply:
     arguments = table(call.body["arguments"] or {}, "Field 'arguments'", call.table_bounds)
     existing = vhost.queues.get(name)
     if existing is not None:
-        given = (durable, auto_delete, compared(arguments))
-        if given != (
-            existing.durable, existing.auto_delete, compared(existing.arguments),
-        ):  # fmt: skip
-            raise bad_request("Existing queue declared with other arguments arg")
+        if not existing.is_same(durable, auto_delete, arguments):
+            raise bad_request(
+                "Existing queue declared with other arguments arg: "
+                + existing.difference(durable, auto_delete, arguments, vhost.name)
+            )
         return NO_CONTENT
     check_prefix(name)
     if not rights.may_declare_queue(call.user, vhost.name, name, arguments):

@@ -290,7 +290,7 @@ async def forget_position(call: Call) -> Reply:
     queue = stream_of(call)
     check_not_locked(call, queue)
     name = call.path["consumer"]
-    found(queue.core.stored_offsets().get(_tag(name)))
+    found(queue.core.stored_offsets().get(_tag(name)), "stored position of", name)
     _store(queue.core, name, 0)
     try:
         await call.server.stored_offsets.saved(queue)

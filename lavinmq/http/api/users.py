@@ -112,7 +112,8 @@ async def put_user(call: Call) -> Reply:
 @ROUTES.delete("/api/users/:user")
 def delete_user(call: Call) -> Reply:
     """Delete a user."""
-    found(call.server.accounts.delete_users(call.path["user"]) or None)
+    name = call.path["user"]
+    found(call.server.accounts.delete_users(name) or None, "user", name)
     return NO_CONTENT
 
 

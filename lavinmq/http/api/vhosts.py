@@ -98,5 +98,6 @@ def _tags(value: Any) -> list[str] | None:
 @ROUTES.delete("/api/vhosts/:vhost")
 async def delete_vhost(call: Call) -> Reply:
     """Delete a virtual host with all that is in it, and close its connections."""
-    found(await call.server.vhosts.delete(call.path["vhost"]) or None)
+    name = call.path["vhost"]
+    found(await call.server.vhosts.delete(name) or None, "vhost", name)
     return NO_CONTENT
