@@ -1,4 +1,4 @@
-"""Node's amqplib: scenarios of `node/scenarios.js` and recovery over a broker restart."""
+"""Node: amqplib by scenarios of `node/scenarios.js`, and over a restart; amqp-client's heartbeats."""
 
 from __future__ import annotations
 
@@ -144,3 +144,15 @@ def test_a_recovering_client_is_back_after_a_restart(node: Command, own_broker: 
     assert [event["event"] for event in events] == ["ready", "disconnected", "stored", "received"]
     assert events[2]["bodies"] == [str(number) for number in range(50)]
     assert events[3]["body"] == "after"
+
+
+def test_a_strict_client_keeps_its_connections(broker: Broker) -> None:
+    """amqp-client gives up when nothing has come for one interval, here a second."""
+    strict = [program("node"), NODE_DIRECTORY / "heartbeats.js", str(broker.port), "40", "5"]
+
+    done = subprocess.run(
+        strict, capture_output=True, text=True, timeout=DEADLINE_S, check=False, env=environment()
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout) == {"open": 40, "lost": 0}
