@@ -1,4 +1,4 @@
-"""Node: amqplib by scenarios of `node/scenarios.js`, and over a restart; amqp-client's heartbeats."""
+"""Node: amqplib by scenarios and over a restart; heartbeats for the strict amqp-client."""
 
 from __future__ import annotations
 
