@@ -15,6 +15,7 @@ import sys
 import tarfile
 import tomllib
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -110,7 +111,9 @@ def _download(source: Source, architecture: str) -> None:
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet"]
         _run([*pip, "--no-deps", *form, "--dest", str(DOWNLOADS), requirement])
         return
-    options = _apt_options(source.suite, source.kind, architecture)
+    options = apt_options(
+        source.suite, ["deb-src" if source.kind == "source" else "deb"], architecture
+    )
     _run(["apt-get", *options, "update", "-qq"])
     if source.kind == "source":
         package = f"{source.name}={source.version}"
@@ -120,13 +123,16 @@ def _download(source: Source, architecture: str) -> None:
         _run(["apt-get", *options, "-qq", "download", *packages])
 
 
-def _apt_options(suite: str, kind: str, architecture: str) -> list[str]:
-    """Return options that make apt-get know one suite for one architecture, and nothing else."""
-    state = CACHE / "apt" / f"{suite}-{kind}-{architecture}"
+def apt_options(suite: str, words: Sequence[str], architecture: str) -> list[str]:
+    """Return options that make apt-get know one suite for one architecture, and nothing else.
+
+    Args: words: of its list of sources, "deb" and "deb-src". Raises: FetchError.
+    """
+    state = CACHE / "apt" / "-".join((suite, *words, architecture))
     for name in ("lists/partial", "cache/archives/partial"):
         (state / name).mkdir(parents=True, exist_ok=True)
-    word = "deb-src" if kind == "source" else "deb"
-    (state / "sources.list").write_text(f"{word} {_mirror(suite)} {suite} main\n")
+    lines = [f"{word} {_mirror(suite)} {suite} main\n" for word in words]
+    (state / "sources.list").write_text("".join(lines))
     places = (f"Dir::Etc::sourcelist={state}/sources.list", f"Dir::State::lists={state}/lists")
     kinds = (f"APT::Architecture={architecture}", f"APT::Architectures={architecture}")
     return [
