@@ -58,13 +58,20 @@ def of_section(section: str) -> str:
     return next((feature.says for feature in MISSING if feature.section == section), "")
 
 
-def of_command(command: str, arguments: tuple[str, ...] = ()) -> str:
-    """What is missing for a command of lavinmqctl with these arguments, empty for nothing."""
-    component = arguments[0] if arguments and command.endswith("_parameter") else None
+def of_component(component: str | None) -> str:
+    """What is missing for parameters of a component, empty for nothing."""
     for feature in MISSING:
-        if command in feature.commands or component in feature.components:
+        if component in feature.components:
             return feature.says
     return ""
+
+
+def of_command(command: str, arguments: tuple[str, ...] = ()) -> str:
+    """What is missing for a command of lavinmqctl with these arguments, empty for nothing."""
+    for feature in MISSING:
+        if command in feature.commands:
+            return feature.says
+    return of_component(arguments[0]) if arguments and command.endswith("_parameter") else ""
 
 
 def policy_keys() -> frozenset[str]:

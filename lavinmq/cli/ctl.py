@@ -40,6 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.status
     except CtlError as error:
         print(f"Error: {printable(str(error))}", file=sys.stderr)
+        for detail in error.details:
+            print(f"  {printable(detail)}", file=sys.stderr)
         return error.status
     except BrokenPipeError:
         # The reader has gone, `head` for one; the interpreter must not try again at its end.

@@ -279,13 +279,26 @@ def _own_name() -> str:
 
 def _error(answer: Answer, phrase: str) -> ApiError:
     """Return the error for an answer that is none of 2xx."""
-    reason = _reason(answer)
+    reason, details = _reason(answer), _details(answer)
     text = f"{answer.status} - {phrase}"
-    if reason and reason not in (phrase, f"{answer.status} {phrase}"):
+    if details:
+        text = f"{text}: {len(details)} entries cannot be"
+    elif reason and reason not in (phrase, f"{answer.status} {phrase}"):
         text = f"{text}: {reason}"
     is_check = answer.body.startswith(b"{")
     is_follower = answer.status == SERVICE_UNAVAILABLE and not is_check
-    return ApiError(answer.status, reason, text, NOT_THE_LEADER if is_follower else 1)
+    error = ApiError(answer.status, reason, text, NOT_THE_LEADER if is_follower else 1)
+    error.details = details
+    return error
+
+
+def _details(answer: Answer) -> list[str]:
+    """What is wrong where, if the broker says it of several places."""
+    try:
+        errors = json.loads(answer.body)["errors"]
+        return [": ".join(filter(None, (each["place"], each["reason"]))) for each in errors]
+    except (ValueError, RecursionError, KeyError, TypeError):
+        return []
 
 
 def _reason(answer: Answer) -> str:

@@ -7,6 +7,8 @@ import sys
 from lavinmq.cli.ctl_errors import CtlError
 from lavinmq.cli.ctl_session import Session
 
+HOW = ("--dry-run", "--skip-errors")
+
 
 def export_definitions(session: Session) -> None:
     """Print what the broker exports, as it is."""
@@ -22,8 +24,9 @@ def import_definitions(session: Session) -> None:
 
     content = _read(session.arguments[0])
     path = path_of("definitions", *_where(session))
-    if session.has("--dry-run"):
-        path += "?dry_run=true"
+    how = [option[2:].replace("-", "_") for option in HOW if session.has(option)]
+    if how:
+        path += "?" + "&".join(f"{name}=true" for name in how)
     answer = session.api.request("POST", path, content)
     if answer.body.strip(b" \r\n{}"):
         _show(session, answer.body)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from lavinmq.cli.ctl_table import Command
 
 FAILED = 1
@@ -10,6 +12,9 @@ NOT_THE_LEADER = 2
 
 class CtlError(Exception):
     """The text is printed on standard error, the status is that of the program."""
+
+    details: Sequence[str] = ()
+    """Further lines, for what is wrong in several places."""
 
     def __init__(self, text: str, status: int = FAILED) -> None:
         super().__init__(text)

@@ -53,6 +53,7 @@ class BootFile:
         try:
             for _ in self._document.read(content):
                 pass
+            self._document.refusals.check()
         except DefinitionsRefused as error:
             raise DefinitionsError(f"{path}: {error}") from error
 
@@ -77,6 +78,8 @@ class BootFile:
             raise DefinitionsError(f"{self._path}: {error}") from error
         for place, reason in plan.skipped:
             _log.warning("%s: %s is left out: %s", self._path, place, reason)
+        for note in plan.notes:
+            _log.warning("%s: %s", self._path, note)
         _log.info(
             "Definitions imported from %s: %d new, %d there already",
             self._path, len(plan.changes), plan.unchanged,

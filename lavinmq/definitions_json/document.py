@@ -1,7 +1,7 @@
 """A document of definitions, read and checked as far as that is possible without a broker.
 
 Sections and fields that nobody knows are ignored: documents of other brokers and releases have
-more. What is known has to be right: one bad entry refuses the document, before anything is changed.
+more. What is known has to be right: bad entries are noted, all of them, in `refusals`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from lavinmq import names
 from lavinmq.auth import passwords, permissions, topics
 from lavinmq.auth.users import DIRECT_USER, parse_tags
 from lavinmq.definitions import BindingDef, ExchangeDef, QueueDef
-from lavinmq.definitions_json.entry import DefinitionsRefused, Entry, Item
+from lavinmq.definitions_json.entry import DefinitionsRefused, Entry, Item, Refusals, refusal
 from lavinmq.definitions_json.reader import WHOLE, MalformedError, NotAnObjectError, members
 from lavinmq.definitions_json.things import PermissionDef, TopicPermissionDef, UserDef
 from lavinmq.errors import ChannelError
@@ -39,9 +39,14 @@ class Document:
 
     Args: vhost: what all entries are for, whatever they say; users, virtual hosts, permissions and
         global parameters are ignored then. None: each says for itself. bounds: of the tables in it.
+        is_skipping: whether bad entries are left out, instead of refusing the document.
     """
 
-    def __init__(self, vhost: str | None = None, bounds: TableBounds = UNBOUNDED) -> None:
+    def __init__(
+        self, vhost: str | None = None, bounds: TableBounds = UNBOUNDED, *,
+        is_skipping: bool = False,
+    ) -> None:  # fmt: skip
+        self.refusals = Refusals(is_skipping=is_skipping)
         self._bounds = bounds
         self.users: list[Item] = []
         self.vhosts: list[Item] = []
@@ -58,22 +63,25 @@ class Document:
         self._vhost = vhost
 
     def read(self, content: bytes | bytearray) -> Iterator[None]:
-        """Read a JSON text, one entry in each step. Raises: DefinitionsRefused."""
+        """Read a JSON text, one entry in each step; bad entries are in `refusals`.
+
+        Raises: DefinitionsRefused for a text that is no document, or has very many bad entries.
+        """
         try:
             for section, position, value in members(content):
                 self._take(section, position, value)
                 yield
         except NotAnObjectError:
-            raise DefinitionsRefused("Request body has to be a JSON object") from None
+            raise refusal("", "Request body has to be a JSON object") from None
         except MalformedError:
-            raise DefinitionsRefused("Malformed JSON") from None
+            raise refusal("", "Malformed JSON") from None
 
     def emptied(self) -> Iterator[None]:
         """Let go of all entries, in short steps."""
         yield from emptied(
             self.users, self.vhosts, self.permissions, self.topic_permissions, self.limits,
             self.policies, self.operator_policies, self.exchanges, self.queues, self.bindings,
-            self.parameters, self.global_parameters,
+            self.parameters, self.global_parameters, self.refusals.found,
         )  # fmt: skip
 
     def _take(self, section: str, position: int, value: Any) -> None:
@@ -82,9 +90,15 @@ class Document:
             return
         if position == WHOLE:
             if value is not None:
-                raise DefinitionsRefused(f"Field '{section}' must be an array")
+                self.refusals.add(refusal("", f"Field '{section}' must be an array"))
             return
-        entry = Entry(f"{section}[{position}]", value, self._bounds)
+        try:
+            self._take_entry(take, Entry(f"{section}[{position}]", value, self._bounds))
+        except DefinitionsRefused as error:
+            self.refusals.add(error)
+
+    def _take_entry(self, take: Callable[[Document, Entry], None], entry: Entry) -> None:
+        """Raises: DefinitionsRefused."""
         try:
             take(self, entry)
         except DefinitionsRefused:

@@ -16,8 +16,61 @@ MAX_DEPTH: Final = 64
 """Nested objects and lists of a value, itself included: deeper ones could not be written again."""
 
 
+MOST_REFUSALS: Final = 1000
+"""Bad entries after which nobody looks for more."""
+MOST_SHOWN: Final = 10
+"""Of them, so many are in the text of a refusal."""
+
+
+class Remark(NamedTuple):
+    """What there is to say of an entry. `place`: where in the document, empty for all of it."""
+
+    place: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.reason}" if self.place else self.reason
+
+
 class DefinitionsRefused(ValueError):
-    """A document that is not imported; nothing has been changed. The text is for people."""
+    """Entries that cannot be, or a document; nothing has been changed. The text is for people.
+
+    `remarks`: every entry and what is wrong with it.
+    """
+
+    def __init__(self, *remarks: Remark) -> None:
+        shown = [str(remark) for remark in remarks[:MOST_SHOWN]]
+        if len(remarks) > MOST_SHOWN:
+            shown.append(f"and {len(remarks) - MOST_SHOWN} more")
+        super().__init__("; ".join(shown))
+        self.remarks = remarks
+
+
+def refusal(place: str, reason: str | None) -> DefinitionsRefused:
+    """The refusal of one entry, or of a document."""
+    return DefinitionsRefused(Remark(place, reason or ""))
+
+
+class Refusals:
+    """The bad entries of a document: all are found, then the document is refused.
+
+    Args: is_skipping: whether they are left out instead.
+    """
+
+    def __init__(self, *, is_skipping: bool = False) -> None:
+        self.is_skipping = is_skipping
+        self.found: list[Remark] = []
+
+    def add(self, error: DefinitionsRefused) -> None:
+        """Note a bad entry. Raises: DefinitionsRefused when there are very many."""
+        self.found.extend(error.remarks)
+        if len(self.found) >= MOST_REFUSALS:
+            self.check()
+
+    def check(self) -> None:
+        """Raises: DefinitionsRefused with all of them, unless they are left out."""
+        if self.found and not self.is_skipping:
+            raise DefinitionsRefused(*self.found)
 
 
 class Item(NamedTuple):
@@ -41,7 +94,7 @@ class Entry:
         self.place = place
         self._bounds = bounds
         if not isinstance(value, dict):
-            raise DefinitionsRefused(f"{place} must be an object")
+            raise refusal("", f"{place} must be an object")
         self.value: dict[str, Any] = value
         name = value.get("name")
         if isinstance(name, str):
@@ -123,7 +176,7 @@ class Entry:
 
     def refused(self, why: str) -> DefinitionsRefused:
         """The refusal of this entry."""
-        return DefinitionsRefused(f"{self.place}: {why}")
+        return refusal(self.place, why)
 
     def _sound(self, field: str, value: T) -> T:
         why = doubt(value)

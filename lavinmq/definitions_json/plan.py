@@ -18,10 +18,11 @@ from lavinmq.auth.accounts import Accounts
 from lavinmq.auth.topics import TopicRow
 from lavinmq.auth.users import UserStore
 from lavinmq.definitions_json.document import Document
-from lavinmq.definitions_json.entry import DefinitionsRefused, Item
+from lavinmq.definitions_json.entry import DefinitionsRefused, Item, Remark, refusal
 from lavinmq.definitions_json.things import PermissionDef, TopicPermissionDef, UserDef
 from lavinmq.definitions_json.topology import Topology
 from lavinmq.limits_file import UserLimits
+from lavinmq.missing import of_component
 from lavinmq.parameters import Parameter, ParameterStore
 from lavinmq.policy import Policy
 from lavinmq.portions import emptied
@@ -52,13 +53,6 @@ class Change(NamedTuple):
     action: str
 
 
-class Skipped(NamedTuple):
-    """An entry that is left out. `place`: where in the document."""
-
-    place: str
-    reason: str
-
-
 class Plan:
     """The way from a broker as it is to one with a document in it. Nothing is ever removed.
 
@@ -73,7 +67,10 @@ class Plan:
         self, broker: Broker, document: Document, creator: str, *, keep_existing: bool = False
     ) -> None:
         self.changes: list[Change] = []
-        self.skipped: list[Skipped] = []
+        self.skipped: list[Remark] = []
+        """Entries that are left out."""
+        self.notes: list[Remark] = []
+        """Entries of which a part has no effect."""
         self.unchanged = 0
         self._broker = broker
         self._document = document
@@ -88,7 +85,11 @@ class Plan:
         )
 
     def check(self) -> Iterator[None]:
-        """Compare, one entry in each step. Raises: DefinitionsRefused."""
+        """Compare, one entry in each step.
+
+        Raises: DefinitionsRefused with all bad entries, also those found by reading; if they are
+            to be left out, only for what no entry alone is to blame for.
+        """
         yield from self._each(self._document.vhosts, self._vhost)
         yield from self._each(self._document.users, self._user)
         # Topics first: what restricts a user is there before what it restricts.
@@ -113,6 +114,9 @@ class Plan:
             if name not in limited:
                 topology.check_limit()
         yield from self._parameters()
+        refusals = self._document.refusals
+        refusals.check()
+        self.skipped[:0] = refusals.found
 
     def apply(self) -> Iterator[Coroutine[Any, Any, object] | None]:
         """Do it. What a step gives has to be awaited before the next one.
@@ -127,7 +131,7 @@ class Plan:
 
     def emptied(self) -> Iterator[None]:
         """Let go of all that has been found out, in short steps."""
-        yield from emptied(self._steps, self.changes, self._created, self.skipped)
+        yield from emptied(self._steps, self.changes, self._created, self.skipped, self.notes)
         for topology in self._topologies.values():
             yield from topology.emptied()
 
@@ -139,7 +143,10 @@ class Plan:
 
     def _each(self, items: list[Item], compare: Callable[[Item], None]) -> Iterator[None]:
         for item in items:
-            compare(item)
+            try:
+                compare(item)
+            except DefinitionsRefused as error:
+                self._document.refusals.add(error)
             yield
 
     # --- one kind after the other -------------------------------------------------------------
@@ -149,7 +156,7 @@ class Plan:
         vhosts = self._broker.vhosts
         if wanted.name not in vhosts:
             if vhosts.stored(wanted.name) is not None:
-                raise DefinitionsRefused(f"{item.place}: it exists, its files could not be loaded")
+                raise refusal(item.place, "it exists, its files could not be loaded")
             self._note("vhost", wanted.name, wanted.name, is_new=True)
         else:
             # What is left empty says nothing: most documents have only names.
@@ -263,6 +270,7 @@ class Plan:
             if vhost is not None:
                 there = self._broker.vhosts.get(vhost)
                 policy: Policy = item.thing
+                self._note_idle(item, ", ".join(policy.without_effect()))
                 old = None
                 if there is not None:
                     rules = there.rules
@@ -274,6 +282,10 @@ class Plan:
             yield
         for vhost, policies in wanted.items():
             self._steps.append(partial(self._put_policies, vhost, policies, is_operator))
+
+    def _note_idle(self, item: Item, what: str) -> None:
+        if what:
+            self.notes.append(Remark(item.place, f"no effect in this release: {what}"))
 
     def _put_policies(self, vhost: str, policies: list[Policy], is_operator: bool) -> None:
         rules = self._rules(vhost)
@@ -299,6 +311,7 @@ class Plan:
         wanted: dict[str | None, list[Parameter]],
     ) -> None:  # fmt: skip
         parameter: Parameter = item.thing
+        self._note_idle(item, of_component(parameter.component))
         old = None if store is None else store.get(parameter.component, parameter.name)
         name = parameter.name
         if parameter.component is not None:
@@ -334,7 +347,7 @@ class Plan:
     def _rules(self, vhost: str) -> VHostRules:
         there = self._broker.vhosts.get(vhost)
         if there is None:
-            raise DefinitionsRefused(f"vhost '{vhost}' has been deleted meanwhile")
+            raise refusal("", f"vhost '{vhost}' has been deleted meanwhile")
         return there.rules
 
     # --- what all kinds have in common --------------------------------------------------------
@@ -385,4 +398,4 @@ class Plan:
         return Change(kind, vhost, name, "create") in self._created
 
     def _skip(self, item: Item, reason: str) -> None:
-        self.skipped.append(Skipped(item.place, reason))
+        self.skipped.append(Remark(item.place, reason))

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from lavinmq.auth.identity import Identity
 from lavinmq.definitions import BindingDef, ExchangeDef, QueueDef
-from lavinmq.definitions_json.entry import DefinitionsRefused, Item
+from lavinmq.definitions_json.entry import Item, refusal
 from lavinmq.errors import ChannelError
 from lavinmq.exchange import Exchange
 from lavinmq.portions import emptied
@@ -85,7 +85,7 @@ class Topology:
         except ChannelError as error:
             if self._keep_existing and given.name in self._live_exchanges:
                 return _OTHER
-            raise DefinitionsRefused(f"{item.place}: {error.text}") from error
+            raise refusal(item.place, error.text) from error
         wanted = ExchangeDef(
             given.name, type_, given.durable, given.auto_delete, given.internal, arguments
         )
@@ -111,7 +111,7 @@ class Topology:
         try:
             check_queue(wanted.durable, False, wanted.auto_delete, wanted.arguments)
         except ChannelError as error:
-            raise DefinitionsRefused(f"{item.place}: {error.text}") from error
+            raise refusal(item.place, error.text) from error
         self._queues[wanted.name] = wanted
         return Declaration("queue", wanted.name, partial(self._declare_queue, wanted))
 
@@ -137,7 +137,7 @@ class Topology:
             like = Exchange(wanted.source, source.type, arguments=source.arguments)
             like.bind(Exchange("", "fanout"), wanted.routing_key, wanted.arguments)
         except ValueError as error:
-            raise DefinitionsRefused(f"{item.place}: {error}") from error
+            raise refusal(item.place, str(error)) from error
         self._bindings.add(wanted)
         name = f"{wanted.source} -> {wanted.destination}"
         return Declaration("binding", name, partial(self._bind, wanted))
@@ -150,7 +150,7 @@ class Topology:
             and self._queues
             and len(self._live_queues) + len(self._queues) > limit
         ):
-            raise DefinitionsRefused(f"queue limit in vhost '{self._name}' ({limit}) is reached")
+            raise refusal("", f"queue limit in vhost '{self._name}' ({limit}) is reached")
 
     # --- what there is ------------------------------------------------------------------------
 
@@ -197,9 +197,9 @@ class Topology:
         ]
         if self._keep_existing:
             return f"{_OTHER}: {', '.join(differing)}"
-        raise DefinitionsRefused(
-            f"{item.place}: {kind} '{wanted.name}' in vhost '{self._name}' {_OTHER}: "
-            f"{', '.join(differing)}"
+        raise refusal(
+            item.place,
+            f"{kind} '{wanted.name}' in vhost '{self._name}' {_OTHER}: {', '.join(differing)}",
         )
 
     # --- declaring ----------------------------------------------------------------------------
@@ -208,7 +208,7 @@ class Topology:
     def _vhost(self) -> VHost:
         vhost = self._vhosts.get(self._name)
         if vhost is None:
-            raise DefinitionsRefused(f"vhost '{self._name}' has been deleted meanwhile")
+            raise refusal("", f"vhost '{self._name}' has been deleted meanwhile")
         return vhost
 
     def _declare_exchange(self, wanted: ExchangeDef) -> None:

@@ -6,6 +6,9 @@ the same. Source: HTTP reference, section 4.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from lavinmq.errors import ProtocolError, ReplyCode
 
 
@@ -13,8 +16,10 @@ class ApiError(Exception):
     """An answer other than success.
 
     Args: status: of HTTP; error: the code for programs; reason: for people. Without a code the body
-        is empty.
+        is empty. `more` is what else the body says.
     """
+
+    more: Mapping[str, object] = MappingProxyType({})
 
     def __init__(self, status: int, error: str = "", reason: str = "") -> None:
         super().__init__(status, error, reason)

@@ -111,7 +111,8 @@ class Handler(RequestHandler):
         self.set_status(error.status)
         self.set_header("Content-Type", JSON)
         if error.error:
-            self.finish(encoding.encode({"error": error.error, "reason": error.reason}))
+            said = {"error": error.error, "reason": error.reason, **error.more}
+            self.finish(encoding.encode(said))
         else:
             self.finish()
 

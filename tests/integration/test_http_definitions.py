@@ -205,6 +205,58 @@ def test_a_dry_run_says_what_would_change_and_changes_nothing(http_broker: Broke
     assert api.get("/api/definitions") == before
 
 
+MIXED = {
+    "queues": [{"name": "good", "vhost": "/"}, {"name": "bad", "vhost": "/", "durable": 5},
+               {"name": "s", "vhost": "/", "durable": False,
+                "arguments": {"x-queue-type": "stream"}}],
+    "exchanges": [{"name": "x", "vhost": "/", "type": "nope"}],
+    "bindings": [{"source": "x", "destination": "good", "vhost": "/"},
+                 {"source": "amq.direct", "destination": "good", "vhost": "/"}],
+    "policies": [{"name": "p", "vhost": "/", "pattern": "^z", "definition": {"ha-mode": "all"}}],
+}  # fmt: skip
+"""Entries that can be and some that cannot, of which reading and comparing find one each."""
+PLACES = ["queues[1] 'bad'", "exchanges[0] 'x'", "queues[2] 's'"]
+
+
+def test_all_that_is_wrong_is_told_at_once_and_nothing_is_done(http_broker: Broker) -> None:
+    api = Api(http_broker)
+    before = api.get("/api/definitions")
+
+    answer = api("POST", "/api/definitions", MIXED)
+
+    assert answer.status == 400
+    assert [error["place"] for error in answer.json["errors"]] == PLACES
+    assert all(place in answer.json["reason"] for place in PLACES)
+    assert api.get("/api/definitions") == before
+
+
+def test_what_cannot_be_is_left_out_if_so_asked_and_the_answer_says_what(
+    http_broker: Broker,
+) -> None:
+    api = Api(http_broker)
+
+    report = api("POST", "/api/definitions?skip_errors=true", MIXED).json
+
+    assert [each["place"] for each in report["skipped"]] == [*PLACES, "bindings[0] 'x' to 'good'"]
+    assert report["notes"] == [
+        {"place": "policies[0] 'p'", "reason": "no effect in this release: ha-mode"}
+    ]
+    assert report["imported"] == 3
+    assert [row["name"] for row in api.get("/api/queues")] == ["good"]
+    assert len(api.get("/api/queues/%2F/good/bindings")) == 2
+    assert api("POST", "/api/definitions", {"queues": [MIXED["queues"][0]]}).content == b""
+
+
+def test_a_dry_run_tells_what_would_be_left_out(http_broker: Broker) -> None:
+    api = Api(http_broker)
+
+    report = api("POST", "/api/definitions?skip_errors=true&dry_run=true", MIXED).json
+
+    assert [each["place"] for each in report["skipped"]][:3] == PLACES
+    assert len(report["changes"]) == 3
+    assert api.get("/api/queues") == []
+
+
 QUEUE = {"name": "q", "vhost": "/", "durable": True}
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"queues": 5}, "Field 'queues' must be an array"),

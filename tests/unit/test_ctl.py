@@ -539,6 +539,30 @@ def test_a_dry_run_is_asked_for_and_shown(api: FakeApi, run: Run, tmp_path: Path
     assert json.loads(output) == report
 
 
+def test_what_was_left_out_of_an_import_is_shown(api: FakeApi, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "d").write_text("{}")
+    left_out = {"place": "queues[0] 'q'", "reason": "too bad"}
+    report = {"imported": 1, "unchanged": 2, "skipped": [left_out], "notes": []}
+    api.answer("POST", "/api/definitions?skip_errors=true", content=report)
+
+    text = "imported: 1\nunchanged: 2\nskipped: 1\n  queues[0] 'q'\ttoo bad\nnotes: 0\n"
+    assert run("import_definitions", f"{tmp_path}/d", "--skip-errors") == (0, text, "")
+
+
+def test_every_bad_entry_of_an_import_has_a_line(api: FakeApi, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "d").write_text("{}")
+    errors = [{"place": "queues[0] 'q'", "reason": "too bad"}, {"place": "", "reason": "no\nline"}]
+    refusal = {"error": "bad_request", "reason": "both", "errors": errors}
+    api.answer("POST", "/api/definitions", 400, refusal)
+
+    status, out, err = run("import_definitions", f"{tmp_path}/d")
+
+    assert (status, out) == (1, "")
+    assert err == (
+        "Error: 400 - Bad Request: 2 entries cannot be\n  queues[0] 'q': too bad\n  no\\nline\n"
+    )
+
+
 def test_a_file_that_is_not_there_is_an_error(run: Run) -> None:
     assert run("import_definitions", "/nowhere") == (
         1, "", "Error: Cannot read /nowhere: No such file or directory\n",

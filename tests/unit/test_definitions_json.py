@@ -101,12 +101,53 @@ def read(document: dict[str, Any], vhost: str | None = None) -> Document:
     result = Document(vhost)
     for _ in result.read(json.dumps(document).encode()):
         pass
+    result.refusals.check()
     return result
 
 
 def test_entries_are_named_in_refusals() -> None:
     with pytest.raises(DefinitionsRefused, match=r"^queues\[1\] 'b': field 'durable' must be"):
         read({"queues": [{"name": "a"}, {"name": "b", "durable": 1}]})
+
+
+def test_a_document_is_refused_with_all_its_bad_entries() -> None:
+    document = {"queues": [{"name": ""}, {"name": "good"}, {"name": "b", "durable": 1}],
+                "users": [{"name": "u", "tags": 5}], "vhosts": 7}  # fmt: skip
+
+    with pytest.raises(DefinitionsRefused) as raised:
+        read(document)
+
+    assert [remark.place for remark in raised.value.remarks] == [
+        "queues[0] ''", "queues[2] 'b'", "users[0] 'u'", "",
+    ]  # fmt: skip
+    assert str(raised.value).count("; ") == 3
+
+
+def test_a_text_about_many_bad_entries_is_short() -> None:
+    with pytest.raises(DefinitionsRefused) as raised:
+        read({"queues": [{"name": ""}] * 40})
+
+    assert len(raised.value.remarks) == 40
+    assert str(raised.value).endswith("; and 30 more")
+
+
+def test_nobody_looks_for_bad_entries_for_ever() -> None:
+    with pytest.raises(DefinitionsRefused) as raised:
+        read({"queues": [{"name": ""}] * 5000})
+
+    assert len(raised.value.remarks) == 1000
+
+
+def test_bad_entries_can_be_left_out() -> None:
+    result = Document(is_skipping=True)
+    content = json.dumps({"queues": [{"name": ""}] * 1500 + [{"name": "good"}]}).encode()
+    for _ in result.read(content):
+        pass
+
+    result.refusals.check()
+
+    assert [item.thing.name for item in result.queues] == ["good"]
+    assert len(result.refusals.found) == 1500
 
 
 def test_for_one_vhost_the_other_sections_are_not_even_looked_at() -> None:

@@ -18,16 +18,17 @@ from lavinmq.definitions_json.plan import Plan
 from lavinmq.http import encoding
 from lavinmq.http.call import Call, Reply, completed
 from lavinmq.http.encoding import Pieces, Rows
-from lavinmq.http.errors import bad_request, low_on_disk
+from lavinmq.http.errors import ApiError, bad_request, low_on_disk
 from lavinmq.http.listing import Row, in_portions
 from lavinmq.http.routes import FORM, ROUTES, Query
 
 FILE: Final = "file"
-DRY_RUN: Final = (
+HOW: Final = (
     Query("dry_run", "true: change nothing, answer what would be changed", "boolean"),
+    Query("skip_errors", "true: leave out what cannot be, and answer what that is", "boolean"),
 )
 DEFINITIONS: Final[dict[str, Any]] = {
-    "query": DRY_RUN, "document": "Definitions, as exported", "has_large_body": True,
+    "query": HOW, "document": "Definitions, as exported", "has_large_body": True,
 }  # fmt: skip
 _log = log.get("lmq.definitions")
 
@@ -95,7 +96,8 @@ async def _import(call: Call, content: bytes | bytearray | None) -> Reply:
         raise bad_request("Request body required")
     if call.server.loop.is_low:
         raise low_on_disk()
-    document = Document(call.path.get("vhost"), call.table_bounds)
+    is_skipping = call.flag("skip_errors")
+    document = Document(call.path.get("vhost"), call.table_bounds, is_skipping=is_skipping)
     try:
         await _run(document.read(b"{}" if not content or content.isspace() else content))
         plan = Plan(call.server, document, call.user.name)
@@ -104,7 +106,7 @@ async def _import(call: Call, content: bytes | bytearray | None) -> Reply:
         finally:
             await _run(plan.emptied())
     except DefinitionsRefused as error:
-        raise bad_request(str(error)) from error
+        raise _refused(error) from error
     finally:
         await _run(document.emptied())
 
@@ -122,8 +124,21 @@ async def _applied(call: Call, plan: Plan) -> Reply:
         await completed(vhost.rules.when_applied)
     for place, reason in plan.skipped:
         _log.warning("import: %s is left out: %s", place, reason)
+    for note in plan.notes:
+        _log.warning("import: %s", note)
     _log.info("%d definitions imported, %d unchanged", len(plan.changes), plan.unchanged)
-    return Reply()
+    if not (plan.skipped or plan.notes):
+        return Reply()
+    head = {"imported": len(plan.changes), "unchanged": plan.unchanged}
+    return Reply(content=_with_lists(head, await _remarks(plan)))
+
+
+def _refused(error: DefinitionsRefused) -> ApiError:
+    """400 with every bad entry, where there are several."""
+    refused = bad_request(str(error))
+    if len(error.remarks) > 1:
+        refused.more = {"errors": [remark._asdict() for remark in error.remarks]}
+    return refused
 
 
 async def _run(steps: Iterator[None]) -> None:
@@ -133,12 +148,21 @@ async def _run(steps: Iterator[None]) -> None:
 
 async def _report(plan: Plan) -> Pieces:
     """What would become of an import."""
-    changes, skipped = Rows(), Rows()
+    changes = Rows()
     async for change in in_portions(plan.changes):
         changes.add(change._asdict())
+    lists = {"changes": changes, **await _remarks(plan)}
+    return _with_lists({"unchanged": plan.unchanged}, lists)
+
+
+async def _remarks(plan: Plan) -> dict[str, Rows]:
+    """What is left out, and what has no effect."""
+    lists = {"skipped": Rows(), "notes": Rows()}
     async for each in in_portions(plan.skipped):
-        skipped.add(each._asdict())
-    return _with_lists({"unchanged": plan.unchanged}, {"changes": changes, "skipped": skipped})
+        lists["skipped"].add(each._asdict())
+    async for each in in_portions(plan.notes):
+        lists["notes"].add(each._asdict())
+    return lists
 
 
 async def _exported(sections: tuple[str, ...], rows: Iterator[tuple[str, Row]]) -> Reply:
