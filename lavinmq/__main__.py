@@ -28,7 +28,8 @@ BANNER = """
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command and return its exit code: 0 normal, 1 for any error of configuration.
+    """Run the command and return its exit code: 0 normal, 1 for any error of configuration, 78 for
+    a data directory that only a person can make usable.
 
     Args: the arguments without the program's name; default those of the process.
     Source: configuration reference, server command.
@@ -49,7 +50,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"Error: {error}", file=sys.stderr)
         if isinstance(error, UsageError):
             print("See 'lavinmq --help' for all options.", file=sys.stderr)
-        return 1
+        return error.exit_code if isinstance(error, DataDirError) else 1
     except StoppedWaiting:
         return 0
 

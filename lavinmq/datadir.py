@@ -35,12 +35,21 @@ OTHERS = 0o027
 ACCESS = {"owner": 0o700, "group": 0o750}
 """Modes of the data directory itself; what is below is reached through it alone."""
 PID_FILE_MODE = 0o644
+NEEDS_A_PERSON = 78
+"""Exit code that the unit does not start again after. Source: sysexits.h, EX_CONFIG."""
 SHA1_DIGITS = 40
 MARKER_BYTES = 1024  # more than any lock or schema file holds
 
 
 class DataDirError(Exception):
-    """A data directory that cannot be used; the text is one line for the operator."""
+    """A data directory that cannot be used; the text is one line for the operator.
+
+    Args: is_lasting: it takes a person to change that, and another start cannot go better.
+    """
+
+    def __init__(self, text: str, *, is_lasting: bool = False) -> None:
+        super().__init__(text)
+        self.exit_code = NEEDS_A_PERSON if is_lasting else 1
 
 
 class StoppedWaiting(Exception):
@@ -92,7 +101,10 @@ class DataDir:
         except OSError as error:
             self.close()
             where = error.filename or self.path
-            raise DataDirError(f"Data directory: {where!r}: {error.strerror}") from error
+            remedy = _remedy(error, where, self.path)
+            raise DataDirError(
+                f"Data directory: {where!r}: {error.strerror}{remedy}", is_lasting=bool(remedy)
+            ) from error
         except (DataDirError, StoppedWaiting):
             self.close()
             raise
@@ -220,7 +232,8 @@ class DataDir:
             return
         if version != SCHEMA_VERSION:
             raise DataDirError(
-                f"{path!r} says {shown(version)}, this broker reads version {SCHEMA_VERSION} only"
+                f"{path!r} says {shown(version)}, this broker reads version {SCHEMA_VERSION} only",
+                is_lasting=True,
             )
 
     def _adopt(self, path: str) -> None:
@@ -228,7 +241,8 @@ class DataDir:
         if old:
             raise DataDirError(
                 f"{old!r} is in a format before version {SCHEMA_VERSION};"
-                " migrate the directory with LavinMQ 2.x first"
+                " migrate the directory with LavinMQ 2.x first",
+                is_lasting=True,
             )
         write_atomic(path, SCHEMA_VERSION.encode())
 
@@ -348,6 +362,46 @@ def write_atomic(path: str, content: bytes) -> None:
             os.unlink(temporary)  # gives the space back when the disk is full
         raise OSError(error.errno, error.strerror, error.filename or path) from error
     sync_directory(os.path.dirname(path) or ".")
+
+
+def _remedy(error: OSError, where: str, data_dir: str) -> str:
+    """What a person can do about a place that the broker may not write to; empty: nothing.
+
+    Args: where: what could not be opened or made, in the data directory or above it.
+    """
+    if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return ""
+    path, place = os.path.abspath(data_dir), _nearest(where)
+    found = os.stat(place)
+    mode = stat.S_IMODE(found.st_mode)
+    user, group = os.geteuid(), os.getegid()
+    if error.errno == errno.EROFS or not mode:
+        steps = (
+            [] if os.path.isdir(path) or not mode else [f"`install -d -o {user} -g {group} {path}`"]
+        )
+        # In the place of home directories systemd shows an empty one that nobody may enter.
+        lines = f"`ReadWritePaths={path}`" + ("" if mode else " and `ProtectHome=no`")
+        steps += [f"`systemctl edit lavinmq` with {lines} below `[Service]`", "a restart"]
+        return (
+            ". A service of systemd may only write where its unit lets it; what helps, as root: "
+            + ", then ".join(steps)
+        )
+    return (
+        f". {place!r} belongs to user {found.st_uid} and group {found.st_gid}, with mode {mode:o};"
+        f" the broker runs as user {user} and group {group}. What helps, as root, in a container on"
+        f" the volume: `chown -R {user}:{group} {path}`"
+    )
+
+
+def _nearest(path: str) -> str:
+    """The path, or the first directory above it that can be looked at."""
+    path = os.path.abspath(path)
+    while path != "/":
+        with suppress(OSError):
+            os.stat(path)
+            break
+        path = os.path.dirname(path)
+    return path
 
 
 def _time_of(path: str) -> bytes:

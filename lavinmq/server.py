@@ -551,6 +551,7 @@ def run(config: Config) -> int:
             return 1 if server.failure else 0
     except DataDirError as error:
         _log.error("%s", error)
+        return error.exit_code
     except (DefinitionsError, OSError) as error:
         _log.error("Cannot start: %s", error)
     return 1

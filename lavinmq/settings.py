@@ -161,6 +161,7 @@ MAIN = (
     Setting("main", "control_unix_path", SOCKET_PATH, "/tmp/lavinmqctl.sock",
             "Socket of the control tool", "control_unix_path",
             environment=("LAVINMQ_CONTROL_UNIX_PATH",),
+            fallback="LAVINMQ_DEFAULT_CONTROL_UNIX_PATH",
             flags=_flag("--control-unix-path", "PATH", group=BINDINGS)),
     Setting("main", "tls_cert", PATH, "", "Certificate with its chain", "tls_cert", live=True,
             environment=("LAVINMQ_TLS_CERT_PATH",), flags=_flag("--cert", "FILE", group=TLS)),

@@ -241,7 +241,8 @@ def _take_sni(values: Values, written: str, content: Mapping[str, str]) -> None:
 def take_fallbacks(values: Values, environ: Mapping[str, str]) -> None:
     """Take what others than the operator have set. Raises: ``ConfigError``."""
     # Below the file: systemd sets STATE_DIRECTORY for every service that has one, which must not
-    # make a data directory chosen in the file disappear.
+    # make a data directory chosen in the file disappear. The unit of packages sets the place of the
+    # control socket, for files of the original that do not name one.
     for setting in SETTINGS:
         text = _first_path(environ, setting.fallback)
         if text:
@@ -266,7 +267,8 @@ def take_environment(values: Values, environ: Mapping[str, str]) -> None:
 
 def unknown_variables(values: Values, environ: Mapping[str, str]) -> None:
     """Warn about variables that begin like ours and set nothing: a slip would go unnoticed."""
-    known = {name for setting in SETTINGS for name in setting.variables} | OTHER_VARIABLES
+    known = {name for setting in SETTINGS for name in (*setting.variables, setting.fallback)}
+    known |= OTHER_VARIABLES
     for name in sorted(environ):
         plain = name.removesuffix("_FILE")
         if not name.startswith("LAVINMQ_") or plain in known:

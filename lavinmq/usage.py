@@ -31,8 +31,9 @@ line ends around it, is the value. That is meant for secrets; a file that cannot
 stops the start. Where the tables name further variables, they have a `_FILE` as well. Of several
 variables of one setting the uniform one is the strongest, the plain one is stronger than its
 `_FILE`, and a warning names two that differ.
-`STATE_DIRECTORY` (set by systemd; the first of several paths counts) and `SSLKEYLOGFILE` only
-replace a default: a value in the ini file is stronger.
+`STATE_DIRECTORY` (set by systemd; the first of several paths counts), `SSLKEYLOGFILE` and
+`LAVINMQ_DEFAULT_CONTROL_UNIX_PATH` (set by the unit of packages) only replace a default: a value in
+the ini file is stronger.
 
 `LAVINMQ_DEFAULT_PASSWORD` and `--default-password` hold a **hash**, despite their names. A plain
 password there is refused unless it happens to look like a hash. A plain password goes into
@@ -67,7 +68,9 @@ access hang on it, and any other word stops the start. Lists are separated by co
 be opened again; of a repeated key the last one counts.
 
 An unknown section, a line that is none, or a value of the wrong type or out of range stops the
-start with exit code 1 and one line that says where. An unknown key is only warned about, and so is
+start with exit code 1 and one line that says where. A data directory that the broker may not write
+to, or whose format it does not know, ends it with exit code 78 and a line that says what helps;
+the unit of packages does not start it again then. An unknown key is only warned about, and so is
 a variable that begins with `LAVINMQ_` and belongs to no setting; the warning names the known one
 that is most like it.
 

@@ -423,6 +423,27 @@ def test_a_data_directory_in_the_file_wins_over_the_one_systemd_made(load_ini: L
     assert config.data_dir == "/mine"
 
 
+CONTROL_OF_UNIT = {"LAVINMQ_DEFAULT_CONTROL_UNIX_PATH": "/run/lavinmq/lavinmqctl.sock"}
+
+
+def test_the_unit_says_where_the_control_socket_is_when_the_file_does_not(
+    load_ini: Loader,
+) -> None:
+    config = load_ini("[main]\ndata_dir=/mine\n", **CONTROL_OF_UNIT)
+
+    assert config.control_unix_path == "/run/lavinmq/lavinmqctl.sock"
+    assert config.warnings == []
+
+
+@pytest.mark.parametrize(("text", "expected"), [("/mine", "/mine"), ("", None)])
+def test_a_control_socket_in_the_file_wins_over_that_of_the_unit(
+    load_ini: Loader, text: str, expected: str | None
+) -> None:
+    config = load_ini(f"[main]\ncontrol_unix_path={text}\n", **CONTROL_OF_UNIT)
+
+    assert config.control_unix_path == expected
+
+
 def test_a_key_log_file_for_other_programs_is_no_wish_for_this_one(load_bare: Loader) -> None:
     assert load_bare(SSLKEYLOGFILE="/tmp/keys").warnings == []
 

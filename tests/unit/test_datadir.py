@@ -227,6 +227,92 @@ def test_a_failed_open_releases_the_lock(tmp_path: Path) -> None:
         assert (tmp_path / ".lock").read_text() == HOLDER
 
 
+# --- what a person has to mend
+
+
+def refused(path: Path, code: int, where: Path, monkeypatch: pytest.MonkeyPatch) -> DataDirError:
+    """The error when the system refuses to open a place."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(code, os.strerror(code), str(where))
+
+    monkeypatch.setattr(DataDir, "_create", refuse)
+    with pytest.raises(DataDirError) as raised:
+        DataDir(str(path)).open()
+    return raised.value
+
+
+def test_a_place_that_the_unit_forbids_is_named_with_the_lines_that_allow_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = refused(tmp_path, errno.EROFS, tmp_path / ".lock", monkeypatch)
+
+    assert f"{str(tmp_path / '.lock')!r}: Read-only file system" in str(error)
+    assert f"`systemctl edit lavinmq` with `ReadWritePaths={tmp_path}` below `[Service]`" in str(
+        error
+    )
+    assert "install" not in str(error)
+    assert error.exit_code == 78
+
+
+def test_a_directory_that_the_unit_does_not_let_be_made_is_to_be_made_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "new"
+
+    error = refused(path, errno.EROFS, path, monkeypatch)
+
+    owner = f"-o {os.geteuid()} -g {os.getegid()}"
+    assert f"`install -d {owner} {path}`, then `systemctl edit" in str(error)
+
+
+def test_a_home_directory_that_the_unit_hides_needs_another_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir(mode=0)
+
+    error = refused(home / "mq", errno.EACCES, home / "mq", monkeypatch)
+
+    assert f"`ReadWritePaths={home}/mq` and `ProtectHome=no`" in str(error)
+
+
+def test_a_directory_of_somebody_else_is_told_with_both_owners(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o750)
+    here = os.stat(tmp_path)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(os, "getegid", lambda: 0)
+
+    error = refused(tmp_path, errno.EACCES, tmp_path / ".lock", monkeypatch)
+
+    assert (
+        f"{str(tmp_path)!r} belongs to user {here.st_uid} and group {here.st_gid}, with mode 750;"
+        " the broker runs as user 1000 and group 0." in str(error)
+    )
+    assert str(error).endswith(f"`chown -R 1000:0 {tmp_path}`")
+    assert error.exit_code == 78
+
+
+def test_what_may_pass_by_itself_is_an_ordinary_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = refused(tmp_path, errno.ENOSPC, tmp_path / ".lock", monkeypatch)
+
+    assert str(error) == f"Data directory: {str(tmp_path / '.lock')!r}: No space left on device"
+    assert error.exit_code == 1
+
+
+def test_another_version_does_not_get_better_by_another_start(tmp_path: Path) -> None:
+    (tmp_path / "schema_version").write_text("9")
+
+    with pytest.raises(DataDirError) as raised:
+        DataDir(str(tmp_path)).open()
+
+    assert raised.value.exit_code == 78
+
+
 # --- lock
 
 

@@ -203,6 +203,7 @@ def test_a_log_for_machines_has_no_banner_and_names_the_configuration_first(
     [
         (ConfigError("no bind"), 1, "Error: no bind\n"),
         (DataDirError("no directory"), 1, "Error: no directory\n"),
+        (DataDirError("not yours", is_lasting=True), 78, "Error: not yours\n"),
         (StoppedWaiting(), 0, ""),
     ],
 )
