@@ -63,9 +63,9 @@ COMPILE := LAVINMQ_DEBUG=$(if $(filter release,$(BUILD)),0,1) \
 	LAVINMQ_SANITIZE=$(filter asan ubsan fuzz,$(BUILD)) $(if $(filter fuzz,$(BUILD)),CC=clang)
 # What the interpreter needs to run sanitized modules; children inherit it. CPython leaks at its end
 # by design; its objects come from malloc, so that the sanitizer sees where each of them ends.
-# The runtime stands in for crypt() and must find the real one at its start.
+# The runtime stands in for crypt() and for C++'s exceptions and must find the real ones at its start.
 LIBASAN = $(shell $${CC:-cc} -print-file-name=libasan.so)
-SANITIZED_asan = LD_PRELOAD=$(LIBASAN):libcrypt.so.1 PYTHONMALLOC=malloc \
+SANITIZED_asan = LD_PRELOAD=$(LIBASAN):libstdc++.so.6:libcrypt.so.1 PYTHONMALLOC=malloc \
 	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:quarantine_size_mb=16
 SANITIZED_ubsan = UBSAN_OPTIONS=print_stacktrace=1
 VERSION := 'import sys; print(*sys.version_info[:2])'
