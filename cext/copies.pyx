@@ -126,7 +126,7 @@ cdef bint match_is_by_key(const match_t* match) noexcept nogil:
     """Whether another key can lead to other queues."""
     if match.kind == MATCH_HASH:
         return match.hasher.header == NULL and match.hasher.property == 0
-    return match.kind != MATCH_FANOUT and match.kind != MATCH_HEADERS
+    return match.kind <= MATCH_TOPIC and match.kind != MATCH_FANOUT
 
 
 cdef int match_keys(match_t* match, const msg_t* m, u32* n_keys, targets_t* out) noexcept nogil:

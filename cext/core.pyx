@@ -21,7 +21,7 @@ from bytes cimport (
 )
 from match cimport (
     DEST_EXCHANGE, DEST_GONE, DEST_QUEUE, MATCH_DIRECT, MATCH_FANOUT, MATCH_HASH, MATCH_HEADERS,
-    MATCH_TOPIC, dest_t, match_key_t, match_t, targets_t,
+    MATCH_MODULUS, MATCH_RANDOM, MATCH_TOPIC, dest_t, match_key_t, match_t, targets_t,
 )
 from record cimport (
     FLAG_CORRELATION_ID, FLAG_DELIVERY_MODE, FLAG_EXPIRATION, FLAG_HEADERS, FLAG_MESSAGE_ID,
@@ -50,6 +50,7 @@ include "dead_letter.pyx"
 include "delayed.pyx"
 include "match.pyx"
 include "hash_ring.pyx"
+include "pick.pyx"
 include "copies.pyx"
 include "answers.pyx"
 include "route.pyx"

@@ -899,7 +899,7 @@ cdef object weight_error():
 cdef class Exchange:
     """The compiled bindings of one exchange.
 
-    Args: `kind`, one of DIRECT, FANOUT, TOPIC, HEADERS, HASH; `seed` of its hash tables;
+    Args: `kind`, one of DIRECT, FANOUT, TOPIC, HEADERS, HASH, RANDOM, MODULUS; `seed` of its hash tables;
     `default_any`, for headers: x-match of bindings that do not say; for hash: `is_jump`, which
     algorithm, and `hash_header` or `hash_property`, what to hash instead of the routing key.
     """
@@ -918,8 +918,8 @@ cdef class Exchange:
         self.t.version = 1
         self.t.is_plain = True
         self.t.dest.kind = DEST_EXCHANGE
-        self.t.has_key_routes = (kind != MATCH_HEADERS and hash_header is None
-                                 and hash_property == 0)
+        self.t.has_key_routes = (kind != MATCH_HEADERS and kind != MATCH_RANDOM
+                                 and hash_header is None and hash_property == 0)
         if default_any:
             match_set_default_any(self.t.match, True)
         if kind == MATCH_HASH:
@@ -1033,3 +1033,5 @@ FANOUT = MATCH_FANOUT
 TOPIC = MATCH_TOPIC
 HEADERS = MATCH_HEADERS
 HASH = MATCH_HASH
+RANDOM = MATCH_RANDOM
+MODULUS = MATCH_MODULUS

@@ -12,6 +12,8 @@ cdef enum match_kind:
     MATCH_TOPIC = 2     # words with * and #
     MATCH_HEADERS = 3   # header tests
     MATCH_HASH = 4      # one destination, by consistent hashing
+    MATCH_RANDOM = 5    # one destination, any
+    MATCH_MODULUS = 6   # one destination, by the hash of the key modulo their number
 
 cdef enum match_result:
     MATCH_ADDED = 1         # bound; unbind answers it for "removed"
@@ -206,13 +208,14 @@ cdef struct match_t:
     bint default_any        # headers: meaning of a binding without x-match
     u32 count               # bindings
     u64 seed
-    u64 walk                # topic: number of this routing, or of a position in it
+    u64 walk                # topic: number of this routing, or of a position in it; random: state
     u64 key_bits            # headers: which keys occur in patterns, a coarse filter
     match_table_t keys      # direct, fanout, topic: literal binding keys
     match_table_t nodes     # topic: literal words by (parent, word)
     match_table_t rules     # headers, hash: bindings by identity
     match_table_t pairs     # headers: pairs by key and value
-    match_dests_t every     # fanout: one per binding; headers: rules without a pair
+    match_dests_t every     # fanout: one per binding; headers: rules without a pair; random,
+                            # modulus: every destination once, in the order of binding
     match_dests_t bare      # headers: rules without any argument
     topic_node_t root
     hasher_t* hasher        # hash only

@@ -8,7 +8,7 @@
 # Literal keys of every kind stand in one hash table. Topic keys with wildcards form a trie whose
 # literal children stand in a second table under (parent, word). A headers binding is found through
 # one of its pairs, so routing visits the bindings that share a pair with the message, not all.
-# Consistent hashing is in hash_ring.pyx.
+# Consistent hashing is in hash_ring.pyx, what takes any one destination in pick.pyx.
 #
 # Routing one message may be long: it asks now and then whether its turn is over, and then keeps
 # where it is in targets_t, so that the same call goes on from there. Bindings must not have changed
@@ -22,7 +22,7 @@ from bytes cimport be16, be32, be64, hash_bytes, i64, same_bytes, u8, u32, u64
 from match cimport (
     DEST_GONE, HEADER_DEPTH_MAX, HEADER_INLINE, HEADER_NESTED_MAX, MATCH_ADDED, MATCH_BAD_INPUT,
     MATCH_BAD_HEADER, MATCH_BAD_MODE, MATCH_DIRECT, MATCH_FANOUT, MATCH_HASH, MATCH_LOOK,
-    MATCH_NO_MEMORY, MATCH_TIRED, MATCH_TOPIC, MATCH_UNCHANGED, TOPIC_KEY_MAX, TOPIC_QUICK,
+    MATCH_MODULUS, MATCH_NO_MEMORY, MATCH_RANDOM, MATCH_TIRED, MATCH_TOPIC, MATCH_UNCHANGED, TOPIC_KEY_MAX, TOPIC_QUICK,
     dest_t, hasher_t, header_field_t, header_index_t, header_number_t, header_pair_t,
     header_rule_t, match_cursor_t, match_dests_t, match_key_t, match_link_t, match_t,
     match_table_t, targets_t, topic_node_t, topic_nodes_t, topic_words_t,
@@ -1231,6 +1231,7 @@ cdef match_t* match_new(int kind, u64 seed) noexcept nogil:
         return NULL
     m.kind = kind
     m.seed = seed
+    m.walk = seed if kind == MATCH_RANDOM else 0
     if kind == MATCH_HASH:
         m.hasher = <hasher_t*>calloc(1, sizeof(hasher_t))
         if m.hasher == NULL:
@@ -1301,6 +1302,8 @@ cdef int match_bind(match_t* m, const u8* key, u32 key_len, const u8* args, u32 
         result = topic_bind(m, key, key_len, dest)
     elif m.kind == MATCH_HASH:
         result = hash_bind(m, key, key_len, args, args_len, dest)
+    elif m.kind == MATCH_RANDOM or m.kind == MATCH_MODULUS:
+        result = pick_bind(m, dest)
     else:
         result = header_bind(m, key, key_len, args, args_len, dest)
     if result == MATCH_ADDED:
@@ -1320,6 +1323,8 @@ cdef int match_unbind(match_t* m, const u8* key, u32 key_len, const u8* args, u3
         result = topic_unbind(m, key, key_len, dest)
     elif m.kind == MATCH_HASH:
         result = hash_unbind(m, key, key_len, args, args_len, dest)
+    elif m.kind == MATCH_RANDOM or m.kind == MATCH_MODULUS:
+        result = pick_unbind(m, dest)
     else:
         result = header_unbind(m, key, key_len, args, args_len, dest)
     if result == MATCH_ADDED:
@@ -1347,6 +1352,8 @@ cdef int match_route(match_t* m, const u8* key, u32 key_len, const u8* props, u3
     out.work += 4
     if m.kind == MATCH_HASH:
         return hash_route(m, key, key_len, props, headers_at, out)
+    if m.kind == MATCH_RANDOM or m.kind == MATCH_MODULUS:
+        return pick_route(m, key, key_len, out)
     if headers_at == 0:
         return header_route(m, NULL, 0, out)
     return header_route(m, props + headers_at + 4, be32(props + headers_at), out)
@@ -1385,7 +1392,8 @@ cdef bint match_always(void* pauser, u32 work) noexcept nogil:
 cdef class Matcher:
     """A match_t with integers for destinations. For tests and tools; the broker never makes one.
 
-    Args: *kind* 0 direct, 1 fanout, 2 topic, 3 headers, 4 hash; *seed* of the hash tables.
+    Args: *kind* 0 direct, 1 fanout, 2 topic, 3 headers, 4 hash, 5 random, 6 modulus; *seed* of the
+    hash tables, and of what is random.
     """
     cdef match_t* match
     cdef targets_t targets
@@ -1394,7 +1402,7 @@ cdef class Matcher:
     cdef dict addresses
 
     def __cinit__(self, int kind, u64 seed):
-        if not 0 <= kind <= MATCH_HASH:
+        if not 0 <= kind <= MATCH_MODULUS:
             raise ValueError(f"unknown kind {kind}")
         self.addresses = {}
         self.match = match_new(kind, seed)

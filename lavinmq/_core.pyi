@@ -26,6 +26,10 @@ HEADERS: Final[int]
 """Kind: the arguments of the binding are compared with the headers of the message."""
 HASH: Final[int]
 """Kind: one binding takes the message, by consistent hashing; binding keys are weights."""
+RANDOM: Final[int]
+"""Kind: any one of the destinations takes the message; bindings say nothing else."""
+MODULUS: Final[int]
+"""Kind: the same, chosen by the hash of the routing key modulo the number of destinations."""
 HASH_PROPERTIES: Final[dict[str, int]]
 """What HASH can hash instead of the routing key or a header, by the name of the property."""
 
@@ -691,8 +695,9 @@ class Exchange:
     """The compiled bindings of one exchange, and its counters.
 
     Args:
-        kind: one of DIRECT, FANOUT, TOPIC, HEADERS, HASH.
-        seed: of its hash tables; its low 64 bits count, and they should be random.
+        kind: one of DIRECT, FANOUT, TOPIC, HEADERS, HASH, RANDOM, MODULUS.
+        seed: of its hash tables, and of what is random; its low 64 bits count, and they should be
+            random.
         default_any: HEADERS only: whether a binding without `x-match` means "any".
         is_jump: HASH only: jump hashing instead of a ring.
         hash_header, hash_property: HASH only: the header to hash instead of the routing key, or a
@@ -711,7 +716,8 @@ class Exchange:
         hash_header: bytes | None = None, hash_property: int = 0,
     ) -> None: ...  # fmt: skip
     def bind(self, key: bytes, arguments: bytes, destination: Queue | Exchange) -> None:
-        """Add a binding; one that is there already stays one.
+        """Add a binding; one that is there already stays one. For RANDOM and MODULUS it is the same
+        as any other to that destination: count them.
 
         Args: arguments: content of a field table without its length; b"" unless HEADERS or HASH;
             for HASH behind the name of the destination as a short string.
@@ -1111,7 +1117,8 @@ def move_some(source: Queue, to: Queue, n: int) -> int:
 class Matcher:
     """The bindings of an exchange with integers for queues. For tests and tools only.
 
-    Args: kind: one of DIRECT, FANOUT, TOPIC, HEADERS, HASH; seed: of its hash tables, 64 bits.
+    Args: kind: one of DIRECT, FANOUT, TOPIC, HEADERS, HASH, RANDOM, MODULUS; seed: of its hash
+        tables, and of what is random, 64 bits.
     Raises: ValueError for another kind.
     """
 

@@ -17,6 +17,7 @@ from lavinmq.features import exchange_features
 from lavinmq.fieldtable import EMPTY, FieldTable
 from lavinmq.hash_arguments import Hashed, hashed_by
 from lavinmq.inequivalent import difference
+from lavinmq.nearest import hint
 
 if TYPE_CHECKING:
     from lavinmq.queue import Queue
@@ -28,8 +29,14 @@ KINDS: Final = {
     "topic": _core.TOPIC,
     "headers": _core.HEADERS,
     "x-consistent-hash": _core.HASH,
+    "x-random": _core.RANDOM,
+    "x-local-random": _core.RANDOM,
+    "x-modulus-hash": _core.MODULUS,
 }
-"""Exchange types that exist so far."""
+"""Exchange types that exist so far. All queues are local ones: there is one node."""
+
+_PICKS: Final = (_core.RANDOM, _core.MODULUS)
+"""Kinds that know destinations only: all bindings to one are the same to them."""
 
 _READS_ARGUMENTS: Final = (_core.HEADERS, _core.HASH)
 """Kinds whose compiled bindings differ by their arguments, too."""
@@ -166,10 +173,10 @@ class Exchange:
         if self._kind in _READS_ARGUMENTS:
             self.core.bind(raw_key(key), self._compiled(to, arguments.raw), to.core)
         else:
-            path = (to, key)
+            path = self._path(to, key)
             shared = self._paths.get(path, 0)
             if shared == 0:
-                self.core.bind(raw_key(key), b"", to.core)
+                self.core.bind(raw_key(path[1]), b"", to.core)
             self._paths[path] = shared + 1
         self.bindings[binding] = None
         to.incoming[self, key, arguments] = arguments.raw
@@ -184,14 +191,19 @@ class Exchange:
         if stored is None:
             return False
         if self._kind not in _READS_ARGUMENTS:
-            shared = self._paths.pop((to, key)) - 1
+            path = self._path(to, key)
+            shared = self._paths.pop(path) - 1
             if shared:
-                self._paths[to, key] = shared
+                self._paths[path] = shared
             else:
-                self.core.unbind(raw_key(key), b"", to.core)
+                self.core.unbind(raw_key(path[1]), b"", to.core)
         del self.bindings[to, key, arguments]
         del to.incoming[self, key, arguments]
         return True
+
+    def _path(self, to: Destination, key: str) -> tuple[Destination, str]:
+        """What bindings share in their compiled form."""
+        return (to, "") if self._kind in _PICKS else (to, key)
 
     def _compiled(self, to: Destination, raw: bytes) -> bytes:
         """The arguments as the compiled binding wants them: hashing goes by the name, too."""
@@ -199,6 +211,13 @@ class Exchange:
             return raw
         name = raw_key(to.name)
         return bytes([len(name)]) + name + raw
+
+
+def unserved(type_: str) -> str:
+    """The end of a refusal of an exchange type that is not there."""
+    if type_ == "x-recent-history":
+        return ": this release keeps no history; a stream does, for consumers that come later"
+    return hint(type_, (*KINDS, "x-delayed-message"))
 
 
 def raw_key(key: str) -> bytes:

@@ -52,7 +52,7 @@ from lavinmq.definitions_compaction import Compaction
 from lavinmq.deleted_files import DOOMED, DeletedFiles
 from lavinmq.directories import hashed, make_directory, remove_tree, set_aside, write_text
 from lavinmq.errors import ChannelError, DefinitionsError, ReplyCode
-from lavinmq.exchange import KINDS, Destination, Exchange, raw_key
+from lavinmq.exchange import KINDS, Destination, Exchange, raw_key, unserved
 from lavinmq.features import mistyped
 from lavinmq.fieldtable import EMPTY, FieldTable
 from lavinmq.names import (
@@ -1202,11 +1202,11 @@ def settled(name: str, type_: str, arguments: FieldTable) -> tuple[str, FieldTab
         if wanted is None:
             raise failed("Missing required argument 'x-delayed-type'")
         if not isinstance(wanted, str) or wanted not in KINDS:
-            raise failed(f"unknown exchange type '{wanted!s}'")
+            raise failed(f"unknown exchange type '{wanted!s}'{unserved(str(wanted))}")
         settled = ExchangeDef(name, type_, arguments=arguments).settled()
         type_, arguments = settled.type, settled.arguments
     if type_ not in KINDS:
-        raise failed(f"unknown exchange type '{type_}'")
+        raise failed(f"unknown exchange type '{type_}'{unserved(type_)}")
     if arguments.get("x-delayed-exchange") is True and len(raw_key(name)) > delayed.MAX_NAME:
         raise failed(f"the name of a delayed exchange has at most {delayed.MAX_NAME} bytes")
     wrong = mistyped(arguments, "alternate-exchange")

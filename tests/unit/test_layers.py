@@ -71,7 +71,7 @@ CYTHON_LAYERS: list[set[str]] = [
     {"bytes"},
     # Compiled bindings know queues as opaque targets only, hence their place below.
     {"match"},
-    {"hash_ring"},
+    {"hash_ring", "pick"},
     # All structs in one place: they point at each other in both directions.
     {"types"},
     {"record"},

@@ -33,7 +33,8 @@ RABBITMQ_VERSION: Final = "3.13.7"
 """The release of RabbitMQ whose management interface tools should expect here."""
 HUMAN: Final = {
     "direct": "Direct", "fanout": "Fanout", "topic": "Topic", "headers": "Headers",
-    "x-consistent-hash": "Consistent Hash",
+    "x-consistent-hash": "Consistent Hash", "x-random": "Random",
+    "x-local-random": "Local Random", "x-modulus-hash": "Modulus Hash",
 }  # fmt: skip
 
 
