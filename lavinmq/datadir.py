@@ -15,7 +15,7 @@ import signal
 import socket
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
@@ -342,26 +342,55 @@ def write_json_atomic(path: str, value: object) -> None:
     write_atomic(path, content)
 
 
+class UnsureError(OSError):
+    """A file has been replaced, and nobody knows whether that is on disk."""
+
+
 def write_atomic(path: str, content: bytes) -> None:
     """Save ``content`` by way of ``<path>.tmp``, synced and renamed, with its directory synced.
 
-    Raises: ``OSError`` with the name of a file; the old file is in place then.
+    Raises: ``OSError`` with the name of a file; the old file is in place then, unless it is an
+        ``UnsureError``.
     """
-    temporary = f"{path}.tmp"
+    replace_files([(path, content)])
+
+
+def replace_files(files: Sequence[tuple[str, bytes]]) -> None:
+    """The same for several files of one directory, which are replaced in their order.
+
+    All are written aside before the first is replaced. Raises: as ``write_atomic``.
+    """
+    written: list[str] = []
+    path = ""
+    try:
+        directory = os.open(os.path.dirname(files[0][0]) or ".", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, files[0][0]) from error
+    kind: type[OSError] = OSError
+    try:
+        for path, content in files:
+            written.append(f"{path}.tmp")
+            _write_aside(written[-1], content)
+        for path, _ in files:
+            os.rename(f"{path}.tmp", path)
+            kind = UnsureError
+        os.fsync(directory)
+    except OSError as error:
+        for each in written:
+            with suppress(OSError):
+                os.unlink(each)  # gives the space back when the disk is full
+        raise kind(error.errno, error.strerror, path) from error
+    finally:
+        os.close(directory)
+
+
+def _write_aside(path: str, content: bytes) -> None:
     # Truncated, not appended to: a crash may have left one behind.
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-    fd = os.open(temporary, flags, FILE_MODE)
-    try:
-        with open(fd, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(fd)
-        os.rename(temporary, path)
-    except OSError as error:
-        with suppress(OSError):
-            os.unlink(temporary)  # gives the space back when the disk is full
-        raise OSError(error.errno, error.strerror, error.filename or path) from error
-    sync_directory(os.path.dirname(path) or ".")
+    with open(os.open(path, flags, FILE_MODE), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _remedy(error: OSError, where: str, data_dir: str) -> str:

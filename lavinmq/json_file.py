@@ -98,13 +98,14 @@ class JsonFile:
             self.path, why,
         )  # fmt: skip
 
-    def _keep_damaged(self) -> None:
+    def _keep_damaged(self) -> list[tuple[str, bytes]]:
         """Copy what could not be understood, to a name that is free. Raises: OSError."""
         if not self._damaged:
-            return
+            return []
         first = f"{self.path}.damaged"
         names = chain((first,), (f"{first}.{number}" for number in count(1)))
         copy = next(name for name in names if not os.path.lexists(name))
         write_atomic(copy, self._damaged)
         self._damaged = None
         log.warning("%s was damaged and is kept as %s", self.path, os.path.basename(copy))
+        return []

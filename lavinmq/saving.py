@@ -5,7 +5,8 @@ then written aside, synced and renamed in a thread. One write of a file runs at 
 meanwhile is one more write, however often. Whoever answers for a change waits for its `Save`: that
 is what `gathered` does for all saves of a block, so endpoints need not know of them. When the disk
 refuses, everything that is not on disk yet is taken back, the newest first, and its saves fail:
-memory and file then say the same again.
+memory and file then say the same again. Where nobody can tell what the disk has, as after a sync
+that failed behind the renaming, the broker ends, and nobody is answered.
 
 Before `start` and after `stop` all is done at once, in the thread of the caller.
 """
@@ -24,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from lavinmq.datadir import write_atomic
+from lavinmq.datadir import UnsureError, replace_files
 from lavinmq.errors import DefinitionsError
 from lavinmq.portions import in_portions
 
@@ -97,11 +98,16 @@ def at_once(work: Coroutine[Any, Any, T]) -> T:
 class Disk:
     """The threads that wait for the disk, and the files that they write.
 
-    Args: events: the loop; None: there is none, and all is done at once.
+    Args: events: the loop; None: there is none, and all is done at once. on_unsure: is told the
+        path and the errno when nobody knows what the disk has: the broker has to end.
     """
 
-    def __init__(self, events: asyncio.AbstractEventLoop | None = None) -> None:
+    def __init__(
+        self, events: asyncio.AbstractEventLoop | None = None,
+        on_unsure: Callable[[str, int], object] = lambda path, error: None,
+    ) -> None:  # fmt: skip
         self._events = events
+        self.on_unsure = on_unsure
         self._executor: ThreadPoolExecutor | None = None
         self._busy: set[SavedFile] = set()
         self.is_running = False
@@ -191,12 +197,16 @@ def _report(done: Callable[[Any, OSError | None], object], job: asyncio.Future[A
 class SavedFile:
     """A file that is replaced as a whole.
 
-    Args: before: is called with each write, in its thread, before the file is replaced; may raise
+    Args: before: is called with each write, in its thread. It returns files of the same directory,
+        path and content, that are replaced together with this one, just before it; may raise
         OSError.
     """
 
     def __init__(
-        self, path: Path, disk: Disk | None = None, before: Callable[[], None] | None = None
+        self,
+        path: Path,
+        disk: Disk | None = None,
+        before: Callable[[], list[tuple[str, bytes]]] = list,
     ) -> None:
         self.path = path
         self._disk = disk or Disk()
@@ -236,9 +246,9 @@ class SavedFile:
         if not self._saves:
             return
         try:
-            self._write_now(list(self._content()))
-        except DefinitionsError as error:
-            self._fail(str(error))
+            self._write(list(self._content()))
+        except OSError as error:
+            self._refused(error)
         else:
             self._finish(len(self._saves))
 
@@ -268,17 +278,17 @@ class SavedFile:
     def _write(self, text: list[str]) -> None:
         """Raises: OSError. In a thread, mostly."""
         with self._lock:
-            if self._before is not None:
-                self._before()
-            write_atomic(str(self.path), encoded("".join(text)))
+            replace_files([*self._before(), (str(self.path), encoded("".join(text)))])
 
     def _written(self, _: None, error: OSError | None) -> None:
         if not self._disk.is_running:
             return  # `save_now` has done the rest
         if error is not None:
-            self._fail(self._why(error))
+            self._refused(error)
         else:
             self._finish(self._n_covered)
+        if isinstance(error, UnsureError):
+            return  # nobody is answered any more
         if self._saves:
             self._begin()
         else:
@@ -290,8 +300,12 @@ class SavedFile:
         for save in done:
             save.finish()
 
-    def _fail(self, why: str) -> None:
-        """Take back all that is not on disk."""
+    def _refused(self, error: OSError) -> None:
+        """Take back all that is not on disk, if that is known."""
+        if isinstance(error, UnsureError):
+            self._disk.on_unsure(str(self.path), error.errno or 0)
+            return
+        why = self._why(error)
         log.error("%s; taken back: %d changes", why, len(self._saves))
         failed, self._saves = self._saves, []
         for save in reversed(failed):

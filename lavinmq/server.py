@@ -89,7 +89,7 @@ class Server:
         self.config = config
         self.events = events
         data_dir = Path(config.data_dir)
-        self.disk = Disk(events)
+        self.disk = Disk(events, self._fatal)
         self.users = UserStore(
             data_dir, config.default_user, config.default_password_hash,
             config.default_user_only_loopback, config.default_password_plain, self.disk,

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, Protocol, Self
 
 from lavinmq.auth import permissions
 from lavinmq.auth.permissions import Rule
-from lavinmq.datadir import read_regular, write_atomic
+from lavinmq.datadir import read_regular
 from lavinmq.errors import DefinitionsError
 from lavinmq.saving import encoded, json_list
 
@@ -92,7 +92,7 @@ def check(regex: str) -> None:
 
 
 class TopicFile:
-    """topic_permissions.json, which is written with each write of users.json, just before it.
+    """topic_permissions.json, which is replaced together with users.json, just before it.
 
     So at no moment a user is stored without what restricts him: what belongs to users who go stays
     in it until they have gone.
@@ -132,21 +132,22 @@ class TopicFile:
         return rows
 
     def changed(self, going: Iterable[TopicRow] = ()) -> None:
-        """It is to be written. Args: going: what a user has had who is being deleted."""
+        """It is to be replaced. Args: going: what a user has had who is being deleted."""
         self._is_due = True
         self._going += going
 
     def prepare(self, rows: Iterable[TopicRow]) -> None:
-        """What `write` writes next, if anything has changed; on the loop."""
+        """What `changes` returns next, if anything has changed; on the loop."""
         self._rows = [*rows, *self._going] if self._is_due else None
         self._is_due = bool(self._going)  # once more, without those
         self._going.clear()
 
-    def write(self) -> None:
-        """Replace the file, in any thread. Raises: OSError."""
-        if self._rows is not None:
-            entries = [*(row._asdict() for row in self._rows), *self._kept]
-            write_atomic(self._path, encoded("".join(json_list(entries))))
+    def changes(self) -> list[tuple[str, bytes]]:
+        """Path and content of the file, if it is to be replaced; in any thread."""
+        if self._rows is None:
+            return []
+        entries = [*(row._asdict() for row in self._rows), *self._kept]
+        return [(self._path, encoded("".join(json_list(entries))))]
 
 
 def _expanded(regex: str, user: str, vhost: str) -> str:

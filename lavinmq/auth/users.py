@@ -126,7 +126,7 @@ class UserStore:
     ) -> None:
         self.path = data_dir / FILE_NAME
         self._topic_file = TopicFile(data_dir)
-        self._file = SavedFile(self.path, disk, self._topic_file.write)
+        self._file = SavedFile(self.path, disk, self._topic_file.changes)
         self._undo: list[Callable[[], object]] = []  # what has changed since the last save
         self.on_undone: Callable[[], object] = bool
         """Is called when changes were taken back, because they could not be saved."""

@@ -116,12 +116,15 @@ def test_at_no_moment_a_user_is_stored_without_them(
     """The disk is looked at when users.json is about to be replaced."""
     seen: list[tuple[list[str], list[str]]] = []
 
-    def look(path: str, content: bytes) -> None:
-        rows = json.loads((tmp_path / FILE_NAME).read_bytes())
-        named = [user["name"] for user in json.loads(content)]
-        seen.append(([row["user"] for row in rows], named))
+    def look(source: str, target: str) -> None:
+        if target.endswith("users.json"):
+            rows = json.loads((tmp_path / FILE_NAME).read_bytes())
+            named = [user["name"] for user in json.loads(Path(source).read_bytes())]
+            seen.append(([row["user"] for row in rows], named))
+        else:
+            Path(source).replace(target)
 
-    monkeypatch.setattr("lavinmq.saving.write_atomic", look)
+    monkeypatch.setattr("lavinmq.datadir.os.rename", look)
     users.add("v", "", None)
     users.set_topic_permissions(ROW._replace(user="v"))
     users.save()
@@ -140,11 +143,11 @@ def test_at_no_moment_a_user_is_stored_without_them(
 def test_what_cannot_be_saved_is_taken_back_on_both_sides(
     users: UserStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(path: str, content: bytes) -> None:
-        raise OSError(28, "No space left on device", path)
+    def refuse(files: list[tuple[str, bytes]]) -> None:
+        raise OSError(28, "No space left on device", files[-1][0])
 
     with monkeypatch.context() as full:
-        full.setattr("lavinmq.saving.write_atomic", refuse)
+        full.setattr("lavinmq.saving.replace_files", refuse)
         for change in (
             lambda: users.set_topic_permissions(ROW._replace(write="all")),
             lambda: users.remove_topic_permissions("u", "/"),
