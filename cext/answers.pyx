@@ -12,6 +12,7 @@ cdef enum ask_kind:
     ASK_PUBLISH = 0             # exchange and routing key of a message
     ASK_COPIES = 1              # the keys in its CC and BCC
     ASK_LETTER = 2              # where it says that its dead letter goes; no key: with any
+    ASK_LETTER_KEY = 3          # it says the key of its dead letter, and not the exchange
 
 cdef enum ask_result:
     ASK_NOTHING = 0
@@ -182,10 +183,17 @@ cdef int copies_ask(link_t* l, const msg_t* m) noexcept nogil:
 
 
 cdef int letter_ask(link_t* l, slice_t name, slice_t key) noexcept nogil:
-    """What is to be asked about a dead letter: an answer without a key is for any of them."""
+    """What is to be asked about a dead letter: an answer without a key is for any of them. That to
+    a key alone does not depend on the key."""
     cdef u32 n
     if link_answers(l) == NULL:
         return ASK_NO_MEMORY
+    if name.p == NULL:
+        name.p = <const u8*>b""
+        n = answers_question(l.answers, ASK_LETTER_KEY, name, no_slice(), NULL)
+        if n and answers_find(l, n) != NULL:
+            return ASK_NOTHING
+        return link_ask(l, n) if n else ASK_NO_MEMORY
     n = answers_question(l.answers, ASK_LETTER, name, no_slice(), NULL)
     if n and answers_find(l, n) != NULL:
         return ASK_NOTHING

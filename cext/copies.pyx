@@ -80,7 +80,8 @@ cdef u32 copies_error(msg_t* m, u32 most) noexcept nogil:
             m.cc_at = <u32>(p - m.props)
         elif p[0] == 3 and m.bcc_at == 0 and same_bytes(p + 1, <const u8*>b"BCC", 3):
             m.bcc_at = <u32>(p - m.props)
-        elif p[0] == 22 and same_bytes(p + 1, <const u8*>b"x-dead-letter-exchange", 22):
+        elif ((p[0] == 22 and same_bytes(p + 1, <const u8*>b"x-dead-letter-exchange", 22))
+              or (p[0] == 25 and same_bytes(p + 1, <const u8*>b"x-dead-letter-routing-key", 25))):
             m.is_special = True
         p += size
         n -= size

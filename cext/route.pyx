@@ -75,10 +75,14 @@ cdef int publish_ask(link_t* l, const msg_t* m) noexcept nogil:
     if rc != ASK_NOTHING or not m.is_special:
         return rc
     name = table_value(table, m.headers_len, b"x-dead-letter-exchange", c'S')
-    if name.p == NULL or name.n > 255 or link_known(l, name.p, name.n) != NULL:
-        return ASK_NOTHING
     key = table_value(table, m.headers_len, b"x-dead-letter-routing-key", c'S')
-    return letter_ask(l, name, key if key.n <= 255 else no_slice())
+    if key.n > 255:
+        key = no_slice()
+    if name.p == NULL or name.n > 255:
+        return letter_ask(l, no_slice(), key) if key.p != NULL else ASK_NOTHING
+    if link_known(l, name.p, name.n) != NULL:
+        return ASK_NOTHING
+    return letter_ask(l, name, key)
 
 
 # ---- routing -------------------------------------------------------------------------------------

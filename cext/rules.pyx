@@ -182,8 +182,10 @@ cdef bint queue_settle_ruled(queue_t* q, store_t* st, const unacked_t* u, bint r
     """What is special about a settlement. True when that was all of it."""
     cdef rec_t rec
     cdef seg_t* seg
+    cdef spot_t at
     cdef u32 reason = DEAD_REJECTED
     cdef i64 own
+    cdef int rc
     if is_ack:
         store_forget_count(st, u.seg, u.pos)
         return False
@@ -195,10 +197,20 @@ cdef bint queue_settle_ruled(queue_t* q, store_t* st, const unacked_t* u, bint r
     elif not q.may_bury and q.rules == NULL:
         return False
     seg = store_segment(st, u.seg)
-    if seg == NULL or store_read(st, &q.loop.pool, store_window(st), seg, u.pos, 4096, &rec) != 1:
+    if seg == NULL:
         return False
+    rc = store_read(st, &q.loop.pool, store_window(st), seg, u.pos, 4096, &rec)
+    rec.seg = u.seg
+    rec.pos = u.pos
+    rec.size = u.size
     rec.level = u.level
     rec.redelivered = True
+    if rc == -2 and not requeue:        # it dies when it can be read again
+        at = spot_of(&rec, <u8>reason)
+        queue_park(q, &at, NULL)
+        return True
+    if rc != 1:
+        return False
     if requeue:
         if q.may_expire and rec_deadline_ms(q, &rec) <= q.loop.now_ms:
             reason = DEAD_EXPIRED

@@ -652,7 +652,7 @@ cdef struct known_t:            # an exchange that this connection may publish t
     u8 name[255]
 
 cdef enum:
-    ASK_KINDS = 3               # see answers.pyx
+    ASK_KINDS = 4               # see answers.pyx
 
 cdef struct answer_t:           # a question that Python has said yes to
     u8* question                # NULL = none
@@ -661,7 +661,7 @@ cdef struct answer_t:           # a question that Python has said yes to
 
 cdef struct answers_t:
     u64 epoch                   # vhost epoch they belong to
-    answer_t last[3]            # by kind, ASK_KINDS
+    answer_t last[4]            # by kind, ASK_KINDS
     answer_t* slots             # by hash, NULL = none needed
     u8* question                # the one that was put together last
     u64 cap_question

@@ -53,6 +53,8 @@ ASK_KIND_COPIES: Final[int]
 """Kind: the same exchange and the keys in CC and BCC, where the first one was answered by key."""
 ASK_KIND_LETTER: Final[int]
 """Kind: the exchange that a message names for its dead letter, and its key if it names one."""
+ASK_KIND_LETTER_KEY: Final[int]
+"""Kind: a message names the key of its dead letter and no exchange; the question has neither."""
 
 @type_check_only
 class Session(Protocol):
@@ -75,9 +77,9 @@ class Session(Protocol):
     def on_route_miss(self, channel: int, kind: int, name: bytes, keys: list[bytes], /) -> None:
         """A publish asks for something that the link does not know to be allowed.
 
-        Args: kind: one of ASK_KIND_PUBLISH, ASK_KIND_COPIES, ASK_KIND_LETTER; name: of an exchange,
-            at most 255 bytes; keys: routing keys of messages for it, with ASK_KIND_LETTER one at
-            most.
+        Args: kind: one of ASK_KIND_PUBLISH, ASK_KIND_COPIES, ASK_KIND_LETTER, ASK_KIND_LETTER_KEY;
+            name: of an exchange, at most 255 bytes; keys: routing keys of messages for it, with
+            ASK_KIND_LETTER one at most.
 
         The publish is tried again when this returns. So answer with `Link.learn`, or with
         `Link.allow` where keys matter, or close the channel or the connection; otherwise the

@@ -112,6 +112,16 @@ def check_publish(user: Identity, vhost: str, exchange: str) -> None:
         raise refused(f"User '{user.name}' not allowed to publish to exchange '{exchange}'")
 
 
+def check_letter_key(user: Identity, vhost: str) -> None:
+    """A message that names the routing key of its dead letter, and not the exchange: that is what
+    its queues say then, and was declared by others for other keys. Raises: ChannelError 403."""
+    if not user.can_write_all(vhost):
+        raise refused(
+            f"User '{user.name}' has to name the exchange of dead letters (x-dead-letter-exchange)"
+            " together with their routing key"
+        )
+
+
 def check_keys(user: Identity, rights: KeyRights, exchange: str, keys: Iterable[str]) -> None:
     """The routing keys of a message for an exchange on which not all are allowed: its own, those of
     CC and BCC, or that of its dead letter. Raises: ChannelError 403."""

@@ -94,9 +94,10 @@ class StoreNews:
         core, name = queue.core, queue.name
         if core.parked and not before[4]:
             refuser = core.refuser.decode("utf-8", "replace")
+            why = f"queue {refuser!r} cannot be written" if refuser else "they cannot be read"
             self._log.error(
-                "queue %r: messages that died or were released there stay, because queue %r cannot"
-                " be written. They are sent on when it can", name, refuser,
+                "queue %r: messages that died or were released there stay, because %s. They are"
+                " sent on when it can", name, why,
             )  # fmt: skip
         elif before[4] and not core.parked:
             self._log.notice("queue %r: nothing that is to go to other queues stays there", name)

@@ -17,7 +17,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from lavinmq import _core, log
+from lavinmq import _core, log, rights
 from lavinmq.amqp import handshake
 from lavinmq.amqp import methods as m
 from lavinmq.amqp.channel import LARGE_HEADER, Channel
@@ -214,6 +214,10 @@ class Connection:
         """
         exchange_name = name.decode("utf-8", "surrogateescape")
         texts = [key.decode("utf-8", "surrogateescape") for key in keys]
+        if kind == _core.ASK_KIND_LETTER_KEY:
+            rights.check_letter_key(self.user, self.vhost.name)
+            self.link.allow(kind, b"", [], None)
+            return
         if kind == _core.ASK_KIND_LETTER:
             found = self.vhost.check_letter(self.user, exchange_name, texts)
         else:

@@ -43,5 +43,8 @@ class Identity(Protocol):
     def can_write(self, vhost: str, resource: str) -> bool:
         """Whether it may publish and bind to the queue or exchange."""
 
+    def can_write_all(self, vhost: str) -> bool:
+        """Whether it may publish to whatever exchange there is or will be, with every key."""
+
     def key_rights(self, vhost: str, exchange: str) -> KeyRights | None:
         """What it may do with the keys of a topic exchange; None: anything with all of them."""

@@ -20,6 +20,9 @@ MAX_REMEMBERED: Final = 4096
 
 _DENY: Final = ("", "^$")
 
+EVERYTHING: Final = frozenset((".*", "^.*", ".*$", "^.*$"))
+"""Expressions of which everybody sees that they match all there is."""
+
 DEFAULT_EXCHANGE: Final = "amq.default"
 """What RabbitMQ calls the exchange without a name, in permissions and over HTTP."""
 

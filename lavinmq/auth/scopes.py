@@ -35,6 +35,11 @@ class Glob:
         self.text = text
         self._parts = [unquote(part, errors="strict") for part in text.split("*")]
 
+    @property
+    def is_any(self) -> bool:
+        """Whether it is stars alone, which stand for every text."""
+        return len(self._parts) > 1 and not any(self._parts)
+
     def matches(self, name: str) -> bool:
         """Whether it is the whole name."""
         first, *rest = self._parts
@@ -127,6 +132,14 @@ class TokenUser:
     def can_write(self, vhost: str, resource: str) -> bool:
         """Whether the user may publish and bind to the queue or exchange."""
         return self._can("write", vhost, resource)
+
+    def can_write_all(self, vhost: str) -> bool:
+        """Whether the user may publish to whatever exchange there is or will be, with every key."""
+        return any(
+            grant.kind == "write" and grant.vhost.matches(vhost) and grant.resource.is_any
+            and grant.keys is None
+            for grant in self.grants
+        )  # fmt: skip
 
     def key_rights(self, vhost: str, exchange: str) -> TokenKeys | None:
         """What the user may do with the keys of a topic exchange; None: anything."""

@@ -27,7 +27,6 @@ log = logging.getLogger("lmq.auth.topics")
 FILE_NAME: Final = "topic_permissions.json"
 """Beside users.json, in which LavinMQ would not understand it."""
 
-_EVERY_KEY: Final = frozenset((".*", "^.*", ".*$", "^.*$"))
 _NO_KEY: Final = "(?!)"
 
 
@@ -73,7 +72,7 @@ class TopicPermissions:
     def __init__(self, user: str, vhost: str, write: str, read: str) -> None:
         self.write = write
         self.read = read
-        self.is_any_written = write in _EVERY_KEY
+        self.is_any_written = write in permissions.EVERYTHING
         self._write = Rule(_expanded(write, user, vhost), ())
         self._read = Rule(_expanded(read, user, vhost), ())
 

@@ -89,6 +89,13 @@ class User:
         granted = self.permissions.get(vhost)
         return self._all_rights or (granted is not None and allows(granted.write, resource))
 
+    def can_write_all(self, vhost: str) -> bool:
+        """Whether the user may publish to whatever exchange there is or will be, with every key."""
+        granted = self.permissions.get(vhost)
+        if granted is None or granted.write.regex not in permissions.EVERYTHING:
+            return self._all_rights
+        return all(about.is_any_written for about in self.topics.get(vhost, {}).values())
+
     def key_rights(self, vhost: str, exchange: str) -> TopicPermissions | None:
         """What the user may do with the keys of a topic exchange; None: anything."""
         about = self.topics.get(vhost)

@@ -21,7 +21,7 @@ from tests.crash.test_disk_faults import OF_MESSAGES, SICK, WELL, WRITING, wait_
 from tests.crash.test_refused_publishes import taken
 from tests.support.api import Answer, Api
 from tests.support.broker import Broker
-from tests.support.disk import Action, Disk
+from tests.support.disk import Action, Call, Disk
 from tests.support.waiting import wait_for
 from tests.support.wire import Wire, encode, encode_publish
 
@@ -291,6 +291,34 @@ def test_a_transient_source_keeps_its_message_too(on_disk: DiskFactory) -> None:
     restart_sick(broker)
     wait_for(lambda: count(broker.port, SICK) == 1, "it never arrives")
     assert count(broker.port, SOURCE) == 0
+
+
+@pytest.mark.parametrize("ends_by_kill", [False, True])
+def test_what_cannot_be_read_when_it_is_rejected_stays_and_arrives_later(
+    on_disk: DiskFactory, ends_by_kill: bool
+) -> None:
+    broker, disk = begin(on_disk)
+    with Wire.open(broker.port) as wire:
+        publish(wire)
+        wire.expect(commands.Basic.Ack, 1)
+        tag = take(wire)
+        # Others leave neither the message in memory nor its place in the window.
+        for _ in range(2):
+            wire.publish(1, "", SOURCE, bytes(300_000))
+            wire.expect(commands.Basic.Ack, 1)
+            last = take(wire)
+        disk.plan(Action.FAIL, Call.READ, error=errno.EIO)
+        wire.send(1, commands.Basic.Reject(tag, requeue=False))
+        wait_for_log(broker, "stay, because they cannot be read")
+        disk.heal()
+        if not ends_by_kill:
+            wait_for(lambda: count(broker.port, SICK) == 1, "it never arrives")
+            wire.send(1, commands.Basic.Ack(last, multiple=True))
+    if ends_by_kill:
+        broker.kill()
+        broker.start()
+
+    assert count(broker.port, SICK) + count(broker.port, SOURCE) == (3 if ends_by_kill else 1)
 
 
 def test_what_stays_can_be_purged_and_goes_with_its_destination(on_disk: DiskFactory) -> None:

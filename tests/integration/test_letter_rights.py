@@ -122,3 +122,60 @@ def test_the_same_over_http(broker: Broker, exchange: str) -> None:
     headers["x-dead-letter-exchange"] = "mine-later"
     assert user("POST", path, body).status == 200
     api("DELETE", f"/api/users/{name}")
+
+
+KEY_ALONE = {"x-dead-letter-routing-key": "victim"}
+
+
+def guests_queue(started: Inside) -> None:
+    """A queue that the limited user may write to, and whose letters go where he may not."""
+    with Wire.open(started.port) as guest:
+        for name, arguments in (
+            ("victim", {}),
+            ("mine-jobs", {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "mine-dead"}),
+        ):
+            declare = commands.Queue.Declare(queue=name, arguments=arguments)
+            guest.call(1, declare, commands.Queue.DeclareOk)
+
+
+@pytest.mark.parametrize("exchange", [None, 7, "e" * 256])
+@pytest.mark.parametrize("is_tx", [False, True])
+def test_a_key_alone_does_not_lead_the_letters_of_a_queue_elsewhere(
+    started: Inside, exchange: object, is_tx: bool
+) -> None:
+    guests_queue(started)
+    started.add_user("jobs", rights=("^$", "^mine", "^(mine|amq\\.default$)"))
+    named = {} if exchange is None else {"x-dead-letter-exchange": exchange}
+    with Wire.open(started.port, user="jobs", password="jobs") as wire:
+        if is_tx:
+            wire.call(1, commands.Tx.Select(), commands.Tx.SelectOk)
+        properties = Properties(expiration="0", headers=named | KEY_ALONE)
+        wire.publish(1, "", "mine-jobs", b"m", properties)
+
+        assert "has to name the exchange of dead letters" in refusal(wire)
+
+    assert started.queue("victim").core.ready == 0
+
+
+def test_who_may_write_everywhere_may_name_a_key_alone(started: Inside) -> None:
+    guests_queue(started)
+    with Wire.open(started.port) as guest:
+        for _ in range(3):
+            guest.publish(1, "", "mine-jobs", b"m", Properties(expiration="0", headers=KEY_ALONE))
+        wait_for(lambda: started.queue("victim").core.ready == 3, "the letters")
+        guest.call(1, commands.Queue.Purge(queue="victim"), commands.Queue.PurgeOk)
+
+
+def test_a_key_alone_over_http(broker: Broker) -> None:
+    api, name = Api(broker), f"letters-{uuid4().hex[:8]}"
+    user = api.as_user(name, "management", **{"/": ("^mine", "^(mine|amq.default)", "^mine")})
+    body = {
+        "properties": {"headers": KEY_ALONE}, "routing_key": "k", "payload": "p",
+        "payload_encoding": "string",
+    }  # fmt: skip
+    path = "/api/exchanges/%2F/amq.default/publish"
+
+    answer = user("POST", path, body)
+
+    assert answer.status == 403 and b"has to name the exchange" in answer.content
+    assert api("POST", path, body).status == 200

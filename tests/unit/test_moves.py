@@ -80,6 +80,7 @@ def test_a_letter_for_a_queue_that_works_passes_those_that_are_parked(bench: Ben
     source = bench.queue("source", target=b"", target_key=b"dead")
     reject_all(bench, source, 3)
     own = properties(headers=b"\x19x-dead-letter-routing-keyS\0\0\0\x04well", expiration="0")
+    bench.link.allow(_core.ASK_KIND_LETTER_KEY, b"", [], None)
 
     bench.send(publish(b"source", b"expires", own))
     bench.advance(1)

@@ -203,3 +203,10 @@ def test_any_claims_make_a_user_or_are_refused(claims: dict[str, Any]) -> None:
     except TokenError:
         return
     assert user.name and not user.can_read("/", "q")
+
+
+def test_a_star_for_all_exchanges_and_keys_is_everything() -> None:
+    assert user_of("write:*/*").can_write_all("v")
+    assert user_of("write:v/a/k", "write:v/**").can_write_all("v")
+    for scope in ("write:v/*/k", "write:v/a*", "write:v/%2A", "write:w/*", "read:*/*"):
+        assert not user_of(scope).can_write_all("v")

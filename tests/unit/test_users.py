@@ -12,6 +12,7 @@ import pytest
 
 from lavinmq.auth import passwords
 from lavinmq.auth.passwords import DEFAULT_ALGORITHM, PasswordHashError
+from lavinmq.auth.topics import TopicRow
 from lavinmq.auth.users import DIRECT_USER, User, UserStore
 from lavinmq.errors import DefinitionsError
 
@@ -412,3 +413,19 @@ def test_a_file_that_cannot_be_read_or_written_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(DefinitionsError, match=r"users\.json: No such file or directory"):
         store_in(tmp_path / "absent").load()
+
+
+@pytest.mark.parametrize(
+    ("write", "is_all"), [(".*", True), ("^.*$", True), ("", False), ("a|.*", False), (".+", False)]
+)
+def test_whoever_sees_the_expression_knows_that_all_may_be_written(
+    store: UserStore, write: str, is_all: bool
+) -> None:
+    user = add(store, "u")
+    store.set_permissions("u", "v", "", "", write)
+
+    assert user.can_write_all("v") is is_all
+    assert not user.can_write_all("/")
+    assert store.direct_user.can_write_all("v")
+    store.set_topic_permissions(TopicRow("u", "v", "events", "^own", ".*"))
+    assert not user.can_write_all("v")

@@ -171,6 +171,8 @@ def _check_dead_letter(call: Call, given: dict[str, Any]) -> None:
     if isinstance(target, str) and len(raw_key(target)) <= MAX_BYTES:
         keys = [key] if isinstance(key, str) and len(raw_key(key)) <= MAX_BYTES else []
         call.vhost.check_letter(call.user, target, keys)
+    elif isinstance(key, str) and len(raw_key(key)) <= MAX_BYTES:
+        rights.check_letter_key(call.user, call.vhost.name)
 
 
 def _headers(given: dict[str, Any]) -> dict[str, Any]:
