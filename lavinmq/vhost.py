@@ -291,7 +291,7 @@ class VHost:
         self._loop.sync_file(last, partial(self._synced, callback))
 
     @property
-    def _is_syncing(self) -> bool:
+    def is_syncing(self) -> bool:
         """Whether something was recorded that is not on disk: who asks for what is so already must
         not have an answer before those that made it so."""
         return self._n_syncing > 0
@@ -504,7 +504,7 @@ class VHost:
         if existing is not None:
             given = ExchangeDef(name, type_, durable, auto_delete, internal, arguments).settled()
             if passive or existing.is_same(given):
-                return existing.durable and self._is_syncing
+                return existing.durable and self.is_syncing
             rights.check_declare_exchange(actor.user, self.name, name, arguments)
             raise failed(
                 f"Existing exchange '{name}' declared with other arguments: "
@@ -592,7 +592,7 @@ class VHost:
         if queue is not None:
             self._redeclare(actor, queue, passive, durable, exclusive, auto_delete, arguments)
             self._expiry.used(queue)
-            return queue, queue.is_stored and self._is_syncing
+            return queue, queue.is_stored and self.is_syncing
         if passive:
             raise missing(f"Queue '{name}' doesn't exists in vhost '{self.name}'")
         if not is_restored:
@@ -732,7 +732,7 @@ class VHost:
         check_name("Queue", name)
         queue = self.queues.get(name)
         if queue is None:
-            return 0, self._is_syncing, []
+            return 0, self.is_syncing, []
         if not actor.user.can_configure(self.name, name):
             raise refused(
                 f"User '{actor.user.name}' doesn't have permissions to delete queue '{name}'"
@@ -967,7 +967,7 @@ class VHost:
         if not (exchange.durable and to.is_stored):
             return False
         if not is_new:
-            return self._is_syncing
+            return self.is_syncing
         try:
             self._file.append_bind(_binding_def(exchange, to, key, arguments))
         except DefinitionsError as error:

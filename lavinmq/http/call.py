@@ -18,7 +18,7 @@ import orjson
 from lavinmq.auth.standing import Standing
 from lavinmq.http import access, fields
 from lavinmq.http.access import Role
-from lavinmq.http.errors import ApiError, bad_request, not_found, too_large
+from lavinmq.http.errors import ApiError, access_refused, bad_request, not_found, too_large
 from lavinmq.http.long_string import LongString
 from lavinmq.http.routes import Route
 from lavinmq.table_bounds import TableBounds
@@ -103,6 +103,12 @@ class Call:
         except ApiError:
             return False
         return not self.is_log_in_over
+
+    def check_still(self) -> None:
+        """Raises: ApiError 403 when the caller would not be let in now: before something is done
+        for which others were served meanwhile."""
+        if not self.is_allowed_still():
+            raise access_refused()
 
     def take_payload(self, payload: LongString) -> None:
         """Parse the body but for its payload. Raises: ApiError 400, 413 for another long string."""

@@ -15,6 +15,7 @@ from pamqp import commands
 from tests.crash.conftest import EVERY_READING, BrokerFactory, DiskFactory
 from tests.crash.load import messages_in
 from tests.crash.workload import is_there
+from tests.support.api import Api
 from tests.support.broker import Broker
 from tests.support.disk import Action, Call, Disk, Record
 from tests.support.power_loss import Reading, Survivors
@@ -134,10 +135,11 @@ def test_what_a_killed_broker_left_in_memory_is_on_disk_before_it_is_relied_on(
         assert found_after(root, broker_factory) == list(range(1, MESSAGES + 1))
 
 
+@pytest.mark.parametrize("is_http", [False, True])
 def test_who_declares_a_queue_again_is_answered_when_its_declaration_is_on_disk(
-    on_disk: DiskFactory,
+    on_disk: DiskFactory, is_http: bool
 ) -> None:
-    broker, disk = on_disk(log=True)
+    broker, disk = on_disk(log=True, http=True)
     broker.start()
     disk.plan(Action.NOTHING, Call.CHANGES, sync_us=200_000)
     with Wire.open(broker.port) as first, Wire.open(broker.port) as second:
@@ -147,7 +149,10 @@ def test_who_declares_a_queue_again_is_answered_when_its_declaration_is_on_disk(
         first.send(1, commands.Queue.Declare(queue=QUEUE, durable=True))
         while not is_recorded(disk):
             pass
-        declare(second)
+        if is_http:
+            assert Api(broker)("PUT", f"/api/queues/%2F/{QUEUE}", {"durable": True}).status == 204
+        else:
+            declare(second)
         records = disk.records()
     written = max(at for at, each in enumerate(records) if of(each, Call.WRITE, DEFINITIONS))
     begun = [at for at, each in enumerate(records) if of(each, Call.SYNC, DEFINITIONS)]

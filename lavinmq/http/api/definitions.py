@@ -116,6 +116,7 @@ async def _applied(call: Call, plan: Plan) -> Reply:
     await _run(plan.check())
     if call.flag("dry_run"):
         return Reply(content=await _report(plan))
+    call.check_still()
     async for step in in_portions(plan.apply()):
         if step is not None:
             await step

@@ -144,6 +144,8 @@ async def put_exchange(call: Call) -> Reply:
             )
         if existing.internal:
             raise bad_request(INTERNAL)
+        if existing.durable and vhost.is_syncing:
+            await completed(vhost.when_synced)
         return NO_CONTENT
     check_prefix(name)
     if not rights.may_declare_exchange(call.user, vhost.name, name, arguments):

@@ -23,7 +23,7 @@ from lavinmq.http.api.exchanges import INTERNAL, by_name
 from lavinmq.http.api.queues import check_not_locked, queue_of
 from lavinmq.http.api.streams import offset_at
 from lavinmq.http.call import Call, Reply, completed, found
-from lavinmq.http.errors import ApiError, access_refused, bad_request, low_on_disk, not_found
+from lavinmq.http.errors import ApiError, bad_request, low_on_disk, not_found
 from lavinmq.http.fields import Field, to_integer
 from lavinmq.http.handler import JSON
 from lavinmq.http.listing import Listing, in_portions
@@ -88,8 +88,7 @@ async def publish(call: Call) -> dict[str, bool]:
         content: bytes | bytearray = payload.decode(body["payload"], body["payload_encoding"])
     else:
         content = await payload.decode_long(call.payload, body["payload_encoding"])
-        if not call.is_allowed_still():
-            raise access_refused()
+        call.check_still()
         exchange = _target(call)  # others may have changed what there is, and who may use it
     limit = call.server.config.max_message_size
     if len(content) > limit:
@@ -226,6 +225,7 @@ async def get_messages(call: Call) -> Reply:
         pieces = await encoding.array(_taken(call, channel, queue, truncate, is_requeued, tags))
         if call.handler.is_gone:
             raise ApiError(500, "internal_server_error", "Nobody hears the answer")
+        call.check_still()
         async for tag in in_portions(tags):
             channel.settle(tag, is_requeued, is_ack)
     finally:
@@ -310,7 +310,9 @@ async def read_stream(call: Call) -> Reply:
     truncate = _truncate(call)
     end = await all_synced(queue.core)
     offset = await _offset(call, queue, end)
-    return Reply(content=await encoding.array(_read(call, queue, offset, end, truncate)))
+    pieces = await encoding.array(_read(call, queue, offset, end, truncate))
+    call.check_still()
+    return Reply(content=pieces)
 
 
 async def _read(
@@ -399,7 +401,7 @@ async def move_messages(call: Call) -> dict[str, int]:
         raise bad_request("Messages of a stream cannot be moved, only read")
     moved, returned = 0, queue.core.returned
     async for at in in_portions(range(0, min(count, queue.core.ready), MOVED_AT_ONCE)):
-        if call.server.loop.is_held:
+        if call.server.loop.is_held or not call.is_allowed_still():
             break
         n = min(count - at, MOVED_AT_ONCE)
         found_now = _core.move_some(queue.core, to.core, n)

@@ -200,6 +200,8 @@ async def put_queue(call: Call) -> Reply:
                 "Existing queue declared with other arguments arg: "
                 + existing.difference(durable, auto_delete, arguments, vhost.name)
             )
+        if existing.is_stored and vhost.is_syncing:
+            await completed(vhost.when_synced)
         return NO_CONTENT
     check_prefix(name)
     if not rights.may_declare_queue(call.user, vhost.name, name, arguments):

@@ -98,6 +98,7 @@ async def put_user(call: Call) -> Reply:
         stored, algorithm = body["password_hash"], body["hashing_algorithm"]
         if stored is None and body["password"] is not None:
             stored, algorithm = await _hashed(call, body["password"], name)
+            call.check_still()
         is_new = call.server.accounts.put_user(
             name,
             password_hash=stored,
