@@ -1,0 +1,123 @@
+"""The pages for those who come from another broker: every command runs as it stands there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pika
+
+from tests.conftest import BrokerFactory
+from tests.support.broker import Broker
+from tests.support.ports import free_port
+
+ROOT = Path(__file__).parents[2]
+FIXTURES = ROOT / "tests" / "fixtures"
+RABBITMQ_DEFINITIONS = FIXTURES / "rabbitmq" / "definitions.json"
+ORIGINAL_DIRECTORY = FIXTURES / "data-dir" / "rich.tar.gz"
+TIMEOUT_S = 60.0
+_SHELL = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def commands(page: str) -> str:
+    """Return all that a page tells to type, as one script that stops at the first failure."""
+    blocks = _SHELL.findall((ROOT / "docs" / page).read_text(encoding="utf-8"))
+    assert blocks
+    return "set -e\n" + "".join(f"echo '## {number}'\n{each}" for number, each in enumerate(blocks))
+
+
+def run(script: str, directory: Path, **environment: str) -> list[str]:
+    """Run a page's commands in a directory; return what each block printed."""
+    tools = directory / "bin"
+    tools.mkdir()
+    for name, module in {"lavinmq": "lavinmq", "lavinmqctl": "lavinmq.cli.ctl"}.items():
+        tool = tools / name
+        tool.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {module} "$@"\n')
+        tool.chmod(0o755)
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("LAVINMQ")}
+    path = f"{tools}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=directory, capture_output=True, text=True, check=False,
+        timeout=TIMEOUT_S, env=kept | {"PATH": path, "PYTHONPATH": str(ROOT)} | environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return re.split(r"^## \d+\n", done.stdout, flags=re.MULTILINE)[1:]
+
+
+def can_log_in(broker: Broker, user: str, password: str, vhost: str) -> bool:
+    url = f"amqp://{user}:{password}@{broker.host}:{broker.port}/{vhost}"
+    try:
+        pika.BlockingConnection(pika.URLParameters(url)).close()
+    except pika.exceptions.ProbableAuthenticationError:
+        return False
+    return True
+
+
+def test_moving_in_from_rabbitmq(tmp_path: Path, broker_factory: BrokerFactory) -> None:
+    broker = broker_factory(http=True)
+    (tmp_path / "definitions.json").write_bytes(RABBITMQ_DEFINITIONS.read_bytes())
+
+    control = {"LAVINMQCTL_CONTROL_UNIX_PATH": broker.control_path}
+    dry, real, listed, _, _ = run(commands("from-rabbitmq.md"), tmp_path, **control)
+
+    assert "orders.new" in dry
+    assert real
+    for each in ("operator", "orders", "events", "^orders", "ha-mode", "orders.log"):
+        assert each in listed
+    # Passwords are those of RabbitMQ, and guest has gone as the page says.
+    assert can_log_in(broker, "orders", "S3cret-orders", "shop")
+    assert not can_log_in(broker, "orders", "wrong", "shop")
+    assert not can_log_in(broker, "guest", "guest", "%2F")
+
+
+def test_what_goes_back_to_rabbitmq_has_hashes_that_it_reads(
+    tmp_path: Path, broker_factory: BrokerFactory
+) -> None:
+    broker = broker_factory(http=True, env={"LAVINMQ_MAIN_PASSWORD_HASHING_ALGORITHM": "sha256"})
+    (tmp_path / "definitions.json").write_bytes(RABBITMQ_DEFINITIONS.read_bytes())
+    control = {"LAVINMQCTL_CONTROL_UNIX_PATH": broker.control_path}
+    script = commands("from-rabbitmq.md") + "lavinmqctl -q add_user new secret\n"
+    script += "lavinmqctl -q export_definitions > back.json\n"
+
+    run(script, tmp_path, **control)
+
+    before = {user["name"]: user for user in json.loads(RABBITMQ_DEFINITIONS.read_text())["users"]}
+    after = {
+        user["name"]: user for user in json.loads((tmp_path / "back.json").read_text())["users"]
+    }
+    assert {user["hashing_algorithm"] for user in after.values()} == {
+        "rabbit_password_hashing_sha256"
+    }
+    assert after["orders"]["password_hash"] == before["orders"]["password_hash"]
+    assert set(after) == {"orders", "operator", "new"}
+
+
+def test_moving_in_from_lavinmq(tmp_path: Path) -> None:
+    original = tmp_path / "original"
+    original.mkdir()
+    subprocess.run(["tar", "-xzf", ORIGINAL_DIRECTORY, "-C", original], check=True)
+    # An edited file of the original, with settings that mean nothing here.
+    (tmp_path / "lavinmq.ini").write_text(
+        f"[main]\ndata_dir = {original}\nlog_level = info\n[mgmt]\nport = 15672\n"
+        "[mqtt]\nport = 1883\n"
+    )
+    script = commands("from-lavinmq.md").replace("/var/lib/lavinmq.backup", str(original))
+    for port in ("15673", "5673"):
+        script = script.replace(port, str(free_port()))
+    script = script.replace("lavinmq -D", "lavinmq --metrics-http-port -1 -D")
+
+    checked, definitions, queues, warnings, exported = run(script, tmp_path)
+
+    manifest = json.loads(ORIGINAL_DIRECTORY.with_suffix("").with_suffix(".json").read_text())
+    assert checked is not None
+    assert definitions == exported == ""
+    told = json.loads((tmp_path / "definitions.json").read_text())
+    assert told["queues"]
+    assert json.loads((tmp_path / "now.json").read_text())["users"]
+    in_default = [each for each in manifest["queues"] if each["vhost"] == "/"]
+    assert any(each["name"] in queues for each in in_default)
+    assert "mqtt" in warnings.lower()
