@@ -545,8 +545,7 @@ cdef void channel_reset_content(chan_t* c) noexcept nogil:
     c.content = CONTENT_NONE
     c.body_have = 0
     if c.body_cap > 65536:
-        link_give(c.link, c.body_cap)
-        free(c.body)
+        link_free(c.link, c.body, c.body_cap)
         c.body = NULL
         c.body_cap = 0
     if c.props_cap > 4096:
@@ -567,8 +566,7 @@ cdef void channel_free(chan_t* c) noexcept nogil:
     free(c.old)
     link_give(c.link, c.props_cap)
     free(c.props)
-    link_give(c.link, c.body_cap)
-    free(c.body)
+    link_free(c.link, c.body, c.body_cap)
     publish_drop(c)
     targets_free(&c.targets)
     lmq_poison(c, sizeof(chan_t))

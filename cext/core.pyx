@@ -31,6 +31,7 @@ from record cimport (
 from types cimport *
 
 include "portion.pyx"
+include "freeing.pyx"
 include "segment.pyx"
 include "reserve.pyx"
 include "chain.pyx"
@@ -43,6 +44,7 @@ include "dedup.pyx"
 include "dedup_log.pyx"
 include "tally.pyx"
 include "queue.pyx"
+include "ahead.pyx"
 include "expiry.pyx"
 include "rules.pyx"
 include "moves.pyx"

@@ -58,11 +58,18 @@ cdef inline void link_give(link_t* l, u64 n) noexcept nogil:
     l.loop.large_bytes -= n
 
 
+cdef void link_free(link_t* l, u8* p, u64 n) noexcept nogil:
+    """Free memory that the link has taken. It counts for the loop until it is free."""
+    l.large_bytes -= n
+    loop_free(l.loop, p, n, n)
+
+
 cdef void link_drop_output(link_t* l) noexcept nogil:
     """Let go of the output buffer and what is in it."""
     if l.out_cap > BLOCK_SIZE:
-        link_give(l, l.out_cap)
-    buffer_give(&l.loop.pool, l.out, l.out_cap)
+        link_free(l, l.out, l.out_cap)
+    else:
+        buffer_give(&l.loop.pool, l.out, l.out_cap)
     l.out = NULL
     l.out_at = l.out_end = l.out_cap = 0
 

@@ -217,7 +217,7 @@ cdef list find_segments(str directory, list notes):
         return []
     for name in names:
         kind, _, number = name.partition(".")
-        if name.startswith("tmp.acks."):
+        if name.startswith(("tmp.acks.", "tmp.msgs.")):
             leftovers.append(f"{directory}/{name}")
         elif kind in ids and len(number) == 10 and number.isascii() and number.isdigit():
             ids[kind].append(int(number))

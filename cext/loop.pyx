@@ -183,7 +183,7 @@ cdef class Loop:
         cdef queue_t* held
         cdef job_t* job
         cdef u32 i
-        while self.t.n_orphans:
+        while self.t.jobs != NULL:
             job = self.t.jobs
             loop_drop_job(&self.t, job)
             if job.step(&self.t, job):
@@ -655,6 +655,8 @@ cdef class Loop:
         self.t.n_sync_fds = 0
         self.t.is_run_whole = self.t.is_whole_wanted
         self.t.is_whole_wanted = False
+        self.t.is_run_large = self.t.is_large_wanted
+        self.t.is_large_wanted = False
         self.t.cap_sync_fds, self.t.cap_run_fds = self.t.cap_run_fds, self.t.cap_sync_fds
 
     cdef void start_sync(self):
@@ -691,7 +693,7 @@ cdef class Loop:
         A hand-over to the worker costs two wake-ups of a thread, more than a short sync."""
         if self.t.n_run_fds > MAX_INLINE_FILES or self.t.file_ns > INLINE_SYNC_NS:
             return False
-        if self.t.is_run_whole:
+        if self.t.is_run_whole or self.t.is_run_large:
             return False
         if self.t.n_reads > self.t.n_batch + <u32>len(self.running):
             return False

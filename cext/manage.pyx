@@ -132,6 +132,17 @@ cdef class LocalChannel:
         `is_awaited`: the caller wants to know that it is safe. Raises QueueClosedError when a queue
         that it goes to is closed; none has got it then, unless the queue has broken by it.
         `error` is 0, or a row of the tables in amqp/walk_errors.py, and nothing was published."""
+        return self.send(exchange, name, key, props, body, is_awaited, False)
+
+    def publish_some(self, Exchange exchange not None, bytes name, bytes key, bytes props,
+                     object body):
+        """publish in portions: None when this one is over; it is to be called again then with the
+        same arguments. Until the last one nothing is sure, and close() ends it."""
+        return self.send(exchange, name, key, props, body, True, True)
+
+    cdef tuple send(self, Exchange exchange, bytes name, bytes key, bytes props, object body,
+                    bint is_awaited, bint may_stop):
+        """See publish and publish_some."""
         cdef chan_t* c = self.c
         cdef loop_t* loop = &self.loop.t
         cdef bytes names = bytes([len(name)]) + name + bytes([len(key)]) + key
@@ -155,12 +166,20 @@ cdef class LocalChannel:
                   else <const u8*>PyBytes_AS_STRING(body))
         m.body_len = <u64>len(body)
         loop_clock(loop)
-        c.needs_sync = c.is_overflowed = c.is_refused = False
+        if c.job == NULL:
+            c.needs_sync = c.is_overflowed = c.is_refused = False
+        c.targets.pause = NULL
+        if may_stop:
+            c.targets.pause = route_pause
+        c.targets.pauser = loop
+        self.loop.open_portion()
         c.tx_last = &waiting if is_awaited else NULL        # as in a commit
         with nogil:
             rc = channel_publish(c, &m)
         c.tx_last = NULL
         self.loop.kick()
+        if rc == PUBLISH_TURN:
+            return None
         if rc == PUBLISH_BAD_HEADER:
             return ERROR_HASH_HEADER, False, False
         if rc != PUBLISHED:

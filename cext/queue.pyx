@@ -249,7 +249,11 @@ cdef int queue_append_slow(queue_t* q, store_t* st, const msg_t* m) noexcept nog
     if not q.is_stuck:
         rc = 0
         q.loop.work += SLOW_UNITS
-        if st.wseg.count and st.wseg.size + m.size > st.segment_size:
+        if q.loop.ahead != NULL and q.loop.ahead.message == m:
+            rc = queue_take_ahead(q, st, q.loop.ahead)
+            if rc == 0:
+                return 0
+        elif st.wseg.count and st.wseg.size + m.size > st.segment_size:
             rc = queue_roll(q, st)
         if rc == 0:
             rc = store_room(st, &q.loop.pool, m.size)

@@ -490,7 +490,7 @@ cdef int channel_publish(chan_t* c, msg_t* m) noexcept nogil:
         is_nacked = True
         c.is_refused = c.is_refused or not c.is_confirm
     else:
-        if c.targets.n > 1:
+        if c.targets.n > 1 or m.size > LARGE_RECORD:
             units = TARGET_UNITS + <u32>(m.size >> UNIT_SHIFT)
             if publish_is_long(c, units) and publish_hold(c, m):
                 return publish_go_on(c, m)
@@ -555,6 +555,26 @@ cdef exchange_t* publish_exchange(const chan_t* c) noexcept nogil:
     return c.route_exchange
 
 
+cdef bint publish_write_ahead(chan_t* c, queue_t* q, const msg_t* m) noexcept nogil:
+    """Write m, which is large, into a file for q. False when the portion is over before it is
+    whole; true also when there is to be no file: then it is stored, or refused, in one go."""
+    cdef ahead_t* ahead = &c.job.ahead
+    cdef store_t* st
+    cdef int rc
+    if q.is_closed or q.is_stuck or queue_refuses(q, m.size):
+        return True
+    st = queue_level_for(q, m)
+    if st == NULL:
+        return True
+    rc = ahead_write(ahead, q, st, m)
+    if rc < 0:
+        store_failed(st, FILE_MSGS, st.wseg.id)
+        queue_failed(q)
+    elif rc == AHEAD_WHOLE:
+        ahead.message = m
+    return rc != AHEAD_TURN
+
+
 cdef int publish_go_on(chan_t* c, msg_t* m) noexcept nogil:
     """Store m in the queues that have not got it yet. PUBLISHED or PUBLISH_TURN."""
     cdef loop_t* loop = c.link.loop
@@ -567,7 +587,12 @@ cdef int publish_go_on(chan_t* c, msg_t* m) noexcept nogil:
     while job.at < c.targets.n:
         q = <queue_t*>c.targets.items[job.at]
         if not q.is_deleted:
+            if m.size > LARGE_RECORD and not publish_write_ahead(c, q, m):
+                return PUBLISH_TURN
+            loop.ahead = &job.ahead
             channel_store(c, q, m, job.is_owing, &job.stored)
+            loop.ahead = NULL
+        ahead_drop(&job.ahead)
         job.at += 1
         queue_unref(q)
         if loop_spent(loop, units) and job.at < c.targets.n:
@@ -582,6 +607,7 @@ cdef int publish_go_on(chan_t* c, msg_t* m) noexcept nogil:
 
 
 cdef void publish_job_free(chan_t* c) noexcept nogil:
+    ahead_drop(&c.job.ahead)
     free(c.job.asked)
     free(c.job)
     c.job = NULL

@@ -28,6 +28,12 @@ cdef inline bint queue_is_full(const queue_t* q, u64 size) noexcept nogil:
             or (q.rules.max_bytes != NO_LIMIT and q.ready_bytes + size >= q.rules.max_bytes))
 
 
+cdef inline bint queue_refuses(const queue_t* q, u64 size) noexcept nogil:
+    """Whether a publish to q is refused for certain: no consumer can make room for it."""
+    return (q.rules != NULL and q.rules.overflow != DROP_HEAD and q.stream == NULL
+            and q.able == NULL and not q.loop.is_committing and queue_is_full(q, size))
+
+
 cdef inline bint queue_is_too_long(const queue_t* q) noexcept nogil:
     return q.ready > q.rules.max_length or q.ready_bytes > q.rules.max_bytes
 

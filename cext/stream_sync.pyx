@@ -103,6 +103,7 @@ cdef int stream_hand_over(queue_t* q) noexcept nogil:
     while i + 1 < st.n_segs and n < SYNC_SEGMENTS:
         if stream_hand_over_segment(q, st.segs[i].id):
             return -1
+        q.loop.is_large_wanted = q.loop.is_large_wanted or st.segs[i].size > LARGE_RECORD
         i += 1
         n += 1
         s.unsynced_seg = st.segs[i].id

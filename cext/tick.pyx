@@ -266,7 +266,8 @@ cdef int store_hand_over_file(store_t* st, loop_t* loop) noexcept nogil:
     if fd >= 0 or st.wfd >= 0 or errno != ENOENT:       # else it was purged, or not begun
         if loop_add_sync_fd(loop, fd):
             return -1
-    st.is_unsynced = False
+    loop.is_large_wanted = loop.is_large_wanted or st.is_large_unsynced
+    st.is_unsynced = st.is_large_unsynced = False
     return 0
 
 

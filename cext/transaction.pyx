@@ -213,6 +213,12 @@ cdef int tx_look_on(chan_t* c) noexcept nogil:
     return 0
 
 
+cdef void tx_free_publish(chan_t* c, tx_publish_t* kept) noexcept nogil:
+    """It is over, or forgotten."""
+    loop_free(c.link.loop, <u8*>kept, sizeof(tx_publish_t) + kept.names_len + kept.props_len
+              + kept.body_len, 0)
+
+
 cdef int tx_publish_next(chan_t* c) noexcept nogil:
     """Carry out the first of the kept publishes. An exchange that has been deleted since all was
     looked at takes it as if before that. PUBLISHED or PUBLISH_TURN."""
@@ -237,7 +243,7 @@ cdef int tx_publish_next(chan_t* c) noexcept nogil:
     if rc == PUBLISH_TURN:
         return rc
     c.tx_first = kept.next
-    free(kept)
+    tx_free_publish(c, kept)
     return PUBLISHED
 
 
@@ -307,7 +313,7 @@ cdef void tx_forget(chan_t* c) noexcept nogil:
     while c.tx_first != NULL:
         kept = c.tx_first
         c.tx_first = kept.next
-        free(kept)
+        tx_free_publish(c, kept)
     c.tx_last = c.tx_at = NULL
     c.tx_phase = TX_KEEPS
     link_give(c.link, c.tx_bytes)

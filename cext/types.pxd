@@ -57,6 +57,7 @@ cdef enum limits:
     GRANT_NS = 500000           # of it that those get who come last, when nothing is left for them
     LATE_READ = 16384           # bytes read at once while links wait for that: what is left is kept
     LATE_NS = 1000000           # of it after which a link has to wait for others the next time
+    LARGE_RECORD = 1048576      # bytes above which a message is written and read in pieces
     LOOK_UNITS = 10000          # of about 10 ns of work, after which the clock is looked at
     UNIT_SHIFT = 6              # one such unit for so many bytes that are copied, as a power of two
     INLINE_SYNC_NS = 1000000    # a sync that takes less of late may run in the loop's thread
@@ -310,6 +311,7 @@ cdef struct store_t:            # the segments of one queue
     flag_t is_stream            # nothing is deleted but whole segments
     flag_t is_dir_made
     flag_t is_unsynced          # data was written since a sync was last asked for
+    flag_t is_large_unsynced    # and that was a large message, so that the sync takes long
     flag_t is_untrimmed         # a file found at start is longer than its data
     flag_t is_dir_unsynced      # a file was created since then
 
@@ -684,6 +686,17 @@ cdef enum publish_phase:
     PUBLISH_ROUTES = 0          # nothing is stored: it begins anew when bindings change
     PUBLISH_STORES = 1          # the targets that are left are held
 
+cdef struct ahead_t:            # a large message on its way into a file of its own
+    queue_t* queue              # whose publish_job_t holds it
+    store_t* store
+    const msg_t* message        # while it is appended, else NULL
+    char* path                  # of the file, owned
+    int fd                      # and its descriptor
+    u8 breaks                   # how often the queue had broken when it was begun
+    u32 head_len                # of the record, up to its body
+    u64 written                 # bytes of the body
+    flag_t is_begun             # there is a file
+
 cdef struct stored_t:           # what came of storing a message
     u32 n
     flag_t is_overflowed        # a full queue refused it
@@ -698,6 +711,7 @@ cdef struct publish_job_t:      # a publish that goes on in another turn
     u32 n_asked
     u32 at                      # of the targets: stored before
     stored_t stored
+    ahead_t ahead               # for the target at `at`
     flag_t is_owing             # the exchange drops duplicates: see queue_owe_sync
     u64 key[2]                  # by which duplicates are told, while it is on the exchange's list
     publish_job_t* storing_next
@@ -932,6 +946,10 @@ cdef struct loop_t:
     u64 n_plans                 # commits that were looked at before they were carried out
     u64 n_syncs                 # started since the beginning
     u64 n_synced                # of them, over
+    ahead_t* ahead              # the file of the message that is being appended, NULL = none
+    u32 n_aheads                # such files since the beginning
+    flag_t is_large_wanted      # the next sync has a large message to write
+    flag_t is_run_large         # the one in flight has
     flag_t is_whole_wanted      # the next sync has more files than there are descriptors for
     flag_t is_run_whole         # the one in flight has
     flag_t is_committing        # a commit that found room before is carried out: no queue is full

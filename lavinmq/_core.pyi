@@ -1022,6 +1022,7 @@ class LocalChannel:
     ) -> tuple[int, bool, bool]:
         """Publish as a client would, to an exchange of that name.
 
+
         The caller knows that the user may, also to the exchange of a dead letter that the headers
         name, and that the disk has room.
         Args: name, key: at most 255 bytes; props: property flags and properties, wire order;
@@ -1032,6 +1033,14 @@ class LocalChannel:
         Raises: ValueError when it is closed, or a name or the body (2 GiB) is too long;
             QueueClosedError when a queue that the message goes to is closed: no other has got it,
             unless that queue has broken by it.
+        """
+
+    def publish_some(
+        self, exchange: Exchange, name: bytes, key: bytes, props: bytes, body: bytes | bytearray
+    ) -> tuple[int, bool, bool] | None:
+        """Publish in portions: None says that this one is over, and that the same call goes on.
+
+        Until the last one nothing is sure; `close` ends it in between. All else as in `publish`.
         """
 
     def take(

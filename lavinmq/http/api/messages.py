@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -104,8 +104,8 @@ async def publish(call: Call) -> dict[str, bool]:
     breaks = loop.breaks
     channel = local_channel(call)
     try:
-        error, is_routed, is_durable = channel.publish(
-            exchange.core, raw_key(exchange.name), key, raw, content
+        error, is_routed, is_durable = await _published(
+            channel, exchange.core, raw_key(exchange.name), key, raw, content
         )
     except _core.QueueClosedError as refused:
         raise _cannot_be_written() from refused
@@ -120,6 +120,19 @@ async def publish(call: Call) -> dict[str, bool]:
         if loop.breaks != breaks:
             raise _cannot_be_written()
     return {"routed": is_routed}
+
+
+async def _published(channel: _core.LocalChannel, *message: Any) -> tuple[int, bool, bool]:
+    """What `LocalChannel.publish` answers. A large message is stored in portions."""
+    answers = [answer async for answer in in_portions(_tries(channel, *message)) if answer]
+    return answers[0]
+
+
+def _tries(channel: _core.LocalChannel, *message: Any) -> Iterator[tuple[int, bool, bool] | None]:
+    """Publish, over as many turns as it takes; the last answer counts."""
+    while (answer := channel.publish_some(*message)) is None:
+        yield None
+    yield answer
 
 
 def _target(call: Call) -> Exchange:
