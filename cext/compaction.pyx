@@ -46,7 +46,7 @@ cdef seg_t* store_compactable(const store_t* st) noexcept nogil:
     for i in range(st.n_segs):
         seg = st.segs[i]
         if (seg is not st.wseg and seg is not st.rseg and seg.acked < seg.count
-                and seg.size >= COMPACT_LEAST and not seg.damaged_at
+                and not seg.n_pins and seg.size >= COMPACT_LEAST and not seg.damaged_at
                 and seg.acked - seg.looked_acked >= (seg.count - seg.looked_acked + 1) // 2):
             return seg
     return NULL

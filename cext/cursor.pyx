@@ -115,8 +115,9 @@ cdef int store_read(store_t* st, pool_t* pool, window_t* w, seg_t* seg, u32 pos,
     """Slice the record at pos of seg, reading about `wish` bytes when it is not in memory.
 
     1 done, -1 no whole record is there, -2 with errno. The slices are valid until the next call on
-    this store. Cost: 5 ns when staged or in the window."""
-    cdef u32 avail = 0, need, limit
+    this store. Of a large record that is not in memory the body is left where it is: see
+    store_copy_body. Cost: 5 ns when staged or in the window."""
+    cdef u32 avail = 0, need, limit = (st.flushed if seg is st.wseg else seg.size) - pos
     cdef int rc
     if w == NULL:
         return -2
@@ -129,9 +130,10 @@ cdef int store_read(store_t* st, pool_t* pool, window_t* w, seg_t* seg, u32 pos,
         rc = record_parse(w.buf + (pos - w.at), avail, rec)
         if rc:
             return rc
+        if record_is_far(rec):
+            return 1 if rec.size <= limit else -1
     else:
         rec.size = 1
-    limit = (st.flushed if seg is st.wseg else seg.size) - pos
     while avail < limit:
         need = rec.size if rec.size > avail else avail + 1
         rc = store_fill_window(st, pool, w, seg, pos, need if need < limit else limit, wish)
@@ -141,7 +143,53 @@ cdef int store_read(store_t* st, pool_t* pool, window_t* w, seg_t* seg, u32 pos,
         rc = record_parse(w.buf, avail, rec)
         if rc:
             return rc
+        if record_is_far(rec):
+            return 1 if rec.size <= limit else -1
     return -1
+
+
+# ---- bodies that are not in memory ---------------------------------------------------------------
+
+cdef bint record_is_far(rec_t* rec) noexcept nogil:
+    """Whether a record that runs past what was read is large, and all but its body is here: that
+    stays in the file then."""
+    if rec.size <= LARGE_RECORD or rec.body == NULL:
+        return False
+    rec.body = NULL
+    return True
+
+
+cdef inline bint record_has_far_body(const rec_t* rec) noexcept nogil:
+    return rec.body == NULL
+
+
+cdef inline i64 record_body_at(const rec_t* rec) noexcept nogil:
+    """Where its body is in the file."""
+    return rec.pos + <i64>(rec.size - rec.body_len)
+
+
+cdef int store_open_body(store_t* st, const rec_t* rec) noexcept nogil:
+    """A descriptor, the caller's, of the file that has a record; -1 with errno."""
+    if rec.seg == st.wseg.id and st.wfd >= 0:
+        return c_dup(st.wfd)
+    return segment_open(st, b"msgs", rec.seg, O_RDONLY)
+
+
+cdef int store_copy_body(store_t* st, const rec_t* rec, u8* p, u64 n) noexcept nogil:
+    """Copy the first n bytes of a body to p, in one go. 0, or -1 with errno."""
+    cdef i64 got
+    cdef int fd
+    if not record_has_far_body(rec):
+        memcpy(p, rec.body, n)
+        return 0
+    fd = store_open_body(st, rec)
+    if fd < 0:
+        return -1
+    got = read_at(fd, p, n, record_body_at(rec))
+    if got >= 0:
+        set_errno(EIO)
+    close_failed(fd)
+    return 0 if got == <i64>n else -1
 
 
 cdef void store_next_segment(store_t* st) noexcept nogil:

@@ -324,7 +324,7 @@ cdef u8* loop_scratch(loop_t* loop, u64 need) noexcept nogil:
 cdef void loop_drop_scratch(loop_t* loop) noexcept nogil:
     """A large message does not stay in memory."""
     if loop.scratch_cap > BLOCK_SIZE:
-        free(loop.scratch)
+        loop_free(loop, loop.scratch, loop.scratch_cap, 0)
         loop.scratch = NULL
         loop.scratch_cap = 0
 
@@ -527,8 +527,8 @@ cdef bint bury(queue_t* q, const rec_t* rec, u32 reason) noexcept nogil:
     p += rec.props_len
     d.body.p = p
     d.body.n = <u32>rec.body_len
-    memcpy(p, rec.body, rec.body_len)
-    if letter_address(&d, q):   # once more: the headers have moved
+    is_done = store_copy_body(queue_level(q, rec.level), rec, p, rec.body_len) == 0
+    if is_done and letter_address(&d, q):       # once more: the headers have moved
         is_done = bury_letter(&d)
     loop_drop_scratch(q.loop)
     return is_done

@@ -155,10 +155,11 @@ cdef bint delayed_publish(queue_t* q, const rec_t* rec) noexcept nogil:
             n = props_cut(props, n, rec.headers_at, <u32>(entry - props),
                           <u32>entry_size(entry, n - (entry - props)))
     p = props + n
-    memcpy(p, rec.body, rec.body_len)
     m.body = p
     m.body_len = rec.body_len
-    if props_find(props, n, &m):
+    if store_copy_body(&q.store, rec, p, rec.body_len):
+        is_done = False
+    elif props_find(props, n, &m):
         m.size = RECORD_FIXED - 2 + m.names_len + n + m.body_len
         x.delayed = NULL        # it has waited
         route_moved(x, &m, loop)

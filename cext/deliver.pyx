@@ -42,7 +42,7 @@ cdef inline bint link_may_take(const link_t* l, u64 n) noexcept nogil:
 cdef inline bint link_owes_much(const link_t* l) noexcept nogil:
     """Whether so much output waits for the peer to read that it should not ask for more."""
     cdef u32 n = l.out_end - l.out_at
-    return n > MAX_OUTPUT or (n > BLOCK_SIZE and not link_may_take(l, 0))
+    return n + l.rest_bytes > MAX_OUTPUT or (n > BLOCK_SIZE and not link_may_take(l, 0))
 
 
 cdef inline void link_take(link_t* l, u64 n) noexcept nogil:
@@ -76,28 +76,36 @@ cdef void link_drop_output(link_t* l) noexcept nogil:
 
 # ---- output of a link ----------------------------------------------------------------------------
 
-cdef int link_send(link_t* l) noexcept nogil:
-    """Hand the output to the kernel. 1 all taken, 0 kernel full (sets is_blocked), -1 lost."""
+cdef inline int link_send(link_t* l) noexcept nogil:
+    """Hand the output to the kernel. 1 all taken, 0 kernel full (sets is_blocked) or something else
+    comes first, -1 lost."""
+    if l.rests != NULL:
+        return 0
+    return link_send_from(l, l.out, &l.out_at, &l.out_end)
+
+
+cdef int link_send_from(link_t* l, u8* p, u32* at, u32* end) noexcept nogil:
+    """link_send for a block, of which the bytes from `at` to `end` are left."""
     cdef ssize_t k
-    while l.out_at < l.out_end:
+    while at[0] < end[0]:
         if l.has_tls:
-            k = link_send_tls(l)
+            k = link_send_tls(l, p + at[0], end[0] - at[0])
             if k < 0:
                 set_errno(<int>-k)      # not in there: handing on the GIL may change it
         else:
-            k = c_send(l.fd, l.out + l.out_at, l.out_end - l.out_at, MSG_NOSIGNAL | MSG_DONTWAIT)
+            k = c_send(l.fd, p + at[0], end[0] - at[0], MSG_NOSIGNAL | MSG_DONTWAIT)
         if k < 0:
             if errno == EINTR:
                 continue
             if errno == EAGAIN:
                 l.is_blocked = True
                 return 0
-            l.out_at = l.out_end = 0    # the reader learns of the loss
+            at[0] = end[0] = 0          # the reader learns of the loss
             return -1
-        l.out_at += <u32>k
+        at[0] += <u32>k
         l.n_sent_bytes += <u64>k
         l.last_sent_ns = l.loop.now_ns
-    l.out_at = l.out_end = 0
+    at[0] = end[0] = 0
     return 1
 
 
@@ -171,8 +179,9 @@ cdef inline u8* frame_head(u8* p, u8 frame_type, u16 channel, u32 size) noexcept
 
 # hot
 cdef inline u8* content_write(u8* p, u16 channel, const rec_t* r, u32 chunk) noexcept nogil:
-    """Header frame and body frames of a stored record at p; returns the end."""
-    cdef u64 left = r.body_len
+    """Header frame and body frames of a stored record at p; returns the end. A far body is left
+    to a rest."""
+    cdef u64 left = r.body_len if r.body != NULL else 0
     cdef const u8* body = r.body
     cdef u32 n = r.props_len
     props_to_wire(p + 19, r)
@@ -200,9 +209,10 @@ cdef inline u8* content_write(u8* p, u16 channel, const rec_t* r, u32 chunk) noe
 # hot
 cdef inline u64 content_size(const rec_t* r, u32 chunk) noexcept nogil:
     """Bytes that content_write will write, or a few more."""
-    cdef u64 frames = 1 if r.body_len <= chunk else (r.body_len + chunk - 1) / chunk
+    cdef u64 body_len = r.body_len if r.body != NULL else 0
+    cdef u64 frames = 1 if body_len <= chunk else (body_len + chunk - 1) / chunk
     cdef u64 extra = 4 + r.extra_len if r.extra != NULL else 0
-    return FRAME_OVERHEAD + 12 + r.props_len + extra + frames * FRAME_OVERHEAD + r.body_len
+    return FRAME_OVERHEAD + 12 + r.props_len + extra + frames * FRAME_OVERHEAD + body_len
 
 
 # hot
@@ -220,6 +230,7 @@ cdef inline bint deliver_write(consumer_t* k, rec_t* r, u64 tag) noexcept nogil:
     cdef link_t* l = k.chan.link
     cdef u32 chunk = l.frame_max - FRAME_OVERHEAD
     cdef u64 need = k.template_len + 10 + r.names_len + content_size(r, chunk)
+    cdef rest_t* rest = NULL
     cdef u8* p
     cdef u8* start
     record_find_bcc(r)
@@ -231,8 +242,14 @@ cdef inline bint deliver_write(consumer_t* k, rec_t* r, u64 tag) noexcept nogil:
     if need > BLOCK_SIZE and need > l.out_cap and not link_may_take(l, need):
         k.wants = need
         return False
+    if record_has_far_body(r):
+        rest = rest_new(l, k.queue, r)
+        if rest == NULL:
+            return False
     p = start = link_room(l, need)
     if p == NULL:
+        if rest != NULL:
+            rest_free(rest)
         return False
     memcpy(p, k.template, k.template_len)
     put_be32(p + 3, k.template_len - 7 + 9 + r.names_len)
@@ -245,6 +262,9 @@ cdef inline bint deliver_write(consumer_t* k, rec_t* r, u64 tag) noexcept nogil:
     p = content_write(p + 1, k.chan.id, r, chunk)
     l.out_end += <u32>(p - start)
     lmq_assert(l.out_end <= l.out_cap)
+    if rest != NULL:
+        rest.channel = k.chan.id
+        link_add_rest(l, rest)
     return True
 
 

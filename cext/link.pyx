@@ -1,7 +1,7 @@
 # Link: one client connection: reads the socket, walks the frames, hands events to its session.
 #
 # The session is any object with on_header, on_method, on_route_miss, on_held, on_released,
-# on_error, on_illegal_frame, on_lost, on_timeout and on_consumer_timeout; see
+# on_error, on_illegal_frame, on_lost, on_timeout, on_consumer_timeout and on_unreadable; see
 # lavinmq/amqp/connection.py. Input is read into the loop's one shared buffer; what is left of a
 # frame is kept by the link until its next read, so an idle link owns no buffer. A link with TLS
 # does the same by way of an ssl.SSLSocket, with the GIL (decision 0016). Longer than 500 lines:
@@ -196,6 +196,7 @@ cdef class Link:
                 at[0] = l.blocked_next
                 break
             at = &at[0].blocked_next
+        link_drop_rests(l)
         link_drop_output(l)
         free(l.left)
         l.left = NULL
@@ -556,11 +557,15 @@ cdef class Link:
 
     @property
     def unsent_bytes(self) -> int:
-        return self.t.out_end - self.t.out_at
+        return self.t.out_end - self.t.out_at + self.t.rest_bytes
 
     cdef void watch_output(self):
         if self.t.is_lost:
             self.session.on_lost(self.why_lost("connection reset"))
+        elif self.t.is_unreadable:
+            self.t.is_unreadable = self.t.has_writer = self.t.is_blocked = False
+            link_give_up_rests(&self.t)
+            self.session.on_unreadable()
         elif self.t.fd >= 0 and not self.t.send_awaits_input:
             self.loop.events.add_writer(self.t.fd, self.on_writable)
 
@@ -576,6 +581,13 @@ cdef class Link:
         if l.send_awaits_input:
             l.send_awaits_input = False
             self.loop.events.add_writer(l.fd, self.on_writable)
+        if l.rests != NULL:
+            if l.has_writer:
+                self.loop.events.remove_writer(l.fd)
+                l.has_writer = False
+                loop_add_job(l.loop, &l.rests.job)
+            self.loop.kick()
+            return
         rc = link_send(l)
         if l.send_awaits_input:
             self.loop.events.remove_writer(l.fd)    # it would tell of room all the time
@@ -738,6 +750,7 @@ cdef class Link:
         self.tls = None
         self.t.has_tls = False
         self.stop_deliveries()
+        link_drop_rests(&self.t)
         link_drop_output(&self.t)
         self.loop.links.discard(self)
 
@@ -895,6 +908,7 @@ cdef class Link:
         cdef rec_t rec
         cdef u32 chunk = l.frame_max - FRAME_OVERHEAD, n
         cdef u64 need
+        cdef rest_t* rest = NULL
         cdef u8* p
         cdef u8* start
         if (q.is_deleted or q.is_closed or q.is_paused or q.n_orphans or q.ready == 0
@@ -910,8 +924,16 @@ cdef class Link:
         if need > BLOCK_SIZE and not link_may_take(l, need):
             queue_touch(q)
             raise MemoryError(f"no memory for a message of {rec.body_len} bytes")
+        if record_has_far_body(&rec):
+            rest = rest_new(l, q, &rec)
+            if rest == NULL:
+                queue_touch(q)
+                raise MemoryError(f"no descriptor for a message of {rec.body_len} bytes")
+            rest.channel = c.id
         start = p = link_room(l, need)
         if p == NULL:
+            if rest != NULL:
+                rest_free(rest)
             return False
         queue_take(q, &rec, no_ack)
         c.tally.redeliver += rec.redelivered
@@ -926,6 +948,8 @@ cdef class Link:
         p[4] = FRAME_END
         p = content_write(p + 5, c.id, &rec, chunk)
         l.out_end += <u32>(p - start)
+        if rest != NULL:
+            link_add_rest(l, rest)
         if no_ack:
             q.n_get_no_ack += 1
             c.tally.get_no_ack += 1
@@ -941,7 +965,7 @@ cdef class Link:
         return True
 
 
-cdef ssize_t link_send_tls(link_t* l) noexcept with gil:
+cdef ssize_t link_send_tls(link_t* l, u8* p, u32 n) noexcept with gil:
     """send(2) by way of TLS: bytes taken, or a negative errno: EAGAIN or, when it has failed, EIO.
 
     A send that did not end has to be repeated with the same bytes, at any place, and may bring
@@ -949,7 +973,7 @@ cdef ssize_t link_send_tls(link_t* l) noexcept with gil:
     cdef Link link = <Link>l.owner
     try:
         return link.tls.write(PyMemoryView_FromMemory(
-            <char*>l.out + l.out_at, l.out_end - l.out_at, PyBUF_READ))
+            <char*>p, n, PyBUF_READ))
     except _WantWrite:
         return -EAGAIN
     except _WantRead:

@@ -360,7 +360,7 @@ cdef class Loop:
             self.parked_timer = self.events.call_later(_PARKED_PAUSE_S, self.try_parked)
         is_due = (self.t.tick_queues != NULL or self.t.flush_links != NULL or self.t.is_news
                   or self.t.is_confirm_new or self.t.over != NULL or self.t.is_working
-                  or self.t.jobs != NULL or self.t.is_expiring)
+                  or self.t.jobs != NULL or self.t.is_expiring or self.t.blocked_links != NULL)
         if not is_due and not self.t.is_syncing:
             is_due = bool(self.waiting) or (self.t.held != NULL and self.t.stuck == NULL)
             if self.t.stuck == NULL:

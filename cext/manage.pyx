@@ -27,16 +27,28 @@ cdef bytes props_bytes(const rec_t* rec):
         free(p)
 
 
-cdef tuple message_row(rec_t* rec, number, u64 shown):
+cdef bytes body_bytes(queue_t* q, const rec_t* rec, u64 shown):
+    """The first bytes of its body. Raises OSError."""
+    cdef store_t* st = queue_level(q, rec.level)
+    cdef bytes body
+    if not record_has_far_body(rec):
+        return PyBytes_FromStringAndSize(<char*>rec.body, <Py_ssize_t>shown)
+    body = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>shown)
+    if store_copy_body(st, rec, <u8*>PyBytes_AS_STRING(body), shown):
+        raise os_error(st, "msgs", rec.seg)
+    return body
+
+
+cdef tuple message_row(queue_t* q, rec_t* rec, number, u64 shown):
     """(number, whether redelivered, exchange, routing key, properties, bytes of the body, the first
-    `shown` of them)."""
+    `shown` of them). Raises OSError."""
     cdef const u8* key = rec.names + rec.names[0] + 1
     record_find_bcc(rec)
     return (number, bool(rec.redelivered),
             PyBytes_FromStringAndSize(<char*>rec.names + 1, rec.names[0]),
             PyBytes_FromStringAndSize(<char*>key + 1, key[0]),
             props_bytes(rec), rec.body_len,
-            PyBytes_FromStringAndSize(<char*>rec.body, <Py_ssize_t>shown))
+            body_bytes(q, rec, shown))
 
 
 cdef inline u64 shown_of(const rec_t* rec, u64 truncate) noexcept nogil:
@@ -212,7 +224,7 @@ cdef class LocalChannel:
         need = shown_of(&rec, truncate) + rec.props_len + rec.names_len
         if need > most:
             return need
-        row = message_row(&rec, c.next_tag, shown_of(&rec, truncate))
+        row = message_row(q, &rec, c.next_tag, shown_of(&rec, truncate))
         if c.next_tag - c.first_tag >= c.ring_cap and channel_grow(c):
             raise MemoryError()
         queue_take(q, &rec, False)
@@ -270,7 +282,7 @@ def read_stream(Queue queue not None, i64 offset, u32 n, u64 most, u64 truncate)
             if used + need > most:
                 break
             rec.redelivered = False
-            rows.append(message_row(&rec, r.offset, shown_of(&rec, truncate)))
+            rows.append(message_row(q, &rec, r.offset, shown_of(&rec, truncate)))
             used += need
             worked += need + 64
             need = 0
@@ -298,7 +310,8 @@ cdef bint move_message(queue_t* q, queue_t* to, msg_t* m, rec_t* rec, u8* p) noe
     if not props_find(p, rec.props_len, m):
         return False
     p += rec.props_len
-    memcpy(p, rec.body, rec.body_len)
+    if store_copy_body(queue_level(q, rec.level), rec, p, rec.body_len):
+        return False
     m.body = p
     m.body_len = rec.body_len
     m.size = RECORD_FIXED - 2 + m.names_len + m.props_len + m.body_len

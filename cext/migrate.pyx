@@ -79,7 +79,7 @@ cdef int copy_to_level(queue_t* old, queue_t* new) noexcept nogil:
     cdef int rc
     if queue_peek(old, &rec) != 1:
         return -1
-    props = loop_scratch(loop, <u64>rec.props_len + 16)
+    props = loop_scratch(loop, <u64>rec.size + 16)
     if props == NULL:
         return -1
     props_to_wire(props, &rec)
@@ -89,6 +89,10 @@ cdef int copy_to_level(queue_t* old, queue_t* new) noexcept nogil:
     m.names = rec.names
     m.names_len = rec.names_len
     m.body = rec.body
+    if record_has_far_body(&rec):
+        m.body = props + rec.props_len
+        if store_copy_body(&old.store, &rec, props + rec.props_len, rec.body_len):
+            return -1
     m.body_len = rec.body_len
     m.size = rec.size
     st = queue_level_for(new, &m)

@@ -143,14 +143,15 @@ cdef inline void msg_note_props(msg_t* m, const u8* props, const props_t* found)
 cdef inline int record_parse(const u8* p, u64 avail, rec_t* r) noexcept nogil:
     """Slice the record at p.
 
-    Returns 1 when whole, 0 when it runs past avail (r.size is then the least size known to be
-    needed), -1 when no record is there: timestamp 0 or out of reason, illegal property flags or an
-    impossible size."""
+    Returns 1 when whole; 0 when it runs past avail: r.size is then the least size known to be
+    needed, and r.body is NULL unless that is all and everything but the body is sliced; -1 when no
+    record is there: timestamp 0 or out of reason, illegal property flags or an impossible size."""
     cdef u32 at, n
     cdef u64 size
     cdef int rc
     cdef props_t props
     r.size = 32
+    r.body = NULL
     if avail < 20:
         if avail >= 8 and le64(p) - 1 >= NEWEST_MS:
             return -1
@@ -194,10 +195,8 @@ cdef inline int record_parse(const u8* p, u64 avail, rec_t* r) noexcept nogil:
     if size >> 32:
         return -1
     r.size = <u32>size
-    if size > avail:
-        return 0
     r.body = p + at
-    return 1
+    return size <= avail
 
 
 cdef inline void record_write(u8* p, const msg_t* m, i64 timestamp_ms) noexcept nogil:

@@ -146,6 +146,8 @@ cdef bint record_is_torn(int fd, const rec_t* rec, const u8* pattern) noexcept n
     cdef u8 whole[PATTERN]
     cdef u64 at = SECTOR - rec.pos % SECTOR, left
     cdef i64 got
+    if rec.body == NULL:
+        return body_is_torn(fd, rec, pattern)
     while at < rec.size:
         left = rec.size - at
         if memcmp(p + at, pattern, left if left < PATTERN else PATTERN) == 0:
@@ -154,6 +156,27 @@ cdef bint record_is_torn(int fd, const rec_t* rec, const u8* pattern) noexcept n
             got = read_at(fd, whole, PATTERN, rec.pos + <i64>at)
             return got > <i64>left and memcmp(whole, pattern, <size_t>got) == 0
         at += SECTOR
+    return False
+
+
+cdef bint body_is_torn(int fd, const rec_t* rec, const u8* pattern) noexcept nogil:
+    """record_is_torn for a record whose body is in its file only. What cannot be read is not."""
+    cdef u8 buf[BACKWARD]
+    cdef u64 at = rec.pos + SECTOR - rec.pos % SECTOR, end = rec.pos + <u64>rec.size
+    cdef u64 left
+    cdef u32 i
+    cdef i64 got
+    while at < end:
+        got = read_at(fd, buf, BACKWARD, at)
+        if got <= 0:
+            return False
+        i = 0
+        while i < got and at + i < end:
+            left = <u64>got - i
+            if memcmp(buf + i, pattern, left if left < PATTERN else PATTERN) == 0:
+                return end - at - i < left or left >= PATTERN
+            i += SECTOR
+        at += <u64>got
     return False
 
 

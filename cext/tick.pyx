@@ -473,8 +473,8 @@ cdef void loop_flush_links(loop_t* loop) noexcept nogil:
         l = loop.flush_links
         loop.flush_links = l.flush_next
         l.is_in_flush = False
-        if l.fd < 0:
-            continue
+        if l.fd < 0 or l.rests != NULL:
+            continue                    # these are sent by a job
         rc = 0 if l.is_blocked else link_send(l)
         if rc == 1:
             link_release_output(l)

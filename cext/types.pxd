@@ -133,7 +133,7 @@ cdef struct rec_t:              # a stored record, sliced
     u32 extra_len               # an entry of the first one's name in the headers is left out
     u32 bcc_at                  # offset in props of the BCC entry, which no client gets, 0 = none
     u32 bcc_len                 # its bytes
-    const u8* body
+    const u8* body              # NULL = it is large and only in the file, at the record's end
     u64 body_len
 
 # ---- storage -------------------------------------------------------------------------------------
@@ -160,6 +160,7 @@ cdef struct seg_t:              # one segment file and its ack file
     u32 looked_acked            # `acked` when compaction looked at it last
     u32 n_fillers               # that compaction has made, or a walk has found
     u32 damaged_at              # last position found damaged, 0 = none: the file is kept
+    u32 n_pins                  # bodies that are being sent from its file: no holes are made
     flag_t is_reserved          # finished with filling behind its data, and without a meta file
     i64 first_offset            # of a stream: of its first record
     i64 first_ms                # when that was stored, 0 = unknown
@@ -826,6 +827,30 @@ cdef enum link_state:
     LINK_CLOSING = 3            # connection.close sent; all but close and close-ok is discarded
     LINK_CLOSED = 4
 
+cdef struct job_t:              # long work that is no link's, first member of what it works on
+    job_step_t step             # works until loop_spent says so; whether there is more
+    job_t* next
+
+cdef struct rest_t:             # output that ends in a body which is still in its file
+    job_t job                   # must stay first
+    link_t* link
+    rest_t* next                # what is sent behind it
+    queue_t* queue              # a reference
+    int fd                      # of the file, its own
+    u8 level
+    u8 breaks                   # how often the queue had broken
+    u16 channel
+    u32 seg
+    u32 chunk                   # bytes of the body in a frame
+    u32 frame_size              # of the frame that is being sent
+    u32 frame_left              # of it, not read yet: it is larger than a block
+    i64 at                      # in the file, of what is read next
+    u64 left                    # bytes of the body that are not read
+    u8* buf                     # what is sent first: at first what was in the output
+    u32 buf_at
+    u32 buf_end
+    u32 cap
+
 cdef struct link_t:
     int fd
     u8 state
@@ -837,6 +862,7 @@ cdef struct link_t:
     flag_t send_awaits_input    # TLS: what is to be sent waits for the peer to speak
     flag_t read_awaits_room     # TLS: what is to be read waits for room in the socket
     flag_t is_oversized         # one of its channels is
+    flag_t is_unreadable        # a body that is to be sent is not there any more
     flag_t is_unread            # its turn was over before it was read
     flag_t is_late              # it kept the loop busy when it was heard last: others come first
     u32 crowd_bytes             # published to crowded queues since the link was last held
@@ -862,6 +888,9 @@ cdef struct link_t:
     u32 out_at
     u32 out_end
     u32 out_cap
+    rest_t* rests               # what is sent before the output
+    rest_t* last_rest
+    u64 rest_bytes
     i64 last_read_ns
     i64 last_sent_ns
     u64 n_received_bytes
@@ -881,10 +910,6 @@ cdef struct link_t:
     u32 ev_method               # class << 16 | method, 0 for content frames
     u64 ev_a
     u64 ev_b
-
-cdef struct job_t:              # long work that is no link's, first member of what it works on
-    job_step_t step             # works until loop_spent says so; whether there is more
-    job_t* next
 
 cdef struct pool_t:
     u8* free_blocks[16]

@@ -108,6 +108,9 @@ class Session(Protocol):
     def on_timeout(self, why: str, /) -> None:
         """`set_timeout` has run out, or the peer has missed its heartbeats."""
 
+    def on_unreadable(self) -> None:
+        """The body of a message, whose beginning is sent, cannot be read: nothing follows it."""
+
     def on_consumer_timeout(self, channel: int, /) -> None:
         """A delivery on the channel is unacked for longer than its queue allows: close it."""
 

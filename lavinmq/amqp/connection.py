@@ -286,6 +286,13 @@ class Connection:
 
         self._guarded(channel, (m.BasicConsume.CLASS_ID, m.BasicConsume.METHOD_ID), refuse)
 
+    def on_unreadable(self) -> None:
+        """A message whose beginning has been sent cannot be read any more: what the client has got
+        of it must not be taken for all."""
+        self._fail_connection(
+            ConnectionError_(ReplyCode.INTERNAL_ERROR, "a message cannot be read")
+        )
+
     def on_stream_end(self, channel: int, tag: bytes) -> None:
         """A consumer of a stream has been sent all that it asked for."""
         if channel in self.channels:

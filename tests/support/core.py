@@ -170,6 +170,10 @@ class Bench:
         self._server.close()
         self.client.close()
 
+    def narrow(self) -> None:
+        """From now on the kernel takes little at once for the client."""
+        self._server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16384)
+
     def queue(
         self,
         name: str,
@@ -231,6 +235,7 @@ class Bench:
                 if not self.link.unsent_bytes:
                     break
                 self.link.on_writable()
+                self.run()  # the body of a large message is sent in turns
                 continue
             if not piece:
                 break

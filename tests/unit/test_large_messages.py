@@ -8,12 +8,13 @@ import random
 import resource
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from lavinmq import _core
-from tests.support.core import Bench, Got, properties, publish
+from tests.support.core import Bench, Got, properties, publish, settle
 from tests.support.segments import read_queue, segment_numbers
 
 LARGE = 1 << 20
@@ -425,3 +426,198 @@ def test_a_start_removes_what_a_kill_has_left(bench: Bench) -> None:
     assert pieces(bench) == []
     assert len(notes) == 2
     assert bodies(bench, again) == ["1"]
+
+
+# ---- delivering ----------------------------------------------------------------------------------
+
+
+def fill(bench: Bench, queue: str = "q", *contents: bytes) -> None:
+    """Publish, and have it in files."""
+    for body in contents or (BODY,):
+        put(bench, queue, body)
+    bench.run()
+
+
+def consume(bench: Bench, queue: _core.Queue, no_ack: bool = False, channel: int = 1) -> None:
+    bench.link.add_consumer(channel, queue, b"c%d" % channel, no_ack).start()
+
+
+def let_begin(bench: Bench) -> None:
+    """Let a delivery begin."""
+    for _ in range(50):
+        step(bench)
+        bench.link.on_writable()
+        if has_answer(bench):
+            return
+    raise AssertionError("nothing is sent")
+
+
+@pytest.mark.parametrize("no_ack", [True, False])
+def test_a_consumer_gets_it_with_what_comes_behind(bench: Bench, no_ack: bool) -> None:
+    queue = bench.queue("q", QUEUE_SEGMENT)
+    fill(bench, "q", b"1", BODY, b"2", OTHER, b"3")
+
+    consume(bench, queue, no_ack)
+    got = received(bench, 5)
+
+    assert [shown(each.body) for each in got] == ["1", digest(BODY), "2", digest(OTHER), "3"]
+    assert [each.tag for each in got] == [1, 2, 3, 4, 5]
+    assert queue.unacked == (0 if no_ack else 5)
+
+
+def test_answers_to_other_requests_come_behind_it_in_order(bench: Bench) -> None:
+    queue = bench.queue("q", QUEUE_SEGMENT)
+    fill(bench, "q", BODY, b"2", OTHER, b"4")
+
+    for _ in range(4):
+        assert bench.link.get(1, queue, True)
+    bench.run()
+    got = received(bench, 4)
+
+    assert [shown(each.body) for each in got] == [digest(BODY), "2", digest(OTHER), "4"]
+
+
+def test_the_link_holds_a_block_of_it_and_not_the_whole(bench: Bench) -> None:
+    queue = bench.queue("q", QUEUE_SEGMENT)
+    fill(bench)
+    bench.narrow()
+    before = bench.loop.large_bytes
+
+    consume(bench, queue)
+    let_begin(bench)
+
+    assert bench.loop.large_bytes == before
+    assert bench.link.unsent_bytes > LARGE // 2
+    assert [shown(each.body) for each in received(bench, 1)] == [digest(BODY)]
+    assert bench.link.unsent_bytes == 0
+
+
+@pytest.mark.parametrize("how", ["purge", "delete", "ack", "roll"])
+def test_what_happens_to_the_queue_meanwhile_does_not_matter(bench: Bench, how: str) -> None:
+    queue = bench.queue("q", 4096)
+    fill(bench, "q", BODY, b"2")
+    bench.narrow()
+    consume(bench, queue, how in ("purge", "delete"))
+    let_begin(bench)
+
+    if how == "purge":
+        for _ in _core.Purge(queue):
+            step(bench)
+    elif how == "delete":
+        bench.exchange.unbind(b"q", b"", queue)
+        queue.delete()
+    elif how == "ack":
+        bench.client.send(settle(80, 1, 0))
+        bench.link.on_readable()
+    for number in range(8):
+        if how != "delete":
+            put(bench, "q", b"%d" % number * 1000)
+    step(bench)
+
+    assert shown(received(bench, 1)[0].body) == digest(BODY)
+
+
+def test_two_slow_clients_get_the_same_stream(bench: Bench) -> None:
+    queue = stream(bench)
+    fill(bench, "s", b"1", BODY, b"3")
+    bench.narrow()
+    bench.loop.portion_units = 100  # with less streams do not begin
+    bench.link.set_prefetch(1, 10, False)
+    bench.link.open_channel(2, 10)
+    for channel in (1, 2):
+        consumer = bench.link.add_consumer(channel, queue, b"c%d" % channel, False)
+        consumer.read_stream("first")
+        consumer.start()
+
+    got = received(bench, 6)
+
+    for channel in (1, 2):
+        found = [shown(each.body) for each in got if each.channel == channel]
+        assert found == ["1", digest(BODY), "3"]
+
+
+def test_it_is_delivered_again_after_a_requeue_and_a_recover(bench: Bench) -> None:
+    queue = bench.queue("q", QUEUE_SEGMENT)
+    fill(bench, "q", BODY, b"2")
+    bench.link.set_prefetch(1, 1, False)
+    consume(bench, queue)
+    (first,) = received(bench, 1)
+
+    bench.client.send(settle(120, 1, 2))
+    bench.link.on_readable()
+    (second,) = received(bench, 1)
+    bench.link.recover(1, False)
+    (third,) = received(bench, 1)
+
+    assert [digest(each.body) for each in (first, second, third)] == [digest(BODY)] * 3
+    assert [each.redelivered for each in (first, second, third)] == [False, True, True]
+
+
+def test_small_frames(bench: Bench) -> None:
+    queue = bench.queue("q", QUEUE_SEGMENT)
+    fill(bench)
+    bench.link.set_limits(4096, 1 << 30, 0)
+    consume(bench, queue)
+
+    assert shown(received(bench, 1)[0].body) == digest(BODY)
+
+
+def test_frames_larger_than_a_block(bench: Bench) -> None:
+    queue = bench.queue("q", QUEUE_SEGMENT)
+    fill(bench, "q", BODY, b"2")
+    bench.link.set_limits(1 << 20, 1 << 30, 0)
+    consume(bench, queue)
+
+    assert [shown(each.body) for each in received(bench, 2)] == [digest(BODY), "2"]
+
+
+def test_a_file_that_cannot_be_read_on_ends_the_connection(bench: Bench) -> None:
+    queue = bench.queue("q", QUEUE_SEGMENT)
+    fill(bench)
+    bench.narrow()
+    consume(bench, queue)
+    let_begin(bench)
+
+    os.truncate(bench.directory / "q" / "msgs.0000000001", LARGE // 2)
+    for _ in range(50):
+        step(bench)
+        bench.link.on_writable()
+        with suppress(BlockingIOError):
+            bench.client.recv(1 << 20)
+
+    assert ("on_unreadable",) in bench.session.events
+    assert bench.link.unsent_bytes == 0
+
+
+def test_a_connection_that_goes_in_the_middle_gives_it_back(bench: Bench) -> None:
+    queue = bench.queue("q", QUEUE_SEGMENT)
+    fill(bench)
+    bench.narrow()
+    consume(bench, queue)
+    let_begin(bench)
+
+    bench.link.close()
+    bench.run()
+
+    assert queue.ready == 1
+    assert bench.loop.large_bytes < 100
+
+
+def test_no_holes_are_made_in_a_file_that_is_being_sent(bench: Bench) -> None:
+    queue = bench.queue("q", 4 << 20)
+    fill(bench, "q", b"kept", BODY)
+    for number in range(8):
+        put(bench, "q", b"%d" % number * 600_000)
+    bench.run()
+    assert take(bench, queue, no_ack=False)
+    bench.narrow()
+    consume(bench, queue, no_ack=True)
+    let_begin(bench)
+    bench.run()
+
+    assert not queue.compact(lambda: None)
+    assert shown(received(bench, 1)[0].body) == digest(BODY)
+    received(bench, 8)
+    bench.run()
+    assert queue.compact(lambda: None)
+    bench.run()

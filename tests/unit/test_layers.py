@@ -100,6 +100,7 @@ CYTHON_LAYERS: list[set[str]] = [
     {"route"},
     {"channel"},
     {"orphans"},
+    {"rest"},
     {"deliver"},
     {"stream_filter", "stream_offsets"},
     {"stream_read"},

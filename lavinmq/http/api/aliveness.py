@@ -132,6 +132,9 @@ class _Session:
     def on_consumer_timeout(self, channel: int, /) -> None:
         """It has no consumers."""
 
+    def on_unreadable(self) -> None:
+        """It gets nothing large."""
+
     def on_large_header(self, channel: int, /) -> None:
         """Nothing it gets has one."""
 
