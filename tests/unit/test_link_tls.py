@@ -281,7 +281,7 @@ def test_deliveries_of_a_slow_reader_stay_in_the_queue(bench: Bench, library: Li
         bench.link.on_readable()
         bench.run()  # it may have to wait for its turn
     bench.link.add_consumer(1, queue, b"c", True).start()
-    bench.run()
+    bench.loop.tick()
     assert queue.ready > 10
 
     library.room = 1 << 30
