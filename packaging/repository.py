@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import hashlib
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,8 @@ SUITE = "stable"
 COMPONENT = "main"
 ORIGIN = "lavinmq"
 KEY_NAME = "lavinmq.asc"
+BY_HASH = "by-hash"
+DAY_S = 86400
 APT_KEYRING = "/etc/apt/keyrings/lavinmq.asc"
 
 
@@ -46,8 +49,11 @@ class Key:
         )
 
 
-def build(packages: Path, output: Path, key: Key, url: str) -> Path:
-    """Build both repositories. Raises: PackagingError, CalledProcessError."""
+def build(packages: Path, output: Path, key: Key, url: str, valid_days: int = 0) -> Path:
+    """Build both repositories. Raises: PackagingError, CalledProcessError.
+
+    Args: valid_days: after which apt refuses the index unless it is made anew; 0: never.
+    """
     public = key.public()
     debs, rpms = sorted(packages.glob("*.deb")), sorted(packages.glob("*.rpm"))
     if not debs and not rpms:
@@ -55,7 +61,7 @@ def build(packages: Path, output: Path, key: Key, url: str) -> Path:
     output.mkdir(parents=True, exist_ok=True)
     (output / KEY_NAME).write_bytes(public)
     if debs:
-        _apt(debs, output / "deb", key)
+        _apt(debs, output / "deb", key, valid_days)
         (output / "lavinmq.sources").write_text(
             f"Types: deb\nURIs: {url}/deb\nSuites: {SUITE}\nComponents: {COMPONENT}\n"
             f"Signed-By: {APT_KEYRING}\n"
@@ -69,25 +75,32 @@ def build(packages: Path, output: Path, key: Key, url: str) -> Path:
     return output
 
 
-def _apt(debs: list[Path], root: Path, key: Key) -> None:
+def _apt(debs: list[Path], root: Path, key: Key, valid_days: int) -> None:
     pool = root / "pool" / COMPONENT
     pool.mkdir(parents=True, exist_ok=True)
     for deb in debs:
         shutil.copy2(deb, pool)
     suite = root / "dists" / SUITE
-    shutil.rmtree(suite, ignore_errors=True)
+    for path in suite.rglob("*"):
+        # Who has read the index of a moment ago still finds what it names.
+        if path.is_file() and BY_HASH not in path.parts:
+            path.unlink()
     architectures = sorted({path.stem.rsplit("_", 1)[1] for path in pool.glob("*.deb")})
     for architecture in architectures:
         index = suite / COMPONENT / f"binary-{architecture}" / "Packages"
-        index.parent.mkdir(parents=True)
+        index.parent.mkdir(parents=True, exist_ok=True)
         place = f"pool/{COMPONENT}"
         listed = _output("apt-ftparchive", "--arch", architecture, "packages", place, cwd=root)
         index.write_bytes(listed)
         index.with_suffix(".gz").write_bytes(gzip.compress(listed, mtime=release.timestamp()))
+        for path in (index, index.with_suffix(".gz")):
+            _keep_by_hash(path)
     facts = {
         "Origin": ORIGIN, "Label": ORIGIN, "Suite": SUITE, "Codename": SUITE,
-        "Components": COMPONENT, "Architectures": " ".join(architectures),
+        "Components": COMPONENT, "Architectures": " ".join(architectures), "Acquire-By-Hash": "yes",
     }  # fmt: skip
+    if valid_days:
+        facts["ValidTime"] = str(valid_days * DAY_S)  # it writes Valid-Until
     options = [
         word
         for name, value in facts.items()
@@ -98,6 +111,15 @@ def _apt(debs: list[Path], root: Path, key: Key) -> None:
     release_file.write_bytes(_output("apt-ftparchive", *options, "release", place, cwd=root))
     key.sign(release_file, suite / "InRelease", clear=True)
     key.sign(release_file, suite / "Release.gpg")
+
+
+def _keep_by_hash(index: Path) -> None:
+    """Have an index also by names that say what is in it; apt takes the strongest that is told."""
+    content = index.read_bytes()
+    for name in ("SHA256", "SHA512"):
+        place = index.parent / BY_HASH / name / hashlib.new(name, content).hexdigest()
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(content)
 
 
 def _dnf(rpms: list[Path], root: Path, key: Key) -> None:
@@ -122,9 +144,14 @@ def main() -> int:
     parser.add_argument("--url", required=True, help="where the folder will be found by users")
     parser.add_argument("--packages", type=Path, default=release.PACKAGES, metavar="DIR")
     parser.add_argument("--output", type=Path, default=release.DIST / "repository", metavar="DIR")
+    parser.add_argument(
+        "--valid-days", type=int, default=0, metavar="N", help="apt refuses the index after N days"
+    )
     options = parser.parse_args()
     url = options.url.rstrip("/")
-    return release.reported(lambda: build(options.packages, options.output, Key(options.key), url))
+    return release.reported(
+        lambda: build(options.packages, options.output, Key(options.key), url, options.valid_days)
+    )
 
 
 if __name__ == "__main__":

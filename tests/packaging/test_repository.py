@@ -1,0 +1,89 @@
+"""The repository for apt: what its index says, and that the one before can still be read."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+
+import pytest
+
+from tests.packaging.conftest import make
+
+TOOLS = ("apt-ftparchive", "dpkg-deb", "gpg")
+MISSING = [name for name in TOOLS if not shutil.which(name)]
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
+KEY = "index@example.com"
+INDEX = "deb/dists/stable/main/binary-amd64"
+
+
+@pytest.fixture(scope="module")
+def keyring(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment in which gpg has the key."""
+    directory = tmp_path_factory.mktemp("gnupg")
+    directory.chmod(0o700)
+    environment = {"GNUPGHOME": str(directory)}
+    make("gpg", "--batch", "--quiet", "--passphrase", "", "--quick-generate-key", KEY, "rsa3072",
+         "sign", "never", **environment)  # fmt: skip
+    yield environment
+    subprocess.run(["gpgconf", "--kill", "all"], env={**os.environ, **environment}, check=False)
+
+
+def publish(place: Path, version: str, keyring: dict[str, str], *options: str) -> Path:
+    """Publish a package of a version, and return the repository."""
+    tree, packages = place / version, place / f"packages-{version}"
+    (tree / "DEBIAN").mkdir(parents=True)
+    (tree / "DEBIAN/control").write_text(
+        f"Package: lavinmq\nVersion: {version}\nArchitecture: amd64\nMaintainer: nobody\n"
+        "Description: made up\n"
+    )
+    packages.mkdir()
+    make("dpkg-deb", "--build", tree, packages / f"lavinmq_{version}_amd64.deb")
+    make(
+        sys.executable, "packaging/repository.py", "--packages", packages, "--output",
+        place / "repository", "--key", KEY, "--url", "https://example.com", *options, **keyring,
+    )  # fmt: skip
+    return place / "repository"
+
+
+def signed(repository: Path) -> str:
+    return (repository / "deb/dists/stable/InRelease").read_text()
+
+
+def test_indexes_are_also_there_by_their_hash_and_stay(
+    tmp_path: Path, keyring: dict[str, str]
+) -> None:
+    repository = publish(tmp_path, "1", keyring)
+    before = (repository / INDEX / "Packages.gz").read_bytes()
+
+    publish(tmp_path, "2", keyring)
+
+    now = (repository / INDEX / "Packages.gz").read_bytes()
+    assert b"Version: 2" in (repository / INDEX / "Packages").read_bytes()
+    assert now != before
+    assert "Acquire-By-Hash: yes" in signed(repository)
+    for content in (before, now):
+        for kind in ("sha256", "sha512"):
+            name = hashlib.new(kind, content).hexdigest()
+            kept = repository / INDEX / "by-hash" / kind.upper() / name
+            assert kept.read_bytes() == content
+    assert hashlib.sha256(now).hexdigest() in signed(repository)
+    assert "by-hash" not in re.sub("(?m)^Acquire-By-Hash.*$", "", signed(repository))
+
+
+def test_an_index_may_be_valid_for_some_days_only(tmp_path: Path, keyring: dict[str, str]) -> None:
+    repository = publish(tmp_path, "1", keyring)
+    assert "Valid-Until" not in signed(repository)
+
+    publish(tmp_path, "2", keyring, "--valid-days", "30")
+
+    until = re.search("^Valid-Until: (.+)$", signed(repository), re.MULTILINE)
+    assert until
+    assert 29 < (parsedate_to_datetime(until[1]).timestamp() - time.time()) / 86400 < 31
