@@ -26,7 +26,7 @@ def build(architecture: str, revision: str, output: Path, *, check: bool) -> Pat
     _fill(work / "debian/control", MAINTAINER=release.MAINTAINER, ARCHITECTURE=architecture)
     _fill(work / "debian/rules", GLIBC=described["glibc"])
     version = f"{release.package_version()}-{revision}"
-    (work / "debian/changelog").write_text(changelog(version))
+    (work / "debian/changelog").write_text(changelog(f"{release.EPOCH}:{version}"))
     release.run(
         "dpkg-buildpackage", "--build=binary", "--unsigned-changes", "--no-sign",
         f"--host-arch={architecture}", cwd=work,

@@ -26,6 +26,9 @@ BUILD = Path(os.environ.get("PACKAGING_BUILD_DIR", ROOT / "build/packages"))
 RPM_ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 """What RPM, and the kernel, call an architecture."""
 HOST = {rpm: debian for debian, rpm in RPM_ARCHITECTURES.items()}.get(platform.machine(), "")
+EPOCH = 1
+"""What comes before the version of a package, and never goes back: by it ours is newer than any of
+the original, which has none (decision record 0027)."""
 MAINTAINER = os.environ.get("MAINTAINER", "The lavinmq maintainers <maintainers@lavinmq.invalid>")
 
 

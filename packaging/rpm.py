@@ -29,6 +29,7 @@ def build(architecture: str, number: str, output: Path, *, check: bool) -> Path:
     values = {
         "_topdir": work,
         "tree": tree,
+        "shipped_epoch": release.EPOCH,
         "shipped_version": version,
         "shipped_release": number,
         "shipped_date": time.strftime("%a %b %d %Y", time.gmtime(release.timestamp())),

@@ -18,7 +18,7 @@ from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 KEY = "tests@example.com"
-OLD_VERSION = "0.0.9-1"
+OLD_VERSION = "1:0.0.9-1"
 OLD_INI_LINE = "; a line that only the older version has\n"
 CLIENT = """
 import sys, pika
@@ -127,10 +127,10 @@ def _older(deb: Path, directory: Path) -> Path:
     make("dpkg-deb", "--raw-extract", deb, tree)
     control = tree / "DEBIAN/control"
     control.write_text(
-        control.read_text().replace(f"Version: {__version__}-1", f"Version: {OLD_VERSION}")
+        control.read_text().replace(f"Version: 1:{__version__}-1", f"Version: {OLD_VERSION}")
     )
     ini = tree / "etc/lavinmq/lavinmq.ini"
     ini.write_text(ini.read_text() + OLD_INI_LINE)
-    target = directory / f"lavinmq_{OLD_VERSION}_old.deb"
+    target = directory / "lavinmq_old.deb"
     make("dpkg-deb", "--root-owner-group", "-Znone", "--build", tree, target)
     return target

@@ -201,6 +201,17 @@ def test_a_drop_in_gives_it_a_port_below_1024(machine: Machine) -> None:
     machine.run("systemctl", "restart", "lavinmq")
 
 
+def test_variables_of_the_site_are_in_the_usual_file(machine: Machine) -> None:
+    variables = machine.root / "etc/default/lavinmq"
+    variables.write_text("LAVINMQ_AMQP_PORT=5679\n")
+
+    machine.run("systemctl", "restart", "lavinmq")
+
+    assert "Listening for AMQP on [::]:5679\n" in journal(machine)
+    variables.unlink()
+    machine.run("systemctl", "restart", "lavinmq")
+
+
 def test_an_upgrade_keeps_messages_and_a_changed_configuration(
     packages: Packages, tmp_path: Path
 ) -> None:

@@ -25,12 +25,13 @@ from tests.support.waiting import wait_for
 CONTAINER = ROOT / "packaging/container"
 PASSWORD = "correct horse"
 ANOTHER_USER = 12345
+OUR_VOLUME = "uid=1000,gid=0,mode=770"
 ENTER = """
 set -e
 mount --bind "$1" "$1"
 mount -o remount,ro,bind "$1"
 for place in var/lib/lavinmq run/lavinmq; do
-    mount -t tmpfs -o uid=1000,gid=0,mode=770 tmpfs "$1/$place"
+    mount -t tmpfs -o "$VOLUME" tmpfs "$1/$place"
 done
 mount -t tmpfs -o mode=755 tmpfs "$1/mnt"
 echo "$PASSWORD" > "$1/mnt/password"
@@ -88,25 +89,33 @@ def root(image: Path, manifest: dict[str, Any], tmp_path_factory: pytest.TempPat
     return directory
 
 
-@pytest.fixture(params=[1000, ANOTHER_USER], ids=["own user", "another user"])
-def container(
-    request: pytest.FixtureRequest, root: Path, config: dict[str, Any], tmp_path: Path
-) -> Iterator[subprocess.Popen[bytes]]:
-    """The broker in namespaces of its own; its password is in a file."""
+def started(
+    root: Path, config: dict[str, Any], log: Path, *, user: int = 1000, volume: str = OUR_VOLUME
+) -> subprocess.Popen[bytes]:
+    """Start the broker in namespaces of its own; its password is in a file."""
     secrets = {
         "LAVINMQ_MAIN_DEFAULT_USER": "admin",
         "LAVINMQ_MAIN_DEFAULT_PASSWORD_PLAIN_FILE": "/mnt/password",
         "PASSWORD": PASSWORD,
         "PATH": os.environ["PATH"],
+        "VOLUME": volume,
     }
-    log = (tmp_path / "log").open("wb")
-    process = subprocess.Popen(
-        [
-            "unshare", "--mount", "--net", "--", "sh", "-c", ENTER, "sh", str(root), "chroot",
-            f"--userspec={request.param}:0", "--groups=", str(root), *config["Entrypoint"],
-        ],
-        env=secrets, stdout=log, stderr=log,
-    )  # fmt: skip
+    with log.open("wb") as said:
+        return subprocess.Popen(
+            [
+                "unshare", "--mount", "--net", "--", "sh", "-c", ENTER, "sh", str(root), "chroot",
+                f"--userspec={user}:0", "--groups=", str(root), *config["Entrypoint"],
+            ],
+            env=secrets, stdout=said, stderr=said,
+        )  # fmt: skip
+
+
+@pytest.fixture(params=[1000, ANOTHER_USER], ids=["own user", "another user"])
+def container(
+    request: pytest.FixtureRequest, root: Path, config: dict[str, Any], tmp_path: Path
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A broker that has started."""
+    process = started(root, config, tmp_path / "log", user=request.param)
     try:
         wait_for(
             lambda: process.poll() is not None or "Finished startup" in text_of(tmp_path / "log"),
@@ -118,7 +127,6 @@ def container(
         if process.poll() is None:
             process.kill()
         process.wait()
-        log.close()
 
 
 def text_of(path: Path) -> str:
@@ -190,6 +198,20 @@ def test_it_serves_without_rights_and_with_a_password_from_a_file(
 
     container.send_signal(signal.SIGTERM)
     assert container.wait(30) == 0
+
+
+def test_a_volume_of_root_is_refused_with_both_owners_and_what_helps(
+    root: Path, config: dict[str, Any], tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    process = started(root, config, log, volume="uid=0,gid=0,mode=755")
+
+    assert process.wait(60) == 78
+    assert (
+        "'/var/lib/lavinmq' belongs to user 0 and group 0, with mode 755; the broker runs as user"
+        " 1000 and group 0." in text_of(log)
+    )
+    assert "on the volume: `chown -R 1000:0 /var/lib/lavinmq`" in text_of(log)
 
 
 @pytest.mark.parametrize("name", ["compose.yaml", "kubernetes.yaml"])

@@ -1,0 +1,143 @@
+"""From the package of the original to ours and back, by the commands of docs/installation.md.
+
+Nobody answers a question meanwhile. The original is an imitation (original.py).
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.packaging import original
+from tests.packaging.conftest import ROOT, Packages, client, make
+from tests.packaging.test_deb import INI, SOURCE, debian, is_active, journal
+from tests.packaging.test_rpm import dnf, stand_in
+from tests.support.machine import Machine, root_directory
+from tests.support.waiting import wait_for
+
+__all__ = ["stand_in"]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("machines")]
+ELSEWHERE = "/srv/messages"
+
+
+def commands(manager: str, version: str) -> list[list[str]]:
+    """The commands of a package manager in the section on the original that install a version."""
+    text = (ROOT / "docs/installation.md").read_text()
+    section = text.split("\n## In the place of the original\n")[1].split("\n## ")[0]
+    lines = re.findall(rf"^sudo ({manager} .*)$", section, re.MULTILINE)
+    return [line.split() for line in lines if line.endswith(version)]
+
+
+@pytest.fixture
+def site(packages: Packages, tmp_path: Path) -> Iterator[Machine]:
+    """A machine that runs the original, with a configuration of its own, and knows both."""
+    old = original.deb(tmp_path / "original")
+    machine = debian(tmp_path / "root", packages)
+    machine.root.joinpath("etc/apt/sources.list.d/original.list").write_text(
+        f"deb [trusted=yes] file:{old} ./\n"
+    )
+    ours = machine.root / SOURCE
+    kept = ours.rename(ours.with_suffix(".later"))
+    with Machine(machine.root, shown=[packages.directory, old]) as machine:
+        machine.run("apt-get", "update")
+        machine.run("apt-get", "install", "-y", "lavinmq")
+        ini = machine.root / INI
+        ini.write_text(ini.read_text().replace("log_level = info", "log_level = debug"))
+        assert version(machine) == f"{original.VERSION}-1" and is_active(machine)
+        kept.rename(ours)
+        machine.run("apt-get", "update")
+        yield machine
+
+
+def version(machine: Machine) -> str:
+    return machine.run("dpkg-query", "--show", "--showformat=${Version}", "lavinmq")
+
+
+def state(machine: Machine) -> dict[str, str]:
+    """What systemd knows of the service."""
+    properties = "ActiveState,NRestarts,ExecMainStatus"
+    said = machine.run("systemctl", "show", "-p", properties, "lavinmq")
+    return dict(line.split("=", 1) for line in said.splitlines())
+
+
+def test_apt_brings_ours_and_the_original_again(site: Machine) -> None:
+    before = (site.root / INI).read_text()
+    (there,) = commands("apt-get", "lavinmq")
+    (back,) = commands("apt-get", f"lavinmq={original.VERSION}-1")
+
+    site.run(*there)
+
+    assert version(site).startswith("1:")
+    assert is_active(site)
+    assert (site.root / INI).read_text() == before
+    assert "Version:" in site.run("lavinmqctl", "status")
+    client(site, "publish")
+    assert client(site, "consume") == "hello"
+
+    (site.root / SOURCE).unlink()
+    site.run("apt-get", "update")
+    site.run(*back)
+
+    assert version(site) == f"{original.VERSION}-1"
+    assert is_active(site)
+    assert site.run("lavinmq", "--version").strip() == original.VERSION
+    assert (site.root / INI).read_text() == before
+    site.run("apt-get", "upgrade", "-y")
+    assert version(site) == f"{original.VERSION}-1"
+
+
+def test_a_data_directory_elsewhere_ends_the_service_once_with_what_to_do(site: Machine) -> None:
+    directory = site.root / ELSEWHERE[1:]
+    directory.mkdir(parents=True)
+    site.run("chown", "lavinmq:lavinmq", ELSEWHERE)
+    ini = site.root / INI
+    ini.write_text(ini.read_text().replace("/var/lib/lavinmq", ELSEWHERE))
+    (there,) = commands("apt-get", "lavinmq")
+
+    site.run(*there)
+
+    wait_for(lambda: state(site)["ActiveState"] == "failed", "the service is not given up")
+    assert state(site) == {"ActiveState": "failed", "NRestarts": "0", "ExecMainStatus": "78"}
+    advice = re.search(r"`(systemctl edit lavinmq)` with `(.+?)` below `(.+?)`", journal(site))
+    assert advice, journal(site)
+    drop_in = site.root / "etc/systemd/system/lavinmq.service.d/override.conf"
+    drop_in.parent.mkdir()
+    drop_in.write_text(f"{advice[3]}\n{advice[2]}\n")
+    site.run("systemctl", "daemon-reload")
+    site.run("systemctl", "restart", "lavinmq")
+
+    assert is_active(site)
+    assert (directory / "schema_version").exists()
+
+
+def test_dnf_brings_ours_and_the_original_again(
+    packages: Packages, stand_in: Path, tmp_path: Path
+) -> None:
+    root = root_directory(tmp_path / "root")
+    other = f"--repofrompath=original,file://{original.rpm(tmp_path / 'original')}"
+    options = (other, "--setopt=original.gpgcheck=0")
+    (there,) = commands("dnf", "lavinmq")
+    (back,) = commands("dnf", f"lavinmq-{original.VERSION}")
+
+    def run(*words: str) -> str:
+        dnf(root, packages, stand_in, *options, *words)
+        query = ("--query", "--queryformat", "%{EPOCHNUM}:%{VERSION}", "lavinmq")
+        return make("rpm", "--root", str(root), *query)
+
+    assert run("--disablerepo=lavinmq", "install", "lavinmq") == f"0:{original.VERSION}"
+    ini = root / INI
+    ini.write_text(ini.read_text() + "; of the site\n")
+    before = ini.read_text()
+
+    assert run(*there[1:]).startswith("1:")
+    assert ini.read_text() == before
+    assert (root / "usr/bin/lavinmqctl").exists()
+
+    assert run(*back[1:]) == f"0:{original.VERSION}"
+    assert ini.read_text() == before
+    assert original.VERSION in (root / "usr/bin/lavinmq").read_text()
+    shutil.rmtree(root)
