@@ -138,7 +138,10 @@ def _collect(python: Interpreter, linked: list[Extension], place: Path) -> None:
             "tornado": source["tornado"], "pamqp": source["pamqp"], "jwt": source["PyJWT"],
         },
         "roots": contents.ROOTS,
-        "replaced": {"lavinmq.auth.signatures": str(extensions.LINKED / "signatures.py")},
+        "replaced": {
+            "lavinmq.auth.signatures": str(extensions.LINKED / "signatures.py"),
+            "sysconfig": str(extensions.LINKED / "sysconfig.py"),
+        },
         "linked": [extension.name for extension in linked],
         "excluded": contents.EXCLUDED,
         "documented": contents.DOCUMENTED,
@@ -167,7 +170,7 @@ def _prepare(target: Target, python: Interpreter, linked: list[Extension], place
     if done.returncode:
         raise BuildError("what imports compile cannot be compiled beforehand, see above")
     data.write_bytes(done.stdout)
-    row.write_text(f'    {{"prepared_data", prepared, {len(done.stdout)}, false, 0}},\n')
+    row.write_text(f'    {{"prepared_data", prepared, {len(done.stdout)}, false}},\n')
 
 
 def _link(

@@ -209,7 +209,7 @@ def write(modules: list[Module], wanted: Wanted, directory: Path) -> None:
             code = code_of(module, wanted)
             blob.write(code)
             is_package = str(module.is_package).lower()
-            rows.append(f'    {{"{module.name}", code + {offset}, {len(code)}, {is_package}, 0}},')
+            rows.append(f'    {{"{module.name}", code + {offset}, {len(code)}, {is_package}}},')
             offset += len(code)
     lines = [
         "/* Made by packaging/freeze/collect.py. */",
@@ -224,7 +224,7 @@ def write(modules: list[Module], wanted: Wanted, directory: Path) -> None:
         "const struct _frozen lavinmq_frozen[] = {",
         *rows,
         '#include "prepared.h"',
-        "    {0, 0, 0, 0, 0},",
+        "    {0, 0, 0, 0},",
         "};",
     ]
     (directory / "frozen.c").write_text("\n".join([*lines, ""]))

@@ -19,7 +19,8 @@ EXCLUDED = [
     "test", "unittest", "doctest", "pdb", "pydoc", "pydoc_data", "tkinter", "idlelib", "lib2to3",
     "turtle", "turtledemo", "distutils", "ensurepip", "venv", "curses", "readline", "rlcompleter",
     "sqlite3", "dbm", "xml", "xmlrpc", "wsgiref", "antigravity", "this", "code", "codeop", "cmd",
-    "bz2", "lzma", "_bootsubprocess", "_aix_support", "_osx_support", "_pydecimal", "_pyio",
+    "bz2", "lzma", "_aix_support", "_ios_support", "_osx_support", "_pydatetime", "_pydecimal",
+    "_pyio",
     "multiprocessing.managers", "multiprocessing.pool", "multiprocessing.dummy",
     "multiprocessing.shared_memory", "multiprocessing.sharedctypes", "multiprocessing.synchronize",
     "multiprocessing.queues", "multiprocessing.heap", "multiprocessing.resource_tracker",
@@ -48,9 +49,7 @@ APPENDED = {
 """Lines that modules of others end with in the executable."""
 
 POSTPONED = {
-    "email._parseaddr": ["calendar"],
-    "inspect": ["linecache", "tokenize"],
-    "linecache": ["tokenize"],
+    "inspect": ["ast", "linecache", "tokenize"],
     "logging.handlers": ["pickle"],
     "subprocess": ["locale"],
     "tornado.escape": ["html"],

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import contents
 import fetch
-from interpreter import Interpreter
+from interpreter import SERIES, Interpreter
 from toolchain import MACHINES, BuildError, Target, once, run
 
 LINKED = fetch.HERE / "linked"
@@ -166,7 +166,7 @@ def _orjson(target: Target) -> Extension:
         print("compiling orjson", flush=True)
         python = place / "python.txt"
         python.write_text(
-            "implementation=CPython\nversion=3.11\nshared=false\nabi3=false\n"
+            f"implementation=CPython\nversion={SERIES}\nshared=false\nabi3=false\n"
             "suppress_build_script_link_lines=true\n"
         )
         environment = {
@@ -181,7 +181,7 @@ def _orjson(target: Target) -> Extension:
         options = ["--release", "--lib", "--crate-type=staticlib", f"--jobs={target.jobs}"]
         run([*cargo, *options], cwd=source, env=environment)
 
-    place = once(target.place("orjson", pinned.version, *rust.values()), compile_all)
+    place = once(target.place("orjson", pinned.version, SERIES, *rust.values()), compile_all)
     return Extension("orjson.orjson", (place / "target" / machine / "release/liborjson.a",))
 
 

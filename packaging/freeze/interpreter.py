@@ -19,9 +19,9 @@ from toolchain import BuildError, Target, once, run
 
 MODULES = shlex.split(
     "array _asyncio _bisect _blake2 _contextvars _csv _datetime _decimal _hashlib _heapq _json _md5"
-    " _opcode _pickle _posixsubprocess _queue _random _sha1 _sha256 _sha3 _sha512 _socket _ssl"
-    " _statistics _struct _typing _zoneinfo binascii fcntl grp math mmap resource select syslog"
-    " termios unicodedata zlib"
+    " _opcode _pickle _posixsubprocess _queue _random _sha1 _sha2 _sha3 _socket _ssl"
+    " _statistics _struct _zoneinfo binascii fcntl grp math mmap resource select syslog termios"
+    " unicodedata zlib"
 )
 CTYPES = (
     "_ctypes _ctypes/_ctypes.c _ctypes/callbacks.c _ctypes/callproc.c _ctypes/stgdict.c"
@@ -30,7 +30,8 @@ CTYPES = (
 )
 OPTIONS = shlex.split(
     "--quiet --prefix=/usr --disable-shared --with-static-libpython --without-ensurepip"
-    " --disable-test-modules --without-doc-strings MODULE_BUILDTYPE=static LDFLAGS=-pie"
+    " --disable-test-modules --without-doc-strings --without-mimalloc MODULE_BUILDTYPE=static"
+    " LDFLAGS=-pie"
 )
 # What configure finds out by running programs, and cannot when these are for another processor.
 ANSWERS = shlex.split(
@@ -43,8 +44,10 @@ USE_COUNTS = "-fprofile-use -fprofile-correction -Wno-missing-profile"
 LTO = "-flto -ffat-lto-objects"
 LINK_LTO = ("-flto", "-flto-partition=none", "-flinker-output=nolto-rel")
 """In one part: in several, functions that one of them keeps from the others get other names."""
-LIBRARY = "libpython3.11.a"
-OPTIMISED = "libpython3.11.o"
+SERIES = ".".join(fetch.sources()["python"].version.split(".")[:2])
+"""The branch of CPython, such as 3.13; byte code and headers belong to it."""
+LIBRARY = f"libpython{SERIES}.a"
+OPTIMISED = f"libpython{SERIES}.o"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,7 @@ class Interpreter:
         return [
             optimised if optimised.exists() else self.built / LIBRARY,
             self.built / "Modules/_decimal/libmpdec/libmpdec.a",
+            self.built / "Modules/_hacl/libHacl_Hash_SHA2.a",
         ]
 
     @property
@@ -130,7 +134,8 @@ def _configure(target: Target, source: Path, built: Path, crossing: list[str]) -
     shutil.rmtree(built)
     built.mkdir()
     run([str(source / "configure"), *options], cwd=built)
-    (built / "Modules/Setup.local").write_text(_setup((built / "Modules/Setup.stdlib").read_text()))
+    modules = built / "Modules/Setup.stdlib"
+    modules.write_text(_setup(modules.read_text()))
 
 
 def _make(target: Target) -> list[str]:
@@ -164,7 +169,7 @@ def _build_optimised(target: Target, counting: Interpreter, train: Training) -> 
 
 
 def _setup(known: str) -> str:
-    """Return the lines of Setup.local that make our modules part of the library."""
+    """Return the lines of Setup.stdlib that make our modules part of the library, and no other."""
     lines = {match[1]: match[0] for match in re.finditer(r"^#?(\w+) .*$", known, re.MULTILINE)}
     absent = [name for name in MODULES if name not in lines or lines[name].startswith("#")]
     if absent:
