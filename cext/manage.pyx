@@ -27,28 +27,64 @@ cdef bytes props_bytes(const rec_t* rec):
         free(p)
 
 
-cdef bytes body_bytes(queue_t* q, const rec_t* rec, u64 shown):
-    """The first bytes of its body. Raises OSError."""
+@cython.final
+cdef class FarBody:
+    """The body of a large message, or the beginning of it, in its file: its length, and slices.
+
+    The file is open: it may be removed. Reading a slice raises OSError."""
+    cdef int fd
+    cdef i64 at
+    cdef u64 n
+
+    def __cinit__(self):
+        self.fd = -1
+
+    def __dealloc__(self):
+        if self.fd >= 0:
+            c_close(self.fd)
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, slice part) -> bytes:
+        cdef Py_ssize_t start, stop, step
+        cdef bytes got
+        cdef i64 n
+        start, stop, step = part.indices(self.n)
+        if step != 1:
+            raise ValueError("a slice with a step")
+        got = PyBytes_FromStringAndSize(NULL, max(stop - start, 0))
+        n = read_at(self.fd, <u8*>PyBytes_AS_STRING(got), <u64>len(got), self.at + start)
+        if n != len(got):
+            raise OSError(errno if n < 0 else EIO, "a message cannot be read")
+        return got
+
+
+cdef object body_shown(queue_t* q, const rec_t* rec, u64 shown):
+    """The first bytes of its body: bytes, or a FarBody. Raises OSError."""
     cdef store_t* st = queue_level(q, rec.level)
-    cdef bytes body
+    cdef FarBody body
     if not record_has_far_body(rec):
         return PyBytes_FromStringAndSize(<char*>rec.body, <Py_ssize_t>shown)
-    body = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>shown)
-    if store_copy_body(st, rec, <u8*>PyBytes_AS_STRING(body), shown):
+    body = FarBody.__new__(FarBody)
+    body.fd = store_open_body(st, rec)
+    if body.fd < 0:
         raise os_error(st, "msgs", rec.seg)
+    body.at = record_body_at(rec)
+    body.n = shown
     return body
 
 
 cdef tuple message_row(queue_t* q, rec_t* rec, number, u64 shown):
     """(number, whether redelivered, exchange, routing key, properties, bytes of the body, the first
-    `shown` of them). Raises OSError."""
+    `shown` of them as of body_shown). Raises OSError."""
     cdef const u8* key = rec.names + rec.names[0] + 1
     record_find_bcc(rec)
     return (number, bool(rec.redelivered),
             PyBytes_FromStringAndSize(<char*>rec.names + 1, rec.names[0]),
             PyBytes_FromStringAndSize(<char*>key + 1, key[0]),
             props_bytes(rec), rec.body_len,
-            body_bytes(q, rec, shown))
+            body_shown(q, rec, shown))
 
 
 cdef inline u64 shown_of(const rec_t* rec, u64 truncate) noexcept nogil:

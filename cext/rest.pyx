@@ -1,4 +1,4 @@
-# Rest: output of a link that ends in the body of a large message, which is still in its file.
+# Rest: output of a link that ends in the body of a large message, which is still where it was.
 #
 # Reading 128 MiB and copying it to the output would hold up everybody else, and keep that much in
 # memory for as long as its client takes to read it. So the output that comes before the body, and
@@ -6,7 +6,8 @@
 # at a time, in steps of a job (portion.pyx) as long as the kernel takes them. What the link is
 # given meanwhile goes to its output block and is sent behind that. A link with a rest counts as
 # blocked: its consumers wait. The file is open, so that it may be unlinked, and its segment is
-# pinned: compaction makes no holes in it (decision 0047).
+# pinned: compaction makes no holes in it (decision 0047). What is returned to its publisher is sent
+# in the same way from the memory in which it came.
 # Called by deliver.pyx and link.pyx.
 
 
@@ -36,8 +37,27 @@ cdef rest_t* rest_new(link_t* l, queue_t* q, const rec_t* rec) noexcept nogil:
     return rest
 
 
-cdef void rest_free(rest_t* rest) noexcept nogil:
-    """It is sent, or nobody is there to take it."""
+cdef rest_t* rest_of_content(chan_t* c) noexcept nogil:
+    """The same for the body of the content that c has assembled, and that is c's no more; NULL out
+    of memory."""
+    cdef rest_t* rest = <rest_t*>calloc(1, sizeof(rest_t))
+    if rest == NULL:
+        return NULL
+    rest.job.step = rest_step
+    rest.link = c.link
+    rest.channel = c.id
+    rest.fd = -1
+    rest.body = c.body
+    rest.body_cap = c.body_cap
+    rest.left = c.body_len
+    rest.chunk = c.link.frame_max - FRAME_OVERHEAD
+    c.body = NULL
+    c.body_cap = 0
+    return rest
+
+
+cdef void rest_let_go(rest_t* rest) noexcept nogil:
+    """Nobody reads from the file any more."""
     cdef queue_t* q = rest.queue
     cdef store_t* st = NULL
     cdef seg_t* seg = NULL
@@ -47,12 +67,21 @@ cdef void rest_free(rest_t* rest) noexcept nogil:
         seg = store_segment(st, rest.seg)
     if seg != NULL and seg.n_pins:
         seg.n_pins -= 1
-    if rest.cap > BLOCK_SIZE:
-        link_free(rest.link, rest.buf, rest.cap)
-    else:
-        buffer_give(&q.loop.pool, rest.buf, rest.cap)
     c_close(rest.fd)
     queue_unref(q)
+
+
+cdef void rest_free(rest_t* rest) noexcept nogil:
+    """It is sent, or nobody is there to take it."""
+    cdef link_t* l = rest.link
+    if rest.queue != NULL:
+        rest_let_go(rest)
+    else:
+        link_free(l, rest.body, rest.body_cap)
+    if rest.cap > BLOCK_SIZE:
+        link_free(l, rest.buf, rest.cap)
+    else:
+        buffer_give(&l.loop.pool, rest.buf, rest.cap)
     free(rest)
 
 
@@ -152,7 +181,11 @@ cdef int rest_fill(rest_t* rest) noexcept nogil:
         else:
             p -= 7                      # its head is sent
         n = room if n > room else n
-        got = read_at(rest.fd, p + 7, n, rest.at)
+        got = n
+        if rest.queue == NULL:
+            memcpy(p + 7, rest.body + rest.at, n)
+        else:
+            got = read_at(rest.fd, p + 7, n, rest.at)
         if got < n:
             if got >= 0:
                 set_errno(EIO)
@@ -177,7 +210,7 @@ cdef void rest_failed(rest_t* rest) noexcept nogil:
     """The body cannot be read, errno says why: have that told as of any other read."""
     cdef queue_t* q = rest.queue
     rest.link.is_unreadable = True
-    if q.is_deleted or q.is_closed:
+    if q == NULL or q.is_deleted or q.is_closed:
         return
     q.store.error = errno if errno else EIO
     q.loop.is_news = True

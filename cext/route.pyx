@@ -311,15 +311,21 @@ cdef inline void queue_miss(queue_t* q) noexcept nogil:
 
 
 cdef int return_write(chan_t* c, const msg_t* m, u16 code, const char* text) noexcept nogil:
-    """basic.return with its content. 0, or -1 out of memory."""
+    """basic.return with its content. 0, or -1 out of memory. The body of a large message that c has
+    assembled is gone then: this is the last that is done for a publish."""
     cdef link_t* l = c.link
     cdef u32 text_len = <u32>strlen(text), chunk = l.frame_max - FRAME_OVERHEAD, n, bcc_len
-    cdef u64 frames = (m.body_len + chunk - 1) / chunk, left = m.body_len
+    cdef bint is_sent_later = m.body_len > LARGE_RECORD and m.body == c.body
+    cdef u64 left = m.body_len if not is_sent_later else 0
+    cdef u64 frames = (left + chunk - 1) / chunk
     cdef const u8* body = m.body
+    cdef rest_t* rest = NULL
     cdef u8* p = link_room(l, 48 + text_len + m.names_len + m.props_len
-                           + frames * FRAME_OVERHEAD + m.body_len)
+                           + frames * FRAME_OVERHEAD + left)
     cdef u8* start = p
-    if p == NULL:
+    if p != NULL and is_sent_later:
+        rest = rest_of_content(c)
+    if p == NULL or (is_sent_later and rest == NULL):
         return -1
     p = frame_head(p, FRAME_METHOD, c.id, 7 + text_len + m.names_len)
     put_be32(p, BASIC_RETURN)
@@ -350,6 +356,8 @@ cdef int return_write(chan_t* c, const msg_t* m, u16 code, const char* text) noe
         body += n
         left -= n
     l.out_end += <u32>(p - start)
+    if rest != NULL:
+        link_add_rest(l, rest)
     c.tally.return_unroutable += 1
     return 0
 

@@ -31,7 +31,8 @@ cdef enum:
 
 cdef int tx_keep_publish(chan_t* c, const msg_t* m) noexcept nogil:
     """Keep m until commit. PUBLISHED, PUBLISH_MISS, PUBLISH_TX_TOO_LARGE or PUBLISH_NO_MEMORY."""
-    cdef u64 size = sizeof(tx_publish_t) + m.names_len + m.props_len + m.body_len
+    cdef bint is_taken = m.body_len > LARGE_RECORD and m.body == c.body     # and not copied
+    cdef u64 size = sizeof(tx_publish_t) + m.names_len + m.props_len
     cdef tx_publish_t* kept
     cdef exchange_t* x = link_known(c.link, m.names + 1, m.names[0])
     cdef u8* p
@@ -41,8 +42,10 @@ cdef int tx_keep_publish(chan_t* c, const msg_t* m) noexcept nogil:
         x = link_allowed(c.link, m.names)
     if x == NULL:
         return PUBLISH_MISS
-    if c.tx_bytes + size > MAX_TX_BYTES + m.body_len:       # one message alone is never too much
+    if c.tx_bytes + size > MAX_TX_BYTES:                    # one message alone is never too much
         return PUBLISH_TX_TOO_LARGE
+    if not is_taken:
+        size += m.body_len
     if not link_may_take(c.link, size):
         return PUBLISH_TX_TOO_LARGE
     kept = <tx_publish_t*>malloc(size)
@@ -55,17 +58,24 @@ cdef int tx_keep_publish(chan_t* c, const msg_t* m) noexcept nogil:
     kept.names_len = m.names_len
     kept.props_len = m.props_len
     kept.body_len = m.body_len
+    kept.body = NULL
+    kept.body_cap = 0
     p = <u8*>kept + sizeof(tx_publish_t)
     memcpy(p, m.names, m.names_len)
     memcpy(p + m.names_len, m.props, m.props_len)
-    if m.body_len:
+    if is_taken:
+        kept.body = c.body
+        kept.body_cap = c.body_cap
+        c.body = NULL
+        c.body_cap = 0
+    elif m.body_len:
         memcpy(p + m.names_len + m.props_len, m.body, m.body_len)
     if c.tx_last == NULL:
         c.tx_first = kept
     else:
         c.tx_last.next = kept
     c.tx_last = kept
-    c.tx_bytes += size
+    c.tx_bytes += size + kept.body_cap
     link_take(c.link, size)
     return PUBLISHED
 
@@ -126,7 +136,7 @@ cdef bint tx_message(chan_t* c, const tx_publish_t* kept, msg_t* m) noexcept nog
     m.exchange = kept.exchange
     m.names = <const u8*>kept + sizeof(tx_publish_t)
     m.names_len = kept.names_len
-    m.body = m.names + kept.names_len + kept.props_len
+    m.body = kept.body if kept.body != NULL else m.names + kept.names_len + kept.props_len
     m.body_len = kept.body_len
     return props_error(c.link, m.names + kept.names_len, kept.props_len, m) == 0
 
@@ -215,8 +225,9 @@ cdef int tx_look_on(chan_t* c) noexcept nogil:
 
 cdef void tx_free_publish(chan_t* c, tx_publish_t* kept) noexcept nogil:
     """It is over, or forgotten."""
-    loop_free(c.link.loop, <u8*>kept, sizeof(tx_publish_t) + kept.names_len + kept.props_len
-              + kept.body_len, 0)
+    if kept.body != NULL:
+        loop_free(c.link.loop, kept.body, kept.body_cap, 0)
+    free(kept)
 
 
 cdef int tx_publish_next(chan_t* c) noexcept nogil:

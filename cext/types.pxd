@@ -618,6 +618,8 @@ cdef struct tx_publish_t:       # a publish that waits for commit; names, proper
     u32 names_len
     u32 props_len
     u64 body_len
+    u8* body                    # of a large message: a block of its own, owned; else NULL
+    u64 body_cap
 
 cdef struct tx_settle_t:        # a settlement that waits for commit
     u64 tag
@@ -831,11 +833,13 @@ cdef struct job_t:              # long work that is no link's, first member of w
     job_step_t step             # works until loop_spent says so; whether there is more
     job_t* next
 
-cdef struct rest_t:             # output that ends in a body which is still in its file
+cdef struct rest_t:             # output that ends in a body which is still where it was
     job_t job                   # must stay first
     link_t* link
     rest_t* next                # what is sent behind it
-    queue_t* queue              # a reference
+    queue_t* queue              # a reference, NULL = the body is in memory
+    u8* body                    # that memory, owned and counted for the link
+    u64 body_cap
     int fd                      # of the file, its own
     u8 level
     u8 breaks                   # how often the queue had broken
@@ -844,7 +848,7 @@ cdef struct rest_t:             # output that ends in a body which is still in i
     u32 chunk                   # bytes of the body in a frame
     u32 frame_size              # of the frame that is being sent
     u32 frame_left              # of it, not read yet: it is larger than a block
-    i64 at                      # in the file, of what is read next
+    i64 at                      # in the file, or the memory, of what comes next
     u64 left                    # bytes of the body that are not read
     u8* buf                     # what is sent first: at first what was in the output
     u32 buf_at

@@ -10,7 +10,7 @@ C type an OverflowError; MemoryError is possible wherever something is made.
 import asyncio
 import ssl
 from collections.abc import Callable, Iterator
-from typing import Any, Final, Protocol, type_check_only
+from typing import Any, Final, Protocol, final, type_check_only
 
 UNLIMITED: Final[int]
 """No limit of length or bytes."""
@@ -1004,6 +1004,14 @@ class Link:
 class QueueClosedError(Exception):
     """A publish or a commit was refused, or lost: a queue cannot be written."""
 
+@final
+class FarBody:
+    """The body of a large message, or the beginning of it, which is read from its file by slices.
+    Raises: OSError, when it cannot be."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, part: slice, /) -> bytes: ...
+
 class LocalChannel:
     """A channel without a connection, for management. `close` requeues what it has not settled.
 
@@ -1048,7 +1056,7 @@ class LocalChannel:
 
     def take(
         self, queue: Queue, most: int, truncate: int, is_look: bool
-    ) -> tuple[int, bool, bytes, bytes, bytes, int, bytes, int] | int | None:
+    ) -> tuple[int, bool, bytes, bytes, bytes, int, bytes | FarBody, int] | int | None:
         """Take the next message of a queue, paused or not; it is unacked then.
 
         Args: most: bytes that properties, names and the shown part of the body may have; truncate:
@@ -1070,7 +1078,7 @@ class LocalChannel:
 
 def read_stream(
     queue: Queue, offset: int, n: int, most: int, truncate: int
-) -> tuple[list[tuple[int, bool, bytes, bytes, bytes, int, bytes]], int, int]:
+) -> tuple[list[tuple[int, bool, bytes, bytes, bytes, int, bytes | FarBody]], int, int]:
     """Read messages of a stream, for as long as others can wait (a quarter of a MiB, about).
 
     Args: offset: of the first one, or the next that is there; n: at most so many; most, truncate:

@@ -14,6 +14,7 @@ from typing import Final
 
 import orjson
 
+from lavinmq import _core
 from lavinmq.http.errors import bad_request
 from lavinmq.http.listing import in_portions
 from lavinmq.http.long_string import LongString
@@ -64,7 +65,7 @@ def _parts(pieces: Iterator[str], encoding: str) -> Iterator[bytes]:
     yield decode(left, encoding)
 
 
-async def encode(body: bytes, encoding: str) -> tuple[str, bytes]:
+async def encode(body: bytes | _core.FarBody, encoding: str) -> tuple[str, bytes]:
     """How a body is shown, "string" or "base64", and the JSON string of it.
 
     Args: encoding: "auto", or "base64" whatever it is.
@@ -81,7 +82,7 @@ async def encode(body: bytes, encoding: str) -> tuple[str, bytes]:
     return "base64", b'"%s"' % b"".join(parts)
 
 
-async def _text(body: bytes) -> bytes:
+async def _text(body: bytes | _core.FarBody) -> bytes:
     """UTF-8 as a JSON string. Raises: UnicodeDecodeError."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     parts = []
@@ -92,7 +93,7 @@ async def _text(body: bytes) -> bytes:
     return b'"%s"' % b"".join(parts)
 
 
-async def _others(body: bytes) -> None:
+async def _others(body: bytes | _core.FarBody) -> None:
     """Let others have their turn between the pieces of a large body."""
     if len(body) > PIECE:
         await asyncio.sleep(0)

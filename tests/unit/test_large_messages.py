@@ -7,6 +7,7 @@ import os
 import random
 import resource
 import socket
+import struct
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +22,7 @@ LARGE = 1 << 20
 BODY = random.Random(7).randbytes(LARGE + 300_000)
 OTHER = BODY[::-1]
 QUEUE_SEGMENT = 1 << 23
+RETURN, ACK = b"\0\x3c\0\x32", b"\0\x3c\0\x50"
 
 
 @pytest.fixture
@@ -62,6 +64,22 @@ def received(bench: Bench, n: int) -> list[Got]:
         bench.link.on_writable()
         step(bench)
     raise AssertionError("a delivery does not come to its end")
+
+
+def sent_frames(bench: Bench) -> list[tuple[int, bytes]]:
+    """Types and payloads of all that is sent to the client."""
+    data = b""
+    while bench.link.unsent_bytes or has_answer(bench):
+        bench.link.on_writable()
+        step(bench)
+        with suppress(BlockingIOError):
+            data += bench.client.recv(1 << 20)
+    found, at = [], 0
+    while at < len(data):
+        kind, _, size = struct.unpack_from(">BHI", data, at)
+        found.append((kind, data[at + 7 : at + 7 + size]))
+        at += size + 8
+    return found
 
 
 def shown(body: bytes) -> str:
@@ -285,7 +303,7 @@ def test_a_stream_gives_it_its_offset_when_it_is_whole(bench: Bench) -> None:
     rows, at, _ = _core.read_stream(queue, 1, 10, 1 << 30, 1 << 30)
     rows += _core.read_stream(queue, at, 10, 1 << 30, 1 << 30)[0]
 
-    assert [(row[0], shown(row[6])) for row in rows] == [
+    assert [(row[0], shown(row[6][:])) for row in rows] == [
         (1, "first"), (2, "second"), (3, digest(BODY)), (4, "fourth"),
     ]  # fmt: skip
 
@@ -551,6 +569,50 @@ def test_it_is_delivered_again_after_a_requeue_and_a_recover(bench: Bench) -> No
 
     assert [digest(each.body) for each in (first, second, third)] == [digest(BODY)] * 3
     assert [each.redelivered for each in (first, second, third)] == [False, True, True]
+
+
+def test_what_reaches_no_queue_comes_back_in_pieces(bench: Bench) -> None:
+    data = publish(b"nowhere", BODY).replace(b"nowhere\0\xce", b"nowhere\1\xce", 1)
+    bench.narrow()
+    bench.link.select_confirms(1)
+
+    send(bench, data)
+    go_on(bench)
+    frames = sent_frames(bench)
+
+    assert [payload[:4] for kind, payload in frames if kind == 1] == [RETURN, ACK]
+    assert digest(b"".join(payload for kind, payload in frames if kind == 3)) == digest(BODY)
+    assert bench.loop.large_bytes < 100
+
+
+def test_a_rollback_lets_go_of_it(bench: Bench) -> None:
+    bench.queue("q", QUEUE_SEGMENT)
+    bench.link.select_transactions(1)
+    send(bench, publish(b"q", BODY))
+    go_on(bench)
+    assert bench.loop.large_bytes >= len(BODY)
+
+    bench.link.rollback(1)
+    bench.run()
+
+    assert bench.loop.large_bytes < 100
+
+
+def test_management_reads_it_by_slices(bench: Bench) -> None:
+    queue = bench.queue("q", QUEUE_SEGMENT)
+    fill(bench)
+    other = local(bench)
+
+    taken = other.take(queue, 1 << 30, 1 << 30, False)
+    assert isinstance(taken, tuple)
+    tag, body = taken[0], taken[6]
+    other.settle(tag, False, True)
+    os.unlink(bench.directory / "q" / "msgs.0000000001")
+
+    assert isinstance(body, _core.FarBody)
+    assert len(body) == len(BODY)
+    assert body[:10] + body[10:LARGE] + body[LARGE:] == BODY
+    other.close()
 
 
 def test_small_frames(bench: Bench) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from lavinmq import _core
 from tests.support.core import Bench, FakeEvents, publish
 
 RECORD = 16384
@@ -301,3 +302,40 @@ def test_nothing_is_read_or_written_after_the_close(bench: Bench, library: Libra
     bench.run()
 
     assert (library.reads, library.output) == (0, b"")
+
+
+def test_a_large_message_goes_in_pieces_whatever_tls_waits_for(
+    bench: Bench, library: Library, events: Watched
+) -> None:
+    queue = bench.queue("q", segment_size=1 << 23)
+    body = b"".join(b"%07d" % number for number in range(200_000))
+    other = _core.LocalChannel(bench.loop, bench.vhost, b"guest", False)
+    other.publish(bench.exchange, b"", b"q", b"\0\0", body)
+    other.publish(bench.exchange, b"", b"q", b"\0\0", b"behind")
+    other.close()
+    library.room = 0
+    bench.link.add_consumer(1, queue, b"c", True).start()
+    bench.loop.tick()
+    bench.run()
+
+    waits = 0
+    while bench.link.unsent_bytes or queue.ready:
+        waits += 1
+        if waits % 3 == 0:
+            library.refusals.append(ssl.SSLWantReadError())
+        library.room = 100_000
+        if fd_of(bench) in events.writers:
+            bench.link.on_writable()
+        else:
+            bench.link.on_readable()
+        bench.run()
+    bench.run()
+
+    frames, at = [], 0
+    while at < len(library.output):
+        size = int.from_bytes(library.output[at + 3 : at + 7], "big")
+        frames.append((library.output[at], library.output[at + 7 : at + 7 + size]))
+        at += size + 8
+    assert b"".join(payload for kind, payload in frames if kind == 3) == body + b"behind"
+    assert waits > len(body) // 100_000
+    assert queue.ready == 0
