@@ -1,9 +1,9 @@
 """The container image, `dist/image`, as an OCI layout: `python packaging/image.py`.
 
 Needs no daemon: two layers are written as archives, with what describes them. The lower one holds
-the C library and certificate authorities of Debian, fetched by apt-get; the upper one the broker.
-There is no shell in it. Runs as user 1000 in group 0, which owns the data directory, so that it may
-also be run as any other user of that group. Source: OCI image format specification 1.0.
+the C library and certificate authorities of Debian, as sources.toml pins them; the upper one the
+broker. There is no shell in it. Runs as user 1000 in group 0, which owns the data directory, so
+that it may also be run as any other user of that group. Source: OCI image format specification 1.0.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import hashlib
 import io
 import json
 import shutil
+import subprocess
 import sys
 import tarfile
 import time
@@ -23,6 +24,9 @@ from typing import Any, NamedTuple
 import configuration
 import install
 import release
+
+sys.path.append(str(release.ROOT / "packaging/freeze"))
+import fetch
 
 UID, GID = 1000, 0
 DATA, RUN, INI = "/var/lib/lavinmq", "/run/lavinmq", "/etc/lavinmq/lavinmq.ini"
@@ -91,33 +95,19 @@ def archive(root: Path) -> bytes:
     return buffer.getvalue()
 
 
-def download(place: Path, architecture: str, *packages: str) -> None:
-    """Fetch packages of Debian, also those of another architecture. Raises: CalledProcessError."""
-    place.mkdir(parents=True)
-    apt = ["apt-get", "-qq", "-o", "APT::Sandbox::User=root"]
-    if architecture != release.HOST:
-        # With lists of its own: what this machine may install stays as it is.
-        state = place.with_name("apt")
-        (state / "lists/partial").mkdir(parents=True)
-        (state / "cache/archives/partial").mkdir(parents=True)
-        options = {
-            "APT::Architecture": architecture, "APT::Architectures": architecture,
-            "Dir::State::lists": state / "lists", "Dir::State::status": "/dev/null",
-            "Dir::Cache": state / "cache",
-        }  # fmt: skip
-        apt += [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
-        release.run(*apt, "update")
-    release.run(*apt, "download", *packages, cwd=place)
-
-
 def base(root: Path, architecture: str) -> None:
-    """Fill a directory with what the executable needs of a system. Raises: CalledProcessError."""
-    downloads = root.with_name("downloads")
-    download(downloads, architecture, "libc6", "ca-certificates")
+    """Fill a directory with what the executable needs of a system. Raises: FetchError."""
     unpacked = root.with_name("unpacked")
-    for package in sorted(downloads.iterdir()):
-        release.run("dpkg-deb", "--extract", package, unpacked)
     tree = install.Tree(root)
+    for source in fetch.sources().values():
+        if source.part == "image":
+            place = fetch.fetch(source, architecture)
+            shutil.copytree(place, unpacked, symlinks=True, dirs_exist_ok=True)
+            for name in source.files(architecture):
+                _register(tree, fetch.DOWNLOADS / name)
+            for name in source.names:
+                notice = f"usr/share/doc/{name}/copyright"
+                tree.copy(unpacked / notice, notice)
     libraries = next(unpacked.glob("lib/*-linux-gnu"))
     for library in sorted(path for name in LIBRARIES for path in libraries.glob(f"{name}*")):
         mode = install.PROGRAM if library.name.startswith("ld-") else install.FILE
@@ -130,16 +120,22 @@ def base(root: Path, architecture: str) -> None:
     authorities = sorted(unpacked.glob("usr/share/ca-certificates/**/*.crt"))
     bundle = b"".join(path.read_bytes() for path in authorities)
     tree.write("etc/ssl/certs/ca-certificates.crt", bundle)
-    for name in ("libc6", "ca-certificates"):
-        place = f"usr/share/doc/{name}/copyright"
-        tree.copy(unpacked / place, place)
+    tree.copy(unpacked / "usr/lib/os-release", "usr/lib/os-release")
+    tree.link("etc/os-release", "../usr/lib/os-release")
     tree.write("etc/passwd", f"root:x:0:0:root:/:/bin/false\n"
                f"lavinmq:x:{UID}:{GID}:LavinMQ message broker:{DATA}:/bin/false\n")  # fmt: skip
     tree.write("etc/group", "root:x:0:\n")
     tree.write("etc/nsswitch.conf", "hosts: files dns\n")
-    for place in WRITABLE:
-        tree.path(f"{place}/-")
-        (root / place.lstrip("/")).chmod(0o1777 if place == "/tmp" else 0o770)
+    for name in WRITABLE:
+        tree.path(f"{name}/-")
+        (root / name.lstrip("/")).chmod(0o1777 if name == "/tmp" else 0o770)
+
+
+def _register(tree: install.Tree, package: Path) -> None:
+    """Tell scanners of images which package of Debian is in it, where they look without dpkg."""
+    command = ["dpkg-deb", "--field", str(package)]
+    fields = subprocess.run(command, capture_output=True, check=True).stdout
+    tree.write(f"var/lib/dpkg/status.d/{package.name.partition('_')[0]}", fields)
 
 
 def broker(root: Path, architecture: str) -> None:
@@ -154,7 +150,10 @@ def build(architecture: str, output: Path) -> Path:
     """Build the image and return its directory. Raises: PackagingError, CalledProcessError."""
     work = release.BUILD / "image"
     shutil.rmtree(work, ignore_errors=True)
-    base(work / "base", architecture)
+    try:
+        base(work / "base", architecture)
+    except fetch.FetchError as error:
+        raise release.PackagingError(str(error)) from error
     broker(work / "broker", architecture)
     layout = Layout(output)
     layers = [layout.layer(work / "base"), layout.layer(work / "broker")]

@@ -42,6 +42,7 @@ class Source:
     version: str
     license: str
     sha256: dict[str, str]
+    part: str = "executable"
     form: str = ""
     suite: str = ""
     name: str = ""

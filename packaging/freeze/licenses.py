@@ -32,7 +32,8 @@ def linked(target: Target, sources: dict[str, Source]) -> list[Source]:
     return [
         source
         for key, source in sources.items()
-        if key not in NOT_IN_IT
+        if source.part == "executable"
+        and key not in NOT_IN_IT
         and not (target.base == "native" and key in SYSTEM)
         and not (key == "rust" and not target.is_cross)
     ]

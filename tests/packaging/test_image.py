@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import tarfile
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -171,6 +173,24 @@ def test_there_is_no_shell_in_it(root: Path) -> None:
 
     ours = {"lavinmq", "lavinmqctl", "lavinmqperf"}
     assert {name for name in programs if not name.startswith("ld-")} == ours
+
+
+def test_scanners_find_what_debian_has_in_it(root: Path) -> None:
+    pinned = tomllib.loads((ROOT / "packaging/freeze/sources.toml").read_text()).values()
+    expected = {
+        (name, source["version"])
+        for source in pinned
+        if source.get("part") == "image"
+        for name in source["names"]
+    }
+
+    listed = [path.read_text() for path in (root / "var/lib/dpkg/status.d").iterdir()]
+
+    assert expected == {
+        (re.findall("^Package: (.+)$", text, re.M)[0], re.findall("^Version: (.+)$", text, re.M)[0])
+        for text in listed
+    }
+    assert 'VERSION_ID="12"' in (root / "etc/os-release").read_text()
 
 
 def test_it_serves_without_rights_and_with_a_password_from_a_file(
