@@ -214,8 +214,9 @@ cdef struct match_t:
     match_table_t nodes     # topic: literal words by (parent, word)
     match_table_t rules     # headers, hash: bindings by identity
     match_table_t pairs     # headers: pairs by key and value
-    match_dests_t every     # fanout: one per binding; headers: rules without a pair; random,
-                            # modulus: every destination once, in the order of binding
+    # fanout: one per binding; headers: rules without a pair; random, modulus: every destination
+    # once, in the order of binding
+    match_dests_t every
     match_dests_t bare      # headers: rules without any argument
     topic_node_t root
     hasher_t* hasher        # hash only

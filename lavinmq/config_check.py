@@ -13,10 +13,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from lavinmq.config import Config
+from lavinmq.control_paths import CONTROL_PATHS
 from lavinmq.settings import SETTINGS, SNI_PREFIXES, Setting
 
 if TYPE_CHECKING:
     import ssl
+
+    from lavinmq.service_unit import ServiceUnit
 
 LISTENERS = (("amqp", "bind", "port"), ("amqp", "bind", "tls_port"),
              ("mqtt", "bind", "port"), ("mqtt", "bind", "tls_port"),
@@ -39,15 +42,73 @@ def problems(config: Config) -> list[str]:
         *_socket_problems(config),
         *_tls_problems(config),
         *_definitions_problems(config),
+        *_service_problems(config, unit_of(config)),
     ]
 
 
 def doubts(config: Config) -> list[str]:
     """Return what would start and is probably not meant, one line each."""
+    return [*_sign_on_doubts(config), *_control_doubts(config, unit_of(config))]
+
+
+def unit_of(config: Config) -> ServiceUnit | None:
+    """The unit of the service that uses this very configuration file, if there is one."""
+    from lavinmq.service_unit import installed
+
+    unit, path = installed(), config.config_file
+    if unit is None or path is None or not os.path.exists(unit.config_file):
+        return None
+    return unit if os.path.samefile(path, unit.config_file) else None
+
+
+def _sign_on_doubts(config: Config) -> Iterator[str]:
     missing = [key for key in SINGLE_SIGN_ON if not value(config, "oauth", key)]
     if missing and len(missing) < len(SINGLE_SIGN_ON):
-        return [f"single sign-on stays off: [oauth] has no {' and no '.join(missing)}"]
-    return []
+        yield f"single sign-on stays off: [oauth] has no {' and no '.join(missing)}"
+
+
+def _control_doubts(config: Config, unit: ServiceUnit | None) -> Iterator[str]:
+    path = value(config, "main", "control_unix_path")
+    name = _TABLE["main", "control_unix_path"].name
+    how = "give it --control-unix-path, or LAVINMQCTL_CONTROL_UNIX_PATH"
+    if path and os.path.abspath(path) not in CONTROL_PATHS:
+        looked = " and ".join(map(repr, CONTROL_PATHS))
+        yield f"{name}: {path!r}: lavinmqctl looks for {looked} only: {how}"
+    # Where nothing is given the unit's environment says where it is.
+    is_given = ("main", "control_unix_path") in config.given
+    if is_given and unit is not None and unit.hides_tmp and path.startswith("/tmp/"):
+        yield (
+            f"{name}: {path!r}: the service has a /tmp of its own, lavinmqctl does not see it:"
+            f" use {CONTROL_PATHS[0]!r}"
+        )
+
+
+def _service_problems(config: Config, unit: ServiceUnit | None) -> Iterator[str]:
+    """What systemd does not let the service do, which uses this file."""
+    if unit is None:
+        return
+    for section, key in (("main", "data_dir"), *(("main", key) for key in WRITTEN), *SOCKETS):
+        path = value(config, section, key)
+        is_default = (section, key) not in config.given
+        if path and not is_default and not unit.may_write(os.path.abspath(path)):
+            yield _problem(
+                section, key, path,
+                "the service may not write there: add ReadWritePaths= (systemctl edit lavinmq)",
+            )  # fmt: skip
+    yield from _owner_problems(config.data_dir, unit.user)
+
+
+def _owner_problems(data_dir: str, user: str) -> Iterator[str]:
+    import pwd
+
+    try:
+        owner, service = os.stat(data_dir).st_uid, pwd.getpwnam(user).pw_uid
+    except (OSError, KeyError):
+        return
+    if owner != service:
+        yield _problem(
+            "main", "data_dir", data_dir, f"the service runs as {user}, to whom it does not belong"
+        )
 
 
 def value(config: Config, section: str, key: str) -> Any:

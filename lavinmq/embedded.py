@@ -10,13 +10,15 @@ from __future__ import annotations
 import asyncio
 import atexit
 import os
+import secrets
 import shutil
 import tempfile
 import threading
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 from lavinmq import log
@@ -24,7 +26,9 @@ from lavinmq.config import Config, from_keywords
 from lavinmq.server import Server, opened
 from lavinmq.settings import GUEST_HASH
 
+T = TypeVar("T")
 STOP_TIMEOUT_S: Final = 1.0
+WORK_TIMEOUT_S: Final = 30.0
 EXIT_TIMEOUT_S: Final = 0.1
 """At the end of the program few clients are left that could answer."""
 EXIT_DEADLINE_S: Final = 10.0
@@ -120,15 +124,72 @@ class Broker:
         Without name and password when only `default_password_hash` was given: they are not known.
         Raises: ValueError when it listens on no TCP port.
         """
+        return self._url_of("/")
+
+    @property
+    def http_url(self) -> str:
+        """The URL of the HTTP API for the default user, without a path: paths begin with `/api`.
+
+        Raises: ValueError when nothing listens for it: `run(mgmt_port=0)` has it on a free port.
+        """
+        port = self._server.http_port
+        if port < 0:
+            raise ValueError("the broker has no HTTP API: start it with mgmt_port=0")
+        return f"http://{self._login}{_shown(self._config.http_bind)}:{port}"
+
+    def _url_of(self, vhost: str) -> str:
         if self.port < 0:
             raise ValueError("the broker listens on no TCP port")
+        return f"amqp://{self._login}{_shown(self.host)}:{self.port}/{quote(vhost, safe='')}"
+
+    @property
+    def _login(self) -> str:
+        """Name and password as they stand in a URL, empty if the password is not known."""
         password = self._config.default_password_plain
         if password is None and self._config.default_password_hash == GUEST_HASH:
             password = "guest"
         user = quote(self._config.default_user, safe="")
-        login = "" if password is None else f"{user}:{quote(password, safe='')}@"
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"amqp://{login}{host}:{self.port}/%2F"
+        return "" if password is None else f"{user}:{quote(password, safe='')}@"
+
+    @contextmanager
+    def vhost(self, name: str = "") -> Iterator[str]:
+        """A virtual host for the time of a `with`; gives its URL for the default user.
+
+        At the end it goes with all that is in it, and who is still connected to it is disconnected.
+        Args: name: of one that is not there yet; default: a name that nobody else has.
+        Raises: ValueError for a name that is there, or cannot be one; BrokerError.
+        """
+        name = name or f"test-{secrets.token_hex(8)}"
+        vhosts = self._server.vhosts
+        if not self._within(vhosts.create(name)):
+            raise ValueError(f"there is a virtual host {name!r} already")
+        try:
+            yield self._url_of(name)
+        finally:
+            if self.is_running:
+                self._within(vhosts.delete(name))
+
+    def reset(self) -> None:
+        """Make it as it was when its data directory was new: queues, messages, users and all else
+        that was declared are gone, and all clients are disconnected. The ports stay.
+
+        Raises: BrokerError.
+        """
+        self._within(self._server.reset())
+
+    def _within(self, work: Coroutine[Any, Any, T]) -> T:
+        """Have something done in the broker's thread. Raises: BrokerError if it is not running."""
+        try:
+            if not self.is_running:
+                raise RuntimeError
+            done = asyncio.run_coroutine_threadsafe(work, self._server.events)
+        except RuntimeError:  # its loop is closed
+            work.close()
+            raise BrokerError("the broker is not running") from None
+        try:
+            return done.result(WORK_TIMEOUT_S)
+        except TimeoutError:
+            raise BrokerError(f"the broker does not answer within {WORK_TIMEOUT_S} s") from None
 
     @property
     def is_running(self) -> bool:
@@ -207,6 +268,10 @@ class Broker:
     def __repr__(self) -> str:
         state = "running" if self.is_running else "stopped"
         return f"<lavinmq.Broker {self.host}:{self.port} {self.data_dir!r} {state}>"
+
+
+def _shown(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def _new_event_loop() -> asyncio.AbstractEventLoop:

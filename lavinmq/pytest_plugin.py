@@ -1,6 +1,7 @@
 """Fixtures for pytest, registered by the package: tests get a real broker without a service.
 
-`lavinmq_broker` is shared by all tests of a session (of a worker, with pytest-xdist);
+`lavinmq_broker` is shared by all tests of a session (of a worker, with pytest-xdist), each of which
+may have a virtual host of its own there by `lavinmq_vhost`;
 `lavinmq_broker_factory` starts brokers that only one test uses. pytest imports this file in every
 environment that has the package, so it imports nothing else before a fixture is used.
 """
@@ -20,6 +21,13 @@ def lavinmq_broker() -> Iterator[lavinmq.Broker]:
     """A running broker, shared: use names of your own, or delete what you declare."""
     with lavinmq.run() as broker:
         yield broker
+
+
+@pytest.fixture
+def lavinmq_vhost(lavinmq_broker: lavinmq.Broker) -> Iterator[str]:
+    """The URL of a virtual host of the shared broker that only this test uses."""
+    with lavinmq_broker.vhost() as url:
+        yield url
 
 
 @pytest.fixture

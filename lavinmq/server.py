@@ -35,13 +35,14 @@ from lavinmq.disk import DiskWatch
 from lavinmq.endpoints import Endpoints
 from lavinmq.errors import DefinitionsError, ReplyCode
 from lavinmq.histogram import Histogram
+from lavinmq.http.origin import Origin
 from lavinmq.limits_file import UserLimits
 from lavinmq.listener import Listener, Places, listeners
 from lavinmq.log_exchange import LogExchange
 from lavinmq.parameters import ParameterStore
 from lavinmq.portions import in_portions
 from lavinmq.revocation import Revocation
-from lavinmq.saving import Disk
+from lavinmq.saving import Disk, gathered
 from lavinmq.stats import Sampler, Tracked
 from lavinmq.stored_offsets import StoredOffsets
 from lavinmq.system import System, memory_limit
@@ -149,6 +150,32 @@ class Server:
     def tls_port(self) -> int:
         """The TCP port that it listens on for AMQPS, -1 when there is none."""
         return self._port_of(is_tls=True)
+
+    @property
+    def http_port(self) -> int:
+        """The TCP port of the HTTP API without TLS, -1 when there is none."""
+        ports = [
+            each.listener.port for each in self.http
+            if each.origin is Origin.MANAGEMENT and not each.is_tls and each.listener.port >= 0
+        ]  # fmt: skip
+        return ports[0] if ports else -1
+
+    async def reset(self) -> None:
+        """Be as after a first start: what was declared is gone, and all clients are disconnected.
+
+        Raises: DefinitionsError when the disk refuses.
+        """
+        for connection in list(self.connections):
+            connection.close(ReplyCode.CONNECTION_FORCED, "Broker reset")
+        for name in list(self.vhosts):
+            await self.vhosts.delete(name)
+        async with gathered():
+            self.accounts.delete_users(*(user.name for user in self.users.all()))
+            for parameter in self.parameters.all():
+                self.parameters.delete(None, parameter.name)
+            self.users.add_default()
+            self.accounts.changed()
+        await self.vhosts.create(vhosts_file.DEFAULT_VHOST)
 
     def _port_of(self, *, is_tls: bool) -> int:
         ports = [

@@ -48,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except KeyboardInterrupt:
+        print(file=sys.stderr)  # whatever the terminal shows begins on a line of its own
         return INTERRUPTED
 
 

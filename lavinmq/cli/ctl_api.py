@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from lavinmq.cli.ctl_errors import NOT_THE_LEADER, ApiError, CtlError, UnreachableError, UsageError
+from lavinmq.control_paths import CONTROL_PATHS
 
-# Where the configuration of packages has the socket; then the default of the setting.
-CONTROL_PATHS = ("/run/lavinmq/lavinmqctl.sock", "/tmp/lavinmqctl.sock")
 PORTS = {"http": 15672, "https": 15671}
 URI_PORTS = {"http": 80, "https": 443}
 PAGE_ROWS = 10_000

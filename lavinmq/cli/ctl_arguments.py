@@ -14,6 +14,10 @@ from lavinmq.cli.ctl_errors import UsageError
 from lavinmq.cli.ctl_table import COMMANDS, GLOBAL_OPTIONS, Command, Option, command_named
 from lavinmq.nearest import hint
 
+NOT_EMPTY = ("--vhost", "--uri", "--host", "--hostname", "--port", "--scheme", "--user",
+             "--control-unix-path")  # fmt: skip
+"""Options whose value cannot be empty: a script's variable was, which must not mean the default."""
+
 
 class CommandLine:
     """What a command line says; options without a value hold an empty text."""
@@ -52,6 +56,9 @@ def check(line: CommandLine) -> Command:
     command = line.command
     if command is None:
         raise UsageError("No command")
+    for name in NOT_EMPTY:
+        if line.global_options.get(name) == "":
+            raise UsageError(f"The value of {name} is empty")
     words = command.arguments.split()
     least = sum(not word.startswith("[") for word in words)
     if len(line.arguments) < least:

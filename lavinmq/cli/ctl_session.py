@@ -76,7 +76,11 @@ class Session:
         if sys.stdin.isatty():
             import getpass
 
-            password = getpass.getpass("Password: ")
+            try:
+                password = getpass.getpass("Password: ")
+            except EOFError:  # Ctrl-D
+                print(file=sys.stderr)
+                password = ""
         else:
             password = sys.stdin.readline().removesuffix("\n")
         if not password:

@@ -61,6 +61,7 @@ class Throughput:
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._active = 0
+        self._met: set[str] = set()
         self._last_complaint: tuple[str, int] = ("", 0)
         self._all_done = os.eventfd(0)
         self._interrupts = Interrupts()
@@ -71,7 +72,8 @@ class Throughput:
             totals = self._measure()
         print(report.summary_json(totals) if self._options.json else report.summary(totals))
         sys.stdout.flush()
-        return self._complain_of_messages()
+        # Both are told, whichever comes first.
+        return max(self._complain_of_messages(), self._complain_of_absence())
 
     def _measure(self) -> report.Totals:
         self._active = len(self._publishers) + len(self._consumers)
@@ -150,6 +152,7 @@ class Throughput:
                 connection = Connection.open(self._address, name=f"lavinmqperf {client.name}")
                 try:
                     client.set_up(connection)
+                    self._met.add(client.name)
                     arrive()
                     self._start.wait()
                     client.work(connection)
@@ -174,6 +177,15 @@ class Throughput:
                 return
             self._last_complaint = complaint
         print(f"{name}: {error}", file=sys.stderr, flush=True)
+
+    def _complain_of_absence(self) -> int:
+        """Report clients that never came to their work, which make the run a failure."""
+        everybody: list[Client] = [*self._publishers, *self._consumers]
+        absent = sum(client.name not in self._met for client in everybody)
+        if not absent:
+            return 0
+        print(f"{absent} of {len(everybody)} clients never got to work", file=sys.stderr)
+        return 1
 
     def _complain_of_messages(self) -> int:
         """Report messages refused or damaged; damaged ones make the run a failure."""

@@ -108,6 +108,10 @@ def parse_throughput(argv: Sequence[str]) -> ThroughputOptions:
             "nothing to do: neither publishers nor consumers": not (
                 options.publishers or options.consumers
             ),
+            "an empty --queue needs an --exchange to which it is bound: nothing would arrive": (
+                not (options.queue or options.exchange or options.routing_key or pattern)
+                and bool(options.publishers)
+            ),
             f"--measure-latency needs a --size of at least {STAMP_BYTES}": (
                 options.measure_latency and options.size < STAMP_BYTES
             ),

@@ -26,6 +26,7 @@ from lavinmq.http import (
     pages,
 )
 from lavinmq.http.errors import ApiError
+from lavinmq.http.front import Front
 from lavinmq.http.handler import UNREAD_BODY, ApiHandler, NotFound, Refused, Robots
 from lavinmq.http.heads import MAX_HEAD, PlainStream, TlsStream
 from lavinmq.http.health import Alive, Ready
@@ -202,6 +203,7 @@ def application(server: Server, origin: Origin) -> Application:
     ]
     if origin is not Origin.METRICS:  # who comes by that listener need not log in
         routes += [
+            (r"/", Front),
             (r"/api/.*", ApiHandler),
             (r"/robots\.txt", Robots),
             (r"/docs/openapi\.json", OpenApi),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import errno
 import gc
+import json
 import logging
 import os
 import resource
@@ -15,11 +17,14 @@ import sys
 import tempfile
 import textwrap
 import threading
+import urllib.request
 import weakref
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import aio_pika
 import pika
+import pika.exceptions
 import pytest
 
 import lavinmq
@@ -359,6 +364,73 @@ def test_the_program_keeps_its_signals_logging_limits_and_loops() -> None:
 
     assert during == before
     assert surroundings() == before
+
+
+def test_the_http_api_has_a_url() -> None:
+    with lavinmq.run(mgmt_port=0) as broker:
+        address = urlsplit(broker.http_url)
+        login = base64.b64encode(f"{address.username}:{address.password}".encode()).decode()
+        request = urllib.request.Request(
+            f"http://{address.hostname}:{address.port}/api/whoami",
+            headers={"Authorization": f"Basic {login}"},
+        )
+        with urllib.request.urlopen(request) as answer:
+            assert json.load(answer)["name"] == "guest"
+
+
+def test_without_the_http_api_its_url_says_how_to_get_it() -> None:
+    with lavinmq.run() as broker, pytest.raises(ValueError, match="mgmt_port=0"):
+        print(broker.http_url)
+
+
+def test_a_virtual_host_is_fresh_and_goes_at_the_end() -> None:
+    with lavinmq.run() as broker:
+        for _ in range(2):
+            with broker.vhost("one") as url:
+                connection = pika.BlockingConnection(pika.URLParameters(url))
+                channel = connection.channel()
+                assert channel.queue_declare("q", durable=True).method.message_count == 0
+                channel.basic_publish("", "q", b"m")
+            with pytest.raises(pika.exceptions.AMQPError):
+                channel.queue_declare("q", passive=True)
+
+        with broker.vhost() as first, broker.vhost() as second:
+            assert first != second
+        with pytest.raises(ValueError, match="already"), broker.vhost("/"):
+            pass
+
+
+def test_a_reset_broker_is_as_new_at_the_same_port() -> None:
+    with lavinmq.run(default_user="boss") as broker:
+        url = broker.url
+        publish(broker, "q", b"m")
+        connection = connect(broker)
+        with broker.vhost("gone"):
+            broker.reset()
+
+        with pytest.raises(pika.exceptions.AMQPError):
+            connection.channel()
+        assert broker.url == url
+        with connect(broker) as again:
+            queue = again.channel().queue_declare("q", durable=True)
+            assert queue.method.message_count == 0
+        broker.reset()
+        assert drain_new(broker) == []
+
+
+def drain_new(broker: lavinmq.Broker) -> list[bytes]:
+    publish(broker, "q")
+    return drain(broker, "q")
+
+
+def test_a_stopped_broker_says_so() -> None:
+    broker = lavinmq.run()
+    broker.stop()
+
+    with pytest.raises(lavinmq.BrokerError, match="not running"):
+        broker.reset()
+    with pytest.raises(lavinmq.BrokerError, match="not running"), broker.vhost():
+        pass
 
 
 def test_what_it_logs_reaches_the_logging_of_the_program(caplog: pytest.LogCaptureFixture) -> None:

@@ -303,6 +303,7 @@ def test_an_unreachable_broker_is_reported_and_tried_again() -> None:
     command = [*COMMAND, "throughput", "--uri", uri, "-y", "0", "-z", "1.5"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
 
-    assert done.returncode == 0
+    assert done.returncode == 1
     assert done.stderr.count("publisher 1: [Errno 111] Connection refused") == 2
+    assert done.stderr.endswith("1 of 1 clients never got to work\n")
     assert "Average publish rate: 0 msgs/s" in done.stdout

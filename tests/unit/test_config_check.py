@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import socket
 import subprocess
@@ -11,12 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from lavinmq.config import load
 from lavinmq.config_check import doubts, problems
+from lavinmq.service_unit import ServiceUnit
 from tests.support.configuration import Loader, load_ini
 
 __all__ = ["load_ini"]  # fixtures
 
 Found = Callable[..., list[str]]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -127,4 +131,63 @@ def test_single_sign_on_that_is_configured_by_half_is_a_doubt(load_ini: Loader) 
     assert doubts(config) == [
         "single sign-on stays off: [oauth] has no client_id and no mgmt_base_url"
     ]
+    assert doubts(load_ini("")) == []
+
+
+# --- the service ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The configuration that is loaded is that of a service, in a unit like the packaged one."""
+    unit = (ROOT / "packaging/systemd/lavinmq.service").read_text()
+    unit = unit.replace("/etc/lavinmq/lavinmq.ini", f"{tmp_path}/lavinmq.ini")
+    monkeypatch.setattr("lavinmq.service_unit.installed", lambda: ServiceUnit([unit]))
+
+
+@pytest.mark.parametrize("key", ["data_dir", "log_file", "pidfile", "control_unix_path"])
+def test_what_the_service_may_not_write_is_a_problem(
+    service: None, load_ini: Loader, key: str
+) -> None:
+    lines = problems(load_ini(f"[main]\n{key} = /opt/somewhere\n"))
+
+    why = "the service may not write there: add ReadWritePaths= (systemctl edit lavinmq)"
+    assert f"'{key}' in [main]: '/opt/somewhere': {why}" in lines
+
+
+def test_another_file_than_that_of_the_service_is_not_its_business(
+    service: None, load_ini: Loader, tmp_path: Path
+) -> None:
+    (tmp_path / "other.ini").write_text("[main]\ndata_dir = /opt/somewhere\n")
+    load_ini("")
+
+    lines = problems(load(["-c", f"{tmp_path}/other.ini"], {}))
+
+    assert not any("the service" in line for line in lines)
+
+
+def test_a_data_directory_of_somebody_else_is_a_problem_of_the_service(
+    service: None, load_ini: Loader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = pwd.struct_passwd(("lavinmq", "", os.getuid() + 1, 0, "", "/", "/bin/false"))
+    monkeypatch.setattr("pwd.getpwnam", lambda _name: user)
+
+    lines = problems(load_ini("", "-D", str(tmp_path)))
+
+    assert any("the service runs as lavinmq, to whom it does not belong" in line for line in lines)
+
+
+def test_a_control_socket_that_lavinmqctl_does_not_find_is_told(load_ini: Loader) -> None:
+    (line,) = doubts(load_ini("[main]\ncontrol_unix_path = /srv/ctl\n"))
+
+    assert line.startswith("'control_unix_path' in [main]: '/srv/ctl': lavinmqctl looks for '/run/")
+    assert "LAVINMQCTL_CONTROL_UNIX_PATH" in line
+    assert doubts(load_ini("[main]\ncontrol_unix_path = /run/lavinmq/lavinmqctl.sock\n")) == []
+    assert doubts(load_ini("[main]\ncontrol_unix_path =\n")) == []
+
+
+def test_a_control_socket_in_a_private_directory_is_told(service: None, load_ini: Loader) -> None:
+    (line,) = doubts(load_ini("[main]\ncontrol_unix_path = /tmp/lavinmqctl.sock\n"))
+
+    assert "the service has a /tmp of its own" in line
     assert doubts(load_ini("")) == []

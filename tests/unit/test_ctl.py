@@ -172,6 +172,51 @@ def test_what_this_release_does_not_run_is_said(
     assert says in err
 
 
+@pytest.mark.parametrize(
+    "option",
+    ["--uri", "--host", "--hostname", "--port", "--scheme", "--user", "--vhost",
+     "--control-unix-path"],
+)  # fmt: skip
+def test_an_empty_value_does_not_mean_the_default(run: Run, option: str) -> None:
+    """A script's variable was empty: nobody meant the broker of this host."""
+    assert run(f"{option}=", "list_queues") == (
+        1, "", f"Error: The value of {option} is empty\nSee lavinmqctl --help\n",
+    )  # fmt: skip
+    assert run(option, "", "list_queues")[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "status", "text"),
+    [(EOFError, 1, "\nError: Missing argument: password\n"), (KeyboardInterrupt, 130, "\n")],
+)
+def test_leaving_the_question_for_a_password_shows_no_traceback(
+    run: Run, monkeypatch: pytest.MonkeyPatch, key: type[BaseException], status: int, text: str
+) -> None:
+    def leave(_prompt: str) -> str:
+        raise key
+
+    monkeypatch.setattr("getpass.getpass", leave)
+    monkeypatch.setattr("sys.stdin", Terminal())
+
+    left, out, err = run("add_user", "bo")
+
+    assert (left, out) == (status, "")
+    assert err.startswith(text)
+
+
+class Terminal(io.StringIO):
+    """Standard input where somebody sits."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_an_unknown_command_names_the_known_one_that_is_most_like_it(run: Run) -> None:
+    assert "Invalid argument: list_queue, did you mean 'list_queues'?" in run("list_queue")[2]
+    assert "Invalid argument: --vhots, did you mean '--vhost'?" in run("--vhots", "x")[2]
+    assert "did you mean" not in run("xyzzy")[2]
+
+
 def test_both_limits_of_a_vhost_are_set_and_cleared(api: FakeApi, run: Run) -> None:
     for name in ("max-connections", "max-queues"):
         api.answer("PUT", f"/api/vhost-limits/%2F/{name}", 204)

@@ -23,7 +23,8 @@ PYTHON_LAYERS: list[set[str]] = [
     # The door, compiled from cext/: it imports no Python module of ours.
     {"_core", "_pcre", "_perf"},
     {"errors"},
-    {"fieldtable", "wire", "ini", "missing", "nearest", "setting_types"},
+    {"control_paths", "fieldtable", "wire", "ini", "missing", "nearest", "setting_types"},
+    {"service_unit"},
     {"settings", "inequivalent"},
     {"arguments", "sources", "usage"},
     {"config", "log_forms", "table_bounds"},

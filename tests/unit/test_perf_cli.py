@@ -7,6 +7,7 @@ import pytest
 from lavinmq import __version__
 from lavinmq.cli import perf, report
 from lavinmq.cli.clients import Template
+from lavinmq.cli.options import UsageError
 from lavinmq.cli.throughput_options import ThroughputOptions, parse_throughput
 from lavinmq.client import Address, parse_uri
 from lavinmq.wire import FrameReader
@@ -36,7 +37,8 @@ def options_of(*argv: str) -> ThroughputOptions:
         (["-c", "100"], "confirm", 100),
         (["-t", "5"], "transaction", 5),
         (["-T", "5"], "ack_transaction", 5),
-        (["-u", ""], "queue", ""),
+        (["-u", "", "-e", "x"], "queue", ""),
+        (["-u", "", "-x", "0"], "queue", ""),
         (["-k", "key"], "routing_key", "key"),
         (["-e", "amq.topic"], "exchange", "amq.topic"),
         (["-r", "1000"], "rate", 1000.0),
@@ -253,6 +255,11 @@ def test_a_uri_is_read_with_defaults_and_percent_escapes(uri: str, address: Addr
 def test_a_bad_uri_is_refused(uri: str) -> None:
     with pytest.raises(ValueError, match="invalid URI"):
         parse_uri(uri)
+
+
+def test_messages_that_would_arrive_nowhere_are_refused() -> None:
+    with pytest.raises(UsageError, match="an empty --queue needs an --exchange"):
+        options_of("-u", "")
 
 
 def test_a_body_is_the_pattern_cut_into_frames() -> None:
