@@ -43,9 +43,9 @@ the user, and later changes of it have no effect, as with the hash.
 `lavinmq --check-config` reads all this, tells everything that is wrong on standard error, and exits
 with 0 or 1: values, files that cannot be read or written, certificates that cannot be loaded, two
 listeners in one place. Of the file that the service of this host uses it also tells what systemd
-would not let the service do: paths outside of those that its unit lets it write, a data directory of
-another user. It warns about a control socket where `lavinmqctl` does not look. It starts nothing and
-does not mind a broker that runs.
+would not let the service do: paths outside of those that its unit lets it write, a data directory
+of another user. It warns about a control socket where `lavinmqctl` does not look. It starts nothing
+and does not mind a broker that runs.
 `lavinmq --print-config` prints the values in force as an ini file, each below the source it comes
 from; secrets are masked.
 

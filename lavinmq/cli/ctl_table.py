@@ -127,7 +127,8 @@ COMMANDS: dict[str, tuple[Command, ...]] = {
         Command("change_password", "user [new_password]", "Give a user another password", "users"),
         Command("list_users", "", "List users and their tags", "users"),
         Command("set_user_tags", "user [tag...]", "Give a user these tags and no others", "users"),
-        Command("hash_password", "[password]", "Print a SHA-256 hash of a password", "users"),
+        Command("hash_password", "[password]",
+                "Print a salted SHA-256 hash of a password, as RabbitMQ reads it", "users"),
     ),
     "Permissions": (
         Command("set_permissions", "user configure write read",

@@ -156,6 +156,20 @@ def test_names_that_are_refused(api: Api, name: str, reason: str) -> None:
     assert answered == 400 and reason in text
 
 
+def test_an_empty_list_of_arguments_is_an_empty_object(api: Api, unique: UniqueName) -> None:
+    """PHP writes an empty array of either kind as a list."""
+    q, x = unique("q"), unique("x")
+    binding = f"/api/bindings/%2F/e/{x}/q/{q}"
+
+    assert api("PUT", at(q), {"arguments": []}).status == 201
+    assert api("PUT", f"/api/exchanges/%2F/{x}", {"type": "topic", "arguments": []}).status == 201
+    assert api("POST", binding, {"routing_key": "k", "arguments": []}).status == 201
+    document = {"queues": [{"name": unique("q"), "vhost": "/", "arguments": []}]}
+    assert api("POST", "/api/definitions", document).status == 200
+    assert api.get(at(q))["arguments"] == {}
+    assert api("PUT", at(q), {"arguments": [1]}).status == 400
+
+
 def test_another_declaration_than_the_first_is_refused(api: Api, unique: UniqueName) -> None:
     name = unique("q")
     api("PUT", at(name), {"arguments": {"x-queue-type": "classic"}})
