@@ -23,8 +23,8 @@ from match cimport (
     DEST_GONE, HEADER_DEPTH_MAX, HEADER_INLINE, HEADER_NESTED_MAX, MATCH_ADDED, MATCH_BAD_INPUT,
     MATCH_BAD_HEADER, MATCH_BAD_MODE, MATCH_DIRECT, MATCH_FANOUT, MATCH_HASH, MATCH_LOOK,
     MATCH_MODULUS, MATCH_NO_MEMORY, MATCH_RANDOM, MATCH_TIRED, MATCH_TOPIC, MATCH_UNCHANGED,
-    TOPIC_KEY_MAX, TOPIC_QUICK, dest_t, hasher_t, header_field_t, header_index_t, header_number_t, header_pair_t,
-    header_rule_t, match_cursor_t, match_dests_t, match_key_t, match_link_t, match_t,
+    TOPIC_KEY_MAX, TOPIC_QUICK, dest_t, hasher_t, header_field_t, header_index_t, header_number_t,
+    header_pair_t, header_rule_t, match_cursor_t, match_dests_t, match_key_t, match_link_t, match_t,
     match_table_t, targets_t, topic_node_t, topic_nodes_t, topic_words_t,
 )
 

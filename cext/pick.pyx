@@ -1,5 +1,5 @@
-# Pick: exchanges whose bindings only say where: each message goes to one of the destinations, to any
-# (random), or to the one that the hash of the routing key names (modulus).
+# Pick: exchanges whose bindings only say where: each message goes to one of the destinations, to
+# any (random), or to the one that the hash of the routing key names (modulus).
 #
 # A destination is bound once, whatever keys its bindings have; the caller counts them. The order of
 # binding is kept, so that a key finds the same one after a restart that has not changed bindings.
