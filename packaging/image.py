@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tarfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,6 +38,7 @@ LEFT_OUT = ("usr/share/man", "usr/share/bash-completion", "usr/share/fish", "usr
             "usr/lib/systemd", "usr/lib/sysusers.d", "usr/lib/tmpfiles.d")  # fmt: skip
 WRITABLE = (DATA, RUN, "/tmp")
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+INDEX = "application/vnd.oci.image.index.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
 LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
 
@@ -69,11 +71,10 @@ class Layout:
         descriptor = self.blob(LAYER, gzip.compress(content, 9, mtime=0))
         return Layer(descriptor, f"sha256:{hashlib.sha256(content).hexdigest()}")
 
-    def finish(self, manifest: dict[str, Any], tag: str) -> None:
-        """Name the image."""
-        described = self.blob(MANIFEST, json.dumps(manifest).encode())
-        described["annotations"] = {"org.opencontainers.image.ref.name": tag}
-        index = {"schemaVersion": 2, "manifests": [described]}
+    def finish(self, described: dict[str, Any], tag: str) -> None:
+        """Give the image its name. Args: described: the descriptor of its manifest or index."""
+        named = {**described, "annotations": {"org.opencontainers.image.ref.name": tag}}
+        index = {"schemaVersion": 2, "manifests": [named]}
         (self._path / "index.json").write_text(json.dumps(index))
 
 
@@ -162,8 +163,36 @@ def build(architecture: str, output: Path) -> Path:
         "schemaVersion": 2, "mediaType": MANIFEST, "config": config,
         "layers": [layer.descriptor for layer in layers],
     }  # fmt: skip
-    layout.finish(manifest, release.version())
+    layout.finish(layout.blob(MANIFEST, json.dumps(manifest).encode()), release.version())
     return output
+
+
+def combine(images: Sequence[Path], output: Path) -> Path:
+    """Put images for several processors under one name, of which a host takes the one that fits.
+
+    Raises: PackagingError when one of them is missing.
+    """
+    layout = Layout(output)
+    manifests = []
+    for image in images:
+        if not (image / "index.json").exists():
+            raise release.PackagingError(f"{image} is missing: make image, make image ARCH=arm64")
+        (named,) = json.loads((image / "index.json").read_text())["manifests"]
+        for blob in (image / "blobs/sha256").iterdir():
+            shutil.copy2(blob, output / "blobs/sha256")
+        config = _blob(image, _blob(image, named)["config"])
+        platform = {"architecture": config["architecture"], "os": config["os"]}
+        described = {key: named[key] for key in ("mediaType", "digest", "size")}
+        manifests.append({**described, "platform": platform})
+    index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests}
+    layout.finish(layout.blob(INDEX, json.dumps(index).encode()), release.version())
+    return output
+
+
+def _blob(image: Path, described: dict[str, Any]) -> dict[str, Any]:
+    name = described["digest"].partition(":")[2]
+    content: dict[str, Any] = json.loads((image / "blobs/sha256" / name).read_text())
+    return content
 
 
 def describe(layers: list[Layer], architecture: str) -> dict[str, Any]:
@@ -199,7 +228,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Make the container image.")
     release.add_architecture(parser)
     parser.add_argument("--output", type=Path, metavar="DIR")
+    parser.add_argument(
+        "--index", action="store_true", help="put the images of all processors under one name"
+    )
     options = parser.parse_args()
+    if options.index:
+        images = [release.place(name) / "image" for name in release.RPM_ARCHITECTURES]
+        index = options.output or release.DIST / "image-index"
+        return release.reported(lambda: combine(images, index))
     output = options.output or release.place(options.arch) / "image"
     return release.reported(lambda: build(options.arch, output))
 
