@@ -32,6 +32,7 @@ from types cimport *
 
 include "portion.pyx"
 include "freeing.pyx"
+include "closer.pyx"
 include "segment.pyx"
 include "reserve.pyx"
 include "chain.pyx"

@@ -185,7 +185,7 @@ cdef void segment_unlink(store_t* st, u32 id) noexcept nogil:
     there after a crash would be delivered again, whole."""
     cdef char path[PATH_MAX_BYTES]
     segment_path(st, b"msgs", id, path)
-    unlink(path)
+    file_remove(path)
     segment_path(st, b"acks", id, path)
     unlink(path)
     segment_path(st, b"meta", id, path)

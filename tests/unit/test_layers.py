@@ -76,7 +76,7 @@ CYTHON_LAYERS: list[set[str]] = [
     # All structs in one place: they point at each other in both directions.
     {"types"},
     {"record"},
-    {"portion"},
+    {"closer", "portion"},
     {"freeing"},
     {"segment", "table"},
     {"reserve"},
