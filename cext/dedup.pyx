@@ -69,6 +69,14 @@ cdef i64 dedup_until(const dedup_t* d, const msg_t* m, i64 now_ms) noexcept nogi
 
 
 # ---- the table and the ring of ages --------------------------------------------------------------
+# With each entry comes a bucket, which takes its share of one that was there before. So no key has
+# to wait until hundreds of thousands of others are in new buckets.
+
+cdef inline u32* dedup_bucket(const dedup_t* d, const u64* key) noexcept nogil:
+    """The bucket of a key."""
+    cdef u32 at = <u32>key[0] & d.mask
+    return &d.buckets[at if at < d.n_buckets else at & (d.mask >> 1)]
+
 
 # hot
 cdef inline u32 dedup_find(const dedup_t* d, const u64* key) noexcept nogil:
@@ -76,7 +84,7 @@ cdef inline u32 dedup_find(const dedup_t* d, const u64* key) noexcept nogil:
     cdef u32 at
     if d.n == 0:
         return 0
-    at = d.buckets[key[0] & d.mask]
+    at = dedup_bucket(d, key)[0]
     while at and (d.entries[at].key[0] != key[0] or d.entries[at].key[1] != key[1]):
         at = d.entries[at].following
     return at
@@ -84,7 +92,7 @@ cdef inline u32 dedup_find(const dedup_t* d, const u64* key) noexcept nogil:
 
 cdef void dedup_link(dedup_t* d, u32 at) noexcept nogil:
     """Put an entry into its bucket."""
-    cdef u32* bucket = &d.buckets[d.entries[at].key[0] & d.mask]
+    cdef u32* bucket = dedup_bucket(d, d.entries[at].key)
     d.entries[at].following = bucket[0]
     bucket[0] = at
 
@@ -92,7 +100,7 @@ cdef void dedup_link(dedup_t* d, u32 at) noexcept nogil:
 cdef void dedup_take_out(dedup_t* d, u32 at) noexcept nogil:
     """Forget a key; its entry is free."""
     cdef dedup_entry_t* entry = &d.entries[at]
-    cdef u32* link = &d.buckets[entry.key[0] & d.mask]
+    cdef u32* link = dedup_bucket(d, entry.key)
     while link[0] != at:
         link = &d.entries[link[0]].following
     link[0] = entry.following
@@ -105,39 +113,50 @@ cdef void dedup_take_out(dedup_t* d, u32 at) noexcept nogil:
 
 cdef bint dedup_grow(dedup_t* d) noexcept nogil:
     """Make room for twice as many keys; False when there is no memory for them."""
-    cdef u64 cap = d.cap * 2 if d.cap else DEDUP_FIRST, n_buckets = DEDUP_FIRST, more
+    cdef u64 cap = d.cap * 2 if d.cap else DEDUP_FIRST, cap_buckets = DEDUP_FIRST, more
     cdef dedup_entry_t* entries
     cdef u32* buckets
-    cdef u32 at
     if cap > <u64>d.limit + 1:
         cap = <u64>d.limit + 1
-    while n_buckets < cap:
-        n_buckets *= 2
-    more = (cap - d.cap) * sizeof(dedup_entry_t) + n_buckets * sizeof(u32)
-    if d.cap:
-        more -= (<u64>d.mask + 1) * sizeof(u32)
+    while cap_buckets < cap:
+        cap_buckets *= 2
+    more = (cap - d.cap) * sizeof(dedup_entry_t) + (cap_buckets - d.cap_buckets) * sizeof(u32)
     if cap > DEDUP_MIN and d.budget.used + more > d.budget.most:
         return False
-    buckets = <u32*>calloc(n_buckets, sizeof(u32))
+    buckets = <u32*>realloc(d.buckets, cap_buckets * sizeof(u32))
     if buckets == NULL:
         return False
+    d.buckets = buckets
     entries = <dedup_entry_t*>realloc(d.entries, cap * sizeof(dedup_entry_t))
     if entries == NULL:
-        free(buckets)
         return False
+    d.entries = entries
     if d.cap == 0:
         entries[0].older = entries[0].newer = 0
-    free(d.buckets)
-    d.entries = entries
-    d.buckets = buckets
+        buckets[0] = 0
+        d.n_buckets = 1
     d.cap = <u32>cap
-    d.mask = <u32>(n_buckets - 1)
+    d.cap_buckets = <u32>cap_buckets
     d.budget.used += more
-    at = entries[0].newer
-    while at:
-        dedup_link(d, at)
-        at = entries[at].newer
     return True
+
+
+cdef void dedup_split(dedup_t* d) noexcept nogil:
+    """Add a bucket, for which there is room."""
+    cdef u32 added = d.n_buckets, at
+    cdef u32* link
+    d.n_buckets += 1
+    if added > d.mask:
+        d.mask = d.mask * 2 + 1
+    d.buckets[added] = 0
+    link = &d.buckets[added & (d.mask >> 1)]
+    while link[0]:
+        at = link[0]
+        if d.entries[at].key[0] & d.mask == added:
+            link[0] = d.entries[at].following
+            dedup_link(d, at)
+        else:
+            link = &d.entries[at].following
 
 
 cdef u32 dedup_free_entry(dedup_t* d) noexcept nogil:
@@ -145,6 +164,8 @@ cdef u32 dedup_free_entry(dedup_t* d) noexcept nogil:
     cdef u32 at
     if d.free == 0 and d.n < d.limit and (d.n_used + 1 < d.cap or dedup_grow(d)):
         d.n_used += 1
+        if d.n_used > d.n_buckets:
+            dedup_split(d)
         return d.n_used
     if d.free == 0:
         if d.n == 0:

@@ -230,10 +230,10 @@ cdef void dedup_release(dedup_t* d) noexcept nogil:
         at[0] = d.dirty_next
         d.is_dirty = False
     if d.cap:
-        d.budget.used -= d.cap * sizeof(dedup_entry_t) + (<u64>d.mask + 1) * sizeof(u32)
+        d.budget.used -= d.cap * sizeof(dedup_entry_t) + <u64>d.cap_buckets * sizeof(u32)
     free(d.entries)
     free(d.buckets)
     d.entries = NULL
     d.buckets = NULL
-    d.n = d.cap = d.n_used = d.free = d.limit = 0
+    d.n = d.cap = d.n_used = d.free = d.limit = d.n_buckets = d.cap_buckets = d.mask = 0
     dedup_close_file(d)

@@ -343,7 +343,9 @@ cdef struct dedup_t:            # the keys that one exchange or queue has seen
     u32 n_used                  # entries that have ever been used
     u32 free                    # of these, the first that is free again; 0 = none
     u32* buckets                # first entry by hash
-    u32 mask
+    u32 n_buckets
+    u32 cap_buckets             # a power of two
+    u32 mask                    # of the hash: n_buckets rounded up to one, less 1
     budget_t* budget
     const char* path            # of the file, NULL = the keys go with the broker
     int fd                      # -1 when closed

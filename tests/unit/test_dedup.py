@@ -250,6 +250,17 @@ def test_a_cache_has_a_largest_size_whatever_is_asked_for() -> None:
     assert made.seen(field(HEADER, b"I\0\0\0\1"), 0)
 
 
+def test_a_cache_that_grows_finds_all_its_keys(tmp_path: Path) -> None:
+    made = cache(100_000)
+    for number in range(5000):
+        made.remember(keyed(str(number)), 0)
+        assert made.seen(keyed(str(number // 2)), 0)
+
+    assert len(made) == 5000
+    assert all(made.seen(keyed(str(number)), 0) for number in range(5000))
+    assert not any(made.seen(keyed(f"no {number}"), 0) for number in range(5000))
+
+
 def test_all_caches_together_are_bounded_and_give_back_what_they_took(tmp_path: Path) -> None:
     loop = _core.Loop(FakeEvents(), str(tmp_path), False, lambda *_: None, lambda: None)
     loop.set_max_dedup(40_000)
