@@ -6,7 +6,14 @@ import time
 
 from lavinmq.client import Channel
 from lavinmq.wire import Properties
-from perf.hostile_cases.peer import FROM_FIRST, Broker, client
+from perf.hostile_cases.peer import (
+    FROM_FIRST,
+    Broker,
+    client,
+    raw_publish,
+    send_many,
+    settle,
+)
 
 
 def _stream(broker: Broker, channel: Channel, count: int, properties: Properties) -> None:
@@ -51,6 +58,21 @@ def stream_filter_headers(broker: Broker) -> None:
             time.sleep(3)
 
 
+def stream_filter_headers_allowed(broker: Broker) -> None:
+    """The same with 256 conditions, which no bound refuses, on 500 messages with 16 384 headers."""
+    with client(broker) as (connection, channel):
+        _stream(broker, channel, 0, Properties())
+        table = b"".join(b"\x05h%04xV" % n for n in range(0, 0x10000, 4))
+        send_many(connection, raw_publish("", "s", table), 500)
+        settle(channel)
+        channel.qos(100)
+        wanted = [{f"other{n}": "x"} for n in range(256)]
+        asked = {"x-stream-filter": wanted, **FROM_FIRST}
+        with broker.watched():
+            channel.consume("s", "greedy", arguments=asked)
+            time.sleep(3)
+
+
 def stream_polygon(broker: Broker) -> None:
     """A stream consumer with a polygon of 4 000 points, on 20 000 messages."""
     with client(broker) as (_connection, channel):
@@ -61,6 +83,18 @@ def stream_polygon(broker: Broker) -> None:
         with broker.watched():
             channel.consume("s", "greedy", arguments=asked)
             time.sleep(2)
+
+
+def stream_polygon_allowed(broker: Broker) -> None:
+    """The same with 256 points, which no bound refuses, on 300 000 messages."""
+    with client(broker) as (_connection, channel):
+        _stream(broker, channel, 300_000, Properties(headers={"x-geo-lat": 80, "x-geo-lon": 100}))
+        channel.qos(100)
+        points = [[n % 50, n % 79] for n in range(256)]
+        asked = {"x-stream-filter": {"geo-polygon": {"points": points}}, "x-stream-offset": "first"}
+        with broker.watched():
+            channel.consume("s", "greedy", arguments=asked)
+            time.sleep(3)
 
 
 def stream_nothing_matches(broker: Broker) -> None:
@@ -79,6 +113,8 @@ CASES = (
     stream_filters,
     stream_filters_allowed,
     stream_filter_headers,
+    stream_filter_headers_allowed,
     stream_polygon,
+    stream_polygon_allowed,
     stream_nothing_matches,
 )
