@@ -1,6 +1,7 @@
 # Cursor: reading the messages of a store: the next one, those that were requeued, any by position.
 #
 # Records come from the staged tail, or from a window of the file read around the last position.
+# Passing what is deleted can be long: it stops when the portion is over, and the next call goes on.
 # Behind damage reading goes on where salvage.pyx finds the next record. Called by queue.pyx,
 # channel.pyx and load.pyx; shares store_t with store.pyx, which writes.
 # Source: storage reference sections 3, 11, 12 and 15.
@@ -279,13 +280,22 @@ cdef void store_recount(store_t* st, pool_t* pool) noexcept nogil:
         seg.count = count
 
 
+cdef enum:
+    PEEK_LATER = 2
+    PASS_LOOK = 256             # deleted records passed between two looks at the portion
+    PASS_UNITS = 10             # of work for each of them
+    REMOVAL_UNITS = 5000        # of work, for a segment that may be removed
+
+
 # hot
-cdef int store_peek(store_t* st, pool_t* pool, rec_t* rec) noexcept nogil:
+cdef int store_peek(store_t* st, loop_t* loop, rec_t* rec) noexcept nogil:
     """The next record to deliver: requeued ones first, then the cursor's. Does not move.
 
     1 done, 0 nothing left, -1 the cursor stands on junk, -2 with errno, -3 a requeued record is
-    unreadable."""
+    unreadable, PEEK_LATER: the portion was over while the cursor passed deleted ones."""
+    cdef pool_t* pool = &loop.pool
     cdef seg_t* seg
+    cdef u32 n_passed = 0
     cdef int rc
     if st.n_requeued:
         rec.is_requeued = True
@@ -302,6 +312,7 @@ cdef int store_peek(store_t* st, pool_t* pool, rec_t* rec) noexcept nogil:
             if seg is st.wseg:
                 return 0
             store_next_segment(st)
+            loop.work += REMOVAL_UNITS
             continue
         rc = store_read(st, pool, store_window(st), seg, st.rpos, BLOCK_SIZE, rec)
         if rc < 0:
@@ -311,6 +322,9 @@ cdef int store_peek(store_t* st, pool_t* pool, rec_t* rec) noexcept nogil:
                 st.rpos += rec.size
                 st.passed += 1
             segment_pop_deleted(seg)
+            n_passed += 1
+            if n_passed % PASS_LOOK == 0 and loop_spent(loop, PASS_LOOK * PASS_UNITS):
+                return PEEK_LATER
             continue
         return 1
 

@@ -214,7 +214,7 @@ cdef void delayed_release(queue_t* q, i64 now_ms) noexcept nogil:
     cdef i64 until_ns = clock_ns() + EXPIRY_NS
     cdef u32 n = 0
     cdef rec_t rec
-    cdef bint may_go_on = True
+    cdef bint may_go_on = True, is_passing
     while may_go_on and st.n_dues and st.dues[0].at_ms <= now_ms:
         may_go_on = delayed_release_next(q)
         n += 1
@@ -222,11 +222,13 @@ cdef void delayed_release(queue_t* q, i64 now_ms) noexcept nogil:
             break
     if q.is_closed:
         return
-    if q.ready:                 # the cursor passes what is gone, so that segments can go
-        queue_peek(q, &rec)
+    # The cursor passes what is gone, so that segments can go.
+    is_passing = q.ready and queue_peek(q, &rec) == PEEK_LATER
     store_drop_window(st, &q.loop.pool)
     if not may_go_on:
         queue_set_due(q, q.loop.now_ms + READ_PAUSE_MS)
+    elif is_passing:
+        queue_set_due(q, q.loop.now_ms + 1)
     else:
         queue_set_due(q, st.dues[0].at_ms if st.n_dues else NEVER)
     queue_touch(q)

@@ -767,6 +767,22 @@ cdef class Queue:
             return True
         return False
 
+    def reach(self) -> bool:
+        """Go to the next message, past what is deleted in front of it, for as long as others can
+        wait; False when it takes another turn."""
+        cdef queue_t* q = self.q
+        cdef rec_t rec
+        cdef int rc
+        if (q.ready == 0 or q.stream != NULL or q.releases != NULL or q.is_deleted
+                or q.is_closed):
+            return True
+        loop_clock(q.loop)
+        self.loop.open_portion()
+        with nogil:
+            rc = queue_peek(q, &rec)
+        self.loop.kick()
+        return rc != PEEK_LATER
+
     def release_some(self) -> bool:
         """Release waiting messages of a delayed exchange's queue now, whenever they are due, for
         as long as others can wait; whether to go on. For want of memory or descriptors some may

@@ -381,9 +381,12 @@ cdef i64 queue_expire_level(queue_t* q, store_t* st, i64 now_ms) noexcept nogil:
         if is_spent:
             q.loop.is_expiring = True
             return now_ms
-        rc = store_peek(st, &q.loop.pool, &rec)
+        rc = store_peek(st, q.loop, &rec)
         if rc == 0:
             break
+        if rc == PEEK_LATER:
+            is_spent = True
+            continue
         if rc == 1:
             rec.level = st.level
             due = rec_deadline_ms(q, &rec)

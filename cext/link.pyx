@@ -458,7 +458,7 @@ cdef class Link:
                 self.dispatch(event)
                 if loop_look(l.loop) and at < n:
                     event = WALK_TURN
-            l.is_late = l.loop.look_ns - began_ns >= LATE_NS or l.loop.portion_units != 0
+            link_note_late(l, began_ns, event == WALK_TURN)
             if event == WALK_TURN and l.fd >= 0 and not l.stops:
                 self.end_turn()
             if link_owes_much(l) and l.fd >= 0:
@@ -963,6 +963,15 @@ cdef class Link:
         loop_enforce(q.loop)
         self.loop.kick()
         return True
+
+
+cdef inline void link_note_late(link_t* l, i64 began_ns, bint is_stopped) noexcept nogil:
+    """Have others come before l for a while when it has kept the loop busy since then, or is
+    stopped while they do: what is left for it then may be short."""
+    cdef i64 now_ns = l.loop.look_ns
+    if (now_ns - began_ns >= LATE_NS or (is_stopped and now_ns < l.late_until_ns)
+            or l.loop.portion_units):
+        l.late_until_ns = now_ns + LATE_FOR_NS
 
 
 cdef ssize_t link_send_tls(link_t* l, u8* p, u32 n) noexcept with gil:

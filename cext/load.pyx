@@ -105,7 +105,8 @@ cdef list store_load(queue_t* q, store_t* st):
         load_leave_segment(st)
     if q.releases == NULL:      # else its index counts what there is
         load_drop_finished(st)
-        queue_reconcile(q, st)
+        while not queue_reconcile(q, st):
+            pass
     store_drop_window(st, &q.loop.pool)
     return notes
 

@@ -215,7 +215,9 @@ cdef class Loop:
             queue_unref(held)
         while self.t.over_consumers != NULL:
             consumer_unref(self.next_over())
-        while self.t.over != NULL:
+        while self.t.over != NULL or self.t.over_rest != NULL:
+            if self.t.over == NULL:
+                self.t.over, self.t.over_rest = self.t.over_rest, NULL
             held = self.t.over
             self.t.over = held.over_next
             queue_unref(held)
@@ -359,8 +361,9 @@ cdef class Loop:
         if self.t.parked != NULL and self.parked_timer is None:
             self.parked_timer = self.events.call_later(_PARKED_PAUSE_S, self.try_parked)
         is_due = (self.t.tick_queues != NULL or self.t.flush_links != NULL or self.t.is_news
-                  or self.t.is_confirm_new or self.t.over != NULL or self.t.is_working
-                  or self.t.jobs != NULL or self.t.is_expiring or self.t.blocked_links != NULL)
+                  or self.t.is_confirm_new or self.t.over != NULL or self.t.over_rest != NULL
+                  or self.t.is_working or self.t.jobs != NULL or self.t.is_expiring
+                  or self.t.blocked_links != NULL)
         if not is_due and not self.t.is_syncing:
             is_due = bool(self.waiting) or (self.t.held != NULL and self.t.stuck == NULL)
             if self.t.stuck == NULL:
@@ -423,6 +426,10 @@ cdef class Loop:
             loop_grant(&self.t)
             with nogil:
                 loop_expire(&self.t)
+        if self.t.over_rest != NULL:
+            loop_grant(&self.t)
+            with nogil:
+                loop_enforce_rest(&self.t)
         if self.t.jobs != NULL:
             loop_grant(&self.t)
             with nogil:
@@ -562,7 +569,8 @@ cdef class Loop:
         """Hear the others before this link, which has much for us to do, or came too late."""
         if not link.is_in_turns:
             link.is_in_turns = True
-            (self.late_turns if link.t.is_late else self.turns).append(link)
+            is_late = self.t.look_ns < link.t.late_until_ns
+            (self.late_turns if is_late else self.turns).append(link)
         self.kick()
 
     def wake_patient(self) -> None:

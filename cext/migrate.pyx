@@ -77,7 +77,10 @@ cdef int copy_to_level(queue_t* old, queue_t* new) noexcept nogil:
     cdef msg_t m
     cdef u8* props
     cdef int rc
-    if queue_peek(old, &rec) != 1:
+    rc = queue_peek(old, &rec)
+    while rc == PEEK_LATER:         # at the start nobody else waits
+        rc = queue_peek(old, &rec)
+    if rc != 1:
         return -1
     props = loop_scratch(loop, <u64>rec.size + 16)
     if props == NULL:

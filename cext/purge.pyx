@@ -82,9 +82,11 @@ cdef bint queue_purge_store(queue_t* q, store_t* st, loc_t until, i64* left,
             continue
         if not loc_before(at, until):
             return True
-        rc = store_peek(st, &q.loop.pool, &rec)
+        rc = store_peek(st, q.loop, &rec)
         if rc == 0:
             return True
+        if rc == PEEK_LATER:
+            return False
         if rc == -2 and queue_purge_unread(q, st):
             left[0] -= 1
             continue

@@ -453,20 +453,26 @@ cdef void queue_apply_miscount(queue_t* q, store_t* st) noexcept nogil:
     q.ready = <u64>ready if ready > 0 else 0
 
 
-cdef void queue_reconcile(queue_t* q, store_t* st) noexcept nogil:
-    """By the counters the store is empty, but the cursor has segments before it: records win."""
+cdef bint queue_reconcile(queue_t* q, store_t* st) noexcept nogil:
+    """By the counters the store is empty, but the cursor has segments before it: records win. False
+    when the portion was over first: then it goes on with the next call."""
     cdef rec_t rec
+    cdef int rc
     while queue_ready_of(q, st) == 0 and st.n_requeued == 0 and st.rseg is not st.wseg:
-        store_recount(st, &q.loop.pool)
+        rc = store_peek(st, q.loop, &rec)
+        if rc == PEEK_LATER:
+            return False
+        if rc == 1:
+            store_recount(st, &q.loop.pool)
+        elif rc == -1:
+            q.loop.is_news = True
+        if rc != -1 or store_skip_junk(st) < 0:
+            break
         queue_apply_miscount(q, st)
-        if queue_ready_of(q, st) or store_peek(st, &q.loop.pool, &rec) != -1:
-            break
-        q.loop.is_news = True
-        if store_skip_junk(st) < 0:
-            break
     queue_apply_miscount(q, st)
     if q.ready and q.ready_bytes == 0:
         q.ready_bytes = q.ready * RECORD_FIXED
+    return True
 
 
 cdef inline u64 queue_ready_of(const queue_t* q, const store_t* st) noexcept nogil:
@@ -506,20 +512,24 @@ cdef int queue_pass_unreadable(queue_t* q, store_t* st, int rc) noexcept nogil:
 
 # hot
 cdef int queue_peek(queue_t* q, rec_t* rec) noexcept nogil:
-    """The record to deliver next, or 0 when none can be read.
-    Junk on the way is dropped and counted.
+    """The record to deliver next, or 0 when none can be read. Junk on the way is dropped and
+    counted. PEEK_LATER: deleted ones have to be passed first, and the next tick gives consumers
+    what is behind them; who asks for himself asks again.
 
     Cost: 6 ns."""
     cdef store_t* st
     cdef int rc
     while True:
         st = queue_top(q)
-        rc = store_peek(st, &q.loop.pool, rec)
+        rc = store_peek(st, q.loop, rec)
         if st.miscount:
             queue_apply_miscount(q, st)
         if rc == 1:
             rec.level = st.level
             return 1
+        if rc == PEEK_LATER:
+            queue_touch(q)
+            return PEEK_LATER
         if rc == 0:             # the counter and the records part: the records are right
             if q.levels != NULL and q.ready > st.ready and st.ready:
                 queue_lose(q, st, st.ready, 0)
@@ -632,9 +642,11 @@ cdef int store_retry(store_t* st, pool_t* pool) noexcept nogil:
 cdef int store_end_tick(store_t* st, queue_t* q) noexcept nogil:
     """Write what was staged, give back memory. 0, or -1 with errno."""
     cdef pool_t* pool = &q.loop.pool
-    if queue_ready_of(q, st) == 0 and st.rseg is not st.wseg:
-        queue_reconcile(q, st)
-    if q.ready == 0 and q.unacked == 0 and q.n_purges == 0 and not queue_has_moves(q):
+    cdef bint is_passing = (queue_ready_of(q, st) == 0 and st.rseg is not st.wseg
+                            and not queue_reconcile(q, st))
+    if is_passing:
+        queue_touch(q)
+    elif q.ready == 0 and q.unacked == 0 and q.n_purges == 0 and not queue_has_moves(q):
         store_take_back(st)
         store_drop_stage(st, pool)
         store_drop_window(st, pool)
@@ -682,8 +694,17 @@ cdef void queue_end_tick(queue_t* q) noexcept nogil:
         q.store.write_error = 0
         queue_unstick(q)
     if (q.ready == 0 and q.unacked == 0 and (q.may_expire or q.may_bury)
-            and not queue_has_moves(q)):
+            and not queue_has_moves(q) and not queue_is_passing(q)):
         queue_forget_messages(q)
+
+
+cdef bint queue_is_passing(const queue_t* q) noexcept nogil:
+    """Whether a cursor has not come to the end, so that nobody knows yet that there is nothing."""
+    cdef u32 i
+    for i in range(queue_levels(q)):
+        if queue_level(q, i) != NULL and queue_level(q, i).rseg is not queue_level(q, i).wseg:
+            return True
+    return False
 
 
 cdef void queue_forget_messages(queue_t* q) noexcept nogil:

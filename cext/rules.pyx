@@ -250,9 +250,13 @@ cdef void queue_drop_head(queue_t* q) noexcept nogil:
     """Drop from the head until the queue is as long as it may be."""
     cdef rec_t rec
     cdef u32 reason
+    cdef int rc
     while q.ready and queue_is_too_long(q):
         reason = DEAD_MAXLEN if q.ready > q.rules.max_length else DEAD_MAXLENBYTES
-        if queue_peek(q, &rec) != 1:
+        rc = queue_peek(q, &rec)
+        if rc == PEEK_LATER:
+            queue_want_rules(q)
+        if rc != 1:
             break
         queue_drop(q, &rec, reason)
         if loop_spent(q.loop, DEATH_UNITS):
@@ -263,8 +267,12 @@ cdef void queue_drop_head(queue_t* q) noexcept nogil:
 cdef void queue_drop_delivered(queue_t* q) noexcept nogil:
     """Drop heads that were delivered more often than is allowed now."""
     cdef rec_t rec
-    while q.ready and queue_top(q).counts.n and queue_peek(q, &rec) == 1:
-        if not queue_has_tried_enough(q, &rec):
+    cdef int rc
+    while q.ready and queue_top(q).counts.n:
+        rc = queue_peek(q, &rec)
+        if rc == PEEK_LATER:
+            queue_want_rules(q)
+        if rc != 1 or not queue_has_tried_enough(q, &rec):
             break
         queue_drop(q, &rec, DEAD_DELIVERY_LIMIT)
         if loop_spent(q.loop, DEATH_UNITS):
@@ -290,7 +298,7 @@ cdef void queue_enforce(queue_t* q) noexcept nogil:
 cdef void loop_enforce(loop_t* loop) noexcept nogil:
     """Hold the queues on the list to their rules, one at least; their dead letters may add others.
     Queues that overflow into each other can make very much of it: what is left when the portion is
-    over has to wait."""
+    over is done by the loop, so that no other client pays for it."""
     cdef queue_t* q
     while loop.over != NULL:
         q = loop.over
@@ -301,3 +309,23 @@ cdef void loop_enforce(loop_t* loop) noexcept nogil:
         queue_unref(q)
         if loop_spent(loop, DEATH_UNITS):
             break
+    if loop.over == NULL:
+        return
+    if loop.over_rest == NULL:
+        loop.over_rest = loop.over
+    else:
+        loop.last_over_rest.over_next = loop.over
+    loop.last_over_rest = loop.last_over
+    loop.over = NULL
+
+
+cdef void loop_enforce_rest(loop_t* loop) noexcept nogil:
+    """Go on with those for which a portion was not enough."""
+    if loop.over_rest == NULL:
+        return
+    loop.last_over_rest.over_next = loop.over
+    if loop.over == NULL:
+        loop.last_over = loop.last_over_rest
+    loop.over = loop.over_rest
+    loop.over_rest = NULL
+    loop_enforce(loop)

@@ -56,7 +56,8 @@ cdef enum limits:
     PORTION_NS = 1500000        # of long work in one turn of the loop, whoever it is for
     GRANT_NS = 500000           # of it that those get who come last, when nothing is left for them
     LATE_READ = 16384           # bytes read at once while links wait for that: what is left is kept
-    LATE_NS = 1000000           # of it after which a link has to wait for others the next time
+    LATE_NS = 1000000           # of it after which a link has to wait for others
+    LATE_FOR_NS = 5000000       # for so long, and as long as it does not come to its end
     LARGE_RECORD = 1048576      # bytes above which a message is written and read in pieces
     LOOK_UNITS = 10000          # of about 10 ns of work, after which the clock is looked at
     UNIT_SHIFT = 6              # one such unit for so many bytes that are copied, as a power of two
@@ -870,7 +871,7 @@ cdef struct link_t:
     flag_t is_oversized         # one of its channels is
     flag_t is_unreadable        # a body that is to be sent is not there any more
     flag_t is_unread            # its turn was over before it was read
-    flag_t is_late              # it kept the loop busy when it was heard last: others come first
+    i64 late_until_ns           # it has kept the loop busy: until then others come first
     u32 crowd_bytes             # published to crowded queues since the link was last held
     u8 stops                    # link_stop bits: frames are kept, not walked
     u32 frame_max               # largest payload accepted; bodies are sent in frame_max - 8
@@ -932,6 +933,8 @@ cdef struct loop_t:
     i64 owed_ns                 # by the tick: what was touched since the last one
     queue_t* over               # queues to hold to their rules before anything else happens
     queue_t* last_over
+    queue_t* over_rest          # those for which the portion was not enough: a job of the loop
+    queue_t* last_over_rest
     i64 now_ns
     i64 now_ms                  # Unix milliseconds
     u32 n_closed                # queues that are closed, also those that are being forgotten

@@ -564,6 +564,10 @@ class Queue:
         syncs, and `done` is called when it is over.
         Source: storage reference, section 20."""
 
+    def reach(self) -> bool:
+        """Go to the next message, past what is deleted in front of it, for as long as others can
+        wait. Returns: False when it takes another turn of the loop: call again then."""
+
     def release_some(self) -> bool:
         """Release what waits in a delayed exchange's queue now, whenever it is due, for a few
         milliseconds. Returns: whether to call again; for want of memory or descriptors some may

@@ -413,14 +413,26 @@ class Channel:
         if queue.is_internal:
             self._reply(m.BasicGetEmpty())
             return
-        try:
-            found = connection.link.get(self.id, queue.core, d.no_ack)
-        except MemoryError as error:
-            raise ChannelError(ReplyCode.RESOURCE_ERROR, str(error)) from error
-        except ValueError as error:
-            raise failed(LARGE_HEADER) from error
-        if not found:
-            self._reply(m.BasicGetEmpty())
+        step = partial(self._get_next, queue, d.no_ack)
+        connection.in_turns(self.id, (d.CLASS_ID, d.METHOD_ID), step)
+
+    def _get_next(self, queue: Queue, no_ack: bool) -> bool:
+        """Answer with the next message, or that there is none; whether it takes another turn to get
+        to it."""
+        link = self.connection.link
+        if not self.is_over:
+            if not queue.core.reach():
+                return True
+            try:
+                found = link.get(self.id, queue.core, no_ack)
+            except MemoryError as error:
+                raise ChannelError(ReplyCode.RESOURCE_ERROR, str(error)) from error
+            except ValueError as error:
+                raise failed(LARGE_HEADER) from error
+            if not found:
+                self._reply(m.BasicGetEmpty())
+        link.resume()
+        return False
 
     def _recover(self, d: m.BasicRecover) -> None:
         self._reply(m.BasicRecoverOk())

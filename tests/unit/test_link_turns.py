@@ -163,3 +163,30 @@ def test_a_link_that_closes_while_it_waits_is_forgotten(bench: Bench) -> None:
     bench.run()
 
     assert queue.ready < 9
+
+
+def test_who_has_much_to_do_stays_behind_the_others_until_it_is_done(tmp_path: Path) -> None:
+    """Two links with very much take turns with what is left of a portion: that may be little, and
+    does not make them come first again."""
+    bench = Bench(tmp_path / "data")
+    for number in range(500):
+        bench.exchange.bind(b"all", b"", bench.queue(f"q{number}", durable=False))
+    quiet = bench.queue("quiet", durable=False)
+    peers = [Peer(bench) for _ in range(3)]
+    for peer in peers[:2]:
+        peer.client.send(publish(b"all", b"m") * 2000)
+        peer.link.on_readable()
+
+    late = turns = 0
+    while bench.events.ready:
+        peers[2].client.send(publish(b"quiet", b"m"))
+        turns += 1
+        peers[2].link.on_readable()
+        bench.events.ready.pop(0)()
+        late += quiet.ready < turns
+
+    assert turns > 20
+    assert late <= turns // 5
+    for peer in peers:
+        peer.close()
+    bench.close()

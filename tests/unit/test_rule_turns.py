@@ -89,6 +89,18 @@ def test_queues_with_too_much_are_heard_in_turn(bench: Bench) -> None:
     assert first.ready == second.ready == 1
 
 
+def test_what_a_limit_leaves_is_nobody_elses_work(bench: Bench) -> None:
+    """Whoever publishes to another queue does not drop for it."""
+    queue, other = filled(bench), bench.queue("other", durable=False)
+    queue.set_rules(max_length=1)
+    left = queue.ready
+    assert left > 1
+    bench.send(publish(b"other", b"body"))
+    assert (queue.ready, other.ready) == (left, 1)
+    bench.run()
+    assert (queue.ready, other.ready) == (1, 1)
+
+
 def test_all_dead_letters_of_a_limit_arrive(bench: Bench) -> None:
     queue = filled(bench)
     dead = bench.queue("dead", durable=False)

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
 from lavinmq import _core, rights
@@ -263,6 +264,7 @@ async def _taken(
     Raises: ApiError 413 when not even the first fits into an answer."""
     limit = room = call.server.config.max_body_size
     async for _ in in_portions(range(min(call.body["count"], WHOLE))):
+        await _reached(queue)
         taken = channel.take(queue.core, max(room - ROW_BYTES, 0), truncate, is_look)
         if taken is None:
             return
@@ -274,6 +276,12 @@ async def _taken(
         room -= ROW_BYTES + len(message[4]) + len(message[6])
         tags.append(message[0])
         yield await _shown(message, left, call.body["encoding"])
+
+
+async def _reached(queue: Queue) -> None:
+    """Wait until the next message of a queue can be taken, or there is none."""
+    while not queue.core.reach():
+        await asyncio.sleep(0)
 
 
 def too_large(needed: int, limit: int) -> ApiError:
@@ -413,13 +421,14 @@ async def move_messages(call: Call) -> dict[str, int]:
     if queue.is_stream:
         raise bad_request("Messages of a stream cannot be moved, only read")
     moved, returned = 0, queue.core.returned
-    async for at in in_portions(range(0, min(count, queue.core.ready), MOVED_AT_ONCE)):
-        if call.server.loop.is_held or not call.is_allowed_still():
+    count = min(count, queue.core.ready)
+    async for _ in in_portions(repeat(None)):
+        await _reached(queue)
+        if moved == count or call.server.loop.is_held or not call.is_allowed_still():
             break
-        n = min(count - at, MOVED_AT_ONCE)
-        found_now = _core.move_some(queue.core, to.core, n)
-        moved += found_now
-        if found_now < n:
+        moved_now = _core.move_some(queue.core, to.core, min(count - moved, MOVED_AT_ONCE))
+        moved += moved_now
+        if moved_now == 0:
             break
     await completed(call.server.loop.after_sync)
     moved -= min(moved, queue.core.returned - returned)
