@@ -112,6 +112,7 @@ OTHERWISE: dict[str, Steps] = {
         3: "bindings have no properties_key, which nobody reads back",
         4: "a queue with other properties refuses the import",
         5: "an entry without a name is refused with 400",
+        11: "the answer says which entries were left out",
         14: "the refusal names the entry",
         15: "a bad policy is refused with 400",
     },

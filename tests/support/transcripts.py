@@ -68,7 +68,8 @@ def _with_longer_texts(recorded: Any) -> Any:
 
 def _longer(key: str, value: Any) -> Any:
     if key == "reply_text" and isinstance(value, str) and value.partition(" - ")[2]:
-        return {"$re": f"^{re.escape(value)}"}
+        said = re.split(r"\{\{\w+\}\}", value)  # between names that the broker has chosen
+        return {"$re": "^" + ".+".join(map(re.escape, said))}
     return _with_longer_texts(value)
 
 
