@@ -99,7 +99,7 @@ def test_files_have_the_owners_and_modes_that_they_should(machine: Machine) -> N
     expected = {
         "/usr/bin/lavinmq": "755 root root",
         "/etc/lavinmq/lavinmq.ini": "644 root root",
-        "/var/lib/lavinmq": "750 lavinmq lavinmq",
+        "/var/lib/lavinmq": "700 lavinmq lavinmq",
         "/run/lavinmq": "755 lavinmq lavinmq",
         "/run/lavinmq/lavinmqctl.sock": "660 lavinmq lavinmq",
         "/lib/systemd/system/lavinmq.service": "644 root root",

@@ -98,7 +98,7 @@ def test_files_have_the_owners_and_modes_that_they_should(machine: Machine) -> N
     expected = {
         "/usr/bin/lavinmq": "755 root root",
         "/etc/lavinmq/lavinmq.ini": "644 root root",
-        "/var/lib/lavinmq": "750 lavinmq lavinmq",
+        "/var/lib/lavinmq": "700 lavinmq lavinmq",
         "/usr/lib/systemd/system/lavinmq.service": "644 root root",
         "/usr/share/man/man5/lavinmq.ini.5.gz": "644 root root",
         "/usr/share/zsh/site-functions/_lavinmqctl": "644 root root",
