@@ -26,7 +26,7 @@ cdef void ahead_drop(ahead_t* a) noexcept nogil:
     cdef int error = errno
     if a.is_begun:
         unlink(a.path)
-        c_close(a.fd)
+        close_behind(a.fd)
         free(a.path)
         memset(a, 0, sizeof(ahead_t))
         set_errno(error)

@@ -67,7 +67,7 @@ cdef void rest_let_go(rest_t* rest) noexcept nogil:
         seg = store_segment(st, rest.seg)
     if seg != NULL and seg.n_pins:
         seg.n_pins -= 1
-    c_close(rest.fd)
+    close_behind(rest.fd)       # it may be the last one of a file that was removed
     queue_unref(q)
 
 

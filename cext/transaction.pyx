@@ -1,11 +1,12 @@
 # Transaction: publishes and settlements of a channel in tx mode, kept until commit or rollback.
 #
-# A kept publish is one block of memory with its slices behind the struct; a settlement is its tag.
+# A kept publish is one block of memory with its slices behind the struct, but for the body of a
+# large one, which stays where it was received; a settlement is its tag.
 # Whether a tag exists is checked when it comes, whether an exchange may be published to both then
 # and before a commit changes anything, so that a commit either happens whole or not at all.
 # A commit is done in portions: all is looked at, then all is carried out; once that has begun it
-# comes to its end, also when the channel goes. The link is paused meanwhile. What it settles goes when
-# what it publishes is on disk: a loss of power in between must not take both.
+# comes to its end, also when the channel goes. The link is paused meanwhile. What it settles goes
+# when what it publishes is on disk: a loss of power in between must not take both.
 # Called by amqp.pyx, route.pyx and link.pyx. Source: amqp reference section 13.
 
 cdef enum:
