@@ -7,14 +7,18 @@ and writes to it. State lives in one handler of the root logger, none in this mo
     plain    2026-07-01T10:20:30.123456Z  INFO lmq.server[vhost: "/"] text
     journal  <6> lmq.server[vhost: "/"] text
 Lines for machines are made by ``log_forms``.
-An exception follows on the next lines. Whatever else in a text is not printable is escaped: names
-chosen by a client must not look like further lines. Source: configuration reference, log output.
+Where a peer reads the log (a pipe, the journal, a terminal) nobody waits for it: what it does not
+take is left out there, and counted. An exception follows on the next lines. Whatever else in a text
+is not printable is escaped: names chosen by a client must not look like further lines. Source:
+configuration reference, log output.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import select
+import stat
 import sys
 import time
 from collections import deque
@@ -47,6 +51,7 @@ PRIORITIES: Mapping[str, int] = MappingProxyType(
 RING_ENTRIES = 1024
 ENTRY_CHARACTERS = 8192  # of an entry in the ring; bounds it to 8 MB when all are exceptions
 STDOUT = 1
+PIECE = select.PIPE_BUF  # bytes that a pipe takes at once, if it takes any
 
 
 class Entry(NamedTuple):
@@ -193,6 +198,9 @@ class _Output(logging.StreamHandler[TextIO]):
         self._form = form
         self._is_journal = journal
         self._owned = owned
+        self._peer = None if owned else _peer_of(stream)
+        self._n_lost = 0
+        self._is_cut = False
         self.entries: deque[Entry] = deque(maxlen=RING_ENTRIES)
         self.last_id = 0
         self.followers: list[Callable[[Entry], None]] = []
@@ -209,6 +217,37 @@ class _Output(logging.StreamHandler[TextIO]):
             return self._format(entry)
         line = self._form(_fields(record, entry))
         return f"<{PRIORITIES[entry.level]}> {line}" if self._is_journal else line
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write an entry, as far as that is possible without waiting for whoever reads it."""
+        if self._peer is None:
+            super().emit(record)
+            return
+        try:
+            self.stream.flush()  # what others have written there comes first
+            if self._n_lost and self._peer[1].poll(0):
+                lost = f"{self._n_lost} entries could not be written: nobody read the log"
+                made = {"name": "lmq.log", "levelno": logging.WARNING, "msg": lost}
+                notice = self.format(logging.makeLogRecord(made))
+                if self._take(("\n" if self._is_cut else "") + notice + self.terminator):
+                    self._n_lost = 0
+            line = self.format(record)
+            if self._n_lost or not self._take(line + self.terminator):
+                self._n_lost += 1
+        except Exception:  # noqa: BLE001 - as the base class does
+            self.handleError(record)
+
+    def _take(self, text: str) -> bool:
+        """Write a text to the peer; False when it took none of it, or not all. Raises: OSError."""
+        assert self._peer is not None
+        fd, room = self._peer
+        data = text.encode("utf-8", "backslashreplace")
+        while data:
+            if not room.poll(0):
+                return False
+            data = data[os.write(fd, data[:PIECE]) :]
+            self._is_cut = bool(data)
+        return True
 
     def handleError(self, record: logging.LogRecord) -> None:
         """Give up on a line that cannot be written: a full disk must not end the broker."""
@@ -228,6 +267,20 @@ def _open(path: str) -> TextIO:
     except OSError as error:
         reason = f"{path!r}: {error.strerror}"
         raise ConfigError(f"Failed to handle value for 'log_file' in [main]: {reason}") from None
+
+
+def _peer_of(stream: TextIO) -> tuple[int, select.poll] | None:
+    """The descriptor of a stream that somebody has to read, and what tells whether it has room."""
+    try:
+        fd = stream.fileno()
+        mode = os.fstat(fd).st_mode
+    except (OSError, ValueError, AttributeError):  # closed, or only in memory
+        return None
+    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISCHR(mode)):
+        return None
+    room = select.poll()
+    room.register(fd, select.POLLOUT)
+    return fd, room
 
 
 def _output() -> _Output | None:

@@ -341,3 +341,38 @@ def test_the_caller_is_not_looked_up(log_file: Path) -> None:
     assert os.path.exists(log_file)
     assert (logging.logThreads, logging.logProcesses) == (False, False)
     assert logging._srcfile is None  # type: ignore[attr-defined]
+
+
+def test_nobody_waits_for_a_reader_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    with open(writer, "w") as stream, open(reader, "rb", buffering=0) as pipe:
+        monkeypatch.setattr(sys, "stdout", stream)
+        log.setup("info", None, {})
+        logger = log.get("lmq.server")
+
+        for number in range(5_000):  # more than a pipe holds
+            logger.info("entry %d", number)
+        os.set_blocking(reader, False)
+        before = b"".join(iter(lambda: pipe.read(65536) or b"", b""))
+        logger.info("somebody reads again")
+        after = pipe.read(65536).decode()
+
+    assert log.recent()[-1].text == "somebody reads again"
+    written = before.count(b" entry ")
+    assert 100 < written < 5_000
+    lost = re.search(r"WARN lmq\.log (\d+) entries could not be written", after)
+    assert lost is not None
+    assert written + int(lost[1]) in (5_000, 5_001)  # one may have been cut
+    assert after.endswith("INFO lmq.server somebody reads again\n")
+
+
+def test_a_reader_that_has_gone_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    with open(writer, "w") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        log.setup("info", None, {})
+        os.close(reader)
+
+        log.get("lmq.server").info("nobody")
+
+    assert log.recent()[-1].text == "nobody"
