@@ -177,6 +177,7 @@ cdef class Loop:
         if self.linger_fd < 0:
             raise OSError(errno, f"timer: {os.strerror(errno)}")
         events.add_reader(self.linger_fd, self.on_lingered)
+        closer_begin()              # now, so that descriptors do not seem to leak later
         loop_clock(&self.t)
 
     def __dealloc__(self):

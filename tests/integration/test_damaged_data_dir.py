@@ -256,17 +256,18 @@ def test_an_empty_first_segment_does_not_hide_the_second(
 
 
 @pytest.mark.parametrize(
-    ("archive", "file"),
-    [("damaged-users-json", "users.json"), ("damaged-schema-version", "schema_version")],
+    ("archive", "file", "code"),
+    # What another start would meet again is told by a code that systemd does not start again for.
+    [("damaged-users-json", "users.json", 1), ("damaged-schema-version", "schema_version", 78)],
 )
 def test_two_files_stop_the_start_with_one_line_that_names_them(
-    tmp_path: Path, broker_factory: MakeBroker, archive: str, file: str
+    tmp_path: Path, broker_factory: MakeBroker, archive: str, file: str, code: int
 ) -> None:
     data_dir = unpack(archive, tmp_path / "data")
     before = hashes(data_dir)
     broker = broker_factory(data_dir=data_dir, start=False)
 
-    with pytest.raises(BrokerError, match="exit code 1"):
+    with pytest.raises(BrokerError, match=f"exit code {code} "):
         broker.start()
 
     (line,) = [line for line in broker.log_text().splitlines() if "ERROR" in line]

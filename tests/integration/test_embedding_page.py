@@ -53,4 +53,4 @@ def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:
     ended = run(tmp_path, "-m", "pytest", *plugins, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
 
     assert ended.returncode == 0, ended.stdout
-    assert "2 passed" in ended.stdout
+    assert "3 passed" in ended.stdout

@@ -128,9 +128,9 @@ def test_the_live_log_begins_with_what_is_stored(broker: Broker) -> None:
         assert follower.status == 200
         assert follower.headers["content-type"] == "text/event-stream"
         assert follower.headers["x-accel-buffering"] == "no"
-        assert {event.source for event in stored} == {"lmq.server"}
+        assert {event.source for event in stored} == {"lmq.launcher", "lmq.server"}
         log_something(broker, "fresh")
-        assert follower.until("'fresh'")[-1].level == "info"
+        assert follower.until("user 'fresh' could not log in")[-1].level == "info"
         ids = [event.id for event in stored]
         assert ids == sorted(set(ids))
 
@@ -138,11 +138,11 @@ def test_the_live_log_begins_with_what_is_stored(broker: Broker) -> None:
 def test_a_reader_goes_on_where_it_left_off(broker: Broker) -> None:
     with following(broker) as follower:
         log_something(broker, "first")
-        last = follower.until("'first'")[-1]
+        last = follower.until("user 'first' could not log in")[-1]
     log_something(broker, "second")
 
     with following(broker, last_id=str(last.id)) as follower:
-        missed = follower.until("'second'")
+        missed = follower.until("user 'second' could not log in")
 
     assert last not in missed
     assert not any("'first'" in event.text for event in missed)
@@ -156,7 +156,6 @@ def test_an_id_that_is_none_of_ours_is_ignored(broker: Broker, last_id: str) -> 
 
 def test_only_the_wanted_severities_are_sent(broker: Broker) -> None:
     with following(broker, "?level=warn") as follower:
-        log_something(broker, "quiet")
         with socket.create_connection((broker.host, broker.port)) as client:
             client.sendall(b"AMQP\x00\x00\x09\x01")
             client.recv(4096)
@@ -243,7 +242,7 @@ def test_curl_follows_the_log(broker: Broker) -> None:
         curl.kill()
 
     assert lines[0].startswith("id: ")
-    assert json.loads(lines[1].removeprefix("data: "))[:2] == ["info", "lmq.server"]
+    assert json.loads(lines[1].removeprefix("data: "))[:2] == ["info", "lmq.launcher"]
     assert lines[2] == "\n"
 
 
