@@ -767,8 +767,7 @@ cdef class Link:
 
     def commit(self, int id):
         """tx.commit: carry out what is kept; returns None when done, True when it goes on in the
-        next turn: then call again, and pause() until then. Call it once more when what was
-        published is on disk: what the transaction settles waits for that.
+        next turn: then call again, and pause() until then.
 
         Returns a question instead, and does nothing, when something has to be asked first: then
         call again. Raises ValueError, and does nothing, when one cannot be routed, or a closed
@@ -801,7 +800,7 @@ cdef class Link:
     def is_committing(self) -> bool:
         """Whether a commit is being carried out, which has to come to its end."""
         for id in self.open_channels():
-            if link_channel(&self.t, id).tx_phase in (TX_CARRIES_OUT, TX_SETTLES):
+            if link_channel(&self.t, id).tx_phase == TX_CARRIES_OUT:
                 return True
         return False
 

@@ -5,8 +5,7 @@
 # Whether a tag exists is checked when it comes, whether an exchange may be published to both then
 # and before a commit changes anything, so that a commit either happens whole or not at all.
 # A commit is done in portions: all is looked at, then all is carried out; once that has begun it
-# comes to its end, also when the channel goes. The link is paused meanwhile. What it settles goes
-# when what it publishes is on disk: a loss of power in between must not take both.
+# comes to its end, also when the channel goes. The link is paused meanwhile.
 # Called by amqp.pyx, route.pyx and link.pyx. Source: amqp reference section 13.
 
 cdef enum:
@@ -261,16 +260,9 @@ cdef int tx_publish_next(chan_t* c) noexcept nogil:
 
 
 cdef int tx_carry_out(chan_t* c) noexcept nogil:
-    """Publishes in order, then settlements in order. TX_COMMITTED or TX_MORE; after the publishes
-    the settlements may have to wait."""
+    """Settlements in order, then publishes in order. TX_COMMITTED or TX_MORE."""
     cdef loop_t* loop = c.link.loop
     cdef tx_settle_t* settle
-    while c.tx_first != NULL:
-        if tx_publish_next(c) == PUBLISH_TURN or loop_spent(loop, TX_UNITS):
-            return TX_MORE
-    if c.tx_phase == TX_CARRIES_OUT and c.tx_has_published and c.n_tx_settles:
-        c.tx_phase = TX_WAITS
-        return TX_COMMITTED
     while c.tx_settled < c.n_tx_settles:
         settle = &c.tx_settles[c.tx_settled]
         channel_settle(c, settle.tag, False, settle.requeue, settle.is_ack)
@@ -278,13 +270,17 @@ cdef int tx_carry_out(chan_t* c) noexcept nogil:
         if loop_spent(loop, 4):
             return TX_MORE
     c.n_tx_settles = 0
+    while c.tx_first != NULL:
+        if tx_publish_next(c) == PUBLISH_TURN or loop_spent(loop, TX_UNITS):
+            return TX_MORE
+    c.tx_phase = TX_KEEPS
     tx_forget(c)
     return TX_COMMITTED
 
 
 cdef int tx_commit(chan_t* c) noexcept nogil:
     """Commit, or go on with it. A tx_result; after TX_MORE and TX_ASKS this has to be
-    called again, or tx_forget; so after TX_COMMITTED, when all that was published is on disk."""
+    called again, or tx_forget."""
     cdef loop_t* loop = c.link.loop
     cdef int rc
     if c.tx_phase == TX_KEEPS:
@@ -302,11 +298,8 @@ cdef int tx_commit(chan_t* c) noexcept nogil:
                 c.tx_phase = TX_KEEPS
             return rc
         c.tx_phase = TX_CARRIES_OUT
-        c.tx_has_published = c.tx_first != NULL
         c.tx_settled = 0
         c.is_overflowed = c.is_refused = False
-    elif c.tx_phase == TX_WAITS:
-        c.tx_phase = TX_SETTLES
     rc = tx_carry_out(c)
     if rc == TX_MORE:
         c.tx_is_late = True
@@ -315,9 +308,7 @@ cdef int tx_commit(chan_t* c) noexcept nogil:
 
 cdef void tx_finish(chan_t* c) noexcept nogil:
     """The channel goes: a commit that has begun to be carried out comes to its end."""
-    while c.tx_phase >= TX_CARRIES_OUT:
-        if c.tx_phase == TX_WAITS:
-            c.tx_phase = TX_SETTLES
+    while c.tx_phase == TX_CARRIES_OUT:
         loop_begin_portion(c.link.loop, PORTION_NS)
         tx_carry_out(c)
 

@@ -737,8 +737,6 @@ cdef enum tx_phase:
     TX_KEEPS = 0
     TX_LOOKS = 1                # whether all can be carried out
     TX_CARRIES_OUT = 2
-    TX_WAITS = 3                # what it has published is not on disk, and nothing is settled yet
-    TX_SETTLES = 4
 
 cdef struct chan_t:
     link_t* link
@@ -792,7 +790,6 @@ cdef struct chan_t:
     tx_publish_t* tx_last
     tx_publish_t* tx_at         # the one that a commit looks at next
     u8 tx_phase
-    flag_t tx_has_published
     flag_t tx_is_late           # queues may have become full since the commit has looked at them
     u32 tx_settled              # settlements that this phase is through with
     u64 tx_plan                 # number of the commit

@@ -949,16 +949,15 @@ class Link:
         """tx.select: publishes and settlements on the channel are kept from now on."""
 
     def commit(self, id: int) -> tuple[int, bytes, list[bytes]] | bool | None:
-        """tx.commit: carry out what is kept; None when done. Then wait with `Loop.after_sync` for
-        the disk, and call until None comes once more: settlements wait for what was published.
+        """tx.commit: carry out what is kept; None when done, see `Loop.after_sync` for the disk.
 
         Returns True when it goes on in the next turn of the loop: then call again, and `pause`
         meanwhile. Returns a question instead, as `Session.on_route_miss` gets it, having changed
         nothing, when that must be answered first: then call again. Raises: ValueError, having
         changed nothing, when a message has no string where its exchange hashes on a header, or when
-        a closed queue or a full one would refuse one. (Its own dead letters may fill one:
-        ValueError then, too, but the rest was carried out.) QueueClosedError: a queue has broken by
-        it, a part may be lost; `rollback` leaves all unsettled.
+        a closed queue or a full one would refuse one. (Rejects of the same transaction may fill it
+        by their dead letters: ValueError then, too, but the rest was carried out.)
+        QueueClosedError: a queue has broken by it, a part may be lost.
         """
 
     @property

@@ -458,13 +458,12 @@ class Channel:
     def _tx_commit(self, d: m.TxCommit) -> None:
         self._check_tx()
         before = self.connection.server.loop.breaks
-        self._in_turns(partial(self._commit_some, before))
-
-    def _in_turns(self, step: Callable[[], bool]) -> None:
-        self.connection.in_turns(self.id, (m.TxCommit.CLASS_ID, m.TxCommit.METHOD_ID), step)
+        self.connection.in_turns(
+            self.id, (d.CLASS_ID, d.METHOD_ID), partial(self._commit_some, before)
+        )
 
     def _commit_some(self, before: int) -> bool:
-        """Go on with a commit; whether there is more of it before it waits for the disk."""
+        """Go on with a commit; whether there is more of it. It is answered when it is on disk."""
         connection = self.connection
         if self.is_over:
             connection.link.resume()
@@ -477,25 +476,14 @@ class Channel:
         except ValueError as error:
             raise failed(str(error)) from error
         except _core.QueueClosedError as error:
-            connection.link.rollback(self.id)
             raise _commit_is_lost() from error
-        connection.link.pause()
-        settle = partial(self._settle_some, before)
-        connection.server.loop.after_sync(partial(self._in_turns, settle))
-        return False
 
-    def _settle_some(self, before: int) -> bool:
-        """What a commit has published is on disk: settle; whether there is more of that. Then it is
-        answered."""
-        connection = self.connection
-        if not self.is_over:
+        def finish() -> None:
             if connection.server.loop.breaks != before:
-                connection.link.rollback(self.id)
                 raise _commit_is_lost()
-            if connection.link.commit(self.id) is not None:
-                return True
             self._reply(m.TxCommitOk())
-        connection.link.resume()
+
+        connection.when_committed(finish)
         return False
 
     def _tx_rollback(self, _d: m.TxRollback) -> None:

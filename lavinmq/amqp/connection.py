@@ -113,6 +113,10 @@ class Connection:
         """Call back once recorded definitions are on disk; the client's next frames wait."""
         self._when(self.vhost.when_synced, callback)
 
+    def when_committed(self, callback: Callable[[], None]) -> None:
+        """Call back once what a commit published is on disk; the client's next frames wait."""
+        self._when(self.server.loop.after_sync, callback)
+
     def _when(
         self, sync: Callable[[Callable[[], None]], None], callback: Callable[[], None]
     ) -> None:

@@ -6,7 +6,6 @@ of power between them may leave.
 
 from __future__ import annotations
 
-import errno
 import random
 from pathlib import Path
 
@@ -186,63 +185,3 @@ def test_positions_that_a_start_drops_are_dropped_on_disk(on_disk: DiskFactory) 
         each.kind is Call.SYNCED and each.of_directory and each.path in records[renamed].target
         for each in records[renamed:]
     )
-
-
-def test_what_a_commit_settles_is_deleted_after_what_it_publishes_is_on_disk(
-    on_disk: DiskFactory,
-) -> None:
-    broker, disk = on_disk(log=True)
-    broker.start()
-    disk.plan(Action.NOTHING, Call.CHANGES)
-    with Wire.open(broker.port, channels=(1, 2)) as wire:
-        declare(wire)
-        wire.call(1, commands.Queue.Declare(queue="to", durable=True), commands.Queue.DeclareOk)
-        publish(wire, 1)
-        wire.call(2, commands.Tx.Select(), commands.Tx.SelectOk)
-        wire.send(2, commands.Basic.Get(queue=QUEUE))
-        wire.expect_unit(commands.Basic.GetOk, 2)
-        before = len(disk.records())
-        wire.send(2, commands.Basic.Ack(1))
-        wire.publish(2, "", "to", b"made of it")
-        wire.call(2, commands.Tx.Commit(), commands.Tx.CommitOk)
-    assert broker.stop() == 0
-
-    records = disk.records()[before:]
-    source, to = (queue_directory(Path(), name).name for name in (QUEUE, "to"))
-    deleted = [f"{source}/acks." in each.path for each in records].index(True)
-    written = max(
-        at for at, each in enumerate(records) if each.kind is Call.WRITE and to in each.path
-    )
-    assert written < deleted
-    assert any(  # the file, or the whole file system
-        each.kind is Call.SYNCED and (not each.path or to in each.path)
-        for each in records[written:deleted]
-    )
-
-
-@pytest.mark.parametrize("is_lost", [False, True])
-def test_a_commit_whose_queue_breaks_settles_nothing(on_disk: DiskFactory, is_lost: bool) -> None:
-    broker, disk = on_disk()
-    broker.start()
-    with Wire.open(broker.port, channels=(1, 2)) as wire:
-        declare(wire)
-        wire.call(1, commands.Queue.Declare(queue="to", durable=True), commands.Queue.DeclareOk)
-        publish(wire, 1)
-        wire.call(2, commands.Tx.Select(), commands.Tx.SelectOk)
-        wire.send(2, commands.Basic.Get(queue=QUEUE))
-        wire.expect_unit(commands.Basic.GetOk, 2)
-        if is_lost:
-            to = queue_directory(Path(), "to").name
-            disk.plan(Action.FAIL, Call.WRITE | Call.OPEN, f"*/{to}/msgs.*", error=errno.EIO)
-        wire.send(2, commands.Basic.Ack(1))
-        wire.publish(2, "", "to", b"made of it")
-        wire.send(2, commands.Tx.Commit())
-        if is_lost:
-            wire.expect_connection_close(541)
-        else:
-            wire.expect(commands.Tx.CommitOk, 2)
-    disk.heal()
-
-    broker.restart()
-
-    assert len(messages_in(broker.port, QUEUE, count_is_exact=False)) == is_lost
