@@ -1,7 +1,7 @@
 """The data directory: creation, lock, schema version, atomic files; and the process id file.
 
 ``server.py`` opens one ``DataDir`` before anything reads or writes below it and closes it last;
-whoever saves a small file calls ``write_atomic`` or ``write_json_atomic``. It knows nothing of
+whoever saves a small file calls ``write_atomic`` or ``replace_files``. It knows nothing of
 what the files mean and never touches messages.
 Source: storage reference, markers and locks, migration of older directories.
 """
@@ -324,22 +324,6 @@ def read_regular(path: str) -> bytes:
         if stat.S_ISREG(mode):
             return file.read()
     raise OSError(errno.EINVAL, "Not a regular file", path)
-
-
-def write_json_atomic(path: str, value: object) -> None:
-    """Save ``value`` as indented JSON, so that a crash leaves the old or the new file.
-
-    Raises: ``TypeError`` or ``ValueError`` for what JSON cannot hold, ``OSError``; then the old
-    file stays. Saves of one file must not run at the same time.
-    Source: storage reference, JSON files.
-    """
-    import json
-
-    try:
-        content = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False).encode()
-    except UnicodeEncodeError:  # half a surrogate pair has no UTF-8: it is written as an escape
-        content = json.dumps(value, indent=2, allow_nan=False).encode()
-    write_atomic(path, content)
 
 
 class UnsureError(OSError):

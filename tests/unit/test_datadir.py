@@ -23,8 +23,8 @@ from lavinmq.datadir import (
     DataDirError,
     PidFile,
     write_atomic,
-    write_json_atomic,
 )
+from lavinmq.saving import encoded, json_text
 
 VHOST = "42099b4af021e53fd8fd4e056c2568d7c2e3ffa8"
 QUEUE = "9658403816409e66eba2175f8eff8b53a9681573"
@@ -429,10 +429,15 @@ def blocked_in_flock(pid: int) -> bool:
 # --- atomic files
 
 
+def save(path: str, value: object) -> None:
+    """Save a value as the broker saves its small files."""
+    write_atomic(path, encoded("".join(json_text(value))))
+
+
 def test_json_is_written_indented_and_leaves_no_temporary_file(tmp_path: Path) -> None:
     path = tmp_path / "users.json"
 
-    write_json_atomic(str(path), [{"name": "ж"}])
+    save(str(path), [{"name": "ж"}])
 
     assert path.read_text(encoding="utf-8") == '[\n  {\n    "name": "ж"\n  }\n]'
     assert os.listdir(tmp_path) == ["users.json"]
@@ -452,7 +457,7 @@ def current_umask() -> int:
 def test_a_longer_leftover_temporary_file_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "a.json.tmp").write_text("x" * 1000)
 
-    write_json_atomic(str(tmp_path / "a.json"), {"a": 1})
+    save(str(tmp_path / "a.json"), {"a": 1})
 
     assert json.loads((tmp_path / "a.json").read_text()) == {"a": 1}
 
@@ -462,7 +467,7 @@ def test_half_a_surrogate_pair_is_written_and_read_again(tmp_path: Path, text: s
     """It has no UTF-8; JSON bodies may hold it in any name."""
     path = tmp_path / "a.json"
 
-    write_json_atomic(str(path), {text: [text, "ж"]})
+    save(str(path), {text: [text, "ж"]})
 
     assert json.loads(path.read_bytes()) == {text: [text, "ж"]}
 
@@ -473,7 +478,7 @@ def test_what_json_cannot_hold_leaves_the_old_file(tmp_path: Path, value: object
     path.write_text("old")
 
     with pytest.raises((TypeError, ValueError)):
-        write_json_atomic(str(path), value)
+        save(str(path), value)
 
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["a.json"]
@@ -491,7 +496,7 @@ def test_a_failing_sync_leaves_the_old_file_and_gives_the_space_back(
     monkeypatch.setattr(os, "fsync", full)
 
     with pytest.raises(OSError, match="No space"):
-        write_json_atomic(str(path), {})
+        save(str(path), {})
 
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["a.json"]
