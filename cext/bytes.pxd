@@ -81,9 +81,25 @@ cdef extern from *:
         return lmq_fold(0xE7037ED1A0B428DBull ^ n, lmq_fold(a ^ 0x8EBC6AF09C88C6E3ull, b ^ h));
     }
     static inline void lmq_set_errno(int error) { errno = error; }
+    /* Names are short: a call of memcmp costs more than what it does for them. */
     static inline int lmq_same(const void *a, const void *b, size_t n) {
-        return memcmp(a, b, n) == 0;
+        const uint8_t *p = a, *q = b;
+        if (n > 32) return memcmp(a, b, n) == 0;
+        if (n >= 8) {
+            const uint8_t *p_end = p + n - 8, *q_end = q + n - 8;
+            uint64_t differs = 0;
+            while (p < p_end) {
+                differs |= lmq_le64(p) ^ lmq_le64(q); p += 8; q += 8;
+            }
+            return (differs | (lmq_le64(p_end) ^ lmq_le64(q_end))) == 0;
+        }
+        if (n >= 4) {
+            return ((lmq_le32(p) ^ lmq_le32(q)) | (lmq_le32(p + n - 4) ^ lmq_le32(q + n - 4))) == 0;
+        }
+        while (n) { n--; if (p[n] != q[n]) return 0; }
+        return 1;
     }
+    static inline uint32_t lmq_top_bit(uint32_t v) { return 1u << (31 - __builtin_clz(v)); }
     """
     void set_errno "lmq_set_errno"(int error) noexcept nogil
     void lmq_assert "LMQ_ASSERT"(bint condition) noexcept nogil
@@ -102,3 +118,4 @@ cdef extern from *:
     void put_le64 "lmq_put_le64"(void* p, u64 v) noexcept nogil
     u64 hash_bytes "lmq_hash"(const u8* p, size_t n, u64 seed) noexcept nogil
     bint same_bytes "lmq_same"(const void* a, const void* b, size_t n) noexcept nogil
+    u32 top_bit "lmq_top_bit"(u32 v) noexcept nogil             # of what is not 0

@@ -19,6 +19,7 @@ cdef enum frame_type:
     FRAME_HEARTBEAT = 8
     FRAME_END = 0xCE
     FRAME_OVERHEAD = 8
+    DELIVERY_BYTES = 10 + 12 + 2 * FRAME_OVERHEAD    # frames of a delivery, besides what varies
 
 cdef enum hot_method:           # class << 16 | method
     BASIC_PUBLISH = 0x3C0028
@@ -222,11 +223,55 @@ cdef inline bint header_fits(const rec_t* r, u32 chunk) noexcept nogil:
 
 
 # hot
+cdef inline u8* deliver_head(u8* p, const consumer_t* k, const rec_t* r, u64 tag) noexcept nogil:
+    """The frame of basic.deliver at p; returns the end."""
+    memcpy(p, k.template, k.template_len)
+    put_be32(p + 3, k.template_len - 7 + 9 + r.names_len)
+    p += k.template_len
+    put_be64(p, tag)
+    p[8] = r.redelivered
+    memcpy(p + 9, r.names, r.names_len)
+    p += 9 + r.names_len
+    p[0] = FRAME_END
+    return p + 1
+
+
+# hot
 cdef inline bint deliver_write(consumer_t* k, rec_t* r, u64 tag) noexcept nogil:
     """basic.deliver with its content into the link's output. False when the link can take no more,
     or its client never takes this one: its session is told then.
 
-    Cost: 15 ns and 0.1 ns per byte."""
+    Cost: 10 ns and 0.1 ns per byte for what has no headers, fits a frame and the output."""
+    cdef link_t* l = k.chan.link
+    cdef u32 chunk = l.frame_max - FRAME_OVERHEAD
+    cdef u32 body_len
+    cdef u8* p
+    if (r.headers_at or r.extra != NULL or r.body == NULL or r.body_len > chunk
+            or 12 + r.props_len > chunk or not l.is_in_flush
+            or l.out_end + k.template_len + r.names_len + r.props_len + r.body_len + DELIVERY_BYTES
+            > l.out_cap):
+        return deliver_write_any(k, r, tag)
+    body_len = <u32>r.body_len
+    p = deliver_head(l.out + l.out_end, k, r, tag)
+    p = frame_head(p, FRAME_HEADER, k.chan.id, 12 + r.props_len)
+    put_be32(p, BASIC_CLASS << 16)
+    put_be64(p + 4, body_len)
+    props_to_wire(p + 12, r)
+    p += 12 + r.props_len
+    p[0] = FRAME_END
+    p += 1
+    if body_len:
+        p = frame_head(p, FRAME_BODY, k.chan.id, body_len)
+        memcpy(p, r.body, body_len)
+        p += body_len
+        p[0] = FRAME_END
+        p += 1
+    l.out_end = <u32>(p - l.out)
+    return True
+
+
+cdef bint deliver_write_any(consumer_t* k, rec_t* r, u64 tag) noexcept nogil:
+    """deliver_write for whatever record, and an output that may be full."""
     cdef link_t* l = k.chan.link
     cdef u32 chunk = l.frame_max - FRAME_OVERHEAD
     cdef u64 need = k.template_len + 10 + r.names_len + content_size(r, chunk)
@@ -251,15 +296,7 @@ cdef inline bint deliver_write(consumer_t* k, rec_t* r, u64 tag) noexcept nogil:
         if rest != NULL:
             rest_free(rest)
         return False
-    memcpy(p, k.template, k.template_len)
-    put_be32(p + 3, k.template_len - 7 + 9 + r.names_len)
-    p += k.template_len
-    put_be64(p, tag)
-    p[8] = r.redelivered
-    memcpy(p + 9, r.names, r.names_len)
-    p += 9 + r.names_len
-    p[0] = FRAME_END
-    p = content_write(p + 1, k.chan.id, r, chunk)
+    p = content_write(deliver_head(p, k, r, tag), k.chan.id, r, chunk)
     l.out_end += <u32>(p - start)
     lmq_assert(l.out_end <= l.out_cap)
     if rest != NULL:

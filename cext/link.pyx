@@ -454,6 +454,7 @@ cdef class Link:
             with nogil:
                 event = amqp_walk(l, buf + at, n - at, &used)
             at += used
+            l.loop.work += <u32>(used >> UNIT_SHIFT)
             if event != WALK_DONE and event != WALK_TURN:
                 self.dispatch(event)
                 if loop_look(l.loop) and at < n:

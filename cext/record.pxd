@@ -15,7 +15,7 @@
 # to change; a new field goes into a new file beside the segment.
 from bytes cimport (
     be16, be32, be64, i64, le16, le32, le64, put_be16, put_be32, put_be64, put_le16, put_le32,
-    put_le64, u8, u32, u64,
+    put_le64, top_bit, u8, u32, u64,
 )
 from libc.string cimport memcpy
 from types cimport msg_t, rec_t
@@ -53,60 +53,63 @@ cdef struct props_t:            # what a walk over properties finds; offsets are
     u32 priority_at
 
 
+cdef inline int props_walk_each(const u8* p, u64 avail, u32 flags, bint is_wire,
+                                props_t* out) noexcept nogil:
+    """props_walk for what is not plain."""
+    cdef u32 at = 2, bit, n
+    if flags & 3:
+        return -1
+    while flags:
+        bit = top_bit(flags)
+        flags ^= bit
+        if bit == FLAG_HEADERS:
+            if at + 4 > avail:
+                return 0
+            n = be32(p + at) if is_wire else le32(p + at)
+            out.headers_at = at
+            out.headers_len = n
+            if n > avail - at - 4:
+                return 0
+            at += 4 + n
+        elif bit == FLAG_DELIVERY_MODE:
+            at += 1
+        elif bit == FLAG_PRIORITY:
+            out.priority_at = at
+            at += 1
+        elif bit == FLAG_TIMESTAMP:
+            out.stamp_at = at
+            at += 8
+        else:
+            if at >= avail:
+                return 0
+            if bit == FLAG_REPLY_TO:
+                out.reply_to_at = at
+            elif bit == FLAG_EXPIRATION:
+                out.expiration_at = at
+            elif bit == FLAG_USER_ID:
+                out.user_id_at = at
+            at += 1 + p[at]
+        if at > avail:
+            return 0
+    out.len = at
+    return 1
+
+
 cdef inline int props_walk(const u8* p, u64 avail, bint is_wire, props_t* out) noexcept nogil:
     """Find the extent of the properties at p.
 
     Returns 1 when complete, 0 when they run past avail, -1 for illegal flags.
     Cost: 2 ns without properties, about 1 ns for each one present."""
-    cdef u32 flags, at = 2, bit, n
+    cdef u32 flags
     out.headers_at = out.headers_len = out.stamp_at = out.expiration_at = out.user_id_at = 0
     out.reply_to_at = out.priority_at = 0
     if avail < 2:
         return 0
     flags = be16(p) if is_wire else le16(p)
-    if flags == 0:
-        out.len = 2
-        return 1
-    if flags == FLAG_DELIVERY_MODE:
-        out.len = 3
-        return avail >= 3
-    if flags & 3:
-        return -1
-    bit = 0x8000
-    while bit >= 4:
-        if flags & bit:
-            if bit == FLAG_HEADERS:
-                if at + 4 > avail:
-                    return 0
-                n = be32(p + at) if is_wire else le32(p + at)
-                out.headers_at = at
-                out.headers_len = n
-                if n > avail - at - 4:
-                    return 0
-                at += 4 + n
-            elif bit == FLAG_DELIVERY_MODE:
-                at += 1
-            elif bit == FLAG_PRIORITY:
-                out.priority_at = at
-                at += 1
-            elif bit == FLAG_TIMESTAMP:
-                out.stamp_at = at
-                at += 8
-            else:
-                if at >= avail:
-                    return 0
-                if bit == FLAG_REPLY_TO:
-                    out.reply_to_at = at
-                elif bit == FLAG_EXPIRATION:
-                    out.expiration_at = at
-                elif bit == FLAG_USER_ID:
-                    out.user_id_at = at
-                at += 1 + p[at]
-            if at > avail:
-                return 0
-        bit >>= 1
-    out.len = at
-    return 1
+    if flags & ~<u32>FLAG_DELIVERY_MODE == 0:
+        out.len = 2 + (flags != 0)
+        return out.len <= avail
+    return props_walk_each(p, avail, flags, is_wire, out)
 
 
 cdef inline u32 props_place(const u8* props, u32 flag) noexcept nogil:
@@ -141,6 +144,40 @@ cdef inline void msg_note_props(msg_t* m, const u8* props, const props_t* found)
 
 
 cdef inline int record_parse(const u8* p, u64 avail, rec_t* r) noexcept nogil:
+    """Slice the record at p; see record_parse_any. Straight for a whole record without properties
+    but the delivery mode."""
+    cdef u64 at, body_len
+    cdef u32 flags, n
+    if avail < 20 or le64(p) - 1 >= NEWEST_MS:
+        return record_parse_any(p, avail, r)
+    at = 9 + <u64>p[8]
+    if at >= avail:
+        return record_parse_any(p, avail, r)
+    at += 1 + <u64>p[at]
+    if at + 11 > avail:
+        return record_parse_any(p, avail, r)
+    flags = le16(p + at)
+    if flags & ~<u32>FLAG_DELIVERY_MODE:
+        return record_parse_any(p, avail, r)
+    n = 2 + (flags != 0)
+    if at + n + 8 > avail:
+        return record_parse_any(p, avail, r)
+    body_len = le64(p + at + n)
+    if body_len > avail - at - n - 8:
+        return record_parse_any(p, avail, r)
+    r.names = p + 8
+    r.names_len = <u32>at - 8
+    r.props = p + at
+    r.props_len = n
+    r.headers_at = r.headers_len = r.stamp_at = r.expiration_at = 0
+    at += n + 8
+    r.body = p + at
+    r.body_len = body_len
+    r.size = <u32>(at + body_len)
+    return 1
+
+
+cdef inline int record_parse_any(const u8* p, u64 avail, rec_t* r) noexcept nogil:
     """Slice the record at p.
 
     Returns 1 when whole; 0 when it runs past avail: r.size is then the least size known to be

@@ -89,9 +89,10 @@ cdef int publish_ask(link_t* l, const msg_t* m) noexcept nogil:
 
 # hot
 cdef inline bint channel_has_route(const chan_t* c, const u8* names, u32 names_len) noexcept nogil:
-    """Whether the channel's last exchange and key were these bytes and are still known."""
+    """Whether the channel's last exchange and key were these bytes and are still known. Who has
+    asked already hands on the channel's own copy of them."""
     return (c.route_epoch == c.link.vhost.epoch and c.route_names_len == names_len
-            and same_bytes(c.route_names, names, names_len))
+            and (names == c.route_names or same_bytes(c.route_names, names, names_len)))
 
 
 cdef int route_nested(routing_t* r, exchange_t* root, const msg_t* m,
@@ -471,11 +472,8 @@ cdef int channel_publish(chan_t* c, msg_t* m) noexcept nogil:
     """Route m, store it in every queue, note the confirm. PUBLISH_TURN when this turn is over: the
     same message again goes on. The caller charges for the bytes of the message.
     Cost: 20 ns and 12 ns per further queue."""
-    cdef loop_t* loop = c.link.loop
     cdef exchange_t* x
-    cdef stored_t stored
-    cdef bint is_nacked = False
-    cdef u32 i, units
+    cdef queue_t* q
     cdef int rc
     if c.is_tx:
         return tx_keep_publish(c, m)
@@ -488,6 +486,38 @@ cdef int channel_publish(chan_t* c, msg_t* m) noexcept nogil:
     x.n_in += 1
     c.tally.publish += 1
     m.size = RECORD_FIXED - 2 + m.names_len + m.props_len + m.body_len
+    if c.targets.n != 1 or x.dedup != NULL or c.publish_flags & 2 or m.size > LARGE_RECORD:
+        return channel_store_all(c, x, m)
+    q = <queue_t*>c.targets.items[0]
+    if q.is_closed:
+        return channel_store_all(c, x, m)
+    channel_want_sync(c, q)
+    rc = queue_append(q, m)
+    if q.is_crowded:
+        c.link.crowd_bytes += <u32>m.size
+    if rc != APPENDED:
+        return publish_not_stored(c, x, m, rc)
+    x.n_out += 1
+    return publish_confirm(c, False, False)
+
+
+cdef int publish_not_stored(chan_t* c, exchange_t* x, const msg_t* m, int rc) noexcept nogil:
+    """The one queue of m did not take it. PUBLISHED."""
+    cdef stored_t stored
+    memset(&stored, 0, sizeof(stored_t))
+    stored.is_overflowed = rc == APPEND_REFUSED
+    stored.is_refused = rc == APPEND_FAILED
+    publish_end(c, x, m, &stored)
+    return publish_confirm(c, stored.is_overflowed, False)
+
+
+# hot
+cdef int channel_store_all(chan_t* c, exchange_t* x, msg_t* m) noexcept nogil:
+    """Store m, which is routed, in any number of queues. What channel_publish returns."""
+    cdef loop_t* loop = c.link.loop
+    cdef stored_t stored
+    cdef bint is_nacked = False
+    cdef u32 i, units
     memset(&stored, 0, sizeof(stored_t))
     if x.dedup != NULL and publish_is_duplicate(c, m, &is_nacked):
         pass

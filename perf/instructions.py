@@ -1,0 +1,134 @@
+"""Counts the broker's instructions for each message of a row: `perf/instructions.py --rows GLOB`.
+
+Owns runs of the broker under callgrind. The counts repeat to about 1 % whatever else the machine
+does, so that two builds can be compared where times cannot. The kernel's part is not in them. See
+`perf/README.md`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+# Started as a script, `perf` itself is on the path; the package is found one level up.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from perf import bench, brokers, measure, scenario, topology
+from perf.brokers import RunningBroker
+from perf.measure import BenchError
+from perf.scenario import Row, ScenarioError
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+PERF = REPOSITORY / "perf"
+CALLGRIND = "valgrind --tool=callgrind --callgrind-out-file={scratch}/callgrind.%p"
+TOTALS = re.compile(r"^(?:totals|summary): (\d+)", re.MULTILINE)
+TIMEOUT_S = 600.0
+SETTLE_S = 0.5
+IDLE_CPU_S = 0.1 * SETTLE_S
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print a line for each row; return 1 when one could not be counted."""
+    parser = argparse.ArgumentParser(prog="instructions.py", description=__doc__)
+    parser.add_argument("--rows", default="publish-only", metavar="GLOB", help="rows by name")
+    parser.add_argument("--messages", type=int, default=100_000, help="messages counted per row")
+    parser.add_argument("--baseline", type=Path, metavar="DIR", help="a checkout to compare with")
+    parser.add_argument("--profile", type=Path, metavar="DIR", help="keep callgrind's files there")
+    options = parser.parse_args(arguments)
+    try:
+        rows = scenario.select(scenario.load_rows(), options.rows, ["ours"], long=False)
+        programs = bench.build_programs(bench.BUILD)
+        slow = _slow_clock(bench.BUILD)
+        builds = [REPOSITORY] + ([options.baseline] if options.baseline else [])
+        for row in rows:
+            if row.kind not in ("traffic", "drain"):
+                continue
+            counts = [
+                _count(row, build, programs[row.generator], slow, options.messages, options.profile)
+                for build in builds
+            ]
+            change = f"  {100 * (counts[0] / counts[1] - 1):+.1f} %" if options.baseline else ""
+            print(f"{row.name:16}" + "".join(f"{each:10.0f}" for each in counts) + change)
+            sys.stdout.flush()
+    except (BenchError, ScenarioError, OSError, subprocess.SubprocessError) as error:
+        print(f"instructions: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _slow_clock(folder: Path) -> Path:
+    library = folder / "slowclock.so"
+    argv = [os.environ.get("CC", "cc"), "-O2", "-shared", "-fPIC", "-o", str(library)]
+    subprocess.run([*argv, str(PERF / "slowclock.c"), "-ldl"], check=True)
+    return library
+
+
+def _settle(pid: int) -> None:
+    """Wait until the broker has nothing to do: the generator ends before it."""
+    before, now = -1.0, measure.tree_cpu_s(pid)
+    while now - before > IDLE_CPU_S:
+        time.sleep(SETTLE_S)
+        before, now = now, measure.tree_cpu_s(pid)
+
+
+def _count(
+    row: Row, build: Path, program: Path, slow: Path, messages: int, profile: Path | None
+) -> float:
+    """Return instructions for each message of a row; a quarter of them come before, unmeasured."""
+    python = build.resolve() / ".venv" / "bin" / "python"
+    script = python.with_name("lavinmq")
+    command = f"env LD_PRELOAD={slow} {CALLGRIND} {python} {script} {brokers.DEFAULT_OPTIONS}"
+    contender = brokers.ours("ours", "lavinmq", command)
+    assert contender.launch is not None
+    with tempfile.TemporaryDirectory(prefix="instructions-") as name:
+        scratch = Path(name)
+        launch = contender.launch(scratch, row.body)
+        with RunningBroker(launch, 0, scratch / "output.log") as broker:
+            measure.raise_descriptor_limit()
+            topology.declare(row.topology, broker.port)
+
+            def flood(options: str, count: int) -> None:
+                limit = f"-n {count}" if "-D" not in options else ""
+                words = f"{program} -P {broker.port} -s {row.body} {row.queue} {options} {limit}"
+                argv = measure.pinned(1, shlex.split(words))
+                subprocess.run(argv, check=True, timeout=TIMEOUT_S, stdout=subprocess.DEVNULL)
+
+            fills = row.kind == "drain"
+            for count in (messages // 4, messages):
+                if fills:
+                    flood("-y 0 -c 100000", count)
+                _settle(broker.pid)
+                _control(broker.pid, "--zero")
+                flood(row.options, count)
+                _settle(broker.pid)
+                _control(broker.pid, "--dump")
+            dumps = sorted(scratch.glob("callgrind.*.*"), key=lambda each: each.stat().st_mtime_ns)
+            if profile:
+                profile.mkdir(parents=True, exist_ok=True)
+                kept = profile / f"{build.resolve().name}.{row.name}"
+                kept.write_bytes(dumps[-1].read_bytes())
+            found = TOTALS.search(dumps[-1].read_text())
+            if found is None:
+                raise BenchError(f"{dumps[-1].name} has no totals")
+            broker.stop()
+            return int(found[1]) / messages
+
+
+def _control(pid: int, action: str) -> None:
+    done = subprocess.run(
+        ["callgrind_control", action, str(pid)], capture_output=True, text=True, timeout=TIMEOUT_S
+    )
+    if done.returncode or "OK" not in done.stdout:
+        raise BenchError(f"callgrind_control {action}: {done.stdout}{done.stderr}".strip())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
