@@ -96,16 +96,18 @@ class DefinitionsError(Exception):
 def reply_text(code: ReplyCode, text: str | None = None) -> str:
     """The text of a reply: `NAME - text`, or `NAME` alone when text is None.
 
-    Returns: at most 255 bytes when encoded as UTF-8; never cut inside a character.
+    Returns: at most 255 bytes when encoded as UTF-8; never cut inside a character. Bytes of names
+    that are no UTF-8 are shown as `\\xff`: clients may give up on a text that they cannot decode.
     """
     whole = code.name if text is None else f"{code.name} - {text}"
-    raw = whole.encode("utf-8", "surrogateescape")
+    whole = whole.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    raw = whole.encode()
     if len(raw) <= MAX_REPLY_TEXT:
         return whole
     end = MAX_REPLY_TEXT
     while end > MAX_REPLY_TEXT - 3 and _is_continuation(raw[end]):
         end -= 1
-    return raw[:end].decode("utf-8", "surrogateescape")
+    return raw[:end].decode()
 
 
 def _is_continuation(byte: int) -> bool:

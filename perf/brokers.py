@@ -163,10 +163,13 @@ class RunningBroker:
     and `version` (what the broker says of itself).
     """
 
-    def __init__(self, launch: Launch, core: int, log: Path) -> None:
+    def __init__(
+        self, launch: Launch, core: int, log: Path, start_timeout_s: float = START_TIMEOUT_S
+    ) -> None:
         self._launch = launch
         self._core = core
         self._log = log
+        self._start_timeout_s = start_timeout_s
         self._helper: subprocess.Popen[bytes] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self.port = launch.port
@@ -243,12 +246,12 @@ class RunningBroker:
         self.startup_cpu_s = measure.tree_cpu_s(self.pid)
 
     def _wait_until(self, process: subprocess.Popen[bytes], is_ready: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + self._start_timeout_s
         while not is_ready():
             if process.poll() is not None:
                 raise BenchError(f"the broker ended at its start:\n{self.log_tail()}")
             if time.monotonic() > deadline:
-                raise BenchError(f"no answer in {START_TIMEOUT_S:.0f} s:\n{self.log_tail()}")
+                raise BenchError(f"no answer in {self._start_timeout_s:.0f} s:\n{self.log_tail()}")
             time.sleep(0.002)
 
     def _helper_listens(self) -> bool:

@@ -91,7 +91,7 @@ def _count(
     with tempfile.TemporaryDirectory(prefix="instructions-") as name:
         scratch = Path(name)
         launch = contender.launch(scratch, row.body)
-        with RunningBroker(launch, 0, scratch / "output.log") as broker:
+        with RunningBroker(launch, 0, scratch / "output.log", TIMEOUT_S) as broker:
             measure.raise_descriptor_limit()
             topology.declare(row.topology, broker.port)
 

@@ -146,6 +146,27 @@ def test_what_stops_a_queue_takes_the_right_to_configure_it(started: Broker, wha
     own("DELETE", "/api/queues/%2F/mine")
 
 
+def test_a_queue_of_one_connection_is_declared_by_nobody_else(started: Broker) -> None:
+    with Wire.open(started.port) as wire:
+        declare = commands.Queue.Declare(queue="locked", exclusive=True)
+        wire.call(1, declare, commands.Queue.DeclareOk)
+        path = "/api/queues/%2F/locked"
+        assert refused(Api(started, "mine-only")("PUT", path, {}))
+        for body in ({}, {"durable": True}):
+            answer = Api(started)("PUT", path, body)
+            assert (answer.status, answer.json["reason"]) == (400, "Queue 'locked' is exclusive")
+
+
+@pytest.mark.parametrize("path", ["/api/queues/%2F/q", "/api/exchanges/%2F/amq.topic"])
+def test_what_something_is_declared_with_is_told_to_those_with_rights(
+    started: Broker, path: str
+) -> None:
+    body = {"type": "fanout"} if "exchanges" in path else {"durable": True}
+    assert refused(Api(started, "mine-only")("PUT", path, body))
+    answer = Api(started, "victim")("PUT", path, body)
+    assert (answer.status, "declared with other arguments" in answer.json["reason"]) == (400, True)
+
+
 def test_moving_asks_for_rights_before_it_looks_at_the_body(started: Broker) -> None:
     admin = Api(started)
     admin.as_user("reader", "management", **{"/": ("", "", ".*")})

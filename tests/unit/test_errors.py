@@ -35,10 +35,16 @@ def test_a_long_reply_text_is_cut_between_characters(shift: int) -> None:
     assert raw.decode().endswith("€")
 
 
+def test_a_reply_text_shows_bytes_that_are_not_utf8() -> None:
+    error = ChannelError(404, "no queue " + (b"a\x80\xff").decode("utf-8", "surrogateescape"))
+
+    assert error.reply_text == "NOT_FOUND - no queue a\\x80\\xff"
+
+
 def test_a_reply_text_of_bytes_that_are_not_utf8_is_cut_as_well() -> None:
     error = ChannelError(404, (b"\x80" * 400).decode("utf-8", "surrogateescape"))
 
-    assert 252 <= len(error.reply_text.encode("utf-8", "surrogateescape")) <= 255
+    assert 252 <= len(error.reply_text.encode()) <= 255
 
 
 def test_an_unknown_reply_code_is_refused() -> None:

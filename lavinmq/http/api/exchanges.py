@@ -135,21 +135,22 @@ async def put_exchange(call: Call) -> Reply:
     arguments = table(given, "Field 'arguments'", call.table_bounds)
     existing = vhost.exchanges.get(name)
     flags = body["durable"], body["auto_delete"], body["internal"]
-    if existing is not None:
-        wanted = ExchangeDef(name, body["type"], *flags, arguments).settled()
-        if not existing.is_same(wanted):
-            raise bad_request(
-                "Existing exchange declared with other arguments arg: "
-                + existing.difference(wanted, vhost.name)
-            )
+    wanted = ExchangeDef(name, body["type"], *flags, arguments).settled()
+    if existing is not None and existing.is_same(wanted):
         if existing.internal:
             raise bad_request(INTERNAL)
         if existing.durable and vhost.is_syncing:
             await completed(vhost.when_synced)
         return NO_CONTENT
-    check_prefix(name)
+    if existing is None:
+        check_prefix(name)
     if not rights.may_declare_exchange(call.user, vhost.name, name, arguments):
         raise access_refused(f"User doesn't have permissions to declare exchange '{name}'")
+    if existing is not None:
+        raise bad_request(
+            "Existing exchange declared with other arguments arg: "
+            + existing.difference(wanted, vhost.name)
+        )
     if vhost.declare_exchange(call.actor, name, body["type"], False, *flags, arguments):
         await completed(vhost.when_synced)
     return CREATED

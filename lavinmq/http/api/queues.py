@@ -194,18 +194,25 @@ async def put_queue(call: Call) -> Reply:
     check_name("Queue", name)
     arguments = table(call.body["arguments"] or {}, "Field 'arguments'", call.table_bounds)
     existing = vhost.queues.get(name)
-    if existing is not None:
-        if not existing.is_same(durable, auto_delete, arguments):
-            raise bad_request(
-                "Existing queue declared with other arguments arg: "
-                + existing.difference(durable, auto_delete, arguments, vhost.name)
-            )
+    is_there = (
+        existing is not None
+        and not existing.is_locked_to(call.actor)
+        and existing.is_same(durable, auto_delete, arguments)
+    )
+    if existing is not None and is_there:
         if existing.is_stored and vhost.is_syncing:
             await completed(vhost.when_synced)
         return NO_CONTENT
-    check_prefix(name)
+    if existing is None:
+        check_prefix(name)
     if not rights.may_declare_queue(call.user, vhost.name, name, arguments):
         raise access_refused(f"User doesn't have permissions to declare queue '{name}'")
+    if existing is not None:
+        check_not_locked(call, existing)
+        raise bad_request(
+            "Existing queue declared with other arguments arg: "
+            + existing.difference(durable, auto_delete, arguments, vhost.name)
+        )
     _, recorded = vhost.declare_queue(
         call.actor, name, False, durable, False, auto_delete, arguments
     )
