@@ -6,7 +6,7 @@
 # it is appended like any other message (rules.pyx, stream.pyx), but the bytes are there already:
 # the write segment is finished, and the file gets the name of the next one (decision 0047). Until
 # then its record has no time, which means: no record. A start removes such files.
-# Called by route.pyx and queue.pyx.
+# Called by route.pyx, haul.pyx and queue.pyx.
 
 cdef extern from "<stdio.h>" nogil:
     int c_rename "rename"(const char* old, const char* new)
@@ -19,14 +19,18 @@ cdef enum ahead_result:
     AHEAD_WHOLE = 0
     AHEAD_TURN = 1              # the portion is over: to be called again
     AHEAD_FAILED = -1           # errno says why, and there is no file any more
+    AHEAD_UNREADABLE = -2       # the same, because the body cannot be read where it is
 
 
 cdef void ahead_drop(ahead_t* a) noexcept nogil:
     """Remove the file, if there is one that has not become a segment. errno stays."""
     cdef int error = errno
     if a.is_begun:
-        unlink(a.path)
-        close_behind(a.fd)
+        if a.fd >= 0:
+            unlink(a.path)
+            close_behind(a.fd)
+        else:
+            file_remove(a.path)
         free(a.path)
         memset(a, 0, sizeof(ahead_t))
         set_errno(error)
@@ -68,29 +72,89 @@ cdef int ahead_begin(ahead_t* a, queue_t* q, store_t* st, const msg_t* m) noexce
     return rc
 
 
-cdef int ahead_write(ahead_t* a, queue_t* q, store_t* st, const msg_t* m) noexcept nogil:
-    """Write some of m for a store of q: one piece at least. An ahead_result.
+cdef bint body_open(body_t* body) noexcept nogil:
+    """Have a descriptor of the file that has it. False when no file has it, or with errno."""
+    cdef const store_t* st
+    if body.fd < 0:
+        st = queue_level(body.queue, body.spot.level)
+        if body.spot.seg != st.wseg.id or body.spot.pos < st.flushed:
+            body.fd = store_open_body(<store_t*>st, body.spot.seg)
+    return body.fd >= 0
+
+
+cdef const u8* body_piece(body_t* body, u64 at, u64 n, u8* buf) noexcept nogil:
+    """n bytes of a body from `at` on: where they are in memory, or read to buf. NULL with errno."""
+    cdef store_t* st
+    cdef i64 got
+    if body.p != NULL:
+        return body.p + at
+    if body.fd < 0:
+        st = queue_level(body.queue, body.spot.level)
+        if body.spot.seg == st.wseg.id and body.spot.pos >= st.flushed:     # there was no room
+            return st.stage + (body.spot.pos - st.stage_at) + body.head_len + at
+        if not body_open(body):
+            return NULL
+    got = read_at(body.fd, buf, n, body.spot.pos + <i64>(body.head_len + at))
+    if got == <i64>n:
+        return buf
+    if got >= 0:
+        set_errno(EIO)
+    return NULL
+
+
+cdef int ahead_write(ahead_t* a, queue_t* q, store_t* st, const msg_t* m,
+                     body_t* body) noexcept nogil:
+    """Write some of m for a store of q: one piece at least. An ahead_result. `body` says where the
+    body of m is when m does not.
 
     Cost: 1 ns per byte."""
     cdef loop_t* loop = q.loop
-    cdef u64 n
+    cdef u8* buf = NULL
+    cdef int rc
     if a.is_begun and (a.queue != q or a.store != st or a.breaks != q.n_breaks):
         ahead_drop(a)               # a queue that was started again has forgotten it
     if not a.is_begun and ahead_begin(a, q, st, m):
         ahead_drop(a)
         return AHEAD_FAILED
+    if body != NULL and body.p == NULL:
+        buf = block_take(&loop.pool)
+        if buf == NULL:
+            ahead_drop(a)
+            return AHEAD_FAILED
+    rc = ahead_write_pieces(a, loop, m, body, buf)
+    if buf != NULL:
+        buffer_give(&loop.pool, buf, BLOCK_SIZE)
+    if rc < 0:
+        ahead_drop(a)
+    if loop.inline_from_ns < loop.look_ns + AHEAD_CALM_NS:
+        loop.inline_from_ns = loop.look_ns + AHEAD_CALM_NS
+    return rc
+
+
+cdef int ahead_write_pieces(ahead_t* a, loop_t* loop, const msg_t* m, body_t* body,
+                            u8* buf) noexcept nogil:
+    """Write until the portion is over, one piece at least. An ahead_result."""
+    cdef const u8* piece
+    cdef u64 n
     while a.written < m.body_len:
         n = m.body_len - a.written
         n = AHEAD_PIECE if n > AHEAD_PIECE else n
-        if write_at(a.fd, m.body + a.written, n, SEGMENT_HEADER + <i64>(a.head_len + a.written)):
-            ahead_drop(a)
+        piece = m.body + a.written if body == NULL else body_piece(body, a.written, n, buf)
+        if piece == NULL:
+            return AHEAD_UNREADABLE
+        if write_at(a.fd, piece, n, SEGMENT_HEADER + <i64>(a.head_len + a.written)):
             return AHEAD_FAILED
         a.written += n
         if loop_look(loop) and a.written < m.body_len:
-            break
-    if loop.inline_from_ns < loop.look_ns + AHEAD_CALM_NS:
-        loop.inline_from_ns = loop.look_ns + AHEAD_CALM_NS
-    return AHEAD_WHOLE if a.written == m.body_len else AHEAD_TURN
+            return AHEAD_TURN
+    return AHEAD_WHOLE
+
+
+cdef void ahead_rest(ahead_t* a) noexcept nogil:
+    """Keep a whole file without its descriptor: others are to be written first."""
+    if a.is_begun and a.fd >= 0:
+        close_behind(a.fd)
+        a.fd = -1
 
 
 cdef int queue_take_ahead(queue_t* q, store_t* st, ahead_t* a) noexcept nogil:
@@ -102,6 +166,10 @@ cdef int queue_take_ahead(queue_t* q, store_t* st, ahead_t* a) noexcept nogil:
     if st.wseg.size != SEGMENT_HEADER and queue_roll(q, st):
         return -1
     seg = st.wseg
+    if a.fd < 0:
+        a.fd = c_open(a.path, O_RDWR | O_CLOEXEC)
+        if a.fd < 0:
+            return store_failed(st, FILE_MSGS, seg.id)
     segment_path(st, b"msgs", seg.id, path)
     put_le64(stamp, <u64>q.loop.now_ms)
     if write_at(a.fd, stamp, 8, SEGMENT_HEADER) or c_rename(a.path, path):

@@ -169,11 +169,11 @@ cdef inline i64 record_body_at(const rec_t* rec) noexcept nogil:
     return rec.pos + <i64>(rec.size - rec.body_len)
 
 
-cdef int store_open_body(store_t* st, const rec_t* rec) noexcept nogil:
-    """A descriptor, the caller's, of the file that has a record; -1 with errno."""
-    if rec.seg == st.wseg.id and st.wfd >= 0:
+cdef int store_open_body(store_t* st, u32 seg) noexcept nogil:
+    """A descriptor, the caller's, of the file of a segment; -1 with errno."""
+    if seg == st.wseg.id and st.wfd >= 0:
         return c_dup(st.wfd)
-    return segment_open(st, b"msgs", rec.seg, O_RDONLY)
+    return segment_open(st, b"msgs", seg, O_RDONLY)
 
 
 cdef int store_copy_body(store_t* st, const rec_t* rec, u8* p, u64 n) noexcept nogil:
@@ -183,7 +183,7 @@ cdef int store_copy_body(store_t* st, const rec_t* rec, u8* p, u64 n) noexcept n
     if not record_has_far_body(rec):
         memcpy(p, rec.body, n)
         return 0
-    fd = store_open_body(st, rec)
+    fd = store_open_body(st, rec.seg)
     if fd < 0:
         return -1
     got = read_at(fd, p, n, record_body_at(rec))

@@ -427,26 +427,25 @@ cdef bint move_store(loop_t* loop, const msg_t* m, targets_t* to, i64 reason) no
     return True
 
 
-cdef bint bury_letter(letter_t* d) noexcept nogil:
-    """Build the new message, route and store it. False when that has to be tried again: see
-    move_store."""
-    cdef loop_t* loop = d.source.loop
+cdef exchange_t* letter_exchange(const letter_t* d) noexcept nogil:
+    """Where the letter goes; NULL when there is no such exchange."""
     cdef exchange_t* x = vhost_exchange(d.source.vhost, d.target.p, d.target.n)
+    # It may be newer than the check of the publish: clients reach internal exchanges in no way.
+    return NULL if x != NULL and x.is_internal and d.has_own_target else x
+
+
+cdef u8* letter_write(letter_t* d, msg_t* m) noexcept nogil:
+    """Build the new message but for its body. Returns the memory of it, the caller's, or NULL; a
+    letter that cannot be built has no size."""
     cdef const u8* old_key = d.names.p + d.names.p[0] + 1
     cdef u64 need = (2048 + 2 * <u64>d.headers_len + d.props.n + d.source.name[0] * <u64>2
                      + 2 * <u64>d.names.n)
+    cdef u8* headers = <u8*>malloc(need * 2)
     cdef u8* p
-    cdef u8* headers
-    cdef msg_t m
     cdef u32 n
-    cdef bint is_done = True
-    # It may be newer than the check of the publish: clients reach internal exchanges in no way.
-    if x == NULL or (x.is_internal and d.has_own_target):
-        return True
-    headers = <u8*>malloc(need * 2)
     if headers == NULL:
-        return False
-    memset(&m, 0, sizeof(msg_t))
+        return NULL
+    memset(m, 0, sizeof(msg_t))
     n = put_headers(headers, d)
     p = headers + n
     m.names = p
@@ -460,13 +459,30 @@ cdef bint bury_letter(letter_t* d) noexcept nogil:
     n = props_with_headers(p, d.props.p, d.props.n, headers, n)
     m.body = d.body.p
     m.body_len = d.body.n
-    if props_find(p, n, &m):
+    if props_find(p, n, m):
         m.size = RECORD_FIXED - 2 + m.names_len + n + m.body_len
         if d.has_own_key:
             m.cc_at = m.bcc_at = 0
+    return headers
+
+
+cdef bint bury_letter(letter_t* d) noexcept nogil:
+    """Build the new message, route and store it. False when that has to be tried again: see
+    move_store."""
+    cdef loop_t* loop = d.source.loop
+    cdef exchange_t* x = letter_exchange(d)
+    cdef u8* memory
+    cdef msg_t m
+    cdef bint is_done = True
+    if x == NULL:
+        return True
+    memory = letter_write(d, &m)
+    if memory == NULL:
+        return False
+    if m.size:
         route_moved(x, &m, loop)
         is_done = move_store(loop, &m, &loop.buried, d.reason)
-    free(headers)
+    free(memory)
     return is_done
 
 
@@ -498,25 +514,24 @@ cdef bint letter_address(letter_t* d, const queue_t* q) noexcept nogil:
     return d.target.p != NULL
 
 
-cdef bint bury(queue_t* q, const rec_t* rec, u32 reason) noexcept nogil:
-    """A stored message dies: send it where dead letters go, if they go anywhere. False when it
-    cannot be stored there now.
-
-    It is copied first: storing it elsewhere may overwrite what rec points at."""
-    cdef letter_t d
-    cdef u8* p
-    cdef bint is_done = True
-    memset(&d, 0, sizeof(letter_t))
+cdef bint letter_begin(letter_t* d, queue_t* q, const rec_t* rec, u32 reason) noexcept nogil:
+    """A letter of a record, whose names and properties are still where they were. False when it
+    goes nowhere."""
+    memset(d, 0, sizeof(letter_t))
     d.source = q
     d.reason = reason
     d.props.p = rec.props       # the headers are in wire order there, too
     d.headers_at = rec.headers_at
     d.headers_len = rec.headers_len
-    if q.name == NULL or not letter_address(&d, q):
-        return True
-    p = loop_scratch(q.loop, <u64>rec.size + 8)
+    return q.name != NULL and letter_address(d, q)
+
+
+cdef u8* letter_copy(letter_t* d, const rec_t* rec, u64 room) noexcept nogil:
+    """Copy names and properties to the scratch memory, since storing a letter elsewhere may
+    overwrite what rec points at. Returns so much room behind them, or NULL."""
+    cdef u8* p = loop_scratch(d.source.loop, <u64>rec.names_len + rec.props_len + room + 8)
     if p == NULL:
-        return False
+        return NULL
     d.names.n = rec.names_len
     d.names.p = p
     p = put_slice(p, rec.names, rec.names_len)
@@ -524,21 +539,32 @@ cdef bint bury(queue_t* q, const rec_t* rec, u32 reason) noexcept nogil:
     d.props.p = p
     d.props.n = rec.props_len
     d.expiration_at = rec.expiration_at
-    p += rec.props_len
-    d.body.p = p
     d.body.n = <u32>rec.body_len
-    is_done = store_copy_body(queue_level(q, rec.level), rec, p, rec.body_len) == 0
-    if is_done and letter_address(&d, q):       # once more: the headers have moved
-        is_done = bury_letter(&d)
-    loop_drop_scratch(q.loop)
-    return is_done
+    letter_address(d, d.source)         # once more: the headers have moved
+    return p + rec.props_len
 
 
-cdef bint bury_refused(queue_t* q, const msg_t* m) noexcept nogil:
-    """What a full queue refuses goes where dead letters go. False when it cannot be stored there
-    now: a publisher has been told that it was refused, and nobody tries again."""
+cdef int bury(queue_t* q, const rec_t* rec, u32 reason) noexcept nogil:
+    """A stored message dies: send it where dead letters go, if they go anywhere. A move_result."""
     cdef letter_t d
-    memset(&d, 0, sizeof(letter_t))
+    cdef u8* p
+    cdef bint is_done = False
+    if not letter_begin(&d, q, rec, reason):
+        return MOVE_DONE
+    if rec.size > LARGE_RECORD:
+        return MOVE_LARGE
+    p = letter_copy(&d, rec, rec.body_len)
+    if p != NULL:
+        d.body.p = p
+        is_done = (store_copy_body(queue_level(q, rec.level), rec, p, rec.body_len) == 0
+                   and bury_letter(&d))
+        loop_drop_scratch(q.loop)
+    return MOVE_DONE if is_done else MOVE_REFUSED
+
+
+cdef bint letter_of_refused(letter_t* d, queue_t* q, const msg_t* m) noexcept nogil:
+    """A letter of a message that a full queue refuses. False when it goes nowhere."""
+    memset(d, 0, sizeof(letter_t))
     d.source = q
     d.reason = DEAD_MAXLEN
     d.names.p = m.names
@@ -550,4 +576,11 @@ cdef bint bury_refused(queue_t* q, const msg_t* m) noexcept nogil:
     d.expiration_at = m.expiration_at
     d.body.p = m.body
     d.body.n = <u32>m.body_len
-    return q.name == NULL or not letter_address(&d, q) or bury_letter(&d)
+    return q.name != NULL and letter_address(d, q)
+
+
+cdef bint bury_refused(queue_t* q, const msg_t* m) noexcept nogil:
+    """What a full queue refuses goes where dead letters go. False when it cannot be stored there
+    now: a publisher has been told that it was refused, and nobody tries again."""
+    cdef letter_t d
+    return not letter_of_refused(&d, q, m) or bury_letter(&d)

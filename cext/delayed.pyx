@@ -127,22 +127,14 @@ cdef int delayed_index_segment(queue_t* q, seg_t* seg) noexcept nogil:
 
 # ---- release -------------------------------------------------------------------------------------
 
-cdef bint delayed_publish(queue_t* q, const rec_t* rec) noexcept nogil:
-    """Route a message whose time has come, and store it in the queues that it reaches. False when
-    one of them cannot take it now, or there was no memory."""
-    cdef loop_t* loop = q.loop
-    cdef exchange_t* x = q.releases
-    cdef queue_t* waiting = x.delayed if x != NULL else NULL    # NULL when nothing new waits
+cdef u8* released_write(const exchange_t* x, const rec_t* rec, u8* p, msg_t* m) noexcept nogil:
+    """Build at p the message that is released, but for its body: its size is 0 when that cannot
+    be. Returns the end of it."""
     cdef const u8* key = rec.names + rec.names[0] + 1
-    cdef u8* p = loop_scratch(loop, <u64>rec.size + 512)
     cdef u8* props
     cdef const u8* entry
-    cdef msg_t m
     cdef u32 n = rec.props_len
-    cdef bint is_done = True
-    if p == NULL or x == NULL:
-        return False
-    memset(&m, 0, sizeof(msg_t))
+    memset(m, 0, sizeof(msg_t))
     m.names = p
     p = put_slice(p, x.name, 1 + x.name[0])
     p = put_slice(p, key, 1 + key[0])
@@ -154,19 +146,41 @@ cdef bint delayed_publish(queue_t* q, const rec_t* rec) noexcept nogil:
         if entry != NULL:
             n = props_cut(props, n, rec.headers_at, <u32>(entry - props),
                           <u32>entry_size(entry, n - (entry - props)))
-    p = props + n
-    m.body = p
     m.body_len = rec.body_len
+    if props_find(props, n, m):
+        m.size = RECORD_FIXED - 2 + m.names_len + n + m.body_len
+    return props + n
+
+
+cdef void route_released(exchange_t* x, const msg_t* m, loop_t* loop) noexcept nogil:
+    """route_moved for what has waited in x."""
+    cdef queue_t* waiting = x.delayed           # NULL when nothing new waits
+    x.delayed = NULL
+    route_moved(x, m, loop)
+    x.delayed = waiting
+
+
+cdef int delayed_publish(queue_t* q, const rec_t* rec) noexcept nogil:
+    """Route a message whose time has come, and store it in the queues that it reaches. A
+    move_result."""
+    cdef loop_t* loop = q.loop
+    cdef u8* p
+    cdef msg_t m
+    cdef bint is_done = True
+    if rec.size > LARGE_RECORD:
+        return MOVE_LARGE
+    p = loop_scratch(loop, <u64>rec.size + 512)
+    if p == NULL or q.releases == NULL:
+        return MOVE_REFUSED
+    p = released_write(q.releases, rec, p, &m)
+    m.body = p
     if store_copy_body(&q.store, rec, p, rec.body_len):
         is_done = False
-    elif props_find(props, n, &m):
-        m.size = RECORD_FIXED - 2 + m.names_len + n + m.body_len
-        x.delayed = NULL        # it has waited
-        route_moved(x, &m, loop)
-        x.delayed = waiting
+    elif m.size:
+        route_released(q.releases, &m, loop)
         is_done = move_store(loop, &m, &loop.buried, -1)
     loop_drop_scratch(loop)
-    return is_done
+    return MOVE_DONE if is_done else MOVE_REFUSED
 
 
 cdef bint delayed_release_next(queue_t* q) noexcept nogil:
@@ -176,8 +190,7 @@ cdef bint delayed_release_next(queue_t* q) noexcept nogil:
     cdef seg_t* seg = store_segment(st, top.seg)
     cdef rec_t rec
     cdef spot_t at
-    cdef bint is_done = True
-    cdef int rc
+    cdef int rc, result = MOVE_DONE
     if seg == NULL or not store_is_ahead(st, top.seg, top.pos):
         dues_pop(st)            # purged
         return True
@@ -193,17 +206,14 @@ cdef bint delayed_release_next(queue_t* q) noexcept nogil:
         rec.redelivered = False
         at = spot_of(&rec, MOVE_RELEASED)
         loop_begin_move(q.loop, q)
-        is_done = delayed_publish(q, &rec)
+        result = delayed_publish(q, &rec)
         queue_uncount(q, st, at.size)
     dues_pop(st)
     if rc == 1:                 # what cannot be read the cursor finds out
         if segment_push_deleted(seg, top.pos):
             queue_failed(q)
             return False
-        if is_done:
-            queue_delete_moved(q, &at)
-        else:
-            queue_park(q, &at, q.loop.refuser)
+        queue_end_move(q, &at, result)
     return not q.is_closed
 
 

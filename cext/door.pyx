@@ -608,6 +608,7 @@ cdef class Queue:
         queue_forget_owed(self.q)
         self.q.ready = self.q.ready_bytes = 0
         queue_unstick(self.q)
+        queue_detach_large(self.q)
         queue_release(self.q)
         return had_files
 
@@ -621,8 +622,8 @@ cdef class Queue:
 
     @property
     def ready(self) -> int:
-        """Messages that are ready, or `parked`."""
-        return self.q.ready + queue_parked(self.q)
+        """Messages that are ready, or `parked`, or large and on their way to other queues."""
+        return self.q.ready + queue_kept(self.q)
 
     @property
     def ready_bytes(self) -> int:
@@ -646,7 +647,7 @@ cdef class Queue:
 
     @property
     def returned(self) -> int:
-        """Messages since start that `move_some` had moved, and that are ready again, because the
+        """Messages since start that a `Move` had moved, and that are ready again, because the
         other queue could not be written."""
         return self.q.moves.n_returned if self.q.moves != NULL else 0
 

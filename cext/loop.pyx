@@ -184,6 +184,7 @@ cdef class Loop:
         cdef queue_t* held
         cdef job_t* job
         cdef u32 i
+        loop_drop_hauls(&self.t)
         while self.t.jobs != NULL:
             job = self.t.jobs
             loop_drop_job(&self.t, job)

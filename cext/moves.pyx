@@ -6,11 +6,16 @@
 # written theirs. If one of them has broken before, or could not take it in the first place, the
 # message is parked: it belongs to its queue as before, and is sent on again after a while. What an
 # operator has moved is ready again instead. After a crash all of them are ready.
-# Called by dead_letter, delayed, rules, manage, queue, tick and loop.pyx.
+# Called by dead_letter, delayed, haul, rules, manage, queue, tick and loop.pyx.
 
 cdef enum move_reason:          # behind those of death
     MOVE_RELEASED = 254         # a delayed exchange's message whose time has come
     MOVE_ORDERED = 255          # by an operator
+
+cdef enum move_result:
+    MOVE_DONE = 0               # it is where it was to go, or goes nowhere
+    MOVE_REFUSED = -1           # loop.refuser cannot take it, or there was no memory
+    MOVE_LARGE = 1              # it has to go in pieces
 
 cdef enum:
     LOOKS_A_CLOCK = 64          # parked messages between two looks at the clock
@@ -60,6 +65,7 @@ cdef inline spot_t spot_of(const rec_t* rec, u8 reason) noexcept nogil:
     at.level = rec.level
     at.reason = reason
     at.is_fresh = not rec.redelivered
+    at.was_parked = False
     return at
 
 
@@ -68,11 +74,18 @@ cdef inline spot_t spot_of(const rec_t* rec, u8 reason) noexcept nogil:
 cdef inline bint queue_has_moves(const queue_t* q) noexcept nogil:
     """Whether q holds messages that are neither ready nor unacked."""
     return q.moves != NULL and (q.moves.unsynced.at != q.moves.unsynced.n or q.moves.n_parked != 0
-                                or q.moves.unwritten.at != q.moves.unwritten.n)
+                                or q.moves.unwritten.at != q.moves.unwritten.n
+                                or q.moves.large.at != q.moves.large.n)
 
 
 cdef inline u64 queue_parked(const queue_t* q) noexcept nogil:
-    return q.moves.n_parked if q.moves != NULL else 0
+    """Messages that could not be moved before."""
+    return q.moves.n_parked + q.moves.n_large_parked if q.moves != NULL else 0
+
+
+cdef inline u64 queue_kept(const queue_t* q) noexcept nogil:
+    """Messages that are to go elsewhere, and have not begun to be safe there."""
+    return q.moves.n_parked + (q.moves.large.n - q.moves.large.at) if q.moves != NULL else 0
 
 
 cdef moves_t* queue_moves(queue_t* q) noexcept nogil:
@@ -328,7 +341,7 @@ cdef void queue_park(queue_t* q, const spot_t* at, queue_t* refuser) noexcept no
     moves.parked_end += 1
     if refuser != NULL:
         refuser.refs += 1
-    if moves.n_parked == 0:
+    if queue_parked(q) == 0:
         loop.is_news = True
     moves.n_parked += 1
     moves.parked_bytes += at.size
@@ -365,11 +378,21 @@ cdef void queue_send_on(queue_t* q, const spot_t* at) noexcept nogil:
     loop_begin_move(loop, q)
     rec.level = at.level
     rec.is_requeued = rec.redelivered = False
-    if rc == 1 and (delayed_publish(q, &rec) if at.reason == MOVE_RELEASED
-                    else bury(q, &rec, at.reason)):
-        queue_delete_moved(q, at)
+    if rc == 1:
+        rc = delayed_publish(q, &rec) if at.reason == MOVE_RELEASED else bury(q, &rec, at.reason)
     else:
-        queue_park(q, at, loop.refuser)
+        rc = MOVE_REFUSED
+    queue_end_move(q, at, rc)
+
+
+cdef void queue_end_move(queue_t* q, const spot_t* at, int rc) noexcept nogil:
+    """Do with a message what the attempt to move it, a move_result, makes necessary."""
+    if rc == MOVE_DONE:
+        queue_delete_moved(q, at)
+    elif rc == MOVE_REFUSED:
+        queue_park(q, at, q.loop.refuser)
+    else:
+        queue_haul(q, at)
 
 
 cdef void moves_end_pass(moves_t* moves) noexcept nogil:
@@ -401,6 +424,7 @@ cdef bint queue_try_parked(queue_t* q, i64 until_ns) noexcept nogil:
             moves.try_kept += 1
             continue
         n_before = moves.parked_end
+        item.spot.was_parked = True
         queue_send_on(q, &item.spot)
         moves_unpark(moves, &item)
         if moves.parked_end > n_before:         # once more: it keeps its place
@@ -448,7 +472,7 @@ cdef bint queue_drop_parked(queue_t* q, u64* n, i64* left, i64 ends_ns) noexcept
     cdef moves_t* moves = q.moves
     cdef parked_t item
     cdef u32 looked = 0
-    if n[0] == 0 or moves == NULL or moves.n_parked == 0:
+    if n[0] == 0 or moves == NULL or queue_kept(q) == 0:
         return True
     moves_end_pass(moves)
     moves.try_kept = 0
@@ -464,7 +488,9 @@ cdef bint queue_drop_parked(queue_t* q, u64* n, i64* left, i64 ends_ns) noexcept
         left[0] -= 1
     moves_end_pass(moves)
     q.loop.is_news = q.loop.is_news or moves.n_parked == 0
-    return n[0] == 0 or left[0] <= 0 or moves.parked_end == 0
+    if moves.parked_end == 0:
+        return queue_drop_large(q, n, left, ends_ns)
+    return n[0] == 0 or left[0] <= 0
 
 
 cdef void queue_forget_moves(queue_t* q) noexcept nogil:
@@ -477,5 +503,6 @@ cdef void queue_forget_moves(queue_t* q) noexcept nogil:
         if not (moves.try_at and moves.try_kept <= i < moves.try_at):
             moves_unpark(moves, &moves.parked[i])
     moves.parked_end = moves.try_at = 0
+    queue_forget_large(q)
     moved_list_forget(&moves.unsynced)
     moved_list_forget(&moves.unwritten)

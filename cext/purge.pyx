@@ -152,7 +152,7 @@ cdef class Purge:
         if self.until == NULL:
             raise MemoryError()
         q.n_purges += 1
-        self.parked = queue_parked(q)
+        self.parked = queue_kept(q)
         for i in range(queue_levels(q)):
             st = queue_level(q, i)
             if st != NULL:
@@ -175,13 +175,13 @@ cdef class Purge:
     def __next__(self):
         """A portion. Returns how many messages have gone so far."""
         cdef queue_t* q = self.queue.q
-        cdef u64 before = q.ready + queue_parked(q)
+        cdef u64 before = q.ready + queue_kept(q)
         cdef i64 ends_ns = clock_ns() + self.portion_ns
         if self.is_over:
             raise StopIteration
         with nogil:
             self.step(q, ends_ns)
-        self.purged += before - q.ready - queue_parked(q)
+        self.purged += before - q.ready - queue_kept(q)
         if self.is_over:
             self.end()
         self.queue.loop.kick()

@@ -20,6 +20,7 @@ cdef void queue_unref(queue_t* q) noexcept nogil:
             free(q.moves.unsynced.items)
             free(q.moves.unwritten.items)
             free(q.moves.parked)
+            free(q.moves.large.items)
             free(q.moves)
         free(q.name)
         free(q.levels)
@@ -265,6 +266,8 @@ cdef int queue_append_slow(queue_t* q, store_t* st, const msg_t* m) noexcept nog
             queue_failed(q)
             if q.is_closed:
                 return -1
+    if m.body == NULL and m.body_len:       # it is in a file: whoever moves it tries again
+        return -1
     if (st.wseg.size + m.size) >> 32 or store_grow_stage(st, &q.loop.pool, m.size):
         return -1
     store_write(st, m, q.loop.now_ms)

@@ -19,7 +19,7 @@ cdef rest_t* rest_new(link_t* l, queue_t* q, const rec_t* rec) noexcept nogil:
     cdef rest_t* rest = <rest_t*>calloc(1, sizeof(rest_t))
     if rest == NULL:
         return NULL
-    rest.fd = store_open_body(st, rec)
+    rest.fd = store_open_body(st, rec.seg)
     if rest.fd < 0:
         free(rest)
         return NULL

@@ -604,7 +604,7 @@ cdef bint publish_write_ahead(chan_t* c, queue_t* q, const msg_t* m) noexcept no
     st = queue_level_for(q, m)
     if st == NULL:
         return True
-    rc = ahead_write(ahead, q, st, m)
+    rc = ahead_write(ahead, q, st, m, NULL)
     if rc < 0:
         store_failed(st, FILE_MSGS, st.wseg.id)
         queue_failed(q)

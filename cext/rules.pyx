@@ -169,8 +169,8 @@ cdef void queue_discard(queue_t* q, rec_t* rec, u32 reason) noexcept nogil:
     and out of its store when it is safe there."""
     cdef spot_t at = spot_of(rec, <u8>reason)
     loop_begin_move(q.loop, q)
-    if (q.may_bury or q.rules != NULL) and not bury(q, rec, reason):
-        queue_park(q, &at, q.loop.refuser)
+    if q.may_bury or q.rules != NULL:
+        queue_end_move(q, &at, bury(q, rec, reason))
     else:
         queue_delete_moved(q, &at)
 

@@ -21,6 +21,7 @@ cdef struct reader_t
 cdef struct stream_t
 cdef struct job_t
 cdef struct publish_job_t
+cdef struct haul_t
 
 ctypedef bint (*job_step_t)(loop_t* loop, job_t* job) noexcept nogil
 
@@ -194,6 +195,13 @@ cdef struct spot_t:            # a record that is neither ready nor unacked, bec
     u8 level
     u8 reason                   # a death or a move_reason
     flag_t is_fresh             # it was never delivered
+    flag_t was_parked           # of a large one: it could not be moved before
+
+cdef struct spots_t:            # such records in their order
+    spot_t* items
+    u32 at                      # the first of them
+    u32 n                       # the end of them
+    u32 cap
 
 cdef struct moved_t:            # a record that is deleted when its copies elsewhere are on disk
     spot_t spot
@@ -217,8 +225,12 @@ cdef struct moves_t:            # of one queue
     moved_list_t unwritten      # which no file had: they wait for the end of the tick
     flag_t is_held              # on the loop's list of queues that have any
     flag_t is_listed            # on the loop's list of queues with parked ones
+    flag_t is_hauling           # on the loop's list of queues with large ones
     queue_t* held_next
     queue_t* parked_next
+    queue_t* hauling_next
+    spots_t large               # which are to go elsewhere in pieces; parked when they cannot
+    u32 n_large_parked          # of these, those that were parked before
     parked_t* parked
     u32 parked_end
     u32 cap_parked
@@ -226,7 +238,7 @@ cdef struct moves_t:            # of one queue
     u32 try_at                  # the next one to try, 0 = the next pass begins with the first one
     u32 try_end                 # where this pass ends
     u32 try_kept                # how many it has kept: those up to try_at are gone
-    u64 parked_bytes
+    u64 parked_bytes            # of these and of the large ones
     u64 n_returned              # that an operator had moved, and that are back
 
 cdef struct due_t:              # when a message expires
@@ -693,7 +705,7 @@ cdef enum publish_phase:
     PUBLISH_STORES = 1          # the targets that are left are held
 
 cdef struct ahead_t:            # a large message on its way into a file of its own
-    queue_t* queue              # whose publish_job_t holds it
+    queue_t* queue              # whose publish_job_t or haul_t holds it
     store_t* store
     const msg_t* message        # while it is appended, else NULL
     char* path                  # of the file, owned
@@ -702,6 +714,40 @@ cdef struct ahead_t:            # a large message on its way into a file of its 
     u32 head_len                # of the record, up to its body
     u64 written                 # bytes of the body
     flag_t is_begun             # there is a file
+
+cdef struct body_t:             # the body of a large message that goes from queue to queue
+    const u8* p                 # in memory, NULL = it is in a store
+    queue_t* queue              # whose store that is, a reference
+    u8 breaks                   # how often that had broken
+    spot_t spot                 # of the record
+    u32 head_len                # of the record, up to its body
+    int fd                      # of its file, -1 = not opened
+
+cdef struct hauled_t:           # a message that is made of it: with other names and properties
+    msg_t m                     # without its body
+    u8* head                    # memory of its names and properties, owned
+    i64 reason                  # a death whose cycles end here, -1 = it was released
+
+cdef struct haul_target_t:
+    queue_t* queue              # a reference
+    u32 message                 # of the haul
+    ahead_t ahead               # its file
+    u8 breaks                   # how often the queue had broken when it took the message
+    flag_t is_passed            # it does not get it: it is full, or was deleted
+
+cdef struct haul_t:             # a large message on its way from one queue to others
+    haul_t* next                # on the loop's list
+    body_t body
+    hauled_t* messages
+    u32 n_messages
+    haul_target_t* targets
+    u32 n_targets
+    u32 at                      # of the targets: their files are whole
+    u32 stored                  # of the targets: they have taken it
+    queue_t* refuser            # which could not, borrowed; NULL = none, or there was no memory
+    flag_t is_running           # a step is being made
+    flag_t is_dropped           # it ends with this step
+    flag_t is_detached          # its old queue is deleted
 
 cdef struct stored_t:           # what came of storing a message
     u32 n
@@ -971,6 +1017,13 @@ cdef struct loop_t:
     u32 cap_dues
     queue_t* held               # queues with deletions that wait for a sync
     queue_t* parked             # queues with messages that could not be moved
+    queue_t* hauling            # queues with large messages that are to go elsewhere
+    queue_t* last_hauling
+    haul_t* hauls               # on their way, the first one first: of deleted queues, or one
+    job_t hauler                # the job with which they go
+    flag_t is_hauling           # it is at work
+    int haul_rest               # what to do with a message that could not begin, a move_result
+    i64 no_room_until_ms        # a large message has found the disk full: none is tried
     queue_t** takers            # durable queues that took the message which is being moved
     u32 n_takers
     u32 cap_takers

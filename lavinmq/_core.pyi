@@ -601,7 +601,7 @@ class Queue:
 
     @property
     def ready(self) -> int:
-        """Messages that can be delivered, or are `parked`."""
+        """Messages that can be delivered, or are `parked`, or large and on their way elsewhere."""
 
     @property
     def ready_bytes(self) -> int:
@@ -670,7 +670,7 @@ class Queue:
 
     @property
     def returned(self) -> int:
-        """Messages since start that `move_some` had moved, and that are ready again, because the
+        """Messages since start that a `Move` had moved, and that are ready again, because the
         other queue could not be written."""
 
     def take_missed(self) -> int:
@@ -1131,14 +1131,22 @@ class Purge(Iterator[int]):
     def __init__(self, queue: Queue, most: int = ..., portion_ns: int = ...) -> None: ...
     def __next__(self) -> int: ...
 
-def move_some(source: Queue, to: Queue, n: int) -> int:
-    """Move up to n messages from the head of a queue to the end of another, as the default exchange
-    would publish them there. In the old queue each goes when it is on disk in the new one.
+class Move:
+    """Messages from the head of a queue go to the end of another, as the default exchange would
+    publish them there. In the old queue each goes when it is on disk in the new one.
 
-    Returns: how many: fewer when there are no more, or the other is full and refuses publishes, or
-        cannot be written. `Loop.after_sync` says when they are safe; those that are not are ready
-        again then, and counted in `Queue.returned`.
+    A large message goes in portions. It is ready in the old queue until the last one.
     """
+
+    def __init__(self, source: Queue, to: Queue) -> None: ...
+    def some(self, n: int) -> int | None:
+        """Move up to n messages.
+
+        Returns: how many: fewer when there are no more, or the other is full and refuses publishes,
+            or cannot be written; None when the portion is over before the next one has gone: to be
+            called again. `Loop.after_sync` says when they are safe; those that are not are ready
+            again then, and counted in `Queue.returned`.
+        """
 
 class Matcher:
     """The bindings of an exchange with integers for queues. For tests and tools only.

@@ -96,6 +96,7 @@ CYTHON_LAYERS: list[set[str]] = [
     {"moves"},
     {"dead_letter"},
     {"delayed"},
+    {"haul"},
     {"copies"},
     {"answers"},
     {"route"},

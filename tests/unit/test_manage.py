@@ -476,14 +476,14 @@ def test_moved_messages_are_as_if_published_there(
     for number in range(5):
         send(b"source", str(number).encode(), properties(priority=number))
 
-    assert _core.move_some(source, to, 3) == 3
+    assert _core.Move(source, to).some(3) == 3
     bench.run()
 
     assert (source.ready, to.ready) == (2, 3)
     assert [take(local, to)[2:7] for _ in range(3)] == [
         (b"", b"to", properties(priority=n), 1, str(n).encode()) for n in range(3)
     ]
-    assert _core.move_some(source, to, 9) == 2
+    assert _core.Move(source, to).some(9) == 2
 
 
 def test_moving_stops_at_a_queue_that_is_full(
@@ -494,7 +494,7 @@ def test_moving_stops_at_a_queue_that_is_full(
     for number in range(5):
         send(b"source", str(number).encode())
 
-    assert _core.move_some(source, to, 9) == 2
+    assert _core.Move(source, to).some(9) == 2
     assert (source.ready, to.ready) == (3, 2)
     assert take(local, source)[6] == b"2"
 
@@ -506,7 +506,7 @@ def test_a_moved_message_is_deleted_after_a_sync(tmp_path: Path) -> None:
     bench.run()
     acks = bench.directory / "source" / "acks.0000000001"
 
-    _core.move_some(source, to, 1)
+    _core.Move(source, to).some(1)
     assert not acks.exists() and source.ready == 0
     done: list[bool] = []
     bench.loop.after_sync(lambda: done.append(True))
@@ -522,5 +522,5 @@ def test_a_queue_is_not_moved_into_itself_nor_into_a_closed_one(bench: Bench, se
     send(b"source", b"1")
     gone.delete()
 
-    assert _core.move_some(source, source, 1) == _core.move_some(source, gone, 1) == 0
+    assert _core.Move(source, source).some(1) == _core.Move(source, gone).some(1) == 0
     assert source.ready == 1

@@ -163,6 +163,6 @@ def test_a_move_to_a_closed_queue_moves_nothing(bench: Bench) -> None:
     bench.send(publish(b"source", b"m"))
     bench.run()
 
-    assert _core.move_some(source, dead, 1) == 0
+    assert _core.Move(source, dead).some(1) == 0
 
     assert (source.ready, source.returned) == (1, 0)

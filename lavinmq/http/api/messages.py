@@ -421,12 +421,16 @@ async def move_messages(call: Call) -> dict[str, int]:
     if queue.is_stream:
         raise bad_request("Messages of a stream cannot be moved, only read")
     moved, returned = 0, queue.core.returned
+    move = _core.Move(queue.core, to.core)
     count = min(count, queue.core.ready)
     async for _ in in_portions(repeat(None)):
         await _reached(queue)
         if moved == count or call.server.loop.is_held or not call.is_allowed_still():
             break
-        moved_now = _core.move_some(queue.core, to.core, min(count - moved, MOVED_AT_ONCE))
+        moved_now = move.some(min(count - moved, MOVED_AT_ONCE))
+        if moved_now is None:  # a large one goes in portions
+            await asyncio.sleep(0)
+            continue
         moved += moved_now
         if moved_now == 0:
             break
