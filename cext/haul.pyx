@@ -7,7 +7,7 @@
 # when they have it on disk (moves.pyx). One message goes at a time, and queues take turns. What
 # cannot go is parked; what a crash has interrupted is ready in its old queue, and a start removes
 # the files. Smaller messages that die later overtake it (decision 0047).
-# Called by moves, purge, tick, manage, door and loop.pyx.
+# Called by moves, purge, route, manage, door and loop.pyx.
 
 cdef enum haul_result:
     HAUL_DONE = 0
@@ -18,6 +18,7 @@ cdef enum haul_result:
 cdef enum:
     HAUL_FILES = 8              # targets above which files are closed until all are whole
     HAULS_DETACHED = 256        # of deleted queues; what is above goes with its queue
+    FINISH_NS = 5000000000      # of an orderly stop
     NO_ROOM_MS = 5000           # after a disk was full for which no other is tried
 
 
@@ -34,6 +35,17 @@ cdef haul_t* haul_new(queue_t* q, const rec_t* rec, const spot_t* at) noexcept n
     h.body.spot = at[0]
     h.body.head_len = <u32>(rec.size - rec.body_len)
     h.body.fd = -1
+    return h
+
+
+cdef haul_t* haul_of_content(queue_t* q) noexcept nogil:
+    """A haul of what is in memory and does not get into q; NULL out of memory. Before each step
+    `body.p` has to be set."""
+    cdef haul_t* h = <haul_t*>calloc(1, sizeof(haul_t))
+    if h != NULL:
+        h.body.queue = q
+        q.refs += 1
+        h.body.fd = -1
     return h
 
 
@@ -538,6 +550,16 @@ cdef bint hauler_step(loop_t* loop, job_t* job) noexcept nogil:
         loop_enforce(loop)
     loop.is_hauling = loop.hauls != NULL or loop.hauling != NULL
     return loop.is_hauling
+
+
+cdef void loop_finish_hauls(loop_t* loop) noexcept nogil:
+    """An orderly stop: nobody waits for anything else, so all goes that can in a while. What is
+    left stays in its queue."""
+    cdef i64 ends_ns = clock_ns() + FINISH_NS
+    loop_drop_job(loop, &loop.hauler)
+    while (loop.hauls != NULL or loop.hauling != NULL) and clock_ns() < ends_ns:
+        hauler_step(loop, &loop.hauler)
+    loop.is_hauling = True      # no job begins any more
 
 
 cdef void loop_drop_hauls(loop_t* loop) noexcept nogil:

@@ -778,6 +778,7 @@ cdef class Loop:
         self.retry()                # what found no room may find it now
         self.is_over = True
         with nogil:
+            loop_finish_hauls(&self.t)
             loop_run_queues(&self.t)
         if self.t.is_syncing:
             done.fd = self.done_fd

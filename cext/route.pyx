@@ -613,6 +613,35 @@ cdef bint publish_write_ahead(chan_t* c, queue_t* q, const msg_t* m) noexcept no
     return rc != AHEAD_TURN
 
 
+cdef bint publish_dies(chan_t* c, queue_t* q, const msg_t* m) noexcept nogil:
+    """Whether q is full, and has m, which is large, go to where dead letters go."""
+    if c.job.haul != NULL:
+        return True
+    if q.is_closed or q.loop.is_committing or not bury_overflow(q, m):
+        return False
+    if q.able != NULL:
+        queue_deliver_all(q)
+    return bury_overflow(q, m)
+
+
+cdef bint publish_bury(chan_t* c, queue_t* q, const msg_t* m) noexcept nogil:
+    """Send m to where dead letters of q go. False when the portion is over before that is done. A
+    dead letter that is refused is lost: its publisher has it."""
+    cdef haul_t* h = c.job.haul
+    cdef letter_t d
+    cdef int rc
+    if h == NULL:
+        h = haul_of_content(q) if letter_of_refused(&d, q, m) else NULL
+        if h == NULL:
+            return True
+        c.job.haul = h
+        if not haul_add_letter(h, &d):
+            return True
+    h.body.p = m.body
+    rc = haul_go_on(h)
+    return rc != HAUL_TURN
+
+
 cdef int publish_go_on(chan_t* c, msg_t* m) noexcept nogil:
     """Store m in the queues that have not got it yet. PUBLISHED or PUBLISH_TURN."""
     cdef loop_t* loop = c.link.loop
@@ -625,12 +654,17 @@ cdef int publish_go_on(chan_t* c, msg_t* m) noexcept nogil:
     while job.at < c.targets.n:
         q = <queue_t*>c.targets.items[job.at]
         if not q.is_deleted:
-            if m.size > LARGE_RECORD and not publish_write_ahead(c, q, m):
+            if m.size > LARGE_RECORD and publish_dies(c, q, m):
+                if not publish_bury(c, q, m):
+                    return PUBLISH_TURN
+                job.stored.is_overflowed = True
+            elif m.size > LARGE_RECORD and not publish_write_ahead(c, q, m):
                 return PUBLISH_TURN
-            loop.ahead = &job.ahead
-            channel_store(c, q, m, job.is_owing, &job.stored)
-            loop.ahead = NULL
-        ahead_drop(&job.ahead)
+            else:
+                loop.ahead = &job.ahead
+                channel_store(c, q, m, job.is_owing, &job.stored)
+                loop.ahead = NULL
+        publish_drop_files(job)
         job.at += 1
         queue_unref(q)
         if loop_spent(loop, units) and job.at < c.targets.n:
@@ -644,8 +678,16 @@ cdef int publish_go_on(chan_t* c, msg_t* m) noexcept nogil:
     return publish_confirm(c, stored.is_overflowed, False)
 
 
+cdef void publish_drop_files(publish_job_t* job) noexcept nogil:
+    """What was written for the target at `job.at`, and is no segment, is not needed any more."""
+    ahead_drop(&job.ahead)
+    if job.haul != NULL:
+        haul_free(job.haul)
+        job.haul = NULL
+
+
 cdef void publish_job_free(chan_t* c) noexcept nogil:
-    ahead_drop(&c.job.ahead)
+    publish_drop_files(c.job)
     free(c.job.asked)
     free(c.job)
     c.job = NULL

@@ -764,6 +764,7 @@ cdef struct publish_job_t:      # a publish that goes on in another turn
     u32 at                      # of the targets: stored before
     stored_t stored
     ahead_t ahead               # for the target at `at`
+    haul_t* haul                # that is full and has it die: the letter, NULL = none
     flag_t is_owing             # the exchange drops duplicates: see queue_owe_sync
     u64 key[2]                  # by which duplicates are told, while it is on the exchange's list
     publish_job_t* storing_next

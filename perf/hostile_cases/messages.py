@@ -264,19 +264,6 @@ def dedup_keys(broker: Broker) -> None:
             channel.delete_queue("q")
 
 
-def large_body(broker: Broker) -> None:
-    """A message of 128 MiB, and its way to a consumer."""
-    with client(broker) as (connection, channel):
-        channel.declare_queue("q")
-        content = wire.encode_content(1, Properties(), bytes(128 << 20), wire.FRAME_MAX)
-        method = build(commands.Basic.Publish, routing_key="q")
-        sent = wire.encode_method(1, method) + content
-        with broker.watched():
-            connection.write(sent)
-            settle(channel)
-            channel.get("q", no_ack=True)
-
-
 def tx_commit(broker: Broker) -> None:
     """A commit of 200 000 publishes."""
     with client(broker) as (connection, channel):
@@ -320,7 +307,6 @@ CASES = (
     consumers_busy,
     priority_levels,
     dedup_keys,
-    large_body,
     tx_commit,
     tx_rollback,
 )

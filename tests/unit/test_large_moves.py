@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from lavinmq import _core
-from tests.support.core import Bench, Got, TimedEvents, properties, publish, settle
+from tests.support.core import Bench, Got, TimedEvents, properties, settle
 from tests.support.segments import read_queue
 
 LARGE = 1 << 20
@@ -337,7 +337,7 @@ def test_large_letters_keep_their_order_and_small_ones_pass(bench: Bench) -> Non
 def test_queues_take_turns(bench: Bench) -> None:
     dead = bench.queue("dead", QUEUE_SEGMENT)
     queues = [bench.queue(name, QUEUE_SEGMENT, target=b"", target_key=b"dead") for name in "ab"]
-    for queue, name in zip(queues, "ab", strict=True):
+    for name in "ab":
         fill(bench, name, BODY, OTHER)
     for queue in queues:
         reject(bench, queue, 2)
@@ -639,3 +639,79 @@ def test_a_head_as_long_as_properties_can_be(bench: Bench) -> None:
     (got,) = taken(bench, dead)
     assert shown(got.body) == digest(BODY)
     assert b"x" * 100_000 in got.properties
+
+
+# ---- what a full queue refuses -------------------------------------------------------------------
+
+
+def full_queue(bench: Bench, *targets: _core.Queue) -> _core.Queue:
+    """A queue that has what it refuses go to the targets."""
+    fanout(bench, *targets)
+    dies = _core.OVERFLOW["reject-publish-dlx"]
+    queue = bench.queue("full", QUEUE_SEGMENT, max_length=1, overflow=dies, target=b"fan")
+    fill(bench, "full", b"first")
+    return queue
+
+
+def publish_some(bench: Bench, channel: _core.LocalChannel) -> object:
+    return channel.publish_some(bench.exchange, b"", b"full", b"\0\0", BODY)
+
+
+def test_a_message_that_is_refused_dies_in_pieces(bench: Bench) -> None:
+    targets = [bench.queue(name, QUEUE_SEGMENT) for name in ("a", "b")]
+    queue = full_queue(bench, *targets)
+    other = _core.LocalChannel(bench.loop, bench.vhost, b"guest", False)
+
+    turns = 1
+    while (answer := publish_some(bench, other)) is None:
+        assert (queue.ready, targets[1].ready) == (1, 0)
+        turns += 1
+        step(bench)
+
+    assert answer == (0, False, False)
+    assert turns > 2 * PIECES
+    other.close()
+    assert bodies(bench, queue) == ["first"]
+    for target in targets:
+        (got,) = taken(bench, target)
+        assert shown(got.body) == digest(BODY)
+        assert b"x-first-death-reasonS\0\0\0\x06maxlen" in got.properties
+    assert pieces(bench) == []
+
+
+@pytest.mark.parametrize("how", ["publisher", "queue", "target"])
+def test_who_goes_while_a_refused_message_dies_leaves_no_file(bench: Bench, how: str) -> None:
+    target = bench.queue("a", QUEUE_SEGMENT)
+    queue = full_queue(bench, target)
+    other = _core.LocalChannel(bench.loop, bench.vhost, b"guest", False)
+    while not pieces(bench, "a"):
+        assert publish_some(bench, other) is None
+        step(bench)
+
+    if how == "queue":
+        bench.exchange.unbind(b"full", b"", queue)
+        queue.delete()
+    elif how == "target":
+        target.delete()
+    while how != "publisher" and publish_some(bench, other) is None:
+        step(bench)
+    other.close()
+    bench.run()
+
+    assert pieces(bench) == []
+    assert target.ready == 0
+
+
+def test_an_orderly_stop_sends_on_what_has_died(bench: Bench) -> None:
+    queue, dead = letters(bench)
+    fill(bench, "q", BODY, OTHER)
+    reject(bench, queue, 2)
+    begin(bench, "dead")
+
+    bench.loop.finish()
+
+    assert (queue.ready, dead.ready, pieces(bench)) == (0, 2, [])
+    queue.close()
+    dead.close()
+    found = read_queue(bench.directory / "dead")
+    assert [shown(each.body) for each in found] == [digest(BODY), digest(OTHER)]
