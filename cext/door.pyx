@@ -610,6 +610,7 @@ cdef class Queue:
         queue_unstick(self.q)
         queue_detach_large(self.q)
         queue_release(self.q)
+        self.loop.kick()
         return had_files
 
     def purge(self) -> int:

@@ -264,10 +264,8 @@ cdef int queue_append_slow(queue_t* q, store_t* st, const msg_t* m) noexcept nog
                 return 0
         if rc < 0:
             queue_failed(q)
-            if q.is_closed:
-                return -1
-    if m.body == NULL and m.body_len:       # it is in a file: whoever moves it tries again
-        return -1
+            if q.is_closed or (m.body == NULL and m.body_len):
+                return -1           # of the latter all is in the file: whoever moves it tries again
     if (st.wseg.size + m.size) >> 32 or store_grow_stage(st, &q.loop.pool, m.size):
         return -1
     store_write(st, m, q.loop.now_ms)

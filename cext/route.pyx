@@ -664,7 +664,8 @@ cdef int publish_go_on(chan_t* c, msg_t* m) noexcept nogil:
                 loop.ahead = &job.ahead
                 channel_store(c, q, m, job.is_owing, &job.stored)
                 loop.ahead = NULL
-        publish_drop_files(job)
+        if m.size > LARGE_RECORD:
+            publish_drop_files(job)
         job.at += 1
         queue_unref(q)
         if loop_spent(loop, units) and job.at < c.targets.n:
