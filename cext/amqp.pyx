@@ -163,7 +163,10 @@ cdef u32 props_error(link_t* l, const u8* props, u32 len, msg_t* m) noexcept nog
     Cost: 2 ns without headers, expiration and user-id."""
     cdef props_t found
     cdef const u8* user_id
-    cdef int rc = props_walk(props, len, True, &found)
+    cdef int rc
+    if msg_note_plain(m, props, len):
+        return 0
+    rc = props_walk(props, len, True, &found)
     if rc < 0:
         return ERROR_PROPERTY_FLAGS
     if rc == 0:
@@ -171,8 +174,6 @@ cdef u32 props_error(link_t* l, const u8* props, u32 len, msg_t* m) noexcept nog
     if found.len != len:
         return ERROR_LONG_PAYLOAD
     msg_note_props(m, props, &found)
-    if len < 3:
-        return 0
     if found.headers_at:
         if not table_is_valid(props + found.headers_at + 4, found.headers_len, 0):
             return ERROR_HEADERS_TABLE

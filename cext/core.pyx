@@ -26,7 +26,8 @@ from match cimport (
 from record cimport (
     FLAG_CORRELATION_ID, FLAG_DELIVERY_MODE, FLAG_EXPIRATION, FLAG_HEADERS, FLAG_MESSAGE_ID,
     FLAG_PRIORITY, FLAG_TIMESTAMP, NEWEST_MS, RECORD_FIXED, SCHEMA_VERSION, SEGMENT_HEADER,
-    msg_note_props, props_place, props_t, props_to_wire, props_walk, record_parse, record_write,
+    msg_note_plain, msg_note_props, props_place, props_t, props_to_wire, props_walk, record_parse,
+    record_write,
 )
 from types cimport *
 

@@ -143,6 +143,18 @@ cdef inline void msg_note_props(msg_t* m, const u8* props, const props_t* found)
     m.cc_at = m.bcc_at = 0
 
 
+cdef inline bint msg_note_plain(msg_t* m, const u8* props, u32 len) noexcept nogil:
+    """Give m its properties when they are all of len bytes: none, or the delivery mode alone."""
+    if (len != 2 or be16(props)) and (len != 3 or be16(props) != FLAG_DELIVERY_MODE):
+        return False
+    m.props = props
+    m.props_len = len
+    m.headers_at = m.headers_len = m.stamp_at = m.reply_to_at = m.expiration_at = 0
+    m.priority_at = m.cc_at = m.bcc_at = 0
+    m.is_special = False
+    return True
+
+
 cdef inline int record_parse(const u8* p, u64 avail, rec_t* r) noexcept nogil:
     """Slice the record at p; see record_parse_any. Straight for a whole record without properties
     but the delivery mode."""

@@ -408,21 +408,23 @@ cdef bint publish_is_duplicate(chan_t* c, const msg_t* m, bint* is_nacked) noexc
 
 
 # hot
-cdef inline void channel_store(chan_t* c, queue_t* q, const msg_t* m, bint is_owing,
+cdef inline void channel_store(chan_t* c, queue_t* q, const msg_t* m, bint is_told, bint is_owing,
                                stored_t* stored) noexcept nogil:
-    """Store m in one of its queues, and note what came of it. `is_owing`: its exchange drops
-    duplicates, see queue_owe_sync."""
+    """Store m in one of its queues, and note what came of it. `is_told`: see publisher_is_told;
+    `is_owing`: its exchange drops duplicates, see queue_owe_sync."""
     cdef int rc
     if q.is_closed:
         stored.is_refused = True
-        if not publisher_is_told(c):
+        if not is_told:
             queue_miss(q)
         return
-    channel_want_sync(c, q)
+    if is_told:
+        channel_want_sync(c, q)
     rc = queue_append(q, m)
     if rc == APPENDED:
         stored.n += 1
-        stored.is_durable = stored.is_durable or q.store.is_durable
+        if (is_told or is_owing) and q.store.is_durable:
+            stored.is_durable = True
         if is_owing:
             queue_owe_sync(q)
     elif rc == APPEND_REFUSED:
@@ -516,14 +518,14 @@ cdef int channel_store_all(chan_t* c, exchange_t* x, msg_t* m) noexcept nogil:
     """Store m, which is routed, in any number of queues. What channel_publish returns."""
     cdef loop_t* loop = c.link.loop
     cdef stored_t stored
-    cdef bint is_nacked = False
+    cdef bint is_nacked = False, is_told = publisher_is_told(c), is_owing = x.dedup != NULL
     cdef u32 i, units
     memset(&stored, 0, sizeof(stored_t))
-    if x.dedup != NULL and publish_is_duplicate(c, m, &is_nacked):
+    if is_owing and publish_is_duplicate(c, m, &is_nacked):
         pass
     elif c.publish_flags & 2 and not any_target_is_able(c):
         return_write(c, m, 313, b"NO_CONSUMERS")
-    elif loop.n_closed and publisher_is_told(c) and any_target_is_closed(c):
+    elif loop.n_closed and is_told and any_target_is_closed(c):
         # Refused before any queue has it, so that it does not come twice when it comes again.
         is_nacked = True
         c.is_refused = c.is_refused or not c.is_confirm
@@ -534,7 +536,7 @@ cdef int channel_store_all(chan_t* c, exchange_t* x, msg_t* m) noexcept nogil:
                 return publish_go_on(c, m)
             loop.work += c.targets.n * units
         for i in range(c.targets.n):
-            channel_store(c, <queue_t*>c.targets.items[i], m, x.dedup != NULL, &stored)
+            channel_store(c, <queue_t*>c.targets.items[i], m, is_told, is_owing, &stored)
         publish_end(c, x, m, &stored)
     return publish_confirm(c, stored.is_overflowed, is_nacked)
 
@@ -662,7 +664,7 @@ cdef int publish_go_on(chan_t* c, msg_t* m) noexcept nogil:
                 return PUBLISH_TURN
             else:
                 loop.ahead = &job.ahead
-                channel_store(c, q, m, job.is_owing, &job.stored)
+                channel_store(c, q, m, publisher_is_told(c), job.is_owing, &job.stored)
                 loop.ahead = NULL
         if m.size > LARGE_RECORD:
             publish_drop_files(job)

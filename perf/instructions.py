@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         slow = _slow_clock(bench.BUILD)
         builds = [REPOSITORY] + ([options.baseline] if options.baseline else [])
         for row in rows:
-            if row.kind not in ("traffic", "drain"):
+            if row.kind not in ("traffic", "drain") or row.generator != "flood":
                 continue
             counts = [
                 _count(row, build, programs[row.generator], slow, options.messages, options.profile)
