@@ -170,7 +170,7 @@ cdef class Queue:
         loop.t.n_stores += 1
         self.q.refs = 1
         self.q.due_ms = NEVER
-        if store_init(&self.q.store, place, leaf, <u32>segment_size, durable):
+        if store_init(&self.q.store, &loop.t, place, leaf, <u32>segment_size, durable):
             raise MemoryError()
         if vhost is not None:
             self.q.vhost = &vhost.t

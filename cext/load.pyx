@@ -28,7 +28,7 @@ cdef void store_forget(store_t* st, pool_t* pool):
     cdef bint is_durable = st.is_durable
     cdef u8 level = st.level
     store_release(st, pool)
-    if store_init(st, parent, leaf, segment_size, is_durable):
+    if store_init(st, st.loop, parent, leaf, segment_size, is_durable):
         raise MemoryError()
     st.level = level
 

@@ -141,6 +141,7 @@ cdef class Loop:
         self.t.look_units = LOOK_UNITS
         self.t.touch_ns = TOUCH_FIRST_NS
         self.t.touch_units = TOUCH_FIRST_NS // 10
+        self.t.make_ns = MAKE_FIRST_NS
         self.t.keep_files = KEEP_FILES
         self.t.match_look = self.t.buried.look = MATCH_LOOK
         self.t.max_copies = 1024

@@ -5,13 +5,17 @@
 # the loop (Loop.turn): links with what is left of their frames, jobs with their next step. The
 # portion belongs to the iteration and not to each link, so that many cannot make it long together.
 # What a queue is given makes work for the tick, which is never cut short: what the tick will take
-# is owed, and counts as if it had been done (loop_settle_tick).
+# is owed, and counts as if it had been done (loop_settle_tick). What making a file takes depends on
+# what the file system looks through: 20 us or a millisecond. It is learned, too, and owed when the
+# tick has one to make.
 # Called by everything that a peer can make long.
 
 cdef enum:
     LEARN_QUEUES = 32           # of a tick from which one learns
     TOUCH_FIRST_NS = 2000       # a first guess
     TOUCH_MAX_NS = 50000        # that is a bad disk, and not this queue
+    MAKE_FIRST_NS = 200000      # a first guess, for a file that is made
+    MAKE_MAX_NS = 2000000       # that would be more than a portion
 
 
 # ---- the clock -----------------------------------------------------------------------------------
@@ -30,7 +34,7 @@ cdef bint loop_look(loop_t* loop) noexcept nogil:
     if not loop.is_spent:
         loop.look_ns = clock_ns()
         loop.is_spent = (loop.portion_units != 0
-                         or loop.look_ns + loop.owed_ns >= loop.portion_ends_ns)
+                         or loop.look_ns + loop.owed_ns + loop.make_owed_ns >= loop.portion_ends_ns)
     loop.work = loop.look_units if loop.is_spent else 0
     return loop.is_spent
 
@@ -42,15 +46,32 @@ cdef inline bint loop_spent(loop_t* loop, u32 units) noexcept nogil:
     return loop.work >= loop.look_units and loop_look(loop)
 
 
-cdef void loop_settle_tick(loop_t* loop, i64 began_ns, u32 n) noexcept nogil:
-    """A tick that looked at n queues is over: learn what one takes."""
+cdef void loop_settle_tick(loop_t* loop, i64 began_ns, u32 n, i64 made_ns) noexcept nogil:
+    """A tick that looked at n queues is over: learn what one takes, without the files that were
+    made; before it those had taken made_ns."""
     cdef i64 took_ns
     if n < LEARN_QUEUES:
         return
-    took_ns = (clock_ns() - began_ns) // n
+    took_ns = (clock_ns() - began_ns - (loop.made_ns - made_ns)) // n
     took_ns = took_ns if took_ns < TOUCH_MAX_NS else TOUCH_MAX_NS
     loop.touch_ns += (took_ns - loop.touch_ns) // 4
     loop.touch_units = <u32>(loop.touch_ns // 10)
+
+
+cdef void loop_owe_file(loop_t* loop) noexcept nogil:
+    """The tick is going to make a file: that belongs to the portion of whoever is the cause."""
+    loop.make_owed_ns += loop.make_ns
+    loop.work += <u32>(loop.make_ns // 10)
+
+
+cdef void loop_made_file(loop_t* loop, i64 began_ns) noexcept nogil:
+    """A file was made: charge it, and learn what one takes. Bad news count at once, for the next
+    ones are likely to be slow as well."""
+    cdef i64 took_ns = clock_ns() - began_ns
+    cdef i64 change_ns = (took_ns if took_ns < MAKE_MAX_NS else MAKE_MAX_NS) - loop.make_ns
+    loop.made_ns += took_ns
+    loop.work += <u32>((loop.make_ns + change_ns) // 10)
+    loop.make_ns += change_ns // 2 if change_ns > 0 else change_ns // 16
 
 
 cdef void loop_grant(loop_t* loop) noexcept nogil:

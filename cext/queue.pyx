@@ -116,7 +116,8 @@ cdef store_t* queue_make_level(queue_t* q, u32 level) noexcept nogil:
         return st
     snprintf(leaf, sizeof(leaf), b"prio.%03u", level)
     st = <store_t*>malloc(sizeof(store_t))
-    if st == NULL or store_init(st, q.store.parent, leaf, q.store.segment_size, q.store.is_durable):
+    if st == NULL or store_init(st, q.loop, q.store.parent, leaf, q.store.segment_size,
+                                q.store.is_durable):
         free(st)
         return NULL
     st.level = <u8>level
@@ -250,6 +251,8 @@ cdef int queue_append_slow(queue_t* q, store_t* st, const msg_t* m) noexcept nog
     if not q.is_stuck:
         rc = 0
         q.loop.work += SLOW_UNITS
+        if st.is_durable and st.flushed == SEGMENT_HEADER and st.wfd < 0 and q.able == NULL:
+            loop_owe_file(q.loop)           # nobody is there to take it before the tick stores it
         if q.loop.ahead != NULL and q.loop.ahead.message == m:
             rc = queue_take_ahead(q, st, q.loop.ahead)
             if rc == 0:
@@ -640,6 +643,14 @@ cdef int store_retry(store_t* st, pool_t* pool) noexcept nogil:
     return 0
 
 
+cdef inline bint queue_keeps_no_files(const queue_t* q) noexcept nogil:
+    """Whether the files of q are closed at the end of a tick. Those of few queues stay open for the
+    sync that they wait for; of many, that would take descriptors which others need."""
+    cdef const loop_t* loop = q.loop
+    return loop.n_stores > loop.keep_files and (
+        not q.is_sync_wanted or loop.n_sync_queues > loop.keep_files)
+
+
 cdef int store_end_tick(store_t* st, queue_t* q) noexcept nogil:
     """Write what was staged, give back memory. 0, or -1 with errno."""
     cdef pool_t* pool = &q.loop.pool
@@ -664,7 +675,7 @@ cdef int store_end_tick(store_t* st, queue_t* q) noexcept nogil:
         return -1
     if store_flush_acks(st):
         return -1
-    if q.loop.n_stores > q.loop.keep_files and not q.is_sync_wanted:
+    if queue_keeps_no_files(q):
         store_close_files(st)
     if st.stage != NULL and (q.n_consumers == 0 or st.rseg is not st.wseg or st.rpos < st.stage_at):
         store_drop_stage(st, pool)      # nobody reads from it: the file has it all

@@ -256,16 +256,20 @@ cdef int segment_trim_acks(store_t* st, seg_t* seg) noexcept nogil:
 
 cdef int segment_flush_acks(store_t* st, seg_t* seg, bint keep_open) noexcept nogil:
     """Append the deleted positions gathered since the last flush to acks.N. 0, or -1 with errno."""
+    cdef i64 began_ns
     cdef int fd
     if seg.n_acks == 0:
         return 0
     if seg.ack_fd < 0:
+        began_ns = clock_ns() if seg.ack_size == 0 else 0
         fd = segment_open(st, b"acks", seg.id, O_RDWR | O_CREAT)
         if fd < 0:
             return -1
         if ftruncate(fd, seg.ack_size):     # a crashed original leaves a preallocated tail
             close_failed(fd)
             return -1
+        if seg.ack_size == 0:
+            loop_made_file(st.loop, began_ns)
         seg.ack_fd = fd
     if write_at(seg.ack_fd, <const u8*>seg.acks, <u64>seg.n_acks * 4, seg.ack_size):
         return -1

@@ -83,18 +83,21 @@ cdef void store_remove_segment(store_t* st, seg_t* seg) noexcept nogil:
 cdef int store_open_write(store_t* st) noexcept nogil:
     """Open the write segment's file, cut it to its logical end and give a new one its header."""
     cdef u8 header[4]
+    cdef bint is_new = st.flushed == SEGMENT_HEADER
+    cdef i64 began_ns = clock_ns() if is_new else 0
     cdef int fd = segment_open(st, b"msgs", st.wseg.id, O_RDWR | O_CREAT)
     if fd < 0:
         return -1
     if st.reserved == 0 and ftruncate(fd, st.flushed):
         close_failed(fd)
         return -1
-    if st.flushed == SEGMENT_HEADER:
+    if is_new:
         put_le32(header, SCHEMA_VERSION)
         st.is_dir_unsynced = True
         if write_at(fd, header, 4, 0):
             close_failed(fd)
             return -1
+        loop_made_file(st.loop, began_ns)
     st.wfd = fd
     return 0
 
@@ -372,6 +375,8 @@ cdef int store_delete(store_t* st, u32 seg_id, u32 pos) noexcept nogil:
         seg.is_dirty = True
         seg.dirty_next = st.dirty
         st.dirty = seg
+        if seg.ack_size == 0 and (seg is not st.wseg or pos < st.flushed):
+            loop_owe_file(st.loop)
     return 0
 
 
@@ -389,12 +394,13 @@ cdef int store_flush_acks(store_t* st) noexcept nogil:
 
 # ---- opening, closing, purging -------------------------------------------------------------------
 
-cdef int store_init(store_t* st, const char* parent, const char* leaf, u32 segment_size,
-                    bint is_durable) noexcept nogil:
+cdef int store_init(store_t* st, loop_t* loop, const char* parent, const char* leaf,
+                    u32 segment_size, bint is_durable) noexcept nogil:
     """An empty store in the directory `leaf` of `parent`, which must outlive it. Nothing is created
     on disk before the first flush, and no segment before the first message: most of many queues
     never hold one. 0, or -1 out of memory."""
     memset(st, 0, sizeof(store_t))
+    st.loop = loop
     st.wfd = -1
     st.counts = &no_counts
     st.segment_size = segment_size
@@ -420,6 +426,7 @@ cdef int store_begin(store_t* st) noexcept nogil:
 
 cdef void store_release(store_t* st, pool_t* pool) noexcept nogil:
     """Free all memory and descriptors. Files stay."""
+    cdef loop_t* loop = st.loop
     cdef u32 i
     if st.wseg != NULL:
         store_drop_stage(st, pool)
@@ -435,6 +442,7 @@ cdef void store_release(store_t* st, pool_t* pool) noexcept nogil:
     free(st.dues)
     store_release_counts(st)
     memset(st, 0, sizeof(store_t))
+    st.loop = loop
     st.counts = &no_counts
     st.wfd = -1
 

@@ -404,7 +404,7 @@ cdef int stream_end_tick(queue_t* q) noexcept nogil:
     cdef stream_t* s = q.stream
     if store_flush(st) or tracks_flush(q):
         return -1
-    if q.loop.n_stores > q.loop.keep_files and not q.is_sync_wanted:
+    if queue_keeps_no_files(q):
         store_close_files(st)
         tracks_close(&s.tracks)
     if s.tracks.n_readers == 0:

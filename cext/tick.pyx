@@ -201,6 +201,10 @@ cdef void loop_forget_channel(loop_t* loop, chan_t* c) noexcept nogil:
 
 # ---- confirms ------------------------------------------------------------------------------------
 
+cdef enum:
+    FEW_SYNC_QUEUES = 64        # whose files are synced one by one, or by sync_files' choice
+    MOST_SYNC_QUEUES = 1024     # above which they never are
+
 cdef void confirm_write(chan_t* c, u64 seq, u32 method, i64 read_ns) noexcept nogil:
     """basic.ack, or basic.nack, with multiple up to seq; the oldest publish of these was read at
     read_ns."""
@@ -240,14 +244,30 @@ cdef void confirm_refuse(chan_t* c) noexcept nogil:
     c.n_refused += 1
 
 
+cdef bint loop_gathers_whole(loop_t* loop) noexcept nogil:
+    """Whether the next sync is one of the whole file system, since there are many queues to sync:
+    it is quicker, or there are not enough descriptors for all of their files. Looking for each file
+    would hold up the loop, too."""
+    cdef u32 n = loop.n_sync_queues
+    if loop.dir_fd < 0 or n <= FEW_SYNC_QUEUES:
+        return False
+    if n <= loop.keep_files and n <= MOST_SYNC_QUEUES and n * loop.file_ns <= loop.whole_ns:
+        return False
+    if not loop.is_whole_wanted and loop_add_sync_fd(loop, c_dup(loop.dir_fd)):
+        return False
+    loop.is_whole_wanted = True
+    return True
+
+
 cdef void loop_gather_files(loop_t* loop) noexcept nogil:
     """Turn the queues with confirmed publishes into descriptors to sync. What was taken back or
     handed over at a roll needs none. A queue that gets no descriptor is stuck and stays listed."""
     cdef u32 i, kept = 0
     cdef queue_t* q
+    cdef bint is_whole = loop_gathers_whole(loop)
     for i in range(loop.n_sync_queues):
         q = loop.sync_queues[i]
-        if not q.is_deleted and not q.is_closed and queue_hand_over(q):
+        if not q.is_deleted and not q.is_closed and queue_hand_over(q, is_whole):
             queue_failed(q)
             loop.sync_queues[kept] = q
             kept += 1
@@ -292,11 +312,16 @@ cdef int store_hand_over_directory(store_t* st, loop_t* loop) noexcept nogil:
     return 0
 
 
-cdef int queue_hand_over(queue_t* q) noexcept nogil:
-    """store_hand_over for each store of q."""
+cdef int queue_hand_over(queue_t* q, bint is_whole) noexcept nogil:
+    """store_hand_over for each store of q; without descriptors when the whole file system is going
+    to be synced."""
+    cdef store_t* st
     cdef u32 i
     for i in range(queue_levels(q)):
-        if queue_level(q, i) != NULL and store_hand_over(queue_level(q, i), q.loop):
+        st = queue_level(q, i)
+        if st != NULL and is_whole:
+            st.is_unsynced = st.is_large_unsynced = st.is_dir_unsynced = False
+        elif st != NULL and store_hand_over(st, q.loop):
             return -1
     if q.stream != NULL:
         stream_handed_over(q)
@@ -488,13 +513,15 @@ cdef void loop_flush_links(loop_t* loop) noexcept nogil:
 cdef void loop_tick(loop_t* loop) noexcept nogil:
     cdef u32 n = loop.n_tick_queues
     cdef i64 began_ns = clock_ns() if n >= LEARN_QUEUES else 0
+    cdef i64 made_ns = loop.made_ns
     loop.owed_ns = 0
     loop_run_queues(loop)
+    loop.make_owed_ns = 0               # also of files that were asked for in this tick
     if loop.dirty_dedups != NULL:
         loop_flush_dedups(loop)
     if loop.n_confirms:
         if not loop.is_syncing and loop.stuck == NULL and not loop_lingers(loop):
             loop_gather_files(loop)
         loop_confirm(loop)
-    loop_settle_tick(loop, began_ns, n)
+    loop_settle_tick(loop, began_ns, n, made_ns)
     loop_flush_links(loop)

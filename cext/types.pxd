@@ -44,7 +44,7 @@ cdef enum limits:
     MAX_OUTPUT = 4194304        # unsent bytes of a link above which it is no longer read
     DELIVER_BUDGET = 2097152    # bytes one queue may deliver in a tick before others get their turn
     CROWD_BYTES = 131072        # ready bytes at which consumers get their turn before publishers
-    KEEP_FILES = 1024           # with more stores than this, or fewer, none keeps its files open
+    KEEP_FILES = 16384          # with more stores than this, or fewer, none keeps its files open
     FILES_OF_A_STORE = 3        # that it may keep open: messages, deletions, and what is read
     TRIAL_NS = 60000000         # in which consumers must take TRIAL_BYTES to come first
     TRIAL_BYTES = 786432        # that is 13 MB/s
@@ -281,6 +281,7 @@ cdef struct window_t:           # bytes of one segment file around the last read
 cdef struct store_t:            # the segments of one queue
     const char* parent          # where the queue's directory is, NUL-terminated, the loop's
     char* leaf                  # and its name there
+    loop_t* loop
     seg_t** segs                # by rising id; the last one is written to
     seg_t* wseg
     u8* stage                   # the tail of the write segment in memory
@@ -978,6 +979,9 @@ cdef struct loop_t:
     u32 touch_units             # of them for the tick, for each queue that it has to look at
     i64 touch_ns                # what that takes, of late
     i64 owed_ns                 # by the tick: what was touched since the last one
+    i64 make_ns                 # what making a file takes, of late
+    i64 make_owed_ns            # by the tick: for the files that it has to make
+    i64 made_ns                 # what all files took since the beginning
     queue_t* over               # queues to hold to their rules before anything else happens
     queue_t* last_over
     queue_t* over_rest          # those for which the portion was not enough: a job of the loop

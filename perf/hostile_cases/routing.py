@@ -10,6 +10,7 @@ from pamqp import commands
 from lavinmq import wire
 from lavinmq.wire import Properties, build
 from perf.hostile_cases.peer import (
+    TIMEOUT_S,
     Broker,
     bind,
     bound_by_headers,
@@ -99,6 +100,20 @@ def fanout_2000(broker: Broker) -> None:
         with broker.watched():
             send_many(connection, one, 256 * 1024 // len(one))
             settle(channel)
+
+
+def fanout_2000_durable(broker: Broker) -> None:
+    """Ten confirmed publishes to a fanout of 2 000 durable queues: 2 000 files to make and sync."""
+    with client(broker) as (connection, channel):
+        channel.declare_exchange("f", "fanout")
+        for number in range(2000):
+            channel.declare_queue(f"q{number}", durable=True)
+            channel.bind_queue(f"q{number}", "f")
+        channel.confirm_select()
+        with broker.watched():
+            for _ in range(10):
+                channel.publish("f", "", b"x")
+                channel.confirm(TIMEOUT_S)
 
 
 def exchanges_chain(broker: Broker) -> None:
@@ -201,6 +216,7 @@ CASES = (
     topic_hashes,
     topic_long,
     fanout_2000,
+    fanout_2000_durable,
     exchanges_chain,
     headers_match,
     headers_long,
