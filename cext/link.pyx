@@ -768,7 +768,8 @@ cdef class Link:
 
     def commit(self, int id):
         """tx.commit: carry out what is kept; returns None when done, True when it goes on in the
-        next turn: then call again, and pause() until then.
+        next turn: then call again, and pause() until then; False when it goes on once all that it
+        has stored is on disk (Loop.after_sync): the same.
 
         Returns a question instead, and does nothing, when something has to be asked first: then
         call again. Raises ValueError, and does nothing, when one cannot be routed, or a closed
@@ -791,6 +792,10 @@ cdef class Link:
             raise ValueError("a queue that the transaction publishes to is closed")
         if rc == TX_IS_TOO_MUCH:
             raise ValueError("a queue is full and refuses a publish of the transaction")
+        if rc == TX_DISK and not c.is_refused and not c.is_overflowed:
+            return False
+        if c.tx_phase == TX_WAITS:
+            tx_forget(c)            # settles nothing
         if c.is_refused:            # a queue has broken under it, or there was no memory
             raise QueueClosedError("a queue of the transaction cannot be written")
         if c.is_overflowed:         # dead letters of the transaction itself have filled it
@@ -800,8 +805,16 @@ cdef class Link:
     @property
     def is_committing(self) -> bool:
         """Whether a commit is being carried out, which has to come to its end."""
+        return self.has_phase(TX_CARRIES_OUT) or self.has_phase(TX_SETTLES)
+
+    @property
+    def is_awaiting_publishes(self) -> bool:
+        """Whether a commit settles nothing yet because what it publishes is not on disk."""
+        return self.has_phase(TX_WAITS)
+
+    cdef bint has_phase(self, tx_phase phase):
         for id in self.open_channels():
-            if link_channel(&self.t, id).tx_phase == TX_CARRIES_OUT:
+            if link_channel(&self.t, id).tx_phase == phase:
                 return True
         return False
 

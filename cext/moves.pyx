@@ -177,6 +177,8 @@ cdef void queue_forget_spot(queue_t* q, const spot_t* at) noexcept nogil:
         return
     if st.counts.n:
         store_forget_count(st, at.seg, at.pos)
+    if q.moves != NULL and q.moves.is_awaited:
+        queue_want_acks(q, st)
     if store_delete(st, at.seg, at.pos):
         queue_failed(q)
 
@@ -289,7 +291,7 @@ cdef void loop_release_held(loop_t* loop) noexcept nogil:
             at = &q.moves.held_next
             continue
         at[0] = q.moves.held_next
-        q.moves.is_held = False
+        q.moves.is_held = q.moves.is_awaited = False
         queue_unref(q)
 
 

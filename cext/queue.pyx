@@ -643,7 +643,7 @@ cdef int store_retry(store_t* st, pool_t* pool) noexcept nogil:
     return 0
 
 
-cdef inline bint queue_keeps_no_files(const queue_t* q) noexcept nogil:
+cdef bint queue_keeps_no_files(const queue_t* q) noexcept nogil:
     """Whether the files of q are closed at the end of a tick. Those of few queues stay open for the
     sync that they wait for; of many, that would take descriptors which others need."""
     cdef const loop_t* loop = q.loop

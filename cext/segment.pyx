@@ -269,8 +269,11 @@ cdef int segment_flush_acks(store_t* st, seg_t* seg, bint keep_open) noexcept no
             close_failed(fd)
             return -1
         if seg.ack_size == 0:
+            st.is_acks_dir_unsynced = True
             loop_made_file(st.loop, began_ns)
         seg.ack_fd = fd
+    if st.is_acks_wanted and loop_sync_too(st.loop, seg.ack_fd):
+        return -1
     if write_at(seg.ack_fd, <const u8*>seg.acks, <u64>seg.n_acks * 4, seg.ack_size):
         return -1
     seg.ack_size += seg.n_acks * 4

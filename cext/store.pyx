@@ -73,6 +73,7 @@ cdef void store_remove_segment(store_t* st, seg_t* seg) noexcept nogil:
     if seg.damaged_at and st.is_durable:
         segment_keep(st, seg.id)
     segment_unlink(st, seg.id)
+    st.is_acks_dir_unsynced = True
     memmove(&st.segs[i], &st.segs[i + 1], (st.n_segs - i - 1) * sizeof(seg_t*))
     st.n_segs -= 1
     segment_free(seg)

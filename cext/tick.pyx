@@ -244,6 +244,32 @@ cdef void confirm_refuse(chan_t* c) noexcept nogil:
     c.n_refused += 1
 
 
+cdef int loop_sync_whole(loop_t* loop) noexcept nogil:
+    """Have the next sync be one of the whole file system. 0, or -1 with errno."""
+    if not loop.is_whole_wanted and loop_add_sync_fd(loop, c_dup(loop.dir_fd)):
+        return -1
+    loop.is_whole_wanted = True
+    return 0
+
+
+cdef int loop_sync_too(loop_t* loop, int fd) noexcept nogil:
+    """Have the next sync cover this file, too, what this tick writes to it included. 0, or -1 with
+    errno."""
+    if loop.dir_fd >= 0 and (loop.is_whole_wanted or loop.n_sync_fds >= MOST_SYNC_QUEUES
+                             or loop.n_sync_fds >= loop.keep_files):
+        return loop_sync_whole(loop)
+    return loop_add_sync_fd(loop, c_dup(fd))
+
+
+cdef void queue_want_acks(queue_t* q, store_t* st) noexcept nogil:
+    """A commit deletes messages of st: the next sync covers that."""
+    if not q.loop.sync or q.is_closed or q.is_deleted or q.stream != NULL or not st.is_durable:
+        return
+    st.is_acks_wanted = True
+    if not q.is_sync_wanted:
+        loop_want_sync(q.loop, q)
+
+
 cdef bint loop_gathers_whole(loop_t* loop) noexcept nogil:
     """Whether the next sync is one of the whole file system, since there are many queues to sync:
     it is quicker, or there are not enough descriptors for all of their files. Looking for each file
@@ -253,10 +279,7 @@ cdef bint loop_gathers_whole(loop_t* loop) noexcept nogil:
         return False
     if n <= loop.keep_files and n <= MOST_SYNC_QUEUES and n * loop.file_ns <= loop.whole_ns:
         return False
-    if not loop.is_whole_wanted and loop_add_sync_fd(loop, c_dup(loop.dir_fd)):
-        return False
-    loop.is_whole_wanted = True
-    return True
+    return loop_sync_whole(loop) == 0
 
 
 cdef void loop_gather_files(loop_t* loop) noexcept nogil:
@@ -295,6 +318,9 @@ cdef int store_hand_over(store_t* st, loop_t* loop) noexcept nogil:
     """Put the descriptors of what was written on the next sync. 0, or -1 with errno."""
     if st.is_unsynced and st.wfd >= 0 and loop.n_sync_queues <= RESERVE_QUEUES:
         store_reserve(st, &loop.pool)
+    if st.is_acks_wanted and st.is_acks_dir_unsynced:
+        st.is_dir_unsynced = True
+    st.is_acks_wanted = False           # the tick has handed over what it has written of them
     return -1 if store_hand_over_file(st, loop) else store_hand_over_directory(st, loop)
 
 
@@ -308,7 +334,7 @@ cdef int store_hand_over_directory(store_t* st, loop_t* loop) noexcept nogil:
         if st.is_nested and loop_add_sync_fd(
                 loop, c_open(st.parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC)):
             return -1
-        st.is_dir_unsynced = False
+        st.is_dir_unsynced = st.is_acks_dir_unsynced = False
     return 0
 
 
@@ -321,6 +347,7 @@ cdef int queue_hand_over(queue_t* q, bint is_whole) noexcept nogil:
         st = queue_level(q, i)
         if st != NULL and is_whole:
             st.is_unsynced = st.is_large_unsynced = st.is_dir_unsynced = False
+            st.is_acks_wanted = st.is_acks_dir_unsynced = False
         elif st != NULL and store_hand_over(st, q.loop):
             return -1
     if q.stream != NULL:

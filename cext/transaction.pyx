@@ -4,8 +4,11 @@
 # large one, which stays where it was received; a settlement is its tag.
 # Whether a tag exists is checked when it comes, whether an exchange may be published to both then
 # and before a commit changes anything, so that a commit either happens whole or not at all.
-# A commit is done in portions: all is looked at, then all is carried out; once that has begun it
-# comes to its end, also when the channel goes. The link is paused meanwhile.
+# A commit is done in portions: all is looked at, then all is carried out; the link is paused
+# meanwhile. Publishes come first. What is settled goes when they are on disk, so that a loss of
+# power never takes both, and the commit is answered when that is on disk, too. Publishes come to
+# their end, and so do settlements, also when the channel goes; one that goes between them, while
+# the disk is waited for, settles nothing.
 # Called by amqp.pyx, route.pyx and link.pyx. Source: amqp reference section 13.
 
 cdef enum:
@@ -25,6 +28,7 @@ cdef enum tx_result:            # of a portion of a commit
     TX_BAD_HEADER = 3           # nothing has been carried out, and so on
     TX_MEETS_CLOSED = 4
     TX_IS_TOO_MUCH = 5
+    TX_DISK = 6                 # it goes on when all so far is on disk
 
 cdef enum:
     TX_UNITS = 10               # of work, for looking at a publish, or carrying it out
@@ -259,28 +263,48 @@ cdef int tx_publish_next(chan_t* c) noexcept nogil:
     return PUBLISHED
 
 
+cdef void tx_settle_kept(chan_t* c, const tx_settle_t* settle) noexcept nogil:
+    """Carry out a settlement, and have the next sync cover what it deletes."""
+    cdef unacked_t* u = channel_find(c, settle.tag)
+    cdef queue_t* q
+    if u == NULL:
+        return
+    q = u.queue
+    q.refs += 1
+    if not settle.requeue:
+        queue_want_acks(q, queue_level(q, u.level))
+    channel_settle(c, settle.tag, False, settle.requeue, settle.is_ack)
+    if not settle.is_ack and not q.is_closed and not q.is_deleted and queue_has_moves(q):
+        q.moves.is_awaited = c.tx_has_buried = True
+    queue_unref(q)
+
+
 cdef int tx_carry_out(chan_t* c) noexcept nogil:
-    """Settlements in order, then publishes in order. TX_COMMITTED or TX_MORE."""
+    """Publishes in order, then settlements in order. TX_COMMITTED, TX_MORE or TX_DISK."""
     cdef loop_t* loop = c.link.loop
-    cdef tx_settle_t* settle
+    while c.tx_first != NULL:
+        if tx_publish_next(c) == PUBLISH_TURN or loop_spent(loop, TX_UNITS):
+            return TX_MORE
+    if c.tx_phase == TX_CARRIES_OUT and c.tx_has_published and c.n_tx_settles:
+        c.tx_phase = TX_WAITS
+        return TX_DISK
+    c.tx_phase = TX_SETTLES
     while c.tx_settled < c.n_tx_settles:
-        settle = &c.tx_settles[c.tx_settled]
-        channel_settle(c, settle.tag, False, settle.requeue, settle.is_ack)
+        tx_settle_kept(c, &c.tx_settles[c.tx_settled])
         c.tx_settled += 1
         if loop_spent(loop, 4):
             return TX_MORE
     c.n_tx_settles = 0
-    while c.tx_first != NULL:
-        if tx_publish_next(c) == PUBLISH_TURN or loop_spent(loop, TX_UNITS):
-            return TX_MORE
-    c.tx_phase = TX_KEEPS
+    if c.tx_has_buried:
+        c.tx_phase = TX_BURIES
+        return TX_DISK
     tx_forget(c)
     return TX_COMMITTED
 
 
 cdef int tx_commit(chan_t* c) noexcept nogil:
     """Commit, or go on with it. A tx_result; after TX_MORE and TX_ASKS this has to be
-    called again, or tx_forget."""
+    called again, or tx_forget; so after TX_DISK, when all that was stored is on disk."""
     cdef loop_t* loop = c.link.loop
     cdef int rc
     if c.tx_phase == TX_KEEPS:
@@ -298,8 +322,14 @@ cdef int tx_commit(chan_t* c) noexcept nogil:
                 c.tx_phase = TX_KEEPS
             return rc
         c.tx_phase = TX_CARRIES_OUT
+        c.tx_has_published = c.tx_first != NULL
+        c.tx_has_buried = False
         c.tx_settled = 0
         c.is_overflowed = c.is_refused = False
+    elif c.tx_phase == TX_WAITS:
+        c.tx_phase = TX_SETTLES
+    elif c.tx_phase == TX_BURIES:
+        c.tx_has_buried = False
     rc = tx_carry_out(c)
     if rc == TX_MORE:
         c.tx_is_late = True
@@ -307,8 +337,9 @@ cdef int tx_commit(chan_t* c) noexcept nogil:
 
 
 cdef void tx_finish(chan_t* c) noexcept nogil:
-    """The channel goes: a commit that has begun to be carried out comes to its end."""
-    while c.tx_phase == TX_CARRIES_OUT:
+    """The channel goes: the publishes of a commit come to their end, and so do its settlements. If
+    it waits for the disk in between, they stay undone: what is forgotten now might be lost."""
+    while c.tx_phase == TX_CARRIES_OUT or c.tx_phase == TX_SETTLES:
         loop_begin_portion(c.link.loop, PORTION_NS)
         tx_carry_out(c)
 

@@ -226,6 +226,7 @@ cdef struct moves_t:            # of one queue
     flag_t is_held              # on the loop's list of queues that have any
     flag_t is_listed            # on the loop's list of queues with parked ones
     flag_t is_hauling           # on the loop's list of queues with large ones
+    flag_t is_awaited           # a commit waits until they are deleted, and that is on disk
     queue_t* held_next
     queue_t* parked_next
     queue_t* hauling_next
@@ -329,6 +330,8 @@ cdef struct store_t:            # the segments of one queue
     flag_t is_large_unsynced    # and that was a large message, so that the sync takes long
     flag_t is_untrimmed         # a file found at start is longer than its data
     flag_t is_dir_unsynced      # a file was created since then
+    flag_t is_acks_wanted       # a commit waits until what it has deleted is on disk
+    flag_t is_acks_dir_unsynced  # a file of deletions was created, or removed with its segment
 
 cdef struct dedup_entry_t:      # a remembered key; entry 0 closes the ring and is none
     u64 key[2]                  # its hash
@@ -785,6 +788,9 @@ cdef enum tx_phase:
     TX_KEEPS = 0
     TX_LOOKS = 1                # whether all can be carried out
     TX_CARRIES_OUT = 2
+    TX_WAITS = 3                # what it has published is not on disk, and nothing is settled yet
+    TX_SETTLES = 4
+    TX_BURIES = 5               # all is settled, and its dead letters are not on disk
 
 cdef struct chan_t:
     link_t* link
@@ -838,6 +844,8 @@ cdef struct chan_t:
     tx_publish_t* tx_last
     tx_publish_t* tx_at         # the one that a commit looks at next
     u8 tx_phase
+    flag_t tx_has_published
+    flag_t tx_has_buried
     flag_t tx_is_late           # queues may have become full since the commit has looked at them
     u32 tx_settled              # settlements that this phase is through with
     u64 tx_plan                 # number of the commit

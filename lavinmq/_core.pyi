@@ -952,17 +952,22 @@ class Link:
         """tx.commit: carry out what is kept; None when done, see `Loop.after_sync` for the disk.
 
         Returns True when it goes on in the next turn of the loop: then call again, and `pause`
-        meanwhile. Returns a question instead, as `Session.on_route_miss` gets it, having changed
-        nothing, when that must be answered first: then call again. Raises: ValueError, having
-        changed nothing, when a message has no string where its exchange hashes on a header, or when
-        a closed queue or a full one would refuse one. (Rejects of the same transaction may fill it
-        by their dead letters: ValueError then, too, but the rest was carried out.)
-        QueueClosedError: a queue has broken by it, a part may be lost.
+        meanwhile. Returns False when it goes on once all that it has stored is on disk
+        (`Loop.after_sync`): the same; when a queue breaks before that, call `rollback`. Returns a
+        question instead, as `Session.on_route_miss` gets it, having changed nothing, when that must
+        be answered first: then call again. Raises: ValueError, having changed nothing, when a
+        message has no string where its exchange hashes on a header, or when a closed queue or a
+        full one would refuse one. QueueClosedError: a queue has broken by it; a part of what it
+        publishes may be lost, and nothing is settled.
         """
 
     @property
     def is_committing(self) -> bool:
         """Whether a commit is being carried out, which has to come to its end."""
+
+    @property
+    def is_awaiting_publishes(self) -> bool:
+        """Whether a commit settles nothing yet because what it publishes is not on disk."""
 
     def rollback(self, id: int) -> None:
         """tx.rollback: forget what is kept; settled deliveries are unacked again."""

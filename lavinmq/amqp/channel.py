@@ -458,20 +458,28 @@ class Channel:
     def _tx_commit(self, d: m.TxCommit) -> None:
         self._check_tx()
         before = self.connection.server.loop.breaks
-        self.connection.in_turns(
-            self.id, (d.CLASS_ID, d.METHOD_ID), partial(self._commit_some, before)
-        )
+        self._in_turns(partial(self._commit_some, before))
+
+    def _in_turns(self, step: Callable[[], bool]) -> None:
+        self.connection.in_turns(self.id, (m.TxCommit.CLASS_ID, m.TxCommit.METHOD_ID), step)
 
     def _commit_some(self, before: int) -> bool:
-        """Go on with a commit; whether there is more of it. It is answered when it is on disk."""
+        """Go on with a commit; whether there is more of it now. It is answered when it is on disk.
+
+        Args: before: how many queues had broken when it began."""
         connection = self.connection
         if self.is_over:
             connection.link.resume()
             return False
         try:
             while (question := connection.link.commit(self.id)) is not None:
-                if isinstance(question, bool):
+                if question is True:
                     return True
+                if question is False:
+                    connection.link.pause()
+                    settle = partial(self._settle_some, before)
+                    connection.server.loop.after_sync(partial(self._in_turns, settle))
+                    return False
                 connection.allow(*question)
         except ValueError as error:
             raise failed(str(error)) from error
@@ -485,6 +493,13 @@ class Channel:
 
         connection.when_committed(finish)
         return False
+
+    def _settle_some(self, before: int) -> bool:
+        """What a commit has stored is on disk, if no queue has broken: go on with it."""
+        if not self.is_over and self.connection.server.loop.breaks != before:
+            self.connection.link.rollback(self.id)
+            raise _commit_is_lost()
+        return self._commit_some(before)
 
     def _tx_rollback(self, _d: m.TxRollback) -> None:
         self._check_tx()

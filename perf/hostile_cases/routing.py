@@ -104,7 +104,7 @@ def fanout_2000(broker: Broker) -> None:
 
 def fanout_2000_durable(broker: Broker) -> None:
     """Ten confirmed publishes to a fanout of 2 000 durable queues: 2 000 files to make and sync."""
-    with client(broker) as (connection, channel):
+    with client(broker) as (_, channel):
         channel.declare_exchange("f", "fanout")
         for number in range(2000):
             channel.declare_queue(f"q{number}", durable=True)

@@ -6,7 +6,9 @@ of power between them may leave.
 
 from __future__ import annotations
 
+import errno
 import random
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from tests.support.broker import Broker
 from tests.support.disk import Action, Call, Disk, Record
 from tests.support.power_loss import Reading, Survivors
 from tests.support.segments import queue_directory
+from tests.support.waiting import wait_for
 from tests.support.wire import Wire, WireClosed
 
 QUEUE = "q"
@@ -185,3 +188,209 @@ def test_positions_that_a_start_drops_are_dropped_on_disk(on_disk: DiskFactory) 
         each.kind is Call.SYNCED and each.of_directory and each.path in records[renamed].target
         for each in records[renamed:]
     )
+
+
+def test_what_a_commit_settles_is_deleted_after_what_it_publishes_is_on_disk(
+    on_disk: DiskFactory,
+) -> None:
+    broker, disk = on_disk(log=True)
+    broker.start()
+    disk.plan(Action.NOTHING, Call.CHANGES)
+    with Wire.open(broker.port, channels=(1, 2)) as wire:
+        declare(wire)
+        wire.call(1, commands.Queue.Declare(queue="to", durable=True), commands.Queue.DeclareOk)
+        publish(wire, 1)
+        wire.call(2, commands.Tx.Select(), commands.Tx.SelectOk)
+        wire.send(2, commands.Basic.Get(queue=QUEUE))
+        wire.expect_unit(commands.Basic.GetOk, 2)
+        before = len(disk.records())
+        wire.send(2, commands.Basic.Ack(1))
+        wire.publish(2, "", "to", b"made of it")
+        wire.call(2, commands.Tx.Commit(), commands.Tx.CommitOk)
+    assert broker.stop() == 0
+
+    records = disk.records()[before:]
+    source, to = (queue_directory(Path(), name).name for name in (QUEUE, "to"))
+    deleted = [f"{source}/acks." in each.path for each in records].index(True)
+    written = max(
+        at for at, each in enumerate(records) if each.kind is Call.WRITE and to in each.path
+    )
+    assert written < deleted
+    assert any(  # the file, or the whole file system
+        each.kind is Call.SYNCED and (not each.path or to in each.path)
+        for each in records[written:deleted]
+    )
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_commit_whose_queue_breaks_settles_nothing(on_disk: DiskFactory, is_lost: bool) -> None:
+    broker, disk = on_disk()
+    broker.start()
+    with Wire.open(broker.port, channels=(1, 2)) as wire:
+        declare(wire)
+        wire.call(1, commands.Queue.Declare(queue="to", durable=True), commands.Queue.DeclareOk)
+        publish(wire, 1)
+        wire.call(2, commands.Tx.Select(), commands.Tx.SelectOk)
+        wire.send(2, commands.Basic.Get(queue=QUEUE))
+        wire.expect_unit(commands.Basic.GetOk, 2)
+        if is_lost:
+            to = queue_directory(Path(), "to").name
+            disk.plan(Action.FAIL, Call.WRITE | Call.OPEN, f"*/{to}/msgs.*", error=errno.EIO)
+        wire.send(2, commands.Basic.Ack(1))
+        wire.publish(2, "", "to", b"made of it")
+        wire.send(2, commands.Tx.Commit())
+        if is_lost:
+            wire.expect_connection_close(541)
+        else:
+            wire.expect(commands.Tx.CommitOk, 2)
+    disk.heal()
+
+    broker.restart()
+
+    assert len(messages_in(broker.port, QUEUE, count_is_exact=False)) == is_lost
+
+
+def begin_commit(wire: Wire, settle: commands.Basic.Ack | commands.Basic.Reject) -> None:
+    """Take the first message in a transaction of channel 2, and settle it there."""
+    wire.call(2, commands.Tx.Select(), commands.Tx.SelectOk)
+    wire.send(2, commands.Basic.Get(queue=QUEUE))
+    wire.expect_unit(commands.Basic.GetOk, 2)
+    wire.send(2, settle)
+
+
+def lives_after(
+    disk: Disk,
+    cuts: Iterable[int],
+    reading: Reading,
+    seeds: int,
+    tmp_path: Path,
+    broker_factory: BrokerFactory,
+    other: str,
+) -> Iterator[tuple[int, int, int]]:
+    """After each different loss of power: the cut, and how many messages are in QUEUE and in the
+    other queue then."""
+    seen = set()
+    records = disk.records()
+    for cut in cuts:
+        for seed in range(seeds):
+            root = tmp_path / f"cut-{cut}-{seed}"
+            Survivors(records[:cut], reading=reading).write(root, random.Random(seed))
+            files = frozenset(
+                (str(path.relative_to(root)), path.read_bytes() if path.is_file() else b"")
+                for path in root.rglob("*")
+            )
+            if (files, cut == len(records)) in seen:
+                continue
+            seen.add((files, cut == len(records)))
+            print(f"cut {cut} of {len(records)}, seed {seed}")
+            broker = broker_factory(data_dir=root, start=False).start()
+            in_source, in_other = (
+                len(messages_in(broker.port, queue, count_is_exact=False))
+                for queue in (QUEUE, other)
+            )
+            assert "is closed" not in broker.log_text()
+            assert broker.stop() == 0
+            yield cut, in_source, in_other
+
+
+@EVERY_READING
+def test_a_loss_of_power_in_a_commit_takes_not_both(
+    on_disk: DiskFactory, tmp_path: Path, broker_factory: BrokerFactory, is_long: bool,
+    reading: Reading,
+) -> None:  # fmt: skip
+    """What was consumed, and what was made of it; after commit-ok all is as the commit says."""
+    broker, disk = on_disk(log=True)
+    disk.plan(Action.NOTHING, Call.CHANGES)
+    broker.start()
+    with Wire.open(broker.port, channels=(1, 2)) as wire:
+        declare(wire)
+        wire.call(1, commands.Queue.Declare(queue="to", durable=True), commands.Queue.DeclareOk)
+        publish(wire, 1)
+        begin_commit(wire, commands.Basic.Ack(1))
+        wire.publish(2, "", "to", b"s:1:made of it")
+        before = len(disk.records())
+        wire.call(2, commands.Tx.Commit(), commands.Tx.CommitOk)
+        broker.kill()
+
+    end = len(disk.records())
+    seeds = LONG_SEEDS if is_long else SEEDS
+    lives = lives_after(
+        disk, range(before, end + 1), reading, seeds, tmp_path, broker_factory, "to"
+    )
+    for cut, in_source, in_to in lives:
+        assert in_source or in_to
+        if cut == end:
+            assert (in_source, in_to) == (0, 1)
+
+
+@EVERY_READING
+def test_what_a_commit_rejects_is_a_dead_letter_on_disk_and_no_more(
+    on_disk: DiskFactory, tmp_path: Path, broker_factory: BrokerFactory, is_long: bool,
+    reading: Reading,
+) -> None:  # fmt: skip
+    broker, disk = on_disk(log=True)
+    disk.plan(Action.NOTHING, Call.CHANGES)
+    broker.start()
+    with Wire.open(broker.port, channels=(1, 2)) as wire:
+        declare(
+            wire,
+            arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"},
+        )
+        wire.call(1, commands.Queue.Declare(queue="dead", durable=True), commands.Queue.DeclareOk)
+        publish(wire, 1)
+        begin_commit(wire, commands.Basic.Reject(1, requeue=False))
+        wire.call(2, commands.Tx.Commit(), commands.Tx.CommitOk)
+        broker.kill()
+
+    end = len(disk.records())
+    seeds = LONG_SEEDS if is_long else SEEDS
+    lives = list(lives_after(disk, [end], reading, seeds, tmp_path, broker_factory, "dead"))
+    assert {life[1:] for life in lives} == {(0, 1)}
+
+
+def test_a_commit_is_carried_out_when_its_client_goes_while_the_disk_is_waited_for(
+    on_disk: DiskFactory,
+) -> None:
+    broker, disk = on_disk()
+    broker.start()
+    with Wire.open(broker.port, channels=(1, 2)) as wire:
+        declare(wire)
+        wire.call(1, commands.Queue.Declare(queue="to", durable=True), commands.Queue.DeclareOk)
+        publish(wire, 1)
+        begin_commit(wire, commands.Basic.Ack(1))
+        disk.plan(Action.NOTHING, Call.SYNC, sync_us=2_000_000)
+        wire.publish(2, "", "to", b"s:1:made of it")
+        wire.send(2, commands.Tx.Commit())
+        wait_for(lambda: disk.matched > 0, "no sync")
+        wire.reset()  # which is noticed within a second
+    wait_for(  # after the one that found the broker answering
+        lambda: broker.log_text().count("connection lost") == 2, "the connection stays"
+    )
+    disk.heal()
+
+    broker.restart()
+
+    assert not messages_in(broker.port, QUEUE, count_is_exact=False)
+    assert len(messages_in(broker.port, "to", count_is_exact=False)) == 1
+
+
+def test_a_queue_may_be_deleted_while_a_commit_that_settles_in_it_waits_for_the_disk(
+    on_disk: DiskFactory,
+) -> None:
+    broker, disk = on_disk()
+    broker.start()
+    with Wire.open(broker.port, channels=(1, 2)) as wire, Wire.open(broker.port) as other:
+        declare(wire)
+        wire.call(1, commands.Queue.Declare(queue="to", durable=True), commands.Queue.DeclareOk)
+        publish(wire, 1)
+        begin_commit(wire, commands.Basic.Ack(1))
+        disk.plan(Action.NOTHING, Call.SYNC, sync_us=300_000)
+        wire.publish(2, "", "to", b"s:1:made of it")
+        wire.send(2, commands.Tx.Commit())
+        wait_for(lambda: disk.matched > 0, "no sync")
+        other.call(1, commands.Queue.Delete(queue=QUEUE), commands.Queue.DeleteOk)
+        wire.expect(commands.Tx.CommitOk, 2)
+    disk.heal()
+
+    assert broker.stop() == 0
+    assert "Traceback" not in broker.log_text()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lavinmq import _core
-from tests.support.core import Bench, Session, frame, publish
+from tests.support.core import Bench, Session, frame, publish, settle
 
 QUEUES = 40
 MANDATORY = 1
@@ -394,6 +394,36 @@ def test_a_commit_comes_to_its_end_when_its_channel_goes(bench: Bench) -> None:
 
     assert queue.ready == 10
     assert not bench.link.is_committing
+
+
+@pytest.mark.parametrize("how", ["synced", "rolled back", "channel goes"])
+def test_what_a_commit_settles_waits_until_it_is_called_once_more(bench: Bench, how: str) -> None:
+    source = bench.queue("source")
+    queue = begin(bench, 3)
+    bench.client.send(publish(b"source", b"m"))
+    bench.link.on_readable()
+    while bench.link.commit(1) is not None:
+        pass
+    assert bench.link.get(1, source, False)
+    bench.client.send(publish(b"q", b"made of it") + settle(80, 1, 0))
+    bench.link.on_readable()
+    bench.run()
+
+    while answer := bench.link.commit(1):
+        assert answer is True
+    assert answer is False
+    assert (queue.ready, source.unacked) == (4, 1)
+    if how == "rolled back":
+        bench.link.rollback(1)
+    elif how == "channel goes":
+        bench.link.close_channel(1, False)
+    else:
+        while bench.link.commit(1) is not None:
+            pass
+    bench.run()
+
+    assert source.unacked == (how == "rolled back")
+    assert source.ready == (how == "channel goes")
 
 
 def test_a_commit_that_is_only_looked_at_changes_nothing_when_its_channel_goes(
