@@ -8,7 +8,7 @@ so that importing a part of the package costs that part alone.
 
 TYPE_CHECKING = False  # as in ``typing``, whose import would be most of the cost of ours
 if TYPE_CHECKING:
-    from lavinmq.config import ConfigError
+    from lavinmq.config.values import ConfigError
     from lavinmq.datadir import DataDirError
     from lavinmq.embedded import Broker, BrokerError, run
     from lavinmq.errors import DefinitionsError
@@ -27,7 +27,7 @@ __all__ = [
 _HOMES = {
     "Broker": "embedded",
     "BrokerError": "embedded",
-    "ConfigError": "config",
+    "ConfigError": "config.values",
     "DataDirError": "datadir",
     "DefinitionsError": "errors",
     "run": "embedded",

@@ -12,8 +12,8 @@ import os
 import sys
 
 from lavinmq import __version__, log
-from lavinmq.arguments import parse
-from lavinmq.config import Config, ConfigError, UsageError, load
+from lavinmq.config.command_line import parse
+from lavinmq.config.values import Config, ConfigError, UsageError, load
 from lavinmq.datadir import DataDirError, PidFile, StoppedWaiting
 
 _log = log.get("lmq.launcher")
@@ -59,7 +59,7 @@ def _answer(argv: list[str]) -> str:
     """Return what is to be printed instead of starting, if anything; reads no configuration."""
     actions = parse(argv).actions
     if "--help" in actions:
-        from lavinmq.usage import help_text
+        from lavinmq.config.usage import help_text
 
         return help_text()
     if "--version" in actions:
@@ -87,7 +87,7 @@ def _build_info() -> str:
 
 def _check(argv: list[str]) -> int:
     """Tell all that is wrong with the configuration. Returns: the exit code."""
-    from lavinmq.config_check import doubts, problems
+    from lavinmq.config.check import doubts, problems
 
     errors: list[str] = []
     config = load(argv, os.environ, errors)
@@ -104,7 +104,7 @@ def _check(argv: list[str]) -> int:
 
 def _print(argv: list[str]) -> int:
     """Show the values in force. Returns: the exit code."""
-    from lavinmq.config_text import config_text
+    from lavinmq.config.text import config_text
 
     config = load(argv, os.environ)
     for warning in config.warnings:

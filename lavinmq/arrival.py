@@ -27,7 +27,7 @@ from lavinmq.proxy_protocol import MAX_BYTES, Incomplete, ProxyError, TrustedSou
 from lavinmq.tls import MAX_HELLO, Contexts, NameReader, Protocol, is_in_kernel
 
 if TYPE_CHECKING:
-    from lavinmq.config import Config
+    from lavinmq.config.values import Config
 
 TIMEOUT_S: Final = 15.0
 LINGER_S: Final = 2.0

@@ -21,7 +21,7 @@ from types import FrameType
 from typing import NoReturn
 
 from lavinmq import log
-from lavinmq.setting_types import shown
+from lavinmq.config.setting_types import shown
 
 SCHEMA_VERSION = "4"
 SCHEMA_FILE = "schema_version"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from lavinmq import log
 
 if TYPE_CHECKING:
-    from lavinmq.config import Config
+    from lavinmq.config.values import Config
 
 LOW_SEGMENTS: Final = 3
 WARN_SEGMENTS: Final = 6

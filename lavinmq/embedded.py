@@ -22,9 +22,9 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 from lavinmq import log
-from lavinmq.config import Config, from_keywords
+from lavinmq.config.settings import GUEST_HASH
+from lavinmq.config.values import Config, from_keywords
 from lavinmq.server import Server, opened
-from lavinmq.settings import GUEST_HASH
 
 T = TypeVar("T")
 STOP_TIMEOUT_S: Final = 1.0

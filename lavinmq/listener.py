@@ -26,7 +26,7 @@ from lavinmq.proxy_protocol import TrustedSources
 from lavinmq.tls import Contexts, Protocol
 
 if TYPE_CHECKING:
-    from lavinmq.config import Config
+    from lavinmq.config.values import Config
 
 BACKLOG: Final = 1024
 ACCEPTS_PER_WAKEUP: Final = 64

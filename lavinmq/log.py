@@ -27,9 +27,9 @@ from contextlib import nullcontext
 from types import MappingProxyType
 from typing import Any, NamedTuple, TextIO
 
-from lavinmq.config import ConfigError
+from lavinmq.config.setting_types import shown
+from lavinmq.config.values import ConfigError
 from lavinmq.log_forms import FORMS, Fields
-from lavinmq.setting_types import shown
 
 TRACE, NOTICE, FATAL, NONE = 5, 25, 50, 60
 LEVELS: Mapping[str, int] = MappingProxyType(

@@ -1,9 +1,9 @@
 """What LavinMQ 2.9 does and this release does not: one table of it, and what is said about it.
 
 Whoever meets a setting or a command of such a feature tells its line here: the reading of the
-configuration (``sources.py``) and lavinmqctl. A setting that would endanger data, were it ignored,
-stops the start; all others only have no effect. What a release learns to do is taken out here, and
-its settings get their attributes in ``settings.py``.
+configuration (``config/sources.py``) and lavinmqctl. A setting that would endanger data, were it
+ignored, stops the start; all others only have no effect. What a release learns to do is taken out
+here, and its settings get their attributes in ``config/settings.py``.
 """
 
 from __future__ import annotations

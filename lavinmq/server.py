@@ -29,7 +29,7 @@ from lavinmq.auth.chain import Chain
 from lavinmq.auth.identity import Identity
 from lavinmq.auth.users import UserStore
 from lavinmq.churn import Churn
-from lavinmq.config import Config, ConfigError, load
+from lavinmq.config.values import Config, ConfigError, load
 from lavinmq.datadir import DataDir, DataDirError
 from lavinmq.disk import DiskWatch
 from lavinmq.endpoints import Endpoints

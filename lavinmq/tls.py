@@ -22,10 +22,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from lavinmq import log
-from lavinmq.config import ConfigError
+from lavinmq.config.values import ConfigError
 
 if TYPE_CHECKING:
-    from lavinmq.config import Config
+    from lavinmq.config.values import Config
 
 Protocol = Literal["amqp", "mqtt", "http"]
 PROTOCOLS: Final[tuple[Protocol, ...]] = ("amqp", "mqtt", "http")

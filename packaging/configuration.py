@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lavinmq.settings import SECTIONS, SETTINGS, Setting
+from lavinmq.config.settings import SECTIONS, SETTINGS, Setting
 
 SHIPPED: Mapping[tuple[str, str], str] = {
     ("main", "data_dir"): "/var/lib/lavinmq",

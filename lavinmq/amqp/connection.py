@@ -32,7 +32,7 @@ from lavinmq.table_bounds import UNBOUNDED, TableBounds
 if TYPE_CHECKING:
     from lavinmq.auth.identity import Identity
     from lavinmq.auth.standing import Standing
-    from lavinmq.config import Config
+    from lavinmq.config.values import Config
     from lavinmq.portions import Portions
     from lavinmq.queue import Queue
     from lavinmq.server import Server

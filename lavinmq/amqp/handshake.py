@@ -17,7 +17,7 @@ from lavinmq.errors import ConnectionError_, ReplyCode
 from lavinmq.fieldtable import FieldTable, FieldTableError, from_content
 
 if TYPE_CHECKING:
-    from lavinmq.config import Config
+    from lavinmq.config.values import Config
 
 PROTOCOL_HEADERS: Final = (b"AMQP\x00\x00\x09\x01", b"AMQP\x01\x01\x00\x09")
 """0-9-1, and 0-9 as old clients say it."""

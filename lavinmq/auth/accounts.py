@@ -17,7 +17,7 @@ from lavinmq.auth.users import UserStore
 if TYPE_CHECKING:
     from lavinmq.auth.chain import Chain
     from lavinmq.auth.topics import TopicRow
-    from lavinmq.config import Config
+    from lavinmq.config.values import Config
 
 
 class PasswordHash(NamedTuple):

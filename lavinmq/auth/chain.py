@@ -30,7 +30,7 @@ from lavinmq.tasks import Tasks
 
 if TYPE_CHECKING:
     from lavinmq.auth.oauth import OAuth
-    from lavinmq.config import Config
+    from lavinmq.config.values import Config
 
 log = logging.getLogger("lmq.auth")
 

@@ -9,7 +9,7 @@ from lavinmq.auth.users import User, UserStore
 from lavinmq.auth.verification import Verification
 
 if TYPE_CHECKING:
-    from lavinmq.config import Config
+    from lavinmq.config.values import Config
 
 
 class Local:

@@ -23,7 +23,7 @@ from lavinmq.auth.tokens import TokenVerifier, header_of
 from lavinmq.tasks import Tasks
 
 if TYPE_CHECKING:
-    from lavinmq.config import Config
+    from lavinmq.config.values import Config
 
 log = logging.getLogger("lmq.auth.oauth")
 

@@ -22,7 +22,7 @@ from lavinmq.auth.fetch import FetchError, is_safe
 if TYPE_CHECKING:
     from lavinmq.auth.identity import Identity
     from lavinmq.auth.oauth import OAuth
-    from lavinmq.config import Config
+    from lavinmq.config.values import Config
 
 log = logging.getLogger("lmq.auth.oauth")
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from lavinmq.cli.ctl_errors import NOT_THE_LEADER, ApiError, CtlError, UnreachableError, UsageError
-from lavinmq.control_paths import CONTROL_PATHS
+from lavinmq.config.control_paths import CONTROL_PATHS
 
 PORTS = {"http": 15672, "https": 15671}
 URI_PORTS = {"http": 80, "https": 443}

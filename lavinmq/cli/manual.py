@@ -16,7 +16,7 @@ from pathlib import Path
 
 from lavinmq import __version__
 from lavinmq.cli.programs import PROGRAMS, CommandText, OptionText, Program
-from lavinmq.settings import MOVED, SECTIONS, SETTINGS, SNI, Setting
+from lavinmq.config.settings import MOVED, SECTIONS, SETTINGS, SNI, Setting
 
 DESCRIPTIONS: Mapping[str, tuple[str, ...]] = {
     "lavinmq": (

@@ -50,8 +50,8 @@ class Program(NamedTuple):
 
 def broker() -> Program:
     """Return `lavinmq`."""
-    from lavinmq.settings import GROUPS, flags
-    from lavinmq.usage import flag_help
+    from lavinmq.config.settings import GROUPS, flags
+    from lavinmq.config.usage import flag_help
 
     groups: dict[str, dict[str, OptionText]] = {group: {} for group in GROUPS}
     for flag, setting in flags():

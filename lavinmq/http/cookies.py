@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from lavinmq.auth.identity import Identity
     from lavinmq.auth.oauth import OAuth
-    from lavinmq.config import Config
+    from lavinmq.config.values import Config
 
 _log = log.get("lmq.http.oauth")
 

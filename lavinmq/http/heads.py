@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import socket
     import ssl
 
-    from lavinmq.config import Config
+    from lavinmq.config.values import Config
 
 MAX_HEAD: Final = 32 << 10
 """Bytes; what is longer ends the connection."""

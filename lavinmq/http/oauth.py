@@ -25,7 +25,7 @@ from lavinmq.http.login import COOKIE as MARKER
 
 if TYPE_CHECKING:
     from lavinmq.auth.oauth import OAuth
-    from lavinmq.config import Config
+    from lavinmq.config.values import Config
 
 HOME: Final = ".."
 LOGIN: Final = "../login"

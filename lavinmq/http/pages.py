@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from lavinmq.config.setting_types import shown
 from lavinmq.endpoints import is_loopback
 from lavinmq.http.errors import ApiError, access_refused
-from lavinmq.setting_types import shown
 
 if TYPE_CHECKING:
-    from lavinmq.config import Config
+    from lavinmq.config.values import Config
 
 ANY: Final = "*"
 PORTS: Final = {"http": "80", "https": "443"}

@@ -37,7 +37,7 @@ from lavinmq.http.origin import Origin
 if TYPE_CHECKING:
     from tornado.httputil import HTTPServerRequest
 
-    from lavinmq.config import Config
+    from lavinmq.config.values import Config
     from lavinmq.endpoints import Endpoints
     from lavinmq.listener import Listener
     from lavinmq.server import Server

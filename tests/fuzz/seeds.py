@@ -17,7 +17,7 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from lavinmq.auth import passwords
-from lavinmq.settings import GUEST_HASH
+from lavinmq.config.settings import GUEST_HASH
 from tests.fuzz.targets import FUZZ
 from tests.fuzz.targets.dedup import HEADER, cache
 from tests.fuzz.targets.segments import FILES, pack

@@ -9,8 +9,8 @@ from types import ModuleType
 
 import pytest
 
-from lavinmq import ini
-from lavinmq.settings import SETTINGS
+from lavinmq.config import ini
+from lavinmq.config.settings import SETTINGS
 
 PROGRAM = Path(__file__).parents[2] / "packaging/configuration.py"
 

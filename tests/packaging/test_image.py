@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from lavinmq.settings import SETTINGS
+from lavinmq.config.settings import SETTINGS
 from tests.packaging.conftest import CLIENT, ROOT, make
 from tests.support.machine import missing
 from tests.support.waiting import wait_for

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from lavinmq.config import Config, load
-from lavinmq.setting_types import BACKENDS, NETWORKS, ORIGINS, TLS_VERSION, URL
-from lavinmq.settings import Setting
+from lavinmq.config.setting_types import BACKENDS, NETWORKS, ORIGINS, TLS_VERSION, URL
+from lavinmq.config.settings import Setting
+from lavinmq.config.values import Config, load
 
 HASH = "+pHuxkR9fCyrrwXjOD4BP4XbzO3l8LJr8YkThMgJ0yVHFRE+"
 EXAMPLES = {

@@ -13,7 +13,7 @@ from lavinmq.auth import passwords
 from lavinmq.auth.accounts import Accounts, PasswordHash
 from lavinmq.auth.chain import Chain
 from lavinmq.auth.users import DIRECT_USER, User, UserStore
-from lavinmq.config import defaults
+from lavinmq.config.values import defaults
 from lavinmq.errors import DefinitionsError
 from tests.unit.test_users import GUEST_HASH, store_in
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lavinmq.config import ConfigError, UsageError, load
-from lavinmq.settings import flags
+from lavinmq.config.settings import flags
+from lavinmq.config.values import ConfigError, UsageError, load
 from tests.support.configuration import HASH, Loader, accepted, load_bare
 
 __all__ = ["load_bare"]  # fixtures

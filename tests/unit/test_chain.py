@@ -16,7 +16,7 @@ from lavinmq.auth.chain import Chain
 from lavinmq.auth.identity import Identity
 from lavinmq.auth.throttle import SOURCE
 from lavinmq.auth.users import DIRECT_USER, User, UserStore
-from lavinmq.config import Config, ConfigError, from_keywords
+from lavinmq.config.values import Config, ConfigError, from_keywords
 from tests.support.issuer import AUDIENCE, Issuer, serving
 
 HERE = "127.0.0.1", True

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lavinmq.config import ConfigError, defaults, from_keywords, keywords, load
+from lavinmq.config.settings import MOVED, SETTINGS, SNI, Setting
+from lavinmq.config.values import ConfigError, defaults, from_keywords, keywords, load
 from lavinmq.missing import danger, of_section
-from lavinmq.settings import MOVED, SETTINGS, SNI, Setting
 from tests.support.configuration import HASH, Loader, accepted, load_bare, load_ini
 
 __all__ = ["load_bare", "load_ini"]  # fixtures

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from lavinmq.config import load
-from lavinmq.config_check import doubts, problems
-from lavinmq.service_unit import ServiceUnit
+from lavinmq.config.check import doubts, problems
+from lavinmq.config.service_unit import ServiceUnit
+from lavinmq.config.values import load
 from tests.support.configuration import Loader, load_ini
 
 __all__ = ["load_ini"]  # fixtures
@@ -142,7 +142,7 @@ def service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The configuration that is loaded is that of a service, in a unit like the packaged one."""
     unit = (ROOT / "packaging/systemd/lavinmq.service").read_text()
     unit = unit.replace("/etc/lavinmq/lavinmq.ini", f"{tmp_path}/lavinmq.ini")
-    monkeypatch.setattr("lavinmq.service_unit.installed", lambda: ServiceUnit([unit]))
+    monkeypatch.setattr("lavinmq.config.service_unit.installed", lambda: ServiceUnit([unit]))
 
 
 @pytest.mark.parametrize("key", ["data_dir", "log_file", "pidfile", "control_unix_path"])

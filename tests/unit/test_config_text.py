@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
-from lavinmq import ini
-from lavinmq.config_text import MASK, config_text
-from lavinmq.settings import SETTINGS
+from lavinmq.config import ini
+from lavinmq.config.settings import SETTINGS
+from lavinmq.config.text import MASK, config_text
 from tests.support.configuration import HASH, Loader, accepted, load_bare, load_ini
 
 __all__ = ["load_bare", "load_ini"]  # fixtures

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lavinmq.config import Config, defaults
+from lavinmq.config.values import Config, defaults
 from lavinmq.http import pages
 from lavinmq.http.errors import ApiError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lavinmq import ini
+from lavinmq.config import ini
 
 
 @given(

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from lavinmq import endpoints
-from lavinmq.config import defaults
+from lavinmq.config.values import defaults
 from lavinmq.endpoints import Endpoints
 from lavinmq.listener import Listener, Places, listeners
 from lavinmq.tls import Contexts

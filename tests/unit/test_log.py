@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from lavinmq import log
-from lavinmq.config import ConfigError
+from lavinmq.config.values import ConfigError
 
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z"
 SWITCHES = ("logThreads", "logProcesses", "logMultiprocessing", "logAsyncioTasks", "_srcfile")

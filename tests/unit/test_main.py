@@ -14,9 +14,9 @@ import pytest
 
 from lavinmq import __main__ as command
 from lavinmq import __version__
-from lavinmq.config import Config, ConfigError
+from lavinmq.config.settings import GROUPS, flags
+from lavinmq.config.values import Config, ConfigError
 from lavinmq.datadir import DataDirError, StoppedWaiting
-from lavinmq.settings import GROUPS, flags
 
 Start = Callable[[Config], int]
 
@@ -271,8 +271,8 @@ def test_the_command_line_of_the_process_is_the_default(
 def test_answering_imports_neither_argparse_nor_the_broker() -> None:
     program = (
         "import sys; from lavinmq.__main__ import main; main(['-v']);"
-        "print(sorted({'argparse', 'configparser', 'json', 'lavinmq.server', 'lavinmq.usage'}"
-        " & sys.modules.keys()))"
+        "print(sorted({'argparse', 'configparser', 'json', 'lavinmq.server',"
+        " 'lavinmq.config.usage'} & sys.modules.keys()))"
     )
 
     result = subprocess.run(

@@ -14,7 +14,7 @@ import pytest
 from lavinmq.auth import oauth_login
 from lavinmq.auth.oauth import OAuth
 from lavinmq.auth.oauth_login import LoginError, NotConfigured, Session, authorize, complete
-from lavinmq.config import Config, from_keywords
+from lavinmq.config.values import Config, from_keywords
 from lavinmq.tasks import Tasks
 from tests.support.issuer import AUDIENCE, Issuer, serving
 

@@ -13,9 +13,9 @@ from lavinmq.cli import ctl, ctl_page, manual, perf
 from lavinmq.cli.completion import SHELLS, script
 from lavinmq.cli.ctl_table import COMMANDS
 from lavinmq.cli.programs import PERF_HELP, PROGRAMS
+from lavinmq.config.settings import SETTINGS, flags
 from lavinmq.pipeline.arguments import job_parser
 from lavinmq.pipeline.job import find_jobs
-from lavinmq.settings import SETTINGS, flags
 
 PAGES = manual.pages()
 

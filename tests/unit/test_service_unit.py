@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lavinmq.service_unit import ServiceUnit, installed
+from lavinmq.config.service_unit import ServiceUnit, installed
 
 ROOT = Path(__file__).parents[2]
 PACKAGED = (ROOT / "packaging/systemd/lavinmq.service").read_text()

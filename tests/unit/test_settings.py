@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from lavinmq import usage
-from lavinmq.config import Config, ConfigError
-from lavinmq.setting_types import LEVELS
-from lavinmq.settings import MOVED, SECTIONS, SETTINGS, SNI, Setting, flags
+from lavinmq.config import usage
+from lavinmq.config.setting_types import LEVELS
+from lavinmq.config.settings import MOVED, SECTIONS, SETTINGS, SNI, Setting, flags
+from lavinmq.config.values import Config, ConfigError
 from tests.support.configuration import HASH, Loader, load_ini
 
 __all__ = ["load_ini"]  # fixtures
@@ -31,7 +31,7 @@ def test_every_attribute_of_the_table_is_a_field_and_the_other_way_round() -> No
 
 @pytest.mark.parametrize("setting", [s for s in SETTINGS if s.attribute], ids=lambda s: s.key)
 def test_exactly_the_settings_said_to_have_an_effect_are_read_somewhere(setting: Setting) -> None:
-    sources = [path for path in PACKAGE.rglob("*.py") if path.name != "config.py"]
+    sources = [path for path in PACKAGE.rglob("*.py") if path.name != "values.py"]
     use = re.compile(rf"\bconfig\.{setting.attribute}\b")
 
     is_read = any(use.search(path.read_text()) for path in sources)
@@ -71,7 +71,7 @@ def test_moved_settings_lead_to_settings_that_exist() -> None:
 def test_the_documentation_page_is_up_to_date() -> None:
     page = (ROOT / "docs" / "configuration.md").read_text()
 
-    assert page == usage.describe(), "run: python -m lavinmq.usage > docs/configuration.md"
+    assert page == usage.describe(), "run: python -m lavinmq.config.usage > docs/configuration.md"
 
 
 # --- values

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lavinmq.config import ConfigError, load
-from lavinmq.settings import SETTINGS, Setting
+from lavinmq.config.settings import SETTINGS, Setting
+from lavinmq.config.values import ConfigError, load
 from tests.support.configuration import Loader, accepted, load_bare, load_ini
 
 __all__ = ["load_bare", "load_ini"]  # fixtures

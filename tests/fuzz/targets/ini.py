@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lavinmq import config
-from lavinmq.settings import ConfigError
+from lavinmq.config import values as config
+from lavinmq.config.settings import ConfigError
 from tests.fuzz.targets import Target
 
 

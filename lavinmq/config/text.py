@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 
-from lavinmq.config import Config
-from lavinmq.settings import SECTIONS, SETTINGS, Setting
-from lavinmq.sources import INI_FILE, Given
+from lavinmq.config.settings import SECTIONS, SETTINGS, Setting
+from lavinmq.config.sources import INI_FILE, Given
+from lavinmq.config.values import Config
 
 MASK = "********"
 _CREDENTIALS = re.compile(r"(?<=://)[^/@,\s]+(?=@)")

@@ -1,6 +1,6 @@
 """Gathers the texts of all sources of settings, checks them, and notes where each came from.
 
-Used by ``config.py``, which says in what order the sources come; a later one replaces what an
+Used by ``values.py``, which says in what order the sources come; a later one replaces what an
 earlier one gave. Here is what can be read (ini file, variables, files that variables name) and
 what is said about mistakes. Nothing is printed.
 """
@@ -14,10 +14,19 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from lavinmq import ini, missing
+from lavinmq import missing
+from lavinmq.config import ini
+from lavinmq.config.setting_types import shown
+from lavinmq.config.settings import (
+    MOVED,
+    SECTIONS,
+    SETTINGS,
+    SNI,
+    SNI_PREFIXES,
+    ConfigError,
+    Setting,
+)
 from lavinmq.nearest import hint
-from lavinmq.setting_types import shown
-from lavinmq.settings import MOVED, SECTIONS, SETTINGS, SNI, SNI_PREFIXES, ConfigError, Setting
 
 CONFIG_FILE = "lavinmq.ini"
 CONFIG_DIRECTORY = "/etc/lavinmq"

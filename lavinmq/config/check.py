@@ -12,14 +12,14 @@ import stat
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from lavinmq.config import Config
-from lavinmq.control_paths import CONTROL_PATHS
-from lavinmq.settings import SETTINGS, SNI_PREFIXES, Setting
+from lavinmq.config.control_paths import CONTROL_PATHS
+from lavinmq.config.settings import SETTINGS, SNI_PREFIXES, Setting
+from lavinmq.config.values import Config
 
 if TYPE_CHECKING:
     import ssl
 
-    from lavinmq.service_unit import ServiceUnit
+    from lavinmq.config.service_unit import ServiceUnit
 
 LISTENERS = (("amqp", "bind", "port"), ("amqp", "bind", "tls_port"),
              ("mqtt", "bind", "port"), ("mqtt", "bind", "tls_port"),
@@ -53,7 +53,7 @@ def doubts(config: Config) -> list[str]:
 
 def unit_of(config: Config) -> ServiceUnit | None:
     """The unit of the service that uses this very configuration file, if there is one."""
-    from lavinmq.service_unit import installed
+    from lavinmq.config.service_unit import installed
 
     unit, path = installed(), config.config_file
     if unit is None or path is None or not os.path.exists(unit.config_file):

@@ -1,6 +1,6 @@
 """Where the service of this host may write, as far as its systemd unit says so.
 
-Read by ``config_check.py``: a directory outside is refused by the kernel only when the service
+Read by ``check.py``: a directory outside is refused by the kernel only when the service
 runs, and the check of a configuration would not notice. Nothing is asked of systemd itself.
 Source: systemd.unit(5), systemd.exec(5).
 """

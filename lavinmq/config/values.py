@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from lavinmq.arguments import UsageError, parse
-from lavinmq.settings import SETTINGS, ConfigError, Setting
-from lavinmq.sources import (
+from lavinmq.config.command_line import UsageError, parse
+from lavinmq.config.settings import SETTINGS, ConfigError, Setting
+from lavinmq.config.sources import (
     Given,
     Values,
     read_file,

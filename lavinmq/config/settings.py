@@ -1,9 +1,10 @@
 """The table of all settings: ini key, type, default, environment variables and flags of each.
 
 Everything else about configuration is derived from this table: reading and checking values
-(``config.py``), flags (``arguments.py``), the help text and docs/configuration.md (``usage.py``).
+(``values.py``), flags (``command_line.py``), the help text and docs/configuration.md
+(``usage.py``).
 
-A setting with an ``attribute`` is a field of ``config.Config``. One without, or with the fate
+A setting with an ``attribute`` is a field of ``values.Config``. One without, or with the fate
 ``later``, is recognised and checked, but its feature is not built yet: setting it gives a warning.
 To bring one to life, name its attribute here, add the field to ``Config``, take away the fate.
 Defaults are written as they would stand in the ini file. Source: configuration reference.
@@ -15,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from lavinmq.setting_types import (
+from lavinmq.config.setting_types import (
     ADDRESS,
     ANYTHING,
     BACKENDS,

@@ -2,7 +2,7 @@
 
 Used by the table in ``settings.py``, which gives every setting one of these kinds. A parser
 takes the text as it stands in a file, a variable or an argument and raises ``ValueError`` with
-half a sentence; ``config.py`` adds the names. Nothing here reads files or looks at the machine.
+half a sentence; ``values.py`` adds the names. Nothing here reads files or looks at the machine.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from lavinmq.setting_types import shown
-from lavinmq.settings import ConfigError, Flag, Setting, flags
+from lavinmq.config.setting_types import shown
+from lavinmq.config.settings import ConfigError, Flag, Setting, flags
 
 
 class UsageError(ConfigError):

@@ -1,21 +1,22 @@
 """The two pages made from the table of settings: the help text and docs/configuration.md.
 
 ``help_text`` is called by ``__main__`` for ``--help``; the page is written by
-``python -m lavinmq.usage > docs/configuration.md``, and a test compares the two.
+``python -m lavinmq.config.usage > docs/configuration.md``, and a test compares the two.
 Loaded by nothing else, so a running broker does not pay for it.
 """
 
 from __future__ import annotations
 
+from lavinmq.config.settings import GROUPS, MOVED, SECTIONS, SETTINGS, SNI, Flag, Setting, flags
 from lavinmq.missing import danger
-from lavinmq.settings import GROUPS, MOVED, SECTIONS, SETTINGS, SNI, Flag, Setting, flags
 
 FLAG_WIDTH = 42
 
 INTRODUCTION = """\
 # Configuration
 
-<!-- Made by `python -m lavinmq.usage > docs/configuration.md`; change lavinmq/settings.py. -->
+<!-- Made by `python -m lavinmq.config.usage > docs/configuration.md` of the table in
+     lavinmq/config/settings.py: change that. -->
 
 `lavinmq` takes each setting from the first of these that gives it:
 

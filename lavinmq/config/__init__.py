@@ -1,0 +1,1 @@
+"""What the operator sets: flags, environment, ini file, checked and merged to one value."""
