@@ -18,8 +18,15 @@ from subprocess import PIPE, Popen
 
 from pamqp import commands
 
-from lavinmq import wire
-from lavinmq.client import Address, Channel, Connection, ConsumerCancelled, NoAnswer, Properties
+from lavinmq.client import wire
+from lavinmq.client.connection import (
+    Address,
+    Channel,
+    Connection,
+    ConsumerCancelled,
+    NoAnswer,
+    Properties,
+)
 from perf.soak_ledger import VOID, Ledger, Message, body_of
 
 HOST = "127.0.0.1"

@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from lavinmq import wire
-from lavinmq.client import Address, Connection, Properties
+from lavinmq.client import wire
+from lavinmq.client.connection import Address, Connection, Properties
 from perf import brokers, measure, record, topology
 
 if TYPE_CHECKING:

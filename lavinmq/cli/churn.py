@@ -18,7 +18,7 @@ from lavinmq.cli.conversation import CLOSE, Conversations, Peer, Script, Step, o
 from lavinmq.cli.descriptors import allow_connections
 from lavinmq.cli.interrupts import Interrupts
 from lavinmq.cli.options import Parser, check, rate
-from lavinmq.client import ClientError, parse_uri
+from lavinmq.client.connection import ClientError, parse_uri
 
 CLIENTS_MAX = 10_000
 WARM_UP = 0.2  # of the time that is measured

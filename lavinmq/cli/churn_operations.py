@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pamqp import commands
 
 from lavinmq.cli.conversation import Step, open_channel, step
-from lavinmq.client import GOODBYE
-from lavinmq.wire import build
+from lavinmq.client.connection import GOODBYE
+from lavinmq.client.wire import build
 
 # The first channel is open before the operation begins.
 CHANNEL, SECOND_CHANNEL = 1, 2

@@ -11,7 +11,7 @@ from pamqp import commands
 
 from lavinmq import _perf
 from lavinmq.cli.throughput_options import ThroughputOptions
-from lavinmq.client import (
+from lavinmq.client.connection import (
     Channel,
     ChannelClosed,
     Connection,
@@ -19,7 +19,7 @@ from lavinmq.client import (
     ConsumerCancelled,
     Properties,
 )
-from lavinmq.wire import (
+from lavinmq.client.wire import (
     FRAME_MAX,
     FRAME_OVERHEAD,
     build,

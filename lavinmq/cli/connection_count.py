@@ -15,8 +15,8 @@ from lavinmq.cli.descriptors import allow_connections
 from lavinmq.cli.held import Held
 from lavinmq.cli.interrupts import Interrupts
 from lavinmq.cli.options import Parser, UsageError, check
-from lavinmq.client import ChannelClosed, parse_uri
-from lavinmq.wire import build
+from lavinmq.client.connection import ChannelClosed, parse_uri
+from lavinmq.client.wire import build
 
 SLICE = 100
 POLL_S = 0.1

@@ -2,8 +2,8 @@
 
 For the scenarios of lavinmqperf that count connections or rare methods. Requests are encoded
 before they are needed and replies recognised by their first four bytes, so that the broker is
-measured and not this client. No heartbeats: they are negotiated off. `lavinmq.client` introduces
-us to the broker; what goes wrong raises its errors.
+measured and not this client. No heartbeats: they are negotiated off. `lavinmq.client.connection`
+introduces us to the broker; what goes wrong raises its errors.
 """
 
 import errno
@@ -16,8 +16,8 @@ from typing import NamedTuple, Self
 
 from pamqp import base, commands
 
-from lavinmq import wire
-from lavinmq.client import GOODBYE, Address, Connection, ConnectionLost
+from lavinmq.client import wire
+from lavinmq.client.connection import GOODBYE, Address, Connection, ConnectionLost
 
 TIMEOUT_S = 15.0
 RECEIVE_BYTES = 65536

@@ -76,7 +76,7 @@ def _run(args: list[str]) -> int:
 
 def _start(scenario: str, args: list[str]) -> int:
     """Run a scenario of AMQP. Raises: UsageError, Information, ValueError."""
-    from lavinmq.wire import ClientError
+    from lavinmq.client.wire import ClientError
 
     try:
         match scenario:

@@ -10,8 +10,8 @@ from pamqp import commands
 from lavinmq.cli.counts import Dots, repeat
 from lavinmq.cli.interrupts import Interrupts
 from lavinmq.cli.options import Parser, check, json_object
-from lavinmq.client import Channel, Connection, parse_uri
-from lavinmq.wire import build
+from lavinmq.client.connection import Channel, Connection, parse_uri
+from lavinmq.client.wire import build
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

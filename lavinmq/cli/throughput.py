@@ -17,7 +17,7 @@ from lavinmq import _perf
 from lavinmq.cli import clients, report
 from lavinmq.cli.interrupts import Interrupts
 from lavinmq.cli.throughput_options import ThroughputOptions, parse_throughput
-from lavinmq.client import ClientError, Connection, parse_uri
+from lavinmq.client.connection import ClientError, Connection, parse_uri
 
 RECONNECT_S = 1.0
 REPORT_S = 1.0

@@ -15,7 +15,7 @@ from typing import Any
 
 from pamqp import commands
 
-from lavinmq import wire
+from lavinmq.client import wire
 from lavinmq.spark.connection import Connection
 
 BASIC = 60

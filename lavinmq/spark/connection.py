@@ -24,9 +24,10 @@ from typing import Self
 
 from pamqp import base, commands
 
-from lavinmq import fieldtable, wire
+from lavinmq import fieldtable
+from lavinmq.client import wire
+from lavinmq.client.wire import M
 from lavinmq.spark.options import ConnectionOptions, Node
-from lavinmq.wire import M
 
 _LOG = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pamqp import commands
 
-from lavinmq import wire
+from lavinmq.client import wire
 from lavinmq.spark.errors import SourceError
 from lavinmq.spark.options import ConnectionOptions
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pamqp import commands, header
 
-from lavinmq import wire
+from lavinmq.client import wire
 from lavinmq.spark.errors import SourceError
 from lavinmq.spark.offsets import Bounds
 from lavinmq.spark.options import ConnectionOptions

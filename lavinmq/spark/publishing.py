@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pamqp import base, commands
 
-from lavinmq import wire
+from lavinmq.client import wire
 from lavinmq.spark import sink_columns
 from lavinmq.spark._arrow import Confirms, Encoder
 from lavinmq.spark.connection import CHANNEL, Connection

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from pamqp import commands
 
-from lavinmq import wire
+from lavinmq.client import wire
 from lavinmq.fieldtable import Long, Value
 from lavinmq.spark._arrow import Columns, Decoder
 from lavinmq.spark.connection import BACK_OFF_S, Connection, ConnectionFailure, connect

@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 from pamqp import commands
 
-from lavinmq import wire
-from lavinmq.client import ClientError
-from lavinmq.wire import build
+from lavinmq.client import wire
+from lavinmq.client.connection import ClientError
+from lavinmq.client.wire import build
 from perf.hostile_cases.peer import (
     BACKTRACKING,
     MANY,

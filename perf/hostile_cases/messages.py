@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from pamqp import commands
 
-from lavinmq import wire
-from lavinmq.client import ClientError, Connection
-from lavinmq.wire import Properties, build
+from lavinmq.client import wire
+from lavinmq.client.connection import ClientError, Connection
+from lavinmq.client.wire import Properties, build
 from perf.hostile_cases.peer import (
     ALLOWED_CONSUMERS,
     CHANNELS,

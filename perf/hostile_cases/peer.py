@@ -18,9 +18,9 @@ from typing import Any
 
 from pamqp import commands
 
-from lavinmq import wire
-from lavinmq.client import Address, Channel, Connection
-from lavinmq.wire import Properties, build
+from lavinmq.client import wire
+from lavinmq.client.connection import Address, Channel, Connection
+from lavinmq.client.wire import Properties, build
 
 HOST = "127.0.0.1"
 TIMEOUT_S = 600.0

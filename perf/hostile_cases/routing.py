@@ -7,8 +7,8 @@ import struct
 
 from pamqp import commands
 
-from lavinmq import wire
-from lavinmq.wire import Properties, build
+from lavinmq.client import wire
+from lavinmq.client.wire import Properties, build
 from perf.hostile_cases.peer import (
     TIMEOUT_S,
     Broker,

@@ -6,8 +6,8 @@ import time
 
 from pamqp import commands
 
-from lavinmq import wire
-from lavinmq.wire import Properties, build
+from lavinmq.client import wire
+from lavinmq.client.wire import Properties, build
 from perf.hostile_cases.peer import (
     DEAD_LETTERS,
     MANY,

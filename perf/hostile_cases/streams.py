@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from lavinmq.client import Channel
-from lavinmq.wire import Properties
+from lavinmq.client.connection import Channel
+from lavinmq.client.wire import Properties
 from perf.hostile_cases.peer import (
     FROM_FIRST,
     Broker,

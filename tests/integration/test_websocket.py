@@ -9,7 +9,7 @@ import pytest
 from tornado.httpclient import HTTPRequest
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
-from lavinmq.client import Connection, parse_uri
+from lavinmq.client.connection import Connection, parse_uri
 from tests.conftest import BrokerFactory
 from tests.support.broker import Broker
 

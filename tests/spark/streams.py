@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from lavinmq.client import Address, Channel, Connection, Properties
+from lavinmq.client.connection import Address, Channel, Connection, Properties
 from tests.support.broker import Broker
 
 

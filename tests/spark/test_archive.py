@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lavinmq.client import Properties
+from lavinmq.client.connection import Properties
 from lavinmq.pipeline.errors import DATA_LOSS, FAILED, PipelineError, UsageError
 from lavinmq.pipeline.failures import explain
 from tests.spark.jobs import Archive, run_job, stop_at

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lavinmq.client import Channel, Properties
+from lavinmq.client.connection import Channel, Properties
 from lavinmq.pipeline.failures import explain
 from tests.spark.jobs import run_job
 from tests.spark.streams import Stream, channel

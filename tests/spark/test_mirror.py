@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lavinmq.client import Address, Connection
+from lavinmq.client.connection import Address, Connection
 from lavinmq.pipeline.errors import UsageError
 from tests.spark.jobs import broker_arguments, run_job
 from tests.spark.streams import Stream, numbers

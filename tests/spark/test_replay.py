@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lavinmq.client import Properties
+from lavinmq.client.connection import Properties
 from lavinmq.pipeline.errors import UsageError
 from lavinmq.pipeline.failures import explain
 from lavinmq.pipeline.files import Files

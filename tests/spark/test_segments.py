@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from lavinmq import fieldtable
-from lavinmq.client import Properties
+from lavinmq.client.connection import Properties
 from lavinmq.spark.schema import SEGMENT_COLUMNS, default_columns
 from tests.spark.frames import failure
 from tests.spark.streams import Stream, channel, numbers

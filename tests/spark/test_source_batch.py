@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lavinmq.client import Properties
+from lavinmq.client.connection import Properties
 from lavinmq.spark.options import SourceOptions
 from lavinmq.spark.streams import Streams
 from tests.conftest import BrokerFactory

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pamqp import commands
 
-from lavinmq import wire
+from lavinmq.client import wire
 
 pytest.importorskip("pyarrow")
 from lavinmq.spark._arrow import Confirms

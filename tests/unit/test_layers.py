@@ -26,6 +26,7 @@ PYTHON_LAYERS: list[set[str]] = [
         "allocator",
         "certificate",
         "churn",
+        "client",
         "endpoints",
         "errors",
         "fieldtable",
@@ -34,10 +35,8 @@ PYTHON_LAYERS: list[set[str]] = [
         "nearest",
         "portions",
         "tasks",
-        "wire",
     },
     {
-        "client",
         "config",
         "features",
         "histogram",

@@ -9,7 +9,7 @@ from lavinmq.cli import churn, churn_report, perf
 from lavinmq.cli.churn_operations import OPERATIONS, SERIAL, Operation
 from lavinmq.cli.churn_report import Measurement, human_rate, human_time
 from lavinmq.cli.conversation import Step
-from lavinmq.wire import FrameReader, decode_method
+from lavinmq.client.wire import FrameReader, decode_method
 
 SCENARIOS = [name for name in perf.SCENARIOS["amqp"] if name.endswith("-churn")]
 

@@ -9,8 +9,8 @@ from lavinmq.cli import perf, report
 from lavinmq.cli.clients import Template
 from lavinmq.cli.options import UsageError
 from lavinmq.cli.throughput_options import ThroughputOptions, parse_throughput
-from lavinmq.client import Address, parse_uri
-from lavinmq.wire import FrameReader
+from lavinmq.client.connection import Address, parse_uri
+from lavinmq.client.wire import FrameReader
 
 LATENCY = report.Latency.of(5, 1_000_000, [1_000_000, 2_000_000, 3_000_000, 4_000_000, 5_000_000])
 

@@ -17,7 +17,7 @@ import pytest
 from pamqp import commands
 
 from lavinmq import _perf
-from lavinmq.wire import (
+from lavinmq.client.wire import (
     FrameReader,
     Properties,
     RawFrame,

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from lavinmq.client import Properties
+from lavinmq.client.connection import Properties
 from lavinmq.spark.bulk import read_blocks
 from lavinmq.spark.errors import DataLossError, SourceError
 from lavinmq.spark.options import SourceOptions

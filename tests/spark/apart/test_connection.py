@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pamqp import base, commands
 
-from lavinmq import wire
+from lavinmq.client import wire
 from lavinmq.spark.connection import Connection, ConnectionFailure, connect
 from lavinmq.spark.options import ConnectionOptions, Node, OptionError
 from tests.support.broker import Broker

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from lavinmq.client import Properties
+from lavinmq.client.connection import Properties
 from lavinmq.spark import reading
 from lavinmq.spark.connection import ConnectionFailure
 from lavinmq.spark.errors import DataLossError

@@ -1,0 +1,1 @@
+"""A small AMQP client, for our own commands, Spark and tests; it knows nothing of a broker."""
