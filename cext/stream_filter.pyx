@@ -1,6 +1,6 @@
 # Stream filter: which messages of a stream a consumer wants, decided from their headers alone.
 #
-# A filter is a list of conditions, compiled once from what lavinmq/stream_arguments.py has checked.
+# A filter is a list of conditions, compiled once from what lavinmq/arguments/stream.py has checked.
 # The headers of a message are gone through once, however many conditions there are: what is found
 # of those that any condition asks for is noted, and so are the texts in the list of values.
 # Text forms are not made at run time: where a condition's text is that of a number, a boolean or a

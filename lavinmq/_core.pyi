@@ -787,7 +787,7 @@ class Consumer:
                 messages before the end), or a time in Unix milliseconds as a tuple of one.
             is_tracked: whether what it acknowledges is kept under its tag.
             uses_stored: whether what is kept under its tag counts more than `start`.
-            conditions: what a message has to fulfil; see `stream_arguments.py`.
+            conditions: what a message has to fulfil; see `arguments/stream.py`.
             is_any: whether one of them is enough.
             takes_unfiltered: whether messages without a filter value are wanted anyway.
             end: the first offset that is not wanted, 0 = there is none; `Session.on_stream_end`

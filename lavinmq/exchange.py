@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from lavinmq import _core
+from lavinmq.arguments.hash import Hashed, hashed_by
+from lavinmq.arguments.inequivalent import difference
 from lavinmq.definitions import ExchangeDef
 from lavinmq.features import exchange_features
 from lavinmq.fieldtable import EMPTY, FieldTable
-from lavinmq.hash_arguments import Hashed, hashed_by
-from lavinmq.inequivalent import difference
 from lavinmq.nearest import hint
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from itertools import islice
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from lavinmq import _core
+from lavinmq.arguments.inequivalent import difference
+from lavinmq.arguments.queue import compared
+from lavinmq.arguments.stream import is_stream
 from lavinmq.directories import hashed
 from lavinmq.features import PLAIN, Features
 from lavinmq.fieldtable import FieldTable
-from lavinmq.inequivalent import difference
-from lavinmq.queue_arguments import compared
-from lavinmq.stream_arguments import is_stream
 
 if TYPE_CHECKING:
     from lavinmq.exchange import Incoming

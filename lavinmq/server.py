@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 from lavinmq import __version__, _core, log, system, vhosts_file
 from lavinmq.amqp.connection import Connection
+from lavinmq.arguments.bounds import TableBounds
 from lavinmq.auth.accounts import Accounts
 from lavinmq.auth.chain import Chain
 from lavinmq.auth.identity import Identity
@@ -47,7 +48,6 @@ from lavinmq.stats import Sampler, Tracked
 from lavinmq.stored_offsets import StoredOffsets
 from lavinmq.system import System, memory_limit
 from lavinmq.systemd import Service
-from lavinmq.table_bounds import TableBounds
 from lavinmq.tls import Contexts, TlsError
 from lavinmq.totals import sampled
 from lavinmq.vhost import BindingLimits, VHost

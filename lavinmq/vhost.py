@@ -19,19 +19,19 @@ from operator import methodcaller
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
-from lavinmq import (
-    _core,
-    dedup,
-    delayed,
-    hash_arguments,
-    log,
-    pause,
-    queue_arguments,
-    rights,
-    stream_epochs,
-    stream_identity,
-)
+from lavinmq import _core, dedup, delayed, log, pause, rights, stream_epochs, stream_identity
 from lavinmq.alternates import Alternates
+from lavinmq.arguments import hash as hash_arguments
+from lavinmq.arguments import queue as queue_arguments
+from lavinmq.arguments.names import (
+    REPLY_PREFIX,
+    check_name,
+    check_prefix,
+    failed,
+    missing,
+    refused,
+)
+from lavinmq.arguments.stream import check_declaration, is_stream
 from lavinmq.auth.identity import Identity
 from lavinmq.auth.topics import KeyRights
 from lavinmq.churn import Churn
@@ -55,21 +55,12 @@ from lavinmq.errors import ChannelError, DefinitionsError, ReplyCode
 from lavinmq.exchange import KINDS, Destination, Exchange, raw_key, unserved
 from lavinmq.features import mistyped
 from lavinmq.fieldtable import EMPTY, FieldTable
-from lavinmq.names import (
-    REPLY_PREFIX,
-    check_name,
-    check_prefix,
-    failed,
-    missing,
-    refused,
-)
 from lavinmq.portions import Portions
 from lavinmq.queue import Owner, Queue, QueueConsumer
 from lavinmq.queue_expiry import QueueExpiry
 from lavinmq.rules import VHostRules
 from lavinmq.saving import Disk
 from lavinmq.store_news import StoreNews
-from lavinmq.stream_arguments import check_declaration, is_stream
 from lavinmq.totals import Totals
 
 BUILT_IN: Final = (

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from lavinmq import _core, stream_epochs
 from lavinmq.amqp import methods as m
+from lavinmq.arguments.names import REPLY_PREFIX, REPLY_TO, check_name, failed, missing, refused
+from lavinmq.arguments.stream import Reading, check_consumer, reading
 from lavinmq.errors import ChannelError, ConnectionError_, ReplyCode
 from lavinmq.fieldtable import FieldTable, Timestamp
-from lavinmq.names import REPLY_PREFIX, REPLY_TO, check_name, failed, missing, refused
 from lavinmq.stats import NOTHING, Counters
-from lavinmq.stream_arguments import Reading, check_consumer, reading
 
 if TYPE_CHECKING:
     from lavinmq.amqp.connection import Connection

@@ -12,8 +12,8 @@ from operator import itemgetter
 from typing import Annotated, Any, ClassVar, Final, Self, TypeAlias, dataclass_transform
 
 from lavinmq import fieldtable
+from lavinmq.arguments.bounds import TableBounds
 from lavinmq.fieldtable import FieldTable, FieldTableError
-from lavinmq.table_bounds import TableBounds
 
 # The domains of the specification, as Python types. A short string keeps bytes that are not UTF-8
 # (surrogateescape), so that any name comes out again as it came in.

@@ -24,10 +24,10 @@ from lavinmq.amqp.channel import LARGE_HEADER, Channel
 from lavinmq.amqp.handshake import HandshakeError
 from lavinmq.amqp.login import Login
 from lavinmq.amqp.walk_errors import walk_error
+from lavinmq.arguments.bounds import UNBOUNDED, TableBounds
 from lavinmq.endpoints import Endpoints, TlsInfo, plain
 from lavinmq.errors import ChannelError, ConnectionError_, ProtocolError, ReplyCode
 from lavinmq.portions import in_portions
-from lavinmq.table_bounds import UNBOUNDED, TableBounds
 
 if TYPE_CHECKING:
     from lavinmq.auth.identity import Identity

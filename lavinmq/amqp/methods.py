@@ -25,9 +25,9 @@ from lavinmq.amqp.codec import (
     write_arguments,
 )
 from lavinmq.amqp.codec import Method as Method  # part of the interface of this module
+from lavinmq.arguments.bounds import UNBOUNDED, TableBounds, TableTooLargeError
 from lavinmq.errors import ChannelError, ReplyCode
 from lavinmq.fieldtable import EMPTY, FieldTableError
-from lavinmq.table_bounds import UNBOUNDED, TableBounds, TableTooLargeError
 
 FRAME_METHOD: Final = 1
 FRAME_END: Final = 0xCE

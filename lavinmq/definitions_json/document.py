@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Final
 
-from lavinmq import names
+from lavinmq.arguments import names
+from lavinmq.arguments.bounds import UNBOUNDED, TableBounds
 from lavinmq.auth import passwords, permissions, topics
 from lavinmq.auth.users import DIRECT_USER, parse_tags
 from lavinmq.definitions import BindingDef, ExchangeDef, QueueDef
@@ -21,7 +22,6 @@ from lavinmq.limits_file import USER_LIMITS, VHOST_LIMITS
 from lavinmq.parameters import Parameter
 from lavinmq.policy import Policy, check_keys
 from lavinmq.portions import emptied
-from lavinmq.table_bounds import UNBOUNDED, TableBounds
 from lavinmq.vhosts import check_name
 from lavinmq.vhosts_file import VHostDef
 

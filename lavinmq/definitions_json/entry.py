@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
 from lavinmq import fieldtable
+from lavinmq.arguments.bounds import UNBOUNDED, TableBounds
+from lavinmq.arguments.names import MAX_BYTES
 from lavinmq.fieldtable import EMPTY, FieldTable, FieldTableError, Long, Value
-from lavinmq.names import MAX_BYTES
-from lavinmq.table_bounds import UNBOUNDED, TableBounds
 
 T = TypeVar("T")
 MAX_DEPTH: Final = 64

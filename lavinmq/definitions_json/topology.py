@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, NamedTuple
 
+from lavinmq.arguments.queue import compared
 from lavinmq.auth.identity import Identity
 from lavinmq.definitions import BindingDef, ExchangeDef, QueueDef
 from lavinmq.definitions_json.entry import Item, refusal
@@ -17,7 +18,6 @@ from lavinmq.errors import ChannelError
 from lavinmq.exchange import Exchange
 from lavinmq.portions import emptied
 from lavinmq.queue import Queue
-from lavinmq.queue_arguments import compared
 from lavinmq.vhost import BUILT_IN, VHost, check_queue, settled
 from lavinmq.vhosts import VHosts
 

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from lavinmq.arguments.bounds import TableBounds
 from lavinmq.auth.standing import Standing
 from lavinmq.http import access, fields
 from lavinmq.http.access import Role
 from lavinmq.http.errors import ApiError, access_refused, bad_request, not_found, too_large
 from lavinmq.http.long_string import LongString
 from lavinmq.http.routes import Route
-from lavinmq.table_bounds import TableBounds
 
 if TYPE_CHECKING:
     from lavinmq.amqp.channel import Channel

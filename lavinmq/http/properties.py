@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from lavinmq import fieldtable
+from lavinmq.arguments.bounds import TableBounds
 from lavinmq.http.errors import bad_request
 from lavinmq.http.fields import to_integer
 from lavinmq.http.tables import table
-from lavinmq.table_bounds import TableBounds
 
 NAMES: Final = (
     "content_type", "content_encoding", "headers", "delivery_mode", "priority", "correlation_id",

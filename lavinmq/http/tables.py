@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from lavinmq import fieldtable
+from lavinmq.arguments.bounds import TableBounds
 from lavinmq.fieldtable import EMPTY, FieldTable, FieldTableError, Long
 from lavinmq.http.errors import bad_request
-from lavinmq.table_bounds import TableBounds
 
 
 def table(values: Mapping[str, Any], what: str, bounds: TableBounds) -> FieldTable:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lavinmq import _core
+from lavinmq.arguments.stream import reading
 from lavinmq.fieldtable import FieldTable, Value, decode
-from lavinmq.stream_arguments import reading
 from tests.support.core import Bench, frame, publish
 
 NAME = "s"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from lavinmq._core import HASH_PROPERTIES
+from lavinmq.arguments.hash import Hashed, check, complaint, hashed_by
 from lavinmq.errors import ChannelError
 from lavinmq.fieldtable import FieldTable
-from lavinmq.hash_arguments import Hashed, check, complaint, hashed_by
 
 UNKNOWN = "argument 'hash-property' must be one of message_id, correlation_id, timestamp"
 

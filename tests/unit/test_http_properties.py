@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import commands
 
+from lavinmq.arguments.bounds import TableBounds
 from lavinmq.client.wire import encode_content
 from lavinmq.fieldtable import Timestamp
 from lavinmq.http import encoding, properties
 from lavinmq.http.errors import ApiError
-from lavinmq.table_bounds import TableBounds
 
 BOUNDS = TableBounds(65536, 1024)
 

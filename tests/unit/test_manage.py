@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from lavinmq import _core, fieldtable
 from lavinmq.amqp.walk_errors import walk_error
+from lavinmq.arguments.bounds import TableBounds
 from lavinmq.http import properties as properties_module
 from lavinmq.http.errors import ApiError
-from lavinmq.table_bounds import TableBounds
 from tests.support.core import Bench, TimedEvents, properties, publish, settle
 
 ALL = 1 << 40

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lavinmq import queue_arguments
+from lavinmq.arguments import queue as queue_arguments
 from lavinmq.errors import ChannelError, ReplyCode
 from lavinmq.fieldtable import FieldTable, Value
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from lavinmq.arguments.stream import reading
 from lavinmq.errors import ChannelError
 from lavinmq.fieldtable import FieldTable, Long, Timestamp
-from lavinmq.stream_arguments import reading
 from tests.support.streams import REJECT, Delivery, StreamBench
 
 MakeStream = Callable[..., StreamBench]

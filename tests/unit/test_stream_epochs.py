@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from lavinmq import stream_epochs
+from lavinmq.arguments.stream import reading
 from lavinmq.errors import ChannelError
 from lavinmq.fieldtable import FieldTable, Long, Timestamp
-from lavinmq.stream_arguments import reading
 from lavinmq.stream_epochs import FILE, MOST, begin, divergence, load
 
 

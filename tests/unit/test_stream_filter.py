@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lavinmq.arguments.stream import reading
 from lavinmq.errors import ChannelError
 from lavinmq.fieldtable import FieldTable, Long, Timestamp
-from lavinmq.stream_arguments import reading
 from tests.support.streams import StreamBench
 
 PARIS, LONDON = (48.8566, 2.3522), (51.5074, -0.1278)

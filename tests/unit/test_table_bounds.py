@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lavinmq import fieldtable
+from lavinmq.arguments.bounds import TableBounds, TableTooLargeError
 from lavinmq.fieldtable import FieldTableError
-from lavinmq.table_bounds import TableBounds, TableTooLargeError
 
 BOUNDS = TableBounds(max_bytes=1000, max_entries=20)
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import socket
 from typing import Any, Final
 
+from lavinmq.arguments.names import check_label
 from lavinmq.http.call import NO_CONTENT, Call, Reply
 from lavinmq.http.errors import bad_request
 from lavinmq.http.fields import Field
 from lavinmq.http.routes import ROUTES
-from lavinmq.names import check_label
 from lavinmq.parameters import Parameter
 
 CLUSTER_NAME: Final = "cluster_name"

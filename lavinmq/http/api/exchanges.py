@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from lavinmq import rights
+from lavinmq.arguments.names import RESERVED
 from lavinmq.definitions import ExchangeDef
 from lavinmq.exchange import Exchange
 from lavinmq.http.access import DEFAULT
@@ -19,7 +20,6 @@ from lavinmq.http.fields import Field
 from lavinmq.http.listing import DEFAULT_PAGE_SIZE, MAX_ROWS, Listing
 from lavinmq.http.routes import ROUTES, Query
 from lavinmq.http.tables import table
-from lavinmq.names import RESERVED
 
 if TYPE_CHECKING:
     from lavinmq.vhost import VHost

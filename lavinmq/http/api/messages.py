@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lavinmq import _core, rights
 from lavinmq.amqp.walk_errors import walk_error
+from lavinmq.arguments.names import MAX_BYTES
+from lavinmq.arguments.stream import interval_ms
 from lavinmq.exchange import raw_key
 from lavinmq.http import encoding, payload, properties
 from lavinmq.http.api.exchanges import INTERNAL, by_name
@@ -30,8 +32,6 @@ from lavinmq.http.handler import JSON
 from lavinmq.http.listing import Listing, in_portions
 from lavinmq.http.routes import ROUTES
 from lavinmq.http.synced import all_synced
-from lavinmq.names import MAX_BYTES
-from lavinmq.stream_arguments import interval_ms
 
 if TYPE_CHECKING:
     from lavinmq.exchange import Exchange

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
+from lavinmq.arguments.names import check_label
 from lavinmq.definitions_json.document import MANAGED
 from lavinmq.definitions_json.entry import doubt
 from lavinmq.http import link_parameters
@@ -17,7 +18,6 @@ from lavinmq.http.errors import bad_request
 from lavinmq.http.fields import Field
 from lavinmq.http.listing import Listing
 from lavinmq.http.routes import ROUTES
-from lavinmq.names import check_label
 from lavinmq.parameters import Parameter, ParameterStore
 from lavinmq.vhost import VHost
 

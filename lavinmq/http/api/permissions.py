@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from lavinmq.arguments.names import MAX_BYTES as MAX_NAME
 from lavinmq.auth.topics import TopicRow
 from lavinmq.auth.users import User
 from lavinmq.definitions_json.export import permission_row
@@ -17,7 +18,6 @@ from lavinmq.http.errors import bad_request
 from lavinmq.http.fields import Field
 from lavinmq.http.listing import Listing
 from lavinmq.http.routes import ROUTES
-from lavinmq.names import MAX_BYTES as MAX_NAME
 from lavinmq.pattern import too_long
 
 FIELDS: Final = {

@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import quote
 
+from lavinmq.arguments.names import check_label
 from lavinmq.http.call import CREATED, NO_CONTENT, Call, Reply, completed, found
 from lavinmq.http.errors import bad_request
 from lavinmq.http.fields import Field
 from lavinmq.http.listing import Listing
 from lavinmq.http.routes import ROUTES, Endpoint
-from lavinmq.names import check_label
 from lavinmq.pattern import too_long
 from lavinmq.policy import TARGETS, Policy, PolicyStore
 from lavinmq.vhost import VHost

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from lavinmq import _core, rights
+from lavinmq.arguments.names import RESERVED
 from lavinmq.http.api import consumers
 from lavinmq.http.call import CREATED, NO_CONTENT, Call, Reply, completed, found
 from lavinmq.http.errors import ApiError, access_refused, bad_request
@@ -18,7 +19,6 @@ from lavinmq.http.listing import Listing, in_portions
 from lavinmq.http.routes import ROUTES, Query
 from lavinmq.http.synced import all_synced, synced_now
 from lavinmq.http.tables import table
-from lavinmq.names import RESERVED
 from lavinmq.queue import Queue
 from lavinmq.totals import unacknowledged
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lavinmq.arguments.names import check_label
 from lavinmq.auth import passwords
 from lavinmq.auth.accounts import PasswordHash
 from lavinmq.auth.hashing import HashingBusy
@@ -18,7 +19,6 @@ from lavinmq.http.fields import Field
 from lavinmq.http.handler import JSON
 from lavinmq.http.listing import Listing
 from lavinmq.http.routes import ROUTES
-from lavinmq.names import check_label
 
 
 def row(call: Call, user: User) -> dict[str, Any]:

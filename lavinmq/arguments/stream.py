@@ -1,6 +1,6 @@
 """Arguments of streams: what a declaration may say, where a consumer begins, and what it wants.
 
-Called by `queue_arguments.py` and `amqp/channel.py`; the results go to the message path, which
+Called by `arguments/queue.py` and `amqp/channel.py`; the results go to the message path, which
 reads them once. Texts of refusals are part of the protocol.
 Source: AMQP reference, sections 10 and 20.
 """
@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
 
+from lavinmq.arguments.names import failed
 from lavinmq.errors import ChannelError
 from lavinmq.fieldtable import FieldTable, Timestamp, Value
-from lavinmq.names import failed
 
 FORBIDDEN: Final = (
     "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-expires", "x-delivery-limit",

@@ -8,8 +8,8 @@ Source: AMQP reference, section 8; documentation of RabbitMQ's plugin.
 from typing import Final, NamedTuple
 
 from lavinmq import _core
+from lavinmq.arguments.names import failed
 from lavinmq.fieldtable import FieldTable
-from lavinmq.names import failed
 
 HEADERS: Final = ("x-hash-on", "hash-header")
 PROPERTY: Final = "hash-property"

@@ -1,0 +1,1 @@
+"""What a declaration may say: names and arguments, their types and bounds."""
