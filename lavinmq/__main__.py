@@ -11,10 +11,11 @@ import gc
 import os
 import sys
 
-from lavinmq import __version__, log
+from lavinmq import __version__
 from lavinmq.config.command_line import parse
 from lavinmq.config.values import Config, ConfigError, UsageError, load
 from lavinmq.datadir import DataDirError, PidFile, StoppedWaiting
+from lavinmq.process import log
 
 _log = log.get("lmq.launcher")
 BANNER = """

@@ -20,9 +20,9 @@ from enum import Enum
 from sys import intern
 from typing import TYPE_CHECKING, Final
 
-from lavinmq import log
 from lavinmq.certificate import LOGINS
 from lavinmq.endpoints import Endpoints, TlsInfo, between
+from lavinmq.process import log
 from lavinmq.proxy_protocol import MAX_BYTES, Incomplete, ProxyError, TrustedSources, parse
 from lavinmq.tls import MAX_HELLO, Contexts, NameReader, Protocol, is_in_kernel
 

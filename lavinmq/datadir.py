@@ -20,8 +20,8 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
-from lavinmq import log
 from lavinmq.config.setting_types import shown
+from lavinmq.process import log
 
 SCHEMA_VERSION = "4"
 SCHEMA_FILE = "schema_version"

@@ -20,7 +20,7 @@ from lavinmq.datadir import read_regular
 from lavinmq.directories import hashed
 from lavinmq.errors import ChannelError, ReplyCode
 from lavinmq.fieldtable import FieldTable, Timestamp
-from lavinmq.log import Log
+from lavinmq.process.log import Log
 
 DEFAULT_SIZE: Final = 128
 DEFAULT_HEADER: Final = "x-deduplication-header"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lavinmq import _core, dedup
 from lavinmq.exchange import Destination, Exchange
-from lavinmq.log import Log
+from lavinmq.process.log import Log
 from lavinmq.queue import Queue
 
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from lavinmq.datadir import FILE_MODE, sync_directory
 from lavinmq.definitions import VERSION, DefinitionsFile, write_all
-from lavinmq.portions import in_portions
+from lavinmq.process.portions import in_portions
 from lavinmq.saving import Disk
 
 _FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC

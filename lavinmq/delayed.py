@@ -16,8 +16,8 @@ from lavinmq.directories import hashed
 from lavinmq.exchange import Exchange, raw_key
 from lavinmq.features import queue_features
 from lavinmq.fieldtable import EMPTY, FieldTable
-from lavinmq.log import Log
-from lavinmq.portions import in_portions
+from lavinmq.process.log import Log
+from lavinmq.process.portions import in_portions
 from lavinmq.queue import Queue
 
 MAX_NAME: Final = 244

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from lavinmq.directories import removal, remove_tree
-from lavinmq.log import Log
-from lavinmq.portions import Portions
+from lavinmq.process.log import Log
+from lavinmq.process.portions import Portions
 
 DOOMED: Final = ".deleted-"
 """In the name of a directory that goes: no start takes it for that of a queue or virtual host."""

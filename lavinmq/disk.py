@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from lavinmq import log
+from lavinmq.process import log
 
 if TYPE_CHECKING:
     from lavinmq.config.values import Config

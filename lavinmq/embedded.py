@@ -21,9 +21,9 @@ from types import TracebackType
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
-from lavinmq import log
 from lavinmq.config.settings import GUEST_HASH
 from lavinmq.config.values import Config, from_keywords
+from lavinmq.process import log
 from lavinmq.server import Server, opened
 
 T = TypeVar("T")

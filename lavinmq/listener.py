@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from typing import Protocol as Interface
 
-from lavinmq import log
 from lavinmq.arrival import Reception, Steps, Welcome
 from lavinmq.endpoints import of_socket, shown
+from lavinmq.process import log
 from lavinmq.proxy_protocol import TrustedSources
 from lavinmq.tls import Contexts, Protocol
 

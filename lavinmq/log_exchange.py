@@ -16,8 +16,9 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from lavinmq import _core, log
+from lavinmq import _core
 from lavinmq.errors import ChannelError
+from lavinmq.process import log
 
 if TYPE_CHECKING:
     from lavinmq.vhost import VHost

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
-from lavinmq import log
 from lavinmq.auth.standing import Standing
 from lavinmq.auth.users import UserStore
 from lavinmq.errors import ReplyCode
-from lavinmq.portions import in_portions
+from lavinmq.process import log
+from lavinmq.process.portions import in_portions
 
 if TYPE_CHECKING:
     from lavinmq.amqp.connection import Connection

@@ -26,7 +26,7 @@ from lavinmq.limits_file import VHostLimits
 from lavinmq.parameters import ParameterStore
 from lavinmq.pattern import Patience
 from lavinmq.policy import Policy, PolicyStore
-from lavinmq.portions import in_portions
+from lavinmq.process.portions import in_portions
 from lavinmq.queue import Queue
 from lavinmq.saving import Disk
 

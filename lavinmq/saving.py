@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from lavinmq.datadir import UnsureError, replace_files
 from lavinmq.errors import DefinitionsError
-from lavinmq.portions import in_portions
+from lavinmq.process.portions import in_portions
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from lavinmq import __version__, _core, log, system, vhosts_file
+from lavinmq import __version__, _core, system, vhosts_file
 from lavinmq.amqp.connection import Connection
 from lavinmq.arguments.bounds import TableBounds
 from lavinmq.auth.accounts import Accounts
@@ -41,13 +41,14 @@ from lavinmq.limits_file import UserLimits
 from lavinmq.listener import Listener, Places, listeners
 from lavinmq.log_exchange import LogExchange
 from lavinmq.parameters import ParameterStore
-from lavinmq.portions import in_portions
+from lavinmq.process import log
+from lavinmq.process.portions import in_portions
+from lavinmq.process.systemd import Service
 from lavinmq.revocation import Revocation
 from lavinmq.saving import Disk, gathered
 from lavinmq.stats import Sampler, Tracked
 from lavinmq.stored_offsets import StoredOffsets
 from lavinmq.system import System, memory_limit
-from lavinmq.systemd import Service
 from lavinmq.tls import Contexts, TlsError
 from lavinmq.totals import sampled
 from lavinmq.vhost import BindingLimits, VHost

@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
-from lavinmq.portions import in_portions
+from lavinmq.process.portions import in_portions
 
 Counters = Mapping[str, int]
 NOTHING: Final[Counters] = {}

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Final, TypeAlias
 from weakref import WeakKeyDictionary
 
-from lavinmq.log import Log
+from lavinmq.process.log import Log
 from lavinmq.queue import Queue
 
 State: TypeAlias = tuple[int, int, int, bool, bool, int]

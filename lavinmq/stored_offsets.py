@@ -8,8 +8,8 @@ import os
 from functools import partial
 from typing import Final
 
-from lavinmq import log
 from lavinmq.datadir import private
+from lavinmq.process import log
 from lavinmq.queue import Queue
 from lavinmq.saving import Disk
 from lavinmq.tasks import Tasks

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from lavinmq import log
 from lavinmq.config.values import ConfigError
+from lavinmq.process import log
 
 if TYPE_CHECKING:
     from lavinmq.config.values import Config

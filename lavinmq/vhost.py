@@ -19,7 +19,7 @@ from operator import methodcaller
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
-from lavinmq import _core, dedup, delayed, log, pause, rights, stream_epochs, stream_identity
+from lavinmq import _core, dedup, delayed, pause, rights, stream_epochs, stream_identity
 from lavinmq.alternates import Alternates
 from lavinmq.arguments import hash as hash_arguments
 from lavinmq.arguments import queue as queue_arguments
@@ -55,7 +55,8 @@ from lavinmq.errors import ChannelError, DefinitionsError, ReplyCode
 from lavinmq.exchange import KINDS, Destination, Exchange, raw_key, unserved
 from lavinmq.features import mistyped
 from lavinmq.fieldtable import EMPTY, FieldTable
-from lavinmq.portions import Portions
+from lavinmq.process import log
+from lavinmq.process.portions import Portions
 from lavinmq.queue import Owner, Queue, QueueConsumer
 from lavinmq.queue_expiry import QueueExpiry
 from lavinmq.rules import VHostRules

@@ -12,12 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from lavinmq import log, vhost_files, vhosts_file
+from lavinmq import vhost_files, vhosts_file
 from lavinmq.auth.users import UserStore
 from lavinmq.deleted_files import DOOMED
 from lavinmq.directories import hashed, removal, remove_tree, set_aside
 from lavinmq.errors import DefinitionsError
-from lavinmq.portions import Portions, in_portions
+from lavinmq.process import log
+from lavinmq.process.portions import Portions, in_portions
 from lavinmq.saving import Disk, SavedFile, gathered
 from lavinmq.vhost import VHost
 from lavinmq.vhosts_file import VHostDef

@@ -17,7 +17,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from lavinmq import _core, log, rights
+from lavinmq import _core, rights
 from lavinmq.amqp import handshake
 from lavinmq.amqp import methods as m
 from lavinmq.amqp.channel import LARGE_HEADER, Channel
@@ -27,13 +27,14 @@ from lavinmq.amqp.walk_errors import walk_error
 from lavinmq.arguments.bounds import UNBOUNDED, TableBounds
 from lavinmq.endpoints import Endpoints, TlsInfo, plain
 from lavinmq.errors import ChannelError, ConnectionError_, ProtocolError, ReplyCode
-from lavinmq.portions import in_portions
+from lavinmq.process import log
+from lavinmq.process.portions import in_portions
 
 if TYPE_CHECKING:
     from lavinmq.auth.identity import Identity
     from lavinmq.auth.standing import Standing
     from lavinmq.config.values import Config
-    from lavinmq.portions import Portions
+    from lavinmq.process.portions import Portions
     from lavinmq.queue import Queue
     from lavinmq.server import Server
     from lavinmq.stats import Track

@@ -13,12 +13,13 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from lavinmq import _core, log
+from lavinmq import _core
 from lavinmq.amqp import handshake
 from lavinmq.amqp import methods as m
 from lavinmq.auth.attempt import TokenError, shown_name
 from lavinmq.auth.standing import Standing
 from lavinmq.errors import ConnectionError_, ReplyCode
+from lavinmq.process import log
 
 if TYPE_CHECKING:
     from lavinmq.amqp.connection import Connection

@@ -21,7 +21,7 @@ from lavinmq.errors import ChannelError
 from lavinmq.limits_file import USER_LIMITS, VHOST_LIMITS
 from lavinmq.parameters import Parameter
 from lavinmq.policy import Policy, check_keys
-from lavinmq.portions import emptied
+from lavinmq.process.portions import emptied
 from lavinmq.vhosts import check_name
 from lavinmq.vhosts_file import VHostDef
 

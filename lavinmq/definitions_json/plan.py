@@ -25,7 +25,7 @@ from lavinmq.limits_file import UserLimits
 from lavinmq.missing import of_component
 from lavinmq.parameters import Parameter, ParameterStore
 from lavinmq.policy import Policy
-from lavinmq.portions import emptied
+from lavinmq.process.portions import emptied
 from lavinmq.rules import VHostRules
 from lavinmq.vhost import VHost
 from lavinmq.vhosts import VHosts

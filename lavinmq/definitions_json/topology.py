@@ -16,7 +16,7 @@ from lavinmq.definitions import BindingDef, ExchangeDef, QueueDef
 from lavinmq.definitions_json.entry import Item, refusal
 from lavinmq.errors import ChannelError
 from lavinmq.exchange import Exchange
-from lavinmq.portions import emptied
+from lavinmq.process.portions import emptied
 from lavinmq.queue import Queue
 from lavinmq.vhost import BUILT_IN, VHost, check_queue, settled
 from lavinmq.vhosts import VHosts

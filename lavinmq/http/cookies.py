@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lavinmq import log
 from lavinmq.auth.attempt import TokenError
 from lavinmq.auth.oauth_login import TOKEN_COOKIE, cookie_path, is_secure
 from lavinmq.http.login import COOKIE as MARKER
+from lavinmq.process import log
 
 if TYPE_CHECKING:
     from tornado.web import RequestHandler

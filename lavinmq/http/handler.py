@@ -18,7 +18,7 @@ from orjson import JSONDecodeError
 from tornado.iostream import StreamClosedError
 from tornado.web import RequestHandler, stream_request_body
 
-from lavinmq import __version__, log
+from lavinmq import __version__
 from lavinmq.errors import DefinitionsError, ProtocolError
 from lavinmq.http import cors, encoding, listing, login, owned
 from lavinmq.http.call import Call, Reply
@@ -27,6 +27,7 @@ from lavinmq.http.errors import ApiError, bad_request, from_protocol, too_large
 from lavinmq.http.long_string import LongString, Search, TooWideError
 from lavinmq.http.origin import Origin
 from lavinmq.http.routes import ROUTES, Route
+from lavinmq.process import log
 from lavinmq.saving import gathered
 
 if TYPE_CHECKING:

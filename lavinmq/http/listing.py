@@ -14,9 +14,9 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
-from lavinmq import log
 from lavinmq.http.errors import ApiError, bad_request
 from lavinmq.pattern import Pattern, too_long
+from lavinmq.process import log
 
 T = TypeVar("T")
 Row = dict[str, Any]

@@ -10,8 +10,8 @@ import binascii
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote_to_bytes
 
-from lavinmq import log
 from lavinmq.auth.attempt import shown_name
+from lavinmq.process import log
 
 if TYPE_CHECKING:
     from tornado.httputil import HTTPServerRequest

@@ -17,7 +17,6 @@ from urllib.parse import parse_qs
 
 from tornado.iostream import StreamClosedError
 
-from lavinmq import log
 from lavinmq.auth.identity import Identity
 from lavinmq.http import encoding
 from lavinmq.http.access import Role
@@ -27,6 +26,7 @@ from lavinmq.http.handler import Handler
 from lavinmq.http.metric_details import FAMILIES
 from lavinmq.http.metric_families import OVERVIEW, Scrape
 from lavinmq.http.origin import Origin
+from lavinmq.process import log
 from lavinmq.system import descriptors_used
 from lavinmq.vhost import VHost
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, quote
 
-from lavinmq import log
 from lavinmq.auth import oauth_login
 from lavinmq.auth.oauth_login import (
     STATE_COOKIE,
@@ -22,6 +21,7 @@ from lavinmq.auth.oauth_login import (
 from lavinmq.http import cookies, encoding
 from lavinmq.http.handler import JSON, Handler
 from lavinmq.http.login import COOKIE as MARKER
+from lavinmq.process import log
 
 if TYPE_CHECKING:
     from lavinmq.auth.oauth import OAuth

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Final
 from tornado.httpserver import HTTPServer
 from tornado.web import Application
 
-from lavinmq import log
 from lavinmq.http import (
     api,  # noqa: F401 - registers the endpoints
     pages,
@@ -33,6 +32,7 @@ from lavinmq.http.health import Alive, Ready
 from lavinmq.http.metrics import Detailed, Metrics
 from lavinmq.http.openapi import OpenApi
 from lavinmq.http.origin import Origin
+from lavinmq.process import log
 
 if TYPE_CHECKING:
     from tornado.httputil import HTTPServerRequest

@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
-from lavinmq import log
 from lavinmq.amqp.connection import welcome_socket
 from lavinmq.endpoints import UNIX, TlsInfo
 from lavinmq.http.handler import Handler
+from lavinmq.process import log
 
 VERSION: Final = "13"
 CHUNK: Final = 64 << 10

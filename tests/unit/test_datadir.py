@@ -389,7 +389,7 @@ def test_a_second_one_names_the_holder_and_waits_until_it_is_released(
 
 WAITER = """
 import sys
-from lavinmq import log
+from lavinmq.process import log
 from lavinmq.datadir import DataDir, StoppedWaiting
 log.setup("info", None, {})
 try:

@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 from lavinmq.http.api.logs import MAX_WAITING, Reader, _newer
-from lavinmq.log import Entry
+from lavinmq.process.log import Entry
 
 
 def entry(number: int, level: str = "info") -> Entry:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from lavinmq import log
 from lavinmq.config.values import ConfigError
+from lavinmq.process import log
 
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z"
 SWITCHES = ("logThreads", "logProcesses", "logMultiprocessing", "logAsyncioTasks", "_srcfile")
@@ -305,7 +305,7 @@ def test_nobody_can_follow_before_setup() -> None:
 
 JOURNAL_PROGRAM = """
 import os
-from lavinmq import log
+from lavinmq.process import log
 status = os.fstat(1)
 log.setup("trace", None, {"JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino}"})
 logger = log.get("lmq.x", vhost="/")

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from lavinmq import _core, log
+from lavinmq import _core
 from lavinmq.errors import ChannelError, ReplyCode
 from lavinmq.log_exchange import EXCHANGE, MOST_WAITING, LogExchange
+from lavinmq.process import log
 from tests.support.core import Bench, FakeEvents
 
 

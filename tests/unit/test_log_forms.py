@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lavinmq import log
-from lavinmq.log_forms import FORMS, Fields, json_line, logfmt_line
+from lavinmq.process import log
+from lavinmq.process.log_forms import FORMS, Fields, json_line, logfmt_line
 
 TIME = "2026-07-01T10:20:30.123456Z"
 

@@ -28,7 +28,7 @@ def quiet_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(name)
     monkeypatch.delenv("JOURNAL_STREAM", raising=False)
     monkeypatch.setenv("LAVINMQ_CONFIGURATION_DIRECTORY", str(tmp_path))
-    monkeypatch.setattr("lavinmq.log.setup", lambda *_: None)
+    monkeypatch.setattr("lavinmq.process.log.setup", lambda *_: None)
 
 
 @pytest.fixture
@@ -244,7 +244,7 @@ def test_no_banner_is_printed_when_the_log_goes_elsewhere(
     monkeypatch.setenv("LAVINMQ_MAIN_LOG_FILE", str(tmp_path / "log"))
     command.main([])
     monkeypatch.delenv("LAVINMQ_MAIN_LOG_FILE")
-    monkeypatch.setattr("lavinmq.log.is_journal", lambda environ: True)
+    monkeypatch.setattr("lavinmq.process.log.is_journal", lambda environ: True)
     command.main([])
 
     assert capsys.readouterr().out == ""

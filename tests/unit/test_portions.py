@@ -6,7 +6,7 @@ from collections import deque
 
 import pytest
 
-from lavinmq.portions import emptied
+from lavinmq.process.portions import emptied
 
 
 @pytest.mark.parametrize(

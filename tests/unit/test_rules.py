@@ -15,7 +15,7 @@ from lavinmq.exchange import Exchange
 from lavinmq.features import PLAIN
 from lavinmq.fieldtable import EMPTY, FieldTable
 from lavinmq.policy import Policy
-from lavinmq.portions import in_portions
+from lavinmq.process.portions import in_portions
 from lavinmq.queue import Queue
 from lavinmq.rules import MAX_SHARED, VHostRules
 

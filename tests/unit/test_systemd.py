@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lavinmq.systemd import Service
+from lavinmq.process.systemd import Service
 from tests.support.core import TimedEvents
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING, Final
 
-from lavinmq import _core, log
+from lavinmq import _core
 from lavinmq.amqp import methods as m
 from lavinmq.errors import ProtocolError
 from lavinmq.fieldtable import EMPTY
 from lavinmq.http.call import Actor, Call
 from lavinmq.http.routes import ROUTES
+from lavinmq.process import log
 
 if TYPE_CHECKING:
     from lavinmq.queue import Queue

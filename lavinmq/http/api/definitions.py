@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tornado.httputil import HTTPFile, parse_multipart_form_data
 
-from lavinmq import __version__, log
+from lavinmq import __version__
 from lavinmq.definitions_json import export
 from lavinmq.definitions_json.document import Document
 from lavinmq.definitions_json.entry import DefinitionsRefused
@@ -21,6 +21,7 @@ from lavinmq.http.encoding import Pieces, Rows
 from lavinmq.http.errors import ApiError, bad_request, low_on_disk
 from lavinmq.http.listing import Row, in_portions
 from lavinmq.http.routes import FORM, ROUTES, Query
+from lavinmq.process import log
 
 FILE: Final = "file"
 HOW: Final = (

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Final
 
 from tornado.iostream import StreamClosedError
 
-from lavinmq import log
 from lavinmq.http import encoding
 from lavinmq.http.call import Call, Reply
 from lavinmq.http.errors import ApiError, bad_request
 from lavinmq.http.listing import in_portions
 from lavinmq.http.routes import ROUTES, Query
+from lavinmq.process import log
 
 if TYPE_CHECKING:
     from lavinmq.http.handler import ApiHandler

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tornado.iostream import StreamClosedError
 
-from lavinmq import _core, log, stream_epochs
+from lavinmq import _core, stream_epochs
 from lavinmq.http.api.queues import check_not_locked, queue_of
 from lavinmq.http.call import NO_CONTENT, Call, Reply, completed, found
 from lavinmq.http.errors import ApiError, bad_request, low_on_disk
@@ -21,6 +21,7 @@ from lavinmq.http.fields import Field
 from lavinmq.http.listing import Listing
 from lavinmq.http.routes import ROUTES, Query
 from lavinmq.http.synced import all_synced
+from lavinmq.process import log
 
 if TYPE_CHECKING:
     from lavinmq.http.handler import ApiHandler

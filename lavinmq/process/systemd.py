@@ -16,7 +16,7 @@ from collections.abc import Mapping, MutableMapping
 from functools import partial
 from typing import Final
 
-from lavinmq import log
+from lavinmq.process import log
 
 FIRST_FD: Final = 3
 MAX_FDS: Final = 1024

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple, TextIO
 
 from lavinmq.config.setting_types import shown
 from lavinmq.config.values import ConfigError
-from lavinmq.log_forms import FORMS, Fields
+from lavinmq.process.log_forms import FORMS, Fields
 
 TRACE, NOTICE, FATAL, NONE = 5, 25, 50, 60
 LEVELS: Mapping[str, int] = MappingProxyType(

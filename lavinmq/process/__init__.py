@@ -1,0 +1,1 @@
+"""This process: its log, what systemd gives and hears, long work in portions."""
