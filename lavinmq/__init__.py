@@ -9,9 +9,9 @@ so that importing a part of the package costs that part alone.
 TYPE_CHECKING = False  # as in ``typing``, whose import would be most of the cost of ours
 if TYPE_CHECKING:
     from lavinmq.config.values import ConfigError
-    from lavinmq.datadir import DataDirError
     from lavinmq.embedded import Broker, BrokerError, run
     from lavinmq.errors import DefinitionsError
+    from lavinmq.files.datadir import DataDirError
 
 __version__ = "0.1.0"
 __all__ = [
@@ -28,7 +28,7 @@ _HOMES = {
     "Broker": "embedded",
     "BrokerError": "embedded",
     "ConfigError": "config.values",
-    "DataDirError": "datadir",
+    "DataDirError": "files.datadir",
     "DefinitionsError": "errors",
     "run": "embedded",
 }

@@ -14,7 +14,7 @@ import sys
 from lavinmq import __version__
 from lavinmq.config.command_line import parse
 from lavinmq.config.values import Config, ConfigError, UsageError, load
-from lavinmq.datadir import DataDirError, PidFile, StoppedWaiting
+from lavinmq.files.datadir import DataDirError, PidFile, StoppedWaiting
 from lavinmq.process import log
 
 _log = log.get("lmq.launcher")

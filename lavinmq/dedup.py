@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Final, Protocol, TypeGuard
 
 from lavinmq import _core
-from lavinmq.datadir import read_regular
-from lavinmq.directories import hashed
 from lavinmq.errors import ChannelError, ReplyCode
 from lavinmq.fieldtable import FieldTable, Timestamp
+from lavinmq.files.datadir import read_regular
+from lavinmq.files.directories import hashed
 from lavinmq.process.log import Log
 
 DEFAULT_SIZE: Final = 128

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from lavinmq import _core
 from lavinmq.arguments.hash import Hashed, hashed_by
 from lavinmq.arguments.inequivalent import difference
-from lavinmq.definitions import ExchangeDef
 from lavinmq.features import exchange_features
 from lavinmq.fieldtable import EMPTY, FieldTable
+from lavinmq.files.definitions import ExchangeDef
 from lavinmq.nearest import hint
 
 if TYPE_CHECKING:

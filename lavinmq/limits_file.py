@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from lavinmq.features import is_integer
-from lavinmq.json_file import JsonFile
-from lavinmq.saving import Disk
+from lavinmq.files.json_file import JsonFile
+from lavinmq.files.saving import Disk
 
 log = logging.getLogger("lmq.limits")
 
@@ -23,7 +23,7 @@ USER_LIMITS: Final = ("max-connections", "max-channels")
 
 
 class VHostLimits:
-    """The limits of one virtual host. Call `load` once. Args: disk: see `saving.py`."""
+    """The limits of one virtual host. Call `load` once. Args: disk: see `files/saving.py`."""
 
     def __init__(self, path: Path, disk: Disk | None = None) -> None:
         self._file = JsonFile(path, disk)
@@ -63,7 +63,7 @@ class VHostLimits:
 
 
 class UserLimits:
-    """The limits of all users. Call `load` once. Args: disk: see `saving.py`."""
+    """The limits of all users. Call `load` once. Args: disk: see `files/saving.py`."""
 
     def __init__(self, path: Path, disk: Disk | None = None) -> None:
         self._file = JsonFile(path, disk)

@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lavinmq.json_file import JsonFile
-from lavinmq.saving import Disk
+from lavinmq.files.json_file import JsonFile
+from lavinmq.files.saving import Disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class ParameterStore:
     """All parameters of one file. Call `load` once.
 
     Args: path: `parameters.json`; is_global: whether it is that of the whole broker; disk: see
-        `saving.py`.
+        `files/saving.py`.
     """
 
     def __init__(self, path: Path, is_global: bool = False, disk: Disk | None = None) -> None:
@@ -41,7 +41,7 @@ class ParameterStore:
         self._parameters: dict[tuple[str | None, str], Parameter] = {}
 
     def load(self) -> None:
-        """Read the file; what is damaged in it is logged and left out, see `json_file.py`."""
+        """Read the file; what is damaged in it is logged and left out, see `files/json_file.py`."""
         self._parameters = _by_key(self._file.load_entries(self.parse))
 
     def all(self, component: str | None = None) -> list[Parameter]:

@@ -8,7 +8,7 @@ import os
 from contextlib import suppress
 from typing import Final
 
-from lavinmq.datadir import FILE_MODE
+from lavinmq.files.datadir import FILE_MODE
 
 _MARK: Final = "paused"
 _OLDER: Final = ".paused"

@@ -16,11 +16,11 @@ from typing import Any, Final, Self
 
 from lavinmq import features
 from lavinmq.features import Kind, Rules
-from lavinmq.json_file import JsonFile
+from lavinmq.files.json_file import JsonFile
+from lavinmq.files.saving import Disk
 from lavinmq.missing import policy_keys
 from lavinmq.nearest import VERY_LIKE, nearest
 from lavinmq.pattern import Patience, Pattern
-from lavinmq.saving import Disk
 
 log = logging.getLogger("lmq.policy")
 
@@ -145,7 +145,8 @@ class PolicyStore:
     """The policies of one kind of one virtual host, and their file. Call `load` once.
 
     Args: is_operator: whether they are operator policies, which only know `OPERATOR_KEYS`; disk:
-        see `saving.py`; on_undone: is called when a change was taken back, it could not be saved.
+        see `files/saving.py`; on_undone: is called when a change was taken back, it could not be
+        saved.
     """
 
     def __init__(
@@ -160,7 +161,7 @@ class PolicyStore:
         self._by_rank: list[Policy] = []
 
     def load(self) -> None:
-        """Read the file; what is damaged in it is logged and left out, see `json_file.py`."""
+        """Read the file; what is damaged in it is logged and left out, see `files/json_file.py`."""
         self._take({policy.name: policy for policy in self._file.load_entries(Policy.from_json)})
         for policy in self.all():
             self._warn(policy)

@@ -22,13 +22,13 @@ from lavinmq.features import (
     queue_kind,
 )
 from lavinmq.fieldtable import FieldTable
+from lavinmq.files.saving import Disk
 from lavinmq.limits_file import VHostLimits
 from lavinmq.parameters import ParameterStore
 from lavinmq.pattern import Patience
 from lavinmq.policy import Policy, PolicyStore
 from lavinmq.process.portions import in_portions
 from lavinmq.queue import Queue
-from lavinmq.saving import Disk
 
 MAX_SHARED = 1024
 """Features that are remembered to be shared: most queues of many have the same."""
@@ -49,7 +49,7 @@ class VHostRules:
         call_soon: of the event loop.
         on_queue: is called with a queue that has new features.
         on_exchange: is called with an exchange that has new features, and these.
-        disk: see `saving.py`.
+        disk: see `files/saving.py`.
     """
 
     def __init__(

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from lavinmq import __version__, _core, system, vhosts_file
+from lavinmq import __version__, _core, system
 from lavinmq.amqp.connection import Connection
 from lavinmq.arguments.bounds import TableBounds
 from lavinmq.auth.accounts import Accounts
@@ -31,10 +31,12 @@ from lavinmq.auth.identity import Identity
 from lavinmq.auth.users import UserStore
 from lavinmq.churn import Churn
 from lavinmq.config.values import Config, ConfigError, load
-from lavinmq.datadir import DataDir, DataDirError
-from lavinmq.disk import DiskWatch
 from lavinmq.endpoints import Endpoints
 from lavinmq.errors import DefinitionsError, ReplyCode
+from lavinmq.files import vhosts as vhosts_file
+from lavinmq.files.datadir import DataDir, DataDirError
+from lavinmq.files.disk import DiskWatch
+from lavinmq.files.saving import Disk, gathered
 from lavinmq.histogram import Histogram
 from lavinmq.http.origin import Origin
 from lavinmq.limits_file import UserLimits
@@ -45,7 +47,6 @@ from lavinmq.process import log
 from lavinmq.process.portions import in_portions
 from lavinmq.process.systemd import Service
 from lavinmq.revocation import Revocation
-from lavinmq.saving import Disk, gathered
 from lavinmq.stats import Sampler, Tracked
 from lavinmq.stored_offsets import StoredOffsets
 from lavinmq.system import System, memory_limit

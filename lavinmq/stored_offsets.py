@@ -8,10 +8,10 @@ import os
 from functools import partial
 from typing import Final
 
-from lavinmq.datadir import private
+from lavinmq.files.datadir import private
+from lavinmq.files.saving import Disk
 from lavinmq.process import log
 from lavinmq.queue import Queue
-from lavinmq.saving import Disk
 from lavinmq.tasks import Tasks
 
 TEMPORARY: Final = "consumer_offsets.tmp"

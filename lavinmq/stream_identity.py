@@ -12,7 +12,7 @@ import secrets
 import time
 from typing import Final
 
-from lavinmq.datadir import FILE_MODE
+from lavinmq.files.datadir import FILE_MODE
 
 _PREFIX: Final = "created."
 

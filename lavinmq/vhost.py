@@ -19,7 +19,7 @@ from operator import methodcaller
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
-from lavinmq import _core, dedup, delayed, pause, rights, stream_epochs, stream_identity
+from lavinmq import _core, dedup, delayed, pause, rights, stream_identity
 from lavinmq.alternates import Alternates
 from lavinmq.arguments import hash as hash_arguments
 from lavinmq.arguments import queue as queue_arguments
@@ -35,9 +35,14 @@ from lavinmq.arguments.stream import check_declaration, is_stream
 from lavinmq.auth.identity import Identity
 from lavinmq.auth.topics import KeyRights
 from lavinmq.churn import Churn
-from lavinmq.datadir import DIRECTORY_MODE
 from lavinmq.dedup_keys import DedupKeys
-from lavinmq.definitions import (
+from lavinmq.errors import ChannelError, DefinitionsError, ReplyCode
+from lavinmq.exchange import KINDS, Destination, Exchange, raw_key, unserved
+from lavinmq.features import mistyped
+from lavinmq.fieldtable import EMPTY, FieldTable
+from lavinmq.files import stream_epochs
+from lavinmq.files.datadir import DIRECTORY_MODE
+from lavinmq.files.definitions import (
     DELAYED_TYPES,
     BindingDef,
     Definitions,
@@ -48,19 +53,15 @@ from lavinmq.definitions import (
     exchange_record,
     queue_record,
 )
-from lavinmq.definitions_compaction import Compaction
-from lavinmq.deleted_files import DOOMED, DeletedFiles
-from lavinmq.directories import hashed, make_directory, remove_tree, set_aside, write_text
-from lavinmq.errors import ChannelError, DefinitionsError, ReplyCode
-from lavinmq.exchange import KINDS, Destination, Exchange, raw_key, unserved
-from lavinmq.features import mistyped
-from lavinmq.fieldtable import EMPTY, FieldTable
+from lavinmq.files.definitions_compaction import Compaction
+from lavinmq.files.deleted import DOOMED, DeletedFiles
+from lavinmq.files.directories import hashed, make_directory, remove_tree, set_aside, write_text
+from lavinmq.files.saving import Disk
 from lavinmq.process import log
 from lavinmq.process.portions import Portions
 from lavinmq.queue import Owner, Queue, QueueConsumer
 from lavinmq.queue_expiry import QueueExpiry
 from lavinmq.rules import VHostRules
-from lavinmq.saving import Disk
 from lavinmq.store_news import StoreNews
 from lavinmq.totals import Totals
 
@@ -111,7 +112,7 @@ class VHost:
         call_soon: of the event loop.
         consumer_timeout_ms: of queues that name none, 0 = for ever.
         churn: of the whole broker.
-        disk: see `saving.py`.
+        disk: see `files/saving.py`.
         is_clean: whether an orderly stop has synced all that is in the directory.
     """
 

@@ -5,10 +5,10 @@ Called in a thread, by `vhosts.py`. Source: storage reference, section 1.
 
 from pathlib import Path
 
-from lavinmq.datadir import sync_directory
-from lavinmq.definitions import DefinitionsFile, ExchangeDef
-from lavinmq.directories import hashed, make_directory, remove_tree, set_aside, write_text
 from lavinmq.errors import DefinitionsError
+from lavinmq.files.datadir import sync_directory
+from lavinmq.files.definitions import DefinitionsFile, ExchangeDef
+from lavinmq.files.directories import hashed, make_directory, remove_tree, set_aside, write_text
 from lavinmq.vhost import BUILT_IN
 
 

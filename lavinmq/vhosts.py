@@ -12,16 +12,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from lavinmq import vhost_files, vhosts_file
+from lavinmq import vhost_files
 from lavinmq.auth.users import UserStore
-from lavinmq.deleted_files import DOOMED
-from lavinmq.directories import hashed, removal, remove_tree, set_aside
 from lavinmq.errors import DefinitionsError
+from lavinmq.files import vhosts as vhosts_file
+from lavinmq.files.deleted import DOOMED
+from lavinmq.files.directories import hashed, removal, remove_tree, set_aside
+from lavinmq.files.saving import Disk, SavedFile, gathered
+from lavinmq.files.vhosts import VHostDef
 from lavinmq.process import log
 from lavinmq.process.portions import Portions, in_portions
-from lavinmq.saving import Disk, SavedFile, gathered
 from lavinmq.vhost import VHost
-from lavinmq.vhosts_file import VHostDef
 
 MAX_NAME: Final = 255
 """Bytes of a name: it has to fit into connection.open."""
@@ -37,7 +38,7 @@ class VHosts(Mapping[str, VHost]):
         users: who lose and get permissions.
         make: makes a virtual host of a name, without opening it.
         call_soon: of the event loop.
-        disk: see `saving.py`.
+        disk: see `files/saving.py`.
     """
 
     def __init__(

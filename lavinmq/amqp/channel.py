@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from lavinmq import _core, stream_epochs
+from lavinmq import _core
 from lavinmq.amqp import methods as m
 from lavinmq.arguments.names import REPLY_PREFIX, REPLY_TO, check_name, failed, missing, refused
 from lavinmq.arguments.stream import Reading, check_consumer, reading
 from lavinmq.errors import ChannelError, ConnectionError_, ReplyCode
 from lavinmq.fieldtable import FieldTable, Timestamp
+from lavinmq.files import stream_epochs
 from lavinmq.stats import NOTHING, Counters
 
 if TYPE_CHECKING:

@@ -1,9 +1,9 @@
 """Users and permissions as administrators change them while the broker runs.
 
-Each change acts at once, also on connections that are open, and is then saved, see `saving.py`. One
-that cannot be saved is taken back, and DefinitionsError is raised, here or where the save is waited
-for; the connections that it has ended stay ended.
-Source: AMQP reference, section 21; HTTP reference, sections 8.12 and 8.13.
+Each change acts at once, also on connections that are open, and is then saved, see
+`files/saving.py`. One that cannot be saved is taken back, and DefinitionsError is raised, here or
+where the save is waited for; the connections that it has ended stay ended. Source: AMQP reference,
+section 21; HTTP reference, sections 8.12 and 8.13.
 """
 
 from __future__ import annotations

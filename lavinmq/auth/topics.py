@@ -18,9 +18,9 @@ from typing import Any, Final, NamedTuple, Protocol, Self
 
 from lavinmq.auth import permissions
 from lavinmq.auth.permissions import Rule
-from lavinmq.datadir import read_regular
 from lavinmq.errors import DefinitionsError
-from lavinmq.saving import encoded, json_list
+from lavinmq.files.datadir import read_regular
+from lavinmq.files.saving import encoded, json_list
 
 log = logging.getLogger("lmq.auth.topics")
 

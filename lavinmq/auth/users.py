@@ -18,9 +18,9 @@ from typing import Any, Final, TypeAlias
 from lavinmq.auth import passwords, permissions, topics
 from lavinmq.auth.permissions import Permissions, allows
 from lavinmq.auth.topics import TopicFile, TopicPermissions, TopicRow
-from lavinmq.datadir import read_regular
 from lavinmq.errors import DefinitionsError
-from lavinmq.saving import Disk, SavedFile, json_list
+from lavinmq.files.datadir import read_regular
+from lavinmq.files.saving import Disk, SavedFile, json_list
 
 log = logging.getLogger("lmq.user_store")
 
@@ -119,7 +119,7 @@ class UserStore:
         default_password_hash: its salted hash; the text tells of which kind.
         default_user_only_loopback: whether it may log in from this machine only; may be changed.
         default_password: hashed when that user is created, instead of the hash that is given.
-        disk: see `saving.py`.
+        disk: see `files/saving.py`.
     """
 
     def __init__(

@@ -18,12 +18,12 @@ from typing import Any
 from lavinmq import __version__
 from lavinmq.cli.ctl_errors import CtlError
 from lavinmq.cli.ctl_session import Session
-from lavinmq.datadir import read_regular
-from lavinmq.definitions import Definitions, ExchangeDef
-from lavinmq.definitions import read as read_definitions
 from lavinmq.errors import DefinitionsError
 from lavinmq.fieldtable import Timestamp
-from lavinmq.vhosts_file import VHostDef
+from lavinmq.files.datadir import read_regular
+from lavinmq.files.definitions import Definitions, ExchangeDef
+from lavinmq.files.definitions import read as read_definitions
+from lavinmq.files.vhosts import VHostDef
 
 LIMITS = ("max-connections", "max-queues")
 

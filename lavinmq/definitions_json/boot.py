@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Final
 
 from lavinmq.arguments.bounds import TableBounds
-from lavinmq.datadir import read_regular, write_atomic
 from lavinmq.definitions_json.document import Document
 from lavinmq.definitions_json.entry import DefinitionsRefused
 from lavinmq.definitions_json.plan import Broker, Plan
 from lavinmq.errors import DefinitionsError, ProtocolError
+from lavinmq.files.datadir import read_regular, write_atomic
+from lavinmq.files.saving import Disk, at_once
 from lavinmq.process import log
-from lavinmq.saving import Disk, at_once
 from lavinmq.vhost import VHost
 
 DIGEST_FILE: Final = "load_definitions.sha256"

@@ -13,17 +13,17 @@ from lavinmq.arguments import names
 from lavinmq.arguments.bounds import UNBOUNDED, TableBounds
 from lavinmq.auth import passwords, permissions, topics
 from lavinmq.auth.users import DIRECT_USER, parse_tags
-from lavinmq.definitions import BindingDef, ExchangeDef, QueueDef
 from lavinmq.definitions_json.entry import DefinitionsRefused, Entry, Item, Refusals, refusal
 from lavinmq.definitions_json.reader import WHOLE, MalformedError, NotAnObjectError, members
 from lavinmq.definitions_json.things import PermissionDef, TopicPermissionDef, UserDef
 from lavinmq.errors import ChannelError
+from lavinmq.files.definitions import BindingDef, ExchangeDef, QueueDef
+from lavinmq.files.vhosts import VHostDef
 from lavinmq.limits_file import USER_LIMITS, VHOST_LIMITS
 from lavinmq.parameters import Parameter
 from lavinmq.policy import Policy, check_keys
 from lavinmq.process.portions import emptied
 from lavinmq.vhosts import check_name
-from lavinmq.vhosts_file import VHostDef
 
 OPERATOR_POLICY: Final = "operator_policy"
 LIMITS: Final = "vhost-limits"

@@ -1,8 +1,8 @@
 """Writes definitions: one row for each user, queue and all else, in the order of a document.
 
 `rows` goes through a broker step by step, for a caller that makes JSON of them. The functions for
-single rows also take what `definitions.py` reads from a data directory. What comes and goes by
-itself is left out: exclusive queues, the queues of delayed exchanges, and what binds them.
+single rows also take what `files/definitions.py` reads from a data directory. What comes and goes
+by itself is left out: exclusive queues, the queues of delayed exchanges, and what binds them.
 Source: HTTP reference, section 10.
 """
 
@@ -17,11 +17,11 @@ from lavinmq.definitions_json.document import LIMITS, MANAGED, OPERATOR_POLICY
 from lavinmq.definitions_json.plan import Broker
 from lavinmq.exchange import Destination
 from lavinmq.fieldtable import FieldTable
+from lavinmq.files.vhosts import VHostDef
 from lavinmq.parameters import Parameter
 from lavinmq.policy import Policy
 from lavinmq.queue import Queue
 from lavinmq.vhost import VHost
-from lavinmq.vhosts_file import VHostDef
 
 Row = dict[str, Any]
 

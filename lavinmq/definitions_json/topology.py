@@ -12,10 +12,10 @@ from typing import Final, NamedTuple
 
 from lavinmq.arguments.queue import compared
 from lavinmq.auth.identity import Identity
-from lavinmq.definitions import BindingDef, ExchangeDef, QueueDef
 from lavinmq.definitions_json.entry import Item, refusal
 from lavinmq.errors import ChannelError
 from lavinmq.exchange import Exchange
+from lavinmq.files.definitions import BindingDef, ExchangeDef, QueueDef
 from lavinmq.process.portions import emptied
 from lavinmq.queue import Queue
 from lavinmq.vhost import BUILT_IN, VHost, check_queue, settled

@@ -20,6 +20,7 @@ from tornado.web import RequestHandler, stream_request_body
 
 from lavinmq import __version__
 from lavinmq.errors import DefinitionsError, ProtocolError
+from lavinmq.files.saving import gathered
 from lavinmq.http import cors, encoding, listing, login, owned
 from lavinmq.http.call import Call, Reply
 from lavinmq.http.encoding import Pieces
@@ -28,7 +29,6 @@ from lavinmq.http.long_string import LongString, Search, TooWideError
 from lavinmq.http.origin import Origin
 from lavinmq.http.routes import ROUTES, Route
 from lavinmq.process import log
-from lavinmq.saving import gathered
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

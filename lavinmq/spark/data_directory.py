@@ -15,8 +15,8 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from lavinmq.definitions import QueueDef, parse
 from lavinmq.errors import DefinitionsError
+from lavinmq.files.definitions import QueueDef, parse
 from lavinmq.spark._arrow import walk
 from lavinmq.spark.errors import SourceError
 from lavinmq.spark.files import DIRECTORY, Files, OpenFile, reason

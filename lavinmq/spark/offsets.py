@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-from lavinmq.stream_epochs import Epoch, divergence
+from lavinmq.files.stream_epochs import Epoch, divergence
 
 EARLIEST = -2
 LATEST = -1

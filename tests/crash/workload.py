@@ -13,7 +13,7 @@ from typing import Any
 
 from pamqp import base, commands
 
-from lavinmq import stream_epochs
+from lavinmq.files import stream_epochs
 from tests.crash.books import Books, messages_found
 from tests.crash.load import Stream, stream_and_number
 from tests.support.broker import Broker, BrokerError

@@ -14,8 +14,8 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker
 
-from lavinmq.definitions import DefinitionsFile, ExchangeDef
 from lavinmq.fieldtable import FieldTable
+from lavinmq.files.definitions import DefinitionsFile, ExchangeDef
 from tests.integration.conftest import OpenConnection, UniqueName
 from tests.integration.pika_actions import ready_count
 from tests.support.broker import Broker

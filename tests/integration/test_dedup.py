@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pamqp import commands
 
-from lavinmq.directories import hashed
+from lavinmq.files.directories import hashed
 from tests.support.broker import Broker
 from tests.support.wire import Wire
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pamqp import commands
 
-from lavinmq.directories import hashed
+from lavinmq.files.directories import hashed
 from lavinmq.vhost import AT_ONCE, FEW_SEGMENTS
 from tests.support.api import Api
 from tests.support.broker import Broker

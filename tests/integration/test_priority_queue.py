@@ -9,7 +9,7 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from lavinmq.directories import hashed
+from lavinmq.files.directories import hashed
 from tests.conftest import BrokerFactory
 from tests.integration.conftest import UniqueName
 from tests.integration.pika_actions import get, get_all, ready_count, start_consumer, wait_for

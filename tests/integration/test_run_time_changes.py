@@ -11,7 +11,7 @@ import pytest
 from pamqp import commands
 
 import lavinmq
-from lavinmq.directories import hashed
+from lavinmq.files.directories import hashed
 from tests.support.inside import Inside, inside
 from tests.support.waiting import wait_for
 from tests.support.wire import Wire, WireClosed

@@ -18,7 +18,7 @@ from types import TracebackType
 import pytest
 from pamqp import commands
 
-from lavinmq.saving import THREADS
+from lavinmq.files.saving import THREADS
 from tests.support.broker import COMMAND_VARIABLE, PORT_VARIABLE, Broker
 from tests.support.process import MIB, Process
 from tests.support.wire import HOST, PROTOCOL_HEADER, Wire, encode, encode_publish

@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 
 import lavinmq
 from lavinmq.exchange import Exchange
+from lavinmq.files.saving import gathered
 from lavinmq.policy import Policy
 from lavinmq.queue import Queue
-from lavinmq.saving import gathered
 from lavinmq.server import Server
 from lavinmq.vhost import VHost
 

@@ -13,9 +13,9 @@ import pytest
 from lavinmq.cli import ctl
 from lavinmq.cli.ctl_datadir import export
 from lavinmq.cli.ctl_errors import CtlError
-from lavinmq.definitions import BindingDef, DefinitionsFile, ExchangeDef, QueueDef
 from lavinmq.fieldtable import FieldTable, Timestamp
-from lavinmq.vhosts_file import VHostDef
+from lavinmq.files.definitions import BindingDef, DefinitionsFile, ExchangeDef, QueueDef
+from lavinmq.files.vhosts import VHostDef
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "data-dir"
 BUILT_IN = ("", "amq.")

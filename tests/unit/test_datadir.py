@@ -18,13 +18,13 @@ from pathlib import Path
 
 import pytest
 
-from lavinmq.datadir import (
+from lavinmq.files.datadir import (
     DataDir,
     DataDirError,
     PidFile,
     write_atomic,
 )
-from lavinmq.saving import encoded, json_text
+from lavinmq.files.saving import encoded, json_text
 
 VHOST = "42099b4af021e53fd8fd4e056c2568d7c2e3ffa8"
 QUEUE = "9658403816409e66eba2175f8eff8b53a9681573"
@@ -390,7 +390,7 @@ def test_a_second_one_names_the_holder_and_waits_until_it_is_released(
 WAITER = """
 import sys
 from lavinmq.process import log
-from lavinmq.datadir import DataDir, StoppedWaiting
+from lavinmq.files.datadir import DataDir, StoppedWaiting
 log.setup("info", None, {})
 try:
     DataDir(sys.argv[1]).open()

@@ -12,15 +12,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lavinmq import fieldtable
-from lavinmq.definitions import (
+from lavinmq.errors import DefinitionsError
+from lavinmq.fieldtable import FieldTable
+from lavinmq.files.definitions import (
     BindingDef,
     Definitions,
     DefinitionsFile,
     ExchangeDef,
     QueueDef,
 )
-from lavinmq.errors import DefinitionsError
-from lavinmq.fieldtable import FieldTable
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "data-dir"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lavinmq.errors import DefinitionsError
-from lavinmq.json_file import JsonFile
+from lavinmq.files.json_file import JsonFile
 
 
 def only_positive(entry: object) -> int:

@@ -16,7 +16,7 @@ from lavinmq import __main__ as command
 from lavinmq import __version__
 from lavinmq.config.settings import GROUPS, flags
 from lavinmq.config.values import Config, ConfigError
-from lavinmq.datadir import DataDirError, StoppedWaiting
+from lavinmq.files.datadir import DataDirError, StoppedWaiting
 
 Start = Callable[[Config], int]
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lavinmq.errors import DefinitionsError
-from lavinmq.saving import Disk, SavedFile, at_once, encoded, gathered, json_list, json_text
+from lavinmq.files.saving import Disk, SavedFile, at_once, encoded, gathered, json_list, json_text
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from lavinmq import stream_epochs
 from lavinmq.arguments.stream import reading
 from lavinmq.errors import ChannelError
 from lavinmq.fieldtable import FieldTable, Long, Timestamp
-from lavinmq.stream_epochs import FILE, MOST, begin, divergence, load
+from lavinmq.files import stream_epochs
+from lavinmq.files.stream_epochs import FILE, MOST, begin, divergence, load
 
 
 def synced(fds: list[str], directory: Path) -> list[str]:

@@ -124,7 +124,7 @@ def test_at_no_moment_a_user_is_stored_without_them(
         else:
             Path(source).replace(target)
 
-    monkeypatch.setattr("lavinmq.datadir.os.rename", look)
+    monkeypatch.setattr("lavinmq.files.datadir.os.rename", look)
     users.add("v", "", None)
     users.set_topic_permissions(ROW._replace(user="v"))
     users.save()
@@ -147,7 +147,7 @@ def test_what_cannot_be_saved_is_taken_back_on_both_sides(
         raise OSError(28, "No space left on device", files[-1][0])
 
     with monkeypatch.context() as full:
-        full.setattr("lavinmq.saving.replace_files", refuse)
+        full.setattr("lavinmq.files.saving.replace_files", refuse)
         for change in (
             lambda: users.set_topic_permissions(ROW._replace(write="all")),
             lambda: users.remove_topic_permissions("u", "/"),

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from lavinmq.auth.users import User, UserStore
-from lavinmq.definitions import DefinitionsFile
 from lavinmq.exchange import Exchange, live_incoming
 from lavinmq.fieldtable import EMPTY
+from lavinmq.files.definitions import DefinitionsFile
 from lavinmq.queue import Queue
 from lavinmq.vhost import AT_ONCE, VHost
 from tests.support.core import Bench, FakeEvents

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from lavinmq import vhosts_file
 from lavinmq.errors import DefinitionsError
-from lavinmq.vhosts_file import VHostDef
+from lavinmq.files import vhosts as vhosts_file
+from lavinmq.files.vhosts import VHostDef
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "data-dir"
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lavinmq import rights
 from lavinmq.arguments.names import RESERVED
-from lavinmq.definitions import ExchangeDef
 from lavinmq.exchange import Exchange
+from lavinmq.files.definitions import ExchangeDef
 from lavinmq.http.access import DEFAULT
 from lavinmq.http.api.queues import check_name, check_prefix
 from lavinmq.http.call import CREATED, NO_CONTENT, Call, Reply, completed, found

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tornado.iostream import StreamClosedError
 
-from lavinmq import _core, stream_epochs
+from lavinmq import _core
+from lavinmq.files import stream_epochs
 from lavinmq.http.api.queues import check_not_locked, queue_of
 from lavinmq.http.call import NO_CONTENT, Call, Reply, completed, found
 from lavinmq.http.errors import ApiError, bad_request, low_on_disk

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from lavinmq.definitions import Definitions, DefinitionsFile, QueueDef
 from lavinmq.errors import DefinitionsError
+from lavinmq.files.definitions import Definitions, DefinitionsFile, QueueDef
 from tests.fuzz.targets import Target
 
 

@@ -14,8 +14,8 @@ from lavinmq.definitions_json import export
 from lavinmq.definitions_json.document import Document
 from lavinmq.definitions_json.entry import DefinitionsRefused
 from lavinmq.definitions_json.plan import Plan
+from lavinmq.files.saving import gathered
 from lavinmq.http.encoding import encode
-from lavinmq.saving import gathered
 from lavinmq.server import Server
 from tests.fuzz.targets import Target
 from tests.support.inside import Inside

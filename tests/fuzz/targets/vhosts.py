@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lavinmq import vhosts_file
 from lavinmq.errors import DefinitionsError
+from lavinmq.files import vhosts as vhosts_file
 from tests.fuzz.targets import Target
 
 

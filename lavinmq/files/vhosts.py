@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from lavinmq.datadir import read_regular, write_atomic
 from lavinmq.errors import DefinitionsError
-from lavinmq.saving import SavedFile, json_list
+from lavinmq.files.datadir import read_regular, write_atomic
+from lavinmq.files.saving import SavedFile, json_list
 
 log = logging.getLogger("lmq.vhost_store")
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from lavinmq.datadir import DIRECTORY_MODE, private, read_regular, sync_directory
+from lavinmq.files.datadir import DIRECTORY_MODE, private, read_regular, sync_directory
 
 
 def hashed(name: str) -> str:

@@ -25,8 +25,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from lavinmq.datadir import UnsureError, replace_files
 from lavinmq.errors import DefinitionsError
+from lavinmq.files.datadir import UnsureError, replace_files
 from lavinmq.process.portions import in_portions
 
 if TYPE_CHECKING:

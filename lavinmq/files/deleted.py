@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from lavinmq.directories import removal, remove_tree
+from lavinmq.files.directories import removal, remove_tree
 from lavinmq.process.log import Log
 from lavinmq.process.portions import Portions
 

@@ -37,9 +37,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 from lavinmq import fieldtable
-from lavinmq.datadir import FILE_MODE, read_regular, sync_directory, write_atomic
 from lavinmq.errors import DefinitionsError
 from lavinmq.fieldtable import EMPTY, FieldTable, FieldTableError
+from lavinmq.files.datadir import FILE_MODE, read_regular, sync_directory, write_atomic
 
 log = logging.getLogger("lmq.definitions")
 

@@ -14,10 +14,10 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from lavinmq.datadir import FILE_MODE, sync_directory
-from lavinmq.definitions import VERSION, DefinitionsFile, write_all
+from lavinmq.files.datadir import FILE_MODE, sync_directory
+from lavinmq.files.definitions import VERSION, DefinitionsFile, write_all
+from lavinmq.files.saving import Disk
 from lavinmq.process.portions import in_portions
-from lavinmq.saving import Disk
 
 _FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
 

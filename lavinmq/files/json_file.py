@@ -14,9 +14,9 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lavinmq.datadir import read_regular, write_atomic
 from lavinmq.errors import DefinitionsError
-from lavinmq.saving import Disk, Save, SavedFile, json_list, json_text
+from lavinmq.files.datadir import read_regular, write_atomic
+from lavinmq.files.saving import Disk, Save, SavedFile, json_list, json_text
 
 log = logging.getLogger("lmq.json_file")
 

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
-from lavinmq.datadir import FILE_MODE, read_regular, write_atomic
+from lavinmq.files.datadir import FILE_MODE, read_regular, write_atomic
 
 FILE: Final = "epochs"
 FIRST: Final = (1, 1)

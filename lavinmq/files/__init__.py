@@ -1,0 +1,1 @@
+"""Small files of the data directory: read, written whole, synced."""
