@@ -31,7 +31,6 @@ from lavinmq.auth.identity import Identity
 from lavinmq.auth.users import UserStore
 from lavinmq.churn import Churn
 from lavinmq.config.values import Config, ConfigError, load
-from lavinmq.endpoints import Endpoints
 from lavinmq.errors import DefinitionsError, ReplyCode
 from lavinmq.files import vhosts as vhosts_file
 from lavinmq.files.datadir import DataDir, DataDirError
@@ -40,7 +39,9 @@ from lavinmq.files.saving import Disk, gathered
 from lavinmq.histogram import Histogram
 from lavinmq.http.origin import Origin
 from lavinmq.limits_file import UserLimits
-from lavinmq.listener import Listener, Places, listeners
+from lavinmq.listeners.endpoints import Endpoints
+from lavinmq.listeners.listener import Listener, Places, listeners
+from lavinmq.listeners.tls import Contexts, TlsError
 from lavinmq.log_exchange import LogExchange
 from lavinmq.parameters import ParameterStore
 from lavinmq.process import log
@@ -50,7 +51,6 @@ from lavinmq.revocation import Revocation
 from lavinmq.stats import Sampler, Tracked
 from lavinmq.stored_offsets import StoredOffsets
 from lavinmq.system import System, memory_limit
-from lavinmq.tls import Contexts, TlsError
 from lavinmq.totals import sampled
 from lavinmq.vhost import BindingLimits, VHost
 from lavinmq.vhosts import VHosts

@@ -25,8 +25,8 @@ from lavinmq.amqp.handshake import HandshakeError
 from lavinmq.amqp.login import Login
 from lavinmq.amqp.walk_errors import walk_error
 from lavinmq.arguments.bounds import UNBOUNDED, TableBounds
-from lavinmq.endpoints import Endpoints, TlsInfo, plain
 from lavinmq.errors import ChannelError, ConnectionError_, ProtocolError, ReplyCode
+from lavinmq.listeners.endpoints import Endpoints, TlsInfo, plain
 from lavinmq.process import log
 from lavinmq.process.portions import in_portions
 

@@ -24,7 +24,7 @@ from lavinmq.process import log
 if TYPE_CHECKING:
     from lavinmq.amqp.connection import Connection
     from lavinmq.auth.identity import Identity
-    from lavinmq.endpoints import Endpoints
+    from lavinmq.listeners.endpoints import Endpoints
 
 _log = log.get("lmq.amqp.login")
 LONGEST_WAIT_S: Final = 3600.0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from lavinmq.http.origin import Origin
 from lavinmq.http.server import HttpListener, HttpService
-from lavinmq.listener import Listener, Places, listeners
+from lavinmq.listeners.listener import Listener, Places, listeners
 
 if TYPE_CHECKING:
     from lavinmq.server import Server

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lavinmq.config.setting_types import shown
-from lavinmq.endpoints import is_loopback
 from lavinmq.http.errors import ApiError, access_refused
+from lavinmq.listeners.endpoints import is_loopback
 
 if TYPE_CHECKING:
     from lavinmq.config.values import Config

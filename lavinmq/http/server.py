@@ -1,7 +1,7 @@
 """Speaks HTTP on what the listeners hand over: management, control socket, metrics.
 
 Tornado parses HTTP and writes it; accepting sockets and the handshake of TLS are those of the other
-protocols (`listener.py`, `arrival.py`). See decision 0015.
+protocols (`listeners/listener.py`, `listeners/arrival.py`). See decision 0015.
 Source: HTTP reference, sections 1, 15 and 16.
 """
 
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from tornado.httputil import HTTPServerRequest
 
     from lavinmq.config.values import Config
-    from lavinmq.endpoints import Endpoints
-    from lavinmq.listener import Listener
+    from lavinmq.listeners.endpoints import Endpoints
+    from lavinmq.listeners.listener import Listener
     from lavinmq.server import Server
 
 IDLE_S: Final = 300.0

@@ -15,8 +15,8 @@ from typing import Any, Final
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from lavinmq.amqp.connection import welcome_socket
-from lavinmq.endpoints import UNIX, TlsInfo
 from lavinmq.http.handler import Handler
+from lavinmq.listeners.endpoints import UNIX, TlsInfo
 from lavinmq.process import log
 
 VERSION: Final = "13"

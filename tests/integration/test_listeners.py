@@ -19,7 +19,7 @@ import pytest
 from pamqp import commands
 
 from lavinmq.amqp.connection import Connection, welcome_socket
-from lavinmq.endpoints import TlsInfo
+from lavinmq.listeners.endpoints import TlsInfo
 from tests.conftest import BrokerFactory
 from tests.support.broker import broker_command
 from tests.support.hostile import login

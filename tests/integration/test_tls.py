@@ -23,7 +23,7 @@ import pika.exceptions
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from lavinmq.endpoints import TlsInfo
+from lavinmq.listeners.endpoints import TlsInfo
 from tests.conftest import BrokerFactory
 from tests.support.certificates import Authority, Identity
 from tests.support.inside import Inside, inside

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lavinmq.certificate import common_name, distinguished_name, subject_alternative_name
+from lavinmq.listeners.certificate import common_name, distinguished_name, subject_alternative_name
 
 
 def subject(*parts: tuple[str, str]) -> dict[str, Any]:

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from lavinmq import endpoints
 from lavinmq.config.values import defaults
-from lavinmq.endpoints import Endpoints
-from lavinmq.listener import Listener, Places, listeners
-from lavinmq.tls import Contexts
+from lavinmq.listeners import endpoints
+from lavinmq.listeners.endpoints import Endpoints
+from lavinmq.listeners.listener import Listener, Places, listeners
+from lavinmq.listeners.tls import Contexts
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lavinmq.endpoints import TlsInfo
-from lavinmq.proxy_protocol import (
+from lavinmq.listeners.endpoints import TlsInfo
+from lavinmq.listeners.proxy_protocol import (
     MAX_BYTES,
     V1_BYTES,
     V2_SIGNATURE,

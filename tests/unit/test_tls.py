@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lavinmq.config.values import Config, defaults
-from lavinmq.tls import Contexts, NameReader, TlsError
+from lavinmq.listeners.tls import Contexts, NameReader, TlsError
 from tests.support.certificates import Authority, Identity
 
 

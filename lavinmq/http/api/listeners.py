@@ -11,7 +11,7 @@ from lavinmq.http.origin import Origin
 
 if TYPE_CHECKING:
     from lavinmq.http.server import HttpListener
-    from lavinmq.listener import Listener
+    from lavinmq.listeners.listener import Listener
     from lavinmq.server import Server
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lavinmq.proxy_protocol import Header, Incomplete, ProxyError, parse
+from lavinmq.listeners.proxy_protocol import Header, Incomplete, ProxyError, parse
 from tests.fuzz.targets import Target
 
 

@@ -20,11 +20,17 @@ from enum import Enum
 from sys import intern
 from typing import TYPE_CHECKING, Final
 
-from lavinmq.certificate import LOGINS
-from lavinmq.endpoints import Endpoints, TlsInfo, between
+from lavinmq.listeners.certificate import LOGINS
+from lavinmq.listeners.endpoints import Endpoints, TlsInfo, between
+from lavinmq.listeners.proxy_protocol import (
+    MAX_BYTES,
+    Incomplete,
+    ProxyError,
+    TrustedSources,
+    parse,
+)
+from lavinmq.listeners.tls import MAX_HELLO, Contexts, NameReader, Protocol, is_in_kernel
 from lavinmq.process import log
-from lavinmq.proxy_protocol import MAX_BYTES, Incomplete, ProxyError, TrustedSources, parse
-from lavinmq.tls import MAX_HELLO, Contexts, NameReader, Protocol, is_in_kernel
 
 if TYPE_CHECKING:
     from lavinmq.config.values import Config

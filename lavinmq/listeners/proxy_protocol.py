@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from lavinmq.endpoints import TlsInfo, plain
+from lavinmq.listeners.endpoints import TlsInfo, plain
 
 V1_PREFIX: Final = b"PROXY "
 V1_BYTES: Final = 107

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from typing import Protocol as Interface
 
-from lavinmq.arrival import Reception, Steps, Welcome
-from lavinmq.endpoints import of_socket, shown
+from lavinmq.listeners.arrival import Reception, Steps, Welcome
+from lavinmq.listeners.endpoints import of_socket, shown
+from lavinmq.listeners.proxy_protocol import TrustedSources
+from lavinmq.listeners.tls import Contexts, Protocol
 from lavinmq.process import log
-from lavinmq.proxy_protocol import TrustedSources
-from lavinmq.tls import Contexts, Protocol
 
 if TYPE_CHECKING:
     from lavinmq.config.values import Config

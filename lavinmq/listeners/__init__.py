@@ -1,0 +1,1 @@
+"""Sockets from the listener until the protocol begins: PROXY header, TLS, who is at both ends."""
