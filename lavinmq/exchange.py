@@ -21,7 +21,7 @@ from lavinmq.nearest import hint
 
 if TYPE_CHECKING:
     from lavinmq.queue import Queue
-    from lavinmq.stats import Track
+    from lavinmq.stats.sampler import Track
 
 KINDS: Final = {
     "direct": _core.DIRECT,

@@ -21,7 +21,7 @@ from lavinmq.files.directories import hashed
 
 if TYPE_CHECKING:
     from lavinmq.exchange import Incoming
-    from lavinmq.stats import Track
+    from lavinmq.stats.sampler import Track
 
 
 class Owner(Protocol):

@@ -22,21 +22,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from lavinmq import __version__, _core, system
+from lavinmq import __version__, _core
 from lavinmq.amqp.connection import Connection
 from lavinmq.arguments.bounds import TableBounds
 from lavinmq.auth.accounts import Accounts
 from lavinmq.auth.chain import Chain
 from lavinmq.auth.identity import Identity
 from lavinmq.auth.users import UserStore
-from lavinmq.churn import Churn
 from lavinmq.config.values import Config, ConfigError, load
 from lavinmq.errors import DefinitionsError, ReplyCode
 from lavinmq.files import vhosts as vhosts_file
 from lavinmq.files.datadir import DataDir, DataDirError
 from lavinmq.files.disk import DiskWatch
 from lavinmq.files.saving import Disk, gathered
-from lavinmq.histogram import Histogram
 from lavinmq.http.origin import Origin
 from lavinmq.limits_file import UserLimits
 from lavinmq.listeners.endpoints import Endpoints
@@ -48,10 +46,13 @@ from lavinmq.process import log
 from lavinmq.process.portions import in_portions
 from lavinmq.process.systemd import Service
 from lavinmq.revocation import Revocation
-from lavinmq.stats import Sampler, Tracked
+from lavinmq.stats import system
+from lavinmq.stats.churn import Churn
+from lavinmq.stats.histogram import Histogram
+from lavinmq.stats.sampler import Sampler, Tracked
+from lavinmq.stats.system import System, memory_limit
+from lavinmq.stats.totals import sampled
 from lavinmq.stored_offsets import StoredOffsets
-from lavinmq.system import System, memory_limit
-from lavinmq.totals import sampled
 from lavinmq.vhost import BindingLimits, VHost
 from lavinmq.vhosts import VHosts
 

@@ -34,7 +34,6 @@ from lavinmq.arguments.names import (
 from lavinmq.arguments.stream import check_declaration, is_stream
 from lavinmq.auth.identity import Identity
 from lavinmq.auth.topics import KeyRights
-from lavinmq.churn import Churn
 from lavinmq.dedup_keys import DedupKeys
 from lavinmq.errors import ChannelError, DefinitionsError, ReplyCode
 from lavinmq.exchange import KINDS, Destination, Exchange, raw_key, unserved
@@ -62,8 +61,9 @@ from lavinmq.process.portions import Portions
 from lavinmq.queue import Owner, Queue, QueueConsumer
 from lavinmq.queue_expiry import QueueExpiry
 from lavinmq.rules import VHostRules
+from lavinmq.stats.churn import Churn
+from lavinmq.stats.totals import Totals
 from lavinmq.store_news import StoreNews
-from lavinmq.totals import Totals
 
 BUILT_IN: Final = (
     ("", "direct"), ("amq.direct", "direct"), ("amq.fanout", "fanout"), ("amq.topic", "topic"),

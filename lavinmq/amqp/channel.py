@@ -21,12 +21,12 @@ from lavinmq.arguments.stream import Reading, check_consumer, reading
 from lavinmq.errors import ChannelError, ConnectionError_, ReplyCode
 from lavinmq.fieldtable import FieldTable, Timestamp
 from lavinmq.files import stream_epochs
-from lavinmq.stats import NOTHING, Counters
+from lavinmq.stats.sampler import NOTHING, Counters
 
 if TYPE_CHECKING:
     from lavinmq.amqp.connection import Connection
     from lavinmq.queue import Queue
-    from lavinmq.stats import Track
+    from lavinmq.stats.sampler import Track
 
 LARGE_HEADER: Final = "a message has a larger header than the frame_max of this connection allows"
 """It stays in its queue, for a client with larger frames."""

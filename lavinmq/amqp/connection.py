@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from lavinmq.process.portions import Portions
     from lavinmq.queue import Queue
     from lavinmq.server import Server
-    from lavinmq.stats import Track
-    from lavinmq.totals import Traffic
+    from lavinmq.stats.sampler import Track
+    from lavinmq.stats.totals import Traffic
     from lavinmq.vhost import VHost
 
 HANDSHAKE_TIMEOUT_S: Final = 15.0

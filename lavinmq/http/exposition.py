@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import Final, Literal
 
 from lavinmq._core import DURATION_BOUNDS
-from lavinmq.histogram import Values
+from lavinmq.stats.histogram import Values
 
 TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 OPEN_METRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from lavinmq.http.exposition import Metric
 from lavinmq.http.metric_families import CHURN, Part, Scrape, connections_of, counter, gauge
-from lavinmq.totals import unacknowledged
+from lavinmq.stats.totals import unacknowledged
 
 if TYPE_CHECKING:
     from lavinmq.queue import Queue

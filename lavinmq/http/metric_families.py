@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 from lavinmq import __version__
 from lavinmq.http.exposition import Exposition, Metric
-from lavinmq.system import heap, memory_limit, memory_used
-from lavinmq.totals import unacknowledged
+from lavinmq.stats.system import heap, memory_limit, memory_used
+from lavinmq.stats.totals import unacknowledged
 
 if TYPE_CHECKING:
     from lavinmq.amqp.connection import Connection

@@ -27,7 +27,7 @@ from lavinmq.http.metric_details import FAMILIES
 from lavinmq.http.metric_families import OVERVIEW, Scrape
 from lavinmq.http.origin import Origin
 from lavinmq.process import log
-from lavinmq.system import descriptors_used
+from lavinmq.stats.system import descriptors_used
 from lavinmq.vhost import VHost
 
 DEFAULT_PREFIX: Final = "lavinmq"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lavinmq.churn import EVENTS, Churn
+from lavinmq.stats.churn import EVENTS, Churn
 
 
 def test_the_whole_counts_what_its_parts_do_and_outlives_them() -> None:

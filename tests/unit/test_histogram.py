@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lavinmq._core import DURATION_BOUNDS
-from lavinmq.histogram import Histogram
+from lavinmq.stats.histogram import Histogram
 
 
 def test_a_duration_on_a_bound_belongs_to_the_step_below() -> None:

@@ -19,20 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # From the bottom to the top. Units of one line are neighbours and do not know each other.
 PYTHON_LAYERS: list[set[str]] = [
     {"__init__"},
-    {
-        "_core",
-        "_pcre",
-        "_perf",
-        "allocator",
-        "churn",
-        "client",
-        "errors",
-        "fieldtable",
-        "missing",
-        "nearest",
-        "tasks",
-    },
-    {"arguments", "config", "features", "histogram", "pattern", "pytest_plugin"},
+    {"_core", "_pcre", "_perf", "client", "errors", "fieldtable", "missing", "nearest", "tasks"},
+    {"arguments", "config", "features", "pattern", "pytest_plugin"},
     {"process", "rights"},
     {"files", "listeners", "log_exchange", "stats"},
     {
@@ -46,8 +34,6 @@ PYTHON_LAYERS: list[set[str]] = [
         "queue",
         "spark",
         "stream_identity",
-        "system",
-        "totals",
     },
     {
         "alternates",

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lavinmq import stats
-from lavinmq.stats import Gauge, Sampler, Sum, Track, summed
+from lavinmq.stats import sampler as stats
+from lavinmq.stats.sampler import Gauge, Sampler, Sum, Track, summed
 
 
 class Thing:

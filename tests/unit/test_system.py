@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lavinmq import system
-from lavinmq.system import System, _cgroup_limits
+from lavinmq.stats import system
+from lavinmq.stats.system import System, _cgroup_limits
 
 
 def group(root: Path, path: str, name: str, value: str) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
-from lavinmq.stats import Gauge
-from lavinmq.totals import Traffic, sampled
+from lavinmq.stats.sampler import Gauge
+from lavinmq.stats.totals import Traffic, sampled
 
 
 def vhost() -> Any:

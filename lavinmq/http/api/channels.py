@@ -10,7 +10,7 @@ from lavinmq.http.errors import bad_request, not_found
 from lavinmq.http.fields import Field
 from lavinmq.http.listing import Listing, in_portions
 from lavinmq.http.routes import ROUTES
-from lavinmq.totals import MESSAGES
+from lavinmq.stats.totals import MESSAGES
 
 if TYPE_CHECKING:
     from lavinmq.amqp.channel import Channel

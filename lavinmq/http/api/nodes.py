@@ -6,13 +6,14 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from lavinmq import __version__, system
+from lavinmq import __version__
 from lavinmq.http.access import Role
 from lavinmq.http.api import overview
 from lavinmq.http.call import NO_CONTENT, Call, Reply
 from lavinmq.http.errors import ApiError
 from lavinmq.http.listing import Listing
 from lavinmq.http.routes import ROUTES, Query
+from lavinmq.stats import system
 
 VHOST: Final = Query("vhost", "Count messages and churn of this virtual host only; may be repeated")
 GC_STATS: Final = (

@@ -16,8 +16,8 @@ from lavinmq.http.api import connections, listeners
 from lavinmq.http.call import Call
 from lavinmq.http.listing import in_portions
 from lavinmq.http.routes import ROUTES
-from lavinmq.stats import Sum, summed
-from lavinmq.totals import unacknowledged
+from lavinmq.stats.sampler import Sum, summed
+from lavinmq.stats.totals import unacknowledged
 
 if TYPE_CHECKING:
     from lavinmq.vhost import VHost

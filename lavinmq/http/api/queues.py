@@ -20,7 +20,7 @@ from lavinmq.http.routes import ROUTES, Query
 from lavinmq.http.synced import all_synced, synced_now
 from lavinmq.http.tables import table
 from lavinmq.queue import Queue
-from lavinmq.totals import unacknowledged
+from lavinmq.stats.totals import unacknowledged
 
 if TYPE_CHECKING:
     from lavinmq.amqp.channel import Consumer

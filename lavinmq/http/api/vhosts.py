@@ -15,7 +15,7 @@ from lavinmq.http.errors import bad_request
 from lavinmq.http.fields import Field
 from lavinmq.http.listing import Listing
 from lavinmq.http.routes import ROUTES
-from lavinmq.totals import MESSAGES
+from lavinmq.stats.totals import MESSAGES
 from lavinmq.vhost import VHost
 
 COUNTERS: Final = tuple(name for name in MESSAGES if name != "reject")

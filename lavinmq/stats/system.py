@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from lavinmq.stats import Gauge
+from lavinmq.stats.sampler import Gauge
 
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 CGROUPS: Final = Path("/sys/fs/cgroup")
@@ -164,7 +164,7 @@ def _statm(field: int) -> int:
 
 def heap() -> dict[str, int]:
     """What the collector and the allocator of the C library say; zeros where they say nothing."""
-    from lavinmq import allocator  # which needs ctypes
+    from lavinmq.stats import allocator  # which needs ctypes
 
     info = allocator.heap()
     return {
@@ -180,7 +180,7 @@ async def collect() -> None:
 
     Blocks while the collector runs, some ten milliseconds for a broker with many objects.
     """
-    from lavinmq import allocator
+    from lavinmq.stats import allocator
 
     gc.collect()
     await asyncio.to_thread(allocator.trim)

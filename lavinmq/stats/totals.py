@@ -1,6 +1,6 @@
 """What a virtual host comes to as a whole: churn, messages, bytes, and how they have changed.
 
-Sampled together with all the parts (see `stats.py`), in one pass over them. Bytes of connections
+Sampled together with all the parts (see `sampler.py`), in one pass over them. Bytes of connections
 that are over stay counted, so that no history is rewritten when a connection goes.
 Source: HTTP reference, sections 6 and 8.1.
 """
@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from lavinmq.churn import Churn
-from lavinmq.stats import Gauge
+from lavinmq.stats.churn import Churn
+from lavinmq.stats.sampler import Gauge
 
 if TYPE_CHECKING:
     from lavinmq.amqp.connection import Connection
     from lavinmq.queue import Queue
-    from lavinmq.stats import Track, Tracked
+    from lavinmq.stats.sampler import Track, Tracked
     from lavinmq.vhost import VHost
 
 MESSAGES: Final = (

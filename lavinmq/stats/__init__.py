@@ -1,0 +1,1 @@
+"""Numbers of the broker and of its process, and their rates."""
