@@ -13,9 +13,9 @@ from typing import Any, Final, Protocol
 
 from lavinmq import _core, fieldtable
 from lavinmq.exchange import Exchange, raw_key
-from lavinmq.features import queue_features
 from lavinmq.fieldtable import EMPTY, FieldTable
 from lavinmq.files.directories import hashed
+from lavinmq.policy.features import queue_features
 from lavinmq.process.log import Log
 from lavinmq.process.portions import in_portions
 from lavinmq.queue import Queue

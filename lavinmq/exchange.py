@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from lavinmq import _core
 from lavinmq.arguments.hash import Hashed, hashed_by
 from lavinmq.arguments.inequivalent import difference
-from lavinmq.features import exchange_features
 from lavinmq.fieldtable import EMPTY, FieldTable
 from lavinmq.files.definitions import ExchangeDef
 from lavinmq.nearest import hint
+from lavinmq.policy.features import exchange_features
 
 if TYPE_CHECKING:
     from lavinmq.queue import Queue

@@ -15,9 +15,9 @@ from lavinmq import _core
 from lavinmq.arguments.inequivalent import difference
 from lavinmq.arguments.queue import compared
 from lavinmq.arguments.stream import is_stream
-from lavinmq.features import PLAIN, Features
 from lavinmq.fieldtable import FieldTable
 from lavinmq.files.directories import hashed
+from lavinmq.policy.features import PLAIN, Features
 
 if TYPE_CHECKING:
     from lavinmq.exchange import Incoming

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from lavinmq.arguments.names import refused
-from lavinmq.features import argument
 from lavinmq.fieldtable import FieldTable
+from lavinmq.policy.features import argument
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

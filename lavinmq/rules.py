@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from lavinmq.exchange import Exchange
-from lavinmq.features import (
+from lavinmq.fieldtable import FieldTable
+from lavinmq.files.saving import Disk
+from lavinmq.policy.features import (
     Features,
     Kind,
     Rules,
@@ -21,12 +23,10 @@ from lavinmq.features import (
     queue_features,
     queue_kind,
 )
-from lavinmq.fieldtable import FieldTable
-from lavinmq.files.saving import Disk
-from lavinmq.limits_file import VHostLimits
-from lavinmq.parameters import ParameterStore
-from lavinmq.pattern import Patience
-from lavinmq.policy import Policy, PolicyStore
+from lavinmq.policy.limits import VHostLimits
+from lavinmq.policy.parameters import ParameterStore
+from lavinmq.policy.pattern import Patience
+from lavinmq.policy.policies import Policy, PolicyStore
 from lavinmq.process.portions import in_portions
 from lavinmq.queue import Queue
 

@@ -36,12 +36,12 @@ from lavinmq.files.datadir import DataDir, DataDirError
 from lavinmq.files.disk import DiskWatch
 from lavinmq.files.saving import Disk, gathered
 from lavinmq.http.origin import Origin
-from lavinmq.limits_file import UserLimits
 from lavinmq.listeners.endpoints import Endpoints
 from lavinmq.listeners.listener import Listener, Places, listeners
 from lavinmq.listeners.tls import Contexts, TlsError
 from lavinmq.log_exchange import LogExchange
-from lavinmq.parameters import ParameterStore
+from lavinmq.policy.limits import UserLimits
+from lavinmq.policy.parameters import ParameterStore
 from lavinmq.process import log
 from lavinmq.process.portions import in_portions
 from lavinmq.process.systemd import Service

@@ -37,7 +37,6 @@ from lavinmq.auth.topics import KeyRights
 from lavinmq.dedup_keys import DedupKeys
 from lavinmq.errors import ChannelError, DefinitionsError, ReplyCode
 from lavinmq.exchange import KINDS, Destination, Exchange, raw_key, unserved
-from lavinmq.features import mistyped
 from lavinmq.fieldtable import EMPTY, FieldTable
 from lavinmq.files import stream_epochs
 from lavinmq.files.datadir import DIRECTORY_MODE
@@ -56,6 +55,7 @@ from lavinmq.files.definitions_compaction import Compaction
 from lavinmq.files.deleted import DOOMED, DeletedFiles
 from lavinmq.files.directories import hashed, make_directory, remove_tree, set_aside, write_text
 from lavinmq.files.saving import Disk
+from lavinmq.policy.features import mistyped
 from lavinmq.process import log
 from lavinmq.process.portions import Portions
 from lavinmq.queue import Owner, Queue, QueueConsumer

@@ -11,7 +11,7 @@ import logging
 from dataclasses import dataclass
 from typing import Final, Self
 
-from lavinmq.pattern import Pattern
+from lavinmq.policy.pattern import Pattern
 
 log = logging.getLogger("lmq.auth.permissions")
 

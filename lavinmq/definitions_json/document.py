@@ -19,9 +19,9 @@ from lavinmq.definitions_json.things import PermissionDef, TopicPermissionDef, U
 from lavinmq.errors import ChannelError
 from lavinmq.files.definitions import BindingDef, ExchangeDef, QueueDef
 from lavinmq.files.vhosts import VHostDef
-from lavinmq.limits_file import USER_LIMITS, VHOST_LIMITS
-from lavinmq.parameters import Parameter
-from lavinmq.policy import Policy, check_keys
+from lavinmq.policy.limits import USER_LIMITS, VHOST_LIMITS
+from lavinmq.policy.parameters import Parameter
+from lavinmq.policy.policies import Policy, check_keys
 from lavinmq.process.portions import emptied
 from lavinmq.vhosts import check_name
 

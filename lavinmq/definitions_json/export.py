@@ -18,8 +18,8 @@ from lavinmq.definitions_json.plan import Broker
 from lavinmq.exchange import Destination
 from lavinmq.fieldtable import FieldTable
 from lavinmq.files.vhosts import VHostDef
-from lavinmq.parameters import Parameter
-from lavinmq.policy import Policy
+from lavinmq.policy.parameters import Parameter
+from lavinmq.policy.policies import Policy
 from lavinmq.queue import Queue
 from lavinmq.vhost import VHost
 

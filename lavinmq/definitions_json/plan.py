@@ -21,10 +21,10 @@ from lavinmq.definitions_json.document import Document
 from lavinmq.definitions_json.entry import DefinitionsRefused, Item, Remark, refusal
 from lavinmq.definitions_json.things import PermissionDef, TopicPermissionDef, UserDef
 from lavinmq.definitions_json.topology import Topology
-from lavinmq.limits_file import UserLimits
 from lavinmq.missing import of_component
-from lavinmq.parameters import Parameter, ParameterStore
-from lavinmq.policy import Policy
+from lavinmq.policy.limits import UserLimits
+from lavinmq.policy.parameters import Parameter, ParameterStore
+from lavinmq.policy.policies import Policy
 from lavinmq.process.portions import emptied
 from lavinmq.rules import VHostRules
 from lavinmq.vhost import VHost

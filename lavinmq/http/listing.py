@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
 from lavinmq.http.errors import ApiError, bad_request
-from lavinmq.pattern import Pattern, too_long
+from lavinmq.policy.pattern import Pattern, too_long
 from lavinmq.process import log
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import lavinmq
 import lavinmq.fieldtable
-from lavinmq.policy import Policy
+from lavinmq.policy.policies import Policy
 from lavinmq.server import Server
 
 QUEUES = 10_000

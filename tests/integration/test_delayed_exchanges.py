@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from pamqp import commands
 
-from lavinmq.policy import Policy
+from lavinmq.policy.policies import Policy
 from tests.integration.conftest import UniqueName
 from tests.support.broker import Broker
 from tests.support.inside import Inside, inside

@@ -10,7 +10,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker
 
 import lavinmq
-from lavinmq.policy import Policy
+from lavinmq.policy.policies import Policy
 from tests.conftest import BrokerFactory
 from tests.integration.conftest import OpenConnection, UniqueName
 from tests.integration.pika_actions import (

@@ -347,7 +347,7 @@ def test_there_are_no_links_of_federation(broker: Managed) -> None:
 
 
 def test_the_name_of_the_cluster_is_a_global_parameter(broker: Managed) -> None:
-    from lavinmq.parameters import Parameter
+    from lavinmq.policy.parameters import Parameter
 
     broker.call(broker.server.parameters.put, Parameter(None, "cluster_name", "näme"))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from pamqp import commands
 
-from lavinmq.policy import Policy
+from lavinmq.policy.policies import Policy
 from tests.support.inside import Inside, inside
 from tests.support.waiting import wait_for
 from tests.support.wire import Wire

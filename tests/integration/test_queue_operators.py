@@ -19,7 +19,7 @@ from pamqp import commands
 import lavinmq
 from lavinmq.amqp.channel import Consumer
 from lavinmq.files.directories import hashed
-from lavinmq.policy import Policy
+from lavinmq.policy.policies import Policy
 from lavinmq.vhost import VHost
 from tests.support.waiting import wait_for
 from tests.support.wire import Wire

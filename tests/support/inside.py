@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import lavinmq
 from lavinmq.exchange import Exchange
 from lavinmq.files.saving import gathered
-from lavinmq.policy import Policy
+from lavinmq.policy.policies import Policy
 from lavinmq.queue import Queue
 from lavinmq.server import Server
 from lavinmq.vhost import VHost

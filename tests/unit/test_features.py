@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lavinmq import features
-from lavinmq.features import (
+from lavinmq.fieldtable import FieldTable, Timestamp, Value
+from lavinmq.policy import features
+from lavinmq.policy.features import (
     OPERATOR_KEYS,
     PLAIN,
     Features,
@@ -20,7 +21,6 @@ from lavinmq.features import (
     queue_features,
     usable,
 )
-from lavinmq.fieldtable import FieldTable, Timestamp, Value
 
 NUMBERS = {
     "max-length": "max_length",

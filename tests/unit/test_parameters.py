@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from lavinmq.errors import DefinitionsError
-from lavinmq.limits_file import UserLimits, VHostLimits
-from lavinmq.parameters import Parameter, ParameterStore
+from lavinmq.policy.limits import UserLimits, VHostLimits
+from lavinmq.policy.parameters import Parameter, ParameterStore
 from tests.unit.test_policy import recorded
 
 

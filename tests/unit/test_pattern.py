@@ -2,7 +2,8 @@
 
 import pytest
 
-from lavinmq import _pcre, pattern
+from lavinmq import _pcre
+from lavinmq.policy import pattern
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lavinmq.errors import DefinitionsError
-from lavinmq.features import Kind
-from lavinmq.policy import TARGETS, Policy, PolicyStore
+from lavinmq.policy.features import Kind
+from lavinmq.policy.policies import TARGETS, Policy, PolicyStore
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "data-dir"
 

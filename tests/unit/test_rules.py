@@ -12,9 +12,9 @@ import pytest
 
 from lavinmq import _core
 from lavinmq.exchange import Exchange
-from lavinmq.features import PLAIN
 from lavinmq.fieldtable import EMPTY, FieldTable
-from lavinmq.policy import Policy
+from lavinmq.policy.features import PLAIN
+from lavinmq.policy.policies import Policy
 from lavinmq.process.portions import in_portions
 from lavinmq.queue import Queue
 from lavinmq.rules import MAX_SHARED, VHostRules

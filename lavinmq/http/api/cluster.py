@@ -14,7 +14,7 @@ from lavinmq.http.call import NO_CONTENT, Call, Reply
 from lavinmq.http.errors import bad_request
 from lavinmq.http.fields import Field
 from lavinmq.http.routes import ROUTES
-from lavinmq.parameters import Parameter
+from lavinmq.policy.parameters import Parameter
 
 CLUSTER_NAME: Final = "cluster_name"
 

@@ -13,7 +13,7 @@ from lavinmq.http.errors import bad_request
 from lavinmq.http.fields import Field
 from lavinmq.http.listing import Listing
 from lavinmq.http.routes import ROUTES
-from lavinmq.limits_file import USER_LIMITS, VHOST_LIMITS
+from lavinmq.policy.limits import USER_LIMITS, VHOST_LIMITS
 from lavinmq.vhost import VHost
 
 FIELDS: Final = {"value": Field("integer", "How many; a negative number: any number", True)}

@@ -18,7 +18,7 @@ from lavinmq.http.errors import bad_request
 from lavinmq.http.fields import Field
 from lavinmq.http.listing import Listing
 from lavinmq.http.routes import ROUTES
-from lavinmq.parameters import Parameter, ParameterStore
+from lavinmq.policy.parameters import Parameter, ParameterStore
 from lavinmq.vhost import VHost
 
 FIELDS: Final = {"value": Field("any", "What it says: any JSON", required=True)}

@@ -18,7 +18,7 @@ from lavinmq.http.errors import bad_request
 from lavinmq.http.fields import Field
 from lavinmq.http.listing import Listing
 from lavinmq.http.routes import ROUTES
-from lavinmq.pattern import too_long
+from lavinmq.policy.pattern import too_long
 
 FIELDS: Final = {
     "configure": Field("string", "Names that may be declared and deleted", True, lax=True),

@@ -16,8 +16,8 @@ from lavinmq.http.errors import bad_request
 from lavinmq.http.fields import Field
 from lavinmq.http.listing import Listing
 from lavinmq.http.routes import ROUTES, Endpoint
-from lavinmq.pattern import too_long
-from lavinmq.policy import TARGETS, Policy, PolicyStore
+from lavinmq.policy.pattern import too_long
+from lavinmq.policy.policies import TARGETS, Policy, PolicyStore
 from lavinmq.vhost import VHost
 
 FIELDS: Final = {

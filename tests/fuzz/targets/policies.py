@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lavinmq.features import queue_features
 from lavinmq.fieldtable import EMPTY
-from lavinmq.policy import PolicyStore
+from lavinmq.policy.features import queue_features
+from lavinmq.policy.policies import PolicyStore
 from tests.fuzz.targets import Target
 
 

@@ -14,13 +14,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Self
 
-from lavinmq import features
-from lavinmq.features import Kind, Rules
 from lavinmq.files.json_file import JsonFile
 from lavinmq.files.saving import Disk
 from lavinmq.missing import policy_keys
 from lavinmq.nearest import VERY_LIKE, nearest
-from lavinmq.pattern import Patience, Pattern
+from lavinmq.policy import features
+from lavinmq.policy.features import Kind, Rules
+from lavinmq.policy.pattern import Patience, Pattern
 
 log = logging.getLogger("lmq.policy")
 

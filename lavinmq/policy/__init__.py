@@ -1,0 +1,1 @@
+"""What operators decide beside the configuration, as values: policies, limits, parameters."""
