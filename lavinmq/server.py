@@ -28,6 +28,7 @@ from lavinmq.arguments.bounds import TableBounds
 from lavinmq.auth.accounts import Accounts
 from lavinmq.auth.chain import Chain
 from lavinmq.auth.identity import Identity
+from lavinmq.auth.revocation import Revocation
 from lavinmq.auth.users import UserStore
 from lavinmq.config.values import Config, ConfigError, load
 from lavinmq.errors import DefinitionsError, ReplyCode
@@ -45,7 +46,6 @@ from lavinmq.policy.parameters import ParameterStore
 from lavinmq.process import log
 from lavinmq.process.portions import in_portions
 from lavinmq.process.systemd import Service
-from lavinmq.revocation import Revocation
 from lavinmq.stats import system
 from lavinmq.stats.churn import Churn
 from lavinmq.stats.histogram import Histogram

@@ -8,11 +8,11 @@ import os
 from functools import partial
 from typing import Final
 
+from lavinmq.auth.tasks import Tasks
 from lavinmq.files.datadir import private
 from lavinmq.files.saving import Disk
 from lavinmq.process import log
 from lavinmq.queue import Queue
-from lavinmq.tasks import Tasks
 
 TEMPORARY: Final = "consumer_offsets.tmp"
 _log = log.get("lmq.stored_offsets")

@@ -22,11 +22,11 @@ from lavinmq.auth.attempt import Attempt, TokenError
 from lavinmq.auth.hashing import Hashing, HashingBusy
 from lavinmq.auth.identity import Identity
 from lavinmq.auth.local import Local
+from lavinmq.auth.tasks import Tasks
 from lavinmq.auth.throttle import Throttle
 from lavinmq.auth.turns import LaneFull, Turns
 from lavinmq.auth.users import DIRECT_USER, UserStore
 from lavinmq.auth.verification import Verification
-from lavinmq.tasks import Tasks
 
 if TYPE_CHECKING:
     from lavinmq.auth.oauth import OAuth

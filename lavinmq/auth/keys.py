@@ -19,8 +19,8 @@ import jwt
 
 from lavinmq.auth import signatures
 from lavinmq.auth.fetch import Document, Fetch, FetchError
+from lavinmq.auth.tasks import Tasks
 from lavinmq.auth.tokens import ALGORITHMS
-from lavinmq.tasks import Tasks
 
 log = logging.getLogger("lmq.auth.oauth")
 

@@ -19,8 +19,8 @@ from lavinmq.auth.attempt import Attempt, TokenError
 from lavinmq.auth.fetch import Fetch, fetch, is_safe
 from lavinmq.auth.keys import Keys
 from lavinmq.auth.scopes import ClaimReader, TokenUser
+from lavinmq.auth.tasks import Tasks
 from lavinmq.auth.tokens import TokenVerifier, header_of
-from lavinmq.tasks import Tasks
 
 if TYPE_CHECKING:
     from lavinmq.config.values import Config

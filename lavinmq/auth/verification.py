@@ -20,8 +20,8 @@ from typing import Final
 
 from lavinmq.auth import passwords
 from lavinmq.auth.hashing import Hashing, HashingBusy
+from lavinmq.auth.tasks import Tasks
 from lavinmq.auth.users import User
-from lavinmq.tasks import Tasks
 
 MAX_REMEMBERED: Final = 4096
 REMEMBERED_S: Final = 900.0

@@ -12,7 +12,7 @@ from jwt.algorithms import RSAAlgorithm
 
 from lavinmq.auth.fetch import Document, FetchError
 from lavinmq.auth.keys import MAX_KEYS, ON_DEMAND_S, Keys
-from lavinmq.tasks import Tasks
+from lavinmq.auth.tasks import Tasks
 from tests.support.issuer import Issuer, jwk, private_key
 
 DISCOVERY = "/.well-known/openid-configuration"

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # From the bottom to the top. Units of one line are neighbours and do not know each other.
 PYTHON_LAYERS: list[set[str]] = [
     {"__init__"},
-    {"_core", "_pcre", "_perf", "client", "errors", "fieldtable", "missing", "nearest", "tasks"},
+    {"_core", "_pcre", "_perf", "client", "errors", "fieldtable", "missing", "nearest"},
     {"arguments", "config", "pytest_plugin"},
     {"process"},
     {"files", "listeners", "log_exchange", "stats"},
@@ -33,7 +33,6 @@ PYTHON_LAYERS: list[set[str]] = [
         "delayed",
         "mqtt",
         "queue_expiry",
-        "revocation",
         "rules",
         "store_news",
         "stored_offsets",

@@ -14,8 +14,8 @@ import pytest
 from lavinmq.auth import oauth_login
 from lavinmq.auth.oauth import OAuth
 from lavinmq.auth.oauth_login import LoginError, NotConfigured, Session, authorize, complete
+from lavinmq.auth.tasks import Tasks
 from lavinmq.config.values import Config, from_keywords
-from lavinmq.tasks import Tasks
 from tests.support.issuer import AUDIENCE, Issuer, serving
 
 T = TypeVar("T")

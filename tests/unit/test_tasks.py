@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from lavinmq.tasks import Tasks
+from lavinmq.auth.tasks import Tasks
 
 
 def test_what_runs_is_cancelled_and_awaited() -> None:

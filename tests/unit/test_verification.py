@@ -10,9 +10,9 @@ import pytest
 
 from lavinmq.auth import hashing, passwords, verification
 from lavinmq.auth.hashing import Hashing, HashingBusy
+from lavinmq.auth.tasks import Tasks
 from lavinmq.auth.users import User
 from lavinmq.auth.verification import REMEMBERED_S, Verification
-from lavinmq.tasks import Tasks
 
 CHEAP = "$scrypt$ln=4,r=1,p=1$AAAAAAAAAAAAAAAAAAAAAA$"
 
