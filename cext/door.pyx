@@ -1,7 +1,7 @@
 # Door: the classes through which Python owns queues, exchanges and vhosts of the message path.
 #
 # Each owns one struct. Removing a queue: detach its consumers, unbind it everywhere (routes made
-# before become void by the exchanges' versions), then delete() here; lavinmq/vhost.py does it in
+# before become void by the exchanges' versions), then delete() here; lavinmq/vhost/vhost.py does it in
 # that order.
 import heapq
 

@@ -2,7 +2,7 @@
 #
 # A purge takes what was there when it began: each store has a place up to which messages go, and
 # what is published later stays. Segments that hold nothing else go whole, their records are not
-# read. The queue's counters are right after each portion. Called by lavinmq/vhost.py and
+# read. The queue's counters are right after each portion. Called by lavinmq/vhost/vhost.py and
 # lavinmq/http by way of the class at the end.
 
 cdef enum:

@@ -40,7 +40,6 @@ from lavinmq.http.origin import Origin
 from lavinmq.listeners.endpoints import Endpoints
 from lavinmq.listeners.listener import Listener, Places, listeners
 from lavinmq.listeners.tls import Contexts, TlsError
-from lavinmq.log_exchange import LogExchange
 from lavinmq.policy.limits import UserLimits
 from lavinmq.policy.parameters import ParameterStore
 from lavinmq.process import log
@@ -52,9 +51,10 @@ from lavinmq.stats.histogram import Histogram
 from lavinmq.stats.sampler import Sampler, Tracked
 from lavinmq.stats.system import System, memory_limit
 from lavinmq.stats.totals import sampled
-from lavinmq.stored_offsets import StoredOffsets
-from lavinmq.vhost import BindingLimits, VHost
-from lavinmq.vhosts import VHosts
+from lavinmq.vhost.log_exchange import LogExchange
+from lavinmq.vhost.stored_offsets import StoredOffsets
+from lavinmq.vhost.vhost import BindingLimits, VHost
+from lavinmq.vhost.vhosts import VHosts
 
 if TYPE_CHECKING:
     from lavinmq.definitions_json.boot import BootFile

@@ -25,8 +25,8 @@ from lavinmq.stats.sampler import NOTHING, Counters
 
 if TYPE_CHECKING:
     from lavinmq.amqp.connection import Connection
-    from lavinmq.queue import Queue
     from lavinmq.stats.sampler import Track
+    from lavinmq.vhost.queue import Queue
 
 LARGE_HEADER: Final = "a message has a larger header than the frame_max of this connection allows"
 """It stays in its queue, for a client with larger frames."""

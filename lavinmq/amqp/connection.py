@@ -17,7 +17,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from lavinmq import _core, rights
+from lavinmq import _core
 from lavinmq.amqp import handshake
 from lavinmq.amqp import methods as m
 from lavinmq.amqp.channel import LARGE_HEADER, Channel
@@ -29,17 +29,18 @@ from lavinmq.errors import ChannelError, ConnectionError_, ProtocolError, ReplyC
 from lavinmq.listeners.endpoints import Endpoints, TlsInfo, plain
 from lavinmq.process import log
 from lavinmq.process.portions import in_portions
+from lavinmq.vhost import rights
 
 if TYPE_CHECKING:
     from lavinmq.auth.identity import Identity
     from lavinmq.auth.standing import Standing
     from lavinmq.config.values import Config
     from lavinmq.process.portions import Portions
-    from lavinmq.queue import Queue
     from lavinmq.server import Server
     from lavinmq.stats.sampler import Track
     from lavinmq.stats.totals import Traffic
-    from lavinmq.vhost import VHost
+    from lavinmq.vhost.queue import Queue
+    from lavinmq.vhost.vhost import VHost
 
 HANDSHAKE_TIMEOUT_S: Final = 15.0
 CLOSE_TIMEOUT_S: Final = 15.0

@@ -1,7 +1,7 @@
 """Says in which argument a declaration differs from what is there, and what both values are.
 
 The words are RabbitMQ's, which clients look for; the first difference is told. Called by those who
-refuse a declaration: `vhost.py` and the HTTP API. Pure.
+refuse a declaration: `vhost/vhost.py` and the HTTP API. Pure.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,7 @@
 """Checks of queue arguments at queue.declare: one table, one rule per argument.
 
-Called by `vhost.py` for new queues only; knows types and ranges, not what the arguments do. A void
-value always passes.
-Source: AMQP reference, section 10.
+Called by `vhost/vhost.py` for new queues only; knows types and ranges, not what the arguments do. A
+void value always passes. Source: AMQP reference, section 10.
 """
 
 import re

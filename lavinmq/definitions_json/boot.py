@@ -21,7 +21,7 @@ from lavinmq.errors import DefinitionsError, ProtocolError
 from lavinmq.files.datadir import read_regular, write_atomic
 from lavinmq.files.saving import Disk, at_once
 from lavinmq.process import log
-from lavinmq.vhost import VHost
+from lavinmq.vhost.vhost import VHost
 
 DIGEST_FILE: Final = "load_definitions.sha256"
 NOBODY: Final = ""

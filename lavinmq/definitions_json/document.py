@@ -23,7 +23,7 @@ from lavinmq.policy.limits import USER_LIMITS, VHOST_LIMITS
 from lavinmq.policy.parameters import Parameter
 from lavinmq.policy.policies import Policy, check_keys
 from lavinmq.process.portions import emptied
-from lavinmq.vhosts import check_name
+from lavinmq.vhost.vhosts import check_name
 
 OPERATOR_POLICY: Final = "operator_policy"
 LIMITS: Final = "vhost-limits"

@@ -15,13 +15,13 @@ from lavinmq import fieldtable
 from lavinmq.auth.users import User
 from lavinmq.definitions_json.document import LIMITS, MANAGED, OPERATOR_POLICY
 from lavinmq.definitions_json.plan import Broker
-from lavinmq.exchange import Destination
 from lavinmq.fieldtable import FieldTable
 from lavinmq.files.vhosts import VHostDef
 from lavinmq.policy.parameters import Parameter
 from lavinmq.policy.policies import Policy
-from lavinmq.queue import Queue
-from lavinmq.vhost import VHost
+from lavinmq.vhost.exchange import Destination
+from lavinmq.vhost.queue import Queue
+from lavinmq.vhost.vhost import VHost
 
 Row = dict[str, Any]
 

@@ -26,9 +26,9 @@ from lavinmq.policy.limits import UserLimits
 from lavinmq.policy.parameters import Parameter, ParameterStore
 from lavinmq.policy.policies import Policy
 from lavinmq.process.portions import emptied
-from lavinmq.rules import VHostRules
-from lavinmq.vhost import VHost
-from lavinmq.vhosts import VHosts
+from lavinmq.vhost.rules import VHostRules
+from lavinmq.vhost.vhost import VHost
+from lavinmq.vhost.vhosts import VHosts
 
 ACCOUNTS: Final = ("user", "topic permission", "permission")
 """Kinds of changes that are saved together."""

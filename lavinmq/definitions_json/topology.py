@@ -14,12 +14,12 @@ from lavinmq.arguments.queue import compared
 from lavinmq.auth.identity import Identity
 from lavinmq.definitions_json.entry import Item, refusal
 from lavinmq.errors import ChannelError
-from lavinmq.exchange import Exchange
 from lavinmq.files.definitions import BindingDef, ExchangeDef, QueueDef
 from lavinmq.process.portions import emptied
-from lavinmq.queue import Queue
-from lavinmq.vhost import BUILT_IN, VHost, check_queue, settled
-from lavinmq.vhosts import VHosts
+from lavinmq.vhost.exchange import Exchange
+from lavinmq.vhost.queue import Queue
+from lavinmq.vhost.vhost import BUILT_IN, VHost, check_queue, settled
+from lavinmq.vhost.vhosts import VHosts
 
 INTERNAL: Final = ("amq.delayed-", "amq.delayed.")
 """What the names of the queues of delayed exchanges begin with; LavinMQ exports these queues."""

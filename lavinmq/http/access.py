@@ -4,8 +4,8 @@
 (`check`), and for connections once they are found (`owned.py`), in one place for all endpoints. A
 path with `:vhost` in it also asks for an entry of permissions in that virtual host, which has to
 exist; administrators need none. What a body names, such as an exchange for dead letters, is asked
-about by the functions that AMQP uses (`rights.py`). docs/http-api.md and the tests of roles are
-made from the table. Source: decision 0041; HTTP reference, section 3.
+about by the functions that AMQP uses (`vhost/rights.py`). docs/http-api.md and the tests of roles
+are made from the table. Source: decision 0041; HTTP reference, section 3.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from lavinmq import rights
 from lavinmq.http.errors import access_refused
+from lavinmq.vhost import rights
 
 if TYPE_CHECKING:
     from lavinmq.auth.identity import Identity

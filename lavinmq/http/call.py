@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from lavinmq.amqp.connection import Connection
     from lavinmq.auth.identity import Identity
     from lavinmq.http.handler import ApiHandler
-    from lavinmq.queue import Queue
     from lavinmq.server import Server
-    from lavinmq.vhost import VHost
+    from lavinmq.vhost.queue import Queue
+    from lavinmq.vhost.vhost import VHost
 
 
 @dataclass(slots=True)

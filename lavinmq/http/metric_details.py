@@ -15,7 +15,7 @@ from lavinmq.http.metric_families import CHURN, Part, Scrape, connections_of, co
 from lavinmq.stats.totals import unacknowledged
 
 if TYPE_CHECKING:
-    from lavinmq.queue import Queue
+    from lavinmq.vhost.queue import Queue
 
 DETAILED_CHURN: Final = {
     event: counter(f"detailed_{metric.name}", metric.help) for event, metric in CHURN.items()

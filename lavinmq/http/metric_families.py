@@ -22,7 +22,7 @@ from lavinmq.stats.totals import unacknowledged
 if TYPE_CHECKING:
     from lavinmq.amqp.connection import Connection
     from lavinmq.server import Server
-    from lavinmq.vhost import VHost
+    from lavinmq.vhost.vhost import VHost
 
 ALWAYS_0: Final = "Always 0: this runtime has no such number"
 

@@ -28,7 +28,7 @@ from lavinmq.http.metric_families import OVERVIEW, Scrape
 from lavinmq.http.origin import Origin
 from lavinmq.process import log
 from lavinmq.stats.system import descriptors_used
-from lavinmq.vhost import VHost
+from lavinmq.vhost.vhost import VHost
 
 DEFAULT_PREFIX: Final = "lavinmq"
 MAX_PREFIX: Final = 20

@@ -1,8 +1,8 @@
 """What a queue does with messages, and an exchange with those that match nothing: one frozen value.
 
 Pure functions make it of arguments, a policy and an operator policy. Policies themselves, and which
-of them matches, are the business of `policies.py`; `rules.py` brings the two together. The value of
-a wrong type is left out, the others count. Source: AMQP reference, sections 10, 20 and 21.
+of them matches, are the business of `policies.py`; `vhost/rules.py` brings the two together. The
+value of a wrong type is left out, the others count. Source: AMQP reference, sections 10, 20 and 21.
 
 Merging, for each key of a policy:
 

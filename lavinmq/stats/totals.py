@@ -15,9 +15,9 @@ from lavinmq.stats.sampler import Gauge
 
 if TYPE_CHECKING:
     from lavinmq.amqp.connection import Connection
-    from lavinmq.queue import Queue
     from lavinmq.stats.sampler import Track, Tracked
-    from lavinmq.vhost import VHost
+    from lavinmq.vhost.queue import Queue
+    from lavinmq.vhost.vhost import VHost
 
 MESSAGES: Final = (
     "ack", "confirm", "deliver", "deliver_no_ack", "get", "get_no_ack", "deliver_get", "publish",

@@ -10,7 +10,7 @@ import pytest
 from pamqp import commands
 
 import lavinmq
-from lavinmq.vhost import VHost
+from lavinmq.vhost.vhost import VHost
 from tests.support.waiting import wait_for
 from tests.support.wire import Wire
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from pamqp import commands
 
 from lavinmq.files.directories import hashed
-from lavinmq.vhost import AT_ONCE, FEW_SEGMENTS
+from lavinmq.vhost.vhost import AT_ONCE, FEW_SEGMENTS
 from tests.support.api import Api
 from tests.support.broker import Broker
 from tests.support.waiting import wait_for

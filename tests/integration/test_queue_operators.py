@@ -20,7 +20,7 @@ import lavinmq
 from lavinmq.amqp.channel import Consumer
 from lavinmq.files.directories import hashed
 from lavinmq.policy.policies import Policy
-from lavinmq.vhost import VHost
+from lavinmq.vhost.vhost import VHost
 from tests.support.waiting import wait_for
 from tests.support.wire import Wire
 

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import lavinmq
-from lavinmq.exchange import Exchange
 from lavinmq.files.saving import gathered
 from lavinmq.policy.policies import Policy
-from lavinmq.queue import Queue
 from lavinmq.server import Server
-from lavinmq.vhost import VHost
+from lavinmq.vhost.exchange import Exchange
+from lavinmq.vhost.queue import Queue
+from lavinmq.vhost.vhost import VHost
 
 TIMEOUT_S = 20.0
 

@@ -14,8 +14,8 @@ import pytest
 
 from lavinmq import _core
 from lavinmq.errors import ChannelError, ReplyCode
-from lavinmq.log_exchange import EXCHANGE, MOST_WAITING, LogExchange
 from lavinmq.process import log
+from lavinmq.vhost.log_exchange import EXCHANGE, MOST_WAITING, LogExchange
 from tests.support.core import Bench, FakeEvents
 
 

@@ -11,13 +11,13 @@ from typing import Any, cast
 import pytest
 
 from lavinmq import _core
-from lavinmq.exchange import Exchange
 from lavinmq.fieldtable import EMPTY, FieldTable
 from lavinmq.policy.features import PLAIN
 from lavinmq.policy.policies import Policy
 from lavinmq.process.portions import in_portions
-from lavinmq.queue import Queue
-from lavinmq.rules import MAX_SHARED, VHostRules
+from lavinmq.vhost.exchange import Exchange
+from lavinmq.vhost.queue import Queue
+from lavinmq.vhost.rules import MAX_SHARED, VHostRules
 
 
 class Turns:

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from lavinmq.auth.users import User, UserStore
-from lavinmq.exchange import Exchange, live_incoming
 from lavinmq.fieldtable import EMPTY
 from lavinmq.files.definitions import DefinitionsFile
-from lavinmq.queue import Queue
-from lavinmq.vhost import AT_ONCE, VHost
+from lavinmq.vhost.exchange import Exchange, live_incoming
+from lavinmq.vhost.queue import Queue
+from lavinmq.vhost.vhost import AT_ONCE, VHost
 from tests.support.core import Bench, FakeEvents
 
 MAX_DELETED = 5

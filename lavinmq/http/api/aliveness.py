@@ -18,8 +18,8 @@ from lavinmq.http.routes import ROUTES
 from lavinmq.process import log
 
 if TYPE_CHECKING:
-    from lavinmq.queue import Queue
-    from lavinmq.vhost import VHost
+    from lavinmq.vhost.queue import Queue
+    from lavinmq.vhost.vhost import VHost
 
 QUEUE: Final = "aliveness-test"
 EXCHANGE: Final = "amq.direct"

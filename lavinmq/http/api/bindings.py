@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
-from lavinmq.exchange import Destination, Exchange, live_incoming
 from lavinmq.fieldtable import EMPTY, FieldTable, Timestamp
 from lavinmq.http.api.exchanges import by_name
 from lavinmq.http.api.queues import queue_of
@@ -22,10 +21,11 @@ from lavinmq.http.fields import Field
 from lavinmq.http.listing import Listing, in_portions
 from lavinmq.http.routes import ROUTES
 from lavinmq.http.tables import table
-from lavinmq.queue import Queue
+from lavinmq.vhost.exchange import Destination, Exchange, live_incoming
+from lavinmq.vhost.queue import Queue
 
 if TYPE_CHECKING:
-    from lavinmq.vhost import VHost
+    from lavinmq.vhost.vhost import VHost
 
 NOT_DEFAULT: Final = "Not allowed to bind to the default exchange"
 TO_QUEUE: Final = "/api/bindings/:vhost/e/:source/q/:queue"

@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from lavinmq import rights
 from lavinmq.arguments.names import RESERVED
-from lavinmq.exchange import Exchange
 from lavinmq.files.definitions import ExchangeDef
 from lavinmq.http.access import DEFAULT
 from lavinmq.http.api.queues import check_name, check_prefix
@@ -20,9 +18,11 @@ from lavinmq.http.fields import Field
 from lavinmq.http.listing import DEFAULT_PAGE_SIZE, MAX_ROWS, Listing
 from lavinmq.http.routes import ROUTES, Query
 from lavinmq.http.tables import table
+from lavinmq.vhost import rights
+from lavinmq.vhost.exchange import Exchange
 
 if TYPE_CHECKING:
-    from lavinmq.vhost import VHost
+    from lavinmq.vhost.vhost import VHost
 
 INTERNAL: Final = "Not allowed to publish to internal exchange"
 STATS: Final = ("publish_in", "publish_out", "unroutable", "dedup")

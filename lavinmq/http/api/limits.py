@@ -14,7 +14,7 @@ from lavinmq.http.fields import Field
 from lavinmq.http.listing import Listing
 from lavinmq.http.routes import ROUTES
 from lavinmq.policy.limits import USER_LIMITS, VHOST_LIMITS
-from lavinmq.vhost import VHost
+from lavinmq.vhost.vhost import VHost
 
 FIELDS: Final = {"value": Field("integer", "How many; a negative number: any number", True)}
 

@@ -16,11 +16,10 @@ from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
-from lavinmq import _core, rights
+from lavinmq import _core
 from lavinmq.amqp.walk_errors import walk_error
 from lavinmq.arguments.names import MAX_BYTES
 from lavinmq.arguments.stream import interval_ms
-from lavinmq.exchange import raw_key
 from lavinmq.http import encoding, payload, properties
 from lavinmq.http.api.exchanges import INTERNAL, by_name
 from lavinmq.http.api.queues import check_not_locked, queue_of
@@ -32,10 +31,12 @@ from lavinmq.http.handler import JSON
 from lavinmq.http.listing import Listing, in_portions
 from lavinmq.http.routes import ROUTES
 from lavinmq.http.synced import all_synced
+from lavinmq.vhost import rights
+from lavinmq.vhost.exchange import raw_key
 
 if TYPE_CHECKING:
-    from lavinmq.exchange import Exchange
-    from lavinmq.queue import Queue
+    from lavinmq.vhost.exchange import Exchange
+    from lavinmq.vhost.queue import Queue
 
 BASIC_PUBLISH: Final = 60 << 16 | 40
 WHOLE: Final = (1 << 63) - 1

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from lavinmq import __version__
-from lavinmq.exchange import KINDS
 from lavinmq.http.access import Role
 from lavinmq.http.api import connections, listeners
 from lavinmq.http.call import Call
@@ -18,9 +17,10 @@ from lavinmq.http.listing import in_portions
 from lavinmq.http.routes import ROUTES
 from lavinmq.stats.sampler import Sum, summed
 from lavinmq.stats.totals import unacknowledged
+from lavinmq.vhost.exchange import KINDS
 
 if TYPE_CHECKING:
-    from lavinmq.vhost import VHost
+    from lavinmq.vhost.vhost import VHost
 
 MESSAGES: Final = (
     "ack", "deliver", "get", "deliver_get", "publish", "confirm", "redeliver", "reject",

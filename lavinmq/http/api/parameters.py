@@ -19,7 +19,7 @@ from lavinmq.http.fields import Field
 from lavinmq.http.listing import Listing
 from lavinmq.http.routes import ROUTES
 from lavinmq.policy.parameters import Parameter, ParameterStore
-from lavinmq.vhost import VHost
+from lavinmq.vhost.vhost import VHost
 
 FIELDS: Final = {"value": Field("any", "What it says: any JSON", required=True)}
 PLACES: Final = {"operator_policy": "/api/operator-policies", "vhost-limits": "/api/vhost-limits"}

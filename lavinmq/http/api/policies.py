@@ -18,7 +18,7 @@ from lavinmq.http.listing import Listing
 from lavinmq.http.routes import ROUTES, Endpoint
 from lavinmq.policy.pattern import too_long
 from lavinmq.policy.policies import TARGETS, Policy, PolicyStore
-from lavinmq.vhost import VHost
+from lavinmq.vhost.vhost import VHost
 
 FIELDS: Final = {
     "pattern": Field("string", "A regular expression for names", True, lax=True),

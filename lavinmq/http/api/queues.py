@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from lavinmq import _core, rights
+from lavinmq import _core
 from lavinmq.arguments.names import RESERVED
 from lavinmq.http.api import consumers
 from lavinmq.http.call import CREATED, NO_CONTENT, Call, Reply, completed, found
@@ -19,12 +19,13 @@ from lavinmq.http.listing import Listing, in_portions
 from lavinmq.http.routes import ROUTES, Query
 from lavinmq.http.synced import all_synced, synced_now
 from lavinmq.http.tables import table
-from lavinmq.queue import Queue
 from lavinmq.stats.totals import unacknowledged
+from lavinmq.vhost import rights
+from lavinmq.vhost.queue import Queue
 
 if TYPE_CHECKING:
     from lavinmq.amqp.channel import Consumer
-    from lavinmq.vhost import VHost
+    from lavinmq.vhost.vhost import VHost
 
 STATS: Final = (
     "ack", "deliver", "deliver_no_ack", "deliver_get", "confirm", "get", "get_no_ack", "publish",

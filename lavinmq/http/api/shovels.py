@@ -12,7 +12,7 @@ from lavinmq.http.call import Call
 from lavinmq.http.errors import ApiError
 from lavinmq.http.listing import Listing
 from lavinmq.http.routes import ROUTES
-from lavinmq.vhost import VHost
+from lavinmq.vhost.vhost import VHost
 
 COMPONENT: Final = "shovel"
 NOT_RUN: Final = "Shovels are not run by this release: nothing moves messages"

@@ -26,7 +26,7 @@ from lavinmq.process import log
 
 if TYPE_CHECKING:
     from lavinmq.http.handler import ApiHandler
-    from lavinmq.queue import Queue
+    from lavinmq.vhost.queue import Queue
 
 OCTETS: Final = "application/octet-stream"
 LARGEST: Final = (1 << 62) - 1

@@ -16,7 +16,7 @@ from lavinmq.http.fields import Field
 from lavinmq.http.listing import Listing
 from lavinmq.http.routes import ROUTES
 from lavinmq.stats.totals import MESSAGES
-from lavinmq.vhost import VHost
+from lavinmq.vhost.vhost import VHost
 
 COUNTERS: Final = tuple(name for name in MESSAGES if name != "reject")
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from lavinmq import _core, fieldtable
-from lavinmq.exchange import Exchange, raw_key
 from lavinmq.fieldtable import EMPTY, FieldTable
 from lavinmq.files.directories import hashed
 from lavinmq.policy.features import queue_features
 from lavinmq.process.log import Log
 from lavinmq.process.portions import in_portions
-from lavinmq.queue import Queue
+from lavinmq.vhost.exchange import Exchange, raw_key
+from lavinmq.vhost.queue import Queue
 
 MAX_NAME: Final = 244
 """Bytes of the name of a delayed exchange, as in LavinMQ; that of its queue is longer."""

@@ -19,8 +19,7 @@ from operator import methodcaller
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
-from lavinmq import _core, dedup, delayed, pause, rights, stream_identity
-from lavinmq.alternates import Alternates
+from lavinmq import _core
 from lavinmq.arguments import hash as hash_arguments
 from lavinmq.arguments import queue as queue_arguments
 from lavinmq.arguments.names import (
@@ -34,9 +33,7 @@ from lavinmq.arguments.names import (
 from lavinmq.arguments.stream import check_declaration, is_stream
 from lavinmq.auth.identity import Identity
 from lavinmq.auth.topics import KeyRights
-from lavinmq.dedup_keys import DedupKeys
 from lavinmq.errors import ChannelError, DefinitionsError, ReplyCode
-from lavinmq.exchange import KINDS, Destination, Exchange, raw_key, unserved
 from lavinmq.fieldtable import EMPTY, FieldTable
 from lavinmq.files import stream_epochs
 from lavinmq.files.datadir import DIRECTORY_MODE
@@ -58,12 +55,16 @@ from lavinmq.files.saving import Disk
 from lavinmq.policy.features import mistyped
 from lavinmq.process import log
 from lavinmq.process.portions import Portions
-from lavinmq.queue import Owner, Queue, QueueConsumer
-from lavinmq.queue_expiry import QueueExpiry
-from lavinmq.rules import VHostRules
 from lavinmq.stats.churn import Churn
 from lavinmq.stats.totals import Totals
-from lavinmq.store_news import StoreNews
+from lavinmq.vhost import dedup, delayed, pause, rights, stream_identity
+from lavinmq.vhost.alternates import Alternates
+from lavinmq.vhost.dedup_keys import DedupKeys
+from lavinmq.vhost.exchange import KINDS, Destination, Exchange, raw_key, unserved
+from lavinmq.vhost.expiry import QueueExpiry
+from lavinmq.vhost.queue import Owner, Queue, QueueConsumer
+from lavinmq.vhost.rules import VHostRules
+from lavinmq.vhost.store_news import StoreNews
 
 BUILT_IN: Final = (
     ("", "direct"), ("amq.direct", "direct"), ("amq.fanout", "fanout"), ("amq.topic", "topic"),

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lavinmq.exchange import Exchange
 from lavinmq.fieldtable import FieldTable
 from lavinmq.files.saving import Disk
 from lavinmq.policy.features import (
@@ -28,7 +27,8 @@ from lavinmq.policy.parameters import ParameterStore
 from lavinmq.policy.pattern import Patience
 from lavinmq.policy.policies import Policy, PolicyStore
 from lavinmq.process.portions import in_portions
-from lavinmq.queue import Queue
+from lavinmq.vhost.exchange import Exchange
+from lavinmq.vhost.queue import Queue
 
 MAX_SHARED = 1024
 """Features that are remembered to be shared: most queues of many have the same."""

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 from weakref import WeakKeyDictionary
 
 from lavinmq.process.log import Log
-from lavinmq.queue import Queue
+from lavinmq.vhost.queue import Queue
 
 State: TypeAlias = tuple[int, int, int, bool, bool, int]
 """Records lost, errno of the last read, errno of the last write; whether a publish was missed,

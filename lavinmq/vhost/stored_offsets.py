@@ -12,7 +12,7 @@ from lavinmq.auth.tasks import Tasks
 from lavinmq.files.datadir import private
 from lavinmq.files.saving import Disk
 from lavinmq.process import log
-from lavinmq.queue import Queue
+from lavinmq.vhost.queue import Queue
 
 TEMPORARY: Final = "consumer_offsets.tmp"
 _log = log.get("lmq.stored_offsets")

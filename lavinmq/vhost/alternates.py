@@ -7,7 +7,7 @@ by `vhost.py`. Source: AMQP reference, sections 8 and 21.
 from collections.abc import Mapping
 
 from lavinmq import _core
-from lavinmq.exchange import Exchange
+from lavinmq.vhost.exchange import Exchange
 
 
 class Alternates:

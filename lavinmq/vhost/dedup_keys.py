@@ -7,10 +7,11 @@ Source: AMQP reference, section 18.
 from collections.abc import Iterable
 from pathlib import Path
 
-from lavinmq import _core, dedup
-from lavinmq.exchange import Destination, Exchange
+from lavinmq import _core
 from lavinmq.process.log import Log
-from lavinmq.queue import Queue
+from lavinmq.vhost import dedup
+from lavinmq.vhost.exchange import Destination, Exchange
+from lavinmq.vhost.queue import Queue
 
 
 class DedupKeys:

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from lavinmq import vhost_files
 from lavinmq.auth.users import UserStore
 from lavinmq.errors import DefinitionsError
 from lavinmq.files import vhosts as vhosts_file
@@ -22,7 +21,8 @@ from lavinmq.files.saving import Disk, SavedFile, gathered
 from lavinmq.files.vhosts import VHostDef
 from lavinmq.process import log
 from lavinmq.process.portions import Portions, in_portions
-from lavinmq.vhost import VHost
+from lavinmq.vhost import files as vhost_files
+from lavinmq.vhost.vhost import VHost
 
 MAX_NAME: Final = 255
 """Bytes of a name: it has to fit into connection.open."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from weakref import WeakKeyDictionary
 
-from lavinmq.queue import Queue
+from lavinmq.vhost.queue import Queue
 
 
 class QueueExpiry:

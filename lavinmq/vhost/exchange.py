@@ -20,8 +20,8 @@ from lavinmq.nearest import hint
 from lavinmq.policy.features import exchange_features
 
 if TYPE_CHECKING:
-    from lavinmq.queue import Queue
     from lavinmq.stats.sampler import Track
+    from lavinmq.vhost.queue import Queue
 
 KINDS: Final = {
     "direct": _core.DIRECT,

@@ -20,8 +20,8 @@ from lavinmq.files.directories import hashed
 from lavinmq.policy.features import PLAIN, Features
 
 if TYPE_CHECKING:
-    from lavinmq.exchange import Incoming
     from lavinmq.stats.sampler import Track
+    from lavinmq.vhost.exchange import Incoming
 
 
 class Owner(Protocol):

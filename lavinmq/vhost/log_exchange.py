@@ -21,8 +21,8 @@ from lavinmq.errors import ChannelError
 from lavinmq.process import log
 
 if TYPE_CHECKING:
-    from lavinmq.vhost import VHost
-    from lavinmq.vhosts import VHosts
+    from lavinmq.vhost.vhost import VHost
+    from lavinmq.vhost.vhosts import VHosts
 
 EXCHANGE: Final = "amq.lavinmq.log"
 VHOST: Final = "/"
