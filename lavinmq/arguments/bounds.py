@@ -17,7 +17,7 @@ class TableTooLargeError(FieldTableError):
 
 
 class Limits(Protocol):
-    """What of `config.Config` is needed."""
+    """What of `config.values.Config` is needed."""
 
     max_arguments_bytes: int
     max_arguments_entries: int

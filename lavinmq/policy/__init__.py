@@ -1,1 +1,1 @@
-"""What operators decide beside the configuration, as values: policies, limits, parameters."""
+"""What operators decide beside the configuration: policies, limits, parameters, as values."""

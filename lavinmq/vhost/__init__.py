@@ -1,1 +1,1 @@
-"""One virtual host: its queues, exchanges and bindings, and the rules that clients see."""
+"""Virtual hosts: their queues, exchanges and bindings, and the rules that clients see."""
