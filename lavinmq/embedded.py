@@ -160,7 +160,7 @@ class Broker:
         Raises: ValueError for a name that is there, or cannot be one; BrokerError.
         """
         name = name or f"test-{secrets.token_hex(8)}"
-        vhosts = self._server.vhosts
+        vhosts = self._server.broker.vhosts
         if not self._within(vhosts.create(name)):
             raise ValueError(f"there is a virtual host {name!r} already")
         try:
@@ -175,7 +175,7 @@ class Broker:
 
         Raises: BrokerError.
         """
-        self._within(self._server.reset())
+        self._within(self._server.broker.reset())
 
     def _within(self, work: Coroutine[Any, Any, T]) -> T:
         """Have something done in the broker's thread. Raises: BrokerError if it is not running."""

@@ -14,7 +14,6 @@ import os
 import resource
 import signal
 import socket
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,36 +24,21 @@ from typing import TYPE_CHECKING, Final
 from lavinmq import __version__, _core
 from lavinmq.amqp.connection import Connection
 from lavinmq.arguments.bounds import TableBounds
-from lavinmq.auth.accounts import Accounts
-from lavinmq.auth.chain import Chain
-from lavinmq.auth.identity import Identity
-from lavinmq.auth.revocation import Revocation
-from lavinmq.auth.users import UserStore
+from lavinmq.broker import Broker, Listening
 from lavinmq.config.values import Config, ConfigError, load
 from lavinmq.errors import DefinitionsError, ReplyCode
 from lavinmq.files import vhosts as vhosts_file
 from lavinmq.files.datadir import DataDir, DataDirError
 from lavinmq.files.disk import DiskWatch
-from lavinmq.files.saving import Disk, gathered
 from lavinmq.http.origin import Origin
 from lavinmq.listeners.endpoints import Endpoints
 from lavinmq.listeners.listener import Listener, Places, listeners
 from lavinmq.listeners.tls import Contexts, TlsError
-from lavinmq.policy.limits import UserLimits
-from lavinmq.policy.parameters import ParameterStore
 from lavinmq.process import log
 from lavinmq.process.portions import in_portions
 from lavinmq.process.systemd import Service
 from lavinmq.stats import system
-from lavinmq.stats.churn import Churn
-from lavinmq.stats.histogram import Histogram
-from lavinmq.stats.sampler import Sampler, Tracked
-from lavinmq.stats.system import System, memory_limit
-from lavinmq.stats.totals import sampled
 from lavinmq.vhost.log_exchange import LogExchange
-from lavinmq.vhost.stored_offsets import StoredOffsets
-from lavinmq.vhost.vhost import BindingLimits, VHost
-from lavinmq.vhost.vhosts import VHosts
 
 if TYPE_CHECKING:
     from lavinmq.definitions_json.boot import BootFile
@@ -63,7 +47,6 @@ if TYPE_CHECKING:
 CHECK_INTERVAL_S: Final = 0.125
 COMPACT_INTERVAL_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 15.0
-MIN_LARGE: Final = 64 << 20
 COLLECTIONS: Final = (5_000, 1, 2_000)
 """Objects made, young passes and middle passes after which the garbage collector looks again. A
 middle pass goes over all since the one before: it is short when young ones are few."""
@@ -89,60 +72,23 @@ class Server:
     ) -> None:  # fmt: skip
         self.failure = ""
         self.is_stopped = False
-        self._is_clean = is_clean
         self.config = config
         self.events = events
-        data_dir = Path(config.data_dir)
-        self.disk = Disk(events, self._fatal)
-        self.users = UserStore(
-            data_dir, config.default_user, config.default_password_hash,
-            config.default_user_only_loopback, config.default_password_plain, self.disk,
-        )  # fmt: skip
-        self.chain = Chain(config, self.users, events)
-        self.stored_offsets = StoredOffsets(self.disk, self.chain.tasks)
-        self.user_limits = UserLimits(data_dir / "user_limits.json", self.disk)
-        self.parameters = ParameterStore(
-            data_dir / "parameters.json", is_global=True, disk=self.disk
-        )
-        self.vhosts = VHosts(data_dir, self.users, self._new_vhost, events.call_soon, self.disk)
-        # In the order of their coming, which lists keep from one page to the next.
-        self.connections: dict[Connection, None] = {}
-        self.revocation = Revocation(self.users, self.connections, events.call_soon)
-        self.accounts = Accounts(
-            self.users, self._permissions_changed, self.revocation.look_again,
-            self.user_limits.forget, self.chain, config,
-        )  # fmt: skip
-        self.churn = Churn()
-        self.system = System(config.data_dir)
-        self.started_at = time.monotonic()
-        self.node_name = socket.gethostname()
+        self.broker = Broker(config, events, self._fatal, self._finish, is_clean=is_clean)
         self.listeners: list[Listener] = []
         self.tls = Contexts(config)
         self.service = service or Service({})
-        self.loop = _core.Loop(events, config.data_dir, config.sync, self._fatal, self._news)
-        self.loop.set_max_large(memory_for_large_messages())
-        self.loop.set_max_files(files_of_queues())
-        self.loop.set_max_copies(config.max_copy_keys)
-        self.loop.is_stamping = config.set_timestamp
-        self.sampler = Sampler(self._tracked, events.call_soon)
         self.http: list[HttpListener] = []
-        self.request_times = Histogram()
         self._log_exchange: LogExchange | None = None
         if config.log_exchange:
-            self._log_exchange = LogExchange(self.loop, self.vhosts)
+            self._log_exchange = LogExchange(self.broker.loop, self.broker.vhosts)
         self._disk = DiskWatch(config)
-        self._is_started = self._is_stopping = False
         self._n_reloads = 0
         self._stop_timer: asyncio.TimerHandle | None = None
         self._check_timer: asyncio.TimerHandle | None = None
         self._compact_timer: asyncio.TimerHandle | None = None
         self._consumer_timer: asyncio.TimerHandle | None = None
         self._disk_timer: asyncio.TimerHandle | None = None
-
-    @property
-    def is_serving(self) -> bool:
-        """Whether clients can connect."""
-        return self._is_started and not self._is_stopping
 
     @property
     def port(self) -> int:
@@ -163,23 +109,6 @@ class Server:
         ]  # fmt: skip
         return ports[0] if ports else -1
 
-    async def reset(self) -> None:
-        """Be as after a first start: what was declared is gone, and all clients are disconnected.
-
-        Raises: DefinitionsError when the disk refuses.
-        """
-        for connection in list(self.connections):
-            connection.close(ReplyCode.CONNECTION_FORCED, "Broker reset")
-        for name in list(self.vhosts):
-            await self.vhosts.delete(name)
-        async with gathered():
-            self.accounts.delete_users(*(user.name for user in self.users.all()))
-            for parameter in self.parameters.all():
-                self.parameters.delete(None, parameter.name)
-            self.users.add_default()
-            self.accounts.changed()
-        await self.vhosts.create(vhosts_file.DEFAULT_VHOST)
-
     def _port_of(self, *, is_tls: bool) -> int:
         ports = [
             each.port for each in self.listeners
@@ -197,15 +126,12 @@ class Server:
         self.tls.load()
         self._secure_what_is_there()
         definitions = self._boot_file()
-        self.users.load(create_default=definitions is None)
-        self.user_limits.load()
-        self.parameters.load()
-        self.vhosts.load(create_default=definitions is None)
+        self.broker.load(create_default=definitions is None)
         if definitions is not None:
-            definitions.apply(self, self.disk)
+            definitions.apply(self.broker, self.broker.disk)
         if self._log_exchange is not None:
             self._log_exchange.start()
-        self.chain.start()
+        self.broker.chain.start()
         self._open_amqp()
         self._open_http()
         self._listen()
@@ -213,8 +139,8 @@ class Server:
         self._await_consumer_check()
         self._look_at_disk()
         self._compact_timer = self.events.call_later(COMPACT_INTERVAL_S, self._compact)
-        self._is_started = True
-        self.disk.start()
+        self.broker.is_started = True
+        self.broker.disk.start()
         _log.info("Finished startup in %.3fs", time.monotonic() - started)
         # Once the loop turns: a signal that comes before would not be heard.
         self.events.call_soon(self._tell_ready)
@@ -237,6 +163,8 @@ class Server:
         passed = self.service.take_sockets(config.amqp_systemd_socket_name)
         for listener in listeners(self, places, passed, "amqp", self._welcome_client):
             self.listeners.append(listener)
+            protocol = "amqps" if listener.is_tls else "amqp"
+            self.broker.listening.append(Listening(listener.name, protocol, listener.is_tls))
 
     def _listen(self) -> None:
         """Let clients come. Raises: OSError."""
@@ -271,23 +199,6 @@ class Server:
             skip_if_unchanged=config.load_definitions_skip_if_unchanged,
         )  # fmt: skip
 
-    def _new_vhost(self, name: str) -> VHost:
-        """A virtual host that is not open yet."""
-        config = self.config
-        vhost = VHost(
-            name, Path(config.data_dir), self.loop, config.segment_size,
-            config.max_deleted_definitions, config.default_consistent_hash_algorithm,
-            self.events.call_soon, config.consumer_timeout or 0, self.churn,
-            self.disk,
-            is_clean=self._is_clean and not self._is_started,
-        )  # fmt: skip
-        vhost.binding_limits = self._binding_limits()
-        return vhost
-
-    def _binding_limits(self) -> BindingLimits:
-        config = self.config
-        return BindingLimits(config.max_bindings_per_queue, config.max_bindings_per_vhost)
-
     def _open_http(self) -> None:
         """Bind what answers HTTP, if anything does: the library for it costs memory."""
         config = self.config
@@ -298,20 +209,21 @@ class Server:
             return
         from lavinmq.http.listeners import bound
 
-        for listener in bound(self):
+        passed = self.service.take_sockets(config.http_systemd_socket_name)
+        for listener in bound(self.broker, self, passed):
             self.http.append(listener)
-
-    def _tracked(self) -> Iterator[Tracked]:
-        """Everything whose rates are shown."""
-        yield self.churn
-        yield from sampled(self.vhosts.values(), self.connections, lambda: self.sampler.samples)
+            self.broker.services.add(listener.service)
+            if listener.origin is not Origin.CONTROL:
+                place = Listening(listener.name, listener.protocol, listener.is_tls)
+                self.broker.listening.append(place)
 
     def _look_at_disk(self) -> None:
         """Every few seconds: hold publishers while the disk is short of space, sample rates."""
-        self.loop.is_low = self._disk.is_low()
+        broker = self.broker
+        broker.loop.is_low = self._disk.is_low()
         if self.http:
-            self.sampler.sample(self.config.stats_log_size)
-            self.system.sample(self.sampler.samples)
+            broker.sampler.sample(self.config.stats_log_size)
+            broker.system.sample(broker.sampler.samples)
         interval_s = self.config.stats_interval / 1000
         self._disk_timer = self.events.call_later(interval_s, self._look_at_disk)
 
@@ -322,10 +234,10 @@ class Server:
 
     def _tidied(self) -> Iterator[_core.Queue]:
         """All queues; streams also write anew, or cut, what has grown longer than it need be."""
-        for vhost in list(self.vhosts.values()):
+        for vhost in list(self.broker.vhosts.values()):
             for queue in list(vhost.queues.values()):
                 if queue.is_stream:
-                    self.stored_offsets.look(queue)
+                    self.broker.stored_offsets.look(queue)
                     queue.core.finish_segments()
                 yield queue.core
 
@@ -343,7 +255,7 @@ class Server:
     def _check(self) -> None:
         """Heartbeats and time-outs: each connection has its turn about once a second, or when its
         heartbeat is due."""
-        pause_s = 0.0 if self.loop.check_links() else CHECK_INTERVAL_S
+        pause_s = 0.0 if self.broker.loop.check_links() else CHECK_INTERVAL_S
         self._check_timer = self.events.call_later(pause_s, self._check)
 
     def _await_consumer_check(self) -> None:
@@ -352,40 +264,11 @@ class Server:
 
     def _check_consumers(self) -> None:
         """Close channels that keep a message for too long."""
-        self.loop.check_consumers()
+        self.broker.loop.check_consumers()
         self._await_consumer_check()
 
     def _welcome_client(self, sock: socket.socket, ends: Endpoints) -> None:
-        self.welcome(Connection(self, sock, ends))
-
-    def welcome(self, connection: Connection) -> None:
-        """A client has connected."""
-        if self._is_stopping:
-            connection.abandon()
-            return
-        self.connections[connection] = None
-        connection.start()
-
-    def lost(self, connection: Connection) -> None:
-        """A connection is over."""
-        self.connections.pop(connection, None)
-        if connection.traffic is not None:
-            link = connection.link
-            connection.traffic.leave(link.received_bytes, link.sent_bytes)
-        if self._is_stopping and not self.connections:
-            self._finish()
-
-    def connections_of(self, user: Identity) -> list[Connection]:
-        """The connections of a user that are open to a virtual host; each token makes another
-        object of the same user."""
-        name = user.name
-        return [each for each in self.connections if each.is_member and each.user.name == name]
-
-    def _permissions_changed(self, name: str | None) -> None:
-        """Links remember where they may publish: they have to ask again."""
-        for vhost in self.vhosts.values():
-            if name in (None, vhost.name):
-                vhost.core.touch()
+        self.broker.welcome(Connection(self.broker, sock, ends))
 
     # --- stop ---------------------------------------------------------------------------------
 
@@ -394,16 +277,16 @@ class Server:
 
         Args: timeout_s: how long clients may take to answer.
         """
-        if self._is_stopping:
+        if self.broker.is_stopping:
             _log.warning("Stopping at once")
             self._end("stopped before everything was written out")
             return
-        self._is_stopping = True
+        self.broker.is_stopping = True
         _log.info("Stopping")
         self.service.stopping()
         self._close_listeners()
         self._stop_timer = self.events.call_later(timeout_s, self._cut)
-        connections = list(self.connections)
+        connections = list(self.broker.connections)
         for connection in connections:
             connection.close(ReplyCode.CONNECTION_FORCED, "Broker shutdown")
         if not connections:
@@ -411,30 +294,32 @@ class Server:
             self._finish()
 
     def _close_listeners(self) -> None:
+        self.broker.listening.clear()
+        self.broker.services.clear()
         while self.http:
             self.http.pop().close()
         while self.listeners:
             self.listeners.pop().close()
 
     def _cut(self) -> None:
-        for connection in list(self.connections):
+        for connection in list(self.broker.connections):
             connection.on_lost("no answer to connection.close")
 
     def _finish(self) -> None:
         """All clients are gone: write everything out."""
-        failure = ""
+        broker, failure = self.broker, ""
         if self._log_exchange is not None:
             self._log_exchange.stop()
-        self.disk.stop()
-        self.loop.tick()
+        broker.disk.stop()
+        broker.loop.tick()
         try:
-            self.loop.finish()
+            broker.loop.finish()
         except OSError as error:
             failure = f"Cannot sync {error.filename}: {error.strerror}"
             _log.error("%s", failure)
-        self.loop.stop()
-        is_whole = not any(vhost.has_closed_streams for vhost in self.vhosts.values())
-        for vhost in self.vhosts.values():
+        broker.loop.stop()
+        is_whole = not any(vhost.has_closed_streams for vhost in broker.vhosts.values())
+        for vhost in broker.vhosts.values():
             try:
                 vhost.close()
             except (OSError, DefinitionsError) as error:
@@ -451,8 +336,9 @@ class Server:
 
     def release(self) -> None:
         """Let go of all that is still held, without writing or sending anything. Idempotent."""
+        broker = self.broker
         if not self.events.is_closed():
-            self.events.run_until_complete(self.chain.stop())
+            self.events.run_until_complete(broker.chain.stop())
         for timer in (
             self._stop_timer, self._check_timer, self._disk_timer, self._compact_timer,
             self._consumer_timer,
@@ -463,17 +349,12 @@ class Server:
         if self._log_exchange is not None:
             self._log_exchange.stop()
         self.service.close()
-        while self.connections:
-            self.connections.popitem()[0].abandon()
-        self.disk.stop()
-        self.loop.stop()
-        for vhost in self.vhosts.values():
+        while broker.connections:
+            broker.connections.popitem()[0].abandon()
+        broker.disk.stop()
+        broker.loop.stop()
+        for vhost in broker.vhosts.values():
             vhost.abandon()
-
-    def _news(self) -> None:
-        """A store was damaged, or could not be read or written, or can be again: say which."""
-        for vhost in self.vhosts.values():
-            vhost.report()
 
     def reload(self) -> None:
         """Read the configuration again (SIGHUP) and take over what may change while running.
@@ -488,12 +369,8 @@ class Server:
             self._tell_ready()
             return
         changes = self.config.take_live(fresh)
-        self.loop.sync = self.config.sync
-        for vhost in self.vhosts.values():
-            vhost.set_consumer_timeout(self.config.consumer_timeout or 0)
-            vhost.binding_limits = self._binding_limits()
-        self.loop.is_stamping = self.config.set_timestamp
-        self.loop.is_low = self._disk.is_low()
+        self.broker.take_settings()
+        self.broker.loop.is_low = self._disk.is_low()
         _log.info("Configuration reloaded, changed: %s", ", ".join(changes.live) or "nothing")
         for warning in fresh.warnings:
             _log.warning("%s", warning)
@@ -521,15 +398,16 @@ class Server:
         numbers = {"resident": system.memory_used(), **system.heap()}
         _log.info("Memory: %s", " ".join(f"{name}={value}" for name, value in numbers.items()))
         _log.info(
-            "%d connections, %d virtual hosts, %d queues", len(self.connections), len(self.vhosts),
-            sum(len(vhost.queues) for vhost in self.vhosts.values()),
+            "%d connections, %d virtual hosts, %d queues",
+            len(self.broker.connections), len(self.broker.vhosts),
+            sum(len(vhost.queues) for vhost in self.broker.vhosts.values()),
         )  # fmt: skip
         for task in asyncio.all_tasks(self.events):
             _log.info("Task %s: %s", task.get_name(), task.get_coro())
 
     def collect_garbage(self) -> None:
         """Run the garbage collector and give memory back to the system (SIGUSR2)."""
-        self.chain.tasks.start(system.collect())
+        self.broker.chain.tasks.start(system.collect())
         _log.info("Collecting garbage")
 
     def _fatal(self, path: str, error: int) -> None:
@@ -585,18 +463,6 @@ def run(config: Config) -> int:
     except (DefinitionsError, OSError) as error:
         _log.error("Cannot start: %s", error)
     return 1
-
-
-def memory_for_large_messages() -> int:
-    """Bytes of memory that messages too large for pooled blocks may take, all together: a quarter
-    of what there is, of the machine or of the control group that bounds us."""
-    return max(memory_limit() // 4, MIN_LARGE)
-
-
-def files_of_queues() -> int:
-    """Descriptors that queues may keep open between their uses: half of what we may have."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return sys.maxsize if limit == resource.RLIM_INFINITY else limit // 2
 
 
 def _spare_collections() -> None:

@@ -458,7 +458,7 @@ class Channel:
 
     def _tx_commit(self, d: m.TxCommit) -> None:
         self._check_tx()
-        before = self.connection.server.loop.breaks
+        before = self.connection.broker.loop.breaks
         self._in_turns(partial(self._commit_some, before))
 
     def _in_turns(self, step: Callable[[], bool]) -> None:
@@ -488,7 +488,7 @@ class Channel:
             raise _commit_is_lost() from error
 
         def finish() -> None:
-            if connection.server.loop.breaks != before:
+            if connection.broker.loop.breaks != before:
                 raise _commit_is_lost()
             self._reply(m.TxCommitOk())
 

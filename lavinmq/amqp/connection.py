@@ -2,7 +2,7 @@
 
 The link reads and walks frames; what it does not do itself arrives here: rare methods, errors, the
 first publish to an exchange. An error closes who pays for it: the channel, the connection, or only
-the socket during the handshake. Owned by the server's set of connections.
+the socket during the handshake. Owned by the broker's set of connections.
 Source: AMQP reference, sections 1, 3, 4 and 6.
 """
 
@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from lavinmq import _core
 from lavinmq.amqp import handshake
@@ -34,9 +34,9 @@ from lavinmq.vhost import rights
 if TYPE_CHECKING:
     from lavinmq.auth.identity import Identity
     from lavinmq.auth.standing import Standing
+    from lavinmq.broker import Broker
     from lavinmq.config.values import Config
     from lavinmq.process.portions import Portions
-    from lavinmq.server import Server
     from lavinmq.stats.sampler import Track
     from lavinmq.stats.totals import Traffic
     from lavinmq.vhost.queue import Queue
@@ -55,11 +55,11 @@ UNLIMITED_FRAME: Final = 128 << 20
 
 
 class Connection:
-    """A session. `server` owns it and is told by `lost` when it is over."""
+    """A session. `broker` owns it and is told by `lost` when it is over."""
 
-    def __init__(self, server: Server, sock: socket.socket, ends: Endpoints) -> None:
-        self.server = server
-        self.config: Config = server.config
+    def __init__(self, broker: Broker, sock: socket.socket, ends: Endpoints) -> None:
+        self.broker = broker
+        self.config: Config = broker.config
         self.ends = ends
         self.name = ends.name
         self.user: Identity
@@ -78,7 +78,7 @@ class Connection:
         self.traffic: Traffic | None = None
         self.track: Track | None = None
         self.connected_at_ms = int(time.time() * 1000)
-        self.link = _core.Link(server.loop, sock.fileno())
+        self.link = _core.Link(broker.loop, sock.fileno())
         self.link.session = self
         if isinstance(sock, ssl.SSLSocket):
             self.link.use_tls(sock)
@@ -117,7 +117,7 @@ class Connection:
 
     def when_committed(self, callback: Callable[[], None]) -> None:
         """Call back once what a commit published is on disk; the client's next frames wait."""
-        self._when(self.server.loop.after_sync, callback)
+        self._when(self.broker.loop.after_sync, callback)
 
     def _when(
         self, sync: Callable[[Callable[[], None]], None], callback: Callable[[], None]
@@ -128,7 +128,7 @@ class Connection:
     def when_returned(self, callback: Callable[[], None]) -> None:
         """Call back once all deliveries that are on their way back to queues have arrived; the
         client's next frames wait."""
-        self._when(self.server.loop.when_returned, callback)
+        self._when(self.broker.loop.when_returned, callback)
 
     def when_done(
         self, portions: Portions, steps: Iterator[object], callback: Callable[[], None]
@@ -150,7 +150,7 @@ class Connection:
             return
         if is_more:
             self.link.pause()
-            self.server.events.call_soon(self.in_turns, channel, ids, step)
+            self.broker.events.call_soon(self.in_turns, channel, ids, step)
 
     def when_known(self, wait: Callable[[Callable[[Callable[[], None]], None]], None]) -> None:
         """Have `wait` find something out and hand on what to do then; the next frames wait."""
@@ -305,7 +305,7 @@ class Connection:
         if self._is_over:
             return
         if self.link.is_committing:
-            self.server.events.call_soon(self.on_lost, why)
+            self.broker.events.call_soon(self.on_lost, why)
             return
         if self.link.is_awaiting_publishes and not self.server.loop.is_held:
             self.server.loop.after_sync(partial(self.on_lost, why))
@@ -320,7 +320,7 @@ class Connection:
             with suppress(OSError, ValueError):
                 self._socket.unwrap()  # says goodbye, and does not wait for an answer
         self._socket.close()
-        in_portions(self.server.events.call_soon, self._ending())
+        in_portions(self.broker.events.call_soon, self._ending())
 
     def _ending(self) -> Iterator[None]:
         """Forget everything, however much it is: others get their turn."""
@@ -331,7 +331,7 @@ class Connection:
             if self.vhost.queues.get(queue.name) is queue:
                 self.vhost.remove_queue(queue)
             yield
-        self.server.lost(self)
+        self.broker.lost(self)
 
     def _leave_vhost(self) -> None:
         """It is as good as over, and does not count for limits any more."""
@@ -428,7 +428,7 @@ class Connection:
                 self._log.info("closed by the client: %s", method.reply_text)
             self.link.stop_deliveries()
             self.link.pause()
-            in_portions(self.server.events.call_soon, self._leaving())
+            in_portions(self.broker.events.call_soon, self._leaving())
         elif isinstance(method, m.ConnectionCloseOk):
             self._hang_up("")
         elif isinstance(method, m.ConnectionUpdateSecret):
@@ -441,7 +441,7 @@ class Connection:
     def _leaving(self) -> Iterator[None]:
         """The client hears that the connection is closed when all is back that it has left."""
         yield from self._releasing()
-        self.server.loop.when_returned(partial(self._finish, self._answer_close))
+        self.broker.loop.when_returned(partial(self._finish, self._answer_close))
 
     def _answer_close(self) -> None:
         self._send_fixed(0, CONNECTION_CLOSE_OK)
@@ -475,7 +475,7 @@ class Connection:
 
     def _open_vhost(self, method: m.ConnectionOpen) -> None:
         name, ids = method.virtual_host or "/", (method.CLASS_ID, method.METHOD_ID)
-        vhost = self.server.vhosts.get(name)
+        vhost = self.broker.vhosts.get(name)
         if vhost is None:
             raise ConnectionError_(ReplyCode.NOT_ALLOWED, f"vhost not found: '{name}'", *ids)
         if not self.user.has_vhost(name):
@@ -507,8 +507,8 @@ class Connection:
                 f"access to vhost '{vhost.name}' refused: connection limit ({limit}) is reached",
                 *ids,
             )
-        limit = self.server.user_limits.of(self.user.name).get("max-connections")
-        if limit is not None and len(self.server.connections_of(self.user)) >= limit:
+        limit = self.broker.user_limits.of(self.user.name).get("max-connections")
+        if limit is not None and len(self.broker.connections_of(self.user)) >= limit:
             raise ConnectionError_(
                 ReplyCode.NOT_ALLOWED,
                 f"Connection refused for user '{self.user.name}': user connection limit "
@@ -538,10 +538,10 @@ class Connection:
 
     def _check_channel_limit(self, ids: tuple[int, int]) -> None:
         """Raises: ConnectionError_ 530 when the user has as many channels as it may."""
-        limit = self.server.user_limits.of(self.user.name).get("max-channels")
+        limit = self.broker.user_limits.of(self.user.name).get("max-channels")
         if limit is None:
             return
-        used = sum(len(each.channels) for each in self.server.connections_of(self.user))
+        used = sum(len(each.channels) for each in self.broker.connections_of(self.user))
         if used >= limit:
             raise ConnectionError_(
                 ReplyCode.NOT_ALLOWED,
@@ -559,11 +559,11 @@ class Connection:
             return
         self.link.pause()
         self.link.set_flow(channel, False)
-        in_portions(self.server.events.call_soon, self._closing(found, then))
+        in_portions(self.broker.events.call_soon, self._closing(found, then))
 
     def _closing(self, found: Channel, then: Callable[[], None]) -> Iterator[None]:
         yield from self._closing_steps(found)
-        self.server.loop.when_returned(partial(self._finish, then))
+        self.broker.loop.when_returned(partial(self._finish, then))
 
     def _closing_steps(self, found: Channel) -> Iterator[None]:
         yield from found.releasing()
@@ -601,7 +601,7 @@ class Connection:
         self.link.set_flow(channel, False)
         self.link.close_channel(channel, True)
         self.link.pause()
-        in_portions(self.server.events.call_soon, self._failing(found))
+        in_portions(self.broker.events.call_soon, self._failing(found))
 
     def _failing(self, found: Channel) -> Iterator[None]:
         yield from found.releasing()
@@ -619,7 +619,7 @@ class Connection:
             self._hang_up("")
             return
         self.link.stop_deliveries()
-        in_portions(self.server.events.call_soon, self._releasing())
+        in_portions(self.broker.events.call_soon, self._releasing())
         if error.code == ReplyCode.FRAME_ERROR:  # where its next frame begins is anybody's guess
             self._hang_up("")
             return
@@ -652,12 +652,18 @@ class Connection:
                 self.on_lost("")
 
 
+def amqp_connections(broker: Broker) -> list[Connection]:
+    """All sessions of a broker that speak AMQP, in the order of their coming: all that there are,
+    for no other protocol is spoken yet."""
+    return cast("list[Connection]", list(broker.connections))
+
+
 def _say_nothing() -> None:
     """The client wants no reply."""
 
 
 def welcome_socket(
-    server: Server, sock: socket.socket, peer: tuple[str, int], local: tuple[str, int],
+    broker: Broker, sock: socket.socket, peer: tuple[str, int], local: tuple[str, int],
     is_loopback: bool, tls_info: TlsInfo | None = None,
 ) -> Connection:  # fmt: skip
     """Start a connection on any connected stream socket, such as one end of a socket pair.
@@ -672,6 +678,6 @@ def welcome_socket(
     sock.setblocking(False)
     peer_host, host = plain(peer[0]), plain(local[0])
     ends = Endpoints(peer_host, peer[1], host, local[1], is_loopback, tls_info)
-    connection = Connection(server, sock, ends)
-    server.welcome(connection)
+    connection = Connection(broker, sock, ends)
+    broker.welcome(connection)
     return connection

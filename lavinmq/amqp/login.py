@@ -38,7 +38,7 @@ class Login:
 
     def __init__(self, connection: Connection, ends: Endpoints) -> None:
         self._connection = connection
-        self._chain = connection.server.chain
+        self._chain = connection.broker.chain
         self._ends = ends
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -57,7 +57,7 @@ class Login:
         """Log in with what the client has sent, or with its certificate: then what it says does
         not count. Raises: HandshakeError; ConnectionError_ 403 when the client wants to be told."""
         if method.mechanism == "EXTERNAL" and self._certified is not None:
-            users = self._connection.server.users
+            users = self._connection.broker.users
             certified = users.admit(self._certified, self._ends.is_loopback)
             if certified is None or certified is users.direct_user:
                 why = users.why_not(self._certified, self._ends.is_loopback)
@@ -154,7 +154,7 @@ class Login:
         connection.vhost.core.touch()  # links remember where they may publish
         self._watch_end()
         connection.send(0, m.ConnectionUpdateSecretOk())
-        connection.server.revocation.look_again(fresh.name)  # it may allow less
+        connection.broker.revocation.look_again(fresh.name)  # it may allow less
 
     def _watch_end(self) -> None:
         """Close the connection when the token runs out."""
@@ -170,7 +170,7 @@ class Login:
             return
         # A loop's clock may round down: a little later is not too early.
         wait_s = min(left_s + 0.001, LONGEST_WAIT_S)
-        self._timer = self._connection.server.events.call_later(wait_s, self._watch_end)
+        self._timer = self._connection.broker.events.call_later(wait_s, self._watch_end)
 
 
 def _raise(error: Exception) -> None:

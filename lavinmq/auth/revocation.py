@@ -8,17 +8,14 @@ host moves. Source: decision 0040.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Protocol
 
 from lavinmq.auth.standing import Standing
 from lavinmq.auth.users import UserStore
 from lavinmq.errors import ReplyCode
 from lavinmq.process import log
 from lavinmq.process.portions import in_portions
-
-if TYPE_CHECKING:
-    from lavinmq.amqp.connection import Connection
 
 _log = log.get("lmq.revocation")
 
@@ -33,6 +30,55 @@ class Reader(Protocol):
         """End it."""
 
 
+class Named(Protocol):
+    """A virtual host."""
+
+    name: str
+
+
+class Channel(Protocol):
+    """A channel, with those of its consumers that may have to go."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has been closed meanwhile."""
+
+    @property
+    def consumers(self) -> Mapping[str, Any]:
+        """By tag."""
+
+    def review(self, consumer: Any) -> None:
+        """End a consumer that may not go on."""
+
+
+class Session(Protocol):
+    """A connection, as far as it may have to go."""
+
+    name: str
+
+    @property
+    def standing(self) -> Standing | None:
+        """The log-in, once there is one."""
+
+    @property
+    def is_member(self) -> bool:
+        """Whether it is open to a virtual host."""
+
+    @property
+    def vhost(self) -> Named:
+        """The one that it is open to."""
+
+    @property
+    def channels(self) -> Mapping[int, Channel]:
+        """By number."""
+
+    def expel(self, code: ReplyCode, text: str) -> None:
+        """End it; nothing more is done for it."""
+
+    def user_changed(self) -> None:
+        """What its user may do has changed."""
+
+
 class Revocation:
     """What is open on one broker, compared with what is allowed.
 
@@ -43,7 +89,7 @@ class Revocation:
     """
 
     def __init__(
-        self, users: UserStore, connections: Iterable[Connection], call_soon: Callable[..., Any]
+        self, users: UserStore, connections: Iterable[Session], call_soon: Callable[..., Any]
     ) -> None:
         self._users = users
         self._connections = connections
@@ -94,7 +140,7 @@ class Revocation:
         finally:
             self._is_looking = False
 
-    def _look_at(self, connection: Connection, standing: Standing) -> Iterator[None]:
+    def _look_at(self, connection: Session, standing: Standing) -> Iterator[None]:
         """One connection: the log-in first, then the tags, then each consumer."""
         vhost = connection.vhost.name if connection.is_member else None
         why = self.why_not(standing, vhost)

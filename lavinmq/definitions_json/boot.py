@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Final
 
 from lavinmq.arguments.bounds import TableBounds
+from lavinmq.broker import Broker
 from lavinmq.definitions_json.document import Document
 from lavinmq.definitions_json.entry import DefinitionsRefused
-from lavinmq.definitions_json.plan import Broker, Plan
+from lavinmq.definitions_json.plan import Plan
 from lavinmq.errors import DefinitionsError, ProtocolError
 from lavinmq.files.datadir import read_regular, write_atomic
 from lavinmq.files.saving import Disk, at_once

@@ -13,8 +13,8 @@ from typing import Any, Final, Protocol
 
 from lavinmq import fieldtable
 from lavinmq.auth.users import User
+from lavinmq.broker import Broker
 from lavinmq.definitions_json.document import LIMITS, MANAGED, OPERATOR_POLICY
-from lavinmq.definitions_json.plan import Broker
 from lavinmq.fieldtable import FieldTable
 from lavinmq.files.vhosts import VHostDef
 from lavinmq.policy.parameters import Parameter

@@ -12,36 +12,23 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
-from lavinmq.auth.accounts import Accounts
 from lavinmq.auth.topics import TopicRow
-from lavinmq.auth.users import UserStore
+from lavinmq.broker import Broker
 from lavinmq.definitions_json.document import Document
 from lavinmq.definitions_json.entry import DefinitionsRefused, Item, Remark, refusal
 from lavinmq.definitions_json.things import PermissionDef, TopicPermissionDef, UserDef
 from lavinmq.definitions_json.topology import Topology
 from lavinmq.missing import of_component
-from lavinmq.policy.limits import UserLimits
 from lavinmq.policy.parameters import Parameter, ParameterStore
 from lavinmq.policy.policies import Policy
 from lavinmq.process.portions import emptied
 from lavinmq.vhost.rules import VHostRules
 from lavinmq.vhost.vhost import VHost
-from lavinmq.vhost.vhosts import VHosts
 
 ACCOUNTS: Final = ("user", "topic permission", "permission")
 """Kinds of changes that are saved together."""
-
-
-class Broker(Protocol):
-    """What of a broker is changed by definitions."""
-
-    users: UserStore
-    user_limits: UserLimits
-    accounts: Accounts
-    vhosts: VHosts
-    parameters: ParameterStore
 
 
 class Change(NamedTuple):

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from lavinmq.amqp.channel import Channel
     from lavinmq.amqp.connection import Connection
     from lavinmq.auth.identity import Identity
+    from lavinmq.broker import Broker
     from lavinmq.http.handler import ApiHandler
-    from lavinmq.server import Server
     from lavinmq.vhost.queue import Queue
     from lavinmq.vhost.vhost import VHost
 
@@ -69,10 +69,10 @@ class Call:
     """
 
     def __init__(
-        self, server: Server, user: Identity, route: Route, path: dict[str, str],
+        self, broker: Broker, user: Identity, route: Route, path: dict[str, str],
         query: Mapping[str, list[str]], headers: Mapping[str, str],
     ) -> None:  # fmt: skip
-        self.server = server
+        self.broker = broker
         self.user = user
         self.route = route
         self.path = path
@@ -94,7 +94,7 @@ class Call:
     @property
     def is_log_in_over(self) -> bool:
         """Whether the log-in counts no more: the user may be gone, or have another password."""
-        return bool(self.server.revocation.why_not(self._standing))
+        return bool(self.broker.revocation.why_not(self._standing))
 
     def is_allowed_still(self) -> bool:
         """Whether the caller would be let in now: for long answers."""
@@ -116,7 +116,7 @@ class Call:
         mark = secrets.token_hex(8)
         self.raw = parsed_object(payload.replaced(mark.encode()))
         if self.raw.get("payload") != mark:
-            raise too_large(self.server.config.max_json_size)
+            raise too_large(self.broker.config.max_json_size)
         self.payload, self.content = payload, b""
         self.body = fields.check(self.route.fields or {}, self.raw)
 
@@ -135,14 +135,14 @@ class Call:
 
     def may_see(self, vhost: str) -> bool:
         """Whether a virtual host exists and the caller may address it."""
-        if vhost not in self.server.vhosts:
+        if vhost not in self.broker.vhosts:
             return False
         return self.user.has_tag("administrator") or self.user.has_vhost(vhost)
 
     @property
     def vhost(self) -> VHost:
         """The virtual host of the path."""
-        return self.server.vhosts[self.path["vhost"]]
+        return self.broker.vhosts[self.path["vhost"]]
 
     @property
     def actor(self) -> Actor:
@@ -152,14 +152,14 @@ class Call:
     @property
     def table_bounds(self) -> TableBounds:
         """How much a table of arguments in the body may hold."""
-        return TableBounds.of(self.server.config)
+        return TableBounds.of(self.broker.config)
 
     def visible_vhosts(self) -> list[VHost]:
         """The virtual hosts whose resources lists over all of them show."""
         is_all = self.has_role(Role.MONITORING)
         return [
             vhost
-            for name, vhost in self.server.vhosts.items()
+            for name, vhost in self.broker.vhosts.items()
             if is_all or self.user.has_vhost(name)
         ]
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from lavinmq.auth.identity import Identity
-    from lavinmq.server import Server
+    from lavinmq.broker import Broker
 
 JSON: Final = "application/json"
 SENT_AT_ONCE: Final = 128 << 10
@@ -51,10 +51,10 @@ class Handler(RequestHandler):
     SUPPORTED_METHODS = METHODS
 
     @property
-    def server(self) -> Server:
+    def broker(self) -> Broker:
         """The broker."""
-        server: Server = self.application.settings["server"]
-        return server
+        broker: Broker = self.application.settings["broker"]
+        return broker
 
     @property
     def origin(self) -> Origin:
@@ -86,7 +86,7 @@ class Handler(RequestHandler):
         self.clear_header("Content-Type")
         if self.request.protocol == "https":
             self.set_header("Strict-Transport-Security", "max-age=31536000")
-        allowed = self.server.config.cors_allowed_origins
+        allowed = self.broker.config.cors_allowed_origins
         for name, value in cors.answer_headers(allowed, self.request.headers.get("Origin")).items():
             self.set_header(name, value)
 
@@ -131,7 +131,7 @@ class Handler(RequestHandler):
 
     async def login(self) -> Identity | None:
         """The user of the request. Credentials that were sent count before a cookie's token."""
-        oauth = self.server.chain.oauth
+        oauth = self.broker.chain.oauth
         if (
             oauth is not None
             and self.origin is not Origin.CONTROL
@@ -140,9 +140,9 @@ class Handler(RequestHandler):
         ):
             from lavinmq.http import cookies  # only for users who log in elsewhere
 
-            return await cookies.user_of(self, self.server.config, oauth)
+            return await cookies.user_of(self, self.broker.config, oauth)
         return await login.user_of(
-            self.server, self.request, self.address, self.is_loopback, self.origin is Origin.CONTROL
+            self.broker, self.request, self.address, self.is_loopback, self.origin is Origin.CONTROL
         )
 
 
@@ -173,7 +173,7 @@ class ApiHandler(Handler):
         self._body = bytearray()  # grows where it is: joining megabytes would hold up others
         self._size = 0
         self.on_gone: Callable[[], None] = _nothing  # called when the client has hung up
-        if self.server.config.cors_allowed_origins and cors.is_preflight(
+        if self.broker.config.cors_allowed_origins and cors.is_preflight(
             self.request.method, self.request.headers
         ):
             for name, value in cors.preflight_headers().items():
@@ -190,7 +190,7 @@ class ApiHandler(Handler):
             return
         self.user = user
         self._find(user)
-        config, route = self.server.config, self._route
+        config, route = self.broker.config, self._route
         is_large = route is not None and route.has_large_body
         if self._refusal is None:
             self._limit = config.max_body_size
@@ -215,7 +215,7 @@ class ApiHandler(Handler):
             return
         self._route, path = found
         call = self._call = Call(
-            self.server, user, self._route, path, _query(request.query), request.headers
+            self.broker, user, self._route, path, _query(request.query), request.headers
         )
         call.handler = self
         try:
@@ -300,7 +300,7 @@ class ApiHandler(Handler):
 
     async def _payload(self, call: Call) -> LongString | None:
         """The payload of a message, if long; nothing else may be. Raises: ApiError 400, 413."""
-        limit = self.server.config.max_json_size
+        limit = self.broker.config.max_json_size
         if call.route.fields is None or self._size <= limit:
             return None
         search = Search(call.content or b"", limit)

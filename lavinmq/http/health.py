@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from lavinmq.http.handler import Handler
 
 if TYPE_CHECKING:
-    from lavinmq.server import Server
+    from lavinmq.broker import Broker
 
 
-def alarms(server: Server) -> list[dict[str, str]]:
+def alarms(broker: Broker) -> list[dict[str, str]]:
     """What holds publishers."""
-    return [{"node": server.node_name, "resource": "disk"}] if server.loop.is_held else []
+    return [{"node": broker.node_name, "resource": "disk"}] if broker.loop.is_held else []
 
 
 class Alive(Handler):
@@ -41,7 +41,7 @@ class Ready(Alive):
 
     def get(self) -> None:
         """Say whether clients are served."""
-        if self.server.is_serving:
+        if self.broker.is_serving:
             self._say(200, "ok")
         else:
             self._say(503, "not serving clients")

@@ -5,39 +5,40 @@ Source: HTTP reference, sections 1 and 16; command line reference, sections 4 an
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from lavinmq.http.origin import Origin
 from lavinmq.http.server import HttpListener, HttpService
-from lavinmq.listeners.listener import Listener, Places, listeners
+from lavinmq.listeners.listener import Host, Listener, Places, listeners
 
 if TYPE_CHECKING:
-    from lavinmq.server import Server
+    from lavinmq.broker import Broker
 
 CONTROL_MODE: Final = 0o660
 
 
-def bound(server: Server) -> Iterator[HttpListener]:
+def bound(broker: Broker, host: Host, passed: list[socket.socket]) -> Iterator[HttpListener]:
     """All listeners, bound and not yet listening; the caller closes them.
 
+    Args: passed: sockets from systemd.
     Raises: OSError naming the address.
     """
-    config = server.config
-    management = HttpService(server, Origin.MANAGEMENT)
+    config = broker.config
+    management = HttpService(broker, Origin.MANAGEMENT)
     places = Places(config.http_bind, config.http_port, config.https_port, config.http_unix_path)
-    passed = server.service.take_sockets(config.http_systemd_socket_name)
-    for listener in listeners(server, places, passed, "http", management.welcome, management):
+    for listener in listeners(host, places, passed, "http", management.welcome, management):
         yield HttpListener(listener, management)
     if config.control_unix_path:
-        control = HttpService(server, Origin.CONTROL)
+        control = HttpService(broker, Origin.CONTROL)
         path, welcome = config.control_unix_path, control.welcome
         yield HttpListener(
-            Listener.unix(server, path, "http", welcome, mode=CONTROL_MODE), control
+            Listener.unix(host, path, "http", welcome, mode=CONTROL_MODE), control
         )  # fmt: skip
     if config.metrics_http_port >= 0:
-        metrics = HttpService(server, Origin.METRICS)
-        host, port = config.metrics_http_bind, config.metrics_http_port
+        metrics = HttpService(broker, Origin.METRICS)
+        bind, port = config.metrics_http_bind, config.metrics_http_port
         yield HttpListener(
-            Listener.tcp(server, host, port, "http", metrics.welcome, door=metrics), metrics
+            Listener.tcp(host, bind, port, "http", metrics.welcome, door=metrics), metrics
         )

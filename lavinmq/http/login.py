@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tornado.httputil import HTTPServerRequest
 
     from lavinmq.auth.identity import Identity
-    from lavinmq.server import Server
+    from lavinmq.broker import Broker
 
 _log = log.get("lmq.http.login")
 MAX_CREDENTIALS: Final = 16 << 10
@@ -26,7 +26,7 @@ COOKIE: Final = "m"
 
 
 async def user_of(
-    server: Server, request: HTTPServerRequest, address: str, is_loopback: bool, is_control: bool
+    broker: Broker, request: HTTPServerRequest, address: str, is_loopback: bool, is_control: bool
 ) -> Identity | None:
     """The user, None when there is none, the credentials are wrong or it may not use the API.
 
@@ -34,14 +34,14 @@ async def user_of(
     """
     given = credentials(request)
     if given is None:
-        return server.users.direct_user if is_control else None
+        return broker.users.direct_user if is_control else None
     name, password = given
     if not password:
         return None
-    user = server.chain.at_once(name, password, address, is_loopback)
+    user = broker.chain.at_once(name, password, address, is_loopback)
     if user is None:
         reasons: list[str] = []
-        user = await server.chain.authenticate(name, password, address, is_loopback, reasons)
+        user = await broker.chain.authenticate(name, password, address, is_loopback, reasons)
     if user is None:
         why = "; ".join(reasons)
         _log.warning("log-in of user %s from %s failed: %s", shown_name(name), address, why)

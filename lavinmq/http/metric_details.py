@@ -27,7 +27,7 @@ DETAILED_CHURN: Final = {
 
 def churn(scrape: Scrape) -> Iterator[str]:
     """What comes and goes."""
-    counts = scrape.server.churn.counters()
+    counts = scrape.broker.churn.counters()
     for event, metric in DETAILED_CHURN.items():
         yield scrape.out.alone(metric, counts[event])
 

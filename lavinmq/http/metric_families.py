@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from lavinmq import __version__
+from lavinmq.amqp.connection import amqp_connections
 from lavinmq.http.exposition import Exposition, Metric
 from lavinmq.stats.system import heap, memory_limit, memory_used
 from lavinmq.stats.totals import unacknowledged
 
 if TYPE_CHECKING:
     from lavinmq.amqp.connection import Connection
-    from lavinmq.server import Server
+    from lavinmq.broker import Broker
     from lavinmq.vhost.vhost import VHost
 
 ALWAYS_0: Final = "Always 0: this runtime has no such number"
@@ -31,7 +32,7 @@ ALWAYS_0: Final = "Always 0: this runtime has no such number"
 class Scrape:
     """What an answer is about. `vhosts`: those that count; `descriptors`: open ones."""
 
-    server: Server
+    broker: Broker
     vhosts: list[VHost]
     out: Exposition
     families: list[str]
@@ -54,7 +55,7 @@ def gauge(name: str, help_: str) -> Metric:
 def connections_of(scrape: Scrape) -> Iterator[Connection]:
     """Those to the virtual hosts that count."""
     counted = set(scrape.vhosts)
-    for connection in list(scrape.server.connections):
+    for connection in amqp_connections(scrape.broker):
         if connection.is_member and connection.vhost in counted:
             yield connection
 
@@ -89,26 +90,26 @@ BROKEN: Final = counter(
 
 def broker(scrape: Scrape) -> Iterator[str]:
     """The broker as a whole, whatever may be seen."""
-    out, server = scrape.out, scrape.server
-    labels = {f"{out.prefix}_version": __version__, f"{out.prefix}_cluster": server.node_name}
+    out, broker = scrape.out, scrape.broker
+    labels = {f"{out.prefix}_version": __version__, f"{out.prefix}_cluster": broker.node_name}
     yield out.alone(IDENTITY, 1, out.labels(**labels))
     yield out.alone(
         BUILD, 1, out.labels(version=__version__, python=sys.version.split()[0])
     )  # fmt: skip
-    churn = server.churn.counters()
+    churn = broker.churn.counters()
     for event, metric in CHURN.items():
         yield out.alone(metric, churn[event])
-    disk_size, disk_free = server.system.disk()
+    disk_size, disk_free = broker.system.disk()
     yield out.alone(OPEN_FDS, scrape.descriptors)
-    yield out.alone(OPEN_SOCKETS, len(server.connections))
+    yield out.alone(OPEN_SOCKETS, len(broker.connections))
     yield out.alone(RESIDENT, memory_used())
     yield out.alone(MAX_FDS, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     yield out.alone(MEMORY_LIMIT, memory_limit())
     yield out.alone(DISK_FREE, disk_free)
     yield out.alone(DISK_SIZE, disk_size)
-    yield out.alone(DISK_LOW, int(server.loop.is_low))
-    yield out.alone(HELD, int(server.loop.is_held))
-    yield out.alone(BROKEN, server.loop.breaks)
+    yield out.alone(DISK_LOW, int(broker.loop.is_low))
+    yield out.alone(HELD, int(broker.loop.is_held))
+    yield out.alone(BROKEN, broker.loop.breaks)
 
 
 TOTALS: Final = {
@@ -174,22 +175,22 @@ REQUESTS: Final = Metric(
 
 def process(scrape: Scrape) -> Iterator[str]:
     """What the process does and uses."""
-    out, server = scrape.out, scrape.server
+    out, broker = scrape.out, scrape.broker
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    yield out.alone(UPTIME, int(time.monotonic() - server.started_at))
+    yield out.alone(UPTIME, int(time.monotonic() - broker.started_at))
     yield out.alone(CPU_SYSTEM, int(usage.ru_stime * 1000))
     yield out.alone(CPU_USER, int(usage.ru_utime * 1000))
     yield out.alone(CPU, round(usage.ru_utime + usage.ru_stime, 6))
-    yield out.alone(STATS, round(server.sampler.total_s, 6))
-    yield out.alone(STATS_RATES, round(server.sampler.duration_s, 6))
-    yield out.alone(STATS_SYSTEM, round(server.system.duration_s, 6))
+    yield out.alone(STATS, round(broker.sampler.total_s, 6))
+    yield out.alone(STATS_RATES, round(broker.sampler.duration_s, 6))
+    yield out.alone(STATS_SYSTEM, round(broker.system.duration_s, 6))
     yield out.alone(FOLLOWERS, 0)  # this release has no followers, and maps no files
     yield out.alone(MFILES, 0)
-    yield out.alone(LARGE, server.loop.large_bytes)
-    yield out.alone(DEDUP, server.loop.dedup_bytes)
-    yield out.histogram(CONFIRMS, server.loop.confirm_times())
-    yield out.histogram(SYNCS, server.loop.sync_times())
-    yield out.histogram(REQUESTS, server.request_times.values())
+    yield out.alone(LARGE, broker.loop.large_bytes)
+    yield out.alone(DEDUP, broker.loop.dedup_bytes)
+    yield out.histogram(CONFIRMS, broker.loop.confirm_times())
+    yield out.histogram(SYNCS, broker.loop.sync_times())
+    yield out.histogram(REQUESTS, broker.request_times.values())
 
 
 HEAP: Final = gauge("gc_heap_size_bytes", "Memory that the allocator holds")
@@ -233,7 +234,7 @@ MESSAGES: Final = {
 
 def messages(scrape: Scrape) -> Iterator[str]:
     """Messages of all virtual hosts, those that were deleted included."""
-    counted = scrape.server.vhosts.messages()
+    counted = scrape.broker.vhosts.messages()
     for name, metric in MESSAGES.items():
         yield scrape.out.alone(metric, counted[name])
 

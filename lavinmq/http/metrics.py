@@ -89,7 +89,7 @@ class Metrics(Handler):
         out = Exposition(prefix, prefers_open_metrics(self.request.headers.get("Accept", "")))
         vhosts = self._visible(user, query.get("vhost"))
         return Scrape(
-            self.server, vhosts, out, query.get("family", []), await descriptors_used()
+            self.broker, vhosts, out, query.get("family", []), await descriptors_used()
         )  # fmt: skip
 
     def _visible(self, user: Identity | None, wanted: list[str] | None) -> list[VHost]:
@@ -97,7 +97,7 @@ class Metrics(Handler):
         is_all = user is None or any(user.has_tag(tag) for tag in Role.MONITORING.value)
         return [
             vhost
-            for name, vhost in self.server.vhosts.items()
+            for name, vhost in self.broker.vhosts.items()
             if (is_all or (user is not None and user.has_vhost(name)))
             and (wanted is None or name in wanted)
         ]

@@ -45,12 +45,12 @@ class OAuthHandler(Handler):
     @property
     def config(self) -> Config:
         """The present configuration."""
-        return self.server.config
+        return self.broker.config
 
     @property
     def oauth(self) -> OAuth:
         """The backend; these handlers are there with it only."""
-        oauth = self.server.chain.oauth
+        oauth = self.broker.chain.oauth
         assert oauth is not None
         return oauth
 

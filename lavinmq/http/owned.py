@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
+from lavinmq.amqp.connection import amqp_connections
 from lavinmq.http.access import Owned, Role
 from lavinmq.http.errors import ApiError, access_refused, not_found
 from lavinmq.http.listing import in_portions
@@ -58,7 +59,7 @@ async def _named(call: Call, name: str, *, is_peer: bool = False) -> AsyncIterat
     only = call.path.get("vhost")
     visible = {vhost.name for vhost in call.visible_vhosts()} if only is None else {only}
     # In portions, because there may be very many.
-    async for connection in in_portions(list(call.server.connections)):
+    async for connection in in_portions(amqp_connections(call.broker)):
         given = connection.name.partition(" -> ")[0] if is_peer else connection.name
         if given != name or not connection.is_member:
             continue

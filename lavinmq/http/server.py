@@ -37,10 +37,10 @@ from lavinmq.process import log
 if TYPE_CHECKING:
     from tornado.httputil import HTTPServerRequest
 
+    from lavinmq.broker import Broker
     from lavinmq.config.values import Config
     from lavinmq.listeners.endpoints import Endpoints
     from lavinmq.listeners.listener import Listener
-    from lavinmq.server import Server
 
 IDLE_S: Final = 300.0
 BODY_S: Final = 120.0
@@ -59,17 +59,17 @@ _log = log.get("lmq.http.server")
 class HttpService:
     """Serves the connections of listeners of one origin."""
 
-    def __init__(self, server: Server, origin: Origin) -> None:
+    def __init__(self, broker: Broker, origin: Origin) -> None:
         self.origin = origin
         self._http = HTTPServer(
-            application(server, origin),
+            application(broker, origin),
             max_header_size=MAX_HEAD,
             max_body_size=UNREAD_BODY,
             max_buffer_size=OWN_BUFFER,
             idle_connection_timeout=IDLE_S,
             body_timeout=BODY_S,
         )
-        self.config = server.config
+        self.config = broker.config
         self._refused_at = -math.inf
 
     @property
@@ -146,6 +146,13 @@ class HttpListener:
         """Whether connections are encrypted."""
         return self.listener.is_tls
 
+    @property
+    def protocol(self) -> str:
+        """What is spoken there, as lists show it."""
+        if self.origin is Origin.METRICS:
+            return "http/prometheus"
+        return "https" if self.is_tls else "http"
+
     def start(self) -> None:
         """Begin to accept. Raises: OSError."""
         self.listener.start()
@@ -177,12 +184,12 @@ class GuardedApplication(Application):
 
     def _check(self, request: HTTPServerRequest, is_upgrade: bool) -> None:
         """Raises: ApiError."""
-        server: Server = self.settings["server"]
+        broker: Broker = self.settings["broker"]
         connection: Any = request.connection
         address = connection.stream.address
-        reached = pages.Reached(address, (server.node_name.lower(),), request.protocol == "https")
+        reached = pages.Reached(address, (broker.node_name.lower(),), request.protocol == "https")
         method, path = request.method or "", request.path
-        pages.check(server.config, reached, method, path, request.headers, is_upgrade=is_upgrade)
+        pages.check(broker.config, reached, method, path, request.headers, is_upgrade=is_upgrade)
 
 
 def _is_upgrade(request: HTTPServerRequest) -> bool:
@@ -193,7 +200,7 @@ def _is_upgrade(request: HTTPServerRequest) -> bool:
     return request.method == "GET" and is_asked
 
 
-def application(server: Server, origin: Origin) -> Application:
+def application(broker: Broker, origin: Origin) -> Application:
     """What answers the requests of a listener."""
     routes: list[Any] = [
         (r"/healthz", Alive),
@@ -208,7 +215,7 @@ def application(server: Server, origin: Origin) -> Application:
             (r"/robots\.txt", Robots),
             (r"/docs/openapi\.json", OpenApi),
         ]
-        if server.chain.oauth is not None:
+        if broker.chain.oauth is not None:
             from lavinmq.http import oauth
 
             routes += oauth.ROUTES
@@ -216,7 +223,7 @@ def application(server: Server, origin: Origin) -> Application:
         routes,
         default_handler_class=NotFound,
         log_function=_log_request,
-        server=server,
+        broker=broker,
         origin=origin,
         websocket_max_message_size=MAX_WEBSOCKET_MESSAGE,
     )
@@ -224,5 +231,5 @@ def application(server: Server, origin: Origin) -> Application:
 
 def _log_request(handler: Any) -> None:
     request, took_s = handler.request, handler.request.request_time()
-    handler.server.request_times.add(took_s)
+    handler.broker.request_times.add(took_s)
     _log.debug("%s %s %d %.1f ms", request.method, request.uri, handler.get_status(), took_s * 1000)

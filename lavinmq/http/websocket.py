@@ -65,7 +65,7 @@ class WebSocketBridge(Handler, WebSocketHandler):
         ours.setblocking(False)
         self._socket = ours
         peer, local = self._addresses()
-        welcome_socket(self.server, theirs, peer, local, self.is_loopback, self._tls())
+        welcome_socket(self.broker, theirs, peer, local, self.is_loopback, self._tls())
         self._reader = asyncio.get_running_loop().create_task(self._send_on(ours))
 
     def _outer_socket(self) -> socket.socket | None:

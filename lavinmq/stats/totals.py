@@ -7,23 +7,58 @@ Source: HTTP reference, sections 6 and 8.1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final, Protocol
 
 from lavinmq.stats.churn import Churn
-from lavinmq.stats.sampler import Gauge
+from lavinmq.stats.sampler import Gauge, Tracked
 
 if TYPE_CHECKING:
-    from lavinmq.amqp.connection import Connection
-    from lavinmq.stats.sampler import Track, Tracked
-    from lavinmq.vhost.queue import Queue
-    from lavinmq.vhost.vhost import VHost
+    from lavinmq import _core
+    from lavinmq.stats.sampler import Track
 
 MESSAGES: Final = (
     "ack", "confirm", "deliver", "deliver_no_ack", "get", "get_no_ack", "deliver_get", "publish",
     "redeliver", "reject", "return_unroutable",
 )  # fmt: skip
 """Counters of messages of a channel and of a whole virtual host."""
+
+
+class Queue(Tracked, Protocol):
+    """A queue, as far as it is counted."""
+
+    core: _core.Queue
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether its messages stay when they are read."""
+
+
+class VHost(Protocol):
+    """A virtual host, as far as it is counted."""
+
+    totals: Totals
+    core: _core.Vhost
+
+    @property
+    def exchanges(self) -> Mapping[str, Tracked]:
+        """By name."""
+
+    @property
+    def queues(self) -> Mapping[str, Queue]:
+        """By name."""
+
+
+class Session(Tracked, Protocol):
+    """A connection, as far as it is counted."""
+
+    link: _core.Link
+    traffic: Traffic | None
+    """Of its virtual host, once it is open to one."""
+
+    @property
+    def channels(self) -> Mapping[int, Tracked]:
+        """By number."""
 
 
 class Traffic:
@@ -79,7 +114,7 @@ class Totals:
 
 
 def sampled(
-    vhosts: Iterable[VHost], connections: Iterable[Connection], samples: Callable[[], int]
+    vhosts: Iterable[VHost], connections: Iterable[Session], samples: Callable[[], int]
 ) -> Iterator[Tracked]:
     """Everything whose rates are shown, for the sampler; gauges are sampled on the way.
 

@@ -50,7 +50,7 @@ def call(server: Server, function: Callable[[], None]) -> None:
 
 def change(server: Server, title: str, policies: list[Policy]) -> None:
     """Put policies, wait until all queues follow, and print how it went."""
-    rules, done, stalls = server.vhosts["/"].rules, threading.Event(), Stalls(server)
+    rules, done, stalls = server.broker.vhosts["/"].rules, threading.Event(), Stalls(server)
     time.sleep(0.05)
     stalls.longest_s = 0.0
     began_s = time.perf_counter()
@@ -69,7 +69,7 @@ def main() -> None:
     """Measure one policy for all queues, then one for each."""
     with lavinmq.run() as broker:
         server: Server = broker._server
-        vhost = server.vhosts["/"]
+        vhost = server.broker.vhosts["/"]
 
         def declare() -> None:
             for number in range(QUEUES):

@@ -46,7 +46,7 @@ def test_clients_that_bind_at_once_are_all_answered_and_their_bindings_are_kept(
             wires[0].expect(reply)
 
     with lavinmq.run(data_dir=tmp_path / "data") as broker:
-        exchange = broker._server.vhosts["/"].exchanges["amq.direct"]
+        exchange = broker._server.broker.vhosts["/"].exchanges["amq.direct"]
         found = sorted((to.name, key) for to, key, _ in exchange.bindings)
     bound = [(f"q{number}", key) for number in range(4) for key in keys]
     assert found == sorted([*bound, ("q0", "more"), ("q0", "most")])
@@ -65,7 +65,7 @@ def test_a_client_that_goes_while_its_binding_waits_for_the_disk_is_forgotten(
         assert other.receive_all(0.0) == []
 
         gone.reset()
-        wait_for(lambda: len(broker._server.connections) == 1, "the client is not missed")
+        wait_for(lambda: len(broker._server.broker.connections) == 1, "the client is not missed")
         for callback in waiting:
             broker._server.events.call_soon_threadsafe(callback)
         other.expect(commands.Queue.BindOk)

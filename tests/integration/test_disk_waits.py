@@ -224,7 +224,7 @@ def test_a_broker_that_stops_finishes_what_it_has_begun(
         background(broker.api, "PUT", "/api/policies/%2F/b", POLICY)
         wait_for(lambda: len(policies.all()) == 2, "both have been taken")
         stopping = background(broker.broker.stop)
-        wait_for(lambda: not broker.server.is_serving, "it is stopping")
+        wait_for(lambda: not broker.inner.is_serving, "it is stopping")
         disk.go_on()
         stopping.result(20)
     with inside(tmp_path / "data") as again:
@@ -339,6 +339,6 @@ def test_a_forgotten_offset_that_the_disk_refuses_is_told_and_tried_again(
     assert "Input/output error" in answer.json["reason"]
     assert path.read_bytes() == before
     disk.refuse(0)
-    broker.call(broker.server.stored_offsets.look, broker.queue("stream"))
+    broker.call(broker.inner.stored_offsets.look, broker.queue("stream"))
     wait_for(lambda: b"old" not in path.read_bytes(), "it is forgotten on disk")
     assert b"other" in path.read_bytes()

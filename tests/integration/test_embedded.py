@@ -472,7 +472,7 @@ def test_a_failing_sync_ends_the_broker_and_not_the_program() -> None:
     connection = connect(broker)
     out, into = os.pipe()  # which cannot be synced
 
-    sync = broker._server.loop.sync_file
+    sync = broker._server.broker.loop.sync_file
     broker._server.events.call_soon_threadsafe(sync, into, lambda: None)
 
     wait_for(lambda: not broker.is_running, "the broker goes on")

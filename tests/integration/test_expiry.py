@@ -298,7 +298,7 @@ def test_a_lower_expires_counts_what_has_passed(embedded: lavinmq.Broker, expire
     with pika.BlockingConnection(pika.URLParameters(embedded.url)) as connection:
         channel = connection.channel()
         channel.queue_declare("idle", arguments={"x-expires": 600000})
-        vhost = embedded._server.vhosts["/"]
+        vhost = embedded._server.broker.vhosts["/"]
 
         def lower() -> None:
             vhost.rules.put_policy(Policy.of("lower", "^idle$", {"expires": expires_ms}))

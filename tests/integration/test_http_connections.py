@@ -30,8 +30,8 @@ def broker(shared: Managed) -> Iterator[Managed]:
     """A broker to which nobody is connected."""
     yield shared
     shared.disconnect()
-    names = shared.call(lambda: [user.name for user in shared.server.users.all()])
-    shared.call(shared.server.accounts.delete_users, *(name for name in names if name != "guest"))
+    names = shared.call(lambda: [user.name for user in shared.inner.users.all()])
+    shared.call(shared.inner.accounts.delete_users, *(name for name in names if name != "guest"))
 
 
 def path_of(connection: dict[str, Any]) -> str:
@@ -212,7 +212,7 @@ def test_a_connection_in_its_handshake_is_not_shown(broker: Managed) -> None:
 def test_a_publisher_who_waits_for_the_disk_is_blocked(broker: Managed) -> None:
     with broker.connect() as publisher, broker.connect():
         channel = publisher.channel()
-        broker.call(setattr, broker.server.loop, "is_low", True)
+        broker.call(setattr, broker.inner.loop, "is_low", True)
         try:
             channel.basic_publish("amq.fanout", "", b"x")
 
@@ -221,7 +221,7 @@ def test_a_publisher_who_waits_for_the_disk_is_blocked(broker: Managed) -> None:
 
             wait_for(lambda: states() == ["blocked", "flow"], "the publish has come")
         finally:
-            broker.call(setattr, broker.server.loop, "is_low", False)
+            broker.call(setattr, broker.inner.loop, "is_low", False)
         wait_for(lambda: states() == ["running", "running"], "all go on")
 
 
@@ -391,8 +391,8 @@ def test_a_consumer_of_direct_replies_is_nobodys_business(broker: Managed) -> No
         assert broker.api.get("/api/consumers") == []
         assert row["consumer_count"] == 0
         assert broker.api.get(channel_path(row))["consumer_details"] == []
-        assert broker.call(broker.server.churn.counters)["consumer_added"] == broker.call(
-            broker.server.churn.counters
+        assert broker.call(broker.inner.churn.counters)["consumer_added"] == broker.call(
+            broker.inner.churn.counters
         )["consumer_removed"]  # fmt: skip
 
 

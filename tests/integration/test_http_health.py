@@ -42,7 +42,7 @@ def test_a_healthy_broker_passes(broker: Managed, check: str) -> None:
 
 
 def test_a_full_disk_is_an_alarm(broker: Managed) -> None:
-    broker.call(setattr, broker.server.loop, "is_low", True)
+    broker.call(setattr, broker.inner.loop, "is_low", True)
 
     for check in ("alarms", "local-alarms"):
         answer = broker.api("GET", CHECK + check)
@@ -158,7 +158,7 @@ def test_probes_answer_without_a_login(broker: Managed, path: str) -> None:
 def test_a_broker_that_is_going_is_alive_and_not_ready(
     broker: Managed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broker.server, "_is_stopping", True)
+    monkeypatch.setattr(broker.inner, "is_stopping", True)
 
     assert probe(broker.host, broker.metrics_port, "GET", "/readyz")[0] == 503
     assert probe(broker.host, broker.metrics_port, "GET", "/healthz")[0] == 200
@@ -199,9 +199,9 @@ def fails(api: Api) -> Any:
 def test_the_aliveness_test_fails_where_messages_do(broker: Managed) -> None:
     assert broker.api.get("/api/aliveness-test/%2F") == {"status": "ok"}
 
-    broker.call(setattr, broker.server.loop, "is_low", True)
+    broker.call(setattr, broker.inner.loop, "is_low", True)
     assert "disk" in fails(broker.api)
-    broker.call(setattr, broker.server.loop, "is_low", False)
+    broker.call(setattr, broker.inner.loop, "is_low", False)
     broker.call(broker.vhost().pause_queue, "aliveness-test")
     assert fails(broker.api) == "the message did not arrive"
     broker.call(broker.vhost().resume_queue, "aliveness-test")

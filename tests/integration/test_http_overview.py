@@ -255,7 +255,7 @@ def test_a_channel_that_fails_is_closed_once(broker: Managed) -> None:
 def test_a_node_shows_what_it_uses_to_who_watches(broker: Managed, tag: str) -> None:
     api = broker.user("watcher", tag)
     broker.sample()
-    broker.call(broker.server.system.sample, broker.server.sampler.samples)
+    broker.call(broker.inner.system.sample, broker.inner.sampler.samples)
 
     (node,) = api.get("/api/nodes")
 
@@ -349,6 +349,6 @@ def test_there_are_no_links_of_federation(broker: Managed) -> None:
 def test_the_name_of_the_cluster_is_a_global_parameter(broker: Managed) -> None:
     from lavinmq.policy.parameters import Parameter
 
-    broker.call(broker.server.parameters.put, Parameter(None, "cluster_name", "näme"))
+    broker.call(broker.inner.parameters.put, Parameter(None, "cluster_name", "näme"))
 
     assert json.loads(broker.api("GET", "/api/overview").content)["cluster_name"] == "näme"

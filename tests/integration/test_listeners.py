@@ -69,7 +69,7 @@ def logs_in(sock: socket.socket, before: bytes = b"") -> bool:
 
 
 def only_connection(broker: Inside) -> Connection:
-    (ours,) = broker.server.connections
+    (ours,) = broker.inner.connections
     return ours
 
 
@@ -98,7 +98,7 @@ def test_a_connection_is_that_of_the_client_behind_the_proxy(
     with tcp(proxied.port) as sock:
         assert logs_in(sock, header)
         assert only_connection(proxied).name == name
-    wait_for(lambda: not proxied.server.connections, "it lives on")
+    wait_for(lambda: not proxied.inner.connections, "it lives on")
 
 
 @pytest.mark.parametrize("header", [b"", b"PROXY UNKNOWN\r\n", v2(REMOTE, command=0x20)])
@@ -106,7 +106,7 @@ def test_without_an_address_that_of_the_socket_counts(proxied: Inside, header: b
     with tcp(proxied.port) as sock:
         assert logs_in(sock, header)
         assert only_connection(proxied).ends.peer_port == sock.getsockname()[1]
-    wait_for(lambda: not proxied.server.connections, "it lives on")
+    wait_for(lambda: not proxied.inner.connections, "it lives on")
 
 
 def test_the_rule_for_the_default_user_is_for_the_client_not_for_the_proxy(
@@ -121,7 +121,7 @@ def test_the_tls_between_client_and_proxy_is_shown(proxied: Inside) -> None:
         assert logs_in(sock, v2(LOCAL_PEER + ssl_entry()))
         ours = only_connection(proxied)
         assert ours.ends.tls == TlsInfo("TLSv1.3", "TLS_AES_128_GCM_SHA256")
-    wait_for(lambda: not proxied.server.connections, "it lives on")
+    wait_for(lambda: not proxied.inner.connections, "it lives on")
 
 
 def test_a_header_may_come_byte_by_byte(proxied: Inside) -> None:
@@ -132,7 +132,7 @@ def test_a_header_may_come_byte_by_byte(proxied: Inside) -> None:
             sock.sendall(bytes((byte,)))
         assert logs_in(sock)
         assert only_connection(proxied).ends.peer_host == "127.0.0.9"
-    wait_for(lambda: not proxied.server.connections, "it lives on")
+    wait_for(lambda: not proxied.inner.connections, "it lives on")
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_a_unix_socket_takes_clients_with_and_without_a_header(unix_path: str) -
         with unix(unix_path) as sock:
             assert logs_in(sock)
             assert only_connection(broker).name == "127.0.0.1:0 -> 127.0.0.1:0"
-        wait_for(lambda: not broker.server.connections, "it lives on")
+        wait_for(lambda: not broker.inner.connections, "it lives on")
         with unix(unix_path) as sock:
             assert logs_in(sock, v2(LOCAL_PEER))
             assert only_connection(broker).ends.peer == "127.0.0.9:4000"
@@ -215,14 +215,14 @@ def test_a_socket_of_any_kind_becomes_a_connection(
     with theirs:
         theirs.settimeout(TIMEOUT_S)
         made = broker_inside.call(
-            welcome_socket, broker_inside.server, ours, ("::ffff:10.1.2.3", 5),
+            welcome_socket, broker_inside.inner, ours, ("::ffff:10.1.2.3", 5),
             ("10.0.0.1", 15672), True, tls,
         )  # fmt: skip
 
         assert logs_in(theirs)
         assert made.name == "10.1.2.3:5 -> 10.0.0.1:15672"
         assert made.ends.tls == tls
-    wait_for(lambda: made not in broker_inside.server.connections, "it lives on")
+    wait_for(lambda: made not in broker_inside.inner.connections, "it lives on")
 
 
 @pytest.fixture(scope="module")

@@ -104,7 +104,7 @@ def test_a_bug_in_a_log_in_costs_its_connection_only(tmp_path: Path) -> None:
         raise KeyError("oops")
 
     with inside(with_users(tmp_path / "data")) as broker:
-        broker.server.chain.authenticate = broken  # type: ignore[method-assign]
+        broker.inner.chain.authenticate = broken  # type: ignore[method-assign]
         with Wire(broker.port) as wire:
             wire.send_bytes(PROTOCOL_HEADER)
             _start_ok(wire, "scrypt", "pw")
@@ -132,5 +132,5 @@ def _start_ok(wire: Wire, user: str, password: str) -> None:
 
 
 def _is_idle(broker: Inside) -> bool:
-    server = broker.server
-    return bool(broker.call(lambda: not server.connections and not len(server.chain.tasks)))
+    inner = broker.inner
+    return bool(broker.call(lambda: not inner.connections and not len(inner.chain.tasks)))

@@ -136,7 +136,7 @@ class Account:
     def __init__(self, broker: Inside) -> None:
         self.name = f"u-{uuid.uuid4().hex[:8]}"
         self._broker = broker
-        broker.call(broker.server.vhosts.create, self.name)
+        broker.call(broker.inner.vhosts.create, self.name)
         broker.add_user(self.name)
         with Wire.open(broker.port, vhost=self.name) as wire:
             for exchange in ("x1", "x2"):
@@ -147,9 +147,7 @@ class Account:
     def open(self, rights: Rights) -> Wire:
         """A connection of the user with these rights."""
         allow = [f"^{name}$" for name in rights]  # of nobody: ^$
-        self._broker.call(
-            self._broker.server.accounts.set_permissions, self.name, self.name, *allow
-        )
+        self._broker.call(self._broker.inner.accounts.set_permissions, self.name, self.name, *allow)
         return Wire.open(self._broker.port, vhost=self.name, user=self.name, password=self.name)
 
 
@@ -157,8 +155,8 @@ class Account:
 def account(broker: Inside) -> Iterator[Account]:
     account = Account(broker)
     yield account
-    broker.call(broker.server.vhosts.delete, account.name)
-    broker.call(broker.server.accounts.delete_users, account.name)
+    broker.call(broker.inner.vhosts.delete, account.name)
+    broker.call(broker.inner.accounts.delete_users, account.name)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS.keys())

@@ -167,7 +167,7 @@ def test_a_data_directory_of_lavinmq_comes_with_its_rules(tmp_path: Path) -> Non
         assert queue.features.message_ttl_ms == 400000000000
         assert second.rules.limits.all() == {"max-connections": 33, "max-queues": 77}
         assert [p.component for p in second.rules.parameters.all()] == ["own-component"]
-        assert [p.name for p in broker.server.parameters.all()] == ["gp"]
+        assert [p.name for p in broker.inner.parameters.all()] == ["gp"]
         for entry in manifest["queues"]:
             found = broker.vhost(entry["vhost"]).queues.get(entry["name"])
             if found is not None:

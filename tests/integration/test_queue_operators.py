@@ -47,7 +47,7 @@ class Operated:
         server = self.broker._server
 
         async def call() -> Result:
-            return action(server.vhosts["/"])
+            return action(server.broker.vhosts["/"])
 
         return asyncio.run_coroutine_threadsafe(call(), server.events).result(10)
 

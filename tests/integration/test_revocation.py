@@ -37,7 +37,7 @@ def login(broker: Inside, user: str = "u", vhost: str = "/") -> Wire:
 
 
 def put_permissions(broker: Inside, configure: str, read: str, write: str) -> None:
-    broker.call(broker.server.accounts.set_permissions, "u", "/", configure, read, write)
+    broker.call(broker.inner.accounts.set_permissions, "u", "/", configure, read, write)
 
 
 def stays(wire: Wire) -> None:
@@ -62,7 +62,7 @@ def test_deleting_a_user_ends_its_connections_and_nobody_elses(broker: Inside) -
     broker.add_user("other", rights=ALL)
     with login(broker) as one, login(broker) as two, login(broker, "other") as other:
         one.call(1, CONSUME, commands.Basic.ConsumeOk)
-        broker.call(broker.server.accounts.delete_users, "u")
+        broker.call(broker.inner.accounts.delete_users, "u")
 
         for wire in (one, two):
             close = wire.expect_connection_close(320)
@@ -74,7 +74,7 @@ def test_deleting_a_user_ends_its_connections_and_nobody_elses(broker: Inside) -
 def test_a_deleted_user_gets_and_publishes_nothing_more(broker: Inside) -> None:
     with login(broker) as wire:
         wire.call(1, CONSUME, commands.Basic.ConsumeOk)
-        broker.call(broker.server.accounts.delete_users, "u")
+        broker.call(broker.inner.accounts.delete_users, "u")
         publish_by_guest(broker, b"secret")
         wire.publish(1, "", "q", b"late")
         wire.expect_connection_close(320)
@@ -83,9 +83,9 @@ def test_a_deleted_user_gets_and_publishes_nothing_more(broker: Inside) -> None:
 
 def test_a_user_of_the_same_name_does_not_inherit_the_connection(broker: Inside) -> None:
     def replace() -> None:
-        broker.server.accounts.delete_users("u")
-        broker.server.accounts.put_user("u", password=b"u")
-        broker.server.accounts.set_permissions("u", "/", *ALL)
+        broker.inner.accounts.delete_users("u")
+        broker.inner.accounts.put_user("u", password=b"u")
+        broker.inner.accounts.set_permissions("u", "/", *ALL)
 
     with login(broker) as wire:
         broker.call(replace)
@@ -94,22 +94,22 @@ def test_a_user_of_the_same_name_does_not_inherit_the_connection(broker: Inside)
 
 def test_another_password_ends_the_connections(broker: Inside) -> None:
     with login(broker) as wire:
-        broker.call(broker.server.accounts.put_user, "u", password=b"new")
+        broker.call(broker.inner.accounts.put_user, "u", password=b"new")
         close = wire.expect_connection_close(320)
         assert close.reply_text == "CONNECTION_FORCED - User 'u' has another password"
 
 
 def test_an_empty_hash_ends_the_connections(broker: Inside) -> None:
     with login(broker) as wire:
-        broker.call(broker.server.accounts.put_user, "u", password_hash="")
+        broker.call(broker.inner.accounts.put_user, "u", password_hash="")
         wire.expect_connection_close(320)
 
 
 def test_the_same_said_again_ends_nothing(broker: Inside) -> None:
-    accounts = broker.server.accounts
+    accounts = broker.inner.accounts
     with login(broker) as wire:
         wire.call(1, CONSUME, commands.Basic.ConsumeOk)
-        user = broker.server.users.get("u")
+        user = broker.inner.users.get("u")
         assert user is not None
         broker.call(accounts.put_user, "u", password=b"u", tags=())
         broker.call(
@@ -130,7 +130,7 @@ def test_a_user_that_is_deleted_during_the_handshake_gets_no_further(broker: Ins
         wire.expect(commands.Connection.Start)
         start_ok = commands.Connection.StartOk({}, "PLAIN", "\0u\0u", "en_US")
         wire.call(0, start_ok, commands.Connection.Tune)
-        broker.call(broker.server.accounts.delete_users, "u")
+        broker.call(broker.inner.accounts.delete_users, "u")
         wire.send(0, commands.Connection.TuneOk(10, 131072, 0))
         wire.send(0, commands.Connection.Open(virtual_host="/"))
         assert not wire.expect_closed()
@@ -141,8 +141,8 @@ def test_a_change_while_many_are_looked_at_counts_too(broker: Inside) -> None:
     broker.add_user("v", rights=ALL)
 
     def both() -> None:
-        broker.server.accounts.delete_users("v")
-        broker.server.accounts.delete_users("u")
+        broker.inner.accounts.delete_users("v")
+        broker.inner.accounts.delete_users("u")
 
     first = [login(broker) for _ in range(40)]
     second = [login(broker, "v") for _ in range(40)]
@@ -156,10 +156,10 @@ def test_a_change_while_many_are_looked_at_counts_too(broker: Inside) -> None:
 
 
 def test_clearing_the_permissions_of_a_virtual_host_ends_connections_to_it(broker: Inside) -> None:
-    broker.call(broker.server.vhosts.create, "w")
-    broker.call(broker.server.accounts.set_permissions, "u", "w", *ALL)
+    broker.call(broker.inner.vhosts.create, "w")
+    broker.call(broker.inner.accounts.set_permissions, "u", "w", *ALL)
     with login(broker) as here, login(broker, vhost="w") as there:
-        broker.call(broker.server.accounts.remove_permissions, "u", "w")
+        broker.call(broker.inner.accounts.remove_permissions, "u", "w")
         close = there.expect_connection_close(320)
         assert close.reply_text == (
             "CONNECTION_FORCED - User 'u' has no permissions in vhost 'w' any more"
@@ -169,8 +169,8 @@ def test_clearing_the_permissions_of_a_virtual_host_ends_connections_to_it(broke
 
 def test_an_import_that_changes_a_password_ends_connections(broker: Inside) -> None:
     def change() -> None:
-        broker.server.users.add("u", "", None)
-        broker.server.accounts.changed()
+        broker.inner.users.add("u", "", None)
+        broker.inner.accounts.changed()
 
     with login(broker) as wire:
         broker.call(change)
@@ -240,7 +240,7 @@ def test_pipelined_publishes_are_refused_from_the_change_on(broker: Inside) -> N
         wait_for(
             lambda: broker.call(
                 lambda: any(c.link.received_bytes and c.user.name == "u"
-                            for c in broker.server.connections)
+                            for c in broker.inner.connections)
             ),
             "it has been read",
         )  # fmt: skip
@@ -256,11 +256,11 @@ def test_a_publish_that_waits_for_the_disk_is_refused_when_the_right_has_gone(
     with login(broker) as wire:
         wire.publish(1, "", "q", b"before")
         stays(wire)
-        broker.call(setattr, broker.server.loop, "is_low", True)
+        broker.call(setattr, broker.inner.loop, "is_low", True)
         wire.publish(1, "", "q", b"waits")
         wire.expect(commands.Connection.Blocked)
         put_permissions(broker, ".*", ".*", "^$")
-        broker.call(setattr, broker.server.loop, "is_low", False)
+        broker.call(setattr, broker.inner.loop, "is_low", False)
         wire.expect(commands.Connection.Unblocked)
         wire.expect_channel_close(1, 403)
     assert broker.call(lambda: broker.queue("q").core.ready) == 1

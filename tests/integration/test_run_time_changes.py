@@ -68,7 +68,7 @@ def refusal(broker: Inside, **login: str) -> str:
 def test_a_new_vhost_works_and_belongs_to_its_creator(broker: Inside) -> None:
     """edge-cases.md 310, 311"""
     broker.add_user("u")
-    assert broker.call(broker.server.vhosts.create, "new", "u", "described", ["a"])
+    assert broker.call(broker.inner.vhosts.create, "new", "u", "described", ["a"])
 
     assert refusal(broker, vhost="new") == "NOT_ALLOWED - 'guest' doesn't have access to 'new'"
     with Wire.open(broker.port, vhost="new", user="u", password="u") as wire:
@@ -78,7 +78,7 @@ def test_a_new_vhost_works_and_belongs_to_its_creator(broker: Inside) -> None:
     broker.broker.stop()
 
     with inside(Path(broker.broker.data_dir)) as again:
-        stored = again.server.vhosts.stored("new")
+        stored = again.inner.vhosts.stored("new")
         assert stored is not None
         assert (stored.description, stored.tags) == ("described", ("a",))
         with Wire.open(again.port, vhost="new", user="u", password="u") as wire:
@@ -87,20 +87,20 @@ def test_a_new_vhost_works_and_belongs_to_its_creator(broker: Inside) -> None:
 
 def test_without_a_creator_the_default_user_gets_it(broker: Inside) -> None:
     """edge-cases.md 310"""
-    assert broker.call(broker.server.vhosts.create, "new")
+    assert broker.call(broker.inner.vhosts.create, "new")
 
     assert stored_permissions(broker, "guest") == ["/", "new"]
     Wire.open(broker.port, vhost="new").close()
 
 
 def test_creating_again_changes_what_is_said_about_it(broker: Inside) -> None:
-    broker.call(broker.server.vhosts.create, "new", None, "before")
+    broker.call(broker.inner.vhosts.create, "new", None, "before")
     vhost = broker.vhost("new")
 
-    assert not broker.call(broker.server.vhosts.create, "new", None, "after", ["t"])
+    assert not broker.call(broker.inner.vhosts.create, "new", None, "after", ["t"])
 
     assert broker.vhost("new") is vhost
-    stored = broker.server.vhosts.stored("new")
+    stored = broker.inner.vhosts.stored("new")
     assert stored is not None
     assert (stored.description, stored.tags) == ("after", ("t",))
 
@@ -108,13 +108,13 @@ def test_creating_again_changes_what_is_said_about_it(broker: Inside) -> None:
 @pytest.mark.parametrize("name", ["", "n" * 256, "\udcff"])
 def test_a_name_that_cannot_be_one_is_refused(broker: Inside, name: str) -> None:
     with pytest.raises(ValueError, match=r"[Vv]host"):
-        broker.call(broker.server.vhosts.create, name)
+        broker.call(broker.inner.vhosts.create, name)
 
-    assert list(broker.server.vhosts) == ["/"]
+    assert list(broker.inner.vhosts) == ["/"]
 
 
 def test_deleting_a_vhost_disconnects_and_removes_everything(broker: Inside) -> None:
-    broker.call(broker.server.vhosts.create, "gone")
+    broker.call(broker.inner.vhosts.create, "gone")
     directory = Path(broker.broker.data_dir) / hashed("gone")
     with Wire.open(broker.port, vhost="gone") as wire, Wire.open(broker.port) as other:
         declare(wire, "q")
@@ -123,7 +123,7 @@ def test_deleting_a_vhost_disconnects_and_removes_everything(broker: Inside) -> 
         wire.publish(1, "", "q", b"x")
         wire.expect(commands.Basic.Deliver)
 
-        assert broker.call(broker.server.vhosts.delete, "gone")
+        assert broker.call(broker.inner.vhosts.delete, "gone")
 
         close = wire.expect_connection_close(320)
         assert close.reply_text == "CONNECTION_FORCED - VHost deleted"
@@ -133,31 +133,31 @@ def test_deleting_a_vhost_disconnects_and_removes_everything(broker: Inside) -> 
     assert not directory.exists()
     assert refusal(broker, vhost="gone") == "NOT_ALLOWED - vhost not found: 'gone'"
     wait_for(lambda: not list(directory.parent.glob("*.deleted-*")), "files are removed")
-    assert not broker.call(broker.server.vhosts.delete, "gone")
+    assert not broker.call(broker.inner.vhosts.delete, "gone")
 
 
 def test_a_vhost_of_the_same_name_starts_empty(broker: Inside) -> None:
     for _ in range(3):
-        assert broker.call(broker.server.vhosts.create, "again")
+        assert broker.call(broker.inner.vhosts.create, "again")
         with Wire.open(broker.port, vhost="again") as wire:
             declare(wire, "q")
             reply = wire.call(1, commands.Queue.Purge(queue="q"), commands.Queue.PurgeOk)
             assert reply.message_count == 0
             wire.publish(1, "", "q", b"x")
             wire.call(1, commands.Basic.Qos(prefetch_count=0), commands.Basic.QosOk)
-            assert broker.call(broker.server.vhosts.delete, "again")
+            assert broker.call(broker.inner.vhosts.delete, "again")
             wire.expect_connection_close(320)
 
 
 def test_a_deleted_vhost_keeps_no_descriptors(broker: Inside) -> None:
     def come_and_go() -> None:
-        broker.call(broker.server.vhosts.create, "v")
+        broker.call(broker.inner.vhosts.create, "v")
         with Wire.open(broker.port, vhost="v") as wire:
             for number in range(5):
                 declare(wire, f"q{number}")
                 wire.publish(1, "", f"q{number}", b"x")
             wire.call(1, commands.Basic.Qos(prefetch_count=0), commands.Basic.QosOk)
-            broker.call(broker.server.vhosts.delete, "v")
+            broker.call(broker.inner.vhosts.delete, "v")
             wire.expect_connection_close(320)
 
     def descriptors() -> int:
@@ -172,7 +172,7 @@ def test_a_deleted_vhost_keeps_no_descriptors(broker: Inside) -> None:
 
 
 def test_a_client_that_does_not_answer_cannot_hold_a_deleted_vhost(broker: Inside) -> None:
-    broker.call(broker.server.vhosts.create, "v")
+    broker.call(broker.inner.vhosts.create, "v")
     silent = Wire.open(broker.port, vhost="v")
     declare(silent, "exclusive", durable=False, exclusive=True)
     exchange = commands.Exchange.Declare(exchange="x", durable=True, auto_delete=True)
@@ -180,11 +180,11 @@ def test_a_client_that_does_not_answer_cannot_hold_a_deleted_vhost(broker: Insid
     bind = commands.Queue.Bind(queue="exclusive", exchange="x", routing_key="")
     silent.call(1, bind, commands.Queue.BindOk)
 
-    assert broker.call(broker.server.vhosts.delete, "v")
-    assert broker.call(broker.server.vhosts.create, "v")
+    assert broker.call(broker.inner.vhosts.delete, "v")
+    assert broker.call(broker.inner.vhosts.create, "v")
     silent.send(1, commands.Queue.Declare(queue="too late"))
     silent.reset()
-    wait_for(lambda: not broker.call(broker.server.connections.copy), "the connection is over")
+    wait_for(lambda: not broker.call(broker.inner.connections.copy), "the connection is over")
 
     assert list(broker.vhost("v").queues) == []
     assert "amq.direct" in broker.vhost("v").exchanges
@@ -194,7 +194,7 @@ def test_a_client_that_does_not_answer_cannot_hold_a_deleted_vhost(broker: Insid
 
 def test_many_vhosts_at_once_are_all_stored(broker: Inside) -> None:
     """edge-cases.md 311"""
-    create = broker.server.vhosts.create
+    create = broker.inner.vhosts.create
     waiting = [broker.submit(create, f"v{number}") for number in range(40)]
     assert all(each.result(20) for each in waiting)
 
@@ -223,7 +223,7 @@ def test_files_of_a_vhost_that_nobody_knows_are_set_aside(tmp_path: Path) -> Non
         directory.mkdir()
         (directory / "definitions.amqp").write_bytes(b"somebody else's")
 
-        assert broker.call(broker.server.vhosts.create, "v")
+        assert broker.call(broker.inner.vhosts.create, "v")
 
         assert sorted(broker.vhost("v").exchanges)[1] == "amq.direct"
         (aside,) = tmp_path.glob("*.left-*")
@@ -232,20 +232,20 @@ def test_files_of_a_vhost_that_nobody_knows_are_set_aside(tmp_path: Path) -> Non
 
 def test_a_closed_vhost_keeps_its_entry_when_others_come(tmp_path: Path) -> None:
     with inside(tmp_path) as broker:
-        broker.call(broker.server.vhosts.create, "broken")
+        broker.call(broker.inner.vhosts.create, "broken")
     definitions = tmp_path / hashed("broken") / "definitions.amqp"
     definitions.write_bytes(b"\2\0\0\0")
 
     with inside(tmp_path) as broker:
-        assert "broken" not in broker.server.vhosts
-        assert broker.call(broker.server.vhosts.create, "new")
+        assert "broken" not in broker.inner.vhosts
+        assert broker.call(broker.inner.vhosts.create, "new")
         assert stored_vhosts(broker) == ["/", "broken", "new"]
         with pytest.raises(ValueError, match="could not be loaded"):
-            broker.call(broker.server.vhosts.create, "broken")
+            broker.call(broker.inner.vhosts.create, "broken")
         assert definitions.exists()
 
-        assert broker.call(broker.server.vhosts.delete, "broken")
-        assert broker.call(broker.server.vhosts.create, "broken")
+        assert broker.call(broker.inner.vhosts.delete, "broken")
+        assert broker.call(broker.inner.vhosts.create, "broken")
         assert stored_vhosts(broker) == ["/", "new", "broken"]
         (aside,) = tmp_path.glob("*.left-*")
         assert (aside / "definitions.amqp").read_bytes() == b"\2\0\0\0"
@@ -255,23 +255,23 @@ def test_a_vhost_that_cannot_be_stored_is_not_there(broker: Inside) -> None:
     (Path(broker.broker.data_dir) / "vhosts.json.tmp").mkdir()
 
     with pytest.raises(lavinmq.errors.DefinitionsError):
-        broker.call(broker.server.vhosts.create, "v")
+        broker.call(broker.inner.vhosts.create, "v")
 
-    assert "v" not in broker.server.vhosts
+    assert "v" not in broker.inner.vhosts
     assert not (Path(broker.broker.data_dir) / hashed("v")).exists()
     with pytest.raises(lavinmq.errors.DefinitionsError):
-        broker.call(broker.server.vhosts.delete, "/")
+        broker.call(broker.inner.vhosts.delete, "/")
     Wire.open(broker.port).close()
 
 
 def test_files_that_cannot_be_removed_do_not_keep_a_vhost(broker: Inside) -> None:
-    broker.call(broker.server.vhosts.create, "v")
+    broker.call(broker.inner.vhosts.create, "v")
     broker.vhost("v").directory = Path(broker.broker.data_dir) / "not" / "there"
 
-    assert broker.call(broker.server.vhosts.delete, "v")
+    assert broker.call(broker.inner.vhosts.delete, "v")
 
     assert stored_permissions(broker, "guest") == stored_vhosts(broker) == ["/"]
-    assert broker.call(broker.server.vhosts.create, "v")
+    assert broker.call(broker.inner.vhosts.create, "v")
     Wire.open(broker.port, vhost="v").close()
 
 
@@ -324,7 +324,7 @@ def test_a_vhost_takes_no_more_connections_than_it_may(broker: Inside) -> None:
 
 def test_a_user_has_no_more_connections_and_channels_than_it_may(broker: Inside) -> None:
     broker.add_user("u", rights=ALL)
-    limits = broker.server.user_limits
+    limits = broker.inner.user_limits
     login = {"user": "u", "password": "u"}
     broker.call(limits.set, "u", "max-connections", 1)
     broker.call(limits.set, "u", "max-channels", 2)
@@ -351,7 +351,7 @@ def test_a_user_has_no_more_connections_and_channels_than_it_may(broker: Inside)
 def test_a_change_of_permissions_acts_on_an_open_connection(broker: Inside) -> None:
     """edge-cases.md 305"""
     broker.add_user("u", rights=ALL)
-    set_permissions = broker.server.accounts.set_permissions
+    set_permissions = broker.inner.accounts.set_permissions
     with Wire.open(broker.port, user="u", password="u") as wire:
         declare(wire, "q")
         wire.publish(1, "", "q", b"x", mandatory=True)
@@ -374,7 +374,7 @@ def test_a_change_of_permissions_acts_on_an_open_connection(broker: Inside) -> N
 def test_a_user_without_rights_can_do_nothing_any_more(broker: Inside, how: str) -> None:
     """edge-cases.md 305; what is open ends: test_revocation.py"""
     broker.add_user("u", rights=ALL)
-    accounts = broker.server.accounts
+    accounts = broker.inner.accounts
     with Wire.open(broker.port, user="u", password="u") as wire:
         wire.publish(1, "amq.fanout", "", b"x")
         wire.call(1, commands.Basic.Qos(prefetch_count=0), commands.Basic.QosOk)
@@ -395,17 +395,17 @@ def test_a_user_without_rights_can_do_nothing_any_more(broker: Inside, how: str)
 def test_deleting_an_unknown_user_changes_nothing_for_others(broker: Inside) -> None:
     """edge-cases.md 305"""
     with Wire.open(broker.port) as wire:
-        epoch = broker.server.users.epoch
-        assert broker.call(broker.server.accounts.delete_users, "nobody") == []
+        epoch = broker.inner.users.epoch
+        assert broker.call(broker.inner.accounts.delete_users, "nobody") == []
 
-        assert broker.server.users.epoch == epoch
+        assert broker.inner.users.epoch == epoch
         wire.publish(1, "amq.fanout", "", b"x")
         wire.call(1, commands.Basic.Qos(prefetch_count=0), commands.Basic.QosOk)
 
 
 def test_an_impersonator_is_one_at_once_and_no_longer(broker: Inside) -> None:
     broker.add_user("u", rights=ALL)
-    put_user = broker.server.accounts.put_user
+    put_user = broker.inner.accounts.put_user
     properties = commands.Basic.Properties(user_id="somebody")
     with Wire.open(broker.port, user="u", password="u") as wire:
         broker.call(put_user, "u", tags=("impersonator",))
@@ -421,7 +421,7 @@ def test_another_password_counts_for_the_next_log_in(broker: Inside) -> None:
     """edge-cases.md 307"""
     broker.add_user("u", rights=ALL)
     with Wire.open(broker.port, user="u", password="u") as wire:
-        broker.call(broker.server.accounts.put_user, "u", password=b"new")
+        broker.call(broker.inner.accounts.put_user, "u", password=b"new")
         wire.expect_connection_close(320)
 
     Wire.open(broker.port, user="u", password="new").close()

@@ -112,7 +112,7 @@ def mechanisms(port: int, context: ssl.SSLContext) -> bytes:
 
 def test_a_connection_knows_its_ends_and_its_tls(open_broker: Inside, authority: Authority) -> None:
     with channel_on(port_of(open_broker), authority.client_context()) as channel:
-        (ours,) = [each for each in open_broker.server.connections if each.ends.tls]
+        (ours,) = [each for each in open_broker.inner.connections if each.ends.tls]
 
         assert (ours.ends.peer_host, ours.ends.host, ours.ends.port) == (
             HOST,
@@ -152,7 +152,7 @@ def test_kernel_tls_works_or_is_said_not_to(
 
 def test_a_connection_without_tls_says_so(open_broker: Inside) -> None:
     with closing(pika.BlockingConnection(pika.ConnectionParameters(HOST, open_broker.port))):
-        (ours,) = [each for each in open_broker.server.connections if not each.ends.tls]
+        (ours,) = [each for each in open_broker.inner.connections if not each.ends.tls]
 
         assert ours.ends.tls is None
         assert ours.ends.peer_port > 0
@@ -239,7 +239,7 @@ def test_a_certificate_logs_in_the_user_that_it_names(
 ) -> None:
     context = authority.client_context(authority.issue("carol"))
     with channel_on(port_of(strict_broker), context, external=True):
-        (ours,) = [each for each in strict_broker.server.connections if each.is_member]
+        (ours,) = [each for each in strict_broker.inner.connections if each.is_member]
 
         assert ours.user.name == "carol"
 
@@ -382,7 +382,7 @@ def test_the_end_of_a_client_is_noticed(
     sock = connect(port_of(open_broker), authority.client_context())
     sock.sendall(HEADER)
     assert sock.recv(65536)[:1] == b"\x01"
-    (ours,) = [each for each in open_broker.server.connections if each.ends.tls]
+    (ours,) = [each for each in open_broker.inner.connections if each.ends.tls]
 
     if says_goodbye:
         sock.settimeout(TIMEOUT_S)
@@ -390,7 +390,7 @@ def test_the_end_of_a_client_is_noticed(
         raw.close()
     sock.close()
 
-    wait_for(lambda: ours not in open_broker.server.connections, "it lives on")
+    wait_for(lambda: ours not in open_broker.inner.connections, "it lives on")
 
 
 # --- hostile peers
@@ -442,11 +442,11 @@ def test_noise_after_the_handshake_ends_that_connection(
     sock = connect(port_of(open_broker), authority.client_context())
     sock.sendall(HEADER)
     assert sock.recv(1) == b"\x01"
-    (ours,) = [each for each in open_broker.server.connections if each.ends.tls]
+    (ours,) = [each for each in open_broker.inner.connections if each.ends.tls]
     with socket.socket(fileno=os.dup(sock.fileno())) as raw:
         raw.sendall(b"\x17\x03\x03\x00\x20" + bytes(32))
 
-        wait_for(lambda: ours not in open_broker.server.connections, "it lives on")
+        wait_for(lambda: ours not in open_broker.inner.connections, "it lives on")
     sock.close()
     assert is_let_in(port_of(open_broker), authority.client_context())
 

@@ -37,7 +37,7 @@ def broker() -> Iterator[Inside]:
 def limit(broker: Inside, exchange: str, *, write: str, read: str, user: str = "limited") -> None:
     """Set a topic permission."""
     row = TopicRow(user, "/", exchange, write, read)
-    broker.call(broker.server.accounts.set_topic_permissions, row)
+    broker.call(broker.inner.accounts.set_topic_permissions, row)
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_a_change_acts_on_open_connections(broker: Inside, sink: Wire) -> None:
         limit(broker, "events", write="^b", read="", user="changing")
         wire.publish(1, "events", "a", b"no")
         refused(wire)
-        remove = broker.server.accounts.remove_topic_permissions
+        remove = broker.inner.accounts.remove_topic_permissions
         assert broker.call(remove, "changing", "/", "events")
         wire.publish(2, "events", "a", b"yes")
         wire.call(2, commands.Basic.Qos(prefetch_count=1), commands.Basic.QosOk)

@@ -182,9 +182,9 @@ allocator does not return at once."""
 
 PROGRAM = f"""
 import sys
-from lavinmq import __main__, server
+from lavinmq import __main__, broker
 from lavinmq.amqp import connection
-server.memory_for_large_messages = lambda: {LARGE_BYTES}
+broker.memory_for_large_messages = lambda: {LARGE_BYTES}
 connection.CLOSE_TIMEOUT_S = {CLOSE_TIMEOUT_S}
 connection.HANDSHAKE_TIMEOUT_S = {HANDSHAKE_TIMEOUT_S}
 sys.exit(__main__.main())

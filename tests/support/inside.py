@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import lavinmq
+from lavinmq.broker import Broker
 from lavinmq.files.saving import gathered
 from lavinmq.policy.policies import Policy
 from lavinmq.server import Server
@@ -35,6 +36,8 @@ class Inside:
         self.broker = broker
         self.port = broker.port
         self.server: Server = broker._server
+        self.inner: Broker = self.server.broker
+        """What sessions and HTTP know of it."""
 
     def call(
         self, function: Callable[..., Coroutine[Any, Any, T] | T], *args: Any, **kwargs: Any
@@ -56,7 +59,7 @@ class Inside:
 
     def vhost(self, name: str = "/") -> VHost:
         """A virtual host."""
-        return self.server.vhosts[name]
+        return self.inner.vhosts[name]
 
     def queue(self, name: str, vhost: str = "/") -> Queue:
         """A queue that exists."""
@@ -96,9 +99,9 @@ class Inside:
     def add_user(self, name: str, *, vhost: str = "", rights: tuple[str, str, str] | None = None,
                  tags: tuple[str, ...] = ()) -> None:  # fmt: skip
         """Create a user whose password is its name; `rights` to configure, read, write."""
-        self.call(self.server.accounts.put_user, name, password=name.encode(), tags=tags)
+        self.call(self.inner.accounts.put_user, name, password=name.encode(), tags=tags)
         if rights is not None:
-            self.call(self.server.accounts.set_permissions, name, vhost or "/", *rights)
+            self.call(self.inner.accounts.set_permissions, name, vhost or "/", *rights)
 
 
 @contextmanager

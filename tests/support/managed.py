@@ -39,7 +39,7 @@ class Managed(Inside):
 
     def add_vhost(self, name: str) -> None:
         """Create a virtual host."""
-        self.call(self.server.vhosts.create, name)
+        self.call(self.inner.vhosts.create, name)
 
     def connect(
         self, vhost: str = "/", user: str = "guest", **parameters: Any
@@ -59,11 +59,11 @@ class Managed(Inside):
         while self._clients:
             with suppress(AMQPError):
                 self._clients.pop().close()
-        wait_for(lambda: not self.server.connections, "all have gone")
+        wait_for(lambda: not self.inner.connections, "all have gone")
 
     def sample(self) -> None:
         """Have rates sampled now, and wait for it."""
-        sampler = self.server.sampler
+        sampler = self.inner.sampler
         self.call(sampler.sample, 120)
         wait_for(lambda: not sampler._is_busy, "the round is over")
 

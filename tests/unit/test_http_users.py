@@ -26,12 +26,12 @@ def test_a_right_that_has_gone_while_a_password_was_hashed_is_missed() -> None:
             raise access_refused()
 
     # There is no `put_user` of accounts: it must not be called.
-    server = SimpleNamespace(
+    broker = SimpleNamespace(
         loop=SimpleNamespace(is_low=False), users={},
         accounts=SimpleNamespace(hash_password=hash_password),
     )  # fmt: skip
     call: Any = SimpleNamespace(
-        path={"user": "eve"}, server=server, handler=SimpleNamespace(address="::1"),
+        path={"user": "eve"}, broker=broker, handler=SimpleNamespace(address="::1"),
         body={"password": "pw", "password_hash": None, "hashing_algorithm": None, "tags": "t"},
         check_still=check_still,
     )  # fmt: skip

@@ -34,7 +34,7 @@ _log = log.get("lmq.http.server")
 def test_aliveness(call: Call) -> dict[str, str]:
     """Declare a queue, publish a message and get it back."""
     vhost = call.vhost
-    actor = Actor(call.server.users.direct_user)  # it is the broker that is tested, not the caller
+    actor = Actor(call.broker.users.direct_user)  # it is the broker that is tested, not the caller
     try:
         queue, _ = vhost.declare_queue(actor, QUEUE, False, False, False, False, EMPTY)
         vhost.bind(actor, QUEUE, EXCHANGE, QUEUE, EMPTY)
@@ -53,7 +53,7 @@ def _send_and_get(call: Call, vhost: VHost, queue: Queue) -> str:
     with ours, theirs:
         ours.setblocking(False)
         theirs.setblocking(False)
-        link = _core.Link(call.server.loop, ours.fileno())
+        link = _core.Link(call.broker.loop, ours.fileno())
         session = _Session(link, vhost)
         link.session = session
         link.start(TIMEOUT_S)

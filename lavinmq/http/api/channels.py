@@ -39,7 +39,7 @@ def row(call: Call, channel: Channel, *, with_log: bool = False) -> dict[str, An
         "messages_unacknowledged": unacked,
         "connection_details": connections.peer_of(connection) | {"name": connection.name},
         "state": state(channel),
-        "message_stats": call.server.sampler.stats(channel, MESSAGES, with_log=with_log),
+        "message_stats": call.broker.sampler.stats(channel, MESSAGES, with_log=with_log),
     }
 
 

@@ -22,7 +22,7 @@ CLUSTER_NAME: Final = "cluster_name"
 @ROUTES.get("/api/cluster-name")
 def show_cluster_name(call: Call) -> dict[str, Any]:
     """Show what the broker is called: the global parameter `cluster_name`, or the host."""
-    parameter = call.server.parameters.get(None, CLUSTER_NAME)
+    parameter = call.broker.parameters.get(None, CLUSTER_NAME)
     name = None if parameter is None else parameter.value
     return {"name": name if isinstance(name, str) else socket.gethostname()}
 
@@ -38,7 +38,7 @@ def put_cluster_name(call: Call) -> Reply:
         check_label("Cluster", call.body["name"])
     except ValueError as error:
         raise bad_request(str(error)) from error
-    call.server.parameters.put(Parameter(None, CLUSTER_NAME, call.body["name"]))
+    call.broker.parameters.put(Parameter(None, CLUSTER_NAME, call.body["name"]))
     return NO_CONTENT
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from lavinmq.amqp.connection import amqp_connections
 from lavinmq.errors import ReplyCode
 from lavinmq.fieldtable import EMPTY, FieldTable, FieldTableError, from_content
 from lavinmq.http.call import NO_CONTENT, Call, Reply
@@ -36,7 +37,7 @@ def row(call: Call, connection: Connection, *, with_log: bool = False) -> dict[s
         "auth_mechanism": connection.auth_mechanism,
         "client_properties": client_properties(connection),
         **ends(connection),
-        **call.server.sampler.stats(connection, BYTES, with_log=with_log),
+        **call.broker.sampler.stats(connection, BYTES, with_log=with_log),
     }
 
 
@@ -46,7 +47,7 @@ def state(connection: Connection) -> str:
         return "closed"
     if connection.is_blocked:
         return "blocked"
-    return "flow" if connection.server.loop.is_held else "running"
+    return "flow" if connection.broker.loop.is_held else "running"
 
 
 def client_properties(connection: Connection) -> FieldTable:
@@ -84,7 +85,7 @@ async def visible(call: Call, vhost: str | None = None) -> list[Connection]:
     # Found in portions, because there may be very many.
     return [
         connection
-        async for connection in in_portions(list(call.server.connections))
+        async for connection in in_portions(amqp_connections(call.broker))
         if connection.is_member and connection.vhost.name in names
     ]
 
@@ -135,7 +136,7 @@ def close_connection(call: Call) -> Reply:
 async def close_connections_of_user(call: Call) -> Reply:
     """Close all connections of a user, which is the caller unless that is an administrator."""
     name = call.path["username"]
-    async for connection in in_portions(list(call.server.connections)):
+    async for connection in in_portions(amqp_connections(call.broker)):
         if connection.is_member and connection.user.name == name:
             _close(call, connection)
     return NO_CONTENT

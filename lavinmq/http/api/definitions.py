@@ -37,7 +37,7 @@ _log = log.get("lmq.definitions")
 @ROUTES.get("/api/definitions")
 async def export_all(call: Call) -> Reply:
     """Export everything that is declared, users included."""
-    return await _exported(export.SECTIONS, export.rows(call.server))
+    return await _exported(export.SECTIONS, export.rows(call.broker))
 
 
 @ROUTES.get("/api/definitions/:vhost")
@@ -95,13 +95,13 @@ async def _import(call: Call, content: bytes | bytearray | None) -> Reply:
     """Raises: ApiError 400 naming the entry; nothing has been changed then."""
     if content is None:
         raise bad_request("Request body required")
-    if call.server.loop.is_low:
+    if call.broker.loop.is_low:
         raise low_on_disk()
     is_skipping = call.flag("skip_errors")
     document = Document(call.path.get("vhost"), call.table_bounds, is_skipping=is_skipping)
     try:
         await _run(document.read(b"{}" if not content or content.isspace() else content))
-        plan = Plan(call.server, document, call.user.name)
+        plan = Plan(call.broker, document, call.user.name)
         try:
             return await _applied(call, plan)
         finally:

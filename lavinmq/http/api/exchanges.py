@@ -49,7 +49,7 @@ def row(call: Call, vhost: str, exchange: Exchange, *, with_log: bool = False) -
         "operator_policy": features.operator_policy,
         "effective_policy_definition": dict(features.policy_definition),
         "effective_arguments": features.effective_arguments,
-        "message_stats": call.server.sampler.stats(exchange, STATS, with_log=with_log),
+        "message_stats": call.broker.sampler.stats(exchange, STATS, with_log=with_log),
     }
 
 

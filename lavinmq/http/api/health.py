@@ -38,7 +38,7 @@ def _ok(**details: Any) -> dict[str, Any]:
 @ROUTES.get(CHECK + "local-alarms", failures=(503,))
 def check_alarms(call: Call) -> Any:
     """Check that nothing holds publishers."""
-    found = health.alarms(call.server)
+    found = health.alarms(call.broker)
     return _failed("There are alarms in effect", alarms=found) if found else _ok()
 
 
@@ -49,7 +49,7 @@ def check_port(call: Call) -> Any:
     if not text.isdecimal() or len(text) > 5 or int(text) > 65535:
         raise bad_request("Port must be an integer")
     port = int(text)
-    ports = [each["port"] for each in listeners.shown(call.server) if "port" in each]
+    ports = [each["port"] for each in listeners.shown(call.broker) if "port" in each]
     if port in ports:
         return _ok(port=port)
     return _failed("No active listener", missing=port, ports=ports)
@@ -60,7 +60,7 @@ def check_protocol(call: Call) -> Any:
     """Check that something listens for a protocol."""
     given = call.path["protocol"]
     name = PROTOCOLS.get(given.lower(), given.lower())
-    protocols = sorted({each["protocol"] for each in listeners.shown(call.server)})
+    protocols = sorted({each["protocol"] for each in listeners.shown(call.broker)})
     if name in protocols:
         return _ok(protocol=given)
     return _failed("No active listener", missing=given, protocols=protocols)
@@ -69,7 +69,7 @@ def check_protocol(call: Call) -> Any:
 @ROUTES.get(CHECK + "virtual-hosts", failures=(503,))
 def check_vhosts(call: Call) -> Any:
     """Check that all virtual hosts could be loaded."""
-    closed = call.server.vhosts.closed()
+    closed = call.broker.vhosts.closed()
     if not closed:
         return _ok()
     return _failed("Some virtual hosts are down", **{"virtual-hosts": closed})
@@ -78,7 +78,7 @@ def check_vhosts(call: Call) -> Any:
 @ROUTES.get(CHECK + "ready-to-serve-clients", failures=(503,))
 def check_ready(call: Call) -> Any:
     """Check that clients are served."""
-    return _ok() if call.server.is_serving else _failed("The node does not serve clients")
+    return _ok() if call.broker.is_serving else _failed("The node does not serve clients")
 
 
 @ROUTES.get(CHECK + "node-is-quorum-critical")
@@ -97,7 +97,7 @@ async def check_certificates(call: Call) -> Any:
     if not text.isdecimal() or len(text) > 5 or int(text) * UNITS[unit] > MAX_WITHIN:
         raise bad_request(f"Within must be an integer, at most {MAX_WITHIN} days")
     until = datetime.now(UTC) + timedelta(days=int(text) * UNITS[unit])
-    files = certificates.paths(call.server.config)
+    files = certificates.paths(call.broker.config)
     try:
         found = await asyncio.to_thread(certificates.expirations, files)
     except (OSError, ValueError) as error:

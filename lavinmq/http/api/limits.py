@@ -62,14 +62,14 @@ def _user_limits(limits: dict[str, dict[str, int]]) -> Listing[Any]:
 @ROUTES.list("/api/user-limits")
 def list_user_limits(call: Call) -> Listing[Any]:
     """List users who have limits."""
-    return _user_limits(call.server.user_limits.all())
+    return _user_limits(call.broker.user_limits.all())
 
 
 @ROUTES.list("/api/user-limits/:user")
 def show_user_limits(call: Call) -> Listing[Any]:
     """Show the limits of a user."""
     name = user_of(call).name
-    limits = call.server.user_limits.of(name)
+    limits = call.broker.user_limits.of(name)
     return _user_limits({name: limits} if limits else {})
 
 
@@ -77,14 +77,14 @@ def show_user_limits(call: Call) -> Listing[Any]:
 def put_user_limit(call: Call) -> Reply:
     """Set a limit of a user: max-connections or max-channels."""
     name = user_of(call).name
-    call.server.user_limits.set(name, _limit(call, USER_LIMITS), call.body["value"])
+    call.broker.user_limits.set(name, _limit(call, USER_LIMITS), call.body["value"])
     return NO_CONTENT
 
 
 @ROUTES.delete("/api/user-limits/:user/:limit")
 def delete_user_limit(call: Call) -> Reply:
     """Take a limit from a user."""
-    call.server.user_limits.set(user_of(call).name, _limit(call, USER_LIMITS), -1)
+    call.broker.user_limits.set(user_of(call).name, _limit(call, USER_LIMITS), -1)
     return NO_CONTENT
 
 

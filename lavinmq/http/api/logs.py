@@ -70,7 +70,7 @@ async def follow_log(call: Call) -> None:
         raise ApiError(503, "too_many_readers", f"{MAX_READERS} readers follow the log already")
     handler = call.handler
     reader = Reader(asyncio.get_running_loop(), level, call.is_allowed_still)
-    call.server.revocation.watch(reader)
+    call.broker.revocation.watch(reader)
     try:
         stored = _newer(log.follow(reader.take), call.headers.get("Last-Event-Id", ""))
         handler.on_gone = reader.close
@@ -93,7 +93,7 @@ async def follow_log(call: Call) -> None:
         pass
     finally:
         log.unfollow(reader.take)
-        call.server.revocation.unwatch(reader)
+        call.broker.revocation.unwatch(reader)
         if not handler._finished:
             handler.finish()
 

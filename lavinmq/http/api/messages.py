@@ -17,6 +17,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
 from lavinmq import _core
+from lavinmq.amqp.connection import amqp_connections
 from lavinmq.amqp.walk_errors import walk_error
 from lavinmq.arguments.names import MAX_BYTES
 from lavinmq.arguments.stream import interval_ms
@@ -64,7 +65,7 @@ def local_channel(call: Call) -> _core.LocalChannel:
     """A channel of the caller to the virtual host of the path; to be closed."""
     name = call.user.name.encode("utf-8", "surrogateescape")
     return _core.LocalChannel(
-        call.server.loop, call.vhost.core, name, call.user.has_tag("impersonator")
+        call.broker.loop, call.vhost.core, name, call.user.has_tag("impersonator")
     )  # fmt: skip
 
 
@@ -92,7 +93,7 @@ async def publish(call: Call) -> dict[str, bool]:
         content = await payload.decode_long(call.payload, body["payload_encoding"])
         call.check_still()
         exchange = _target(call)  # others may have changed what there is, and who may use it
-    limit = call.server.config.max_message_size
+    limit = call.broker.config.max_message_size
     if len(content) > limit:
         raise bad_request(f"message size {len(content)} larger than max size {limit}")
     key = raw_key(body["routing_key"])
@@ -100,7 +101,7 @@ async def publish(call: Call) -> dict[str, bool]:
         raise bad_request("Field 'routing_key' is longer than 255 bytes")
     raw = properties.encode(_stamped(call, body["properties"]), call.table_bounds)
     _check_dead_letter(call, body["properties"])
-    loop = call.server.loop
+    loop = call.broker.loop
     if loop.is_held:
         raise low_on_disk()
     breaks = loop.breaks
@@ -152,14 +153,14 @@ def _cannot_be_written() -> ApiError:
 
 def _stamped(call: Call, given: dict[str, Any]) -> dict[str, Any]:
     """The properties, with the time if the broker is to add it."""
-    loop = call.server.loop
+    loop = call.broker.loop
     if not loop.is_stamping or to_integer(given.get("timestamp")) is not None:
         return given
     return given | {"timestamp": _now_ms(call) // 1000}
 
 
 def _now_ms(call: Call) -> int:
-    return time.time_ns() // 1_000_000 + call.server.loop.clock_offset_ms
+    return time.time_ns() // 1_000_000 + call.broker.loop.clock_offset_ms
 
 
 def _check_keys(call: Call, exchange: Exchange) -> None:
@@ -263,7 +264,7 @@ async def _taken(
     """The JSON of messages that are taken one after the other; their tags are appended to `tags`.
 
     Raises: ApiError 413 when not even the first fits into an answer."""
-    limit = room = call.server.config.max_body_size
+    limit = room = call.broker.config.max_body_size
     async for _ in in_portions(range(min(call.body["count"], WHOLE))):
         await _reached(queue)
         taken = channel.take(queue.core, max(room - ROW_BYTES, 0), truncate, is_look)
@@ -342,7 +343,7 @@ async def _read(
 ) -> AsyncIterator[bytes]:
     """The JSON of messages of a stream. Raises: ApiError 413 when not even the first fits into an
     answer."""
-    limit = room = call.server.config.max_body_size
+    limit = room = call.broker.config.max_body_size
     left = max(call.body["count"], 0)
     is_first = True
     while left and offset < end and not queue.core.is_closed:
@@ -426,7 +427,7 @@ async def move_messages(call: Call) -> dict[str, int]:
     count = min(count, queue.core.ready)
     async for _ in in_portions(repeat(None)):
         await _reached(queue)
-        if moved == count or call.server.loop.is_held or not call.is_allowed_still():
+        if moved == count or call.broker.loop.is_held or not call.is_allowed_still():
             break
         moved_now = move.some(min(count - moved, MOVED_AT_ONCE))
         if moved_now is None:  # a large one goes in portions
@@ -435,7 +436,7 @@ async def move_messages(call: Call) -> dict[str, int]:
         moved += moved_now
         if moved_now == 0:
             break
-    await completed(call.server.loop.after_sync)
+    await completed(call.broker.loop.after_sync)
     moved -= min(moved, queue.core.returned - returned)
     if to.core.is_closed or queue.core.returned != returned:
         raise ApiError(
@@ -467,12 +468,12 @@ async def list_unacked(call: Call) -> Listing[Unacked]:
 async def _holders(call: Call, queue: Queue) -> AsyncIterator[tuple[str, Page]]:
     """The channels that may hold deliveries of a queue."""
     vhost = call.vhost
-    async for connection in in_portions(list(call.server.connections)):
+    async for connection in in_portions(amqp_connections(call.broker)):
         if connection.is_member and connection.vhost is vhost:
             peer = connection.name.partition(" -> ")[0]
             for id_ in list(connection.channels):
                 yield f"{peer}[{id_}]", partial(connection.link.unacked_of, id_, queue.core)
-    for local in call.server.loop.local_channels():
+    for local in call.broker.loop.local_channels():
         yield OURS, partial(local.unacked_of, queue.core)
 
 

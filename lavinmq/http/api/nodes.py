@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from lavinmq import __version__
 from lavinmq.http.access import Role
@@ -22,21 +22,18 @@ GC_STATS: Final = (
     "expl_freed_bytes_since_gc", "obtained_from_os_bytes",
 )  # fmt: skip
 
-if TYPE_CHECKING:
-    from lavinmq.server import Server
-
 
 async def row(call: Call) -> dict[str, Any]:
     """What is shown of the node; what it uses of the machine only to those who watch it."""
-    server, vhosts = call.server, call.visible_vhosts()
+    broker, vhosts = call.broker, call.visible_vhosts()
     wanted = call.query.get("vhost")
     if wanted:
         vhosts = [vhost for vhost in vhosts if vhost.name in wanted]
     counts = await overview.queue_counts(vhosts)
     shown = {
-        "uptime": int((time.monotonic() - server.started_at) * 1000),
+        "uptime": int((time.monotonic() - broker.started_at) * 1000),
         "running": True,
-        "name": server.node_name,
+        "name": broker.node_name,
         "applications": [{"name": "lavinmq", "description": "LavinMQ", "version": __version__}],
         "messages_unacknowledged": counts["unacked"],
         "messages_ready": counts["ready"],
@@ -45,29 +42,24 @@ async def row(call: Call) -> dict[str, Any]:
         ),
     }
     if call.has_role(Role.MONITORING):
-        shown |= await server.system.stats(server.sampler.samples)
+        shown |= await broker.system.stats(broker.sampler.samples)
         shown |= {
-            "db_dir": server.config.data_dir,
+            "db_dir": broker.config.data_dir,
             "partitions": [],
             "proc_used": len(asyncio.all_tasks()),
             "run_queue": 0,
-            "sockets_used": len(server.connections)
-            + sum(service.n_open for service in {each.service for each in server.http}),
+            "sockets_used": len(broker.connections)
+            + sum(service.n_open for service in broker.services),
             "followers": [],
-            "disk_free_alarm": server.loop.is_held,
+            "disk_free_alarm": broker.loop.is_held,
             "mem_alarm": False,
         }
     return shown
 
 
 def _check_name(call: Call) -> None:
-    if call.path["name"] != call.server.node_name:
+    if call.path["name"] != call.broker.node_name:
         raise ApiError(404)
-
-
-def _n_requesting(server: Server) -> int:
-    """Open connections of the HTTP API."""
-    return sum(service.n_open for service in {each.service for each in server.http})
 
 
 @ROUTES.list("/api/nodes", query=(VHOST,))

@@ -62,9 +62,9 @@ async def _exchange_counts(vhosts: list[VHost]) -> dict[str, int]:
 
 async def churn(call: Call, vhosts: list[VHost], *, is_all: bool, with_log: bool) -> dict[str, Any]:
     """What has come and gone. Args: is_all: deleted virtual hosts count as well."""
-    server = call.server
-    total = Sum(CHURN, server.sampler.samples)
-    counted = [server.churn] if is_all else [vhost.totals.churn for vhost in vhosts]
+    broker = call.broker
+    total = Sum(CHURN, broker.sampler.samples)
+    counted = [broker.churn] if is_all else [vhost.totals.churn for vhost in vhosts]
     async for each in in_portions(counted):
         total.add(each)
     return total.stats(with_log=with_log)
@@ -84,7 +84,7 @@ def _named(call: Call) -> str:
 @ROUTES.get("/api/overview")
 async def overview(call: Call) -> dict[str, Any]:
     """Show totals of everything that the caller may see."""
-    server, vhosts = call.server, call.visible_vhosts()
+    broker, vhosts = call.broker, call.visible_vhosts()
     only = _named(call)
     if only:
         vhosts = [vhost for vhost in vhosts if vhost.name in (only, unquote(only))]
@@ -102,8 +102,8 @@ async def overview(call: Call) -> dict[str, Any]:
         "cluster_name": cluster_name(call),
         "rates_mode": "basic",
         "statistics_db_event_queue": 0,
-        "node": server.node_name,
-        "uptime": int(time.monotonic() - server.started_at),
+        "node": broker.node_name,
+        "uptime": int(time.monotonic() - broker.started_at),
         "object_totals": {
             "channels": sum(len(each.channels) for each in open_),
             "connections": len(open_),
@@ -117,22 +117,22 @@ async def overview(call: Call) -> dict[str, Any]:
         "churn_rates": await churn(
             call, vhosts, is_all=sees_all(call) and not only, with_log=False
         ),
-        "listeners": listeners.shown(server),
+        "listeners": listeners.shown(broker),
         "exchange_types": [{"name": kind, "human": HUMAN.get(kind, kind)} for kind in KINDS],
     }  # fmt: skip
 
 
 def cluster_name(call: Call) -> str:
     """What the operator has named it, or the node."""
-    parameter = call.server.parameters.get(None, "cluster_name")
+    parameter = call.broker.parameters.get(None, "cluster_name")
     value = parameter.value if parameter is not None else None
-    return value if isinstance(value, str) else call.server.node_name
+    return value if isinstance(value, str) else call.broker.node_name
 
 
 async def _queue_totals(
     call: Call, vhosts: list[VHost], counts: dict[str, int]
 ) -> dict[str, Any]:  # fmt: skip
-    samples = call.server.sampler.samples
+    samples = call.broker.sampler.samples
     ready, unacked = [0.0] * samples, [0.0] * samples
     async for vhost in in_portions(vhosts):
         totals = vhost.totals
@@ -151,7 +151,7 @@ async def _queue_totals(
 
 
 async def _traffic(call: Call, vhosts: list[VHost]) -> dict[str, Any]:
-    total = Sum(("recv_oct", "send_oct"), call.server.sampler.samples)
+    total = Sum(("recv_oct", "send_oct"), call.broker.sampler.samples)
     async for vhost in in_portions(vhosts):
         total.add(vhost.totals.traffic)
     stats = total.stats(with_log=True)
@@ -159,7 +159,7 @@ async def _traffic(call: Call, vhosts: list[VHost]) -> dict[str, Any]:
 
 
 async def _messages(call: Call, vhosts: list[VHost]) -> dict[str, Any]:
-    total = Sum(MESSAGES, call.server.sampler.samples)
+    total = Sum(MESSAGES, call.broker.sampler.samples)
     async for vhost in in_portions(vhosts):
         total.add(vhost.totals.messages)
     return total.stats(with_log=True)

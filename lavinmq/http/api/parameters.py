@@ -88,7 +88,7 @@ def delete_parameter(call: Call) -> Reply:
 def list_global_parameters(call: Call) -> Listing[Parameter]:
     """List parameters of the whole broker."""
     return Listing(
-        call.server.parameters.all(), lambda each: _row(each, None), lambda each: each.name
+        call.broker.parameters.all(), lambda each: _row(each, None), lambda each: each.name
     )
 
 
@@ -96,20 +96,20 @@ def list_global_parameters(call: Call) -> Listing[Parameter]:
 def show_global_parameter(call: Call) -> dict[str, Any]:
     """Show a parameter of the whole broker."""
     name = call.path["name"]
-    return _row(found(call.server.parameters.get(None, name), "parameter", name), None)
+    return _row(found(call.broker.parameters.get(None, name), "parameter", name), None)
 
 
 @ROUTES.put("/api/global-parameters/:name", FIELDS)
 def put_global_parameter(call: Call) -> Reply:
     """Set a parameter of the whole broker."""
-    return _put(call, call.server.parameters, None)
+    return _put(call, call.broker.parameters, None)
 
 
 @ROUTES.delete("/api/global-parameters/:name")
 def delete_global_parameter(call: Call) -> Reply:
     """Delete a parameter of the whole broker."""
     name = call.path["name"]
-    found(call.server.parameters.delete(None, name) or None, "parameter", name)
+    found(call.broker.parameters.delete(None, name) or None, "parameter", name)
     return NO_CONTENT
 
 

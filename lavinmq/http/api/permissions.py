@@ -41,16 +41,16 @@ def permission_rows(call: Call, is_wanted: Callable[[User, str], bool]) -> Listi
     """The permissions of all users in virtual hosts that exist, as far as they are wanted."""
     found = [
         (user, vhost)
-        for user in call.server.users.all()
+        for user in call.broker.users.all()
         for vhost in user.permissions
-        if vhost in call.server.vhosts and is_wanted(user, vhost)
+        if vhost in call.broker.vhosts and is_wanted(user, vhost)
     ]
     return Listing(found, lambda each: _row(*each), lambda each: each[0].name)
 
 
 def user_of(call: Call) -> User:
     """The user of the path. Raises: ApiError 404."""
-    user: User = found(call.server.users.get(call.path["user"]), "user", call.path["user"])
+    user: User = found(call.broker.users.get(call.path["user"]), "user", call.path["user"])
     return user
 
 
@@ -74,7 +74,7 @@ def put_permissions(call: Call) -> Reply:
     """Set what a user may do in a virtual host; open connections follow at once."""
     user, body = user_of(call), call.body
     try:
-        is_new = call.server.accounts.set_permissions(
+        is_new = call.broker.accounts.set_permissions(
             user.name, call.path["vhost"], body["configure"], body["read"], body["write"]
         )
     except ValueError as error:
@@ -85,7 +85,7 @@ def put_permissions(call: Call) -> Reply:
 @ROUTES.delete("/api/permissions/:vhost/:user")
 def delete_permissions(call: Call) -> Reply:
     """Take a virtual host from a user."""
-    call.server.accounts.remove_permissions(user_of(call).name, call.path["vhost"])
+    call.broker.accounts.remove_permissions(user_of(call).name, call.path["vhost"])
     return NO_CONTENT
 
 
@@ -96,8 +96,8 @@ def _topics(call: Call, is_wanted: Callable[[TopicRow], bool]) -> Listing[TopicR
     """The topic permissions in virtual hosts that exist, as far as they are wanted."""
     rows = [
         row
-        for row in call.server.users.topic_rows()
-        if row.vhost in call.server.vhosts and is_wanted(row)
+        for row in call.broker.users.topic_rows()
+        if row.vhost in call.broker.vhosts and is_wanted(row)
     ]
     return Listing(rows, TopicRow._asdict, lambda row: row.user)
 
@@ -144,7 +144,7 @@ def put_topic_permissions(call: Call) -> Reply:
         raise bad_request(f"Field 'exchange' is longer than {MAX_NAME} bytes")
     row = TopicRow(user.name, call.path["vhost"], exchange, body["write"], body["read"])
     try:
-        is_new = call.server.accounts.set_topic_permissions(row)
+        is_new = call.broker.accounts.set_topic_permissions(row)
     except ValueError as error:
         raise bad_request("Permissions must be valid Regex") from error
     return CREATED if is_new else NO_CONTENT
@@ -154,7 +154,7 @@ def put_topic_permissions(call: Call) -> Reply:
 @ROUTES.delete("/api/topic-permissions/:vhost/:user/:exchange")
 def delete_topic_permissions(call: Call) -> Reply:
     """Allow a user all routing keys again, of an exchange or of all in a virtual host."""
-    call.server.accounts.remove_topic_permissions(
+    call.broker.accounts.remove_topic_permissions(
         user_of(call).name, call.path["vhost"], call.path.get("exchange")
     )
     return NO_CONTENT

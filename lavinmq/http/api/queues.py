@@ -82,7 +82,7 @@ def row(call: Call, vhost: str, queue: Queue, *, with_log: bool = False) -> dict
         "effective_policy_definition": dict(features.policy_definition),
         "effective_arguments": features.effective_arguments,
         "effective_policy_arguments": features.effective_policy_arguments,
-        "message_stats": call.server.sampler.stats(queue, STATS, with_log=with_log),
+        "message_stats": call.broker.sampler.stats(queue, STATS, with_log=with_log),
     }
     if queue.is_stream:
         shown["first_offset"], shown["next_offset"] = core.first_offset, synced_now(core)

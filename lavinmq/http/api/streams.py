@@ -279,10 +279,10 @@ async def store_position(call: Call) -> Reply:
     core, offset = queue.core, call.body["offset"]
     if not 0 <= offset <= core.next_offset:
         raise bad_request(f"Field 'offset' must be between 0 and {core.next_offset}")
-    if call.server.loop.is_held:
+    if call.broker.loop.is_held:
         raise low_on_disk()
     _store(core, call.path["consumer"], max(offset, core.first_offset))
-    await completed(call.server.loop.after_sync)  # it is written then
+    await completed(call.broker.loop.after_sync)  # it is written then
     return NO_CONTENT
 
 
@@ -295,7 +295,7 @@ async def forget_position(call: Call) -> Reply:
     found(queue.core.stored_offsets().get(_tag(name)), "stored position of", name)
     _store(queue.core, name, 0)
     try:
-        await call.server.stored_offsets.saved(queue)
+        await call.broker.stored_offsets.saved(queue)
     except OSError as error:
         raise ApiError(500, "internal_server_error", f"It cannot be stored: {error}") from error
     return NO_CONTENT

@@ -28,7 +28,7 @@ def row(call: Call, user: User) -> dict[str, Any]:
         "password_hash": user.password_hash,
         "hashing_algorithm": user.hashing_algorithm,
         "tags": ",".join(user.tags),
-        "limits": call.server.user_limits.of(user.name),
+        "limits": call.broker.user_limits.of(user.name),
     }
 
 
@@ -39,13 +39,13 @@ def _listing(call: Call, users: list[User]) -> Listing[User]:
 @ROUTES.list("/api/users")
 def list_users(call: Call) -> Listing[User]:
     """List users."""
-    return _listing(call, call.server.users.all())
+    return _listing(call, call.broker.users.all())
 
 
 @ROUTES.list("/api/users/without-permissions")
 def list_users_without_permissions(call: Call) -> Listing[User]:
     """List users who may not connect to any virtual host."""
-    return _listing(call, [user for user in call.server.users.all() if not user.permissions])
+    return _listing(call, [user for user in call.broker.users.all() if not user.permissions])
 
 
 @ROUTES.post(
@@ -58,7 +58,7 @@ def delete_users(call: Call) -> Reply:
     names = call.body["users"]
     if not all(isinstance(name, str) for name in names):
         raise bad_request("Field 'users' must be array of user names")
-    call.server.accounts.delete_users(*dict.fromkeys(names))
+    call.broker.accounts.delete_users(*dict.fromkeys(names))
     return NO_CONTENT
 
 
@@ -90,16 +90,16 @@ async def put_user(call: Call) -> Reply:
     name, body = call.path["user"], call.body
     if name == DIRECT_USER:
         raise bad_request("Illegal user name")
-    if call.server.loop.is_low:
+    if call.broker.loop.is_low:
         raise low_on_disk()
     try:
-        if call.server.users.get(name) is None:
+        if call.broker.users.get(name) is None:
             check_label("User", name)
         stored, algorithm = body["password_hash"], body["hashing_algorithm"]
         if stored is None and body["password"] is not None:
             stored, algorithm = await _hashed(call, body["password"], name)
             call.check_still()
-        is_new = call.server.accounts.put_user(
+        is_new = call.broker.accounts.put_user(
             name,
             password_hash=stored,
             hashing_algorithm=algorithm or passwords.DEFAULT_ALGORITHM,
@@ -114,7 +114,7 @@ async def put_user(call: Call) -> Reply:
 def delete_user(call: Call) -> Reply:
     """Delete a user."""
     name = call.path["user"]
-    found(call.server.accounts.delete_users(name) or None, "user", name)
+    found(call.broker.accounts.delete_users(name) or None, "user", name)
     return NO_CONTENT
 
 
@@ -135,7 +135,7 @@ async def _hashed(call: Call, password: str, name: str) -> PasswordHash:
     The one place where the API hashes for good. Raises: ValueError; ApiError 503.
     """
     try:
-        return await call.server.accounts.hash_password(
+        return await call.broker.accounts.hash_password(
             password.encode(), name, call.handler.address
         )
     except HashingBusy as error:

@@ -29,7 +29,7 @@ async def vhost_counters(vhost: VHost) -> dict[str, int]:
 
 def row(call: Call, vhost: VHost, counters: Mapping[str, int]) -> dict[str, Any]:
     """What is shown of a virtual host."""
-    stored = call.server.vhosts.stored(vhost.name)
+    stored = call.broker.vhosts.stored(vhost.name)
     return {
         "name": vhost.name,
         "dir": vhost.directory.name,
@@ -77,7 +77,7 @@ def list_vhost_permissions(call: Call) -> Listing[Any]:
 async def put_vhost(call: Call) -> Reply:
     """Create a virtual host, or change description and tags of one; what is left out stays."""
     try:
-        is_new = await call.server.vhosts.create(
+        is_new = await call.broker.vhosts.create(
             call.path["name"], call.user.name, call.body["description"], _tags(call.body["tags"])
         )
     except ValueError as error:
@@ -99,5 +99,5 @@ def _tags(value: Any) -> list[str] | None:
 async def delete_vhost(call: Call) -> Reply:
     """Delete a virtual host with all that is in it, and close its connections."""
     name = call.path["vhost"]
-    found(await call.server.vhosts.delete(name) or None, "vhost", name)
+    found(await call.broker.vhosts.delete(name) or None, "vhost", name)
     return NO_CONTENT
