@@ -1,8 +1,8 @@
 # Door: the classes through which Python owns queues, exchanges and vhosts of the message path.
 #
 # Each owns one struct. Removing a queue: detach its consumers, unbind it everywhere (routes made
-# before become void by the exchanges' versions), then delete() here; lavinmq/vhost/vhost.py does it in
-# that order.
+# before become void by the exchanges' versions), then delete() here; lavinmq/vhost/vhost.py
+# does it in that order.
 import heapq
 
 # By file_kind.

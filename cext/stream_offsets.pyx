@@ -5,8 +5,8 @@
 # each tag that has changed. The newest entry of a tag counts. The file is rewritten with the newest
 # entries alone at start, and some time after it is full or messages that tags point at are gone: a
 # thread writes and syncs another file, to which the loop adds what was appended meanwhile before it
-# takes the place of the old one (lavinmq/vhost/stored_offsets.py). Called by stream.pyx, stream_load.pyx
-# and door.pyx. Source: storage reference section 6.
+# takes the place of the old one (lavinmq/vhost/stored_offsets.py). Called by stream.pyx,
+# stream_load.pyx and door.pyx. Source: storage reference section 6.
 #
 #   entry       u8 n, n bytes tag, i64 offset       little-endian; n = 0: the end of the entries
 #

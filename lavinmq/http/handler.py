@@ -46,7 +46,7 @@ _audit = log.get("lmq.http.audit")
 
 
 class Handler(RequestHandler):
-    """What all requests have in common. Its settings: `server` and `origin`, which listener."""
+    """What all requests have in common. Its settings: `broker` and `origin`, which listener."""
 
     SUPPORTED_METHODS = METHODS
 
