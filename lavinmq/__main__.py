@@ -96,10 +96,12 @@ def _check(argv: list[str]) -> int:
     errors += problems(config)
     for warning in warnings:
         print(f"WARNING: {warning}", file=sys.stderr)
+    for line in config.ignored:
+        print(line, file=sys.stderr)
     for error in errors:
         print(f"Error: {error}", file=sys.stderr)
     if not errors:
-        print(f"The configuration is good ({config.config_file or 'no file'})")
+        print(f"The configuration is good ({config.files or 'no file'})")
     return 1 if errors else 0
 
 
@@ -118,7 +120,9 @@ def _start(argv: list[str]) -> int:
     config = load(argv, os.environ)
     log.setup(config.log_level, config.log_file, os.environ, config.log_format)
     _show_banner(config)
-    _log.info("Configuration: %s", config.config_file or "defaults, variables and flags, no file")
+    _log.info("Configuration: %s", config.files or "defaults, variables and flags, no file")
+    for line in config.ignored:
+        _log.debug("%s", line)
     _tell_warnings(config)
     gc.disable()  # until the broker has started: next to nothing of what that makes is garbage
     try:

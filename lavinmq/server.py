@@ -374,6 +374,8 @@ class Server:
         _log.info("Configuration reloaded, changed: %s", ", ".join(changes.live) or "nothing")
         for warning in fresh.warnings:
             _log.warning("%s", warning)
+        for line in fresh.ignored:
+            _log.debug("%s", line)
         if changes.waiting:
             _log.warning("A restart is needed for: %s", ", ".join(changes.waiting))
         self._n_reloads += 1

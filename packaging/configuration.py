@@ -25,7 +25,8 @@ CONTAINER: Mapping[tuple[str, str], str] = {**SHIPPED, ("main", "metrics_http_bi
 HEAD = """\
 ; Settings of the LavinMQ message broker; lavinmq.ini(5) describes them all.
 ;
-; Lines behind a semicolon show defaults. `lavinmq --check-config` tells what is wrong in this file;
+; Files conf.d/*.ini beside this one are read after it and win: settings of a site may stand there.
+; Lines behind a semicolon show defaults. `lavinmq --check-config` tells what is wrong in all these;
 ; `systemctl reload lavinmq` takes over what may change while the broker runs, marked "live".
 ; The broker listens on all addresses. Until another user exists only the default user can log in,
 ; guest with password guest, and only from this host.

@@ -35,7 +35,8 @@ PORTS = (5671, 5672, 15671, 15672, 15692)
 LIBRARIES = ("ld-linux", "libc.", "libm.", "libdl.", "libpthread.", "libutil.", "libresolv.",
              "libnss_dns.", "libnss_files.", "librt.")  # fmt: skip
 LEFT_OUT = ("usr/share/man", "usr/share/bash-completion", "usr/share/fish", "usr/share/zsh",
-            "usr/lib/systemd", "usr/lib/sysusers.d", "usr/lib/tmpfiles.d")  # fmt: skip
+            "usr/lib/systemd", "usr/lib/sysusers.d", "usr/lib/tmpfiles.d",
+            "etc/sysconfig")  # fmt: skip
 WRITABLE = (DATA, RUN, "/tmp")
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"

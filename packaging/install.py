@@ -31,12 +31,13 @@ class Layout(NamedTuple):
 
     units: str = "usr/lib/systemd/system"
     zsh: str = "usr/share/zsh/site-functions"
+    environment: str = "etc/sysconfig/lavinmq"
 
 
 LAYOUTS = {
     "rpm": Layout(),
     # Up to Debian 12 this is where debhelper looks for units; later it moves them.
-    "deb": Layout("lib/systemd/system", "usr/share/zsh/vendor-completions"),
+    "deb": Layout("lib/systemd/system", "usr/share/zsh/vendor-completions", "etc/default/lavinmq"),
 }
 
 
@@ -83,6 +84,8 @@ def install(root: Path, layout: Layout, architecture: str = release.HOST) -> Non
     _completions(tree, layout)
     _manual(tree)
     tree.write("etc/lavinmq/lavinmq.ini", configuration.text())
+    tree.copy(release.ROOT / "packaging/conf.d.README", "etc/lavinmq/conf.d/README")
+    tree.copy(SYSTEMD / "lavinmq.environment", layout.environment)
     for unit in UNITS:
         tree.copy(SYSTEMD / unit, f"{layout.units}/{unit}")
     for kind in ("sysusers", "tmpfiles"):

@@ -70,7 +70,7 @@ VARIABLES: Mapping[str, tuple[tuple[str, str], ...]] = {
                                 "LAVINMQ_AMQP_PORT."),
         ("LAVINMQ_SECTION_KEY_FILE", "A file whose content is the value; for secrets."),
         ("LAVINMQ_CONFIGURATION_DIRECTORY, CONFIGURATION_DIRECTORY",
-         "Where lavinmq.ini is, else /etc/lavinmq."),
+         "Where lavinmq.ini and conf.d are, else /etc/lavinmq."),
         ("STATE_DIRECTORY", "The data directory, unless something else names one."),
     ),
     "lavinmqctl": (
@@ -85,6 +85,11 @@ VARIABLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("PYSPARK_PYTHON", "The interpreter of executors, on a cluster."),
     ),
 }  # fmt: skip
+FILES = (
+    ("/etc/lavinmq/lavinmq.ini", "The file."),
+    ("/etc/lavinmq/conf.d/*.ini", "Further files of the same form, read after it in the order of "
+                                  "their names; of a repeated key the last one counts."),
+)  # fmt: skip
 SEE_ALSO = "lavinmq(1), lavinmqctl(1), lavinmqperf(1), lavinmq-pipeline(1), lavinmq.ini(5)"
 
 
@@ -149,7 +154,7 @@ def settings_page() -> str:
         (f"[{old[0]}] {old[1]}", f"Now [{new[0]}] {new[1]}.") for old, new in MOVED.items()
     )
     lines += _items((("[http]", "Now [mgmt]."),))
-    lines += [*_heading("FILES"), *_items((("/etc/lavinmq/lavinmq.ini", "The file."),))]
+    lines += [*_heading("FILES"), *_items(FILES)]
     return _ended(lines, "lavinmq.ini(5)")
 
 

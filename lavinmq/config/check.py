@@ -35,7 +35,7 @@ _TABLE = {(setting.section, setting.key): setting for setting in SETTINGS}
 
 def problems(config: Config) -> list[str]:
     """Return what would keep a broker with this configuration from starting, one line each."""
-    return [
+    found = [
         *_directory_problems(config),
         *_file_problems(config),
         *_address_problems(config),
@@ -44,6 +44,18 @@ def problems(config: Config) -> list[str]:
         *_definitions_problems(config),
         *_service_problems(config, unit_of(config)),
     ]
+    return [_placed(config, line) for line in found]
+
+
+def _placed(config: Config, line: str) -> str:
+    """Return a problem with the files of conf.d that gave the settings which it names."""
+    named = (
+        given.source
+        for (section, key), given in config.given.items()
+        if given.source in config.config_parts and f"'{key}' in [{section}]" in line
+    )
+    places = ", ".join(dict.fromkeys(named))
+    return f"{line} ({places})" if places else line
 
 
 def doubts(config: Config) -> list[str]:

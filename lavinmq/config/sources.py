@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from lavinmq import missing
 from lavinmq.config import ini
+from lavinmq.config.conf_d import Part, read_parts
 from lavinmq.config.setting_types import shown
 from lavinmq.config.settings import (
     MOVED,
@@ -42,7 +43,7 @@ class Given(NamedTuple):
     text: str
     """As it stood there."""
     source: str
-    """``ini file``, or the name of a variable, a flag or ``keyword``."""
+    """``ini file``, the path of one of conf.d, or the name of a variable, a flag or ``keyword``."""
 
 
 class Values:
@@ -106,12 +107,15 @@ class Values:
                 place = path if given.source == INI_FILE and path else given.source
                 self.refuse(f"{setting.name} ({place}): {reason}")
 
-    def take_of_host(self, host: str, key: str, setting: Setting, text: str, section: str) -> None:
+    def take_of_host(
+        self, host: str, key: str, setting: Setting, given: Given, section: str
+    ) -> None:
         """Check a text of a section ``[sni:<host>]`` and keep its value; ``key`` has its prefix."""
         with suppress(ValueError):
-            value = self._checked(setting, text, INI_FILE, f"'{key}' in [{_plain(section)}]")
+            name = f"'{key}' in [{_plain(section)}]"
+            value = self._checked(setting, given.text, given.source, name)
             self.sni.setdefault(host, {})[key] = value
-            self.given[section, key] = Given(text, INI_FILE)
+            self.given[section, key] = given
 
     def _checked(self, setting: Setting, text: str, source: str, name: str) -> object:
         """Return the value. Raises: ``ConfigError``, or ValueError when errors are gathered."""
@@ -126,17 +130,32 @@ class Values:
         return value
 
 
-def read_file(given: str | None, environ: Mapping[str, str]) -> tuple[str | None, str]:
-    """Return path and text of the ini file, or ``None`` when none was given and none is there.
+class Files(NamedTuple):
+    """What was found of the ini file and the directory conf.d beside it."""
 
-    Raises: ``ConfigError``.
-    """
+    path: str | None
+    """Of the ini file; ``None`` when none was given and none is there."""
+    text: str
+    parts: list[Part]
+    """The files of conf.d, in the order in which they count."""
+    ignored: list[str]
+    """One line for each file of conf.d that does not count."""
+
+
+def read_files(given: str | None, environ: Mapping[str, str]) -> Files:
+    """Read the ini file and those of conf.d. Raises: ``ConfigError``."""
     path = given
     if path is None:
         directory = environ.get("LAVINMQ_CONFIGURATION_DIRECTORY") or _first_path(
             environ, "CONFIGURATION_DIRECTORY"
         )
         path = f"{directory or CONFIG_DIRECTORY}/{CONFIG_FILE}"
+    found, text = _read_file(path, given)
+    parts = read_parts(path, MAX_FILE_BYTES - len(text))
+    return Files(found, text, parts.read, parts.ignored)
+
+
+def _read_file(path: str, given: str | None) -> tuple[str | None, str]:
     try:
         with open(path, "rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
@@ -167,8 +186,27 @@ def _first_path(environ: Mapping[str, str], name: str) -> str:
     return environ.get(name, "").partition(":")[0]
 
 
-def take_file(values: Values, path: str, text: str) -> None:
-    """Take the settings of an ini file. Raises: ``ConfigError``."""
+def take_files(values: Values, files: Files) -> None:
+    """Take the settings of the ini file, then those of conf.d. Raises: ``ConfigError``."""
+    hosts: dict[str, dict[str, Given]] = {}
+    if files.path is not None:
+        _take_file(values, files.path, files.text, INI_FILE, hosts)
+    for path, content in files.parts:
+        try:
+            text = _decode(path, content)
+        except ConfigError as error:
+            values.refuse(str(error))
+        else:
+            _take_file(values, path, text, path, hosts)
+    # When all files were read: one may have the certificate, another what goes with it.
+    for written, content_of_host in hosts.items():
+        _take_sni(values, written, content_of_host)
+
+
+def _take_file(
+    values: Values, path: str, text: str, source: str, hosts: dict[str, dict[str, Given]]
+) -> None:
+    """Take the settings of one file; ``hosts`` gathers sections ``[sni:<host>]``."""
     try:
         sections = ini.read(text)
     except ini.IniSyntaxError as error:
@@ -179,9 +217,10 @@ def take_file(values: Values, path: str, text: str) -> None:
     current: list[tuple[Setting, str]] = []
     for written, content in sections.items():
         if written.startswith("sni:"):
-            _take_sni(values, written, content)
+            given = {key: Given(value, source) for key, value in content.items()}
+            hosts.setdefault(written, {}).update(given)
             continue
-        section = _section(values, written)
+        section = _section(values, written, source)
         for key, value in content.items() if section else ():
             place = MOVED.get((section, key))
             setting = table.get(place or (section, key))
@@ -189,33 +228,41 @@ def take_file(values: Values, path: str, text: str) -> None:
                 known = [key for name, key in table if name == section]
                 values.warn(
                     f"Unknown setting {_quoted(key)} in section [{_plain(written)}]"
-                    f"{hint(key, known)}"
+                    f"{_place(source)}{hint(key, known)}"
                 )
             elif place is None:
                 current.append((setting, value))
             else:
-                values.warn(f"setting '{key}' in [{written}] is deprecated, use {setting.name}")
+                old = f"'{key}' in [{written}]{_place(source)}"
+                values.warn(f"setting {old} is deprecated, use {setting.name}")
                 moved.append((setting, value))
     # A setting under its present name wins over its old one, wherever the two stand.
     for setting, value in moved + current:
-        values.take(setting, value, INI_FILE)
+        values.take(setting, value, source)
 
 
-def _section(values: Values, written: str) -> str:
+def _place(source: str) -> str:
+    """Where something stands, for a message; nothing for the one ini file."""
+    return "" if source == INI_FILE else f" ({source})"
+
+
+def _section(values: Values, written: str, source: str) -> str:
     """Return the present name of a section, or nothing for one that is refused."""
     if written == "http":
-        values.warn("section [http] is deprecated, use [mgmt]")
+        values.warn(f"section [http]{_place(source)} is deprecated, use [mgmt]")
         return "mgmt"
     if written in SECTIONS:
         return written
     if written == "replication":
-        values.refuse("Section [replication] is no longer read, use [clustering]")
+        values.refuse(f"Section [replication]{_place(source)} is no longer read, use [clustering]")
     else:
-        values.refuse(f"Unknown section [{_plain(written)}]{hint(written, SECTIONS)}")
+        values.refuse(
+            f"Unknown section [{_plain(written)}]{_place(source)}{hint(written, SECTIONS)}"
+        )
     return ""
 
 
-def _take_sni(values: Values, written: str, content: Mapping[str, str]) -> None:
+def _take_sni(values: Values, written: str, content: Mapping[str, Given]) -> None:
     """Check a section ``[sni:<host name>]``.
 
     Source: configuration reference, section 5.
@@ -226,17 +273,20 @@ def _take_sni(values: Values, written: str, content: Mapping[str, str]) -> None:
         values.refuse(f"Section [{section}] names no host")
         return
     table = {setting.key: setting for setting in SNI}
-    for key, value in content.items():
+    for key, given in content.items():
         prefix = next((prefix for prefix in SNI_PREFIXES if key.startswith(prefix)), "")
         setting = table.get(key.removeprefix(prefix))
         if setting is None:
-            values.warn(f"Unknown setting {_quoted(key)} in section [{section}]{hint(key, table)}")
+            values.warn(
+                f"Unknown setting {_quoted(key)} in section [{section}]{_place(given.source)}"
+                f"{hint(key, table)}"
+            )
             continue
-        values.take_of_host(host, key, setting, value, written)
+        values.take_of_host(host, key, setting, given, written)
         if prefix == "mqtt_":
             why = missing.of_section("mqtt")
             values.warn(f"setting '{key}' in [{section}] has no effect yet: {why}")
-    if not content.get("tls_cert"):
+    if "tls_cert" not in content or not content["tls_cert"].text:
         kept = values.sni.pop(host, {})
         if any(key.endswith("tls_verify_peer") and on for key, on in kept.items()):
             values.refuse(

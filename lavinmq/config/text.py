@@ -21,7 +21,7 @@ def config_text(config: Config) -> str:
 
     A secret is shown as a comment, and so is a value that cannot stand in an ini file.
     """
-    lines = [f"; configuration file: {config.config_file or 'none'}"]
+    lines = [f"; configuration file: {config.files or 'none'}"]
     for section in SECTIONS:
         lines += ["", f"[{section}]"]
         for setting in SETTINGS:
@@ -57,4 +57,6 @@ def _assignment(setting: Setting, text: str) -> str:
 def _origin(config: Config, given: Given) -> str:
     if given.source == INI_FILE:
         return f"file {config.config_file}"
+    if "/" in given.source:  # of conf.d
+        return f"file {given.source}"
     return f"flag {given.source}" if given.source.startswith("-") else f"environment {given.source}"

@@ -22,9 +22,11 @@ INTRODUCTION = """\
 
 1. command line flags,
 2. environment variables (an empty one counts as absent),
-3. the ini file: `--config FILE`, else `lavinmq.ini` in the directory named by
+3. the files `*.ini` of the directory [`conf.d`](#the-directory-confd) beside the ini file; of
+   several that give it the last by name,
+4. the ini file: `--config FILE`, else `lavinmq.ini` in the directory named by
    `LAVINMQ_CONFIGURATION_DIRECTORY`, else by `CONFIGURATION_DIRECTORY`, else in `/etc/lavinmq`,
-4. the default.
+5. the default.
 
 Every setting has a variable `LAVINMQ_<SECTION>_<KEY>`, for example `LAVINMQ_MAIN_LOG_LEVEL`, and
 one that names a file, `LAVINMQ_<SECTION>_<KEY>_FILE`: the content of that file, without blanks and
@@ -84,6 +86,27 @@ what this release does not do; *refused* — the same, and turning it on stops t
 leaving it out would endanger data; *unused* — has no meaning in this broker, accepted in silence;
 *removed* — accepted with a warning. Warnings are in the log, and on standard error as well when the
 log goes to a file or leaves them out.
+
+## The directory conf.d
+
+The files of a directory `conf.d` beside the ini file, as `/etc/lavinmq/conf.d`, are read after the
+ini file, in the order of the bytes of their names: `10-tls.ini`, then `20-site.ini`. Each is a
+whole ini file, with sections of its own. A key that several give has the value of the last one, and
+sections `[sni:HOST]` of one spelling are put together. The directory is also read when there is no
+ini file. Messages about what stands in one of them name it, and `--print-config` shows for each
+value which file it comes from. A reload reads all of them again.
+
+A name that begins with a dot or does not end in `.ini`, as editors and package managers leave them,
+is not read: `--check-config` tells it, and the log does at level `debug`. A `README` is expected
+there. Any other file that cannot be read stops the start, and so do more than 256 entries, and
+files that are larger than 1 MiB together with the ini file.
+
+Who can add a file there rules the broker. So the start is refused when everybody may write to the
+directory or to a file in it, and when the directory belongs to somebody else than root, the user of
+the broker or the owner of the ini file. Through a mount that is read-only nobody can write: there
+the mode does not count, as volumes made of a ConfigMap have 0777.
+
+## Ports
 
 A port of -1 is no TCP listener, with 0 the system chooses a free one.
 `--bind` sets the AMQP, MQTT and HTTP address at once.

@@ -1,4 +1,4 @@
-"""The configuration in force: built from defaults < ini file < environment < flags.
+"""The configuration in force: built from defaults < ini files < environment < flags.
 
 ``load`` is called by ``__main__`` at the start and again at a reload; the result is passed down
 by ``server.py``, nobody else reads files or variables. ``from_keywords`` reads neither: it is for
@@ -19,10 +19,10 @@ from lavinmq.config.settings import SETTINGS, ConfigError, Setting
 from lavinmq.config.sources import (
     Given,
     Values,
-    read_file,
+    read_files,
     take_environment,
     take_fallbacks,
-    take_file,
+    take_files,
     unknown_variables,
 )
 
@@ -144,6 +144,10 @@ class Config:
     """One line each, for the caller to show."""
     given: dict[tuple[str, str], Given] = field(default_factory=dict, repr=False, compare=False)
     """What is not by default: by section and key, the text in force and where it stood."""
+    config_parts: tuple[str, ...] = ()
+    """The files of conf.d that were read, in the order in which they count."""
+    ignored: list[str] = field(default_factory=list)
+    """One line for each file of conf.d that was not read."""
 
     def take_live(self, fresh: Config) -> Changes:
         """Take over, after a reload, the values that may change while the broker runs.
@@ -166,8 +170,14 @@ class Config:
             self.sni = fresh.sni
             live.append("hosts in [sni:...]")
         self.config_file, self.warnings = fresh.config_file, fresh.warnings
+        self.config_parts, self.ignored = fresh.config_parts, fresh.ignored
         self.given = fresh.given
         return Changes(live, waiting)
+
+    @property
+    def files(self) -> str:
+        """The files that were read, for a message; empty when there was none."""
+        return ", ".join([*filter(None, [self.config_file]), *self.config_parts])
 
 
 class Changes(NamedTuple):
@@ -190,11 +200,10 @@ def load(
     Source: configuration reference, sections 1 to 6.
     """
     given = parse(argv)
-    path, text = read_file(given.actions.get("--config"), environ)
+    files = read_files(given.actions.get("--config"), environ)
     values = Values(errors)
     take_fallbacks(values, environ)
-    if path is not None:
-        take_file(values, path, text)
+    take_files(values, files)
     take_environment(values, environ)
     for flag, setting, value in given.values:
         if flag.instead:
@@ -207,10 +216,12 @@ def load(
             " the plain one counts"
         )
     unknown_variables(values, environ)
-    values.refuse_dangers(path)
+    values.refuse_dangers(files.path)
     return _checked(
         Config(
-            config_file=path,
+            config_file=files.path,
+            config_parts=tuple(part.path for part in files.parts),
+            ignored=files.ignored,
             argv=tuple(argv),
             warnings=values.warnings,
             given=values.given,

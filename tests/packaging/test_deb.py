@@ -99,6 +99,9 @@ def test_files_have_the_owners_and_modes_that_they_should(machine: Machine) -> N
     expected = {
         "/usr/bin/lavinmq": "755 root root",
         "/etc/lavinmq/lavinmq.ini": "644 root root",
+        "/etc/lavinmq/conf.d": "755 root root",
+        "/etc/lavinmq/conf.d/README": "644 root root",
+        "/etc/default/lavinmq": "644 root root",
         "/var/lib/lavinmq": "700 lavinmq lavinmq",
         "/run/lavinmq": "755 lavinmq lavinmq",
         "/run/lavinmq/lavinmqctl.sock": "660 lavinmq lavinmq",
@@ -203,13 +206,25 @@ def test_a_drop_in_gives_it_a_port_below_1024(machine: Machine) -> None:
 
 def test_variables_of_the_site_are_in_the_usual_file(machine: Machine) -> None:
     variables = machine.root / "etc/default/lavinmq"
+    shipped = variables.read_text()
     variables.write_text("LAVINMQ_AMQP_PORT=5679\n")
 
     machine.run("systemctl", "restart", "lavinmq")
 
     assert "Listening for AMQP on [::]:5679\n" in journal(machine)
-    variables.unlink()
+    variables.write_text(shipped)
     machine.run("systemctl", "restart", "lavinmq")
+
+
+def test_a_file_of_conf_d_counts_after_a_reload(machine: Machine) -> None:
+    part = machine.root / "etc/lavinmq/conf.d/20-site.ini"
+    part.write_text("[amqp]\nheartbeat = 17\n")
+
+    machine.run("systemctl", "reload", "lavinmq")
+
+    assert "Configuration reloaded, changed: 'heartbeat' in [amqp]" in journal(machine)
+    part.unlink()
+    machine.run("systemctl", "reload", "lavinmq")
 
 
 def test_an_upgrade_keeps_messages_and_a_changed_configuration(

@@ -98,6 +98,8 @@ def test_files_have_the_owners_and_modes_that_they_should(machine: Machine) -> N
     expected = {
         "/usr/bin/lavinmq": "755 root root",
         "/etc/lavinmq/lavinmq.ini": "644 root root",
+        "/etc/lavinmq/conf.d": "755 root root",
+        "/etc/sysconfig/lavinmq": "644 root root",
         "/var/lib/lavinmq": "700 lavinmq lavinmq",
         "/usr/lib/systemd/system/lavinmq.service": "644 root root",
         "/usr/share/man/man5/lavinmq.ini.5.gz": "644 root root",
@@ -137,6 +139,7 @@ def test_both_kinds_of_package_hold_the_same(packages: Packages) -> None:
     }  # fmt: skip
     moved = {
         path.replace("/lib/systemd/system", "/usr/lib/systemd/system")
+        .replace("/etc/default/", "/etc/sysconfig/")
         .replace("/zsh/vendor-completions", "/zsh/site-functions")
         .replace("doc/lavinmq/README.md.gz", "doc/lavinmq/README.md")
         .replace("doc/lavinmq/changelog.gz", "doc/lavinmq/changelog")

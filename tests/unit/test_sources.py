@@ -146,9 +146,9 @@ def test_all_mistakes_are_gathered_when_asked_for(tmp_path: Path) -> None:
     assert [error.partition(" (")[0] for error in errors] == [
         "Unknown section [nope]",
         "Section [replication] is no longer read, use [clustering]",
-        "Section [sni:] names no host",
         "Failed to handle value for 'port' in [amqp]",
         "Failed to handle value for 'heartbeat' in [amqp]",
+        "Section [sni:] names no host",
         "Failed to handle value for 'sync' in [main]",
     ]
     assert (config.amqp_port, config.frame_max) == (5672, 5000)
