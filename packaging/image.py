@@ -36,7 +36,7 @@ LIBRARIES = ("ld-linux", "libc.", "libm.", "libdl.", "libpthread.", "libutil.", 
              "libnss_dns.", "libnss_files.", "librt.")  # fmt: skip
 LEFT_OUT = ("usr/share/man", "usr/share/bash-completion", "usr/share/fish", "usr/share/zsh",
             "usr/lib/systemd", "usr/lib/sysusers.d", "usr/lib/tmpfiles.d",
-            "etc/sysconfig")  # fmt: skip
+            "etc/sysconfig", "usr/share/selinux")  # fmt: skip
 WRITABLE = (DATA, RUN, "/tmp")
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,18 +27,32 @@ DOCUMENTS = ("README.md",)
 DIRECTORY, FILE, PROGRAM = 0o755, 0o644, 0o755
 
 
+SELINUX = {
+    f"usr/share/selinux/packages/lavinmq/lavinmq.{kind}": f"selinux/lavinmq.{kind}"
+    for kind in ("te", "fc")
+}
+DEBIAN = {
+    "etc/apparmor.d/lavinmq": "apparmor/lavinmq",
+    "etc/needrestart/conf.d/lavinmq.conf": "needrestart/lavinmq.conf",
+}
+
+
 class Layout(NamedTuple):
     """Where a family of distributions keeps what others keep elsewhere."""
 
     units: str = "usr/lib/systemd/system"
     zsh: str = "usr/share/zsh/site-functions"
     environment: str = "etc/sysconfig/lavinmq"
+    further: Mapping[str, str] = SELINUX
+    """Files of packaging/ that only this family has a use for, by their places."""
 
 
 LAYOUTS = {
     "rpm": Layout(),
     # Up to Debian 12 this is where debhelper looks for units; later it moves them.
-    "deb": Layout("lib/systemd/system", "usr/share/zsh/vendor-completions", "etc/default/lavinmq"),
+    "deb": Layout(
+        "lib/systemd/system", "usr/share/zsh/vendor-completions", "etc/default/lavinmq", DEBIAN
+    ),
 }
 
 
@@ -86,6 +101,8 @@ def install(root: Path, layout: Layout, architecture: str = release.HOST) -> Non
     tree.write("etc/lavinmq/lavinmq.ini", configuration.text())
     tree.copy(release.ROOT / "packaging/conf.d.README", "etc/lavinmq/conf.d/README")
     tree.copy(SYSTEMD / "lavinmq.environment", layout.environment)
+    for place, file in layout.further.items():
+        tree.copy(release.ROOT / "packaging" / file, place)
     for unit in UNITS:
         tree.copy(SYSTEMD / unit, f"{layout.units}/{unit}")
     for kind in ("sysusers", "tmpfiles"):

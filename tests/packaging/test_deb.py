@@ -102,6 +102,8 @@ def test_files_have_the_owners_and_modes_that_they_should(machine: Machine) -> N
         "/etc/lavinmq/conf.d": "755 root root",
         "/etc/lavinmq/conf.d/README": "644 root root",
         "/etc/default/lavinmq": "644 root root",
+        "/etc/apparmor.d/lavinmq": "644 root root",
+        "/etc/needrestart/conf.d/lavinmq.conf": "644 root root",
         "/var/lib/lavinmq": "700 lavinmq lavinmq",
         "/run/lavinmq": "755 lavinmq lavinmq",
         "/run/lavinmq/lavinmqctl.sock": "660 lavinmq lavinmq",

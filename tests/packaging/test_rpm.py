@@ -136,6 +136,7 @@ def test_both_kinds_of_package_hold_the_same(packages: Packages) -> None:
     only_debian = {
         "/usr/share/doc/lavinmq/copyright", "/usr/share/doc/lavinmq/changelog.Debian.gz",
         "/usr/share/lintian/overrides/lavinmq",
+        "/etc/apparmor.d/lavinmq", "/etc/needrestart/conf.d/lavinmq.conf",
     }  # fmt: skip
     moved = {
         path.replace("/lib/systemd/system", "/usr/lib/systemd/system")
@@ -146,7 +147,9 @@ def test_both_kinds_of_package_hold_the_same(packages: Packages) -> None:
         for path in deb - only_debian
     }
     assert moved <= rpm
-    assert {path for path in rpm - moved if not _is_directory(path, moved)} == {"/var/lib/lavinmq"}
+    only_rpm = {"/var/lib/lavinmq", "/usr/share/selinux/packages/lavinmq"}
+    only_rpm |= {f"/usr/share/selinux/packages/lavinmq/lavinmq.{kind}" for kind in ("te", "fc")}
+    assert {path for path in rpm - moved if not _is_directory(path, moved)} == only_rpm
 
 
 def _is_directory(path: str, files: set[str]) -> bool:
