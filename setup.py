@@ -38,6 +38,15 @@ DIRECTIVES = {
     "freethreading_compatible": True,
 }
 
+# As far as the compiler knows them: the last ones are for x86 and for ARM.
+HARDENING = (
+    "-fstack-protector-strong", "-fstack-clash-protection", "-fcf-protection=full",
+    "-mbranch-protection=standard",
+)  # fmt: skip
+# Some distributions define it in the compiler, to another value.
+FORTIFY = ["-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"]
+LINK_HARDENING = ["-Wl,-z,relro,-z,now,-z,noexecstack"]
+
 SANITIZERS = {
     "": [],
     "asan": ["-fsanitize=address"],
@@ -61,19 +70,19 @@ def compile_flags(debug: bool) -> list[str]:
     """Return the flags of one build; frame pointers stay, so that profilers see every call."""
     if debug:
         return ["-O1", "-g", "-fno-omit-frame-pointer"]
-    flags = ["-O3", "-g1", "-fno-omit-frame-pointer"]
-    leaf = "-mno-omit-leaf-frame-pointer"
-    return [*flags, leaf] if accepted_by_compiler(leaf) else flags
+    flags = ["-O3", "-g1", "-fno-omit-frame-pointer", *FORTIFY]
+    wanted = ("-mno-omit-leaf-frame-pointer", *HARDENING)
+    return [*flags, *(flag for flag in wanted if accepted_by_compiler(flag))]
 
 
 def extensions(debug: bool, sanitizer: str) -> list[Extension]:
     """Return the cythonized modules of the release or the developer build."""
     # What fuzzing links against is loaded before Python.
     linked = [] if sanitizer == "fuzz" else SANITIZERS[sanitizer]
-    # Included files are no sources of their own: without `depends` a change in one goes unseen.
-    depends = sorted(
-        str(path) for ext in ("pyx", "pxd", "h") for path in Path("cext").glob(f"*.{ext}")
-    )
+    # Neither included files nor this one with its flags are sources: without `depends` a change in
+    # one goes unseen.
+    parts = (path for ext in ("pyx", "pxd", "h") for path in Path("cext").glob(f"*.{ext}"))
+    depends = sorted(["setup.py", *map(str, parts)])
     modules = [
         Extension(
             name,
@@ -82,7 +91,7 @@ def extensions(debug: bool, sanitizer: str) -> list[Extension]:
             depends=depends,
             define_macros=[("LMQ_DEBUG", "1")] if debug else [],
             extra_compile_args=compile_flags(debug) + SANITIZERS[sanitizer],
-            extra_link_args=linked,
+            extra_link_args=linked if debug else LINK_HARDENING,
             libraries=["m", *LIBRARIES.get(name, ())],
         )
         for name, source in MODULES.items()

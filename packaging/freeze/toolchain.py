@@ -26,6 +26,9 @@ COMPILE_FLAGS = shlex.split(
     "-O3 -g1 -fPIE -fno-omit-frame-pointer -fno-strict-aliasing -fwrapv -DNDEBUG"
     " -fstack-protector-strong -fstack-clash-protection -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2"
 )
+BRANCH_FLAGS = {"amd64": "-fcf-protection=full", "arm64": "-mbranch-protection=standard"}
+"""Calls through pointers end where functions begin, and returns where they were called from, on
+processors that look: CET of x86, BTI and PAC of ARM. Others take these instructions for none."""
 LEAF_FLAG = "-mno-omit-leaf-frame-pointer"
 EXACT_FLAG = "-ffp-contract=off"
 """Rounds as other processors do, which have no single instruction for a product and a sum."""
@@ -93,7 +96,7 @@ class Target:
         # So that every file is named in the same way, wherever it was built.
         flags = [*COMPILE_FLAGS, f"-ffile-prefix-map={fetch.ROOT}=."]
         if self.architecture in MACHINES:
-            flags.append(LEAF_FLAG)
+            flags += [LEAF_FLAG, BRANCH_FLAGS[self.architecture]]
         return [*flags, EXACT_FLAG] if self.architecture == "arm64" else flags
 
     @property
