@@ -84,6 +84,19 @@ def sync_file_system(str path) -> None:
         raise OSError(error, os.strerror(error), path)
 
 
+cdef inline void event_add(int fd, u64 n) noexcept nogil:
+    """Wake whoever waits for the counter of an eventfd."""
+    while c_write(fd, &n, 8) < 0 and errno == EINTR:
+        pass
+
+
+cdef inline void event_take(int fd) noexcept nogil:
+    """Set the counter of an eventfd back to 0."""
+    cdef u64 n
+    while c_read(fd, &n, 8) < 0 and errno == EINTR:
+        pass
+
+
 cdef class Loop:
     """Owner of the message path's shared state: input, block pool, tick lists, confirm batches.
 
@@ -671,7 +684,6 @@ cdef class Loop:
         self.t.cap_sync_fds, self.t.cap_run_fds = self.t.cap_run_fds, self.t.cap_sync_fds
 
     cdef void start_sync(self):
-        cdef u64 one = 1
         if self.t.stuck == NULL:
             loop_gather_files(&self.t)
         if self.t.stuck == NULL:                # else a queue has got no descriptor
@@ -695,7 +707,7 @@ cdef class Loop:
                 loop_flush_links(&self.t)
             return
         self.t.is_syncing = True
-        c_write(self.submit_fd, &one, 8)
+        event_add(self.submit_fd, 1)
 
     cdef bint is_quiet(self):
         """Whether nobody but those who wait for this sync would notice that the loop waits for it:
@@ -750,7 +762,7 @@ cdef class Loop:
 
     def work(self) -> None:
         """The worker thread: one sync per wake-up, until told to stop."""
-        cdef u64 value = 0, one = 1
+        cdef u64 value = 0
         with nogil:
             while True:
                 if c_read(self.submit_fd, &value, 8) != 8:
@@ -760,7 +772,7 @@ cdef class Loop:
                 if value >= WORK_STOP:
                     break
                 self.worker_error = sync_files(&self.t)
-                c_write(self.done_fd, &one, 8)
+                event_add(self.done_fd, 1)
 
     def on_synced(self) -> None:
         """The worker has finished a sync."""
@@ -774,7 +786,6 @@ cdef class Loop:
     def finish(self) -> None:
         """Sync what waits for it, and wait for that: then what was moved is deleted where it was.
         Nothing is confirmed from now on. For an orderly stop, before `stop`. Raises OSError."""
-        cdef u64 value
         cdef pollfd done
         self.retry()                # what found no room may find it now
         self.is_over = True
@@ -786,7 +797,7 @@ cdef class Loop:
             done.events = POLLIN
             with nogil:
                 c_poll(&done, 1, -1)
-                c_read(self.done_fd, &value, 8)
+                event_take(self.done_fd)
             self.t.is_syncing = False
             self.check_sync()
         loop_gather_files(&self.t)
@@ -809,10 +820,9 @@ cdef class Loop:
     def stop(self) -> None:
         """End the worker thread, close all descriptors. Nothing is delivered, confirmed or synced
         from now on. Idempotent."""
-        cdef u64 stop = WORK_STOP
         self.is_over = True
         if self.worker is not None:
-            c_write(self.submit_fd, &stop, 8)
+            event_add(self.submit_fd, WORK_STOP)
             self.worker.join()
             self.worker = None
             self.events.remove_reader(self.done_fd)

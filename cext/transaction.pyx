@@ -141,7 +141,9 @@ cdef bint tx_message(chan_t* c, const tx_publish_t* kept, msg_t* m) noexcept nog
     m.exchange = kept.exchange
     m.names = <const u8*>kept + sizeof(tx_publish_t)
     m.names_len = kept.names_len
-    m.body = kept.body if kept.body != NULL else m.names + kept.names_len + kept.props_len
+    m.body = m.names + kept.names_len + kept.props_len
+    if kept.body != NULL:
+        m.body = kept.body
     m.body_len = kept.body_len
     return props_error(c.link, m.names + kept.names_len, kept.props_len, m) == 0
 
