@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from lavinmq.config_check import problems
-from lavinmq.config_text import config_text
 
 from lavinmq.__main__ import main
 from lavinmq.config import ConfigError, conf_d, load
+from lavinmq.config.check import problems
 from lavinmq.config.sources import MAX_FILE_BYTES
+from lavinmq.config.text import config_text
 from tests.support.configuration import Loader, load_bare, load_ini
 
 __all__ = ["load_bare", "load_ini"]  # fixtures
