@@ -479,7 +479,7 @@ class Channel:
                 if question is False:
                     connection.link.pause()
                     settle = partial(self._settle_some, before)
-                    connection.server.loop.after_sync(partial(self._in_turns, settle))
+                    connection.broker.loop.after_sync(partial(self._in_turns, settle))
                     return False
                 connection.allow(*question)
         except ValueError as error:
@@ -497,7 +497,7 @@ class Channel:
 
     def _settle_some(self, before: int) -> bool:
         """What a commit has stored is on disk, if no queue has broken: go on with it."""
-        if not self.is_over and self.connection.server.loop.breaks != before:
+        if not self.is_over and self.connection.broker.loop.breaks != before:
             self.connection.link.rollback(self.id)
             raise _commit_is_lost()
         return self._commit_some(before)

@@ -307,8 +307,8 @@ class Connection:
         if self.link.is_committing:
             self.broker.events.call_soon(self.on_lost, why)
             return
-        if self.link.is_awaiting_publishes and not self.server.loop.is_held:
-            self.server.loop.after_sync(partial(self.on_lost, why))
+        if self.link.is_awaiting_publishes and not self.broker.loop.is_held:
+            self.broker.loop.after_sync(partial(self.on_lost, why))
             return
         self._is_over = True
         self._login.end()

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from lavinmq.__main__ import main
-from lavinmq.config import ConfigError, conf_d, load
+from lavinmq.config import conf_d
 from lavinmq.config.check import problems
+from lavinmq.config.settings import ConfigError
 from lavinmq.config.sources import MAX_FILE_BYTES
 from lavinmq.config.text import config_text
+from lavinmq.config.values import load
 from tests.support.configuration import Loader, load_bare, load_ini
 
 __all__ = ["load_bare", "load_ini"]  # fixtures
