@@ -52,9 +52,11 @@ class Archive:
         return [bytes(row["body"]) for row in self.rows()]
 
     def files(self) -> list[Path]:
-        """The files that hold messages."""
-        found = self.path.rglob("*.parquet")
-        return sorted(f for f in found if not f.relative_to(self.path).parts[0].startswith("_"))
+        """The files that hold messages. A running job's own directories, which begin with `_`, are
+        not looked into: what is in them may go at any time."""
+        entries = self.path.glob("[!_]*")
+        found = (each.rglob("*.parquet") if each.is_dir() else [each] for each in entries)
+        return sorted(each for several in found for each in several if each.suffix == ".parquet")
 
 
 def broker_arguments(stream: Stream) -> list[object]:

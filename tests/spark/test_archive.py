@@ -165,9 +165,11 @@ def test_a_job_without_an_end_stops_in_order_when_it_is_told_to(archive: Archive
     told = threading.Event()
 
     def tell() -> None:
-        wait_for(lambda: bool(archive.files()), "nothing was archived", 120)
-        told.set()
-        os.kill(os.getpid(), signal.SIGTERM)
+        try:
+            wait_for(lambda: bool(archive.files()), "nothing was archived", 120)
+            told.set()
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)  # else the job goes on without an end
 
     telling = threading.Thread(target=tell)
     telling.start()
