@@ -4,7 +4,7 @@ Run from the root of the repository, on a machine with nothing else to do:
 
     .venv/bin/python perf/hostile.py [--only NAME,...] [--list] [--out FILE] [--before FILE]
 
-Each case of `hostile_cases.py` gets a broker of its own on one core; the hostile client and the
+Each case of `hostile_cases/` gets a broker of its own on one core; the hostile client and the
 well-behaved one (`bystander.py`) have the other, on which the hostile one gives way. Printed for
 each: the longest wait of the well-behaved one, what the broker's main thread computed in the worst
 one, the figure of `--before`, and what the broker refused, if it did. The exit code is 1 when a
