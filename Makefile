@@ -232,7 +232,7 @@ $(DEVELOPED): $(INSTALLED)
 	$(IN_VENV) -m pip install --disable-pip-version-check --quiet -r requirements.lock
 	touch $@
 
-$(COMPILED): setup.py $(INSTALLED) $(wildcard cext/*.p?? cext/*.h)
+$(COMPILED): setup.py $(INSTALLED) $(wildcard cext/*.p?? cext/*/*.p??)
 	.ci/setup-debian.sh build $(PYTHON)
 	@# A module of the other kind of build looks up to date by its time: remove it first.
 	test -e $@ || rm -f build/.compiled-* lavinmq/*.so lavinmq/spark/*.so

@@ -25,7 +25,7 @@ MODULES = {
     "lavinmq.spark._arrow": "cext/arrow.pyx",
 }
 LIBRARIES = {"lavinmq._pcre": ["pcre2-8"]}
-SUFFIXES = {".pyx", ".pxd", ".pxi", ".h"}
+SUFFIXES = {".pyx", ".pxd"}
 
 DIRECTIVES = {
     "language_level": 3,
@@ -81,7 +81,7 @@ def extensions(debug: bool, sanitizer: str) -> list[Extension]:
     linked = [] if sanitizer == "fuzz" else SANITIZERS[sanitizer]
     # Neither included files nor this one with its flags are sources: without `depends` a change in
     # one goes unseen.
-    parts = (path for ext in ("pyx", "pxd", "h") for path in Path("cext").glob(f"*.{ext}"))
+    parts = (path for path in Path("cext").rglob("*") if path.suffix in SUFFIXES)
     depends = sorted(["setup.py", *map(str, parts)])
     modules = [
         Extension(
@@ -108,9 +108,13 @@ def extensions(debug: bool, sanitizer: str) -> list[Extension]:
     )
     if not debug:
         annotated = Path("build", "annotate")
-        annotated.mkdir(parents=True, exist_ok=True)
-        for page in (generated / "cext").glob("*.html"):
-            shutil.copy2(page, annotated)
+        shutil.rmtree(annotated, ignore_errors=True)
+        for page in (generated / "cext").rglob("*.html"):
+            place = page.relative_to(generated / "cext")
+            # Cython leaves the pages of files that have gone.
+            if Path("cext", place).with_suffix(".pyx").exists():
+                (annotated / place).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(page, annotated / place)
     return built
 
 

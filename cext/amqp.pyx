@@ -56,7 +56,6 @@ cdef enum method_id:
 
 cdef enum:
     HANDSHAKE_FRAME_MAX = 8192
-    TABLE_DEPTH = 64
     FRAME_UNITS = 2             # of work, besides what is done for the frame
 
 
@@ -70,68 +69,6 @@ cdef int walk_fail(link_t* l, u32 error, u16 channel, u32 method, u64 a, u64 b) 
 
 
 # ---- checks --------------------------------------------------------------------------------------
-
-cdef i64 field_size(const u8* p, u64 avail, u8 kind, u32 depth) noexcept nogil:
-    """Bytes of one field value of the given type, or -1 when it is unknown, cut or too deep."""
-    cdef u64 n
-    if kind == c't' or kind == c'b' or kind == c'B':
-        n = 1
-    elif kind == c's' or kind == c'u' or kind == c'U':
-        n = 2
-    elif kind == c'I' or kind == c'i' or kind == c'f':
-        n = 4
-    elif kind == c'l' or kind == c'L' or kind == c'd' or kind == c'T':
-        n = 8
-    elif kind == c'D':
-        n = 5
-    elif kind == c'V':
-        n = 0
-    elif kind == c'S' or kind == c'x' or kind == c'A' or kind == c'F':
-        if avail < 4:
-            return -1
-        n = be32(p)
-        if n > avail - 4:
-            return -1
-        if kind == c'F' and not table_is_valid(p + 4, n, depth + 1):
-            return -1
-        if kind == c'A' and not array_is_valid(p + 4, n, depth + 1):
-            return -1
-        return <i64>n + 4
-    else:
-        return -1
-    return <i64>n if n <= avail else -1
-
-
-cdef bint array_is_valid(const u8* p, u64 n, u32 depth) noexcept nogil:
-    cdef i64 size
-    if depth > TABLE_DEPTH:
-        return False
-    while n:
-        size = field_size(p + 1, n - 1, p[0], depth)
-        if size < 0:
-            return False
-        p += 1 + size
-        n -= 1 + <u64>size
-    return True
-
-
-cdef bint table_is_valid(const u8* p, u64 n, u32 depth) noexcept nogil:
-    """Whether n bytes at p are the content of a field table, nested at most TABLE_DEPTH deep."""
-    cdef i64 size
-    cdef u64 key
-    if depth > TABLE_DEPTH:
-        return False
-    while n:
-        key = 1 + p[0]
-        if key + 1 > n:
-            return False
-        size = field_size(p + key + 1, n - key - 1, p[key], depth)
-        if size < 0:
-            return False
-        p += key + 1 + size
-        n -= key + 1 + <u64>size
-    return True
-
 
 cdef u32 expiration_error(const u8* text) noexcept nogil:
     """0 when a short string is a number of milliseconds that fits a signed 32-bit integer."""

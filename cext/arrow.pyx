@@ -14,6 +14,7 @@ from bytes cimport (
 from record cimport RECORD_FIXED, props_t, props_walk, record_parse
 from types cimport rec_t
 
+include "base/table.pyx"
 include "arrow_buffer.pyx"
 include "arrow_text.pyx"
 include "arrow_headers.pyx"

@@ -18,7 +18,6 @@
 # JSON: {"a":1}, [true,"x"], "base64". Grammar of tables: lavinmq/fieldtable.py.
 
 cdef enum:
-    TABLE_DEPTH = 64
     NOT_A_TABLE = -1
     # Text is at most 8 times as long as a table: of this one it fits in one column.
     TABLE_LARGEST = 0x0FFFFFFF
@@ -28,40 +27,14 @@ cdef struct table_text_t:
     u64 n_repaired              # strings that were not UTF-8 and lost something
 
 
-cdef inline int field_size(u8 kind) noexcept nogil:
-    """Bytes of a value of fixed size, else -1."""
-    if kind == c'V':
-        return 0
-    if kind == c't' or kind == c'b' or kind == c'B':
-        return 1
-    if kind == c's' or kind == c'u' or kind == c'U':
-        return 2
-    if kind == c'I' or kind == c'i' or kind == c'f':
-        return 4
-    if kind == c'D':
-        return 5
-    if kind == c'l' or kind == c'L' or kind == c'd' or kind == c'T':
-        return 8
-    return -1
-
-
-cdef int field_extent(const u8* p, u64 n, u64* start, u64* size) noexcept nogil:
+cdef inline int field_extent(const u8* p, u64 n, u64* start, u64* size) noexcept nogil:
     """Find the content of the value whose type letter is at p. 0, or NOT_A_TABLE."""
-    cdef int fixed
-    if n < 1:
+    cdef u64 whole = value_size(p, n)
+    if whole == 0:
         return NOT_A_TABLE
-    fixed = field_size(p[0])
-    if fixed >= 0:
-        start[0] = 1
-        size[0] = <u64>fixed
-    elif p[0] == c'S' or p[0] == c'x' or p[0] == c'A' or p[0] == c'F':
-        if n < 5:
-            return NOT_A_TABLE
-        start[0] = 5
-        size[0] = be32(p + 1)
-    else:
-        return NOT_A_TABLE
-    return 0 if size[0] <= n - start[0] else NOT_A_TABLE
+    start[0] = value_head(p[0])
+    size[0] = whole - start[0]
+    return 0
 
 
 cdef i64 field_integer(u8 kind, const u8* p) noexcept nogil:

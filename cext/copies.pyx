@@ -28,41 +28,6 @@ cdef i64 count_strings(const u8* value) noexcept nogil:
     return count
 
 
-cdef i64 value_size(const u8* p, u64 avail, u8 kind) noexcept nogil:
-    """Bytes of a field value, -1 when they are not there. Does not look into tables and arrays."""
-    if kind != c'F' and kind != c'A':
-        return field_size(p, avail, kind, 0)
-    if avail < 4 or be32(p) > avail - 4:
-        return -1
-    return <i64>be32(p) + 4
-
-
-cdef u64 entry_size(const u8* p, u64 avail) noexcept nogil:
-    """Bytes of the table entry at p, its key first; 0 when no whole one is there."""
-    cdef u64 key
-    cdef i64 size
-    if avail < 2:
-        return 0
-    key = 1 + p[0]
-    if key + 1 > avail:
-        return 0
-    size = value_size(p + key + 1, avail - key - 1, p[key])
-    return 0 if size < 0 else key + 1 + <u64>size
-
-
-cdef const u8* table_find(const u8* p, u64 n, const u8* name, u64 name_len) noexcept nogil:
-    """The entry of that name in the content of a table, at its key; NULL when there is none. What
-    is not valid ends the search."""
-    cdef u64 size = entry_size(p, n)
-    while size:
-        if p[0] == name_len and same_bytes(p + 1, name, name_len):
-            return p
-        p += size
-        n -= size
-        size = entry_size(p, n)
-    return NULL
-
-
 cdef inline bint has_copies(const msg_t* m) noexcept nogil:
     return m.cc_at != 0 or m.bcc_at != 0
 

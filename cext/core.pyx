@@ -31,6 +31,9 @@ from record cimport (
 )
 from types cimport *
 
+include "base/table.pyx"
+include "base/fields.pyx"
+include "base/clock.pyx"
 include "portion.pyx"
 include "freeing.pyx"
 include "closer.pyx"

@@ -17,10 +17,6 @@ cdef enum:
     DEATHS_MAX = 1024           # entries of x-death that are kept: the newest
     DEATHS_BYTES = 65536        # of x-death; a message with more does not travel on
 
-cdef struct slice_t:
-    const u8* p                 # NULL = none
-    u32 n
-
 cdef struct letter_t:           # a message on its way from one queue to others
     queue_t* source
     u32 reason
@@ -46,59 +42,7 @@ cdef const char* death_name(u32 reason) noexcept nogil:
     return b"maxlenbytes" if reason == DEAD_MAXLENBYTES else b"delivery_limit"
 
 
-# ---- slices of a table ---------------------------------------------------------------------------
-
-cdef slice_t no_slice() noexcept nogil:
-    cdef slice_t s
-    s.p = NULL
-    s.n = 0
-    return s
-
-
-cdef slice_t short_slice(const u8* text) noexcept nogil:
-    """The bytes of a short string; text may be NULL."""
-    cdef slice_t s = no_slice()
-    if text != NULL:
-        s.p = text + 1
-        s.n = text[0]
-    return s
-
-
-cdef slice_t table_value(const u8* table, u64 n, const char* name, u8 kind) noexcept nogil:
-    """The value of an entry of that name and type (a string, an array), without its length."""
-    cdef u32 name_len = <u32>strlen(name)
-    cdef const u8* entry = table_find(table, n, <const u8*>name, name_len)
-    cdef slice_t s = no_slice()
-    if entry != NULL and entry[1 + name_len] == kind:
-        s.n = be32(entry + 2 + name_len)
-        s.p = entry + 6 + name_len
-    return s
-
-
-cdef bint is_same(slice_t a, const u8* b, u32 n) noexcept nogil:
-    return a.p != NULL and a.n == n and same_bytes(a.p, b, n)
-
-
-# ---- writing a table -----------------------------------------------------------------------------
-
-cdef u8* put_slice(u8* p, const u8* from_, u32 n) noexcept nogil:
-    memcpy(p, from_, n)
-    return p + n
-
-
-cdef u8* put_name(u8* p, const char* name, u8 kind) noexcept nogil:
-    """A key and the type of its value."""
-    cdef u32 n = <u32>strlen(name)
-    p[0] = <u8>n
-    p = put_slice(p + 1, <const u8*>name, n)
-    p[0] = kind
-    return p + 1
-
-
-cdef u8* put_text(u8* p, const u8* text, u32 n) noexcept nogil:
-    put_be32(p, n)
-    return put_slice(p + 4, text, n)
-
+# ---- properties -------------------------------------------------------------------------------
 
 cdef u32 props_with_headers(u8* out, const u8* props, u32 len, const u8* table,
                             u32 table_len) noexcept nogil:
@@ -140,15 +84,15 @@ cdef bint death_is(const u8* entry, u32 n, const queue_t* q, u32 reason) noexcep
 cdef const u8* next_death(slice_t* deaths, u32* n) noexcept nogil:
     """Take the next well-formed entry off x-death; NULL at the end. What is none is skipped."""
     cdef const u8* entry
-    cdef i64 size
+    cdef u64 size
     while deaths.n > 1:
-        size = field_size(deaths.p + 1, deaths.n - 1, deaths.p[0], 0)
-        if size < 0:
+        size = value_valid_size(deaths.p, deaths.n, 0)
+        if size == 0:
             break
         entry = deaths.p + 5
-        n[0] = <u32>size - 4 if deaths.p[0] == c'F' else 0
-        deaths.p += 1 + size
-        deaths.n -= 1 + <u32>size
+        n[0] = <u32>size - 5 if deaths.p[0] == c'F' else 0
+        deaths.p += size
+        deaths.n -= <u32>size
         if n[0] and table_value(entry, n[0], b"queue", c'S').p != NULL and (
                 table_value(entry, n[0], b"reason", c'S').p != NULL):
             return entry

@@ -52,7 +52,7 @@ cdef bint dedup_key(const dedup_t* d, const msg_t* m, u64* key) noexcept nogil:
         siphash(d.salt, same, 9, key)
         return True
     end = m.props + m.headers_at + 4 + m.headers_len
-    siphash(d.salt, value, 1 + <u64>value_size(value + 1, end - value - 1, value[0]), key)
+    siphash(d.salt, value, value_size(value, end - value), key)
     return True
 
 

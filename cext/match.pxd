@@ -29,7 +29,6 @@ cdef enum match_result:
 cdef enum match_limit:
     TOPIC_KEY_MAX = 255     # bytes of a short string
     TOPIC_WORDS_MAX = 256   # 255 dots part 256 empty words
-    HEADER_DEPTH_MAX = 64   # tables in tables in tables
     HEADER_NESTED_MAX = 64  # larger nested tables are equal only with the same order of keys
     HEADER_INLINE = 64      # fields indexed on the stack; a longer table costs one allocation
     HASH_POINTS_MAX = 262144    # of a ring: 4 MiB
@@ -168,12 +167,6 @@ cdef struct header_index_t:
     u32* slots              # field number + 1, 0 = free
     u32 mask
     u32 n
-
-# A number in one spelling: whole numbers as integers, whatever type carried them.
-cdef struct header_number_t:
-    bint is_whole
-    i64 whole
-    double real
 
 # One binding of a consistent hash exchange; its key and argument bytes follow the struct.
 cdef struct hash_binding_t:

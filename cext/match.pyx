@@ -18,14 +18,14 @@
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset
 
-from bytes cimport be16, be32, be64, hash_bytes, i64, same_bytes, u8, u32, u64
+from bytes cimport be32, hash_bytes, i64, same_bytes, u8, u32, u64
 from match cimport (
-    DEST_GONE, HEADER_DEPTH_MAX, HEADER_INLINE, HEADER_NESTED_MAX, MATCH_ADDED, MATCH_BAD_INPUT,
-    MATCH_BAD_HEADER, MATCH_BAD_MODE, MATCH_DIRECT, MATCH_FANOUT, MATCH_HASH, MATCH_LOOK,
-    MATCH_MODULUS, MATCH_NO_MEMORY, MATCH_RANDOM, MATCH_TIRED, MATCH_TOPIC, MATCH_UNCHANGED,
-    TOPIC_KEY_MAX, TOPIC_QUICK, dest_t, hasher_t, header_field_t, header_index_t, header_number_t,
-    header_pair_t, header_rule_t, match_cursor_t, match_dests_t, match_key_t, match_link_t, match_t,
-    match_table_t, targets_t, topic_node_t, topic_nodes_t, topic_words_t,
+    DEST_GONE, HEADER_INLINE, HEADER_NESTED_MAX, MATCH_ADDED, MATCH_BAD_INPUT, MATCH_BAD_HEADER,
+    MATCH_BAD_MODE, MATCH_DIRECT, MATCH_FANOUT, MATCH_HASH, MATCH_LOOK, MATCH_MODULUS,
+    MATCH_NO_MEMORY, MATCH_RANDOM, MATCH_TIRED, MATCH_TOPIC, MATCH_UNCHANGED, TOPIC_KEY_MAX,
+    TOPIC_QUICK, dest_t, hasher_t, header_field_t, header_index_t, header_pair_t, header_rule_t,
+    match_cursor_t, match_dests_t, match_key_t, match_link_t, match_t, match_table_t, targets_t,
+    topic_node_t, topic_nodes_t, topic_words_t,
 )
 
 
@@ -660,38 +660,13 @@ cdef void topic_free(topic_node_t* node) noexcept nogil:
     match_dests_clear(&node.dests)
 
 
-# ---- field tables of peers: bounded, never read past `end` -------------------------------------
-# A value is addressed at its type octet and includes it. NULL means malformed.
+# ---- headers: values -----------------------------------------------------------------------------
 
 # hot
 cdef inline const u8* header_skip(const u8* value, const u8* end) noexcept nogil:
-    """End of the value at *value*, which may be anywhere up to *end*. Cost: 2 ns."""
-    cdef size_t left
-    cdef size_t size
-    cdef u8 kind
-    if value >= end:
-        return NULL
-    kind = value[0]
-    left = end - value - 1
-    if kind == c'S' or kind == c'F' or kind == c'A' or kind == c'x':
-        if left < 4:
-            return NULL
-        size = 4 + <size_t>be32(value + 1)
-    elif kind == c't' or kind == c'b' or kind == c'B':
-        size = 1
-    elif kind == c's' or kind == c'u' or kind == c'U':
-        size = 2
-    elif kind == c'I' or kind == c'i' or kind == c'f':
-        size = 4
-    elif kind == c'l' or kind == c'L' or kind == c'd' or kind == c'T':
-        size = 8
-    elif kind == c'D':
-        size = 5
-    elif kind == c'V':
-        size = 0
-    else:
-        return NULL
-    return value + 1 + size if size <= left else NULL
+    """End of the value at *value*, which may be anywhere up to *end*; NULL when it is malformed."""
+    cdef u64 size = value_size(value, end - value)
+    return value + size if size else NULL
 
 
 # hot
@@ -713,68 +688,6 @@ cdef i64 header_count(const u8* field, const u8* end) noexcept nogil:
             return -1
         n += 1
     return n
-
-
-cdef bint header_is_sound(const u8* at, const u8* end, bint is_table, int depth) noexcept nogil:
-    """True when the content of a table (or array) is well formed, at most *depth* levels deep."""
-    cdef const u8* value
-    while at < end:
-        value = header_value(at, end) if is_table else at
-        at = header_skip(value, end) if value != NULL else NULL
-        if at == NULL:
-            return False
-        if value[0] != c'F' and value[0] != c'A':
-            continue
-        if depth == 0 or not header_is_sound(value + 5, at, value[0] == c'F', depth - 1):
-            return False
-    return True
-
-
-# hot
-cdef bint header_number(const u8* value, header_number_t* out) noexcept nogil:
-    """Read a numeric value of any width; False for other types. Cost: 3 ns."""
-    cdef u8 kind = value[0]
-    cdef u32 bits32
-    cdef u64 bits64
-    cdef float single
-    cdef double power
-    cdef int _i
-    out.is_whole = True
-    if kind == c'I':
-        out.whole = <int>be32(value + 1)
-    elif kind == c'l' or kind == c'L':
-        out.whole = <i64>be64(value + 1)
-    elif kind == c'i':
-        out.whole = be32(value + 1)
-    elif kind == c's' or kind == c'U':
-        out.whole = <short>be16(value + 1)
-    elif kind == c'u':
-        out.whole = be16(value + 1)
-    elif kind == c'b':
-        out.whole = <signed char>value[1]
-    elif kind == c'B':
-        out.whole = value[1]
-    else:
-        out.is_whole = False
-        if kind == c'd':
-            bits64 = be64(value + 1)
-            memcpy(&out.real, &bits64, 8)
-        elif kind == c'f':
-            bits32 = be32(value + 1)
-            memcpy(&single, &bits32, 4)
-            out.real = single
-        elif kind == c'D':
-            power = 1.0
-            for _i in range(value[1]):
-                power *= 10
-            out.real = <int>be32(value + 2) / power
-        else:
-            return False
-        # Only inside this range is the conversion defined; NaN fails both comparisons.
-        if out.real >= -9223372036854775808.0 and out.real < 9223372036854775808.0:
-            out.whole = <i64>out.real
-            out.is_whole = <double>out.whole == out.real
-    return True
 
 
 # hot
@@ -1013,7 +926,7 @@ cdef int header_bind(match_t* m, const u8* key, u32 key_len, const u8* args, u32
     cdef u32 n_pairs
     cdef int mode
     cdef u8* tail
-    if not header_is_sound(args, args + args_len, True, HEADER_DEPTH_MAX):
+    if not table_is_valid(args, args_len, 0):
         return MATCH_BAD_INPUT
     mode = header_mode(m, args, args + args_len, &n_pairs)
     if mode < 0:

@@ -5,7 +5,6 @@
 # channel gets one cumulative ack. While it runs the next batch gathers: group commit without a
 # timer. Acks are sent from here only, so they cannot overtake each other.
 # Source: architecture section 6; storage reference section 14.
-from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
 
 cdef extern from *:
     """
@@ -18,21 +17,6 @@ cdef extern from *:
     int syncfs(int fd) nogil
 
 from posix.fcntl cimport O_DIRECTORY
-
-
-cdef i64 clock_ns() noexcept nogil:
-    cdef timespec t
-    clock_gettime(CLOCK_MONOTONIC, &t)
-    return <i64>t.tv_sec * 1000000000 + t.tv_nsec
-
-
-cdef void loop_clock(loop_t* loop) noexcept nogil:
-    """Read the clocks, once per read of a socket."""
-    cdef timespec t
-    clock_gettime(CLOCK_REALTIME, &t)
-    loop.now_ms = <i64>t.tv_sec * 1000 + t.tv_nsec // 1000000 + loop.clock_offset_ms
-    loop.now_ns = clock_ns()
-    loop.now_ds = <u32>((loop.now_ns - loop.began_ns) // 100000000)
 
 
 # ---- lists ---------------------------------------------------------------------------------------

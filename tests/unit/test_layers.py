@@ -60,11 +60,14 @@ CIRCLES: list[set[str]] = [
 
 CYTHON_LAYERS: list[set[str]] = [
     {"bytes"},
+    {"table"},
+    {"fields"},
     # Compiled bindings know queues as opaque targets only, hence their place below.
     {"match"},
     {"hash_ring", "pick"},
     # All structs in one place: they point at each other in both directions.
     {"types"},
+    {"clock"},
     {"record"},
     {"closer", "portion"},
     {"freeing"},
@@ -237,18 +240,19 @@ def circles(edges: dict[str, set[str]]) -> list[set[str]]:
 
 def cython_edges(directory: Path) -> list[Edge]:
     """Return the cimports and includes between different units of ``cext/``."""
-    sources = sorted(directory.glob("*.p??"))
+    sources = sorted(directory.rglob("*.p??"))
     units = {path.stem for path in sources}
     edges = []
     for path in sources:
         text = path.read_text()
+        where = path.relative_to(directory.parent)
         for match in _CYTHON_EDGE.finditer(text):
             named = match["source"] or match["modules"] or Path(match["file"]).stem
             line = text.count("\n", 0, match.end()) + 1
             for module in named.split(","):
                 used = module.split(" as ")[0].strip().removeprefix("cext.").lstrip(".")
                 if used in units and used != path.stem:
-                    edges.append(Edge(path.stem, used, f"{directory.name}/{path.name}:{line}"))
+                    edges.append(Edge(path.stem, used, f"{where}:{line}"))
     return edges
 
 
@@ -289,7 +293,7 @@ def test_cython_sources_cimport_and_include_downward_only() -> None:
 def test_compiled_code_imports_no_python_module_of_ours() -> None:
     imports = {
         path.name: _PYTHON_FROM_C.findall(path.read_text())
-        for path in sorted((ROOT / "cext").glob("*.p??"))
+        for path in sorted((ROOT / "cext").rglob("*.p??"))
     }
 
     assert {name: found for name, found in imports.items() if found} == {}
@@ -299,7 +303,7 @@ def test_the_tables_name_what_is_there_and_nothing_else() -> None:
     package = ROOT / "lavinmq"
     python = {path.stem for path in package.iterdir() if path.suffix in {".py", ".pyi"}}
     python |= {path.parent.name for path in package.glob("*/*.py")}
-    cython = {path.stem for path in (ROOT / "cext").glob("*.p??")}
+    cython = {path.stem for path in (ROOT / "cext").rglob("*.p??")}
 
     assert set().union(*PYTHON_LAYERS) == python
     assert set().union(*CYTHON_LAYERS) == cython
