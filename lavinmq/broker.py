@@ -34,8 +34,9 @@ from lavinmq.stats.churn import Churn
 from lavinmq.stats.histogram import Histogram
 from lavinmq.stats.sampler import Sampler, Tracked
 from lavinmq.stats.system import System, memory_limit
+from lavinmq.vhost.bindings import BindingLimits
 from lavinmq.vhost.stored_offsets import StoredOffsets
-from lavinmq.vhost.vhost import BindingLimits, VHost
+from lavinmq.vhost.vhost import VHost
 from lavinmq.vhost.vhosts import VHosts
 
 MIN_LARGE: Final = 64 << 20
@@ -161,8 +162,8 @@ class Broker:
         """Follow what may change while it runs, in `config` and already changed there."""
         self.loop.sync = self.config.sync
         for vhost in self.vhosts.values():
-            vhost.set_consumer_timeout(self.config.consumer_timeout or 0)
-            vhost.binding_limits = self._binding_limits()
+            vhost.operators.set_default_timeout(self.config.consumer_timeout or 0)
+            vhost.bindings.limits = self._binding_limits()
         self.loop.is_stamping = self.config.set_timestamp
 
     async def reset(self) -> None:
@@ -225,7 +226,7 @@ class Broker:
             self.disk,
             is_clean=self._is_clean and not self.is_started,
         )  # fmt: skip
-        vhost.binding_limits = self._binding_limits()
+        vhost.bindings.limits = self._binding_limits()
         return vhost
 
     def _binding_limits(self) -> BindingLimits:

@@ -22,6 +22,7 @@ from lavinmq.errors import ChannelError, ConnectionError_, ReplyCode
 from lavinmq.fieldtable import FieldTable, Timestamp
 from lavinmq.files import stream_epochs
 from lavinmq.stats.sampler import NOTHING, Counters
+from lavinmq.vhost import rights
 
 if TYPE_CHECKING:
     from lavinmq.amqp.connection import Connection
@@ -167,7 +168,7 @@ class Channel:
             self.connection.vhost.totals.churn.count("consumer_removed")
         if consumer.is_for_replies:
             self.connection.link.set_reply_address(self.id, b"")
-            self.connection.vhost.remove_reply_queue(consumer.queue)
+            self.connection.vhost.reply_queues.remove(consumer.queue)
         else:
             self.connection.vhost.consumer_left(consumer.queue, consumer)
 
@@ -204,13 +205,13 @@ class Channel:
         self._reply_when(recorded, m.ExchangeDeleteOk(), d.no_wait)
 
     def _exchange_bind(self, d: m.ExchangeBind) -> None:
-        recorded = self.connection.vhost.bind_exchange(
+        recorded = self.connection.vhost.bindings.bind_exchange(
             self.connection, d.destination, d.source, d.routing_key, d.arguments
         )
         self._reply_when(recorded, m.ExchangeBindOk(), d.no_wait)
 
     def _exchange_unbind(self, d: m.ExchangeUnbind) -> None:
-        recorded = self.connection.vhost.unbind_exchange(
+        recorded = self.connection.vhost.bindings.unbind_exchange(
             self.connection, d.destination, d.source, d.routing_key, d.arguments
         )
         self._reply_when(recorded, m.ExchangeUnbindOk(), d.no_wait)
@@ -240,11 +241,13 @@ class Channel:
     def _queue_bind(self, d: m.QueueBind) -> None:
         name = self._queue_name(d.queue)
         key = name if not d.queue and not d.routing_key else d.routing_key
-        recorded = self.connection.vhost.bind(self.connection, name, d.exchange, key, d.arguments)
+        recorded = self.connection.vhost.bindings.bind_queue(
+            self.connection, name, d.exchange, key, d.arguments
+        )
         self._reply_when(recorded, m.QueueBindOk(), d.no_wait)
 
     def _queue_unbind(self, d: m.QueueUnbind) -> None:
-        recorded = self.connection.vhost.unbind(
+        recorded = self.connection.vhost.bindings.unbind_queue(
             self.connection, self._queue_name(d.queue), d.exchange, d.routing_key, d.arguments
         )
         self._reply_when(recorded, m.QueueUnbindOk())
@@ -352,7 +355,7 @@ class Channel:
 
     def _reply_queue(self) -> Queue:
         """An address for direct replies to this channel."""
-        queue = self.connection.vhost.add_reply_queue()
+        queue = self.connection.vhost.reply_queues.add()
         self.connection.link.set_reply_address(self.id, queue.name.encode())
         return queue
 
@@ -379,9 +382,9 @@ class Channel:
         queue = vhost.queues.get(name)
         if queue is None:
             raise missing(f"Queue '{name}' not declared in vhost '{vhost.name}'")
-        vhost.check_usable(queue)
+        rights.check_usable(vhost.name, queue)
         if queue.is_locked_to(connection):
-            raise vhost.locked(queue)
+            raise rights.locked(vhost.name, queue)
         if queue.is_stream:
             check_consumer(d.exclusive, d.no_ack, connection.link.prefetch(self.id), d.arguments)
             return queue
@@ -405,7 +408,7 @@ class Channel:
         if queue is None:
             raise missing(f"No queue '{name}' in vhost '{vhost.name}'")
         if queue.is_locked_to(connection):
-            raise vhost.locked(queue)
+            raise rights.locked(vhost.name, queue)
         if queue.has_exclusive_consumer:
             raise refused(f"Queue '{name}' in vhost '{vhost.name}' in exclusive use")
         if queue.is_stream:

@@ -113,7 +113,7 @@ class Connection:
 
     def when_synced(self, callback: Callable[[], None]) -> None:
         """Call back once recorded definitions are on disk; the client's next frames wait."""
-        self._when(self.vhost.when_synced, callback)
+        self._when(self.vhost.recorded.when_synced, callback)
 
     def when_committed(self, callback: Callable[[], None]) -> None:
         """Call back once what a commit published is on disk; the client's next frames wait."""
@@ -221,10 +221,10 @@ class Connection:
             self.link.allow(kind, b"", [], None)
             return
         if kind == _core.ASK_KIND_LETTER:
-            found = self.vhost.check_letter(self.user, exchange_name, texts)
+            found = self.vhost.publishing.check_letter(self.user, exchange_name, texts)
         else:
-            found = self.vhost.publishable(self.user, exchange_name, texts)
-        if self.vhost.key_rights(self.user, exchange_name) is not None:
+            found = self.vhost.publishing.check(self.user, exchange_name, texts)
+        if self.vhost.publishing.key_rights(self.user, exchange_name) is not None:
             self.link.allow(kind, name, keys, None if found is None else found.core)
         elif found is not None:
             self.link.learn(name, found.core)

@@ -98,7 +98,7 @@ class BootFile:
                 self._remember()
 
         for vhost in list(waiting):
-            vhost.when_synced(synced)
+            vhost.recorded.when_synced(synced)
 
     def _remember(self) -> None:
         if self._disk.is_running:

@@ -19,7 +19,8 @@ from lavinmq.fieldtable import FieldTable
 from lavinmq.files.vhosts import VHostDef
 from lavinmq.policy.parameters import Parameter
 from lavinmq.policy.policies import Policy
-from lavinmq.vhost.exchange import Destination
+from lavinmq.vhost.destination import Destination
+from lavinmq.vhost.exchange import Exchange
 from lavinmq.vhost.queue import Queue
 from lavinmq.vhost.vhost import VHost
 
@@ -82,8 +83,7 @@ def rows_of(vhost: VHost) -> Iterator[tuple[str, Row]]:
     for exchange in exchanges:
         for to, key, arguments in exchange.live_bindings():
             if _is_exported(to):
-                kind = "queue" if isinstance(to, Queue) else "exchange"
-                row = binding_row(exchange.name, to.name, kind, key, arguments, vhost.name)
+                row = binding_row(exchange.name, to.name, to.kind, key, arguments, vhost.name)
                 yield "bindings", row
     yield from _rules_of(vhost)
 
@@ -105,7 +105,7 @@ def _rules_of(vhost: VHost) -> Iterator[tuple[str, Row]]:
 def _is_exported(thing: Destination) -> bool:
     if isinstance(thing, Queue):
         return not (thing.exclusive or thing.is_internal)
-    return not thing.internal
+    return not (isinstance(thing, Exchange) and thing.internal)
 
 
 def user_row(user: User, limits: dict[str, int]) -> Row:

@@ -16,9 +16,11 @@ from lavinmq.definitions_json.entry import Item, refusal
 from lavinmq.errors import ChannelError
 from lavinmq.files.definitions import BindingDef, ExchangeDef, QueueDef
 from lavinmq.process.portions import emptied
+from lavinmq.vhost.declarations import BUILT_IN, check_queue, checked_exchange
+from lavinmq.vhost.destination import Destination
 from lavinmq.vhost.exchange import Exchange
 from lavinmq.vhost.queue import Queue
-from lavinmq.vhost.vhost import BUILT_IN, VHost, check_queue, settled
+from lavinmq.vhost.vhost import VHost
 from lavinmq.vhost.vhosts import VHosts
 
 INTERNAL: Final = ("amq.delayed-", "amq.delayed.")
@@ -28,7 +30,7 @@ _OTHER: Final = "exists with other properties"
 
 
 class Importer:
-    """Who declares what a document asks for; see `vhost.Actor`."""
+    """Who declares what a document asks for; see `queue.Actor`."""
 
     def __init__(self, user: Identity) -> None:
         self.name = "definitions"
@@ -81,7 +83,7 @@ class Topology:
         if self._is_unusable(given.name):
             return "it is in the data directory in a form that this release does not have"
         try:
-            type_, arguments = settled(given.name, given.type, given.arguments)
+            type_, arguments = checked_exchange(given.name, given.type, given.arguments)
         except ChannelError as error:
             if self._keep_existing and given.name in self._live_exchanges:
                 return _OTHER
@@ -155,7 +157,7 @@ class Topology:
     # --- what there is ------------------------------------------------------------------------
 
     def _is_unusable(self, name: str) -> bool:
-        return self._there is not None and self._there.is_unusable(name)
+        return self._there is not None and self._there.recorded.is_left_out(name)
 
     def _exchange(self, name: str) -> ExchangeDef | None:
         planned = self._exchanges.get(name)
@@ -176,7 +178,7 @@ class Topology:
     def _is_bound(self, wanted: BindingDef) -> bool:
         source = self._live_exchanges.get(wanted.source)
         is_queue = wanted.destination_type == "queue"
-        to: Queue | Exchange | None = (
+        to: Destination | None = (
             self._live_queues.get(wanted.destination) if is_queue
             else self._live_exchanges.get(wanted.destination)
         )  # fmt: skip
@@ -224,8 +226,8 @@ class Topology:
         )  # fmt: skip
 
     def _bind(self, wanted: BindingDef) -> None:
-        vhost = self._vhost
-        bind = vhost.bind if wanted.destination_type == "queue" else vhost.bind_exchange
+        bindings, is_queue = self._vhost.bindings, wanted.destination_type == "queue"
+        bind = bindings.bind_queue if is_queue else bindings.bind_exchange
         bind(self._actor, wanted.destination, wanted.source, wanted.routing_key, wanted.arguments)
 
 

@@ -72,7 +72,7 @@ class ExchangeDef:
     internal: bool = False
     arguments: FieldTable = EMPTY
 
-    def settled(self) -> "ExchangeDef":
+    def resolved(self) -> "ExchangeDef":
         """The form in which a delayed exchange lives: its real type and `x-delayed-exchange`.
 
         Clients declare type `x-delayed-message` with `x-delayed-type`; both forms are in files.
@@ -88,7 +88,7 @@ class ExchangeDef:
 
     @property
     def delayed(self) -> bool:
-        """Whether this is the settled form of a delayed exchange."""
+        """Whether this is the resolved form of a delayed exchange."""
         return self.arguments.get("x-delayed-exchange") is True
 
 
@@ -122,7 +122,7 @@ class BindingDef(NamedTuple):
 class Definitions:
     """What a file adds up to, in the order in which it is applied.
 
-    Exchanges are in their settled form; bindings to exchanges come before those to queues.
+    Exchanges are in their resolved form; bindings to exchanges come before those to queues.
     """
 
     exchanges: list[ExchangeDef] = field(default_factory=list)
@@ -556,7 +556,7 @@ class _Fold:
     def _declare_exchange(self, name: str, kind: str, flags: int, arguments: FieldTable) -> None:
         durable, auto_delete, internal = (flags & bit != 0 for bit in (2, 4, 8))
         declared = ExchangeDef(name, kind, durable, auto_delete, internal, arguments)
-        self._exchanges[name] = declared.settled()
+        self._exchanges[name] = declared.resolved()
 
     def _delete_exchange(self, name: str, _flags: int) -> None:
         self.deleted += 1

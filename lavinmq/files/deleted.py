@@ -1,7 +1,7 @@
 """Directories of deleted queues: they go once the deletion is on disk, in portions.
 
 Until then a loss of power brings the queue back, which has to have its messages. Called by
-`vhost/vhost.py`, on the loop thread.
+`vhost/queue_files.py`, on the loop thread.
 """
 
 import time

@@ -3,7 +3,7 @@
 An end without order, a loss of power above all, may take messages that readers have seen before
 they were on disk; others get their offsets. So each start that no orderly stop came before begins
 an epoch, at the offset of the next message. Who keeps offsets keeps the epoch too, and asks here.
-The list is a small file in the stream's directory. Called by `vhost/vhost.py` and
+The list is a small file in the stream's directory. Called by `vhost/queue_files.py` and
 `amqp/channel.py`. Source: docs/formats.md, decision 0036.
 """
 

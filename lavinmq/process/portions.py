@@ -12,6 +12,9 @@ from typing import Any, Final
 PORTION_S: Final = 0.001
 """Work of one turn. A step begins as long as this is not used up."""
 
+AT_ONCE: Final = 64
+"""Steps that `Portions.begin_unless_few` does at once; of more most come later."""
+
 
 def in_portions(
     call_soon: Callable[..., Any], steps: Iterator[object], portion_s: float = PORTION_S
@@ -41,6 +44,14 @@ class Portions:
         self._works.append((steps, then or _nothing))
         if len(self._works) == 1:
             self._turn()
+
+    def begin_unless_few(self, steps: Iterator[object], n: int) -> None:
+        """Do `n` steps: all of them now if they are few, whatever else is being done."""
+        if n > AT_ONCE:
+            self.begin(steps)
+            return
+        for _ in steps:
+            pass
 
     async def done(self, steps: Iterator[object]) -> None:
         """Do all of it. A bug in a step is raised here."""

@@ -10,7 +10,8 @@ from pathlib import Path
 from lavinmq import _core
 from lavinmq.process.log import Log
 from lavinmq.vhost import dedup
-from lavinmq.vhost.exchange import Destination, Exchange
+from lavinmq.vhost.destination import Destination
+from lavinmq.vhost.exchange import Exchange
 from lavinmq.vhost.queue import Queue
 
 

@@ -8,7 +8,6 @@ Source: AMQP reference, section 19.
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 from lavinmq import _core, fieldtable
@@ -19,42 +18,42 @@ from lavinmq.process.log import Log
 from lavinmq.process.portions import in_portions
 from lavinmq.vhost.exchange import Exchange, raw_key
 from lavinmq.vhost.queue import Queue
+from lavinmq.vhost.queue_files import QueueFiles
 
 MAX_NAME: Final = 244
 """Bytes of the name of a delayed exchange, as in LavinMQ; that of its queue is longer."""
 
 
-class QueueKeeper(Protocol):
-    """Who makes internal queues and removes their files: the virtual host."""
+class MakeQueue(Protocol):
+    """How the virtual host makes a queue that nobody knows yet."""
 
-    directory: Path
-    core: _core.Vhost
-    queues: dict[str, Queue]
-
-    def make_internal(self, name: str, durable: bool, arguments: FieldTable) -> Queue:
-        """A queue that nobody knows yet."""
-
-    def load_internal(self, queue: Queue) -> None:
-        """Read what its directory holds, and make one where there is none."""
-
-    def remove_files(self, queue: Queue) -> None:
-        """Remove the directory of a deleted queue."""
-
-    def make_way(self, directory: Path, name: str) -> None:
-        """Have nothing there where a new queue of that name is going to be."""
+    def __call__(
+        self, name: str, durable: bool, auto_delete: bool, owner: None, arguments: FieldTable
+    ) -> Queue:
+        """Returns: the queue."""
 
 
 class DelayedExchanges:
     """What waits in the exchanges of one virtual host.
 
-    Args: keeper: the virtual host; loop: whose sync makes a release safe; call_soon: of the event
-        loop; log: that of the virtual host.
+    Args:
+        queues: what exists, by name; the internal ones come and go here.
+        make: makes a queue.
+        files: reads and removes those of internal queues.
+        core: whose epoch moves with changes.
+        loop: whose sync makes a release safe.
+        call_soon: of the event loop.
+        log: that of the virtual host.
     """
 
     def __init__(
-        self, keeper: QueueKeeper, loop: _core.Loop, call_soon: Callable[..., Any], log: Log
-    ) -> None:
-        self._keeper = keeper
+        self, queues: dict[str, Queue], make: MakeQueue, files: QueueFiles, core: _core.Vhost,
+        loop: _core.Loop, call_soon: Callable[..., Any], log: Log,
+    ) -> None:  # fmt: skip
+        self._queues = queues
+        self._make = make
+        self._files = files
+        self._core = core
         self._loop = loop
         self._call_soon = call_soon
         self._log = log
@@ -69,7 +68,7 @@ class DelayedExchanges:
             self._add(exchange, is_new)
         elif exchange.is_delayed and queue is not None:
             exchange.core.set_delayed(raw_key(exchange.name), queue.core)
-            self._keeper.core.touch()
+            self._core.touch()
         elif queue is not None:
             self._release(exchange, queue)
 
@@ -79,7 +78,7 @@ class DelayedExchanges:
         for exchange in exchanges:
             if not exchange.durable or exchange.waiting is not None:
                 continue
-            if (self._keeper.directory / hashed(self._queue_name(exchange))).is_dir():
+            if (self._files.directory / hashed(self._queue_name(exchange))).is_dir():
                 queue = self._add(exchange, False)
                 if queue is not None:
                     self._release(exchange, queue)
@@ -90,10 +89,10 @@ class DelayedExchanges:
         if queue is None:
             return
         exchange.core.set_delayed(b"", None)
-        self._keeper.core.touch()
-        del self._keeper.queues[queue.name]
+        self._core.touch()
+        del self._queues[queue.name]
         if queue.core.delete():
-            self._keeper.remove_files(queue)
+            self._files.remove(queue)
 
     def _add(self, exchange: Exchange, is_new: bool) -> Queue | None:
         """Give a delayed exchange the queue in which its messages wait; at the start with those
@@ -107,26 +106,26 @@ class DelayedExchanges:
         arguments = fieldtable.amended(
             EMPTY, {"x-dead-letter-exchange": exchange.name, "auto-delete": exchange.auto_delete}
         )
-        queue = self._keeper.make_internal(name, exchange.durable, arguments)
+        queue = self._make(name, exchange.durable, False, None, arguments)
         queue.is_internal = True
         queue.features = queue_features(arguments)
-        self._keeper.queues[name] = exchange.waiting = queue
+        self._queues[name] = exchange.waiting = queue
         exchange.core.set_delayed(raw_key(exchange.name), queue.core)
-        self._keeper.core.touch()
+        self._core.touch()
         if exchange.durable:
-            self._keeper.load_internal(queue)
+            self._files.load(queue)
         return queue
 
     def _queue_name(self, exchange: Exchange) -> str:
         """The name of an exchange's queue; older releases had another one."""
         older = f"amq.delayed.{exchange.name}"
-        is_older = (self._keeper.directory / hashed(older)).exists()
+        is_older = (self._files.directory / hashed(older)).exists()
         return older if is_older else f"amq.delayed-{exchange.name}"
 
     def _clear_directory(self, name: str) -> bool:
         """Set aside what an exchange that was deleted has left. Returns: whether that went well."""
         try:
-            self._keeper.make_way(self._keeper.directory / hashed(name), name)
+            self._files.make_way(name)
         except OSError as error:
             self._log.error("files of an earlier queue %r are in the way: %s", name, error)
             return False
@@ -135,7 +134,7 @@ class DelayedExchanges:
     def _release(self, exchange: Exchange, queue: Queue) -> None:
         """The exchange is not delayed any more: what waits goes on now."""
         exchange.core.end_delay()
-        self._keeper.core.touch()
+        self._core.touch()
         in_portions(self._call_soon, self._releases(exchange, queue))
 
     def _releases(self, exchange: Exchange, queue: Queue) -> Iterator[None]:
@@ -145,7 +144,7 @@ class DelayedExchanges:
             if exchange.is_delayed or exchange.waiting is not queue or queue.core.is_closed:
                 return
         exchange.core.set_delayed(b"", None)
-        self._keeper.core.touch()
+        self._core.touch()
         self._loop.after_sync(partial(self._released, exchange, queue))
 
     def _released(self, exchange: Exchange, queue: Queue) -> None:
@@ -154,5 +153,5 @@ class DelayedExchanges:
             return
         if queue.core.is_closed or queue.core.ready:
             self._log.error("messages stay in queue %r until the next start", queue.name)
-        elif self._keeper.queues.get(queue.name) is queue:
+        elif self._queues.get(queue.name) is queue:
             self.remove(exchange)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from lavinmq import _core
 from lavinmq.arguments.hash import Hashed, hashed_by
@@ -21,6 +21,7 @@ from lavinmq.policy.features import exchange_features
 
 if TYPE_CHECKING:
     from lavinmq.stats.sampler import Track
+    from lavinmq.vhost.destination import Destination, Incoming, Kind, Source
     from lavinmq.vhost.queue import Queue
 
 KINDS: Final = {
@@ -41,12 +42,6 @@ _PICKS: Final = (_core.RANDOM, _core.MODULUS)
 _READS_ARGUMENTS: Final = (_core.HEADERS, _core.HASH)
 """Kinds whose compiled bindings differ by their arguments, too."""
 
-Destination: TypeAlias = "Queue | Exchange"
-
-Incoming: TypeAlias = "dict[tuple[Exchange, str, FieldTable], bytes]"
-"""Bindings of a destination by source, key and arguments. The value is the arguments as received:
-some kinds of compiled bindings are found by them."""
-
 
 class Exchange:
     """One exchange of a virtual host. Compare by identity.
@@ -54,6 +49,7 @@ class Exchange:
     Args: hash_algorithm: of a consistent hash exchange that names none: "ring" or "jump".
     """
 
+    kind: ClassVar[Kind] = "exchange"
     __slots__ = (
         "_kind", "_paths", "arguments", "auto_delete", "bindings", "core", "durable",
         "features", "incoming", "internal", "name", "track", "type", "waiting",
@@ -135,13 +131,13 @@ class Exchange:
         return self.features.operator_policy
 
     def is_same(self, other: ExchangeDef) -> bool:
-        """Whether a declaration, in its settled form, means this exchange."""
+        """Whether a declaration, in its resolved form, means this exchange."""
         return (
             other.type, other.durable, other.auto_delete, other.internal, other.arguments,
         ) == (self.type, self.durable, self.auto_delete, self.internal, self.arguments)  # fmt: skip
 
     def difference(self, other: ExchangeDef, vhost: str) -> str:
-        """In what a declaration, in its settled form, differs from this exchange, for people."""
+        """In what a declaration, in its resolved form, differs from this exchange, for people."""
         return difference(
             "exchange", self.name, vhost,
             {"type": other.type, "durable": other.durable, "auto_delete": other.auto_delete,
@@ -225,7 +221,7 @@ def raw_key(key: str) -> bytes:
     return key.encode("utf-8", "surrogateescape")
 
 
-def live_incoming(to: Destination) -> Iterator[tuple[Exchange, str, FieldTable]]:
+def live_incoming(to: Destination) -> Iterator[tuple[Source, str, FieldTable]]:
     """The bindings of a destination as of now, without those from exchanges that are deleted and
     have very many that still go."""
     return (each for each in list(to.incoming) if not _core.is_gone(each[0].core))

@@ -9,7 +9,7 @@ from lavinmq.errors import DefinitionsError
 from lavinmq.files.datadir import sync_directory
 from lavinmq.files.definitions import DefinitionsFile, ExchangeDef
 from lavinmq.files.directories import hashed, make_directory, remove_tree, set_aside, write_text
-from lavinmq.vhost.vhost import BUILT_IN
+from lavinmq.vhost.declarations import BUILT_IN
 
 
 def make_anew(data_dir: Path, name: str) -> Path | None:

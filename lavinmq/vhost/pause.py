@@ -1,7 +1,7 @@
 """The mark of a paused queue: an empty file `paused` in its directory, which survives a restart.
 
-Called by `vhost.py` for queues that are stored; what a pause does is in the message path.
-Source: storage reference, section 15.
+Asked for queues that are stored; what a pause does is in the message path.
+Source: docs/formats.md.
 """
 
 import os

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from itertools import islice
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from lavinmq import _core
 from lavinmq.arguments.inequivalent import difference
@@ -20,8 +20,9 @@ from lavinmq.files.directories import hashed
 from lavinmq.policy.features import PLAIN, Features
 
 if TYPE_CHECKING:
+    from lavinmq.auth.identity import Identity
     from lavinmq.stats.sampler import Track
-    from lavinmq.vhost.exchange import Incoming
+    from lavinmq.vhost.destination import Incoming, Kind
 
 
 class Owner(Protocol):
@@ -29,6 +30,12 @@ class Owner(Protocol):
 
     name: str
     exclusive_queues: set[Queue]
+
+
+class Actor(Owner, Protocol):
+    """Who asks: a connection with its user."""
+
+    user: Identity
 
 
 class QueueConsumer(Protocol):
@@ -50,6 +57,7 @@ class QueueConsumer(Protocol):
 class Queue:
     """One queue of a virtual host. Compare by identity."""
 
+    kind: ClassVar[Kind] = "queue"
     __slots__ = (
         "__weakref__",
         "_consumers",

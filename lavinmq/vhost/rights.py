@@ -1,6 +1,6 @@
 """What a user needs to be allowed for a method, and the words in which a lack is refused.
 
-Called by `vhost.py`, once name and existence are known to be right.
+Asked once name and existence are known to be right.
 Source: AMQP reference, sections 7, 9 and 21.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from lavinmq.arguments.names import refused
+from lavinmq.errors import ChannelError, ReplyCode
 from lavinmq.fieldtable import FieldTable
 from lavinmq.policy.features import argument
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from lavinmq.auth.identity import Identity
     from lavinmq.auth.topics import KeyRights
+    from lavinmq.vhost.queue import Queue
 
 
 Right = Literal["configure", "read", "write"]
@@ -67,6 +69,32 @@ def _may_lead_to(user: Identity, vhost: str, target: str) -> bool:
     """Whether messages with any routing key may go to an exchange, which need not exist yet."""
     keys = user.key_rights(vhost, target)
     return user.can_write(vhost, target) and (keys is None or keys.is_any_written)
+
+
+def check_delete(user: Identity, vhost: str, kind: Literal["queue", "exchange"], name: str) -> None:
+    """queue.delete and exchange.delete. Raises: ChannelError 403."""
+    if not user.can_configure(vhost, name):
+        raise refused(f"User '{user.name}' doesn't have permissions to delete {kind} '{name}'")
+
+
+def check_purge(user: Identity, vhost: str, name: str) -> None:
+    """queue.purge. Raises: ChannelError 403."""
+    if not user.can_read(vhost, name):
+        raise refused(f"User '{user.name}' doesn't have write permissions to queue '{name}'")
+
+
+def check_usable(vhost: str, queue: Queue) -> None:
+    """Messages of a delayed exchange wait in an internal queue. Raises: ChannelError 403."""
+    if queue.is_internal:
+        raise refused(f"Queue '{queue.name}' in vhost '{vhost}' is internal")
+
+
+def locked(vhost: str, queue: Queue) -> ChannelError:
+    """405, for the exclusive queue of another connection."""
+    return ChannelError(
+        ReplyCode.RESOURCE_LOCKED,
+        f"Exclusive queue '{queue.name}' in vhost '{vhost}', of another connection",
+    )
 
 
 def check_bind(

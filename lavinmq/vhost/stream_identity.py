@@ -3,7 +3,7 @@
 Readers keep offsets outside the broker; they have to notice that a stream was deleted and made
 anew. The identity stands in the file's name, `created.<identity>`, because names are kept in order
 with other changes of a directory, and contents are not. It goes with the directory, and nobody else
-looks at it. Called by `vhost.py`; the message path finds it when it loads the stream.
+looks at it. Called by `queue_files.py`; the message path finds it when it loads the stream.
 Source: docs/formats.md, decision 0018.
 """
 

@@ -10,7 +10,7 @@ import pytest
 from pamqp import commands
 
 import lavinmq
-from lavinmq.vhost.vhost import VHost
+from lavinmq.vhost.recorded import Recorded
 from tests.support.waiting import wait_for
 from tests.support.wire import Wire
 
@@ -58,7 +58,7 @@ def test_a_client_that_goes_while_its_binding_waits_for_the_disk_is_forgotten(
     with lavinmq.run(data_dir=tmp_path / "data", sync=True) as broker, ExitStack() as stack:
         gone, other = open_on(broker, stack, 2)
         waiting: list[Callable[[], None]] = []
-        monkeypatch.setattr(VHost, "when_synced", lambda _vhost, call: waiting.append(call))
+        monkeypatch.setattr(Recorded, "when_synced", lambda _recorded, call: waiting.append(call))
         gone.send(1, bind_of(0, "k"))
         other.send(1, bind_of(1, "k"))
         wait_for(lambda: len(waiting) == 2, "the bindings are not recorded")

@@ -202,9 +202,9 @@ def test_the_aliveness_test_fails_where_messages_do(broker: Managed) -> None:
     broker.call(setattr, broker.inner.loop, "is_low", True)
     assert "disk" in fails(broker.api)
     broker.call(setattr, broker.inner.loop, "is_low", False)
-    broker.call(broker.vhost().pause_queue, "aliveness-test")
+    broker.call(broker.vhost().operators.pause, "aliveness-test")
     assert fails(broker.api) == "the message did not arrive"
-    broker.call(broker.vhost().resume_queue, "aliveness-test")
+    broker.call(broker.vhost().operators.resume, "aliveness-test")
     assert broker.api.get("/api/aliveness-test/%2F") == {"status": "ok"}
 
 

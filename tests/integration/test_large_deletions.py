@@ -9,7 +9,8 @@ from pathlib import Path
 from pamqp import commands
 
 from lavinmq.files.directories import hashed
-from lavinmq.vhost.vhost import AT_ONCE, FEW_SEGMENTS
+from lavinmq.process.portions import AT_ONCE
+from lavinmq.vhost.vhost import FEW_SEGMENTS
 from tests.support.api import Api
 from tests.support.broker import Broker
 from tests.support.waiting import wait_for

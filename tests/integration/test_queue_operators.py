@@ -111,7 +111,7 @@ def test_a_paused_queue_takes_messages_and_gives_none(operated: Operated, durabl
     operated.declare("q", durable=durable)
     with operated.wire() as before, operated.wire() as after:
         consume(before, "q")
-        operated.do(lambda vhost: vhost.pause_queue("q"))
+        operated.do(lambda vhost: vhost.operators.pause("q"))
         consume(after, "q")
 
         operated.publish("q", b"0", b"1")
@@ -120,7 +120,7 @@ def test_a_paused_queue_takes_messages_and_gives_none(operated: Operated, durabl
         assert before.receive_all(QUIET_S) == after.receive_all(QUIET_S) == []
         after.call(1, commands.Basic.Get(queue="q"), commands.Basic.GetEmpty)
         assert operated.do(lambda vhost: vhost.queues["q"].core.ready) == 2
-        operated.do(lambda vhost: vhost.resume_queue("q"))
+        operated.do(lambda vhost: vhost.operators.resume("q"))
         got = {each.expect_unit(commands.Basic.Deliver, 1).body for each in (before, after)}
         assert got == {b"0", b"1"}
         assert operated.state("q") == "running"
@@ -133,12 +133,12 @@ def test_what_is_requeued_waits_too_while_the_queue_is_paused(operated: Operated
     with operated.wire() as wire:
         consume(wire, "q", no_ack=False)
         wire.expect(commands.Basic.Deliver, 1)
-        operated.do(lambda vhost: vhost.pause_queue("q"))
+        operated.do(lambda vhost: vhost.operators.pause("q"))
 
         wire.send(1, commands.Basic.Reject(delivery_tag=1, requeue=True))
 
         assert wire.receive_all(QUIET_S) == []
-        operated.do(lambda vhost: vhost.resume_queue("q"))
+        operated.do(lambda vhost: vhost.operators.resume("q"))
         assert wire.expect(commands.Basic.Deliver, 1).redelivered
 
 
@@ -146,14 +146,14 @@ def test_a_pause_survives_a_restart_and_ends_with_its_mark(operated: Operated) -
     """edge-cases.md 339"""
     operated.declare("q")
     operated.publish("q", b"m")
-    operated.do(lambda vhost: vhost.pause_queue("q"))
+    operated.do(lambda vhost: vhost.operators.pause("q"))
     assert (operated.files("q") / "paused").exists()
 
     operated.restart()
 
     assert operated.state("q") == "paused"
     assert operated.drain("q") == []
-    operated.do(lambda vhost: vhost.resume_queue("q"))
+    operated.do(lambda vhost: vhost.operators.resume("q"))
     assert not (operated.files("q") / "paused").exists()
     operated.restart()
     assert operated.state("q") == "running"
@@ -175,14 +175,14 @@ def test_the_older_mark_gets_the_present_name(operated: Operated) -> None:
 def test_a_transient_queue_is_paused_without_a_mark(operated: Operated) -> None:
     operated.declare("q", durable=False)
 
-    operated.do(lambda vhost: vhost.pause_queue("q"))
+    operated.do(lambda vhost: vhost.operators.pause("q"))
 
     assert list(operated.directory.rglob("*paused")) == []
 
 
 def test_a_deleted_queue_takes_its_pause_along(operated: Operated) -> None:
     operated.declare("q")
-    operated.do(lambda vhost: vhost.pause_queue("q"))
+    operated.do(lambda vhost: vhost.operators.pause("q"))
     with operated.wire() as wire:
         wire.call(1, commands.Queue.Delete(queue="q"), commands.Queue.DeleteOk)
 
@@ -196,19 +196,19 @@ def test_a_deleted_queue_takes_its_pause_along(operated: Operated) -> None:
 def test_pausing_twice_and_resuming_what_runs_change_nothing(operated: Operated) -> None:
     operated.declare("q")
 
-    operated.do(lambda vhost: vhost.resume_queue("q"))
+    operated.do(lambda vhost: vhost.operators.resume("q"))
     assert operated.state("q") == "running"
     for _ in range(2):
-        operated.do(lambda vhost: vhost.pause_queue("q"))
-    operated.do(lambda vhost: vhost.resume_queue("q"))
+        operated.do(lambda vhost: vhost.operators.pause("q"))
+    operated.do(lambda vhost: vhost.operators.resume("q"))
 
     assert operated.state("q") == "running"
 
 
-@pytest.mark.parametrize("action", ["pause_queue", "resume_queue", "restart_queue"])
+@pytest.mark.parametrize("action", ["pause", "resume", "restart"])
 def test_a_queue_that_is_not_there_is_an_error(operated: Operated, action: str) -> None:
     with pytest.raises(KeyError):
-        operated.do(lambda vhost: getattr(vhost, action)("missing"))
+        operated.do(lambda vhost: getattr(vhost.operators, action)("missing"))
 
 
 # ------------------------------------------------------------------ starting a closed queue again
@@ -245,7 +245,7 @@ def test_a_closed_queue_starts_again_with_its_messages(operated: Operated) -> No
         assert wire.expect(commands.Basic.Cancel, 1).consumer_tag == "c"
         mend_files(operated, "q", aside)
 
-        operated.do(lambda vhost: vhost.restart_queue("q"))
+        operated.do(lambda vhost: vhost.operators.restart("q"))
 
         assert operated.state("q") == "running"
         wire.send(1, commands.Basic.Ack(delivery_tag=2, multiple=True))
@@ -267,13 +267,13 @@ def test_what_could_not_be_read_at_start_is_read_when_it_is_put_right(operated: 
     operated.restart()
     assert operated.state("q") == "closed"
     with pytest.raises(ValueError, match="schema version 9"):
-        operated.do(lambda vhost: vhost.restart_queue("q"))
+        operated.do(lambda vhost: vhost.operators.restart("q"))
     assert operated.state("q") == "closed"
     with operated.wire() as wire:
         consume(wire, "q", exclusive=True)
         foreign.unlink()
 
-        operated.do(lambda vhost: vhost.restart_queue("q"))
+        operated.do(lambda vhost: vhost.operators.restart("q"))
 
         assert wire.expect(commands.Basic.Cancel, 1).consumer_tag == "c"
         assert operated.drain("q") == [b"m"]
@@ -300,7 +300,7 @@ def test_a_running_queue_cannot_be_started_again(operated: Operated) -> None:
     operated.publish("q", b"m")
 
     with pytest.raises(ValueError, match="'q' is running"):
-        operated.do(lambda vhost: vhost.restart_queue("q"))
+        operated.do(lambda vhost: vhost.operators.restart("q"))
 
     assert operated.drain("q") == [b"m"]
 
@@ -308,13 +308,13 @@ def test_a_running_queue_cannot_be_started_again(operated: Operated) -> None:
 def test_a_restarted_queue_is_paused_as_before(operated: Operated) -> None:
     operated.declare("q")
     operated.publish("q", b"m")
-    operated.do(lambda vhost: vhost.pause_queue("q"))
+    operated.do(lambda vhost: vhost.operators.pause("q"))
     foreign = operated.files("q") / "msgs.0000000002"
     foreign.write_bytes(b"\x09\0\0\0" + b"another version")
     operated.restart()
     foreign.unlink()
 
-    operated.do(lambda vhost: vhost.restart_queue("q"))
+    operated.do(lambda vhost: vhost.operators.restart("q"))
 
     assert operated.state("q") == "paused"
     assert operated.drain("q") == []
@@ -371,7 +371,7 @@ def test_a_restarted_queue_follows_the_policies_of_now(operated: Operated) -> No
             "the policy does not apply",
         )
 
-    operated.do(lambda vhost: vhost.restart_queue("q"))
+    operated.do(lambda vhost: vhost.operators.restart("q"))
 
     operated.publish("q", b"3")
     with operated.wire() as wire:

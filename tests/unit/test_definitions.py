@@ -237,7 +237,7 @@ def test_every_form_of_a_delayed_exchange_is_loaded_as_its_real_type(
 def test_a_delayed_exchange_without_its_type_is_left_alone() -> None:
     declared = ExchangeDef("d", "x-delayed-message")
 
-    assert declared.settled() is declared
+    assert declared.resolved() is declared
     assert not declared.delayed
 
 

@@ -54,7 +54,6 @@ CIRCLES: list[set[str]] = [
     {"amqp.channel", "amqp.connection", "amqp.login"},
     {"http.access", "http.call", "http.handler", "http.owned", "http.routes"},
     {"pipeline.arguments", "pipeline.job"},
-    {"vhost.exchange", "vhost.queue"},
 ]
 """Files that name each other for their types' sake. This list may only shrink."""
 

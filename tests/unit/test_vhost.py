@@ -11,9 +11,10 @@ import pytest
 from lavinmq.auth.users import User, UserStore
 from lavinmq.fieldtable import EMPTY
 from lavinmq.files.definitions import DefinitionsFile
+from lavinmq.process.portions import AT_ONCE
 from lavinmq.vhost.exchange import Exchange, live_incoming
 from lavinmq.vhost.queue import Queue
-from lavinmq.vhost.vhost import AT_ONCE, VHost
+from lavinmq.vhost.vhost import VHost
 from tests.support.core import Bench, FakeEvents
 
 MAX_DELETED = 5
@@ -126,7 +127,7 @@ def bound_often(vhost: VHost, client: Client, kind: str, n: int) -> Exchange:
     vhost.declare_exchange(client, "x", kind, False, True, False, False, EMPTY)
     vhost.declare_queue(client, "q", False, True, False, False, EMPTY)
     for number in range(n):
-        vhost.bind(client, "q", "x", f"key.{number}", EMPTY)
+        vhost.bindings.bind_queue(client, "q", "x", f"key.{number}", EMPTY)
     return vhost.exchanges["x"]
 
 
@@ -168,7 +169,7 @@ def test_a_deleted_queue_may_be_declared_and_bound_while_its_bindings_go(
     assert exchange.bindings
 
     vhost.declare_queue(client, "q", False, True, False, False, EMPTY)
-    vhost.bind(client, "q", "x", "key.1", EMPTY)
+    vhost.bindings.bind_queue(client, "q", "x", "key.1", EMPTY)
 
     assert [key for _, key, _ in exchange.live_bindings()] == ["key.1"]
     events.run()
@@ -202,3 +203,16 @@ def test_compaction_forgets_bindings_that_still_go(
 
     stored = DefinitionsFile(vhost.directory / "definitions.amqp").load()
     assert stored.bindings == []
+
+
+def test_a_new_exchange_stays_when_the_bindings_of_the_one_before_it_go(
+    vhost: VHost, client: Client, events: FakeEvents
+) -> None:
+    bound_often(vhost, client, "topic", 40_000).auto_delete = True
+    vhost.delete_queue(client, "q", False, False)
+    vhost.delete_exchange(client, "x", False)
+
+    vhost.declare_exchange(client, "x", "topic", False, False, True, False, EMPTY)
+    events.run()
+
+    assert "x" in vhost.exchanges

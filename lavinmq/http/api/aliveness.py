@@ -37,7 +37,7 @@ def test_aliveness(call: Call) -> dict[str, str]:
     actor = Actor(call.broker.users.direct_user)  # it is the broker that is tested, not the caller
     try:
         queue, _ = vhost.declare_queue(actor, QUEUE, False, False, False, False, EMPTY)
-        vhost.bind(actor, QUEUE, EXCHANGE, QUEUE, EMPTY)
+        vhost.bindings.bind_queue(actor, QUEUE, EXCHANGE, QUEUE, EMPTY)
         reason = _send_and_get(call, vhost, queue)
     except (ProtocolError, OSError, MemoryError) as error:
         reason = str(error)

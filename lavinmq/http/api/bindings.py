@@ -21,7 +21,8 @@ from lavinmq.http.fields import Field
 from lavinmq.http.listing import Listing, in_portions
 from lavinmq.http.routes import ROUTES
 from lavinmq.http.tables import table
-from lavinmq.vhost.exchange import Destination, Exchange, live_incoming
+from lavinmq.vhost.destination import Destination
+from lavinmq.vhost.exchange import Exchange, live_incoming
 from lavinmq.vhost.queue import Queue
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def row(binding: Binding) -> dict[str, Any]:
         "source": binding.source,
         "vhost": binding.vhost,
         "destination": binding.to.name,
-        "destination_type": "queue" if isinstance(binding.to, Queue) else "exchange",
+        "destination_type": binding.to.kind,
         "routing_key": binding.key,
         "arguments": binding.arguments,
         "properties_key": binding.properties_key,
@@ -176,7 +177,7 @@ def list_bindings_to_exchange(call: Call) -> Listing[Binding]:
 # --- between two ------------------------------------------------------------------------------
 
 
-def _ends(call: Call) -> tuple[Exchange, Destination]:
+def _ends(call: Call) -> tuple[Exchange, Queue | Exchange]:
     """Source and destination of the path. Raises: ApiError 404."""
     source = by_name(call, call.path["source"])
     if "queue" in call.path:
@@ -241,15 +242,15 @@ async def post_binding(call: Call) -> Reply:
         raise bad_request("Field 'routing_key' is longer than 255 bytes")
     arguments = table(body["arguments"] or {}, "Field 'arguments'", call.table_bounds)
     if isinstance(to, Queue):
-        recorded = vhost.bind(call.actor, to.name, source.name, key, arguments)
+        recorded = vhost.bindings.bind_queue(call.actor, to.name, source.name, key, arguments)
         place = quote(to.name, safe="")
     elif to.internal:
         raise bad_request("Not allowed to bind to an internal exchange")
     else:
-        recorded = vhost.bind_exchange(call.actor, to.name, source.name, key, arguments)
+        recorded = vhost.bindings.bind_exchange(call.actor, to.name, source.name, key, arguments)
         place = call.handler.request.path.rstrip("/")
     if recorded:
-        await completed(vhost.when_synced)
+        await completed(vhost.recorded.when_synced)
     made = quote(properties_key(key, arguments), safe="~=", errors="surrogateescape")
     return Reply(201, headers={"Location": f"{place}/{made}"})
 
@@ -265,7 +266,9 @@ async def delete_binding(call: Call) -> Reply:
     if binding is None or binding.arguments is None:
         raise ApiError(404)
     names = call.actor, to.name, source.name, binding.key, binding.arguments
-    unbind = vhost.unbind if isinstance(to, Queue) else vhost.unbind_exchange
+    unbind = (
+        vhost.bindings.unbind_queue if isinstance(to, Queue) else vhost.bindings.unbind_exchange
+    )
     if unbind(*names):
-        await completed(vhost.when_synced)
+        await completed(vhost.recorded.when_synced)
     return NO_CONTENT

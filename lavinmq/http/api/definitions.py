@@ -122,7 +122,7 @@ async def _applied(call: Call, plan: Plan) -> Reply:
         if step is not None:
             await step
     for vhost in plan.touched:
-        await completed(vhost.when_synced)
+        await completed(vhost.recorded.when_synced)
         await completed(vhost.rules.when_applied)
     for place, reason in plan.skipped:
         _log.warning("import: %s is left out: %s", place, reason)

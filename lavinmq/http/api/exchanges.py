@@ -135,12 +135,12 @@ async def put_exchange(call: Call) -> Reply:
     arguments = table(given, "Field 'arguments'", call.table_bounds)
     existing = vhost.exchanges.get(name)
     flags = body["durable"], body["auto_delete"], body["internal"]
-    wanted = ExchangeDef(name, body["type"], *flags, arguments).settled()
+    wanted = ExchangeDef(name, body["type"], *flags, arguments).resolved()
     if existing is not None and existing.is_same(wanted):
         if existing.internal:
             raise bad_request(INTERNAL)
-        if existing.durable and vhost.is_syncing:
-            await completed(vhost.when_synced)
+        if existing.durable and vhost.recorded.is_syncing:
+            await completed(vhost.recorded.when_synced)
         return NO_CONTENT
     if existing is None:
         check_prefix(name)
@@ -152,7 +152,7 @@ async def put_exchange(call: Call) -> Reply:
             + existing.difference(wanted, vhost.name)
         )
     if vhost.declare_exchange(call.actor, name, body["type"], False, *flags, arguments):
-        await completed(vhost.when_synced)
+        await completed(vhost.recorded.when_synced)
     return CREATED
 
 
@@ -171,5 +171,5 @@ async def delete_exchange(call: Call) -> Reply:
     if call.flag("if-unused") and exchange.is_used:
         raise bad_request(f"Exchange {name} in vhost {vhost.name} in use")
     if vhost.delete_exchange(call.actor, name, False):
-        await completed(vhost.when_synced)
+        await completed(vhost.recorded.when_synced)
     return NO_CONTENT

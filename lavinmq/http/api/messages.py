@@ -165,7 +165,7 @@ def _now_ms(call: Call) -> int:
 
 def _check_keys(call: Call, exchange: Exchange) -> None:
     """Raises: ChannelError 403 for a routing key, or one in CC or BCC, that is not allowed."""
-    granted = call.vhost.key_rights(call.user, exchange.name)
+    granted = call.vhost.publishing.key_rights(call.user, exchange.name)
     if granted is None:
         return
     headers = _headers(call.body["properties"])
@@ -185,7 +185,7 @@ def _check_dead_letter(call: Call, given: dict[str, Any]) -> None:
     target, key = (headers.get(f"x-dead-letter-{of}") for of in ("exchange", "routing-key"))
     if isinstance(target, str) and len(raw_key(target)) <= MAX_BYTES:
         keys = [key] if isinstance(key, str) and len(raw_key(key)) <= MAX_BYTES else []
-        call.vhost.check_letter(call.user, target, keys)
+        call.vhost.publishing.check_letter(call.user, target, keys)
     elif isinstance(key, str) and len(raw_key(key)) <= MAX_BYTES:
         rights.check_letter_key(call.user, call.vhost.name)
 
@@ -230,7 +230,7 @@ async def get_messages(call: Call) -> Reply:
     if body["count"] < 0:
         raise bad_request("Field 'count' must not be negative")
     truncate = _truncate(call)
-    call.vhost.check_usable(queue)
+    rights.check_usable(call.vhost.name, queue)
     if queue.core.is_closed:
         raise ApiError(403, "forbidden", f"Queue '{queue.name}' is closed")
     call.vhost.get_used(queue)
@@ -417,7 +417,7 @@ async def move_messages(call: Call) -> dict[str, int]:
     if count < 0:
         raise bad_request("Field 'count' must not be negative")
     for each in (queue, to):
-        vhost.check_usable(each)
+        rights.check_usable(vhost.name, each)
     if queue is to:
         raise bad_request("Source and destination are the same")
     if queue.is_stream:

@@ -201,8 +201,8 @@ async def put_queue(call: Call) -> Reply:
         and existing.is_same(durable, auto_delete, arguments)
     )
     if existing is not None and is_there:
-        if existing.is_stored and vhost.is_syncing:
-            await completed(vhost.when_synced)
+        if existing.is_stored and vhost.recorded.is_syncing:
+            await completed(vhost.recorded.when_synced)
         return NO_CONTENT
     if existing is None:
         check_prefix(name)
@@ -218,7 +218,7 @@ async def put_queue(call: Call) -> Reply:
         call.actor, name, False, durable, False, auto_delete, arguments
     )
     if recorded:
-        await completed(vhost.when_synced)
+        await completed(vhost.recorded.when_synced)
     return CREATED
 
 
@@ -251,7 +251,7 @@ async def delete_queue(call: Call) -> Reply:
     _, recorded, several = vhost.delete_queue(call.actor, queue.name, False, False)
     vhost.tell_cancelled(several)
     if recorded:
-        await completed(vhost.when_synced)
+        await completed(vhost.recorded.when_synced)
     return NO_CONTENT
 
 
@@ -309,16 +309,16 @@ def _with_disk(change: Callable[[str], None], name: str) -> None:
 @ROUTES.put("/api/queues/:vhost/:name/pause", statuses=(204,))
 async def pause_queue(call: Call) -> Reply:
     """Deliver nothing from a queue until it is resumed."""
-    _with_disk(call.vhost.pause_queue, queue_of(call).name)
-    await completed(call.vhost.when_synced)
+    _with_disk(call.vhost.operators.pause, queue_of(call).name)
+    await completed(call.vhost.recorded.when_synced)
     return NO_CONTENT
 
 
 @ROUTES.put("/api/queues/:vhost/:name/resume", statuses=(204,))
 async def resume_queue(call: Call) -> Reply:
     """Deliver again."""
-    _with_disk(call.vhost.resume_queue, queue_of(call).name)
-    await completed(call.vhost.when_synced)
+    _with_disk(call.vhost.operators.resume, queue_of(call).name)
+    await completed(call.vhost.recorded.when_synced)
     return NO_CONTENT
 
 
@@ -329,9 +329,9 @@ async def restart_queue(call: Call) -> Reply:
     if not queue.core.is_closed:
         raise bad_request("Queue was not restarted")
     try:
-        call.vhost.restart_queue(queue.name)
+        call.vhost.operators.restart(queue.name)
     except (ValueError, OSError) as error:
         raise bad_request(f"Queue was not restarted: {error}") from error
     if queue.is_stream:
-        await completed(call.vhost.when_synced)
+        await completed(call.vhost.recorded.when_synced)
     return NO_CONTENT

@@ -1,0 +1,230 @@
+"""The bindings of one virtual host: made, recorded, and taken away with what they lead to.
+
+What a client can reach checks names, existence and permissions in the order that clients see, and
+returns whether something was recorded: the answer has to wait for that. Very many bindings go in
+portions: nothing is routed by them any more from the first one on. On the loop thread.
+Source: docs/protocol.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from lavinmq import _core
+from lavinmq.arguments.names import check_name, failed, missing, refused
+from lavinmq.errors import DefinitionsError
+from lavinmq.fieldtable import FieldTable
+from lavinmq.files.definitions import BindingDef
+from lavinmq.process.portions import AT_ONCE, Portions
+from lavinmq.vhost import rights
+from lavinmq.vhost.alternates import Alternates
+from lavinmq.vhost.destination import Destination, Source
+from lavinmq.vhost.exchange import Exchange
+from lavinmq.vhost.queue import Actor, Queue
+from lavinmq.vhost.recorded import Recorded, binding_def, not_stored, storing
+
+
+class BindingLimits(NamedTuple):
+    """How many bindings there may be, 0: any number."""
+
+    per_queue: int = 0
+    per_vhost: int = 0
+
+
+class Bindings:
+    """The bindings of one virtual host.
+
+    Args:
+        vhost: its name.
+        exchanges, queues: what exists, by name; looked at, never changed.
+        core: whose epoch moves when routes may lead elsewhere.
+        alternates: which exchanges are reached without a binding.
+        recorded: where durable ones are recorded.
+        portions: in which very many are taken away.
+        on_unbound: is called with an exchange that has lost a binding, and says whether the
+            exchange has gone for it and this was recorded.
+    """
+
+    def __init__(
+        self, vhost: str, exchanges: Mapping[str, Exchange], queues: Mapping[str, Queue],
+        core: _core.Vhost, alternates: Alternates, recorded: Recorded, portions: Portions,
+        on_unbound: Callable[[Source], bool],
+    ) -> None:  # fmt: skip
+        self.limits = BindingLimits()
+        self._vhost = vhost
+        self._exchanges = exchanges
+        self._queues = queues
+        self._core = core
+        self._alternates = alternates
+        self._recorded = recorded
+        self._portions = portions
+        self._on_unbound = on_unbound
+        self._n = 0
+
+    def bind_queue(
+        self, actor: Actor, queue_name: str, exchange_name: str, key: str, arguments: FieldTable
+    ) -> bool:
+        """queue.bind. Returns: whether it was recorded. Raises: ChannelError."""
+        check_name("Queue", queue_name)
+        check_name("Exchange", exchange_name)
+        queue, exchange = self._queues.get(queue_name), self._exchanges.get(exchange_name)
+        if queue is None:
+            raise missing(f"Queue '{queue_name}' not found in vhost '{self._vhost}'")
+        if exchange is None:
+            raise missing(f"Exchange '{exchange_name}' not found in vhost '{self._vhost}'")
+        self._check_may_bind(actor, queue, exchange, f"User '{actor.user.name}'", key)
+        return self._bind(exchange, queue, key, arguments)
+
+    def unbind_queue(
+        self, actor: Actor, queue_name: str, exchange_name: str, key: str, arguments: FieldTable
+    ) -> bool:
+        """queue.unbind; what is missing is no error. Returns: whether it was recorded."""
+        check_name("Queue", queue_name)
+        check_name("Exchange", exchange_name)
+        queue, exchange = self._queues.get(queue_name), self._exchanges.get(exchange_name)
+        if queue is None or exchange is None:
+            return False
+        self._check_may_bind(actor, queue, exchange, "User", key)
+        return self._unbind(exchange, queue, key, arguments)
+
+    def bind_exchange(
+        self, actor: Actor, to_name: str, from_name: str, key: str, arguments: FieldTable
+    ) -> bool:
+        """exchange.bind. Returns: whether it was recorded. Raises: ChannelError."""
+        for name in (to_name, from_name):
+            if name not in self._exchanges:
+                raise missing(f"Exchange '{name}' doesn't exists in vhost '{self._vhost}'")
+        source = self._exchanges[from_name]
+        topic = key if source.is_topic else None
+        rights.check_bind_exchange(actor.user, self._vhost, to_name, from_name, "bind to", topic)
+        return self._bind(source, self._exchanges[to_name], key, arguments)
+
+    def unbind_exchange(
+        self, actor: Actor, to_name: str, from_name: str, key: str, arguments: FieldTable
+    ) -> bool:
+        """exchange.unbind; what is missing is no error. Returns: whether it was recorded."""
+        if to_name not in self._exchanges or from_name not in self._exchanges:
+            return False
+        source = self._exchanges[from_name]
+        topic = key if source.is_topic else None
+        rights.check_bind_exchange(
+            actor.user, self._vhost, to_name, from_name, "unbind from", topic
+        )
+        return self._unbind(source, self._exchanges[to_name], key, arguments)
+
+    def _check_may_bind(
+        self, actor: Actor, queue: Queue, exchange: Exchange, who: str, key: str
+    ) -> None:
+        topic = key if exchange.is_topic else None
+        rights.check_bind(actor.user, self._vhost, exchange.name, queue.name, who, topic)
+        if exchange.waiting is queue:
+            raise failed(
+                f"Cannot bind delayed exchange '{exchange.name}' to its internal delayed queue"
+                f" '{queue.name}'"
+            )
+        rights.check_usable(self._vhost, queue)
+        if queue.is_locked_to(actor):
+            raise rights.locked(self._vhost, queue)
+        if not exchange.name:
+            raise refused("Access refused to ")
+
+    def load(self, stored: BindingDef) -> bool:
+        """Bind what is recorded. Returns: whether both ends are there. Raises: ValueError."""
+        exchange = self._exchanges.get(stored.source)
+        there: Mapping[str, Destination]
+        there = self._queues if stored.destination_type == "queue" else self._exchanges
+        to = there.get(stored.destination)
+        if exchange is None or to is None:
+            return False
+        self._add(exchange, to, stored.routing_key, stored.arguments)
+        return True
+
+    # --- what is permitted ------------------------------------------------------------------
+
+    def _bind(self, exchange: Exchange, to: Destination, key: str, arguments: FieldTable) -> bool:
+        if (to, key, arguments) not in exchange.bindings:
+            self._check_limits(to)
+        try:
+            is_new = self._add(exchange, to, key, arguments)
+        except ValueError as error:
+            raise failed(str(error)) from error
+        if not (exchange.durable and to.is_stored):
+            return False
+        if not is_new:
+            return self._recorded.is_syncing
+        try:
+            self._recorded.file.append_bind(binding_def(exchange, to, key, arguments))
+        except DefinitionsError as error:
+            self._n -= exchange.unbind(to, key, arguments)
+            raise not_stored("the binding", error) from error
+        return True
+
+    def _add(self, exchange: Exchange, to: Destination, key: str, arguments: FieldTable) -> bool:
+        is_new = exchange.bind(to, key, arguments)
+        self._n += is_new
+        self._touch(exchange)
+        return is_new
+
+    def _unbind(self, exchange: Exchange, to: Destination, key: str, arguments: FieldTable) -> bool:
+        if (to, key, arguments) not in exchange.bindings:
+            try:
+                exchange.unbind(to, key, arguments)  # a key that no binding can have is refused
+            except ValueError as error:
+                raise failed(str(error)) from error
+            return False
+        is_recorded = exchange.durable and to.is_stored
+        if is_recorded:
+            with storing("the end of the binding"):
+                self._recorded.file.append_unbind(binding_def(exchange, to, key, arguments))
+        self._n -= exchange.unbind(to, key, arguments)
+        self._touch(exchange)
+        self._recorded.compact_if_due()
+        return self._on_unbound(exchange) or is_recorded
+
+    def drop_to(self, to: Destination) -> None:
+        """A destination goes, and the record of that implies the end of its bindings."""
+        n = len(to.incoming)
+        if n > AT_ONCE:
+            _core.vanish(to.core)
+            self._core.touch()
+        self._portions.begin_unless_few(self._dropping_to(to), n)
+
+    def drop_from(self, exchange: Exchange) -> None:
+        """An exchange has gone, to which nobody can publish any more: so do its own bindings."""
+        n = len(exchange.bindings)
+        if n > AT_ONCE:
+            _core.vanish(exchange.core)
+        self._portions.begin_unless_few(self._dropping_from(exchange), n)
+
+    def _dropping_to(self, to: Destination) -> Iterator[None]:
+        while to.incoming:  # the newest first: it is found at once
+            exchange, key, arguments = next(reversed(to.incoming))
+            self._n -= exchange.unbind(to, key, arguments)
+            self._touch(exchange)
+            self._on_unbound(exchange)
+            yield
+
+    def _dropping_from(self, exchange: Exchange) -> Iterator[None]:
+        while exchange.bindings:
+            self._n -= exchange.unbind(*next(reversed(exchange.bindings)))
+            yield
+
+    def _touch(self, exchange: Source) -> None:
+        """Routes kept by publishers to other exchanges may lead through this one."""
+        if exchange.incoming or exchange.name in self._alternates:
+            self._core.touch()
+
+    def _check_limits(self, to: Destination) -> None:
+        """Raises: ChannelError 406 when there may be no further binding."""
+        limits = self.limits
+        if limits.per_queue and len(to.incoming) >= limits.per_queue:
+            raise failed(
+                f"'{to.name}' has {limits.per_queue} bindings, as many as may be"
+                " (max_bindings_per_queue)"
+            )
+        if limits.per_vhost and self._n >= limits.per_vhost:
+            raise failed(
+                f"vhost '{self._vhost}' has {limits.per_vhost} bindings, as many as may be"
+                " (max_bindings_per_vhost)"
+            )
