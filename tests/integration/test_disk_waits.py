@@ -264,7 +264,7 @@ def test_clients_declare_and_delete_while_the_definitions_are_compacted(
         channel.queue_unbind("meanwhile", "amq.direct", "meanwhile")
         channel.queue_bind("meanwhile", "amq.direct", "again")
 
-        file = broker.vhost()._file
+        file = broker.vhost().recorded.file
         assert file.deleted > 50
         disk.go_on()
         wait_for(lambda: file.copy is None, "the new file is in place")
@@ -292,7 +292,7 @@ def test_what_is_declared_while_the_definitions_are_compacted_survives_the_broke
         churn(channel, 21, "before")
         wait_for(lambda: disk.n_waiting == 1, "the new file is being synced")
         churn(channel, 5, "meanwhile")
-        path = broker.vhost()._file.path
+        path = broker.vhost().recorded.file.path
         copies = [path.read_bytes(), path.with_name("definitions.amqp.tmp").read_bytes()]
         disk.go_on()
     for number, copy in enumerate(copies):
@@ -309,7 +309,7 @@ def test_a_compaction_that_the_disk_refuses_leaves_the_file_as_it_was(
 ) -> None:
     with managed(data_dir=tmp_path / "data", **SETTINGS) as broker:
         channel = broker.connect().channel()
-        file = broker.vhost()._file
+        file = broker.vhost().recorded.file
         disk.refuse(errno.EIO)
         churn(channel, 21, "before")
         wait_for(lambda: file.copy is None, "it is given up")
