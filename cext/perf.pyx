@@ -298,8 +298,8 @@ cdef struct run_t:
     samples_t interval
 
 
-include "perf_publish.pyx"
-include "perf_consume.pyx"
+include "perf/publish.pyx"
+include "perf/consume.pyx"
 
 
 cdef class Run:

@@ -98,8 +98,9 @@ class Session(Protocol):
     ) -> None:
         """A frame broke a rule.
 
-        Args: kind: row of the tables in amqp/walk_errors.py, `walk_error` in cext/amqp.pyx; method:
-            class id << 16 | method id, 0 for frames without one; a, b, text: what the row mentions.
+        Args: kind: row of the tables in amqp/walk_errors.py, `walk_error` in cext/amqp/amqp.pyx;
+            method: class id << 16 | method id, 0 for frames without one; a, b, text: what the row
+            mentions.
         """
 
     def on_illegal_frame(self) -> None:
@@ -1098,7 +1099,7 @@ def read_stream(
     """
 
 def raw_records(queue: Queue, offset: int, end: int) -> tuple[bytes, int, int, int, int]:
-    """A block of the records of a stream, about 256 KiB; the format is in `cext/stream_raw.pyx`.
+    """A block of the records of a stream, about 256 KiB; format: `cext/door/stream_raw.pyx`.
 
     Args: offset: of the first one, or the next that is there; end: below this offset.
     Returns: the block; where to go on; segment, position and bytes of the rest of the last record,

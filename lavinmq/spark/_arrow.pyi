@@ -15,7 +15,7 @@ class Encoder:
     """Rows of Arrow batches as frames of basic.publish; the buffer protocol gives the last block.
 
     `load` borrows the columns of a batch, `encode` makes a block of the next rows, `most` at most,
-    and returns how many it holds. See cext/arrow_publish.pyx.
+    and returns how many it holds. See cext/arrow/publish.pyx.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Columns:
     Args: names: columns of `lavinmq.spark.schema.SEGMENT_COLUMNS`, in the order of the batch, each
     once; queue, vhost, queue_type: the same in all rows, where these columns are wanted.
     Raises: ValueError for a name that is no column.
-    One thread at a time; compiled code adds rows with `columns_add` (cext/arrow_columns.pyx).
+    One thread at a time; compiled code adds rows with `columns_add` (cext/arrow/columns.pyx).
     """
 
     def __init__(

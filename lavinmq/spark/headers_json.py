@@ -1,6 +1,6 @@
 """Typed headers from text back to AMQP: the column `headers_json` on its way to a broker.
 
-The form is that of cext/arrow_headers.pyx, which writes it: each value is an object with one
+The form is that of cext/arrow/headers.pyx, which writes it: each value is an object with one
 member, named by the type letter of the wire. The same table comes out, byte by byte: entries keep
 their order, doubles stay doubles, and integers the width they had.
 """

@@ -1,6 +1,6 @@
 """Counts of durations in fixed steps, of which quantiles can be told later.
 
-For what Python measures; the message path counts in the same steps (`cext/tally.pyx`).
+For what Python measures; the message path counts in the same steps (`cext/queue/tally.pyx`).
 """
 
 from __future__ import annotations

@@ -108,11 +108,16 @@ def check_page(name: str, lines: Sequence[Line]) -> tuple[int, list[Finding]]:
     return n_hot, findings
 
 
-def pages_below(paths: Sequence[Path]) -> list[Path]:
-    """Return the given pages, and those of the given directories, in a stable order."""
-    pages: list[Path] = []
+def pages_below(paths: Sequence[Path]) -> list[tuple[str, Path]]:
+    """Return the given pages, and those of the given directories, in a stable order.
+
+    The first of each pair is the name for findings: two directories may have pages of one name.
+    """
+    pages: list[tuple[str, Path]] = []
     for path in paths:
-        pages += sorted(path.rglob("*.html")) if path.is_dir() else [path]
+        below = sorted(path.rglob("*.html")) if path.is_dir() else [path]
+        root = path if path.is_dir() else path.parent
+        pages += [(page.relative_to(root).with_suffix("").as_posix(), page) for page in below]
     return pages
 
 
@@ -123,8 +128,8 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     total = 0
     findings: list[Finding] = []
-    for page in pages_below([Path(argument) for argument in arguments]):
-        n_hot, found = check_page(page.stem, read_page(page))
+    for name, page in pages_below([Path(argument) for argument in arguments]):
+        n_hot, found = check_page(name, read_page(page))
         total += n_hot
         findings += found
     if total == 0 and not findings:

@@ -1,6 +1,6 @@
 """Streams without a broker: consumers on channels of their own, and what is delivered to them.
 
-For unit tests of `cext/stream*.pyx`; built on `tests/support/core.py`.
+For unit tests of `cext/stream/`; built on `tests/support/core.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`cext/arrow_decode.pyx`: rows out of the bytes that a consumer of a stream receives."""
+"""`cext/arrow/decode.pyx`: rows out of the bytes that a consumer of a stream receives."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ Two graphs are walked without importing anything: the imports of ``lavinmq/`` (r
 those under ``TYPE_CHECKING`` do not count) and the ``cimport``/``include`` lines of ``cext/``. An
 edge to a higher layer, or to a neighbour in the same one, fails. A new room or module needs a place
 in a table. A unit is a room of ``lavinmq/``, which is a package of it as a whole, or a module
-beside the rooms, or a ``.pyx``/``.pxd`` pair. Within a room files may import each other as they
+beside the rooms, or a file of ``cext/``. Within a room files may import each other as they
 like, but not in a circle; there imports under ``TYPE_CHECKING`` count as well.
 """
 
@@ -59,70 +59,71 @@ CIRCLES: list[set[str]] = [
 
 CYTHON_LAYERS: list[set[str]] = [
     {"bytes"},
-    {"table"},
-    {"fields"},
+    {"base/table"},
+    {"base/fields"},
     # Compiled bindings know queues as opaque targets only, hence their place below.
     {"match"},
-    {"hash_ring", "pick"},
+    {"match/match"},
+    {"match/hash_ring", "match/pick"},
     # All structs in one place: they point at each other in both directions.
     {"types"},
-    {"clock"},
+    {"base/clock"},
     {"record"},
-    {"closer", "portion"},
-    {"freeing"},
-    {"segment"},
-    {"reserve"},
-    {"chain"},
-    {"salvage"},
-    {"store"},
-    {"cursor"},
-    {"counts"},
-    {"siphash"},
-    {"dedup"},
-    {"dedup_log"},
-    {"tally"},
-    {"queue"},
-    {"ahead"},
-    {"expiry"},
-    {"rules"},
-    {"moves"},
-    {"dead_letter"},
-    {"delayed"},
-    {"haul"},
-    {"copies"},
-    {"answers"},
-    {"route"},
-    {"channel"},
-    {"orphans"},
-    {"rest"},
-    {"deliver"},
-    {"stream_filter", "stream_offsets"},
-    {"stream_read"},
-    {"stream_sync"},
-    {"stream", "stream_retention"},
-    {"transaction"},
-    {"amqp"},
-    {"tick"},
-    {"wheel"},
-    {"loop"},
-    {"load"},
-    {"stream_load"},
-    {"door"},
-    {"compaction", "migrate", "purge"},
-    {"link"},
-    {"manage", "stream_raw"},
-    {"perf_consume", "perf_publish"},
-    {"arrow_buffer"},
-    {"arrow_text"},
-    {"arrow_headers"},
-    {"arrow_columns"},
-    {"arrow_batch"},
-    {"arrow_decode", "arrow_segments"},
-    {"arrow_input"},
-    {"arrow_message"},
-    {"arrow_properties"},
-    {"arrow_encode"},
-    {"arrow_confirms", "arrow_publish"},
+    {"base/closer", "base/portion"},
+    {"base/freeing"},
+    {"store/segment"},
+    {"store/reserve"},
+    {"store/chain"},
+    {"store/salvage"},
+    {"store/store"},
+    {"store/cursor"},
+    {"store/counts"},
+    {"base/siphash"},
+    {"queue/dedup"},
+    {"queue/dedup_log"},
+    {"queue/tally"},
+    {"queue/queue"},
+    {"queue/ahead"},
+    {"queue/expiry"},
+    {"queue/rules"},
+    {"queue/moves"},
+    {"queue/dead_letter"},
+    {"queue/delayed"},
+    {"queue/haul"},
+    {"match/copies"},
+    {"amqp/answers"},
+    {"amqp/route"},
+    {"amqp/channel"},
+    {"amqp/orphans"},
+    {"amqp/rest"},
+    {"amqp/deliver"},
+    {"stream/stream_filter", "stream/stream_offsets"},
+    {"stream/stream_read"},
+    {"stream/stream_sync"},
+    {"stream/stream", "stream/stream_retention"},
+    {"amqp/transaction"},
+    {"amqp/amqp"},
+    {"loop/tick"},
+    {"loop/wheel"},
+    {"loop/loop"},
+    {"queue/load"},
+    {"stream/stream_load"},
+    {"door/door"},
+    {"door/compaction", "door/migrate", "door/purge"},
+    {"door/link"},
+    {"door/manage", "door/stream_raw"},
+    {"perf/consume", "perf/publish"},
+    {"arrow/buffer"},
+    {"arrow/text"},
+    {"arrow/headers"},
+    {"arrow/columns"},
+    {"arrow/batch"},
+    {"arrow/decode", "arrow/segments"},
+    {"arrow/input"},
+    {"arrow/message"},
+    {"arrow/properties"},
+    {"arrow/encode"},
+    {"arrow/confirms", "arrow/publish"},
     # The umbrellas: one per compiled module. They include, and nobody includes them.
     {"arrow", "core", "pcre", "perf"},
 ]
@@ -237,21 +238,27 @@ def circles(edges: dict[str, set[str]]) -> list[set[str]]:
     return sorted((set(circle) for circle in found), key=sorted)
 
 
+def unit_of(path: Path, directory: Path) -> str:
+    """Return the name of a file of ``cext/``: its room, if it is in one, and its stem."""
+    return path.relative_to(directory).with_suffix("").as_posix()
+
+
 def cython_edges(directory: Path) -> list[Edge]:
     """Return the cimports and includes between different units of ``cext/``."""
     sources = sorted(directory.rglob("*.p??"))
-    units = {path.stem for path in sources}
+    units = {unit_of(path, directory) for path in sources}
     edges = []
     for path in sources:
         text = path.read_text()
+        user = unit_of(path, directory)
         where = path.relative_to(directory.parent)
         for match in _CYTHON_EDGE.finditer(text):
-            named = match["source"] or match["modules"] or Path(match["file"]).stem
+            named = match["source"] or match["modules"] or match["file"].removesuffix(".pyx")
             line = text.count("\n", 0, match.end()) + 1
             for module in named.split(","):
                 used = module.split(" as ")[0].strip().removeprefix("cext.").lstrip(".")
-                if used in units and used != path.stem:
-                    edges.append(Edge(path.stem, used, f"{where}:{line}"))
+                if used in units and used != user:
+                    edges.append(Edge(user, used, f"{where}:{line}"))
     return edges
 
 
@@ -302,7 +309,7 @@ def test_the_tables_name_what_is_there_and_nothing_else() -> None:
     package = ROOT / "lavinmq"
     python = {path.stem for path in package.iterdir() if path.suffix in {".py", ".pyi"}}
     python |= {path.parent.name for path in package.glob("*/*.py")}
-    cython = {path.stem for path in (ROOT / "cext").rglob("*.p??")}
+    cython = {unit_of(path, ROOT / "cext") for path in (ROOT / "cext").rglob("*.p??")}
 
     assert set().union(*PYTHON_LAYERS) == python
     assert set().union(*CYTHON_LAYERS) == cython
@@ -358,19 +365,18 @@ def test_harmless_python_import_is_not_reported(tmp_path: Path, source: str) -> 
 @pytest.mark.parametrize(
     ("name", "source", "complaint"),
     [
-        ("store.pyx", "from queue cimport queue_t", "store imports queue, which is upward"),
-        ("store.pxd", "cimport bytes, queue", "store imports queue, which is upward"),
-        (
-            "stream.pyx",
-            'include "stream_retention.pyx"',
-            "stream imports stream_retention, which is sideways",
-        ),
+        ("match.pxd", "from types cimport queue_t", "match imports types, which is upward"),
+        ("match.pxd", "cimport bytes, types", "match imports types, which is upward"),
+        ("match/pick.pyx", "cimport types", "match/pick imports types, which is upward"),
+        ("bytes.pxd", 'include "base/table.pyx"', "bytes imports base/table, which is upward"),
     ],
 )
 def test_forbidden_cython_edge_is_found(
     tmp_path: Path, name: str, source: str, complaint: str
 ) -> None:
-    for unit in ("bytes.pxd", "queue.pxd", "stream_retention.pyx"):
+    for room in ("base", "match"):
+        (tmp_path / room).mkdir()
+    for unit in ("bytes.pxd", "types.pxd", "base/table.pyx"):
         (tmp_path / unit).touch()
     (tmp_path / name).write_text(source)
 

@@ -1,8 +1,8 @@
 # arrow_encode: rows of Arrow columns to basic.publish, header and body frames; for arrow.pyx.
 #
 # `encode_rows` writes as many messages as may be sent now into one block, without the GIL and
-# without an object per row. It is called through `Encoder` (arrow_publish.pyx), reads columns by
-# arrow_input.pyx, and ends at the first row that cannot be a message: `fault_t` says which and why.
+# without an object per row. It is called through `Encoder` (arrow/publish.pyx), reads columns by
+# arrow/input.pyx, and ends at the first row that cannot be a message: `fault_t` says which and why.
 #
 # One message, big-endian, each frame = type u8, channel u16, size u32, payload, 0xCE:
 #   method  60, 40, reserved u16 0, exchange shortstr, routing key shortstr, bits u8 (1 = mandatory)

@@ -1,7 +1,7 @@
 # arrow_message: a message that is made of a row: columns it may have, faults, and bytes of frames.
 #
-# Included by arrow.pyx for arrow_properties.pyx and arrow_encode.pyx. `encoder_t` holds the columns
-# of the batch at hand (arrow_input.pyx) and what is the same for all rows. Whoever meets a row that
+# Included by arrow.pyx for arrow/properties.pyx and arrow/encode.pyx. `encoder_t` holds the columns
+# of the batch at hand (arrow/input.pyx) and what is the same for all rows. Whoever meets a row that
 # cannot be a message notes it with `fail`.
 
 from libc.string cimport strlen
