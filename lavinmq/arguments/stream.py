@@ -15,23 +15,21 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
 
+from lavinmq.arguments.interval import interval_ms
+from lavinmq.arguments.keys import Kind, arguments_of_queues
 from lavinmq.arguments.names import failed
 from lavinmq.errors import ChannelError
 from lavinmq.fieldtable import FieldTable, Timestamp, Value
 
 FORBIDDEN: Final = (
-    "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-expires", "x-delivery-limit",
-    "x-overflow", "x-single-active-consumer", "x-max-priority",
+    *(
+        name for name, key in arguments_of_queues().items()
+        if Kind.STREAM not in key.kinds and not key.is_ignored_on_streams
+    ),
+    "x-single-active-consumer", "x-max-priority",
 )  # fmt: skip
 """Arguments that a stream cannot have."""
 
-FOREVER_MS: Final = 1 << 60
-
-_INTERVAL: Final = re.compile(r"(\d+)([YMDhms])", re.ASCII)
-_UNIT_MS: Final = {
-    "Y": 365 * 86_400_000, "M": 30 * 86_400_000, "D": 86_400_000,
-    "h": 3_600_000, "m": 60_000, "s": 1000,
-}  # fmt: skip
 _INT64: Final = range(-(1 << 63), 1 << 63)
 _GENERATED: Final = "amq.ctag-"
 _TIME: Final = "%Y-%m-%d %H:%M:%S UTC"
@@ -77,17 +75,6 @@ def check_declaration(
     for name in FORBIDDEN:
         if arguments.get(name) is not None:
             raise failed(f"Argument {name} not allowed for streams")
-
-
-def interval_ms(text: str) -> int | None:
-    """Milliseconds of a text like "7D": a number and one of Y, M, D, h, m, s; None for others.
-
-    A year has 365 days and a month 30. What is longer than history counts as `FOREVER_MS`."""
-    found = _INTERVAL.fullmatch(text)
-    if found is None:
-        return None
-    digits = found[1].lstrip("0") or "0"
-    return FOREVER_MS if len(digits) > 12 else min(int(digits) * _UNIT_MS[found[2]], FOREVER_MS)
 
 
 def check_consumer(

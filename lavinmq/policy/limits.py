@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from lavinmq.arguments.keys import is_integer
 from lavinmq.files.json_file import JsonFile
 from lavinmq.files.saving import Disk
-from lavinmq.policy.features import is_integer
 
 log = logging.getLogger("lmq.limits")
 

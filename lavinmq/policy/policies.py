@@ -15,12 +15,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Self
 
+from lavinmq.arguments.keys import KEYS, NAME, OPERATOR_KEYS, Kind, is_integer
 from lavinmq.files.json_file import JsonFile
 from lavinmq.files.saving import Disk
 from lavinmq.missing import policy_keys
 from lavinmq.nearest import VERY_LIKE, nearest
 from lavinmq.policy import features
-from lavinmq.policy.features import Kind, Rules
+from lavinmq.policy.features import Rules
 from lavinmq.policy.pattern import Patience, Pattern
 
 log = logging.getLogger("lmq.policy")
@@ -47,12 +48,6 @@ FOREIGN_KEYS: Final = frozenset(
      "stream-filter-size-bytes", "federation-upstream-pattern", "shards-per-node", "routing-key"}
 )  # fmt: skip
 """Keys of RabbitMQ and its plugins that mean nothing here: kept, so that its policies may come."""
-
-_INTEGERS: Final = frozenset(
-    {"max-length", "max-length-bytes", "message-ttl", "expires", "delivery-limit",
-     "consumer-timeout"}
-)  # fmt: skip
-_SWITCHES: Final = frozenset({"delayed-message"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,7 +85,7 @@ class Policy:
                 _check_type(key, value)
         check_keys(definition)
         for key in definition:
-            if is_operator and key not in features.OPERATOR_KEYS:
+            if is_operator and key not in OPERATOR_KEYS:
                 raise ValueError(f"Operator policy definition '{key}' is not supported")
         return cls(name, pattern, dict(definition), priority, apply_to)
 
@@ -106,7 +101,7 @@ class Policy:
         priority, apply_to = entry.get("priority", 0), entry.get("apply-to", "all")
         if not (
             isinstance(name, str) and isinstance(pattern_, str) and isinstance(definition, dict)
-            and features.is_integer(priority) and isinstance(apply_to, str)
+            and is_integer(priority) and isinstance(apply_to, str)
         ):  # fmt: skip
             raise ValueError("a policy has a name, a pattern and a definition")
         return cls(name, pattern_, definition, priority, apply_to)
@@ -139,7 +134,7 @@ class Policy:
     def without_effect(self) -> list[str]:
         """Keys that are kept and do nothing in this release, by name."""
         missing = policy_keys()
-        return [key for key in self.definition if key not in features.KEYS or key in missing]
+        return [key for key in self.definition if key not in KEYS or key in missing]
 
 
 class PolicyStore:
@@ -206,7 +201,7 @@ class PolicyStore:
             return features.NO_RULES
         if not self.is_operator:
             return policy.rules
-        return {k: value for k, value in policy.rules.items() if k in features.OPERATOR_KEYS}
+        return {k: value for k, value in policy.rules.items() if k in OPERATOR_KEYS}
 
     def _save(self, policies: dict[str, Policy]) -> None:
         self._file.save_entries(
@@ -242,7 +237,7 @@ def check_keys(definition: Mapping[str, Any]) -> None:
 
     Raises: ValueError that names the key that was meant.
     """
-    known = [*features.KEYS, *sorted(FOREIGN_KEYS)]
+    known = [*KEYS, *sorted(FOREIGN_KEYS)]
     for key in definition:
         meant = "" if key in known else nearest(key, known, VERY_LIKE)
         if meant:
@@ -250,9 +245,7 @@ def check_keys(definition: Mapping[str, Any]) -> None:
 
 
 def _check_type(key: str, value: object) -> None:
-    """Numbers are numbers and all else is text. Raises: ValueError."""
-    if key in _INTEGERS:
-        if not features.is_integer(value):
-            raise ValueError(f"Policy definition '{key}' should be of type Int")
-    elif not (isinstance(value, str) or (key in _SWITCHES and isinstance(value, bool))):
-        raise ValueError(f"Policy definition '{key}' should be of type String")
+    """What nobody knows is text. Raises: ValueError."""
+    values = KEYS[key].values if key in KEYS else NAME
+    if not values.is_typed(value):
+        raise ValueError(f"Policy definition '{key}' should be of type {values.type_name}")

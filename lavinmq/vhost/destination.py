@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from lavinmq.fieldtable import FieldTable
 
 
-Kind: TypeAlias = Literal["queue", "exchange"]
+DestinationType: TypeAlias = Literal["queue", "exchange"]
 """In the words of definitions and of the HTTP API."""
 
 
@@ -41,7 +41,7 @@ some kinds of compiled bindings are found by them."""
 class Destination(Protocol):
     """Where bindings lead: a queue or an exchange. Compare by identity."""
 
-    kind: ClassVar[Kind]
+    kind: ClassVar[DestinationType]
     name: str
     arguments: FieldTable
 

@@ -21,7 +21,7 @@ from lavinmq.policy.features import exchange_features
 
 if TYPE_CHECKING:
     from lavinmq.stats.sampler import Track
-    from lavinmq.vhost.destination import Destination, Incoming, Kind, Source
+    from lavinmq.vhost.destination import Destination, DestinationType, Incoming, Source
     from lavinmq.vhost.queue import Queue
 
 KINDS: Final = {
@@ -49,7 +49,7 @@ class Exchange:
     Args: hash_algorithm: of a consistent hash exchange that names none: "ring" or "jump".
     """
 
-    kind: ClassVar[Kind] = "exchange"
+    kind: ClassVar[DestinationType] = "exchange"
     __slots__ = (
         "_kind", "_paths", "arguments", "auto_delete", "bindings", "core", "durable",
         "features", "incoming", "internal", "name", "track", "type", "waiting",

@@ -22,7 +22,7 @@ from lavinmq.policy.features import PLAIN, Features
 if TYPE_CHECKING:
     from lavinmq.auth.identity import Identity
     from lavinmq.stats.sampler import Track
-    from lavinmq.vhost.destination import Incoming, Kind
+    from lavinmq.vhost.destination import DestinationType, Incoming
 
 
 class Owner(Protocol):
@@ -57,7 +57,7 @@ class QueueConsumer(Protocol):
 class Queue:
     """One queue of a virtual host. Compare by identity."""
 
-    kind: ClassVar[Kind] = "queue"
+    kind: ClassVar[DestinationType] = "queue"
     __slots__ = (
         "__weakref__",
         "_consumers",
@@ -163,11 +163,10 @@ class Queue:
             return default if value is None else value
 
         if self.is_stream:
-            age_s = features.max_age_s
             self.core.set_stream_limits(
                 max_length=or_else(features.max_length, _core.UNLIMITED),
                 max_bytes=or_else(features.max_length_bytes, _core.UNLIMITED),
-                max_age_ms=-1 if age_s is None else age_s * 1000,
+                max_age_ms=or_else(features.max_age_ms, -1),
             )
             return
         self.core.set_rules(

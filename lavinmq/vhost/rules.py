@@ -12,11 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from lavinmq.arguments.keys import Kind
 from lavinmq.fieldtable import FieldTable
 from lavinmq.files.saving import Disk
 from lavinmq.policy.features import (
     Features,
-    Kind,
     Rules,
     exchange_features,
     queue_features,

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lavinmq.arguments.interval import interval_ms
+from lavinmq.arguments.keys import KEYS, OPERATOR_KEYS, OVERFLOWS, Kind, Merge
 from lavinmq.fieldtable import FieldTable, Timestamp, Value
-from lavinmq.policy import features
 from lavinmq.policy.features import (
-    OPERATOR_KEYS,
     PLAIN,
+    ExchangeFeatures,
     Features,
     argument,
     exchange_features,
-    max_age_s,
     mistyped,
     queue_features,
     usable,
 )
 
+PAGE = (Path(__file__).parents[2] / "docs/policies.md").read_text()
+FEATURES = {Kind.QUEUE: Features, Kind.STREAM: Features, Kind.EXCHANGE: ExchangeFeatures}
 NUMBERS = {
     "max-length": "max_length",
     "max-length-bytes": "max_length_bytes",
@@ -63,7 +67,7 @@ def model(arguments: dict[str, Any], policy: dict[str, Any], operator: dict[str,
     result["overflow"] = policy.get("overflow", arguments.get("x-overflow"))
     if is_stream:
         ages = [a for a in (arguments.get("x-max-age"), policy.get("max-age")) if a is not None]
-        result["max_age_s"] = lowest(*map(max_age_s, ages))
+        result["max_age_ms"] = lowest(*map(interval_ms, ages))
     for key in QUEUE_ONLY if is_stream else ():
         result[(NUMBERS | TEXTS | {"overflow": "overflow"})[key]] = None
     return result
@@ -81,7 +85,9 @@ def model_effective(arguments: dict[str, Any], policy: dict[str, Any], operator:
             rule = lowest(rule, operator.get(key))
             is_taken = rule is None or value <= rule
         elif key == "max-age":
-            is_taken = is_stream and (rule is None or max_age_s(value) <= max_age_s(rule))
+            is_taken = is_stream and (
+                rule is None or (interval_ms(value) or 0) <= (interval_ms(rule) or 0)
+            )
         else:
             is_taken = key in TEXTS or rule is None
         if is_taken:
@@ -93,7 +99,7 @@ numbers = st.integers(0, 5) | st.integers(0, 1 << 63).map(lambda n: min(n, (1 <<
 values: dict[str, st.SearchStrategy[Any]] = {
     **dict.fromkeys(NUMBERS, numbers),
     **dict.fromkeys(TEXTS, st.sampled_from(["", "a", "b"])),
-    "overflow": st.sampled_from(features.OVERFLOWS),
+    "overflow": st.sampled_from(OVERFLOWS),
     "max-age": st.builds(
         lambda n, unit: f"{n}{unit}", st.integers(0, 90), st.sampled_from("YMDhms")
     ),
@@ -165,7 +171,7 @@ anything = st.sampled_from(
 
 @given(
     definitions,
-    st.dictionaries(st.sampled_from([*features.KEYS, "unknown", "ha-mode"]), anything),
+    st.dictionaries(st.sampled_from([*KEYS, "unknown", "ha-mode"]), anything),
 )
 def test_values_of_wrong_types_are_left_out_and_the_others_apply(
     good: dict[str, Any], bad: dict[str, Any]
@@ -174,8 +180,8 @@ def test_values_of_wrong_types_are_left_out_and_the_others_apply(
     rules, unusable = usable(bad | good)
 
     assert {key: rules[key] for key in good} == good
-    assert rules.keys() <= features.KEYS.keys()
-    assert rules.keys() | set(unusable) == (bad | good).keys() & features.KEYS.keys()
+    assert rules.keys() <= KEYS.keys()
+    assert rules.keys() | set(unusable) == (bad | good).keys() & KEYS.keys()
     hash(queue_features(FieldTable(), rules, {}, ("p", None)))
 
 
@@ -276,13 +282,12 @@ def test_reject_publish_dlx_is_understood() -> None:
      ("3600s", 3600), ("0s", 0), ("999999Y", 999999 * 31536000)],
 )  # fmt: skip
 def test_ages(text: str, seconds: int) -> None:
-    assert max_age_s(text) == seconds
+    assert interval_ms(text) == seconds * 1000
 
 
 @pytest.mark.parametrize("text", ["", "100", "100x", "D", "100 D", "1D2h", "-5D", "1.5D", "١D"])
 def test_what_is_no_age(text: str) -> None:
-    with pytest.raises(ValueError, match="no age"):
-        max_age_s(text)
+    assert interval_ms(text) is None
 
 
 # --- exchanges --------------------------------------------------------------------------------
@@ -343,3 +348,36 @@ def test_of_two_spellings_the_first_one_counts_unless_it_is_void() -> None:
     assert argument(both, "alternate-exchange") == ("x-alternate-exchange", "a")
     assert argument(void, "alternate-exchange") == ("alternate-exchange", "b")
     assert mistyped(both, "alternate-exchange") is None
+
+
+# --- the table --------------------------------------------------------------------------------
+
+
+def test_every_key_lands_in_a_field_of_what_it_is_for() -> None:
+    for key, row in KEYS.items():
+        values = [FEATURES[kind] for kind in row.kinds]
+        assert all(row.field in each.__dataclass_fields__ for each in values), key
+
+
+def test_the_table_of_keys_is_the_one_of_the_documentation() -> None:
+    documented = {
+        key: (values, merge)
+        for keys, values, merge in re.findall(r"^\| (`.*?) \| (.*?) \| ?(.*?) ?\|$", PAGE, re.M)
+        for key in re.findall(r"`([a-z-]+)`", keys)
+        if key in KEYS
+    }
+
+    assert documented == {key: (row.values.says, row.merge.value) for key, row in KEYS.items()}
+
+
+def test_the_keys_of_streams_and_of_operators_are_those_of_the_documentation() -> None:
+    streams = re.search(r"Streams take\s(.*?) and federation", PAGE, re.S)
+    operators = re.search(r"### Operator policies\n(.*?)\n### ", PAGE, re.S)
+    assert streams is not None
+    assert operators is not None
+
+    assert set(re.findall(r"`(.*?)`", streams[1])) == {
+        key for key, row in KEYS.items()
+        if Kind.STREAM in row.kinds and row.merge is not Merge.POLICY_ONLY
+    }  # fmt: skip
+    assert set(re.findall(r"`(.*?)`", operators[1])) & KEYS.keys() == OPERATOR_KEYS

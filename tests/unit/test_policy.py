@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lavinmq.arguments.keys import Kind
 from lavinmq.errors import DefinitionsError
-from lavinmq.policy.features import Kind
 from lavinmq.policy.policies import TARGETS, Policy, PolicyStore
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "data-dir"

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from lavinmq.arguments.interval import FOREVER_MS
 from lavinmq.auth.users import User, UserStore
-from lavinmq.fieldtable import EMPTY
+from lavinmq.fieldtable import EMPTY, FieldTable
 from lavinmq.files.definitions import DefinitionsFile
 from lavinmq.process.portions import AT_ONCE
 from lavinmq.vhost.exchange import Exchange, live_incoming
@@ -216,3 +217,11 @@ def test_a_new_exchange_stays_when_the_bindings_of_the_one_before_it_go(
     events.run()
 
     assert "x" in vhost.exchanges
+
+
+def test_a_stream_may_keep_messages_longer_than_history(vhost: VHost, client: Client) -> None:
+    arguments = FieldTable({"x-queue-type": "stream", "x-max-age": f"{'9' * 30}Y"})
+
+    queue, _ = vhost.declare_queue(client, "s", False, True, False, False, arguments)
+
+    assert queue.features.max_age_ms == FOREVER_MS

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 from lavinmq import _core
 from lavinmq.amqp.connection import amqp_connections
 from lavinmq.amqp.walk_errors import walk_error
+from lavinmq.arguments.interval import interval_ms
 from lavinmq.arguments.names import MAX_BYTES
-from lavinmq.arguments.stream import interval_ms
 from lavinmq.http import encoding, payload, properties
 from lavinmq.http.api.exchanges import INTERNAL, by_name
 from lavinmq.http.api.queues import check_not_locked, queue_of

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import quote
 
+from lavinmq.arguments.keys import KEYS
 from lavinmq.arguments.names import check_label
 from lavinmq.http.call import CREATED, NO_CONTENT, Call, Reply, completed, found
 from lavinmq.http.errors import bad_request
@@ -22,7 +23,9 @@ from lavinmq.vhost.vhost import VHost
 
 FIELDS: Final = {
     "pattern": Field("string", "A regular expression for names", True, lax=True),
-    "definition": Field("object", "What applies to what matches", required=True),
+    "definition": Field(
+        "object", f"What applies to what matches: {', '.join(KEYS)}", required=True
+    ),
     "priority": Field("integer", "Of all that match the highest applies", default=0),
     "apply-to": Field("string", "What it is meant for", default="all", choices=tuple(TARGETS)),
 }
