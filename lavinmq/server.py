@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import resource
 import signal
 import socket
 import time
@@ -34,7 +33,7 @@ from lavinmq.http.origin import Origin
 from lavinmq.listeners.endpoints import Endpoints
 from lavinmq.listeners.listener import Listener, Places, listeners
 from lavinmq.listeners.tls import Contexts, TlsError
-from lavinmq.process import log
+from lavinmq.process import descriptors, log
 from lavinmq.process.portions import in_portions
 from lavinmq.process.systemd import Service
 from lavinmq.stats import system
@@ -445,7 +444,10 @@ def run(config: Config) -> int:
     """Run a broker until a signal tells it to stop. Returns: the exit code."""
     import uvloop
 
-    _raise_descriptor_limit()
+    few = descriptors.raise_limit()
+    if few is not None:
+        _log.warning("Only %d file descriptors are allowed: raise the limit", few)
+    descriptors.widen_table()
     _core.map_large_blocks()
     events = uvloop.new_event_loop()
     try:
@@ -473,11 +475,3 @@ def _spare_collections() -> None:
     gc.freeze()
     gc.set_threshold(*COLLECTIONS)
     gc.enable()
-
-
-def _raise_descriptor_limit() -> None:
-    """As many descriptors as we may have: one for each connection and active queue."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    if hard != resource.RLIM_INFINITY and hard < 1025:
-        _log.warning("Only %d file descriptors are allowed: raise the limit", hard)
