@@ -343,6 +343,7 @@ cdef void tx_finish(chan_t* c) noexcept nogil:
     it waits for the disk in between, they stay undone: what is forgotten now might be lost."""
     while c.tx_phase == TX_CARRIES_OUT or c.tx_phase == TX_SETTLES:
         loop_begin_portion(c.link.loop, PORTION_NS)
+        c.link.loop.make_owed_ns = 0        # no tick comes in between
         tx_carry_out(c)
 
 

@@ -16,6 +16,7 @@ cdef enum:
     TOUCH_MAX_NS = 50000        # that is a bad disk, and not this queue
     MAKE_FIRST_NS = 200000      # a first guess, for a file that is made
     MAKE_MAX_NS = 2000000       # that would be more than a portion
+    MAKES_NS = 1000000          # what the files of one tick may take, unless one alone takes longer
 
 
 # ---- the clock -----------------------------------------------------------------------------------
@@ -54,7 +55,8 @@ cdef void loop_settle_tick(loop_t* loop, i64 began_ns, u32 n, i64 made_ns) noexc
         return
     took_ns = (clock_ns() - began_ns - (loop.made_ns - made_ns)) // n
     took_ns = took_ns if took_ns < TOUCH_MAX_NS else TOUCH_MAX_NS
-    loop.touch_ns += (took_ns - loop.touch_ns) // 4
+    took_ns -= loop.touch_ns
+    loop.touch_ns += took_ns // 2 if took_ns > 0 else took_ns // 16     # bad news counts at once
     loop.touch_units = <u32>(loop.touch_ns // 10)
 
 
@@ -62,6 +64,11 @@ cdef void loop_owe_file(loop_t* loop) noexcept nogil:
     """The tick is going to make a file: that belongs to the portion of whoever is the cause."""
     loop.make_owed_ns += loop.make_ns
     loop.work += <u32>(loop.make_ns // 10)
+
+
+cdef bint loop_makes_enough(const loop_t* loop) noexcept nogil:
+    """Whether the next tick has files enough to make: another one is to wait for a later turn."""
+    return loop.make_owed_ns != 0 and loop.make_owed_ns + loop.make_ns > MAKES_NS
 
 
 cdef void loop_made_file(loop_t* loop, i64 began_ns) noexcept nogil:

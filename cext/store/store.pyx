@@ -103,6 +103,11 @@ cdef int store_open_write(store_t* st) noexcept nogil:
     return 0
 
 
+cdef bint store_is_blank(const store_t* st) noexcept nogil:
+    """Whether the next message makes a file, which nothing that stands here has asked for yet."""
+    return st.is_durable and st.wfd < 0 and st.wseg.size == SEGMENT_HEADER
+
+
 cdef int store_failed(store_t* st, file_kind kind, u32 seg) noexcept nogil:
     """Note which file could not be written; errno says why. Returns -1."""
     st.write_error = errno if errno else EIO

@@ -486,3 +486,39 @@ def test_an_exchange_that_is_deleted_during_a_commit_is_passed_over(bench: Bench
         pass
 
     assert queue.ready == 2
+
+
+# ---- files that are made -------------------------------------------------------------------------
+
+
+def test_a_commit_of_a_client_that_goes_makes_the_files_of_many_queues(tmp_path: Path) -> None:
+    """It comes to its end at once: no turn of the loop lies between two files."""
+    bench = Bench(tmp_path / "data")
+    _, queues = fanout(bench, 300)
+    bench.link.select_transactions(1)
+    bench.send(message("fan") + message("fan"))
+    bench.loop.portion_units = 1
+    while not bench.link.is_committing:
+        assert bench.link.commit(1) is True
+        bench.run()
+    bench.loop.portion_units = 0
+
+    bench.link.close_channel(1, False)
+
+    assert {queue.ready for queue in queues} == {2}
+    bench.run()
+    assert all((tmp_path / "data" / f"q{i}" / "msgs.0000000001").exists() for i in range(300))
+    bench.close()
+
+
+def test_files_of_many_queues_are_made_in_several_turns(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "data")
+    _, queues = fanout(bench, 300)
+
+    bench.send(message("fan"))
+
+    assert {queue.ready for queue in queues} == {0, 1}
+    while any(queue.ready == 0 for queue in queues):
+        bench.run()
+    assert {queue.ready for queue in queues} == {1}
+    bench.close()
