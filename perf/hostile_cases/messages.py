@@ -274,6 +274,25 @@ def tx_commit(broker: Broker) -> None:
             channel.tx_commit()
 
 
+def tx_commit_lost(broker: Broker) -> None:
+    """A client sends a commit of 500 publishes to a fanout of 2 000 queues, and has gone."""
+    with client(broker) as (_, other):
+        other.declare_exchange("f", "fanout")
+        for number in range(2000):
+            other.declare_queue(f"q{number}", durable=number % 2 == 0)
+            other.bind_queue(f"q{number}", "f")
+        connection = broker.connect()
+        channel = connection.channel()
+        channel.tx_select()
+        publish(connection, "f", "", 500)
+        settle(channel)
+        with broker.watched():
+            connection.write(wire.encode_method(1, commands.Tx.Commit()))
+            connection.abort()
+            while (other.declare_queue("q1999", passive=True).message_count or 0) < 500:
+                time.sleep(0.1)
+
+
 def tx_rollback(broker: Broker) -> None:
     """A rollback of 200 000 publishes and 200 000 acks."""
     with client(broker) as (connection, channel):
@@ -308,5 +327,6 @@ CASES = (
     priority_levels,
     dedup_keys,
     tx_commit,
+    tx_commit_lost,
     tx_rollback,
 )
