@@ -29,7 +29,7 @@ from lavinmq.errors import DefinitionsError, ReplyCode
 from lavinmq.files import vhosts as vhosts_file
 from lavinmq.files.datadir import DataDir, DataDirError
 from lavinmq.files.disk import DiskWatch
-from lavinmq.http.origin import Origin
+from lavinmq.http.access.origin import Origin
 from lavinmq.listeners.endpoints import Endpoints
 from lavinmq.listeners.listener import Listener, Places, listeners
 from lavinmq.listeners.tls import Contexts, TlsError

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from lavinmq.http import api  # noqa: F401 - fills the table
-from lavinmq.http.access import Role
+from lavinmq.http.access.table import Role
 from lavinmq.http.routes import ROUTES
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "http-api.md"

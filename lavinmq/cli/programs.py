@@ -64,7 +64,7 @@ def broker() -> Program:
 
 def control() -> Program:
     """Return `lavinmqctl`."""
-    from lavinmq.cli.ctl_table import COMMANDS, GLOBAL_OPTIONS, Option
+    from lavinmq.cli.ctl.table import COMMANDS, GLOBAL_OPTIONS, Option
 
     def text(option: Option) -> OptionText:
         names = (option.short, option.long) if option.short else (option.long,)
@@ -86,7 +86,7 @@ def control() -> Program:
 
 def perf() -> Program:
     """Return `lavinmqperf`; the protocol is a word of its own before the scenario."""
-    from lavinmq.cli.perf import SCENARIOS
+    from lavinmq.cli.perf.__main__ import SCENARIOS
 
     scenarios = tuple(
         CommandText(name, "", PERF_HELP[name], _perf_options(name)) for name in SCENARIOS["amqp"]
@@ -147,19 +147,19 @@ PROGRAMS: Mapping[str, Callable[[], Program]] = MappingProxyType(
 def _perf_options(scenario: str) -> tuple[OptionText, ...]:
     match scenario:
         case "throughput":
-            from lavinmq.cli.throughput_options import throughput_parser
+            from lavinmq.cli.perf.throughput_options import throughput_parser
 
             parser = throughput_parser()
         case "queue-count":
-            from lavinmq.cli.queue_count import queue_count_parser
+            from lavinmq.cli.perf.queue_count import queue_count_parser
 
             parser = queue_count_parser()
         case "connection-count":
-            from lavinmq.cli.connection_count import connection_count_parser
+            from lavinmq.cli.perf.connection_count import connection_count_parser
 
             parser = connection_count_parser()
         case _:
-            from lavinmq.cli.churn import churn_parser
+            from lavinmq.cli.perf.churn import churn_parser
 
             parser = churn_parser(scenario)
     return tuple(OptionText(tuple(names), word, text) for names, word, text in parser.table())

@@ -17,8 +17,9 @@ import orjson
 
 from lavinmq.arguments.bounds import TableBounds
 from lavinmq.auth.standing import Standing
-from lavinmq.http import access, fields
-from lavinmq.http.access import Role
+from lavinmq.http import fields
+from lavinmq.http.access import table as access
+from lavinmq.http.access.table import Role
 from lavinmq.http.errors import ApiError, access_refused, bad_request, not_found, too_large
 from lavinmq.http.long_string import LongString
 from lavinmq.http.routes import Route

@@ -21,12 +21,13 @@ from tornado.web import RequestHandler, stream_request_body
 from lavinmq import __version__
 from lavinmq.errors import DefinitionsError, ProtocolError
 from lavinmq.files.saving import gathered
-from lavinmq.http import cors, encoding, listing, login, owned
+from lavinmq.http import encoding, listing
+from lavinmq.http.access import cors, login, owned
+from lavinmq.http.access.origin import Origin
 from lavinmq.http.call import Call, Reply
 from lavinmq.http.encoding import Pieces
 from lavinmq.http.errors import ApiError, bad_request, from_protocol, too_large
 from lavinmq.http.long_string import LongString, Search, TooWideError
-from lavinmq.http.origin import Origin
 from lavinmq.http.routes import ROUTES, Route
 from lavinmq.process import log
 
@@ -138,7 +139,7 @@ class Handler(RequestHandler):
             and self.request.path.startswith("/api/")
             and login.credentials(self.request) is None
         ):
-            from lavinmq.http import cookies  # only for users who log in elsewhere
+            from lavinmq.http.access import cookies  # only for users who log in elsewhere
 
             return await cookies.user_of(self, self.broker.config, oauth)
         return await login.user_of(

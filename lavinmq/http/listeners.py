@@ -9,7 +9,7 @@ import socket
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from lavinmq.http.origin import Origin
+from lavinmq.http.access.origin import Origin
 from lavinmq.http.server import HttpListener, HttpService
 from lavinmq.listeners.listener import Host, Listener, Places, listeners
 

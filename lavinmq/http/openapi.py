@@ -13,7 +13,7 @@ from lavinmq.http import (
     api,  # noqa: F401 - registers the endpoints
     encoding,
 )
-from lavinmq.http.access import Row
+from lavinmq.http.access.table import Row
 from lavinmq.http.fields import Field, Fields
 from lavinmq.http.handler import JSON, Handler
 from lavinmq.http.routes import FORM, ROUTES, Query, Route

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
-from lavinmq.http.access import TABLE, Row
+from lavinmq.http.access.table import TABLE, Row
 from lavinmq.http.fields import NO_FIELDS, Fields
 
 if TYPE_CHECKING:

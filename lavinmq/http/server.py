@@ -24,14 +24,14 @@ from lavinmq.http import (
     api,  # noqa: F401 - registers the endpoints
     pages,
 )
+from lavinmq.http.access.origin import Origin
 from lavinmq.http.errors import ApiError
 from lavinmq.http.front import Front
 from lavinmq.http.handler import UNREAD_BODY, ApiHandler, NotFound, Refused, Robots
 from lavinmq.http.heads import MAX_HEAD, PlainStream, TlsStream
 from lavinmq.http.health import Alive, Ready
-from lavinmq.http.metrics import Detailed, Metrics
+from lavinmq.http.metrics.handlers import Detailed, Metrics
 from lavinmq.http.openapi import OpenApi
-from lavinmq.http.origin import Origin
 from lavinmq.process import log
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ def application(broker: Broker, origin: Origin) -> Application:
             (r"/docs/openapi\.json", OpenApi),
         ]
         if broker.chain.oauth is not None:
-            from lavinmq.http import oauth
+            from lavinmq.http.access import oauth
 
             routes += oauth.ROUTES
     return GuardedApplication(

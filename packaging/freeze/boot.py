@@ -32,9 +32,9 @@ def run():
     """Run the program that was asked for, and return its exit code."""
     name = os.path.basename(sys.argv[0]) if sys.argv else ""
     if name == "lavinmqctl":
-        from lavinmq.cli.ctl import main
+        from lavinmq.cli.ctl.__main__ import main
     elif name == "lavinmqperf":
-        from lavinmq.cli.perf import main
+        from lavinmq.cli.perf.__main__ import main
     elif sys.argv[1:] == ["--selftest"]:
         from selftest import main
     else:

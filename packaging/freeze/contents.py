@@ -38,7 +38,9 @@ DOCUMENTED = ["lavinmq.http"]
 WITH_DATA = ["lavinmq"]
 """Packages whose other files can be read by `importlib.resources`."""
 
-PREPARED = ["lavinmq.__main__", "lavinmq.server", "lavinmq.http.listeners", "lavinmq.cli.ctl"]
+PREPARED = [
+    "lavinmq.__main__", "lavinmq.server", "lavinmq.http.listeners", "lavinmq.cli.ctl.__main__",
+]  # fmt: skip
 """What these compile when they are imported is compiled beforehand (prepared.py)."""
 
 APPENDED = {

@@ -156,7 +156,8 @@ def check_broker():
     import os
 
     import lavinmq
-    from lavinmq.cli import ctl, perf
+    from lavinmq.cli.ctl import __main__ as ctl
+    from lavinmq.cli.perf import __main__ as perf
 
     with tempfile.TemporaryDirectory() as directory:
         control = os.path.join(directory, "control.sock")

@@ -8,7 +8,7 @@ from typing import Any
 import pika
 import pytest
 
-from lavinmq.cli.ctl_datadir import export
+from lavinmq.cli.ctl.datadir import export
 from tests.conftest import BrokerFactory
 from tests.integration.conftest import UniqueName
 from tests.support.api import Api

@@ -14,7 +14,7 @@ from http.client import HTTPConnection
 import pytest
 
 from lavinmq.http import api as _endpoints  # noqa: F401 - fills the table
-from lavinmq.http.access import TABLE, Owned, Role
+from lavinmq.http.access.table import TABLE, Owned, Role
 from lavinmq.http.routes import ROUTES, Route, Routes
 from tests.support.api import Answer, Api
 from tests.support.broker import Broker

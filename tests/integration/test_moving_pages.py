@@ -34,7 +34,7 @@ def run(script: str, directory: Path, **environment: str) -> list[str]:
     """Run a page's commands in a directory; return what each block printed."""
     tools = directory / "bin"
     tools.mkdir()
-    for name, module in {"lavinmq": "lavinmq", "lavinmqctl": "lavinmq.cli.ctl"}.items():
+    for name, module in {"lavinmq": "lavinmq", "lavinmqctl": "lavinmq.cli.ctl.__main__"}.items():
         tool = tools / name
         tool.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {module} "$@"\n')
         tool.chmod(0o755)

@@ -13,7 +13,7 @@ from typing import Any
 import pika
 from pika.exceptions import AMQPError
 
-from lavinmq.http.origin import Origin
+from lavinmq.http.access.origin import Origin
 from tests.support.api import Api
 from tests.support.inside import Inside, inside
 from tests.support.waiting import wait_for

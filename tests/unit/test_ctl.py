@@ -20,11 +20,12 @@ from hypothesis import strategies as st
 
 from lavinmq import __version__
 from lavinmq.auth import passwords
-from lavinmq.cli import ctl, ctl_api
-from lavinmq.cli.ctl_arguments import check, parse
-from lavinmq.cli.ctl_errors import UsageError
-from lavinmq.cli.ctl_help import command_help
-from lavinmq.cli.ctl_table import COMMANDS, GLOBAL_OPTIONS, Command
+from lavinmq.cli.ctl import __main__ as ctl
+from lavinmq.cli.ctl import api as ctl_api
+from lavinmq.cli.ctl.arguments import check, parse
+from lavinmq.cli.ctl.errors import UsageError
+from lavinmq.cli.ctl.help import command_help
+from lavinmq.cli.ctl.table import COMMANDS, GLOBAL_OPTIONS, Command
 from lavinmq.missing import of_command
 from tests.support.fake_api import FakeApi, serving
 
@@ -732,7 +733,7 @@ def test_a_forbidden_socket_says_who_may(
     def refuse(_connection: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("lavinmq.cli.ctl_api._UnixConnection.connect", refuse)
+    monkeypatch.setattr("lavinmq.cli.ctl.api._UnixConnection.connect", refuse)
 
     status, _, errors = run("list_users", "--control-unix-path", f"{tmp_path}/socket")
 
@@ -998,7 +999,7 @@ def test_a_reader_that_goes_away_is_no_traceback(api: FakeApi) -> None:
 
 def test_nothing_of_http_is_loaded_without_need() -> None:
     program = (
-        "import sys; from lavinmq.cli.ctl import main; main(['help', 'status']);"
+        "import sys; from lavinmq.cli.ctl.__main__ import main; main(['help', 'status']);"
         "print([m for m in ('http.client', 'argparse', 'dataclasses', 'asyncio') if m in"
         " sys.modules])"
     )

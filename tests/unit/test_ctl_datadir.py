@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from lavinmq.cli import ctl
-from lavinmq.cli.ctl_datadir import export
-from lavinmq.cli.ctl_errors import CtlError
+from lavinmq.cli.ctl import __main__ as ctl
+from lavinmq.cli.ctl.datadir import export
+from lavinmq.cli.ctl.errors import CtlError
 from lavinmq.fieldtable import FieldTable, Timestamp
 from lavinmq.files.definitions import BindingDef, DefinitionsFile, ExchangeDef, QueueDef
 from lavinmq.files.vhosts import VHostDef

@@ -11,7 +11,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from lavinmq._core import DURATION_BOUNDS
-from lavinmq.http.exposition import Exposition, Metric, number, prefers_open_metrics
+from lavinmq.http.metrics.exposition import Exposition, Metric, number, prefers_open_metrics
 
 READY = Metric("ready", "gauge", "Messages")
 SEEN = Metric("seen_total", "counter", "Messages")

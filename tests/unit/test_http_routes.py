@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lavinmq.http.access import Role, Row
+from lavinmq.http.access.table import Role, Row
 from lavinmq.http.routes import Routes
 
 ANYBODY = defaultdict(lambda: Row(Role.ANY, (), None))

@@ -286,7 +286,7 @@ def test_starting_imports_nothing_that_few_installations_use() -> None:
     program = (
         "import sys, lavinmq.http.listeners, lavinmq.server;"
         "spared = {'argparse', 'ctypes', 'difflib', 'jwt', 'tornado.websocket',"
-        " 'lavinmq.http.oauth', 'lavinmq.auth.oauth', 'lavinmq.auth.oauth_login',"
+        " 'lavinmq.http.access.oauth', 'lavinmq.auth.oauth', 'lavinmq.auth.oauth_login',"
         " 'lavinmq.definitions_json.boot'};"
         "print(sorted(spared & sys.modules.keys()))"
     )

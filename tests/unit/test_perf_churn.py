@@ -5,10 +5,11 @@ import json
 import pytest
 from pamqp import base
 
-from lavinmq.cli import churn, churn_report, perf
-from lavinmq.cli.churn_operations import OPERATIONS, SERIAL, Operation
-from lavinmq.cli.churn_report import Measurement, human_rate, human_time
-from lavinmq.cli.conversation import Step
+from lavinmq.cli.perf import __main__ as perf
+from lavinmq.cli.perf import churn, churn_report
+from lavinmq.cli.perf.churn_operations import OPERATIONS, SERIAL, Operation
+from lavinmq.cli.perf.churn_report import Measurement, human_rate, human_time
+from lavinmq.cli.perf.conversation import Step
 from lavinmq.client.wire import FrameReader, decode_method
 
 SCENARIOS = [name for name in perf.SCENARIOS["amqp"] if name.endswith("-churn")]

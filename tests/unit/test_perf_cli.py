@@ -5,10 +5,11 @@ import json
 import pytest
 
 from lavinmq import __version__
-from lavinmq.cli import perf, report
-from lavinmq.cli.clients import Template
-from lavinmq.cli.options import UsageError
-from lavinmq.cli.throughput_options import ThroughputOptions, parse_throughput
+from lavinmq.cli.perf import __main__ as perf
+from lavinmq.cli.perf import report
+from lavinmq.cli.perf.clients import Template
+from lavinmq.cli.perf.options import UsageError
+from lavinmq.cli.perf.throughput_options import ThroughputOptions, parse_throughput
 from lavinmq.client.connection import Address, parse_uri
 from lavinmq.client.wire import FrameReader
 

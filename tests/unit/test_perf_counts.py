@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from lavinmq.cli import connection_count, counts, perf, queue_count
-from lavinmq.cli.connection_count import ConnectionCountOptions, Keepalive
-from lavinmq.cli.descriptors import OWN_DESCRIPTORS, allow_connections
-from lavinmq.cli.interrupts import Interrupts
-from lavinmq.cli.queue_count import QueueCountOptions
+from lavinmq.cli.perf import __main__ as perf
+from lavinmq.cli.perf import connection_count, counts, queue_count
+from lavinmq.cli.perf.connection_count import ConnectionCountOptions, Keepalive
+from lavinmq.cli.perf.descriptors import OWN_DESCRIPTORS, allow_connections
+from lavinmq.cli.perf.interrupts import Interrupts
+from lavinmq.cli.perf.queue_count import QueueCountOptions
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from lavinmq.cli import ctl, ctl_page, manual, perf
+from lavinmq.cli import manual
 from lavinmq.cli.completion import SHELLS, script
-from lavinmq.cli.ctl_table import COMMANDS
+from lavinmq.cli.ctl import __main__ as ctl
+from lavinmq.cli.ctl import page as ctl_page
+from lavinmq.cli.ctl.table import COMMANDS
+from lavinmq.cli.perf import __main__ as perf
 from lavinmq.cli.programs import PERF_HELP, PROGRAMS
 from lavinmq.config.settings import SETTINGS, flags
 from lavinmq.pipeline.arguments import job_parser
@@ -42,7 +45,7 @@ def test_the_page_of_lavinmqctl_is_up_to_date() -> None:
     path = Path(__file__).parents[2] / "docs" / "lavinmqctl.md"
 
     assert path.read_text() == ctl_page.page(), (
-        "run: python -m lavinmq.cli.ctl_page > docs/lavinmqctl.md"
+        "run: python -m lavinmq.cli.ctl.page > docs/lavinmqctl.md"
     )
 
 

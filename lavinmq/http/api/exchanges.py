@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lavinmq.arguments.names import RESERVED
 from lavinmq.files.definitions import ExchangeDef
-from lavinmq.http.access import DEFAULT
+from lavinmq.http.access.table import DEFAULT
 from lavinmq.http.api.queues import check_name, check_prefix
 from lavinmq.http.call import CREATED, NO_CONTENT, Call, Reply, completed, found
 from lavinmq.http.errors import access_refused, bad_request

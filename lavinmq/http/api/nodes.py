@@ -7,7 +7,7 @@ import time
 from typing import Any, Final
 
 from lavinmq import __version__
-from lavinmq.http.access import Role
+from lavinmq.http.access.table import Role
 from lavinmq.http.api import overview
 from lavinmq.http.call import NO_CONTENT, Call, Reply
 from lavinmq.http.errors import ApiError

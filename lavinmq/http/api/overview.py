@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from lavinmq import __version__
-from lavinmq.http.access import Role
+from lavinmq.http.access.table import Role
 from lavinmq.http.api import connections, listeners
 from lavinmq.http.call import Call
 from lavinmq.http.listing import in_portions

@@ -1,0 +1,129 @@
+"""The commands of lavinmqctl about the broker as a whole, and the health checks."""
+
+from __future__ import annotations
+
+import time
+
+from lavinmq.cli.ctl.errors import NOT_THE_LEADER, ApiError, CtlError, UnreachableError, UsageError
+from lavinmq.cli.ctl.session import Session, whole_number
+
+WAIT_S = 60.0
+POLL_S = 0.2
+SERVICE_UNAVAILABLE = 503
+UNITS = ("days", "weeks", "months", "years")
+
+
+def status(session: Session) -> None:
+    """Show what the overview has."""
+    overview = session.api.record("overview")
+    totals = overview.get("object_totals", {})
+    messages = overview.get("queue_totals", {})
+    values = {
+        "Version": overview.get("lavinmq_version"),
+        "Node": overview.get("node"),
+        "Uptime": overview.get("uptime"),
+    }
+    for name in ("connections", "channels", "consumers", "exchanges", "queues", "bindings"):
+        values[name.capitalize()] = totals.get(name)
+    values["Messages"] = messages.get("messages")
+    values["Messages_ready"] = messages.get("messages_ready")
+    values["Messages_unacked"] = messages.get("messages_unacknowledged")
+    session.output.record(values)
+
+
+def cluster_status(session: Session) -> None:
+    """Show this node and who follows it."""
+    for node in session.api.rows("nodes"):
+        applications = node.get("applications") or [{}]
+        session.output.record(
+            {
+                "this_node": node.get("name"),
+                "version": applications[0].get("version"),
+                "followers": node.get("followers", []),
+            }
+        )
+
+
+def gc_collect(session: Session) -> None:
+    """Collect garbage in the broker."""
+    session.api.request("POST", "/api/nodes/gc_collect")
+    session.output.record(session.api.record("nodes", "gc_stats"))
+
+
+def stop_app(_session: Session) -> None:
+    """Do nothing: the broker and its applications are one."""
+
+
+def start_app(_session: Session) -> None:
+    """Do nothing."""
+
+
+def wait(session: Session) -> None:
+    """Wait until the broker answers; one that refuses us has answered."""
+    timeout_s = session.integer("--timeout", int(WAIT_S)) or 0
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            session.api.record("overview")
+            return
+        except UnreachableError as error:
+            problem: CtlError = error
+        except ApiError as error:
+            if error.status != NOT_THE_LEADER:
+                raise
+            problem = error
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            raise CtlError(f"No broker after {timeout_s} s: {problem}", problem.status)
+        time.sleep(min(POLL_S, left_s))
+
+
+def check_alarms(session: Session) -> None:
+    """No alarm is in effect in the cluster."""
+    _check(session, "alarms")
+
+
+def check_local_alarms(session: Session) -> None:
+    """No alarm is in effect on this node."""
+    _check(session, "local-alarms")
+
+
+def check_port_listener(session: Session) -> None:
+    """Somebody listens on the port."""
+    port = whole_number("port", session.arguments[0])
+    _check(session, "port-listener", str(port))
+
+
+def check_protocol_listener(session: Session) -> None:
+    """Somebody listens for the protocol."""
+    _check(session, "protocol-listener", session.arguments[0])
+
+
+def check_virtual_hosts(session: Session) -> None:
+    """All virtual hosts are running."""
+    _check(session, "virtual-hosts")
+
+
+def check_running(session: Session) -> None:
+    """Clients are served."""
+    _check(session, "ready-to-serve-clients")
+
+
+def check_certificate_expiration(session: Session) -> None:
+    """No certificate expires that soon."""
+    number, unit = session.arguments
+    if unit not in UNITS:
+        raise UsageError(f"Invalid argument: {unit} (one of {', '.join(UNITS)})")
+    within = whole_number("number", number)
+    _check(session, "certificate-expiration", str(within), unit)
+
+
+def _check(session: Session, *check: str) -> None:
+    """Ask for one health check. Raises: CtlError when it fails."""
+    try:
+        answer = session.api.record("health", "checks", *check)
+    except ApiError as error:
+        if error.code == SERVICE_UNAVAILABLE and error.status != NOT_THE_LEADER:
+            raise CtlError(f"The check has failed: {error.reason}") from None
+        raise
+    session.output.record(answer)

@@ -1,0 +1,1 @@
+"""lavinmqperf: measurements of throughput, churn, queues and connections."""

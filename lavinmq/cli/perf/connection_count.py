@@ -1,0 +1,199 @@
+"""`lavinmqperf amqp connection-count`: opens batches of connections and holds them."""
+
+import dataclasses
+import random
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pamqp import commands
+
+from lavinmq.cli.perf.conversation import Conversations, Peer, Step, open_channel, step
+from lavinmq.cli.perf.counts import Dots, repeat
+from lavinmq.cli.perf.descriptors import allow_connections
+from lavinmq.cli.perf.held import Held
+from lavinmq.cli.perf.interrupts import Interrupts
+from lavinmq.cli.perf.options import Parser, UsageError, check
+from lavinmq.client.connection import ChannelClosed, parse_uri
+from lavinmq.client.wire import build
+
+SLICE = 100
+POLL_S = 0.1
+CHANNELS_MAX = 65535
+PRECONDITION_FAILED = 406
+
+
+class Keepalive(NamedTuple):
+    """TCP keepalive: seconds until the first probe, probes until the end, seconds between them."""
+
+    idle_s: int
+    probes: int
+    interval_s: int
+
+
+# What Linux accepts.
+KEEPALIVE_MAX = Keepalive(32767, 127, 32767)
+
+
+def keepalive(text: str) -> Keepalive:
+    """Read IDLE:COUNT:INTERVAL. Raises: ValueError."""
+    idle_s, probes, interval_s = map(int, text.split(":"))
+    numbers = Keepalive(idle_s, probes, interval_s)
+    if not all(1 <= number <= limit for number, limit in zip(numbers, KEEPALIVE_MAX, strict=True)):
+        raise ValueError
+    return numbers
+
+
+# argparse names a converter in its message.
+keepalive.__name__ = "IDLE:COUNT:INTERVAL"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionCountOptions:
+    """How many connections make a batch, and what each of them has."""
+
+    uri: str = "amqp://guest:guest@localhost"
+    count: int = 100
+    channels: int = 1
+    consumers: int = 0
+    queue: str = "connection-count"
+    localhost: bool = False
+    keepalive: Keepalive | None = None
+
+
+def connection_count_parser() -> Parser:
+    """Return the table of options of `amqp connection-count`."""
+    parser = Parser("amqp connection-count", ConnectionCountOptions())
+    value, flag = parser.value, parser.flag
+    value("-x", "--count", text="connections of each batch, default 100")
+    value("-c", "--channels", text="channels of each connection, default 1")
+    value("-C", "--consumers", text="consumers of each channel, default 0")
+    text = "queue of the consumers, default connection-count"
+    value("-u", "--queue", convert=str, metavar="NAME", text=text)
+    flag("-l", "--localhost", text="connect to random addresses of 127.0.0.0/16")
+    text = "TCP keepalive: seconds, probes, seconds"
+    value("-k", "--keepalive", convert=keepalive, metavar="IDLE:COUNT:INTERVAL", text=text)
+    return parser
+
+
+def parse(argv: Sequence[str]) -> ConnectionCountOptions:
+    """Read and check the options. Raises: UsageError, Information."""
+    options = ConnectionCountOptions(**connection_count_parser().read(argv))
+    check(
+        {
+            "--count must be at least 1": not options.count,
+            f"--channels must be at most {CHANNELS_MAX}": options.channels > CHANNELS_MAX,
+            "--consumers need --channels": bool(options.consumers) and not options.channels,
+            "--consumers need a --queue": bool(options.consumers) and not options.queue,
+        }
+    )
+    return options
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run the scenario with these options; returns the exit status.
+
+    Raises: UsageError, Information, ValueError, OSError, ClientError.
+    """
+    options = parse(argv)
+    address = parse_uri(options.uri)
+    if options.localhost:
+        address = dataclasses.replace(address, host="127.0.0.1")
+    with Interrupts() as interrupts:
+        # The first connection is not to be counted: it is closed before the others open.
+        with Peer(address, "lavinmqperf connection-count") as peer:
+            steps = _prepare(options, peer)
+        held = Held()
+        try:
+            batches = Batches(options, peer, steps, held, interrupts)
+            others = {held.fileno(): held.drain}
+            repeat(batches.open, batches.totals, interrupts, others)
+        finally:
+            held.close()
+    return 0
+
+
+def _prepare(options: ConnectionCountOptions, peer: Peer) -> tuple[Step, ...]:
+    """Declare the queue, if one is needed, and return what each connection says."""
+    limit = peer.control.channel_max
+    if limit and options.channels > limit:
+        raise UsageError(f"the broker allows {limit} channels per connection")
+    if options.consumers:
+        _declare_queue(options.queue, peer)
+    return (*peer.handshake, *_channel_steps(options))
+
+
+def _channel_steps(options: ConnectionCountOptions) -> list[Step]:
+    steps = []
+    for channel in range(1, options.channels + 1):
+        steps.append(open_channel(channel))
+        for tag in range(options.consumers):
+            names = {"queue": options.queue, "consumer_tag": f"{tag}"}
+            consume = build(commands.Basic.Consume, **names, no_ack=True)
+            steps.append(step(channel, consume, commands.Basic.ConsumeOk))
+    return steps
+
+
+def _declare_queue(queue: str, peer: Peer) -> None:
+    """Declare a queue that is gone with the last consumer, unless there is another one."""
+    try:
+        peer.control.channel().declare_queue(queue, auto_delete=True)
+    except ChannelClosed as error:
+        if error.code != PRECONDITION_FAILED:
+            raise
+
+
+class Batches:
+    """Opens the connections of a run; `steps` is what each of them says."""
+
+    def __init__(
+        self,
+        options: ConnectionCountOptions,
+        peer: Peer,
+        steps: tuple[Step, ...],
+        held: Held,
+        interrupts: Interrupts,
+    ) -> None:
+        self._options = options
+        self._peer = peer
+        self._steps = steps
+        self._held = held
+        self._interrupts = interrupts
+
+    def open(self) -> None:
+        """Open one batch, some connections at a time. Raises: OSError, ClientError."""
+        allow_connections(len(self._held) + self._options.count)
+        for done in range(0, self._options.count, SLICE):
+            if self._interrupts.happened:
+                return
+            self._open_slice(min(SLICE, self._options.count - done))
+            self._held.drain()
+
+    def totals(self) -> str:
+        """Say what there is by now."""
+        connections = len(self._held)
+        channels = connections * self._options.channels
+        text = f"{connections} connections, {channels} channels"
+        text += f", {channels * self._options.consumers} consumers"
+        return f"{text}, {self._held.lost} lost" if self._held.lost else text
+
+    def _open_slice(self, count: int) -> None:
+        with Dots(count) as dots, Conversations() as conversations:
+            for _ in range(count):
+                conversations.start(self._connect(), iter(self._steps))
+            while conversations and not self._interrupts.happened:
+                for sock in conversations.poll(POLL_S):
+                    self._held.add(sock)
+                    dots.count()
+
+    def _connect(self) -> socket.socket:
+        number = random.randint(1, 0xFFFF)
+        host = f"127.0.{number >> 8}.{number & 0xFF}" if self._options.localhost else ""
+        sock = self._peer.connect(host)
+        if settings := self._options.keepalive:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, settings.idle_s)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, settings.probes)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, settings.interval_s)
+        return sock

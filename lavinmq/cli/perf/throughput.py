@@ -1,0 +1,202 @@
+"""`lavinmqperf amqp throughput`: connects clients, starts them together, reports, stops them.
+
+Each publisher and consumer has a thread, which connects and declares in Python and then stays in
+`lavinmq._perf` without the GIL. Consumers connect first, then publishers, then all start. The main
+thread only waits, prints once a second and sums up. No message passes through this module.
+"""
+
+import os
+import select
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from lavinmq import _perf
+from lavinmq.cli.perf import clients, report
+from lavinmq.cli.perf.interrupts import Interrupts
+from lavinmq.cli.perf.throughput_options import ThroughputOptions, parse_throughput
+from lavinmq.client.connection import ClientError, Connection, parse_uri
+
+RECONNECT_S = 1.0
+REPORT_S = 1.0
+JOIN_S = 10.0
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run the scenario with these options. Raises: UsageError, Information, ValueError."""
+    return Throughput(parse_throughput(argv)).run()
+
+
+class Client(Protocol):
+    """What `Throughput` drives: a publisher or a consumer, over any number of connections."""
+
+    name: str
+
+    def set_up(self, connection: Connection) -> None:
+        """Declare what is needed on a new connection."""
+
+    def work(self, connection: Connection) -> None:
+        """Publish or consume until the work is done or the run is stopped."""
+
+
+class Throughput:
+    """One run. Raises: ValueError when the options cannot be put into AMQP frames."""
+
+    def __init__(self, options: ThroughputOptions) -> None:
+        self._options = options
+        self._address = parse_uri(options.uri)
+        self._shared = _perf.Run(publish_limit=options.pmessages, consume_limit=options.cmessages)
+        template = clients.Template(options)
+        self._publishers = [
+            clients.Publisher(template, self._shared, index) for index in range(options.publishers)
+        ]
+        self._consumers = [
+            clients.Consumer(template, self._shared, index) for index in range(options.consumers)
+        ]
+        self._threads: list[threading.Thread] = []
+        self._arrived = threading.Semaphore(0)
+        self._start = threading.Event()
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._active = 0
+        self._met: set[str] = set()
+        self._last_complaint: tuple[str, int] = ("", 0)
+        self._all_done = os.eventfd(0)
+        self._interrupts = Interrupts()
+
+    def run(self) -> int:
+        """Run until the totals are reached, the time is over or SIGINT; return the exit status."""
+        with self._interrupts:
+            totals = self._measure()
+        print(report.summary_json(totals) if self._options.json else report.summary(totals))
+        sys.stdout.flush()
+        # Both are told, whichever comes first.
+        return max(self._complain_of_messages(), self._complain_of_absence())
+
+    def _measure(self) -> report.Totals:
+        self._active = len(self._publishers) + len(self._consumers)
+        self._launch(self._consumers)
+        self._launch(self._publishers)
+        started = time.monotonic()
+        self._start.set()
+        totals = self._watch(started)
+        self._shared.stop()
+        self._stopping.set()
+        deadline = time.monotonic() + JOIN_S
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return totals
+
+    def _launch(self, group: Sequence[Client]) -> None:
+        """Start the threads of a group; wait until each has connected, or failed to, once."""
+        for client in group:
+            thread = threading.Thread(target=self._live, args=(client,), daemon=True)
+            thread.start()
+            self._threads.append(thread)
+        for _ in group:
+            while not self._arrived.acquire(timeout=0.1):
+                if self._interrupts.happened:
+                    return
+
+    def _watch(self, started: float) -> report.Totals:
+        """Print rates until the end of the run; return what it came to."""
+        poll = select.poll()
+        poll.register(self._all_done, select.POLLIN)
+        poll.register(self._interrupts, select.POLLIN)
+        deadline = started + (self._options.time or float("inf"))
+        last, last_at, next_at = (0, 0), started, started + REPORT_S
+        while True:
+            wait_s = min(next_at, deadline) - time.monotonic()
+            is_over = bool(poll.poll(max(0.0, wait_s) * 1000))
+            now, counts = time.monotonic(), self._counts()
+            if now >= next_at:
+                done = [new - old for new, old in zip(counts, last, strict=True)]
+                self._print_rates(now - last_at, *done)
+                last, last_at, next_at = counts, now, next_at + REPORT_S
+            if is_over or now >= deadline:
+                latency = self._latency(self._shared.latencies)
+                return report.Totals(now - started, *counts, latency)
+
+    def _print_rates(self, elapsed_s: float, published: int, consumed: int) -> None:
+        if self._options.quiet or self._options.json:
+            return
+        latency = self._latency(self._shared.interval_latencies)
+        print(report.rate_line(report.Totals(elapsed_s, published, consumed, latency)), flush=True)
+
+    def _latency(self, read: Any) -> report.Latency | None:
+        if not self._options.measure_latency:
+            return None
+        count, min_ns, sample = read()
+        return report.Latency.of(count, min_ns, sample) if sample else None
+
+    def _counts(self) -> tuple[int, int]:
+        return (
+            sum(client.engine.published for client in self._publishers if client.engine),
+            sum(client.engine.consumed for client in self._consumers),
+        )
+
+    def _live(self, client: Client) -> None:
+        """Be one client: connect, work, and again after an error; runs in its own thread."""
+        has_arrived = False
+
+        def arrive() -> None:
+            nonlocal has_arrived
+            if not has_arrived:
+                self._arrived.release()
+            has_arrived = True
+
+        while not self._stopping.is_set():
+            try:
+                connection = Connection.open(self._address, name=f"lavinmqperf {client.name}")
+                try:
+                    client.set_up(connection)
+                    self._met.add(client.name)
+                    arrive()
+                    self._start.wait()
+                    client.work(connection)
+                    connection.close()
+                    break
+                finally:
+                    connection.abort()
+            except (ClientError, OSError, ValueError) as error:
+                self._complain(client.name, error)
+            arrive()
+            self._stopping.wait(RECONNECT_S)
+        with self._lock:
+            self._active -= 1
+            if self._active == 0:
+                os.eventfd_write(self._all_done, 1)
+
+    def _complain(self, name: str, error: Exception) -> None:
+        """Print an error, though not the same one of hundreds of clients in one second."""
+        complaint = (str(error), int(time.monotonic()))
+        with self._lock:
+            if self._shared.stopped or complaint == self._last_complaint:
+                return
+            self._last_complaint = complaint
+        print(f"{name}: {error}", file=sys.stderr, flush=True)
+
+    def _complain_of_absence(self) -> int:
+        """Report clients that never came to their work, which make the run a failure."""
+        everybody: list[Client] = [*self._publishers, *self._consumers]
+        absent = sum(client.name not in self._met for client in everybody)
+        if not absent:
+            return 0
+        print(f"{absent} of {len(everybody)} clients never got to work", file=sys.stderr)
+        return 1
+
+    def _complain_of_messages(self) -> int:
+        """Report messages refused or damaged; damaged ones make the run a failure."""
+        nacked = sum(client.engine.nacked for client in self._publishers if client.engine)
+        if nacked:
+            print(f"{nacked} messages were nacked by the broker", file=sys.stderr)
+        bad = [client.engine for client in self._consumers if client.engine.mismatched]
+        if not bad:
+            return 0
+        size, at = bad[0].first_mismatch
+        first = f"size {size}" if at < 0 else f"wrong byte at {at}"
+        count = sum(engine.mismatched for engine in bad)
+        print(f"{count} messages differed from what was published, first: {first}", file=sys.stderr)
+        return 1

@@ -1,0 +1,242 @@
+"""The metrics of `/metrics`: what they mean, and where their values come from.
+
+Each part is a function that yields lines; an empty text says that some work was done, so that
+others can have their turn. Names and labels are those of LavinMQ, types are what the numbers are.
+Source: HTTP reference, section 11; the list of metrics that belongs to it.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from lavinmq import __version__
+from lavinmq.amqp.connection import amqp_connections
+from lavinmq.http.metrics.exposition import Exposition, Metric
+from lavinmq.stats.system import heap, memory_limit, memory_used
+from lavinmq.stats.totals import unacknowledged
+
+if TYPE_CHECKING:
+    from lavinmq.amqp.connection import Connection
+    from lavinmq.broker import Broker
+    from lavinmq.vhost.vhost import VHost
+
+ALWAYS_0: Final = "Always 0: this runtime has no such number"
+
+
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    """What an answer is about. `vhosts`: those that count; `descriptors`: open ones."""
+
+    broker: Broker
+    vhosts: list[VHost]
+    out: Exposition
+    families: list[str]
+    descriptors: int
+
+
+Part = Callable[[Scrape], Iterator[str]]
+
+
+def counter(name: str, help_: str) -> Metric:
+    """A metric that only grows."""
+    return Metric(name, "counter", help_)
+
+
+def gauge(name: str, help_: str) -> Metric:
+    """A metric that goes up and down."""
+    return Metric(name, "gauge", help_)
+
+
+def connections_of(scrape: Scrape) -> Iterator[Connection]:
+    """Those to the virtual hosts that count."""
+    counted = set(scrape.vhosts)
+    for connection in amqp_connections(scrape.broker):
+        if connection.is_member and connection.vhost in counted:
+            yield connection
+
+
+IDENTITY: Final = gauge("identity_info", "Which broker this is")
+BUILD: Final = gauge("build_info", "What the broker was built with")
+CHURN: Final = {
+    "connection_created": counter("connections_opened_total", "Connections opened since start"),
+    "connection_closed": counter("connections_closed_total", "Connections ended since start"),
+    "channel_created": counter("channels_opened_total", "Channels opened since start"),
+    "channel_closed": counter("channels_closed_total", "Channels ended since start"),
+    "queue_declared": counter("queues_declared_total", "Queues declared since start"),
+    "queue_deleted": counter("queues_deleted_total", "Queues deleted since start"),
+}
+OPEN_FDS: Final = gauge("process_open_fds", "Descriptors in use")
+OPEN_SOCKETS: Final = gauge("process_open_tcp_sockets", "Connections of clients")
+RESIDENT: Final = gauge("process_resident_memory_bytes", "Resident memory")
+MAX_FDS: Final = gauge("process_max_fds", "Descriptors that may be in use")
+MEMORY_LIMIT: Final = gauge(
+    "resident_memory_limit_bytes", "Memory of the machine, or of the control group that limits it"
+)
+DISK_FREE: Final = gauge(
+    "disk_space_available_bytes", "Space left on the file system of the data directory"
+)
+DISK_SIZE: Final = gauge("disk_space_bytes", "Size of the file system of the data directory")
+DISK_LOW: Final = gauge("alarm_disk_low", "1 while less disk space is free than has to be")
+HELD: Final = gauge("publishers_held", "1 while publishers wait for room on the disk")
+BROKEN: Final = counter(
+    "queues_broken_total", "Queues closed because their files could not be written"
+)
+
+
+def broker(scrape: Scrape) -> Iterator[str]:
+    """The broker as a whole, whatever may be seen."""
+    out, broker = scrape.out, scrape.broker
+    labels = {f"{out.prefix}_version": __version__, f"{out.prefix}_cluster": broker.node_name}
+    yield out.alone(IDENTITY, 1, out.labels(**labels))
+    yield out.alone(
+        BUILD, 1, out.labels(version=__version__, python=sys.version.split()[0])
+    )  # fmt: skip
+    churn = broker.churn.counters()
+    for event, metric in CHURN.items():
+        yield out.alone(metric, churn[event])
+    disk_size, disk_free = broker.system.disk()
+    yield out.alone(OPEN_FDS, scrape.descriptors)
+    yield out.alone(OPEN_SOCKETS, len(broker.connections))
+    yield out.alone(RESIDENT, memory_used())
+    yield out.alone(MAX_FDS, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    yield out.alone(MEMORY_LIMIT, memory_limit())
+    yield out.alone(DISK_FREE, disk_free)
+    yield out.alone(DISK_SIZE, disk_size)
+    yield out.alone(DISK_LOW, int(broker.loop.is_low))
+    yield out.alone(HELD, int(broker.loop.is_held))
+    yield out.alone(BROKEN, broker.loop.breaks)
+
+
+TOTALS: Final = {
+    "connections": gauge("connections", "Connections that are open"),
+    "channels": gauge("channels", "Channels that are open"),
+    "consumers": gauge("consumers", "Consumers of all queues"),
+    "queues": gauge("queues", "Queues"),
+    "bindings": gauge("bindings", "Bindings between exchanges and queues"),
+    "ready": gauge("queue_messages_ready", "Messages that can be delivered"),
+    "unacked": gauge("queue_messages_unacked", "Messages delivered and not settled"),
+    "messages": gauge("queue_messages", "Messages in queues, ready and unsettled ones"),
+}
+
+
+def totals(scrape: Scrape) -> Iterator[str]:
+    """Sums over the virtual hosts that count."""
+    sums = dict.fromkeys(TOTALS, 0)
+    for vhost in scrape.vhosts:
+        sums["queues"] += len(vhost.queues)
+        for queue in list(vhost.queues.values()):
+            sums["ready"] += queue.core.ready
+            sums["unacked"] += unacknowledged(queue)
+            sums["consumers"] += queue.core.consumers
+            yield ""
+        for exchange in list(vhost.exchanges.values()):
+            sums["bindings"] += len(exchange.bindings)
+            yield ""
+    for connection in connections_of(scrape):
+        sums["connections"] += 1
+        sums["channels"] += len(connection.channels)
+        yield ""
+    sums["messages"] = sums["ready"] + sums["unacked"]
+    for name, metric in TOTALS.items():
+        yield scrape.out.alone(metric, sums[name])
+
+
+UPTIME: Final = gauge("uptime", "Seconds since the broker was started")
+CPU_SYSTEM: Final = counter("cpu_system_time_total", "Processor time in the kernel, milliseconds")
+CPU_USER: Final = counter("cpu_user_time_total", "Processor time of our own, milliseconds")
+CPU: Final = counter("process_cpu_seconds_total", "Processor time, in the kernel and of our own")
+STATS: Final = counter(
+    "stats_collection_duration_seconds_total", "Time spent on sampling rates since start"
+)
+STATS_RATES: Final = gauge(
+    "stats_rates_collection_duration_seconds", "Time that the last sample of rates took"
+)
+STATS_SYSTEM: Final = gauge(
+    "stats_system_collection_duration_seconds", "Time that the last sample of the machine took"
+)
+FOLLOWERS: Final = gauge("total_connected_followers", "Followers that are connected")
+MFILES: Final = gauge("mfile_count", "Data files that are mapped; this broker maps none")
+LARGE: Final = gauge("large_message_bytes", "Memory in messages too large for pooled buffers")
+DEDUP: Final = gauge("deduplication_cache_bytes", "Memory in keys of messages seen")
+CONFIRMS: Final = Metric(
+    "confirm_duration_seconds", "histogram",
+    "From reading the oldest publish that an ack confirms to that ack, once for each ack",
+)  # fmt: skip
+SYNCS: Final = Metric("sync_duration_seconds", "histogram", "Time that syncs to disk took")
+REQUESTS: Final = Metric(
+    "http_request_duration_seconds", "histogram", "Time that answers to HTTP requests took"
+)
+
+
+def process(scrape: Scrape) -> Iterator[str]:
+    """What the process does and uses."""
+    out, broker = scrape.out, scrape.broker
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    yield out.alone(UPTIME, int(time.monotonic() - broker.started_at))
+    yield out.alone(CPU_SYSTEM, int(usage.ru_stime * 1000))
+    yield out.alone(CPU_USER, int(usage.ru_utime * 1000))
+    yield out.alone(CPU, round(usage.ru_utime + usage.ru_stime, 6))
+    yield out.alone(STATS, round(broker.sampler.total_s, 6))
+    yield out.alone(STATS_RATES, round(broker.sampler.duration_s, 6))
+    yield out.alone(STATS_SYSTEM, round(broker.system.duration_s, 6))
+    yield out.alone(FOLLOWERS, 0)  # this release has no followers, and maps no files
+    yield out.alone(MFILES, 0)
+    yield out.alone(LARGE, broker.loop.large_bytes)
+    yield out.alone(DEDUP, broker.loop.dedup_bytes)
+    yield out.histogram(CONFIRMS, broker.loop.confirm_times())
+    yield out.histogram(SYNCS, broker.loop.sync_times())
+    yield out.histogram(REQUESTS, broker.request_times.values())
+
+
+HEAP: Final = gauge("gc_heap_size_bytes", "Memory that the allocator holds")
+HEAP_FREE: Final = gauge("gc_free_bytes", "Of that, what is free")
+CYCLES: Final = counter("gc_cycles_total", "Garbage collections of all generations")
+FROM_OS: Final = counter("gc_from_os_obtained_bytes_total", "Most memory resident at once")
+NO_NUMBERS: Final = (
+    gauge("gc_unmapped_bytes", ALWAYS_0),
+    gauge("gc_since_recent_collection_allocated_bytes", ALWAYS_0),
+    counter("gc_before_recent_collection_allocated_bytes_total", ALWAYS_0),
+    gauge("gc_non_candidate_bytes", ALWAYS_0),
+    gauge("gc_marker_threads", ALWAYS_0),
+    gauge("gc_since_recent_collection_reclaimed_bytes", ALWAYS_0),
+    counter("gc_before_recent_collection_reclaimed_bytes_total", ALWAYS_0),
+    gauge("gc_since_recent_collection_explicitly_freed_bytes", ALWAYS_0),
+)
+
+
+def runtime(scrape: Scrape) -> Iterator[str]:
+    """The garbage collector and the allocator, as far as Python has such numbers."""
+    out, found = scrape.out, heap()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    yield out.alone(HEAP, found["heap_size"])
+    yield out.alone(HEAP_FREE, found["free_bytes"])
+    yield out.alone(CYCLES, found["gc_no"])
+    yield out.alone(FROM_OS, peak)
+    for metric in NO_NUMBERS:
+        yield out.alone(metric, 0)
+
+
+MESSAGES: Final = {
+    "publish": counter("global_messages_published_total", "Messages published"),
+    "deliver_get": counter("global_messages_delivered_total", "Messages delivered or fetched"),
+    "redeliver": counter("global_messages_redelivered_total", "Messages delivered once more"),
+    "ack": counter("global_messages_acknowledged_total", "Messages acknowledged by consumers"),
+    "reject": counter("global_messages_rejected_total", "Messages rejected by consumers"),
+    "confirm": counter("global_messages_confirmed_total", "Messages confirmed to publishers"),
+    "return_unroutable": counter("global_messages_returned_total", "Messages returned"),
+}
+
+
+def messages(scrape: Scrape) -> Iterator[str]:
+    """Messages of all virtual hosts, those that were deleted included."""
+    counted = scrape.broker.vhosts.messages()
+    for name, metric in MESSAGES.items():
+        yield scrape.out.alone(metric, counted[name])
+
+
+OVERVIEW: Final[tuple[Part, ...]] = (broker, totals, process, runtime, messages)
