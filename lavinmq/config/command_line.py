@@ -1,18 +1,15 @@
 """Reads the command line into texts for settings and into actions, by the table of settings.
 
 Called by ``__main__`` (for the actions) and by ``config.load`` (for the values). It judges no
-value. Not argparse: the table already holds what argparse would be told again, and importing it
-costs 0.4 to 1.6 MB for the life of the broker.
-
-Understood: ``--flag value``, ``--flag=value``, ``-p 5672``, ``-p5672``, ``-p=5672`` and clusters
-of short flags, of which only the last may take an argument (``-dp5672``).
+value. How options are written is the business of ``option_words.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from lavinmq.config.option_words import OptionError, cut
 from lavinmq.config.setting_types import shown
 from lavinmq.config.settings import ConfigError, Flag, Setting, flags
 
@@ -37,7 +34,7 @@ def parse(argv: Sequence[str]) -> Arguments:
     """Return what ``argv`` (without the program's name) says.
 
     Raises: ``UsageError`` for an unknown flag, a missing or superfluous argument, a stray word.
-    Source: configuration reference, server command.
+    Source: docs/configuration.md.
     """
     known: dict[str, Flag] = {}
     targets: dict[str, list[Setting]] = {}
@@ -47,53 +44,23 @@ def parse(argv: Sequence[str]) -> Arguments:
             known[flag.short] = flag
         if setting is not None:
             targets.setdefault(flag.long, []).append(setting)
-    arguments = Arguments()
-    for flag, text in _words(iter(argv), known):
-        if flag.long not in targets:
-            arguments.actions[flag.long] = text
-        for setting in targets.get(flag.long, ()):
-            arguments.values.append((flag, setting, text))
-    return arguments
 
-
-def _words(rest: Iterator[str], known: dict[str, Flag]) -> Iterator[tuple[Flag, str]]:
-    for word in rest:
-        if word.startswith("--"):
-            yield _long(word, rest, known)
-        elif word.startswith("-") and len(word) > 1:
-            yield from _cluster(word, rest, known)
-        else:
-            raise UsageError(f"Unexpected argument {shown(word)}")
-
-
-def _long(word: str, rest: Iterator[str], known: dict[str, Flag]) -> tuple[Flag, str]:
-    name, equals, text = word.partition("=")
-    flag = known.get(name)
-    if flag is None:
-        raise UsageError(f"Unknown option {shown(name)}")
-    if flag.argument:
-        return flag, text if equals else _argument(name, rest)
-    if equals:
-        raise UsageError(f"Option {name} takes no argument")
-    return flag, flag.value
-
-
-def _cluster(word: str, rest: Iterator[str], known: dict[str, Flag]) -> Iterator[tuple[Flag, str]]:
-    for index in range(1, len(word)):
-        name = f"-{word[index]}"
-        flag = known.get(name)
-        if flag is None:
+    def takes_value(name: str) -> bool:
+        if name not in known:
             raise UsageError(f"Unknown option {shown(name)}")
-        if flag.argument:
-            attached = word[index + 1 :].removeprefix("=")
-            yield flag, attached or _argument(name, rest)
-            return
-        yield flag, flag.value
+        return bool(known[name].argument)
 
-
-def _argument(name: str, rest: Iterator[str]) -> str:
-    text = next(rest, None)
-    # A forgotten argument must not swallow the next flag; "-1" is a port that is switched off.
-    if text is None or (text.startswith("-") and not text[1:].isdigit() and text != "-"):
-        raise UsageError(f"Missing argument of option {name}")
-    return text
+    arguments = Arguments()
+    try:
+        for name, text in cut(argv, takes_value):
+            if not name:
+                raise UsageError(f"Unexpected argument {shown(text)}")
+            flag = known[name]
+            value = text if flag.argument else flag.value
+            if flag.long not in targets:
+                arguments.actions[flag.long] = value
+            for setting in targets.get(flag.long, ()):
+                arguments.values.append((flag, setting, value))
+    except OptionError as error:
+        raise UsageError(str(error)) from error
+    return arguments

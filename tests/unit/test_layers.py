@@ -10,9 +10,9 @@ like, but not in a circle; there imports under ``TYPE_CHECKING`` count as well.
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import pytest
 
@@ -56,6 +56,16 @@ CIRCLES: list[set[str]] = [
     {"pipeline.arguments", "pipeline.job"},
 ]
 """Files that name each other for their types' sake. This list may only shrink."""
+
+APART: set[str] = {"pipeline", "spark"}
+"""Rooms of programs that run beside Spark, with the top-level formats `pyspark_lavinmq*`."""
+
+SHARED: set[str] = {"client.wire", "errors", "fieldtable", "files.definitions",
+                    "files.stream_epochs"}  # fmt: skip
+"""All that these have in common with the broker: what is on the wire and in its files."""
+
+TELLS_OF_ALL: Final = "cli.programs"
+"""Writes the manuals, that of lavinmq-pipeline too."""
 
 CYTHON_LAYERS: list[set[str]] = [
     {"bytes"},
@@ -204,19 +214,36 @@ def module_edges(package: Path) -> dict[str, set[str]]:
         for path in package.rglob("*.py")
         if path != package / "__init__.py"
     }
-    edges = {}
-    for module, path in paths.items():
-        home = ["lavinmq", *path.relative_to(package).parts[:-1]]
-        named = {
-            name.removeprefix("lavinmq.")
-            for statement in ast.walk(ast.parse(path.read_text()))
-            if isinstance(statement, ast.Import | ast.ImportFrom)
-            for name in imported_names(statement, home)
-        }
-        # What is imported from a module is no module of that name.
-        used = {name if name in paths else name.rpartition(".")[0] for name in named}
-        edges[module] = used & paths.keys() - {module}
-    return edges
+    return {
+        module: named_modules(
+            path, ["lavinmq", *path.relative_to(package).parts[:-1]], paths.keys()
+        )
+        - {module}
+        for module, path in paths.items()
+    }
+
+
+def named_modules(path: Path, package: list[str], modules: Set[str]) -> set[str]:
+    """Return which of the modules of ``lavinmq`` a file names that stands in ``package``."""
+    named = {
+        name.removeprefix("lavinmq.")
+        for statement in ast.walk(ast.parse(path.read_text()))
+        if isinstance(statement, ast.Import | ast.ImportFrom)
+        for name in imported_names(statement, package)
+        if name.startswith("lavinmq.")
+    }
+    # What is imported from a module is no module of that name.
+    return {name if name in modules else name.rpartition(".")[0] for name in named} & modules
+
+
+def pairs(edges: dict[str, set[str]]) -> Iterator[tuple[str, str]]:
+    """Yield who names whom."""
+    yield from ((user, used) for user, several in edges.items() for used in several)
+
+
+def room_of(module: str) -> str:
+    """Return the first name of a module below ``lavinmq``."""
+    return module.partition(".")[0]
 
 
 def circles(edges: dict[str, set[str]]) -> list[set[str]]:
@@ -287,6 +314,22 @@ def test_files_of_a_room_form_no_circles_but_the_known_ones() -> None:
     found = circles(module_edges(ROOT / "lavinmq"))
 
     assert found == CIRCLES, "break a new circle; take one that is gone off the list"
+
+
+def test_spark_shares_only_what_is_on_the_wire_and_in_files_with_the_broker() -> None:
+    edges = module_edges(ROOT / "lavinmq")
+    used = {each for user, each in pairs(edges) if room_of(user) in APART}
+    for path in ROOT.glob("pyspark_lavinmq*/*.py"):
+        used |= named_modules(path, [path.parent.name], edges.keys())
+
+    assert {each for each in used if room_of(each) not in APART} == SHARED
+
+
+def test_the_broker_needs_nothing_of_spark() -> None:
+    edges = module_edges(ROOT / "lavinmq")
+
+    users = {user for user, each in pairs(edges) if room_of(each) in APART}
+    assert {user for user in users if room_of(user) not in APART} == {TELLS_OF_ALL}
 
 
 def test_cython_sources_cimport_and_include_downward_only() -> None:

@@ -1,17 +1,17 @@
-"""Reads the command line of lavinmqctl by the tables of ``ctl_table.py``. Judges no value.
+"""Reads the command line of lavinmqctl by the tables of ``table.py``. Judges no value.
 
 Options may stand before and behind the command and its arguments, up to a `--`. An option of the
-command wins over a global one of the same name, which is then still there by its short form.
-Understood: `--option value`, `--option=value`, `-p value`, `-pvalue`, `-p=value`, and clusters of
-short options, of which only the last may take a value.
+command wins over a global one of the same name, which is then still there by its short form. How
+options are written is the business of `config/option_words.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from lavinmq.cli.ctl.errors import UsageError
 from lavinmq.cli.ctl.table import COMMANDS, GLOBAL_OPTIONS, Command, Option, command_named
+from lavinmq.config.option_words import OptionError, cut
 from lavinmq.nearest import hint
 
 NOT_EMPTY = ("--vhost", "--uri", "--host", "--hostname", "--port", "--scheme", "--user",
@@ -39,15 +39,15 @@ def parse(argv: Sequence[str]) -> CommandLine:
     Arguments and needed options are not counted here: `--help` may stand in their place.
     """
     line = CommandLine()
-    words = iter(argv)
-    for word in words:
-        if word == "--":
-            for rest in words:
-                _take_word(line, rest)
-        elif word.startswith("-") and len(word) > 1:
-            _take_option(line, word, words)
-        else:
-            _take_word(line, word)
+    try:
+        for name, text in cut(argv, lambda name: bool(_known(line, name)[0].argument)):
+            if name:
+                option, values = _known(line, name)
+                values[option.long] = text
+            else:
+                _take_word(line, text)
+    except OptionError as error:
+        raise UsageError(str(error)) from error
     return line
 
 
@@ -82,27 +82,6 @@ def _take_word(line: CommandLine, word: str) -> None:
         raise UsageError(f"Invalid argument: {word}{hint(word, commands)}")
 
 
-def _take_option(line: CommandLine, word: str, rest: Iterator[str]) -> None:
-    if word.startswith("--"):
-        name, equals, text = word.partition("=")
-        option, values = _known(line, name)
-        if option.argument:
-            values[option.long] = text if equals else _value(name, rest)
-        elif equals:
-            raise UsageError(f"Option {name} takes no value")
-        else:
-            values[option.long] = ""
-        return
-    for index in range(1, len(word)):
-        name = f"-{word[index]}"
-        option, values = _known(line, name)
-        if option.argument:
-            attached = word[index + 1 :].removeprefix("=")
-            values[option.long] = attached or _value(name, rest)
-            return
-        values[option.long] = ""
-
-
 def _known(line: CommandLine, name: str) -> tuple[Option, dict[str, str]]:
     """Return the option of a name, and where its value goes."""
     for option in line.command.options if line.command else ():
@@ -115,11 +94,3 @@ def _known(line: CommandLine, name: str) -> tuple[Option, dict[str, str]]:
     names = (option.long for option in (*own, *GLOBAL_OPTIONS))
     likely = hint(name, names) if name.startswith("--") else ""
     raise UsageError(f"Invalid argument: {name}{likely}", line.command)
-
-
-def _value(name: str, rest: Iterator[str]) -> str:
-    text = next(rest, None)
-    # A forgotten value must not swallow the next option; "-1" is a number.
-    if text is None or (text.startswith("-") and not text[1:].isdigit() and text != "-"):
-        raise UsageError(f"Missing value of option {name}")
-    return text
