@@ -33,7 +33,7 @@ def main(argv: list[str] | None = None) -> int:
     a data directory that only a person can make usable.
 
     Args: the arguments without the program's name; default those of the process.
-    Source: configuration reference, server command.
+    Source: docs/configuration.md.
     """
     given = sys.argv[1:] if argv is None else argv
     try:

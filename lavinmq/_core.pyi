@@ -263,13 +263,13 @@ class Loop:
         """Send heartbeats that are due, report links that are silent or late, a portion of them.
 
         To be called eight times a second; true when there are more, which are to be asked for at
-        once. Source: AMQP reference, sections 1 and 3.
+        once. Source: docs/protocol.md.
         """
 
     def check_consumers(self) -> None:
         """Report channels that hold a delivery for longer than its queue allows.
 
-        To be called every minute or so. Source: AMQP reference, section 14.
+        To be called every minute or so. Source: docs/protocol.md.
         """
 
     def turn(self) -> None:
@@ -434,7 +434,7 @@ class Queue:
             ttl_ms: time to live of each message, -1 = none.
             delivery_limit: deliveries after the first one, -1 = any number.
             target: exchange of dead letters; target_key: their routing key, None = their own.
-        Source: AMQP reference, sections 10, 16 and 17.
+        Source: docs/protocol.md.
         """
     def set_stream_limits(
         self, *, max_length: int = ..., max_bytes: int = ..., max_age_ms: int = -1
@@ -543,7 +543,7 @@ class Queue:
         Returns: a line for each left-over or wrong file that was put right.
         Raises: OSError, or ValueError for what is no segment of this schema version below 4 GiB;
             both name the file. The queue `is_closed` from then on, its files are untouched.
-        Source: storage reference, section 15.
+        Source: docs/formats.md.
         """
 
     def open(self) -> None:
@@ -563,7 +563,7 @@ class Queue:
         """Begin to give back the disk space of deleted messages in a finished segment that other
         messages keep. Returns: whether there is one to do; the rest follows in portions and after
         syncs, and `done` is called when it is over.
-        Source: storage reference, section 20."""
+        Source: docs/formats.md."""
 
     def reach(self) -> bool:
         """Go to the next message, past what is deleted in front of it, for as long as others can
@@ -810,7 +810,7 @@ class Link:
 
     publish, ack, nack, reject and deliveries happen inside; all else is a call to the session.
     Methods that take a channel `id` raise KeyError when it is not open, unless they say otherwise.
-    Source: AMQP reference, sections 2 to 6.
+    Source: docs/protocol.md.
 
     Args:
         loop: the loop it belongs to.

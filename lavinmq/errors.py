@@ -3,7 +3,7 @@
 Every layer may import this module; it imports nothing of ours. The question is always *who pays?*:
 `ChannelError` closes one channel, `ConnectionError_` one connection, `StoreError` one queue,
 `DefinitionsError` stops a start or an import. Any other exception is a bug.
-Source: AMQP reference, section 6.
+Source: docs/protocol.md.
 """
 
 from enum import IntEnum

@@ -14,7 +14,7 @@ Grammar (big-endian; a table on the wire is a uint32 byte length and this conten
     S string and x bytes: uint32 length, bytes       T timestamp int64 (seconds)
     A array: uint32 byte length, { type value }      F table: uint32 byte length, content   V void
 
-Source: AMQP reference, section 2.
+Source: docs/protocol.md.
 """
 
 import struct

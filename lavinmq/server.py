@@ -3,7 +3,7 @@
 Start: data directory lock, users, virtual hosts, listeners. Stop: listeners, clients (told 320),
 messages to disk, lock. `run` is what the command calls; it blocks and returns the exit code. Other
 programs start a broker by way of `embedded.py`; both go through `opened`.
-Source: command line reference, section 8; architecture section 2.
+Source: docs/architecture.md, docs/listeners.md.
 """
 
 from __future__ import annotations
@@ -358,7 +358,7 @@ class Server:
     def reload(self) -> None:
         """Read the configuration again (SIGHUP) and take over what may change while running.
 
-        Source: command line reference, section 7."""
+        Source: docs/configuration.md."""
         self.service.reloading()
         try:
             fresh = load(self.config.argv, os.environ)

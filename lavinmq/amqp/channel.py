@@ -3,7 +3,7 @@
 Publishes, deliveries and settlements never come here; the message path handles them on the same
 channel. A method returns the replies to send, or raises ChannelError; changes of durable
 definitions are answered once they are on disk. Called by `connection.py`.
-Source: AMQP reference, sections 4, 7, 9, 12, 14 and 15.
+Source: docs/protocol.md.
 """
 
 from __future__ import annotations

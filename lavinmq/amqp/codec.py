@@ -4,7 +4,7 @@
 tuple with a *plan*: a short list of steps, made once per class, that decode and encode follow.
 Decoding is strict: arguments that are too short, and bytes left over, are errors. Only
 `methods.py` uses this module; it knows no method by name.
-Source: AMQP reference, sections 2 and 5.
+Source: docs/protocol.md.
 """
 
 import struct

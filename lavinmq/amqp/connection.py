@@ -3,7 +3,7 @@
 The link reads and walks frames; what it does not do itself arrives here: rare methods, errors, the
 first publish to an exchange. An error closes who pays for it: the channel, the connection, or only
 the socket during the handshake. Owned by the broker's set of connections.
-Source: AMQP reference, sections 1, 3, 4 and 6.
+Source: docs/protocol.md.
 """
 
 from __future__ import annotations

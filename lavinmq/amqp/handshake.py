@@ -1,7 +1,7 @@
 """The handshake of one connection: start, tune, open, each with all its checks.
 
 Sans I/O: methods in, methods out; `connection.py` feeds it and acts on what it raises.
-Source: AMQP reference, section 1.
+Source: docs/protocol.md.
 """
 
 from __future__ import annotations

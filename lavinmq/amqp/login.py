@@ -2,7 +2,7 @@
 
 Most clients are known at once; for the others the link is paused while a task of the chain finds
 out, within the time that the handshake has. Owned by its connection.
-Source: AMQP reference, sections 1 and 3; command line reference, section 14.
+Source: docs/protocol.md, docs/authentication.md.
 """
 
 from __future__ import annotations

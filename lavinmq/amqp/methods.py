@@ -3,7 +3,7 @@
 Field names are those of the specification (`global` is `global_`); every domain is named in
 `codec.py`. Connections and channels decode with this what the message path in C did not take, and
 encode their replies; publishes, deliveries and settlements normally never pass here.
-Sans I/O: bytes in, bytes out. Source: AMQP reference, section 5.
+Sans I/O: bytes in, bytes out. Source: docs/protocol.md.
 The file is longer than 500 lines because it is one flat table with a class for each line.
 """
 

@@ -1,7 +1,7 @@
 """What a broken rule on the wire is answered with: one row per error of the frame walker.
 
 The numbers are those of `walk_error` in cext/amqp/amqp.pyx; the texts are what clients see.
-Source: AMQP reference, sections 2, 6, 11 and 15.
+Source: docs/protocol.md.
 """
 
 from typing import Final

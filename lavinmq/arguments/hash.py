@@ -2,7 +2,7 @@
 
 A header can be named as LavinMQ does (`x-hash-on`) and as RabbitMQ does (`hash-header`); the first
 one counts. A header argument that is no string is ignored.
-Source: AMQP reference, section 8; documentation of RabbitMQ's plugin.
+Source: docs/protocol.md, documentation of RabbitMQ's plugin.
 """
 
 from typing import Final, NamedTuple

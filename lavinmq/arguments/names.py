@@ -1,6 +1,6 @@
 """Names of queues and exchanges: which are legal, and the refusals that declarations share.
 
-Called by `vhost/vhost.py`. Source: AMQP reference, sections 7, 9 and 22 (item 43).
+Called by `vhost/vhost.py`. Source: docs/protocol.md.
 """
 
 import re

@@ -2,7 +2,7 @@
 
 Called by `arguments/queue.py` and `amqp/channel.py`; the results go to the message path, which
 reads them once. Texts of refusals are part of the protocol.
-Source: AMQP reference, sections 10 and 20.
+Source: docs/streams.md.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Each change acts at once, also on connections that are open, and is then saved, see
 `files/saving.py`. One that cannot be saved is taken back, and DefinitionsError is raised, here or
-where the save is waited for; the connections that it has ended stay ended. Source: AMQP reference,
-section 21; HTTP reference, sections 8.12 and 8.13.
+where the save is waited for; the connections that it has ended stay ended.
+Source: docs/authentication.md.
 """
 
 from __future__ import annotations

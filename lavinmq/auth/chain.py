@@ -7,7 +7,7 @@
 was verified before, or the token's key is there. `authenticate` does everything else: it waits
 after failures, has slow hashes computed in threads, fetches keys. Both are called on the loop's
 thread and never hold it up. None means that nobody logs in; why is for the log only.
-Source: command line reference, section 14; AMQP reference, section 1.
+Source: docs/authentication.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A `User` of `users.json` and a `TokenUser` of an access token are both one. Everything that checks
 rights asks an `Identity` and needs to know no more.
-Source: command line reference, sections 14 and 15; AMQP reference, section 21.
+Source: docs/authentication.md.
 """
 
 from __future__ import annotations

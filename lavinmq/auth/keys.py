@@ -4,7 +4,7 @@
 section 4; RFC 7517 for the keys). They are fetched again in the background before they are too old,
 and, at most every half minute, when a token names a key that is not there: the issuer may have
 changed its keys. While fetching fails the keys at hand stay. Imported with the backend `oauth`.
-Source: command line reference, section 14.
+Source: docs/authentication.md.
 """
 
 from __future__ import annotations

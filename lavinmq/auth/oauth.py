@@ -2,7 +2,7 @@
 
 Verified tokens are remembered while their keys stay, so that clients who connect again and again,
 or send the token with each request, are recognized at once. Imported only when it is configured.
-Source: command line reference, section 14.
+Source: docs/authentication.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The authorization code flow of OAuth 2 for public clients, with PKCE (RFC 6749 section 4.1, RFC
 7636). Nothing is kept here between the two steps: state and verifier travel in a cookie. The HTTP
 server turns what these functions return, or raise, into answers, cookies and redirects.
-Source: HTTP reference, section 14.
+Source: docs/authentication.md.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@
 
 What a stored hash asks for in time and memory is bounded before it is used. bcrypt and scrypt are
 slow on purpose: `hashing.py` runs them in threads. Clear passwords are never kept or logged.
-Source: command line reference, section 14; storage reference, section 9; decision 0017.
+Source: docs/authentication.md, docs/formats.md, decision 0017.
 """
 
 import binascii

@@ -4,7 +4,7 @@ An expression is searched anywhere in the name of the resource; the empty one an
 everything, and what takes too long to match is denied. Each is compiled once, and remembers a
 bounded number of answers. A text that does not compile denies everything: such a permission may
 come from a file made with another dialect.
-Source: AMQP reference, section 21; command line reference, section 15.
+Source: docs/authentication.md.
 """
 
 import logging

@@ -3,7 +3,7 @@
 A scope is `tag:<name>` or `configure|read|write:<virtual host>/<resource>`, with a third part for
 routing keys of topic exchanges; the parts are percent encoded, each with `*` for any text. What is
 not given is denied; a scope without third part gives all keys.
-Source: command line reference, section 14.
+Source: docs/authentication.md.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class TokenUser:
 class ClaimReader:
     """Reads claims as one broker is told to.
 
-    Args: see [oauth] in the configuration reference; `prefix` None: the resource server and a dot.
+    Args: see [oauth] in docs/configuration.md; `prefix` None: the resource server and a dot.
     """
 
     def __init__(

@@ -3,7 +3,7 @@
 Only what is named here is accepted: four signature algorithms, each with its own type of key, so a
 token cannot choose to be checked in another way than its key is meant for. Keys come from
 `keys.py`; what the claims allow is read by `scopes.py`. Imported only with the backend `oauth`.
-Source: command line reference, section 14; RFC 7515, RFC 8725.
+Source: docs/authentication.md, RFC 7515, RFC 8725.
 """
 
 from __future__ import annotations

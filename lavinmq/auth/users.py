@@ -4,7 +4,7 @@ One `UserStore` per broker, on the loop thread. Connections keep the `User` they
 is changed in place, so a change of permissions acts at once. `epoch` moves with every change that
 can turn an answer, which lets callers remember answers. Changing does not save: call `save` once
 after a change or a bulk of them. What cannot be saved is taken back.
-Source: command line reference, sections 14 and 15; storage reference, section 9.
+Source: docs/authentication.md, docs/formats.md.
 """
 
 import logging

@@ -28,7 +28,7 @@ def read(text: str) -> dict[str, dict[str, str]]:
 
     Args: the whole file as text.
     Raises: ``IniSyntaxError``.
-    Source: configuration reference, INI rules.
+    Source: docs/configuration.md.
     """
     sections: dict[str, dict[str, str]] = {}
     current: dict[str, str] | None = None

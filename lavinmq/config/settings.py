@@ -7,7 +7,7 @@ Everything else about configuration is derived from this table: reading and chec
 A setting with an ``attribute`` is a field of ``values.Config``. One without, or with the fate
 ``later``, is recognised and checked, but its feature is not built yet: setting it gives a warning.
 To bring one to life, name its attribute here, add the field to ``Config``, take away the fate.
-Defaults are written as they would stand in the ini file. Source: configuration reference.
+Defaults are written as they would stand in the ini file. Source: docs/configuration.md.
 """
 
 from __future__ import annotations

@@ -265,7 +265,7 @@ def _section(values: Values, written: str, source: str) -> str:
 def _take_sni(values: Values, written: str, content: Mapping[str, Given]) -> None:
     """Check a section ``[sni:<host name>]``.
 
-    Source: configuration reference, section 5.
+    Source: docs/configuration.md.
     """
     section = _plain(written)
     host = written.removeprefix("sni:").strip().lower().rstrip(".")

@@ -152,7 +152,7 @@ class Config:
     def take_live(self, fresh: Config) -> Changes:
         """Take over, after a reload, the values that may change while the broker runs.
 
-        Those that need a restart keep their old value. Source: configuration reference, reload.
+        Those that need a restart keep their old value. Source: docs/configuration.md.
         """
         live, waiting = [], []
         for setting in SETTINGS:
@@ -197,7 +197,7 @@ def load(
     Args: the arguments without the program's name; the environment; a list that takes the mistakes
         in values and sections, so that all are found, instead of the first being raised.
     Raises: ``ConfigError`` (``UsageError`` for the command line).
-    Source: configuration reference, sections 1 to 6.
+    Source: docs/configuration.md.
     """
     given = parse(argv)
     files = read_files(given.actions.get("--config"), environ)

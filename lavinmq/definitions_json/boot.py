@@ -3,7 +3,7 @@
 What is there stays as it is; only what is missing is made. A file that was imported before and has
 not changed since may be skipped: `load_definitions.sha256` in the data directory has the digest of
 the last one. It is written when all that the file has brought is on disk.
-Source: configuration reference, section main; HTTP reference, section 10.
+Source: docs/configuration.md, docs/definitions.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 `rows` goes through a broker step by step, for a caller that makes JSON of them. The functions for
 single rows also take what `files/definitions.py` reads from a data directory. What comes and goes
 by itself is left out: exclusive queues, the queues of delayed exchanges, and what binds them.
-Source: HTTP reference, section 10.
+Source: docs/definitions.md.
 """
 
 from __future__ import annotations

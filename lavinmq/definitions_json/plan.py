@@ -4,7 +4,7 @@
 it, in an order in which each thing finds what it needs: policies come before queues, so that these
 are right from their beginning. Files are saved once for each kind; the caller has the definitions
 of `touched` synced. What other requests change between the two is met by the checks that every
-declaration goes through. Source: HTTP reference, section 10.
+declaration goes through. Source: docs/definitions.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The exchanges, queues and bindings of one virtual host, compared with what a document wants.
 
 What is there stays: one with other properties refuses the document, or is left out at the start of
-a broker. Source: HTTP reference, section 10; AMQP reference, sections 7 to 9.
+a broker. Source: docs/definitions.md.
 """
 
 from __future__ import annotations

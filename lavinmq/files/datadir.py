@@ -3,7 +3,7 @@
 ``server.py`` opens one ``DataDir`` before anything reads or writes below it and closes it last;
 whoever saves a small file calls ``write_atomic`` or ``replace_files``. It knows nothing of
 what the files mean and never touches messages.
-Source: storage reference, markers and locks, migration of older directories.
+Source: docs/formats.md.
 """
 
 from __future__ import annotations
@@ -274,7 +274,7 @@ class PidFile:
 
         Returns: False when the file belongs to a live process, holds something else or cannot be
         written. That is logged, and the broker goes on without.
-        Source: configuration reference, signals and exit codes.
+        Source: docs/configuration.md.
         """
         try:
             problem = self._take()

@@ -6,7 +6,7 @@ deletions have gathered. This module never decides whether a definition is legal
 
 Longer than 500 lines: writing, reading and folding of one format stand side by side.
 
-Format (little-endian, unlike the wire; Source: storage reference, section 8):
+Format (little-endian, unlike the wire; Source: docs/formats.md):
 
     file   = version:i32 (1) { frame }                                          (end is CE)
     frame  = type:u8 (1) channel:u16 size:u32 class:u16 method:u16 reserved:u16 arguments end:u8

@@ -1,6 +1,6 @@
 """Directories of virtual hosts and queues: their names, and making and removing what is in them.
 
-Called by `vhost/vhost.py`. Source: storage reference, section 1.
+Called by `vhost/vhost.py`. Source: docs/formats.md.
 """
 
 import hashlib

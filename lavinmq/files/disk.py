@@ -1,7 +1,6 @@
 """The free space of the data directory: decides when publishers have to wait.
 
-Asked every few seconds by `server.py`; never touches messages. Source: storage reference,
-sections 17 and 20.
+Asked every few seconds by `server.py`; never touches messages. Source: docs/formats.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A file that cannot be understood never stops a start: it is logged, left in place, and a copy is
 kept under a `.damaged` name before the first save replaces it. One that could not even be read is
 not replaced. How a save comes to the disk is in `saving.py`.
-Source: storage reference, sections 9 and 20.
+Source: docs/formats.md.
 """
 
 import json

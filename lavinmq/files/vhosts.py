@@ -3,7 +3,7 @@
 Read once at the start, written whenever a virtual host comes or goes. Only the name is needed to
 load one; its directory always follows from the name, the stored one is for humans and tools.
 When the file is missing or damaged, the names are found in the directories: losing this small file
-must not hide all queues. Source: storage reference, sections 1 and 9.
+must not hide all queues. Source: docs/formats.md.
 """
 
 import hashlib

@@ -2,7 +2,7 @@
 
 Endpoints are plain functions of a `Call`, some of them coroutines. What they return is sent as JSON
 with status 200, but for a `Reply` with another status, and a `listing.Listing`.
-Source: HTTP reference, sections 2 to 4.
+Source: docs/http-api.md.
 """
 
 from __future__ import annotations

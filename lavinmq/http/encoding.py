@@ -2,7 +2,7 @@
 
 Names may hold octets that are no UTF-8 (kept as lone surrogates): they are escaped. Field tables
 hold bytes and timestamps: bytes become base64, timestamps RFC 3339 text.
-Source: HTTP reference, section 9.
+Source: docs/http-api.md.
 """
 
 from __future__ import annotations

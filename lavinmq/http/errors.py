@@ -1,7 +1,7 @@
 """What an endpoint raises when it does not do what it was asked for; the handler makes JSON of it.
 
 `from_protocol` turns what AMQP would answer with a reply code into the status with which HTTP says
-the same. Source: HTTP reference, section 4.
+the same. Source: docs/http-api.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Each endpoint that takes a body declares a table of these; bodies are checked against it and the
 OpenAPI description is made from it. Numbers and booleans spelled as strings are taken for what they
 mean, as tools send them. Fields that nobody knows are ignored, but for those that look like a
-misspelt one. Source: HTTP reference, sections 4 and "Where ours accepts more".
+misspelt one. Source: docs/http-api.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Nobody who has not logged in, or may not use the endpoint, can make the broker keep a body, and no
 endpoint gets a longer one than it needs. Everything that an endpoint raises
 becomes an answer; what is a bug of ours is logged and answered with 500.
-Source: HTTP reference, sections 1, 2 and 4.
+Source: docs/http-api.md.
 """
 
 from __future__ import annotations

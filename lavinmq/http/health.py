@@ -1,6 +1,6 @@
 """What is wrong with the broker, if anything; asked by the API and by the probes.
 
-Source: HTTP reference, section 8.19.
+Source: docs/monitoring.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Checks of the parameters that make shovels and federation upstreams.
 
-Source: HTTP reference, section 8.14; shovel and federation reference, section A.2.
+Source: docs/http-api.md.
 """
 
 from __future__ import annotations

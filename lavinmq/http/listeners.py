@@ -1,6 +1,6 @@
 """Which HTTP listeners the configuration asks for: management, control socket, metrics.
 
-Source: HTTP reference, sections 1 and 16; command line reference, sections 4 and 9.
+Source: docs/http-api.md, docs/listeners.md.
 """
 
 from __future__ import annotations

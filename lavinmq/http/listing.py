@@ -2,7 +2,7 @@
 
 An endpoint returns a `Listing`: the things, what each is called, and how to make a row of one. Rows
 are made for what is shown only, unless the order depends on them; long work is done in portions of
-about half a millisecond. Source: HTTP reference, section 5.
+about half a millisecond. Source: docs/http-api.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The description of the API in OpenAPI, made from the table of endpoints.
 
-Source: OpenAPI 3.1; HTTP reference, section 7.
+Source: OpenAPI 3.1, docs/http-api.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Payloads of messages in JSON: text if they are UTF-8, else base64; a large one piece by piece.
 
-Source: HTTP reference, section 8.8.
+Source: docs/http-api.md.
 """
 
 from __future__ import annotations

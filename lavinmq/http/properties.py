@@ -1,6 +1,6 @@
 """Properties of a message: the bytes of a content header, and JSON.
 
-Source: HTTP reference, section 9 ("Message properties"); AMQP reference, section 11.
+Source: docs/http-api.md, docs/protocol.md.
 """
 
 from __future__ import annotations

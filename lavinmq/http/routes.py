@@ -4,7 +4,7 @@ Modules of `api/` register functions with the decorators of `ROUTES`. A path is 
 its slashes before percent-decoding, so that `%2F` is a virtual host; leading and trailing slashes
 do not count. `:name` matches one segment, `*name` the rest of the path. Who may call an endpoint
 stands in `access.py`. The OpenAPI description and the tests of roles are made from both tables.
-Source: HTTP reference, sections 1, 3 and 7.
+Source: docs/http-api.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Tornado parses HTTP and writes it; accepting sockets and the handshake of TLS are those of the other
 protocols (`listeners/listener.py`, `listeners/arrival.py`). See decision 0015.
-Source: HTTP reference, sections 1, 15 and 16.
+Source: docs/http-api.md.
 """
 
 from __future__ import annotations

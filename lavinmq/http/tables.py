@@ -2,7 +2,7 @@
 
 A table is measured before it is converted. From JSON every integer becomes 64 bits wide and every
 fraction a double, whatever its size. The other way is `encoding.py`'s.
-Source: HTTP reference, section 9.
+Source: docs/http-api.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The bridge is a pair of sockets. What one side cannot take yet waits in the other: neither a slow
 browser nor a busy broker makes anything grow. Frames have no meaning, text is ignored.
-Source: HTTP reference, section 13.
+Source: docs/http-api.md.
 """
 
 from __future__ import annotations

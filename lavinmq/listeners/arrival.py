@@ -3,7 +3,7 @@
 Each listener has one `Reception`. An arrival is a generator that yields what it waits for; it ends
 by handing on the socket, or it is closed: at an error, or when its time is over. Handshakes take
 about a millisecond of the processor, so many at once take turns with everything else on the loop.
-Source: command line reference, sections 5, 11 and 12.
+Source: docs/listeners.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Takes a certificate that has been verified, in the form of `ssl.SSLSocket.getpeercert`. What is not
 clear names nobody: a certificate with two common names must not log in as whichever comes first.
-Source: command line reference, section 11; RFC 4514 for distinguished names.
+Source: docs/listeners.md, RFC 4514 for distinguished names.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Who is at both ends of a connection: addresses and TLS, as names, lists and logs show them.
 
 Made where a connection comes in, by `arrival.py` or by whoever hands over a socket, and kept by the
-connection. Source: HTTP reference, section 9; command line reference, section 13.
+connection. Source: docs/listeners.md.
 """
 
 from __future__ import annotations

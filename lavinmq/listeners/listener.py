@@ -2,7 +2,7 @@
 
 TCP, TLS and unix sockets, bound here or passed by systemd; any protocol, which says by `welcome`
 who takes over. Accepting is bounded per wake-up, and pauses for a moment when few descriptors are
-left. Source: command line reference, sections 9, 12 and 13.
+left. Source: docs/listeners.md.
 """
 
 from __future__ import annotations

@@ -12,8 +12,7 @@ everything is bounded and checked before it is used.
         source and destination address, source and destination port
         entries: type (1 byte), length (2 bytes), value; unknown types are skipped
 
-Source: The PROXY protocol, versions 1 & 2 (haproxy.org), sections 2.1 and 2.2; command line
-reference, section 12.
+Source: The PROXY protocol, versions 1 & 2 (haproxy.org), sections 2.1 and 2.2, docs/listeners.md.
 """
 
 from __future__ import annotations

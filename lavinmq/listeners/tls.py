@@ -2,7 +2,7 @@
 
 Owned by the server; listeners ask `Contexts.choose` for the context of a connection. Everything is
 built before anything is swapped in, so a broken file leaves what was there in force. Contexts that
-would be equal are one. Source: command line reference, sections 5, 7 and 11.
+would be equal are one. Source: docs/listeners.md.
 
 The host a client asks for is looked up before its handshake begins (`server_name`): OpenSSL can
 change the certificate in the course of a handshake, but not whether a client has to show its own.

@@ -1,7 +1,7 @@
 """The Spark session of a job: versions checked, workers on our interpreter, UTC, quiet.
 
 On a cluster (under spark-submit) the master and most settings are there already; what --conf says
-wins over the defaults here. Source: Spark's configuration reference.
+wins over the defaults here. Source: docs/configuration.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 own: `users.json` has to stay readable by LavinMQ, which would drop what it does not know when it
 writes it; and a global parameter, which it would keep, may be changed by policymakers.
 A negative limit is none. Only what comes anew is measured.
-Source: AMQP reference, section 21; HTTP reference, section 8.11; storage reference, section 9.
+Source: docs/policies.md, docs/formats.md.
 """
 
 import logging

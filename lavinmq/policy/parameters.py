@@ -1,7 +1,7 @@
 """Parameters: named JSON values of a virtual host, by component, or of the whole broker.
 
 Whatever has a meaning for somebody (shovels, federation) looks it up here; the others are kept.
-Source: HTTP reference, section 8.14; storage reference, section 9.
+Source: docs/policies.md, docs/formats.md.
 """
 
 from collections.abc import Iterable

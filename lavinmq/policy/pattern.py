@@ -3,7 +3,7 @@
 PCRE2 runs them, as it does in LavinMQ and RabbitMQ, with limits: one search tries so much and no
 more, half a millisecond. A name for which the limit is reached does not match; the log says so once
 for each pattern, and `stumbles` counts. An operation that asks many patterns has `Patience`.
-Source: AMQP reference, section 21. Why PCRE2: decision record 0042.
+Source: docs/policies.md. Why PCRE2: decision record 0042.
 """
 
 import logging

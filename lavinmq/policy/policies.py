@@ -3,8 +3,7 @@
 Of all that match a name exactly one applies: that of the highest priority; among equals the one
 whose name comes first in the order of characters. A `Policy` never changes; another one takes its
 place. What a definition does to a queue is merged in `features.py` and brought there by
-`vhost/rules.py`. Source: AMQP reference, section 21; HTTP reference, section 8.15; storage
-reference, section 9.
+`vhost/rules.py`. Source: docs/policies.md, docs/formats.md.
 """
 
 import logging

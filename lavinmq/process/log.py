@@ -9,8 +9,8 @@ and writes to it. State lives in one handler of the root logger, none in this mo
 Lines for machines are made by ``log_forms``.
 Where a peer reads the log (a pipe, the journal, a terminal) nobody waits for it: what it does not
 take is left out there, and counted. An exception follows on the next lines. Whatever else in a text
-is not printable is escaped: names chosen by a client must not look like further lines. Source:
-configuration reference, log output.
+is not printable is escaped: names chosen by a client must not look like further lines.
+Source: docs/configuration.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Made by `server.run` from the environment, and only there: a broker inside another program leaves
 that program's service alone. Without systemd everything here does nothing. Never blocks: a
 notification that the manager has no room for is lost.
-Source: sd_listen_fds(3), sd_notify(3), sd_watchdog_enabled(3); command line reference, section 9.
+Source: sd_listen_fds(3), sd_notify(3), sd_watchdog_enabled(3), docs/installation.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How often connections, channels, queues and consumers have come and gone.
 
 One for each virtual host and one for the whole broker, which also counts what deleted virtual hosts
-have seen. Incremented where it happens; never goes down. Source: HTTP reference, section 8.1.
+have seen. Incremented where it happens; never goes down. Source: docs/monitoring.md.
 """
 
 from __future__ import annotations

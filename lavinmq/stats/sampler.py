@@ -3,7 +3,7 @@
 Every `stats_interval` the sampler looks at the counters of all tracked things, in portions, and
 notes how fast each has grown. What does not move costs nothing but the look: a history is made when
 a counter first moves, and goes when it has been still for as long as a history is.
-Source: HTTP reference, section 6.
+Source: docs/monitoring.md.
 """
 
 from __future__ import annotations

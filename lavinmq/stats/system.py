@@ -2,7 +2,7 @@
 
 Read from /proc, cgroups and the kernel's counters of this process; nothing here takes longer than
 some ten microseconds, unless it says so. Sampled together with the rates of messages.
-Source: HTTP reference, section 8.17.
+Source: docs/monitoring.md.
 """
 
 from __future__ import annotations

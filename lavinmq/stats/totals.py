@@ -2,7 +2,7 @@
 
 Sampled together with all the parts (see `sampler.py`), in one pass over them. Bytes of connections
 that are over stay counted, so that no history is rewritten when a connection goes.
-Source: HTTP reference, sections 6 and 8.1.
+Source: docs/monitoring.md.
 """
 
 from __future__ import annotations

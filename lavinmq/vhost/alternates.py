@@ -1,7 +1,7 @@
 """Alternate exchanges of one virtual host: who has which, whether that exists yet or not.
 
 An alternate is named by arguments or a policy and may come and go after those that name it. Called
-by `vhost.py`. Source: AMQP reference, sections 8 and 21.
+by `vhost.py`. Source: docs/protocol.md.
 """
 
 from collections.abc import Mapping

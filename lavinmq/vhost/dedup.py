@@ -2,7 +2,7 @@
 
 What is a duplicate is decided in the message path. This checks the arguments of exchanges (those of
 queues are checked with the others), and finds, reads and removes the files.
-Source: AMQP reference, sections 8, 10, 18 and 22 (item 27).
+Source: docs/deduplication.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The keys of duplicates of one virtual host: which exchange or queue has a cache, and its file.
 
 Called by `vhost.py`; what arguments mean and what is in a file is in `dedup.py`.
-Source: AMQP reference, section 18.
+Source: docs/deduplication.md.
 """
 
 from collections.abc import Iterable

@@ -3,7 +3,7 @@
 An exchange is delayed by its arguments or by a policy. The end of a policy releases what waits, in
 portions, and the queue goes when that is safe where it is then. Called by `vhost.py`, on the loop
 thread; what a message waits for is the business of the message path.
-Source: AMQP reference, section 19.
+Source: docs/delayed.md.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -2,7 +2,7 @@
 
 The bindings here are what management shows and what is stored; the message path only sees the
 compiled ones in `core`. Owned by a `VHost`; never decides who may bind.
-Source: AMQP reference, sections 7 and 8.
+Source: docs/protocol.md.
 """
 
 from __future__ import annotations

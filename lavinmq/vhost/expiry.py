@@ -2,7 +2,7 @@
 
 The countdown runs while a queue has no consumers, and starts anew when it is declared, when a
 message is fetched and when the last consumer leaves; publishing does not count as use. Owned by a
-`VHost`. Source: AMQP reference, section 16.
+`VHost`. Source: docs/protocol.md.
 """
 
 from __future__ import annotations

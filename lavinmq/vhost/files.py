@@ -1,6 +1,6 @@
 """Makes the files of a new virtual host, synced, so that opening it waits for no disk.
 
-Called in a thread, by `vhosts.py`. Source: storage reference, section 1.
+Called in a thread, by `vhosts.py`. Source: docs/formats.md.
 """
 
 from pathlib import Path

@@ -3,7 +3,7 @@
 Entries come from any thread and wait, a bounded number of them, for the loop's thread, which
 publishes a few times a second. What is logged while that happens comes from publishing itself and
 is left out, so that no entry causes another one without end. Off unless the operator wants it.
-Source: AMQP reference, section 7; configuration reference, log output.
+Source: docs/protocol.md, docs/configuration.md.
 """
 
 from __future__ import annotations

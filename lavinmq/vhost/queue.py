@@ -2,7 +2,7 @@
 
 Owned by a `VHost`. What a queue does to messages happens in the message path; this is what
 declarations, consumers and management see of it.
-Source: AMQP reference, sections 9 and 14.
+Source: docs/protocol.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a user needs to be allowed for a method, and the words in which a lack is refused.
 
 Asked once name and existence are known to be right.
-Source: AMQP reference, sections 7, 9 and 21.
+Source: docs/authentication.md.
 """
 
 from __future__ import annotations

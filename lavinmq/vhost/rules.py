@@ -4,7 +4,7 @@ policies come to queues and exchanges.
 A change of policies is saved, and then brought to everything that exists, in portions: thousands of
 queues do not stop the loop. What is declared meanwhile is right at once. Owned by a `VHost`, which
 gives what exists and is told of each exchange whose features have changed. On the loop thread.
-Source: AMQP reference, section 21; storage reference, section 9.
+Source: docs/policies.md, docs/formats.md.
 """
 
 from collections.abc import Callable, Iterator, Mapping

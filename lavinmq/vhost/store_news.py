@@ -1,7 +1,7 @@
 """What the log says of queues whose files could not be read or written, or can be again.
 
 Owned by a `VHost`, asked after a tick in which something happened to a store. Takes leave of the
-consumers of a queue that was closed for it. Source: storage reference, section 16.
+consumers of a queue that was closed for it. Source: docs/formats.md.
 """
 
 from __future__ import annotations

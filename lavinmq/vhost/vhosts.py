@@ -2,7 +2,7 @@
 
 One whose files could not be loaded is not in here, but its entry in `vhosts.json` stays, and so do
 its files. On the loop thread.
-Source: AMQP reference, section 21; HTTP reference, section 8.10; storage reference, section 1.
+Source: docs/protocol.md, docs/http-api.md, docs/formats.md.
 """
 
 import asyncio

@@ -2,7 +2,7 @@
 
 Finds the command, runs it, and turns errors into a message on standard error and an exit status:
 0 done, 1 any error, 2 this node is not the leader. Modules are loaded when they are needed, since
-scripts start this program thousands of times. Source: command line reference, section 16.
+scripts start this program thousands of times. Source: docs/lavinmqctl.md.
 """
 
 from __future__ import annotations

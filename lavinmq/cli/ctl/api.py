@@ -1,7 +1,7 @@
 """Requests of lavinmqctl to the HTTP API, over TCP, TLS or the control socket.
 
 `choose` finds out where to go, `Api` goes there: one connection per command, opened by the first
-request. Errors are raised with a text for people. Source: http-api reference, sections 1 to 5.
+request. Errors are raised with a text for people. Source: docs/lavinmqctl.md.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Target(NamedTuple):
 def choose(options: Mapping[str, str], environ: Mapping[str, str]) -> Target:
     """Return the place that the options name, else the environment, else the control socket.
 
-    Raises: UsageError. Source: command line reference, section 16.
+    Raises: UsageError. Source: docs/lavinmqctl.md.
     """
     uri_option = next((name for name in ("--uri", "--host") if options.get(name)), "")
     parts = [name for name in ("--hostname", "--port", "--scheme") if name in options]

@@ -2,7 +2,7 @@
 
 Only reads, so the directory may be that of a running broker, or a copy that cannot be written. The
 result has the form of an export and can be imported.
-Source: http-api reference, section 10; storage reference, section 9.
+Source: docs/lavinmqctl.md, docs/formats.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The cookies of a log-in at the issuer of tokens: set, expired, and the user behind them.
 
-Source: HTTP reference, sections 2 and 14.
+Source: docs/authentication.md.
 """
 
 from __future__ import annotations

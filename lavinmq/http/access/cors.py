@@ -1,6 +1,6 @@
 """Which pages of other origins may use the API: those that the operator lists.
 
-Source: Fetch standard, CORS protocol; HTTP reference, section 1.
+Source: Fetch standard, CORS protocol, docs/authentication.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Who sends a request: the user behind the credentials of a header or a cookie.
 
-Source: HTTP reference, sections 2 and 14.
+Source: docs/authentication.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 `/oauth/…` is there when the backend `oauth` is configured, without a log-in. What is checked, and
 what is asked of the issuer, is in `auth/oauth_login.py`.
-Source: HTTP reference, section 14.
+Source: docs/authentication.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a listener for HTTP is for. Source: HTTP reference, sections 1 and 16."""
+"""What a listener for HTTP is for. Source: docs/authentication.md."""
 
 from __future__ import annotations
 

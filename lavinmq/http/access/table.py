@@ -5,7 +5,7 @@
 path with `:vhost` in it also asks for an entry of permissions in that virtual host, which has to
 exist; administrators need none. What a body names, such as an exchange for dead letters, is asked
 about by the functions that AMQP uses (`vhost/rights.py`). docs/http-api.md and the tests of roles
-are made from the table. Source: decision 0041; HTTP reference, section 3.
+are made from the table. Source: decision 0041, docs/authentication.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The aliveness test: a message through a queue, on the way that all messages take.
 
 Its client is a link on a pair of sockets within this process, so that reading, routing and storing
-are those of every client; only the handshake is left out. Source: HTTP reference, section 8.3.
+are those of every client; only the handshake is left out. Source: docs/http-api.md.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _publish() -> bytes:
 
 
 def _frame(kind: int, payload: bytes) -> bytes:
-    """Source: AMQP reference, section 2."""
+    """Source: docs/protocol.md."""
     return bytes([kind]) + CHANNEL.to_bytes(2) + len(payload).to_bytes(4) + payload + b"\xce"
 
 

@@ -1,7 +1,7 @@
 """Bindings: list, create, delete, in all the ways that paths address them.
 
 The bindings of every queue to the default exchange are shown where a queue, or that exchange, is
-asked about; lists over a virtual host leave them out. Source: HTTP reference, sections 8.9 and 9.
+asked about; lists over a virtual host leave them out. Source: docs/http-api.md.
 """
 
 from __future__ import annotations

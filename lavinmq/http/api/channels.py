@@ -1,4 +1,4 @@
-"""Channels: list, show, change the prefetch. Source: HTTP reference, sections 8.5 and 9."""
+"""Channels: list, show, change the prefetch. Source: docs/http-api.md."""
 
 from __future__ import annotations
 

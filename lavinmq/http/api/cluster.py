@@ -1,7 +1,7 @@
 """What tools of RabbitMQ ask a cluster for, as far as a single node has an answer.
 
 A node has no flags of features to turn on, nothing deprecated in use, and no queues to move
-elsewhere. Source: HTTP reference, section 7.
+elsewhere. Source: docs/http-api.md.
 """
 
 from __future__ import annotations

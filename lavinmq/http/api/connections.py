@@ -1,4 +1,4 @@
-"""Connections: list, show, close. Source: HTTP reference, sections 3, 8.4 and 9."""
+"""Connections: list, show, close. Source: docs/http-api.md."""
 
 from __future__ import annotations
 

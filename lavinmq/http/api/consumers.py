@@ -1,4 +1,4 @@
-"""Consumers: list, cancel. Source: HTTP reference, sections 8.6 and 9."""
+"""Consumers: list, cancel. Source: docs/http-api.md."""
 
 from __future__ import annotations
 

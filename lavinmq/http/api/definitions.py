@@ -1,6 +1,6 @@
 """Definitions: export, import, upload; of the whole broker or of one virtual host.
 
-Source: HTTP reference, section 10.
+Source: docs/definitions.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Exchanges: list, show, create, delete. The default exchange is `amq.default` here.
 
-Publishing is in `messages.py`. Source: HTTP reference, sections 8.7 and 9.
+Publishing is in `messages.py`. Source: docs/http-api.md.
 """
 
 from __future__ import annotations

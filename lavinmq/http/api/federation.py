@@ -1,6 +1,6 @@
 """Links of federation: list. There is no federation yet, so nothing can be linked.
 
-Source: HTTP reference, section 7.
+Source: docs/http-api.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Health checks in the form of RabbitMQ: `ok`, or 503 with what has failed.
 
-Source: HTTP reference, section 8.19.
+Source: docs/monitoring.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Limits of virtual hosts and of users: list, set, take away.
 
-Source: HTTP reference, section 8.11.
+Source: docs/policies.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the broker listens on, as the overview and the health checks show it.
 
-Source: HTTP reference, sections 8.1 and 8.19.
+Source: docs/http-api.md.
 """
 
 from __future__ import annotations

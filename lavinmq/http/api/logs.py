@@ -1,8 +1,7 @@
 """The log: the latest entries as text, and new ones as they come.
 
 The live log is a stream of server-sent events. A reader who does not keep up loses entries and is
-told how many; nothing of ours waits for it. Source: HTTP reference, sections 8.18 and 12;
-server-sent events: https://html.spec.whatwg.org/multipage/server-sent-events.html.
+told how many; nothing of ours waits for it. Source: docs/http-api.md, server-sent events: https://html.spec.whatwg.org/multipage/server-sent-events.html.
 """
 
 from __future__ import annotations

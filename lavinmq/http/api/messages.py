@@ -2,7 +2,7 @@
 
 An answer with messages is as long as a request's body may be: what does not fit stays where it is.
 What was taken is settled when the answer is made; if it cannot be made, or nobody is there to hear
-it, the messages are put back. Source: HTTP reference, section 8.8; AMQP reference, section 11.
+it, the messages are put back. Source: docs/http-api.md, docs/protocol.md.
 """
 
 from __future__ import annotations

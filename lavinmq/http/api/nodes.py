@@ -1,4 +1,4 @@
-"""The node: its numbers, and those of its memory. Source: HTTP reference, section 8.17."""
+"""The node: its numbers, and those of its memory. Source: docs/http-api.md."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The broker at a glance: how much of everything there is, and how fast it goes.
 
-Source: HTTP reference, section 8.1.
+Source: docs/http-api.md.
 """
 
 from __future__ import annotations

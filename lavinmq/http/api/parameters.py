@@ -1,7 +1,7 @@
 """Parameters of virtual hosts and of the whole broker: list, show, set, delete.
 
 Shovels and federation are made of parameters; these are checked when they are set.
-Source: HTTP reference, section 8.14.
+Source: docs/http-api.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What users may do in virtual hosts, and with routing keys of topic exchanges there: list, show,
 set, take away.
 
-Source: HTTP reference, section 8.13; RabbitMQ's HTTP API for topic permissions.
+Source: docs/http-api.md, RabbitMQ's HTTP API for topic permissions.
 """
 
 from __future__ import annotations

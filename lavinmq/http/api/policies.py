@@ -1,6 +1,6 @@
 """Policies and operator policies: list, show, set, delete.
 
-Who changes one is answered when all queues and exchanges follow it. Source: HTTP reference, 8.15.
+Who changes one is answered when all queues and exchanges follow it. Source: docs/policies.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Queues: list, show, create, delete, purge, pause, restart.
 
-What goes in and out of them is in `messages.py`. Source: HTTP reference, sections 8.8 and 9.
+What goes in and out of them is in `messages.py`. Source: docs/http-api.md.
 """
 
 from __future__ import annotations

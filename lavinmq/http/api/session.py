@@ -1,6 +1,6 @@
 """Endpoints about the API itself: who am I, which extensions are there.
 
-Source: HTTP reference, sections 7 and 8.2.
+Source: docs/http-api.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Shovels: list, show, pause, resume. This release keeps them and runs none, and each says so.
 
-Source: HTTP reference, sections 7 and 8.16.
+Source: docs/http-api.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Users: list, show, create, change, delete; hashes of passwords.
 
-Source: HTTP reference, section 8.12.
+Source: docs/http-api.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Virtual hosts: list, show, create, change, delete.
 
-Source: HTTP reference, section 8.10.
+Source: docs/http-api.md.
 """
 
 from __future__ import annotations

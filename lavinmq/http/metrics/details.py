@@ -1,7 +1,7 @@
 """The metrics of `/metrics/detailed`: of single queues, channels, connections and virtual hosts.
 
 A part for each family that can be asked for; see `metric_families.py`.
-Source: HTTP reference, section 11; the list of metrics that belongs to it.
+Source: docs/monitoring.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Written by hand and line by line: the client library of Prometheus would take 5.6 MB and build a
 whole answer before its first byte leaves, while here the event loop turns in between.
-Source: the descriptions of both formats at prometheus.io; HTTP reference, section 11.
+Source: the descriptions of both formats at prometheus.io, docs/monitoring.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Each part is a function that yields lines; an empty text says that some work was done, so that
 others can have their turn. Names and labels are those of LavinMQ, types are what the numbers are.
-Source: HTTP reference, section 11; the list of metrics that belongs to it.
+Source: docs/monitoring.md.
 """
 
 from __future__ import annotations

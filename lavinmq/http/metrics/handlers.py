@@ -3,7 +3,7 @@
 The listener for management wants a user and shows the virtual hosts that it may see; the one for
 metrics alone asks nobody. An answer is made in portions of about a millisecond and sent as it is
 made, so that clients are served while ten thousand queues are listed.
-Source: HTTP reference, section 11.
+Source: docs/monitoring.md.
 """
 
 from __future__ import annotations
