@@ -2,7 +2,7 @@
 #
 # The new stores are made in `migrating`, which becomes `migrated` once all is on disk; then the old
 # files go and the new ones take their place. A crash anywhere leaves the one or the other whole:
-# the next start begins anew, or goes on. Called by door.pyx. Source: storage reference section 7.
+# the next start begins anew, or goes on. Called by the door. Source: storage reference section 7.
 import shutil
 
 

@@ -9,10 +9,6 @@
 # Part of match.pyx, which calls it: routing allocates nothing, binding may.
 # Source: amqp reference section 8; J. Lamping, E. Veach, "A Fast, Minimal Memory, Consistent Hash
 # Algorithm".
-from match cimport (
-    HASH_POINTS_MAX, MATCH_BAD_HEADER, MATCH_BAD_WEIGHT, MATCH_TOO_HEAVY, hash_binding_t,
-    hash_point_t, hash_slot_t, hasher_t,
-)
 
 
 # ---- CRC32 -----------------------------------------------------------------------------------
@@ -384,3 +380,7 @@ cdef int hash_route(match_t* m, const u8* key, u32 key_len, const u8* props, u32
     if h.is_jump:
         return match_take(out, jump_find(h, key, key_len).dest)
     return match_take(out, ring_find(h, key, key_len).dest)
+
+
+HASH_PROPERTIES = {"message_id": FLAG_MESSAGE_ID, "correlation_id": FLAG_CORRELATION_ID,
+                   "timestamp": FLAG_TIMESTAMP}

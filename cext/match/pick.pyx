@@ -5,7 +5,6 @@
 # binding is kept, so that a key finds the same one after a restart that has not changed bindings.
 # Part of match.pyx, which calls it: routing allocates nothing, binding may.
 # Source: documentation of RabbitMQ's exchanges x-random, x-local-random and x-modulus-hash.
-from match cimport DEST_GONE, MATCH_ADDED, MATCH_NO_MEMORY, MATCH_RANDOM, MATCH_UNCHANGED
 
 
 cdef int pick_bind(match_t* m, dest_t* dest) noexcept nogil:

@@ -42,35 +42,6 @@ cdef const char* death_name(u32 reason) noexcept nogil:
     return b"maxlenbytes" if reason == DEAD_MAXLENBYTES else b"delivery_limit"
 
 
-# ---- properties -------------------------------------------------------------------------------
-
-cdef u32 props_with_headers(u8* out, const u8* props, u32 len, const u8* table,
-                            u32 table_len) noexcept nogil:
-    """Copy properties in wire order with another headers table and without expiration; returns
-    their length."""
-    cdef u32 flags = be16(props), at = 2, bit = 0x8000, n
-    cdef u8* p = out + 2
-    put_be16(out, <u16>((flags | FLAG_HEADERS) & ~FLAG_EXPIRATION))
-    while bit >= 4:
-        if bit == FLAG_HEADERS:
-            put_be32(p, table_len)
-            p = put_slice(p + 4, table, table_len)
-            if flags & bit:
-                at += 4 + be32(props + at)
-        elif flags & bit:
-            n = 1 + props[at]
-            if bit == FLAG_DELIVERY_MODE or bit == FLAG_PRIORITY:
-                n = 1
-            elif bit == FLAG_TIMESTAMP:
-                n = 8
-            if bit != FLAG_EXPIRATION:
-                p = put_slice(p, props + at, n)
-            at += n
-        bit >>= 1
-    lmq_assert(at == len)
-    return <u32>(p - out)
-
-
 # ---- x-death -------------------------------------------------------------------------------------
 
 cdef bint death_is(const u8* entry, u32 n, const queue_t* q, u32 reason) noexcept nogil:

@@ -1,7 +1,7 @@
 # Load: opening what a queue's directory holds, whatever state it was left in.
 #
 # Everything is looked at before anything is changed: a directory that cannot be understood closes
-# the queue and stays as it is. Called once per queue by door.pyx, at start.
+# the queue and stays as it is. Called once per queue by the door, at start.
 # Source: storage reference section 15.
 import stat as stat_
 

@@ -3,7 +3,7 @@
 # Finished segments have their facts in meta files; those without, and the newest, are walked.
 # Offsets are counted from segment to segment. Where that is not possible, because one is missing or
 # damaged, what the meta file or the marker says counts; an offset is never lower than one before
-# it. Called once per stream by door.pyx, at start. Source: storage reference sections 5, 6 and 15.
+# it. Called once per stream by the door, at start. Source: storage reference sections 5, 6 and 15.
 
 
 cdef list stream_load(queue_t* q, bint is_synced):

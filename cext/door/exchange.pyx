@@ -1,0 +1,159 @@
+# Exchange: the class through which Python owns an exchange and binds it.
+
+
+cdef dest_t* destination_of(object destination) except NULL:
+    """The struct of a Queue or Exchange. Raises TypeError for anything else."""
+    if isinstance(destination, Queue):
+        return &(<Queue>destination).q.dest
+    if isinstance(destination, Exchange):
+        return &(<Exchange>destination).t.dest
+    raise TypeError("a binding needs a Queue or an Exchange")
+
+
+def vanish(destination) -> None:
+    """Have no routing take a Queue or an Exchange any more, whatever is bound to it. Routes that
+    were made before are void when the vhost's epoch moves."""
+    destination_of(destination).mark = DEST_GONE
+
+
+def is_gone(destination) -> bool:
+    """Whether it has vanished."""
+    return destination_of(destination).mark == DEST_GONE
+
+
+cdef object weight_error():
+    return ValueError("Routing key must to be a number")
+
+
+cdef class Exchange:
+    """The compiled bindings of one exchange.
+
+    Args: `kind`, one of DIRECT, FANOUT, TOPIC, HEADERS, HASH, RANDOM, MODULUS; `seed` of its hash
+    tables, and of what is random; `default_any`, for headers: x-match of bindings that do not say;
+    for hash: `is_jump`, which algorithm, and `hash_header` or `hash_property`, what to hash instead
+    of the routing key.
+    """
+    cdef exchange_t t
+    cdef Exchange alternate
+    cdef Queue delayed
+    cdef readonly DedupCache dedup
+    cdef u32 n_exchanges        # compiled bindings to exchanges
+
+    def __cinit__(self, int kind, seed, bint default_any=False, bint is_jump=False,
+                  bytes hash_header=None, u32 hash_property=0):
+        memset(&self.t, 0, sizeof(exchange_t))
+        self.t.match = match_new(kind, <u64>(seed & 0xFFFFFFFFFFFFFFFF))
+        if self.t.match == NULL:
+            raise MemoryError()
+        self.t.version = 1
+        self.t.is_plain = True
+        self.t.dest.kind = DEST_EXCHANGE
+        self.t.has_key_routes = (kind != MATCH_HEADERS and kind != MATCH_RANDOM
+                                 and hash_header is None and hash_property == 0)
+        if default_any:
+            match_set_default_any(self.t.match, True)
+        if kind == MATCH_HASH:
+            hash_set_up(self.t.match, is_jump, hash_header, hash_property)
+
+    def __dealloc__(self):
+        if self.t.match != NULL:
+            match_free(self.t.match)
+        if self.delayed is not None:
+            self.delayed.q.releases = NULL
+        free(self.t.name)
+
+    def bind(self, bytes key, bytes arguments, destination) -> None:
+        """Add a binding to a Queue or an Exchange; arguments are the content of a field table, for
+        HASH behind the destination's name as a short string.
+        Raises ValueError for a bad x-match or weight."""
+        cdef dest_t* dest = destination_of(destination)
+        self.t.version += 1
+        rc = match_bind(self.t.match, <const u8*>PyBytes_AS_STRING(key), <u32>len(key),
+                        <const u8*>PyBytes_AS_STRING(arguments), <u32>len(arguments), dest)
+        if rc == MATCH_BAD_MODE:
+            raise ValueError("x-match must be 'any' or 'all'")
+        if rc == MATCH_BAD_WEIGHT:
+            raise weight_error()
+        if rc == MATCH_TOO_HEAVY:
+            raise ValueError(f"weights of a hash ring are limited to {HASH_POINTS_MAX} in all")
+        if rc == MATCH_NO_MEMORY:
+            raise MemoryError()
+        if rc < 0:
+            raise ValueError("binding arguments are malformed")
+        if rc == 1 and dest.kind == DEST_EXCHANGE:
+            self.n_exchanges += 1
+        self.set_plain()
+
+    def unbind(self, bytes key, bytes arguments, destination) -> None:
+        """Remove a binding; one that is not there is no error.
+        Raises ValueError for a bad weight."""
+        cdef dest_t* dest = destination_of(destination)
+        self.t.version += 1
+        rc = match_unbind(self.t.match, <const u8*>PyBytes_AS_STRING(key), <u32>len(key),
+                          <const u8*>PyBytes_AS_STRING(arguments), <u32>len(arguments), dest)
+        if rc == MATCH_BAD_WEIGHT:
+            raise weight_error()
+        if rc == 1 and dest.kind == DEST_EXCHANGE:
+            self.n_exchanges -= 1
+        self.set_plain()
+
+    def set_alternate(self, Exchange alternate or None) -> None:
+        """Where messages go that match nothing; None for nowhere. The vhost's epoch must move."""
+        self.alternate = alternate
+        self.t.alternate = &alternate.t if alternate is not None else NULL
+        self.set_plain()
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether clients may not publish to it."""
+        return self.t.is_internal
+
+    @is_internal.setter
+    def is_internal(self, bint value) -> None:
+        self.t.is_internal = value
+
+    cdef void set_plain(self):
+        self.t.is_plain = (self.n_exchanges == 0 and self.alternate is None
+                           and self.delayed is None)
+
+    def set_delayed(self, bytes name, Queue delayed or None) -> None:
+        """Have messages with the header x-delay wait in a queue, and then go on as if published to
+        this exchange, whose name it is. None ends that. The vhost's epoch must move."""
+        if self.delayed is not None:
+            self.delayed.q.releases = NULL
+            queue_note_special(self.delayed.q)
+        self.delayed = delayed
+        self.t.delayed = NULL
+        if delayed is not None:
+            free(self.t.name)
+            self.t.name = short_string(name)
+            self.t.delayed = delayed.q
+            delayed.q.releases = &self.t
+            delayed.q.is_special = True
+        self.set_plain()
+
+    def end_delay(self) -> None:
+        """Nothing waits any more from now on; what does is still released by the queue. The
+        vhost's epoch must move."""
+        self.t.delayed = NULL
+
+    def counters(self) -> dict:
+        """Totals since start, by name."""
+        return {
+            "publish_in": self.t.n_in, "publish_out": self.t.n_out,
+            "unroutable": self.t.n_unroutable, "dedup": self.t.n_dedup,
+        }
+
+    def set_dedup(self, DedupCache cache) -> None:
+        """Do not route duplicates from now on."""
+        self.dedup = cache
+        self.t.dedup = &cache.d
+
+
+DIRECT = MATCH_DIRECT
+FANOUT = MATCH_FANOUT
+TOPIC = MATCH_TOPIC
+HEADERS = MATCH_HEADERS
+HASH = MATCH_HASH
+RANDOM = MATCH_RANDOM
+MODULUS = MATCH_MODULUS
