@@ -15,7 +15,7 @@ from lavinmq.auth import passwords, permissions, topics
 from lavinmq.auth.users import DIRECT_USER, parse_tags
 from lavinmq.definitions_json.entry import DefinitionsRefused, Entry, Item, Refusals, refusal
 from lavinmq.definitions_json.reader import WHOLE, MalformedError, NotAnObjectError, members
-from lavinmq.definitions_json.things import PermissionDef, TopicPermissionDef, UserDef
+from lavinmq.definitions_json.users import PermissionDef, TopicPermissionDef, UserDef
 from lavinmq.errors import ChannelError
 from lavinmq.files.definitions import BindingDef, ExchangeDef, QueueDef
 from lavinmq.files.vhosts import VHostDef

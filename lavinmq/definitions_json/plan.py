@@ -18,8 +18,8 @@ from lavinmq.auth.topics import TopicRow
 from lavinmq.broker import Broker
 from lavinmq.definitions_json.document import Document
 from lavinmq.definitions_json.entry import DefinitionsRefused, Item, Remark, refusal
-from lavinmq.definitions_json.things import PermissionDef, TopicPermissionDef, UserDef
 from lavinmq.definitions_json.topology import Topology
+from lavinmq.definitions_json.users import PermissionDef, TopicPermissionDef, UserDef
 from lavinmq.missing import of_component
 from lavinmq.policy.parameters import Parameter, ParameterStore
 from lavinmq.policy.policies import Policy

@@ -55,7 +55,10 @@ class QueueConsumer(Protocol):
 
 
 class Queue:
-    """One queue of a virtual host. Compare by identity."""
+    """One queue of a virtual host. Compare by identity.
+
+    Args: root: the directory in which its own is.
+    """
 
     kind: ClassVar[DestinationType] = "queue"
     __slots__ = (
@@ -71,7 +74,7 @@ class Queue:
         "is_internal",
         "name",
         "owner",
-        "parent",
+        "root",
         "track",
     )  # fmt: skip
 
@@ -79,7 +82,7 @@ class Queue:
         self,
         name: str,
         core: _core.Queue,
-        parent: str,
+        root: str,
         durable: bool,
         auto_delete: bool,
         owner: Owner | None,
@@ -87,7 +90,7 @@ class Queue:
     ) -> None:
         self.name = name
         self.core = core
-        self.parent = parent
+        self.root = root
         self.durable = durable
         self.exclusive = owner is not None
         self.auto_delete = auto_delete
@@ -134,7 +137,7 @@ class Queue:
     @property
     def directory(self) -> str:
         """The path of its files. A path for each of many queues would cost more than the queue."""
-        return f"{self.parent}/{hashed(self.name)}"
+        return f"{self.root}/{hashed(self.name)}"
 
     @property
     def is_stored(self) -> bool:

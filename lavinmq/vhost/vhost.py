@@ -478,15 +478,15 @@ class VHost:
     ) -> Queue:  # fmt: skip
         """A queue that nobody knows yet."""
         stored = durable and owner is None
-        parent = self.files.stored if stored else self.files.transient
+        root = self.files.stored if stored else self.files.transient
         priority = arguments.get("x-max-priority")
         core = _core.Queue(
-            self._loop, f"{parent}/{hashed(name)}", self._segment_size, stored,
+            self._loop, f"{root}/{hashed(name)}", self._segment_size, stored,
             name=raw_key(name)[:255], vhost=self.core,
             max_priority=priority if type(priority) is int and 0 <= priority <= 255 else -1,
             is_stream=is_stream(arguments),
         )  # fmt: skip
-        return Queue(name, core, parent, durable, auto_delete, owner, arguments)
+        return Queue(name, core, root, durable, auto_delete, owner, arguments)
 
     def delete_queue(
         self, actor: Actor, name: str, if_unused: bool, if_empty: bool

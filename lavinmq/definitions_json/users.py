@@ -1,4 +1,4 @@
-"""What documents speak of and no other part has a value for."""
+"""Users and their permissions, as documents speak of them."""
 
 from __future__ import annotations
 
