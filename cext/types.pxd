@@ -16,6 +16,7 @@ cdef struct loop_t
 cdef struct tx_publish_t
 cdef struct exchange_t
 cdef struct dedup_t
+cdef struct history_t
 cdef struct mark_t
 cdef struct reader_t
 cdef struct stream_t
@@ -70,6 +71,9 @@ cdef enum limits:
     LINGER_CHANNELS = 64        # and only for so few channels that they are counted at once
     MAX_DEDUP_KEYS = 1048576    # of one cache, whatever it was declared with
     MAX_DEDUP_BYTES = 1 << 28   # of all caches, see budget_t
+    MAX_HISTORY = 10000         # messages that one exchange keeps
+    MAX_HISTORY_BYTES = 1 << 25     # of them
+    MAX_HISTORIES_BYTES = 1 << 28   # of all exchanges
     N_BUCKETS = 20              # of a histogram, the last one without an upper bound
     LOOK_SLOTS = 16             # of the wheel of links, see wheel.pyx; a power of two
     LOOK_SLOT_NS = 125000000    # what each of them stands for
@@ -342,7 +346,7 @@ cdef struct dedup_entry_t:      # a remembered key; entry 0 closes the ring and 
     flag_t is_new               # noted in this tick: its message may be in memory only
     flag_t is_kept              # it may outlive the broker
 
-cdef struct budget_t:           # what all caches may take; above it each renews its oldest keys
+cdef struct budget_t:           # what all caches, or histories, may take; above it the oldest go
     u64 used                    # bytes
     u64 most
 
@@ -455,6 +459,7 @@ cdef struct queue_t:
     u64 timeout_ms              # how long a delivery may stay unacked, 0 = for ever
     u8* name                    # short string, for what tells of its death
     exchange_t* releases        # of a delayed exchange's queue: that exchange
+    history_t* history          # of an exchange that keeps messages: they are here and not stored
     vhost_t* vhost              # where dead letters find their exchange
     trial_t* trial              # of its consumers, NULL = there was none yet
     moves_t* moves              # what went, or is to go, to other queues, NULL = nothing has
@@ -651,6 +656,7 @@ cdef struct exchange_t:
     dest_t dest                 # must stay first: bindings between exchanges point here
     u8* name                    # short string, NULL = none needed
     queue_t* delayed            # where messages wait that ask for it, NULL = nowhere
+    queue_t* history            # where they are kept for who comes later, NULL = nowhere
     match_t* match
     exchange_t* alternate       # where messages go that match nothing, or NULL
     flag_t is_plain             # bound to queues only, and no alternate
@@ -663,6 +669,21 @@ cdef struct exchange_t:
     publish_job_t* storing      # publishes with keys that are on their way into its queues
     u64 n_unroutable
     u64 n_dedup                 # duplicates that were not routed
+
+cdef struct kept_t:             # a message, with its slices behind it: names, properties, body
+    u32 names_len
+    u32 props_len
+    u32 body_len
+
+cdef struct history_t:          # the newest messages of an exchange
+    loop_t* loop
+    kept_t** items              # number n is items[n & (cap - 1)]
+    u32 cap                     # a power of two, or 0
+    u32 most
+    u64 first                   # number of the oldest
+    u64 next                    # of the one to come
+    u64 bytes
+    u32 n_replays               # under way
 
 cdef struct vhost_t:
     u64 epoch                   # moves when an exchange or a permission changes
@@ -1016,6 +1037,8 @@ cdef struct loop_t:
     flag_t is_held              # publishers wait: the disk is low or a queue is stuck
     dedup_t* dirty_dedups       # caches with keys to write
     budget_t dedup_budget
+    budget_t history_budget
+    flag_t is_replaying         # what an exchange has kept is being published
     flag_t is_stamping          # publishes without a timestamp get one
     queue_t* stuck              # queues whose last write found no room
     u32 n_breaks                # queues that broke since start

@@ -226,6 +226,14 @@ class Loop:
     def dedup_bytes(self) -> int:
         """Memory of all caches of keys of duplicates."""
 
+    @property
+    def history_bytes(self) -> int:
+        """Memory of all messages that exchanges keep."""
+
+    def set_max_history(self, n: int) -> None:
+        """Bound `history_bytes`, 256 MiB unless told: an exchange lets go of its oldest messages
+        then, and one that has none keeps none."""
+
     def set_max_dedup(self, n: int) -> None:
         """Bound `dedup_bytes`, 256 MiB unless told: a cache that finds no more memory renews its
         oldest keys. The first 128 of each are granted in any case."""
@@ -311,6 +319,8 @@ class Loop:
 
 KEYS_MAX: Final[int]
 """Most keys that a DedupCache remembers."""
+HISTORY_MAX: Final[int]
+"""Most messages that an exchange keeps."""
 KEYS_UNREADABLE: Final[int]
 """Answer of `DedupCache.load`: no file of this format."""
 KEYS_OF_OTHER_BOOT: Final[int]
@@ -750,6 +760,14 @@ class Exchange:
         """Have nothing wait from now on; the queue goes on releasing what does, until
         `set_delayed`. The vhost's epoch must move."""
 
+    def set_history(self, history: Queue, most: int) -> None:
+        """Keep the newest `most` messages, HISTORY_MAX at most, for `Replay`; once, before it is
+        used. The queue is for nothing else: nothing is stored in it."""
+
+    @property
+    def n_kept(self) -> int:
+        """Messages that are kept for who is bound later."""
+
     def set_alternate(self, alternate: Exchange | None) -> None:
         """Where messages go that match nothing. The vhost must be touched afterwards."""
 
@@ -1136,6 +1154,28 @@ class Purge(Iterator[int]):
 
     def __init__(self, queue: Queue, most: int = ..., portion_ns: int = ...) -> None: ...
     def __next__(self) -> int: ...
+
+class Replay(Iterator[int]):
+    """What an exchange has kept goes to a destination that is being bound to it: each message is
+    published once more, to that queue, or that exchange.
+
+    Each step does a portion of about a millisecond, and returns how many have come so far. At the
+    end nothing that was published is missing: the destination is to be bound at once. The deletion
+    of either ends it, too.
+
+    Args:
+        portion_ns: time of a step, which publishes one message at least.
+    """
+
+    replayed: int
+    """Messages that have come so far."""
+
+    def __init__(
+        self, source: Exchange, destination: Queue | Exchange, portion_ns: int = ...
+    ) -> None: ...
+    def __next__(self) -> int: ...
+    def stop(self) -> None:
+        """End it."""
 
 class Move:
     """Messages from the head of a queue go to the end of another, as the default exchange would

@@ -107,6 +107,7 @@ cdef int route_nested(routing_t* r, exchange_t* root, const msg_t* m,
     What match_route returns."""
     cdef exchange_t* x
     cdef u32 i, n = 0
+    cdef bint is_waiting
     cdef int rc
     if not r.is_begun:
         r.is_begun = True
@@ -120,20 +121,25 @@ cdef int route_nested(routing_t* r, exchange_t* root, const msg_t* m,
                 r.is_asking = True
                 r.is_key_only = r.is_key_only and x.has_key_routes and x.delayed == NULL
                 r.n_matches = out.n + out.n_again
-            if x.delayed != NULL and is_delayed(x, m.props, m.headers_at):
+            is_waiting = x.delayed != NULL and is_delayed(x, m.props, m.headers_at)
+            if is_waiting:
                 rc = match_take(out, &x.delayed.dest)
             else:
                 rc = match_keys(x.match, m, &r.n_keys, out)
             if rc == 0 and x.alternate != NULL and out.n + out.n_again == r.n_matches:
                 rc = match_take(out, &x.alternate.dest)
+            if rc == 0 and x.history != NULL and not is_waiting and history_wants(m):
+                rc = match_take(out, &x.history.dest)
             if rc:
                 return rc
             r.is_asking = False
-        else:
+        elif (<queue_t*>out.items[r.at]).history == NULL:
             r.n_queues += 1
         r.at += 1
         while r.n_queues == 0 and r.at == out.n and r.n_alternates < out.n:
-            x = (<exchange_t*>out.items[r.n_alternates]).alternate
+            x = NULL
+            if out.items[r.n_alternates].kind == DEST_EXCHANGE:
+                x = (<exchange_t*>out.items[r.n_alternates]).alternate
             r.n_alternates += 1
             if x != NULL and match_take(out, &x.dest):
                 return -1

@@ -36,6 +36,7 @@ cdef class Exchange:
     cdef exchange_t t
     cdef Exchange alternate
     cdef Queue delayed
+    cdef Queue history
     cdef readonly DedupCache dedup
     cdef u32 n_exchanges        # compiled bindings to exchanges
 
@@ -114,7 +115,7 @@ cdef class Exchange:
 
     cdef void set_plain(self):
         self.t.is_plain = (self.n_exchanges == 0 and self.alternate is None
-                           and self.delayed is None)
+                           and self.delayed is None and self.history is None)
 
     def set_delayed(self, bytes name, Queue delayed or None) -> None:
         """Have messages with the header x-delay wait in a queue, and then go on as if published to
@@ -137,6 +138,23 @@ cdef class Exchange:
         vhost's epoch must move."""
         self.t.delayed = NULL
 
+    def set_history(self, Queue history not None, u32 most) -> None:
+        """Keep the newest messages, for Replay; once, before it is used. The queue is nobody
+        else's, and has no files."""
+        history.q.history = history_new(&history.loop.t, most)
+        if history.q.history == NULL:
+            raise MemoryError()
+        history.q.is_special = True
+        self.history = history
+        self.t.history = history.q
+        self.t.has_key_routes = False
+        self.set_plain()
+
+    @property
+    def n_kept(self) -> int:
+        """Messages for who comes later."""
+        return history_count(self.t.history.history) if self.t.history != NULL else 0
+
     def counters(self) -> dict:
         """Totals since start, by name."""
         return {
@@ -150,6 +168,7 @@ cdef class Exchange:
         self.t.dedup = &cache.d
 
 
+HISTORY_MAX = MAX_HISTORY
 DIRECT = MATCH_DIRECT
 FANOUT = MATCH_FANOUT
 TOPIC = MATCH_TOPIC

@@ -177,6 +177,7 @@ cdef class Loop:
         self.late_turns = []
         self.t.max_large = <u64>-1
         self.t.dedup_budget.most = MAX_DEDUP_BYTES
+        self.t.history_budget.most = MAX_HISTORIES_BYTES
         self.t.sync = sync
         self.t.count_header = <u8*>malloc(COUNT_AT + 4)
         if self.t.count_header == NULL:
@@ -354,6 +355,15 @@ cdef class Loop:
     def set_max_dedup(self, u64 n) -> None:
         """Bound `dedup_bytes`; 128 keys each are granted above it."""
         self.t.dedup_budget.most = n
+
+    @property
+    def history_bytes(self) -> int:
+        """Memory of all messages that exchanges keep."""
+        return self.t.history_budget.used
+
+    def set_max_history(self, u64 n) -> None:
+        """Bound `history_bytes`."""
+        self.t.history_budget.most = n
 
     def local_channels(self) -> list:
         """Channels without a connection that hold deliveries, or did."""

@@ -45,9 +45,11 @@ cdef const char* death_name(u32 reason) noexcept nogil:
 # ---- x-death -------------------------------------------------------------------------------------
 
 cdef bint death_is(const u8* entry, u32 n, const queue_t* q, u32 reason) noexcept nogil:
-    """Whether an entry of x-death tells of that reason in that queue."""
+    """Whether an entry of x-death tells of that reason in that queue. One without a name, for
+    replies or of an exchange, has no deaths."""
     cdef const char* name = death_name(reason)
-    return (is_same(table_value(entry, n, b"queue", c'S'), q.name + 1, q.name[0])
+    return (q.name != NULL
+            and is_same(table_value(entry, n, b"queue", c'S'), q.name + 1, q.name[0])
             and is_same(table_value(entry, n, b"reason", c'S'), <const u8*>name,
                         <u32>strlen(name)))
 

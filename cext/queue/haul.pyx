@@ -116,8 +116,9 @@ cdef bint haul_add_routed(haul_t* h, const msg_t* m, u8* head, i64 reason) noexc
         return False
     for i in range(to.n):
         q = <queue_t*>to.items[i]
-        if q.is_deleted or (reason >= 0 and is_cycle(q, <u32>reason, m.props + m.headers_at + 4,
-                                                     m.headers_len)):
+        if q.is_deleted or q.history != NULL or (
+                reason >= 0 and is_cycle(q, <u32>reason, m.props + m.headers_at + 4,
+                                         m.headers_len)):
             continue
         if queue_cannot_take(q):
             h.refuser = q

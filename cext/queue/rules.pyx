@@ -11,6 +11,7 @@ cdef enum append_result:
     APPEND_FAILED = -1          # the queue is closed now, or memory is full
     APPEND_DUPLICATE = 1        # a message with its key is here already
     APPEND_REFUSED = 2          # the queue is full and refuses publishes
+    APPEND_KEPT = 3             # an exchange keeps it, which is no place where it has arrived
 
 
 cdef void rules_free(rules_t* r) noexcept nogil:
@@ -54,6 +55,8 @@ cdef int queue_append_ruled(queue_t* q, const msg_t* m) noexcept nogil:
         return stream_append(q, m)
     if q.releases != NULL:
         return delayed_append(q, m)
+    if q.history != NULL:
+        return history_append(q.history, m)
     if q.dedup != NULL and dedup_seen(q.dedup, m, q.loop.now_ms):
         q.dedup.n_refused += 1
         return APPEND_DUPLICATE

@@ -187,6 +187,13 @@ class Channel:
             reply = m.encode_frame(self.id, method)
             connection.when_synced(partial(connection.link.write, reply))
 
+    def _reply_bound(self, recorded: bool, method: m.Method, no_wait: bool) -> None:
+        """Reply to a binding, after who is bound has what its exchange keeps."""
+        if self.connection.vhost.bindings.are_in_force:
+            self._reply_when(recorded, method, no_wait)
+        else:
+            self.connection.when_bound(recorded, partial(self._reply, method, no_wait))
+
     def _queue_name(self, name: str) -> str:
         """An empty name means the queue that this channel declared last."""
         return name or self.last_queue
@@ -208,7 +215,7 @@ class Channel:
         recorded = self.connection.vhost.bindings.bind_exchange(
             self.connection, d.destination, d.source, d.routing_key, d.arguments
         )
-        self._reply_when(recorded, m.ExchangeBindOk(), d.no_wait)
+        self._reply_bound(recorded, m.ExchangeBindOk(), d.no_wait)
 
     def _exchange_unbind(self, d: m.ExchangeUnbind) -> None:
         recorded = self.connection.vhost.bindings.unbind_exchange(
@@ -244,7 +251,7 @@ class Channel:
         recorded = self.connection.vhost.bindings.bind_queue(
             self.connection, name, d.exchange, key, d.arguments
         )
-        self._reply_when(recorded, m.QueueBindOk(), d.no_wait)
+        self._reply_bound(recorded, m.QueueBindOk(), d.no_wait)
 
     def _queue_unbind(self, d: m.QueueUnbind) -> None:
         recorded = self.connection.vhost.bindings.unbind_queue(

@@ -115,6 +115,10 @@ class Connection:
         """Call back once recorded definitions are on disk; the client's next frames wait."""
         self._when(self.vhost.recorded.when_synced, callback)
 
+    def when_bound(self, recorded: bool, callback: Callable[[], None]) -> None:
+        """Call back once bindings made so far are in force; the client's next frames wait."""
+        self._when(partial(self.vhost.bindings.when_in_force, recorded), callback)
+
     def when_committed(self, callback: Callable[[], None]) -> None:
         """Call back once what a commit published is on disk; the client's next frames wait."""
         self._when(self.broker.loop.after_sync, callback)

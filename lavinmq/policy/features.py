@@ -242,5 +242,7 @@ def exchange_features(
     taken = [*merging.taken]
     if arguments.get("x-delayed-exchange") is True:
         taken.append("x-delayed-exchange")
+    if type_ == "x-recent-history" and "x-recent-history-length" in arguments:
+        taken.append("x-recent-history-length")
     taken += [name for name in _READ_BY.get(type_, ()) if isinstance(arguments.get(name), str)]
     return ExchangeFeatures(**values, effective_arguments=(*taken, *_deduplication(arguments)))

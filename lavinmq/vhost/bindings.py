@@ -9,6 +9,7 @@ Source: docs/protocol.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from lavinmq import _core
@@ -21,6 +22,7 @@ from lavinmq.vhost import rights
 from lavinmq.vhost.alternates import Alternates
 from lavinmq.vhost.destination import Destination, Source
 from lavinmq.vhost.exchange import Exchange
+from lavinmq.vhost.history import Histories
 from lavinmq.vhost.queue import Actor, Queue
 from lavinmq.vhost.recorded import Recorded, binding_def, not_stored, storing
 
@@ -42,6 +44,7 @@ class Bindings:
         alternates: which exchanges are reached without a binding.
         recorded: where durable ones are recorded.
         portions: in which very many are taken away.
+        histories: what exchanges have kept for who is bound.
         on_unbound: is called with an exchange that has lost a binding, and says whether the
             exchange has gone for it and this was recorded.
     """
@@ -49,7 +52,7 @@ class Bindings:
     def __init__(
         self, vhost: str, exchanges: Mapping[str, Exchange], queues: Mapping[str, Queue],
         core: _core.Vhost, alternates: Alternates, recorded: Recorded, portions: Portions,
-        on_unbound: Callable[[Source], bool],
+        histories: Histories, on_unbound: Callable[[Source], bool],
     ) -> None:  # fmt: skip
         self.limits = BindingLimits()
         self._vhost = vhost
@@ -59,13 +62,15 @@ class Bindings:
         self._alternates = alternates
         self._recorded = recorded
         self._portions = portions
+        self._histories = histories
         self._on_unbound = on_unbound
         self._n = 0
 
     def bind_queue(
         self, actor: Actor, queue_name: str, exchange_name: str, key: str, arguments: FieldTable
     ) -> bool:
-        """queue.bind. Returns: whether it was recorded. Raises: ChannelError."""
+        """queue.bind. Returns: whether it was recorded; `when_in_force` says when the answer may
+        come. Raises: ChannelError."""
         check_name("Queue", queue_name)
         check_name("Exchange", exchange_name)
         queue, exchange = self._queues.get(queue_name), self._exchanges.get(exchange_name)
@@ -91,7 +96,7 @@ class Bindings:
     def bind_exchange(
         self, actor: Actor, to_name: str, from_name: str, key: str, arguments: FieldTable
     ) -> bool:
-        """exchange.bind. Returns: whether it was recorded. Raises: ChannelError."""
+        """exchange.bind. As `bind_queue`."""
         for name in (to_name, from_name):
             if name not in self._exchanges:
                 raise missing(f"Exchange '{name}' doesn't exists in vhost '{self._vhost}'")
@@ -145,20 +150,33 @@ class Bindings:
     def _bind(self, exchange: Exchange, to: Destination, key: str, arguments: FieldTable) -> bool:
         if (to, key, arguments) not in exchange.bindings:
             self._check_limits(to)
+            self._histories.check(exchange, to)
         try:
             is_new = self._add(exchange, to, key, arguments)
         except ValueError as error:
             raise failed(str(error)) from error
-        if not (exchange.durable and to.is_stored):
-            return False
+        is_stored = exchange.durable and to.is_stored
         if not is_new:
-            return self._recorded.is_syncing
-        try:
-            self._recorded.file.append_bind(binding_def(exchange, to, key, arguments))
-        except DefinitionsError as error:
-            self._n -= exchange.unbind(to, key, arguments)
-            raise not_stored("the binding", error) from error
-        return True
+            return is_stored and self._recorded.is_syncing
+        if is_stored:
+            try:
+                self._recorded.file.append_bind(binding_def(exchange, to, key, arguments))
+            except DefinitionsError as error:
+                self._n -= exchange.unbind(to, key, arguments)
+                raise not_stored("the binding", error) from error
+        if exchange.keeps:
+            self._histories.begin(exchange, to)
+        return is_stored
+
+    @property
+    def are_in_force(self) -> bool:
+        """Whether everybody who was bound has what exchanges had kept."""
+        return self._histories.are_idle
+
+    def when_in_force(self, recorded: bool, callback: Callable[[], object]) -> None:
+        """Call back once bindings made so far are in force, and on disk if one was recorded."""
+        then = partial(self._recorded.when_synced, callback) if recorded else callback
+        self._histories.when_filled(then)
 
     def _add(self, exchange: Exchange, to: Destination, key: str, arguments: FieldTable) -> bool:
         is_new = exchange.bind(to, key, arguments)

@@ -16,7 +16,7 @@ from lavinmq.errors import ChannelError, ReplyCode
 from lavinmq.fieldtable import FieldTable
 from lavinmq.files.definitions import DELAYED_TYPES, ExchangeDef
 from lavinmq.policy.features import mistyped
-from lavinmq.vhost import dedup, delayed
+from lavinmq.vhost import dedup, delayed, history
 from lavinmq.vhost.exchange import KINDS, raw_key, unserved
 
 BUILT_IN: Final = (
@@ -58,5 +58,6 @@ def checked_exchange(name: str, type_: str, arguments: FieldTable) -> tuple[str,
         raise failed("x-match must be 'any' or 'all'")
     if type_ == "x-consistent-hash":
         hash_arguments.check(arguments)
+    history.check(type_, arguments)
     dedup.check_exchange(arguments)
     return type_, arguments

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from lavinmq.vhost.destination import Destination, DestinationType, Incoming, Source
     from lavinmq.vhost.queue import Queue
 
+HISTORY: Final = "x-recent-history"
+"""The type that keeps messages for who is bound later; see `history.py`."""
+
 KINDS: Final = {
     "direct": _core.DIRECT,
     "fanout": _core.FANOUT,
@@ -33,6 +36,7 @@ KINDS: Final = {
     "x-random": _core.RANDOM,
     "x-local-random": _core.RANDOM,
     "x-modulus-hash": _core.MODULUS,
+    HISTORY: _core.FANOUT,
 }
 """Exchange types that exist so far. All queues are local ones: there is one node."""
 
@@ -51,7 +55,7 @@ class Exchange:
 
     kind: ClassVar[DestinationType] = "exchange"
     __slots__ = (
-        "_kind", "_paths", "arguments", "auto_delete", "bindings", "core", "durable",
+        "_kind", "_paths", "_replays", "arguments", "auto_delete", "bindings", "core", "durable",
         "features", "incoming", "internal", "name", "track", "type", "waiting",
     )  # fmt: skip
 
@@ -78,6 +82,8 @@ class Exchange:
         self.incoming: Incoming = {}
         # How many bindings share one compiled (destination, key), where arguments do not matter.
         self._paths: dict[tuple[Destination, str], int] = {}
+        # Destinations that get what is kept, and are bound after that.
+        self._replays: dict[Destination, _core.Replay] = {}
         self.track: Track | None = None
         self._kind = KINDS[type_]
         any_by_default = arguments.get("x-match") == "any"
@@ -104,6 +110,11 @@ class Exchange:
     def is_topic(self) -> bool:
         """Whether topic permissions are in force on it."""
         return self._kind == _core.TOPIC
+
+    @property
+    def keeps(self) -> bool:
+        """Whether it keeps messages for who is bound later."""
+        return self.type == HISTORY
 
     @property
     def is_stored(self) -> bool:
@@ -171,7 +182,7 @@ class Exchange:
         else:
             path = self._path(to, key)
             shared = self._paths.get(path, 0)
-            if shared == 0:
+            if shared == 0 and not self.core.n_kept:
                 self.core.bind(raw_key(path[1]), b"", to.core)
             self._paths[path] = shared + 1
         self.bindings[binding] = None
@@ -192,14 +203,34 @@ class Exchange:
             if shared:
                 self._paths[path] = shared
             else:
+                if to in self._replays:
+                    self._replays.pop(to).stop()
                 self.core.unbind(raw_key(path[1]), b"", to.core)
         del self.bindings[to, key, arguments]
         del to.incoming[self, key, arguments]
         return True
 
+    def awaits(self, to: Destination) -> bool:
+        """Whether a first binding of that destination gives it messages."""
+        return self.core.n_kept > 0 and (to, "") not in self._paths
+
+    def replay(self, to: Destination) -> _core.Replay | None:
+        """What gives a destination that was bound just now what is kept; None when there is nothing
+        to give, or it has had that."""
+        if not self.core.n_kept or self._paths[to, ""] != 1:
+            return None
+        self._replays[to] = replay = _core.Replay(self.core, to.core)
+        return replay
+
+    def replayed(self, to: Destination, replay: _core.Replay) -> None:
+        """A destination has what is kept, unless its bindings have gone: it gets what comes."""
+        if self._replays.get(to) is replay:
+            del self._replays[to]
+            self.core.bind(b"", b"", to.core)
+
     def _path(self, to: Destination, key: str) -> tuple[Destination, str]:
         """What bindings share in their compiled form."""
-        return (to, "") if self._kind in _PICKS else (to, key)
+        return (to, "") if self._kind in _PICKS or self.keeps else (to, key)
 
     def _compiled(self, to: Destination, raw: bytes) -> bytes:
         """The arguments as the compiled binding wants them: hashing goes by the name, too."""
@@ -211,8 +242,6 @@ class Exchange:
 
 def unserved(type_: str) -> str:
     """The end of a refusal of an exchange type that is not there."""
-    if type_ == "x-recent-history":
-        return ": this release keeps no history; a stream does, for consumers that come later"
     return hint(type_, (*KINDS, "x-delayed-message"))
 
 

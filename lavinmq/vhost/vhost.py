@@ -40,6 +40,7 @@ from lavinmq.vhost.delayed import DelayedExchanges
 from lavinmq.vhost.destination import Destination, Source
 from lavinmq.vhost.exchange import Exchange, raw_key
 from lavinmq.vhost.expiry import QueueExpiry
+from lavinmq.vhost.history import Histories
 from lavinmq.vhost.operators import Operators
 from lavinmq.vhost.publishing import Publishing
 from lavinmq.vhost.queue import Actor, Owner, Queue, QueueConsumer
@@ -107,9 +108,10 @@ class VHost:
             self._log, is_clean=is_clean,
         )  # fmt: skip
         self._alternates = Alternates(self.core, self.exchanges)
+        self._histories = Histories(loop, self.files.transient, self.portions, self._log)
         self.bindings = Bindings(
             name, self.exchanges, self.queues, self.core, self._alternates, self.recorded,
-            self.portions, self._drop_if_unused,
+            self.portions, self._histories, self._drop_if_unused,
         )  # fmt: skip
         self.reply_queues = ReplyQueues(
             self.exchanges, loop, self.files.transient, segment_size, self.files.remove
@@ -198,6 +200,7 @@ class VHost:
 
         What was loaded, or written so far, stays in the files."""
         self._expiry.stop()
+        self._histories.stop()
         self.files.abandon()
         for queue in (*self.queues.values(), *self.reply_queues.values()):
             queue.core.delete()
@@ -209,6 +212,7 @@ class VHost:
         """End the connections and take everything away, in short steps; nobody gets here any more.
         `doom` has to follow."""
         self._expiry.stop()
+        self._histories.stop()
         for connection in list(self.connections):
             if connection in self.connections:
                 connection.expel(ReplyCode.CONNECTION_FORCED, "VHost deleted")
@@ -270,6 +274,7 @@ class VHost:
         self.exchanges[exchange.name] = exchange
         self.core.add(raw_key(exchange.name), exchange.core)
         self._keys.give(exchange)
+        self._histories.give(exchange)
         self._alternates.tell_users_of(exchange.name, exchange)
         self._exchange_changed(exchange)
         self.rules.apply_to_exchange(exchange)

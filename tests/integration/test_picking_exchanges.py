@@ -191,19 +191,6 @@ def test_a_delayed_exchange_may_pick(channel: BlockingChannel, unique: UniqueNam
     assert bodies(channel, q) == [b"now"]
 
 
-def test_a_history_is_refused_and_says_what_to_do(
-    channel: BlockingChannel, unique: UniqueName
-) -> None:
-    with pytest.raises(pika.exceptions.ChannelClosedByBroker) as raised:
-        channel.exchange_declare(unique("x"), "x-recent-history")
-
-    assert raised.value.reply_code == 406
-    assert raised.value.reply_text == (
-        "PRECONDITION_FAILED - unknown exchange type 'x-recent-history': this release keeps no"
-        " history; a stream does, for consumers that come later"
-    )
-
-
 def test_a_misspelt_type_names_the_known_one(channel: BlockingChannel, unique: UniqueName) -> None:
     with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="did you mean 'x-random'"):
         channel.exchange_declare(unique("x"), "x-randon")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -249,8 +250,7 @@ async def post_binding(call: Call) -> Reply:
     else:
         recorded = vhost.bindings.bind_exchange(call.actor, to.name, source.name, key, arguments)
         place = call.handler.request.path.rstrip("/")
-    if recorded:
-        await completed(vhost.recorded.when_synced)
+    await completed(partial(vhost.bindings.when_in_force, recorded))
     made = quote(properties_key(key, arguments), safe="~=", errors="surrogateescape")
     return Reply(201, headers={"Location": f"{place}/{made}"})
 

@@ -35,6 +35,7 @@ HUMAN: Final = {
     "direct": "Direct", "fanout": "Fanout", "topic": "Topic", "headers": "Headers",
     "x-consistent-hash": "Consistent Hash", "x-random": "Random",
     "x-local-random": "Local Random", "x-modulus-hash": "Modulus Hash",
+    "x-recent-history": "Recent History",
 }  # fmt: skip
 
 

@@ -25,9 +25,10 @@ QUEUE = "q"
 class Answering:
     """A session without a broker behind it."""
 
-    def __init__(self, link: _core.Link, exchange: _core.Exchange) -> None:
+    def __init__(self, link: _core.Link, exchange: _core.Exchange, history: _core.Exchange) -> None:
         self._link = link
         self._exchange = exchange
+        self._history = history
         self._channels = set(CHANNELS)
 
     def on_method(self, channel: int, payload: bytes) -> None:
@@ -38,11 +39,14 @@ class Answering:
             self._give_up(0)
 
     def on_route_miss(self, channel: int, kind: int, name: bytes, keys: list[bytes]) -> None:
-        """There is one exchange, under two names; on one of them each key is asked about."""
+        """There is one exchange, under two names; on one of them each key is asked about. Another
+        one keeps messages."""
         if name == b"":
             self._link.learn(name, self._exchange)
         elif name == b"x":
             self._link.allow(kind, name, keys, self._exchange)
+        elif name == b"h":
+            self._link.allow(kind, name, keys, self._history)
         else:
             self._give_up(channel)
 
@@ -90,7 +94,10 @@ def assert_frames(data: bytes) -> None:
 
 def converse(bench: Bench, data: bytes) -> None:
     """Have a client with consumers and unacked deliveries say `data`."""
-    bench.link.session = Answering(bench.link, bench.exchange)  # type: ignore[assignment]
+    history = _core.Exchange(_core.FANOUT, 1)
+    bench.vhost.add(b"h", history)
+    history.set_history(bench.queue("kept", durable=False), 3)
+    bench.link.session = Answering(bench.link, bench.exchange, history)  # type: ignore[assignment]
     queue = bench.queue(QUEUE, durable=False)
     for channel in CHANNELS[1:]:
         bench.link.open_channel(channel, 10)
@@ -107,6 +114,7 @@ def converse(bench: Bench, data: bytes) -> None:
         bench.send(part)
         bench.run()
         assert_frames(received(bench))
+    assert all(_core.Replay(history, queue))
     for consumer in consumers:
         consumer.cancel()
     bench.link.close()
