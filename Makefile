@@ -36,6 +36,8 @@ BROKER_NEEDS := 'import tomllib; file = tomllib.load(open("pyproject.toml", "rb"
 COMPILED := build/.compiled-$(BUILD)
 CLIENTS := build/.clients
 NODE_TESTS := tests/integration/node
+PAGE_TESTS := tests/browser
+PAGES := lavinmq/http/ui/static
 FUZZ_EXTRA := 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
 	print(*project["optional-dependencies"]["fuzz"])'
 # The processor that the executable and its packages are for, by Debian's name; CROSS if not this one.
@@ -82,7 +84,7 @@ endif
 .PHONY: build run test binary test-binary compare-binaries crash fuzz dev lint fmt bench bench-spark
 .PHONY: bench-hostile soak
 .PHONY: install deb rpm image wheel sbom repo test-packages lock clean help FORCE
-.PHONY: lint-style lint-types lint-cython lint-layers lint-hot lint-stubs
+.PHONY: lint-style lint-types lint-cython lint-layers lint-hot lint-stubs lint-pages vendor
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
 
@@ -92,7 +94,7 @@ run: build  ## start the broker on the data directory ./var
 	@mkdir -p $(DATA_DIR)
 	exec $(VENV)/bin/lavinmq -D $(DATA_DIR) $(ARGS)
 
-test: build $(DEVELOPED) $(CLIENTS) $(NODE_TESTS)/node_modules/.installed  ## run all tests
+test: build $(DEVELOPED) $(CLIENTS) $(NODE_TESTS)/node_modules/.installed $(PAGE_TESTS)/node_modules/.installed  ## run all tests
 	$(SANITIZED_$(BUILD)) $(IN_VENV) -m pytest -n $(JOBS) $(ARGS)
 
 fuzz: $(DEVELOPED)  ## fuzz the HTTP API, and every parser for FUZZ_SECONDS=60 each; needs clang
@@ -160,7 +162,7 @@ crash: build $(DEVELOPED)  ## the crash tests in their long form: every point, m
 dev:  ## build the compiled modules with assertions and bounds checks, without optimisation
 	$(MAKE) build BUILD=debug
 
-lint: lint-style lint-types lint-cython lint-layers lint-hot lint-stubs  ## all checks; -k: do not stop at the first
+lint: lint-style lint-types lint-cython lint-layers lint-hot lint-stubs lint-pages  ## all checks; -k: do not stop at the first
 
 lint-style: $(DEVELOPED)
 	$(IN_VENV) -m ruff check .
@@ -182,6 +184,12 @@ lint-hot: build
 lint-stubs: build $(DEVELOPED)
 	$(IN_VENV) -m mypy.stubtest lavinmq._core lavinmq._pcre lavinmq._perf lavinmq.spark._arrow \
 		--ignore-disjoint-bases --mypy-config-file pyproject.toml --allowlist .ci/stubtest-allow.txt --ignore-unused-allowlist
+
+lint-pages: $(PAGE_TESTS)/node_modules/.installed
+	$(PAGE_TESTS)/node_modules/.bin/tsc -p $(PAGE_TESTS)/tsconfig.json
+
+vendor:  ## fetch anew what others have written for the management pages, checked by its digest
+	packaging/vendor.sh $(PAGES)/vendor
 
 fmt: $(DEVELOPED)  ## rewrite the Python sources in the house format
 	$(IN_VENV) -m ruff check --fix-only .
@@ -209,7 +217,7 @@ lock:  ## refresh requirements.lock to the newest versions pyproject.toml allows
 	mv build/requirements.lock requirements.lock
 
 clean:  ## remove what was built and installed; the data directory stays
-	rm -rf build dist *.egg-info $(VENV) $(NODE_TESTS)/node_modules
+	rm -rf build dist *.egg-info $(VENV) $(NODE_TESTS)/node_modules $(PAGE_TESTS)/node_modules
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis .benchmarks
 	rm -f lavinmq/*.so lavinmq/spark/*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -254,4 +262,8 @@ $(CLIENTS): .ci/setup-debian.sh
 
 $(NODE_TESTS)/node_modules/.installed: $(NODE_TESTS)/package.json $(NODE_TESTS)/package-lock.json | $(CLIENTS)
 	cd $(NODE_TESTS) && npm ci --no-audit --no-fund --loglevel=error
+	touch $@
+
+$(PAGE_TESTS)/node_modules/.installed: $(PAGE_TESTS)/package.json $(PAGE_TESTS)/package-lock.json | $(CLIENTS)
+	cd $(PAGE_TESTS) && npm ci --no-audit --no-fund --loglevel=error
 	touch $@

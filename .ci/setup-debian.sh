@@ -4,7 +4,7 @@
 # apt-get, or no right to use it, says what to install and fails.
 #
 #   .ci/setup-debian.sh build PYTHON    interpreter with venv and headers, C compiler, PCRE2
-#   .ci/setup-debian.sh test            client libraries of other languages, and what runs them
+#   .ci/setup-debian.sh test            client libraries of other languages, what runs them, a browser
 #   .ci/setup-debian.sh binary          libraries and compilers for the executable (make binary)
 #   .ci/setup-debian.sh cross arm64     compilers for another processor, and what runs its programs
 #   .ci/setup-debian.sh packages        what makes, checks and tries packages (make deb, rpm, repo)
@@ -62,6 +62,8 @@ test)
     has groff || missing+=(groff-base)
     has zsh || missing+=(zsh)
     has fish || missing+=(fish)
+    # The management pages are tried in it.
+    has chromium || has chromium-browser || has google-chrome || missing+=(chromium)
     ;;
 binary)
     has make || missing+=(make)

@@ -22,6 +22,7 @@ from lavinmq.auth.accounts import Accounts
 from lavinmq.auth.chain import Chain
 from lavinmq.auth.identity import Identity
 from lavinmq.auth.revocation import Revocation
+from lavinmq.auth.sessions import Sessions
 from lavinmq.auth.users import UserStore
 from lavinmq.config.values import Config
 from lavinmq.errors import ReplyCode
@@ -127,6 +128,7 @@ class Broker:
             self.users, self._permissions_changed, self.revocation.look_again,
             self.user_limits.forget, self.chain, config,
         )  # fmt: skip
+        self.sessions = Sessions(self.users)
         self.churn = Churn()
         self.system = System(config.data_dir)
         self.started_at = time.monotonic()

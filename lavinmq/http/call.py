@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from lavinmq.amqp.channel import Channel
     from lavinmq.amqp.connection import Connection
     from lavinmq.auth.identity import Identity
+    from lavinmq.auth.sessions import Session
     from lavinmq.broker import Broker
     from lavinmq.http.handler import ApiHandler
     from lavinmq.vhost.queue import Queue
@@ -67,6 +68,7 @@ class Call:
     `raw`: the object as it came. `handler`: for endpoints that write
     their answer piece by piece. `connection`, `channel`: found by `owned.find`, for endpoints whose
     row says that they are owned.
+    `session`: the log-in with a browser that it is part of.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class Call:
         self.handler: ApiHandler
         self.connection: Connection
         self.channel: Channel
+        self.session: Session | None = None
         self._standing = Standing(user)
 
     def check_rights(self) -> None:
@@ -95,6 +98,8 @@ class Call:
     @property
     def is_log_in_over(self) -> bool:
         """Whether the log-in counts no more: the user may be gone, or have another password."""
+        if self.session is not None and self.session.is_over:
+            return True
         return bool(self.broker.revocation.why_not(self._standing))
 
     def is_allowed_still(self) -> bool:

@@ -219,6 +219,7 @@ class ApiHandler(Handler):
             self.broker, user, self._route, path, _query(request.query), request.headers
         )
         call.handler = self
+        call.session = login.session_of(self.broker, request)
         try:
             call.check_rights()
         except ApiError as error:

@@ -26,12 +26,12 @@ from lavinmq.http import (
 )
 from lavinmq.http.access.origin import Origin
 from lavinmq.http.errors import ApiError
-from lavinmq.http.front import Front
-from lavinmq.http.handler import UNREAD_BODY, ApiHandler, NotFound, Refused, Robots
+from lavinmq.http.handler import UNREAD_BODY, ApiHandler, Refused, Robots
 from lavinmq.http.heads import MAX_HEAD, PlainStream, TlsStream
 from lavinmq.http.health import Alive, Ready
 from lavinmq.http.metrics.handlers import Detailed, Metrics
 from lavinmq.http.openapi import OpenApi
+from lavinmq.http.ui import places
 from lavinmq.process import log
 
 if TYPE_CHECKING:
@@ -210,10 +210,10 @@ def application(broker: Broker, origin: Origin) -> Application:
     ]
     if origin is not Origin.METRICS:  # who comes by that listener need not log in
         routes += [
-            (r"/", Front),
             (r"/api/.*", ApiHandler),
             (r"/robots\.txt", Robots),
             (r"/docs/openapi\.json", OpenApi),
+            *places.ROUTES,
         ]
         if broker.chain.oauth is not None:
             from lavinmq.http.access import oauth
@@ -221,7 +221,7 @@ def application(broker: Broker, origin: Origin) -> Application:
             routes += oauth.ROUTES
     return GuardedApplication(
         routes,
-        default_handler_class=NotFound,
+        default_handler_class=places.NotFound,
         log_function=_log_request,
         broker=broker,
         origin=origin,

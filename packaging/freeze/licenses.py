@@ -10,6 +10,7 @@ import fetch
 from fetch import ROOT, Source
 from toolchain import BuildError, Target
 
+VENDORED = ROOT / "lavinmq/http/ui/static/vendor"
 NOT_IN_IT = ("kernel-headers", "libcrypt", "glibc")
 SYSTEM = {
     "openssl": "libssl-dev", "zlib": "zlib1g-dev", "libffi": "libffi-dev",
@@ -22,6 +23,7 @@ What this executable contains besides LavinMQ's own code (Apache-2.0, see LICENS
 
 The sources of each are what Debian and the Python Package Index publish under these names and
 versions, unchanged except for Debian's own patches; checksums are in packaging/freeze/sources.toml.
+The source of uplot is what npm publishes under that name and version (packaging/vendor.sh).
 That is also where the source of orjson, under the Mozilla Public License 2.0, can be had.
 
 """
@@ -55,10 +57,19 @@ def collect(target: Target, place: Path) -> None:
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(text, copy)
         rows.append((source.key, source.version, source.license))
+    rows.append(_of_pages(place))
     if target.base == "native":
         rows += [_of_system(key, package, place) for key, package in SYSTEM.items() if package]
     table = "".join(f"{a:<12}{b:<24}{c}\n" for a, b, c in rows)
     (place / "README").write_text(HEAD + table)
+
+
+def _of_pages(place: Path) -> tuple[str, str, str]:
+    """Copy the licence of what others have written for the management pages."""
+    (place / "uplot").mkdir()
+    shutil.copy2(VENDORED / "uplot-license.txt", place / "uplot" / "LICENSE")
+    head = (VENDORED / "uplot.js").read_text().partition("\n")[0]
+    return "uplot", head.partition("(v")[2].partition(")")[0], "MIT"
 
 
 def _of_system(key: str, package: str, place: Path) -> tuple[str, str, str]:

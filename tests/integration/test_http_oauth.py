@@ -139,8 +139,10 @@ def test_a_person_logs_in_looks_and_logs_out(browser: Browser, issuer: Issuer) -
     assert (answer.status, json.loads(answer.content)["name"]) == (200, "anna")
     assert browser.get("/api/users").status == 403
 
+    assert browser.get("/queues").status == 200
     out = browser.get("/oauth/logout")
 
+    assert browser.get("/queues").status == 307
     assert (out.status, out.headers["location"]) == (302, "../login")
     assert browser.kept == {}
     assert browser.get("/api/whoami").status == 401
@@ -151,6 +153,7 @@ def test_the_browser_is_told_where_to_log_in(browser: Browser, issuer: Issuer) -
     answer = browser.get("/oauth/authorize")
 
     assert (enabled.status, json.loads(enabled.content)) == (200, {"enabled": True})
+    assert json.loads(browser.get("/session").content)["sso"] is True
     url = json.loads(answer.content)["authorize_url"]
     assert url.startswith(issuer.url + "/authorize?")
     query = parse_qs(urlsplit(url).query)
@@ -302,6 +305,7 @@ def test_tokens_without_pages_offer_no_log_in(
     browser = Browser(broker_factory(env=changed, http=True))
 
     assert json.loads(browser.get("/oauth/enabled").content) == {"enabled": False}
+    assert json.loads(browser.get("/session").content) == {"password": True, "sso": False}
     asked = browser.get("/oauth/authorize")
     assert (asked.status, json.loads(asked.content)) == (503, {"reason": "OAuth not configured"})
     assert browser.get("/oauth/callback?state=s&code=c").error == "OAuth not configured"

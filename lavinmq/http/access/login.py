@@ -17,12 +17,15 @@ if TYPE_CHECKING:
     from tornado.httputil import HTTPServerRequest
 
     from lavinmq.auth.identity import Identity
+    from lavinmq.auth.sessions import Session
     from lavinmq.broker import Broker
 
 _log = log.get("lmq.http.login")
 MAX_CREDENTIALS: Final = 16 << 10
 OAUTH_MARK: Final = "|oauth:"
 COOKIE: Final = "m"
+SESSION_MARK: Final = "|session:"
+"""What the cookie begins with when a token of ours follows (`auth/sessions.py`)."""
 
 
 async def user_of(
@@ -34,8 +37,35 @@ async def user_of(
     """
     given = credentials(request)
     if given is None:
-        return broker.users.direct_user if is_control else None
-    name, password = given
+        if (session := session_of(broker, request)) is not None:
+            user: Identity | None = session.user
+        else:
+            return broker.users.direct_user if is_control else None
+    else:
+        user = await authenticated(broker, *given, address, is_loopback)
+    if user is not None and not user.tags:
+        _log.info("user %r has no tag that lets it use the HTTP API", user.name)
+    return user if user is not None and user.tags else None
+
+
+def session_token(request: HTTPServerRequest) -> str | None:
+    """The token of a browser that has logged in with the pages, None when it has sent none."""
+    morsel = request.cookies.get(COOKIE)
+    if morsel is None or not morsel.value.startswith(SESSION_MARK):
+        return None
+    return morsel.value.removeprefix(SESSION_MARK)
+
+
+def session_of(broker: Broker, request: HTTPServerRequest) -> Session | None:
+    """The log-in with the pages that the request is part of."""
+    token = session_token(request)
+    return None if token is None else broker.sessions.find(token)
+
+
+async def authenticated(
+    broker: Broker, name: str, password: bytes, address: str, is_loopback: bool
+) -> Identity | None:
+    """The user of a name and a password, with tags or without; a failure is None, and logged."""
     if not password:
         return None
     user = broker.chain.at_once(name, password, address, is_loopback)
@@ -45,15 +75,13 @@ async def user_of(
     if user is None:
         why = "; ".join(reasons)
         _log.warning("log-in of user %s from %s failed: %s", shown_name(name), address, why)
-    elif not user.tags:
-        _log.info("user %r has no tag that lets it use the HTTP API", name)
-    return user if user is not None and user.tags else None
+    return user
 
 
 def credentials(request: HTTPServerRequest) -> tuple[str, bytes] | None:
     """Name and password of a request, None when it carries none; the cookie wins."""
     morsel = request.cookies.get(COOKIE)
-    if morsel is not None and not morsel.value.startswith(OAUTH_MARK):
+    if morsel is not None and not morsel.value.startswith((OAUTH_MARK, SESSION_MARK)):
         encoded = unquote_to_bytes(morsel.value.rpartition(":")[2])
         name, password = _split(encoded)
         if password:

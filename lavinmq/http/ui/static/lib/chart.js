@@ -1,0 +1,204 @@
+// Charts of the broker's records: lines over time, a legend of buttons, the numbers as a table, CSV.
+// uPlot draws; it comes as a script of its own, before the modules.
+
+import { h } from "./dom.js";
+import { short } from "./format.js";
+
+/**
+ * @typedef {object} Series
+ * @property {string} label
+ * @property {number[]} values the newest last
+ */
+
+const COLOURS = ["#2f7ed8", "#d9822b", "#2e9e5b", "#b04fc4", "#c93f3f", "#1f9fa8", "#8a7a1f", "#7a6ff0", "#d1568f", "#5f8a2f", "#7d6450", "#5f7285"];
+const STEP_S = 5;
+
+export class Chart {
+  /**
+   * @param {string} id of the element it goes into
+   * @param {{title: string, unit?: string, isStacked?: boolean, isBytes?: boolean}} options
+   */
+  constructor(id, { title, unit = "", isStacked = false, isBytes = false }) {
+    this.options = { title, unit, isStacked, isBytes };
+    this.box = h("div", { class: "chart-box", "aria-hidden": "true" });
+    this.legend = h("div", { class: "chart-legend", role: "group", "aria-label": `Lines of ${title}` });
+    this.text = h("div");
+    const details = h("details", { toggle: () => this.write() }, h("summary", {}, "As a table"), this.text);
+    this.details = details;
+    /** @type {any} */
+    this.plot = null;
+    this.labels = "";
+    /** @type {Series[]} */
+    this.series = [];
+    /** @type {number[]} */
+    this.times = [];
+    /** @type {Set<string>} */
+    this.off = new Set();
+    const place = document.getElementById(id);
+    place?.replaceChildren(
+      h("figure", { class: "chart", "aria-label": title },
+        h("figcaption", {}, h("h3", {}, title),
+          h("button", { type: "button", click: () => this.save() }, "CSV")),
+        this.box, this.legend, details),
+    );
+    new ResizeObserver(() => this.plot?.setSize({ width: this.box.clientWidth, height: 220 })).observe(this.box);
+    document.addEventListener("theme", () => this.draw(true));
+  }
+
+  /** @param {unknown} value */
+  number(value) {
+    return this.options.isBytes ? short(value, 1024, `B${this.options.unit}`) : `${short(value)}${this.options.unit}`;
+  }
+
+  /** @param {Series[]} series */
+  update(series) {
+    this.series = series;
+    const n = Math.max(0, ...series.map((each) => each.values.length));
+    const end = Math.floor(Date.now() / 1000 / STEP_S) * STEP_S;
+    this.times = Array.from({ length: n }, (_, at) => end - (n - 1 - at) * STEP_S);
+    this.draw(false);
+    this.write();
+  }
+
+  /** The lines as they are drawn, those of a stack on top of each other. */
+  lines() {
+    const n = this.times.length;
+    /** @type {number[]} */
+    let below = new Array(n).fill(0);
+    return this.series.map((each) => {
+      const gap = n - each.values.length;
+      const line = this.times.map((_, at) => (at < gap ? null : (each.values[at - gap] ?? null)));
+      if (!this.options.isStacked || this.off.has(each.label)) return line;
+      below = line.map((value, at) => (value ?? 0) + (below[at] ?? 0));
+      return [...below];
+    });
+  }
+
+  /** @param {boolean} anew */
+  draw(anew) {
+    const uPlot = /** @type {any} */ (globalThis).uPlot;
+    if (!uPlot || this.times.length === 0) return;
+    const labels = this.series.map((each) => each.label).join("\n");
+    const data = [this.times, ...this.lines()];
+    if (!anew && this.plot && labels === this.labels) {
+      const isZoomed = this.isZoomed;
+      this.plot.setData(data, !isZoomed);
+      return;
+    }
+    this.labels = labels;
+    this.plot?.destroy();
+    const style = getComputedStyle(document.documentElement);
+    const axis = { stroke: style.getPropertyValue("--soft"), grid: { stroke: style.getPropertyValue("--line"), width: 1 }, ticks: { show: false } };
+    this.isZoomed = false;
+    this.plot = new uPlot({
+      width: this.box.clientWidth || 300, height: 220,
+      padding: [10, 28, 0, 0],
+      cursor: { sync: { key: "time" }, points: { size: 6 } },
+      legend: { show: false },
+      hooks: {
+        setCursor: [(/** @type {any} */ plot) => this.point(plot.cursor.idx)],
+        setSelect: [(/** @type {any} */ plot) => {
+          this.isZoomed = plot.select.width > 0;
+        }],
+      },
+      scales: { y: { range: (/** @type {any} */ _, /** @type {number} */ _low, /** @type {number} */ high) => [0, Math.max(high * 1.1, 1)] } },
+      axes: [
+        { ...axis, values: [[60, "{HH}:{mm}", null, null, null, null, null, null, 0], [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 0]] },
+        { ...axis, size: 58, values: (/** @type {any} */ _, /** @type {number[]} */ marks) => marks.map((mark) => this.number(mark)) },
+      ],
+      series: [{}, ...this.series.map((each, at) => ({
+        label: each.label, stroke: COLOURS[at % COLOURS.length], width: 1.5, points: { show: false },
+        show: !this.off.has(each.label),
+        fill: this.options.isStacked ? `${COLOURS[at % COLOURS.length]}33` : undefined,
+      }))],
+    }, data, this.box);
+    this.plot.over.addEventListener("dblclick", () => {
+      this.isZoomed = false;
+    });
+    this.name();
+  }
+
+  /** The legend: a button for each line. */
+  name() {
+    this.marks = this.series.map(() => h("span"));
+    this.legend.replaceChildren(...this.series.map((each, at) => {
+      const swatch = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+      const bar = document.createElementNS("http://www.w3.org/2000/svg", "rect");
+      bar.setAttribute("width", "12");
+      bar.setAttribute("height", "4");
+      bar.setAttribute("fill", COLOURS[at % COLOURS.length] ?? "");
+      swatch.append(bar);
+      swatch.setAttribute("aria-hidden", "true");
+      const button = h("button", {
+        type: "button", "aria-pressed": String(!this.off.has(each.label)),
+        click: () => {
+          if (!this.off.delete(each.label)) this.off.add(each.label);
+          button.setAttribute("aria-pressed", String(!this.off.has(each.label)));
+          this.plot?.setSeries(at + 1, { show: !this.off.has(each.label) });
+          this.draw(false);
+        },
+      }, swatch, h("span", {}, each.label), this.marks?.[at]);
+      return button;
+    }));
+    this.point(null);
+  }
+
+  /** @param {number | null | undefined} at */
+  point(at) {
+    this.series.forEach((each, index) => {
+      const gap = this.times.length - each.values.length;
+      const value = each.values[(at ?? this.times.length - 1) - gap];
+      const mark = this.marks?.[index];
+      if (mark) mark.textContent = value === undefined ? "" : this.number(value);
+    });
+  }
+
+  /** The alternative in text, written while somebody reads it. */
+  write() {
+    if (!this.details.open) return;
+    const rows = this.series.map((each) => {
+      const values = each.values;
+      const sum = values.reduce((total, value) => total + value, 0);
+      const cells = [values.at(-1), Math.min(...values), sum / (values.length || 1), Math.max(...values)];
+      return h("tr", {}, h("th", { scope: "row" }, each.label), cells.map((cell) => h("td", { class: "number" }, values.length ? this.number(cell) : "–")));
+    });
+    const heads = ["Line", "Now", "Least", "Mean", "Most"].map((name) => h("th", { scope: "col" }, name));
+    this.text.replaceChildren(h("table", {}, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, rows)));
+  }
+
+  /** Have the browser save what is drawn. */
+  save() {
+    const quote = (/** @type {string} */ text) => `"${text.replaceAll('"', '""')}"`;
+    const head = ["time", ...this.series.map((each) => quote(each.label))].join(",");
+    const lines = this.times.map((time, at) => [
+      new Date(time * 1000).toISOString(),
+      ...this.series.map((each) => each.values[at - (this.times.length - each.values.length)] ?? ""),
+    ].join(","));
+    download(`${this.options.title}.csv`, [head, ...lines].join("\r\n"), "text/csv");
+  }
+}
+
+/**
+ * Have the browser save a text as a file.
+ * @param {string} name
+ * @param {string} text
+ * @param {string} kind
+ */
+export function download(name, text, kind) {
+  const address = URL.createObjectURL(new Blob([text], { type: kind }));
+  h("a", { href: address, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 10_000);
+}
+
+/**
+ * The records of fields as lines: `publish_details.log` is "publish".
+ * @param {Record<string, any>} stats
+ * @param {string[]} names
+ * @returns {Series[]}
+ */
+export function logs(stats, names) {
+  return names.map((name) => ({
+    label: name.replaceAll("_", " "),
+    values: stats?.[`${name}_details`]?.log ?? stats?.[`${name}_log`] ?? [],
+  }));
+}

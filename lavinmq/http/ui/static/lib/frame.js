@@ -1,0 +1,129 @@
+// Header and menu of every page; imported for its effect by each of them.
+
+import { chosenVhost, get, rowsOf } from "./api.js";
+import { byId, h, show } from "./dom.js";
+import { startControls } from "./live.js";
+import { keepClasses, signOut, whoAmI } from "./session.js";
+
+const root = document.documentElement.classList;
+
+function startMenu() {
+  const toggle = byId("toggle-menu");
+  const label = () => {
+    const text = root.contains("menu-collapsed") ? "Expand sidebar" : "Collapse sidebar";
+    toggle.setAttribute("aria-label", text);
+    const tip = toggle.querySelector(".tip");
+    if (tip) tip.textContent = text;
+  };
+  label();
+  toggle.addEventListener("click", () => {
+    root.toggle("menu-collapsed");
+    keepClasses();
+    label();
+  });
+  for (const [button, name] of [["menu-button", "menu-open"], ["usermenu-button", "usermenu-open"]]) {
+    const opener = byId(button ?? "");
+    opener.addEventListener("click", () => {
+      opener.setAttribute("aria-expanded", String(root.toggle(name ?? "")));
+    });
+  }
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") root.remove("menu-open", "usermenu-open");
+  });
+  for (const item of document.querySelectorAll("#menu-content li li")) {
+    if (root.contains(item.classList[0] ?? "")) {
+      item.querySelector("a")?.setAttribute("aria-current", "page");
+    }
+  }
+}
+
+function startThemes() {
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const names = ["light", "dark", "system"];
+  const apply = () => {
+    const isSystem = root.contains("system");
+    if (isSystem) {
+      root.toggle("theme-dark", dark.matches);
+      root.toggle("theme-light", !dark.matches);
+    }
+    const active = isSystem ? "system" : root.contains("theme-dark") ? "dark" : "light";
+    for (const name of names) {
+      const button = byId(`theme-${name}`);
+      button.classList.toggle("active", name === active);
+      button.setAttribute("aria-pressed", String(name === active));
+    }
+    keepClasses();
+    document.dispatchEvent(new Event("theme"));
+  };
+  for (const name of names) {
+    byId(`theme-${name}`).addEventListener("click", () => {
+      root.remove("theme-light", "theme-dark", "system");
+      root.add(name === "system" ? "system" : `theme-${name}`);
+      apply();
+    });
+  }
+  dark.addEventListener("change", () => root.contains("system") && apply());
+  apply();
+}
+
+async function startVhosts() {
+  const select = /** @type {HTMLSelectElement} */ (byId("userMenuVhost"));
+  const chosen = chosenVhost();
+  const choose = () => {
+    select.value = chosen || "_all";
+  };
+  if (chosen) select.append(h("option", { value: chosen }, chosen));
+  choose();
+  select.addEventListener("change", () => {
+    sessionStorage.setItem("vhost", select.value);
+    location.reload();
+  });
+  const names = (await vhosts()).map((each) => String(each.name)).sort();
+  select.replaceChildren(
+    h("option", { value: "_all" }, "All"),
+    ...names.map((name) => h("option", { value: name }, name)),
+  );
+  if (chosen && !names.includes(chosen)) sessionStorage.removeItem("vhost");
+  choose();
+  if (select.selectedIndex < 0) select.value = "_all";
+}
+
+/** @type {Promise<import("./api.js").Row[]> | null} */
+let asked = null;
+/** The virtual hosts, asked for once in a page. */
+export function vhosts() {
+  asked ??= get("vhosts").then(rowsOf);
+  return asked;
+}
+
+/**
+ * Fill a list of choices with the virtual hosts; the chosen one is chosen.
+ * @param {string} id
+ * @param {{first?: [string, string]}} [more] a choice before them: value and text
+ */
+export async function fillVhosts(id, { first } = {}) {
+  const select = /** @type {HTMLSelectElement} */ (byId(id));
+  const names = (await vhosts()).map((each) => String(each.name)).sort();
+  select.replaceChildren(
+    ...(first ? [h("option", { value: first[0] }, first[1])] : []),
+    ...names.map((name) => h("option", { value: name }, name)),
+  );
+  if (chosenVhost() && names.includes(chosenVhost())) select.value = chosenVhost();
+}
+
+for (const [id, everywhere] of /** @type {[string, boolean][]} */ ([["signoutLink", false], ["signout-everywhere", true]])) {
+  byId(id).addEventListener("click", (event) => {
+    event.preventDefault();
+    void signOut(everywhere);
+  });
+}
+startMenu();
+startThemes();
+startControls();
+
+/** Done when it is known what to offer. */
+export const known = whoAmI(() => get("whoami")).then(
+  (who) => show("username", who.name),
+  () => undefined,
+);
+void startVhosts().catch(() => undefined);

@@ -1,0 +1,1 @@
+"""Management pages, looked at with a browser."""

@@ -1,0 +1,147 @@
+"""A real browser in front of a broker: Debian's Chromium, steered by Playwright.
+
+The browser is found by its path, never downloaded; `make test` installs it. A browser lives as long
+as the tests of one file: while it does, Playwright's event loop counts as running in this thread,
+and tests of other files start loops of their own.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import sync_playwright
+
+from tests.support.broker import Broker
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+VHOSTS = [{"name": "foo"}, {"name": "bar"}]
+NODE_MODULES = Path(__file__).parent / "node_modules"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """The browser of a file's tests."""
+    path = next(filter(None, map(shutil.which, NAMES)), None)
+    if path is None:
+        pytest.skip(f"no browser: none of {', '.join(NAMES)} is installed")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visitor(browser: Any, broker: Broker) -> Iterator[Any]:
+    """A page of somebody who has not logged in."""
+    context = browser.new_context(base_url=broker.http_url, viewport={"width": 1400, "height": 900})
+    page = context.new_page()
+    page.set_default_timeout(15_000)
+    yield page
+    context.close()
+
+
+def log_in(page: Any, user: str = "guest", password: str = "guest") -> None:
+    """Log in without the form."""
+    given = {"username": user, "password": password}
+    answer = page.context.request.post("/session", data=given)
+    assert answer.status == 204, answer.text()
+
+
+@pytest.fixture
+def page(visitor: Any) -> Any:
+    """A page of guest, who is an administrator; no script of it may fail."""
+    log_in(visitor)
+    errors: list[str] = []
+    visitor.on("pageerror", lambda error: errors.append(str(error)))
+    yield visitor
+    assert errors == []
+
+
+class Requests:
+    """What a page asks for."""
+
+    def __init__(self, page: Any) -> None:
+        self._page = page
+        self.all: list[Any] = []
+        page.on("request", lambda request: self.all.append(request))
+
+    def find(self, method: str, path: str) -> list[Any]:
+        """The requests so far of a method and a path, what is behind `?` aside."""
+        return [
+            each for each in self.all if each.method == method and urlsplit(each.url).path == path
+        ]
+
+    def wait(self, method: str, path: str, n: int = 1) -> Any:
+        """Wait until there are so many. Returns: the last one."""
+        for _ in range(200):
+            found = self.find(method, path)
+            if len(found) >= n:
+                return found[-1]
+            self._page.wait_for_timeout(50)
+        asked = [f"{each.method} {each.url}" for each in self.all]
+        raise AssertionError(f"no {method} {path} ({n}): {asked}")
+
+
+@pytest.fixture
+def requests(visitor: Any) -> Requests:
+    """What the page of the test asks for."""
+    return Requests(visitor)
+
+
+Stub = Callable[..., None]
+
+
+@pytest.fixture
+def stub(visitor: Any) -> Stub:
+    """Have the API answer a path with what is given, in place of the broker."""
+
+    def put(path: str, content: Any = None, *, status: int = 200, headers: Any = None) -> None:
+        sent = {"Content-Type": "application/json"} | (headers or {})
+        pattern = re.compile(rf"^https?://[^/]+{re.escape(path)}(\?.*)?$")
+        visitor.route(
+            pattern,
+            lambda route: route.fulfill(status=status, json=content, headers=sent),
+        )
+
+    return put
+
+
+@pytest.fixture
+def refreshes(visitor: Any, requests: Requests) -> Callable[[str, str], None]:
+    """Check that a page asks again and again, each time within ten seconds of its own clock."""
+
+    def check(address: str, path: str) -> None:
+        visitor.clock.install()
+        visitor.goto(address)
+        for n in (1, 2, 3):
+            requests.wait("GET", path, n)
+            visitor.wait_for_timeout(100)  # the answer plans the next one
+            visitor.clock.run_for(10_000)
+
+    return check
+
+
+def listed(rows: list[Any], **counts: int) -> dict[str, Any]:
+    """A page of a list, as the API answers."""
+    n = len(rows)
+    usual = {
+        "items": rows, "filtered_count": n, "item_count": n, "page": 1, "page_count": 1,
+        "page_size": 100, "total_count": n,
+    }  # fmt: skip
+    return usual | counts
+
+
+def queue(name: str = "orders", vhost: str = "foo", **more: Any) -> dict[str, Any]:
+    """A queue, as the API shows it."""
+    shown: dict[str, Any] = {
+        "name": name, "vhost": vhost, "durable": True, "auto_delete": False, "exclusive": False,
+        "arguments": {}, "consumers": 0, "messages": 0, "messages_ready": 0, "state": "running",
+        "messages_unacknowledged": 0, "total_bytes": 0, "message_stats": {},
+    }  # fmt: skip
+    return shown | more

@@ -1,0 +1,197 @@
+"""Lists: what they ask of the API, their state in the address, many rows at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.conftest import Requests, Stub, listed, queue
+
+TEN = [queue(f"q{number}") for number in range(10)]
+HUNDRED = listed(TEN, total_count=100, filtered_count=100, page_count=10, page_size=10)
+
+
+def query(request: Any) -> dict[str, str]:
+    return dict(parse_qsl(urlsplit(request.url).query))
+
+
+@pytest.mark.parametrize(
+    ("address", "path"),
+    [
+        ("/", "/api/overview"),
+        ("/nodes", "/api/nodes"),
+        ("/connections", "/api/connections"),
+        ("/channels", "/api/channels"),
+        ("/consumers", "/api/consumers"),
+        ("/exchanges", "/api/exchanges"),
+        ("/queues", "/api/queues"),
+        ("/shovels", "/api/parameters/shovel"),
+        ("/shovels", "/api/shovels"),
+        ("/federation", "/api/parameters/federation-upstream"),
+        ("/federation", "/api/federation-links"),
+        ("/vhosts", "/api/vhosts"),
+        ("/policies", "/api/policies"),
+        ("/operator-policies", "/api/operator-policies"),
+        ("/users", "/api/users"),
+    ],
+)
+def test_a_list_is_asked_for_again_and_again(
+    page: Any, refreshes: Callable[[str, str], None], address: str, path: str
+) -> None:
+    refreshes(address, path)
+
+
+def test_the_log_is_followed(page: Any, requests: Requests) -> None:
+    page.goto("/logs")
+    requests.wait("GET", "/api/livelog")
+    expect(page.locator("#livelog-body tr").first).to_contain_text("lmq")
+
+
+def test_the_count_is_of_all_pages(page: Any, stub: Stub) -> None:
+    stub("/api/queues", HUNDRED)
+    page.goto("/queues")
+    expect(page.locator("#pagename-label")).to_have_text("100")
+    expect(page.locator(".table-page-info")).to_have_text("1–10 of 100")
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"page": "2", "page_size": "10"},
+        {"name": "^q", "use_regex": "true"},
+        {"sort": "name", "sort_reverse": "true"},
+        {"page": "2", "page_size": "10", "name": "^q", "use_regex": "true", "sort": "name",
+         "sort_reverse": "true"},
+    ],
+)  # fmt: skip
+def test_the_address_says_what_is_shown(
+    page: Any, stub: Stub, requests: Requests, state: dict[str, str]
+) -> None:
+    stub("/api/queues", HUNDRED)
+    page.goto("/queues#" + "&".join(f"{name}={value}" for name, value in state.items()))
+    asked = query(requests.wait("GET", "/api/queues"))
+    assert state.items() <= asked.items()
+
+
+def test_a_heading_sorts_and_sorts_back(page: Any, stub: Stub, requests: Requests) -> None:
+    stub("/api/queues", HUNDRED)
+    page.goto("/queues")
+    heading = page.locator("#table th", has_text="Name")
+    heading.get_by_role("button").click()
+    expect(page).to_have_url(re.compile("sort=name"))
+    expect(heading).to_have_class(re.compile("sorting_asc"))
+    before = query(requests.find("GET", "/api/queues")[-1])["sort_reverse"]
+    heading.get_by_role("button").click()
+    expect(heading).to_have_class(re.compile("sorting_desc"))
+    after = query(requests.find("GET", "/api/queues")[-1])["sort_reverse"]
+    assert (before, after) == ("false", "true")
+    assert "sort_reverse=true" in page.url
+    page.go_back()
+    expect(heading).to_have_class(re.compile("sorting_asc"))
+
+
+def test_pages_are_turned(page: Any, stub: Stub, requests: Requests) -> None:
+    stub("/api/queues", HUNDRED)
+    page.goto("/queues")
+    expect(page.locator(".page-item", has_text="Previous")).to_be_visible()
+    page.locator(".page-item", has_text="Next").click()
+    expect(page).to_have_url(re.compile("page=2"))
+    requests.wait("GET", "/api/queues", 2)
+    assert query(requests.find("GET", "/api/queues")[-1])["page"] == "2"
+
+
+def test_a_page_behind_the_end_is_the_last_one(page: Any, requests: Requests) -> None:
+    page.goto("/exchanges#page=999&page_size=2")
+    requests.wait("GET", "/api/exchanges", 2)
+    expect(page.locator(".page-item.active")).not_to_have_text("999")
+    assert "page=999" not in page.url
+
+
+def test_a_filter_is_applied_by_the_server(page: Any, stub: Stub, requests: Requests) -> None:
+    stub("/api/queues", HUNDRED)
+    page.goto("/queues")
+    requests.wait("GET", "/api/queues")
+    page.locator(".filter-table").fill("ord.*")
+    page.locator(".filter-table").press("Enter")
+    expect(page).to_have_url(re.compile("name=ord"))
+    requests.wait("GET", "/api/queues", 2)
+    asked = query(requests.find("GET", "/api/queues")[-1])
+    assert (asked["name"], asked["use_regex"]) == ("ord.*", "true")
+    page.locator(".filter-table").press("Escape")
+    expect(page).not_to_have_url(re.compile("name="))
+
+
+def test_a_bad_pattern_is_told_above_the_table(page: Any) -> None:
+    page.goto("/queues#name=(&use_regex=true")
+    expect(page.locator("#table-error")).to_contain_text("Something went wrong")
+
+
+def test_columns_can_be_hidden_and_stay_so(page: Any, stub: Stub) -> None:
+    stub("/api/queues", HUNDRED)
+    page.goto("/queues")
+    page.get_by_role("button", name="Columns").click()
+    page.locator(".columns-box").get_by_label("State").uncheck()
+    expect(page.locator("#table th", has_text="State")).to_be_hidden()
+    page.reload()
+    expect(page.locator("#table tbody tr")).to_have_count(10)
+    expect(page.locator("#table th", has_text="State")).to_be_hidden()
+
+
+def test_many_rows_are_ticked_at_once(page: Any, stub: Stub) -> None:
+    stub("/api/queues", HUNDRED)
+    page.goto("/queues")
+    page.locator("#multi-check-all").check()
+    expect(page.locator("#table tbody input:checked")).to_have_count(10)
+    expect(page.locator("#multiselect-controls")).to_be_visible()
+    expect(page.locator("#multi-count")).to_have_text("10 ticked")
+    page.locator(".popup-close").click()
+    expect(page.locator("#multiselect-controls")).to_be_hidden()
+    expect(page.locator("#table tbody input:checked")).to_have_count(0)
+
+
+@pytest.mark.parametrize("answer", ["accept", "dismiss"])
+def test_many_queues_are_deleted_only_after_a_question(page: Any, broker: Any, answer: str) -> None:
+    names = [f"bulk-{answer}-{number}" for number in range(3)]
+    for name in names:
+        assert page.context.request.put(f"/api/queues/%2F/{name}", data={}).ok
+    asked: list[str] = []
+
+    def on_dialog(dialog: Any) -> None:
+        asked.append(dialog.message)
+        getattr(dialog, answer)()
+
+    page.on("dialog", on_dialog)
+    page.goto(f"/queues#name=bulk-{answer}-")
+    expect(page.locator("#table tbody tr")).to_have_count(3)
+    page.locator("#multi-check-all").check()
+    page.locator("#multi-delete").click()
+    expect(page.locator("#table tbody tr")).to_have_count(1 if answer == "accept" else 3)
+    assert len(asked) == 1
+    assert names[0] in asked[0]
+
+
+def test_a_ticked_row_stays_ticked_when_the_list_is_asked_for_again(
+    page: Any, stub: Stub, requests: Requests
+) -> None:
+    stub("/api/queues", HUNDRED)
+    page.clock.install()
+    page.goto("/queues")
+    page.locator(".row-check").nth(3).check()
+    page.clock.run_for(6_000)
+    requests.wait("GET", "/api/queues", 2)
+    page.wait_for_timeout(200)
+    expect(page.locator("#table tbody input:checked")).to_have_count(1)
+
+
+def test_the_chosen_columns_of_the_history_come_back(page: Any, stub: Stub) -> None:
+    stub("/api/queues", HUNDRED)
+    page.goto("/queues#sort=name&sort_reverse=true")
+    expect(page.locator("#table tbody tr")).to_have_count(10)
+    page.goto("/users")
+    page.goto("/queues")
+    expect(page).to_have_url(re.compile("sort=name"))
