@@ -49,8 +49,36 @@ def publish(wire: Wire, count: int) -> None:
         pass
 
 
+def prepare(wire: Wire) -> None:
+    """A queue with a message, and another one for what is made of it."""
+    declare(wire)
+    wire.call(1, commands.Queue.Declare(queue="to", durable=True), commands.Queue.DeclareOk)
+    publish(wire, 1)
+
+
 def of(record: Record, kind: Call, name: str) -> bool:
     return record.kind is kind and record.path.endswith(name)
+
+
+def disks_after(
+    disk: Disk, cuts: Iterable[int], reading: Reading, seeds: int, directory: Path
+) -> Iterator[tuple[int, Path]]:
+    """After each different loss of power: the cut, and what the disk holds then. A broker does the
+    same with the same files, so each is there once, and once more behind the last call."""
+    seen = set()
+    records = disk.records()
+    for cut in cuts:
+        for seed in range(seeds):
+            root = directory / f"cut-{cut}-{seed}"
+            Survivors(records[:cut], reading=reading).write(root, random.Random(seed))
+            files = frozenset(
+                (str(path.relative_to(root)), path.read_bytes() if path.is_file() else b"")
+                for path in root.rglob("*")
+            )
+            if (files, cut == len(records)) not in seen:
+                seen.add((files, cut == len(records)))
+                print(f"cut {cut} of {len(records)}, seed {seed}")
+                yield cut, root
 
 
 def found_after(root: Path, broker_factory: BrokerFactory) -> list[int] | None:
@@ -78,15 +106,11 @@ def test_a_queue_whose_deletion_is_lost_has_its_messages(
         before = len(disk.records())
         wire.call(1, commands.Queue.Delete(queue=QUEUE), commands.Queue.DeleteOk)
     broker.kill()
-    records = disk.records()
+    end = len(disk.records())
 
-    for cut in range(before, len(records) + 1):
-        for seed in range(LONG_SEEDS if is_long else SEEDS):
-            print(f"cut {cut} of {before} to {len(records)}, seed {seed}")
-            root = tmp_path / f"cut-{cut}-{seed}"
-            Survivors(records[:cut], reading=reading).write(root, random.Random(seed))
-            found = found_after(root, broker_factory)
-            assert found in (None, list(range(1, MESSAGES + 1)))
+    seeds = LONG_SEEDS if is_long else SEEDS
+    for _, root in disks_after(disk, range(before, end + 1), reading, seeds, tmp_path):
+        assert found_after(root, broker_factory) in (None, list(range(1, MESSAGES + 1)))
     assert found_after(broker.data_dir, broker_factory) is None
 
 
@@ -132,9 +156,8 @@ def test_what_a_killed_broker_left_in_memory_is_on_disk_before_it_is_relied_on(
         publish(wire, MESSAGES)
     broker.kill()
 
-    for seed in range(LONG_SEEDS if is_long else SEEDS):
-        root = tmp_path / f"seed-{seed}"
-        Survivors(disk.records(), reading=reading).write(root, random.Random(seed))
+    seeds = LONG_SEEDS if is_long else SEEDS
+    for _, root in disks_after(disk, [len(disk.records())], reading, seeds, tmp_path):
         assert found_after(root, broker_factory) == list(range(1, MESSAGES + 1))
 
 
@@ -197,9 +220,7 @@ def test_what_a_commit_settles_is_deleted_after_what_it_publishes_is_on_disk(
     broker.start()
     disk.plan(Action.NOTHING, Call.CHANGES)
     with Wire.open(broker.port, channels=(1, 2)) as wire:
-        declare(wire)
-        wire.call(1, commands.Queue.Declare(queue="to", durable=True), commands.Queue.DeclareOk)
-        publish(wire, 1)
+        prepare(wire)
         wire.call(2, commands.Tx.Select(), commands.Tx.SelectOk)
         wire.send(2, commands.Basic.Get(queue=QUEUE))
         wire.expect_unit(commands.Basic.GetOk, 2)
@@ -227,9 +248,7 @@ def test_a_commit_whose_queue_breaks_settles_nothing(on_disk: DiskFactory, is_lo
     broker, disk = on_disk()
     broker.start()
     with Wire.open(broker.port, channels=(1, 2)) as wire:
-        declare(wire)
-        wire.call(1, commands.Queue.Declare(queue="to", durable=True), commands.Queue.DeclareOk)
-        publish(wire, 1)
+        prepare(wire)
         wire.call(2, commands.Tx.Select(), commands.Tx.SelectOk)
         wire.send(2, commands.Basic.Get(queue=QUEUE))
         wire.expect_unit(commands.Basic.GetOk, 2)
@@ -259,38 +278,17 @@ def begin_commit(wire: Wire, settle: commands.Basic.Ack | commands.Basic.Reject)
 
 
 def lives_after(
-    disk: Disk,
-    cuts: Iterable[int],
-    reading: Reading,
-    seeds: int,
-    tmp_path: Path,
-    broker_factory: BrokerFactory,
-    other: str,
+    disks: Iterable[tuple[int, Path]], broker_factory: BrokerFactory, other: str
 ) -> Iterator[tuple[int, int, int]]:
-    """After each different loss of power: the cut, and how many messages are in QUEUE and in the
-    other queue then."""
-    seen = set()
-    records = disk.records()
-    for cut in cuts:
-        for seed in range(seeds):
-            root = tmp_path / f"cut-{cut}-{seed}"
-            Survivors(records[:cut], reading=reading).write(root, random.Random(seed))
-            files = frozenset(
-                (str(path.relative_to(root)), path.read_bytes() if path.is_file() else b"")
-                for path in root.rglob("*")
-            )
-            if (files, cut == len(records)) in seen:
-                continue
-            seen.add((files, cut == len(records)))
-            print(f"cut {cut} of {len(records)}, seed {seed}")
-            broker = broker_factory(data_dir=root, start=False).start()
-            in_source, in_other = (
-                len(messages_in(broker.port, queue, count_is_exact=False))
-                for queue in (QUEUE, other)
-            )
-            assert "is closed" not in broker.log_text()
-            assert broker.stop() == 0
-            yield cut, in_source, in_other
+    """The cut of each disk, and how many messages are in QUEUE and in the other queue then."""
+    for cut, root in disks:
+        broker = broker_factory(data_dir=root, start=False).start()
+        in_source, in_other = (
+            len(messages_in(broker.port, queue, count_is_exact=False)) for queue in (QUEUE, other)
+        )
+        assert "is closed" not in broker.log_text()
+        assert broker.stop() == 0
+        yield cut, in_source, in_other
 
 
 @EVERY_READING
@@ -303,9 +301,7 @@ def test_a_loss_of_power_in_a_commit_takes_not_both(
     disk.plan(Action.NOTHING, Call.CHANGES)
     broker.start()
     with Wire.open(broker.port, channels=(1, 2)) as wire:
-        declare(wire)
-        wire.call(1, commands.Queue.Declare(queue="to", durable=True), commands.Queue.DeclareOk)
-        publish(wire, 1)
+        prepare(wire)
         begin_commit(wire, commands.Basic.Ack(1))
         wire.publish(2, "", "to", b"s:1:made of it")
         before = len(disk.records())
@@ -314,10 +310,8 @@ def test_a_loss_of_power_in_a_commit_takes_not_both(
 
     end = len(disk.records())
     seeds = LONG_SEEDS if is_long else SEEDS
-    lives = lives_after(
-        disk, range(before, end + 1), reading, seeds, tmp_path, broker_factory, "to"
-    )
-    for cut, in_source, in_to in lives:
+    disks = disks_after(disk, range(before, end + 1), reading, seeds, tmp_path)
+    for cut, in_source, in_to in lives_after(disks, broker_factory, "to"):
         assert in_source or in_to
         if cut == end:
             assert (in_source, in_to) == (0, 1)
@@ -344,7 +338,8 @@ def test_what_a_commit_rejects_is_a_dead_letter_on_disk_and_no_more(
 
     end = len(disk.records())
     seeds = LONG_SEEDS if is_long else SEEDS
-    lives = list(lives_after(disk, [end], reading, seeds, tmp_path, broker_factory, "dead"))
+    disks = disks_after(disk, [end], reading, seeds, tmp_path)
+    lives = list(lives_after(disks, broker_factory, "dead"))
     assert {life[1:] for life in lives} == {(0, 1)}
 
 
@@ -354,9 +349,7 @@ def test_a_commit_is_carried_out_when_its_client_goes_while_the_disk_is_waited_f
     broker, disk = on_disk()
     broker.start()
     with Wire.open(broker.port, channels=(1, 2)) as wire:
-        declare(wire)
-        wire.call(1, commands.Queue.Declare(queue="to", durable=True), commands.Queue.DeclareOk)
-        publish(wire, 1)
+        prepare(wire)
         begin_commit(wire, commands.Basic.Ack(1))
         disk.plan(Action.NOTHING, Call.SYNC, sync_us=2_000_000)
         wire.publish(2, "", "to", b"s:1:made of it")
@@ -380,9 +373,7 @@ def test_a_queue_may_be_deleted_while_a_commit_that_settles_in_it_waits_for_the_
     broker, disk = on_disk()
     broker.start()
     with Wire.open(broker.port, channels=(1, 2)) as wire, Wire.open(broker.port) as other:
-        declare(wire)
-        wire.call(1, commands.Queue.Declare(queue="to", durable=True), commands.Queue.DeclareOk)
-        publish(wire, 1)
+        prepare(wire)
         begin_commit(wire, commands.Basic.Ack(1))
         disk.plan(Action.NOTHING, Call.SYNC, sync_us=300_000)
         wire.publish(2, "", "to", b"s:1:made of it")
