@@ -18,7 +18,7 @@ from typing import Any
 import release
 from cyclonedx.model import HashAlgorithm, HashType, Property
 from cyclonedx.model.bom import Bom
-from cyclonedx.model.component import Component, ComponentType
+from cyclonedx.model.component import Component, ComponentScope, ComponentType
 from cyclonedx.model.license import DisjunctiveLicense
 from cyclonedx.output.json import JsonV1Dot6
 from cyclonedx.schema import SchemaVersion
@@ -45,6 +45,7 @@ def build(architecture: str, output: Path) -> Path:
     sources = tomllib.loads(SOURCES.read_text())
     parts = [part(name, version, sources) for name, version in described["contains"].items()]
     bom.components.update(parts)
+    bom.components.update(tool(name, said) for name, said in described["built_with"].items())
     bom.register_dependency(ours, parts)
     text = JsonV1Dot6(bom).output_as_string(indent=1)
     error = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
@@ -70,6 +71,15 @@ def part(name: str, version: str, sources: dict[str, Any]) -> Component:
         # A sentence, as the table has it: what a component contains has licences of its own.
         licenses=[DisjunctiveLicense(name=source["license"])],
         properties=[Property(name="lavinmq:linked", value="static")],
+    )  # fmt: skip
+
+
+def tool(name: str, version: str) -> Component:
+    """Return a program that has made the executable, and is no part of it."""
+    return Component(
+        type=ComponentType.APPLICATION, name=name, version=version, bom_ref=f"tool-{name}",
+        scope=ComponentScope.EXCLUDED,
+        properties=[Property(name="lavinmq:used", value="to build")],
     )  # fmt: skip
 
 

@@ -1,24 +1,28 @@
 """Builds dist/lavinmq: one executable that holds the broker, its tools, and all they need.
 
     python packaging/freeze/build.py [--base native|2.31] [--release] [--arch arm64] [--jobs 2]
+        [--profile dist/lavinmq.profile.tar.xz]
 
 Order: sources (fetch.py), interpreter, compiled modules (extensions.py), Python modules
 (collect.py), then the link. All but the last two steps is kept in build/freeze and done once.
 Beside it are written dist/lavinmqctl and dist/lavinmqperf, links to it; dist/lavinmq.json, what it
-is made of; and dist/licenses. What is for another processor than this machine's has the same names
-below dist/arm64. Why this form: decision record 0022.
+is made of; dist/lavinmq.debug, what tells debuggers of lines; of a release also what it was trained
+by (profiles.py); and dist/licenses. What is for another processor than this machine's has the same
+names below dist/arm64. Why this form: decision record 0022.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import lzma
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +32,7 @@ import fetch
 import flow
 import interpreter
 import licenses
+import profiles
 import training
 from extensions import Extension
 from fetch import ARCHITECTURES, HERE, HOST, ROOT, FetchError
@@ -45,15 +50,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--base", choices=BASES, help="the C library")
     parser.add_argument("--release", action="store_true", help="optimise by a profile: slow")
+    parser.add_argument(
+        "--profile",
+        type=Path,
+        metavar="FILE",
+        help="what a release was trained by, to have it again",
+    )
     parser.add_argument("--arch", choices=ARCHITECTURES.values(), default=HOST, help="processor")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     # An exception reaches the step that runs: it is not in our group, and would go on by itself.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     base = options.base or ("native" if options.arch == HOST else "2.31")
-    target = Target(base, options.release, options.jobs, options.arch)
+    target = Target(base, options.release or bool(options.profile), options.jobs, options.arch)
     try:
-        executable = build(target)
+        executable = build(target, options.profile)
     except FetchError as error:
         print(f"Error: {error}", file=sys.stderr)
         return NOT_FETCHED
@@ -64,8 +75,12 @@ def main() -> int:
     return 0
 
 
-def build(target: Target) -> Path:
-    """Build the executable and what stands beside it. Raises: BuildError, FetchError."""
+def build(target: Target, packed: Path | None = None) -> Path:
+    """Build the executable and what stands beside it.
+
+    Args: packed: what a release was trained by; it is not trained then.
+    Raises: BuildError, FetchError.
+    """
     if target.is_cross and target.base == "native":
         raise BuildError("there is no C library of this machine for another processor: BASE=2.31")
 
@@ -74,12 +89,22 @@ def build(target: Target) -> Path:
         executable = _assemble(target, counting, linked, counting.built / "executable")
         training.train(target.runner, counting.built / "python", executable)
 
-    python = interpreter.build(target, train, (Path(training.__file__), training.TASK))
-    trained = _trained(target, python) if target.is_release else []
+    try:
+        profile = profiles.unpack(packed, target.cache / "profile") if packed else None
+    except (OSError, tarfile.TarError, lzma.LZMAError) as error:
+        raise BuildError(f"{packed} cannot be read: {error}") from error
+    by = (Path(training.__file__), training.TASK)
+    python = interpreter.build(target, train, by, profile)
+    if target.is_release and not profile:
+        profile = profiles.read(python.built, _trained(target, python))
     place = target.cache / ("release" if target.is_release else "plain")
-    built = _assemble(target, python, extensions.build(target, python, trained), place)
+    linked = extensions.build(target, python, profile.modules if profile else None)
+    built = _assemble(target, python, linked, place)
+    details = place / "lavinmq.debug"
+    objcopy = target.tool("objcopy")
+    run([objcopy, "--only-keep-debug", "--compress-debug-sections", str(built), str(details)])
     # The names of functions stay, for profilers and for traces of crashes.
-    run([target.tool("objcopy"), "--strip-debug", str(built)])
+    run([objcopy, "--strip-debug", str(built)])
     output = DIST / target.architecture if target.is_cross else DIST
     output.mkdir(parents=True, exist_ok=True)
     # A running program must not see its own file change.
@@ -89,13 +114,17 @@ def build(target: Target) -> Path:
     for name in PROGRAMS[1:]:
         (output / name).unlink(missing_ok=True)
         (output / name).symlink_to("lavinmq")
+    shutil.copy2(details, output)
+    (output / profiles.NAME).unlink(missing_ok=True)
+    if profile:
+        profile.pack(output / profiles.NAME)
     licenses.collect(target, output / "licenses")
     (output / "lavinmq.json").write_text(json.dumps(_description(target, executable), indent=2))
     return executable
 
 
-def _trained(target: Target, python: Interpreter) -> list[Extension]:
-    """Return our modules in the form that counts, after messages have flown through them."""
+def _trained(target: Target, python: Interpreter) -> dict[str, list[Path]]:
+    """Return what our modules have counted after messages have flown through them."""
     counting = extensions.counting(target, python)
 
     def train(place: Path) -> None:
@@ -110,7 +139,7 @@ def _trained(target: Target, python: Interpreter) -> list[Extension]:
 
     objects = (str(path) for module in counting for path in module.objects)
     once(target.place("flow", Path(flow.__file__), *objects), train)
-    return counting
+    return {module.name: module.counts for module in counting}
 
 
 def _assemble(target: Target, python: Interpreter, linked: list[Extension], place: Path) -> Path:
@@ -213,11 +242,31 @@ def _description(target: Target, executable: Path) -> dict[str, object]:
         "base": target.base,
         "glibc": _newest_symbol(target, executable),
         "release": target.is_release,
+        "sources": fetch.digest(),
         "size": executable.stat().st_size,
+        "built_with": _tools(target),
         "contains": {
             source.key: source.version for source in licenses.linked(target, fetch.sources())
         },
     }
+
+
+def _tools(target: Target) -> dict[str, str]:
+    """Return the versions of the programs that made it; of Debian's also its own number."""
+    import Cython
+
+    rust = extensions.rust_compiler(target)
+    asked = {
+        "gcc": [*target.compiler[:1], "--version"],
+        "binutils": [target.tool("ld"), "--version"],
+        "rustc": [rust, "--version"],
+    }
+    said = {
+        name: subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        for name, command in asked.items()
+    }
+    told = {name: text.partition("\n")[0].partition(" ")[2] for name, text in said.items()}
+    return {**told, "cython": Cython.__version__}
 
 
 def _newest_symbol(target: Target, executable: Path) -> str:

@@ -10,9 +10,10 @@ import os
 import runpy
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import contents
 import fetch
@@ -31,6 +32,8 @@ USE_COUNTS = (
     "-Wno-missing-profile",
 )  # fmt: skip
 
+NO_COUNTS: Mapping[str, Sequence[Path]] = MappingProxyType({})
+
 
 @dataclass(frozen=True, slots=True)
 class Extension:
@@ -48,18 +51,18 @@ class Extension:
     def counts(self) -> list[Path]:
         """The files that a run of its counting form leaves, one for each object."""
         parts = [path.parent / "parts" for path in self.objects]
-        return [path.with_suffix(".gcda") for part in parts for path in part.glob("*.o")]
+        return sorted(path.with_suffix(".gcda") for part in parts for path in part.glob("*.o"))
 
 
 def build(
-    target: Target, interpreter: Interpreter, trained: Sequence[Extension] = ()
+    target: Target, interpreter: Interpreter, counts: Mapping[str, Sequence[Path]] | None = None
 ) -> list[Extension]:
     """Return all of them, built where they are not there.
 
-    Args: trained: the counting form of ours, after it was run. Raises: BuildError, FetchError.
+    Args: counts: what the counting form of each of ours has left. Raises: BuildError, FetchError.
     """
     return [
-        *_ours(target, interpreter, *(USE_COUNTS if trained else ()), trained=trained),
+        *_ours(target, interpreter, *(USE_COUNTS if counts else ()), counts=counts or {}),
         _uvloop(target, interpreter),
         _orjson(target),
         _tornado(target, interpreter),
@@ -95,7 +98,8 @@ def _module(
         parts = [f"parts/{source.stem}.o" for source in sources]
         compiler = [*target.compiler, *target.flags, *includes]
         for source, part in zip(sources, parts, strict=True):
-            run([*compiler, "-c", str(source), "-o", part], cwd=place)
+            # Counts know their source by the name that the compiler is given.
+            run([*compiler, "-c", os.path.relpath(source, place), "-o", part], cwd=place)
         whole = place / "module.o"
         run([*target.compiler, "-nostdlib", "-r", "-o", str(whole), *parts], cwd=place)
         run([target.tool("objcopy"), f"--keep-global-symbol={extension.init}", str(whole)])
@@ -105,10 +109,12 @@ def _module(
 
 
 def _ours(
-    target: Target, interpreter: Interpreter, *options: str, trained: Sequence[Extension] = ()
+    target: Target,
+    interpreter: Interpreter,
+    *options: str,
+    counts: Mapping[str, Sequence[Path]] = NO_COUNTS,
 ) -> Iterator[Extension]:
     """The modules of cext/, cythonized in the way of setup.py."""
-    counts = {extension.name: extension.counts for extension in trained}
     here = Path.cwd()
     os.chdir(fetch.ROOT)
     try:
@@ -185,6 +191,11 @@ def _orjson(target: Target) -> Extension:
     return Extension("orjson.orjson", (place / "target" / machine / "release/liborjson.a",))
 
 
+def rust_compiler(target: Target) -> str:
+    """Return the compiler of Rust."""
+    return os.environ.get("RUSTC") or ("/usr/bin/rustc" if target.is_cross else "rustc")
+
+
 def _rust_for(target: Target) -> dict[str, str]:
     """Return variables by which cargo compiles for another processor: Debian's compiler, which is
     the only one that can read the library of Rust that is fetched.
@@ -192,7 +203,7 @@ def _rust_for(target: Target) -> dict[str, str]:
     machine = f"{MACHINES[target.architecture]}-unknown-linux-gnu"
     library = fetch.fetch(fetch.sources()["rust"], target.architecture)
     return {
-        "RUSTC": os.environ.get("RUSTC") or "/usr/bin/rustc",
+        "RUSTC": rust_compiler(target),
         "RUSTFLAGS": f"{RUST_FLAGS} -L {library / 'usr/lib/rustlib' / machine / 'lib'}",
         "CARGO_BUILD_TARGET": machine,
         "HOST_CC": "cc",

@@ -2,7 +2,8 @@
 
 Downloads are made by the ordinary clients, pip and apt-get, which know mirrors and proxies of this
 machine; what they bring is used only if its SHA-256 is the one of sources.toml. A file that is
-there is not fetched again, so a machine without a network can be given build/freeze/downloads.
+there is not fetched again, so a machine without a network can be given build/freeze/downloads, or
+vendor/, where the source package for Debian has them.
 """
 
 from __future__ import annotations
@@ -22,10 +23,15 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 CACHE = ROOT / "build" / "freeze"
-DOWNLOADS = CACHE / "downloads"
+VENDOR = ROOT / "vendor"
+DOWNLOADS = VENDOR if VENDOR.is_dir() else CACHE / "downloads"
+PURE = ["--only-binary", ":all:", "--platform", "any", "--implementation", "py", "--abi", "none"]
+"""Options of pip that choose a wheel with nothing but Python in it."""
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 """Debian's names of the processors that there is an executable for, by those of the kernel."""
 HOST = ARCHITECTURES.get(platform.machine(), platform.machine())
+OURS = ("cext", "lavinmq", "packaging/freeze")
+"""Directories with what the executable is made of, besides setup.py."""
 APT_OPTIONS = ("Dir::Etc::sourceparts=-", "Dir::State::status=/dev/null", "APT::Sandbox::User=root")
 
 
@@ -73,6 +79,15 @@ def sources() -> dict[str, Source]:
     }
 
 
+def digest() -> str:
+    """Return a number of all our files that the executable is made of."""
+    found = hashlib.sha256((ROOT / "setup.py").read_bytes())
+    for path in sorted(path for place in OURS for path in (ROOT / place).rglob("*")):
+        if path.is_file() and path.suffix not in (".so", ".pyc"):
+            found.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes())
+    return found.hexdigest()
+
+
 def fetch(source: Source, architecture: str = HOST) -> Path:
     """Return the directory that a source is unpacked in. Raises: FetchError.
 
@@ -107,7 +122,7 @@ def _download(source: Source, architecture: str) -> None:
     DOWNLOADS.mkdir(parents=True, exist_ok=True)
     print(f"fetching {source.key} {source.version}", flush=True)
     if source.kind == "pypi":
-        form = ["--no-binary", source.key] if source.form == "sdist" else ["--only-binary", ":all:"]
+        form = ["--no-binary", source.key] if source.form == "sdist" else PURE
         requirement = f"{source.key}=={source.version}"
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet"]
         _run([*pip, "--no-deps", *form, "--dest", str(DOWNLOADS), requirement])
@@ -168,7 +183,10 @@ def _unpack(source: Source, names: list[Path], place: Path) -> None:
                 wheel.extractall(place)
         else:
             with tarfile.open(name) as archive:
-                archive.extractall(place, filter="data")
+                # Debian 12's Python has no filters yet; the checksum says what is in it.
+                if hasattr(tarfile, "data_filter"):
+                    archive.extraction_filter = tarfile.data_filter
+                archive.extractall(place)
             (top,) = place.iterdir()
             for path in top.iterdir():
                 path.rename(place / path.name)

@@ -7,6 +7,7 @@ shipped.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -15,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import fetch
+from profiles import Profile
 from toolchain import BuildError, Target, once, run
 
 MODULES = shlex.split(
@@ -46,6 +48,8 @@ LINK_LTO = ("-flto", "-flto-partition=none", "-flinker-output=nolto-rel")
 """In one part: in several, functions that one of them keeps from the others get other names."""
 SERIES = ".".join(fetch.sources()["python"].version.split(".")[:2])
 """The branch of CPython, such as 3.13; byte code and headers belong to it."""
+NAMED = "./interpreter"
+"""What the directory of an interpreter is called in what tells debuggers of lines."""
 LIBRARY = f"libpython{SERIES}.a"
 OPTIMISED = f"libpython{SERIES}.o"
 
@@ -71,8 +75,14 @@ class Interpreter:
 
     @property
     def includes(self) -> list[str]:
-        """Flags that find its headers."""
-        return [f"-I{self.source / 'Include'}", f"-I{self.built}"]
+        """Flags that find its headers, by one name in each directory that it may be built in."""
+        named = f"-ffile-prefix-map={self.built}={NAMED}"
+        return [f"-I{self.source / 'Include'}", f"-I{self.built}", named]
+
+    @property
+    def counts(self) -> list[Path]:
+        """The files that its training left."""
+        return sorted(self.built.rglob("*.gcda"))
 
     @property
     def python(self) -> list[str]:
@@ -84,10 +94,13 @@ Training = Callable[[Interpreter], None]
 """Runs what is to be fast, with an interpreter that counts."""
 
 
-def build(target: Target, train: Training, trained_by: Sequence[Path]) -> Interpreter:
+def build(
+    target: Target, train: Training, trained_by: Sequence[Path], profile: Profile | None = None
+) -> Interpreter:
     """Return the interpreter, built if it is not there.
 
-    Args: train: called for a release only; trained_by: files that say what it does.
+    Args: train: called for a release only; trained_by: files that say what it does;
+        profile: what a training has left, so that there needs to be none.
     Raises: BuildError, FetchError.
     """
     pinned = fetch.sources()["python"]
@@ -96,6 +109,7 @@ def build(target: Target, train: Training, trained_by: Sequence[Path]) -> Interp
     made_of: list[str | Path] = [pinned.version, *OPTIONS, *MODULES, CTYPES]
     if target.is_release:
         made_of += [COUNT, USE_COUNTS, LTO, *LINK_LTO, *trained_by]
+        made_of += profile.interpreter.values() if profile else []
     crossing: list[str] = []
     program = None
     if target.is_cross:
@@ -111,7 +125,12 @@ def build(target: Target, train: Training, trained_by: Sequence[Path]) -> Interp
         print(f"building the interpreter in {built.relative_to(fetch.ROOT)}", flush=True)
         _configure(target, source, built, crossing)
         if target.is_release:
-            _build_optimised(target, Interpreter(built, source, program, (COUNT,)), train)
+            counting = Interpreter(built, source, program, (COUNT,))
+            if profile:
+                profile.lay_out(built)
+            else:
+                _train(target, counting, train)
+            _build_optimised(target, counting)
         else:
             run(_make(target), cwd=built)
 
@@ -121,11 +140,11 @@ def build(target: Target, train: Training, trained_by: Sequence[Path]) -> Interp
 
 def _configure(target: Target, source: Path, built: Path, crossing: list[str]) -> None:
     flags = " ".join(target.flags).replace(" -DNDEBUG", "")
+    flags += f" -ffile-prefix-map={built}={NAMED}"
     if target.is_release:
         # With this one, which is both of these and a third, counts would be written to anywhere.
-        mapping = f"={fetch.ROOT}=."
-        both = f"-fdebug-prefix-map{mapping} -fmacro-prefix-map{mapping}"
-        flags = flags.replace(f"-ffile-prefix-map{mapping}", both)
+        both = r"-fdebug-prefix-map=\1 -fmacro-prefix-map=\1"
+        flags = re.sub(r"-ffile-prefix-map=(\S+)", both, flags)
     options = [*OPTIONS, *crossing, f"CC={' '.join(target.compiler)}", f"CFLAGS={flags}"]
     if target.base != "native":
         # Static libraries need what they were linked with; pkg-config only knows this machine.
@@ -133,7 +152,8 @@ def _configure(target: Target, source: Path, built: Path, crossing: list[str]) -
         options.append("LIBS=-ldl -lpthread")
     shutil.rmtree(built)
     built.mkdir()
-    run([str(source / "configure"), *options], cwd=built)
+    # By a relative path, which the interpreter remembers.
+    run([os.path.relpath(source / "configure", built), *options], cwd=built)
     modules = built / "Modules/Setup.stdlib"
     modules.write_text(_setup(modules.read_text()))
 
@@ -142,26 +162,32 @@ def _make(target: Target) -> list[str]:
     return ["make", f"-j{target.jobs}", LIBRARY, "python"]
 
 
-def _build_optimised(target: Target, counting: Interpreter, train: Training) -> None:
-    """Build it to count, train it, and build it again with what was counted.
+def _train(target: Target, counting: Interpreter, train: Training) -> None:
+    """Build it to count, and train it.
 
-    It is what CPython's target `profile-opt` does, without building every module as a file of its
-    own, too. Counts are not atomic: threads that run at once in the interpreter are held apart by
-    its lock, and the compiler is told that a few may be wrong.
+    With what follows it is what CPython's target `profile-opt` does, without building every module
+    as a file of its own, too. Counts are not atomic: threads that run at once in the interpreter
+    are held apart by its lock, and the compiler is told that a few may be wrong.
     """
     built = counting.built
     counts = [f"EXTRA_CFLAGS={COUNT}", f"LDFLAGS_NODIST={COUNT}"]
     run([*_make(target), "pybuilddir.txt", *counts], cwd=built)
     print("training the interpreter", flush=True)
-    for path in built.rglob("*.gcda"):
+    for path in counting.counts:
         path.unlink()  # what it did to build itself
     train(counting)
     run(["make", "clean-retain-profile"], cwd=built)
+
+
+def _build_optimised(target: Target, counting: Interpreter) -> None:
+    """Build it with what was counted."""
+    built = counting.built
     # Its own programs are linked of the same code, for each to optimise the whole would take long.
     run([*_make(target), f"EXTRA_CFLAGS={USE_COUNTS} {LTO}", "LDFLAGS_NODIST=-fno-lto"], cwd=built)
     run(
         [
-            *target.compiler, *target.flags, *LINK_LTO, "-r", "-nostdlib", "-o", OPTIMISED,
+            *target.compiler, *target.flags, *counting.includes, *LINK_LTO,
+            "-r", "-nostdlib", "-o", OPTIMISED,
             "-Wl,--whole-archive", LIBRARY, "-Wl,--no-whole-archive",
         ],
         cwd=built,

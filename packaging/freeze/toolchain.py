@@ -109,9 +109,9 @@ class Target:
 
         Args: made_of: what it is built from, besides the compiler; a file counts by its content.
         """
-        digest = hashlib.sha256(" ".join([*self.compiler, *self.flags]).encode())
+        digest = hashlib.sha256(_anywhere(" ".join([*self.compiler, *self.flags])))
         for part in made_of:
-            digest.update(part.read_bytes() if isinstance(part, Path) else part.encode())
+            digest.update(part.read_bytes() if isinstance(part, Path) else _anywhere(part))
         return self.cache / f"{name}-{digest.hexdigest()[:12]}"
 
     def compile(self, source: Path, result: Path, *options: str) -> Path:
@@ -119,6 +119,11 @@ class Target:
         result.parent.mkdir(parents=True, exist_ok=True)
         run([*self.compiler, *self.flags, *options, "-c", str(source), "-o", str(result)])
         return result
+
+
+def _anywhere(text: str) -> bytes:
+    """Return what is the same in every directory that the sources may be in."""
+    return text.replace(str(fetch.ROOT), ".").encode()
 
 
 def once(place: Path, build: Callable[[Path], None]) -> Path:

@@ -1,0 +1,143 @@
+"""Builds dist/lavinmq and its packages again, in another directory, and compares every byte.
+
+`python packaging/reproduce.py`, run by `make reproduce`. A release is built from what it was
+trained by, dist/lavinmq.profile.tar.xz. With `--quick` what takes long is not built again but
+copied: the interpreter, the largest modules; the rest is compiled, collected, linked and stripped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import release
+
+sys.path.append(str(release.ROOT / "packaging/freeze"))
+import fetch
+import profiles
+
+BESIDE = ("lavinmq", "lavinmq.debug", "lavinmq.json", profiles.NAME)
+COPIED = ("python-*", "lavinmq._core-*", "uvloop.loop-*", "libuv-*", "orjson-*", "flow-*")
+"""What is copied with `--quick`, by its name below build/freeze/BASE."""
+PACKERS = {"deb.py": "dpkg-buildpackage", "rpm.py": "rpmbuild"}
+
+
+def again(architecture: str, place: Path, *, quick: bool, jobs: int) -> list[tuple[str, str, bool]]:
+    """Build in a directory, and return names, checksums and whether they are those of dist/.
+
+    Raises: PackagingError, CalledProcessError.
+    """
+    described = release.executable(architecture)
+    if described["sources"] != fetch.digest():
+        raise release.PackagingError("dist/lavinmq is of other sources than these: make binary")
+    _copy_sources(place)
+    here, there = (
+        release.place(architecture),
+        place / release.place(architecture).relative_to(release.ROOT),
+    )
+    command = [sys.executable, "packaging/freeze/build.py", f"--jobs={jobs}"]
+    command += [f"--base={described['base']}", f"--arch={architecture}"]
+    if described["release"]:
+        command += [f"--profile={here / profiles.NAME}"]
+    if quick:
+        _copy_cache(place)
+    environment = {
+        **release.repeatable(),
+        "PYTHONPATH": os.pathsep.join((str(place), os.environ.get("PYTHONPATH", ""))),
+        "PACKAGING_BUILD_DIR": str(place / "build/packages"),
+    }
+    subprocess.run(command, cwd=place, env=environment, check=True)
+    names = [name for name in BESIDE if (here / name).exists()]
+    names += [
+        str(p.relative_to(here)) for p in sorted((here / "licenses").rglob("*")) if p.is_file()
+    ]
+    compared = [(name, *_same(here / name, there / name)) for name in names]
+    for program, tool in PACKERS.items():
+        if shutil.which(tool):
+            compared += _packages(program, architecture, place, environment)
+    return compared
+
+
+def _packages(
+    program: str, architecture: str, place: Path, environment: dict[str, str]
+) -> list[tuple[str, str, bool]]:
+    """Make packages in both directories, of the executable of each."""
+    made = []
+    for root in (release.ROOT, place):
+        output = place / f"build/made-{len(made)}-{program}"
+        subprocess.run(
+            [
+                sys.executable, f"packaging/{program}", f"--arch={architecture}", "--no-check",
+                f"--output={output}",
+            ],
+            cwd=root, check=True,
+            env={**environment, "PACKAGING_BUILD_DIR": str(root / "build/packages/again")},
+        )  # fmt: skip
+        made.append(output)
+    return [(path.name, *_same(path, made[1] / path.name)) for path in sorted(made[0].iterdir())]
+
+
+def _same(here: Path, there: Path) -> tuple[str, bool]:
+    digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in (here, there)]
+    return digests[0], digests[0] == digests[1]
+
+
+def _copy_sources(place: Path) -> None:
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    try:
+        said = subprocess.run(command, cwd=release.ROOT, capture_output=True, check=True).stdout
+    except subprocess.CalledProcessError as error:
+        raise release.PackagingError("this needs a clone of git") from error
+    for name in filter(None, said.decode().split("\0")):
+        source, target = release.ROOT / name, place / name
+        if source.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target, follow_symlinks=False)
+    shutil.copytree(fetch.DOWNLOADS, place / fetch.DOWNLOADS.relative_to(fetch.ROOT))
+
+
+def _copy_cache(place: Path) -> None:
+    cache = fetch.CACHE.relative_to(release.ROOT)
+    found = [release.ROOT / "build/cython", *fetch.CACHE.glob("sources"), *fetch.CACHE.glob("sys*")]
+    found += [path for name in COPIED for path in fetch.CACHE.glob(f"*/{name}")]
+    for path in found:
+        if path.is_dir():
+            target = place / path.relative_to(release.ROOT)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copytree(path, target, symlinks=True)
+    assert (place / cache).is_dir()
+
+
+def main() -> int:
+    """Build and compare; the exit status is 1 when something differs."""
+    parser = argparse.ArgumentParser(description="Build again elsewhere, and compare.")
+    release.add_architecture(parser)
+    parser.add_argument("--quick", action="store_true", help="copy what takes long to build")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="build here, and leave it")
+    options = parser.parse_args()
+    compared: list[tuple[str, str, bool]] = []
+    started = time.monotonic()
+
+    def build() -> str:
+        with tempfile.TemporaryDirectory(prefix="lavinmq-elsewhere-") as temporary:
+            place = (options.keep or Path(temporary)).absolute()
+            compared.extend(again(options.arch, place, quick=options.quick, jobs=options.jobs))
+        for name, digest, is_same in compared:
+            print(f"{'same     ' if is_same else 'DIFFERENT'} {digest} {name}")
+        differing = sum(not is_same for *_, is_same in compared)
+        return f"{len(compared)} files, {differing} differ; {time.monotonic() - started:.0f} s"
+
+    status = release.reported(build)
+    return status or int(not all(is_same for *_, is_same in compared))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
