@@ -15,6 +15,8 @@ JOBS ?= 2
 ARGS ?=
 FUZZ_SECONDS ?= 60
 RELEASE ?=
+PROFILE ?=
+NEXT_KEY ?=
 ARCH ?=
 FREEZER ?=
 DESTDIR ?=
@@ -52,7 +54,7 @@ EMULATOR := $(if $(CROSS),qemu-$(patsubst amd64,x86_64,$(CROSS:arm64=aarch64))-s
 # Other forms than ours are for comparison; they stay below build/freeze.
 ifeq ($(FREEZER),)
 BUILD_BINARY = $(IN_VENV) packaging/freeze/build.py \
-	--base $(BASE) --arch $(ARCHITECTURE) $(if $(RELEASE),--release) --jobs $(JOBS)
+	--base $(BASE) --arch $(ARCHITECTURE) $(if $(RELEASE),--release) $(PROFILE:%=--profile %) --jobs $(JOBS)
 else
 BUILD_BINARY = $(IN_VENV) packaging/freeze/compare.py --build-only --forms $(FORMS_$(FREEZER))
 endif
@@ -83,7 +85,7 @@ endif
 
 .PHONY: build run test binary test-binary compare-binaries crash fuzz dev lint fmt bench bench-spark
 .PHONY: bench-hostile soak
-.PHONY: install deb rpm image wheel sbom repo test-packages lock clean help FORCE
+.PHONY: install deb rpm image wheel sbom repo keyring source reproduce test-packages lock clean help FORCE
 .PHONY: lint-style lint-types lint-cython lint-layers lint-hot lint-stubs lint-pages vendor
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
@@ -105,7 +107,7 @@ fuzz: $(DEVELOPED)  ## fuzz the HTTP API, and every parser for FUZZ_SECONDS=60 e
 	$(IN_VENV) -m pip install --disable-pip-version-check --quiet $$($(IN_VENV) -c $(FUZZ_EXTRA))
 	$(IN_VENV) tests/fuzz/run.py all --seconds $(FUZZ_SECONDS)
 
-binary: build  ## build dist/lavinmq, one file with all it needs; BASE=2.31 for older systems, RELEASE=1, ARCH=arm64
+binary: build  ## build dist/lavinmq, one file with all it needs; BASE=2.31 for older systems, RELEASE=1, PROFILE=FILE, ARCH=arm64
 	.ci/setup-debian.sh binary
 	$(if $(CROSS),.ci/setup-debian.sh cross $(ARCHITECTURE))
 	$(BUILD_BINARY)
@@ -147,9 +149,20 @@ sbom: $(EXECUTABLE)  ## make dist/lavinmq.cdx.json, the bill of materials of the
 	$(INSTALL_RELEASE_EXTRA)
 	$(IN_VENV) packaging/sbom.py --arch $(ARCHITECTURE) $(ARGS)
 
-repo:  ## make signed repositories of dist/packages: KEY=name of a key of gpg, URL=https://...
+source: $(INSTALLED)  ## make dist/packages/*.dsc, the source package that Debian's tools build
 	.ci/setup-debian.sh packages
-	$(IN_VENV) packaging/repository.py --key "$(KEY)" --url "$(URL)" $(ARGS)
+	$(IN_VENV) packaging/source.py $(ARGS)
+
+keyring: $(INSTALLED)  ## make the package of the keys: KEY=the one that signs, NEXT_KEY=the one that will
+	.ci/setup-debian.sh packages
+	$(IN_VENV) packaging/keyring.py --key "$(KEY)" $(NEXT_KEY:%=--key "%") $(ARGS)
+
+repo: $(INSTALLED)  ## make signed repositories of dist/packages: KEY=name of a key of gpg, URL=https://...; NEXT_KEY
+	.ci/setup-debian.sh packages
+	$(IN_VENV) packaging/repository.py --key "$(KEY)" $(NEXT_KEY:%=--next-key "%") --url "$(URL)" $(ARGS)
+
+reproduce: build $(EXECUTABLE)  ## build dist/lavinmq and its packages again elsewhere, and compare; ARGS=--quick
+	$(IN_VENV) packaging/reproduce.py --arch $(ARCHITECTURE) --jobs $(JOBS) $(ARGS)
 
 test-packages: build $(DEVELOPED) dist/lavinmq  ## install the packages into fresh systems and run them; needs root
 	.ci/setup-debian.sh packages

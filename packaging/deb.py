@@ -1,7 +1,8 @@
 """The Debian package, `dist/packages/lavinmq_VERSION_ARCH.deb`: `python packaging/deb.py`.
 
-debian/ says what belongs to Debian; files come from ``install.py``. Built in a directory of its own
-below build/packages, and checked with lintian where that is installed (`--no-check`: not).
+debian/ says what belongs to Debian; files come from ``install.py``. Beside it is made that of the
+debug symbols, lavinmq-dbgsym. Built in a directory of its own below build/packages, and checked
+with lintian where that is installed (`--no-check`: not).
 """
 
 from __future__ import annotations
@@ -16,27 +17,40 @@ import install
 import release
 
 
-def build(architecture: str, revision: str, output: Path, *, check: bool) -> Path:
-    """Build the package and return its path. Raises: PackagingError, CalledProcessError."""
-    described = release.executable(architecture)
+def build(architecture: str, revision: str, output: Path, *, check: bool) -> list[Path]:
+    """Build the package, and that of its debug symbols, and return their paths.
+
+    Raises: PackagingError, CalledProcessError.
+    """
     work = release.BUILD / "deb/lavinmq"
     shutil.rmtree(work.parent, ignore_errors=True)
     install.install(work / "root", install.LAYOUTS["deb"], architecture)
-    shutil.copytree(release.ROOT / "debian", work / "debian")
-    _fill(work / "debian/control", MAINTAINER=release.MAINTAINER, ARCHITECTURE=architecture)
-    _fill(work / "debian/rules", GLIBC=described["glibc"])
+    (work / "dist").mkdir()
+    for path in (release.debug_file(architecture), release.place(architecture) / "lavinmq.json"):
+        shutil.copy2(path, work / "dist")
     version = f"{release.package_version()}-{revision}"
-    (work / "debian/changelog").write_text(changelog(f"{release.EPOCH}:{version}"))
+    recipe(work, version, architecture)
     release.run(
         "dpkg-buildpackage", "--build=binary", "--unsigned-changes", "--no-sign",
-        f"--host-arch={architecture}", cwd=work,
+        # What compiles from the sources is not needed.
+        "--no-check-builddeps", f"--host-arch={architecture}", cwd=work,
     )  # fmt: skip
-    made = work.parent / f"lavinmq_{version}_{architecture}.deb"
+    names = ("lavinmq", "lavinmq-dbgsym")
+    made = [work.parent / f"{name}_{version}_{architecture}.deb" for name in names]
     output.mkdir(parents=True, exist_ok=True)
-    package = Path(shutil.copy2(made, output))
+    packages = [Path(shutil.copy2(path, output)) for path in made]
     if check:
-        _lint(package)
-    return package
+        release.checked("lintian", "--fail-on", "error,warning", *packages)
+    return packages
+
+
+def recipe(place: Path, version: str, architectures: str) -> None:
+    """Put debian/ into a directory, with what depends on the version. Raises: PackagingError."""
+    shutil.copytree(release.ROOT / "debian", place / "debian")
+    control = place / "debian/control"
+    text = control.read_text().replace("@MAINTAINER@", release.MAINTAINER)
+    control.write_text(text.replace("@ARCHITECTURE@", architectures))
+    (place / "debian/changelog").write_text(changelog(f"{release.EPOCH}:{version}"))
 
 
 def changelog(version: str) -> str:
@@ -46,20 +60,6 @@ def changelog(version: str) -> str:
         f"  * Release {release.version()}; what is new: /usr/share/doc/lavinmq/changelog.gz\n\n"
         f" -- {release.MAINTAINER}  {formatdate(release.timestamp())}\n"
     )
-
-
-def _fill(path: Path, **values: str) -> None:
-    text = path.read_text()
-    for name, value in values.items():
-        text = text.replace(f"@{name}@", value)
-    path.write_text(text)
-
-
-def _lint(package: Path) -> None:
-    if not shutil.which("lintian"):
-        print("lintian is not installed: the package has not been checked", file=sys.stderr)
-        return
-    release.run("lintian", "--fail-on", "error,warning", package)
 
 
 def main() -> int:

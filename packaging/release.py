@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -29,6 +30,7 @@ HOST = {rpm: debian for debian, rpm in RPM_ARCHITECTURES.items()}.get(platform.m
 EPOCH = 1
 """What comes before the version of a package, and never goes back: by it ours is newer than any of
 the original, which has none (decision record 0027)."""
+RPMLINT = ROOT / "rpm/rpmlint.toml"
 MAINTAINER = os.environ.get("MAINTAINER", "The lavinmq maintainers <maintainers@lavinmq.invalid>")
 
 
@@ -52,6 +54,24 @@ def package_version() -> str:
 def place(architecture: str) -> Path:
     """Return the directory that `make binary` leaves the executable of an architecture in."""
     return DIST if architecture == HOST else DIST / architecture
+
+
+def debug_file(architecture: str) -> Path:
+    """Return the file with lines for debuggers. Raises: PackagingError if it is not there."""
+    path = place(architecture) / "lavinmq.debug"
+    if not path.exists():
+        raise PackagingError(f"{path.relative_to(ROOT)} is missing: make binary")
+    return path
+
+
+def build_id(path: Path) -> str:
+    """Return the name by which debuggers find what belongs to a program."""
+    command = ["readelf", "--notes", "--wide", path]
+    notes = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = re.search(r"Build ID: ([0-9a-f]+)", notes)
+    if not found:
+        raise PackagingError(f"{path} has no build id")
+    return found[1]
 
 
 def executable(architecture: str) -> dict[str, Any]:
@@ -97,10 +117,33 @@ def run(*command: str | Path, cwd: Path | None = None) -> None:
     subprocess.run(command, cwd=cwd, env=repeatable(), check=True)
 
 
+def checked(program: str, *arguments: str | Path) -> None:
+    """Run a program that looks for faults, where it is installed. Raises: CalledProcessError."""
+    if shutil.which(program):
+        run(program, *arguments)
+    else:
+        print(f"{program} is not installed: nothing has been checked by it", file=sys.stderr)
+
+
+def rpm_defines(work: Path, version: str, number: str) -> dict[str, str]:
+    """Return the macros that each of our specs needs, for a build below one directory."""
+    return {
+        "_topdir": str(work),
+        "shipped_version": version,
+        "shipped_release": number,
+        "shipped_date": time.strftime("%a %b %d %Y", time.gmtime(timestamp())),
+        "packager": MAINTAINER,
+        "use_source_date_epoch_as_buildtime": "1",
+        "clamp_mtime_to_source_date_epoch": "1",
+        "_buildhost": "localhost",
+    }
+
+
 def reported(build: Callable[[], object]) -> int:
     """Call a build and print what it returns, or one line about its error; the exit status."""
     try:
-        print(build())
+        made = build()
+        print(*(made if isinstance(made, list) else [made]), sep="\n")
     except PackagingError as error:
         print(f"Error: {error}", file=sys.stderr)
     except FileNotFoundError as error:

@@ -14,8 +14,10 @@ import hashlib
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+import keyring
 import release
 
 SUITE = "stable"
@@ -23,8 +25,9 @@ COMPONENT = "main"
 ORIGIN = "lavinmq"
 KEY_NAME = "lavinmq.asc"
 BY_HASH = "by-hash"
+ANY = "all"
+"""The architecture of packages that every processor's index lists."""
 DAY_S = 86400
-APT_KEYRING = "/etc/apt/keyrings/lavinmq.asc"
 
 
 class Key:
@@ -32,14 +35,6 @@ class Key:
 
     def __init__(self, name: str) -> None:
         self.name = name
-
-    def public(self) -> bytes:
-        """Return the public half, armoured. Raises: PackagingError for a key that is not there."""
-        command = ["gpg", "--batch", "--armor", "--export", self.name]
-        exported = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
-        if not exported:
-            raise release.PackagingError(f"gpg has no key {self.name!r}")
-        return exported
 
     def sign(self, source: Path, target: Path, *, clear: bool = False) -> None:
         """Write a signature, or with `clear` the signed text."""
@@ -49,12 +44,15 @@ class Key:
         )
 
 
-def build(packages: Path, output: Path, key: Key, url: str, valid_days: int = 0) -> Path:
+def build(
+    packages: Path, output: Path, key: Key, trusted: Sequence[str], url: str, valid_days: int = 0
+) -> Path:
     """Build both repositories. Raises: PackagingError, CalledProcessError.
 
-    Args: valid_days: after which apt refuses the index unless it is made anew; 0: never.
+    Args: trusted: names of further keys that new users are to trust;
+        valid_days: after which apt refuses the index unless it is made anew; 0: never.
     """
-    public = key.public()
+    public = keyring.exported(key.name, *trusted)
     debs, rpms = sorted(packages.glob("*.deb")), sorted(packages.glob("*.rpm"))
     if not debs and not rpms:
         raise release.PackagingError(f"no packages in {packages}: make deb rpm")
@@ -64,13 +62,13 @@ def build(packages: Path, output: Path, key: Key, url: str, valid_days: int = 0)
         _apt(debs, output / "deb", key, valid_days)
         (output / "lavinmq.sources").write_text(
             f"Types: deb\nURIs: {url}/deb\nSuites: {SUITE}\nComponents: {COMPONENT}\n"
-            f"Signed-By: {APT_KEYRING}\n"
+            f"Signed-By: {keyring.APT_KEYRING}\n"
         )
     if rpms:
         _dnf(rpms, output / "rpm", key)
         (output / "lavinmq.repo").write_text(
             f"[lavinmq]\nname=LavinMQ\nbaseurl={url}/rpm\nenabled=1\ngpgcheck=1\nrepo_gpgcheck=1\n"
-            f"gpgkey={url}/{KEY_NAME}\n"
+            f"gpgkey=file://{keyring.DNF_KEYRING}\n"
         )
     return output
 
@@ -85,7 +83,9 @@ def _apt(debs: list[Path], root: Path, key: Key, valid_days: int) -> None:
         # Who has read the index of a moment ago still finds what it names.
         if path.is_file() and BY_HASH not in path.parts:
             path.unlink()
-    architectures = sorted({path.stem.rsplit("_", 1)[1] for path in pool.glob("*.deb")})
+    architectures = sorted({path.stem.rsplit("_", 1)[1] for path in pool.glob("*.deb")} - {ANY})
+    if not architectures:
+        raise release.PackagingError(f"no package of lavinmq in {pool}: make deb")
     for architecture in architectures:
         index = suite / COMPONENT / f"binary-{architecture}" / "Packages"
         index.parent.mkdir(parents=True, exist_ok=True)
@@ -147,10 +147,21 @@ def main() -> int:
     parser.add_argument(
         "--valid-days", type=int, default=0, metavar="N", help="apt refuses the index after N days"
     )
+    parser.add_argument(
+        "--next-key", dest="trusted", action="append", default=[], metavar="NAME",
+        help="a further key that new users are to trust, as it will sign one day",
+    )  # fmt: skip
     options = parser.parse_args()
     url = options.url.rstrip("/")
     return release.reported(
-        lambda: build(options.packages, options.output, Key(options.key), url, options.valid_days)
+        lambda: build(
+            options.packages,
+            options.output,
+            Key(options.key),
+            options.trusted,
+            url,
+            options.valid_days,
+        )
     )
 
 

@@ -1,7 +1,8 @@
 """The RPM package, `dist/packages/lavinmq-VERSION-RELEASE.ARCH.rpm`: `python packaging/rpm.py`.
 
 rpm/lavinmq.spec says what belongs to RPM; files come from ``install.py``. Needs rpmbuild, which
-Debian has too; checked with rpmlint where that is installed (`--no-check`: not).
+Debian has too; checked with rpmlint where that is installed (`--no-check`: not). Beside it is made
+that of the debug symbols, lavinmq-debuginfo.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-import time
 from pathlib import Path
 
 import install
@@ -18,42 +18,34 @@ import release
 RECIPE = release.ROOT / "rpm"
 
 
-def build(architecture: str, number: str, output: Path, *, check: bool) -> Path:
-    """Build the package and return its path. Raises: PackagingError, CalledProcessError."""
+def build(architecture: str, number: str, output: Path, *, check: bool) -> list[Path]:
+    """Build the package, and that of its debug symbols, and return their paths.
+
+    Raises: PackagingError, CalledProcessError.
+    """
     machine = release.RPM_ARCHITECTURES[architecture]
     work = release.BUILD / "rpm"
     shutil.rmtree(work, ignore_errors=True)
     tree = work / "tree"
     install.install(tree, install.LAYOUTS["rpm"], architecture)
     version = release.package_version()
-    values = {
-        "_topdir": work,
-        "tree": tree,
-        "shipped_epoch": release.EPOCH,
-        "shipped_version": version,
-        "shipped_release": number,
-        "shipped_date": time.strftime("%a %b %d %Y", time.gmtime(release.timestamp())),
-        "packager": release.MAINTAINER,
-        "use_source_date_epoch_as_buildtime": 1,
-        "clamp_mtime_to_source_date_epoch": 1,
-        "_buildhost": "localhost",
+    build_id = release.build_id(tree / "usr/bin/lavinmq")
+    values = release.rpm_defines(work, version, number) | {
+        "tree": str(tree),
+        "symbols": str(release.debug_file(architecture)),
+        "symbols_place": f"{build_id[:2]}/{build_id[2:]}.debug",
+        "shipped_epoch": str(release.EPOCH),
     }
     defines = [word for name, value in values.items() for word in ("--define", f"{name} {value}")]
     spec = RECIPE / "lavinmq.spec"
     release.run("rpmbuild", "-bb", "--quiet", "--target", f"{machine}-linux", *defines, spec)
-    made = work / f"RPMS/{machine}/lavinmq-{version}-{number}.{machine}.rpm"
+    names = ("lavinmq", "lavinmq-debuginfo")
+    made = [work / f"RPMS/{machine}/{name}-{version}-{number}.{machine}.rpm" for name in names]
     output.mkdir(parents=True, exist_ok=True)
-    package = Path(shutil.copy2(made, output))
+    packages = [Path(shutil.copy2(path, output)) for path in made]
     if check:
-        _lint(package)
-    return package
-
-
-def _lint(package: Path) -> None:
-    if not shutil.which("rpmlint"):
-        print("rpmlint is not installed: the package has not been checked", file=sys.stderr)
-        return
-    release.run("rpmlint", "--strict", "--config", RECIPE / "rpmlint.toml", package)
+        release.checked("rpmlint", "--strict", "--config", release.RPMLINT, *packages)
+    return packages
 
 
 def main() -> int:

@@ -72,6 +72,17 @@ def profile(of: machine.Machine, directory: Path) -> set[str]:
         of.run("systemctl", "stop", "load")
 
 
+def line_of(function: str, root: Path) -> str:
+    """Return what a debugger says of a function of the broker below a root directory.
+
+    It has the files of that root alone, and finds what belongs together by the build id.
+    """
+    return make(
+        "gdb", "--batch", "--nx", "-iex", f"set debug-file-directory {root}/usr/lib/debug",
+        "-ex", f"info line {function}", root / "usr/bin/lavinmq",
+    )  # fmt: skip
+
+
 def make(*command: str | Path, **environment: str) -> str:
     """Run a program, perhaps one of packaging/ in a directory of its own, and return its words."""
     modules = os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))
@@ -94,7 +105,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Packages]:
     """Both packages, checked by lintian and rpmlint, and their repositories."""
     reason = machine.missing(
         "lintian", "rpmlint", "dpkg-buildpackage", "dh", "rpmbuild", "rpmsign", "apt-ftparchive",
-        "createrepo_c", "gpg",
+        "createrepo_c", "gpg", "gdb",
     )  # fmt: skip
     if not (ROOT / "dist/lavinmq").exists():
         reason = "dist/lavinmq has not been built: make binary"
@@ -104,13 +115,16 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Packages]:
     made = directory / "made"
     said = make(sys.executable, "packaging/deb.py", "--output", made)
     said += make(sys.executable, "packaging/rpm.py", "--output", made)
-    deb, rpm = next(made.glob("*.deb")), next(made.glob("*.rpm"))
+    deb = next(made.glob("lavinmq_*.deb"))
+    rpm = next(path for path in made.glob("*.rpm") if "debuginfo" not in path.name)
     old_deb = _older(deb, directory)
     keyring = directory / "gnupg"
     keyring.mkdir(mode=0o700)
     gpg = {"GNUPGHOME": str(keyring)}
+    # The keyring comes from the same repository.
     make("gpg", "--batch", "--quiet", "--passphrase", "", "--quick-generate-key", KEY, "rsa3072",
          "sign", "never", **gpg)  # fmt: skip
+    said += make(sys.executable, "packaging/keyring.py", "--key", KEY, "--output", made, **gpg)
     repository = directory / "repository"
     make(
         sys.executable, "packaging/repository.py", "--packages", made, "--output", repository,

@@ -9,13 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging.conftest import OLD_INI_LINE, OLD_VERSION, Packages, client, profile
+from tests.packaging.conftest import (
+    OLD_INI_LINE,
+    OLD_VERSION,
+    Packages,
+    client,
+    line_of,
+    profile,
+)
 from tests.support.machine import Machine, root_directory
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("machines")]
 INSTALL = ("apt-get", "install", "-y", "--no-install-recommends")
-KEYRING = "etc/apt/keyrings/lavinmq.asc"
+KEYRING = "usr/share/keyrings/lavinmq-archive-keyring.asc"
 SOURCE = "etc/apt/sources.list.d/lavinmq.sources"
 INI = "etc/lavinmq/lavinmq.ini"
 
@@ -93,6 +100,32 @@ def test_perf_names_the_compiled_functions_of_the_broker(machine: Machine, tmp_p
     names = profile(machine, tmp_path)
 
     assert any(name.startswith("__pyx_f_") for name in names), names
+
+
+def test_debuggers_find_lines_by_the_build_id_when_the_symbols_are_installed(
+    machine: Machine,
+) -> None:
+    assert "No line number information" in line_of("PyObject_Vectorcall", machine.root)
+
+    machine.run(*INSTALL, "lavinmq-dbgsym")
+
+    assert re.search(
+        r'Line \d+ of ".*Objects/call.c"', line_of("PyObject_Vectorcall", machine.root)
+    )
+    machine.run("apt-get", "purge", "-y", "lavinmq-dbgsym")
+
+
+def test_the_package_of_the_keys_takes_over_the_file_that_users_have_fetched(
+    machine: Machine,
+) -> None:
+    fetched = (machine.root / KEYRING).read_bytes()
+
+    machine.run(*INSTALL, "lavinmq-archive-keyring")
+
+    owner = machine.run("dpkg", "--search", f"/{KEYRING}")
+    assert owner.startswith("lavinmq-archive-keyring:")
+    assert (machine.root / KEYRING).read_bytes() == fetched
+    machine.run("apt-get", "update")
 
 
 def test_files_have_the_owners_and_modes_that_they_should(machine: Machine) -> None:

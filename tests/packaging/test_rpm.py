@@ -7,17 +7,19 @@ scripts and signatures, not that those distributions have what it requires.
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.packaging.conftest import Packages, client, make, profile
+from tests.packaging.conftest import Packages, client, line_of, make, profile
 from tests.support.machine import Machine, missing, root_directory
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("machines")]
+KEYRING = "etc/pki/rpm-gpg/RPM-GPG-KEY-lavinmq"
 INI = "etc/lavinmq/lavinmq.ini"
 STAND_IN = """
 Name: stand-in
@@ -50,12 +52,21 @@ def stand_in(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return directory
 
 
+def configured(packages: Packages) -> str:
+    """Return our repository as users configure it, with the key at a place of this test.
+
+    dnf looks for the key in this system, not in the root directory; users have put it there.
+    """
+    text = (packages.repository / "lavinmq.repo").read_text()
+    assert f"file:///{KEYRING}" in text
+    return text.replace(f"file:///{KEYRING}", f"file://{packages.key}")
+
+
 def dnf(root: Path, packages: Packages, stand_in: Path, *words: str) -> str:
     """Run dnf for a root directory, with our repository as users configure it."""
     sources = root.parent / "repos"
     sources.mkdir(exist_ok=True)
-    configured = (packages.repository / "lavinmq.repo").read_text()
-    (sources / "lavinmq.repo").write_text(configured)
+    (sources / "lavinmq.repo").write_text(configured(packages))
     (sources / "stand-in.repo").write_text(
         f"[stand-in]\nname=stand-in\nbaseurl=file://{stand_in}\ngpgcheck=0\n"
     )
@@ -110,6 +121,19 @@ def test_files_have_the_owners_and_modes_that_they_should(machine: Machine) -> N
     found = machine.run("stat", "-c", "%n=%a %U %G", *expected)
 
     assert dict(line.split("=") for line in found.splitlines()) == expected
+
+
+def test_debuggers_find_lines_by_the_build_id_when_the_symbols_are_installed(
+    machine: Machine, packages: Packages, stand_in: Path
+) -> None:
+    assert "No line number information" in line_of("PyObject_Vectorcall", machine.root)
+
+    dnf(machine.root, packages, stand_in, "install", "lavinmq-debuginfo", "lavinmq-archive-keyring")
+
+    assert re.search(
+        r'Line \d+ of ".*Objects/call.c"', line_of("PyObject_Vectorcall", machine.root)
+    )
+    assert (machine.root / KEYRING).read_bytes() == packages.key.read_bytes()
 
 
 def test_signals_reach_it(machine: Machine) -> None:
@@ -178,10 +202,10 @@ def test_dnf_refuses_a_package_that_was_changed(
 ) -> None:
     repository = tmp_path / "repository"
     subprocess.run(["cp", "-a", packages.repository, repository], check=True)
-    package = next((repository / "rpm").glob("*.rpm"))
+    package = next((repository / "rpm").glob("lavinmq-[0-9]*.rpm"))
     package.write_bytes(packages.rpm.read_bytes())  # the same, unsigned
     make("createrepo_c", "--quiet", repository / "rpm")
-    text = (packages.repository / "lavinmq.repo").read_text()
+    text = configured(packages)
     sources = tmp_path / "repos"
     sources.mkdir()
     at = f"baseurl=file://{repository}/rpm"
