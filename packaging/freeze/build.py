@@ -33,9 +33,10 @@ import flow
 import interpreter
 import licenses
 import profiles
+import sysroot
 import training
 from extensions import Extension
-from fetch import ARCHITECTURES, HERE, HOST, ROOT, FetchError
+from fetch import ARCHITECTURES, HERE, HOST, ROOT, ChecksumError, FetchError
 from interpreter import Interpreter
 from toolchain import BASES, BuildError, Target, once, run
 
@@ -57,6 +58,7 @@ def main() -> int:
         help="what a release was trained by, to have it again",
     )
     parser.add_argument("--arch", choices=ARCHITECTURES.values(), default=HOST, help="processor")
+    parser.add_argument("--fetch", action="store_true", help="fetch the sources, build nothing")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     # An exception reaches the step that runs: it is not in our group, and would go on by itself.
@@ -64,15 +66,26 @@ def main() -> int:
     base = options.base or ("native" if options.arch == HOST else "2.31")
     target = Target(base, options.release or bool(options.profile), options.jobs, options.arch)
     try:
+        if options.fetch:
+            _fetch(target)
+            return 0
         executable = build(target, options.profile)
     except FetchError as error:
         print(f"Error: {error}", file=sys.stderr)
-        return NOT_FETCHED
+        return 1 if isinstance(error, ChecksumError) else NOT_FETCHED
     except BuildError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 1
     print(f"{executable.relative_to(ROOT)}: {executable.stat().st_size / 1e6:.1f} MB")
     return 0
+
+
+def _fetch(target: Target) -> None:
+    """Have all sources here, so that a build needs nothing from elsewhere. Raises: FetchError."""
+    for source in licenses.linked(target, fetch.sources()):
+        fetch.fetch(source, target.architecture)
+    if target.base != "native":
+        sysroot.build(target.architecture)
 
 
 def build(target: Target, packed: Path | None = None) -> Path:

@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 import contents
 import fetch
-from interpreter import SERIES, Interpreter
+from interpreter import NAMED, SERIES, Interpreter
 from toolchain import MACHINES, BuildError, Target, once, run
 
 LINKED = fetch.HERE / "linked"
@@ -82,12 +82,21 @@ def _module(
     name: str,
     sources: Sequence[Path],
     *options: str,
+    headers: Sequence[Path] = (),
     counts: Sequence[Path] = (),
 ) -> Extension:
-    """Compile C files to one object with one global symbol."""
+    """Compile C files to one object with one global symbol.
+
+    Args: headers: directories of them, besides the interpreter's.
+    """
     extension = Extension(name, ())
     # Of the interpreter only its headers count.
     place = target.place(name, *sources, *options, *counts, interpreter.built / "pyconfig.h")
+
+    # The compiler is given names that are the same wherever this is: by them counts know which
+    # source, and which header, a function is from.
+    paths = [f"-I{os.path.relpath(path, place)}" for path in (*interpreter.headers, *headers)]
+    named = f"-ffile-prefix-map={os.path.relpath(interpreter.built, place)}={NAMED}"
 
     def compile_all(place: Path) -> None:
         print(f"compiling {name}", flush=True)
@@ -96,15 +105,13 @@ def _module(
             shutil.copy2(path, place / "parts")
         # Counts of static functions are found by the object's name, as the compiler is given it.
         parts = [f"parts/{source.stem}.o" for source in sources]
-        compiler = [*target.compiler, *target.flags, *includes]
+        compiler = [*target.compiler, *target.flags, *paths, named, *options]
         for source, part in zip(sources, parts, strict=True):
-            # Counts know their source by the name that the compiler is given.
             run([*compiler, "-c", os.path.relpath(source, place), "-o", part], cwd=place)
         whole = place / "module.o"
         run([*target.compiler, "-nostdlib", "-r", "-o", str(whole), *parts], cwd=place)
         run([target.tool("objcopy"), f"--keep-global-symbol={extension.init}", str(whole)])
 
-    includes = [*interpreter.includes, *options]
     return Extension(name, (once(place, compile_all) / "module.o",))
 
 
@@ -126,10 +133,9 @@ def _ours(
         if module.name.rpartition(".")[0] in contents.EXCLUDED:
             continue
         (source,) = module.sources
-        cext = f"-I{fetch.ROOT / 'cext'}"
         yield _module(
-            target, interpreter, module.name, [fetch.ROOT / source], cext, *options,
-            counts=counts.get(module.name, ()),
+            target, interpreter, module.name, [fetch.ROOT / source], *options,
+            headers=[fetch.ROOT / "cext"], counts=counts.get(module.name, ()),
         )  # fmt: skip
 
 
@@ -140,8 +146,8 @@ def _uvloop(target: Target, interpreter: Interpreter) -> Extension:
         target.place("libuv", pinned.version),
         lambda place: _build_libuv(target, source / "vendor/libuv", place),
     )
-    include = f"-I{source / 'vendor/libuv/include'}"
-    module = _module(target, interpreter, "uvloop.loop", [source / "uvloop/loop.c"], include)
+    code, headers = [source / "uvloop/loop.c"], [source / "vendor/libuv/include"]
+    module = _module(target, interpreter, "uvloop.loop", code, headers=headers)
     return Extension(module.name, (*module.objects, libuv / "build/.libs/libuv.a"))
 
 
@@ -220,7 +226,7 @@ def _tornado(target: Target, interpreter: Interpreter) -> Extension:
 def _bcrypt(target: Target, interpreter: Interpreter) -> Extension:
     code = fetch.fetch(fetch.sources()["bcrypt"]) / "src/_csrc"
     sources = [_cythonized("bcrypt"), code / "bcrypt.c", code / "blf.c"]
-    return _module(target, interpreter, "bcrypt", sources, f"-I{code}")
+    return _module(target, interpreter, "bcrypt", sources, headers=[code])
 
 
 def _openssl_verify(target: Target, interpreter: Interpreter) -> Extension:

@@ -39,6 +39,10 @@ class FetchError(Exception):
     """A source cannot be had as sources.toml wants it; one line for the person who builds."""
 
 
+class ChecksumError(FetchError):
+    """What was fetched is not what sources.toml names: an error there, or a changed file."""
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """One table of sources.toml."""
@@ -89,7 +93,7 @@ def digest() -> str:
 
 
 def fetch(source: Source, architecture: str = HOST) -> Path:
-    """Return the directory that a source is unpacked in. Raises: FetchError.
+    """Return the directory that a source is unpacked in. Raises: FetchError, ChecksumError.
 
     Args: architecture: of packages; Debian's name.
     """
@@ -101,8 +105,10 @@ def fetch(source: Source, architecture: str = HOST) -> Path:
     if not all(_is_good(*file) for file in files.items()):
         _download(source, architecture)
     for name, digest in files.items():
+        if not (DOWNLOADS / name).exists():
+            raise FetchError(f"{name}: not among what was fetched")
         if not _is_good(name, digest):
-            raise FetchError(f"{name}: not there, or not the file that sources.toml names")
+            raise ChecksumError(f"{name}: not the file that sources.toml names")
     shutil.rmtree(place, ignore_errors=True)
     place.parent.mkdir(parents=True, exist_ok=True)
     _unpack(source, [DOWNLOADS / name for name in files], place)

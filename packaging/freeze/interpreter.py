@@ -13,6 +13,7 @@ import shlex
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 import fetch
@@ -76,8 +77,12 @@ class Interpreter:
     @property
     def includes(self) -> list[str]:
         """Flags that find its headers, by one name in each directory that it may be built in."""
-        named = f"-ffile-prefix-map={self.built}={NAMED}"
-        return [f"-I{self.source / 'Include'}", f"-I{self.built}", named]
+        return [*(f"-I{path}" for path in self.headers), f"-ffile-prefix-map={self.built}={NAMED}"]
+
+    @property
+    def headers(self) -> list[Path]:
+        """The directories of its headers."""
+        return [self.source / "Include", self.built]
 
     @property
     def counts(self) -> list[Path]:
@@ -132,7 +137,7 @@ def build(
                 _train(target, counting, train)
             _build_optimised(target, counting)
         else:
-            run(_make(target), cwd=built)
+            run(_make(target), cwd=built, env=_dated(source))
 
     once(place, build_there)
     return Interpreter(place, source, program)
@@ -158,6 +163,14 @@ def _configure(target: Target, source: Path, built: Path, crossing: list[str]) -
     modules.write_text(_setup(modules.read_text()))
 
 
+def _dated(source: Path) -> dict[str, str]:
+    """Return the variable by which the compiler takes the date of the source for that of today."""
+    line = re.search(r"^ -- .*>  (.+)$", (source / "debian/changelog").read_text(), re.MULTILINE)
+    if not line:
+        raise BuildError("the changelog of the interpreter has no date")
+    return {"SOURCE_DATE_EPOCH": str(int(parsedate_to_datetime(line[1]).timestamp()))}
+
+
 def _make(target: Target) -> list[str]:
     return ["make", f"-j{target.jobs}", LIBRARY, "python"]
 
@@ -171,7 +184,7 @@ def _train(target: Target, counting: Interpreter, train: Training) -> None:
     """
     built = counting.built
     counts = [f"EXTRA_CFLAGS={COUNT}", f"LDFLAGS_NODIST={COUNT}"]
-    run([*_make(target), "pybuilddir.txt", *counts], cwd=built)
+    run([*_make(target), "pybuilddir.txt", *counts], cwd=built, env=_dated(counting.source))
     print("training the interpreter", flush=True)
     for path in counting.counts:
         path.unlink()  # what it did to build itself
@@ -183,7 +196,8 @@ def _build_optimised(target: Target, counting: Interpreter) -> None:
     """Build it with what was counted."""
     built = counting.built
     # Its own programs are linked of the same code, for each to optimise the whole would take long.
-    run([*_make(target), f"EXTRA_CFLAGS={USE_COUNTS} {LTO}", "LDFLAGS_NODIST=-fno-lto"], cwd=built)
+    make = [*_make(target), f"EXTRA_CFLAGS={USE_COUNTS} {LTO}", "LDFLAGS_NODIST=-fno-lto"]
+    run(make, cwd=built, env=_dated(counting.source))
     run(
         [
             *target.compiler, *target.flags, *counting.includes, *LINK_LTO,
