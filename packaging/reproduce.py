@@ -26,7 +26,7 @@ import profiles
 BESIDE = ("lavinmq", "lavinmq.debug", "lavinmq.json", profiles.NAME)
 COPIED = ("python-*", "lavinmq._core-*", "uvloop.loop-*", "libuv-*", "orjson-*", "flow-*")
 """What is copied with `--quick`, by its name below build/freeze/BASE."""
-PACKERS = {"deb.py": "dpkg-buildpackage", "rpm.py": "rpmbuild"}
+PACKERS = {"deb.py": ("dpkg-buildpackage", "dh"), "rpm.py": ("rpmbuild",)}
 
 
 def again(architecture: str, place: Path, *, quick: bool, jobs: int) -> list[tuple[str, str, bool]]:
@@ -59,8 +59,8 @@ def again(architecture: str, place: Path, *, quick: bool, jobs: int) -> list[tup
         str(p.relative_to(here)) for p in sorted((here / "licenses").rglob("*")) if p.is_file()
     ]
     compared = [(name, *_same(here / name, there / name)) for name in names]
-    for program, tool in PACKERS.items():
-        if shutil.which(tool):
+    for program, tools in PACKERS.items():
+        if all(map(shutil.which, tools)):
             compared += _packages(program, architecture, place, environment)
     return compared
 
@@ -106,11 +106,14 @@ def _copy_sources(place: Path) -> None:
 def _copy_cache(place: Path) -> None:
     cache = fetch.CACHE.relative_to(release.ROOT)
     found = [release.ROOT / "build/cython", *fetch.CACHE.glob("sources"), *fetch.CACHE.glob("sys*")]
-    found += [path for name in COPIED for path in fetch.CACHE.glob(f"*/{name}")]
+    places = [path for name in COPIED for path in fetch.CACHE.glob(f"*/{name}")]
+    found += [path for path in places if path.parent.name != "sources"]
     for path in found:
-        if path.is_dir():
-            target = place / path.relative_to(release.ROOT)
-            target.parent.mkdir(parents=True, exist_ok=True)
+        target = place / path.relative_to(release.ROOT)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_symlink():
+            target.symlink_to(path.readlink())
+        elif path.is_dir():
             shutil.copytree(path, target, symlinks=True)
     assert (place / cache).is_dir()
 

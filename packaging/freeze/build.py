@@ -110,6 +110,7 @@ def build(target: Target, packed: Path | None = None) -> Path:
     python = interpreter.build(target, train, by, profile)
     if target.is_release and not profile:
         profile = profiles.read(python.built, _trained(target, python))
+        interpreter.remember(target, python, profile)
     place = target.cache / ("release" if target.is_release else "plain")
     linked = extensions.build(target, python, profile.modules if profile else None)
     built = _assemble(target, python, linked, place)

@@ -63,6 +63,7 @@ class Interpreter:
     source: Path
     program: Path
     link_options: tuple[str, ...] = ()
+    made_of: tuple[str | Path, ...] = ()
 
     @property
     def objects(self) -> list[Path]:
@@ -114,7 +115,6 @@ def build(
     made_of: list[str | Path] = [pinned.version, *OPTIONS, *MODULES, CTYPES]
     if target.is_release:
         made_of += [COUNT, USE_COUNTS, LTO, *LINK_LTO, *trained_by]
-        made_of += profile.interpreter.values() if profile else []
     crossing: list[str] = []
     program = None
     if target.is_cross:
@@ -123,7 +123,9 @@ def build(
         program = build(here, train, trained_by).program
         crossing = [f"--build={here.triplet}", f"--host={target.triplet}"]
         crossing += [f"--with-build-python={program}", *ANSWERS]
-    place = target.place(f"python-{kind}", *made_of, *crossing)
+    made_of += crossing
+    counts = list(profile.interpreter.values()) if profile and target.is_release else []
+    place = target.place(f"python-{kind}", *made_of, *counts)
     program = program or place / "python"
 
     def build_there(built: Path) -> None:
@@ -140,7 +142,14 @@ def build(
             run(_make(target), cwd=built, env=_dated(source))
 
     once(place, build_there)
-    return Interpreter(place, source, program)
+    return Interpreter(place, source, program, made_of=tuple(made_of))
+
+
+def remember(target: Target, trained: Interpreter, profile: Profile) -> None:
+    """Let a build from what it was trained by find it, and not build it again."""
+    name = target.place("python-release", *trained.made_of, *profile.interpreter.values())
+    if not name.exists():
+        name.symlink_to(trained.built.name)
 
 
 def _configure(target: Target, source: Path, built: Path, crossing: list[str]) -> None:
