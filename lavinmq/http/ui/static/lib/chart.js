@@ -83,6 +83,7 @@ export class Chart {
     if (!anew && this.plot && labels === this.labels) {
       const isZoomed = this.isZoomed;
       this.plot.setData(data, !isZoomed);
+      this.point(this.plot.cursor.idx);
       return;
     }
     this.labels = labels;
