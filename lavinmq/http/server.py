@@ -20,10 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 from tornado.httpserver import HTTPServer
 from tornado.web import Application
 
-from lavinmq.http import (
-    api,  # noqa: F401 - registers the endpoints
-    pages,
-)
+from lavinmq.http import api  # noqa: F401 - registers the endpoints
+from lavinmq.http.access import same_origin
 from lavinmq.http.access.origin import Origin
 from lavinmq.http.errors import ApiError
 from lavinmq.http.handler import UNREAD_BODY, ApiHandler, Refused, Robots
@@ -187,9 +185,12 @@ class GuardedApplication(Application):
         broker: Broker = self.settings["broker"]
         connection: Any = request.connection
         address = connection.stream.address
-        reached = pages.Reached(address, (broker.node_name.lower(),), request.protocol == "https")
+        names = (broker.node_name.lower(),)
+        reached = same_origin.Reached(address, names, request.protocol == "https")
         method, path = request.method or "", request.path
-        pages.check(broker.config, reached, method, path, request.headers, is_upgrade=is_upgrade)
+        same_origin.check(
+            broker.config, reached, method, path, request.headers, is_upgrade=is_upgrade
+        )
 
 
 def _is_upgrade(request: HTTPServerRequest) -> bool:

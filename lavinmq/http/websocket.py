@@ -52,7 +52,7 @@ class WebSocketBridge(Handler, WebSocketHandler):
         return self.request.path.strip("/") in MQTT_PATHS
 
     def check_origin(self, origin: str) -> bool:
-        """Whether a page of that origin may connect: `pages.py` has said so for all requests."""
+        """Whether a page of that origin may connect: `same_origin.py` has said so before."""
         return True
 
     def select_subprotocol(self, subprotocols: list[str]) -> str | None:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import pytest
 
 from lavinmq.config.values import Config, defaults
-from lavinmq.http import pages
+from lavinmq.http.access import same_origin
 from lavinmq.http.errors import ApiError
 
-LOOPBACK = pages.Reached("127.0.0.1", ("machine",), False)
+LOOPBACK = same_origin.Reached("127.0.0.1", ("machine",), False)
 
 
 def is_served(
-    host: str, origin: str | None, reached: pages.Reached = LOOPBACK, config: Config | None = None,
-    method: str = "DELETE",
+    host: str, origin: str | None, reached: same_origin.Reached = LOOPBACK,
+    config: Config | None = None, method: str = "DELETE",
 ) -> bool:  # fmt: skip
     headers = {"Host": host} | ({} if origin is None else {"Origin": origin})
     try:
-        pages.check(config or defaults(), reached, method, "/api/x", headers, is_upgrade=False)
+        same_origin.check(
+            config or defaults(), reached, method, "/api/x", headers, is_upgrade=False
+        )
     except ApiError as error:
         assert error.status == 403
         return False
