@@ -474,7 +474,7 @@ cdef class Queue:
             st = queue_level(self.q, i)
             if st == NULL or not st.is_durable or self.q.is_closed:
                 continue
-            if store_close(st) or (st.wfd >= 0 and fdatasync(st.wfd)) or (
+            if store_close(st) or (st.wfd >= 0 and sync_data(st.wfd)) or (
                     st.is_stream and (tracks_flush(self.q) or stream_sync_files(self.q))):
                 failed = OSError(errno, os.strerror(errno), store_directory(st))
         queue_unstick(self.q)

@@ -77,7 +77,7 @@ def sync_file_system(str path) -> None:
     cdef int fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     cdef int error = 0
     with nogil:
-        if syncfs(fd):
+        if sync_all(fd):
             error = errno
     c_close(fd)
     if error:
@@ -629,7 +629,7 @@ cdef class Loop:
             return 0
         if self.t.dir_fd < 0:
             os.sync()
-        elif syncfs(self.t.dir_fd):
+        elif sync_all(self.t.dir_fd):
             raise OSError(errno, os.strerror(errno))
         self.is_found_synced = True
         return 0

@@ -4,16 +4,6 @@
 # worker thread, over the files that confirmed publishes touched; their acks are in confirms.pyx.
 # Source: architecture section 6; storage reference section 14.
 
-cdef extern from *:
-    """
-    #ifndef _GNU_SOURCE
-    #define _GNU_SOURCE
-    #endif
-    #include <unistd.h>
-    extern int syncfs(int fd);
-    """
-    int syncfs(int fd) nogil
-
 cdef enum:
     FEW_SYNC_QUEUES = 64        # whose files are synced one by one, or by sync_files' choice
 
@@ -79,11 +69,11 @@ cdef int sync_files(loop_t* loop) noexcept nogil:
         loop.is_run_whole or (n > 1 and n * loop.file_ns > loop.whole_ns))
     cdef i64 began = clock_ns()
     if is_whole:
-        if syncfs(loop.dir_fd):
+        if sync_all(loop.dir_fd):
             error = errno
     else:
         for i in range(n):
-            if error == 0 and fdatasync(loop.run_fds[i]):
+            if error == 0 and sync_data(loop.run_fds[i]):
                 error = errno
                 failed = i
     loop.sync_ns = clock_ns() - began

@@ -85,7 +85,7 @@ cdef int dedup_rewrite(dedup_t* d, bint is_complete) noexcept nogil:
     if fd < 0:
         return -1
     size = dedup_write_all(d, fd, is_complete)
-    if size < 0 or (is_complete and fdatasync(fd)) or rename(aside, d.path):
+    if size < 0 or (is_complete and sync_data(fd)) or rename(aside, d.path):
         close_failed(fd)
         return -1
     dedup_close_file(d)
@@ -217,7 +217,7 @@ cdef int dedup_finish(dedup_t* d) noexcept nogil:
         if d.fd < 0:
             return -1
     # Should the power go in between, the mark alone could be there: keys are missing then.
-    return -1 if write_at(d.fd, &complete, 1, DEDUP_COMPLETE_AT) or fdatasync(d.fd) else 0
+    return -1 if write_at(d.fd, &complete, 1, DEDUP_COMPLETE_AT) or sync_data(d.fd) else 0
 
 
 cdef void dedup_release(dedup_t* d) noexcept nogil:

@@ -238,7 +238,7 @@ cdef int counts_write_beside(store_t* st, loop_t* loop) noexcept nogil:
     if fd < 0:
         return -1
     if loop == NULL:
-        rc = fdatasync(fd)
+        rc = sync_data(fd)
         close_failed(fd)
     elif not loop.sync:
         c_close(fd)
@@ -270,7 +270,7 @@ cdef int counts_rewrite(store_t* st) noexcept nogil:
     fd = c_open(path, O_RDONLY | O_CLOEXEC)
     if fd < 0:
         return -1
-    rc = fdatasync(fd)
+    rc = sync_data(fd)
     close_failed(fd)
     return rc
 

@@ -7,8 +7,16 @@
 from posix.stat cimport mkdir
 from posix.unistd cimport pread, pwrite
 
-cdef extern from "<unistd.h>" nogil:
-    int fdatasync(int fd)
+cdef extern from *:
+    """
+    #ifndef _GNU_SOURCE
+    #define _GNU_SOURCE
+    #endif
+    #include <unistd.h>
+    extern int syncfs(int fd);
+    """
+    int fdatasync(int fd) nogil
+    int syncfs(int fd) nogil
 
 cdef enum:
     PATH_MAX_BYTES = 4096
@@ -68,6 +76,22 @@ cdef int write_at(int fd, const u8* p, u64 n, i64 at) noexcept nogil:
         at += k
         n -= <u64>k
     return 0
+
+
+cdef int sync_data(int fd) noexcept nogil:
+    """fdatasync, again when a signal has cut it short: some file systems let one. 0, or -1."""
+    cdef int rc = fdatasync(fd)
+    while rc and errno == EINTR:
+        rc = fdatasync(fd)
+    return rc
+
+
+cdef int sync_all(int fd) noexcept nogil:
+    """The same for syncfs, the whole file system that fd is on."""
+    cdef int rc = syncfs(fd)
+    while rc and errno == EINTR:
+        rc = syncfs(fd)
+    return rc
 
 
 cdef void close_failed(int fd) noexcept nogil:
@@ -219,7 +243,7 @@ cdef int segment_finish(store_t* st, seg_t* seg) noexcept nogil:
     cdef int rc, fd = segment_open(st, b"msgs", seg.id, O_RDWR)
     if fd < 0:
         return -1
-    rc = fdatasync(fd)
+    rc = sync_data(fd)
     close_failed(fd)
     return rc or segment_cut(st, seg)
 

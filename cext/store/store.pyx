@@ -496,7 +496,7 @@ cdef int store_close(store_t* st) noexcept nogil:
         return -1
     if (st.is_untrimmed or st.reserved) and st.wfd < 0 and store_open_write(st):
         return -1
-    if st.reserved and (fdatasync(st.wfd) or ftruncate(st.wfd, st.flushed)):
+    if st.reserved and (sync_data(st.wfd) or ftruncate(st.wfd, st.flushed)):
         return -1
     st.reserved = 0
     for i in range(st.n_segs):

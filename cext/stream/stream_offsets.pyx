@@ -261,7 +261,7 @@ cdef int tracks_rewrite(store_t* st, tracks_t* ts) noexcept nogil:
     if fd >= 0:
         rc = write_at(fd, buf, n, 0)
         if rc == 0:
-            rc = fdatasync(fd)
+            rc = sync_data(fd)
         close_failed(fd)
     free(buf)
     if rc == 0:

@@ -131,7 +131,7 @@ cdef int stream_sync_files(queue_t* q) noexcept nogil:
         fd = segment_open(st, b"msgs", st.segs[i].id, O_RDONLY)
         if fd >= 0:
             # Of very many files all are synced at once, with the first one.
-            rc = syncfs(fd) if i + SYNC_SEGMENTS < st.n_segs else fdatasync(fd)
+            rc = sync_all(fd) if i + SYNC_SEGMENTS < st.n_segs else sync_data(fd)
             i = st.n_segs - 1 if i + SYNC_SEGMENTS < st.n_segs else i
             close_failed(fd)
             if rc:
@@ -145,7 +145,7 @@ cdef int stream_sync_files(queue_t* q) noexcept nogil:
     fd = c_open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)
     if fd < 0:
         return -1
-    rc = fdatasync(fd)
+    rc = sync_data(fd)
     close_failed(fd)
     return rc
 

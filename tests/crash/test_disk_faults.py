@@ -366,6 +366,20 @@ def test_a_failed_sync_ends_the_broker_and_confirms_nothing(
     check_after_restart(broker, publisher.stream)
 
 
+def test_a_sync_that_a_signal_cuts_short_is_done_again(on_disk: DiskFactory) -> None:
+    """File systems on a network let signals interrupt a sync. Nothing is wrong with the disk."""
+    broker, disk = start_with_queues(on_disk)
+    disk.plan(Action.FAIL, Call.SYNC, OF_QUEUE, first=1, last=3, error=errno.EINTR)
+    publisher = Publisher(broker.port, Stream(SICK, SICK))
+
+    publisher.publish_until(lambda: publisher.stream.confirmed >= MESSAGES)
+
+    assert disk.struck == 3
+    publisher.wire.close()
+    broker.kill()
+    check_after_restart(broker, publisher.stream)
+
+
 def test_a_failed_sync_of_the_file_system_ends_the_broker(on_disk: DiskFactory) -> None:
     """A batch with very many files is synced by one call for all."""
     broker, disk = start_with_queues(on_disk)
