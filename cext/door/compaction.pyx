@@ -374,21 +374,18 @@ cdef class _Compaction:
     # ---- 4. and so are the positions
 
     def replace_acks(self) -> bool:
-        """Take over what was deleted meanwhile, and let the new file be acks.N."""
+        """Let the new file be acks.N, once it has all that was deleted meanwhile, on disk."""
         cdef store_t* st = self.store()
         cdef seg_t* seg = self.segment()
-        cdef u32 since = seg.ack_size // 4 - self.n_acks
         path = self.path("tmp.acks")
-        with open(path, "r+b", buffering=0) as file:
-            late = os.pread(self.acks_fd, since * 4, self.n_acks * 4)
-            if (len(late) != since * 4
-                    or os.pwrite(file.fileno(), late, self.n_kept * 4) != since * 4):
-                raise OSError(EIO, "", path)
+        if seg.ack_size // 4 > self.n_acks:
+            self.write_late(path, seg.ack_size // 4 - self.n_acks)
+            return False
         os.rename(path, self.path("acks"))
         if seg.ack_fd >= 0:
             c_close(seg.ack_fd)
             seg.ack_fd = -1
-        seg.ack_size = (self.n_kept + since) * 4
+        seg.ack_size = self.n_kept * 4
         seg.looked_acked = seg.acked
         directory = os.open(store_directory(st), os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -396,6 +393,18 @@ cdef class _Compaction:
         finally:
             os.close(directory)
         return False
+
+    cdef write_late(self, str path, u32 n):
+        """Add the next n positions of acks.N, which may be of a commit that was answered: they are
+        on disk in one of the two files at any time. Comes to an end, as a message is deleted once.
+        """
+        with open(path, "r+b", buffering=0) as file:
+            late = os.pread(self.acks_fd, n * 4, self.n_acks * 4)
+            if len(late) != n * 4 or os.pwrite(file.fileno(), late, self.n_kept * 4) != n * 4:
+                raise OSError(EIO, "", path)
+            self.n_acks += n
+            self.n_kept += n
+            self.after_sync([file.fileno()], self.replace_acks)
 
     def finish(self) -> bool:
         """All is on disk."""

@@ -11,16 +11,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from pamqp import commands
 
 from tests.crash import compacting_broker
 from tests.crash.books import messages_found
 from tests.crash.conftest import EVERY_READING, DiskFactory
 from tests.crash.load import DAMAGED
-from tests.crash.pinned import SEGMENT_SIZE, Pinned
+from tests.crash.pinned import OF_SEGMENT, SEGMENT_SIZE, Pinned
 from tests.crash.workload import PLAIN, TX, is_there
 from tests.support.broker import Broker
 from tests.support.disk import Action, Call, Disk, Record
 from tests.support.power_loss import Reading, Survivors
+from tests.support.segments import queue_directory
+from tests.support.waiting import wait_for
+from tests.support.wire import Wire
 
 SHORT_CUTS, LONG_CUTS = 12, 400
 SYNC_US = 500
@@ -138,3 +142,41 @@ def test_a_kill_at_any_call_of_compaction_loses_nothing_and_returns_nothing(
         killing.heal()
         assert was_killed or killing.struck == 0
         workload.check(broker)
+
+
+@EVERY_READING
+def test_what_a_commit_deletes_while_its_segment_is_compacted_stays_deleted(
+    on_disk: DiskFactory, tmp_path: Path, broker_factory: BrokerFactory, reading: Reading
+) -> None:
+    """Its place is in the old file of deleted positions, and comes to the new one late."""
+    broker, disk = on_pinned_disk(on_disk, log=True)
+    disk.plan(Action.NOTHING, Call.CHANGES)
+    broker.start()
+    beside = queue_directory(broker.data_dir, PLAIN) / "tmp.acks.0000000001"
+    with Wire.open(broker.port, channels=(1, 2)) as wire:
+        wire.call(1, commands.Queue.Declare(queue=PLAIN, durable=True), commands.Queue.DeclareOk)
+        wire.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
+        for number in range(1, OF_SEGMENT + 20):
+            wire.publish(1, "", PLAIN, b"s:%d:" % number + b"." * 900)
+        while wire.expect(commands.Basic.Ack, 1).delivery_tag != OF_SEGMENT + 19:
+            pass
+        wire.call(2, commands.Tx.Select(), commands.Tx.SelectOk)
+        for number in range(1, OF_SEGMENT + 6):
+            wire.send(2, commands.Basic.Get(queue=PLAIN))
+            wire.expect_unit(commands.Basic.GetOk, 2)
+            if number > 2:
+                wire.send(2, commands.Basic.Ack(number))
+        disk.plan(Action.NOTHING, Call.CHANGES, sync_us=100_000)
+        wire.call(2, commands.Tx.Commit(), commands.Tx.CommitOk)
+        wait_for(beside.exists, "the segment is not compacted")
+        wire.send(2, commands.Basic.Ack(1))
+        wire.call(2, commands.Tx.Commit(), commands.Tx.CommitOk)
+        broker.kill()
+
+    records = disk.records()
+    for seed in range(6):
+        root = tmp_path / f"seed-{seed}"
+        Survivors(records, reading=reading).write(root, random.Random(seed))
+        found = messages_found(broker_factory(data_dir=root).port, [PLAIN], count_is_exact=False)
+        assert found[PLAIN][0] == ("s", 2), f"seed {seed}"
+        assert len(found[PLAIN]) == 15
