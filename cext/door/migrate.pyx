@@ -13,7 +13,7 @@ cdef list migrate_levels(Queue queue):
     directory = os.fsdecode(queue.q.levels.parent)
     migrating, migrated = f"{directory}/migrating", f"{directory}/migrated"
     notes = []
-    if not os.path.isdir(migrated):
+    if not is_directory(migrated):
         if not files_of_store(directory):
             return notes
         for level in level_directories(directory):
@@ -39,7 +39,7 @@ cdef list migrate_levels(Queue queue):
 cdef list files_of_store(str directory):
     """The segments of a store, and what belongs to them."""
     return [entry.path for entry in os.scandir(directory) if re.fullmatch(
-        r"(msgs|acks|meta)\.\d{10}", entry.name)] if os.path.isdir(directory) else []
+        r"(msgs|acks|meta)\.\d{10}", entry.name)] if is_directory(directory) else []
 
 
 cdef list level_directories(str directory):

@@ -50,7 +50,7 @@ cdef list queue_load(queue_t* q):
     cdef u64 n
     notes = []
     for i in range(queue_levels(q)):
-        if i and not os.path.isdir(f"{os.fsdecode(q.store.parent)}/prio.{i:03d}"):
+        if i and not is_directory(f"{os.fsdecode(q.store.parent)}/prio.{i:03d}"):
             continue
         st = queue_level(q, i) if q.levels == NULL else queue_make_level(q, i)
         if st == NULL:
@@ -236,8 +236,7 @@ cdef list find_segments(str directory, list notes):
     stray = [f"{directory}/{kind}.{id:010d}" for kind in ("acks", "meta") for id in ids[kind]
              if id not in known]
     for path in leftovers + stray:
-        if os.path.isfile(path) or os.path.islink(path):
-            os.unlink(path)
+        if remove_file(path):
             notes.append(f"{path} belongs to no segment and was removed")
     for path in empty:
         os.unlink(path)
@@ -310,6 +309,24 @@ cdef rewrite_acks(str path, bytes positions):
     sync_directory(directory)
 
 
+cdef bint is_directory(str path) except -1:
+    """Whether there is a directory. Raises OSError when the disk does not say: what is there would
+    be written over, if it were taken for missing."""
+    try:
+        return stat_.S_ISDIR(os.stat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+cdef bint remove_file(str path) except -1:
+    """Remove what is no directory; whether it was there. Raises OSError."""
+    try:
+        os.unlink(path)
+    except (FileNotFoundError, IsADirectoryError):
+        return False
+    return True
+
+
 cdef sync_file(str path):
     with open(path, "rb", buffering=0) as file:
         os.fsync(file.fileno())
@@ -326,11 +343,7 @@ cdef sync_directory(str path):
 cdef bint drop_meta(const store_t* st, u32 id) except -1:
     """The newest segment was finished once, before those behind it were lost: it is written to
     again, and what its meta file says will not be true. Whether there was one."""
-    path = f"{store_directory(st)}/meta.{id:010d}"
-    if not os.path.isfile(path):
-        return False
-    os.unlink(path)
-    return True
+    return remove_file(f"{store_directory(st)}/meta.{id:010d}")
 
 
 cdef inline bint record_is_filler(const rec_t* rec) noexcept nogil:

@@ -385,9 +385,11 @@ cdef list tracks_load(queue_t* q, i64 first):
     cdef u64 entries = 0, kept = 0
     path = f"{store_directory(&q.store)}/{OFFSETS_FILE.decode()}"
     notes = []
-    if not os.path.lexists(path):
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
         return notes
-    if not os.path.isfile(path):
+    if not stat_.S_ISREG(os.stat(path).st_mode):
         raise ValueError(f"{path} is not a regular file")
     with open(path, "rb", buffering=0) as file:
         data = file.read(4 * OFFSETS_MOST)

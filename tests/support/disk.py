@@ -44,6 +44,7 @@ class Call(enum.IntFlag):
     SYNCED = 1 << 12
     PUNCH = 1 << 13
     ALLOCATE = 1 << 14
+    STAT = 1 << 15
     CHANGES = OPEN | WRITE | SYNC | TRUNCATE | RENAME | UNLINK | MKDIR | RMDIR | PUNCH | ALLOCATE
 
 

@@ -42,6 +42,7 @@ enum kind {
     SYNCED = 1 << 12,     /* only in the log: a sync has ended well */
     PUNCH = 1 << 13,      /* a hole is made; in the log its length is the data, 8 bytes */
     ALLOCATE = 1 << 14,   /* room is made ahead; likewise */
+    STAT = 1 << 15,       /* asked by name what is there; never in the log */
 };
 
 enum action { NOTHING, KILL_BEFORE, KILL_AFTER, KILL_MIDDLE, FAIL, SHORT };
@@ -278,6 +279,31 @@ int openat(int dir, const char* path, int flags, ...)
     mode_t mode = mode_of(flags, rest);
     va_end(rest);
     return open_at(dir, path, flags, mode);
+}
+
+/* What a disk says of a name, or that it does not say. */
+static int stat_at(int dir, const char* name, struct stat* st, int flags)
+{
+    char path[PATH_MAX];
+    enum action action = NOTHING;
+    if (name[0] && path_at(dir, name, path)) {
+        pthread_mutex_lock(&lock);
+        action = strike(STAT, path, NULL);
+        pthread_mutex_unlock(&lock);
+    }
+    return action == FAIL ? -1 : (int)syscall(SYS_newfstatat, dir, name, st, flags);
+}
+
+int fstatat(int dir, const char* name, struct stat* st, int flags)
+{
+    return stat_at(dir, name, st, flags);
+}
+
+int stat(const char* path, struct stat* st) { return stat_at(AT_FDCWD, path, st, 0); }
+
+int lstat(const char* path, struct stat* st)
+{
+    return stat_at(AT_FDCWD, path, st, AT_SYMLINK_NOFOLLOW);
 }
 
 int mkdirat(int dir, const char* name, mode_t mode)
@@ -523,6 +549,9 @@ int syncfs(int fd) { return sync_by(SYS_syncfs, fd); }
 
 int open64(const char*, int, ...) __attribute__((alias("open")));
 int openat64(int, const char*, int, ...) __attribute__((alias("openat")));
+int stat64(const char*, struct stat64*) __attribute__((alias("stat")));
+int lstat64(const char*, struct stat64*) __attribute__((alias("lstat")));
+int fstatat64(int, const char*, struct stat64*, int) __attribute__((alias("fstatat")));
 ssize_t pwrite64(int, const void*, size_t, off_t) __attribute__((alias("pwrite")));
 ssize_t pwritev64(int, const struct iovec*, int, off_t) __attribute__((alias("pwritev")));
 ssize_t pread64(int, void*, size_t, off_t) __attribute__((alias("pread")));

@@ -1,0 +1,84 @@
+"""A disk that does not say what is there: nothing is taken for missing, and written over.
+
+A name that cannot be looked up is not one that is not there.
+"""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from pamqp import commands
+
+from tests.crash.conftest import DiskFactory
+from tests.crash.load import messages_in
+from tests.support.disk import Action, Call
+from tests.support.wire import Wire
+
+pytestmark = pytest.mark.crash
+QUEUE = "q"
+
+
+def declare(wire: Wire, arguments: dict[str, object]) -> None:
+    request = commands.Queue.Declare(queue=QUEUE, durable=True, arguments=arguments)
+    wire.call(1, request, commands.Queue.DeclareOk)
+    wire.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
+
+
+def publish(wire: Wire, number: int) -> bool:
+    """Publish a message of priority 1. Returns: whether it was confirmed."""
+    properties = commands.Basic.Properties(priority=1)
+    wire.publish(1, "", QUEUE, b"s:%d:" % number, properties=properties)
+    return isinstance(wire.receive().method, commands.Basic.Ack)
+
+
+def test_a_level_that_cannot_be_looked_at_closes_its_queue(on_disk: DiskFactory) -> None:
+    broker, disk = on_disk()
+    with Wire.open(broker.start().port) as wire:
+        declare(wire, {"x-max-priority": 3})
+        assert publish(wire, 1)
+    broker.stop()
+    disk.plan(Action.FAIL, Call.STAT, "*/prio.001", error=errno.EIO)
+
+    broker.start()
+
+    assert disk.struck
+    disk.heal()
+    with Wire.open(broker.port) as wire:
+        declare(wire, {"x-max-priority": 3})
+        assert not publish(wire, 2)
+    broker.restart()
+    assert messages_in(broker.port, QUEUE) == [("s", 1)]
+
+
+def next_offset(wire: Wire) -> int:
+    """Consume from where the tag stands, acknowledge one message, and return its offset."""
+    consume = commands.Basic.Consume(queue=QUEUE, consumer_tag="reader")
+    wire.call(1, consume, commands.Basic.ConsumeOk)
+    unit = wire.expect_unit(commands.Basic.Deliver, 1)
+    wire.send(1, commands.Basic.Ack(unit.method.delivery_tag))
+    wire.expect_unit(commands.Basic.Deliver, 1)
+    headers = unit.properties.headers
+    assert headers is not None
+    return int(headers["x-stream-offset"])
+
+
+def test_offsets_that_cannot_be_looked_for_close_their_stream(on_disk: DiskFactory) -> None:
+    broker, disk = on_disk()
+    with Wire.open(broker.start().port) as wire:
+        declare(wire, {"x-queue-type": "stream"})
+        for number in (1, 2, 3):
+            assert publish(wire, number)
+        wire.call(1, commands.Basic.Qos(prefetch_count=1), commands.Basic.QosOk)
+        first = next_offset(wire)
+    broker.stop()
+    disk.plan(Action.FAIL, Call.STAT, "*/consumer_offsets", error=errno.EIO)
+
+    broker.start()
+
+    assert disk.struck
+    disk.heal()
+    assert "is closed" in broker.log_text()
+    with Wire.open(broker.restart().port) as wire:
+        wire.call(1, commands.Basic.Qos(prefetch_count=1), commands.Basic.QosOk)
+        assert next_offset(wire) == first + 1
