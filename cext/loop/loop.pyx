@@ -644,7 +644,7 @@ cdef class Loop:
                 raise OSError(errno, os.strerror(errno))
             file = (found.st_dev, found.st_ino)
             if file not in self.waiting_files:
-                if loop_add_sync_fd(&self.t, c_dup(fd)):
+                if loop_sync_too(&self.t, fd):
                     self.fail(f"descriptor {fd}", errno)
                     return
                 self.waiting_files.add(file)
@@ -703,7 +703,7 @@ cdef class Loop:
         if self.t.stuck == NULL:
             self.running += self.commits
             self.commits = []
-        if self.t.n_sync_fds == 0:
+        if self.t.n_sync_fds == 0 and not self.t.is_whole_wanted:
             self.finish_sync()
             return
         self.swap_files()
@@ -734,7 +734,8 @@ cdef class Loop:
 
     cdef str failed_path(self):
         """Of the file that could not be synced."""
-        return os.readlink(f"/proc/self/fd/{self.t.run_fds[0]}") if self.t.n_run_fds else "?"
+        cdef int fd = self.t.run_fds[0] if self.t.n_run_fds else self.t.dir_fd
+        return os.readlink(f"/proc/self/fd/{fd}")
 
     cdef void end_sync(self):
         if self.worker_error:
@@ -812,7 +813,7 @@ cdef class Loop:
             self.check_sync()
         loop_gather_files(&self.t)
         self.swap_files()
-        if self.t.n_run_fds:
+        if self.t.n_run_fds or self.t.is_run_whole:
             with nogil:
                 self.worker_error = sync_files(&self.t)
             self.check_sync()

@@ -19,7 +19,8 @@ cdef bint loop_gathers_whole(loop_t* loop) noexcept nogil:
         return False
     if n <= loop.keep_files and n <= MOST_SYNC_QUEUES and n * loop.file_ns <= loop.whole_ns:
         return False
-    return loop_sync_whole(loop) == 0
+    loop.is_whole_wanted = True
+    return True
 
 
 cdef void loop_gather_files(loop_t* loop) noexcept nogil:
@@ -62,7 +63,7 @@ cdef int sync_files(loop_t* loop) noexcept nogil:
     was cheaper of late, or the latter if it has to be. Runs in the worker thread, or in the
     loop's.
 
-    Returns 0, or the errno; the descriptor that failed is then the first of run_fds, and open."""
+    Returns 0, or the errno; a file that failed is then the first of run_fds, and open."""
     cdef u32 i, failed = 0, n = loop.n_run_fds
     cdef int error = 0
     cdef bint is_whole = loop.dir_fd >= 0 and (
@@ -85,10 +86,11 @@ cdef int sync_files(loop_t* loop) noexcept nogil:
         loop.file_ns += (loop.sync_ns // n - loop.file_ns) // 8
         loop.whole_ns -= loop.whole_ns // 128
     for i in range(n):
-        if error == 0 or i != failed:
+        if error == 0 or is_whole or i != failed:
             c_close(loop.run_fds[i])
-    loop.run_fds[0] = loop.run_fds[failed]
-    loop.n_run_fds = 1 if error else 0
+    loop.n_run_fds = 1 if error and not is_whole else 0
+    if loop.n_run_fds:
+        loop.run_fds[0] = loop.run_fds[failed]
     return error
 
 

@@ -28,21 +28,19 @@ cdef int loop_add_sync_fd(loop_t* loop, int fd) noexcept nogil:
     return 0
 
 
-cdef int loop_sync_whole(loop_t* loop) noexcept nogil:
-    """Have the next sync be one of the whole file system. 0, or -1 with errno."""
-    if not loop.is_whole_wanted and loop_add_sync_fd(loop, c_dup(loop.dir_fd)):
+cdef int loop_sync_too(loop_t* loop, int fd) noexcept nogil:
+    """Have the next sync cover this file, too, what this tick writes to it included; where there is
+    no descriptor for that, by way of the whole file system. 0, or -1 with errno."""
+    if loop.dir_fd >= 0 and (loop.is_whole_wanted or loop.n_sync_fds >= MOST_SYNC_QUEUES
+                             or loop.n_sync_fds >= loop.keep_files):
+        loop.is_whole_wanted = True
+        return 0
+    if loop_add_sync_fd(loop, c_dup(fd)) == 0:
+        return 0
+    if loop.dir_fd < 0:
         return -1
     loop.is_whole_wanted = True
     return 0
-
-
-cdef int loop_sync_too(loop_t* loop, int fd) noexcept nogil:
-    """Have the next sync cover this file, too, what this tick writes to it included. 0, or -1 with
-    errno."""
-    if loop.dir_fd >= 0 and (loop.is_whole_wanted or loop.n_sync_fds >= MOST_SYNC_QUEUES
-                             or loop.n_sync_fds >= loop.keep_files):
-        return loop_sync_whole(loop)
-    return loop_add_sync_fd(loop, c_dup(fd))
 
 
 # ---- a store -------------------------------------------------------------------------------------

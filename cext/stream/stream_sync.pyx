@@ -97,8 +97,6 @@ cdef int stream_hand_over(queue_t* q) noexcept nogil:
         return 0
     if i + SYNC_SEGMENTS < st.n_segs and q.loop.dir_fd >= 0:
         # Far behind, as after an end without order: all files of the file system at once.
-        if loop_add_sync_fd(q.loop, c_dup(q.loop.dir_fd)):
-            return -1
         q.loop.is_whole_wanted = True
         i = st.n_segs - 1
     while i + 1 < st.n_segs and n < SYNC_SEGMENTS:
