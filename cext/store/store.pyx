@@ -122,7 +122,10 @@ cdef void store_cut(store_t* st) noexcept nogil:
     cdef int error = errno
     st.reserved = 0
     if ftruncate(st.wfd, st.flushed):
-        pass                    # then the bytes stay behind the end, where a later write goes
+        # What is written next may be shorter, or other messages: they are cut before that.
+        c_close(st.wfd)
+        st.wfd = -1
+        st.is_untrimmed = True
     set_errno(error)
 
 
@@ -260,6 +263,7 @@ cdef void store_leave_segment(store_t* st, seg_t* seg) noexcept nogil:
     st.wseg = seg
     st.flushed = st.stage_at = st.synced = SEGMENT_HEADER
     st.reserved = 0
+    st.is_untrimmed = False
 
 
 cdef int store_roll(store_t* st) noexcept nogil:
@@ -269,6 +273,8 @@ cdef int store_roll(store_t* st) noexcept nogil:
     cdef seg_t* seg
     if store_flush(st):
         return -1
+    if st.is_untrimmed and st.wfd < 0 and store_open_write(st):
+        return store_failed(st, FILE_MSGS, done.id)
     if st.is_durable and st.reserved == 0:      # else the next start has to look at each record
         segment_write_meta(st, done)
     seg = store_add_segment(st, done.id + 1)

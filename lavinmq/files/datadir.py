@@ -184,7 +184,7 @@ class DataDir:
                 self._wait(fd)
             self._found_time = _time_of(path)
             os.ftruncate(fd, 0)
-            os.write(fd, f"PID {os.getpid()} @ {socket.gethostname()}".encode())
+            _sign(fd)
         except BaseException:
             os.close(fd)
             raise
@@ -446,6 +446,17 @@ def _mended(entry: os.DirEntry[str]) -> bool:
         return False
     os.chmod(entry.path, mode & ~OTHERS)
     return True
+
+
+def _sign(fd: int) -> None:
+    """Say in the lock who holds it. It is for people: a disk without room is no reason not to
+    start, since consumers make room. Raises: OSError."""
+    try:
+        os.write(fd, f"PID {os.getpid()} @ {socket.gethostname()}".encode())
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        log.get("lmq.data_dir_lock").warning("The lock does not name its holder: %s", error)
 
 
 def _try_lock(fd: int) -> bool:

@@ -29,6 +29,7 @@ SEGMENT_SIZE = 4096
 FILLING = 900
 MESSAGES = 12
 LIMIT = 40
+TORN = 8
 POLL_S = 0.05
 SICK, WELL = "sick", "well"
 FULL = (
@@ -287,6 +288,69 @@ def test_no_descriptor_for_a_sync_only_delays_confirms(on_disk: DiskFactory, kin
     publisher.wire.close()
     broker.kill()
     check_after_restart(broker, publisher.stream)
+
+
+def test_a_start_on_a_full_disk_lets_consumers_make_room(on_disk: DiskFactory) -> None:
+    broker, disk = start_with_queues(on_disk)
+    publisher = Publisher(broker.port, Stream(SICK, SICK))
+    publisher.publish()
+    publisher.finish()
+    publisher.wire.close()
+    assert broker.stop() == 0
+    disk.plan(Action.FAIL, Call.WRITE, error=errno.ENOSPC)
+
+    broker.start()
+
+    assert disk.struck
+    assert messages_found(broker.port, [SICK]) == {SICK: [(SICK, 1)]}
+
+
+def test_a_definition_needs_no_descriptor_to_be_synced(on_disk: DiskFactory) -> None:
+    """Else who uses up all of them could end the broker."""
+    broker, disk = start_with_queues(on_disk)
+    disk.plan(Action.FAIL, Call.DUP, error=errno.EMFILE)
+    with Wire.open(broker.port) as wire:
+        wire.call(1, REQUESTS["binding"], commands.Queue.BindOk)
+        assert disk.struck
+        disk.plan(Action.FAIL, Call.DUP | Call.SYNC, error=errno.EIO)
+        wire.send(1, REQUESTS["exchange"])
+        assert wire.expect_closed() == []
+    assert broker.wait() == 1
+    assert "Cannot sync" in broker.log_text()
+
+
+def test_what_a_full_disk_does_not_cut_off_is_no_message_later(on_disk: DiskFactory) -> None:
+    """Half of a write is in the file; then its messages are consumed, and others come there."""
+    broker, disk = on_disk()
+    broker.start()
+    with Wire.open(broker.port) as wire:
+        declare = commands.Queue.Declare(queue=SICK, durable=True)
+        wire.call(1, declare, commands.Queue.DeclareOk)
+    with Wire.open(broker.port, channels=(1, 2)) as wire, Wire.open(broker.port) as consumer:
+        wire.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
+        wire.publish(1, "", SICK, b"s:1:")
+        wire.expect(commands.Basic.Ack, 1)
+        wire.call(2, commands.Tx.Select(), commands.Tx.SelectOk)
+        for number in range(2, TORN + 1):
+            wire.publish(2, "", SICK, b"s:%d:" % number + b"." * FILLING)
+        disk.plan(Action.SHORT, Call.WRITE | Call.TRUNCATE, OF_MESSAGES, error=errno.ENOSPC)
+        wire.send(2, commands.Tx.Commit())
+        disk.wait_for_strikes(3)
+        for _ in range(TORN):
+            consumer.send(1, commands.Basic.Get(queue=SICK, no_ack=True))
+            consumer.expect_unit(commands.Basic.GetOk, 1)
+        while not isinstance(wire.receive().method, commands.Tx.CommitOk):
+            pass
+        disk.heal()
+        wire.publish(1, "", SICK, b"s:9:" + b"." * FILLING)
+        while not isinstance(wire.receive().method, commands.Basic.Ack):
+            pass
+    broker.kill()
+
+    broker.start()
+
+    assert messages_found(broker.port, [SICK]) == {SICK: [("s", TORN + 1)]}
+    assert "damaged" not in broker.log_text()
 
 
 # ---- broken --------------------------------------------------------------------------------------
