@@ -117,7 +117,18 @@ for (const [id, everywhere] of /** @type {[string, boolean][]} */ ([["signoutLin
     void signOut(everywhere);
   });
 }
+function startSearch() {
+  const open = () => void import("./search.js").then((search) => search.open());
+  byId("search-button").addEventListener("click", open);
+  document.addEventListener("keydown", (event) => {
+    if (event.key.toLowerCase() !== "k" || !(event.ctrlKey || event.metaKey) || event.altKey || event.shiftKey) return;
+    event.preventDefault(); // of the browser's own
+    open();
+  });
+}
+
 startMenu();
+startSearch();
 startThemes();
 startControls();
 
