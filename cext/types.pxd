@@ -11,6 +11,7 @@ cdef struct seg_t
 cdef struct queue_t
 cdef struct consumer_t
 cdef struct chan_t
+cdef struct wire_t
 cdef struct link_t
 cdef struct loop_t
 cdef struct tx_publish_t
@@ -935,22 +936,45 @@ cdef struct rest_t:             # output that ends in a body which is still wher
     u32 buf_end
     u32 cap
 
-cdef struct link_t:
-    int fd
-    u8 state
-    flag_t is_blocked           # the kernel did not take all output
-    flag_t is_in_flush
+cdef struct tls_t:              # how a wire with TLS reads and writes; both without the GIL
+    # Bytes taken into or out of p, -EAGAIN, or -EIO when it has failed; read: 0 at the orderly end.
+    # EAGAIN: `send_awaits_input` or `read_awaits_room` says that it waits for the other direction.
+    i64 (*read)(wire_t* w, u8* p, u64 n) noexcept nogil
+    i64 (*write)(wire_t* w, const u8* p, u64 n) noexcept nogil
+    bint (*pending)(const wire_t* w) noexcept nogil     # it holds input that no event will show
+
+cdef struct wire_t:             # the socket half of a link: nothing in it knows a protocol
+    int fd                      # -1 = let go of
+    const tls_t* tls            # NULL = plain
+    void* tls_session           # what that works on
+    flag_t is_blocked           # no more output is taken for now: it is slow
     flag_t is_lost              # the kernel reported the connection gone while sending
     flag_t has_writer           # the event loop watches for room in the socket
-    flag_t has_tls              # the owner's SSLSocket reads and writes the socket
     flag_t send_awaits_input    # TLS: what is to be sent waits for the peer to speak
     flag_t read_awaits_room     # TLS: what is to be read waits for room in the socket
+    u8* left                    # bytes of a frame that is not complete
+    u32 n_left
+    u32 cap_left
+    u32 need                    # bytes of that frame when known, else 0
+    u8* out                     # block of what is to be sent
+    u32 out_at
+    u32 out_end
+    u32 out_cap
+    i64 last_read_ns
+    i64 last_sent_ns
+    u64 n_received_bytes
+    u64 n_sent_bytes
+
+cdef struct link_t:
+    wire_t wire
+    u8 state
+    flag_t is_in_flush
     flag_t is_oversized         # one of its channels is
     flag_t is_unreadable        # a body that is to be sent is not there any more
     flag_t is_unread            # its turn was over before it was read
+    u8 stops                    # link_stop bits: frames are kept, not walked
     i64 late_until_ns           # it has kept the loop busy: until then others come first
     u32 crowd_bytes             # published to crowded queues since the link was last held
-    u8 stops                    # link_stop bits: frames are kept, not walked
     u32 frame_max               # largest payload accepted; bodies are sent in frame_max - 8
     u64 max_message_size
     loop_t* loop
@@ -964,21 +988,9 @@ cdef struct link_t:
     const u8* user              # login name, for the user-id check
     u32 user_len
     flag_t is_impersonator
-    u8* left                    # bytes of a frame that is not complete
-    u32 n_left
-    u32 cap_left
-    u32 need                    # bytes of that frame when known, else 0
-    u8* out
-    u32 out_at
-    u32 out_end
-    u32 out_cap
     rest_t* rests               # what is sent before the output
     rest_t* last_rest
     u64 rest_bytes
-    i64 last_read_ns
-    i64 last_sent_ns
-    u64 n_received_bytes
-    u64 n_sent_bytes
     u64 large_bytes             # its part of the loop's
     link_t* flush_next
     link_t* blocked_next

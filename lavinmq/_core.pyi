@@ -823,12 +823,19 @@ class Consumer:
     def cancel(self) -> None:
         """End it. Its deliveries stay unacked on the channel. Idempotent."""
 
-class Link:
-    """One connection: reads and walks frames, keeps its channels, writes and sends frames.
+@final
+class SocketTls:
+    """TLS of a Wire by way of an SSLSocket; see Link.use_tls."""
 
-    publish, ack, nack, reject and deliveries happen inside; all else is a call to the session.
-    Methods that take a channel `id` raise KeyError when it is not open, unless they say otherwise.
-    Source: docs/protocol.md.
+    def __init__(self, tls: ssl.SSLSocket) -> None: ...
+    @property
+    def failure(self) -> str | None:
+        """Why it has failed, empty for its orderly end; None while it lives."""
+
+class Wire:
+    """The socket half of a connection: reads, sends, keeps what is left of a frame, takes turns.
+
+    It knows no protocol; Link, the session half, says what is in the bytes.
 
     Args:
         loop: the loop it belongs to.
@@ -839,9 +846,6 @@ class Link:
     """Who decides; to be set before `start`."""
 
     def __init__(self, loop: Loop, fd: int) -> None: ...
-    def use_tls(self, tls: ssl.SSLSocket) -> None:
-        """Read and write by way of `tls`, whose handshake is over; before `start`."""
-
     def start(self, timeout_s: float) -> None:
         """Begin to read; `set_timeout(timeout_s)` guards the handshake."""
 
@@ -905,6 +909,25 @@ class Link:
     def on_writable(self) -> None:
         """The kernel has room again: send on; the event loop calls it."""
 
+    def cut(self) -> None:
+        """Let go of the socket: nothing is read, sent or delivered any more. `close` follows."""
+
+class Link(Wire):
+    """One connection: reads and walks frames, keeps its channels, writes and sends frames.
+
+    publish, ack, nack, reject and deliveries happen inside; all else is a call to the session.
+    Methods that take a channel `id` raise KeyError when it is not open, unless they say otherwise.
+    Source: docs/protocol.md.
+
+    Args:
+        loop: the loop it belongs to.
+        fd: a connected, non-blocking socket; it stays the caller's to close, after `close`.
+    """
+
+    def __init__(self, loop: Loop, fd: int) -> None: ...
+    def use_tls(self, tls: ssl.SSLSocket) -> None:
+        """Read and write by way of `tls`, whose handshake is over; before `start`."""
+
     def set_limits(self, frame_max: int, max_message_size: int, heartbeat_s: float) -> None:
         """Set what was negotiated; until then frames are small and messages impossible.
 
@@ -957,9 +980,6 @@ class Link:
 
     def stop_deliveries(self) -> None:
         """Deliver nothing more on any channel."""
-
-    def cut(self) -> None:
-        """Let go of the socket: nothing is read, sent or delivered any more. `close` follows."""
 
     def set_flow(self, id: int, active: bool) -> None:
         """channel.flow from the client: pause or resume deliveries to its consumers."""

@@ -416,7 +416,7 @@ cdef int amqp_walk(link_t* l, const u8* buf, u64 n, u64* used) noexcept nogil:
     cdef const u8* p
     cdef chan_t* c
     cdef int rc
-    l.need = 0
+    l.wire.need = 0
     while n - at >= 7:
         p = buf + at
         used[0] = at
@@ -431,7 +431,7 @@ cdef int amqp_walk(link_t* l, const u8* buf, u64 n, u64* used) noexcept nogil:
             used[0] = n         # nothing behind it can be trusted
             return walk_fail(l, ERROR_FRAME_SIZE, id, 0, size, l.frame_max)
         if n - at < <u64>size + FRAME_OVERHEAD:
-            l.need = size + FRAME_OVERHEAD
+            l.wire.need = size + FRAME_OVERHEAD
             break
         p += 7
         at += <u64>size + FRAME_OVERHEAD

@@ -338,7 +338,7 @@ cdef bint channel_redeliver(chan_t* c, unacked_t* u) noexcept nogil:
     cdef store_t* st
     cdef seg_t* seg
     cdef rec_t rec
-    if k == NULL or k.is_cancelled or q.is_deleted or q.is_closed or c.link.is_blocked:
+    if k == NULL or k.is_cancelled or q.is_deleted or q.is_closed or c.link.wire.is_blocked:
         return False
     if q.is_paused or q.n_orphans:
         return False
@@ -427,6 +427,30 @@ cdef void channel_wake_consumers(chan_t* c) noexcept nogil:
     while k != NULL:
         consumer_join_ring(k)
         k = k.chan_next
+
+
+cdef void link_wake_consumers(link_t* l) noexcept nogil:
+    """The link takes output again: channel_wake_consumers for all of its channels."""
+    cdef chan_t* c = l.sparse
+    cdef u32 i
+    for i in range(l.cap_chans):
+        if l.chans[i] != NULL:
+            channel_wake_consumers(l.chans[i])
+    while c != NULL:
+        channel_wake_consumers(c)
+        c = c.sparse_next
+
+
+cdef void link_stop_deliveries(link_t* l) noexcept nogil:
+    """Nothing more is delivered on any channel."""
+    cdef chan_t* c = l.sparse
+    cdef u32 i
+    for i in range(l.cap_chans):
+        if l.chans[i] != NULL:
+            l.chans[i].is_flow_stopped = True
+    while c != NULL:
+        c.is_flow_stopped = True
+        c = c.sparse_next
 
 
 cdef consumer_t* channel_add_consumer(chan_t* c, queue_t* q, const u8* tag, u32 tag_len,
@@ -531,7 +555,7 @@ cdef chan_t* channel_new(link_t* l, u16 id, u32 prefetch) noexcept nogil:
     c.link = l
     c.id = id
     c.prefetch = prefetch
-    if l.fd >= 0:               # else somebody waits for each publish
+    if l.wire.fd >= 0:               # else somebody waits for each publish
         c.targets.pause = route_pause
         c.targets.pauser = l.loop
     c.first_tag = c.next_tag = 1

@@ -18,12 +18,12 @@ cdef void confirm_write(chan_t* c, u64 seq, u32 method, i64 read_ns) noexcept no
     p = link_room(c.link, 21)
     if p == NULL:
         return
-    c.link.out_end += 21
     p = frame_head(p, FRAME_METHOD, c.id, 13)
     put_be32(p, method)
     put_be64(p + 4, seq)
     p[12] = 1
     p[13] = FRAME_END
+    link_wrote(c.link, p + 14)
     c.confirmed_seq = seq
     n_refused = c.n_refused if c.n_refused < n else n
     c.n_refused -= n_refused
@@ -38,12 +38,12 @@ cdef void confirm_refuse(chan_t* c) noexcept nogil:
     cdef u8* p = link_room(c.link, 21)
     if p == NULL:
         return
-    c.link.out_end += 21
     p = frame_head(p, FRAME_METHOD, c.id, 13)
     put_be32(p, BASIC_NACK)
     put_be64(p + 4, c.publish_seq)
     p[12] = 0
     p[13] = FRAME_END
+    link_wrote(c.link, p + 14)
     c.n_refused += 1
 
 

@@ -104,11 +104,12 @@ cdef inline bint deliver_write(consumer_t* k, rec_t* r, u64 tag) noexcept nogil:
         return deliver_write_any(k, r, tag)
     body_len = <u32>r.body_len
     most = n if r.extra == NULL else n + 4 + r.extra_len
-    if (12 + most > chunk or not l.is_in_flush
-            or l.out_end + <u64>k.template_len + r.names_len + most + body_len + DELIVERY_BYTES
-            > l.out_cap):
+    if 12 + most > chunk:
         return deliver_write_any(k, r, tag)
-    p = deliver_head(l.out + l.out_end, k, r, tag)
+    p = link_room_at_hand(l, <u64>k.template_len + r.names_len + most + body_len + DELIVERY_BYTES)
+    if p == NULL:
+        return deliver_write_any(k, r, tag)
+    p = deliver_head(p, k, r, tag)
     props_to_wire(p + 19, r)
     if r.extra != NULL:
         n = props_add_header(p + 19, n, r.extra, r.extra_len)
@@ -124,7 +125,7 @@ cdef inline bint deliver_write(consumer_t* k, rec_t* r, u64 tag) noexcept nogil:
         p += body_len
         p[0] = FRAME_END
         p += 1
-    l.out_end = <u32>(p - l.out)
+    link_wrote(l, p)
     return True
 
 
@@ -135,28 +136,26 @@ cdef bint deliver_write_any(consumer_t* k, rec_t* r, u64 tag) noexcept nogil:
     cdef u64 need = k.template_len + 10 + r.names_len + content_size(r, chunk)
     cdef rest_t* rest = NULL
     cdef u8* p
-    cdef u8* start
     record_find_bcc(r)
     if not header_fits(r, chunk):
         k.chan.is_oversized = l.is_oversized = True
         return False
-    if l.out_at < l.out_end and l.out_end + need > l.out_cap and link_send(l) != 1:
+    if not link_is_clear_for(l, need):
         return False
-    if need > BLOCK_SIZE and need > l.out_cap and not link_may_take(l, need):
+    if not link_may_hold(l, need):
         k.wants = need
         return False
     if record_has_far_body(r):
         rest = rest_new(l, k.queue, r)
         if rest == NULL:
             return False
-    p = start = link_room(l, need)
+    p = link_room(l, need)
     if p == NULL:
         if rest != NULL:
             rest_free(rest)
         return False
     p = content_write(deliver_head(p, k, r, tag), k.chan.id, r, chunk)
-    l.out_end += <u32>(p - start)
-    lmq_assert(l.out_end <= l.out_cap)
+    link_wrote(l, p)
     if rest != NULL:
         rest.channel = k.chan.id
         link_add_rest(l, rest)
@@ -195,7 +194,7 @@ cdef inline bint queue_deliver_within(queue_t* q, i64* left) noexcept nogil:
         c = k.chan
         if not deliver_write(k, &rec, c.next_tag):
             consumer_leave_ring(k)
-            if not c.link.is_blocked and not k.is_patient and not c.is_oversized:
+            if not c.link.wire.is_blocked and not k.is_patient and not c.is_oversized:
                 loop_add_patient(q.loop, k)     # large messages of others fill the memory
             continue
         left[0] -= rec.size + 64

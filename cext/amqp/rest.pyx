@@ -87,17 +87,12 @@ cdef void rest_free(rest_t* rest) noexcept nogil:
 
 cdef void link_add_rest(link_t* l, rest_t* rest) noexcept nogil:
     """What is in the output now is sent, and then the body."""
-    rest.buf = l.out
-    rest.buf_at = l.out_at
-    rest.buf_end = l.out_end
-    rest.cap = l.out_cap
-    l.out = NULL
-    l.out_at = l.out_end = l.out_cap = 0
+    rest.cap = link_give_output(l, &rest.buf, &rest.buf_at, &rest.buf_end)
     l.rest_bytes += rest.buf_end - rest.buf_at + rest.left
-    l.is_blocked = True
+    l.wire.is_blocked = True
     if l.rests == NULL:
         l.rests = rest
-        if not l.has_writer:            # else its turn comes when there is room in the socket
+        if not l.wire.has_writer:            # else its turn comes when there is room in the socket
             loop_add_job(l.loop, &rest.job)
     else:
         l.last_rest.next = rest
@@ -224,10 +219,7 @@ cdef void link_give_up_rests(link_t* l) noexcept nogil:
     cdef rest_t* rest = l.rests
     link_drop_output(l)
     if rest.cap <= BLOCK_SIZE:
-        l.out = rest.buf
-        l.out_at = rest.buf_at
-        l.out_end = rest.buf_end
-        l.out_cap = rest.cap
+        link_take_output(l, rest.buf, rest.buf_at, rest.buf_end, rest.cap)
         l.rest_bytes -= rest.buf_end - rest.buf_at
         rest.buf = NULL
         rest.cap = rest.buf_at = rest.buf_end = 0
@@ -237,9 +229,9 @@ cdef void link_give_up_rests(link_t* l) noexcept nogil:
 cdef void link_await_room(link_t* l, bint is_lost) noexcept nogil:
     """Have the link told, after the next tick, when there is room in its socket, or that it is
     lost."""
-    if l.has_writer or l.is_lost:
+    if l.wire.has_writer or l.wire.is_lost:
         return
-    l.is_lost = is_lost
-    l.has_writer = True
+    l.wire.is_lost = is_lost
+    l.wire.has_writer = True
     l.blocked_next = l.loop.blocked_links
     l.loop.blocked_links = l

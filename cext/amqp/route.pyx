@@ -329,7 +329,6 @@ cdef int return_write(chan_t* c, const msg_t* m, u16 code, const char* text) noe
     cdef rest_t* rest = NULL
     cdef u8* p = link_room(l, 48 + text_len + m.names_len + m.props_len
                            + frames * FRAME_OVERHEAD + left)
-    cdef u8* start = p
     if p != NULL and is_sent_later:
         rest = rest_of_content(c)
     if p == NULL or (is_sent_later and rest == NULL):
@@ -362,7 +361,7 @@ cdef int return_write(chan_t* c, const msg_t* m, u16 code, const char* text) noe
         p += n + 1
         body += n
         left -= n
-    l.out_end += <u32>(p - start)
+    link_wrote(l, p)
     if rest != NULL:
         link_add_rest(l, rest)
     c.tally.return_unroutable += 1

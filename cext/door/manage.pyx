@@ -147,7 +147,7 @@ cdef class LocalChannel:
         self.loop = loop
         self.vhost = vhost
         self.user = user
-        self.t.fd = -1
+        self.t.wire.fd = -1
         self.t.loop = &loop.t
         self.t.vhost = &vhost.t
         self.t.frame_max = HANDSHAKE_FRAME_MAX

@@ -5,14 +5,6 @@
 # Python are appended to the same block, which keeps them in order with deliveries.
 # Source: architecture section 7.
 
-cdef extern from "<sys/socket.h>" nogil:
-    ssize_t c_send "send"(int fd, const void* buf, size_t n, int flags)
-    ssize_t c_recv "recv"(int fd, void* buf, size_t n, int flags)
-    enum:
-        MSG_NOSIGNAL
-        MSG_DONTWAIT
-
-
 # ---- memory of a link ----------------------------------------------------------------------------
 
 cdef inline bint link_may_take(const link_t* l, u64 n) noexcept nogil:
@@ -23,8 +15,13 @@ cdef inline bint link_may_take(const link_t* l, u64 n) noexcept nogil:
 
 cdef inline bint link_owes_much(const link_t* l) noexcept nogil:
     """Whether so much output waits for the peer to read that it should not ask for more."""
-    cdef u32 n = l.out_end - l.out_at
+    cdef u32 n = l.wire.out_end - l.wire.out_at
     return n + l.rest_bytes > MAX_OUTPUT or (n > BLOCK_SIZE and not link_may_take(l, 0))
+
+
+cdef inline u64 link_unsent(const link_t* l) noexcept nogil:
+    """Bytes of output that the wire has not taken."""
+    return l.wire.out_end - l.wire.out_at + l.rest_bytes
 
 
 cdef inline void link_take(link_t* l, u64 n) noexcept nogil:
@@ -48,12 +45,12 @@ cdef void link_free(link_t* l, u8* p, u64 n) noexcept nogil:
 
 cdef void link_drop_output(link_t* l) noexcept nogil:
     """Let go of the output buffer and what is in it."""
-    if l.out_cap > BLOCK_SIZE:
-        link_free(l, l.out, l.out_cap)
+    if l.wire.out_cap > BLOCK_SIZE:
+        link_free(l, l.wire.out, l.wire.out_cap)
     else:
-        buffer_give(&l.loop.pool, l.out, l.out_cap)
-    l.out = NULL
-    l.out_at = l.out_end = l.out_cap = 0
+        buffer_give(&l.loop.pool, l.wire.out, l.wire.out_cap)
+    l.wire.out = NULL
+    l.wire.out_at = l.wire.out_end = l.wire.out_cap = 0
 
 
 # ---- output of a link ----------------------------------------------------------------------------
@@ -63,56 +60,68 @@ cdef inline int link_send(link_t* l) noexcept nogil:
     comes first, -1 lost."""
     if l.rests != NULL:
         return 0
-    return link_send_from(l, l.out, &l.out_at, &l.out_end)
+    return link_send_from(l, l.wire.out, &l.wire.out_at, &l.wire.out_end)
 
 
 cdef int link_send_from(link_t* l, u8* p, u32* at, u32* end) noexcept nogil:
     """link_send for a block, of which the bytes from `at` to `end` are left."""
-    cdef ssize_t k
+    cdef i64 k
     while at[0] < end[0]:
-        if l.has_tls:
-            k = link_send_tls(l, p + at[0], end[0] - at[0])
-            if k < 0:
-                set_errno(<int>-k)      # not in there: handing on the GIL may change it
-        else:
-            k = c_send(l.fd, p + at[0], end[0] - at[0], MSG_NOSIGNAL | MSG_DONTWAIT)
+        k = wire_send(&l.wire, p + at[0], end[0] - at[0])
+        if k == -EAGAIN:
+            return 0
         if k < 0:
-            if errno == EINTR:
-                continue
-            if errno == EAGAIN:
-                l.is_blocked = True
-                return 0
             at[0] = end[0] = 0          # the reader learns of the loss
             return -1
         at[0] += <u32>k
-        l.n_sent_bytes += <u64>k
-        l.last_sent_ns = l.loop.now_ns
+        l.wire.last_sent_ns = l.loop.now_ns
     at[0] = end[0] = 0
     return 1
 
 
+cdef u32 link_give_output(link_t* l, u8** block, u32* at, u32* end) noexcept nogil:
+    """Hand the output block over with what is in it, from `at` to `end`; returns its size, 0 when
+    there is none. The next output gets another one."""
+    cdef u32 cap = l.wire.out_cap
+    block[0] = l.wire.out
+    at[0] = l.wire.out_at
+    end[0] = l.wire.out_end
+    l.wire.out = NULL
+    l.wire.out_at = l.wire.out_end = l.wire.out_cap = 0
+    return cap
+
+
+cdef void link_take_output(link_t* l, u8* block, u32 at, u32 end, u32 cap) noexcept nogil:
+    """Have a block as the output block, with what is in it; the link has none."""
+    lmq_assert(l.wire.out == NULL)
+    l.wire.out = block
+    l.wire.out_at = at
+    l.wire.out_end = end
+    l.wire.out_cap = cap
+
+
 cdef void link_release_output(link_t* l) noexcept nogil:
     """Give an empty output block back."""
-    if l.out != NULL and l.out_at == l.out_end:
+    if l.wire.out != NULL and l.wire.out_at == l.wire.out_end:
         link_drop_output(l)
 
 
 cdef u8* link_room_slow(link_t* l, u64 need) noexcept nogil:
-    cdef u64 used = l.out_end - l.out_at, cap
+    cdef u64 used = l.wire.out_end - l.wire.out_at, cap
     cdef u8* grown
-    if l.out != NULL and used and not l.is_blocked:
+    if l.wire.out != NULL and used and not l.wire.is_blocked:
         link_send(l)
-        used = l.out_end - l.out_at
-    if l.out != NULL and used == 0 and need <= l.out_cap:
-        l.out_at = l.out_end = 0
-        return l.out
-    if l.out == NULL and need <= BLOCK_SIZE:
-        l.out = block_take(&l.loop.pool)
-        if l.out == NULL:
+        used = l.wire.out_end - l.wire.out_at
+    if l.wire.out != NULL and used == 0 and need <= l.wire.out_cap:
+        l.wire.out_at = l.wire.out_end = 0
+        return l.wire.out
+    if l.wire.out == NULL and need <= BLOCK_SIZE:
+        l.wire.out = block_take(&l.loop.pool)
+        if l.wire.out == NULL:
             return NULL
-        l.out_cap = BLOCK_SIZE
-        l.out_at = l.out_end = 0
-        return l.out
+        l.wire.out_cap = BLOCK_SIZE
+        l.wire.out_at = l.wire.out_end = 0
+        return l.wire.out
     cap = used + need
     cap = (cap + (cap >> 1) + 65536) if used else cap + 1
     if cap == BLOCK_SIZE:
@@ -123,27 +132,56 @@ cdef u8* link_room_slow(link_t* l, u64 need) noexcept nogil:
     if grown == NULL:
         return NULL
     if used:
-        memcpy(grown, l.out + l.out_at, used)
+        memcpy(grown, l.wire.out + l.wire.out_at, used)
     link_drop_output(l)
-    l.out = grown
-    l.out_cap = <u32>cap
+    l.wire.out = grown
+    l.wire.out_cap = <u32>cap
     if cap > BLOCK_SIZE:
         link_take(l, cap)
-    l.out_at = 0
-    l.out_end = <u32>used
-    return l.out + l.out_end
+    l.wire.out_at = 0
+    l.wire.out_end = <u32>used
+    return l.wire.out + l.wire.out_end
 
 
 # hot
 cdef inline u8* link_room(link_t* l, u64 need) noexcept nogil:
-    """Where the next `need` bytes of output go; the caller advances out_end. NULL when out of
-    memory or the link is gone. Makes room by sending first, so it may set is_blocked."""
-    if l.fd < 0:
+    """Where the next `need` bytes of output go; the caller says up to where it has filled
+    them (link_wrote). NULL when out of memory or the link is gone. Makes room by sending first, so
+    it may set is_blocked."""
+    if l.wire.fd < 0:
         return NULL
     if not l.is_in_flush:
         l.is_in_flush = True
         l.flush_next = l.loop.flush_links
         l.loop.flush_links = l
-    if l.out != NULL and l.out_end + need <= l.out_cap:
-        return l.out + l.out_end
+    if l.wire.out != NULL and l.wire.out_end + need <= l.wire.out_cap:
+        return l.wire.out + l.wire.out_end
     return link_room_slow(l, need)
+
+
+# hot
+cdef inline u8* link_room_at_hand(const link_t* l, u64 need) noexcept nogil:
+    """What link_room would return if that has nothing to do for it, else NULL. Cost: 1 ns."""
+    if l.is_in_flush and l.wire.out_end + need <= l.wire.out_cap:
+        return l.wire.out + l.wire.out_end
+    return NULL
+
+
+# hot
+cdef inline bint link_is_clear_for(link_t* l, u64 need) noexcept nogil:
+    """Whether `need` more bytes do not stand behind others that are not taken yet: what does not
+    fit beside them is sent first, which may block the link."""
+    return (l.wire.out_at == l.wire.out_end or l.wire.out_end + need <= l.wire.out_cap
+            or link_send(l) == 1)
+
+
+cdef inline bint link_may_hold(const link_t* l, u64 need) noexcept nogil:
+    """Whether the link may have memory for `need` bytes of output."""
+    return need <= BLOCK_SIZE or need <= l.wire.out_cap or link_may_take(l, need)
+
+
+# hot
+cdef inline void link_wrote(link_t* l, const u8* end) noexcept nogil:
+    """The room that was given is filled up to there."""
+    l.wire.out_end = <u32>(end - l.wire.out)
+    lmq_assert(l.wire.out_end <= l.wire.out_cap)

@@ -149,7 +149,7 @@ cdef class Loop:
             raise MemoryError()
         self.t.began_ns = clock_ns()
         self.t.nowhere.loop = &self.t
-        self.t.nowhere.fd = -1
+        self.t.nowhere.wire.fd = -1
         self.t.nowhere.state = LINK_CLOSED
         self.t.look_units = LOOK_UNITS
         self.t.touch_ns = TOUCH_FIRST_NS
@@ -430,7 +430,7 @@ cdef class Loop:
             if self.t.is_spent:
                 self.turns = turns[i:] + self.turns
                 break
-            (<Link>turns[i]).take_turn()
+            (<Wire>turns[i]).take_turn()
 
     cdef void hear_late_link(self):
         """Hear the first of those that kept the loop busy, and others while the portion lasts."""
@@ -444,7 +444,7 @@ cdef class Loop:
             if self.t.is_spent:
                 self.late_turns = turns[i:] + self.late_turns
                 break
-            (<Link>turns[i]).take_turn()
+            (<Wire>turns[i]).take_turn()
 
     cdef void run_jobs(self):
         """Go on with what is no link's."""
@@ -487,7 +487,7 @@ cdef class Loop:
         while self.t.blocked_links != NULL:
             l = self.t.blocked_links
             self.t.blocked_links = l.blocked_next
-            (<Link>l.owner).watch_output()
+            (<Wire>l.owner).watch_output()
         if self.t.over_consumers != NULL:
             self.tell_over()
         if self.t.is_news:
@@ -514,7 +514,7 @@ cdef class Loop:
         while self.t.over_consumers != NULL:
             k = self.next_over()
             if not k.is_cancelled:
-                (<Link>k.chan.link.owner).tell_over(k)
+                (<Wire>k.chan.link.owner).tell_over(k)
             consumer_unref(k)
 
     cdef void set_due_timer(self):
@@ -572,7 +572,7 @@ cdef class Loop:
             self.parked_timer = self.events.call_later(_TURN_PAUSE_S, self.try_parked)
         self.kick()
 
-    cdef void hold(self, Link link):
+    cdef void hold(self, Wire link):
         """A publish waits until the disk has room; `release_held` lets the link go on."""
         self.held.append(link)
 
@@ -583,15 +583,15 @@ cdef class Loop:
             return
         self.held = []
         for link in held:
-            (<Link>link).release_hold()
+            (<Wire>link).release_hold()
 
-    cdef void hold_crowd(self, Link link):
+    cdef void hold_crowd(self, Wire link):
         """Do not read from a publisher until its queue has drained, five milliseconds at most."""
         self.crowd.append(link)
         if self.crowd_timer is None:
             self.crowd_timer = self.events.call_later(0.005, self.release_crowd)
 
-    cdef void end_turn(self, Link link):
+    cdef void end_turn(self, Wire link):
         """Hear the others before this link, which has much for us to do, or came too late."""
         if not link.is_in_turns:
             link.is_in_turns = True
@@ -614,7 +614,7 @@ cdef class Loop:
             self.crowd_timer = None
         self.crowd = []
         for link in crowd:
-            (<Link>link).go(STOP_CROWD)
+            (<Wire>link).go(STOP_CROWD)
 
     cdef void fail(self, str path, int error):
         if not self.is_over:
@@ -849,18 +849,18 @@ cdef class Loop:
         cdef Py_ssize_t i, n = len(links)
         cdef pollfd fds[LOOK_PORTION]
         for i in range(n):
-            fds[i].fd = (<Link>links[i]).t.fd
+            fds[i].fd = (<Wire>links[i]).t.wire.fd
             # Errors and the end are always told. One that leaves while it is held has gone for
             # good: its descriptor is worth more than a publish that was never confirmed.
-            fds[i].events = HUNG_UP if (<Link>links[i]).t.stops & STOP_HELD else 0
+            fds[i].events = HUNG_UP if (<Wire>links[i]).t.stops & STOP_HELD else 0
             fds[i].revents = 0
         with nogil:
             c_poll(fds, n, 0)
         dead = [links[i] for i in range(n) if fds[i].revents]
         for link in dead:
-            (<Link>link).end()
+            (<Wire>link).end()
         if dead and self.held:
-            self.held = [link for link in self.held if (<Link>link).t.fd >= 0]
+            self.held = [link for link in self.held if (<Wire>link).t.wire.fd >= 0]
 
     def check_consumers(self) -> None:
         """Have channels closed that hold a delivery for longer than its queue allows."""
@@ -868,7 +868,7 @@ cdef class Loop:
             return
         loop_clock(&self.t)
         for link in list(self.links):
-            (<Link>link).check_consumers()
+            (<Wire>link).check_consumers()
 
     def check_links(self) -> bool:
         """Send heartbeats that are due and drop links that are silent or late, a portion of them.
@@ -887,17 +887,17 @@ cdef class Loop:
             l = wheel_take(&self.t)
             if l == NULL:
                 break
-            links.append(<Link>l.owner)
+            links.append(<Wire>l.owner)
         self.find_dead(links)
         for link in links:
             try:
                 self.check_link(link)
             finally:
-                if (<Link>link).t.state != LINK_CLOSED:
-                    wheel_add(&self.t, &(<Link>link).t, link_look_ns(&(<Link>link).t))
+                if (<Wire>link).t.state != LINK_CLOSED:
+                    wheel_add(&self.t, &(<Wire>link).t, link_look_ns(&(<Wire>link).t))
         return l != NULL
 
-    cdef check_link(self, Link link):
+    cdef check_link(self, Wire link):
         """Do for one link what its clock asks for."""
         cdef link_t* l = &link.t
         cdef i64 now = self.t.now_ns
@@ -910,10 +910,10 @@ cdef class Loop:
             link.session.on_timeout("time for handshake or close is over")
         elif l.heartbeat_ns and l.state == LINK_OPEN:
             # A link that we do not read cannot be blamed for silence, but for not reading.
-            if not l.stops and now - l.last_read_ns > l.heartbeat_ns + 5000000000:
+            if not l.stops and now - l.wire.last_read_ns > l.heartbeat_ns + 5000000000:
                 link.session.on_timeout("no heartbeat")
             elif (l.stops & STOP_CHOKED
-                    and now - l.last_sent_ns > 2 * l.heartbeat_ns + 5000000000):
+                    and now - l.wire.last_sent_ns > 2 * l.heartbeat_ns + 5000000000):
                 link.session.on_timeout("it does not read what it asked for")
-            elif not l.is_blocked and link_beat_is_due(l):
+            elif not l.wire.is_blocked and link_beat_is_due(l):
                 link.write(b"\x08\x00\x00\x00\x00\x00\x00\xce")

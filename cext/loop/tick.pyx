@@ -153,14 +153,14 @@ cdef void loop_flush_links(loop_t* loop) noexcept nogil:
         l = loop.flush_links
         loop.flush_links = l.flush_next
         l.is_in_flush = False
-        if l.fd < 0 or l.rests != NULL:
+        if l.wire.fd < 0 or l.rests != NULL:
             continue                    # these are sent by a job
-        rc = 0 if l.is_blocked else link_send(l)
+        rc = 0 if l.wire.is_blocked else link_send(l)
         if rc == 1:
             link_release_output(l)
-        elif not l.has_writer and not l.is_lost:
-            l.is_lost = rc < 0
-            l.has_writer = True
+        elif not l.wire.has_writer and not l.wire.is_lost:
+            l.wire.is_lost = rc < 0
+            l.wire.has_writer = True
             l.blocked_next = loop.blocked_links
             loop.blocked_links = l
 

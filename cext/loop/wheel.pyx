@@ -59,8 +59,8 @@ cdef i64 link_look_ns(link_t* l) noexcept nogil:
     cdef i64 beat
     if l.state != LINK_OPEN:
         return l.loop.now_ns + LOOK_EVERY_NS // 2      # its heartbeats may begin meanwhile
-    if l.heartbeat_ns and not l.is_blocked:
-        beat = l.last_sent_ns + l.heartbeat_ns // 2
+    if l.heartbeat_ns and not l.wire.is_blocked:
+        beat = l.wire.last_sent_ns + l.heartbeat_ns // 2
         # One that was written just now counts as sent at the end of this iteration.
         if beat <= l.loop.now_ns:
             beat = l.loop.now_ns + l.heartbeat_ns // 2
@@ -71,4 +71,4 @@ cdef i64 link_look_ns(link_t* l) noexcept nogil:
 
 cdef bint link_beat_is_due(const link_t* l) noexcept nogil:
     """Whether nothing was sent for half the heartbeat's interval, less what a slot is early."""
-    return l.loop.now_ns - l.last_sent_ns >= l.heartbeat_ns // 2 - LOOK_SLOT_NS
+    return l.loop.now_ns - l.wire.last_sent_ns >= l.heartbeat_ns // 2 - LOOK_SLOT_NS

@@ -308,7 +308,7 @@ cdef inline int queue_append_to(queue_t* q, store_t* st, const msg_t* m) noexcep
 cdef inline bint consumer_is_able(const consumer_t* k) noexcept nogil:
     """Whether k could take one more message now."""
     cdef chan_t* c = k.chan
-    if not k.is_started or c.is_flow_stopped or c.link.is_blocked:
+    if not k.is_started or c.is_flow_stopped or c.link.wire.is_blocked:
         return False
     if k.is_no_ack:
         return True

@@ -338,7 +338,7 @@ cdef i64 stream_serve(queue_t* q, consumer_t* k) noexcept nogil:
             break
         if not deliver_write(k, &rec, c.next_tag):
             consumer_leave_ring(k)
-            if not c.link.is_blocked and not k.is_patient and not c.is_oversized:
+            if not c.link.wire.is_blocked and not k.is_patient and not c.is_oversized:
                 loop_add_patient(q.loop, k)
             break
         worked += rec.size + 64

@@ -100,8 +100,6 @@ CONTRACTS: list[set[str]] = [
 """The ``.pxd`` files, which all rooms may ``cimport``."""
 
 UPWARD: list[tuple[str, str]] = [
-    ("link/output", "door/link"),
-    ("loop/loop", "door/link"),
     ("queue/dead_letter", "amqp/route"),
     ("queue/expiry", "stream/stream_retention"),
     ("queue/queue", "stream/stream"),
@@ -389,6 +387,26 @@ def test_rooms_of_the_compiled_half_call_down_but_for_the_known_pairs() -> None:
     assert calls, "no call was found: the walk is broken"
     found = upward_pairs(calls, CYTHON_LAYERS)
     assert found == UPWARD, "move a new call down; take a pair that is gone off the list"
+
+
+@pytest.mark.parametrize(
+    ("what", "files"),
+    [
+        (r"\bc_(?:send|recv)\b", {"link/wire"}),
+        (r"\bwire\.out(?:_at|_end|_cap)?\b", {"link/output"}),
+        (r"\bEAGAIN\b", {"link/output", "link/wire", "loop/wire", "door/tls", "queue/queue"}),
+    ],
+)
+def test_only_the_wire_knows_sockets_and_blocks(what: str, files: set[str]) -> None:
+    """What is not the wire asks whether it is blocked; `queue` means errors of a disk."""
+    directory = ROOT / "cext"
+    found = {
+        file
+        for file in included(directory)["core"]
+        if re.search(what, code_of((directory / f"{file}.pyx").read_text()))
+    }
+
+    assert found == files
 
 
 def test_compiled_code_imports_no_python_module_of_ours() -> None:

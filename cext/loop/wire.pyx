@@ -1,0 +1,441 @@
+# Wire: the socket half of a link as Python holds it: reads, sends, and waits for its turn.
+#
+# Input is read into the loop's one shared buffer; what is left of a frame is kept until the next
+# read, so an idle link owns no buffer. Link, which derives from it, is the session half: it says
+# what an event of the walk means. Whoever reads, walks or sends here goes by link/wire.pyx and
+# link/output.pyx. The loop knows links as wires, and no more.
+
+
+# Freeing one needs its Loop: the garbage collector must not take that away first.
+@cython.no_gc_clear
+cdef class Wire:
+    """The socket half of a connection; see Link.
+
+    Args: `loop`, its Loop; `fd`, a connected non-blocking socket, which stays the caller's to close
+    after `close()`. Set `session` before `start()`.
+    """
+    cdef link_t t
+    cdef Loop loop
+    cdef public object session
+    cdef object tls             # what keeps the TLS session, and says why it has failed; or None
+    cdef bint is_reading
+    cdef bint is_read_on_due    # a read is scheduled that no event of the socket would bring
+    cdef bint is_in_turns       # of the loop
+
+    def __cinit__(self, Loop loop, int fd):
+        memset(&self.t, 0, sizeof(link_t))
+        self.loop = loop
+        self.t.wire.fd = fd
+        self.t.loop = &loop.t
+        self.t.owner = <void*>self
+        self.t.wire.last_read_ns = self.t.wire.last_sent_ns = clock_ns()
+
+    # ---- what the session half does
+
+    cdef void dispatch(self, int event):
+        """The walk has stopped at an event."""
+
+    cdef void leave(self):
+        """Let go of all that the session holds."""
+
+    cdef void check_consumers(self):
+        """Tell the session of deliveries that were not settled in time."""
+
+    cdef void tell_oversized(self):
+        """Tell the session of channels that were to get what their client cannot take."""
+
+    cdef void tell_over(self, const consumer_t* k):
+        """Tell the session that a consumer of a stream has had all it asked for."""
+
+    # ---- life
+
+    def start(self, double timeout_s) -> None:
+        """Begin to read; the handshake must be over within timeout_s seconds."""
+        self.set_timeout(timeout_s)
+        self.loop.links.add(self)
+        wheel_add(&self.loop.t, &self.t, link_look_ns(&self.t))
+        self.watch_input(True)
+        self.read_on()
+
+    def set_timeout(self, double timeout_s) -> None:
+        """Call session.on_timeout in timeout_s seconds unless called again; 0 = never."""
+        self.t.deadline_ns = clock_ns() + <i64>(timeout_s * 1e9) if timeout_s else 0
+
+    def close(self) -> None:
+        """Stop reading and writing, requeue what is unacked, free everything. Idempotent."""
+        if self.t.state == LINK_CLOSED:
+            return
+        self.watch_input(False)
+        if self.t.wire.has_writer and not self.t.wire.is_lost:
+            self.loop.events.remove_writer(self.t.wire.fd)
+        self.release()
+        self.t.wire.tls = NULL
+        self.tls = None
+        self.loop.links.discard(self)
+        self.loop.kick()
+
+    cdef void release(self):
+        cdef link_t* l = &self.t
+        cdef link_t** at
+        if l.state == LINK_CLOSED:
+            return
+        l.state = LINK_CLOSED
+        l.wire.fd = -1
+        wheel_remove(l.loop, l)
+        self.leave()
+        at = &l.loop.flush_links
+        while l.is_in_flush and at[0] != NULL:
+            if at[0] == l:
+                at[0] = l.flush_next
+                break
+            at = &at[0].flush_next
+        at = &l.loop.blocked_links
+        while at[0] != NULL:
+            if at[0] == l:
+                at[0] = l.blocked_next
+                break
+            at = &at[0].blocked_next
+        link_drop_rests(l)
+        link_drop_output(l)
+        wire_drop_left(&l.wire)
+
+    def cut(self) -> None:
+        """Let go of the socket: nothing is read, sent or delivered any more. Then call close()."""
+        if self.t.wire.fd < 0:
+            return
+        self.watch_input(False)
+        if self.t.wire.has_writer and not self.t.wire.is_lost:
+            self.loop.events.remove_writer(self.t.wire.fd)
+        self.t.wire.has_writer = False
+        self.t.wire.fd = -1
+        self.t.wire.tls = NULL
+        self.tls = None
+        link_stop_deliveries(&self.t)
+        link_drop_rests(&self.t)
+        link_drop_output(&self.t)
+        self.loop.links.discard(self)
+
+    @property
+    def state(self) -> int:
+        """One of STATE_HEADER, STATE_HANDSHAKE, STATE_OPEN, STATE_CLOSING, STATE_CLOSED."""
+        return self.t.state
+
+    @state.setter
+    def state(self, int value) -> None:
+        if self.t.state == LINK_CLOSED:
+            return
+        self.t.state = <u8>value
+        if value == LINK_CLOSING:
+            self.go(STOP_HELD)          # publishes are discarded now, and close-ok must be read
+
+    @property
+    def received_bytes(self) -> int:
+        return self.t.wire.n_received_bytes
+
+    @property
+    def sent_bytes(self) -> int:
+        return self.t.wire.n_sent_bytes
+
+    # ---- turns and stops
+
+    cdef void stop(self, u8 why):
+        """Neither read nor walk until go(why). The watch stays until there is something to read:
+        most stops are over before, and would cost several system calls each."""
+        self.t.stops |= why
+
+    cdef void go(self, u8 why):
+        """That reason is gone: walk what was kept and read on, unless there is another one."""
+        cdef u64 n = self.t.wire.n_left
+        if not self.t.stops & why:
+            return
+        self.t.stops &= ~why
+        if self.t.stops or self.t.wire.fd < 0:
+            return
+        if n:
+            loop_clock(self.t.loop)
+            self.loop.open_portion()
+            if self.t.loop.is_spent:
+                self.end_turn()
+                return
+            self.t.wire.n_left = 0
+            self.consume(self.t.wire.left, n)
+        if not self.t.stops:
+            self.watch_input(True)
+            self.read_on()
+        self.loop.kick()
+
+    cdef void end_turn(self):
+        """Its portion is over: others come first."""
+        self.stop(STOP_TURN)
+        self.loop.end_turn(self)
+
+    cdef void take_turn(self):
+        """Others have had their turn: walk what was kept, or read what had to wait."""
+        cdef bint is_unread = self.t.is_unread
+        self.is_in_turns = self.t.is_unread = False
+        self.go(STOP_TURN)
+        if is_unread and not self.t.stops:
+            self.on_readable()
+
+    def hold(self) -> None:
+        """A publish has to wait: neither read nor walk until the disk has room (on_released)."""
+        self.stop(STOP_HELD)
+        self.loop.hold(self)
+
+    cdef void release_hold(self):
+        if self.t.stops & STOP_HELD and self.t.wire.fd >= 0:
+            self.session.on_released()
+            self.go(STOP_HELD)
+
+    def pause(self) -> None:
+        """Keep frames unwalked, and stop reading, until resume()."""
+        self.stop(STOP_PAUSED)
+
+    def resume(self) -> None:
+        """Walk what was kept and read on."""
+        self.go(STOP_PAUSED)
+
+    # ---- input
+
+    cdef void watch_input(self, bint on):
+        if on == self.is_reading or self.t.wire.fd < 0:
+            return
+        self.is_reading = on
+        if on:
+            self.loop.events.add_reader(self.t.wire.fd, self.on_readable)
+        else:
+            self.loop.events.remove_reader(self.t.wire.fd)
+
+    def on_readable(self) -> None:
+        """The event loop says that bytes are there: read once and walk them."""
+        cdef link_t* l = &self.t
+        cdef loop_t* loop = l.loop
+        cdef u8* buf
+        cdef u64 cap, kept = l.wire.n_left
+        cdef i64 n
+        if l.wire.fd < 0:
+            return
+        if l.wire.send_awaits_input:
+            self.on_writable()
+            if l.wire.fd < 0:
+                return
+        if l.stops:
+            self.watch_input(False)
+            return
+        if loop.is_spent and self.loop.is_scheduled:
+            l.is_unread = True
+            self.end_turn()
+            return
+        loop.n_reads += 1
+        if l.wire.need > BLOCK_SIZE:
+            if l.wire.cap_left < l.wire.need and not wire_grow_left(&l.wire, l.wire.need):
+                self.session.on_lost("out of memory")
+                return
+            buf = l.wire.left
+            cap = l.wire.cap_left
+        else:
+            buf = loop.input
+            cap = BLOCK_SIZE
+            if kept:
+                memcpy(buf, l.wire.left, kept)
+            if self.loop.late_turns and cap - kept > LATE_READ:
+                cap = kept + LATE_READ
+        with nogil:
+            n = wire_receive(&l.wire, buf + kept, cap - kept)
+            loop_clock(loop)
+        if l.wire.read_awaits_room:
+            self.await_room()
+        if n == -EAGAIN:
+            return
+        if n <= 0:
+            self.session.on_lost(self.why_lost("" if n == 0 else os.strerror(<int>-n)))
+            return
+        l.wire.last_read_ns = loop.now_ns
+        l.wire.n_left = 0
+        self.received(buf, kept, <u64>n)
+        self.read_on()
+        self.loop.kick()
+
+    cdef void received(self, u8* buf, u64 kept, u64 n):
+        """Walk what was kept and n bytes that have come since, which lie behind each other."""
+        cdef link_t* l = &self.t
+        self.loop.open_portion()
+        loop_spent(l.loop, <u32>(n >> 6))
+        self.consume(buf, kept + n)
+        if l.crowd_bytes > CROWD_BYTES and l.wire.fd >= 0:
+            l.crowd_bytes = 0
+            self.stop(STOP_CROWD)
+            self.loop.hold_crowd(self)
+
+    cdef void read_on(self):
+        """Come back for what TLS holds, which no event of the socket would show."""
+        if self.t.wire.fd < 0 or self.t.stops or self.is_read_on_due:
+            return
+        if wire_has_more(&self.t.wire):
+            self.is_read_on_due = True
+            self.loop.events.call_soon(self.on_more)
+
+    def on_more(self) -> None:
+        """Another turn has come to read what TLS holds. Called by the event loop."""
+        self.is_read_on_due = False
+        self.on_readable()
+
+    cdef void await_room(self):
+        """TLS has something to say before it can read on, and the kernel takes no more."""
+        self.watch_input(False)
+        if not self.t.wire.has_writer:
+            self.t.wire.has_writer = True
+            self.loop.events.add_writer(self.t.wire.fd, self.on_writable)
+
+    cdef object why_lost(self, why):
+        """The reason, or the one that TLS gives."""
+        if self.tls is None or self.tls.failure is None:
+            return why
+        return self.tls.failure
+
+    def drain(self) -> None:
+        """Read and walk what the kernel has received already, before a close on purpose."""
+        cdef u64 before
+        cdef int reads = 0
+        while reads < 1024 and self.t.wire.fd >= 0 and self.t.state == LINK_OPEN:
+            loop_begin_portion(self.t.loop, PORTION_NS)
+            self.go(STOP_CROWD | STOP_TURN)
+            before = self.t.wire.n_received_bytes
+            self.on_readable()
+            if (self.t.wire.n_received_bytes == before
+                    and not self.t.stops & (STOP_CROWD | STOP_TURN)):
+                break
+            reads += 1
+
+    cdef void end(self):
+        """The kernel says that the connection is over: take what it still holds up to there."""
+        cdef u64 before
+        while self.t.wire.fd >= 0 and not self.t.stops:
+            before = self.t.wire.n_received_bytes
+            self.on_readable()
+            if self.t.wire.n_received_bytes == before:
+                break
+        if self.t.stops & STOP_TURN:
+            return                      # and is found again when it has had it
+        if self.t.wire.fd >= 0:
+            self.session.on_lost(self.why_lost("connection reset"))
+
+    cdef void consume(self, u8* buf, u64 n):
+        """Walk n bytes at buf, with events to the session in between, and keep what is left."""
+        cdef link_t* l = &self.t
+        cdef u64 at = 0, used = 0
+        cdef i64 began_ns = l.loop.look_ns
+        cdef int event
+        if l.state == LINK_HEADER:
+            if n < 8 and same_bytes(buf, <const u8*>b"AMQP", n if n < 4 else 4):
+                self.keep(buf, n)
+                return
+            self.session.on_header(PyBytes_FromStringAndSize(<char*>buf, n if n < 8 else 8))
+            at = 8
+        while at < n and l.wire.fd >= 0 and not l.stops:
+            with nogil:
+                event = amqp_walk(l, buf + at, n - at, &used)
+            at += used
+            l.loop.work += <u32>(used >> UNIT_SHIFT)
+            if event != WALK_DONE and event != WALK_TURN:
+                self.dispatch(event)
+                if loop_look(l.loop) and at < n:
+                    event = WALK_TURN
+            link_note_late(l, began_ns, event == WALK_TURN)
+            if event == WALK_TURN and l.wire.fd >= 0 and not l.stops:
+                self.end_turn()
+            if link_owes_much(l) and l.wire.fd >= 0:
+                self.choke()
+            if event == WALK_DONE:
+                break
+        if l.wire.fd >= 0:
+            self.keep(buf + at, n - at if at < n else 0)
+
+    cdef void choke(self):
+        """The peer asks for more than it reads: it is heard again when all is sent."""
+        if not self.t.wire.is_blocked:
+            link_send(&self.t)
+        if link_owes_much(&self.t):
+            self.stop(STOP_CHOKED)
+
+    cdef void keep(self, const u8* p, u64 n):
+        """Keep n bytes for the next read."""
+        if not wire_keep(&self.t.wire, p, n):
+            self.session.on_lost("out of memory")
+
+    # ---- output
+
+    def write(self, bytes data) -> None:
+        """Append whole frames to the output; they are sent at the end of this iteration."""
+        cdef Py_ssize_t n = PyBytes_GET_SIZE(data)
+        cdef u8* p = link_room(&self.t, <u64>n)
+        if p == NULL:
+            return
+        memcpy(p, PyBytes_AS_STRING(data), n)
+        link_wrote(&self.t, p + n)
+        self.loop.kick()
+
+    def flush(self) -> None:
+        """Send what is there now, as far as the kernel takes it."""
+        if self.t.wire.fd >= 0 and not self.t.wire.is_blocked:
+            link_send(&self.t)
+
+    @property
+    def unsent_bytes(self) -> int:
+        return link_unsent(&self.t)
+
+    cdef void watch_output(self):
+        if self.t.wire.is_lost:
+            self.session.on_lost(self.why_lost("connection reset"))
+        elif self.t.is_unreadable:
+            self.t.is_unreadable = self.t.wire.has_writer = self.t.wire.is_blocked = False
+            link_give_up_rests(&self.t)
+            self.session.on_unreadable()
+        elif self.t.wire.fd >= 0 and not self.t.wire.send_awaits_input:
+            self.loop.events.add_writer(self.t.wire.fd, self.on_writable)
+
+    def on_writable(self) -> None:
+        """The kernel has room again: send on; when all is sent consumers and reading go on."""
+        cdef link_t* l = &self.t
+        cdef int rc
+        if l.wire.fd < 0:
+            return
+        loop_clock(l.loop)
+        if l.wire.send_awaits_input:
+            l.wire.send_awaits_input = False
+            self.loop.events.add_writer(l.wire.fd, self.on_writable)
+        if l.rests != NULL:
+            if l.wire.has_writer:
+                self.loop.events.remove_writer(l.wire.fd)
+                l.wire.has_writer = False
+                loop_add_job(l.loop, &l.rests.job)
+            self.loop.kick()
+            return
+        rc = link_send(l)
+        if l.wire.send_awaits_input:
+            self.loop.events.remove_writer(l.wire.fd)    # it would tell of room all the time
+        if rc == 0:
+            return
+        self.loop.events.remove_writer(l.wire.fd)
+        l.wire.has_writer = False
+        l.wire.is_blocked = False
+        if rc < 0:
+            self.session.on_lost(self.why_lost("connection reset"))
+            return
+        link_release_output(l)
+        if l.wire.read_awaits_room:
+            l.wire.read_awaits_room = False
+            if not l.stops:
+                self.watch_input(True)
+        link_wake_consumers(l)
+        self.go(STOP_CHOKED)
+        self.loop.kick()
+
+
+cdef inline void link_note_late(link_t* l, i64 began_ns, bint is_stopped) noexcept nogil:
+    """Have others come before l for a while when it has kept the loop busy since then, or is
+    stopped while they do: what is left for it then may be short."""
+    cdef i64 now_ns = l.loop.look_ns
+    if (now_ns - began_ns >= LATE_NS or (is_stopped and now_ns < l.late_until_ns)
+            or l.loop.portion_units):
+        l.late_until_ns = now_ns + LATE_FOR_NS
