@@ -15,15 +15,19 @@ from pamqp import base, commands
 
 from lavinmq.files import stream_epochs
 from tests.crash.books import Books, messages_found
-from tests.crash.load import Stream, stream_and_number
+from tests.crash.load import Message, Stream, stream_and_number
 from tests.support.broker import Broker, BrokerError
 from tests.support.segments import queue_directory
 from tests.support.wire import Unit, Wire, WireClosed
 
 PLAIN, TX, DOOMED, HISTORY = "plain", "tx", "doomed", "history"
+RANKED, COUNTED, UNIQUE, AGAIN = "ranked", "counted", "unique", "again"
+DYING, DEAD = "dying", ("dead-1", "dead-2")
 FILLING = 900
 KEY = "some.key"
 CHANNELS = (1, 2, 3)
+LEVELS = ("level-0", "level-2")
+"""Streams of messages with that priority."""
 Thing = tuple[str, str]
 """A kind and a name."""
 
@@ -32,7 +36,9 @@ class Workload:
     """What was asked of a broker; `exists` is None for a thing whose fate was not answered."""
 
     def __init__(self) -> None:
-        self.streams = {queue: Stream(queue, queue) for queue in (PLAIN, TX, DOOMED)}
+        queues = (PLAIN, TX, DOOMED, COUNTED, UNIQUE, AGAIN, DYING)
+        self.streams = {queue: Stream(queue, queue) for queue in queues}
+        self.streams |= {name: Stream(name, RANKED) for name in LEVELS}
         self.books = Books()
         self.books.add(self.streams.values())
         self.exists: dict[Thing, bool | None] = {}
@@ -74,7 +80,9 @@ class Workload:
             assert exists in (None, found), f"{kind} {name}: answered {exists}, is {found}"
             if kind == "queue" and found:
                 queues.append(name)
-        self.books.check(messages_found(broker.port, [q for q in queues if q in self.streams]))
+        found = messages_found(broker.port, [q for q in queues if q != HISTORY])
+        self._check_letters(found)
+        self.books.check(found)
         if self.exists.get(("queue", PLAIN)) and self.exists.get(("exchange", "x")):
             self._check_binding(broker.port)
         if self.exists.get(("queue", HISTORY)):
@@ -102,6 +110,16 @@ class Workload:
         self._publish(wire, DOOMED, 6)
         self._purge(wire)
         self._publish(wire, DOOMED, 2)
+        self._declare(wire, RANKED, {"x-max-priority": 3})
+        self._rank(wire)
+        self._declare(wire, COUNTED, {"x-delivery-limit": 9})
+        self._publish(wire, COUNTED, 3)
+        self._requeue(wire, COUNTED)
+        self._declare(wire, UNIQUE, {"x-message-deduplication": True})
+        self._publish_once(wire, 3)
+        self._prepare_letters(wire)
+        self._declare(wire, AGAIN)
+        self._publish(wire, AGAIN, 3)
 
     def _second_life(self, wire: Wire) -> None:
         self._publish(wire, PLAIN, 6)
@@ -117,6 +135,15 @@ class Workload:
         self._settle_all(DOOMED, answered=False)
         self._delete(wire, DOOMED)
         self._publish(wire, PLAIN, 3)
+        self._rank(wire)
+        self._requeue(wire, COUNTED)
+        self._publish_once(wire, 2)
+        self._reject(wire)
+        self._settle_all(AGAIN, answered=False)
+        self._delete(wire, AGAIN)
+        self._settle_all(AGAIN, answered=True)
+        self._declare(wire, AGAIN)
+        self._publish(wire, AGAIN, 2)
 
     # ---- what they consist of
 
@@ -153,13 +180,65 @@ class Workload:
         while wire.expect(commands.Basic.Ack, 1).delivery_tag != self._tag:
             pass
 
-    def _send(self, wire: Wire, channel: int, stream: Stream, count: int) -> None:
+    def _send(
+        self, wire: Wire, channel: int, stream: Stream, count: int,
+        properties: commands.Basic.Properties | None = None,
+    ) -> None:  # fmt: skip
         for _ in range(count):
             stream.published += 1
-            wire.publish(channel, "", stream.queue, stream.body(stream.published, FILLING))
+            body = stream.body(stream.published, FILLING)
+            wire.publish(channel, "", stream.queue, body, properties=properties)
 
-    def _get(self, wire: Wire, channel: int) -> Unit:
-        wire.send(channel, commands.Basic.Get(queue=PLAIN))
+    def _rank(self, wire: Wire) -> None:
+        """Messages of two priorities."""
+        for name in LEVELS:
+            stream = self.streams[name]
+            priority = commands.Basic.Properties(priority=int(name[-1]))
+            self._send(wire, 1, stream, 2, priority)
+            self._confirmed(wire, 2)
+            stream.confirm(stream.published)
+
+    def _publish_once(self, wire: Wire, count: int) -> None:
+        """Each message twice, in a queue that takes the first."""
+        stream = self.streams[UNIQUE]
+        for _ in range(count):
+            key = {"x-deduplication-header": stream.published + 1}
+            properties = commands.Basic.Properties(headers=key)
+            self._send(wire, 1, stream, 1, properties)
+            body = stream.body(stream.published, FILLING)
+            wire.publish(1, "", UNIQUE, body, properties=properties)
+            self._confirmed(wire, 2)
+            stream.confirm(stream.published)
+
+    def _prepare_letters(self, wire: Wire) -> None:
+        """A queue whose dead letters go to two others, and messages of it."""
+        dead = commands.Exchange.Declare(exchange="dead", exchange_type="fanout", durable=True)
+        self._ask(wire, ("exchange", "dead"), True, dead, commands.Exchange.DeclareOk)
+        for queue in DEAD:
+            self._declare(wire, queue)
+            bind = commands.Queue.Bind(queue=queue, exchange="dead")
+            self._ask(wire, ("binding", queue), True, bind, commands.Queue.BindOk)
+        self._declare(wire, DYING, {"x-dead-letter-exchange": "dead"})
+        self._publish(wire, DYING, 4)
+
+    def _reject(self, wire: Wire) -> None:
+        for _ in range(3):
+            unit = self._get(wire, 2, DYING)
+            wire.send(2, commands.Basic.Reject(unit.method.delivery_tag, requeue=False))
+        wire.call(2, commands.Basic.Qos(), commands.Basic.QosOk)
+
+    def _check_letters(self, found: dict[str, list[Message]]) -> None:
+        """What has died is in all of its queues, or still in its own; with that it is left to the
+        books."""
+        letters = [found.pop(queue) for queue in DEAD if queue in found]
+        for each in letters:
+            assert len(each) == len(set(each)), f"a letter twice: {each}"
+        if len(letters) == len(DEAD):
+            arrived = set.intersection(*map(set, letters))
+            self.books.acknowledged.update((message, 0) for message in arrived)
+
+    def _get(self, wire: Wire, channel: int, queue: str = PLAIN) -> Unit:
+        wire.send(channel, commands.Basic.Get(queue=queue))
         return wire.expect_unit(commands.Basic.GetOk, channel)
 
     def _take(self, wire: Wire, count: int) -> None:
@@ -172,8 +251,8 @@ class Workload:
             wire.call(2, commands.Basic.Qos(), commands.Basic.QosOk)
             self.books.settled.add(message)
 
-    def _requeue(self, wire: Wire) -> None:
-        unit = self._get(wire, 2)
+    def _requeue(self, wire: Wire, queue: str = PLAIN) -> None:
+        unit = self._get(wire, 2, queue)
         wire.send(2, commands.Basic.Reject(unit.method.delivery_tag, requeue=True))
 
     def _commit(self, wire: Wire, count: int) -> None:
