@@ -357,12 +357,15 @@ class UserStore:
             self._topic_file.changed(going)
             user.topics = new
 
-    def forget_vhost(self, vhost: str) -> None:
-        """Take a deleted virtual host from all users."""
+    def forget_vhost(self, vhost: str) -> bool:
+        """Take a virtual host that is not there from all users. Returns: whether one had rights."""
+        had_rights = False
         for user in self._users.values():
+            had_rights |= vhost in user.permissions or vhost in user.topics
             self._remove_permissions(user, vhost)
             self._set_topics(user, _without(user, vhost))
         self.epoch += 1
+        return had_rights
 
     def _first_start(self, create_default: bool) -> None:
         """Make the file, with the default user unless definitions are going to be imported."""

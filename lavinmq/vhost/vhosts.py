@@ -123,6 +123,10 @@ class VHosts(Mapping[str, VHost]):
                 if described != self._stored[name]:
                     await self._save(self._stored | {name: described})
                 return False
+            # Of an earlier one, if a crash or the disk kept its deletion from being written there.
+            if self._users.forget_vhost(name):
+                async with gathered():
+                    self._users.save()
             await self._open_new(described)
             creator = self._users.default_user if creator is None else creator
             if self._users.get(creator) is not None:

@@ -42,6 +42,28 @@ def test_a_user_whose_change_is_refused_is_restricted_as_before(
     assert api.get(TOPICS) == before
 
 
+def test_rights_in_a_deleted_virtual_host_are_none_in_a_new_one(on_disk: DiskFactory) -> None:
+    """The virtual host has gone, but who had rights there could not be written down."""
+    broker, disk = on_disk(http=True)
+    api = Api(broker.start())
+    api.as_user("bob", "")
+    assert api("PUT", "/api/vhosts/other", {}).status == 201
+    everything = {"configure": ".*", "read": ".*", "write": ".*"}
+    assert api("PUT", "/api/permissions/other/bob", everything).status == 201
+    disk.plan(Action.FAIL, Call.OPEN, "users.json*", error=errno.EIO)
+    assert api("DELETE", "/api/vhosts/other").status == 500
+    disk.heal()
+    broker.restart()
+
+    assert api("PUT", "/api/vhosts/other", {}).status == 201
+
+    assert api("GET", "/api/permissions/other/bob").status == 404
+    assert api("GET", "/api/permissions/other/guest").status == 200
+    broker.kill()
+    broker.start()
+    assert api("GET", "/api/permissions/other/bob").status == 404
+
+
 @pytest.mark.parametrize(
     ("change", "directory", "n_before"),
     [
