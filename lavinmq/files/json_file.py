@@ -26,11 +26,13 @@ T = TypeVar("T")
 class JsonFile:
     """A file, which need not exist. Call `load` once before anything else.
 
-    Args: disk: writes it; None: saves are done at once.
+    Args: disk: writes it; None: saves are done at once; is_needed: going on without would endanger
+        messages, so one that cannot be read ends the load.
     """
 
-    def __init__(self, path: Path, disk: Disk | None = None) -> None:
+    def __init__(self, path: Path, disk: Disk | None = None, *, is_needed: bool = False) -> None:
         self.path = path
+        self._is_needed = is_needed
         self._file = SavedFile(path, disk, self._keep_damaged)
         self._damaged: bytes | None = None
         self._why_unread = ""
@@ -38,7 +40,8 @@ class JsonFile:
 
     def load(self, kind: type[T]) -> T | None:
         """The content; None when the file is missing, or damaged, which includes another kind of
-        content than `kind` (list or dict)."""
+        content than `kind` (list or dict). Raises: DefinitionsError when a needed one cannot be
+        read."""
         self._damaged, self._why_unread, self._kept = None, "", []
         try:
             data = read_regular(str(self.path))
@@ -46,6 +49,8 @@ class JsonFile:
             return None
         except OSError as error:
             self._why_unread = error.strerror or str(error)
+            if self._is_needed:
+                raise DefinitionsError(f"{self.path}: {self._why_unread}") from error
             log.error("%s cannot be read: %s; going on without", self.path, self._why_unread)
             return None
         try:
@@ -61,7 +66,7 @@ class JsonFile:
 
     def load_entries(self, parse: Callable[[Any], T]) -> list[T]:
         """What `parse` makes of each entry of a list. An entry for which it raises ValueError is
-        logged and stays in the file."""
+        logged and stays in the file. Raises: as `load`."""
         entries: list[T] = []
         for number, entry in enumerate(self.load(list) or (), 1):
             try:

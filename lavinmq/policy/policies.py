@@ -150,13 +150,17 @@ class PolicyStore:
     ) -> None:  # fmt: skip
         self.is_operator = is_operator
         self._vhost = vhost
-        self._file = JsonFile(path, disk)
+        self._file = JsonFile(path, disk, is_needed=True)
         self._on_undone = on_undone
         self._policies: dict[str, Policy] = {}
         self._by_rank: list[Policy] = []
 
     def load(self) -> None:
-        """Read the file; what is damaged in it is logged and left out, see `files/json_file.py`."""
+        """Read the file; what is damaged in it is logged and left out, see `files/json_file.py`.
+
+        Raises: DefinitionsError when it cannot be read: where messages go when they die, and how
+            long they are kept, may be said in it.
+        """
         self._take({policy.name: policy for policy in self._file.load_entries(Policy.from_json)})
         for policy in self.all():
             self._warn(policy)

@@ -12,6 +12,7 @@ from pamqp import commands
 
 from tests.crash.conftest import DiskFactory
 from tests.crash.load import messages_in
+from tests.support.api import Api
 from tests.support.disk import Action, Call
 from tests.support.wire import Wire
 
@@ -82,3 +83,25 @@ def test_offsets_that_cannot_be_looked_for_close_their_stream(on_disk: DiskFacto
     with Wire.open(broker.restart().port) as wire:
         wire.call(1, commands.Basic.Qos(prefetch_count=1), commands.Basic.QosOk)
         assert next_offset(wire) == first + 1
+
+
+def test_policies_that_cannot_be_read_close_their_virtual_host(on_disk: DiskFactory) -> None:
+    """Without them a message that is rejected would be deleted, and not go to `dead`."""
+    broker, disk = on_disk(http=True)
+    api = Api(broker.start())
+    definition = {"dead-letter-exchange": "", "dead-letter-routing-key": "dead"}
+    policy = {"pattern": f"^{QUEUE}$", "definition": definition}
+    assert api("PUT", "/api/policies/%2F/letters", policy).status == 201
+    with Wire.open(broker.port) as wire:
+        declare(wire, {})
+        assert publish(wire, 1)
+    broker.stop()
+    disk.plan(Action.FAIL, Call.OPEN_READ, "*/policies.json", error=errno.EIO)
+
+    broker.start()
+
+    disk.heal()
+    with pytest.raises(AssertionError, match="vhost not found"):
+        Wire.open(broker.port)
+    broker.restart()
+    assert messages_in(broker.port, QUEUE) == [("s", 1)]
