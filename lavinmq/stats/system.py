@@ -57,6 +57,10 @@ class System:
             self._gauges[name].sample(value, samples)
         self.duration_s = time.monotonic() - now
 
+    def log(self, name: str, samples: int) -> list[float]:
+        """The history of a gauge, see `Gauge.log`."""
+        return self._gauges[name].log(samples)
+
     def disk(self) -> tuple[int, int]:
         """Bytes of the file system of the data directory: all, free; zeros when it is silent."""
         with suppress(OSError):

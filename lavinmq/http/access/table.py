@@ -130,6 +130,7 @@ READ_STREAM: Final = Needed("read", "name", "stream", "read")
 WRITE_DEFAULT: Final = Needed("write", "", "exchange", "write")
 
 TABLE: Final[dict[str, Row]] = {
+    "GET /api/advice": _row(Role.ANY),
     "GET /api/aliveness-test/:vhost": _row(Role.ANY),
     "PUT /api/auth/hash_password": _row(Role.ANY),
     "GET /api/bindings": _row(Role.ANY),

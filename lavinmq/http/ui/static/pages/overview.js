@@ -2,6 +2,7 @@
 
 import { chosenVhost, path, request } from "../lib/api.js";
 import { Chart, download, logs } from "../lib/chart.js";
+import { advise } from "../lib/advice.js";
 import { show } from "../lib/dom.js";
 import { onSubmit } from "../lib/form.js";
 import { count, duration } from "../lib/format.js";
@@ -46,6 +47,8 @@ live(async () => {
   sessionStorage.setItem(KEPT, JSON.stringify({ vhost, said }));
   draw(said);
 });
+
+live(advise);
 
 onSubmit("importDefinitions", async ({ vhost }, form) => {
   const chosen = /** @type {HTMLInputElement} */ (form.elements.namedItem("file")).files?.[0];
