@@ -54,16 +54,52 @@ def test_definitions_are_downloaded(page: Any, requests: Requests, vhost: str) -
     assert "queues" in json.loads(download.value.path().read_text())
 
 
-def test_definitions_are_uploaded(page: Any, requests: Requests) -> None:
-    page.goto("/")
+def choose(page: Any, content: Any) -> Any:
+    """Choose a file of definitions and ask for its upload. Returns: what is shown of it."""
     form = page.locator("#importDefinitions")
-    content = json.dumps({"queues": [{"name": "from-a-file", "vhost": "/", "durable": True}]})
-    file = {"name": "d.json", "mimeType": "application/json", "buffer": content.encode()}
+    file = {
+        "name": "d.json",
+        "mimeType": "application/json",
+        "buffer": json.dumps(content).encode(),
+    }
     form.get_by_label("File").set_input_files(file)
     form.get_by_role("button", name="Upload").click()
-    requests.wait("POST", "/api/definitions/upload")
+    return page.locator("#importPlan")
+
+
+def test_definitions_are_uploaded(page: Any, requests: Requests) -> None:
+    page.goto("/")
+    plan = choose(page, {"queues": [{"name": "from-a-file", "vhost": "/", "durable": True}]})
+    assert "dry_run=true" in requests.wait("POST", "/api/definitions/upload").url
+    expect(plan.locator("tbody tr")).to_have_text("createqueue/from-a-file")
+    assert page.context.request.get("/api/queues/%2F/from-a-file").status == 404
+    plan.get_by_role("button", name="Apply").click()
+    requests.wait("POST", "/api/definitions/upload", 2)
     expect(page.locator("#toast")).to_contain_text("in force")
     assert page.context.request.get("/api/queues/%2F/from-a-file").ok
+    expect(plan).to_be_hidden()
+
+    plan = choose(page, {"queues": [{"name": "from-a-file", "vhost": "/", "durable": True}]})
+    expect(plan).to_contain_text("Nothing would change.")
+    expect(plan.get_by_role("button", name="Apply")).to_have_count(0)
+
+
+def test_definitions_can_be_looked_at_and_left(page: Any, requests: Requests) -> None:
+    name = "<img src=x>"
+    page.goto("/")
+    plan = choose(page, {"queues": [{"name": name, "vhost": "/", "durable": True}]})
+    expect(plan.locator("tbody tr")).to_contain_text(name)
+    plan.get_by_role("button", name="Change nothing").click()
+    expect(plan).to_be_hidden()
+    assert len(requests.find("POST", "/api/definitions/upload")) == 1
+    assert page.context.request.get(f"/api/queues/%2F/{quote(name)}").status == 404
+
+
+def test_definitions_that_are_refused_change_nothing(page: Any) -> None:
+    page.goto("/")
+    plan = choose(page, {"queues": [{"name": "half", "vhost": "/"}, {"vhost": "/"}]})
+    expect(page.locator("#importDefinitions .form-error")).not_to_be_empty()
+    expect(plan).to_be_hidden()
 
 
 # --- connections, channels, consumers ---------------------------------------------------------
@@ -271,6 +307,23 @@ def test_a_policy_can_be_for_each_target_of_the_broker(page: Any) -> None:
     expect(page.get_by_label("Apply to").locator("option")).to_have_count(6)
 
 
+@pytest.mark.parametrize("kind", ["policies", "operator-policies"])
+def test_what_a_pattern_matches_is_shown_while_it_is_typed(page: Any, kind: str) -> None:
+    for name in ("typed-a", "typed-b"):
+        assert page.context.request.put(f"/api/queues/%2F/{name}", data={"durable": True}).ok
+    page.goto(f"/{kind}")
+    expect(page.get_by_label("Virtual host").locator("option")).not_to_have_count(0)
+    pattern, matches = page.get_by_label("Pattern"), page.locator("#matches")
+    pattern.fill("^typed-")
+    expect(matches).to_have_text("It matches 2 queues and 0 exchanges: typed-a, typed-b")
+    pattern.fill(r"^typed-\p{L}(?<!a)$")
+    expect(matches).to_have_text("It matches 1 queue and 0 exchanges: typed-b")
+    page.get_by_label("Apply to").select_option("exchanges")
+    expect(matches).to_have_text("It matches nothing that is there now.")
+    pattern.fill("(")
+    expect(matches).to_contain_text("Invalid regular expression")
+
+
 # --- users and virtual hosts ------------------------------------------------------------------
 
 
@@ -318,6 +371,28 @@ def test_a_user_is_added_changed_after_a_question_and_deleted(page: Any) -> None
     page.get_by_role("button", name="Delete user").click()
     expect(page).to_have_url(re.compile("/users"))
     assert page.context.request.get("/api/users/page-user").status == 404
+
+
+def test_rights_of_a_user_are_explained(page: Any) -> None:
+    put = page.context.request.put
+    assert put("/api/users/page-explained", data={"password": "x", "tags": ""}).ok
+    rights = {"configure": "", "write": "^orders$", "read": ".*"}
+    assert put("/api/permissions/%2F/page-explained", data=rights).ok
+    topics = {"exchange": "orders", "write": "^eu", "read": ".*"}
+    assert put("/api/topic-permissions/%2F/page-explained", data=topics).ok
+    page.goto("/user#name=page-explained")
+    form, shown = page.locator("#explain"), page.locator("#explained dd")
+    expect(form.locator("option", has_text="/")).not_to_have_count(0)
+    page.locator("#explain-vhost").select_option("/")
+    form.get_by_label("Resource").fill("orders")
+    form.get_by_label("Routing key").fill("us.1")
+    form.get_by_role("button").click()
+    expect(shown.nth(0)).to_have_text(
+        "Denied. The permission to configure is '', which allows nothing"
+    )
+    expect(shown.nth(1)).to_have_text("Allowed. The permission to write, '^orders$', matches")
+    expect(shown.nth(3)).to_have_text("Denied. Topic permission: write '^eu', read '.*'")
+    expect(shown.nth(4)).to_contain_text("Allowed")
 
 
 def test_who_may_use_each_virtual_host_is_asked_once(

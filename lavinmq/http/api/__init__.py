@@ -13,6 +13,7 @@ from lavinmq.http.api import (  # noqa: F401
     consumers,
     definitions,
     exchanges,
+    explain,
     federation,
     health,
     limits,

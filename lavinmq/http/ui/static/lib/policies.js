@@ -1,6 +1,6 @@
 // The pages of policies, users' and operators'.
 
-import { listOf, path, request } from "./api.js";
+import { ApiError, get, listOf, path, request } from "./api.js";
 import { byId, h } from "./dom.js";
 import { actionButton, jsonHelpers, jsonObject, onSubmit } from "./form.js";
 import { json } from "./format.js";
@@ -38,6 +38,7 @@ export function policyPage(kind, role, defaults) {
           actionButton("Edit", async () => {
             for (const name of ["vhost", "name", "pattern", "apply-to", "priority"]) field(name).value = String(row[name]);
             field("definition").value = json(row.definition);
+            form.dispatchEvent(new Event("input"));
             form.scrollIntoView();
             field("pattern").focus();
           }, { role: "" }),
@@ -48,6 +49,7 @@ export function policyPage(kind, role, defaults) {
       },
     ],
   });
+  showMatches(form);
   onSubmit("createPolicy", async (data) => {
     await request("PUT", path`${kind}/${data.vhost}/${data.name}`, {
       body: {
@@ -60,4 +62,49 @@ export function policyPage(kind, role, defaults) {
   });
   jsonHelpers("dataTags", "definition", defaults);
   void fillVhosts("vhost").catch(() => undefined);
+}
+
+const WAIT_MS = 300;
+
+/**
+ * Show what a pattern matches while it is typed; the broker matches, one question at a time.
+ * @param {HTMLFormElement} form
+ */
+function showMatches(form) {
+  const value = (/** @type {string} */ name) => /** @type {HTMLInputElement} */ (form.elements.namedItem(name)).value;
+  const place = byId("matches");
+  let timer = 0;
+  let isBusy = false;
+  let asked = "";
+  const ask = async () => {
+    const pattern = value("pattern");
+    const question = pattern && value("vhost") ? path`policy-matches/${value("vhost")}` + "?" + new URLSearchParams({ pattern, "apply-to": value("apply-to") }) : "";
+    if (isBusy || question === asked) return;
+    asked = question;
+    isBusy = true;
+    try {
+      place.textContent = question ? told(await get(question)) : "";
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      place.textContent = error.message;
+    } finally {
+      isBusy = false;
+      wait();
+    }
+  };
+  const wait = () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => void ask(), WAIT_MS);
+  };
+  for (const event of ["input", "change"]) form.addEventListener(event, wait);
+  form.addEventListener("reset", () => setTimeout(wait));
+}
+
+/** @param {{queues: number, exchanges: number, names: {kind: string, name: string}[]}} found */
+function told({ queues, exchanges, names }) {
+  if (!names.length) return "It matches nothing that is there now.";
+  const more = queues + exchanges - names.length;
+  const listed = names.map((each) => each.name || "(default)").join(", ") + (more ? ` and ${more} more` : "");
+  const count = (/** @type {number} */ n, /** @type {string} */ what) => `${n} ${what}${n === 1 ? "" : "s"}`;
+  return `It matches ${count(queues, "queue")} and ${count(exchanges, "exchange")}: ${listed}`;
 }

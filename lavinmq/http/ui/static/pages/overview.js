@@ -2,6 +2,7 @@
 
 import { chosenVhost, path, request } from "../lib/api.js";
 import { Chart, download, logs } from "../lib/chart.js";
+import { startImport } from "../lib/definitions.js";
 import { advise } from "../lib/advice.js";
 import { show } from "../lib/dom.js";
 import { onSubmit } from "../lib/form.js";
@@ -50,13 +51,7 @@ live(async () => {
 
 live(advise);
 
-onSubmit("importDefinitions", async ({ vhost }, form) => {
-  const chosen = /** @type {HTMLInputElement} */ (form.elements.namedItem("file")).files?.[0];
-  const sent = new FormData();
-  if (chosen) sent.append("file", chosen);
-  await request("POST", vhost === "_all" ? "definitions/upload" : path`definitions/${vhost}/upload`, { form: sent });
-  return "The definitions are in force";
-});
+startImport();
 
 onSubmit("exportDefinitions", async ({ vhost }) => {
   const said = await request("GET", vhost === "_all" ? "definitions" : path`definitions/${vhost}`);

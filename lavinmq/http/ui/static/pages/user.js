@@ -53,6 +53,17 @@ onSubmit("setPermission", async ({ vhost, ...rights }) => {
   await permissions.reload();
   return "Set; open connections follow at once";
 }, { isKept: true });
+onSubmit("explain", async ({ vhost, ...about }) => {
+  const said = await get(path`permissions/${vhost}/${name()}/effective` + `?${new URLSearchParams(about)}`);
+  const told = (/** @type {boolean} */ allowed, /** @type {string} */ why) => `${allowed ? "Allowed" : "Denied"}. ${why}`;
+  facts("explained", [
+    ["Configure: declare, delete", told(said.configure.allowed, said.configure.why)],
+    ["Write: publish to it, bind it to an exchange", told(said.write.allowed, said.write.why)],
+    ["Read: consume, get, purge, bind from it", told(said.read.allowed, said.read.why)],
+    ["Publish with the routing key", told(said.write.allowed && said.topic.write, said.topic.why)],
+    ["Bind from it with the routing key", told(said.read.allowed && said.topic.read, said.topic.why)],
+  ]);
+}, { isKept: true });
 onSubmit("updateUser", async ({ password, without, tags }) => {
   await request("PUT", path`users/${name()}`, {
     body: { tags, ...(without ? { password_hash: "" } : password ? { password } : {}) },
@@ -66,5 +77,5 @@ onSubmit("deleteUser", async () => {
   location.assign("users");
 }, { confirm: () => `Delete the user ${name()}?` });
 startPassword();
-void fillVhosts("vhost").catch(() => undefined);
+for (const id of ["vhost", "explain-vhost"]) void fillVhosts(id).catch(() => undefined);
 window.addEventListener("hashchange", () => location.reload());
