@@ -40,6 +40,7 @@ CLIENTS := build/.clients
 NODE_TESTS := tests/integration/node
 PAGE_TESTS := tests/browser
 PAGES := lavinmq/http/ui/static
+ESLINT = $(PAGE_TESTS)/node_modules/.bin/eslint -c $(PAGE_TESTS)/eslint.config.mjs --max-warnings 0
 FUZZ_EXTRA := 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
 	print(*project["optional-dependencies"]["fuzz"])'
 # The processor that the executable and its packages are for, by Debian's name; CROSS if not this one.
@@ -113,7 +114,7 @@ binary: build  ## build dist/lavinmq, one file with all it needs; BASE=2.31 for 
 	$(BUILD_BINARY)
 
 TESTED_WITH_BINARY := tests/packaging tests/protocol tests/crash $(addprefix tests/integration/test_,\
-	oauth.py http_oauth.py https.py tls.py logins.py listeners.py operations.py http_users.py)
+	oauth.py http_oauth.py http_ui.py https.py tls.py logins.py listeners.py operations.py http_users.py)
 # What stands between a broker and its disk in tests, and what they ask of processes, is for this one.
 TESTED_IN_EMULATION := tests/packaging/test_$(CROSS).py tests/packaging/test_linking.py \
 	$(filter-out tests/packaging tests/crash,$(TESTED_WITH_BINARY))
@@ -200,13 +201,15 @@ lint-stubs: build $(DEVELOPED)
 
 lint-pages: $(PAGE_TESTS)/node_modules/.installed
 	$(PAGE_TESTS)/node_modules/.bin/tsc -p $(PAGE_TESTS)/tsconfig.json
+	$(ESLINT) $(PAGES)
 
 vendor:  ## fetch anew what others have written for the management pages, checked by its digest
 	packaging/vendor.sh $(PAGES)/vendor
 
-fmt: $(DEVELOPED)  ## rewrite the Python sources in the house format
+fmt: $(DEVELOPED) $(PAGE_TESTS)/node_modules/.installed  ## rewrite the sources in the house format: Python, and scripts of the pages
 	$(IN_VENV) -m ruff check --fix-only .
 	$(IN_VENV) -m ruff format .
+	$(ESLINT) --fix $(PAGES)
 
 bench: build  ## measure the broker against its targets; ARGS="--help" lists the options
 	$(IN_VENV) perf/bench.py $(ARGS)

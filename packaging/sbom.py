@@ -26,6 +26,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 from packageurl import PackageURL
 
 SOURCES = release.ROOT / "packaging/freeze/sources.toml"
+PAGES = release.ROOT / "lavinmq/http/ui/static/vendor"
 NAMESPACE = uuid.UUID("6d6f6e6b-6579-4c61-8769-6e6d71000000")
 
 
@@ -44,6 +45,7 @@ def build(architecture: str, output: Path) -> Path:
     bom.metadata.component = ours
     sources = tomllib.loads(SOURCES.read_text())
     parts = [part(name, version, sources) for name, version in described["contains"].items()]
+    parts.append(drawing())
     bom.components.update(parts)
     bom.components.update(tool(name, said) for name, said in described["built_with"].items())
     bom.register_dependency(ours, parts)
@@ -71,6 +73,20 @@ def part(name: str, version: str, sources: dict[str, Any]) -> Component:
         # A sentence, as the table has it: what a component contains has licences of its own.
         licenses=[DisjunctiveLicense(name=source["license"])],
         properties=[Property(name="lavinmq:linked", value="static")],
+    )  # fmt: skip
+
+
+def drawing() -> Component:
+    """Return uPlot, which the management pages bring along; its first line has the version."""
+    head = (PAGES / "uplot.js").read_text().partition("\n")[0]
+    version = head.partition("(v")[2].partition(")")[0]
+    if not version:
+        raise release.PackagingError(f"{PAGES / 'uplot.js'} does not tell its version")
+    origin = PackageURL("npm", None, "uplot", version)
+    return Component(
+        type=ComponentType.LIBRARY, name="uplot", version=version, purl=origin, bom_ref=str(origin),
+        licenses=[DisjunctiveLicense(id="MIT")],
+        properties=[Property(name="lavinmq:served", value="to browsers")],
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import pika
 import pytest
@@ -68,10 +69,13 @@ def test_a_wheel_is_for_old_systems_and_runs_a_broker(
     make(environment / "bin/pip", "install", "--quiet", path, PYTHONPATH="")
 
     broker = Broker(
-        tmp_path / "data", command=[str(environment / "bin/lavinmq")], env={"PYTHONPATH": ""}
-    )
+        tmp_path / "data", command=[str(environment / "bin/lavinmq")], env={"PYTHONPATH": ""},
+        http=True,
+    )  # fmt: skip
     try:
         parameters = pika.URLParameters(broker.start().uri)
+        with urlopen(f"{broker.http_url}/login") as page:
+            assert b'<form id="login"' in page.read()
         with pika.BlockingConnection(parameters) as connection:
             channel = connection.channel()
             channel.queue_declare("orders", durable=True)

@@ -115,6 +115,6 @@ export function listOf(base) {
 /** @param {unknown} answer of a list. @returns {Row[]} */
 export function rowsOf(answer) {
   if (Array.isArray(answer)) return answer;
-  const items = /** @type {Row} */ (answer ?? {}).items;
+  const items = /** @type {Row | null | undefined} */ (answer)?.items;
   return Array.isArray(items) ? items : [];
 }

@@ -60,7 +60,7 @@ export function facts(id, facts) {
   const made = h("dl");
   for (const [name, value] of facts) made.append(h("dt", {}, name), h("dd", {}, value ?? "–"));
   const shown = byId(id);
-  if (shown.innerText === "" || !sameChildren(shown, made)) shown.replaceChildren(...made.childNodes);
+  if (shown.textContent === "" || !sameChildren(shown, made)) shown.replaceChildren(...made.childNodes);
 }
 
 /**

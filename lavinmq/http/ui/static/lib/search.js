@@ -131,7 +131,7 @@ class Search {
   }
 
   mark() {
-    this.hits.forEach((hit, at) => hit.setAttribute("aria-selected", String(at === this.at)));
+    for (const [at, hit] of this.hits.entries()) hit.setAttribute("aria-selected", String(at === this.at));
     const hit = this.hits[this.at];
     hit?.scrollIntoView({ block: "nearest" });
     this.field.setAttribute("aria-activedescendant", hit?.id ?? "");

@@ -47,7 +47,7 @@ export async function whoAmI(ask) {
   try {
     kept = JSON.parse(localStorage.getItem(KEY) ?? "null");
   } catch {
-    kept = null;
+    // Somebody else wrote it: it is asked anew.
   }
   let who = kept?.who;
   if (!kept || !who || Date.now() - kept.at > VALID_MS) {
