@@ -18,12 +18,12 @@ _OLDER: Final = ".paused"
 def is_marked(directory: str) -> bool:
     """Whether the queue of that directory is paused; an older mark gets the present name.
 
-    Raises: OSError when the older one cannot be renamed.
+    Raises: OSError when the older one cannot be renamed, or the disk does not say.
     """
     mark, older = f"{directory}/{_MARK}", f"{directory}/{_OLDER}"
-    if os.path.lexists(older):
+    if _is_there(older):
         os.rename(older, mark)
-    return os.path.lexists(mark)
+    return _is_there(mark)
 
 
 def mark(directory: str) -> None:
@@ -35,3 +35,11 @@ def unmark(directory: str) -> None:
     """Remove the mark; one that is not there is no error. Raises: OSError."""
     with suppress(FileNotFoundError):
         os.unlink(f"{directory}/{_MARK}")
+
+
+def _is_there(path: str) -> bool:
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        return False
+    return True

@@ -109,10 +109,10 @@ class QueueFiles:
         self._recorded.name_added()
         try:
             directory.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
-            queue.core.is_paused = pause.is_marked(queue.directory)
             write_text(directory / ".queue", queue.name)
         except OSError as error:
             self._log.warning("queue %r: %s", queue.name, error)
+        queue.core.is_paused = self._is_paused(queue)
         is_stream = queue.is_stream
         try:
             self._note(queue, queue.core.load(is_synced=self._is_clean, is_held=is_stream))
@@ -128,6 +128,14 @@ class QueueFiles:
         else:
             self._keys.load(queue)
             self.identify(queue)
+
+    def _is_paused(self, queue: Queue) -> bool:
+        """Whether an operator has paused it; in doubt it is: who knows better resumes it."""
+        try:
+            return pause.is_marked(queue.directory)
+        except OSError as error:
+            self._log.error("queue %r counts as paused: %s", queue.name, error)
+            return True
 
     def restart(self, queue: Queue) -> None:
         """Read the files of a closed queue again. A stream is served once that is synced.

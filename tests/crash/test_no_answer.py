@@ -105,3 +105,21 @@ def test_policies_that_cannot_be_read_close_their_virtual_host(on_disk: DiskFact
         Wire.open(broker.port)
     broker.restart()
     assert messages_in(broker.port, QUEUE) == [("s", 1)]
+
+
+def test_a_queue_whose_mark_cannot_be_looked_for_stays_paused(on_disk: DiskFactory) -> None:
+    broker, disk = on_disk(http=True)
+    api = Api(broker.start())
+    with Wire.open(broker.port) as wire:
+        declare(wire, {})
+        assert publish(wire, 1)
+    assert api("PUT", f"/api/queues/%2F/{QUEUE}/pause").status == 204
+    broker.stop()
+    disk.plan(Action.FAIL, Call.STAT, "*/paused", error=errno.EIO)
+
+    broker.start()
+
+    assert disk.struck
+    with Wire.open(broker.port) as wire:
+        wire.call(1, commands.Basic.Get(queue=QUEUE), commands.Basic.GetEmpty)
+    assert "counts as paused" in broker.log_text()
