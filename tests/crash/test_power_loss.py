@@ -32,6 +32,7 @@ from tests.crash.load import (
     Stream,
     TransactionalPublisher,
 )
+from tests.crash.workload import Workload
 from tests.support.broker import Broker
 from tests.support.disk import Action, Call, Disk, Record
 from tests.support.power_loss import Reading, Survivors
@@ -174,6 +175,32 @@ def test_what_was_confirmed_survives_a_loss_of_power(
     run = run_under_load(*on_disk(log=True), seed)
 
     check_cuts(run, seed, LONG_CUTS if is_long else SHORT_CUTS, tmp_path, broker_factory, reading)
+
+
+@EVERY_READING
+def test_what_was_answered_survives_a_loss_of_power_wherever_it_comes(
+    on_disk: DiskFactory, tmp_path: Path, broker_factory: BrokerFactory, is_long: bool,
+    reading: Reading,
+) -> None:  # fmt: skip
+    """In a workload that makes the broker touch its disk in every way."""
+    seed = random.SystemRandom().randrange(1 << 30)
+    chance = random.Random(seed)
+    broker, disk = on_disk(log=True, segment_size=4096)
+    disk.plan(Action.NOTHING, Call.CHANGES, sync_us=SYNC_US // 10)
+    workload = Workload()
+    assert workload.run(broker)
+    records = disk.records()
+
+    for number in range(LONG_CUTS if is_long else SHORT_CUTS):
+        cut = chance.randrange(1, len(records) + 1) if number else len(records)
+        print(f"seed {seed}, cut {number}: after call {cut} of {len(records)}")
+        root = tmp_path / f"cut-{number}"
+        Survivors(records[:cut], reading=reading).write(root, chance)
+        before_ns = records[cut].time_ns if cut < len(records) else time.monotonic_ns()
+        workload.check_at(
+            broker_factory(data_dir=root, start=False), before_ns,
+            may_be_damaged=reading is Reading.POSIX,
+        )  # fmt: skip
 
 
 def test_without_syncs_a_loss_of_power_does_lose_what_was_confirmed(

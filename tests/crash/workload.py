@@ -15,7 +15,7 @@ from pamqp import base, commands
 
 from lavinmq.files import stream_epochs
 from tests.crash.books import Books, messages_found
-from tests.crash.load import Message, Stream, stream_and_number
+from tests.crash.load import DAMAGED, Message, Stream, stream_and_number
 from tests.support.broker import Broker, BrokerError
 from tests.support.segments import queue_directory
 from tests.support.wire import Unit, Wire, WireClosed
@@ -42,6 +42,7 @@ class Workload:
         self.books = Books()
         self.books.add(self.streams.values())
         self.exists: dict[Thing, bool | None] = {}
+        self._answers: list[tuple[int, Thing, bool | None]] = []
         self._tag = 0
         self._appended = 0  # messages of the stream that were confirmed
         self._epochs = 0  # of it, when it was served last
@@ -91,6 +92,36 @@ class Workload:
         assert broker.stop() == 0
         assert "is closed" not in broker.log_text()
         assert "Traceback" not in broker.log_text()
+
+    def check_at(self, broker: Broker, before_ns: int, *, may_be_damaged: bool) -> None:
+        """Start on what a loss of power has left, and compare with what was answered before it.
+
+        Args: `may_be_damaged`: messages that were not confirmed may have lost pages.
+        """
+        broker.start()
+        there = []
+        for (kind, name), exists in self._existed(before_ns).items():
+            if kind == "binding":
+                continue
+            found = is_there(broker.port, kind, name)
+            assert exists in (None, found), f"{kind} {name}: answered {exists}, is {found}"
+            if kind == "queue" and found and name != HISTORY:
+                there.append(name)
+        messages = messages_found(broker.port, there, count_is_exact=False)
+        if may_be_damaged:
+            messages = {q: [m for m in messages[q] if m != DAMAGED] for q in messages}
+        acknowledged = dict(self.books.acknowledged)
+        self._check_letters(messages)
+        self.books.check(messages, before_ns=before_ns, acks_may_be_lost=True)
+        self.books.acknowledged = acknowledged
+        _check_that_it_works(broker.port)
+        assert broker.stop() == 0
+        assert "is closed" not in broker.log_text()
+        assert "Traceback" not in broker.log_text()
+
+    def _existed(self, before_ns: int) -> dict[Thing, bool | None]:
+        """What was answered about things before that time, the last word of each."""
+        return {thing: then for at_ns, thing, then in self._answers if at_ns < before_ns}
 
     # ---- the two lives
 
@@ -150,9 +181,13 @@ class Workload:
     def _ask(
         self, wire: Wire, thing: Thing, then: bool, request: base.Frame, reply: type[base.Frame]
     ) -> None:
-        self.exists[thing] = None
+        self._note(thing, None)
         wire.call(2, request, reply)
+        self._note(thing, then)
+
+    def _note(self, thing: Thing, then: bool | None) -> None:
         self.exists[thing] = then
+        self._answers.append((time.monotonic_ns(), thing, then))
 
     def _declare(self, wire: Wire, queue: str, arguments: dict[str, Any] | None = None) -> None:
         declare = commands.Queue.Declare(queue=queue, durable=True, arguments=arguments)
@@ -278,7 +313,8 @@ class Workload:
     def _settle_all(self, queue: str, *, answered: bool) -> None:
         stream = self.streams[queue]
         messages = [(stream.name, number) for number in range(1, stream.published + 1)]
-        self.books.acknowledged.update((message, 0) for message in messages)
+        for message in messages:
+            self.books.acknowledged.setdefault(message, time.monotonic_ns())
         if answered:
             self.books.settled.update(messages)
 
