@@ -41,10 +41,11 @@ function noteVersion(answer) {
  * Ask the API.
  * @param {string} method
  * @param {string} path below `api/`
- * @param {{body?: unknown, form?: FormData, headers?: Record<string, string>}} [more]
+ * @param {{body?: unknown, form?: FormData, headers?: Record<string, string>, isAside?: boolean}} [more]
+ *   isAside: what is asked beside what the page is about, which finds out itself that a log-in is over
  * @returns {Promise<any>} the JSON of the answer, null for none
  */
-export async function request(method, path, { body, form, headers = {} } = {}) {
+export async function request(method, path, { body, form, headers = {}, isAside = false } = {}) {
   /** @type {RequestInit} */
   const options = { method, headers: { ...headers }, cache: "no-store" };
   if (form) {
@@ -68,7 +69,7 @@ export async function request(method, path, { body, form, headers = {} } = {}) {
     return answer.headers.get("Content-Type")?.startsWith("text/plain") ? text : JSON.parse(text);
   }
   if (answer.status === 401) {
-    await signOut();
+    if (!isAside) await signOut();
     throw new ApiError(401, "You are not logged in any more");
   }
   let reason = "";
