@@ -8,11 +8,11 @@ from libc.errno cimport (
 )
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcmp, memcpy, memmove, memset, strlen
+from libc.string cimport memcmp, memcpy, memmove, memset, strlen, strncmp
 from posix.fcntl cimport (
     O_CLOEXEC, O_CREAT, O_NONBLOCK, O_RDONLY, O_RDWR, O_TRUNC, O_WRONLY, open as c_open,
 )
-from posix.unistd cimport close as c_close, dup as c_dup, ftruncate, unlink
+from posix.unistd cimport close as c_close, dup as c_dup
 
 from bytes cimport (
     be16, be32, be64, hash_bytes, i64, le32, le64, lmq_assert, lmq_poison,
@@ -44,6 +44,7 @@ include "match/pick.pyx"
 include "match/match.pyx"
 include "match/matcher.pyx"
 include "match/copies.pyx"
+include "store/files.pyx"
 include "store/segment.pyx"
 include "store/reserve.pyx"
 include "store/chain.pyx"
@@ -88,6 +89,7 @@ include "loop/tick.pyx"
 include "loop/wheel.pyx"
 include "loop/loop.pyx"
 include "loop/wire.pyx"
+include "door/changes.pyx"
 include "door/dedup_cache.pyx"
 include "door/queue.pyx"
 include "door/vhost.pyx"

@@ -145,6 +145,29 @@ cdef struct rec_t:              # a stored record, sliced
 
 # ---- storage -------------------------------------------------------------------------------------
 
+cdef enum change_kind:          # of a file of the data directory
+    CHANGE_MAKE = 1             # it is there, empty
+    CHANGE_APPEND = 2           # bytes start to end were written, behind all that were there
+    CHANGE_PATCH = 3            # bytes start to end were written, some of them over others
+    CHANGE_TRUNCATE = 4         # it ends at `end`; what that adds is zeros
+    CHANGE_HOLE = 5             # bytes start to end are zeros
+    CHANGE_RENAME = 6           # a file or directory has the name `target`, whatever had it before
+    CHANGE_REMOVE = 7
+    CHANGE_MAKE_DIRECTORY = 8
+    CHANGE_REMOVE_DIRECTORY = 9
+
+# Paths are relative to the data directory, and there for the time of the call, as is fd, from which
+# the bytes can be read, -1 when there are none. Called by any thread; calls no broker.
+ctypedef void (*observe_t)(void* owner, u64 position, u8 kind, const char* path,
+                           const char* target, int fd, i64 start, i64 end) noexcept nogil
+
+cdef struct observer_t:         # who is told of each change of a file, once it has been made
+    observe_t note
+    void* owner
+    u64 position                # of the last note: they are counted from 1
+    const char* root            # the data directory, NUL-terminated
+    size_t root_len
+
 cdef struct mark_t:             # a record of a stream's segment from which reading may begin
     u32 pos
     u32 index                   # records before it
@@ -731,6 +754,7 @@ cdef enum publish_phase:
     PUBLISH_STORES = 1          # the targets that are left are held
 
 cdef struct ahead_t:            # a large message on its way into a file of its own
+    loop_t* loop
     queue_t* queue              # whose publish_job_t or haul_t holds it
     store_t* store
     const msg_t* message        # while it is appended, else NULL
@@ -1129,6 +1153,7 @@ cdef struct loop_t:
     u32 n_run_fds
     u32 cap_run_fds
     int dir_fd                  # data directory, for syncfs
+    observer_t* observer        # of changes of files, NULL = nobody
     u64 generation              # of targets
     u32 n_reads                 # links that were read since the last tick
     i64 sync_ns                 # how long the last sync took

@@ -132,6 +132,28 @@ def map_large_blocks() -> None:
 def sync_file_system(path: str) -> None:
     """Have all that was written to the file system of a directory on disk. Raises: OSError."""
 
+CHANGE_KINDS: Final[dict[str, int]]
+"""What can happen to a file of the data directory, as `cext/types.pxd` has it."""
+
+def observe(loop: Loop, root: str, note: int, owner: int = 0) -> None:
+    """Have each change of a file below `root` noted, once it was made; until the loop has gone.
+
+    Args:
+        root: the data directory, as its queues' directories begin.
+        note: address of a C function, 0: nobody observes any more. It gets `owner`, the position
+            (counted from 1), the kind, path and target below `root`, a descriptor from which the
+            bytes can be read or -1, start and end. It is called by any thread, holding the GIL or
+            not, and must neither wait nor call the broker. Of two notes the one whose change has to
+            be made again first has the lower position.
+        owner: what it gets.
+    """
+
+def note_change(
+    loop: Loop, kind: int, path: str, target: str | None, fd: int, start: int, end: int
+) -> None:
+    """Note a change that was just made, for who observes: `files/changes.py` does. From any
+    thread."""
+
 class Loop:
     """What all links and queues of an event loop share: buffers, tick lists, confirms to send.
 

@@ -1,9 +1,10 @@
-# Closer: removes files whose blocks the kernel takes long to give back; a thread waits for it.
+# Closer: closes files whose blocks the kernel takes long to give back; a thread waits for it.
 #
 # The name of such a file goes at once. What it holds, on the disk and in memory, goes when its last
 # descriptor is closed: half a millisecond for 8 MiB, and many times that while the file system is
 # busy. One thread for the process does that; it is there from the first file on. Whatever is
-# missing for it (a thread, a descriptor), the caller waits itself. Called by segment.pyx.
+# missing for it (a thread, a descriptor), the caller waits itself. Called by files.pyx and
+# ahead.pyx.
 
 cdef extern from "<fcntl.h>" nogil:
     int O_NOFOLLOW
@@ -81,11 +82,3 @@ cdef void close_behind(int fd) noexcept nogil:
             or closer_write(closer_pipe[1], &fd, sizeof(int)) != sizeof(int)):
         closer_add(&closer_waiting, -1)
         c_close(fd)
-
-
-cdef void file_remove(const char* path) noexcept nogil:
-    """Remove a file, which may be large; it does not matter when there is none."""
-    cdef int fd = c_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW)
-    unlink(path)
-    if fd >= 0:
-        close_behind(fd)

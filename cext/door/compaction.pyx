@@ -18,12 +18,6 @@
 
 import functools
 
-cdef extern from "<fcntl.h>" nogil:
-    int fallocate(int fd, int mode, long offset, long len)
-    enum:
-        FALLOC_FL_KEEP_SIZE
-        FALLOC_FL_PUNCH_HOLE
-
 cdef enum:
     FILLER_LEAST = 16384        # bytes of a run that is worth a filler
     COMPACT_LEAST = 65536       # bytes of a segment that is worth a look
@@ -57,22 +51,22 @@ cdef inline bint filler_fits(u32 pos) noexcept nogil:
     return pos % SECTOR + FILLER_HEAD <= SECTOR
 
 
-cdef int filler_write(int fd, const filler_t* f) noexcept nogil:
+cdef int filler_write(store_t* st, u32 id, int fd, const filler_t* f) noexcept nogil:
     """Make one record of the bytes of a filler. 0, or -1 with errno."""
     cdef u8 head[FILLER_HEAD]
     memset(head, 0, FILLER_HEAD)
     head[0] = FILLER_MS
     put_le64(head + FILLER_HEAD - 8, f.end - f.start - FILLER_HEAD)
-    return write_at(fd, head, FILLER_HEAD, f.start)
+    return segment_write(st, b"msgs", id, CHANGE_PATCH, fd, head, FILLER_HEAD, f.start)
 
 
-cdef int filler_punch(int fd, const filler_t* f) noexcept nogil:
+cdef int filler_punch(store_t* st, u32 id, int fd, const filler_t* f) noexcept nogil:
     """Make a hole of its body. 0, or -1 with errno."""
     cdef i64 hole = (<i64>f.start + FILLER_HEAD + PAGE - 1) // PAGE * PAGE
     cdef i64 hole_end = <i64>f.end // PAGE * PAGE
     if hole >= hole_end:
         return 0
-    return fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, hole, hole_end - hole)
+    return segment_punch(st, id, fd, hole, hole_end)
 
 
 # What it owns are plain bytes; freeing the descriptor must not wait for the garbage collector.
@@ -198,7 +192,7 @@ cdef class _Compaction:
         """End it here."""
         if self.is_wanted():
             try:
-                os.unlink(self.path("tmp.acks"))
+                unlink_file(self.queue.q.loop, self.path("tmp.acks"))
             except OSError:
                 pass                # there is none; or the next start removes it
         self.end()
@@ -300,7 +294,7 @@ cdef class _Compaction:
     def trim(self) -> bool:
         """All data is on disk: cut the filling behind it."""
         cdef seg_t* seg = self.segment()
-        if ftruncate(self.fd, self.size):
+        if segment_resize(self.store(), b"msgs", self.seg_id, self.fd, self.size):
             raise OSError(errno, os.strerror(errno), self.path("msgs"))
         seg.is_reserved = False
         self.go(self.secure)
@@ -310,7 +304,7 @@ cdef class _Compaction:
         """Have on disk what was deleted, and that no meta file counts it: a start then looks at
         each record, and knows a filler by itself, should acks.N be lost."""
         try:
-            os.unlink(self.path("meta"))
+            unlink_file(self.queue.q.loop, self.path("meta"))
         except FileNotFoundError:
             pass
         directory = os.open(store_directory(self.store()), os.O_RDONLY | os.O_CLOEXEC)
@@ -331,7 +325,7 @@ cdef class _Compaction:
                 self.end()          # who reads it knows the records that are there
                 return False
             f = &self.fillers[self.n_done]
-            if filler_write(self.fd, f):
+            if filler_write(st, self.seg_id, self.fd, f):
                 raise OSError(errno, os.strerror(errno), self.path("msgs"))
             seg.count -= f.swallowed
             seg.acked -= f.swallowed
@@ -351,7 +345,7 @@ cdef class _Compaction:
         """Give back their space."""
         cdef i64 ends_ns = clock_ns() + COMPACT_TURN_NS
         while self.n_done < self.n_fillers:
-            if filler_punch(self.fd, &self.fillers[self.n_done]):
+            if filler_punch(self.store(), self.seg_id, self.fd, &self.fillers[self.n_done]):
                 break               # this file system keeps it
             self.n_done += 1
             if clock_ns() >= ends_ns:
@@ -362,10 +356,10 @@ cdef class _Compaction:
     def write_acks(self) -> bool:
         """Write the deleted positions that are left to a file beside."""
         path = self.path("tmp.acks")
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+        cdef int fd = open_file(self.queue.q.loop, path, O_RDWR | O_CREAT | O_TRUNC)
         try:
-            if write_at(fd, <const u8*>self.kept, <u64>self.n_kept * 4, 0):
-                raise OSError(errno, os.strerror(errno), path)
+            write_file(self.queue.q.loop, path, CHANGE_APPEND, fd, PyBytes_FromStringAndSize(
+                <char*>self.kept, <Py_ssize_t>self.n_kept * 4), 0)
             self.after_sync([fd], self.replace_acks)
         finally:
             os.close(fd)
@@ -381,7 +375,7 @@ cdef class _Compaction:
         if seg.ack_size // 4 > self.n_acks:
             self.write_late(path, seg.ack_size // 4 - self.n_acks)
             return False
-        os.rename(path, self.path("acks"))
+        rename_file(self.queue.q.loop, path, self.path("acks"))
         if seg.ack_fd >= 0:
             c_close(seg.ack_fd)
             seg.ack_fd = -1
@@ -398,13 +392,17 @@ cdef class _Compaction:
         """Add the next n positions of acks.N, which may be of a commit that was answered: they are
         on disk in one of the two files at any time. Comes to an end, as a message is deleted once.
         """
-        with open(path, "r+b", buffering=0) as file:
+        cdef int fd = open_file(self.queue.q.loop, path, O_RDWR)
+        try:
             late = os.pread(self.acks_fd, n * 4, self.n_acks * 4)
-            if len(late) != n * 4 or os.pwrite(file.fileno(), late, self.n_kept * 4) != n * 4:
+            if len(late) != n * 4:
                 raise OSError(EIO, "", path)
+            write_file(self.queue.q.loop, path, CHANGE_APPEND, fd, late, self.n_kept * 4)
             self.n_acks += n
             self.n_kept += n
-            self.after_sync([file.fileno()], self.replace_acks)
+            self.after_sync([fd], self.replace_acks)
+        finally:
+            c_close(fd)
 
     def finish(self) -> bool:
         """All is on disk."""

@@ -3,8 +3,6 @@
 # The new stores are made in `migrating`, which becomes `migrated` once all is on disk; then the old
 # files go and the new ones take their place. A crash anywhere leaves the one or the other whole:
 # the next start begins anew, or goes on. Called by the door. Source: storage reference section 7.
-import shutil
-
 
 cdef list migrate_levels(Queue queue):
     """Bring the directory of a priority queue up to date; returns a line for the log if it was not.
@@ -19,20 +17,20 @@ cdef list migrate_levels(Queue queue):
         for level in level_directories(directory):
             if files_of_store(level):
                 raise ValueError(f"{directory} and {level} both hold messages")
-        shutil.rmtree(migrating, ignore_errors=True)
+        remove_tree(queue.q.loop, migrating)
         n = copy_to_levels(queue, directory, migrating)
         sync_tree(migrating)
-        os.rename(migrating, migrated)
+        rename_file(queue.q.loop, migrating, migrated)
         sync_directory(directory)
         notes.append(f"{n} messages of an older layout were moved to a store for each priority")
     for path in files_of_store(directory):
-        os.unlink(path)
+        unlink_file(queue.q.loop, path)
     for level in level_directories(migrated):
         to = f"{directory}/{os.path.basename(level)}"
-        shutil.rmtree(to, ignore_errors=True)
-        os.rename(level, to)
+        remove_tree(queue.q.loop, to)
+        rename_file(queue.q.loop, level, to)
     sync_directory(directory)
-    os.rmdir(migrated)
+    remove_directory(queue.q.loop, migrated)
     return notes
 
 

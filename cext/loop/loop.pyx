@@ -107,6 +107,8 @@ cdef class Loop:
     again.
     """
     cdef loop_t t
+    cdef observer_t observer    # of changes of files
+    cdef bytes observed_root
     cdef readonly object events
     cdef object on_fatal
     cdef object on_news
@@ -199,6 +201,7 @@ cdef class Loop:
         cdef queue_t* held
         cdef job_t* job
         cdef u32 i
+        self.t.observer = NULL      # the broker has ended
         loop_drop_hauls(&self.t)
         while self.t.jobs != NULL:
             job = self.t.jobs

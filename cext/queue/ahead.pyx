@@ -8,9 +8,6 @@
 # then its record has no time, which means: no record. A start removes such files.
 # Called by route.pyx, haul.pyx and queue.pyx.
 
-cdef extern from "<stdio.h>" nogil:
-    int c_rename "rename"(const char* old, const char* new)
-
 cdef enum:
     AHEAD_PIECE = 131072        # bytes that are written at once
     AHEAD_CALM_NS = 1000000000  # after one of them, in which any sync may have to wait for them
@@ -27,10 +24,10 @@ cdef void ahead_drop(ahead_t* a) noexcept nogil:
     cdef int error = errno
     if a.is_begun:
         if a.fd >= 0:
-            unlink(a.path)
+            file_unlink(a.loop, a.path)
             close_behind(a.fd)
         else:
-            file_remove(a.path)
+            file_remove(a.loop, a.path)
         free(a.path)
         memset(a, 0, sizeof(ahead_t))
         set_errno(error)
@@ -54,12 +51,13 @@ cdef int ahead_begin(ahead_t* a, queue_t* q, store_t* st, const msg_t* m) noexce
         free(a.path)
         a.path = NULL
         if a.fd >= 0:
-            unlink(path)
+            file_unlink(loop, path)
             c_close(a.fd)
             set_errno(ENOMEM)
         return -1
     memcpy(a.path, path, strlen(path) + 1)
     a.is_begun = True
+    a.loop = loop
     a.queue = q
     a.store = st
     a.breaks = q.n_breaks
@@ -67,7 +65,7 @@ cdef int ahead_begin(ahead_t* a, queue_t* q, store_t* st, const msg_t* m) noexce
     a.written = 0
     put_le32(head, SCHEMA_VERSION)
     record_write(head + SEGMENT_HEADER, m, 0)
-    rc = write_at(a.fd, head, SEGMENT_HEADER + head_len, 0)
+    rc = file_write(loop, path, CHANGE_APPEND, a.fd, head, SEGMENT_HEADER + head_len, 0)
     free(head)
     return rc
 
@@ -142,7 +140,8 @@ cdef int ahead_write_pieces(ahead_t* a, loop_t* loop, const msg_t* m, body_t* bo
         piece = m.body + a.written if body == NULL else body_piece(body, a.written, n, buf)
         if piece == NULL:
             return AHEAD_UNREADABLE
-        if write_at(a.fd, piece, n, SEGMENT_HEADER + <i64>(a.head_len + a.written)):
+        if file_write(loop, a.path, CHANGE_APPEND, a.fd, piece, n,
+                      SEGMENT_HEADER + <i64>(a.head_len + a.written)):
             return AHEAD_FAILED
         a.written += n
         if loop_look(loop) and a.written < m.body_len:
@@ -167,12 +166,13 @@ cdef int queue_take_ahead(queue_t* q, store_t* st, ahead_t* a) noexcept nogil:
         return -1
     seg = st.wseg
     if a.fd < 0:
-        a.fd = c_open(a.path, O_RDWR | O_CLOEXEC)
+        a.fd = file_open(q.loop, a.path, O_RDWR)
         if a.fd < 0:
             return store_failed(st, FILE_MSGS, seg.id)
     segment_path(st, b"msgs", seg.id, path)
     put_le64(stamp, <u64>q.loop.now_ms)
-    if write_at(a.fd, stamp, 8, SEGMENT_HEADER) or c_rename(a.path, path):
+    if (file_write(q.loop, a.path, CHANGE_PATCH, a.fd, stamp, 8, SEGMENT_HEADER)
+            or file_rename(q.loop, a.path, path)):
         return store_failed(st, FILE_MSGS, seg.id)
     if st.wfd >= 0:                 # of a file without records that was there
         c_close(st.wfd)

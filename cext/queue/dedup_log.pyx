@@ -12,9 +12,6 @@
 # its message. What reaches the disk first when the power goes nobody knows: nothing here is synced
 # while the broker runs, and a file of an earlier boot is believed only when it is complete.
 # Rule for changing it: another version gets another number; what is not understood is forgotten.
-from libc.stdio cimport rename
-from posix.fcntl cimport O_TRUNC
-
 cdef enum dedup_layout:
     DEDUP_SLOT = 32
     DEDUP_CHECKED = 24          # bytes of a slot that its check covers
@@ -37,8 +34,10 @@ cdef void dedup_write_slot(const dedup_t* d, const dedup_entry_t* entry, u8* p) 
     put_le64(p + DEDUP_CHECKED, hash_bytes(p, DEDUP_CHECKED, d.salt[0]))
 
 
-cdef i64 dedup_write_from(const dedup_t* d, int fd, u32 at, i64 end) noexcept nogil:
-    """Write the keys from entry `at` to the newest, those that may outlive us, at offset `end`.
+cdef i64 dedup_write_from(const dedup_t* d, const char* path, int fd, u32 at,
+                          i64 end) noexcept nogil:
+    """Write the keys from entry `at` to the newest, those that may outlive us, at offset `end` of
+    the file `path`.
     Returns where they end, or -1 with errno."""
     cdef u8 batch[DEDUP_BATCH * DEDUP_SLOT]
     cdef u32 n = 0
@@ -48,14 +47,16 @@ cdef i64 dedup_write_from(const dedup_t* d, int fd, u32 at, i64 end) noexcept no
             n += DEDUP_SLOT
         at = d.entries[at].newer
         if n == DEDUP_BATCH * DEDUP_SLOT or (at == 0 and n):
-            if write_at(fd, batch, n, end):
+            # A write that failed may have left some of them there.
+            if file_write(d.loop, path, CHANGE_PATCH, fd, batch, n, end):
                 return -1
             end += n
             n = 0
     return end
 
 
-cdef i64 dedup_write_all(const dedup_t* d, int fd, bint is_complete) noexcept nogil:
+cdef i64 dedup_write_all(const dedup_t* d, const char* path, int fd,
+                         bint is_complete) noexcept nogil:
     """Write a whole file. Returns its size, or -1 with errno."""
     cdef u8 head[DEDUP_SLOT]
     put_le32(head, DEDUP_VERSION)
@@ -63,9 +64,9 @@ cdef i64 dedup_write_all(const dedup_t* d, int fd, bint is_complete) noexcept no
     put_le64(head + 8, d.boot)
     put_le64(head + 16, d.salt[0])
     put_le64(head + 24, d.salt[1])
-    if write_at(fd, head, DEDUP_SLOT, 0):
+    if file_write(d.loop, path, CHANGE_APPEND, fd, head, DEDUP_SLOT, 0):
         return -1
-    return dedup_write_from(d, fd, d.entries[0].newer if d.cap else 0, DEDUP_SLOT)
+    return dedup_write_from(d, path, fd, d.entries[0].newer if d.cap else 0, DEDUP_SLOT)
 
 
 cdef void dedup_close_file(dedup_t* d) noexcept nogil:
@@ -81,11 +82,12 @@ cdef int dedup_rewrite(dedup_t* d, bint is_complete) noexcept nogil:
     cdef i64 size
     cdef int fd
     snprintf(aside, PATH_MAX_BYTES, b"%s.tmp", d.path)
-    fd = c_open(aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0o640)
+    fd = file_open(d.loop, aside, O_RDWR | O_CREAT | O_TRUNC)
     if fd < 0:
         return -1
-    size = dedup_write_all(d, fd, is_complete)
-    if size < 0 or (is_complete and sync_data(fd)) or rename(aside, d.path):
+    size = dedup_write_all(d, aside, fd, is_complete)
+    if (size < 0 or (is_complete and sync_data(fd))
+            or file_rename(d.loop, aside, d.path)):
         close_failed(fd)
         return -1
     dedup_close_file(d)
@@ -98,10 +100,10 @@ cdef int dedup_append(dedup_t* d, u32 first) noexcept nogil:
     """Add the keys from entry `first` on to the file. 0, or -1 with errno."""
     cdef i64 size
     if d.fd < 0:
-        d.fd = c_open(d.path, O_WRONLY | O_CLOEXEC | O_NONBLOCK, 0)
+        d.fd = file_open(d.loop, d.path, O_RDWR)
         if d.fd < 0:
             return -1
-    size = dedup_write_from(d, d.fd, first, d.file_size)
+    size = dedup_write_from(d, d.path, d.fd, first, d.file_size)
     if size < 0:
         return -1               # what it left is written over, or ignored by who reads it
     d.file_size = size
@@ -213,11 +215,12 @@ cdef int dedup_finish(dedup_t* d) noexcept nogil:
     if d.file_size == 0:
         return dedup_rewrite(d, True) if d.n else 0
     if d.fd < 0:
-        d.fd = c_open(d.path, O_WRONLY | O_CLOEXEC | O_NONBLOCK, 0)
+        d.fd = file_open(d.loop, d.path, O_RDWR)
         if d.fd < 0:
             return -1
     # Should the power go in between, the mark alone could be there: keys are missing then.
-    return -1 if write_at(d.fd, &complete, 1, DEDUP_COMPLETE_AT) or sync_data(d.fd) else 0
+    return -1 if (file_write(d.loop, d.path, CHANGE_PATCH, d.fd, &complete, 1, DEDUP_COMPLETE_AT)
+                  or sync_data(d.fd)) else 0
 
 
 cdef void dedup_release(dedup_t* d) noexcept nogil:

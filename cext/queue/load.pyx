@@ -78,7 +78,7 @@ cdef list store_load(queue_t* q, store_t* st):
     cdef u32 i
     cdef u64 before = q.ready
     notes = []
-    found = find_segments(store_directory(st), notes)
+    found = find_segments(q.loop, store_directory(st), notes)
     if not found:
         store_drop_counts(st)
         return notes
@@ -139,7 +139,7 @@ cdef load_newest(store_t* st, seg_t* seg, u32 size, u32 data_end):
     """The newest segment was walked: writing goes on behind its data. Junk there is moved away."""
     st.is_untrimmed = seg.size != size
     if seg.damaged_at and seg.damaged_at >= seg.size:
-        keep_tail(f"{store_directory(st)}/msgs.{seg.id:010d}", seg.size, data_end)
+        keep_tail(st.loop, f"{store_directory(st)}/msgs.{seg.id:010d}", seg.size, data_end)
         seg.damaged_at = 0
         store_forget_window(st)
     if not st.is_stream and drop_meta(st, seg.id):
@@ -167,7 +167,7 @@ cdef load_deleted(queue_t* q, store_t* st, seg_t* seg, list notes):
             notes.append(f"{path}: {seg.ack_size // 4 - seg.n_deleted} of {seg.ack_size // 4}"
                          " positions belong to no message and were dropped")
         sync_file(f"{store_directory(st)}/msgs.{seg.id:010d}")
-        rewrite_acks(path, PyBytes_FromStringAndSize(<char*>seg.deleted, seg.n_deleted * 4))
+        rewrite_acks(q.loop, path, PyBytes_FromStringAndSize(<char*>seg.deleted, seg.n_deleted * 4))
         seg.ack_size = seg.n_deleted * 4
 
 
@@ -205,7 +205,7 @@ cdef object os_error(const store_t* st, str kind, u32 id):
 
 # ---- files ---------------------------------------------------------------------------------------
 
-cdef list find_segments(str directory, list notes):
+cdef list find_segments(loop_t* loop, str directory, list notes):
     """(id, size) of the segments of a directory, by rising id.
 
     Removes what holds nothing: segments of zeros or without a header, acks and metas without a
@@ -236,10 +236,10 @@ cdef list find_segments(str directory, list notes):
     stray = [f"{directory}/{kind}.{id:010d}" for kind in ("acks", "meta") for id in ids[kind]
              if id not in known]
     for path in leftovers + stray:
-        if remove_file(path):
+        if remove_file(loop, path):
             notes.append(f"{path} belongs to no segment and was removed")
     for path in empty:
-        os.unlink(path)
+        unlink_file(loop, path)
         notes.append(f"{path} held nothing and was removed")
     return found
 
@@ -277,7 +277,7 @@ cdef object read_meta(str path):
     return int.from_bytes(data, "little") or None if len(data) == 4 else None
 
 
-cdef keep_tail(str path, u32 position, u32 size):
+cdef keep_tail(loop_t* loop, str path, u32 position, u32 size):
     """Move the junk at the end of a segment to `<path>.damaged`, at the same offset: a sparse file,
     so that positions agree. Raises OSError; the segment is then as it was."""
     kept = f"{path}.damaged"
@@ -285,27 +285,35 @@ cdef keep_tail(str path, u32 position, u32 size):
         if not os.path.lexists(kept):
             break
         kept = f"{path}.damaged.{number}"
-    to = os.open(kept, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
-    with open(to, "wb", buffering=0) as copy, open(path, "r+b", buffering=0) as file:
+    cdef int to = open_file(loop, kept, O_RDWR | O_CREAT | O_TRUNC)
+    cdef int fd = -1
+    try:
+        fd = open_file(loop, path, O_RDWR)
         for at in range(position, size, READ_BYTES):
-            block = os.pread(file.fileno(), min(READ_BYTES, size - at), at)
+            block = os.pread(fd, min(READ_BYTES, size - at), at)
             if block.count(0) != len(block):
-                os.pwrite(copy.fileno(), block, at)
-        os.fsync(copy.fileno())
+                write_file(loop, kept, CHANGE_APPEND, to, block, at)
+        os.fsync(to)
         sync_directory(os.path.dirname(path))
-        os.ftruncate(file.fileno(), position)
+        cut_file(loop, path, fd, position)
+    finally:
+        c_close(to)
+        if fd >= 0:
+            c_close(fd)
 
 
-cdef rewrite_acks(str path, bytes positions):
+cdef rewrite_acks(loop_t* loop, str path, bytes positions):
     """Replace an ack file, by way of the name the original uses for it. The messages that it does
     not name any more must be on disk, or must be gone for good."""
     directory, _, name = path.rpartition("/")
     temporary = f"{directory}/tmp.{name}"
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
-    with open(fd, "wb", buffering=0) as file:
-        file.write(positions)
-        os.fsync(file.fileno())
-    os.rename(temporary, path)
+    cdef int fd = open_file(loop, temporary, O_RDWR | O_CREAT | O_TRUNC)
+    try:
+        write_file(loop, temporary, CHANGE_APPEND, fd, positions, 0)
+        os.fsync(fd)
+    finally:
+        c_close(fd)
+    rename_file(loop, temporary, path)
     sync_directory(directory)
 
 
@@ -318,10 +326,10 @@ cdef bint is_directory(str path) except -1:
         return False
 
 
-cdef bint remove_file(str path) except -1:
+cdef bint remove_file(loop_t* loop, str path) except -1:
     """Remove what is no directory; whether it was there. Raises OSError."""
     try:
-        os.unlink(path)
+        unlink_file(loop, path)
     except (FileNotFoundError, IsADirectoryError):
         return False
     return True
@@ -343,7 +351,7 @@ cdef sync_directory(str path):
 cdef bint drop_meta(const store_t* st, u32 id) except -1:
     """The newest segment was finished once, before those behind it were lost: it is written to
     again, and what its meta file says will not be true. Whether there was one."""
-    return remove_file(f"{store_directory(st)}/meta.{id:010d}")
+    return remove_file(st.loop, f"{store_directory(st)}/meta.{id:010d}")
 
 
 cdef inline bint record_is_filler(const rec_t* rec) noexcept nogil:

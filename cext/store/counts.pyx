@@ -144,10 +144,10 @@ cdef void store_drop_counts(store_t* st) noexcept nogil:
     cdef char path[PATH_MAX_BYTES]
     counts_beside_path(st, path)
     if st.counts.has_beside:
-        unlink(path)
+        file_unlink(st.loop, path)
     counts_path(st, path)
     store_release_counts(st)
-    unlink(path)
+    file_unlink(st.loop, path)
 
 
 # ---- the file ------------------------------------------------------------------------------------
@@ -166,7 +166,8 @@ cdef void count_write(u8* p, const count_t* entry) noexcept nogil:
     put_le32(p + 8, entry.n)
 
 
-cdef int counts_append(const char* path, const count_t* entries, u32 n, u32 at) noexcept nogil:
+cdef int counts_append(loop_t* loop, const char* path, const count_t* entries, u32 n,
+                       u32 at) noexcept nogil:
     """Write entries to a file, from entry number `at` on. 0, or -1 with errno."""
     cdef u8* buf = <u8*>malloc(<u64>n * COUNTS_ENTRY + 1)
     cdef u32 i
@@ -175,9 +176,10 @@ cdef int counts_append(const char* path, const count_t* entries, u32 n, u32 at) 
         return -1
     for i in range(n):
         count_write(buf + i * COUNTS_ENTRY, &entries[i])
-    fd = c_open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0o640)
+    fd = file_open(loop, path, O_RDWR | O_CREAT)
     if fd >= 0:
-        rc = write_at(fd, buf, <u64>n * COUNTS_ENTRY, <i64>at * COUNTS_ENTRY)
+        rc = file_write(loop, path, CHANGE_PATCH, fd, buf, <u64>n * COUNTS_ENTRY,
+                        <i64>at * COUNTS_ENTRY)
         close_failed(fd)
     free(buf)
     return rc
@@ -194,10 +196,11 @@ cdef int counts_flush(store_t* st, loop_t* loop) noexcept nogil:
         return 0
     counts_path(st, path)
     counts_beside_path(st, beside)
-    if counts_append(path, k.news, k.n_news, k.file_n):
+    if counts_append(st.loop, path, k.news, k.n_news, k.file_n):
         return -1
     k.file_n += k.n_news
-    if k.has_beside and counts_append(beside, k.news, k.n_news, k.beside_n) == 0:
+    if k.has_beside and counts_append(
+            st.loop, beside, k.news, k.n_news, k.beside_n) == 0:
         k.beside_n += k.n_news
     elif k.has_beside:
         k.has_beside = False            # the file is as good without
@@ -208,7 +211,7 @@ cdef int counts_flush(store_t* st, loop_t* loop) noexcept nogil:
         return counts_write_beside(st, loop)
     if k.has_beside and loop.n_synced >= k.until:
         k.has_beside = False
-        if rename(beside, path):
+        if file_rename(st.loop, beside, path):
             return -1
         k.file_n = k.beside_n
     return 0
@@ -230,11 +233,12 @@ cdef int counts_write_beside(store_t* st, loop_t* loop) noexcept nogil:
         if k.slots[i].n:
             live[n] = k.slots[i]
             n += 1
-    rc = -1 if unlink(beside) and errno != ENOENT else counts_append(beside, live, n, 0)
+    rc = -1 if file_unlink(st.loop, beside) and errno != ENOENT else counts_append(
+        st.loop, beside, live, n, 0)
     free(live)
     if rc:
         return -1
-    fd = c_open(beside, O_RDWR | O_CLOEXEC)
+    fd = c_open(beside, O_RDONLY | O_CLOEXEC)
     if fd < 0:
         return -1
     if loop == NULL:
@@ -262,7 +266,7 @@ cdef int counts_rewrite(store_t* st) noexcept nogil:
     counts_path(st, path)
     counts_beside_path(st, beside)
     k.n_news = 0
-    if counts_write_beside(st, NULL) or rename(beside, path):
+    if counts_write_beside(st, NULL) or file_rename(st.loop, beside, path):
         return -1
     k.has_beside = False
     k.file_n = k.beside_n
@@ -282,10 +286,10 @@ cdef int counts_remove(store_t* st) noexcept nogil:
     k.n_news = k.file_n = 0
     counts_beside_path(st, path)
     if k.has_beside:
-        unlink(path)
+        file_unlink(st.loop, path)
     k.has_beside = False
     counts_path(st, path)
-    return 0 if unlink(path) == 0 or errno == ENOENT else -1
+    return 0 if file_unlink(st.loop, path) == 0 or errno == ENOENT else -1
 
 
 cdef int store_clear_counts(store_t* st) noexcept nogil:

@@ -18,12 +18,6 @@ cdef enum:
     RESERVE_MOST = 1048576      # and not more
     RESERVE_QUEUES = 16         # nor when more queues are synced at once: it would hold up the loop
 
-cdef extern from "<sys/uio.h>" nogil:
-    struct iovec:
-        void* iov_base
-        size_t iov_len
-    ssize_t pwritev(int fd, const iovec* parts, int n, i64 at)
-
 cdef u8 ZEROS[TERMINATOR + PATTERN]
 memset(ZEROS, 0, TERMINATOR + PATTERN)
 
@@ -62,28 +56,15 @@ cdef int store_write_over(store_t* st, const u8* p, u32 n, u32 at) noexcept nogi
 
     In rising order: who reads the file meanwhile (lavinmq/spark/segment_scan.py) takes a last
     record for whole when its end is filling no more."""
-    cdef iovec parts[2]
     cdef u32 zeros = store_zeros(st, at + n)
-    cdef ssize_t k
-    parts[0].iov_base = <void*>p
-    parts[0].iov_len = n
-    parts[1].iov_base = ZEROS
-    parts[1].iov_len = zeros
-    k = pwritev(st.wfd, parts, 2, at)
-    if k < 0:
-        if errno != EINTR:
-            return -1
-        k = 0
-    if <u64>k < n and write_at(st.wfd, p + k, n - <u64>k, at + k):
-        return -1
-    if k != <ssize_t>n + zeros and write_at(st.wfd, ZEROS, zeros, at + <i64>n):
+    if segment_write_two(st, st.wseg.id, st.wfd, p, n, ZEROS, zeros, at):
         return -1
     if st.reserved < at + n + zeros:
         st.reserved = at + n + zeros
     return 0
 
 
-cdef int reserve_fill(const store_t* st, u8* block, u32 start, u32 end) noexcept nogil:
+cdef int reserve_fill(store_t* st, u8* block, u32 start, u32 end) noexcept nogil:
     """Write filling from start to end, by way of `block`; the first one begins with a terminator.
     0, or -1."""
     cdef u8 pattern[PATTERN]
@@ -96,7 +77,7 @@ cdef int reserve_fill(const store_t* st, u8* block, u32 start, u32 end) noexcept
             block[i] = pattern[(start + i) % PATTERN]
         if start == st.flushed:
             memcpy(block, ZEROS, TERMINATOR)
-        if write_at(st.wfd, block, n, start):
+        if segment_write(st, b"msgs", st.wseg.id, CHANGE_APPEND, st.wfd, block, n, start):
             return -1
         start += n
     return 0
@@ -201,11 +182,11 @@ cdef i64 filling_start(int fd, u32 size, const u8* pattern) noexcept nogil:
 
 cdef int store_blank(store_t* st, const seg_t* seg, u32 pos) noexcept nogil:
     """Make the record at pos none, for good. 0, or -1 with errno."""
-    cdef int fd = segment_open(st, b"msgs", seg.id, O_WRONLY)
+    cdef int fd = segment_open(st, b"msgs", seg.id, O_RDWR)
     cdef int rc
     if fd < 0:
         return -1
-    rc = write_at(fd, ZEROS, TERMINATOR, pos)
+    rc = segment_write(st, b"msgs", seg.id, CHANGE_PATCH, fd, ZEROS, TERMINATOR, pos)
     close_failed(fd)
     store_forget_window(st)
     return rc

@@ -3,8 +3,7 @@
 # The file is not changed. What is believed: chain.pyx.
 # Called by store.pyx when a walk meets junk; reads the rest of the segment, which is rare.
 # Source: storage reference sections 3, 12 and 15.
-from libc.stdio cimport rename
-from posix.unistd cimport F_OK, access, lseek
+from posix.unistd cimport lseek
 
 cdef enum:
     SALVAGE_MAX = 1 << 28           # bytes behind the damage that are looked at
@@ -105,4 +104,4 @@ cdef void segment_keep(store_t* st, u32 id) noexcept nogil:
         if access(kept, F_OK):
             break
         snprintf(kept, sizeof(kept), b"%s.damaged.%d", path, i)
-    rename(path, kept)
+    file_rename(st.loop, path, kept)

@@ -4,9 +4,6 @@
 # here, never a signal, nothing is mapped, and a file is never longer than what was written
 # (decision 0002). Called by store.pyx and reserve.pyx; knows nothing about records or queues.
 # Source: storage reference sections 2, 4 and 5.
-from posix.stat cimport mkdir
-from posix.unistd cimport pread, pwrite
-
 cdef extern from *:
     """
     #ifndef _GNU_SOURCE
@@ -19,7 +16,6 @@ cdef extern from *:
     int syncfs(int fd) nogil
 
 cdef enum:
-    PATH_MAX_BYTES = 4096
     QUEUE_META = 4              # bytes of a meta file
     STREAM_META = 28
 
@@ -61,23 +57,6 @@ cdef void buffer_give(pool_t* pool, u8* buffer, u64 cap) noexcept nogil:
 
 # ---- files ---------------------------------------------------------------------------------------
 
-cdef int write_at(int fd, const u8* p, u64 n, i64 at) noexcept nogil:
-    """Write n bytes at file offset `at`. Returns 0, or -1 with errno set."""
-    cdef ssize_t k
-    while n:
-        k = pwrite(fd, p, n, at)
-        if k <= 0:
-            if k == 0:
-                set_errno(ENOSPC)
-            elif errno == EINTR:
-                continue
-            return -1
-        p += k
-        at += k
-        n -= <u64>k
-    return 0
-
-
 cdef int sync_data(int fd) noexcept nogil:
     """fdatasync, again when a signal has cut it short: some file systems let one. 0, or -1."""
     cdef int rc = fdatasync(fd)
@@ -117,30 +96,20 @@ cdef i64 read_at(int fd, u8* p, u64 n, i64 at) noexcept nogil:
     return <i64>done
 
 
-cdef void segment_path(const store_t* st, const char* kind, u32 id, char* path) noexcept nogil:
-    snprintf(path, PATH_MAX_BYTES, b"%s/%s/%s.%010u", st.parent, st.leaf, kind, id)
-
-
-cdef void store_path(const store_t* st, char* path) noexcept nogil:
-    """The queue's directory."""
-    snprintf(path, PATH_MAX_BYTES, b"%s/%s", st.parent, st.leaf)
-
-
 cdef int segment_open(store_t* st, const char* kind, u32 id, int flags) noexcept nogil:
     """Open a file of segment `id`; makes the queue's directory when it is missing.
     What is no regular file never blocks."""
     cdef char path[PATH_MAX_BYTES]
     cdef int fd
     segment_path(st, kind, id, path)
-    flags |= O_CLOEXEC | O_NONBLOCK
-    fd = c_open(path, flags, 0o640)
+    fd = file_open(st.loop, path, flags)
     if fd < 0 and errno == ENOENT and flags & O_CREAT:
         if st.is_nested:
-            mkdir(st.parent, 0o750)
+            directory_make(st.loop, st.parent)
         store_path(st, path)
-        mkdir(path, 0o750)
+        directory_make(st.loop, path)
         segment_path(st, kind, id, path)
-        fd = c_open(path, flags, 0o640)
+        fd = file_open(st.loop, path, flags)
     return fd
 
 
@@ -209,11 +178,11 @@ cdef void segment_unlink(store_t* st, u32 id) noexcept nogil:
     there after a crash would be delivered again, whole."""
     cdef char path[PATH_MAX_BYTES]
     segment_path(st, b"msgs", id, path)
-    file_remove(path)
+    file_remove(st.loop, path)
     segment_path(st, b"acks", id, path)
-    unlink(path)
+    file_unlink(st.loop, path)
     segment_path(st, b"meta", id, path)
-    unlink(path)
+    file_unlink(st.loop, path)
 
 
 cdef int segment_write_meta(store_t* st, const seg_t* seg) noexcept nogil:
@@ -226,14 +195,15 @@ cdef int segment_write_meta(store_t* st, const seg_t* seg) noexcept nogil:
     cdef int fd, rc
     if seg.n_fillers:
         return 0
-    fd = segment_open(st, b"meta", seg.id, O_WRONLY | O_CREAT)
+    fd = segment_open(st, b"meta", seg.id, O_RDWR | O_CREAT)
     if fd < 0:
         return -1
     put_le32(facts, seg.count)
     put_le64(facts + 4, <u64>seg.first_offset)
     put_le64(facts + 12, <u64>seg.first_ms)
     put_le64(facts + 20, <u64>seg.last_ms)
-    rc = write_at(fd, facts, STREAM_META if st.is_stream else QUEUE_META, 0)
+    rc = segment_write(st, b"meta", seg.id, CHANGE_PATCH, fd, facts,
+                       STREAM_META if st.is_stream else QUEUE_META, 0)
     c_close(fd)
     return rc
 
@@ -255,7 +225,7 @@ cdef int segment_cut(store_t* st, seg_t* seg) noexcept nogil:
     cdef int fd = segment_open(st, b"msgs", seg.id, O_RDWR)
     if fd < 0:
         return -1
-    if ftruncate(fd, seg.size):
+    if segment_resize(st, b"msgs", seg.id, fd, seg.size):
         close_failed(fd)
         return -1
     c_close(fd)
@@ -271,7 +241,7 @@ cdef int segment_trim_acks(store_t* st, seg_t* seg) noexcept nogil:
     fd = segment_open(st, b"acks", seg.id, O_RDWR)
     if fd < 0:
         return 0 if errno == ENOENT else -1
-    if ftruncate(fd, seg.ack_size):
+    if segment_resize(st, b"acks", seg.id, fd, seg.ack_size):
         c_close(fd)
         return -1
     c_close(fd)
@@ -289,7 +259,7 @@ cdef int segment_flush_acks(store_t* st, seg_t* seg, bint keep_open) noexcept no
         fd = segment_open(st, b"acks", seg.id, O_RDWR | O_CREAT)
         if fd < 0:
             return -1
-        if ftruncate(fd, seg.ack_size):     # a crashed original leaves a preallocated tail
+        if segment_resize(st, b"acks", seg.id, fd, seg.ack_size):   # see segment_trim_acks
             close_failed(fd)
             return -1
         if seg.ack_size == 0:
@@ -298,7 +268,8 @@ cdef int segment_flush_acks(store_t* st, seg_t* seg, bint keep_open) noexcept no
         seg.ack_fd = fd
     if st.is_acks_wanted and loop_sync_too(st.loop, seg.ack_fd):
         return -1
-    if write_at(seg.ack_fd, <const u8*>seg.acks, <u64>seg.n_acks * 4, seg.ack_size):
+    if segment_write(st, b"acks", seg.id, CHANGE_APPEND, seg.ack_fd, <const u8*>seg.acks,
+                     <u64>seg.n_acks * 4, seg.ack_size):
         return -1
     seg.ack_size += seg.n_acks * 4
     seg.n_acks = 0

@@ -89,13 +89,13 @@ cdef int store_open_write(store_t* st) noexcept nogil:
     cdef int fd = segment_open(st, b"msgs", st.wseg.id, O_RDWR | O_CREAT)
     if fd < 0:
         return -1
-    if st.reserved == 0 and ftruncate(fd, st.flushed):
+    if st.reserved == 0 and segment_resize(st, b"msgs", st.wseg.id, fd, st.flushed):
         close_failed(fd)
         return -1
     if is_new:
         put_le32(header, SCHEMA_VERSION)
         st.is_dir_unsynced = True
-        if write_at(fd, header, 4, 0):
+        if segment_write(st, b"msgs", st.wseg.id, CHANGE_PATCH, fd, header, 4, 0):
             close_failed(fd)
             return -1
         loop_made_file(st.loop, began_ns)
@@ -121,7 +121,7 @@ cdef void store_cut(store_t* st) noexcept nogil:
     """A write stopped half-way: what it left must not be taken for a record after a crash."""
     cdef int error = errno
     st.reserved = 0
-    if ftruncate(st.wfd, st.flushed):
+    if segment_resize(st, b"msgs", st.wseg.id, st.wfd, st.flushed):
         # What is written next may be shorter, or other messages: they are cut before that.
         c_close(st.wfd)
         st.wfd = -1
@@ -141,7 +141,8 @@ cdef int store_flush(store_t* st) noexcept nogil:
     if st.wfd < 0 and store_open_write(st):
         return store_failed(st, FILE_MSGS, st.wseg.id)
     if (store_write_over(st, p, n, st.flushed) if st.reserved
-            else write_at(st.wfd, p, n, st.flushed)):
+            else segment_write(st, b"msgs", st.wseg.id, CHANGE_APPEND, st.wfd, p, n,
+                               st.flushed)):
         store_cut(st)
         return store_failed(st, FILE_MSGS, st.wseg.id)
     st.flushed = st.wseg.size
@@ -299,11 +300,15 @@ cdef int store_write_large(store_t* st, const msg_t* m, i64 timestamp_ms) noexce
     rc = -1 if st.wfd < 0 and store_open_write(st) else 0
     if rc == 0:
         record_write(head, m, timestamp_ms)
-        rc = write_at(st.wfd, head, head_len, st.wseg.size)
+        # Over filling, if there is some; else nothing is there.
+        rc = segment_write(st, b"msgs", st.wseg.id,
+                           CHANGE_PATCH if st.reserved else CHANGE_APPEND, st.wfd, head, head_len,
+                           st.wseg.size)
         if rc == 0 and st.reserved:
             rc = store_write_over(st, m.body, <u32>m.body_len, st.wseg.size + head_len)
         elif rc == 0:
-            rc = write_at(st.wfd, m.body, m.body_len, st.wseg.size + <i64>head_len)
+            rc = segment_write(st, b"msgs", st.wseg.id, CHANGE_APPEND, st.wfd, m.body, m.body_len,
+                               st.wseg.size + <i64>head_len)
         if rc:
             store_cut(st)
     if rc:
@@ -502,7 +507,8 @@ cdef int store_close(store_t* st) noexcept nogil:
         return -1
     if (st.is_untrimmed or st.reserved) and st.wfd < 0 and store_open_write(st):
         return -1
-    if st.reserved and (sync_data(st.wfd) or ftruncate(st.wfd, st.flushed)):
+    if st.reserved and (sync_data(st.wfd) or segment_resize(
+            st, b"msgs", st.wseg.id, st.wfd, st.flushed)):
         return -1
     st.reserved = 0
     for i in range(st.n_segs):

@@ -12,7 +12,7 @@ cdef list stream_load(queue_t* q, bint is_synced):
     cdef store_t* st = &q.store
     cdef u32 i
     notes = []
-    found = find_segments(store_directory(st), notes)
+    found = find_segments(q.loop, store_directory(st), notes)
     stream_find_marker(q)
     if not found and q.stream.marker_seg:
         found = [(q.stream.marker_seg, SEGMENT_HEADER)]         # its file was lost, or never made
@@ -92,7 +92,7 @@ cdef stream_find_marker(queue_t* q):
     newest = found.pop()
     for _, _, name in found:
         if os.path.isfile(f"{directory}/{name}"):
-            os.unlink(f"{directory}/{name}")
+            unlink_file(q.loop, f"{directory}/{name}")
     q.stream.marker_seg = newest[0]
     q.stream.marker_offset = newest[1]
 

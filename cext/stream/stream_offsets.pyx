@@ -168,18 +168,19 @@ cdef int tracks_open(store_t* st, tracks_t* ts) noexcept nogil:
     if ts.fd >= 0:
         return 0
     offsets_path(st, path)
-    ts.fd = c_open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0o640)
+    ts.fd = file_open(st.loop, path, O_RDWR | O_CREAT)
     if ts.fd < 0 and errno == ENOENT:
         store_path(st, path)
-        mkdir(path, 0o750)
+        directory_make(st.loop, path)
         offsets_path(st, path)
-        ts.fd = c_open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0o640)
+        ts.fd = file_open(st.loop, path, O_RDWR | O_CREAT)
     return 0 if ts.fd >= 0 else -1
 
 
 cdef int tracks_append(store_t* st, tracks_t* ts, u64 size) noexcept nogil:
     """Append the entries of all tags that have changed, `size` bytes in all. 0, or -1 with
     errno."""
+    cdef char path[PATH_MAX_BYTES]
     cdef u8* buf
     cdef u64 n = 0
     cdef track_t* t = ts.dirty
@@ -193,7 +194,8 @@ cdef int tracks_append(store_t* st, tracks_t* ts, u64 size) noexcept nogil:
         if t.offset:
             n += track_write(t, buf + n)
         t = t.dirty_next
-    rc = write_at(ts.fd, buf, n, <i64>ts.size)
+    offsets_path(st, path)
+    rc = file_write(st.loop, path, CHANGE_PATCH, ts.fd, buf, n, <i64>ts.size)
     free(buf)
     if rc == 0:
         ts.size += n
@@ -257,15 +259,15 @@ cdef int tracks_rewrite(store_t* st, tracks_t* ts) noexcept nogil:
     n = tracks_write(ts, buf)
     offsets_path(st, path)
     snprintf(temporary, sizeof(temporary), b"%s.tmp", path)
-    fd = c_open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0o640)
+    fd = file_open(st.loop, temporary, O_RDWR | O_CREAT | O_TRUNC)
     if fd >= 0:
-        rc = write_at(fd, buf, n, 0)
+        rc = file_write(st.loop, temporary, CHANGE_APPEND, fd, buf, n, 0)
         if rc == 0:
             rc = sync_data(fd)
         close_failed(fd)
     free(buf)
     if rc == 0:
-        rc = rename(temporary, path)
+        rc = file_rename(st.loop, temporary, path)
     if rc:
         return -1
     tracks_close(ts)
@@ -288,7 +290,7 @@ cdef int tracks_adopt(store_t* st, tracks_t* ts, const char* temporary, u64 n) n
     cdef i64 got
     cdef int fd
     ts.is_copying = False
-    fd = c_open(temporary, O_WRONLY | O_CLOEXEC | O_NONBLOCK, 0)
+    fd = file_open(st.loop, temporary, O_RDWR)
     if fd < 0:
         return -1
     while at < end:
@@ -296,14 +298,15 @@ cdef int tracks_adopt(store_t* st, tracks_t* ts, const char* temporary, u64 n) n
         if tracks_open(st, ts) == 0:
             got = pread(ts.fd, piece, OFFSETS_PIECE if end - at > OFFSETS_PIECE else end - at,
                         <i64>at)
-        if got <= 0 or write_at(fd, piece, <u64>got, <i64>to):
+        if got <= 0 or file_write(st.loop, temporary, CHANGE_APPEND, fd, piece, <u64>got,
+                                  <i64>to):
             close_failed(fd)
             return -1
         at += <u64>got
         to += <u64>got
     c_close(fd)
     offsets_path(st, path)
-    if rename(temporary, path):
+    if file_rename(st.loop, temporary, path):
         return -1
     tracks_close(ts)
     tracks_set_size(ts, n)

@@ -31,13 +31,13 @@ cdef int stream_write_marker(queue_t* q) noexcept nogil:
     if s.marker_seg == st.wseg.id and s.marker_offset == offset:
         return 0
     marker_path(st, st.wseg.id, offset, path)
-    fd = c_open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0o640)
+    fd = file_open(st.loop, path, O_RDWR | O_CREAT)
     if fd < 0:
         return -1
     c_close(fd)
     if s.marker_seg:
         marker_path(st, s.marker_seg, s.marker_offset, path)
-        unlink(path)
+        file_unlink(st.loop, path)
     s.marker_seg = st.wseg.id
     s.marker_offset = offset
     return 0
