@@ -39,7 +39,13 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple
 from lavinmq import fieldtable
 from lavinmq.errors import DefinitionsError
 from lavinmq.fieldtable import EMPTY, FieldTable, FieldTableError
-from lavinmq.files.datadir import FILE_MODE, read_regular, sync_directory, write_atomic
+from lavinmq.files.datadir import (
+    FILE_MODE,
+    SHA1_DIGITS,
+    read_regular,
+    sync_directory,
+    write_atomic,
+)
 
 log = logging.getLogger("lmq.definitions")
 
@@ -166,6 +172,7 @@ class DefinitionsFile:
                 data = b""
             if len(data) < len(VERSION):
                 self._start_new()
+                self._warn_of_queues()
                 return Definitions()
             if not data.startswith(VERSION):
                 raise DefinitionsError(f"{self.path}: unknown version {data[:4].hex()}")
@@ -298,6 +305,16 @@ class DefinitionsFile:
         self._size = 0
         self.deleted = 0
         self._append(VERSION)
+
+    def _warn_of_queues(self) -> None:
+        """The file is new. Queues that have files all the same were in one that was lost."""
+        n_queues = sum(1 for _ in self.path.parent.glob("[0-9a-f]" * SHA1_DIGITS))
+        if n_queues:
+            log.error(
+                "%s was missing or empty: what was declared is lost, %d directories of queues are"
+                " left alone and set aside when such a queue is declared again",
+                self.path, n_queues,
+            )  # fmt: skip
 
     def _read(self, data: bytes, fold: "_Fold") -> int:
         """Fold all readable records; take out the rest. Returns the size that stays."""

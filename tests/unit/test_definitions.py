@@ -357,6 +357,24 @@ def test_a_file_of_zeros_is_kept_and_made_anew(
     assert "nothing but zeros" in caplog.text
 
 
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_lost_file_is_told_where_queues_have_files(
+    path: Path, caplog: pytest.LogCaptureFixture, is_there: bool
+) -> None:
+    if is_there:
+        path.write_bytes(b"")
+    load(path)
+    assert not caplog.text
+
+    path.unlink()
+    (path.parent / ("0" * 40)).mkdir()
+    if is_there:
+        path.write_bytes(b"")
+    load(path)
+
+    assert f"{path} was missing or empty: what was declared is lost, 1 " in caplog.text
+
+
 def test_a_pipe_in_place_of_the_file_is_an_error_and_never_blocks(path: Path) -> None:
     os.mkfifo(path)
 
