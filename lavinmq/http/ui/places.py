@@ -50,6 +50,7 @@ PLACES: Final = {
     "queue": Place("Queue"),
     "stream": Place("Stream"),
     "unacked": Place("Unacked"),
+    "map": Place("Map"),
     "shovels": Place("Shovels"),
     "federation": Place("Federation"),
     "vhosts": Place("Virtual hosts"),

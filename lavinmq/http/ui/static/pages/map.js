@@ -1,0 +1,136 @@
+// A map of a virtual host: exchanges, what is bound to them, who consumes. Many things of a kind are
+// shown as groups by the beginning of their names; a group is opened to see what is in it.
+
+import { chosenVhost, get, path, rowsOf } from "../lib/api.js";
+import { to } from "../lib/address.js";
+import { act } from "../lib/form.js";
+import { byId, h, show } from "../lib/dom.js";
+import { count, rate } from "../lib/format.js";
+import { fillVhosts } from "../lib/frame.js";
+import { clientOf, drawn, groupsOf, KINDS, waysOf } from "../lib/map.js";
+
+/** @typedef {import("../lib/map.js").Thing} Thing */
+/** @typedef {import("../lib/map.js").Way} Way */
+
+const PAGE_SIZE = 1000;
+const MOST_PAGES = 20; // 20 000 rows of a kind
+const TABLE_ROWS = 500;
+const form = /** @type {HTMLFormElement} */ (byId("map-form"));
+const select = /** @type {HTMLSelectElement} */ (byId("map-vhost"));
+const text = /** @type {HTMLInputElement} */ (byId("map-text"));
+const details = /** @type {HTMLDetailsElement} */ (byId("map-details"));
+/** @type {Thing[]} */
+let things = [];
+/** @type {Way[]} */
+let ways = [];
+/** @type {Set<string>} */
+const open = new Set();
+let isCut = false;
+let asked = 0;
+
+/**
+ * All rows of a list, a page after the other.
+ * @param {string} list
+ * @param {string} columns
+ */
+async function all(list, columns) {
+  const found = [];
+  for (let page = 1; page <= MOST_PAGES; page += 1) {
+    const said = await get(`${list}?${new URLSearchParams({ page: String(page), page_size: String(PAGE_SIZE), columns })}`);
+    for (const row of rowsOf(said)) found.push(row);
+    if (page >= said.page_count) return found;
+  }
+  isCut = true;
+  return found;
+}
+
+async function load() {
+  const mine = ++asked;
+  const vhost = select.value;
+  isCut = false;
+  show("map-said", "Loading");
+  const exchanges = await all(path`exchanges/${vhost}`, "name,message_stats");
+  const queues = await all(path`queues/${vhost}`, "name,arguments,messages,message_stats");
+  const bindings = await all(path`bindings/${vhost}`, "source,destination,destination_type,routing_key");
+  const consumers = await all(path`consumers/${vhost}`, "queue,channel_details");
+  if (mine !== asked) return; // another one is under way
+  const rateOf = (/** @type {any} */ row, /** @type {string} */ name) => row.message_stats?.[`${name}_details`]?.rate ?? 0;
+  const isStream = (/** @type {any} */ row) => row.arguments?.["x-queue-type"] === "stream";
+  const clients = new Set(consumers.map(clientOf));
+  things = [
+    ...exchanges.map((row) => ({ kind: "exchange", name: row.name, href: to("exchange", { vhost, name: row.name }), rate: rateOf(row, "publish_in"), messages: 0 })),
+    ...queues.map((row) => ({ kind: "queue", name: row.name, href: to(isStream(row) ? "stream" : "queue", { vhost, name: row.name }), rate: rateOf(row, "deliver_get"), messages: row.messages })),
+    ...[...clients].map((name) => ({ kind: "client", name, href: to("connection", { name }), rate: 0, messages: 0 })),
+  ];
+  ways = [
+    ...bindings.filter((row) => row.source).map((row) => ({
+      from: `exchange ${row.source}`, to: `${row.destination_type} ${row.destination}`, key: row.routing_key ?? "" })),
+    ...consumers.map((row) => ({ from: `queue ${row.queue?.name}`, to: `client ${clientOf(row)}`, key: "" })),
+  ];
+  draw();
+}
+
+/** @type {[Element, Element][]} */
+let lines = [];
+function draw() {
+  const focused = document.activeElement?.closest("[data-id]")?.getAttribute("data-id");
+  const wanted = text.value.toLowerCase();
+  const shown = new Map();
+  for (const kind of KINDS) {
+    const some = things.filter((each) => each.kind === kind && each.name.toLowerCase().includes(wanted));
+    const groups = groupsOf(kind, some, open);
+    for (const group of groups) for (const thing of group.things) shown.set(`${thing.kind} ${thing.name}`, group);
+    byId(`map-${kind}`).replaceChildren(...groups.map(item));
+  }
+  const joined = waysOf(ways, shown);
+  const at = (/** @type {string} */ id) => document.querySelector(`[data-id="${CSS.escape(id)}"]`);
+  lines = joined.flatMap(({ from, to: end }) => {
+    const pair = [at(from.id), at(end.id)];
+    return pair[0] && pair[1] ? [/** @type {[Element, Element]} */ (pair)] : [];
+  });
+  drawn(byId("map"), lines);
+  const said = KINDS.map((kind) => count(things.filter((each) => each.kind === kind).length));
+  show("map-said", `${said[0]} exchanges, ${said[1]} queues, consumers on ${said[2]} connections, ${count(ways.length)} ways between them.${isCut ? " There are more than are shown." : ""}`);
+  write(joined);
+  const again = focused && document.querySelector(`[data-id="${CSS.escape(focused)}"]`);
+  if (again) /** @type {HTMLElement | null} */ (again.querySelector("button, a") ?? again)?.focus();
+}
+
+/** @param {import("../lib/map.js").Group} group */
+function item(group) {
+  const numbers = [group.messages ? `${count(group.messages)} messages` : "", group.rate ? rate(group.rate) : ""].filter(Boolean).join(", ");
+  const label = group.isGroup
+    ? h("button", {
+      type: "button", class: "row-button", "aria-expanded": String(group.isOpen),
+      click: () => {
+        if (!open.delete(group.id)) open.add(group.id);
+        draw();
+      },
+    }, `${group.label} (${count(group.size)})`)
+    : h("a", { href: group.things[0]?.href }, group.label);
+  return h("li", { "data-id": group.id, class: group.isInside ? "inside" : "" }, label, numbers && h("small", {}, numbers));
+}
+
+/** @param {ReturnType<typeof waysOf>} joined */
+function write(joined) {
+  if (!details.open) return;
+  const heads = ["From", "To", "Ways", "Keys"].map((name) => h("th", { scope: "col" }, name));
+  const rows = joined.slice(0, TABLE_ROWS).map((way) => h("tr", {},
+    [way.from.label, way.to.label, count(way.n), [...way.keys].join(", ")].map((cell) => h("td", { class: "text" }, cell))));
+  byId("map-table").replaceChildren(h("table", {}, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, rows)),
+    joined.length > TABLE_ROWS ? h("p", { class: "soft" }, `and ${count(joined.length - TABLE_ROWS)} more`) : "");
+}
+
+details.addEventListener("toggle", draw);
+text.addEventListener("input", draw);
+select.addEventListener("change", () => void act(load));
+form.addEventListener("submit", (event) => {
+  event.preventDefault();
+  void act(load);
+});
+new ResizeObserver(() => drawn(byId("map"), lines)).observe(byId("map"));
+void act(async () => {
+  await fillVhosts("map-vhost");
+  if (!chosenVhost() && [...select.options].some((each) => each.value === "/")) select.value = "/";
+  await load();
+});

@@ -1,0 +1,89 @@
+"""The map of a virtual host: few things as they are, many in groups, and its text."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.conftest import Requests, Stub, listed
+from tests.browser.test_every_page import AXE
+from tests.support.api import Api
+from tests.support.broker import Broker
+
+
+def test_a_few_things_are_shown_as_they_are(page: Any, broker: Broker) -> None:
+    api = Api(broker)
+    rights = {"configure": ".*", "write": ".*", "read": ".*"}
+    for method, path, body in (
+        ("PUT", "vhosts/mapped", {}),
+        ("PUT", "permissions/mapped/guest", rights),
+        ("PUT", "exchanges/mapped/sales", {"type": "topic"}),
+        ("PUT", "queues/mapped/<b>orders", {"durable": True}),
+        ("POST", "bindings/mapped/e/sales/q/<b>orders", {"routing_key": "a.#"}),
+    ):
+        answer = api(method, f"/api/{path.replace('<', '%3C').replace('>', '%3E')}", body)
+        assert answer.status in (201, 204), answer
+    page.goto("/map")
+    expect(page.locator("#map-vhost option")).not_to_have_count(0)
+    page.locator("#map-vhost").select_option("mapped")
+    expect(page.locator("#map-queue li")).to_have_text(["<b>orders"])
+    expect(page.locator("#map-exchange")).to_contain_text("sales")
+    expect(page.locator("#map path")).to_have_attribute("d", re.compile("^M"))
+    page.get_by_text("As a table").click()
+    expect(page.locator("#map-table tbody tr")).to_have_text(["sales<b>orders1a.#"])
+    page.get_by_role("link", name="<b>orders").click()
+    expect(page.locator("#pagename-label")).to_have_text("<b>orders in virtual host mapped")
+
+
+@pytest.fixture
+def many(page: Any, stub: Stub) -> Any:
+    """The page with ten thousand queues of twenty beginnings; each answer is a page of 1000."""
+    stub("/api/vhosts", [{"name": "/"}])
+    stub("/api/exchanges/%2F", listed([{"name": f"x{n}"} for n in range(5)]))
+    stub("/api/consumers/%2F", listed([]))
+
+    def answer(route: Any) -> None:
+        number = int(route.request.url.partition("page=")[2].partition("&")[0]) - 1
+        names = [f"team{n % 20}.q{n}" for n in range(number * 1000, number * 1000 + 1000)]
+        rows: list[dict[str, Any]] = [{"name": name, "messages": 1} for name in names]
+        if "/api/bindings/" in route.request.url:
+            of = {"source": "x1", "destination_type": "queue", "routing_key": "k"}
+            rows = [of | {"destination": name} for name in names]
+        route.fulfill(json=listed(rows, page_count=10))
+
+    for kind in ("queues", "bindings"):
+        page.route(f"**/api/{kind}/%2F?*", answer)
+    page.goto("/map")
+    return page
+
+
+def test_ten_thousand_are_shown_in_groups(many: Any, requests: Requests) -> None:
+    groups = many.locator("#map-queue li")
+    expect(groups).to_have_count(20, timeout=20_000)
+    expect(groups.first).to_have_text("team0.… (500)500 messages")
+    assert len(requests.find("GET", "/api/queues/%2F")) == 10  # a page after the other
+    button = groups.first.get_by_role("button")
+    button.focus()
+    many.keyboard.press("Enter")
+    expect(many.locator("#map-queue li.inside")).to_have_count(100)
+    expect(button).to_have_attribute("aria-expanded", "true")
+    expect(button).to_be_focused()
+    many.keyboard.press("Enter")
+    expect(many.locator("#map-queue li.inside")).to_have_count(0)
+    many.locator("#map-text").fill("q77")
+    expect(many.locator("#map-queue li").first).to_be_visible()
+    many.locator("#map-text").fill("q777")
+    expect(many.locator("#map-queue li")).to_have_count(11)
+
+
+@pytest.mark.skipif(not AXE.exists(), reason="axe-core is not there: `make test` installs it")
+def test_everybody_can_read_the_map(many: Any) -> None:
+    expect(many.locator("#map-queue li")).to_have_count(20, timeout=20_000)
+    many.get_by_text("As a table").click()
+    expect(many.locator("#map-table tbody tr")).to_have_count(20)
+    many.evaluate(AXE.read_text())
+    found = many.evaluate("axe.run('main').then(said => said.violations.map(each => each.id))")
+    assert found == []
