@@ -330,11 +330,6 @@ class Connection:
         """Forget everything, however much it is: others get their turn."""
         yield from self._releasing()
         self.link.close()
-        while self.exclusive_queues:
-            queue = self.exclusive_queues.pop()
-            if self.vhost.queues.get(queue.name) is queue:
-                self.vhost.remove_queue(queue)
-            yield
         self.broker.lost(self)
 
     def _leave_vhost(self) -> None:
@@ -576,9 +571,15 @@ class Connection:
             self.link.close_channel(found.id, False)
 
     def _releasing(self) -> Iterator[None]:
-        """Close all channels, of which none gets deliveries any more."""
+        """Close all channels, of which none gets deliveries any more, and delete exclusive queues:
+        whoever sees the connection close may declare them anew, although the socket is open yet."""
         for found in list(self.channels.values()):
             yield from self._closing_steps(found)
+        while self.exclusive_queues:
+            queue = self.exclusive_queues.pop()
+            if self.vhost.queues.get(queue.name) is queue:
+                self.vhost.remove_queue(queue)
+            yield
 
     # --- errors -------------------------------------------------------------------------------
 

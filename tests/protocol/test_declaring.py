@@ -108,6 +108,29 @@ def test_all_exclusive_queues_go_with_their_connection(
     )
 
 
+def test_exclusive_queues_are_gone_when_the_end_of_the_connection_is_answered(
+    wire: Wire, other: Wire, name: str
+) -> None:
+    """The client has its answer, and has not closed the socket yet."""
+    declare(wire, name)
+
+    wire.call(0, commands.Connection.Close(200, "", 0, 0), commands.Connection.CloseOk)
+
+    declare(other, name)
+
+
+def test_exclusive_queues_of_a_connection_that_broke_a_rule_go_before_the_client_does(
+    wire: Wire, other: Wire, name: str
+) -> None:
+    """The broker has closed the connection; the client neither answers nor hangs up."""
+    declare(wire, name)
+
+    wire.send(0, commands.Queue.Declare(queue=name))
+    wire.expect(commands.Connection.Close, 0)
+
+    declare(other, name)
+
+
 def test_a_connection_forgets_an_exclusive_queue_that_went_by_itself(
     broker: Broker, wire: Wire, name: str
 ) -> None:
