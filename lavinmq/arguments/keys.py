@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, TypeGuard
 
 from lavinmq.arguments.interval import interval_ms
 from lavinmq.fieldtable import Timestamp
+from lavinmq.nearest import hint
 
 INT64_MAX: Final = (1 << 63) - 1
 OVERFLOWS: Final = ("drop-head", "reject-publish", "reject-publish-dlx")
@@ -92,6 +93,14 @@ def _overflow(value: object) -> str | None:
     return value if isinstance(value, str) and value in OVERFLOWS else None
 
 
+def _no_overflow(name: str, value: object) -> str | None:
+    if not isinstance(value, str):
+        return f"{name} header not a string"
+    if not value or value in OVERFLOWS:  # an empty one says nothing, in LavinMQ too
+        return None
+    return f"{name} '{value[:40]}' is unknown{hint(value, OVERFLOWS)}"
+
+
 def _age(value: object) -> str | None:
     return value if isinstance(value, str) and interval_ms(value) is not None else None
 
@@ -117,7 +126,9 @@ NUMBER: Final = Values("number", "Int", is_integer, integer, no_integer(0))
 MILLISECONDS: Final = NUMBER._replace(says="milliseconds")
 EXPIRY: Final = MILLISECONDS._replace(complaint=no_integer(1))
 NAME: Final = Values("name", "String", _is_string, _string, no_string)
-OVERFLOW: Final = NAME._replace(says=", ".join(f"`{each}`" for each in OVERFLOWS), usable=_overflow)
+OVERFLOW: Final = NAME._replace(
+    says=", ".join(f"`{each}`" for each in OVERFLOWS), usable=_overflow, complaint=_no_overflow
+)
 AGE: Final = NAME._replace(
     says="`7D`; Y, M, D, h, m or s", usable=_age, complaint=_no_age, amount=interval_ms
 )

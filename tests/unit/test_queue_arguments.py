@@ -10,7 +10,8 @@ from lavinmq.fieldtable import FieldTable, Value
 
 LIMITS = ["x-max-length", "x-max-length-bytes", "x-message-ttl", "x-delivery-limit",
           "x-consumer-timeout", "x-cache-size", "x-cache-ttl"]  # fmt: skip
-TEXTS = ["x-dead-letter-exchange", "x-overflow", "x-deduplication-header"]
+TEXTS = ["x-dead-letter-exchange", "x-deduplication-header"]
+OVERFLOWS: list[Value] = ["", "drop-head", "reject-publish", "reject-publish-dlx"]
 FLAGS = ["x-single-active-consumer", "x-message-deduplication"]
 
 
@@ -30,6 +31,7 @@ def refusal(arguments: dict[str, Value]) -> str | None:
         pytest.param(["x-expires"], [1, 10], [0, -1, "10", True], id="expires"),  # edge-cases.md 59
         pytest.param(LIMITS, [0, 10], [-1, "10", True, False], id="limits"),  # edge-cases.md 60
         pytest.param(TEXTS, ["", "any"], [1, True], id="texts"),  # edge-cases.md 61
+        pytest.param(["x-overflow"], OVERFLOWS, [1, True, "any"], id="overflow"),
         pytest.param(FLAGS, [True, False], ["true", 0, 1], id="flags"),  # edge-cases.md 65
         pytest.param(
             ["x-max-priority"], [0, 255], [-1, 256, "5"], id="priority"
@@ -65,6 +67,9 @@ def test_void_counts_as_absent(name: str) -> None:
     assert refusal({name: None}) is None
 
 
-def test_an_unknown_way_to_overflow_is_accepted() -> None:
-    """edge-cases.md 69"""
-    assert refusal({"x-overflow": "nonsense"}) is None
+def test_an_unknown_way_to_overflow_is_refused() -> None:
+    """Ignored, it would be `drop-head`: messages would go that were to be refused."""
+    said = refusal({"x-overflow": "reject-publich"})
+
+    assert said is not None and "x-overflow 'reject-publich' is unknown" in said
+    assert "reject-publish" in said.replace("reject-publich", "")
