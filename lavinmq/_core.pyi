@@ -149,7 +149,7 @@ def observe(loop: Loop, root: str, note: int, owner: int = 0) -> None:
     """
 
 def note_change(
-    loop: Loop, kind: int, path: str, target: str | None, fd: int, start: int, end: int
+    loop: Loop, kind: int, path: str, target: str, fd: int, start: int, end: int
 ) -> None:
     """Note a change that was just made, for who observes: `files/changes.py` does. From any
     thread."""

@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
@@ -137,6 +138,7 @@ class Broker:
         """All but the control socket, which is nobody else's."""
         self.services: set[Service] = set()
         self.loop = _core.Loop(events, config.data_dir, config.sync, on_failure, self._news)
+        self.disk.changes.note = partial(_core.note_change, self.loop)
         self.loop.set_max_large(memory_for_large_messages())
         self.loop.set_max_files(files_of_queues())
         self.loop.set_max_copies(config.max_copy_keys)

@@ -20,7 +20,7 @@ def note_change(Loop loop, int kind, str path, str target, int fd, i64 start, i6
         return
     name = os.fsencode(path)
     raw = name
-    if target is not None:
+    if target:
         new = os.fsencode(target)
         to = new
     with nogil:     # another thread may have this one wait, in the middle of a note

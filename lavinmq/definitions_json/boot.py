@@ -108,7 +108,7 @@ class BootFile:
 
     def _write_digest(self) -> None:
         try:
-            write_atomic(self._digest_path, self._digest)
+            write_atomic(self._digest_path, self._digest, self._disk.changes)
         except OSError as error:  # the worst that comes of it is another import
             _log.warning("%s: %s", self._digest_path, error.strerror)
 

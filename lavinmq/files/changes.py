@@ -33,8 +33,9 @@ class Change(IntEnum):
     REMOVE_DIRECTORY = 9
 
 
-Note = Callable[[int, str, str | None, int, int, int], object]
-"""Hears of a change, as `_core.note_change` does: kind, path, target, descriptor, start, end."""
+Note = Callable[[int, str, str, int, int, int], object]
+"""Hears of a change, as `_core.note_change` does: kind, path, target (empty:
+none), descriptor, start, end."""
 Name = str | os.PathLike[str]
 
 
@@ -68,6 +69,10 @@ class Changes:
         """Give a file or directory another name, in the place of a file that has it."""
         os.rename(path, target)
         self.renamed(path, target)
+
+    def rename_unnoted(self, path: Name, target: Name) -> None:
+        """The same in a thread, while others still go by the old name: `renamed` is for later."""
+        os.rename(path, target)
 
     def renamed(self, path: Name, target: Name) -> None:
         """Note what a thread has renamed while others still went by the old name."""
@@ -121,4 +126,4 @@ class Changes:
 
     def _noted(self, kind: Change, path: Name, fd: int = -1, start: int = 0, end: int = 0) -> None:
         if self.note is not None:
-            self.note(kind, os.fspath(path), None, fd, start, end)
+            self.note(kind, os.fspath(path), "", fd, start, end)

@@ -21,15 +21,13 @@ from types import FrameType
 from typing import NoReturn
 
 from lavinmq.config.setting_types import shown
+from lavinmq.files.changes import DIRECTORY_MODE, FILE_MODE, Changes
 from lavinmq.process import log
 
 SCHEMA_VERSION = "4"
 SCHEMA_FILE = "schema_version"
 LOCK_FILE = ".lock"
 STOP_FILE = "clean_stop"
-DIRECTORY_MODE = 0o750
-"""Of directories below it."""
-FILE_MODE = 0o640
 OTHERS = 0o027
 """What nobody but the owner, and the group for reading, may do with what is in it."""
 ACCESS = {"owner": 0o700, "group": 0o750}
@@ -207,7 +205,7 @@ class DataDir:
         self._is_stopped = False
         try:
             path = os.path.join(self.path, LOCK_FILE)
-            write_atomic(os.path.join(self.path, STOP_FILE), _time_of(path))
+            write_atomic(os.path.join(self.path, STOP_FILE), _time_of(path), Changes())
         except OSError as error:
             log.get("lmq.data_dir").warning("No mark of an orderly stop: %s", error)
 
@@ -244,7 +242,7 @@ class DataDir:
                 " migrate the directory with LavinMQ 2.x first",
                 is_lasting=True,
             )
-        write_atomic(path, SCHEMA_VERSION.encode())
+        write_atomic(path, SCHEMA_VERSION.encode(), Changes())
 
     def _old_format_file(self) -> str:
         """Return a file that only formats before version 4 have, if there is one.
@@ -330,16 +328,16 @@ class UnsureError(OSError):
     """A file has been replaced, and nobody knows whether that is on disk."""
 
 
-def write_atomic(path: str, content: bytes) -> None:
+def write_atomic(path: str, content: bytes, changes: Changes) -> None:
     """Save ``content`` by way of ``<path>.tmp``, synced and renamed, with its directory synced.
 
     Raises: ``OSError`` with the name of a file; the old file is in place then, unless it is an
         ``UnsureError``.
     """
-    replace_files([(path, content)])
+    replace_files([(path, content)], changes)
 
 
-def replace_files(files: Sequence[tuple[str, bytes]]) -> None:
+def replace_files(files: Sequence[tuple[str, bytes]], changes: Changes) -> None:
     """The same for several files of one directory, which are replaced in their order.
 
     All are written aside before the first is replaced. Raises: as ``write_atomic``.
@@ -354,27 +352,28 @@ def replace_files(files: Sequence[tuple[str, bytes]]) -> None:
     try:
         for path, content in files:
             written.append(f"{path}.tmp")
-            _write_aside(written[-1], content)
+            _write_aside(written[-1], content, changes)
         for path, _ in files:
-            os.rename(f"{path}.tmp", path)
+            changes.rename(f"{path}.tmp", path)
             kind = UnsureError
         os.fsync(directory)
     except OSError as error:
         for each in written:
             with suppress(OSError):
-                os.unlink(each)  # gives the space back when the disk is full
+                changes.unlink(each)  # gives the space back when the disk is full
         raise kind(error.errno, error.strerror, path) from error
     finally:
         os.close(directory)
 
 
-def _write_aside(path: str, content: bytes) -> None:
+def _write_aside(path: str, content: bytes, changes: Changes) -> None:
     # Truncated, not appended to: a crash may have left one behind.
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-    with open(os.open(path, flags, FILE_MODE), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    fd = changes.open(path, os.O_CREAT | os.O_TRUNC)
+    try:
+        changes.write(path, fd, content, 0)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _remedy(error: OSError, where: str, data_dir: str) -> str:
@@ -432,11 +431,6 @@ def sync_directory(path: str | os.PathLike[str]) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-def private(path: str, flags: int) -> int:
-    """What `open` is given to make a file that is not for everybody: `open(…, opener=private)`."""
-    return os.open(path, flags, FILE_MODE)
 
 
 def _mended(entry: os.DirEntry[str]) -> bool:

@@ -39,13 +39,8 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple
 from lavinmq import fieldtable
 from lavinmq.errors import DefinitionsError
 from lavinmq.fieldtable import EMPTY, FieldTable, FieldTableError
-from lavinmq.files.datadir import (
-    FILE_MODE,
-    SHA1_DIGITS,
-    read_regular,
-    sync_directory,
-    write_atomic,
-)
+from lavinmq.files.changes import Changes
+from lavinmq.files.datadir import SHA1_DIGITS, read_regular, sync_directory, write_atomic
 
 log = logging.getLogger("lmq.definitions")
 
@@ -142,8 +137,9 @@ class DefinitionsFile:
     `deleted` counts the records of deletions and unbindings in the file: what compaction removes.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, changes: Changes | None = None) -> None:
         self.path = path
+        self._changes = changes or Changes()
         self.deleted = 0
         self._fd = -1
         self._size = 0
@@ -152,6 +148,7 @@ class DefinitionsFile:
         """What is writing the file anew (`definitions_compaction.py`)."""
         self._copy_fd = -1
         self._copy_size = self._copy_deleted = 0
+        self._copy_path = path.with_name(path.name + ".tmp")
         self._missed: list[bytes] = []  # records that the copy has still to get
 
     def load(self) -> Definitions:
@@ -228,11 +225,11 @@ class DefinitionsFile:
         content = VERSION + b"".join(_all_frames(definitions))
         temporary = self.path.with_name(self.path.name + ".tmp")
         try:
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, FILE_MODE)
+            fd = self._changes.open(temporary, os.O_CREAT | os.O_TRUNC | os.O_APPEND)
             try:
-                write_all(fd, content)
+                self._changes.append(temporary, fd, content, 0)
                 os.fsync(fd)
-                os.rename(temporary, self.path)
+                self._changes.rename(temporary, self.path)
                 os.dup2(fd, self._fd, inheritable=False)
             finally:
                 os.close(fd)
@@ -269,11 +266,12 @@ class DefinitionsFile:
         """
         self._copy_fd, self._copy_size = fd, size
         missed, self._missed = b"".join(self._missed), []
-        write_all(fd, missed)
+        self._changes.append(self._copy_path, fd, missed, size)
         self._copy_size += len(missed)
 
     def adopt(self) -> None:
-        """The copy is in the place of the file: write to it alone."""
+        """A thread has put the copy in the place of the file: write to it alone."""
+        self._changes.renamed(self._copy_path, self.path)
         os.dup2(self._copy_fd, self._fd, inheritable=False)
         self._size, self.deleted = self._copy_size, self._copy_deleted
 
@@ -295,13 +293,11 @@ class DefinitionsFile:
     def _open(self) -> None:
         """Open for appending, unbuffered."""
         self.close()
-        self._fd = os.open(
-            self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, FILE_MODE
-        )
+        self._fd = self._changes.open(self.path, os.O_CREAT | os.O_APPEND)
 
     def _start_new(self) -> None:
         """Give a new file, or one of which a crash left nothing but maybe a size, its head."""
-        os.ftruncate(self._fd, 0)
+        self._changes.truncate(self.path, self._fd, 0)
         self._size = 0
         self.deleted = 0
         self._append(VERSION)
@@ -326,7 +322,7 @@ class DefinitionsFile:
                 resumed = _resume(data, end + 1)
                 self._keep(data, end, f"{damage}, {resumed - end} bytes not read")
                 data = data[:end] + data[resumed:]
-                write_atomic(str(self.path), data)
+                write_atomic(str(self.path), data, self._changes)
                 self._open()
                 continue
             fold.apply(method, arguments, end)
@@ -336,7 +332,7 @@ class DefinitionsFile:
     def _keep(self, data: bytes, position: int, why: str) -> None:
         """Keep a copy of a damaged file, and say so."""
         copy = self.path.with_name(self.path.name + ".damaged")
-        write_atomic(str(copy), data)
+        write_atomic(str(copy), data, self._changes)
         log.warning(
             "%s: damaged at byte %d (%s); the damaged file is kept as %s",
             self.path, position, why, copy.name,
@@ -348,9 +344,9 @@ class DefinitionsFile:
             if self._is_torn:
                 self._take_back()
             self._is_torn = True
-            write_all(self._fd, record)
+            self._changes.append(self.path, self._fd, record, self._size)
             if self._copy_fd >= 0:
-                write_all(self._copy_fd, record)
+                self._changes.append(self._copy_path, self._copy_fd, record, self._copy_size)
         except OSError as error:
             with suppress(OSError):  # tried again before the next record
                 self._take_back()
@@ -367,9 +363,9 @@ class DefinitionsFile:
     def _take_back(self) -> None:
         """Cut off a part of a record: what is appended behind it could not be read."""
         if self._is_torn:
-            os.ftruncate(self._fd, self._size)
+            self._changes.truncate(self.path, self._fd, self._size)
             if self._copy_fd >= 0:
-                os.ftruncate(self._copy_fd, self._copy_size)
+                self._changes.truncate(self._copy_path, self._copy_fd, self._copy_size)
             self._is_torn = False
 
 
@@ -424,13 +420,6 @@ def _frame(class_id: int, method_id: int, *arguments: str | int | FieldTable) ->
     content = b"".join(parts)
     size = len(content) + _HEAD.size + 1 - _FRAMING
     return _HEAD.pack(_FRAME, 0, size, class_id, method_id, 0) + content + _OCTETS[_END]
-
-
-def write_all(fd: int, data: bytes) -> None:
-    """Write all bytes. Raises: OSError; some may have been written then."""
-    written = os.write(fd, data)
-    while written < len(data):
-        written += os.write(fd, memoryview(data)[written:])
 
 
 # --- reading ----------------------------------------------------------------------------------

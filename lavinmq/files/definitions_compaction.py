@@ -14,12 +14,12 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from lavinmq.files.datadir import FILE_MODE, sync_directory
-from lavinmq.files.definitions import VERSION, DefinitionsFile, write_all
+from lavinmq.files.datadir import sync_directory
+from lavinmq.files.definitions import VERSION, DefinitionsFile
 from lavinmq.files.saving import Disk
 from lavinmq.process.portions import in_portions
 
-_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+_FLAGS: Final = os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 class Compaction:
@@ -66,9 +66,9 @@ class Compaction:
 
     def _write(self) -> int:
         """In a thread. Returns: the descriptor of the new file, with what was gathered."""
-        fd = os.open(self._temporary, _FLAGS, FILE_MODE)
+        fd = self._disk.changes.open(self._temporary, _FLAGS)
         try:
-            write_all(fd, b"".join(self._parts))
+            self._disk.changes.append(self._temporary, fd, b"".join(self._parts), 0)
         except OSError:
             os.close(fd)
             raise
@@ -92,7 +92,8 @@ class Compaction:
     def _replace(self, fd: int) -> bool:
         """In a thread. Returns: whether the new file is in its place, and its directory on disk."""
         os.fsync(fd)
-        os.rename(self._temporary, self._file.path)
+        # Others still write to both by their names of before: see `adopt`.
+        self._disk.changes.rename_unnoted(self._temporary, self._file.path)
         try:
             sync_directory(self._file.path.parent)
         except OSError:
@@ -109,7 +110,7 @@ class Compaction:
     def _end(self, error: OSError | None) -> None:
         if error is not None:
             with suppress(OSError):
-                os.unlink(self._temporary)
+                self._disk.changes.unlink(self._temporary)
         if not self._is_wanted:
             return
         self._file.end_copy()

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from lavinmq.files.changes import Changes
 from lavinmq.files.directories import removal, remove_tree
 from lavinmq.process.log import Log
 from lavinmq.process.portions import Portions
@@ -24,10 +25,11 @@ class DeletedFiles:
     Args: directory: of the virtual host; portions: in which it works; log: that of the host.
     """
 
-    def __init__(self, directory: Path, portions: Portions, log: Log) -> None:
+    def __init__(self, directory: Path, portions: Portions, log: Log, changes: Changes) -> None:
         self._directory = directory
         self._portions = portions
         self._log = log
+        self._changes = changes
         self._waiting: dict[Path, object] = {}
 
     def add(self, path: Path) -> Callable[[], None]:
@@ -48,7 +50,7 @@ class DeletedFiles:
     def finish(self) -> None:
         """All deletions are on disk, and nobody is served any more. Raises: OSError."""
         while self._waiting:
-            remove_tree(self._waiting.popitem()[0])
+            remove_tree(self._waiting.popitem()[0], self._changes)
 
     def forget(self) -> None:
         """Nothing is removed from now on."""
@@ -60,7 +62,7 @@ class DeletedFiles:
         del self._waiting[path]
         doomed = path.with_name(f"{path.name}{DOOMED}{time.time_ns()}")
         try:
-            path.rename(doomed)
+            self._changes.rename(path, doomed)
         except FileNotFoundError:
             return
         except OSError as error:
@@ -70,6 +72,6 @@ class DeletedFiles:
 
     def _removal(self, path: Path) -> Iterator[None]:
         try:
-            yield from removal(path)
+            yield from removal(path, self._changes)
         except OSError as error:
             self._log.error("files of a deleted queue stay until the next start: %s", error)

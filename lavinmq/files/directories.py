@@ -9,7 +9,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from lavinmq.files.datadir import DIRECTORY_MODE, private, read_regular, sync_directory
+from lavinmq.files.changes import Changes
+from lavinmq.files.datadir import read_regular, sync_directory
 
 
 def hashed(name: str) -> str:
@@ -18,28 +19,32 @@ def hashed(name: str) -> str:
     return hashlib.sha1(raw, usedforsecurity=False).hexdigest()
 
 
-def make_directory(path: Path) -> None:
+def make_directory(path: Path, changes: Changes) -> None:
     """Make a directory, unless it is there, so that a power cut cannot take it with all in it."""
     if path.is_dir():
         return
-    path.mkdir(mode=DIRECTORY_MODE)
+    changes.make_directory(path)
     sync_directory(path.parent)
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, changes: Changes) -> None:
     """Write a file that is there for humans and tools, unless it is right already.
 
     Something else of that name is left alone: nothing depends on this file."""
     raw = text.encode("utf-8", "surrogateescape")
     try:
-        with open(path, "xb", buffering=0, opener=private) as file:
-            file.write(raw)
+        fd = changes.open(path, os.O_CREAT | os.O_EXCL)
     except FileExistsError:
-        if path.is_file() and read_regular(str(path)) != raw:
-            path.write_bytes(raw)
+        if not path.is_file() or read_regular(str(path)) == raw:
+            return
+        fd = changes.open(path, os.O_TRUNC)
+    try:
+        changes.write(path, fd, raw, 0)
+    finally:
+        os.close(fd)
 
 
-def set_aside(path: Path) -> Path | None:
+def set_aside(path: Path, changes: Changes) -> Path | None:
     """Give a directory, if there is one, another name: its messages must not appear in what is to
     be made in its place, and are not ours to throw away.
 
@@ -50,22 +55,22 @@ def set_aside(path: Path) -> Path | None:
     if not path.exists():
         raise FileExistsError(f"{path} is a link to nowhere")
     aside = path.with_name(f"{path.name}.left-{time.time_ns()}")
-    path.rename(aside)
+    changes.rename(path, aside)
     return aside
 
 
-def remove_tree(path: Path) -> None:
+def remove_tree(path: Path, changes: Changes) -> None:
     """Remove a directory with all that is in it; one that is missing is no error.
 
     A file, or a link to elsewhere, goes without what it leads to."""
-    for _ in removal(path):
+    for _ in removal(path, changes):
         pass
 
 
-def removal(path: Path) -> Iterator[None]:
+def removal(path: Path, changes: Changes) -> Iterator[None]:
     """The same in short steps, for whoever serves others in between."""
     if path.is_symlink() or (path.exists() and not path.is_dir()):
-        path.unlink()
+        changes.unlink(path)
         return
     try:
         entries = list(os.scandir(path))
@@ -73,9 +78,9 @@ def removal(path: Path) -> Iterator[None]:
         return
     for entry in entries:
         if entry.is_dir(follow_symlinks=False):
-            yield from removal(Path(entry.path))
+            yield from removal(Path(entry.path), changes)
         else:
-            os.unlink(entry.path)
+            changes.unlink(entry.path)
             yield
-    os.rmdir(path)
+    changes.remove_directory(path)
     yield

@@ -33,7 +33,8 @@ class JsonFile:
     def __init__(self, path: Path, disk: Disk | None = None, *, is_needed: bool = False) -> None:
         self.path = path
         self._is_needed = is_needed
-        self._file = SavedFile(path, disk, self._keep_damaged)
+        self._disk = disk or Disk()
+        self._file = SavedFile(path, self._disk, self._keep_damaged)
         self._damaged: bytes | None = None
         self._why_unread = ""
         self._kept: list[Any] = []
@@ -110,7 +111,7 @@ class JsonFile:
         first = f"{self.path}.damaged"
         names = chain((first,), (f"{first}.{number}" for number in count(1)))
         copy = next(name for name in names if not os.path.lexists(name))
-        write_atomic(copy, self._damaged)
+        write_atomic(copy, self._damaged, self._disk.changes)
         self._damaged = None
         log.warning("%s was damaged and is kept as %s", self.path, os.path.basename(copy))
         return []

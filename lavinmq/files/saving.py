@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from lavinmq.errors import DefinitionsError
+from lavinmq.files.changes import Changes
 from lavinmq.files.datadir import UnsureError, replace_files
 from lavinmq.process.portions import in_portions
 
@@ -108,6 +109,8 @@ class Disk:
     ) -> None:  # fmt: skip
         self._events = events
         self.on_unsure = on_unsure
+        self.changes = Changes()
+        """Of the files of the data directory, whoever makes them."""
         self._executor: ThreadPoolExecutor | None = None
         self._busy: set[SavedFile] = set()
         self.is_running = False
@@ -278,7 +281,9 @@ class SavedFile:
     def _write(self, text: list[str]) -> None:
         """Raises: OSError. In a thread, mostly."""
         with self._lock:
-            replace_files([*self._before(), (str(self.path), encoded("".join(text)))])
+            replace_files(
+                [*self._before(), (str(self.path), encoded("".join(text)))], self._disk.changes
+            )
 
     def _written(self, _: None, error: OSError | None) -> None:
         if not self._disk.is_running:

@@ -14,7 +14,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
-from lavinmq.files.datadir import FILE_MODE, read_regular, write_atomic
+from lavinmq.files.changes import Changes
+from lavinmq.files.datadir import read_regular, write_atomic
 
 FILE: Final = "epochs"
 FIRST: Final = (1, 1)
@@ -38,7 +39,9 @@ def load(directory: str) -> list[Epoch]:
         return [FIRST]
 
 
-def begin(directory: str, first_offset: int, sync: Callable[[int], object]) -> list[Epoch]:
+def begin(
+    directory: str, first_offset: int, sync: Callable[[int], object], changes: Changes
+) -> list[Epoch]:
     """Begin an epoch, which nobody may hear of before it is on disk.
 
     Args: sync: called with the descriptors of the file and the directory, which have to be synced.
@@ -53,15 +56,15 @@ def begin(directory: str, first_offset: int, sync: Callable[[int], object]) -> l
     kept = _text(epochs)
     epochs = [*epochs, (epochs[-1][0] + 1, first_offset)][-MOST:]
     if content not in (b"", kept) or len(epochs) == MOST:
-        write_atomic(path, _text(epochs))  # damaged, or as long as it may be: once in a long time
+        # Damaged, or as long as it may be: once in a long time.
+        write_atomic(path, _text(epochs), changes)
         return epochs
-    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
-    added = _text(epochs)[len(content) :]
-    with open(os.open(path, flags, FILE_MODE), "wb", buffering=0) as file:
-        file.seek(len(content))
-        while added:
-            added = added[file.write(added) :]
-        sync(file.fileno())
+    fd = changes.open(path, os.O_CREAT)
+    try:
+        changes.write(path, fd, _text(epochs)[len(content) :], len(content))
+        sync(fd)
+    finally:
+        os.close(fd)
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         sync(fd)

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from lavinmq.errors import DefinitionsError
 from lavinmq.files.datadir import read_regular, write_atomic
-from lavinmq.files.saving import SavedFile, json_list
+from lavinmq.files.saving import Disk, SavedFile, json_list
 
 log = logging.getLogger("lmq.vhost_store")
 
@@ -38,7 +38,7 @@ class VHostDef:
         return hashlib.sha1(raw, usedforsecurity=False).hexdigest()
 
 
-def load(data_dir: Path, create_default: bool = True) -> list[VHostDef]:
+def load(data_dir: Path, create_default: bool = True, disk: Disk | None = None) -> list[VHostDef]:
     """Read the file; if there is none, make one with `/`, or with nothing.
 
     A damaged file is kept as `vhosts.json.damaged` and made anew of what can be read in it and of
@@ -46,6 +46,7 @@ def load(data_dir: Path, create_default: bool = True) -> list[VHostDef]:
     Raises: DefinitionsError naming the file when it cannot be read or written.
     """
     path = data_dir / FILE_NAME
+    disk = disk or Disk()
     try:
         data = read_regular(str(path))
         vhosts = _parse(path, data)
@@ -62,14 +63,14 @@ def load(data_dir: Path, create_default: bool = True) -> list[VHostDef]:
         vhosts = [VHostDef(DEFAULT_VHOST)]
     if damage:
         log.error("%s; kept as %s.damaged, found: %s", damage, FILE_NAME, [v.name for v in vhosts])
-        _keep(path, data)
-    save(data_dir, vhosts)
+        _keep(path, data, disk)
+    save(data_dir, vhosts, disk)
     return vhosts
 
 
-def save(data_dir: Path, vhosts: Iterable[VHostDef]) -> None:
+def save(data_dir: Path, vhosts: Iterable[VHostDef], disk: Disk) -> None:
     """Write the file atomically. Raises: DefinitionsError when the disk refuses."""
-    SavedFile(data_dir / FILE_NAME).save(lambda: text(vhosts))
+    SavedFile(data_dir / FILE_NAME, disk).save(lambda: text(vhosts))
 
 
 def text(vhosts: Iterable[VHostDef]) -> Iterator[str]:
@@ -99,10 +100,10 @@ def _found(data_dir: Path) -> list[VHostDef]:
     return found
 
 
-def _keep(path: Path, data: bytes) -> None:
+def _keep(path: Path, data: bytes, disk: Disk) -> None:
     """Keep a copy of a damaged file. Raises: DefinitionsError when the disk refuses."""
     try:
-        write_atomic(f"{path}.damaged", data)
+        write_atomic(f"{path}.damaged", data, disk.changes)
     except OSError as error:
         raise DefinitionsError(f"{path}.damaged: {error.strerror}") from error
 

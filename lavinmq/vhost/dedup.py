@@ -18,6 +18,7 @@ from typing import Final, Protocol, TypeGuard
 from lavinmq import _core
 from lavinmq.errors import ChannelError, ReplyCode
 from lavinmq.fieldtable import FieldTable, Timestamp
+from lavinmq.files.changes import Changes
 from lavinmq.files.datadir import read_regular
 from lavinmq.files.directories import hashed
 from lavinmq.process.log import Log
@@ -121,18 +122,19 @@ def exchange_file(directory: Path, name: str) -> Path:
     return directory / f"{FILE}.{hashed(name)}"
 
 
-def remove(path: Path) -> None:
+def remove(path: Path, changes: Changes) -> None:
     """Remove a file of keys, whole or half written; one that is missing is no error."""
-    path.unlink(missing_ok=True)
-    path.with_name(f"{path.name}.tmp").unlink(missing_ok=True)
+    for each in (path, path.with_name(f"{path.name}.tmp")):
+        with contextlib.suppress(FileNotFoundError):
+            changes.unlink(each)
 
 
-def remove_others(directory: Path, known: Set[Path]) -> None:
+def remove_others(directory: Path, known: Set[Path], changes: Changes) -> None:
     """Remove the files of exchanges that are no more. One that stays does no harm."""
     for path in directory.glob(f"{FILE}.{'[0-9a-f]' * 40}*"):
         if path not in known:
             with contextlib.suppress(OSError):
-                path.unlink()
+                changes.unlink(path)
 
 
 def report(log: Log, things: Iterable[Deduplicated]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from lavinmq import _core
+from lavinmq.files.changes import Changes
 from lavinmq.process.log import Log
 from lavinmq.vhost import dedup
 from lavinmq.vhost.destination import Destination
@@ -21,10 +22,11 @@ class DedupKeys:
     Args: directory: of the virtual host; loop: of the message path; log: that of the virtual host.
     """
 
-    def __init__(self, directory: Path, loop: _core.Loop, log: Log) -> None:
+    def __init__(self, directory: Path, loop: _core.Loop, log: Log, changes: Changes) -> None:
         self._directory = directory
         self._loop = loop
         self._log = log
+        self._changes = changes
 
     def give(self, thing: Destination) -> None:
         """Give it a cache of keys, if its arguments ask for one."""
@@ -48,7 +50,7 @@ class DedupKeys:
         for exchange in exchanges:
             self.load(exchange)
             known.add(self._file_of(exchange))
-        dedup.remove_others(self._directory, known)
+        dedup.remove_others(self._directory, known, self._changes)
 
     def close(self, thing: Destination) -> None:
         """Its messages are written. Keys that cannot be are lost, which stops nothing."""
@@ -65,7 +67,7 @@ class DedupKeys:
         thing.dedup.release()
         try:
             if isinstance(thing, Exchange):
-                dedup.remove(self._file_of(thing))
+                dedup.remove(self._file_of(thing), self._changes)
         except OSError as error:
             self._log.error("keys of the deleted exchange %r stay: %s", thing.name, error)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from lavinmq.files.changes import Changes
 from lavinmq.process.log import Log
 from lavinmq.vhost import pause
 from lavinmq.vhost.queue import Queue
@@ -24,13 +25,14 @@ class Operators:
 
     def __init__(
         self, queues: Mapping[str, Queue], recorded: Recorded, files: QueueFiles, timeout_ms: int,
-        log: Log,
+        log: Log, changes: Changes,
     ) -> None:  # fmt: skip
         self._queues = queues
         self._recorded = recorded
         self._files = files
         self._timeout_ms = timeout_ms
         self._log = log
+        self._changes = changes
 
     def pause(self, name: str) -> None:
         """Deliver nothing from a queue, also after a restart; it goes on taking messages.
@@ -47,7 +49,7 @@ class Operators:
 
     def _set_paused(self, queue: Queue, is_paused: bool) -> None:
         if queue.is_stored:
-            (pause.mark if is_paused else pause.unmark)(queue.directory)
+            (pause.mark if is_paused else pause.unmark)(queue.directory, self._changes)
             self._recorded.sync_directory(queue.directory)
         queue.core.is_paused = is_paused
 

@@ -8,33 +8,33 @@ import os
 from contextlib import suppress
 from typing import Final
 
-from lavinmq.files.datadir import FILE_MODE
+from lavinmq.files.changes import Changes
 
 _MARK: Final = "paused"
 _OLDER: Final = ".paused"
 """What earlier releases called it."""
 
 
-def is_marked(directory: str) -> bool:
+def is_marked(directory: str, changes: Changes) -> bool:
     """Whether the queue of that directory is paused; an older mark gets the present name.
 
     Raises: OSError when the older one cannot be renamed, or the disk does not say.
     """
     mark, older = f"{directory}/{_MARK}", f"{directory}/{_OLDER}"
     if _is_there(older):
-        os.rename(older, mark)
+        changes.rename(older, mark)
     return _is_there(mark)
 
 
-def mark(directory: str) -> None:
+def mark(directory: str, changes: Changes) -> None:
     """Leave the mark. Raises: OSError."""
-    os.close(os.open(f"{directory}/{_MARK}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
+    changes.touch(f"{directory}/{_MARK}")
 
 
-def unmark(directory: str) -> None:
+def unmark(directory: str, changes: Changes) -> None:
     """Remove the mark; one that is not there is no error. Raises: OSError."""
     with suppress(FileNotFoundError):
-        os.unlink(f"{directory}/{_MARK}")
+        changes.unlink(f"{directory}/{_MARK}")
 
 
 def _is_there(path: str) -> bool:

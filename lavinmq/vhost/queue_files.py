@@ -14,7 +14,6 @@ from pathlib import Path
 
 from lavinmq import _core
 from lavinmq.files import stream_epochs
-from lavinmq.files.datadir import DIRECTORY_MODE
 from lavinmq.files.deleted import DOOMED, DeletedFiles
 from lavinmq.files.directories import hashed, remove_tree, set_aside, write_text
 from lavinmq.files.saving import Disk
@@ -58,12 +57,12 @@ class QueueFiles:
         self._disk = disk
         self._log = log
         self._is_clean = is_clean
-        self._deleted = DeletedFiles(directory, portions, log)
+        self._deleted = DeletedFiles(directory, portions, log, disk.changes)
 
     def open(self) -> None:
         """Before any queue is made: what was transient is gone. Raises: OSError."""
         self.remove_transient()
-        os.makedirs(self.transient, mode=DIRECTORY_MODE, exist_ok=True)
+        self._disk.changes.make_directory(self.transient)
 
     def remove_left(self) -> None:
         """Once all queues are loaded: remove what a crash has left of deleted ones."""
@@ -75,7 +74,7 @@ class QueueFiles:
 
     def remove_transient(self) -> None:
         """Remove what ends with the broker. Raises: OSError."""
-        remove_tree(Path(self.transient))
+        remove_tree(Path(self.transient), self._disk.changes)
 
     def abandon(self) -> None:
         """Nothing is removed from now on."""
@@ -88,18 +87,18 @@ class QueueFiles:
         its messages must not appear in the new queue, and are not ours to throw away."""
         directory = self.directory / hashed(name)
         try:
-            os.mkdir(directory, DIRECTORY_MODE)
+            self._disk.changes.make_directory(directory)
         except FileExistsError:
             self.make_way(name)
-            os.mkdir(directory, DIRECTORY_MODE)
+            self._disk.changes.make_directory(directory)
         self._recorded.name_added()
-        write_text(directory / ".queue", name)
+        write_text(directory / ".queue", name, self._disk.changes)
 
     def make_way(self, name: str) -> None:
         """Have nothing there where a new queue of that name is going to be. Raises: OSError."""
         directory = self.directory / hashed(name)
         self._deleted.make_way(directory)
-        aside = set_aside(directory)
+        aside = set_aside(directory, self._disk.changes)
         if aside is not None:
             self._log.warning("files of an earlier queue %r were left: now in %s", name, aside)
 
@@ -108,8 +107,9 @@ class QueueFiles:
         directory = Path(queue.directory)
         self._recorded.name_added()
         try:
-            directory.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
-            write_text(directory / ".queue", queue.name)
+            if not directory.is_dir():
+                self._disk.changes.make_directory(directory)
+            write_text(directory / ".queue", queue.name, self._disk.changes)
         except OSError as error:
             self._log.warning("queue %r: %s", queue.name, error)
         queue.core.is_paused = self._is_paused(queue)
@@ -132,7 +132,7 @@ class QueueFiles:
     def _is_paused(self, queue: Queue) -> bool:
         """Whether an operator has paused it; in doubt it is: who knows better resumes it."""
         try:
-            return pause.is_marked(queue.directory)
+            return pause.is_marked(queue.directory, self._disk.changes)
         except OSError as error:
             self._log.error("queue %r counts as paused: %s", queue.name, error)
             return True
@@ -154,7 +154,7 @@ class QueueFiles:
         if not queue.is_stream or queue.core.created:
             return
         try:
-            queue.core.created = stream_identity.make(queue.directory)
+            queue.core.created = stream_identity.make(queue.directory, self._disk.changes)
             if is_new:
                 self._recorded.sync_directory(queue.directory)
         except OSError as error:
@@ -164,7 +164,9 @@ class QueueFiles:
         """A stream was loaded without an orderly stop before: offsets from here on may have been
         given before. It is not to be served before the epoch is on disk. Raises: OSError."""
         first = queue.core.next_offset
-        queue.core.epochs = epochs = stream_epochs.begin(queue.directory, first, sync)
+        queue.core.epochs = epochs = stream_epochs.begin(
+            queue.directory, first, sync, self._disk.changes
+        )
         self._log.info("stream %r: epoch %d begins at offset %d", queue.name, epochs[-1][0], first)
 
     def _note(self, queue: Queue, notes: list[str]) -> None:
@@ -186,10 +188,13 @@ class QueueFiles:
         try:
             if is_large and self._disk.is_running:
                 doomed = Path(self.transient) / f"{directory.name}{DOOMED}{time.time_ns()}"
-                directory.rename(doomed)
-                self._disk.submit(partial(remove_tree, doomed), partial(self._removed, queue.name))
+                self._disk.changes.rename(directory, doomed)
+                self._disk.submit(
+                    partial(remove_tree, doomed, self._disk.changes),
+                    partial(self._removed, queue.name),
+                )
             else:
-                remove_tree(directory)
+                remove_tree(directory, self._disk.changes)
         except OSError as error:
             self._removed(queue.name, None, error)
 

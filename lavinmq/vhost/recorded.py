@@ -52,7 +52,7 @@ class Recorded:
         self, directory: Path, exchanges: Mapping[str, Exchange], queues: Mapping[str, Queue],
         loop: _core.Loop, disk: Disk, max_deleted: int, log: Log,
     ) -> None:  # fmt: skip
-        self.file = DefinitionsFile(directory / "definitions.amqp")
+        self.file = DefinitionsFile(directory / "definitions.amqp", disk.changes)
         self._directory = directory
         self._directory_fd = -1
         self._has_new_names = True

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final
 
 from lavinmq.auth.tasks import Tasks
-from lavinmq.files.datadir import private
+from lavinmq.files.changes import Changes
 from lavinmq.files.saving import Disk
 from lavinmq.process import log
 from lavinmq.vhost.queue import Queue
@@ -39,7 +39,9 @@ class StoredOffsets:
         while queue.core.is_offsets_due:
             text = queue.core.begin_offsets()
             try:
-                await self._disk.run(partial(_write, f"{queue.directory}/{TEMPORARY}", text))
+                await self._disk.run(
+                    partial(_write, f"{queue.directory}/{TEMPORARY}", text, self._disk.changes)
+                )
             except BaseException:
                 queue.core.end_offsets(-1)
                 raise
@@ -52,8 +54,11 @@ class StoredOffsets:
             _log.error("offsets of stream %r are not compacted: %s", queue.name, error)
 
 
-def _write(path: str, text: bytes) -> None:
+def _write(path: str, text: bytes, changes: Changes) -> None:
     """In a thread. Raises: OSError."""
-    with open(path, "wb", buffering=0, opener=private) as file:
-        file.write(text)
-        os.fdatasync(file.fileno())
+    fd = changes.open(path, os.O_CREAT | os.O_TRUNC)
+    try:
+        changes.write(path, fd, text, 0)
+        os.fdatasync(fd)
+    finally:
+        os.close(fd)

@@ -12,17 +12,17 @@ import secrets
 import time
 from typing import Final
 
-from lavinmq.files.datadir import FILE_MODE
+from lavinmq.files.changes import Changes
 
 _PREFIX: Final = "created."
 
 
-def make(directory: str) -> str:
+def make(directory: str, changes: Changes) -> str:
     """Give the stream of a directory an identity: Unix milliseconds and 64 random bits.
 
     Raises: OSError.
     """
     identity = f"{time.time_ns() // 1_000_000}-{secrets.token_hex(8)}"
     path = f"{directory}/{_PREFIX}{identity}"
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE))
+    changes.touch(path, os.O_EXCL)
     return identity

@@ -97,11 +97,12 @@ class VHost:
         self._is_loading = True
         self._log = log.get("lmq.vhost", vhost=name)
         disk = disk or Disk()
+        self._changes = disk.changes
         self.portions = Portions(call_soon)
         self.recorded = Recorded(
             self.directory, self.exchanges, self.queues, loop, disk, max_deleted, self._log
         )
-        self._keys = DedupKeys(self.directory, loop, self._log)
+        self._keys = DedupKeys(self.directory, loop, self._log, disk.changes)
         self._news = StoreNews(self._log)
         self.files = QueueFiles(
             self.directory, loop, self.recorded, self._keys, self._news, disk, self.portions,
@@ -118,7 +119,7 @@ class VHost:
         )
         self.publishing = Publishing(name, self.exchanges)
         self.operators = Operators(
-            self.queues, self.recorded, self.files, consumer_timeout_ms, self._log
+            self.queues, self.recorded, self.files, consumer_timeout_ms, self._log, disk.changes
         )
         self.rules = VHostRules(
             self.directory, name, self.queues, self.exchanges, call_soon, self._queue_changed,
@@ -133,8 +134,8 @@ class VHost:
 
     def open(self) -> None:
         """Load definitions and messages. Raises: DefinitionsError, OSError."""
-        make_directory(self.directory)
-        write_text(self.directory / ".vhost", self.name)
+        make_directory(self.directory, self._changes)
+        write_text(self.directory / ".vhost", self.name, self._changes)
         self.files.open()
         self.rules.load()
         stored = self.recorded.open()
@@ -250,7 +251,7 @@ class VHost:
         """
         self.abandon()
         doomed = self.directory.with_name(f"{self.directory.name}{DOOMED}{time.time_ns()}")
-        self.directory.rename(doomed)
+        self._changes.rename(self.directory, doomed)
         return doomed
 
     def report(self) -> None:
@@ -322,7 +323,7 @@ class VHost:
             raise failed(f"Exchange '{name}' is of a kind that this release does not have")
         if durable:
             with storing(f"exchange '{name}'"):
-                dedup.remove(dedup.exchange_file(self.directory, name))
+                dedup.remove(dedup.exchange_file(self.directory, name), self._changes)
                 self.recorded.file.append_declare_exchange(
                     ExchangeDef(name, type_, True, auto_delete, internal, arguments)
                 )

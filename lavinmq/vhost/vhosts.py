@@ -15,6 +15,7 @@ from typing import Any, Final
 from lavinmq.auth.users import UserStore
 from lavinmq.errors import DefinitionsError
 from lavinmq.files import vhosts as vhosts_file
+from lavinmq.files.changes import Changes
 from lavinmq.files.deleted import DOOMED
 from lavinmq.files.directories import hashed, removal, remove_tree, set_aside
 from lavinmq.files.saving import Disk, SavedFile, gathered
@@ -87,7 +88,7 @@ class VHosts(Mapping[str, VHost]):
 
         Args: create_default: whether a new data directory gets a `/`.
         """
-        stored = vhosts_file.load(self._data_dir, create_default)
+        stored = vhosts_file.load(self._data_dir, create_default, self._disk)
         self._stored = {each.name: each for each in stored}
         for name in self._stored:
             vhost = self._make(name)
@@ -167,7 +168,9 @@ class VHosts(Mapping[str, VHost]):
                 self._past.update(vhost.core.counters())
                 self._remove(vhost.doom())
             else:
-                set_aside(self._data_dir / hashed(name))  # closed: whoever wants to can look at it
+                set_aside(
+                    self._data_dir / hashed(name), self._disk.changes
+                )  # closed: whoever wants to can look at it
         except OSError as error:
             _log.error("files of the deleted vhost %r stay: %s", name, error)
         self._users.forget_vhost(name)
@@ -175,7 +178,9 @@ class VHosts(Mapping[str, VHost]):
 
     async def _open_new(self, described: VHostDef) -> None:
         name = described.name
-        left = await self._disk.run(partial(vhost_files.make_anew, self._data_dir, name))
+        left = await self._disk.run(
+            partial(vhost_files.make_anew, self._data_dir, name, self._disk.changes)
+        )
         if left is not None:
             _log.warning("files of an earlier vhost %r were left: now in %s", name, left)
         vhost = self._make(name)
@@ -184,7 +189,7 @@ class VHosts(Mapping[str, VHost]):
             await self._save(self._stored | {name: described})
         except (OSError, DefinitionsError):
             vhost.abandon()
-            await self._disk.run(partial(remove_tree, vhost.directory))
+            await self._disk.run(partial(remove_tree, vhost.directory, self._disk.changes))
             raise
         self._open[name] = vhost
 
@@ -196,14 +201,14 @@ class VHosts(Mapping[str, VHost]):
     def _remove(self, path: Path) -> None:
         """Remove a directory while clients are served."""
         if self._disk.is_running:
-            self._disk.submit(partial(remove_tree, path), _removed)
+            self._disk.submit(partial(remove_tree, path, self._disk.changes), _removed)
         else:
-            self._call_soon(in_portions, self._call_soon, _removal(path))
+            self._call_soon(in_portions, self._call_soon, _removal(path, self._disk.changes))
 
 
-def _removal(path: Path) -> Iterator[None]:
+def _removal(path: Path, changes: Changes) -> Iterator[None]:
     try:
-        yield from removal(path)
+        yield from removal(path, changes)
     except OSError as error:
         _removed(None, error)
 

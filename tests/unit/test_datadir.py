@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from lavinmq.files.changes import Changes
 from lavinmq.files.datadir import (
     DataDir,
     DataDirError,
@@ -431,7 +432,7 @@ def blocked_in_flock(pid: int) -> bool:
 
 def save(path: str, value: object) -> None:
     """Save a value as the broker saves its small files."""
-    write_atomic(path, encoded("".join(json_text(value))))
+    write_atomic(path, encoded("".join(json_text(value))), Changes())
 
 
 def test_json_is_written_indented_and_leaves_no_temporary_file(tmp_path: Path) -> None:
@@ -519,7 +520,7 @@ def test_file_and_directory_are_synced_around_the_rename(
     monkeypatch.setattr(os, "fsync", record_sync)
     monkeypatch.setattr(os, "rename", record_rename)
 
-    write_atomic(str(tmp_path / "a"), b"content")
+    write_atomic(str(tmp_path / "a"), b"content", Changes())
 
     assert steps == ["sync a.tmp", "rename a.tmp a", f"sync {tmp_path.name}"]
 
@@ -529,7 +530,7 @@ def test_a_file_in_the_current_directory_needs_no_path(
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
-    write_atomic("a", b"content")
+    write_atomic("a", b"content", Changes())
 
     assert (tmp_path / "a").read_bytes() == b"content"
 

@@ -1,11 +1,17 @@
 """Files of the data directory change in few places, checked on the sources themselves.
 
 Whoever follows a broker learns of its files from notes, and every change has to end in one. So no
-source but `cext/store/files.pyx` names a call that changes a file (decision 0066).
+source but `cext/store/files.pyx` and `lavinmq/files/changes.py` names a call that changes a file
+(decision 0066).
 """
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
+
+from lavinmq import _core
+from lavinmq.files.changes import Change
 
 ROOT = Path(__file__).resolve().parents[2]
 C_HOME = "store/files.pyx"
@@ -56,3 +62,70 @@ def test_the_others_open_files_to_read() -> None:
     ]
 
     assert found == []
+
+
+PYTHON_HOME = "files/changes.py"
+ELSEWHERE = {
+    "cli/manual.py": "writes manuals",
+    "embedded.py": "removes a temporary data directory as a whole",
+    "files/datadir.py": "has the node's own files, which nobody follows",
+    "listeners/listener.py": "has unix sockets",
+    "process/log.py": "has the log",
+}
+"""What else writes files, and which."""
+APART = ("cli/", "client/", "pipeline/", "spark/")
+"""Programs that have no data directory of a broker."""
+OF_OS = {
+    "write", "writev", "pwrite", "pwritev", "truncate", "ftruncate", "posix_fallocate", "rename",
+    "renames", "replace", "unlink", "remove", "removedirs", "rmdir", "mkdir", "makedirs", "link",
+    "symlink", "mkfifo", "mknod", "O_WRONLY", "O_RDWR",
+}  # fmt: skip
+OF_PATHS = {
+    "write_bytes",
+    "touch",
+    "mkdir",
+    "rmdir",
+    "unlink",
+    "rename",
+    "hardlink_to",
+    "symlink_to",
+}
+NO_PATHS = ("changes", "core", "alternates", "os", "self")
+MODES = re.compile(r"^[rwxabt+]*[wxa+][rwxabt+]*$")
+
+
+def changes_in(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Lines and names of what changes files, or looks like it."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id="os"), attr=name) if name in OF_OS:
+                yield node.lineno, name
+            case ast.Name(id="shutil"):
+                yield node.lineno, "shutil"
+            case ast.Call(func=ast.Attribute(value=target, attr=name)) if name in OF_PATHS:
+                if not ast.unparse(target).endswith(NO_PATHS):
+                    yield node.lineno, name
+            case ast.Call(func=ast.Name(id="open") | ast.Attribute(attr="open"), args=arguments):
+                for each in arguments:
+                    if isinstance(each, ast.Constant) and MODES.match(str(each.value)):
+                        yield node.lineno, "open"
+
+
+def test_one_file_of_the_python_half_changes_files() -> None:
+    package = ROOT / "lavinmq"
+    names = {
+        path.relative_to(package).as_posix(): list(changes_in(ast.parse(path.read_text())))
+        for path in sorted(package.rglob("*.py"))
+    }
+
+    found = {
+        name: lines
+        for name, lines in names.items()
+        if lines and name not in {PYTHON_HOME, *ELSEWHERE} and not name.startswith(APART)
+    }
+    assert found == {}
+    assert names[PYTHON_HOME], "the walk finds nothing"
+
+
+def test_both_halves_speak_of_the_same_changes() -> None:
+    assert {each.name: each.value for each in Change} == _core.CHANGE_KINDS

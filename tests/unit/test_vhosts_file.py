@@ -8,6 +8,7 @@ import pytest
 
 from lavinmq.errors import DefinitionsError
 from lavinmq.files import vhosts as vhosts_file
+from lavinmq.files.saving import Disk
 from lavinmq.files.vhosts import VHostDef
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "data-dir"
@@ -41,7 +42,7 @@ def test_a_file_of_lavinmq_is_written_back_unchanged(tmp_path: Path) -> None:
     (tmp_path / "vhosts.json").write_bytes(recorded("rich"))
     loaded = vhosts_file.load(tmp_path)
 
-    vhosts_file.save(tmp_path, loaded)
+    vhosts_file.save(tmp_path, loaded, Disk())
 
     assert [vhost.name for vhost in loaded] == ["/", "second/bjbp"]
     assert (tmp_path / "vhosts.json").read_bytes() == recorded("rich")
@@ -50,7 +51,7 @@ def test_a_file_of_lavinmq_is_written_back_unchanged(tmp_path: Path) -> None:
 def test_descriptions_and_tags_are_kept(tmp_path: Path) -> None:
     vhosts = [VHostDef("a", "für alles", ("x", "y")), VHostDef("b")]
 
-    vhosts_file.save(tmp_path, vhosts)
+    vhosts_file.save(tmp_path, vhosts, Disk())
 
     assert vhosts_file.load(tmp_path) == vhosts
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from lavinmq.errors import DefinitionsError
 from lavinmq.files import vhosts as vhosts_file
+from lavinmq.files.saving import Disk
 from tests.fuzz.targets import Target
 
 
@@ -21,7 +22,7 @@ def opened(directory: Path) -> Iterator[Target]:
             vhosts = vhosts_file.load(directory)
         except DefinitionsError:
             return
-        vhosts_file.save(directory, vhosts)
+        vhosts_file.save(directory, vhosts, Disk())
         assert vhosts_file.load(directory) == vhosts
 
     yield read
