@@ -15,8 +15,9 @@ from record cimport RECORD_FIXED, props_t, props_walk, record_parse
 from types cimport rec_t
 
 include "base/table.pyx"
-include "arrow/buffer.pyx"
-include "arrow/text.pyx"
+include "base/buffer.pyx"
+include "base/text.pyx"
+include "arrow/memory.pyx"
 include "arrow/headers.pyx"
 include "arrow/columns.pyx"
 include "arrow/batch.pyx"

@@ -15,7 +15,7 @@ from posix.fcntl cimport (
 from posix.unistd cimport close as c_close, dup as c_dup
 
 from bytes cimport (
-    be16, be32, be64, hash_bytes, i64, le32, le64, lmq_assert, lmq_poison,
+    be16, be32, be64, hash_bytes, i32, i64, le32, le64, lmq_assert, lmq_poison,
     put_be16, put_be32, put_be64, put_le32, put_le64, same_bytes, set_errno,
     u8, u16, u32, u64,
 )
@@ -31,6 +31,9 @@ from types cimport *
 include "base/table.pyx"
 include "base/fields.pyx"
 include "base/properties.pyx"
+include "base/buffer.pyx"
+include "base/text.pyx"
+include "base/table_json.pyx"
 include "base/clock.pyx"
 include "base/portion.pyx"
 include "base/freeing.pyx"
@@ -97,6 +100,7 @@ include "door/exchange.pyx"
 include "door/consumer.pyx"
 include "door/tls.pyx"
 include "door/link.pyx"
+include "door/table_text.pyx"
 include "door/manage.pyx"
 include "door/stream_raw.pyx"
 include "door/compaction.pyx"

@@ -10,7 +10,7 @@ C type an OverflowError; MemoryError is possible wherever something is made.
 import asyncio
 import ssl
 from collections.abc import Callable, Iterator
-from typing import Any, Final, Protocol, final, type_check_only
+from typing import Any, Final, Protocol, Self, final, type_check_only
 
 UNLIMITED: Final[int]
 """No limit of length or bytes."""
@@ -1081,6 +1081,18 @@ class FarBody:
 
     def __len__(self) -> int: ...
     def __getitem__(self, part: slice, /) -> bytes: ...
+
+@final
+class TableText:
+    """The JSON text of a field table, as an iterator of pieces that take some 0.1 ms each.
+
+    Bytes are base64, timestamps RFC 3339, what is not finite is null; an entry that is there twice
+    comes twice. Args: content: without its length. Raises: ValueError, where it is no table.
+    """
+
+    def __new__(cls, content: bytes) -> Self: ...
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> bytes: ...
 
 class LocalChannel:
     """A channel without a connection, for management. `close` requeues what it has not settled.

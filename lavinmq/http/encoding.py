@@ -21,7 +21,6 @@ import orjson
 from lavinmq.fieldtable import Timestamp
 from lavinmq.http.listing import Row, in_portions
 
-ROWS_AT_ONCE: Final = 32
 PIECE: Final = 64 << 10
 COMPRESS_FROM: Final = 1024
 COMPRESSED_AT_ONCE: Final = 64 << 10
@@ -110,29 +109,20 @@ class Pieces:
 
 class Rows:
     """A JSON array as it grows. What is in it is text already: thousands of objects that live while
-    a list is made would cost the garbage collector milliseconds."""
+    a list is made would cost the garbage collector milliseconds. Each row is written by itself: a
+    client's properties may take the slower encoder a millisecond."""
 
     def __init__(self) -> None:
         self.pieces = Pieces()
-        self._waiting: list[Any] = []
 
     def add(self, row: Any) -> None:
         """Put a value at the end."""
-        self._waiting.append(row)
-        if len(self._waiting) == ROWS_AT_ONCE:
-            self._write()
+        self.pieces.add((b"," if self.pieces.size else b"[") + encode(row))
 
     def close(self) -> Pieces:
         """The array, brackets included."""
-        self._write()
         self.pieces.add(b"]" if self.pieces.size else b"[]")
         return self.pieces
-
-    def _write(self) -> None:
-        if self._waiting:
-            start = b"," if self.pieces.size else b"["
-            self.pieces.add(start + encode(self._waiting)[1:-1])
-            self._waiting.clear()
 
 
 async def encode_list(page: Row | None, rows: AsyncIterable[Row]) -> Pieces:

@@ -9,7 +9,6 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from lavinmq import fieldtable
 from lavinmq.arguments.bounds import TableBounds
 from lavinmq.http.errors import bad_request
 from lavinmq.http.fields import to_integer
@@ -93,16 +92,20 @@ _WRITERS: Final[dict[str, Callable[[str, Any], bytes | None]]] = {
 }
 
 
-def decode(raw: bytes) -> dict[str, Any]:
-    """The properties that are present, from valid bytes of the wire."""
+def decode(raw: bytes) -> tuple[dict[str, Any], bytes | None]:
+    """The properties that are present, from valid bytes of the wire: those but the headers, and the
+    content of the headers table, if any. That may be long: it goes to JSON in portions."""
     (flags,) = _FLAGS.unpack_from(raw)
     at = _FLAGS.size
     found: dict[str, Any] = {}
+    headers = None
     for bit, name in enumerate(NAMES):
         if not flags & 0x8000 >> bit:
             continue
         if name == "headers":
-            found[name], at = fieldtable.decode(raw, at)
+            begin = at + _SIZE.size
+            at = begin + _SIZE.unpack_from(raw, at)[0]
+            headers = raw[begin:at]
         elif name in _NUMBERS:
             (found[name],) = _NUMBERS[name].unpack_from(raw, at)
             at += _NUMBERS[name].size
@@ -110,4 +113,4 @@ def decode(raw: bytes) -> dict[str, Any]:
             end = at + 1 + raw[at]
             found[name] = raw[at + 1 : end].decode("utf-8", "surrogateescape")
             at = end
-    return found
+    return found, headers

@@ -21,6 +21,7 @@ from perf.hostile_cases.peer import (
     client,
     full_queue,
     put_policy,
+    raw_publish,
     send_all,
     settle,
 )
@@ -122,6 +123,30 @@ def http_get(broker: Broker) -> None:
             broker.ask("POST", "queues/%2F/q/get", asked)
 
 
+def http_get_headers(broker: Broker) -> None:
+    """200 messages with 14 000 headers each, of several types, fetched by HTTP and put back."""
+    with client(broker) as (connection, channel):
+        channel.declare_queue("q")
+        kinds = (
+            b"t\x01",
+            b"V",
+            b"f" + bytes(4),
+            b"d?\xb9\x99\x99\x99\x99\x99\x9a",
+            b"T" + bytes(8),
+        )
+        tables = [
+            b"".join(b"\x07%07x" % n + value for n in range(130_000 // (8 + len(value))))
+            for value in kinds
+        ]
+        tables.append(b"\x00A" + (130_000).to_bytes(4, "big") + b"V" * 130_000)
+        tables.append(b"".join(b"\x01\xffS\x00\x00\x00\x01\xff" for _ in range(16_000)))
+        send_all(connection, (raw_publish("", "q", tables[n % len(tables)]) for n in range(200)))
+        settle(channel)
+        asked = {"count": 200, "ack_mode": "ack_requeue_true", "encoding": "auto"}
+        with broker.watched():
+            broker.ask("POST", "queues/%2F/q/get", asked)
+
+
 def http_purge(broker: Broker) -> None:
     """500 000 messages purged by HTTP."""
     with client(broker) as (_connection, channel):
@@ -208,6 +233,7 @@ CASES = (
     http_lists,
     http_move,
     http_get,
+    http_get_headers,
     http_purge,
     regex_list,
     regex_lists,

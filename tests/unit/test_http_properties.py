@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import commands
 
+from lavinmq import _core, fieldtable
 from lavinmq.arguments.bounds import TableBounds
 from lavinmq.client.wire import encode_content
 from lavinmq.fieldtable import Timestamp
@@ -46,7 +49,7 @@ PROPERTIES = st.fixed_dictionaries(
 
 @given(PROPERTIES)
 def test_what_is_written_is_read_again(given_: dict[str, Any]) -> None:
-    assert properties.decode(properties.encode(given_, BOUNDS)) == given_
+    assert _read(properties.encode(given_, BOUNDS)) == given_
 
 
 def test_the_bytes_are_those_that_clients_send() -> None:
@@ -91,21 +94,104 @@ def test_what_cannot_be_written_is_named(given_: dict[str, Any], reason: str) ->
     ],
 )
 def test_other_types(given_: dict[str, Any], meant: dict[str, Any]) -> None:
-    assert properties.decode(properties.encode(given_, BOUNDS)) == meant
+    assert _read(properties.encode(given_, BOUNDS)) == meant
+
+
+def _read(raw: bytes) -> dict[str, Any]:
+    """Properties as they are on the wire, headers included."""
+    found, headers = properties.decode(raw)
+    return found if headers is None else found | {"headers": json.loads(_text(headers))}
+
+
+def _text(headers: bytes) -> bytes:
+    return b"".join(_core.TableText(headers))
+
+
+# --- tables as text ---------------------------------------------------------------------------
+
+SIZES = {"t": 1, "b": 1, "B": 1, "s": 2, "u": 2, "U": 2, "I": 4, "i": 4, "l": 8, "L": 8, "f": 4,
+         "d": 8, "D": 5, "T": 8, "V": 0}  # fmt: skip
+
+
+def _sized(letter: str, content: bytes) -> bytes:
+    return letter.encode() + len(content).to_bytes(4, "big") + content
+
+
+def _entries(values: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
+    keys = st.binary(max_size=9).map(lambda key: bytes([len(key)]) + key)
+    return st.lists(st.tuples(keys, values).map(b"".join), max_size=5).map(b"".join)
+
+
+VALUES = st.recursive(
+    st.one_of(
+        *(st.binary(min_size=size, max_size=size).map(letter.encode().__add__)
+          for letter, size in SIZES.items()),
+        st.binary(max_size=20).map(partial(_sized, "S")),
+        st.text(max_size=9).map(lambda text: _sized("S", text.encode("utf-8", "surrogatepass"))),
+        st.binary(max_size=20).map(partial(_sized, "x")),
+    ),
+    lambda inner: _entries(inner).map(partial(_sized, "F"))
+    | st.lists(inner, max_size=4).map(b"".join).map(partial(_sized, "A")),
+    max_leaves=8,
+)  # fmt: skip
+"""Values of all types as they stand on the wire."""
 
 
 def test_headers_that_json_has_no_type_for_are_text() -> None:
     headers = {"t": Timestamp(1700000000), "x": b"\x00\xff", "far": Timestamp(1 << 60)}
 
-    shown = encoding.encode(properties.decode(_with_headers(headers)))
+    shown = _text(fieldtable.encode(headers))
 
-    assert shown == (
-        b'{"headers":{"t":"2023-11-14T22:13:20Z","x":"AP8=","far":1152921504606846976}}'
-    )
+    assert shown == b'{"t":"2023-11-14T22:13:20Z","x":"AP8=","far":1152921504606846976}'
 
 
-def _with_headers(headers: dict[str, Any]) -> bytes:
-    from lavinmq import fieldtable
+@given(_entries(VALUES))
+def test_a_table_as_text_says_what_its_values_say(content: bytes) -> None:
+    values = fieldtable.from_content(content)
 
-    content = fieldtable.encode(headers)
-    return b"\x20\x00" + len(content).to_bytes(4, "big") + content
+    assert json.loads(_text(content)) == json.loads(encoding.encode(values))
+
+
+@given(st.integers(-62135596800 - 5, 253402300799 + 5))
+def test_times_are_those_of_the_calendar(seconds: int) -> None:
+    shown = json.loads(_text(fieldtable.encode({"t": Timestamp(seconds)})))
+
+    assert shown == {"t": encoding.rfc3339(Timestamp(seconds))}
+
+
+@given(st.binary(max_size=60))
+def test_bytes_are_a_table_for_both_or_for_none(content: bytes) -> None:
+    try:
+        values = fieldtable.from_content(content)
+    except fieldtable.FieldTableError:
+        with pytest.raises(ValueError, match="no field table"):
+            _text(content)
+    else:
+        assert json.loads(_text(content)) == json.loads(encoding.encode(values))
+
+
+def test_what_is_no_utf8_is_kept_byte_for_byte() -> None:
+    content = b"\x01\xffS\x00\x00\x00\x04\xc3\xa4\x80\n"
+
+    assert _text(content) == b'{"\\udcff":"\xc3\xa4\\udc80\\u000a"}'
+
+
+@pytest.mark.parametrize("letter", [b"F", b"A"])
+def test_what_is_nested_too_deep_is_no_table(letter: bytes) -> None:
+    content = b""
+    for _ in range(80):
+        key = b"\x00" if letter == b"F" else b""
+        content = key + letter + len(content).to_bytes(4, "big") + content
+    content = content if letter == b"F" else b"\x00" + content
+
+    with pytest.raises(ValueError, match="no field table"):
+        _text(content)
+
+
+def test_a_long_table_comes_in_pieces() -> None:
+    content = fieldtable.encode({f"{n:07}": n / 7 for n in range(7000)})
+
+    pieces = list(_core.TableText(content))
+
+    assert len(pieces) > 10
+    assert json.loads(b"".join(pieces)) == dict(fieldtable.from_content(content))

@@ -304,10 +304,22 @@ async def _shown(message: Any, left: int, how: str) -> bytes:
         "exchange": exchange.decode("utf-8", "surrogateescape"),
         "routing_key": key.decode("utf-8", "surrogateescape"),
         "message_count": left,
-        "properties": properties.decode(raw),
         "payload_encoding": kind,
     }
-    return encoding.encode(head)[:-1] + b',"payload":' + text + b"}"
+    shown = await _properties(raw)
+    return b"".join(
+        (encoding.encode(head)[:-1], b',"properties":', shown, b',"payload":', text, b"}")
+    )
+
+
+async def _properties(raw: bytes) -> bytes:
+    """The JSON of properties, as they stand on the wire."""
+    found, headers = properties.decode(raw)
+    text = encoding.encode(found)
+    if headers is None:
+        return text
+    table = b"".join([piece async for piece in in_portions(_core.TableText(headers))])
+    return b"".join((text[:-1], b"," if found else b"", b'"headers":', table, b"}"))
 
 
 # --- streams ----------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
-# Arrow buffer: memory that grows while a batch is filled and then belongs to Arrow, uncopied.
+# Buffer: memory that grows while text or a column is written to it.
 #
-# Used by all arrow_*.pyx, in any thread without the GIL. Doubles when it is full, so that a byte is
-# copied about once more at most; a batch starts with the sizes of the one before.
+# In any thread without the GIL. It doubles when it is full, so that a byte is copied about once
+# more at most. Shared with the compiled module of Spark's tasks, where a batch starts with the
+# sizes of the one before.
 
 cdef enum:
     BUFFER_LEAST = 256
@@ -57,35 +58,3 @@ cdef void buf_free(buf_t* b) noexcept nogil:
     free(b.p)
     b.p = NULL
     b.n = b.cap = 0
-
-
-@cython.final
-cdef class Memory:
-    """Memory of a finished buffer, for pyarrow; freed with the last array that uses it."""
-
-    cdef u8* p
-    cdef Py_ssize_t n
-
-    def __dealloc__(self):
-        free(self.p)
-
-    def __getbuffer__(self, Py_buffer* view, int flags):
-        PyBuffer_FillInfo(view, self, self.p, self.n, True, flags)
-
-
-cdef Memory memory_of(u8** p, u64 n):
-    """Hand over malloc'ed memory of at least one byte, of which n bytes count."""
-    cdef Memory memory = Memory.__new__(Memory)
-    memory.p = p[0]
-    memory.n = <Py_ssize_t>n
-    p[0] = NULL
-    return memory
-
-
-cdef Memory buf_release(buf_t* b):
-    """Hand over what is in b; b is empty afterwards."""
-    if b.p == NULL and buf_grow(b, 1):
-        raise MemoryError
-    memory = memory_of(&b.p, b.n)
-    b.n = b.cap = 0
-    return memory

@@ -1,7 +1,8 @@
-# Arrow text: UTF-8 that is made valid, and the pieces of JSON.
+# Text: UTF-8 that is made valid, and the pieces of JSON.
 #
-# Peers may send anything as a string, Arrow and Spark take UTF-8 only. What is not UTF-8 becomes
-# U+FFFD, one for each maximal part of a sequence, as Python's `decode(errors="replace")` does.
+# Peers may send anything as a string, and JSON, Arrow and Spark take UTF-8 only. What is not UTF-8
+# becomes U+FFFD, one for each maximal part of a sequence, as Python's `decode(errors="replace")`
+# does, or stays what it was (escape_mode). Shared with the compiled module of Spark's tasks.
 from libc.math cimport isfinite, isnan
 from libc.stdio cimport snprintf
 from libc.stdlib cimport strtod, strtof
