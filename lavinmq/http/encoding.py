@@ -39,7 +39,7 @@ def encode(value: Any) -> bytes:
 def rfc3339(time: Timestamp) -> str | int:
     """A timestamp as text; a number when it is in no year that text can name."""
     try:
-        return datetime.fromtimestamp(int(time), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return datetime.fromtimestamp(int(time), UTC).isoformat().replace("+00:00", "Z")
     except (OverflowError, ValueError, OSError):
         return int(time)
 

@@ -25,7 +25,7 @@ HEADERS = st.dictionaries(
     TEXT,
     st.recursive(
         st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | TEXT
-        | st.floats(allow_nan=False),
+        | st.floats(allow_nan=False, allow_infinity=False),
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
         max_leaves=6,
     ),
