@@ -74,11 +74,14 @@ class Bindings:
         check_name("Queue", queue_name)
         check_name("Exchange", exchange_name)
         queue, exchange = self._queues.get(queue_name), self._exchanges.get(exchange_name)
+        topic = _topic(exchange, key)
+        who = f"User '{actor.user.name}'"
+        rights.check_bind(actor.user, self._vhost, exchange_name, queue_name, who, topic)
         if queue is None:
             raise missing(f"Queue '{queue_name}' not found in vhost '{self._vhost}'")
         if exchange is None:
             raise missing(f"Exchange '{exchange_name}' not found in vhost '{self._vhost}'")
-        self._check_may_bind(actor, queue, exchange, f"User '{actor.user.name}'", key)
+        self._check_bindable(actor, queue, exchange)
         return self._bind(exchange, queue, key, arguments)
 
     def unbind_queue(
@@ -88,41 +91,38 @@ class Bindings:
         check_name("Queue", queue_name)
         check_name("Exchange", exchange_name)
         queue, exchange = self._queues.get(queue_name), self._exchanges.get(exchange_name)
+        topic = _topic(exchange, key)
+        rights.check_bind(actor.user, self._vhost, exchange_name, queue_name, "User", topic)
         if queue is None or exchange is None:
             return False
-        self._check_may_bind(actor, queue, exchange, "User", key)
+        self._check_bindable(actor, queue, exchange)
         return self._unbind(exchange, queue, key, arguments)
 
     def bind_exchange(
         self, actor: Actor, to_name: str, from_name: str, key: str, arguments: FieldTable
     ) -> bool:
         """exchange.bind. As `bind_queue`."""
+        topic = _topic(self._exchanges.get(from_name), key)
+        rights.check_bind_exchange(actor.user, self._vhost, to_name, from_name, "bind to", topic)
         for name in (to_name, from_name):
             if name not in self._exchanges:
                 raise missing(f"Exchange '{name}' doesn't exists in vhost '{self._vhost}'")
-        source = self._exchanges[from_name]
-        topic = key if source.is_topic else None
-        rights.check_bind_exchange(actor.user, self._vhost, to_name, from_name, "bind to", topic)
-        return self._bind(source, self._exchanges[to_name], key, arguments)
+        return self._bind(self._exchanges[from_name], self._exchanges[to_name], key, arguments)
 
     def unbind_exchange(
         self, actor: Actor, to_name: str, from_name: str, key: str, arguments: FieldTable
     ) -> bool:
         """exchange.unbind; what is missing is no error. Returns: whether it was recorded."""
-        if to_name not in self._exchanges or from_name not in self._exchanges:
-            return False
-        source = self._exchanges[from_name]
-        topic = key if source.is_topic else None
+        topic = _topic(self._exchanges.get(from_name), key)
         rights.check_bind_exchange(
             actor.user, self._vhost, to_name, from_name, "unbind from", topic
         )
-        return self._unbind(source, self._exchanges[to_name], key, arguments)
+        if to_name not in self._exchanges or from_name not in self._exchanges:
+            return False
+        return self._unbind(self._exchanges[from_name], self._exchanges[to_name], key, arguments)
 
-    def _check_may_bind(
-        self, actor: Actor, queue: Queue, exchange: Exchange, who: str, key: str
-    ) -> None:
-        topic = key if exchange.is_topic else None
-        rights.check_bind(actor.user, self._vhost, exchange.name, queue.name, who, topic)
+    def _check_bindable(self, actor: Actor, queue: Queue, exchange: Exchange) -> None:
+        """What stands in the way of somebody who has the rights. Raises: ChannelError."""
         if exchange.waiting is queue:
             raise failed(
                 f"Cannot bind delayed exchange '{exchange.name}' to its internal delayed queue"
@@ -246,3 +246,8 @@ class Bindings:
                 f"vhost '{self._vhost}' has {limits.per_vhost} bindings, as many as may be"
                 " (max_bindings_per_vhost)"
             )
+
+
+def _topic(exchange: Exchange | None, key: str) -> str | None:
+    """The binding key, as far as rights hang on it: that of a topic exchange."""
+    return key if exchange is not None and exchange.is_topic else None

@@ -58,6 +58,18 @@ REQUESTS: dict[str, base.Frame] = {
     "bind by a weight that is none": commands.Exchange.Bind(
         destination="used", source="hashing", routing_key="heavy"
     ),
+    "bind none": commands.Queue.Bind(queue="missing", exchange="used", routing_key="k"),
+    "bind to none": commands.Queue.Bind(queue="full", exchange="missing", routing_key="k"),
+    "unbind none": commands.Queue.Unbind(queue="missing", exchange="used", routing_key="k"),
+    "unbind from none": commands.Queue.Unbind(queue="full", exchange="missing", routing_key="k"),
+    "bind an exchange that is none": commands.Exchange.Bind(destination="missing", source="used"),
+    "bind an exchange to none": commands.Exchange.Bind(destination="used", source="missing"),
+    "unbind an exchange that is none": commands.Exchange.Unbind(
+        destination="missing", source="used"
+    ),
+    "unbind an exchange from none": commands.Exchange.Unbind(
+        destination="used", source="missing"
+    ),
     "unbind exchanges": commands.Exchange.Unbind(destination="used", source="later"),
     "unbind by a weight that is none": commands.Exchange.Unbind(
         destination="used", source="hashing", routing_key="heavy"
