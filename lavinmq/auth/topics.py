@@ -12,7 +12,8 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, Self
 
@@ -20,7 +21,7 @@ from lavinmq.auth import permissions
 from lavinmq.auth.permissions import Rule
 from lavinmq.errors import DefinitionsError
 from lavinmq.files.datadir import read_regular
-from lavinmq.files.saving import encoded, json_list
+from lavinmq.files.saving import Text, json_list
 
 log = logging.getLogger("lmq.auth.topics")
 
@@ -102,7 +103,8 @@ class TopicFile:
         self._kept: list[Any] = []  # entries that make no sense, for who repairs them
         self._going: list[TopicRow] = []
         self._is_due = False
-        self._rows: list[TopicRow] | None = None
+        self._is_unfinished = False
+        self._content: bytes | None = None
 
     def load(self) -> list[TopicRow]:
         """What is stored. An entry that makes no sense is logged, and stays in the file.
@@ -135,18 +137,25 @@ class TopicFile:
         self._is_due = True
         self._going += going
 
-    def prepare(self, rows: Iterable[TopicRow]) -> None:
-        """What `changes` returns next, if anything has changed; on the loop."""
-        self._rows = [*rows, *self._going] if self._is_due else None
-        self._is_due = bool(self._going)  # once more, without those
+    def preparing(self, rows: Iterable[TopicRow]) -> Iterator[None]:
+        """Make what `changes` returns next, if anything has changed, in short steps on the loop."""
+        self._content = None
+        if not (self._is_due or self._is_unfinished):
+            return
+        self._is_due, self._is_unfinished = False, True  # what changes now is for the next time
+        text = Text()
+        entries = (row._asdict() for row in chain(rows, self._going))  # which may still grow
+        for piece in json_list(chain(entries, self._kept)):
+            text.add(piece)
+            yield
+        self._content = text.content()
+        self._is_due |= bool(self._going)  # once more, without those
+        self._is_unfinished = False
         self._going.clear()
 
     def changes(self) -> list[tuple[str, bytes]]:
         """Path and content of the file, if it is to be replaced; in any thread."""
-        if self._rows is None:
-            return []
-        entries = [*(row._asdict() for row in self._rows), *self._kept]
-        return [(self._path, encoded("".join(json_list(entries))))]
+        return [] if self._content is None else [(self._path, self._content)]
 
 
 def _expanded(regex: str, user: str, vhost: str) -> str:

@@ -195,7 +195,8 @@ class UserStore:
 
     def _text(self) -> Iterator[str]:
         yield from json_list(chain(map(_to_json, self.all()), self._kept))
-        self._topic_file.prepare(self.topic_rows())
+        for _ in self._topic_file.preparing(self.topic_rows()):
+            yield ""  # others have their turn
 
     def _take_back(self, changes: list[Callable[[], object]]) -> None:
         for each in reversed(changes):
@@ -205,8 +206,8 @@ class UserStore:
         self.on_undone()
 
     def topic_rows(self) -> Iterator[TopicRow]:
-        """The topic permissions of all users."""
-        for user in self._users.values():
+        """The topic permissions of all users. It bears changes meanwhile."""
+        for user in self.all():
             yield from user.topic_rows()
 
     def _load_topics(self) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any, Final, Protocol
 
 from lavinmq import fieldtable
+from lavinmq.auth.permissions import Permissions
 from lavinmq.auth.users import User
 from lavinmq.broker import Broker
 from lavinmq.definitions_json.document import LIMITS, MANAGED, OPERATOR_POLICY
@@ -62,9 +63,9 @@ def rows(broker: Broker) -> Iterator[tuple[str, Row]]:
         if stored is not None:
             yield "vhosts", vhost_row(stored)
     for user in broker.users.all():
-        for name in list(user.permissions):
-            yield "permissions", permission_row(user, name)
-    for topic in list(broker.users.topic_rows()):
+        for name, granted in list(user.permissions.items()):
+            yield "permissions", permission_row(user, name, granted)
+    for topic in broker.users.topic_rows():
         yield "topic_permissions", topic._asdict()
     for vhost in list(broker.vhosts.values()):
         yield from rows_of(vhost)
@@ -131,9 +132,8 @@ def vhost_row(vhost: VHostDef) -> Row:
     }
 
 
-def permission_row(user: User, vhost: str) -> Row:
-    """What a user may do in a virtual host, for which it has an entry."""
-    granted = user.permissions[vhost]
+def permission_row(user: User, vhost: str, granted: Permissions) -> Row:
+    """What a user may do in a virtual host."""
     return {
         "user": user.name,
         "vhost": vhost,

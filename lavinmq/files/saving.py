@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("lmq.saving")
 
 T = TypeVar("T")
+PIECES_AT_ONCE: Final = 4096
 THREADS: Final = 2
 """One may be held up by the disk for long, with a large file."""
 _ENCODER: Final = json.JSONEncoder(indent=2, ensure_ascii=False, allow_nan=False)
@@ -231,7 +232,7 @@ class SavedFile:
         save = Save(undo)
         self._content = content
         if not self._disk.is_running:
-            self._write_now(list(content()))
+            self._write_now(self._written_out())
             save.finish()
             return save
         self._saves.append(save)
@@ -249,15 +250,22 @@ class SavedFile:
         if not self._saves:
             return
         try:
-            self._write(list(self._content()))
+            self._write(self._written_out())
         except OSError as error:
             self._refused(error)
         else:
             self._finish(len(self._saves))
 
-    def _write_now(self, text: list[str]) -> None:
+    def _written_out(self) -> bytes:
+        """All of the text at once."""
+        text = Text()
+        for piece in self._content():
+            text.add(piece)
+        return text.content()
+
+    def _write_now(self, content: bytes) -> None:
         try:
-            self._write(text)
+            self._write(content)
         except OSError as error:
             raise DefinitionsError(self._why(error)) from error
 
@@ -267,23 +275,22 @@ class SavedFile:
         in_portions(self._disk.call_soon, self._steps())
 
     def _steps(self) -> Iterator[None]:
-        text: list[str] = []
+        text = Text()
         try:
             for piece in self._content():
-                text.append(piece)
+                text.add(piece)
                 yield
         except (ValueError, TypeError) as error:  # nothing that was checked has such values
             self._written(None, OSError(0, str(error)))
             return
         if self._disk.is_running:
-            self._disk.submit(partial(self._write, text), self._written)
+            self._disk.submit(lambda: self._write(text.content()), self._written)
 
-    def _write(self, text: list[str]) -> None:
+    def _write(self, content: bytes) -> None:
         """Raises: OSError. In a thread, mostly."""
         with self._lock:
-            replace_files(
-                [*self._before(), (str(self.path), encoded("".join(text)))], self._disk.changes
-            )
+            files = [*self._before(), (str(self.path), content)]
+            replace_files(files, self._disk.changes)
 
     def _written(self, _: None, error: OSError | None) -> None:
         if not self._disk.is_running:
@@ -323,6 +330,32 @@ class SavedFile:
 
 
 # --- text -------------------------------------------------------------------------------------
+
+
+class Text:
+    """JSON that grows by pieces, in UTF-8, and is encoded as it grows: a thread that joined a
+    million pieces would hold the interpreter, and so the loop, for tens of milliseconds."""
+
+    __slots__ = ("_pieces", "_waiting")
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._waiting: list[str] = []
+
+    def add(self, piece: str) -> None:
+        """Put a piece at the end."""
+        self._waiting.append(piece)
+        if len(self._waiting) == PIECES_AT_ONCE:
+            self._encode()
+
+    def content(self) -> bytes:
+        """All of it."""
+        self._encode()
+        return b"".join(self._pieces)
+
+    def _encode(self) -> None:
+        self._pieces.append(encoded("".join(self._waiting)))
+        self._waiting.clear()
 
 
 def json_list(entries: Iterable[object]) -> Iterator[str]:

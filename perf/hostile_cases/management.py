@@ -91,6 +91,26 @@ def http_definitions(broker: Broker) -> None:
         broker.ask("GET", "definitions")
 
 
+def http_users(broker: Broker) -> None:
+    """30 000 users with permissions and topic permissions: imported, listed, exported, deleted."""
+    names = [f"u{n}" for n in range(30_000)]
+    grants = {"vhost": "/", "read": "^u", "write": ".*"}
+    body = {
+        "users": [{"name": name, "password_hash": ""} for name in names],
+        "permissions": [{"user": name, "configure": ".*", **grants} for name in names],
+        "topic_permissions": [{"user": name, "exchange": "amq.topic", **grants} for name in names],
+    }
+    sent = json.dumps(body).encode()
+    with broker.watched():
+        broker.ask("POST", "definitions", sent)
+        for path in ("users", "users?sort=name&page=1", "users/without-permissions", "permissions",
+                     "topic-permissions", "vhosts/%2F/permissions", "users/u5/permissions",
+                     "definitions"):  # fmt: skip
+            broker.ask("GET", path)
+        broker.ask("PUT", "topic-permissions/%2F/u5", {"exchange": "x", "read": "", "write": ""})
+        broker.ask("POST", "users/bulk-delete", {"users": names[:15_000]})
+
+
 def http_lists(broker: Broker) -> None:
     """Lists of 20 000 queues with 50 000 bindings, sorted and whole."""
     with client(broker) as (connection, channel):
@@ -230,6 +250,7 @@ CASES = (
     http_payload,
     http_fields,
     http_definitions,
+    http_users,
     http_lists,
     http_move,
     http_get,

@@ -67,9 +67,7 @@ REQUESTS: dict[str, base.Frame] = {
     "unbind an exchange that is none": commands.Exchange.Unbind(
         destination="missing", source="used"
     ),
-    "unbind an exchange from none": commands.Exchange.Unbind(
-        destination="used", source="missing"
-    ),
+    "unbind an exchange from none": commands.Exchange.Unbind(destination="used", source="missing"),
     "unbind exchanges": commands.Exchange.Unbind(destination="used", source="later"),
     "unbind by a weight that is none": commands.Exchange.Unbind(
         destination="used", source="hashing", routing_key="heavy"

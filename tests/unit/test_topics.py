@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lavinmq.auth import topics
-from lavinmq.auth.topics import FILE_NAME, TopicPermissions, TopicRow
+from lavinmq.auth.topics import FILE_NAME, TopicFile, TopicPermissions, TopicRow
 from lavinmq.auth.users import UserStore
 from lavinmq.errors import DefinitionsError
 
@@ -159,6 +159,41 @@ def test_what_cannot_be_saved_is_taken_back_on_both_sides(
             assert list(users.topic_rows()) == [ROW]
     users.save()
     assert list(store(tmp_path).topic_rows()) == [ROW]
+
+
+def rows_of(file: TopicFile) -> list[str]:
+    """The exchanges that the file is going to have."""
+    return [row["exchange"] for _, content in file.changes() for row in json.loads(content)]
+
+
+def test_what_changes_while_the_text_is_made_is_written_next_time(tmp_path: Path) -> None:
+    file = TopicFile(tmp_path)
+    file.changed()
+    steps = file.preparing([ROW])
+    next(steps)
+    file.changed(going=[ROW._replace(exchange="leaves")])
+    for _ in steps:
+        pass
+    assert rows_of(file) == ["events", "leaves"]
+
+    for _ in file.preparing([ROW._replace(exchange="new")]):
+        pass
+    assert rows_of(file) == ["new"]
+    for _ in file.preparing([ROW]):
+        pass
+    assert file.changes() == []
+
+
+def test_a_text_that_was_not_finished_is_made_anew(tmp_path: Path) -> None:
+    """A broker that stops saves at once what was being written."""
+    file = TopicFile(tmp_path)
+    file.changed(going=[ROW._replace(exchange="leaves")])
+    next(file.preparing([ROW]))
+
+    for _ in file.preparing([ROW]):
+        pass
+
+    assert rows_of(file) == ["events", "leaves"]
 
 
 def test_a_file_that_cannot_be_understood_lets_nobody_in(tmp_path: Path) -> None:

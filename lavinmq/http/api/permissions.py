@@ -6,17 +6,18 @@ Source: docs/http-api.md, RabbitMQ's HTTP API for topic permissions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from lavinmq.arguments.names import MAX_BYTES as MAX_NAME
+from lavinmq.auth.permissions import Permissions
 from lavinmq.auth.topics import TopicRow
 from lavinmq.auth.users import User
 from lavinmq.definitions_json.export import permission_row
 from lavinmq.http.call import CREATED, NO_CONTENT, Call, Reply, found
 from lavinmq.http.errors import bad_request
 from lavinmq.http.fields import Field
-from lavinmq.http.listing import Listing
+from lavinmq.http.listing import Listing, in_portions
 from lavinmq.http.routes import ROUTES
 from lavinmq.policy.pattern import too_long
 
@@ -28,24 +29,35 @@ FIELDS: Final = {
 """Regular expressions; the empty one allows nothing."""
 
 
-def _row(user: User, vhost: str) -> dict[str, Any]:
-    row = permission_row(user, vhost)
-    rules = user.permissions[vhost]
+Granted = tuple[User, str, Permissions]
+"""A user, a virtual host, and what the user may do there."""
+
+
+def _row(user: User, vhost: str, rules: Permissions) -> dict[str, Any]:
+    row = permission_row(user, vhost, rules)
     slow = [rule.regex for rule in (rules.configure, rules.read, rules.write) if rule.stumbles]
     if slow:
         row["warning"] = f"{too_long(slow[0])} some names: they are denied"
     return row
 
 
-def permission_rows(call: Call, is_wanted: Callable[[User, str], bool]) -> Listing[Any]:
+async def permission_rows(
+    call: Call, is_wanted: Callable[[User, str], bool]
+) -> Listing[Granted]:  # fmt: skip
     """The permissions of all users in virtual hosts that exist, as far as they are wanted."""
     found = [
-        (user, vhost)
-        for user in call.broker.users.all()
-        for vhost in user.permissions
-        if vhost in call.broker.vhosts and is_wanted(user, vhost)
+        each
+        async for each in in_portions(_granted(call.broker.users.all()))
+        if each[1] in call.broker.vhosts and is_wanted(each[0], each[1])
     ]
     return Listing(found, lambda each: _row(*each), lambda each: each[0].name)
+
+
+def _granted(users: Iterable[User]) -> Iterator[Granted]:
+    """What users may do, while it may change."""
+    for user in users:
+        for vhost, rules in list(user.permissions.items()):
+            yield user, vhost, rules
 
 
 def user_of(call: Call) -> User:
@@ -55,9 +67,9 @@ def user_of(call: Call) -> User:
 
 
 @ROUTES.list("/api/permissions")
-def list_permissions(call: Call) -> Listing[Any]:
+async def list_permissions(call: Call) -> Listing[Granted]:
     """List what users may do."""
-    return permission_rows(call, lambda _user, _vhost: True)
+    return await permission_rows(call, lambda _user, _vhost: True)
 
 
 @ROUTES.get("/api/permissions/:vhost/:user")
@@ -65,8 +77,8 @@ def show_permissions(call: Call) -> dict[str, Any]:
     """Show what a user may do in a virtual host."""
     user = user_of(call)
     vhost = call.path["vhost"]
-    found(user.permissions.get(vhost), "permission of user", user.name, vhost)
-    return _row(user, call.path["vhost"])
+    rules = found(user.permissions.get(vhost), "permission of user", user.name, vhost)
+    return _row(user, vhost, rules)
 
 
 @ROUTES.put("/api/permissions/:vhost/:user", FIELDS)
@@ -92,40 +104,40 @@ def delete_permissions(call: Call) -> Reply:
 # --- topics -----------------------------------------------------------------------------------
 
 
-def _topics(call: Call, is_wanted: Callable[[TopicRow], bool]) -> Listing[TopicRow]:
+async def _topics(call: Call, is_wanted: Callable[[TopicRow], bool]) -> Listing[TopicRow]:
     """The topic permissions in virtual hosts that exist, as far as they are wanted."""
     rows = [
         row
-        for row in call.broker.users.topic_rows()
+        async for row in in_portions(call.broker.users.topic_rows())
         if row.vhost in call.broker.vhosts and is_wanted(row)
     ]
     return Listing(rows, TopicRow._asdict, lambda row: row.user)
 
 
 @ROUTES.list("/api/topic-permissions")
-def list_topic_permissions(call: Call) -> Listing[TopicRow]:
+async def list_topic_permissions(call: Call) -> Listing[TopicRow]:
     """List what users may do with routing keys of topic exchanges."""
-    return _topics(call, lambda _row: True)
+    return await _topics(call, lambda _row: True)
 
 
 @ROUTES.list("/api/vhosts/:vhost/topic-permissions")
-def list_topic_permissions_of_vhost(call: Call) -> Listing[TopicRow]:
+async def list_topic_permissions_of_vhost(call: Call) -> Listing[TopicRow]:
     """List what users may do with routing keys in a virtual host."""
-    return _topics(call, lambda row: row.vhost == call.path["vhost"])
+    return await _topics(call, lambda row: row.vhost == call.path["vhost"])
 
 
 @ROUTES.list("/api/users/:user/topic-permissions")
-def list_topic_permissions_of_user(call: Call) -> Listing[TopicRow]:
+async def list_topic_permissions_of_user(call: Call) -> Listing[TopicRow]:
     """List what a user may do with routing keys."""
     user = user_of(call)
-    return _topics(call, lambda row: row.user == user.name)
+    return await _topics(call, lambda row: row.user == user.name)
 
 
 @ROUTES.list("/api/topic-permissions/:vhost/:user")
-def list_topic_permissions_of_user_in_vhost(call: Call) -> Listing[TopicRow]:
+async def list_topic_permissions_of_user_in_vhost(call: Call) -> Listing[TopicRow]:
     """List what a user may do with routing keys in a virtual host."""
     wanted = user_of(call).name, call.path["vhost"]
-    return _topics(call, lambda row: (row.user, row.vhost) == wanted)
+    return await _topics(call, lambda row: (row.user, row.vhost) == wanted)
 
 
 @ROUTES.put(

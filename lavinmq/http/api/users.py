@@ -5,7 +5,7 @@ Source: docs/http-api.md.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from lavinmq.arguments.names import check_label
 from lavinmq.auth import passwords
@@ -17,8 +17,11 @@ from lavinmq.http.call import CREATED, NO_CONTENT, Call, Reply, found
 from lavinmq.http.errors import ApiError, bad_request, low_on_disk
 from lavinmq.http.fields import Field
 from lavinmq.http.handler import JSON
-from lavinmq.http.listing import Listing
+from lavinmq.http.listing import Listing, in_portions
 from lavinmq.http.routes import ROUTES
+
+DELETED_AT_ONCE: Final = 32
+"""Users whose deletion is saved together."""
 
 
 def row(call: Call, user: User) -> dict[str, Any]:
@@ -43,9 +46,10 @@ def list_users(call: Call) -> Listing[User]:
 
 
 @ROUTES.list("/api/users/without-permissions")
-def list_users_without_permissions(call: Call) -> Listing[User]:
+async def list_users_without_permissions(call: Call) -> Listing[User]:
     """List users who may not connect to any virtual host."""
-    return _listing(call, [user for user in call.broker.users.all() if not user.permissions])
+    users = call.broker.users.all()
+    return _listing(call, [user async for user in in_portions(users) if not user.permissions])
 
 
 @ROUTES.post(
@@ -53,12 +57,15 @@ def list_users_without_permissions(call: Call) -> Listing[User]:
     {"users": Field("array", "Names of users", required=True, lax=True)},
     statuses=(204,),
 )
-def delete_users(call: Call) -> Reply:
+async def delete_users(call: Call) -> Reply:
     """Delete several users; unknown ones are ignored."""
     names = call.body["users"]
     if not all(isinstance(name, str) for name in names):
         raise bad_request("Field 'users' must be array of user names")
-    call.broker.accounts.delete_users(*dict.fromkeys(names))
+    unique = list(dict.fromkeys(names))
+    async for at in in_portions(range(0, len(unique), DELETED_AT_ONCE)):
+        call.check_still()
+        call.broker.accounts.delete_users(*unique[at : at + DELETED_AT_ONCE])
     return NO_CONTENT
 
 
@@ -69,10 +76,10 @@ def show_user(call: Call) -> dict[str, Any]:
 
 
 @ROUTES.list("/api/users/:user/permissions")
-def list_user_permissions(call: Call) -> Listing[Any]:
+async def list_user_permissions(call: Call) -> Listing[Any]:
     """List what a user may do."""
     wanted = user_of(call)
-    return permission_rows(call, lambda user, _vhost: user is wanted)
+    return await permission_rows(call, lambda user, _vhost: user is wanted)
 
 
 @ROUTES.put(

@@ -62,9 +62,9 @@ async def show_vhost(call: Call) -> dict[str, Any]:
 
 
 @ROUTES.list("/api/vhosts/:vhost/permissions")
-def list_vhost_permissions(call: Call) -> Listing[Any]:
+async def list_vhost_permissions(call: Call) -> Listing[Any]:
     """List what users may do in a virtual host."""
-    return permission_rows(call, lambda _user, vhost: vhost == call.path["vhost"])
+    return await permission_rows(call, lambda _user, vhost: vhost == call.path["vhost"])
 
 
 @ROUTES.put(
