@@ -1,8 +1,12 @@
-"""Streams below Tornado on which the head of a request, once begun, has to be complete in time.
+"""Streams below Tornado on which the head of a request, once begun, has to be complete in time, and
+a body comes in no more than so many chunks.
 
 Tornado has one time-out for both a connection that rests between two requests, which may take
 minutes, and a head that trickles in. Here the second is short; a new connection has no longer for
 its first head. Whoever is too slow is told 408 and loses the connection.
+
+Each chunk of a body takes some 20 us, whatever is in it: a body of megabytes in chunks of one byte
+would keep the broker busy for half a minute.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from collections.abc import Awaitable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from tornado.httputil import HTTPInputError
 from tornado.iostream import IOStream, SSLIOStream, StreamClosedError
 
 if TYPE_CHECKING:
@@ -22,28 +27,40 @@ if TYPE_CHECKING:
 
 MAX_HEAD: Final = 32 << 10
 """Bytes; what is longer ends the connection."""
+MAX_CHUNKS: Final = 32768
+"""Chunks of one body: of 32 MiB, a KiB in each."""
 TOO_SLOW: Final = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 
 class _Heads:
     """What both kinds of streams have in common. Tornado reads nothing but heads by a regular
-    expression."""
+    expression, and nothing but sizes of chunks by a delimiter."""
 
     config: Config
     address: str | None
     """Ours, to which the client has connected; None for a unix socket."""
     _is_first = True
+    _n_chunks = 0
 
     def read_until_regex(self, regex: bytes, max_bytes: int | None = None) -> Awaitable[bytes]:
         """The next head. Raises: TimeoutError when it takes too long."""
         read = super().read_until_regex  # type: ignore[misc]
         return self._read_head(read, regex, max_bytes or MAX_HEAD)
 
+    def read_until(self, delimiter: bytes, max_bytes: int | None = None) -> Awaitable[bytes]:
+        """The size of the next chunk. Raises: HTTPInputError, which Tornado answers with 400."""
+        self._n_chunks += 1
+        if self._n_chunks > MAX_CHUNKS:
+            raise HTTPInputError(f"a body in more than {MAX_CHUNKS} chunks")
+        size: Awaitable[bytes] = super().read_until(delimiter, max_bytes)  # type: ignore[misc]
+        return size
+
     async def _read_head(self, read: Any, regex: bytes, max_bytes: int) -> bytes:
         first = b""
         if not self._is_first:  # the connection may rest before the first byte
             first = await self.read_bytes(1)  # type: ignore[attr-defined]
         self._is_first = False
+        self._n_chunks = 0
         head: asyncio.Future[bytes] = read(regex, max_bytes - len(first))
         if head.done():  # nearly every head comes in one piece
             return first + head.result()

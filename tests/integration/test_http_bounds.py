@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 from collections.abc import Callable
@@ -131,6 +132,29 @@ def test_a_body_without_a_length_is_refused_when_it_becomes_too_long(api: Api) -
         with pytest.raises(OSError):
             while True:
                 client.sendall(chunk)
+
+
+def in_chunks(api: Api, count: int) -> bytes:
+    """The first line that answers a body of so many chunks of a byte, and of an end."""
+    head = (
+        "PUT /api/queues/%2F/crumbs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        f"Authorization: {api.login['Authorization']}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    with socket.create_connection((api.broker.host, api.broker.http_port), 60) as client:
+        with contextlib.suppress(ConnectionError):  # it need not read all of it
+            client.sendall(head.encode() + b"1\r\n \r\n" * count + b"0\r\n\r\n")
+        with client.makefile("rb") as answer:
+            return answer.readline()
+
+
+def test_a_body_in_very_many_tiny_chunks_is_refused(api: Api) -> None:
+    """One of megabytes in chunks of a byte kept the broker busy for half a minute."""
+    assert in_chunks(api, 33_000).startswith(b"HTTP/1.1 400")
+    assert api("GET", "/api/queues/%2F/crumbs").status == 404
+
+
+def test_a_body_in_many_tiny_chunks_is_taken(api: Api) -> None:
+    assert in_chunks(api, 3_000).startswith(b"HTTP/1.1 201")
 
 
 def test_definitions_and_messages_may_be_longer(api: Api) -> None:
