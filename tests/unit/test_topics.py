@@ -143,7 +143,7 @@ def test_at_no_moment_a_user_is_stored_without_them(
 def test_what_cannot_be_saved_is_taken_back_on_both_sides(
     users: UserStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(files: list[tuple[str, bytes]]) -> None:
+    def refuse(files: list[tuple[str, bytes]], _changes: object) -> None:
         raise OSError(28, "No space left on device", files[-1][0])
 
     with monkeypatch.context() as full:
