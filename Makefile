@@ -36,6 +36,7 @@ DEVELOPED := $(VENV)/.installed-all
 BROKER_NEEDS := 'import tomllib; file = tomllib.load(open("pyproject.toml", "rb")); \
 	print(*file["build-system"]["requires"], *file["project"]["dependencies"])'
 COMPILED := build/.compiled-$(BUILD)
+TRIAL := build/.trial-$(BUILD)
 CLIENTS := build/.clients
 NODE_TESTS := tests/integration/node
 PAGE_TESTS := tests/browser
@@ -85,7 +86,7 @@ $(COMPILED): FORCE
 endif
 
 .PHONY: build run test binary test-binary compare-binaries crash fuzz dev lint fmt bench bench-spark
-.PHONY: bench-hostile soak
+.PHONY: bench-hostile soak trial
 .PHONY: install deb rpm image wheel sbom repo keyring source reproduce test-packages lock clean help FORCE
 .PHONY: lint-style lint-types lint-cython lint-layers lint-hot lint-stubs lint-pages vendor
 .DEFAULT_GOAL := build
@@ -97,7 +98,7 @@ run: build  ## start the broker on the data directory ./var
 	@mkdir -p $(DATA_DIR)
 	exec $(VENV)/bin/lavinmq -D $(DATA_DIR) $(ARGS)
 
-test: build $(DEVELOPED) $(CLIENTS) $(NODE_TESTS)/node_modules/.installed $(PAGE_TESTS)/node_modules/.installed  ## run all tests
+test: build $(TRIAL) $(DEVELOPED) $(CLIENTS) $(NODE_TESTS)/node_modules/.installed $(PAGE_TESTS)/node_modules/.installed  ## run all tests
 	$(SANITIZED_$(BUILD)) $(IN_VENV) -m pytest -n $(JOBS) $(ARGS)
 
 fuzz: $(DEVELOPED)  ## fuzz the HTTP API, and every parser for FUZZ_SECONDS=60 each; needs clang
@@ -263,6 +264,14 @@ $(COMPILED): setup.py $(INSTALLED) $(wildcard cext/*.p?? cext/*/*.p??)
 	$(COMPILE) $(IN_VENV) setup.py --quiet build_ext \
 		--inplace --parallel $(JOBS) --build-temp build/objects-$(BUILD) --build-lib build/lib-$(BUILD)
 	touch $@
+
+$(TRIAL): $(COMPILED) $(wildcard cext/trial/*.pyx)
+	test -e $@ || rm -f build/.trial-* tests/support/*.so
+	LAVINMQ_TRIAL=1 LAVINMQ_SANITIZE=$(filter asan ubsan fuzz,$(BUILD)) $(if $(filter fuzz,$(BUILD)),CC=clang) \
+		$(IN_VENV) setup.py --quiet build_ext --inplace --build-temp build/objects-trial --build-lib build/lib-trial
+	touch $@
+
+trial: $(TRIAL)  ## compile tests/support/_*.so, what unit tests need beside the broker's modules
 
 $(VENV)/bin/lavinmq: pyproject.toml $(INSTALLED) | $(COMPILED)
 	@# compat: a path file. The default, an import hook, costs every start 35 modules and 2 MB.

@@ -5,6 +5,8 @@ Metadata lives in pyproject.toml. The sources are in ``cext/``: each module has 
 ``LAVINMQ_DEBUG=1`` selects the developer build: fast to compile, bounds and LMQ_ASSERT checked.
 ``LAVINMQ_SANITIZE`` adds a sanitizer to it: ``asan``, ``ubsan``, or ``fuzz`` (clang only), which is
 the first one with the coverage that `tests/fuzz/run.py` needs.
+``LAVINMQ_TRIAL=1`` builds what only tests use instead: ``tests.support._matcher``, and ``_trial``:
+all of the core with a protocol for tests, which is always checked and not optimized.
 The annotated sources that ``make lint`` inspects are left in ``build/annotate``.
 """
 
@@ -23,6 +25,10 @@ MODULES = {
     "lavinmq._pcre": "cext/pcre.pyx",
     "lavinmq._perf": "cext/perf.pyx",
     "lavinmq.spark._arrow": "cext/arrow.pyx",
+}
+TRIAL = {
+    "tests.support._matcher": "cext/matcher.pyx",
+    "tests.support._trial": "cext/trial.pyx",
 }
 LIBRARIES = {"lavinmq._pcre": ["pcre2-8"]}
 SUFFIXES = {".pyx", ".pxd"}
@@ -75,8 +81,8 @@ def compile_flags(debug: bool) -> list[str]:
     return [*flags, *(flag for flag in wanted if accepted_by_compiler(flag))]
 
 
-def extensions(debug: bool, sanitizer: str) -> list[Extension]:
-    """Return the cythonized modules of the release or the developer build."""
+def extensions(debug: bool, sanitizer: str, trial: bool = False) -> list[Extension]:
+    """Return the cythonized modules of the release or the developer build, or those of tests."""
     # What fuzzing links against is loaded before Python.
     linked = [] if sanitizer == "fuzz" else SANITIZERS[sanitizer]
     # Neither included files nor this one with its flags are sources: without `depends` a change in
@@ -94,8 +100,12 @@ def extensions(debug: bool, sanitizer: str) -> list[Extension]:
             extra_link_args=linked if debug else LINK_HARDENING,
             libraries=["m", *LIBRARIES.get(name, ())],
         )
-        for name, source in MODULES.items()
+        for name, source in (TRIAL if trial else MODULES).items()
     ]
+    for module in modules:
+        if module.name.endswith("._trial"):
+            module.define_macros = [("LMQ_DEBUG", "1")]
+            module.extra_compile_args = ["-O0", "-g", *SANITIZERS[sanitizer]]
     # Cython does not see that directives changed, hence one directory for each kind of build.
     generated = Path("build", "cython-debug" if debug else "cython")
     built: list[Extension] = cythonize(
@@ -103,7 +113,7 @@ def extensions(debug: bool, sanitizer: str) -> list[Extension]:
         include_path=["cext"],
         compiler_directives={**DIRECTIVES, "boundscheck": debug},
         build_dir=str(generated),
-        annotate=True,
+        annotate=not trial,
         nthreads=min(len(MODULES), os.cpu_count() or 1),
     )
     if not debug:
@@ -120,4 +130,5 @@ def extensions(debug: bool, sanitizer: str) -> list[Extension]:
 
 if __name__ == "__main__":
     is_debug = os.environ.get("LAVINMQ_DEBUG") == "1"
-    setup(ext_modules=extensions(is_debug, os.environ.get("LAVINMQ_SANITIZE", "")))
+    sanitizer = os.environ.get("LAVINMQ_SANITIZE", "")
+    setup(ext_modules=extensions(is_debug, sanitizer, os.environ.get("LAVINMQ_TRIAL") == "1"))

@@ -509,8 +509,7 @@ cdef struct consumer_t:
     u32 prefetch                # 0 = no limit
     u32 unacked
     reader_t* reader            # of a stream, else NULL
-    u32 template_len
-    u8 template[272]            # deliver frame up to and including the consumer tag
+    u8 tag[256]                 # short string: what its client knows it by
 
 cdef struct unacked_t:
     u64 tag
@@ -934,6 +933,69 @@ cdef enum link_state:
     LINK_CLOSING = 3            # connection.close sent; all but close and close-ok is discarded
     LINK_CLOSED = 4
 
+cdef enum walk_event:           # why a walk has stopped, see protocol_t
+    WALK_DONE = 0               # all whole frames are used up
+    WALK_METHOD = 1             # ev_data, ev_len: what Python is to answer
+    WALK_MISS = 2               # ev_data, ev_len: a question for answers.pyx; the frame is kept
+    WALK_ERROR = 3              # ev_len: what is wrong, by the protocol's own numbers
+    WALK_CLOSE = 4              # not legal here: drop the socket
+    WALK_HELD = 5               # a publish has to wait for the disk; the frame is not used up
+    WALK_TURN = 6               # the portion is over; the frame is not used up
+    WALK_HEADER = 7             # ev_data, ev_len: what a connection begins with
+
+cdef enum walk_error:           # ev_len of WALK_ERROR; the first ones close the connection
+    ERROR_FRAME_SIZE = 1
+    ERROR_FRAME_END = 2
+    ERROR_FRAME_TYPE = 3
+    ERROR_PROPERTY_FLAGS = 4
+    ERROR_HEARTBEAT_SIZE = 5
+    ERROR_HEARTBEAT_CHANNEL = 6
+    ERROR_SHORT_PAYLOAD = 7
+    ERROR_LONG_PAYLOAD = 8
+    ERROR_HEADERS_TABLE = 9
+    ERROR_BODY_TOO_LONG = 10
+    ERROR_CONTENT_ON_CHANNEL_0 = 11
+    ERROR_NO_MEMORY = 12
+    ERROR_CHANNEL = 20          # from here on a channel is to blame
+    ERROR_UNEXPECTED_METHOD = 21
+    ERROR_UNEXPECTED_HEADER = 22
+    ERROR_UNEXPECTED_BODY = 23
+    ERROR_UNKNOWN_TAG = 24
+    ERROR_MESSAGE_SIZE = 25
+    ERROR_EXPIRATION = 26
+    ERROR_EXPIRATION_NEGATIVE = 27
+    ERROR_USER_ID = 28
+    ERROR_NO_REPLY_CONSUMER = 29
+    ERROR_TX_ALREADY_SETTLED = 30
+    ERROR_TX_TOO_LARGE = 31
+    ERROR_CC = 32
+    ERROR_BCC = 33
+    ERROR_LARGE = 34
+    ERROR_HASH_HEADER = 35
+    ERROR_COPIES = 36
+
+cdef struct protocol_t:         # what is spoken on a link: all that a broker calls of it
+    # Walk the whole frames in n bytes: a walk_event; *used counts the bytes that are done.
+    int (*walk)(link_t* l, const u8* p, u64 n, u64* used) noexcept nogil
+    # Bytes of the frame that begins at p; 0 = the n bytes there do not say.
+    u64 (*frame_size)(const link_t* l, const u8* p, u64 n) noexcept nogil
+    # A delivery with its content into the output. False when the link takes no more for now, or
+    # its client never takes this one (`is_oversized`).
+    bint (*deliver)(consumer_t* k, rec_t* rec, u64 tag) noexcept nogil
+    # All publishes of the channel up to number seq are safe, or not. Whether it is written.
+    bint (*confirm)(chan_t* c, u64 seq, bint is_ack) noexcept nogil
+    # The last publish of the channel alone is refused. Whether it is written.
+    bint (*refuse)(chan_t* c) noexcept nogil
+    # A publish goes back to its client, for nobody has got it. 0, or -1 out of memory.
+    int (*give_back)(chan_t* c, const msg_t* m, u16 code, const char* text) noexcept nogil
+    # Tell the peer that we are there.
+    void (*heartbeat)(link_t* l) noexcept nogil
+    # A piece of a body that is sent for itself, see rest.pyx: bytes around it, and who writes them.
+    u32 piece_head
+    u32 piece_tail
+    void (*piece_begin)(u8* p, u16 channel, u32 size) noexcept nogil
+    void (*piece_end)(u8* p) noexcept nogil
+
 cdef struct job_t:              # long work that is no link's, first member of what it works on
     job_step_t step             # works until loop_spent says so; whether there is more
     job_t* next
@@ -950,7 +1012,7 @@ cdef struct rest_t:             # output that ends in a body which is still wher
     u8 breaks                   # how often the queue had broken
     u16 channel
     u32 seg
-    u32 chunk                   # bytes of the body in a frame
+    u32 chunk                   # most bytes of the body in a piece
     u32 frame_size              # of the frame that is being sent
     u32 frame_left              # of it, not read yet: it is larger than a block
     i64 at                      # in the file, or the memory, of what comes next
@@ -990,7 +1052,8 @@ cdef struct wire_t:             # the socket half of a link: nothing in it knows
     u64 n_sent_bytes
 
 cdef struct link_t:
-    wire_t wire
+    wire_t wire                 # must stay first
+    const protocol_t* protocol  # NULL = nobody's: nothing is ever written to it
     u8 state
     flag_t is_in_flush
     flag_t is_oversized         # one of its channels is

@@ -9,15 +9,16 @@ C type an OverflowError; MemoryError is possible wherever something is made.
 
 import asyncio
 import ssl
+import typing
 from collections.abc import Callable, Iterator
-from typing import Any, Final, Protocol, Self, final, type_check_only
+from typing import Any, Final, Self, final, type_check_only
 
 UNLIMITED: Final[int]
 """No limit of length or bytes."""
 OVERFLOW: Final[dict[str, int]]
 """What a full queue does, by the value of `x-overflow`."""
 DIRECT: Final[int]
-"""Kind of an Exchange or a Matcher: the routing key equals the binding key."""
+"""Kind of an Exchange: the routing key equals the binding key."""
 FANOUT: Final[int]
 """Kind: every binding matches."""
 TOPIC: Final[int]
@@ -57,7 +58,7 @@ ASK_KIND_LETTER_KEY: Final[int]
 """Kind: a message names the key of its dead letter and no exchange; the question has neither."""
 
 @type_check_only
-class Session(Protocol):
+class Session(typing.Protocol):
     """Who decides for a Link: it calls these, one at a time, and carries on when they return.
 
     A call may close the link or change its state; frames behind the event are walked afterwards,
@@ -854,6 +855,13 @@ class SocketTls:
     def failure(self) -> str | None:
         """Why it has failed, empty for its orderly end; None while it lives."""
 
+@final
+class Protocol:
+    """What the peer of a link speaks. One for each protocol; others cannot be made in Python."""
+
+AMQP: Final[Protocol]
+"""AMQP 0-9-1."""
+
 class Wire:
     """The socket half of a connection: reads, sends, keeps what is left of a frame, takes turns.
 
@@ -862,12 +870,13 @@ class Wire:
     Args:
         loop: the loop it belongs to.
         fd: a connected, non-blocking socket; it stays the caller's to close, after `close`.
+        protocol: what its peer speaks.
     """
 
     session: Session
     """Who decides; to be set before `start`."""
 
-    def __init__(self, loop: Loop, fd: int) -> None: ...
+    def __init__(self, loop: Loop, fd: int, protocol: Protocol) -> None: ...
     def start(self, timeout_s: float) -> None:
         """Begin to read; `set_timeout(timeout_s)` guards the handshake."""
 
@@ -944,9 +953,10 @@ class Link(Wire):
     Args:
         loop: the loop it belongs to.
         fd: a connected, non-blocking socket; it stays the caller's to close, after `close`.
+        protocol: what its peer speaks.
     """
 
-    def __init__(self, loop: Loop, fd: int) -> None: ...
+    def __init__(self, loop: Loop, fd: int, protocol: Protocol) -> None: ...
     def use_tls(self, tls: ssl.SSLSocket) -> None:
         """Read and write by way of `tls`, whose handshake is over; before `start`."""
 
@@ -1246,62 +1256,4 @@ class Move:
             or cannot be written; None when the portion is over before the next one has gone: to be
             called again. `Loop.after_sync` says when they are safe; those that are not are ready
             again then, and counted in `Queue.returned`.
-        """
-
-class Matcher:
-    """The bindings of an exchange with integers for queues. For tests and tools only.
-
-    Args: kind: one of DIRECT, FANOUT, TOPIC, HEADERS, HASH, RANDOM, MODULUS; seed: of its hash
-        tables, and of what is random, 64 bits.
-    Raises: ValueError for another kind.
-    """
-
-    def __init__(self, kind: int, seed: int) -> None: ...
-    def __len__(self) -> int:
-        """Number of bindings."""
-
-    def weight(self) -> int:
-        """Number of table entries and wildcards at the root: 0 when nothing is left behind."""
-
-    def set_default_any(self, is_any: bool) -> None:
-        """What a HEADERS binding without `x-match` means; to be called before the first one."""
-
-    def set_hash(self, is_jump: bool, header: bytes | None = None, property: int = 0) -> None:
-        """HASH: the algorithm, and what to hash on; to be called once, before the first binding."""
-
-    def bind(self, key: bytes, args: bytes, dest: int) -> int:
-        """Add a binding of destination `dest`; `args` as in `Exchange.bind`.
-
-        Returns: 1 added, 0 there already, -2 `x-match` is bad, -3 malformed, -4 no weight, -5 too
-            many points; as `match_result` in cext/match.pxd.
-        """
-
-    def unbind(self, key: bytes, args: bytes, dest: int) -> int:
-        """Remove a binding. Returns: 1 removed, 0 there was none, -4 no weight."""
-
-    @property
-    def pauses(self) -> int:
-        """How often the last routing was stopped and went on."""
-
-    def route(
-        self,
-        key: bytes,
-        headers: bytes | None = None,
-        properties: bytes | None = None,
-        others: list[bytes] | None = None,
-    ) -> list[int]:
-        """Destinations of one message, each once, in the order they were found.
-
-        Args:
-            headers: content of the message's field table without its length.
-            properties: all properties as they stand on the wire, instead of the headers.
-            others: keys of messages; when there are any, the routing is stopped wherever it can be,
-                and one of them is routed before it goes on. Not for HASH.
-        Raises: ValueError when the header to hash on is no string, or properties are malformed.
-        """
-
-    def bench(self, keys: list[bytes], n: int, headers: bytes | None = None) -> float:
-        """Nanoseconds of processor time per routing, of `n` that take the keys in turn. Blocks.
-
-        Raises: ValueError when there is nothing to route.
         """

@@ -5,48 +5,8 @@
 # input; what is split or larger than a frame is assembled in the channel and then makes the same
 # call. The walker stops at each event and is called again behind it, so the order of frames is
 # kept. Every length is checked against the bytes that are there before it is used.
-# Longer than 500 lines: the checks are a flat list, and the walk inlines them.
 # Source: amqp reference sections 2, 4, 6, 11 and 15; architecture section 6.
 
-cdef enum walk_event:
-    WALK_DONE = 0               # all whole frames are used up
-    WALK_METHOD = 1             # ev_data, ev_len: a method payload for Python
-    WALK_MISS = 2               # ev_data, ev_len: a question for answers.pyx; the frame is kept
-    WALK_ERROR = 3              # ev_len: one of walk_error
-    WALK_CLOSE = 4              # not a legal frame here: drop the socket
-    WALK_HELD = 5               # a publish has to wait for the disk; the frame is not used up
-    WALK_TURN = 6               # the portion is over; the frame is not used up
-
-cdef enum walk_error:           # the first ones close the connection
-    ERROR_FRAME_SIZE = 1
-    ERROR_FRAME_END = 2
-    ERROR_FRAME_TYPE = 3
-    ERROR_PROPERTY_FLAGS = 4
-    ERROR_HEARTBEAT_SIZE = 5
-    ERROR_HEARTBEAT_CHANNEL = 6
-    ERROR_SHORT_PAYLOAD = 7
-    ERROR_LONG_PAYLOAD = 8
-    ERROR_HEADERS_TABLE = 9
-    ERROR_BODY_TOO_LONG = 10
-    ERROR_CONTENT_ON_CHANNEL_0 = 11
-    ERROR_NO_MEMORY = 12
-    ERROR_CHANNEL = 20          # from here on a channel is to blame
-    ERROR_UNEXPECTED_METHOD = 21
-    ERROR_UNEXPECTED_HEADER = 22
-    ERROR_UNEXPECTED_BODY = 23
-    ERROR_UNKNOWN_TAG = 24
-    ERROR_MESSAGE_SIZE = 25
-    ERROR_EXPIRATION = 26
-    ERROR_EXPIRATION_NEGATIVE = 27
-    ERROR_USER_ID = 28
-    ERROR_NO_REPLY_CONSUMER = 29
-    ERROR_TX_ALREADY_SETTLED = 30
-    ERROR_TX_TOO_LARGE = 31
-    ERROR_CC = 32
-    ERROR_BCC = 33
-    ERROR_LARGE = 34
-    ERROR_HASH_HEADER = 35
-    ERROR_COPIES = 36
 
 cdef enum method_id:
     CHANNEL_OPEN = 0x14000A
@@ -57,245 +17,6 @@ cdef enum method_id:
 cdef enum:
     HANDSHAKE_FRAME_MAX = 8192
     FRAME_UNITS = 2             # of work, besides what is done for the frame
-
-
-cdef int walk_fail(link_t* l, u32 error, u16 channel, u32 method, u64 a, u64 b) noexcept nogil:
-    l.ev_len = error
-    l.ev_channel = channel
-    l.ev_method = method
-    l.ev_a = a
-    l.ev_b = b
-    return WALK_ERROR
-
-
-# ---- checks --------------------------------------------------------------------------------------
-
-cdef u32 expiration_error(const u8* text) noexcept nogil:
-    """0 when a short string is a number of milliseconds that fits a signed 32-bit integer."""
-    cdef u32 n = text[0], i = 0
-    cdef bint negative = False
-    cdef u64 value = 0
-    while i < n and (text[1 + i] == c' ' or text[1 + i] == c'\t'):
-        i += 1
-    if i < n and (text[1 + i] == c'+' or text[1 + i] == c'-'):
-        negative = text[1 + i] == c'-'
-        i += 1
-    if i == n:
-        return ERROR_EXPIRATION
-    while i < n:
-        if text[1 + i] < c'0' or text[1 + i] > c'9':
-            return ERROR_EXPIRATION
-        value = value * 10 + (text[1 + i] - c'0')
-        if value >> 32:
-            return ERROR_EXPIRATION
-        i += 1
-    if negative and value:
-        return ERROR_EXPIRATION_NEGATIVE
-    return ERROR_EXPIRATION if value > 0x7FFFFFFF else 0
-
-
-cdef u32 props_error(link_t* l, const u8* props, u32 len, msg_t* m) noexcept nogil:
-    """Check the properties of a content header and note where they are in m; 0 or a walk_error.
-
-    Cost: 2 ns without headers, expiration and user-id."""
-    cdef props_t found
-    cdef const u8* user_id
-    cdef int rc
-    if msg_note_plain(m, props, len):
-        return 0
-    rc = props_walk(props, len, True, &found)
-    if rc < 0:
-        return ERROR_PROPERTY_FLAGS
-    if rc == 0:
-        return ERROR_SHORT_PAYLOAD
-    if found.len != len:
-        return ERROR_LONG_PAYLOAD
-    msg_note_props(m, props, &found)
-    if found.headers_at:
-        if not table_is_valid(props + found.headers_at + 4, found.headers_len, 0):
-            return ERROR_HEADERS_TABLE
-        rc = <int>copies_error(m, l.loop.max_copies)
-        if rc:
-            return <u32>rc
-    if found.expiration_at:
-        rc = <int>expiration_error(props + found.expiration_at)
-        if rc:
-            return <u32>rc
-    if found.user_id_at and not l.is_impersonator:
-        user_id = props + found.user_id_at
-        if user_id[0] != l.user_len or not same_bytes(user_id + 1, l.user, l.user_len):
-            return ERROR_USER_ID
-    return 0
-
-
-cdef bint asks_direct_reply(const msg_t* m) noexcept nogil:
-    """Whether reply-to names one of the pseudo-queues of direct reply-to."""
-    cdef const u8* text = m.props + m.reply_to_at
-    if m.reply_to_at == 0:
-        return False
-    return ((text[0] == 21 and same_bytes(text + 1, <const u8*>b"amq.rabbitmq.reply-to", 21))
-            or (text[0] == 19 and same_bytes(text + 1, <const u8*>b"amq.direct.reply-to", 19)))
-
-
-# ---- content that is split over reads or frames --------------------------------------------------
-
-cdef int content_begin(chan_t* c, const u8* names, u32 names_len) noexcept nogil:
-    memcpy(c.names, names, names_len)
-    c.names_len = names_len
-    c.content = CONTENT_HEADER
-    return WALK_DONE
-
-
-cdef int publish_fail(chan_t* c, int rc) noexcept nogil:
-    """The error for a publish that channel_publish could not take."""
-    if rc == PUBLISH_TX_TOO_LARGE:
-        return walk_fail(c.link, ERROR_TX_TOO_LARGE, c.id, BASIC_PUBLISH, MAX_TX_BYTES, 0)
-    if rc == PUBLISH_BAD_HEADER:
-        return walk_fail(c.link, ERROR_HASH_HEADER, c.id, BASIC_PUBLISH, 0, 0)
-    return walk_fail(c.link, ERROR_NO_MEMORY, c.id, BASIC_PUBLISH, 0, 0)
-
-
-cdef int publish_miss(chan_t* c, int rc) noexcept nogil:
-    """The event for a publish about which something is to be asked, by the ask_result."""
-    if rc == ASK_NO_MEMORY:
-        return publish_fail(c, PUBLISH_NO_MEMORY)
-    c.link.ev_channel = c.id
-    return WALK_MISS
-
-
-cdef int content_publish(chan_t* c, const u8* body) noexcept nogil:
-    """The content is complete: publish it from the channel's buffers."""
-    cdef msg_t m
-    cdef int rc
-    m.exchange = NULL
-    m.names = c.names
-    m.names_len = c.names_len
-    m.body = body
-    m.body_len = c.body_len
-    rc = <int>props_error(c.link, c.props, c.props_len, &m)     # once more, for the offsets only
-    if m.headers_at and (m.is_special or has_copies(&m)):
-        rc = publish_ask(c.link, &m)
-        if rc != ASK_NOTHING:
-            return publish_miss(c, rc)
-    rc = channel_publish(c, &m)
-    if rc == PUBLISH_MISS:
-        link_ask_publish(c.link, c.names)
-        return publish_miss(c, ASK_PYTHON)
-    if rc == PUBLISH_TURN:
-        return WALK_TURN
-    channel_reset_content(c)
-    return WALK_DONE if rc == PUBLISHED else publish_fail(c, rc)
-
-
-cdef int content_set_reply_to(chan_t* c, u32 at) noexcept nogil:
-    """Replace the reply-to property by the channel's reply address. 0, or -1 out of memory."""
-    cdef u32 old = 1 + c.props[at], new = 1 + c.reply_address_len
-    cdef u32 len = c.props_len - old + new
-    cdef u8* grown
-    if len > c.props_cap:
-        grown = <u8*>realloc(c.props, len)
-        if grown == NULL:
-            return -1
-        link_take(c.link, len - c.props_cap)
-        c.props = grown
-        c.props_cap = len
-    memmove(c.props + at + new, c.props + at + old, c.props_len - at - old)
-    c.props[at] = c.reply_address_len
-    memcpy(c.props + at + 1, c.reply_address, c.reply_address_len)
-    c.props_len = len
-    return 0
-
-
-cdef int content_stamp(chan_t* c) noexcept nogil:
-    """Add the time as the timestamp property. 0, or -1 out of memory."""
-    cdef u32 at = props_place(c.props, FLAG_TIMESTAMP), len = c.props_len + 8
-    cdef u8* grown
-    if len > c.props_cap:
-        grown = <u8*>realloc(c.props, len)
-        if grown == NULL:
-            return -1
-        link_take(c.link, len - c.props_cap)
-        c.props = grown
-        c.props_cap = len
-    memmove(c.props + at + 8, c.props + at, c.props_len - at)
-    put_be64(c.props + at, <u64>(c.link.loop.now_ms // 1000))
-    put_be16(c.props, <u16>(be16(c.props) | FLAG_TIMESTAMP))
-    c.props_len = len
-    return 0
-
-
-cdef int content_header(chan_t* c, const u8* payload, u32 size) noexcept nogil:
-    cdef link_t* l = c.link
-    cdef msg_t m
-    cdef u32 error, method
-    cdef u8* grown
-    if c.content != CONTENT_HEADER:
-        return walk_fail(l, ERROR_UNEXPECTED_HEADER, c.id, 0, 0, 0)
-    if size < 14:
-        return walk_fail(l, ERROR_SHORT_PAYLOAD, c.id, 0, 0, 0)
-    if be16(payload) != BASIC_CLASS:
-        return walk_fail(l, ERROR_UNEXPECTED_HEADER, c.id, 0, 0, 0)
-    error = props_error(l, payload + 12, size - 12, &m)
-    if error:
-        l.ev_data = payload + 12
-        method = BASIC_PUBLISH if error in (ERROR_CC, ERROR_BCC, ERROR_COPIES) else 0
-        if error == ERROR_COPIES:
-            return walk_fail(l, error, c.id, method, l.loop.max_copies, 0)
-        return walk_fail(l, error, c.id, method, be16(payload + 12), size - 12)
-    c.body_len = be64(payload + 4)
-    if c.body_len > l.max_message_size:
-        return walk_fail(l, ERROR_MESSAGE_SIZE, c.id, 0, c.body_len, l.max_message_size)
-    if size - 12 > c.props_cap:
-        if not link_may_take(l, size - 12 - c.props_cap):
-            return walk_fail(l, ERROR_LARGE, c.id, BASIC_PUBLISH, c.body_len, 0)
-        grown = <u8*>realloc(c.props, size - 12)
-        if grown == NULL:
-            return walk_fail(l, ERROR_NO_MEMORY, c.id, BASIC_PUBLISH, 0, 0)
-        link_take(l, size - 12 - c.props_cap)
-        c.props = grown
-        c.props_cap = size - 12
-    memcpy(c.props, payload + 12, size - 12)
-    c.props_len = size - 12
-    if asks_direct_reply(&m):
-        if c.reply_address_len == 0:
-            return walk_fail(l, ERROR_NO_REPLY_CONSUMER, c.id, 0, 0, 0)
-        if content_set_reply_to(c, m.reply_to_at):
-            return walk_fail(l, ERROR_NO_MEMORY, c.id, BASIC_PUBLISH, 0, 0)
-    if l.loop.is_stamping and m.stamp_at == 0 and content_stamp(c):
-        return walk_fail(l, ERROR_NO_MEMORY, c.id, BASIC_PUBLISH, 0, 0)
-    c.content = CONTENT_BODY
-    c.body_have = 0
-    # Nothing is read from it, but memcpy may not be given NULL.
-    return content_publish(c, c.names) if c.body_len == 0 else WALK_DONE
-
-
-cdef int content_body(chan_t* c, const u8* payload, u32 size) noexcept nogil:
-    cdef link_t* l = c.link
-    cdef u64 cap
-    cdef u8* grown
-    if c.content != CONTENT_BODY:
-        return walk_fail(l, ERROR_UNEXPECTED_BODY, c.id, 0, 0, 0)
-    if size > c.body_len - c.body_have:
-        return walk_fail(l, ERROR_BODY_TOO_LONG, c.id, BASIC_PUBLISH, c.body_have + size,
-                         c.body_len)
-    if c.body_have == 0 and size == c.body_len:
-        return content_publish(c, payload)
-    if c.body_have + size > c.body_cap:     # grows with what has come, not with what was announced
-        cap = (c.body_have + size) * 2
-        if cap > c.body_len or c.body_len <= 1048576:
-            cap = c.body_len
-        if not link_may_take(l, cap - c.body_cap):
-            return walk_fail(l, ERROR_LARGE, c.id, BASIC_PUBLISH, c.body_len, 0)
-        grown = <u8*>realloc(c.body, cap)
-        if grown == NULL:
-            return walk_fail(l, ERROR_NO_MEMORY, c.id, BASIC_PUBLISH, 0, 0)
-        link_take(l, cap - c.body_cap)
-        c.body = grown
-        c.body_cap = cap
-    if size:                # else there may be no buffer yet
-        memcpy(c.body + c.body_have, payload, size)
-    c.body_have += size
-    return content_publish(c, c.body) if c.body_have == c.body_len else WALK_DONE
 
 
 # ---- the hot methods -----------------------------------------------------------------------------
@@ -402,6 +123,24 @@ cdef int walk_settle(link_t* l, chan_t* c, u32 method, const u8* p, u32 size) no
 
 # ---- the walk ------------------------------------------------------------------------------------
 
+cdef u64 amqp_frame_size(const link_t* l, const u8* p, u64 n) noexcept nogil:
+    """Bytes of the frame, or the protocol header, that begins at p; 0 = not known yet."""
+    if l.state == LINK_HEADER:
+        return 8
+    return <u64>be32(p + 3) + FRAME_OVERHEAD if n >= 7 else 0
+
+
+cdef int walk_header(link_t* l, const u8* buf, u64 n, u64* used) noexcept nogil:
+    """What a connection begins with: eight bytes, or fewer that cannot be ours."""
+    used[0] = 0
+    if n < 8 and same_bytes(buf, <const u8*>b"AMQP", n if n < 4 else 4):
+        return WALK_DONE
+    l.ev_data = buf
+    l.ev_len = <u32>n if n < 8 else 8
+    used[0] = l.ev_len
+    return WALK_HEADER
+
+
 # hot
 cdef int amqp_walk(link_t* l, const u8* buf, u64 n, u64* used) noexcept nogil:
     """Walk the whole frames in n bytes at buf.
@@ -416,7 +155,8 @@ cdef int amqp_walk(link_t* l, const u8* buf, u64 n, u64* used) noexcept nogil:
     cdef const u8* p
     cdef chan_t* c
     cdef int rc
-    l.wire.need = 0
+    if l.state == LINK_HEADER:
+        return walk_header(l, buf, n, used)
     while n - at >= 7:
         p = buf + at
         used[0] = at
@@ -431,7 +171,6 @@ cdef int amqp_walk(link_t* l, const u8* buf, u64 n, u64* used) noexcept nogil:
             used[0] = n         # nothing behind it can be trusted
             return walk_fail(l, ERROR_FRAME_SIZE, id, 0, size, l.frame_max)
         if n - at < <u64>size + FRAME_OVERHEAD:
-            l.wire.need = size + FRAME_OVERHEAD
             break
         p += 7
         at += <u64>size + FRAME_OVERHEAD

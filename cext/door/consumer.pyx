@@ -43,7 +43,7 @@ cdef class Consumer:
         r = reader_new(self.k)
         if r == NULL:
             raise MemoryError()
-        t = tracks_find(&q.stream.tracks, self.k.template + 12, self.k.template[11])
+        t = tracks_find(&q.stream.tracks, self.k.tag + 1, self.k.tag[0])
         if uses_stored and t != NULL and t.offset:
             start = t.offset
         reader_start(q, r, start)

@@ -11,12 +11,12 @@ cdef class Link(Wire):
     """The message path's side of one connection.
 
     Args: `loop`, its Loop; `fd`, a connected non-blocking socket, which stays the caller's to close
-    after `close()`. Set `session` before `start()`.
+    after `close()`; `protocol`, what its peer speaks. Set `session` before `start()`.
     """
     cdef Vhost vhost
     cdef bytes user
 
-    def __cinit__(self, Loop loop, int fd):
+    def __cinit__(self, Loop loop, int fd, Protocol protocol):
         self.t.frame_max = HANDSHAKE_FRAME_MAX
 
     def __dealloc__(self):
@@ -52,7 +52,9 @@ cdef class Link(Wire):
         cdef link_t* l = &self.t
         cdef props_t found
         cdef const u8* user_id
-        if event == WALK_METHOD:
+        if event == WALK_HEADER:
+            self.session.on_header(PyBytes_FromStringAndSize(<char*>l.ev_data, l.ev_len))
+        elif event == WALK_METHOD:
             payload = PyBytes_FromStringAndSize(<char*>l.ev_data, l.ev_len)
             self.session.on_method(l.ev_channel, payload)
         elif event == WALK_MISS:
@@ -356,7 +358,7 @@ cdef class Link(Wire):
         """Tell the session that a consumer of a stream has had all it asked for."""
         if self.t.state == LINK_OPEN:
             self.session.on_stream_end(
-                k.chan.id, PyBytes_FromStringAndSize(<char*>k.template + 12, k.template[11]))
+                k.chan.id, PyBytes_FromStringAndSize(<char*>k.tag + 1, k.tag[0]))
 
     cdef void leave_queue(self, queue_t* q, queue_t* ghost):
         """See channel_leave_queue."""
@@ -365,68 +367,25 @@ cdef class Link(Wire):
 
     def get(self, int id, Queue queue, bint no_ack) -> bool:
         """basic.get: write get-ok with the next message, or return False when there is none."""
-        cdef chan_t* c = self.channel(id)
-        cdef link_t* l = &self.t
         cdef queue_t* q = queue.q
-        cdef rec_t rec
-        cdef u32 chunk = l.frame_max - FRAME_OVERHEAD, n
-        cdef u64 need
-        cdef rest_t* rest = NULL
-        cdef u8* p
-        if (q.is_deleted or q.is_closed or q.is_paused or q.n_orphans or q.ready == 0
-                or q.stream != NULL or queue_next(q, &rec) != 1):
-            loop_enforce(q.loop)
-            self.loop.kick()
-            return False
-        record_find_bcc(&rec)
-        if not header_fits(&rec, chunk):
-            queue_touch(q)
+        cdef int rc = amqp_get(self.channel(id), q, no_ack)
+        if rc == GET_HEADER:
             raise ValueError("the header does not fit a frame")
-        need = 32 + rec.names_len + content_size(&rec, chunk)
-        if need > BLOCK_SIZE and not link_may_take(l, need):
-            queue_touch(q)
-            raise MemoryError(f"no memory for a message of {rec.body_len} bytes")
-        if record_has_far_body(&rec):
-            rest = rest_new(l, q, &rec)
-            if rest == NULL:
-                queue_touch(q)
-                raise MemoryError(f"no descriptor for a message of {rec.body_len} bytes")
-            rest.channel = c.id
-        p = link_room(l, need)
-        if p == NULL:
-            if rest != NULL:
-                rest_free(rest)
-            return False
-        queue_take(q, &rec, no_ack)
-        c.tally.redeliver += rec.redelivered
-        p = frame_head(p, FRAME_METHOD, c.id, 17 + rec.names_len)
-        put_be32(p, BASIC_GET_OK)
-        put_be64(p + 4, c.next_tag)
-        p[12] = rec.redelivered
-        memcpy(p + 13, rec.names, rec.names_len)
-        p += 13 + rec.names_len
-        n = <u32>q.ready if q.ready >> 32 == 0 else <u32>-1
-        put_be32(p, n)
-        p[4] = FRAME_END
-        p = content_write(p + 5, c.id, &rec, chunk)
-        link_wrote(l, p)
-        if rest != NULL:
-            link_add_rest(l, rest)
-        if no_ack:
-            q.n_get_no_ack += 1
-            c.tally.get_no_ack += 1
-            channel_skip_tag(c)
-        else:
-            q.n_get += 1
-            c.tally.get += 1
-            if channel_push(c, q, NULL, &rec):
-                raise MemoryError()
-        queue_touch(q)
+        if rc == GET_NO_MEMORY:
+            raise MemoryError("no memory, or no descriptor, for a message")
         loop_enforce(q.loop)
         self.loop.kick()
-        return True
+        return rc == GET_WRITTEN
 
 
+cdef Protocol amqp_spoken():
+    """The table of AMQP 0-9-1."""
+    cdef Protocol spoken = Protocol.__new__(Protocol)
+    amqp_protocol(&spoken.t)
+    return spoken
+
+
+AMQP = amqp_spoken()
 STATE_HEADER = LINK_HEADER
 STATE_HANDSHAKE = LINK_HANDSHAKE
 STATE_OPEN = LINK_OPEN

@@ -96,7 +96,7 @@ cdef inline u64 shown_of(const rec_t* rec, u64 truncate) noexcept nogil:
 cdef void unacked_row(list rows, const unacked_t* u, const loop_t* loop):
     tag = None
     if u.consumer != NULL:
-        tag = PyBytes_FromStringAndSize(<char*>u.consumer.template + 12, u.consumer.template[11])
+        tag = PyBytes_FromStringAndSize(<char*>u.consumer.tag + 1, u.consumer.tag[0])
     rows.append((u.tag, tag, (loop.now_ds - u.delivered_ds) // 10))
 
 

@@ -55,6 +55,17 @@ cdef inline i64 wire_send(wire_t* w, const u8* p, u64 n) noexcept nogil:
     return k
 
 
+cdef u64 link_whole(const link_t* l, const u8* p, u64 n) noexcept nogil:
+    """Where in n bytes at p, which begin with a frame, the last whole one ends."""
+    cdef u64 at = 0, size
+    while at < n:
+        size = l.protocol.frame_size(l, p + at, n - at)
+        if size == 0 or size > n - at:
+            break
+        at += size
+    return at
+
+
 # ---- what is left of a frame ---------------------------------------------------------------------
 
 cdef bint wire_grow_left(wire_t* w, u64 cap) noexcept nogil:

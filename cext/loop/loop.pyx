@@ -919,4 +919,5 @@ cdef class Loop:
                     and now - l.wire.last_sent_ns > 2 * l.heartbeat_ns + 5000000000):
                 link.session.on_timeout("it does not read what it asked for")
             elif not l.wire.is_blocked and link_beat_is_due(l):
-                link.write(b"\x08\x00\x00\x00\x00\x00\x00\xce")
+                l.protocol.heartbeat(l)
+                self.kick()

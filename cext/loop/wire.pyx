@@ -12,18 +12,23 @@ cdef class Wire:
     """The socket half of a connection; see Link.
 
     Args: `loop`, its Loop; `fd`, a connected non-blocking socket, which stays the caller's to close
-    after `close()`. Set `session` before `start()`.
+    after `close()`; `protocol`, what its peer speaks. Set `session` before `start()`.
     """
     cdef link_t t
     cdef Loop loop
+    cdef Protocol protocol
     cdef public object session
     cdef object tls             # what keeps the TLS session, and says why it has failed; or None
     cdef bint is_reading
     cdef bint is_read_on_due    # a read is scheduled that no event of the socket would bring
     cdef bint is_in_turns       # of the loop
 
-    def __cinit__(self, Loop loop, int fd):
+    def __cinit__(self, Loop loop, int fd, Protocol protocol):
         memset(&self.t, 0, sizeof(link_t))
+        if protocol.t.walk == NULL:
+            raise ValueError("no protocol")
+        self.protocol = protocol
+        self.t.protocol = &protocol.t
         self.loop = loop
         self.t.wire.fd = fd
         self.t.loop = &loop.t
@@ -326,15 +331,10 @@ cdef class Wire:
         cdef u64 at = 0, used = 0
         cdef i64 began_ns = l.loop.look_ns
         cdef int event
-        if l.state == LINK_HEADER:
-            if n < 8 and same_bytes(buf, <const u8*>b"AMQP", n if n < 4 else 4):
-                self.keep(buf, n)
-                return
-            self.session.on_header(PyBytes_FromStringAndSize(<char*>buf, n if n < 8 else 8))
-            at = 8
+        l.wire.need = 0
         while at < n and l.wire.fd >= 0 and not l.stops:
             with nogil:
-                event = amqp_walk(l, buf + at, n - at, &used)
+                event = l.protocol.walk(l, buf + at, n - at, &used)
             at += used
             l.loop.work += <u32>(used >> UNIT_SHIFT)
             if event != WALK_DONE and event != WALK_TURN:
@@ -347,6 +347,9 @@ cdef class Wire:
             if link_owes_much(l) and l.wire.fd >= 0:
                 self.choke()
             if event == WALK_DONE:
+                lmq_assert(link_whole(l, buf + at, n - at) == 0)
+                if at < n:
+                    l.wire.need = <u32>l.protocol.frame_size(l, buf + at, n - at)
                 break
         if l.wire.fd >= 0:
             self.keep(buf + at, n - at if at < n else 0)

@@ -63,11 +63,6 @@ cdef void match_set_default_any(match_t* m, bint is_any) noexcept nogil:
     m.default_any = is_any
 
 
-cdef u32 match_count(match_t* m) noexcept nogil:
-    """Number of bindings."""
-    return m.count
-
-
 cdef int match_bind(match_t* m, const u8* key, u32 key_len, const u8* args, u32 args_len,
                     dest_t* dest) noexcept nogil:
     """Add a binding.

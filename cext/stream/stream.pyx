@@ -156,7 +156,7 @@ cdef void reader_free(consumer_t* k) noexcept nogil:
 cdef int reader_track(consumer_t* k) noexcept nogil:
     """Keep what the consumer acknowledges under its tag. 0, or -1 out of memory."""
     cdef tracks_t* ts = &k.queue.stream.tracks
-    cdef track_t* t = tracks_get(ts, k.template + 12, k.template[11])
+    cdef track_t* t = tracks_get(ts, k.tag + 1, k.tag[0])
     if t == NULL:
         return -1
     t.refs += 1
@@ -336,7 +336,7 @@ cdef i64 stream_serve(queue_t* q, consumer_t* k) noexcept nogil:
         if rc == READ_FAILED:
             stream_read_failed(q, k)
             break
-        if not deliver_write(k, &rec, c.next_tag):
+        if not c.link.protocol.deliver(k, &rec, c.next_tag):
             consumer_leave_ring(k)
             if not c.link.wire.is_blocked and not k.is_patient and not c.is_oversized:
                 loop_add_patient(q.loop, k)

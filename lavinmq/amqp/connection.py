@@ -78,7 +78,7 @@ class Connection:
         self.traffic: Traffic | None = None
         self.track: Track | None = None
         self.connected_at_ms = int(time.time() * 1000)
-        self.link = _core.Link(broker.loop, sock.fileno())
+        self.link = _core.Link(broker.loop, sock.fileno(), _core.AMQP)
         self.link.session = self
         if isinstance(sock, ssl.SSLSocket):
             self.link.use_tls(sock)

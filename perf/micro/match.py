@@ -1,8 +1,8 @@
 """What one routing costs: nanoseconds per message for every kind of exchange, as a table.
 
-Run it as ``python -m perf.micro.match``. Loops run inside the extension, each figure is the least
-of some repetitions, and ``budget`` is what the row may cost on the reference machine (2.6 GHz, one
-core); the exit status is 1 when a row exceeds three times its budget.
+Run it as ``python -m perf.micro.match``, after ``make trial``. Loops run inside the extension, each
+figure is the least of some repetitions, and ``budget`` is what the row may cost on the reference
+machine (2.6 GHz, one core); the exit status is 1 when a row exceeds three times its budget.
 """
 
 import struct
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from lavinmq._core import Matcher
+from tests.support._matcher import Matcher
 
 DIRECT, FANOUT, TOPIC, HEADERS = range(4)
 SEED = 0x5EED

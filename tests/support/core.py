@@ -154,7 +154,7 @@ class Bench:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 << 20)
         self._server = ours
         self._queues: list[_core.Queue] = []  # what exchanges point at must live
-        self.link = _core.Link(self.loop, ours.fileno())
+        self.link = _core.Link(self.loop, ours.fileno(), _core.AMQP)
         self.link.session = self.session
         self.link.set_vhost(self.vhost)
         self.link.set_user(b"guest", False)

@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pamqp import commands
 
-from lavinmq._core import HASH, HASH_PROPERTIES, Matcher
+from lavinmq._core import HASH, HASH_PROPERTIES
+from tests.support._matcher import Matcher
 
 ADDED, UNCHANGED, BAD_INPUT, BAD_WEIGHT, TOO_HEAVY = 1, 0, -3, -4, -5
 SEED = 0x0123456789ABCDEF

@@ -27,7 +27,7 @@ class Peer:
         self._server, self.client = socket.socketpair()
         for end in (self._server, self.client):
             end.setblocking(False)
-        self.link = _core.Link(bench.loop, self._server.fileno())
+        self.link = _core.Link(bench.loop, self._server.fileno(), _core.AMQP)
         self.link.session = self.session
         self.link.set_vhost(bench.vhost)
         self.link.set_user(b"guest", False)

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lavinmq._core import Matcher
+from tests.support._matcher import Matcher
 
 DIRECT, FANOUT, TOPIC, HEADERS = range(4)
 KINDS = {"direct": DIRECT, "fanout": FANOUT, "topic": TOPIC, "headers": HEADERS}

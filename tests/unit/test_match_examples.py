@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from lavinmq._core import DIRECT, HEADERS, TOPIC, Matcher
+from lavinmq._core import DIRECT, HEADERS, TOPIC
 from lavinmq.fieldtable import FieldTable, Timestamp
+from tests.support._matcher import Matcher
 
 SEED = 0x0123456789ABCDEF
 BAD_MODE = -2

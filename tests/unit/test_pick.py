@@ -7,7 +7,8 @@ from collections import Counter
 
 import pytest
 
-from lavinmq._core import MODULUS, RANDOM, Matcher
+from lavinmq._core import MODULUS, RANDOM
+from tests.support._matcher import Matcher
 
 BOTH = pytest.mark.parametrize("kind", [RANDOM, MODULUS])
 

@@ -296,7 +296,7 @@ def test_a_link_that_dies_leaves_its_counts(tmp_path: Path) -> None:
     with closing(Bench(tmp_path / "bench")) as bench:
         ours, theirs = socket.socketpair()
         with ours, theirs:
-            link: _core.Link | None = _core.Link(bench.loop, ours.fileno())
+            link: _core.Link | None = _core.Link(bench.loop, ours.fileno(), _core.AMQP)
             assert link is not None
             link.session = bench.session
             link.set_vhost(bench.vhost)

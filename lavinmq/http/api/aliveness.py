@@ -53,7 +53,7 @@ def _send_and_get(call: Call, vhost: VHost, queue: Queue) -> str:
     with ours, theirs:
         ours.setblocking(False)
         theirs.setblocking(False)
-        link = _core.Link(call.broker.loop, ours.fileno())
+        link = _core.Link(call.broker.loop, ours.fileno(), _core.AMQP)
         session = _Session(link, vhost)
         link.session = session
         link.start(TIMEOUT_S)

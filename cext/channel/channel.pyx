@@ -1,112 +1,8 @@
 # Channel: deliveries that wait to be settled, credit, and the confirm sequence of one channel.
 #
-# Tags are dense, so an unsettled delivery is ring[tag & mask]: any ack is O(1) per message. When a
-# few old deliveries keep the ring long they move to a short sorted list, so memory follows what is
-# unsettled and not how far apart the tags are. Called by amqp.pyx, deliver.pyx and link.pyx.
+# What waits to be settled is in a ring (queue/unacked.pyx). Called by whatever speaks a protocol,
+# and by the door.
 # Source: amqp reference section 15; architecture section 5.
-
-
-# ---- the ring ------------------------------------------------------------------------------------
-
-# hot
-cdef inline void channel_skip_tag(chan_t* c) noexcept nogil:
-    """An automatic-ack delivery used a tag. Cost: 1 ns."""
-    if c.first_tag == c.next_tag:
-        c.first_tag += 1
-    elif c.next_tag - c.first_tag < c.ring_cap:
-        c.ring[c.next_tag & (c.ring_cap - 1)].queue = NULL
-    elif channel_grow(c) == 0:
-        c.ring[c.next_tag & (c.ring_cap - 1)].queue = NULL
-    c.next_tag += 1
-
-
-cdef int channel_park_old(chan_t* c) noexcept nogil:
-    """Move the unsettled entries of the ring's older half to the sorted list.
-    0, or -1 out of memory."""
-    cdef u64 until = c.first_tag + c.ring_cap / 2
-    cdef unacked_t* grown
-    cdef unacked_t* u
-    while c.first_tag < until:
-        u = &c.ring[c.first_tag & (c.ring_cap - 1)]
-        if u.queue != NULL:
-            if c.n_old == c.cap_old:
-                grown = <unacked_t*>realloc(c.old, (c.cap_old * 2 + 64) * sizeof(unacked_t))
-                if grown == NULL:
-                    return -1
-                c.old = grown
-                c.cap_old = c.cap_old * 2 + 64
-            c.old[c.n_old] = u[0]
-            c.n_old += 1
-        c.first_tag += 1
-    return 0
-
-
-cdef int channel_grow(chan_t* c) noexcept nogil:
-    """Make room for one more tag. 0, or -1 out of memory."""
-    cdef u32 cap = c.ring_cap * 2 if c.ring_cap else 16
-    cdef unacked_t* ring
-    cdef u64 tag
-    if c.ring_cap >= 1024 and c.n_unacked < c.ring_cap / 4:
-        return channel_park_old(c)
-    ring = <unacked_t*>malloc(cap * sizeof(unacked_t))
-    if ring == NULL:
-        return -1
-    tag = c.first_tag
-    while tag < c.next_tag:
-        ring[tag & (cap - 1)] = c.ring[tag & (c.ring_cap - 1)]
-        tag += 1
-    free(c.ring)
-    c.ring = ring
-    c.ring_cap = cap
-    return 0
-
-
-# hot
-cdef inline int channel_push(chan_t* c, queue_t* q, consumer_t* k, const rec_t* rec) noexcept nogil:
-    """Note the delivery with tag next_tag; k is NULL for basic.get. 0, or -1 out of memory.
-    Cost: 3 ns."""
-    cdef unacked_t* u
-    if c.next_tag - c.first_tag >= c.ring_cap and channel_grow(c):
-        return -1
-    u = &c.ring[c.next_tag & (c.ring_cap - 1)]
-    u.tag = c.next_tag
-    u.queue = q
-    u.consumer = k
-    u.seg = rec.seg
-    u.pos = rec.pos
-    u.size = rec.size
-    u.level = rec.level
-    u.seq = rec.seq
-    u.is_tx_settled = False
-    u.delivered_ds = q.loop.now_ds
-    if q.rules != NULL and q.rules.delivery_limit >= 0:
-        queue_count_delivery(q, rec)
-    q.refs += 1
-    if k != NULL:
-        k.refs += 1
-    c.n_unacked += 1
-    c.next_tag += 1
-    return 0
-
-
-cdef unacked_t* channel_find(chan_t* c, u64 tag) noexcept nogil:
-    """The unsettled delivery with this tag, or NULL."""
-    cdef u32 lo = 0, hi = c.n_old, mid
-    cdef unacked_t* u
-    if tag >= c.next_tag:
-        return NULL
-    if tag >= c.first_tag:
-        u = &c.ring[tag & (c.ring_cap - 1)]
-        return u if u.queue != NULL else NULL
-    while lo < hi:
-        mid = (lo + hi) >> 1
-        if c.old[mid].tag < tag:
-            lo = mid + 1
-        else:
-            hi = mid
-    if lo < c.n_old and c.old[lo].tag == tag and c.old[lo].queue != NULL:
-        return &c.old[lo]
-    return NULL
 
 
 # ---- settling ------------------------------------------------------------------------------------
@@ -354,7 +250,7 @@ cdef bint channel_redeliver(chan_t* c, unacked_t* u) noexcept nogil:
     if k.reader != NULL:
         stream_tell_offset(q.stream, k.reader, k.reader.slots[u.seq].offset, &rec)
     rec.redelivered = True
-    if not deliver_write(k, &rec, c.next_tag) or channel_push(c, q, k, &rec):
+    if not c.link.protocol.deliver(k, &rec, c.next_tag) or channel_push(c, q, k, &rec):
         return False
     q.n_redelivered += 1
     c.tally.redeliver += 1
@@ -455,9 +351,8 @@ cdef void link_stop_deliveries(link_t* l) noexcept nogil:
 
 cdef consumer_t* channel_add_consumer(chan_t* c, queue_t* q, const u8* tag, u32 tag_len,
                                       bint no_ack, int priority) noexcept nogil:
-    """A consumer with its deliver template. It gets nothing before channel_start_consumer."""
+    """A consumer of that name. It gets nothing before channel_start_consumer."""
     cdef consumer_t* k = <consumer_t*>calloc(1, sizeof(consumer_t))
-    cdef u8* p
     if k == NULL:
         return NULL
     k.queue = q
@@ -466,11 +361,8 @@ cdef consumer_t* channel_add_consumer(chan_t* c, queue_t* q, const u8* tag, u32 
     k.priority = priority
     k.prefetch = c.prefetch
     k.refs = 1
-    p = frame_head(k.template, FRAME_METHOD, c.id, 0)
-    put_be32(p, BASIC_DELIVER)
-    p[4] = <u8>tag_len
-    memcpy(p + 5, tag, tag_len)
-    k.template_len = 12 + tag_len
+    k.tag[0] = <u8>tag_len
+    memcpy(k.tag + 1, tag, tag_len)
     k.chan_next = c.consumers
     if c.consumers != NULL:
         c.consumers.chan_prev = k

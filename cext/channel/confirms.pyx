@@ -6,45 +6,28 @@
 # Source: architecture section 6; storage reference section 14.
 
 
-# ---- frames --------------------------------------------------------------------------------------
+# ---- one channel ---------------------------------------------------------------------------------
 
-cdef void confirm_write(chan_t* c, u64 seq, u32 method, i64 read_ns) noexcept nogil:
-    """basic.ack, or basic.nack, with multiple up to seq; the oldest publish of these was read at
-    read_ns."""
+cdef void channel_confirm(chan_t* c, u64 seq, bint is_ack, i64 read_ns) noexcept nogil:
+    """All up to seq is safe, or not; the oldest publish of these was read at read_ns."""
     cdef u64 n = seq - c.confirmed_seq, n_refused
-    cdef u8* p
     if c.state != CHAN_OPEN or c.link.state != LINK_OPEN:
         return
-    p = link_room(c.link, 21)
-    if p == NULL:
+    if not c.link.protocol.confirm(c, seq, is_ack):
         return
-    p = frame_head(p, FRAME_METHOD, c.id, 13)
-    put_be32(p, method)
-    put_be64(p + 4, seq)
-    p[12] = 1
-    p[13] = FRAME_END
-    link_wrote(c.link, p + 14)
     c.confirmed_seq = seq
     n_refused = c.n_refused if c.n_refused < n else n
     c.n_refused -= n_refused
-    if method == BASIC_ACK:
+    if is_ack:
         c.tally.confirm += n - n_refused
         histogram_add(&c.link.loop.confirm_times, clock_ns() - read_ns)
 
 
-cdef void confirm_refuse(chan_t* c) noexcept nogil:
-    """basic.nack for the last publish alone: a full queue refused it. The acks of those before come
-    later; they are cumulative, but clients have settled this one by then."""
-    cdef u8* p = link_room(c.link, 21)
-    if p == NULL:
-        return
-    p = frame_head(p, FRAME_METHOD, c.id, 13)
-    put_be32(p, BASIC_NACK)
-    put_be64(p + 4, c.publish_seq)
-    p[12] = 0
-    p[13] = FRAME_END
-    link_wrote(c.link, p + 14)
-    c.n_refused += 1
+cdef void channel_refuse(chan_t* c) noexcept nogil:
+    """The last publish alone is refused, by a full queue. What confirms those before comes later,
+    for all of them; clients have settled this one by then."""
+    if c.link.wire.fd >= 0 and c.link.protocol.refuse(c):
+        c.n_refused += 1
 
 
 # ---- batches -------------------------------------------------------------------------------------
@@ -93,16 +76,16 @@ cdef void loop_confirm(loop_t* loop) noexcept nogil:
     for i in range(loop.n_confirms):
         c = loop.confirms[i]
         if not c.is_in_batch and c.is_refused:
-            confirm_write(c, c.publish_seq, BASIC_NACK, c.unconfirmed_ns)
+            channel_confirm(c, c.publish_seq, False, c.unconfirmed_ns)
             c.needs_sync = c.is_refused = c.is_in_confirms = False
         elif not c.is_in_batch and not c.needs_sync:
-            confirm_write(c, c.publish_seq, BASIC_ACK, c.unconfirmed_ns)
+            channel_confirm(c, c.publish_seq, True, c.unconfirmed_ns)
             c.is_in_confirms = False
         elif loop.stuck != NULL or loop.is_syncing or loop.linger_until_ns:
             loop.confirms[kept] = c
             kept += 1
         elif not loop.sync:
-            confirm_write(c, c.publish_seq, BASIC_ACK, c.unconfirmed_ns)
+            channel_confirm(c, c.publish_seq, True, c.unconfirmed_ns)
             c.needs_sync = c.is_in_confirms = False
         else:
             c.batch_seq = c.publish_seq
@@ -121,5 +104,5 @@ cdef void loop_finish_batch(loop_t* loop) noexcept nogil:
     for i in range(loop.n_batch):
         c = loop.batch[i]
         c.is_in_batch = False
-        confirm_write(c, c.batch_seq, BASIC_ACK, c.batch_ns)
+        channel_confirm(c, c.batch_seq, True, c.batch_ns)
     loop.n_batch = 0

@@ -65,7 +65,7 @@ cdef class Matcher:
         return <dest_t*><size_t>self.addresses[number]
 
     def __len__(self):
-        return match_count(self.match)
+        return self.match.count
 
     def weight(self):
         """Number of table entries and wildcards at the root: 0 when nothing is left behind."""

@@ -32,7 +32,7 @@ cdef rest_t* rest_new(link_t* l, queue_t* q, const rec_t* rec) noexcept nogil:
     rest.seg = rec.seg
     rest.at = record_body_at(rec)
     rest.left = rec.body_len
-    rest.chunk = l.frame_max - FRAME_OVERHEAD
+    rest.chunk = l.frame_max - l.protocol.piece_head - l.protocol.piece_tail
     store_segment(st, rec.seg).n_pins += 1
     return rest
 
@@ -50,7 +50,7 @@ cdef rest_t* rest_of_content(chan_t* c) noexcept nogil:
     rest.body = c.body
     rest.body_cap = c.body_cap
     rest.left = c.body_len
-    rest.chunk = c.link.frame_max - FRAME_OVERHEAD
+    rest.chunk = (c.link.frame_max - c.link.protocol.piece_head - c.link.protocol.piece_tail)
     c.body = NULL
     c.body_cap = 0
     return rest
@@ -153,7 +153,9 @@ cdef int rest_fill(rest_t* rest) noexcept nogil:
 
     Cost: 0.3 ns per byte."""
     cdef link_t* l = rest.link
-    cdef u32 room, n
+    cdef const protocol_t* protocol = l.protocol
+    cdef u32 around = protocol.piece_head + protocol.piece_tail
+    cdef u32 room, n, head
     cdef i64 got
     cdef u8* p
     if rest.cap != BLOCK_SIZE:
@@ -164,40 +166,40 @@ cdef int rest_fill(rest_t* rest) noexcept nogil:
         if rest.buf == NULL:
             return -1
         rest.cap = BLOCK_SIZE
-    while rest.left and rest.buf_end + FRAME_OVERHEAD < rest.cap:
+    while rest.left and rest.buf_end + around < rest.cap:
         p = rest.buf + rest.buf_end
-        room = rest.cap - rest.buf_end - FRAME_OVERHEAD
+        room = rest.cap - rest.buf_end - around
         n = rest.frame_left
+        head = 0                        # it is sent
         if n == 0:
             n = rest.chunk if rest.left > rest.chunk else <u32>rest.left
             if n > room and rest.buf_end:
                 break                   # a whole one fits into the next block
             rest.frame_size = n
-        else:
-            p -= 7                      # its head is sent
+            head = protocol.piece_head
         n = room if n > room else n
         got = n
         if rest.queue == NULL:
-            memcpy(p + 7, rest.body + rest.at, n)
+            memcpy(p + head, rest.body + rest.at, n)
         else:
-            got = read_at(rest.fd, p + 7, n, rest.at)
+            got = read_at(rest.fd, p + head, n, rest.at)
         if got < n:
             if got >= 0:
                 set_errno(EIO)
             return -1
         if rest.frame_left == 0:
-            frame_head(p, FRAME_BODY, rest.channel, rest.frame_size)
+            protocol.piece_begin(p, rest.channel, rest.frame_size)
             rest.frame_left = rest.frame_size
-            rest.buf_end += 7
-            l.rest_bytes += 7
+            rest.buf_end += head
+            l.rest_bytes += head
         rest.buf_end += n
         rest.at += n
         rest.left -= n
         rest.frame_left -= n
         if rest.frame_left == 0:
-            rest.buf[rest.buf_end] = FRAME_END
-            rest.buf_end += 1
-            l.rest_bytes += 1
+            protocol.piece_end(rest.buf + rest.buf_end)
+            rest.buf_end += protocol.piece_tail
+            l.rest_bytes += protocol.piece_tail
     return 0
 
 

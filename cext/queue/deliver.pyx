@@ -1,0 +1,59 @@
+# Deliver: gives the ready messages of a queue to its consumers, whatever their clients speak.
+#
+# Called by tick.pyx and rules.pyx.
+
+
+# hot
+cdef bint queue_deliver(queue_t* q) noexcept nogil:
+    """Give ready messages to able consumers in turn.
+    Returns whether the budget ended before the work."""
+    cdef i64 budget = DELIVER_BUDGET
+    cdef bint is_more = queue_deliver_within(q, &budget)
+    q.loop.work += <u32>((DELIVER_BUDGET - budget) >> 5)
+    return is_more
+
+
+# hot
+cdef inline bint queue_deliver_within(queue_t* q, i64* left) noexcept nogil:
+    """queue_deliver with a budget of bytes, each message counting 64 more.
+
+    Cost: 25 ns per message."""
+    cdef rec_t rec
+    cdef consumer_t* k
+    cdef chan_t* c
+    if q.is_paused or q.n_orphans:
+        return False
+    while q.ready and q.able != NULL:
+        k = q.able
+        if not consumer_is_able(k):
+            consumer_leave_ring(k)
+            continue
+        if left[0] <= 0:
+            return True
+        if queue_next(q, &rec) != 1:
+            return False
+        c = k.chan
+        if not c.link.protocol.deliver(k, &rec, c.next_tag):
+            consumer_leave_ring(k)
+            if not c.link.wire.is_blocked and not k.is_patient and not c.is_oversized:
+                loop_add_patient(q.loop, k)     # large messages of others fill the memory
+            continue
+        left[0] -= rec.size + 64
+        queue_take(q, &rec, k.is_no_ack)
+        if rec.redelivered:
+            c.tally.redeliver += 1
+        if k.is_no_ack:
+            q.n_delivered_no_ack += 1
+            c.tally.deliver_no_ack += 1
+            channel_skip_tag(c)
+        else:
+            q.n_delivered += 1
+            c.tally.deliver += 1
+            k.unacked += 1
+            c.global_unacked += 1
+            if channel_push(c, q, k, &rec):
+                queue_failed(q)
+                return False
+        if q.able == k:
+            q.able = k.next
+    return False
