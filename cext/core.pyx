@@ -10,7 +10,7 @@ from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset, strlen, strncmp
 from posix.fcntl cimport (
-    O_CLOEXEC, O_CREAT, O_NONBLOCK, O_RDONLY, O_RDWR, O_TRUNC, O_WRONLY, open as c_open,
+    O_CLOEXEC, O_CREAT, O_NONBLOCK, O_RDONLY, O_RDWR, O_TRUNC, open as c_open,
 )
 from posix.unistd cimport close as c_close, dup as c_dup
 
@@ -53,6 +53,7 @@ include "store/chain.pyx"
 include "store/salvage.pyx"
 include "store/store.pyx"
 include "store/cursor.pyx"
+include "store/walk.pyx"
 include "store/counts.pyx"
 include "store/handover.pyx"
 include "link/protocol.pyx"
@@ -113,6 +114,8 @@ include "door/tls.pyx"
 include "door/link.pyx"
 include "door/table_text.pyx"
 include "door/manage.pyx"
+include "door/browse.pyx"
+include "door/chosen.pyx"
 include "door/stream_raw.pyx"
 include "door/compaction.pyx"
 include "door/purge.pyx"

@@ -1168,6 +1168,95 @@ class LocalChannel:
     ) -> list[tuple[int, bytes | None, int]]:
         """As `Link.unacked_of`."""
 
+SEEN_MORE: Final[int]
+"""Answer of `Browse.step`: the portion is over."""
+SEEN_OVER: Final[int]
+"""There are no more."""
+SEEN_COLD: Final[int]
+"""What comes next has to be read by a thread first, see `Browse.cold`."""
+SEEN_WIDE: Final[int]
+"""The next one takes more bytes than an answer may have: `Browse.needed`."""
+SETTLED_GONE: Final[int]
+"""Answer of `Chosen.settle`: the message is not there, or not ready, any more."""
+SETTLED_DONE: Final[int]
+SETTLED_LATER: Final[int]
+"""The portion is over: call again with the same."""
+SETTLED_COLD: Final[int]
+"""As SEEN_COLD; then call again with the same."""
+SETTLED_REFUSED: Final[int]
+"""The other queue cannot take it."""
+
+@final
+class Wanted:
+    """Which messages a Browse shows.
+
+    Args: key, text: what the routing key and the body have to have in them; a body above 1 MiB is
+        not looked into; header: one that has to be there; value: what it has to be, None: anything.
+    """
+
+    def __init__(
+        self, key: bytes = b"", text: bytes = b"", header: bytes = b"", value: bytes | None = None
+    ) -> None: ...
+
+class Browse:
+    """A walk over what is ready in a queue, in the order of delivery; it changes nothing.
+
+    Args: skip: messages that are passed over first; from_ms: those stored before are, too, Unix
+        milliseconds, 0 = none; at: a place where another walk has stopped.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        wanted: Wanted,
+        skip: int = 0,
+        from_ms: int = 0,
+        at: tuple[int, bool, int, int] | None = None,
+    ) -> None: ...
+    scanned: int
+    """Messages that were looked at, without those that were passed over."""
+    needed: int
+    """Bytes that the message needs for which there was no room."""
+    def step(self, n: int, most: int, truncate: int) -> tuple[list[Any], int]:
+        """Up to n messages more, for as long as others can wait.
+
+        Args: most: bytes that they may have in all; truncate: bytes of a body that are shown.
+        Returns: rows, and one of the SEEN_ constants. A row: (level, segment, position, digest), of
+            a stream the offset; whether redelivered; exchange; routing key; properties as for
+            `LocalChannel.publish`; bytes of the body; the shown ones; when it was stored in Unix
+            milliseconds; deliveries that count against a delivery limit.
+        Raises: OSError.
+        """
+
+    def cold(self) -> tuple[int, int, int]:
+        """A descriptor, which is the caller's, position and bytes to read. Raises: OSError."""
+
+    def place(self) -> tuple[int, bool, int, int]:
+        """Where it goes on, for another walk."""
+
+    def rest(self) -> None:
+        """Let go of memory and descriptors until the next step."""
+
+class Chosen:
+    """Messages that were seen are deleted, moved or copied, one after the other.
+
+    Args: to: the queue that they go to, None: they are deleted; is_copy: they stay as well.
+    """
+
+    def __init__(self, queue: Queue, to: Queue | None = None, is_copy: bool = False) -> None: ...
+    def settle(self, level: int, seg: int, pos: int, digest: int) -> int:
+        """Do it with the one at that place; by rising level, segment, position is cheapest.
+
+        Returns: one of the SETTLED_ constants. What was moved is safe after `Loop.after_sync`; what
+            came back is counted by `Queue.returned`. Raises: OSError.
+        """
+
+    def cold(self) -> tuple[int, int, int]:
+        """As `Browse.cold`."""
+
+    def rest(self) -> None:
+        """As `Browse.rest`."""
+
 def read_stream(
     queue: Queue, offset: int, n: int, most: int, truncate: int
 ) -> tuple[list[tuple[int, bool, bytes, bytes, bytes, int, bytes | FarBody]], int, int]:

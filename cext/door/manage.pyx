@@ -49,12 +49,17 @@ cdef class FarBody:
     def __getitem__(self, slice part) -> bytes:
         cdef Py_ssize_t start, stop, step
         cdef bytes got
-        cdef i64 n
+        cdef i64 n, at
+        cdef u8* p
         start, stop, step = part.indices(self.n)
         if step != 1:
             raise ValueError("a slice with a step")
         got = PyBytes_FromStringAndSize(NULL, max(stop - start, 0))
-        n = read_at(self.fd, <u8*>PyBytes_AS_STRING(got), <u64>len(got), self.at + start)
+        p = <u8*>PyBytes_AS_STRING(got)
+        n = <i64>len(got)
+        at = self.at + start
+        with nogil:             # a thread may read it
+            n = read_at(self.fd, p, <u64>n, at)
         if n != len(got):
             raise OSError(errno if n < 0 else EIO, "a message cannot be read")
         return got

@@ -8,7 +8,7 @@
 # Source: docs/formats.md.
 from libc.stdio cimport rename as c_rename
 from posix.stat cimport mkdir as c_mkdir
-from posix.unistd cimport F_OK, access, ftruncate as c_ftruncate, pread, pwrite, unlink as c_unlink
+from posix.unistd cimport F_OK, access, ftruncate as c_ftruncate, pwrite, unlink as c_unlink
 
 cdef extern from "<fcntl.h>" nogil:
     int c_fallocate "fallocate"(int fd, int mode, long offset, long len)

@@ -4,6 +4,8 @@
 # here, never a signal, nothing is mapped, and a file is never longer than what was written
 # (decision 0002). Called by store.pyx and reserve.pyx; knows nothing about records or queues.
 # Source: storage reference sections 2, 4 and 5.
+from posix.unistd cimport pread
+
 cdef extern from *:
     """
     #ifndef _GNU_SOURCE

@@ -9,10 +9,13 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from lavinmq import _core
 from lavinmq.arguments.bounds import TableBounds
+from lavinmq.http import encoding
 from lavinmq.http.errors import bad_request
 from lavinmq.http.fields import to_integer
-from lavinmq.http.tables import table
+from lavinmq.http.listing import in_portions
+from lavinmq.http.tables import table as table_of
 
 NAMES: Final = (
     "content_type", "content_encoding", "headers", "delivery_mode", "priority", "correlation_id",
@@ -73,7 +76,7 @@ def _number(name: str, value: Any) -> bytes | None:
 def _headers(value: Any, bounds: TableBounds) -> bytes | None:
     if not isinstance(value, dict):
         return None
-    content = table(value, "Property 'headers'", bounds).raw
+    content = table_of(value, "Property 'headers'", bounds).raw
     return _SIZE.pack(len(content)) + content
 
 
@@ -114,3 +117,13 @@ def decode(raw: bytes) -> tuple[dict[str, Any], bytes | None]:
             found[name] = raw[at + 1 : end].decode("utf-8", "surrogateescape")
             at = end
     return found, headers
+
+
+async def to_json(raw: bytes) -> bytes:
+    """The JSON of properties, from valid bytes of the wire; headers in portions."""
+    found, headers = decode(raw)
+    text = encoding.encode(found)
+    if headers is None:
+        return text
+    table = b"".join([piece async for piece in in_portions(_core.TableText(headers))])
+    return b"".join((text[:-1], b"," if found else b"", b'"headers":', table, b"}"))

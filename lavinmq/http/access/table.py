@@ -229,6 +229,14 @@ TABLE: Final[dict[str, Row]] = {
     "GET /api/queues/:vhost/:name": _row(Role.MANAGEMENT),
     "PUT /api/queues/:vhost/:name": _row(Role.CHANGE, _queue("configure", "declare")),
     "GET /api/queues/:vhost/:name/bindings": _row(Role.MANAGEMENT),
+    "POST /api/queues/:vhost/:name/browse": _row(Role.CHANGE, _queue("read", "read")),
+    "POST /api/queues/:vhost/:name/browse/copy": _row(
+        Role.CHANGE, _queue("read", "read"), WRITE_DEFAULT
+    ),
+    "POST /api/queues/:vhost/:name/browse/delete": _row(Role.CHANGE, _queue("read", "read")),
+    "POST /api/queues/:vhost/:name/browse/move": _row(
+        Role.CHANGE, _queue("read", "read"), WRITE_DEFAULT
+    ),
     "DELETE /api/queues/:vhost/:name/contents": _row(Role.CHANGE, _queue("read", "read")),
     "POST /api/queues/:vhost/:name/get": _row(Role.CHANGE, _queue("read", "read")),
     "POST /api/queues/:vhost/:name/move": _row(Role.CHANGE, _queue("read", "read"), WRITE_DEFAULT),

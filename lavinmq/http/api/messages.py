@@ -306,20 +306,10 @@ async def _shown(message: Any, left: int, how: str) -> bytes:
         "message_count": left,
         "payload_encoding": kind,
     }
-    shown = await _properties(raw)
+    shown = await properties.to_json(raw)
     return b"".join(
         (encoding.encode(head)[:-1], b',"properties":', shown, b',"payload":', text, b"}")
     )
-
-
-async def _properties(raw: bytes) -> bytes:
-    """The JSON of properties, as they stand on the wire."""
-    found, headers = properties.decode(raw)
-    text = encoding.encode(found)
-    if headers is None:
-        return text
-    table = b"".join([piece async for piece in in_portions(_core.TableText(headers))])
-    return b"".join((text[:-1], b"," if found else b"", b'"headers":', table, b"}"))
 
 
 # --- streams ----------------------------------------------------------------------------------
@@ -389,13 +379,13 @@ async def _offset(call: Call, queue: Queue, end: int) -> int:
         case "last":
             segments = core.segments()
             return segments[-1][3] if segments else end
-    at_ms = _time_ms(call, given) if isinstance(given, str) else None
+    at_ms = time_ms(call, given) if isinstance(given, str) else None
     if at_ms is None:
         raise bad_request(f"invalid offset {given}")
     return await offset_at(core, at_ms)
 
 
-def _time_ms(call: Call, text: str) -> int | None:
+def time_ms(call: Call, text: str) -> int | None:
     """Unix milliseconds of a time in RFC 3339, or of so long ago; None for what is neither."""
     age = interval_ms(text)
     if age is not None:

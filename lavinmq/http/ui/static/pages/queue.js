@@ -2,6 +2,7 @@
 
 import { get, path, request, rowsOf } from "../lib/api.js";
 import { change, parameter, to } from "../lib/address.js";
+import { startBrowsing } from "../lib/browse.js";
 import { Chart } from "../lib/chart.js";
 import { byId, h, show } from "../lib/dom.js";
 import { act, actionButton, jsonObject, onSubmit } from "../lib/form.js";
@@ -108,6 +109,7 @@ byId("restart").addEventListener("click", () => void act(async () => {
   await reload();
 }));
 startActions(() => one, reload);
+startBrowsing(reload);
 onSubmit("purgeQueue", async ({ count: n }) => {
   await request("DELETE", `${here()}/contents${n ? `?count=${n}` : ""}`);
   await reload();

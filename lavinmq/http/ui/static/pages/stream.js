@@ -2,6 +2,7 @@
 
 import { get, path, request } from "../lib/api.js";
 import { to } from "../lib/address.js";
+import { startBrowsing } from "../lib/browse.js";
 import { Chart } from "../lib/chart.js";
 import { byId, h, show } from "../lib/dom.js";
 import { actionButton, onSubmit } from "../lib/form.js";
@@ -52,6 +53,7 @@ const bindings = new Table({
 });
 
 startActions(() => one, reload);
+startBrowsing(reload);
 publishForm(() => ({ vhost: vhost(), exchange: "", key: name() }));
 onSubmit("getMessages", async ({ offset, messages, encoding }) => {
   const got = await request("POST", `${here()}/stream`, {

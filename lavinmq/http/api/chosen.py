@@ -1,0 +1,135 @@
+"""Messages that were chosen from what `browse` has shown: delete, move or copy them.
+
+An id names a place and a digest: what is not the same message any more, or not ready, is left alone
+and counted as gone. A move deletes a message where it was once it is on disk where it went.
+Source: decisions 0033 and 0071, docs/http-api.md.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from lavinmq import _core
+from lavinmq.http.api.browse import Pace
+from lavinmq.http.api.queues import check_not_locked, queue_of
+from lavinmq.http.call import Call, completed
+from lavinmq.http.errors import ApiError, bad_request, low_on_disk, not_found
+from lavinmq.http.fields import Field, Fields
+from lavinmq.http.handler import JSON
+from lavinmq.http.routes import ROUTES
+from lavinmq.vhost import rights
+
+if TYPE_CHECKING:
+    from lavinmq.vhost.queue import Queue
+
+MAX_IDS: Final = 1000
+Id = tuple[int, int, int, int]
+IDS: Final[Fields] = {
+    "ids": Field("array", f"Of browse, {MAX_IDS} at most", required=True),
+}
+TO: Final[Fields] = {
+    **IDS,
+    "destination": Field("string", "A queue of the same virtual host", required=True),
+}
+_ID: Final = re.compile(r"(\d{1,3})\.(\d{1,10})\.(\d{1,10})\.([0-9a-f]{1,16})", re.ASCII)
+_UNDONE: Final = (_core.SETTLED_LATER, _core.SETTLED_COLD)
+
+
+@ROUTES.post("/api/queues/:vhost/:name/browse/delete", IDS, content=JSON)
+async def delete_chosen(call: Call) -> dict[str, Any]:
+    """Delete messages that browse has shown."""
+    queue, ids = _source(call)
+    return await _settled(call, queue, _core.Chosen(queue.core), ids, "deleted")
+
+
+@ROUTES.post("/api/queues/:vhost/:name/browse/move", TO, content=JSON)
+async def move_chosen(call: Call) -> dict[str, Any]:
+    """Move messages that browse has shown to the end of another queue."""
+    return await _sent(call, is_copy=False)
+
+
+@ROUTES.post("/api/queues/:vhost/:name/browse/copy", TO, content=JSON)
+async def copy_chosen(call: Call) -> dict[str, Any]:
+    """Copy messages that browse has shown to the end of another queue."""
+    return await _sent(call, is_copy=True)
+
+
+def _source(call: Call) -> tuple[Queue, list[Id]]:
+    """The queue, and the places in their order. Raises: ApiError, ChannelError."""
+    queue = queue_of(call)
+    check_not_locked(call, queue)
+    rights.check_usable(call.vhost.name, queue)
+    if queue.is_stream:
+        raise bad_request("Messages of a stream can only be read")
+    if queue.core.is_closed:
+        raise ApiError(403, "forbidden", f"Queue '{queue.name}' is closed")
+    given = call.body["ids"]
+    if len(given) > MAX_IDS:
+        raise bad_request(f"Field 'ids' may have {MAX_IDS} of them")
+    ids = {_place(each) for each in given}
+    return queue, sorted(ids)
+
+
+def _place(given: object) -> Id:
+    """Raises: ApiError 400."""
+    found = _ID.fullmatch(given) if isinstance(given, str) else None
+    if found is None:
+        raise bad_request("Field 'ids' has something in it that is no id of browse")
+    level, seg, pos = (int(found[n]) for n in (1, 2, 3))
+    if max(seg, pos) >> 32:
+        raise bad_request("Field 'ids' has something in it that is no id of browse")
+    return level, seg, pos, int(found[4], 16)
+
+
+async def _sent(call: Call, *, is_copy: bool) -> dict[str, Any]:
+    queue, ids = _source(call)
+    to = call.vhost.queues.get(call.body["destination"])
+    if to is None:
+        raise not_found(f"Queue '{call.body['destination']}' does not exist")
+    check_not_locked(call, to)
+    rights.check_usable(call.vhost.name, to)
+    if to is queue:
+        raise bad_request("Source and destination are the same")
+    if call.broker.loop.is_held:
+        raise low_on_disk()
+    returned = queue.core.returned
+    chosen = _core.Chosen(queue.core, to.core, is_copy)
+    said = await _settled(call, queue, chosen, ids, "copied" if is_copy else "moved")
+    if to.core.is_closed or queue.core.returned != returned:
+        raise ApiError(
+            500, "internal_server_error",
+            f"Queue '{to.name}' cannot be written: what did not arrive is in '{queue.name}'",
+        )  # fmt: skip
+    return said
+
+
+async def _settled(
+    call: Call, queue: Queue, chosen: _core.Chosen, ids: list[Id], name: str
+) -> dict[str, Any]:
+    """How many of them it was done with, and how many were gone. What the other queue refuses ends
+    it, as does a right that is lost."""
+    done = gone = 0
+    refused = False
+    pace = Pace()
+    try:
+        for each in ids:
+            if not call.is_allowed_still() or (name != "deleted" and call.broker.loop.is_held):
+                refused = True
+                break
+            while (state := chosen.settle(*each)) in _UNDONE:
+                await pace.pause(chosen, state == _core.SETTLED_COLD)
+                if not call.is_allowed_still():
+                    break
+            done += state == _core.SETTLED_DONE
+            gone += state == _core.SETTLED_GONE
+            if state == _core.SETTLED_REFUSED:
+                refused = True
+                break
+            await pace.pause(chosen, False)
+    except OSError as error:
+        raise ApiError(500, "internal_server_error", f"Cannot read: {error}") from error
+    finally:
+        chosen.rest()
+    await completed(call.broker.loop.after_sync)
+    return {name: done, "gone": gone, "refused": len(ids) - done - gone if refused else 0}
