@@ -186,9 +186,10 @@ class UserStore:
 
         Raises: DefinitionsError when the disk refuses at once.
         """
-        undo, self._undo = partial(self._take_back, self._undo), []
+        changes, self._undo = self._undo, []
+        undo = partial(self._take_back, changes)
         try:
-            self._file.save(self._text, undo)
+            self._file.save(self._text, undo, changes)
         except DefinitionsError:
             undo()
             raise

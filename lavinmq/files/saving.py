@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from lavinmq.errors import DefinitionsError
 from lavinmq.files.changes import Changes
 from lavinmq.files.datadir import UnsureError, replace_files
-from lavinmq.process.portions import in_portions
+from lavinmq.process.portions import emptied, in_portions
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -44,12 +44,16 @@ _HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
 
 
 class Save:
-    """A change that is being brought to the disk. Await it: DefinitionsError when that failed."""
+    """A change that is being brought to the disk. Await it: DefinitionsError when that failed.
 
-    __slots__ = ("_waiting", "error", "is_over", "undo")
+    Args: undo: takes it back. steps: what `undo` needs, one of them for each thing that changed.
+    """
 
-    def __init__(self, undo: Callable[[], object]) -> None:
+    __slots__ = ("_waiting", "error", "is_over", "steps", "undo")
+
+    def __init__(self, undo: Callable[[], object], steps: list[Any]) -> None:
         self.undo = undo
+        self.steps = steps
         self.error = ""
         self.is_over = False
         self._waiting: list[asyncio.Future[None]] = []
@@ -221,15 +225,19 @@ class SavedFile:
         self._lock = threading.Lock()  # saves at once may come from several threads
         self._is_writing = False
 
-    def save(self, content: Callable[[], Iterable[str]], undo: Callable[[], object] = bool) -> Save:
+    def save(
+        self, content: Callable[[], Iterable[str]], undo: Callable[[], object] = bool,
+        steps: list[Any] | None = None,
+    ) -> Save:  # fmt: skip
         """Replace the file, so that a crash leaves the old or the new one.
 
         Args: content: makes the text, piece by piece; it is called later, in another turn of the
-            loop. undo: takes the change back when it could not be saved.
+            loop. undo: takes the change back when it could not be saved. steps: a list that `undo`
+            needs and that may be long; it is emptied once nothing is taken back any more.
         Raises: DefinitionsError when the disk refuses, if it is asked at once; nothing is undone
             then.
         """
-        save = Save(undo)
+        save = Save(undo, steps or [])
         self._content = content
         if not self._disk.is_running:
             self._write_now(self._written_out())
@@ -311,6 +319,7 @@ class SavedFile:
         done, self._saves = self._saves[:count], self._saves[count:]
         for save in done:
             save.finish()
+        in_portions(self._disk.call_soon, _let_go(done))
 
     def _refused(self, error: OSError) -> None:
         """Take back all that is not on disk, if that is known."""
@@ -327,6 +336,14 @@ class SavedFile:
 
     def _why(self, error: OSError) -> str:
         return f"{self.path}: {error.strerror or error}"
+
+
+def _let_go(saves: list[Save]) -> Iterator[None]:
+    """Forget how to take them back: thousands of changes may be all that holds what was deleted."""
+    for save in saves:
+        save.undo = bool
+        yield from emptied(save.steps)
+        yield
 
 
 # --- text -------------------------------------------------------------------------------------

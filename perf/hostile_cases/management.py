@@ -143,6 +143,31 @@ def http_get(broker: Broker) -> None:
             broker.ask("POST", "queues/%2F/q/get", asked)
 
 
+def http_browse(broker: Broker) -> None:
+    """500 000 messages looked through for a text that none has, from both ends."""
+    with client(broker) as (_connection, channel):
+        full_queue(broker, channel)
+        with broker.watched():
+            for position in (0, -MANY):
+                asked = {"text": "nowhere", "scan": MANY, "position": position}
+                broker.ask("POST", "queues/%2F/q/browse", asked)
+
+
+def http_advice(broker: Broker) -> None:
+    """Advice about 10 000 queues, with 100 policies, most of which match nothing."""
+    with client(broker) as (connection, channel):
+        many = (wire.encode_method(1, build(commands.Queue.Declare, queue=f"l{n}", nowait=True))
+                for n in range(10_000))  # fmt: skip
+        send_all(connection, many)
+        settle(channel)
+        for n in range(100):
+            rule = {"pattern": f"^nothing{n}", "definition": {"max-length": n}}
+            broker.ask("PUT", f"policies/%2F/p{n}", {**rule, "apply-to": "queues"})
+        with broker.watched():
+            for _ in range(5):
+                broker.ask("GET", "advice")
+
+
 def http_get_headers(broker: Broker) -> None:
     """200 messages with 14 000 headers each, of several types, fetched by HTTP and put back."""
     with client(broker) as (connection, channel):
@@ -254,6 +279,8 @@ CASES = (
     http_lists,
     http_move,
     http_get,
+    http_browse,
+    http_advice,
     http_get_headers,
     http_purge,
     regex_list,

@@ -107,6 +107,45 @@ def test_a_block_waits_for_its_own_saves_alone(tmp_path: Path) -> None:
     assert back == ["bad"]
 
 
+def test_what_takes_a_change_back_is_let_go_in_portions_once_it_is_on_disk(tmp_path: Path) -> None:
+    """A hundred thousand deleted users, freed in one go, would hold up the loop."""
+    left: list[int] = []
+
+    async def scenario() -> None:
+        disk = Disk(asyncio.get_running_loop())
+        disk.start()
+        steps = [object() for _ in range(100_000)]
+        async with gathered():
+            SavedFile(tmp_path / "f", disk).save(lambda: ["text"], bool, steps)
+        async with asyncio.timeout(20):
+            while steps:
+                left.append(len(steps))
+                await asyncio.sleep(0)
+        disk.stop()
+
+    asyncio.run(scenario())
+
+    assert len(set(left)) > 3
+
+
+def test_a_change_that_is_refused_has_all_that_takes_it_back(tmp_path: Path) -> None:
+    found: list[int] = []
+
+    async def scenario() -> None:
+        disk = Disk(asyncio.get_running_loop())
+        disk.start()
+        steps = [1, 2, 3]
+        with pytest.raises(DefinitionsError):
+            async with gathered():
+                bad = SavedFile(tmp_path / "no" / "bad", disk)
+                bad.save(lambda: ["new"], lambda: found.extend(steps), steps)
+        disk.stop()
+
+    asyncio.run(scenario())
+
+    assert found == [1, 2, 3]
+
+
 def test_what_raises_in_a_thread_is_raised_where_it_is_waited_for() -> None:
     async def scenario() -> None:
         disk = Disk(asyncio.get_running_loop())
