@@ -80,6 +80,8 @@ function forget() {
 export async function signOut(everywhere = false) {
   const isElsewhere = markedName() !== null;
   forget();
+  // An answer that is under way may be kept by the page until it is left.
+  addEventListener("pagehide", forget, { once: true });
   if (isElsewhere) {
     location.assign("oauth/logout");
     return;
