@@ -10,7 +10,6 @@ Source: documentation of RabbitMQ's topic authorisation.
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections.abc import Iterable, Iterator
 from itertools import chain
@@ -22,8 +21,6 @@ from lavinmq.auth.permissions import Rule
 from lavinmq.errors import DefinitionsError
 from lavinmq.files.datadir import read_regular
 from lavinmq.files.saving import Text, json_list
-
-log = logging.getLogger("lmq.auth.topics")
 
 FILE_NAME: Final = "topic_permissions.json"
 """Beside users.json, in which LavinMQ would not understand it."""
@@ -100,19 +97,17 @@ class TopicFile:
 
     def __init__(self, data_dir: Path) -> None:
         self._path = str(data_dir / FILE_NAME)
-        self._kept: list[Any] = []  # entries that make no sense, for who repairs them
         self._going: list[TopicRow] = []
         self._is_due = False
         self._is_unfinished = False
         self._content: bytes | None = None
 
     def load(self) -> list[TopicRow]:
-        """What is stored. An entry that makes no sense is logged, and stays in the file.
+        """What is stored.
 
-        Raises: DefinitionsError naming the file when it cannot be read or understood: it restricts
-            users, who must not be let in without it.
+        Raises: DefinitionsError naming the file when it, or an entry of it, cannot be read or
+            understood: it restricts users, who must not be let in without it.
         """
-        self._kept = []
         try:
             entries = json.loads(read_regular(self._path), parse_constant=str)
         except FileNotFoundError:
@@ -128,8 +123,9 @@ class TopicFile:
             try:
                 rows.append(TopicRow.from_json(entry))
             except ValueError as error:
-                log.error("%s: entry %d is ignored: %s", self._path, number, error)
-                self._kept.append(entry)
+                raise DefinitionsError(
+                    f"{self._path}: entry {number}: {error}; mend or restore it"
+                ) from error
         return rows
 
     def changed(self, going: Iterable[TopicRow] = ()) -> None:
@@ -145,7 +141,7 @@ class TopicFile:
         self._is_due, self._is_unfinished = False, True  # what changes now is for the next time
         text = Text()
         entries = (row._asdict() for row in chain(rows, self._going))  # which may still grow
-        for piece in json_list(chain(entries, self._kept)):
+        for piece in json_list(entries):
             text.add(piece)
             yield
         self._content = text.content()

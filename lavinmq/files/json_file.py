@@ -1,8 +1,10 @@
 """One small JSON file of the data directory, whose content its owner holds.
 
-A file that cannot be understood never stops a start: it is logged, left in place, and a copy is
-kept under a `.damaged` name before the first save replaces it. One that could not even be read is
-not replaced. How a save comes to the disk is in `saving.py`.
+A file without which messages would be lost, or what is forbidden be allowed, is *needed*: one that
+cannot be read or understood, or an entry of it, is refused, and so is what it belongs to. Any other
+never stops a start: it is logged, left in place, and a copy is kept under a `.damaged` name before
+the first save replaces it. One that could not even be read is not replaced. How a save comes to the
+disk is in `saving.py`.
 Source: docs/formats.md.
 """
 
@@ -22,12 +24,14 @@ log = logging.getLogger("lmq.json_file")
 
 T = TypeVar("T")
 
+_REMEDY = "it is left as it is: mend or restore it, or remove it to go on without what it says"
+
 
 class JsonFile:
     """A file, which need not exist. Call `load` once before anything else.
 
     Args: disk: writes it; None: saves are done at once; is_needed: going on without would endanger
-        messages, so one that cannot be read ends the load.
+        messages, or allow what is forbidden.
     """
 
     def __init__(self, path: Path, disk: Disk | None = None, *, is_needed: bool = False) -> None:
@@ -39,10 +43,12 @@ class JsonFile:
         self._why_unread = ""
         self._kept: list[Any] = []
 
-    def load(self, kind: type[T]) -> T | None:
-        """The content; None when the file is missing, or damaged, which includes another kind of
-        content than `kind` (list or dict). Raises: DefinitionsError when a needed one cannot be
-        read."""
+    def load(self, kind: type[T], check: Callable[[T], object] = bool) -> T | None:
+        """The content; None when the file is missing, or damaged.
+
+        Args: kind: of content, list or dict; another is damage; check: raises ValueError for what
+            makes no sense. Raises: DefinitionsError when a needed one is damaged or cannot be read.
+        """
         self._damaged, self._why_unread, self._kept = None, "", []
         try:
             data = read_regular(str(self.path))
@@ -63,16 +69,25 @@ class JsonFile:
         if not isinstance(content, kind):
             self._is_damaged(data, f"not a {'list' if kind is list else 'table'}")
             return None
+        try:
+            check(content)
+        except ValueError as error:
+            self._is_damaged(data, str(error))
+            return None
         return content
 
     def load_entries(self, parse: Callable[[Any], T]) -> list[T]:
         """What `parse` makes of each entry of a list. An entry for which it raises ValueError is
-        logged and stays in the file. Raises: as `load`."""
+        logged and stays in the file, unless that is needed. Raises: as `load`."""
         entries: list[T] = []
         for number, entry in enumerate(self.load(list) or (), 1):
             try:
                 entries.append(parse(entry))
             except ValueError as error:
+                if self._is_needed:
+                    raise DefinitionsError(
+                        f"{self.path}: entry {number}: {error}; {_REMEDY}"
+                    ) from error
                 log.error("%s: entry %d is ignored: %s", self.path, number, error)
                 self._kept.append(entry)
         return entries
@@ -98,6 +113,8 @@ class JsonFile:
         return self._file.save(text, undo)
 
     def _is_damaged(self, data: bytes, why: str) -> None:
+        if self._is_needed:
+            raise DefinitionsError(f"{self.path}: {why}; {_REMEDY}")
         self._damaged = data
         log.error(
             "%s: %s; it is left as it is until something in it is changed, going on without",

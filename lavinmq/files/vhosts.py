@@ -6,6 +6,7 @@ When the file is missing or damaged, the names are found in the directories: los
 must not hide all queues. Source: docs/formats.md.
 """
 
+import errno
 import hashlib
 import logging
 from collections.abc import Iterable, Iterator
@@ -87,12 +88,15 @@ class _DamagedError(Exception):
 
 
 def _found(data_dir: Path) -> list[VHostDef]:
-    """The virtual hosts whose directories are there, by the name noted in each."""
+    """The virtual hosts whose directories are there, by the name noted in each. Raises:
+    DefinitionsError."""
     found = []
     for path in sorted(data_dir.glob("*/.vhost")):
         try:
             name = read_regular(str(path)).decode("utf-8", "surrogateescape")
         except OSError as error:
+            if error.errno != errno.EINVAL:  # the disk does not say: it must not be forgotten
+                raise DefinitionsError(f"{path}: {error.strerror}") from error
             log.warning("%s: %s", path, error.strerror)
             continue
         if VHostDef(name).directory == path.parent.name:

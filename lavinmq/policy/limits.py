@@ -3,7 +3,8 @@
 `limits.json` of a virtual host is LavinMQ's. Users have theirs in `user_limits.json`, a file of our
 own: `users.json` has to stay readable by LavinMQ, which would drop what it does not know when it
 writes it; and a global parameter, which it would keep, may be changed by policymakers.
-A negative limit is none. Only what comes anew is measured.
+A negative limit is none. Only what comes anew is measured. Without a file that is there nobody is
+served whom it limits.
 Source: docs/policies.md, docs/formats.md.
 """
 
@@ -26,12 +27,12 @@ class VHostLimits:
     """The limits of one virtual host. Call `load` once. Args: disk: see `files/saving.py`."""
 
     def __init__(self, path: Path, disk: Disk | None = None) -> None:
-        self._file = JsonFile(path, disk)
+        self._file = JsonFile(path, disk, is_needed=True)
         self._values: dict[str, Any] = {}
 
     def load(self) -> None:
-        """Read the file; a damaged one is logged and limits nothing."""
-        self._values = self._file.load(dict) or {}
+        """Read the file. Raises: DefinitionsError when it cannot be read or understood."""
+        self._values = self._file.load(dict, _check_vhost) or {}
 
     @property
     def max_connections(self) -> int | None:
@@ -66,12 +67,12 @@ class UserLimits:
     """The limits of all users. Call `load` once. Args: disk: see `files/saving.py`."""
 
     def __init__(self, path: Path, disk: Disk | None = None) -> None:
-        self._file = JsonFile(path, disk)
+        self._file = JsonFile(path, disk, is_needed=True)
         self._values: dict[str, Any] = {}
 
     def load(self) -> None:
-        """Read the file; a damaged one is logged and limits nobody."""
-        self._values = self._file.load(dict) or {}
+        """Read the file. Raises: DefinitionsError when it cannot be read or understood."""
+        self._values = self._file.load(dict, _check_users) or {}
 
     def of(self, user: str) -> dict[str, int]:
         """The limits of one user."""
@@ -99,6 +100,25 @@ class UserLimits:
             partial(setattr, self, "_values", self._values),
         )
         self._values = values
+
+
+def _check_vhost(values: dict[str, Any]) -> None:
+    """Look at what a file says. Raises: ValueError when it does not tell how much is allowed."""
+    _check(values, VHOST_LIMITS)
+
+
+def _check_users(values: dict[str, Any]) -> None:
+    """The same for the limits of users."""
+    for user, limits in values.items():
+        if not isinstance(limits, dict):
+            raise ValueError(f"the limits of user {user!r} are no table")
+        _check(limits, USER_LIMITS)
+
+
+def _check(values: dict[str, Any], known: tuple[str, ...]) -> None:
+    for limit in known:
+        if not (values.get(limit) is None or is_integer(values[limit])):
+            raise ValueError(f"{limit} is {values[limit]!r}, which is no integer")
 
 
 def _usable(values: dict[str, Any], known: tuple[str, ...]) -> dict[str, int]:

@@ -1,6 +1,7 @@
 """Parameters: named JSON values of a virtual host, by component, or of the whole broker.
 
-Whatever has a meaning for somebody (shovels, federation) looks it up here; the others are kept.
+Whatever has a meaning for somebody (shovels, federation) looks it up here; the others are kept. The
+broker itself follows none of them, so it goes on without a file that is damaged.
 Source: docs/policies.md, docs/formats.md.
 """
 

@@ -156,10 +156,8 @@ class PolicyStore:
         self._by_rank: list[Policy] = []
 
     def load(self) -> None:
-        """Read the file; what is damaged in it is logged and left out, see `files/json_file.py`.
-
-        Raises: DefinitionsError when it cannot be read: where messages go when they die, and how
-            long they are kept, may be said in it.
+        """Read the file. Raises: DefinitionsError when it, or an entry of it, cannot be read or
+        understood: where messages go when they die, and how long they are kept, may be said in it.
         """
         self._take({policy.name: policy for policy in self._file.load_entries(Policy.from_json)})
         for policy in self.all():

@@ -79,9 +79,8 @@ class VHostRules:
         self._start: Patience | None = None
 
     def load(self) -> None:
-        """Read all files; what is damaged is logged and left out. All that is declared before the
-        loop turns next is counted as one start. Raises: DefinitionsError when the policies cannot
-        be read."""
+        """Read all files. All that is declared before the loop turns next is counted as one start.
+        Raises: DefinitionsError when policies or limits cannot be read or understood."""
         for store in (self.policies, self.operator_policies, self.parameters, self.limits):
             store.load()
         self._start = Patience(PATIENCE_OF_START)

@@ -217,8 +217,8 @@ def test_ordinary_queues_beside_those_of_later_work_are_complete(
 @pytest.mark.parametrize(
     "archive",
     ["damaged-definitions", "damaged-definitions-empty", "damaged-definitions-garbage",
-     "damaged-limits-json", "damaged-policies-json", "damaged-queue-directory",
-     "damaged-segment-empty", "damaged-stream-offsets", "damaged-stream-tail"],
+     "damaged-queue-directory", "damaged-segment-empty", "damaged-stream-offsets",
+     "damaged-stream-tail"],
 )  # fmt: skip
 def test_the_broker_starts_twice_and_works(
     tmp_path: Path, broker_factory: MakeBroker, archive: str
@@ -241,6 +241,37 @@ def test_the_broker_starts_twice_and_works(
             assert answer == "queue.declare-ok", queue["name"]
     for path in untouched.rglob("*.json"):
         assert (broker.data_dir / path.relative_to(untouched)).read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("archive", "vhost", "file"),
+    [
+        ("damaged-limits-json", "two", "limits.json"),
+        ("damaged-policies-json", "/", "policies.json"),
+    ],
+)
+def test_a_virtual_host_is_not_served_without_what_is_said_about_it(
+    tmp_path: Path, broker_factory: MakeBroker, archive: str, vhost: str, file: str
+) -> None:
+    """The original does not start. Until somebody has decided, nobody is let in there."""
+    broker = broker_factory(data_dir=unpack(archive, tmp_path / "data"))
+    path = broker.data_dir / directory_name(vhost) / file
+    before = hashes(path.parent)
+
+    with pytest.raises(Mismatch, match="530"):
+        TypedClient(broker.port, vhost=vhost)
+    assert f"vhost '{vhost}' is closed, its files are left alone: {path}: " in broker.log_text()
+    assert "remove it to go on without what it says" in broker.log_text()
+    assert hashes(path.parent) == before
+    broker.stop()
+    path.unlink()
+    broker.start()
+
+    with TypedClient(broker.port, vhost=vhost) as client:
+        for queue in manifest_of(archive).get("queues", []):
+            if queue["vhost"] == vhost:
+                answer = client.answer("queue.declare", queue=queue["name"], passive=True)
+                assert answer == "queue.declare-ok", queue["name"]
 
 
 def test_an_empty_first_segment_does_not_hide_the_second(

@@ -115,3 +115,16 @@ def test_saves_of_many_threads_do_not_disturb_each_other(path: Path) -> None:
         list(threads.map(lambda number: file.save({"n": number}), range(40)))
 
     assert JsonFile(path).load(dict) in [{"n": number} for number in range(40)]
+
+
+@pytest.mark.parametrize("content", [*DAMAGED, b'{"odd": 1}'])
+def test_a_needed_file_that_cannot_be_understood_is_refused(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+    def check(found: dict[str, object]) -> None:
+        if "odd" in found:
+            raise ValueError("it is odd")
+
+    with pytest.raises(DefinitionsError, match=rf"{path}: .*; it is left as it is: mend"):
+        JsonFile(path, is_needed=True).load(dict, check)
+    assert path.read_bytes() == content

@@ -130,15 +130,26 @@ def test_limits_of_lavinmq_are_read(tmp_path: Path) -> None:
     assert limits_in(tmp_path).all() == {"max-connections": 33, "max-queues": 77}
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{", '{"max-queues": "5", "max-connections": -2}'])
-def test_a_damaged_file_limits_nothing(tmp_path: Path, content: str) -> None:
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{", '{"max-queues": "5", "max-connections": -2}', '{"max-queues": true}']
+)
+def test_a_file_that_cannot_be_understood_is_refused(tmp_path: Path, content: str) -> None:
     """LavinMQ rewrites this file in place: a crash can leave it empty."""
-    (tmp_path / "limits.json").write_text(content)
-    limits = limits_in(tmp_path)
+    path = tmp_path / "limits.json"
+    path.write_text(content)
 
-    assert limits.all() == {}
-    limits.set("max-queues", 2)
-    assert limits_in(tmp_path).max_queues == 2
+    with pytest.raises(DefinitionsError, match=rf"{path}: .*; it is left as it is: mend"):
+        limits_in(tmp_path)
+    assert path.read_text() == content
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"a": 5}', '{"a": {"max-channels": "5"}}'])
+def test_so_are_limits_of_users_that_cannot_be_understood(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "user_limits.json"
+    path.write_text(content)
+
+    with pytest.raises(DefinitionsError, match=rf"{path}: .*; it is left as it is: mend"):
+        UserLimits(path).load()
 
 
 def test_what_another_release_may_limit_is_kept(tmp_path: Path) -> None:

@@ -194,16 +194,15 @@ def test_files_of_lavinmq_are_written_back_unchanged(tmp_path: Path, name: str) 
         assert path.read_bytes() == content
 
 
-def test_a_cut_file_of_lavinmq_does_not_stop_the_start(tmp_path: Path) -> None:
+def test_a_cut_file_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+    """Messages that die would be gone where the policies say where to."""
     (content,) = recorded("damaged-policies-json", "policies.json").values()
-    (tmp_path / "policies.json").write_bytes(content)
-    store = store_in(tmp_path)
+    path = tmp_path / "policies.json"
+    path.write_bytes(content)
 
-    assert store.all() == []
-    store.put(Policy.of("new", "", {}))
-
-    assert [policy.name for policy in store_in(tmp_path).all()] == ["new"]
-    assert (tmp_path / "policies.json.damaged").read_bytes() == content
+    with pytest.raises(DefinitionsError, match=rf"{path}: not JSON: .*; it is left as it is: mend"):
+        store_in(tmp_path)
+    assert path.read_bytes() == content
 
 
 BAD_ENTRIES = [
@@ -217,17 +216,12 @@ BAD_ENTRIES = [
 
 
 @pytest.mark.parametrize("bad", BAD_ENTRIES)
-def test_an_entry_that_is_no_policy_stays_and_the_others_apply(tmp_path: Path, bad: Any) -> None:
+def test_an_entry_that_is_no_policy_is_refused_by_its_number(tmp_path: Path, bad: Any) -> None:
     good = {"name": "good", "pattern": "", "definition": {"max-length": 1}}
-    path = tmp_path / "policies.json"
-    path.write_text(json.dumps([bad, good]))
-    store = store_in(tmp_path)
+    (tmp_path / "policies.json").write_text(json.dumps([good, bad]))
 
-    assert [policy.name for policy in store.all()] == ["good"]
-    store.put(Policy.of("new", "", {}))
-
-    assert bad in json.loads(path.read_text())
-    assert [policy.name for policy in store_in(tmp_path).all()] == ["good", "new"]
+    with pytest.raises(DefinitionsError, match=r"policies\.json: entry 2: .*; it is left as it is"):
+        store_in(tmp_path)
 
 
 def test_values_that_are_not_usable_are_named_once_and_kept(
