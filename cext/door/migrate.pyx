@@ -2,7 +2,8 @@
 #
 # The new stores are made in `migrating`, which becomes `migrated` once all is on disk; then the old
 # files go and the new ones take their place. A crash anywhere leaves the one or the other whole:
-# the next start begins anew, or goes on. Called by the door. Source: storage reference section 7.
+# the next start begins anew, or goes on. A disk that does not say what is there stops it: the queue is
+# closed, and what it has stays. Called by the door. Source: storage reference section 7.
 
 cdef list migrate_levels(Queue queue):
     """Bring the directory of a priority queue up to date; returns a line for the log if it was not.
@@ -10,7 +11,7 @@ cdef list migrate_levels(Queue queue):
     Raises OSError, or ValueError when there are messages in both layouts: nothing has changed."""
     directory = os.fsdecode(queue.q.levels.parent)
     migrating, migrated = f"{directory}/migrating", f"{directory}/migrated"
-    notes = []
+    notes, damaged = [], set()
     if not is_directory(migrated):
         if not files_of_store(directory):
             return notes
@@ -18,13 +19,20 @@ cdef list migrate_levels(Queue queue):
             if files_of_store(level):
                 raise ValueError(f"{directory} and {level} both hold messages")
         remove_tree(queue.q.loop, migrating)
-        n = copy_to_levels(queue, directory, migrating)
+        n, gaps = copy_to_levels(queue, directory, migrating)
         sync_tree(migrating)
         rename_file(queue.q.loop, migrating, migrated)
         sync_directory(directory)
         notes.append(f"{n} messages of an older layout were moved to a store for each priority")
+        for path, position, end in gaps:
+            damaged.add(path)
+            notes.append(f"{path} is damaged at byte {position}: {end - position} bytes cannot be"
+                         " read; it is kept under a name that ends in .damaged")
     for path in files_of_store(directory):
-        unlink_file(queue.q.loop, path)
+        if path in damaged:
+            rename_file(queue.q.loop, path, kept_name(path))
+        else:
+            unlink_file(queue.q.loop, path)
     for level in level_directories(migrated):
         to = f"{directory}/{os.path.basename(level)}"
         remove_tree(queue.q.loop, to)
@@ -45,29 +53,34 @@ cdef list level_directories(str directory):
                   if re.fullmatch(r"prio\.\d{3}", entry.name))
 
 
-cdef u64 copy_to_levels(Queue queue, str directory, str target) except? 0:
+cdef tuple copy_to_levels(Queue queue, str directory, str target):
     """Write the messages of the store in `directory` to stores for each level in `target`; returns
-    how many. Raises OSError, or ValueError when not all of them can be read."""
+    how many, and the damages met on the way. Raises OSError, or ValueError when not all can be."""
     cdef queue_t* q = queue.q
     cdef Queue old = Queue(queue.loop, directory, q.store.segment_size, True)
     cdef Queue new = Queue(queue.loop, target, q.store.segment_size, True,
                            max_priority=<int>q.levels.n - 1)
-    cdef u64 n
+    cdef u64 n = 0
+    cdef int rc
     old.load()
-    n = old.q.ready
     try:
-        for _i in range(n):
-            if copy_to_level(old.q, new.q):
-                raise ValueError(f"{directory} is damaged: it cannot be moved to levels")
+        while True:
+            rc = copy_to_level(old.q, new.q)
+            if rc < 0:
+                raise ValueError(f"{directory}: its messages cannot all be moved to levels now")
+            if rc == 0:
+                break
+            n += 1
+        gaps = old.take_damage()
         new.close()
     finally:
         old.delete()
         new.delete()
-    return n
+    return n, gaps
 
 
 cdef int copy_to_level(queue_t* old, queue_t* new) noexcept nogil:
-    """Move the next message, as old as it is. 0, or -1."""
+    """Move the next message, as old as it is. 1, 0 when there is none, or -1."""
     cdef loop_t* loop = old.loop
     cdef i64 now_ms = loop.now_ms
     cdef store_t* st
@@ -79,7 +92,7 @@ cdef int copy_to_level(queue_t* old, queue_t* new) noexcept nogil:
     while rc == PEEK_LATER:         # at the start nobody else waits
         rc = queue_peek(old, &rec)
     if rc != 1:
-        return -1
+        return -1 if rc < 0 or old.store.error else 0
     props = loop_scratch(loop, <u64>rec.size + 16)
     if props == NULL:
         return -1
@@ -102,12 +115,12 @@ cdef int copy_to_level(queue_t* old, queue_t* new) noexcept nogil:
     loop.now_ms = now_ms
     store_take(&old.store, &rec)
     old.ready -= 1
-    return -1 if rc or new.is_stuck else 0
+    return -1 if rc or new.is_stuck or new.is_closed else 1
 
 
 cdef sync_tree(str path):
-    """Have a directory and all below it on disk."""
-    for directory, _, files in os.walk(path):
+    """Have a directory and all below it on disk. Raises OSError."""
+    for directory, _, files in os.walk(path, onerror=raise_error):
         for name in files:
             sync_file(f"{directory}/{name}")
         sync_directory(directory)

@@ -277,14 +277,20 @@ cdef object read_meta(str path):
     return int.from_bytes(data, "little") or None if len(data) == 4 else None
 
 
-cdef keep_tail(loop_t* loop, str path, u32 position, u32 size):
-    """Move the junk at the end of a segment to `<path>.damaged`, at the same offset: a sparse file,
-    so that positions agree. Raises OSError; the segment is then as it was."""
+cdef str kept_name(str path):
+    """Under which name a damaged file is kept: the first one that is free."""
     kept = f"{path}.damaged"
     for number in range(1, MAX_KEPT):
         if not os.path.lexists(kept):
             break
         kept = f"{path}.damaged.{number}"
+    return kept
+
+
+cdef keep_tail(loop_t* loop, str path, u32 position, u32 size):
+    """Move the junk at the end of a segment to `<path>.damaged`, at the same offset: a sparse file,
+    so that positions agree. Raises OSError; the segment is then as it was."""
+    kept = kept_name(path)
     cdef int to = open_file(loop, kept, O_RDWR | O_CREAT | O_TRUNC)
     cdef int fd = -1
     try:

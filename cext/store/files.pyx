@@ -262,9 +262,20 @@ cdef int remove_directory(loop_t* loop, str path) except -1:
     return 0
 
 
+def raise_error(error):
+    """What os.walk is to do with a directory that it cannot list: else it passes over it."""
+    raise error
+
+
+def raise_unless_missing(error):
+    """The same where one that is missing is no error."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
+
+
 cdef int remove_tree(loop_t* loop, str path) except -1:
     """Remove a directory with all that is in it; one that is missing is no error."""
-    for directory, directories, files in os.walk(path, topdown=False):
+    for directory, directories, files in os.walk(path, topdown=False, onerror=raise_unless_missing):
         for name in files:
             unlink_file(loop, f"{directory}/{name}")
         for name in directories:

@@ -50,7 +50,9 @@ def set_aside(path: Path, changes: Changes) -> Path | None:
 
     Returns: where it is now. Raises: OSError, also for a link to nowhere: its disk may come back.
     """
-    if not os.path.lexists(path):
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
         return None
     if not path.exists():
         raise FileExistsError(f"{path} is a link to nowhere")

@@ -14,6 +14,7 @@ from tests.crash.conftest import DiskFactory
 from tests.crash.load import messages_in
 from tests.support.api import Api
 from tests.support.disk import Action, Call
+from tests.support.segments import queue_directory
 from tests.support.wire import Wire
 
 pytestmark = pytest.mark.crash
@@ -123,3 +124,32 @@ def test_a_queue_whose_mark_cannot_be_looked_for_stays_paused(on_disk: DiskFacto
     with Wire.open(broker.port) as wire:
         wire.call(1, commands.Basic.Get(queue=QUEUE), commands.Basic.GetEmpty)
     assert "counts as paused" in broker.log_text()
+
+
+@pytest.mark.parametrize("directory", ["migrating", "migrating/prio.001"])
+def test_old_messages_stay_when_the_new_ones_cannot_be_listed_to_be_synced(
+    on_disk: DiskFactory, directory: str
+) -> None:
+    """Of a priority queue that an older release kept in one store, see docs/formats.md."""
+    broker, disk = on_disk()
+    with Wire.open(broker.start().port) as wire:
+        declare(wire, {})
+        assert publish(wire, 1)
+        wire.call(
+            1,
+            commands.Queue.Declare(queue="p", durable=True, arguments={"x-max-priority": 3}),
+            commands.Queue.DeclareOk,
+        )
+    broker.stop()
+    old, new = (queue_directory(broker.data_dir, name) for name in (QUEUE, "p"))
+    for file in old.glob("*.0000000001"):
+        file.rename(new / file.name)
+    disk.plan(Action.FAIL, Call.OPEN_READ, f"*/{new.name}/{directory}", last=1, error=errno.EIO)
+
+    broker.start()
+
+    assert disk.struck
+    assert "queue 'p' is closed, its files are left alone" in broker.log_text()
+    assert (new / "msgs.0000000001").exists()
+    broker.restart()
+    assert messages_in(broker.port, "p") == [("s", 1)]

@@ -197,6 +197,32 @@ def as_if_killed_before_the_end(directory: Path) -> None:
     (directory / "msgs.0000000001").write_bytes(b"\4\0\0\0not read any more")
 
 
+def test_what_cannot_be_read_of_an_old_store_is_kept_when_it_is_migrated(
+    broker_factory: BrokerFactory,
+) -> None:
+    own = broker_factory()
+    uri = pika.URLParameters(own.uri)
+    with pika.BlockingConnection(uri) as connection:
+        channel = connection.channel()
+        channel.queue_declare("old", durable=True)
+        channel.queue_declare("q", durable=True, arguments={"x-max-priority": 5})
+        channel.confirm_delivery()
+        for number in range(9):
+            send(channel, "old", f"<{number}>", priority=1)
+    own.stop()
+    into = own.data_dir / hashed("/") / hashed("q")
+    content = (own.data_dir / hashed("/") / hashed("old") / "msgs.0000000001").read_bytes()
+    at = content.index(b"<4>") - 8  # the length of its body
+    content = content[:at] + b"\xff" * 8 + content[at + 8 :]
+    (into / "msgs.0000000001").write_bytes(content)
+    own.start()
+    with pika.BlockingConnection(uri) as connection:
+        found = taken(connection.channel(), "q", 8)
+    assert found == [f"<{number}>" for number in range(9) if number != 4]
+    assert (into / "msgs.0000000001.damaged").read_bytes() == content
+    assert f"{into}/msgs.0000000001 is damaged at byte" in own.log_text()
+
+
 def test_two_layouts_with_messages_are_left_alone(broker_factory: BrokerFactory) -> None:
     """edge-cases.md 244"""
     own = broker_factory()

@@ -8,6 +8,7 @@
  * Calls go to the kernel directly, so no symbol of the C library is needed to do what was asked.
  */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <fnmatch.h>
@@ -279,6 +280,13 @@ int openat(int dir, const char* path, int flags, ...)
     mode_t mode = mode_of(flags, rest);
     va_end(rest);
     return open_at(dir, path, flags, mode);
+}
+
+/* A directory that is listed. */
+DIR* opendir(const char* name)
+{
+    int fd = open_at(AT_FDCWD, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NONBLOCK, 0);
+    return fd < 0 ? NULL : fdopendir(fd);
 }
 
 /* What a disk says of a name, or that it does not say. */
