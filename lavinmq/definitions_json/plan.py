@@ -31,6 +31,10 @@ ACCOUNTS: Final = ("user", "topic permission", "permission")
 """Kinds of changes that are saved together."""
 
 
+def _nothing() -> None:
+    """Nobody has to be asked."""
+
+
 class Change(NamedTuple):
     """Something that is not yet as the document wants it. `action`: create or update."""
 
@@ -46,7 +50,8 @@ class Plan:
     Args:
         broker: what is changed by `apply`.
         document: read to its end.
-        creator: the user who gets all rights in new virtual hosts; an unknown one: nobody.
+        creator: who has sent the document; gets all rights in new virtual hosts. An unknown one:
+            nobody.
         keep_existing: whatever is there stays as it is, where it differs too.
     """
 
@@ -66,6 +71,7 @@ class Plan:
         self._created: set[Change] = set()
         self._touched: dict[str, None] = {}
         self._steps: deque[Callable[[], object]] = deque()
+        self._own: list[Callable[[], object]] = []
         self._topologies: dict[str, Topology] = {}
         self._default_vhost = next(
             iter([*broker.vhosts, *(item.thing.name for item in document.vhosts)]), None
@@ -101,17 +107,23 @@ class Plan:
             if name not in limited:
                 topology.check_limit()
         yield from self._parameters()
+        self._steps.extend(self._own)
         refusals = self._document.refusals
         refusals.check()
         self.skipped[:0] = refusals.found
 
-    def apply(self) -> Iterator[Coroutine[Any, Any, object] | None]:
+    def apply(
+        self, check: Callable[[], object] = _nothing
+    ) -> Iterator[Coroutine[Any, Any, object] | None]:
         """Do it. What a step gives has to be awaited before the next one.
 
-        Raises: DefinitionsRefused, ProtocolError, DefinitionsError, OSError when the disk refuses
-            or others have changed what matters since; what has been done so far stays.
+        Args: check: is called before each step, and may raise what ends all.
+        Raises: what `check` raises; DefinitionsRefused, ProtocolError, DefinitionsError, OSError
+            when the disk refuses or others have changed what matters since. What has been done so
+            far stays.
         """
         while self._steps:
+            check()
             # Thousands of them freed in one go would take milliseconds.
             result = self._steps.popleft()()
             yield result if isinstance(result, Coroutine) else None
@@ -175,7 +187,15 @@ class Plan:
                 "user", item, wanted.name, present, wanted._replace(limits=limits | wanted.limits)
             ):
                 return
-        self._steps.append(partial(self._put_user, wanted))
+        if wanted.name == self._creator:
+            self._own.append(partial(self._put_own_user, wanted))
+        else:
+            self._steps.append(partial(self._put_user, wanted))
+
+    def _put_own_user(self, wanted: UserDef) -> None:
+        """It may take from who has sent the document what all the rest needs: it comes last."""
+        self._put_user(wanted)
+        self._save_accounts()
 
     def _put_user(self, wanted: UserDef) -> None:
         self._broker.users.add(

@@ -359,10 +359,15 @@ class ApiHandler(Handler):
                 content = b"" if content is None else encoding.encode(content)
         else:
             content = encoding.encode(answer)
-        await self.send_content(content)
+        await self._send_content(call, content)
 
-    async def send_content(self, content: bytes | Pieces) -> None:
-        """Finish the answer, compressed if the client takes that and it pays."""
+    async def _send_content(self, call: Call, content: bytes | Pieces) -> None:
+        """Finish the answer, compressed if the client takes that and it pays.
+
+        Raises: ApiError 403 when who only looks may not any more.
+        """
+        if not call.route.is_change:
+            call.check_still()
         pieces = content if isinstance(content, Pieces) else Pieces([content])
         accepted = self.request.headers.get("Accept-Encoding", "")
         if pieces.size >= encoding.COMPRESS_FROM and "gzip" in accepted:
@@ -376,6 +381,9 @@ class ApiHandler(Handler):
             # The socket of a fast reader takes megabytes in one go: others wait meanwhile.
             self.set_header("Content-Length", str(pieces.size))
             async for part in pieces.slices(SENT_AT_ONCE):
+                if not (call.route.is_change or call.is_allowed_still()):
+                    self.request.connection.stream.close()  # type: ignore[union-attr]
+                    return
                 self.write(bytes(part))
                 await self.flush()
         sent: Awaitable[None] = self.finish(last)

@@ -348,10 +348,10 @@ class VHost:
         if not name:
             raise refused("Not allowed to delete the default exchange")
         check_prefix(name)
+        rights.check_delete(actor.user, self.name, "exchange", name)
         exchange = self.exchanges.get(name)
         if exchange is None:
             return False
-        rights.check_delete(actor.user, self.name, "exchange", name)
         if if_unused and exchange.is_used:
             raise failed(f"Exchange '{name}' in use")
         return self._remove_exchange(exchange)
@@ -502,10 +502,10 @@ class VHost:
         Returns: ready messages it had, whether it was recorded, consumers to tell.
         """
         check_name("Queue", name)
+        rights.check_delete(actor.user, self.name, "queue", name)
         queue = self.queues.get(name)
         if queue is None:
             return 0, self.recorded.is_syncing, []
-        rights.check_delete(actor.user, self.name, "queue", name)
         rights.check_usable(self.name, queue)
         if queue.is_locked_to(actor):
             raise ChannelError(ReplyCode.RESOURCE_LOCKED, f"Queue '{name}' is exclusive")
@@ -576,10 +576,10 @@ class VHost:
     def purge(self, actor: Actor, name: str) -> _core.Purge:
         """queue.purge. Returns: what deletes the ready messages. Raises: ChannelError."""
         check_name("Queue", name)
+        rights.check_purge(actor.user, self.name, name)
         queue = self.queues.get(name)
         if queue is None:
             raise missing(f"Queue '{name}' not found in vhost '{self.name}'")
-        rights.check_purge(actor.user, self.name, name)
         if queue.is_locked_to(actor):
             raise ChannelError(ReplyCode.RESOURCE_LOCKED, f"Queue '{name}' is exclusive")
         return _core.Purge(queue.core)

@@ -205,8 +205,6 @@ def test_the_default_exchange_is_written_by_its_empty_name(account: Account) -> 
         (commands.Basic.Qos(prefetch_count=5), commands.Basic.QosOk),
         (commands.Confirm.Select(), commands.Confirm.SelectOk),
         (commands.Tx.Select(), commands.Tx.SelectOk),
-        (commands.Queue.Delete(queue="missing"), commands.Queue.DeleteOk),
-        (commands.Exchange.Delete(exchange="missing"), commands.Exchange.DeleteOk),
     ],
     ids=lambda value: "" if isinstance(value, type) else None,
 )

@@ -38,6 +38,14 @@ REQUESTS: dict[str, base.Frame] = {
     "delete it if unused": commands.Queue.Delete(queue="used", if_unused=True),
     "delete another's": commands.Queue.Delete(queue="locked"),
     "delete an internal queue": commands.Queue.Delete(queue="amq.delayed-later"),
+    # perm-x-delete: the recorded original tells everybody that there is none
+    "delete no queue": commands.Queue.Delete(queue="missing"),
+    "delete no queue if empty": commands.Queue.Delete(queue="missing", if_empty=True),
+    "delete no exchange": commands.Exchange.Delete(exchange="missing"),
+    "delete no exchange if nothing is bound": commands.Exchange.Delete(
+        exchange="missing", if_unused=True
+    ),
+    "purge none": commands.Queue.Purge(queue="missing"),
     "delete an exchange": commands.Exchange.Delete(exchange="used"),
     "delete it if nothing is bound": commands.Exchange.Delete(exchange="used", if_unused=True),
     "purge": commands.Queue.Purge(queue="full"),

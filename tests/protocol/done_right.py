@@ -21,6 +21,7 @@ DONE_RIGHT: dict[str, str] = {
     "de-internal": "nobody consumes what waits in a delayed exchange",
     "ln-requeue": "a requeue into a full queue that refuses publishes drops nothing",
     "perm-x-ae": "an alternate exchange takes the same rights in both spellings",
+    "perm-x-delete": "deleting what does not exist takes the same right as deleting what does",
     "pr-above-ack": "a message whose priority is above the maximum can be acknowledged",
     "rt-headers-bad": "x-match may also be all-with-x or any-with-x",
     "tl-head-only": "a message expires in time, also behind one that does not",

@@ -18,7 +18,7 @@ from lavinmq.definitions_json.plan import Plan
 from lavinmq.http import encoding
 from lavinmq.http.call import Call, Reply, completed
 from lavinmq.http.encoding import Pieces, Rows
-from lavinmq.http.errors import ApiError, bad_request, low_on_disk
+from lavinmq.http.errors import ApiError, access_refused, bad_request, low_on_disk
 from lavinmq.http.listing import Row, in_portions
 from lavinmq.http.routes import FORM, ROUTES, Query
 from lavinmq.process import log
@@ -113,12 +113,18 @@ async def _import(call: Call, content: bytes | bytearray | None) -> Reply:
 
 
 async def _applied(call: Call, plan: Plan) -> Reply:
-    """Raises: DefinitionsRefused."""
+    """Raises: DefinitionsRefused; ApiError 403 when the caller may not go on: what has been done so
+    far stays."""
     await _run(plan.check())
+    call.check_still()
     if call.flag("dry_run"):
         return Reply(content=await _report(plan))
-    call.check_still()
-    async for step in in_portions(plan.apply()):
+
+    def check() -> None:
+        if not call.is_allowed_still():
+            raise access_refused("Access refused: the rest of the definitions is not imported")
+
+    async for step in in_portions(plan.apply(check)):
         if step is not None:
             await step
     for vhost in plan.touched:
