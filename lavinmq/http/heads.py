@@ -1,23 +1,27 @@
-"""Streams below Tornado on which the head of a request, once begun, has to be complete in time, and
-a body comes in no more than so many chunks.
+"""Streams below Tornado on which the head of a request, once begun, has to be complete in time, a
+body comes in no more than so many chunks, and all take turns.
 
 Tornado has one time-out for both a connection that rests between two requests, which may take
 minutes, and a head that trickles in. Here the second is short; a new connection has no longer for
 its first head. Whoever is too slow is told 408 and loses the connection.
 
 Each chunk of a body takes some 20 us, whatever is in it: a body of megabytes in chunks of one byte
-would keep the broker busy for half a minute.
+would keep the broker busy for half a minute. So does each frame of a WebSocket. Tornado lets others
+have their turn after 256 of them, on each connection; here all connections share a portion of time.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+import time
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from tornado.httputil import HTTPInputError
 from tornado.iostream import IOStream, SSLIOStream, StreamClosedError
+
+from lavinmq.process.portions import PORTION_S
 
 if TYPE_CHECKING:
     import socket
@@ -32,11 +36,36 @@ MAX_CHUNKS: Final = 32768
 TOO_SLOW: Final = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 
+class Turns:
+    """How long the streams of a listener may go on reading what is there, in one turn of the loop.
+
+    Args: call_soon: of the event loop.
+    """
+
+    def __init__(
+        self, call_soon: Callable[..., Any], clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._call_soon = call_soon
+        self._clock = clock
+        self._until: float | None = None
+
+    def is_over(self) -> bool:
+        """Whether the portion of this turn is used up; the first who asks begins it."""
+        if self._until is None:
+            self._until = self._clock() + PORTION_S
+            self._call_soon(self._end)
+        return self._clock() >= self._until
+
+    def _end(self) -> None:
+        self._until = None
+
+
 class _Heads:
     """What both kinds of streams have in common. Tornado reads nothing but heads by a regular
     expression, and nothing but sizes of chunks by a delimiter."""
 
     config: Config
+    turns: Turns
     address: str | None
     """Ours, to which the client has connected; None for a unix socket."""
     _is_first = True
@@ -55,10 +84,17 @@ class _Heads:
         size: Awaitable[bytes] = super().read_until(delimiter, max_bytes)  # type: ignore[misc]
         return size
 
+    def read_bytes(self, num_bytes: int, partial: bool = False) -> Awaitable[bytes]:
+        """Of a body, or of a frame of a WebSocket; in the next turn when this one is over."""
+        read: asyncio.Future[bytes] = super().read_bytes(num_bytes, partial)  # type: ignore[misc]
+        if read.done() and self.turns.is_over():
+            return asyncio.ensure_future(_in_next_turn(read))
+        return read
+
     async def _read_head(self, read: Any, regex: bytes, max_bytes: int) -> bytes:
         first = b""
         if not self._is_first:  # the connection may rest before the first byte
-            first = await self.read_bytes(1)  # type: ignore[attr-defined]
+            first = await self.read_bytes(1)
         self._is_first = False
         self._n_chunks = 0
         head: asyncio.Future[bytes] = read(regex, max_bytes - len(first))
@@ -79,10 +115,11 @@ class PlainStream(_Heads, IOStream):
     """A socket without TLS."""
 
     def __init__(
-        self, sock: socket.socket, config: Config, address: str | None, **options: Any
+        self, sock: socket.socket, config: Config, turns: Turns, address: str | None, **options: Any
     ) -> None:
         super().__init__(sock, **options)
         self.config = config
+        self.turns = turns
         self.address = address
 
 
@@ -90,8 +127,15 @@ class TlsStream(_Heads, SSLIOStream):
     """A socket with TLS, its handshake done."""
 
     def __init__(
-        self, sock: ssl.SSLSocket, config: Config, address: str | None, **options: Any
+        self, sock: ssl.SSLSocket, config: Config, turns: Turns, address: str | None, **options: Any
     ) -> None:
         super().__init__(sock, **options)
         self.config = config
+        self.turns = turns
         self.address = address
+
+
+async def _in_next_turn(read: asyncio.Future[bytes]) -> bytes:
+    """What has been read already; others have their turn first."""
+    await asyncio.sleep(0)
+    return read.result()

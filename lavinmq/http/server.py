@@ -25,7 +25,7 @@ from lavinmq.http.access import same_origin
 from lavinmq.http.access.origin import Origin
 from lavinmq.http.errors import ApiError
 from lavinmq.http.handler import UNREAD_BODY, ApiHandler, Refused, Robots
-from lavinmq.http.heads import MAX_HEAD, PlainStream, TlsStream
+from lavinmq.http.heads import MAX_HEAD, PlainStream, TlsStream, Turns
 from lavinmq.http.health import Alive, Ready
 from lavinmq.http.metrics.handlers import Detailed, Metrics
 from lavinmq.http.openapi import OpenApi
@@ -68,6 +68,7 @@ class HttpService:
             body_timeout=BODY_S,
         )
         self.config = broker.config
+        self._turns = Turns(broker.events.call_soon)
         self._refused_at = -math.inf
 
     @property
@@ -79,10 +80,14 @@ class HttpService:
         """Take over a connection; one with TLS has done its handshake."""
         stream: PlainStream | TlsStream
         if isinstance(sock, ssl.SSLSocket):
-            stream = TlsStream(sock, self.config, ends.host, max_buffer_size=OWN_BUFFER)
+            stream = TlsStream(
+                sock, self.config, self._turns, ends.host, max_buffer_size=OWN_BUFFER
+            )
         else:
             address = None if sock.family == socket.AF_UNIX else ends.host
-            stream = PlainStream(sock, self.config, address, max_buffer_size=OWN_BUFFER)
+            stream = PlainStream(
+                sock, self.config, self._turns, address, max_buffer_size=OWN_BUFFER
+            )
         self._http.handle_stream(stream, (ends.peer_host, ends.peer_port))
 
     def has_room(self, n_arriving: int) -> bool:

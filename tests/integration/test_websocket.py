@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 
 import pytest
 from tornado.httpclient import HTTPRequest
@@ -153,3 +154,72 @@ def test_only_listed_origins_may_connect(broker_factory: BrokerFactory) -> None:
     # Without Tornado's client, which leaves a refused connection unclosed.
     assert upgrade(broker, "Origin: https://a.example\r\nSec-WebSocket-Version: 13\r\n")[0] == 101
     assert upgrade(broker, "Origin: https://b.example\r\nSec-WebSocket-Version: 13\r\n")[0] == 403
+
+
+# --- frames that no client library sends ------------------------------------------------------
+
+
+def frame(opcode: int, data: bytes, *, is_last: bool = True, rsv: int = 0, size: int = -1) -> bytes:
+    """A frame of a client, its mask all zeros; `size`: what it claims, as a long length."""
+    length = bytes([0x80 | len(data)]) if len(data) < 126 else struct.pack(">BH", 254, len(data))
+    if size >= 0:
+        length = struct.pack(">BQ", 255, size)
+    return bytes([is_last << 7 | rsv << 4 | opcode]) + length + bytes(4) + data
+
+
+def raw(broker: Broker) -> socket.socket:
+    """A WebSocket of which nothing has been read but the head."""
+    connection = socket.create_connection((broker.host, broker.http_port), timeout=10)
+    connection.sendall(
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    )
+    head = b""
+    while not head.endswith(b"\r\n\r\n"):
+        head += connection.recv(1)
+    assert b" 101 " in head
+    return connection
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        frame(2, HEADER, rsv=4),
+        frame(3, HEADER),
+        frame(0, HEADER),
+        frame(2, HEADER, is_last=False) + frame(2, HEADER),
+        frame(9, b"x", is_last=False),
+        frame(9, b"x" * 126),
+        frame(1, b"\xff"),
+        frame(2, HEADER, size=8 << 20),
+        frame(2, HEADER, size=1 << 63),
+    ],
+    ids=[
+        "reserved bit", "unknown kind", "nothing to go on with", "two begun", "a ping in pieces",
+        "a long ping", "no text", "too long", "much too long",
+    ],
+)  # fmt: skip
+def test_a_frame_that_cannot_be_ends_the_websocket(broker: Broker, bad: bytes) -> None:
+    with raw(broker) as connection:
+        connection.sendall(bad + frame(2, HEADER))
+        answer = b""
+        while data := connection.recv(4096):
+            answer += data
+
+    assert b"product" not in answer, "what came behind it was listened to"
+
+
+def test_frames_of_one_byte_with_pings_between_them_are_one_stream(broker: Broker) -> None:
+    last = len(HEADER) - 1
+    with raw(broker) as connection:
+        for at in range(len(HEADER)):
+            kind = 0 if at else 2
+            piece = frame(kind, HEADER[at : at + 1], is_last=at == last)
+            connection.sendall(piece + frame(9, b"?"))
+        answer = b""
+        while b"product" not in answer:
+            data = connection.recv(4096)
+            assert data, answer
+            answer += data
+
+    assert answer.startswith(frame(10, b"?").replace(b"\x81\0\0\0\0", b"\x01"))
