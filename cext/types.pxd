@@ -1059,6 +1059,7 @@ cdef struct link_t:
     flag_t is_oversized         # one of its channels is
     flag_t is_unreadable        # a body that is to be sent is not there any more
     flag_t is_unread            # its turn was over before it was read
+    flag_t is_holder            # one of its channels has held a delivery
     u8 stops                    # link_stop bits: frames are kept, not walked
     i64 late_until_ns           # it has kept the loop busy: until then others come first
     u32 crowd_bytes             # published to crowded queues since the link was last held
@@ -1085,6 +1086,8 @@ cdef struct link_t:
     link_t** look_at            # what points to it there, NULL = it is in none
     i64 heartbeat_ns            # 0 = none
     i64 deadline_ns             # handshake or close must be over by then, 0 = none
+    u32 held_ds                 # it holds no delivery from before, in tenths since the loop began
+    i64 overdue_look_ns         # when one that is held for too long was looked for
     void* owner                 # the Link, borrowed
     # what the walker hands to Python
     const u8* ev_data
@@ -1184,6 +1187,8 @@ cdef struct loop_t:
     i64 began_ns
     u32 now_ds                  # tenths of a second since then
     u64 shortest_timeout_ms     # no queue has had a shorter one, 0 = none had any
+    i64 overdue_pause_ns        # between two looks at a link for deliveries held for too long
+    u64 n_overdue_looks         # since start
     i64 clock_offset_ms         # added to the clock, for tests
     queue_t* tick_queues        # queues with something to do at the end of the iteration
     u32 n_tick_queues

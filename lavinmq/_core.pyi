@@ -198,6 +198,16 @@ class Loop:
     @is_stamping.setter
     def is_stamping(self, value: bool) -> None: ...
     @property
+    def overdue_interval_s(self) -> float:
+        """Seconds between two looks at a connection for deliveries held for longer than allowed."""
+
+    @overdue_interval_s.setter
+    def overdue_interval_s(self, value: float) -> None: ...
+    @property
+    def overdue_looks(self) -> int:
+        """How often a connection was looked at for that since start."""
+
+    @property
     def is_low(self) -> bool:
         """Whether the file system is short of space; to be set by who watches it."""
 
@@ -291,16 +301,11 @@ class Loop:
         """Those that have taken messages and are not closed."""
 
     def check_links(self) -> bool:
-        """Send heartbeats that are due, report links that are silent or late, a portion of them.
+        """Send heartbeats that are due, report links that are silent or late and channels that
+        hold a delivery for longer than its queue allows, a portion of them.
 
         To be called eight times a second; true when there are more, which are to be asked for at
         once. Source: docs/protocol.md.
-        """
-
-    def check_consumers(self) -> None:
-        """Report channels that hold a delivery for longer than its queue allows.
-
-        To be called every minute or so. Source: docs/protocol.md.
         """
 
     def turn(self) -> None:

@@ -143,6 +143,7 @@ class Broker:
         self.loop.set_max_files(files_of_queues())
         self.loop.set_max_copies(config.max_copy_keys)
         self.loop.is_stamping = config.set_timestamp
+        self.loop.overdue_interval_s = config.consumer_timeout_loop_interval
         self.sampler = Sampler(self._tracked, events.call_soon)
         self.request_times = Histogram()
 
@@ -169,6 +170,7 @@ class Broker:
             vhost.operators.set_default_timeout(self.config.consumer_timeout or 0)
             vhost.bindings.limits = self._binding_limits()
         self.loop.is_stamping = self.config.set_timestamp
+        self.loop.overdue_interval_s = self.config.consumer_timeout_loop_interval
 
     async def reset(self) -> None:
         """Be as after a first start: what was declared is gone, and all clients are disconnected.

@@ -86,7 +86,6 @@ class Server:
         self._stop_timer: asyncio.TimerHandle | None = None
         self._check_timer: asyncio.TimerHandle | None = None
         self._compact_timer: asyncio.TimerHandle | None = None
-        self._consumer_timer: asyncio.TimerHandle | None = None
         self._disk_timer: asyncio.TimerHandle | None = None
 
     @property
@@ -135,7 +134,6 @@ class Server:
         self._open_http()
         self._listen()
         self._check()
-        self._await_consumer_check()
         self._look_at_disk()
         self._compact_timer = self.events.call_later(COMPACT_INTERVAL_S, self._compact)
         self.broker.is_started = True
@@ -257,15 +255,6 @@ class Server:
         pause_s = 0.0 if self.broker.loop.check_links() else CHECK_INTERVAL_S
         self._check_timer = self.events.call_later(pause_s, self._check)
 
-    def _await_consumer_check(self) -> None:
-        interval_s = self.config.consumer_timeout_loop_interval
-        self._consumer_timer = self.events.call_later(interval_s, self._check_consumers)
-
-    def _check_consumers(self) -> None:
-        """Close channels that keep a message for too long."""
-        self.broker.loop.check_consumers()
-        self._await_consumer_check()
-
     def _welcome_client(self, sock: socket.socket, ends: Endpoints) -> None:
         self.broker.welcome(Connection(self.broker, sock, ends))
 
@@ -338,10 +327,7 @@ class Server:
         broker = self.broker
         if not self.events.is_closed():
             self.events.run_until_complete(broker.chain.stop())
-        for timer in (
-            self._stop_timer, self._check_timer, self._disk_timer, self._compact_timer,
-            self._consumer_timer,
-        ):  # fmt: skip
+        for timer in (self._stop_timer, self._check_timer, self._disk_timer, self._compact_timer):
             if timer is not None:
                 timer.cancel()
         self._close_listeners()

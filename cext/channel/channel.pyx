@@ -296,6 +296,30 @@ cdef bint channel_is_overdue(chan_t* c) noexcept nogil:
     return False
 
 
+cdef bint link_may_be_overdue(const link_t* l) noexcept nogil:
+    """Whether it is time to look for a delivery that one of the link's channels holds for too long:
+    what was not there at the last look is too young for it."""
+    cdef const loop_t* loop = l.loop
+    if loop.shortest_timeout_ms == 0 or not l.is_holder or loop.now_ds == l.held_ds:
+        return False
+    if <u64>(loop.now_ds - l.held_ds - 1) * 100 < loop.shortest_timeout_ms:
+        return False
+    return loop.now_ns - l.overdue_look_ns >= loop.overdue_pause_ns - LOOK_SLOT_NS
+
+
+cdef void channel_note_oldest(const chan_t* c) noexcept nogil:
+    """The link holds a delivery that is as old as the channel's oldest."""
+    cdef u32 oldest_ds
+    if c.old_at < c.n_old:
+        oldest_ds = c.old[c.old_at].delivered_ds
+    elif c.first_tag < c.next_tag:
+        oldest_ds = c.ring[c.first_tag & (c.ring_cap - 1)].delivered_ds
+    else:
+        return
+    if oldest_ds < c.link.held_ds:
+        c.link.held_ds = oldest_ds
+
+
 cdef void channel_leave_queue(chan_t* c, queue_t* q, queue_t* ghost) noexcept nogil:
     """Deliveries of q become those of a deleted queue: settling them will do nothing."""
     cdef u32 i

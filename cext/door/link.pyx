@@ -331,16 +331,23 @@ cdef class Link(Wire):
             c = c.sparse_next
         return found
 
-    cdef void check_consumers(self):
+    cdef void tell_overdue(self):
         """Tell the session of channels that hold a delivery for too long. A link that waits for the
         disk is left to the next time: an answer would come behind channel.close."""
         cdef chan_t* c
         if self.t.state != LINK_OPEN or self.t.stops & STOP_PAUSED:
             return
+        if not link_may_be_overdue(&self.t):
+            return
+        self.loop.t.n_overdue_looks += 1
+        self.t.overdue_look_ns = self.loop.t.now_ns
+        self.t.held_ds = self.loop.t.now_ds
         for id in self.open_channels():
             c = link_channel(&self.t, id)
             if c != NULL and channel_is_overdue(c):
                 self.session.on_consumer_timeout(id)
+            elif c != NULL:
+                channel_note_oldest(c)
 
     cdef void tell_oversized(self):
         """Tell the session of channels that were to get what their client cannot take."""

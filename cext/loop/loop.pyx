@@ -326,6 +326,20 @@ cdef class Loop:
         loop_clock(&self.t)
 
     @property
+    def overdue_interval_s(self) -> float:
+        """Seconds between two looks at a connection for deliveries held for longer than allowed."""
+        return self.t.overdue_pause_ns / 1e9
+
+    @overdue_interval_s.setter
+    def overdue_interval_s(self, double value) -> None:
+        self.t.overdue_pause_ns = <i64>(value * 1e9)
+
+    @property
+    def overdue_looks(self) -> int:
+        """How often a connection was looked at for that since start."""
+        return self.t.n_overdue_looks
+
+    @property
     def portion_units(self) -> int:
         """Units of work, of about 10 ns, after which a portion is over; 0: it ends by the clock.
         Tests have work stopped with it, as often as can be."""
@@ -865,16 +879,9 @@ cdef class Loop:
         if dead and self.held:
             self.held = [link for link in self.held if (<Wire>link).t.wire.fd >= 0]
 
-    def check_consumers(self) -> None:
-        """Have channels closed that hold a delivery for longer than its queue allows."""
-        if self.t.shortest_timeout_ms == 0:
-            return
-        loop_clock(&self.t)
-        for link in list(self.links):
-            (<Wire>link).check_consumers()
-
     def check_links(self) -> bool:
-        """Send heartbeats that are due and drop links that are silent or late, a portion of them.
+        """Send heartbeats that are due, drop links that are silent or late, and have channels closed
+        that hold a delivery for longer than its queue allows; a portion of them.
         Called eight times a second or so; true when there are more, to be asked for at once.
 
         Source: amqp reference sections 1 and 3."""
@@ -909,6 +916,7 @@ cdef class Loop:
         link_drop_rings(l)
         if l.is_oversized:
             link.tell_oversized()
+        link.tell_overdue()
         if l.deadline_ns and now > l.deadline_ns:
             link.session.on_timeout("time for handshake or close is over")
         elif l.heartbeat_ns and l.state == LINK_OPEN:

@@ -43,7 +43,7 @@ cdef class Wire:
     cdef void leave(self):
         """Let go of all that the session holds."""
 
-    cdef void check_consumers(self):
+    cdef void tell_overdue(self):
         """Tell the session of deliveries that were not settled in time."""
 
     cdef void tell_oversized(self):

@@ -43,6 +43,9 @@ cdef int channel_grow(chan_t* c) noexcept nogil:
     cdef u32 cap = c.ring_cap * 2 if c.ring_cap else 16
     cdef unacked_t* ring
     cdef u64 tag
+    if c.ring_cap == 0 and not c.link.is_holder:
+        c.link.is_holder = True
+        c.link.held_ds = c.link.loop.now_ds
     if c.ring_cap >= 1024 and c.n_unacked < c.ring_cap / 4:
         return channel_park_old(c)
     ring = <unacked_t*>malloc(cap * sizeof(unacked_t))
