@@ -86,8 +86,8 @@ $(COMPILED): FORCE
 endif
 
 .PHONY: build run test binary test-binary compare-binaries crash fuzz dev lint fmt bench bench-spark
-.PHONY: bench-hostile soak trial
-.PHONY: install deb rpm image wheel sbom repo keyring source reproduce test-packages lock clean help FORCE
+.PHONY: bench-all bench-hostile soak trial
+.PHONY: install deb rpm image wheel sbom repo keyring source publish reproduce test-packages lock clean help FORCE
 .PHONY: lint-style lint-types lint-cython lint-layers lint-hot lint-stubs lint-pages vendor
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
@@ -163,6 +163,10 @@ repo: $(INSTALLED)  ## make signed repositories of dist/packages: KEY=name of a 
 	.ci/setup-debian.sh packages
 	$(IN_VENV) packaging/repository.py --key "$(KEY)" $(NEXT_KEY:%=--next-key "%") --url "$(URL)" $(ARGS)
 
+publish: build dist/lavinmq  ## gather a release in dist/release with signed checksums and notes: KEY=...; ARGS="--arch amd64 --arch arm64"
+	.ci/setup-debian.sh packages
+	$(IN_VENV) packaging/publish.py --key "$(KEY)" $(ARGS)
+
 reproduce: build $(EXECUTABLE)  ## build dist/lavinmq and its packages again elsewhere, and compare; ARGS=--quick
 	$(IN_VENV) packaging/reproduce.py --arch $(ARCHITECTURE) --jobs $(JOBS) $(ARGS)
 
@@ -213,6 +217,10 @@ fmt: $(DEVELOPED) $(PAGE_TESTS)/node_modules/.installed  ## rewrite the sources 
 	$(ESLINT) --fix $(PAGES)
 
 bench: build  ## measure the broker against its targets; ARGS="--help" lists the options
+	$(IN_VENV) perf/bench.py $(ARGS)
+
+bench-all: build  ## the same beside Debian's RabbitMQ, which is installed and not started; ARGS=--short: 20 minutes
+	.ci/setup-debian.sh bench
 	$(IN_VENV) perf/bench.py $(ARGS)
 
 bench-spark: build $(DEVELOPED)  ## measure what Spark reads and writes; needs Java, and the extra spark
