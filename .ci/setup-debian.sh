@@ -9,9 +9,10 @@
 #   .ci/setup-debian.sh cross arm64     compilers for another processor, and what runs its programs
 #   .ci/setup-debian.sh packages        what makes, checks and tries packages (make deb, rpm, repo)
 #   .ci/setup-debian.sh fuzz            clang, whose coverage libFuzzer reads
+#   .ci/setup-debian.sh bench           RabbitMQ, which the broker is compared with; it is not started
 set -euo pipefail
 
-stage=${1:?usage: setup-debian.sh build PYTHON | test | binary | cross ARCHITECTURE | packages | fuzz}
+stage=${1:?usage: setup-debian.sh build PYTHON | test | binary | cross ARCHITECTURE | packages | fuzz | bench}
 python=python3
 [ "$stage" != build ] || python=${2:-python3}
 missing=()
@@ -108,6 +109,9 @@ packages)
 fuzz)
     has clang || missing+=(clang)
     ;;
+bench)
+    there /usr/lib/rabbitmq/bin/rabbitmq-server || missing+=(rabbitmq-server)
+    ;;
 *)
     echo "setup-debian.sh: unknown stage '$stage'" >&2
     exit 2
@@ -130,6 +134,11 @@ fi
 
 echo "Installing missing system packages: ${missing[*]} ${unpacked[*]}"
 "${as_root[@]}" apt-get update -q
+if [ "$stage" = bench ] && [ ! -e /usr/sbin/policy-rc.d ]; then
+    # Else the package starts a broker on our ports, and a name daemon.
+    trap '"${as_root[@]}" rm -f /usr/sbin/policy-rc.d' EXIT
+    printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" install -m 755 /dev/stdin /usr/sbin/policy-rc.d
+fi
 if [ ${#missing[@]} -gt 0 ]; then
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
         apt-get install -q -y --no-install-recommends "${missing[@]}"

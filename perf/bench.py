@@ -38,6 +38,9 @@ PROFILES = REPOSITORY / "docs" / "performance-profiles.md"
 PROGRAMS = ("flood", "topicflood", "churnflood", "syncloop", "nullbroker")
 NAMES = ("ours", "rabbitmq", "null")
 MIN_FREE_GIB = 10
+LONG_S, SHORT_S = 10, 2
+NOT_SHORT = {"topic-100k", "restart-10m", "enqueue-10m"}
+"""Rows that take RabbitMQ more than half a minute; without it they are short."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,8 +64,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench.py", description="Broker benchmark.")
     add = parser.add_argument
     add("--rows", default="*", metavar="GLOB", help="rows by name, several with commas")
-    add("--seconds", type=_positive, default=10, help="length of a row (default 10)")
+    add("--seconds", type=_positive, help="length of a row (default 10, or 2 with --short)")
     add("--reps", type=_positive, default=3, help="repetitions of a row (default 3)")
+    add("--short", action="store_true", help="20 minutes: RabbitMQ once, and not its slowest rows")
     add("--brokers", default=",".join(NAMES), help="of: ours,rabbitmq,null (default all)")
     add("--broker-command", default=brokers.DEFAULT_COMMAND, metavar="CMD", help="our broker")
     add("--baseline", metavar="CMD", help="a second build of ours to compare with")
@@ -72,6 +76,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--report", type=Path, help="page to write (default docs/performance.md for a full run)")
     add("--render", type=Path, metavar="JSON", help="only write the page of an earlier result")
     options = parser.parse_args(arguments)
+    options.seconds = options.seconds or (SHORT_S if options.short else LONG_S)
     options.brokers = options.brokers.split(",")
     if unknown := set(options.brokers) - set(NAMES):
         parser.error(f"unknown broker {', '.join(sorted(unknown))}")
@@ -101,7 +106,8 @@ def run(options: argparse.Namespace) -> int:
     failed = 0
     with _data_root(options.data_dir) as root:
         for row in rows:
-            entry, failures = _measure_row(row, contenders, bench, options.reps, root, result)
+            reps = {each.name: _repetitions(row, each, options) for each in contenders}
+            entry, failures = _measure_row(row, contenders, bench, reps, root, result)
             failed += failures
             result["rows"].append(entry)
             record.save(result, options.out)
@@ -120,20 +126,32 @@ def build_programs(folder: Path) -> Mapping[str, Path]:
     return {name: folder / name for name in PROGRAMS}
 
 
+def _repetitions(row: Row, contender: Contender, options: argparse.Namespace) -> int:
+    """Return how often a row is measured for a broker."""
+    if options.short and contender.name == "rabbitmq":
+        return int(row.name not in NOT_SHORT)
+    return int(options.reps)
+
+
 def _measure_row(
     row: Row,
     contenders: Sequence[Contender],
     bench: Bench,
-    reps: int,
+    reps: Mapping[str, int],
     root: Path,
     result: dict[str, Any],
 ) -> tuple[dict[str, Any], int]:
     """Measure one row: repetitions outside, brokers inside, so that drift meets them all."""
-    taking_part = [each for each in contenders if each.launch and row.runs_on(each.name)]
+    taking_part = [
+        each for each in contenders if each.launch and row.runs_on(each.name) and reps[each.name]
+    ]
     taken: dict[str, list[dict[str, Any]]] = {each.name: [] for each in taking_part}
-    for number in range(1, reps + 1):
+    for number in range(1, max(reps.values()) + 1):
         for contender in taking_part:
-            print(f"{row.name} {number}/{reps} {contender.label}", end=": ", flush=True)
+            if number > reps[contender.name]:
+                continue
+            of = reps[contender.name]
+            print(f"{row.name} {number}/{of} {contender.label}", end=": ", flush=True)
             figures = _measure_once(row, contender, bench, root, result)
             taken[contender.name].append(figures)
             print(figures.get(record.ERROR) or report.one_line(figures), flush=True)
@@ -172,6 +190,7 @@ def _new_record(options: argparse.Namespace, contenders: Sequence[Contender]) ->
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": options.seconds,
         "repetitions": options.reps,
+        "short": options.short,
         "machine": measure.machine_facts(),
         "brokers": {
             each.name: {"label": each.label, "installed": each.launch is not None}

@@ -190,8 +190,11 @@ def verdict(target: Target, value: float | None) -> str:
 
 def _machine(result: Mapping[str, Any]) -> str:
     machine = result["machine"]
+    how = f"{result['repetitions']} repetitions of {result['seconds']} s"
+    if result.get("short"):
+        how += "; the short form: RabbitMQ once, and not its slowest rows"
     lines = [
-        f"* {result['date']}, {result['repetitions']} repetitions of {result['seconds']} s",
+        f"* {result['date']}, {how}",
         f"* {machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB,"
         f" Linux {machine['kernel']}, Python {machine['python']}",
     ]
