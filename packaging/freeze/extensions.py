@@ -134,9 +134,34 @@ def _ours(
             continue
         (source,) = module.sources
         yield _module(
-            target, interpreter, module.name, [fetch.ROOT / source], *options,
+            target, interpreter, module.name, [_neutral(fetch.ROOT / source)], *options,
             headers=[fetch.ROOT / "cext"], counts=counts.get(module.name, ()),
         )  # fmt: skip
+
+
+def neutral(generated: str, includes: str) -> str:
+    """Return what Cython has written without what depends on the place and on earlier builds.
+
+    It tells where it has its own files, by a path from here if they are below, and of which files
+    the modules consisted when it last wrote this one. Directories are named after this text.
+
+    Args: includes: where these files of its own are, from here.
+    """
+    _, end, code = generated.partition("END: Cython Metadata */")
+    return (code if end else generated).replace(f"{includes}/", "")
+
+
+def _neutral(path: Path) -> Path:
+    """Return a copy of a C file of Cython's that is the same wherever it was written."""
+    import Cython
+
+    includes = os.path.relpath(Path(Cython.__file__).parent / "Includes", fetch.ROOT)
+    text = neutral(path.read_text(), includes)
+    copy = fetch.CACHE / "c" / path.name
+    if not copy.exists() or copy.read_text() != text:
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(text)
+    return copy
 
 
 def _uvloop(target: Target, interpreter: Interpreter) -> Extension:
