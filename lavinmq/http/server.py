@@ -27,6 +27,7 @@ from lavinmq.http.errors import ApiError
 from lavinmq.http.handler import UNREAD_BODY, ApiHandler, Refused, Robots
 from lavinmq.http.heads import MAX_HEAD, PlainStream, TlsStream, Turns
 from lavinmq.http.health import Alive, Ready
+from lavinmq.http.live import Live
 from lavinmq.http.metrics.handlers import Detailed, Metrics
 from lavinmq.http.openapi import OpenApi
 from lavinmq.http.ui import places
@@ -230,6 +231,7 @@ def application(broker: Broker, origin: Origin) -> Application:
         default_handler_class=places.NotFound,
         log_function=_log_request,
         broker=broker,
+        live=Live(broker),
         origin=origin,
         websocket_max_message_size=MAX_WEBSOCKET_MESSAGE,
     )
@@ -237,5 +239,6 @@ def application(broker: Broker, origin: Origin) -> Application:
 
 def _log_request(handler: Any) -> None:
     request, took_s = handler.request, handler.request.request_time()
-    handler.broker.request_times.add(took_s)
+    if handler._headers.get("Content-Type") != "text/event-stream":  # which lasts as it is wanted
+        handler.broker.request_times.add(took_s)
     _log.debug("%s %s %d %.1f ms", request.method, request.uri, handler.get_status(), took_s * 1000)

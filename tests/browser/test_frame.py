@@ -183,7 +183,8 @@ def test_a_lost_broker_is_told_and_comes_back(page: Any) -> None:
     page.clock.install()
     page.goto("/queues")
     expect(page.locator(".table-page-info")).not_to_be_empty()
-    page.route("**/api/queues?*", lambda route: route.abort())
+    for path in ("queues", "live"):
+        page.route(f"**/api/{path}?*", lambda route: route.abort())
     page.clock.run_for(6_000)
     expect(page.locator("#lost")).to_be_visible()
     page.unroute("**/api/queues?*")

@@ -24,7 +24,7 @@ NAME = "no-such-thing"
 ALL = (".*", ".*", ".*")
 OTHER = ("^other$", "^other$", "^other$")
 RIGHTS = ("configure", "write", "read")
-STREAMS = ("/api/livelog",)
+STREAMS = ("/api/live", "/api/livelog")
 """Answers that never end."""
 REFUSED = "Access refused"
 READING = ("PUT /api/auth/hash_password", "POST /api/queues/:vhost/:name/stream")

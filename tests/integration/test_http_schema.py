@@ -30,7 +30,7 @@ from tests.support.broker import Broker
 
 IS_LONG = bool(os.environ.get("HTTP_SCHEMA_LONG"))
 EXAMPLES = 200 if IS_LONG else 8
-ENDLESS = "/api/livelog"
+ENDLESS = ("/api/live", "/api/livelog")
 SPARE = "spare"
 """What may be deleted: virtual hosts, users."""
 CHECKS = [
@@ -53,7 +53,7 @@ del DESCRIPTION["security"]  # half of all requests would be made to fail at the
 OPERATIONS = {
     operation.label: operation
     for operation in (each.ok() for each in openapi.from_dict(DESCRIPTION).get_all_operations())
-    if operation.path != ENDLESS
+    if operation.path not in ENDLESS
 }
 
 
@@ -141,7 +141,7 @@ def test_answers_are_as_described(api: Api, label: str, mode: GenerationMode) ->
 )
 def test_no_octet_in_a_path_is_a_bug(api: Api, octets: str) -> None:
     for route in ROUTES:
-        if route.path == ENDLESS:
+        if route.path in ENDLESS:
             continue
         for vhost in ("%2F", octets):
             words = [

@@ -193,6 +193,7 @@ TABLE: Final[dict[str, Row]] = {
     "GET /api/health/checks/protocol-listener/:protocol": _row(Role.ANY),
     "GET /api/health/checks/ready-to-serve-clients": _row(Role.ANY),
     "GET /api/health/checks/virtual-hosts": _row(Role.ANY),
+    "GET /api/live": _row(Role.ANY),
     "GET /api/livelog": _row(Role.ADMINISTRATOR),
     "GET /api/logs": _row(Role.ADMINISTRATOR),
     "GET /api/nodes": _row(Role.ANY),

@@ -19,6 +19,7 @@ from lavinmq.http.api import (  # noqa: F401
     federation,
     health,
     limits,
+    live,
     logs,
     messages,
     nodes,

@@ -14,7 +14,7 @@ from lavinmq.http.access.table import Role
 from lavinmq.http.api import connections, listeners
 from lavinmq.http.call import Call
 from lavinmq.http.listing import in_portions
-from lavinmq.http.routes import ROUTES
+from lavinmq.http.routes import ROUTES, Query
 from lavinmq.stats.sampler import Sum, summed
 from lavinmq.stats.totals import unacknowledged
 from lavinmq.vhost.exchange import KINDS
@@ -77,12 +77,17 @@ def sees_all(call: Call) -> bool:
 
 
 def _named(call: Call) -> str:
-    """The virtual host to which the header x-vhost limits the totals; empty for none."""
+    """The virtual host to which the totals are limited; empty for none."""
+    if "vhost" in call.query:
+        return call.query["vhost"][-1]
     given = call.headers.get("x-vhost", "")
     return given.encode("latin-1", "replace").decode(errors="surrogateescape")
 
 
-@ROUTES.get("/api/overview")
+@ROUTES.get(
+    "/api/overview",
+    query=(Query("vhost", "Of this virtual host only, as the header x-vhost says"),),
+)
 async def overview(call: Call) -> dict[str, Any]:
     """Show totals of everything that the caller may see."""
     broker, vhosts = call.broker, call.visible_vhosts()

@@ -1,6 +1,6 @@
 // What seems wrong, in words, each with the page on which it is mended. The broker judges.
 
-import { chosenVhost, request } from "./api.js";
+import { chosenVhost } from "./api.js";
 import { to } from "./address.js";
 import { byId, h } from "./dom.js";
 
@@ -21,11 +21,10 @@ function address({ page, vhost, name }) {
 }
 
 let shown = "";
-/** Ask for advice, and show it if there is any. */
-export async function advise() {
-  const said = await request("GET", "advice", { isAside: true });
+/** Show advice if there is any. @param {{advice: Advice[], more: number}} said */
+export function advise(said) {
   const vhost = chosenVhost();
-  const all = /** @type {Advice[]} */ (said.advice).filter((each) => !vhost || !each.vhost || each.vhost === vhost);
+  const all = said.advice.filter((each) => !vhost || !each.vhost || each.vhost === vhost);
   const now = JSON.stringify([all, said.more]);
   if (now === shown) return; // a link keeps the focus
   shown = now;

@@ -1,41 +1,78 @@
-// What keeps a page up to date: every so often, unless it is held or nobody looks.
+// What keeps a page up to date. It asks once for what it shows; from then on the broker tells what
+// changes, in one stream for all views of the page. What is not told in time is asked for: a proxy
+// may hold a stream back, a browser may have too many.
 
-import { ApiError } from "./api.js";
+import { ApiError, request } from "./api.js";
 import { byId, pageError } from "./dom.js";
 
 const RATE = "lmq.rate";
-/** @type {{load: () => Promise<void>, timer: number, isBusy: boolean}[]} */
-const loads = [];
-let isHeld = false;
+const SETTLED_MS = 500; // a page that is turned quickly does not open a stream for each
+const AGAIN_MS = 30_000;
+
+/**
+ * @typedef {object} View
+ * @property {() => string} path below `api/`
+ * @property {(answer: any) => void | Promise<void>} take shows an answer
+ * @property {(error: ApiError | null) => boolean} [failed] told how it went; true: that is shown
+ * @property {boolean} [isAside] see `request`
+ */
+/** @typedef {View & {timer: number, isBusy: boolean, isTold: boolean, asked: string}} Watched */
+
+/** @type {Watched[]} */
+const views = [];
 /** @type {Set<object>} */
 const lost = new Set();
+/** @type {EventSource | null} */
+let stream = null;
+let told = ""; // the address of the stream
+let settling = 0;
+let isHeld = false;
+const tab = [...crypto.getRandomValues(new Uint8Array(12))].map((each) => each.toString(16).padStart(2, "0")).join("");
 
 const rateMs = () => Number(localStorage.getItem(RATE)) || 5000;
+const isIdle = () => isHeld || document.hidden;
 
-/** @param {typeof loads[number]} each */
-async function run(each) {
-  if (each.isBusy) return;
-  each.isBusy = true;
-  clearTimeout(each.timer);
+/** @param {Watched} view @param {unknown} error */
+function failed(view, error) {
+  if (!(error instanceof ApiError)) throw error;
+  if (error.status === 0) lost.add(view);
+  else if (error.status === 401 || view.failed?.(error)) return;
+  else if (error.status === 403) pageError(`Access denied: ${error.message}`);
+  else pageError(error.message);
+}
+
+/** Ask for a view. @param {Watched} view */
+async function ask(view) {
+  if (view.isBusy) return;
+  view.isBusy = true;
+  clearTimeout(view.timer);
+  const path = view.path();
   try {
-    await each.load();
-    lost.delete(each);
+    await show(view, await request("GET", path, { isAside: view.isAside }));
   } catch (error) {
-    if (!(error instanceof ApiError)) throw error;
-    if (error.status === 0) lost.add(each);
-    else if (error.status === 403) pageError(`Access denied: ${error.message}`);
-    else if (error.status !== 401) pageError(error.message);
+    failed(view, error);
   } finally {
-    each.isBusy = false;
+    view.isBusy = false;
+    view.asked = path;
     tell();
-    plan(each);
+    if (view.path() === path) plan(view);
+    else void ask(view); // the page was turned meanwhile
+    settle();
   }
 }
 
-/** @param {typeof loads[number]} each */
-function plan(each) {
-  clearTimeout(each.timer);
-  if (!isHeld && !document.hidden) each.timer = setTimeout(() => void run(each), rateMs());
+/** @param {Watched} view @param {any} answer */
+async function show(view, answer) {
+  view.failed?.(null);
+  await view.take(answer);
+  lost.delete(view);
+}
+
+/** Ask again, unless it is told before. @param {Watched} view */
+function plan(view) {
+  clearTimeout(view.timer);
+  const isTold = view.isTold && stream?.readyState === EventSource.OPEN;
+  if (!isIdle()) view.timer = setTimeout(() => void ask(view), isTold ? rateMs() * 1.1 + 400 : rateMs());
 }
 
 function tell() {
@@ -45,16 +82,75 @@ function tell() {
   byId("live-state").textContent = lost.size ? "Lost" : isHeld ? "Held" : "";
 }
 
+/** Have the stream tell what the page shows, once that has settled. @param {number} [ms] */
+function settle(ms = SETTLED_MS) {
+  clearTimeout(settling);
+  if (!isIdle()) settling = setTimeout(follow, ms);
+}
+
+function follow() {
+  const query = new URLSearchParams({ rate: String(rateMs() / 1000), tab });
+  for (const path of new Set(views.map((view) => view.asked))) if (path) query.append("view", path);
+  if (isIdle() || !query.has("view") || (stream && told === String(query))) return;
+  leave();
+  told = String(query);
+  const mine = stream = new EventSource(`api/live?${query}`);
+  mine.addEventListener("message", (event) => void heard(JSON.parse(event.data)));
+  mine.addEventListener("beat", () => {
+    for (const view of views) if (view.isTold && !view.isBusy) plan(view);
+  });
+  mine.addEventListener("error", () => {
+    if (stream !== mine) return;
+    if (mine.readyState === EventSource.CLOSED) {
+      leave(); // it is refused: the page asks, and tries again
+      settle(AGAIN_MS);
+      for (const view of views) plan(view);
+    } else for (const view of views) void ask(view);
+  });
+}
+
+/** @param {{view: string, status: number, answer: any}} event */
+async function heard({ view: path, status, answer }) {
+  for (const view of views.filter((each) => each.asked === path && !each.isBusy)) {
+    view.isTold = status === 200;
+    if (!view.isTold) void ask(view); // which says why
+    else {
+      try {
+        await show(view, answer);
+      } catch (error) {
+        failed(view, error);
+      }
+      tell();
+      plan(view);
+    }
+  }
+}
+
+/** Close the stream: a browser has few connections to a host. */
+function leave() {
+  stream?.close();
+  stream = null;
+  clearTimeout(settling);
+}
+
 /**
- * Load something now and again and again.
- * @param {() => Promise<void>} load
- * @returns {() => Promise<void>} loads it at once
+ * Show what a path of the API answers, now and whenever it is another.
+ * @param {View} view
+ * @returns {() => Promise<void>} asks at once
  */
-export function live(load) {
-  const mine = { load, timer: 0, isBusy: false };
-  loads.push(mine);
-  void run(mine);
-  return () => run(mine);
+export function live(view) {
+  const mine = { ...view, timer: 0, isBusy: false, isTold: true, asked: "" };
+  views.push(mine);
+  void ask(mine);
+  return () => ask(mine);
+}
+
+/** Begin or stop, as it is held or in the background now. */
+function changed() {
+  if (isIdle()) {
+    leave();
+    for (const view of views) clearTimeout(view.timer);
+  } else for (const view of views) void ask(view);
 }
 
 /** Have the controls of the header work. */
@@ -64,19 +160,17 @@ export function startControls() {
   rate.value = String(rateMs());
   rate.addEventListener("change", () => {
     localStorage.setItem(RATE, rate.value);
-    for (const each of loads) plan(each);
+    for (const view of views) plan(view);
+    settle();
   });
   toggle.addEventListener("click", () => {
     isHeld = !isHeld;
     toggle.setAttribute("aria-pressed", String(isHeld));
     toggle.textContent = isHeld ? "Go on" : "Hold";
     tell();
-    for (const each of loads) isHeld ? clearTimeout(each.timer) : void run(each);
+    changed();
   });
-  document.addEventListener("visibilitychange", () => {
-    for (const each of loads) {
-      if (document.hidden) clearTimeout(each.timer);
-      else if (!isHeld) void run(each);
-    }
-  });
+  document.addEventListener("visibilitychange", changed);
+  addEventListener("pagehide", leave);
+  addEventListener("pageshow", (event) => event.persisted && changed());
 }

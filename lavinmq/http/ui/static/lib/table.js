@@ -1,6 +1,6 @@
 // Tables: the server sorts, searches and pages; rows are changed in place.
 
-import { ApiError, get, rowsOf } from "./api.js";
+import { rowsOf } from "./api.js";
 import { change, parameters } from "./address.js";
 import { byId, h, show } from "./dom.js";
 import { live } from "./live.js";
@@ -62,7 +62,9 @@ export class Table {
     });
     this.pages = h("nav", { class: "pagination", "aria-label": "Pages of the table", hidden: true });
     this.build();
-    this.reload = options.isStill ? () => this.load() : live(() => this.load());
+    this.reload = options.isStill ? async () => {} : live({
+      path: () => this.path(), take: (answer) => this.take(answer), failed: (error) => this.failed(error),
+    });
     if (options.isMain) window.addEventListener("hashchange", () => void this.moved());
   }
 
@@ -169,20 +171,17 @@ export class Table {
     this.set({ sort: column.sort ?? "", sort_reverse: String(isReverse), page: 1 });
   }
 
-  async load() {
+  /** What is asked of the API for what is shown. */
+  path() {
     const state = this.state;
     const query = new URLSearchParams({ page: "1", page_size: String(PAGE_SIZE), ...state });
     if (this.options.isMain) sessionStorage.setItem(this.stateKey, new URLSearchParams(state).toString());
     const path = this.options.path();
-    let answer;
-    try {
-      answer = await get(`${path}${path.includes("?") ? "&" : "?"}${query}`);
-    } catch (error) {
-      if (!(error instanceof ApiError) || error.status === 0 || error.status === 401) throw error;
-      this.fail(error.status === 403 ? `Access denied: ${error.message}` : `Something went wrong: ${error.message}`);
-      return;
-    }
-    this.fail("");
+    return `${path}${path.includes("?") ? "&" : "?"}${query}`;
+  }
+
+  /** @param {any} answer */
+  async take(answer) {
     let rows = rowsOf(answer);
     const counted = Array.isArray(answer) ? null : answer;
     if (counted && counted.page_count > 0 && counted.page > counted.page_count) {
@@ -192,6 +191,13 @@ export class Table {
     rows = (await this.options.arrived?.(rows, answer)) ?? rows;
     this.render(rows);
     this.count(counted, rows.length);
+  }
+
+  /** @param {import("./api.js").ApiError | null} error */
+  failed(error) {
+    if (!error) this.fail("");
+    else this.fail(error.status === 403 ? `Access denied: ${error.message}` : `Something went wrong: ${error.message}`);
+    return true;
   }
 
   /** @param {string} text */

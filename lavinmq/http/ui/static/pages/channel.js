@@ -1,6 +1,6 @@
 // One channel.
 
-import { get, path, request } from "../lib/api.js";
+import { path, request } from "../lib/api.js";
 import { parameter, to } from "../lib/address.js";
 import { Chart, logs } from "../lib/chart.js";
 import { byId, facts, h, show } from "../lib/dom.js";
@@ -25,8 +25,7 @@ const table = new Table({
 });
 table.tools.hidden = true;
 
-const reload = live(async () => {
-  const one = await get(path`channels/${name()}`);
+const reload = live({ path: () => path`channels/${name()}`, take: (one) => {
   show("pagename-label", `${one.name ?? name()} in virtual host ${one.vhost ?? ""}`);
   const connection = one.connection_details?.name ?? "";
   facts("details", [
@@ -43,7 +42,7 @@ const reload = live(async () => {
   if (document.activeElement !== field) field.value = String(one.prefetch_count ?? 0);
   chart.update(logs(one.message_stats ?? {}, ["publish", "confirm", "deliver", "get", "ack", "redeliver", "reject", "return_unroutable"]));
   table.render(one.consumer_details ?? []);
-});
+} });
 
 onSubmit("setPrefetch", async ({ prefetch }) => {
   await request("PUT", path`channels/${name()}`, { body: { prefetch: Number(prefetch) } });

@@ -1,6 +1,6 @@
 // One connection.
 
-import { get, path, request } from "../lib/api.js";
+import { path, request } from "../lib/api.js";
 import { parameter, to } from "../lib/address.js";
 import { Chart } from "../lib/chart.js";
 import { facts, h, show } from "../lib/dom.js";
@@ -14,8 +14,7 @@ import { state } from "../lib/things.js";
 const name = () => parameter("name");
 const chart = new Chart("chart", { title: "Data rates", unit: "/s", isBytes: true });
 
-live(async () => {
-  const one = await get(path`connections/${name()}`);
+live({ path: () => path`connections/${name()}`, take: (one) => {
   show("pagename-label", `${one.name ?? name()} in virtual host ${one.vhost ?? ""}`);
   facts("details", [
     ["Username", one.user], ["State", state(one.state)], ["Connected at", time(one.connected_at)],
@@ -38,7 +37,7 @@ live(async () => {
     { label: "Send", values: one.send_oct_details?.log ?? [] },
     { label: "Receive", values: one.recv_oct_details?.log ?? [] },
   ]);
-});
+} });
 
 new Table({
   id: "table", box: "table-box", path: () => path`connections/${name()}/channels`, key: ["name"], empty: "It has no channels",

@@ -16,8 +16,7 @@ const vhost = () => parameter("vhost");
 const inPath = () => name() || "amq.default";
 const chart = new Chart("chart", { title: "Message rates", unit: "/s" });
 
-const reload = live(async () => {
-  const one = await get(path`exchanges/${vhost()}/${inPath()}`);
+const reload = live({ path: () => path`exchanges/${vhost()}/${inPath()}`, take: (one) => {
   show("pagename-label", `${name() || "(default)"} in virtual host ${vhost()}`);
   facts("details", [
     ["Type", one.type], ["Features", h("span", {}, features(one))],
@@ -26,7 +25,7 @@ const reload = live(async () => {
   const given = argumentFacts(one);
   facts("arguments-shown", given.length ? given : [["None", ""]]);
   chart.update(logs(one.message_stats ?? {}, ["publish_in", "publish_out", "unroutable", "dedup"]));
-});
+} });
 
 const bindings = new Table({
   id: "bindings-table", box: "bindings-box", key: ["destination_type", "destination", "properties_key"],

@@ -35,8 +35,8 @@ const table = new Table({
 });
 table.tools.hidden = true;
 
-live(async () => {
-  const node = rowsOf(await get("nodes"))[0] ?? {};
+live({ path: () => "nodes", take: (said) => {
+  const node = rowsOf(said)[0] ?? {};
   const na = (/** @type {unknown} */ value, /** @type {() => string} */ text) => (value === undefined ? "N/A" : text());
   const last = (/** @type {string} */ name) => node[`${name}_details`]?.log?.at(-1) ?? 0;
   facts("details", [
@@ -69,7 +69,7 @@ live(async () => {
   charts.queue.update([{ label: "Declared", values: log("queue_declared") }, { label: "Deleted", values: log("queue_deleted") }]);
   followers = node.followers ?? [];
   table.render(followers);
-});
+} });
 
 async function showGarbage() {
   const said = await get("nodes/gc_stats");

@@ -42,14 +42,13 @@ if (kept) {
   if (vhost === chosenVhost()) draw(said);
 }
 
-live(async () => {
-  const vhost = chosenVhost();
-  const said = await request("GET", "overview", { headers: vhost ? { "x-vhost": encodeURIComponent(vhost) } : {} });
-  sessionStorage.setItem(KEPT, JSON.stringify({ vhost, said }));
+const ofVhost = () => (chosenVhost() ? `?vhost=${encodeURIComponent(chosenVhost())}` : "");
+live({ path: () => `overview${ofVhost()}`, take: (said) => {
+  sessionStorage.setItem(KEPT, JSON.stringify({ vhost: chosenVhost(), said }));
   draw(said);
-});
+} });
 
-live(advise);
+live({ path: () => "advice", take: advise, isAside: true });
 
 startImport();
 

@@ -65,8 +65,8 @@ const consumers = new Table({
 });
 consumers.tools.hidden = true;
 
-const reload = live(async () => {
-  one = await get(`${here()}?consumer_list_length=${nConsumers}`);
+const reload = live({ path: () => `${here()}?consumer_list_length=${nConsumers}`, take: (said) => {
+  one = said;
   showQueue(one, chart);
   const total = one.consumers ?? 0;
   show("consumer-count", total);
@@ -76,7 +76,7 @@ const reload = live(async () => {
   more.hidden = rows.length >= total;
   more.textContent = `Showing ${rows.length} of total ${total} consumers, click to load more`;
   byId("restart").hidden = one.state !== "closed";
-});
+} });
 
 const bindings = new Table({
   id: "bindings-table", box: "bindings-box", path: () => `${here()}/bindings`, key: ["source", "properties_key"], empty: "Bound to the default exchange only",

@@ -1,6 +1,6 @@
 // One stream.
 
-import { get, path, request } from "../lib/api.js";
+import { path, request } from "../lib/api.js";
 import { to } from "../lib/address.js";
 import { startBrowsing } from "../lib/browse.js";
 import { Chart } from "../lib/chart.js";
@@ -29,12 +29,12 @@ const consumers = new Table({
 });
 consumers.tools.hidden = true;
 
-const reload = live(async () => {
-  one = await get(here());
+const reload = live({ path: here, take: (said) => {
+  one = said;
   showQueue(one, chart);
   show("consumer-count", one.consumers ?? 0);
   consumers.render(one.consumer_details ?? []);
-});
+} });
 
 const bindings = new Table({
   id: "bindings-table", box: "bindings-box", path: () => `${here()}/bindings`, key: ["source", "properties_key"], counter: "bindings-count",

@@ -15,8 +15,7 @@ const field = (/** @type {string} */ named) => /** @type {HTMLInputElement} */ (
 let isFilled = false;
 show("pagename-label", name());
 
-const reload = live(async () => {
-  const one = await get(path`users/${name()}`);
+const reload = live({ path: () => path`users/${name()}`, take: (one) => {
   facts("details", [
     ["Tags", tagsOf(one) || "none: it may not use the HTTP API"],
     ["Has password", one.password_hash ? "yes" : "no"],
@@ -24,7 +23,7 @@ const reload = live(async () => {
   ]);
   if (!isFilled) /** @type {HTMLInputElement} */ (byId("tags")).value = tagsOf(one);
   isFilled = true;
-});
+} });
 
 const permissions = new Table({
   id: "permissions", box: "permissions-box", path: () => path`users/${name()}/permissions`, key: ["vhost"], empty: "It may use no virtual host",

@@ -14,15 +14,16 @@ const name = () => parameter("name");
 const LIMITS = ["max-connections", "max-queues"];
 show("pagename-label", name());
 
-const reload = live(async () => {
-  const [one, limits] = await Promise.all([get(path`vhosts/${name()}`), get(path`vhost-limits/${name()}`)]);
+live({ path: () => path`vhosts/${name()}`, take: (one) => {
   facts("details", [
     ["Ready", count(one.messages_ready)], ["Unacknowledged", count(one.messages_unacknowledged)], ["Total", count(one.messages)],
     ["Description", one.description || "–"], ["Tags", (one.tags ?? []).join(", ") || "–"],
   ]);
+} });
+const reload = live({ path: () => path`vhost-limits/${name()}`, take: (limits) => {
   const value = rowsOf(limits)[0]?.value ?? {};
   facts("limits", LIMITS.map((each) => [each === "max-queues" ? "Queues" : "Connections", value[each] === undefined ? "no limit" : count(value[each])]));
-});
+} });
 
 void known.then(() => {
   if (!is()) return;
