@@ -24,7 +24,8 @@ const views = [];
 const lost = new Set();
 /** @type {EventSource | null} */
 let stream = null;
-let told = ""; // the address of the stream
+let told = ""; // the query of the stream
+let refused = ""; // one that is not tried for a while
 let settling = 0;
 let isHeld = false;
 const tab = [...crypto.getRandomValues(new Uint8Array(12))].map((each) => each.toString(16).padStart(2, "0")).join("");
@@ -82,16 +83,16 @@ function tell() {
   byId("live-state").textContent = lost.size ? "Lost" : isHeld ? "Held" : "";
 }
 
-/** Have the stream tell what the page shows, once that has settled. @param {number} [ms] */
-function settle(ms = SETTLED_MS) {
+/** Have the stream tell what the page shows, once that has settled. */
+function settle() {
   clearTimeout(settling);
-  if (!isIdle()) settling = setTimeout(follow, ms);
+  if (!isIdle() && views.every((view) => view.asked)) settling = setTimeout(follow, SETTLED_MS);
 }
 
 function follow() {
   const query = new URLSearchParams({ rate: String(rateMs() / 1000), tab });
-  for (const path of new Set(views.map((view) => view.asked))) if (path) query.append("view", path);
-  if (isIdle() || !query.has("view") || (stream && told === String(query))) return;
+  for (const path of new Set(views.map((view) => view.asked))) query.append("view", path);
+  if (isIdle() || refused === String(query) || (stream && told === String(query))) return;
   leave();
   told = String(query);
   const mine = stream = new EventSource(`api/live?${query}`);
@@ -102,8 +103,12 @@ function follow() {
   mine.addEventListener("error", () => {
     if (stream !== mine) return;
     if (mine.readyState === EventSource.CLOSED) {
-      leave(); // it is refused: the page asks, and tries again
-      settle(AGAIN_MS);
+      leave(); // the page asks, and tries again
+      refused = told;
+      setTimeout(() => {
+        refused = "";
+        settle();
+      }, AGAIN_MS);
       for (const view of views) plan(view);
     } else for (const view of views) void ask(view);
   });
