@@ -12,6 +12,8 @@ VENV ?= .venv
 BUILD ?= release
 DATA_DIR ?= var
 JOBS ?= 2
+# Tests wait half of their time, for disks, timers and pages: two at a time keep a processor busy.
+WORKERS ?= $(shell expr 2 \* $(JOBS))
 ARGS ?=
 FUZZ_SECONDS ?= 60
 RELEASE ?=
@@ -99,7 +101,7 @@ run: build  ## start the broker on the data directory ./var
 	exec $(VENV)/bin/lavinmq -D $(DATA_DIR) $(ARGS)
 
 test: build $(TRIAL) $(DEVELOPED) $(CLIENTS) $(NODE_TESTS)/node_modules/.installed $(PAGE_TESTS)/node_modules/.installed  ## run all tests
-	$(SANITIZED_$(BUILD)) $(IN_VENV) -m pytest -n $(JOBS) $(ARGS)
+	$(SANITIZED_$(BUILD)) $(IN_VENV) -m pytest -n $(WORKERS) $(ARGS)
 
 fuzz: $(DEVELOPED)  ## fuzz the HTTP API, and every parser for FUZZ_SECONDS=60 each; needs clang
 	$(MAKE) build
@@ -121,7 +123,7 @@ TESTED_IN_EMULATION := tests/packaging/test_$(CROSS).py tests/packaging/test_lin
 	$(filter-out tests/packaging tests/crash,$(TESTED_WITH_BINARY))
 test-binary: $(DEVELOPED) $(CLIENTS)  ## run tests of the broker against dist/lavinmq; ARCH=arm64: in emulation
 	LAVINMQ_TEST_COMMAND="$(strip $(EMULATOR) $(abspath $(EXECUTABLE)))" $(IN_VENV) -m pytest \
-		$(if $(CROSS),$(TESTED_IN_EMULATION),$(TESTED_WITH_BINARY)) -n $(JOBS) $(ARGS)
+		$(if $(CROSS),$(TESTED_IN_EMULATION),$(TESTED_WITH_BINARY)) -n $(WORKERS) $(ARGS)
 
 compare-binaries: build  ## build every form of the binary and measure them, as in docs/packaging.md
 	$(IN_VENV) packaging/freeze/compare.py $(ARGS)
@@ -176,7 +178,7 @@ test-packages: build $(DEVELOPED) dist/lavinmq  ## install the packages into fre
 		tests/packaging/test_image.py tests/packaging/test_wheel.py $(ARGS)
 
 crash: build $(DEVELOPED)  ## the crash tests in their long form: every point, many restarts (an hour)
-	CRASH_TESTS_LONG=1 $(IN_VENV) -m pytest tests/crash -n $(JOBS) $(ARGS)
+	CRASH_TESTS_LONG=1 $(IN_VENV) -m pytest tests/crash -n $(WORKERS) $(ARGS)
 
 dev:  ## build the compiled modules with assertions and bounds checks, without optimisation
 	$(MAKE) build BUILD=debug

@@ -8,17 +8,26 @@ makes any number. A failing test's report carries the log of the brokers it used
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.broker import COMMAND_VARIABLE, PORT_VARIABLE, Broker
 
 LOG_TAIL_LINES = 200
-SPARK_TESTS = "tests/spark/"
-WITHOUT_SESSION = "tests/spark/apart/"
+PACE = (
+    "tests/spark/test_", "tests/browser/", "tests/spark/apart/", "tests/packaging/", "tests/crash/",
+    "tests/integration/", "tests/protocol/", "tests/fuzz/", "tests/unit/",
+)  # fmt: skip
+"""Directories, the one with the longest tests first: no worker is left alone with a long test."""
+ON_ONE_WORKER = ("tests/spark/", "tests/browser/")
+"""One Spark session, and one browser for a file: a worker runs the whole directory, in order."""
+ON_ANY_WORKER = ("tests/spark/apart/", "tests/crash/")
+"""Tests that share nothing with others of their file; elsewhere a worker runs a whole file."""
 
 
 class BrokerFactory:
@@ -53,9 +62,29 @@ class BrokerFactory:
             broker.close()
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep what is compiled, and let nothing fail because the machine is slow.
+
+    A broker takes twice as long to start without bytecode, and there are hundreds of starts.
+    """
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
+    settings.register_profile(
+        "patient", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.load_profile("patient")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Have workers begin with what takes longest; the order in a directory stays."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: _place(item.nodeid, PACE))
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Have one worker run all tests on a Spark session; the others go where there is room.
+    """Give each worker whole files, so that what a file shares is started once, in their order.
 
     xdist's own way, `--dist loadgroup`, renames tests by an attribute that pytest 9.2 has not.
     """
@@ -63,12 +92,21 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         return None
     from xdist.scheduler import LoadScopeScheduling
 
-    class OneForSpark(LoadScopeScheduling):
+    class LongestFirst(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            is_apart = nodeid.startswith(WITHOUT_SESSION)
-            return SPARK_TESTS if nodeid.startswith(SPARK_TESTS) and not is_apart else nodeid
+            if nodeid.startswith(ON_ANY_WORKER):
+                return nodeid
+            file = nodeid.partition("::")[0]
+            return next((each for each in ON_ONE_WORKER if file.startswith(each)), file)
 
-    return OneForSpark(config, log)
+    config.option.loadscopereorder = False
+    return LongestFirst(config, log)
+
+
+def _place(nodeid: str, directories: Sequence[str]) -> int:
+    """Return which of the directories a test is in: the first that fits."""
+    fitting = (i for i, each in enumerate(directories) if nodeid.startswith(each))
+    return next(fitting, len(directories))
 
 
 @pytest.fixture(scope="session")
