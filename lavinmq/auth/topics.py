@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, Self
@@ -100,7 +100,7 @@ class TopicFile:
         self._going: list[TopicRow] = []
         self._is_due = False
         self._is_unfinished = False
-        self._content: bytes | None = None
+        self._content: list[bytes] | None = None
 
     def load(self) -> list[TopicRow]:
         """What is stored.
@@ -144,13 +144,13 @@ class TopicFile:
         for piece in json_list(entries):
             text.add(piece)
             yield
-        self._content = text.content()
+        self._content = text.pieces()
         self._is_due |= bool(self._going)  # once more, without those
         self._is_unfinished = False
         self._going.clear()
 
-    def changes(self) -> list[tuple[str, bytes]]:
-        """Path and content of the file, if it is to be replaced; in any thread."""
+    def changes(self) -> list[tuple[str, Sequence[bytes]]]:
+        """Path and pieces of the file, if it is to be replaced; in any thread."""
         return [] if self._content is None else [(self._path, self._content)]
 
 

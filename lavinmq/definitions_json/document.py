@@ -6,6 +6,7 @@ more. What is known has to be right: bad entries are noted, all of them, in `ref
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Final
 
@@ -14,7 +15,13 @@ from lavinmq.arguments.bounds import UNBOUNDED, TableBounds
 from lavinmq.auth import passwords, permissions, topics
 from lavinmq.auth.users import DIRECT_USER, parse_tags
 from lavinmq.definitions_json.entry import DefinitionsRefused, Entry, Item, Refusals, refusal
-from lavinmq.definitions_json.reader import WHOLE, MalformedError, NotAnObjectError, members
+from lavinmq.definitions_json.reader import (
+    WHOLE,
+    MalformedError,
+    NotAnObjectError,
+    TooLongError,
+    members,
+)
 from lavinmq.definitions_json.users import PermissionDef, TopicPermissionDef, UserDef
 from lavinmq.errors import ChannelError
 from lavinmq.files.definitions import BindingDef, ExchangeDef, QueueDef
@@ -39,15 +46,17 @@ class Document:
 
     Args: vhost: what all entries are for, whatever they say; users, virtual hosts, permissions and
         global parameters are ignored then. None: each says for itself. bounds: of the tables in it.
-        is_skipping: whether bad entries are left out, instead of refusing the document.
+        is_skipping: whether bad entries are left out, instead of refusing the document. longest: an
+        entry with more characters refuses it, for each is read in one go.
     """
 
     def __init__(
         self, vhost: str | None = None, bounds: TableBounds = UNBOUNDED, *,
-        is_skipping: bool = False,
+        is_skipping: bool = False, longest: int = sys.maxsize,
     ) -> None:  # fmt: skip
         self.refusals = Refusals(is_skipping=is_skipping)
         self._bounds = bounds
+        self._longest = longest
         self.users: list[Item] = []
         self.vhosts: list[Item] = []
         self.permissions: list[Item] = []
@@ -68,13 +77,15 @@ class Document:
         Raises: DefinitionsRefused for a text that is no document, or has very many bad entries.
         """
         try:
-            for section, position, value in members(content):
+            for section, position, value in members(content, self._longest):
                 self._take(section, position, value)
                 yield
         except NotAnObjectError:
             raise refusal("", "Request body has to be a JSON object") from None
         except MalformedError:
             raise refusal("", "Malformed JSON") from None
+        except TooLongError:
+            raise refusal("", f"An entry is longer than {self._longest} bytes") from None
 
     def emptied(self) -> Iterator[None]:
         """Let go of all entries, in short steps."""

@@ -1,102 +1,146 @@
 """Reads a JSON object piece by piece: the members of the object, those that are lists by element.
 
 A document of many megabytes is parsed beside serving clients: each step takes as long as one
-element does.
+element does, for the text is made of the bytes as it is needed.
 """
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
-from collections.abc import Generator, Iterator
+import sys
+from collections.abc import Iterator
 from typing import Any, Final
 
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
 WHOLE: Final = -1
 """The position of a member that is no list."""
+PIECE: Final = 64 << 10
+"""Bytes that become text at a time, more for an element that is longer."""
+LOOKAHEAD: Final = 3
+"""Characters that tell that a number is over: `1e+` may go on."""
 
 
 class MalformedError(ValueError):
     """The text is no JSON."""
 
 
+class TooLongError(ValueError):
+    """An element is longer than it may be."""
+
+
 class NotAnObjectError(ValueError):
     """It is JSON, or begins like it, but no object."""
 
 
-def members(content: bytes | bytearray) -> Iterator[tuple[str, int, Any]]:
+def members(
+    content: bytes | bytearray, longest: int = sys.maxsize
+) -> Iterator[tuple[str, int, Any]]:
     """Key, position and value of each element of each list, and of each member that is no list.
 
-    An empty list gives nothing. Raises: MalformedError; NotAnObjectError.
+    An empty list gives nothing. Args: longest: characters of an element, each at least a byte.
+    Raises: MalformedError; NotAnObjectError; TooLongError.
     """
     try:
-        text = content.decode("utf-8-sig")
-        yield from _object(text, _space(text, 0))
-    except (NotAnObjectError, MalformedError):
+        yield from _object(_Text(content, longest))
+    except (NotAnObjectError, MalformedError, TooLongError):
         raise
-    except (ValueError, RecursionError, IndexError) as error:
+    except (ValueError, RecursionError) as error:
         raise MalformedError(str(error)) from error
 
 
-def _object(text: str, at: int) -> Iterator[tuple[str, int, Any]]:
-    if text[at] != "{":
-        if text[at] != "[":
-            _value(text, at)
+def _object(text: _Text) -> Iterator[tuple[str, int, Any]]:
+    if text.peek() != "{":
+        if text.peek() != "[":
+            text.value()
         raise NotAnObjectError
-    at = _space(text, at + 1)
-    if text[at] == "}":
-        _end(text, at + 1)
-        return
-    while True:
-        if text[at] != '"':
+    text.take("{")
+    is_more = text.peek() != "}"
+    while is_more:
+        if text.peek() != '"':
             raise MalformedError("a key is missing")
-        key, at = _value(text, at)
-        at = _space(text, at)
-        if text[at] != ":":
-            raise MalformedError("a colon is missing")
-        at = _space(text, at + 1)
-        if text[at] == "[":
-            at = yield from _list(text, at, key)
+        key = text.value()
+        text.take(":")
+        if text.peek() == "[":
+            for position, value in enumerate(_list(text)):
+                yield key, position, value
         else:
-            value, at = _value(text, at)
-            yield key, WHOLE, value
-        at = _space(text, at)
-        if text[at] == "}":
-            _end(text, at + 1)
-            return
-        at = _next(text, at)
-
-
-def _list(text: str, at: int, key: str) -> Generator[tuple[str, int, Any], None, int]:
-    """The elements of a list. Returns: the offset behind it."""
-    position = 0
-    at = _space(text, at + 1)
-    if text[at] == "]":
-        return at + 1
-    while True:
-        value, at = _value(text, at)
-        yield key, position, value
-        position += 1
-        at = _space(text, at)
-        if text[at] == "]":
-            return at + 1
-        at = _next(text, at)
-
-
-def _next(text: str, at: int) -> int:
-    if text[at] != ",":
-        raise MalformedError("a comma is missing")
-    return _space(text, at + 1)
-
-
-def _end(text: str, at: int) -> None:
-    if _space(text, at) != len(text):
+            yield key, WHOLE, text.value()
+        is_more = text.peek() != "}"
+        if is_more:
+            text.take(",")
+    text.take("}")
+    if text.peek():
         raise MalformedError("something follows the object")
 
 
-def _space(text: str, at: int) -> int:
-    found = _SPACE.match(text, at)
-    return found.end() if found else at
+def _list(text: _Text) -> Iterator[Any]:
+    text.take("[")
+    is_more = text.peek() != "]"
+    while is_more:
+        yield text.value()
+        is_more = text.peek() != "]"
+        if is_more:
+            text.take(",")
+    text.take("]")
+
+
+class _Text:
+    """A text with a place in it; only what is near that place is there as text."""
+
+    __slots__ = ("_at", "_content", "_decoder", "_longest", "_n_decoded", "_text")
+
+    def __init__(self, content: bytes | bytearray, longest: int) -> None:
+        self._content = content
+        self._longest = longest
+        self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
+        self._n_decoded = 0
+        self._text, self._at = "", 0
+
+    def peek(self) -> str:
+        """The next character that is no space; empty at the end."""
+        while True:
+            found = _SPACE.match(self._text, self._at)
+            assert found is not None
+            self._at = found.end()
+            if self._at < len(self._text) or not self._more():
+                return self._text[self._at : self._at + 1]
+
+    def take(self, character: str) -> None:
+        """Pass a character that has to come next. Raises: MalformedError."""
+        if self.peek() != character:
+            raise MalformedError(f"{character} is missing")
+        self._at += 1
+
+    def value(self) -> Any:
+        """Pass a value that has to come next. Raises: ValueError, RecursionError."""
+        self.peek()
+        while True:
+            try:
+                value, end = _value(self._text, self._at)
+            except json.JSONDecodeError:
+                if not self._more():
+                    raise
+                continue
+            if end + LOOKAHEAD <= len(self._text) or not self._more():
+                self._at = end
+                return value
+
+    def _more(self) -> bool:
+        """Make more text, and let go of what is behind; whether there was any. Raises:
+        TooLongError, UnicodeDecodeError."""
+        if self._n_decoded == len(self._content):
+            return False
+        left = self._text[self._at :]
+        if len(left) > self._longest:
+            raise TooLongError
+        end = min(self._n_decoded + max(PIECE, len(left)), len(self._content))
+        piece = self._content[self._n_decoded : end]
+        self._n_decoded = end
+        self._text = left + self._decoder.decode(piece, end == len(self._content))
+        self._at = 0
+        return True
 
 
 def _no_constant(name: str) -> Any:

@@ -334,12 +334,13 @@ def write_atomic(path: str, content: bytes, changes: Changes) -> None:
     Raises: ``OSError`` with the name of a file; the old file is in place then, unless it is an
         ``UnsureError``.
     """
-    replace_files([(path, content)], changes)
+    replace_files([(path, (content,))], changes)
 
 
-def replace_files(files: Sequence[tuple[str, bytes]], changes: Changes) -> None:
+def replace_files(files: Sequence[tuple[str, Sequence[bytes]]], changes: Changes) -> None:
     """The same for several files of one directory, which are replaced in their order.
 
+    Args: files: paths and contents, in pieces: who joined megabytes would hold the interpreter.
     All are written aside before the first is replaced. Raises: as ``write_atomic``.
     """
     written: list[str] = []
@@ -366,11 +367,14 @@ def replace_files(files: Sequence[tuple[str, bytes]], changes: Changes) -> None:
         os.close(directory)
 
 
-def _write_aside(path: str, content: bytes, changes: Changes) -> None:
+def _write_aside(path: str, content: Sequence[bytes], changes: Changes) -> None:
     # Truncated, not appended to: a crash may have left one behind.
     fd = changes.open(path, os.O_CREAT | os.O_TRUNC)
     try:
-        changes.write(path, fd, content, 0)
+        at = 0
+        for piece in content:
+            changes.write(path, fd, piece, at)
+            at += len(piece)
         os.fsync(fd)
     finally:
         os.close(fd)

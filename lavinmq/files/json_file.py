@@ -11,7 +11,7 @@ Source: docs/formats.md.
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, count
 from pathlib import Path
 from typing import Any, TypeVar
@@ -121,7 +121,7 @@ class JsonFile:
             self.path, why,
         )  # fmt: skip
 
-    def _keep_damaged(self) -> list[tuple[str, bytes]]:
+    def _keep_damaged(self) -> list[tuple[str, Sequence[bytes]]]:
         """Copy what could not be understood, to a name that is free. Raises: OSError."""
         if not self._damaged:
             return []

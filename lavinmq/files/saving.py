@@ -18,7 +18,15 @@ import json
 import logging
 import re
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -206,15 +214,15 @@ class SavedFile:
     """A file that is replaced as a whole.
 
     Args: before: is called with each write, in its thread. It returns files of the same directory,
-        path and content, that are replaced together with this one, just before it; may raise
-        OSError.
+        path and pieces of content, that are replaced together with this one, just before it; may
+        raise OSError.
     """
 
     def __init__(
         self,
         path: Path,
         disk: Disk | None = None,
-        before: Callable[[], list[tuple[str, bytes]]] = list,
+        before: Callable[[], list[tuple[str, Sequence[bytes]]]] = list,
     ) -> None:
         self.path = path
         self._disk = disk or Disk()
@@ -264,14 +272,14 @@ class SavedFile:
         else:
             self._finish(len(self._saves))
 
-    def _written_out(self) -> bytes:
+    def _written_out(self) -> list[bytes]:
         """All of the text at once."""
         text = Text()
         for piece in self._content():
             text.add(piece)
-        return text.content()
+        return text.pieces()
 
-    def _write_now(self, content: bytes) -> None:
+    def _write_now(self, content: Sequence[bytes]) -> None:
         try:
             self._write(content)
         except OSError as error:
@@ -292,9 +300,9 @@ class SavedFile:
             self._written(None, OSError(0, str(error)))
             return
         if self._disk.is_running:
-            self._disk.submit(lambda: self._write(text.content()), self._written)
+            self._disk.submit(lambda: self._write(text.pieces()), self._written)
 
-    def _write(self, content: bytes) -> None:
+    def _write(self, content: Sequence[bytes]) -> None:
         """Raises: OSError. In a thread, mostly."""
         with self._lock:
             files = [*self._before(), (str(self.path), content)]
@@ -350,8 +358,8 @@ def _let_go(saves: list[Save]) -> Iterator[None]:
 
 
 class Text:
-    """JSON that grows by pieces, in UTF-8, and is encoded as it grows: a thread that joined a
-    million pieces would hold the interpreter, and so the loop, for tens of milliseconds."""
+    """JSON that grows by pieces, in UTF-8, and is encoded as it grows. Nobody ever joins all of it:
+    that would hold the interpreter for milliseconds, and so the loop, in any thread."""
 
     __slots__ = ("_pieces", "_waiting")
 
@@ -365,10 +373,10 @@ class Text:
         if len(self._waiting) == PIECES_AT_ONCE:
             self._encode()
 
-    def content(self) -> bytes:
+    def pieces(self) -> list[bytes]:
         """All of it."""
         self._encode()
-        return b"".join(self._pieces)
+        return self._pieces
 
     def _encode(self) -> None:
         self._pieces.append(encoded("".join(self._waiting)))

@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 
 from lavinmq.definitions_json.document import Document
 from lavinmq.definitions_json.entry import DefinitionsRefused, Entry, doubt, table
-from lavinmq.definitions_json.reader import WHOLE, MalformedError, NotAnObjectError, members
+from lavinmq.definitions_json.reader import (
+    WHOLE,
+    MalformedError,
+    NotAnObjectError,
+    TooLongError,
+    members,
+)
 from lavinmq.fieldtable import FieldTableError
 
 JSON = st.recursive(
@@ -54,6 +60,35 @@ def test_any_bytes_are_read_or_refused_as_json_itself_does(content: bytes) -> No
         assert not is_object
     else:
         assert is_object
+
+
+@given(value=st.dictionaries(st.text(), JSON), piece=st.integers(1, 9))
+def test_it_does_not_matter_where_the_bytes_are_cut(value: dict[str, Any], piece: int) -> None:
+    content = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
+
+    with pytest.MonkeyPatch.context() as short:
+        short.setattr("lavinmq.definitions_json.reader.PIECE", piece)
+        in_pieces = list(members(content))
+
+    assert in_pieces == list(members(content))
+
+
+@pytest.mark.parametrize(
+    "number", [b"1", b"12.5", b"-0.5e-7", b"1e+5", b"1E9"]
+)  # what is before the cut is a number as well
+def test_a_number_that_is_cut_anywhere_is_read_whole(number: bytes) -> None:
+    for piece in range(1, 12):
+        with pytest.MonkeyPatch.context() as short:
+            short.setattr("lavinmq.definitions_json.reader.PIECE", piece)
+            assert list(members(b'{"a":' + number + b"}")) == [("a", WHOLE, json.loads(number))]
+
+
+def test_an_element_that_is_too_long_is_not_read() -> None:
+    """It would be parsed in one go, whatever is in it."""
+    content = b'{"a":[' + b"[1]," * 100_000 + b'"' + b"x" * 1_000_000 + b'"]}'
+
+    with pytest.raises(TooLongError):
+        list(members(content, 10_000))
 
 
 @pytest.mark.parametrize(

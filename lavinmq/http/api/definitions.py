@@ -98,7 +98,10 @@ async def _import(call: Call, content: bytes | bytearray | None) -> Reply:
     if call.broker.loop.is_low:
         raise low_on_disk()
     is_skipping = call.flag("skip_errors")
-    document = Document(call.path.get("vhost"), call.table_bounds, is_skipping=is_skipping)
+    document = Document(
+        call.path.get("vhost"), call.table_bounds, is_skipping=is_skipping,
+        longest=call.broker.config.max_json_size,
+    )  # fmt: skip
     try:
         await _run(document.read(b"{}" if not content or content.isspace() else content))
         plan = Plan(call.broker, document, call.user.name)
