@@ -29,6 +29,7 @@ from lavinmq.config.values import Config
 from lavinmq.errors import ReplyCode
 from lavinmq.files import vhosts as vhosts_file
 from lavinmq.files.saving import Disk, gathered
+from lavinmq.listeners.newcomers import Newcomers
 from lavinmq.policy.limits import UserLimits
 from lavinmq.policy.parameters import ParameterStore
 from lavinmq.stats import totals
@@ -124,6 +125,7 @@ class Broker:
         self.vhosts = VHosts(data_dir, self.users, self._new_vhost, events.call_soon, self.disk)
         # In the order of their coming, which lists keep from one page to the next.
         self.connections: dict[Session, None] = {}
+        self.newcomers = Newcomers()
         self.revocation = Revocation(self.users, self.connections, events.call_soon)
         self.accounts = Accounts(
             self.users, self._permissions_changed, self.revocation.look_again,

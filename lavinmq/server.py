@@ -158,7 +158,9 @@ class Server:
             config.amqp_bind, config.amqp_port, config.amqp_tls_port, config.amqp_unix_path
         )
         passed = self.service.take_sockets(config.amqp_systemd_socket_name)
-        for listener in listeners(self, places, passed, "amqp", self._welcome_client):
+        for listener in listeners(
+            self, places, passed, "amqp", self._welcome_client, self.broker.newcomers
+        ):
             self.listeners.append(listener)
             protocol = "amqps" if listener.is_tls else "amqp"
             self.broker.listening.append(Listening(listener.name, protocol, listener.is_tls))

@@ -99,7 +99,12 @@ class Connection:
 
     def start(self) -> None:
         """Begin to read."""
+        self.broker.newcomers.enter(self, self.ends)
         self.link.start(HANDSHAKE_TIMEOUT_S)
+
+    def make_room(self) -> None:
+        """It has not logged in for longest, and others want to come."""
+        self.on_lost("it is the oldest of too many that have not logged in")
 
     # --- output -------------------------------------------------------------------------------
 
@@ -315,6 +320,7 @@ class Connection:
             self.broker.loop.after_sync(partial(self.on_lost, why))
             return
         self._is_over = True
+        self.broker.newcomers.leave(self)
         self._login.end()
         if why:
             self._log.info("connection lost: %s", why)
@@ -347,6 +353,7 @@ class Connection:
     def abandon(self) -> None:
         """Let go of the socket, as if the process had died: nothing is sent or deleted."""
         self._is_over = True
+        self.broker.newcomers.leave(self)
         self._login.end()
         self.link.close()
         self._socket.close()
@@ -495,6 +502,7 @@ class Connection:
         self.link.set_limits(frame_max, self.config.max_message_size, self.heartbeat_s)
         self.link.set_timeout(0)
         self.link.state = _core.STATE_OPEN
+        self.broker.newcomers.leave(self)
         self._send_fixed(0, CONNECTION_OPEN_OK)
 
     def _check_limits(self, vhost: VHost, ids: tuple[int, int]) -> None:

@@ -1,13 +1,13 @@
-"""Streams below Tornado on which the head of a request, once begun, has to be complete in time, a
-body comes in no more than so many chunks, and all take turns.
+"""Streams below Tornado on which the head of a request, once begun, has to be complete in time, and
+all take turns.
 
 Tornado has one time-out for both a connection that rests between two requests, which may take
 minutes, and a head that trickles in. Here the second is short; a new connection has no longer for
 its first head. Whoever is too slow is told 408 and loses the connection.
 
-Each chunk of a body takes some 20 us, whatever is in it: a body of megabytes in chunks of one byte
-would keep the broker busy for half a minute. So does each frame of a WebSocket. Tornado lets others
-have their turn after 256 of them, on each connection; here all connections share a portion of time.
+Each chunk of a body takes some 20 us, whatever is in it, and so does each frame of a WebSocket.
+Tornado lets others have their turn after 256 of the frames, on each connection, and never between
+chunks that are there; here all connections share a portion of time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from tornado.httputil import HTTPInputError
 from tornado.iostream import IOStream, SSLIOStream, StreamClosedError
 
 from lavinmq.process.portions import PORTION_S
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
 
 MAX_HEAD: Final = 32 << 10
 """Bytes; what is longer ends the connection."""
-MAX_CHUNKS: Final = 32768
-"""Chunks of one body: of 32 MiB, a KiB in each."""
 TOO_SLOW: Final = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 
@@ -62,27 +59,18 @@ class Turns:
 
 class _Heads:
     """What both kinds of streams have in common. Tornado reads nothing but heads by a regular
-    expression, and nothing but sizes of chunks by a delimiter."""
+    expression."""
 
     config: Config
     turns: Turns
     address: str | None
     """Ours, to which the client has connected; None for a unix socket."""
     _is_first = True
-    _n_chunks = 0
 
     def read_until_regex(self, regex: bytes, max_bytes: int | None = None) -> Awaitable[bytes]:
         """The next head. Raises: TimeoutError when it takes too long."""
         read = super().read_until_regex  # type: ignore[misc]
         return self._read_head(read, regex, max_bytes or MAX_HEAD)
-
-    def read_until(self, delimiter: bytes, max_bytes: int | None = None) -> Awaitable[bytes]:
-        """The size of the next chunk. Raises: HTTPInputError, which Tornado answers with 400."""
-        self._n_chunks += 1
-        if self._n_chunks > MAX_CHUNKS:
-            raise HTTPInputError(f"a body in more than {MAX_CHUNKS} chunks")
-        size: Awaitable[bytes] = super().read_until(delimiter, max_bytes)  # type: ignore[misc]
-        return size
 
     def read_bytes(self, num_bytes: int, partial: bool = False) -> Awaitable[bytes]:
         """Of a body, or of a frame of a WebSocket; in the next turn when this one is over."""
@@ -96,7 +84,6 @@ class _Heads:
         if not self._is_first:  # the connection may rest before the first byte
             first = await self.read_bytes(1)
         self._is_first = False
-        self._n_chunks = 0
         head: asyncio.Future[bytes] = read(regex, max_bytes - len(first))
         if head.done():  # nearly every head comes in one piece
             return first + head.result()

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from lavinmq.config.values import Config
     from lavinmq.listeners.endpoints import Endpoints
     from lavinmq.listeners.listener import Listener
+    from lavinmq.listeners.newcomers import Newcomer
 
 IDLE_S: Final = 300.0
 BODY_S: Final = 120.0
@@ -71,6 +72,7 @@ class HttpService:
         self.config = broker.config
         self._turns = Turns(broker.events.call_soon)
         self._refused_at = -math.inf
+        self._n_arriving = 0
 
     @property
     def n_open(self) -> int:
@@ -91,14 +93,19 @@ class HttpService:
             )
         self._http.handle_stream(stream, (ends.peer_host, ends.peer_port))
 
-    def has_room(self, n_arriving: int) -> bool:
-        """Whether one more connection may come: clients of AMQP need descriptors too.
+    def enter(self, newcomer: Newcomer, ends: Endpoints) -> None:
+        """A client begins its handshake."""
+        self._n_arriving += 1
 
-        Args: n_arriving: those of the listener that are in their handshake.
-        """
+    def leave(self, newcomer: Newcomer) -> None:
+        """Its handshake is over."""
+        self._n_arriving -= 1
+
+    def has_room(self, ends: Endpoints) -> bool:
+        """Whether one more connection may come: clients of AMQP need descriptors too."""
         if self.origin is Origin.CONTROL:
             return True  # for operators, above all when there is no room
-        return self.n_open + n_arriving < most_connections(self.config)
+        return self.n_open + self._n_arriving < most_connections(self.config)
 
     def refuse(self, sock: socket.socket, is_tls: bool) -> None:
         """Tell a client that there is no room, and close; logged at most once in a minute."""

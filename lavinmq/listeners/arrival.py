@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from sys import intern
 from typing import TYPE_CHECKING, Final
+from typing import Protocol as Interface
 
 from lavinmq.listeners.certificate import LOGINS
 from lavinmq.listeners.endpoints import Endpoints, TlsInfo, between
@@ -34,6 +35,7 @@ from lavinmq.process import log
 
 if TYPE_CHECKING:
     from lavinmq.config.values import Config
+    from lavinmq.listeners.newcomers import Newcomer
 
 TIMEOUT_S: Final = 15.0
 LINGER_S: Final = 2.0
@@ -45,6 +47,16 @@ _log = log.get("lmq.listener")
 
 Welcome = Callable[[socket.socket, Endpoints], None]
 """Takes a socket over; one with TLS is an ssl.SSLSocket, its handshake is done."""
+
+
+class Hall(Interface):
+    """Who counts those that are on their way."""
+
+    def enter(self, newcomer: Newcomer, ends: Endpoints) -> None:
+        """One has come."""
+
+    def leave(self, newcomer: Newcomer) -> None:
+        """It is through, or gone."""
 
 
 class _GoneError(Exception):
@@ -75,13 +87,14 @@ class Reception:
     """The arrivals of a listener.
 
     Args: events: the loop; config: the values in force; contexts: for those that speak TLS;
-        welcome: takes over who is through.
+        welcome: takes over who is through; hall: counts who is not, None: nobody does.
     """
 
     def __init__(
         self, events: asyncio.AbstractEventLoop, config: Config, contexts: Contexts,
-        welcome: Welcome,
+        welcome: Welcome, hall: Hall | None = None,
     ) -> None:  # fmt: skip
+        self._hall = hall
         self.events = events
         self.config = config
         self.contexts = contexts
@@ -100,6 +113,8 @@ class Reception:
             return
         arrival = Arrival(self, sock, ends, steps)
         self._arrivals.add(arrival)
+        if self._hall is not None:
+            self._hall.enter(arrival, ends)
         arrival.watch(Wait.INPUT)
 
     def close(self) -> None:
@@ -110,6 +125,8 @@ class Reception:
     def discard(self, arrival: Arrival) -> None:
         """An arrival is over."""
         self._arrivals.discard(arrival)
+        if self._hall is not None:
+            self._hall.leave(arrival)
 
     def ready(self, arrival: Arrival) -> None:
         """An arrival can go on, when its turn has come."""
@@ -196,6 +213,10 @@ class Arrival:
             self.close(str(reason or error))
         else:
             self.watch(wait)
+
+    def make_room(self) -> None:
+        """See `newcomers.py`."""
+        self.close("it is the oldest of too many")
 
     def _time_is_over(self) -> None:
         self.close("it took too long")

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from typing import Protocol as Interface
 
-from lavinmq.listeners.arrival import Reception, Steps, Welcome
-from lavinmq.listeners.endpoints import of_socket, shown
+from lavinmq.listeners.arrival import Hall, Reception, Steps, Welcome
+from lavinmq.listeners.endpoints import Endpoints, of_socket, shown
 from lavinmq.listeners.proxy_protocol import TrustedSources
 from lavinmq.listeners.tls import Contexts, Protocol
 from lavinmq.process import log
@@ -45,11 +45,11 @@ class Host(Interface):
     tls: Contexts
 
 
-class Door(Interface):
+class Door(Hall, Interface):
     """Who says whether one more connection may come."""
 
-    def has_room(self, n_arriving: int) -> bool:
-        """Whether it may. Args: n_arriving: those that are not through yet."""
+    def has_room(self, ends: Endpoints) -> bool:
+        """Whether it may."""
 
     def refuse(self, sock: socket.socket, is_tls: bool) -> None:
         """Send one away, and close its socket."""
@@ -86,7 +86,7 @@ class Listener:
             self.path = os.fsdecode(sock.getsockname())
         else:
             self.bind, self._port = sock.getsockname()[:2]
-        self.reception = Reception(host.events, host.config, host.tls, welcome)
+        self.reception = Reception(host.events, host.config, host.tls, welcome, door)
         self._config = host.config
         self._events = host.events
         self._socket = sock
@@ -189,11 +189,11 @@ class Listener:
 
     def _receive(self, sock: socket.socket) -> None:
         sock.setblocking(False)
-        if self._door is not None and not self._door.has_room(len(self.reception)):
-            self._door.refuse(sock, self.is_tls)
-            return
         try:
             ends = of_socket(sock)
+            if self._door is not None and not self._door.has_room(ends):
+                self._door.refuse(sock, self.is_tls)
+                return
             if sock.family != socket.AF_UNIX:
                 _set_options(self._config, sock, ends.is_loopback)
         except OSError as error:  # the peer is gone already

@@ -163,7 +163,9 @@ def test_what_cannot_be_saved_is_taken_back_on_both_sides(
 
 def rows_of(file: TopicFile) -> list[str]:
     """The exchanges that the file is going to have."""
-    return [row["exchange"] for _, content in file.changes() for row in json.loads(content)]
+    return [
+        row["exchange"] for _, content in file.changes() for row in json.loads(b"".join(content))
+    ]
 
 
 def test_what_changes_while_the_text_is_made_is_written_next_time(tmp_path: Path) -> None:
