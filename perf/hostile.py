@@ -18,6 +18,7 @@ import contextlib
 import http.client
 import json
 import os
+import subprocess
 import sys
 import tempfile
 import threading
@@ -41,7 +42,7 @@ SETTLED_S = 0.3
 COMMAND = f"{sys.executable} -m lavinmq"
 OPTIONS = (
     " -D {{data}} -b 127.0.0.1 -p {{port}} --http-port {http} --metrics-http-port -1"
-    " --mqtt-port {{mqtt_port}} --amqps-port -1 --https-port -1 --log-level warn"
+    " --mqtt-port {{mqtt_port}} --amqps-port {tls} --cert {cert} --https-port -1 --log-level warn"
     " --control-unix-path {{scratch}}/control.sock"
 )
 
@@ -51,8 +52,10 @@ Result = dict[str, Any]
 class Attacked(Broker):
     """A broker with a bystander; `refusals` is what it said to the hostile client."""
 
-    def __init__(self, running: brokers.RunningBroker, http_port: int, witness: Bystander) -> None:
-        super().__init__(running.port, http_port, running.pid)
+    def __init__(
+        self, running: brokers.RunningBroker, http_port: int, tls_port: int, witness: Bystander
+    ) -> None:
+        super().__init__(running.port, http_port, tls_port, running.pid)
         self._witness = witness
         self.result: Result = {}
 
@@ -74,8 +77,9 @@ class Attacked(Broker):
 
 def run(name: str, options: argparse.Namespace, scratch: Path) -> Result:
     """One case on a broker of its own."""
-    (http_port,) = brokers.free_ports(1)
-    command = options.broker_command + OPTIONS.format(http=http_port)
+    http_port, tls_port = brokers.free_ports(2)
+    cert = _certificate(scratch)
+    command = options.broker_command + OPTIONS.format(http=http_port, tls=tls_port, cert=cert)
     contender = brokers.ours("ours", "ours", command)
     assert contender.launch is not None
     with tempfile.TemporaryDirectory(dir=scratch) as place:
@@ -87,10 +91,23 @@ def run(name: str, options: argparse.Namespace, scratch: Path) -> Result:
             running.__enter__()
             core = CORES[1] if len(os.sched_getaffinity(0)) > 1 else None
             witness = stack.enter_context(Bystander(running.port, running.pid, core))
-            broker = Attacked(running, http_port, witness)
+            broker = Attacked(running, http_port, tls_port, witness)
             with ThreadPoolExecutor(1, initializer=_give_way, initargs=(core,)) as attacker:
                 attacker.submit(CASES[name], broker).result()
             return {**broker.result, "refused": "; ".join(broker.refusals)[:160]}
+
+
+def _certificate(scratch: Path) -> Path:
+    """A file with a key and its certificate, made once."""
+    path = scratch / "tls.pem"
+    if not path.exists():
+        argv = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
+        subprocess.run(
+            [*argv.split(), "-keyout", str(path), "-out", f"{path}.cert"],
+            check=True, capture_output=True,
+        )  # fmt: skip
+        path.write_text(path.read_text() + Path(f"{path}.cert").read_text())
+    return path
 
 
 def _give_way(core: int | None) -> None:

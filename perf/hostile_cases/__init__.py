@@ -8,12 +8,22 @@ in the tuple at the end of its file.
 
 from collections.abc import Callable
 
-from perf.hostile_cases import large, management, messages, routing, rules, streams, topology
+from perf.hostile_cases import (
+    arrivals,
+    large,
+    management,
+    messages,
+    routing,
+    rules,
+    streams,
+    tls,
+    topology,
+)
 from perf.hostile_cases.peer import Broker
 
 __all__ = ["CASES", "Broker"]
 
-_FILES = (routing, messages, large, rules, topology, streams, management)
+_FILES = (routing, messages, large, rules, topology, streams, management, arrivals, tls)
 CASES: dict[str, Callable[[Broker], None]] = {
     case.__name__: case for file in _FILES for case in file.CASES
 }

@@ -111,6 +111,45 @@ def http_users(broker: Broker) -> None:
         broker.ask("POST", "users/bulk-delete", {"users": names[:15_000]})
 
 
+def http_vhosts(broker: Broker) -> None:
+    """100 virtual hosts with 100 queues and bindings each in one document, exported as well."""
+    names = [f"v{n}" for n in range(100)]
+    each = [(name, f"q{n}") for name in names for n in range(100)]
+    body = {
+        "vhosts": [{"name": name} for name in names],
+        "queues": [{"name": queue, "vhost": name, "durable": True, "auto_delete": False,
+                    "arguments": {}} for name, queue in each],
+        "bindings": [{"source": "amq.topic", "vhost": name, "destination": queue,
+                      "routing_key": "a.#", "destination_type": "queue", "arguments": {}}
+                     for name, queue in each],
+    }  # fmt: skip
+    with broker.watched():
+        broker.ask("POST", "definitions", body)
+        broker.ask("GET", "definitions")
+        broker.ask("GET", "vhosts")
+
+
+def http_entry(broker: Broker) -> None:
+    """An import of one entry of 28 MiB."""
+    body = b'{"queues":[{"name":"q","arguments":{"a":[' + b"[1]," * (7 << 20) + b"1]}}]}"
+    with broker.watched():
+        broker.ask("POST", "definitions", body)
+
+
+def http_matches(broker: Broker) -> None:
+    """What a policy would match among 20 000 queues, and what the map of all of them needs."""
+    with client(broker) as (connection, channel):
+        many = (wire.encode_method(1, build(commands.Queue.Declare, queue=f"l{n}", nowait=True))
+                for n in range(20_000))  # fmt: skip
+        send_all(connection, many)
+        settle(channel)
+        with broker.watched():
+            broker.ask("GET", "policy-matches/%2F?pattern=1&apply-to=queues")
+            for path in ("exchanges/%2F", "queues/%2F?page=1&page_size=500", "bindings/%2F",
+                         "consumers", "policies/%2F"):  # fmt: skip
+                broker.ask("GET", path)
+
+
 def http_lists(broker: Broker) -> None:
     """Lists of 20 000 queues with 50 000 bindings, sorted and whole."""
     with client(broker) as (connection, channel):
@@ -276,6 +315,9 @@ CASES = (
     http_fields,
     http_definitions,
     http_users,
+    http_vhosts,
+    http_entry,
+    http_matches,
     http_lists,
     http_move,
     http_get,

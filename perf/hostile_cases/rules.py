@@ -17,6 +17,7 @@ from perf.hostile_cases.peer import (
     publish,
     published,
     put_policy,
+    raw_publish,
     send_many,
     settle,
     wait_for_messages,
@@ -117,7 +118,37 @@ def dead_letter_forged(broker: Broker) -> None:
             settle(channel)
 
 
+def dead_letter_cycle(broker: Broker) -> None:
+    """2 000 messages go round a cycle of 300 queues in which they expire at once."""
+    with client(broker) as (connection, channel):
+        for n in range(300):
+            to = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": f"c{(n + 1) % 300}"}
+            channel.declare_queue(f"c{n}", arguments={"x-message-ttl": 1, **to})
+        with broker.watched():
+            send_many(connection, published("", "c0"), 2000)
+            settle(channel)
+            time.sleep(3)
+
+
+def history_headers(broker: Broker) -> None:
+    """20 queues are bound to an exchange that keeps 1 000 messages with 64 kB of headers each."""
+    with client(broker) as (connection, channel):
+        asked = {"x-recent-history-length": 1000}
+        channel.declare_exchange("h", "x-recent-history", arguments=asked)
+        table = b"".join(b"\x05h%04xV" % n for n in range(0, 0x10000, 8))
+        send_many(connection, raw_publish("h", "", table), 1000)
+        for n in range(20):
+            channel.declare_queue(f"q{n}", arguments={"x-max-length": 10})
+        with broker.watched():
+            for n in range(20):
+                channel.bind_queue(f"q{n}", "h")
+            settle(channel)
+            time.sleep(1)
+
+
 CASES = (
+    dead_letter_cycle,
+    history_headers,
     expiry,
     expiry_dead_letters,
     expiry_each,

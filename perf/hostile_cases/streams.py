@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 
 from lavinmq.client.connection import Channel
 from lavinmq.client.wire import Properties
@@ -109,7 +110,35 @@ def stream_nothing_matches(broker: Broker) -> None:
             time.sleep(2)
 
 
+def stream_timestamps(broker: Broker) -> None:
+    """1 000 consumers, one after the other, from a time in a stream of 20 segments."""
+    with client(broker) as (_connection, channel):
+        channel.declare_queue("s", durable=True, arguments={"x-queue-type": "stream"})
+        broker.fill("s", 400_000, body=bytes(400))
+        channel.qos(1)
+        at = datetime.now(UTC)
+        with broker.watched():
+            for n in range(1000):
+                channel.consume("s", f"c{n}", arguments={"x-stream-offset": at})
+                channel.cancel(f"c{n}")
+
+
+def stream_offsets(broker: Broker) -> None:
+    """1 000 consumers from offsets at the end of 400 000 messages, whose filter matches none."""
+    with client(broker) as (_connection, channel):
+        channel.declare_queue("s", durable=True, arguments={"x-queue-type": "stream"})
+        broker.fill("s", 400_000, body=bytes(400))
+        channel.qos(1)
+        with broker.watched():
+            for n in range(1000):
+                asked = {"x-stream-offset": 399_000 - 300 * n, "x-stream-filter": "b"}
+                channel.consume("s", f"c{n}", arguments=asked)
+            time.sleep(2)
+
+
 CASES = (
+    stream_timestamps,
+    stream_offsets,
     stream_filters,
     stream_filters_allowed,
     stream_filter_headers,
