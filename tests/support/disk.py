@@ -45,6 +45,7 @@ class Call(enum.IntFlag):
     PUNCH = 1 << 13
     ALLOCATE = 1 << 14
     STAT = 1 << 15
+    CACHED = 1 << 16
     CHANGES = OPEN | WRITE | SYNC | TRUNCATE | RENAME | UNLINK | MKDIR | RMDIR | PUNCH | ALLOCATE
 
 

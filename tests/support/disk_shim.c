@@ -44,6 +44,7 @@ enum kind {
     PUNCH = 1 << 13,      /* a hole is made; in the log its length is the data, 8 bytes */
     ALLOCATE = 1 << 14,   /* room is made ahead; likewise */
     STAT = 1 << 15,       /* asked by name what is there; never in the log */
+    CACHED = 1 << 16,     /* asked for what need not be read from the disk; likewise */
 };
 
 enum action { NOTHING, KILL_BEFORE, KILL_AFTER, KILL_MIDDLE, FAIL, SHORT };
@@ -426,6 +427,19 @@ static ssize_t read_from(int fd, void* data, size_t n, off_t offset)
                       : syscall(SYS_pread64, fd, data, n, offset);
 }
 
+/* A read that does not wait: FAIL with EAGAIN is a page cache that has nothing. */
+ssize_t preadv2(int fd, const struct iovec* parts, int count, off_t at, int flags)
+{
+    char path[PATH_MAX];
+    enum action action = NOTHING;
+    if (path_of(fd, path, NULL)) {
+        pthread_mutex_lock(&lock);
+        action = strike(CACHED, path, NULL);
+        pthread_mutex_unlock(&lock);
+    }
+    return action == FAIL ? -1 : syscall(SYS_preadv2, fd, parts, count, at, 0, flags);
+}
+
 ssize_t read(int fd, void* data, size_t n) { return read_from(fd, data, n, -1); }
 ssize_t pread(int fd, void* data, size_t n, off_t at) { return read_from(fd, data, n, at); }
 
@@ -562,6 +576,7 @@ int lstat64(const char*, struct stat64*) __attribute__((alias("lstat")));
 int fstatat64(int, const char*, struct stat64*, int) __attribute__((alias("fstatat")));
 ssize_t pwrite64(int, const void*, size_t, off_t) __attribute__((alias("pwrite")));
 ssize_t pwritev64(int, const struct iovec*, int, off_t) __attribute__((alias("pwritev")));
+ssize_t preadv64v2(int, const struct iovec*, int, off_t, int) __attribute__((alias("preadv2")));
 ssize_t pread64(int, void*, size_t, off_t) __attribute__((alias("pread")));
 int ftruncate64(int, off_t) __attribute__((alias("ftruncate")));
 int fallocate64(int, int, off_t, off_t) __attribute__((alias("fallocate")));
