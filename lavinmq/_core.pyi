@@ -246,6 +246,10 @@ class Loop:
 
     @portion_units.setter
     def portion_units(self, value: int) -> None: ...
+    def sync_one_by_one(self) -> None:
+        """Never sync a whole file system in the place of files: parts of the data directory are on
+        others. Before anything is loaded."""
+
     def set_max_files(self, n: int) -> None:
         """Bound the descriptors that queues keep open between their uses."""
 

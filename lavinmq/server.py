@@ -26,6 +26,7 @@ from lavinmq.arguments.bounds import TableBounds
 from lavinmq.broker import Broker, Listening
 from lavinmq.config.values import Config, ConfigError, load
 from lavinmq.errors import DefinitionsError, ReplyCode
+from lavinmq.files import file_systems
 from lavinmq.files import vhosts as vhosts_file
 from lavinmq.files.datadir import DataDir, DataDirError
 from lavinmq.files.disk import DiskWatch
@@ -148,8 +149,19 @@ class Server:
         synced, and whoever finds a thing there is answered without another sync. Raises: OSError.
         """
         config = self.config
-        if config.sync and os.path.exists(os.path.join(config.data_dir, vhosts_file.FILE_NAME)):
-            _core.sync_file_system(config.data_dir)
+        if not os.path.exists(os.path.join(config.data_dir, vhosts_file.FILE_NAME)):
+            return
+        others = file_systems.others(config.data_dir)
+        for path in others:
+            _log.notice(
+                "%s is on another file system than the data directory: files are synced one by one",
+                path,
+            )
+        if others:
+            self.broker.loop.sync_one_by_one()
+        if config.sync:
+            for path in (config.data_dir, *others):
+                _core.sync_file_system(path)
 
     def _open_amqp(self) -> None:
         """Bind the listeners for AMQP. Raises: OSError."""

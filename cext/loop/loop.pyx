@@ -351,6 +351,12 @@ cdef class Loop:
         self.t.look_units = value if value else LOOK_UNITS
         self.t.match_look = value if value else MATCH_LOOK
 
+    def sync_one_by_one(self) -> None:
+        """Never sync a whole file system in the place of files: it may not be the only one."""
+        if self.t.dir_fd >= 0:
+            c_close(self.t.dir_fd)
+            self.t.dir_fd = -1
+
     def set_max_files(self, u64 n) -> None:
         """Bound the descriptors that stores keep: with more stores than that allows each one opens
         its files when it needs them."""
