@@ -259,6 +259,9 @@ cdef struct moves_t:            # of one queue
     queue_t* parked_next
     queue_t* hauling_next
     spots_t large               # which are to go elsewhere in pieces; parked when they cannot
+    u64 n_hauls                 # that were ever put there
+    u64 n_hauled                # and that are not there any more, in the same order
+    u64 hauls_awaited           # commits wait for these first ones
     u32 n_large_parked          # of these, those that were parked before
     parked_t* parked
     u32 parked_end
@@ -307,6 +310,13 @@ cdef struct window_t:           # bytes of one segment file around the last read
     int fd                      # descriptor behind it, -1 when closed
     u32 fd_seg
 
+cdef struct left_t:             # acks.N of segments that have gone, see handover.pyx
+    u64 until                   # number of the sync after which the first of them may go
+    u32 n_due                   # how many those are
+    u32 n
+    u32 cap
+    u32 ids[1]                  # cap of them
+
 cdef struct store_t:            # the segments of one queue
     const char* parent          # where the queue's directory is, NUL-terminated, the loop's
     char* leaf                  # and its name there
@@ -332,6 +342,7 @@ cdef struct store_t:            # the segments of one queue
     u32 n_requeued
     u32 cap_requeued
     seg_t* dirty                # segments with unflushed acks
+    left_t* left                # files that removed segments have left, NULL = none
     counts_t* counts            # deliveries of messages that were delivered before
     i64 tail_due_ms             # no message that is not in `dues` expires after a later one
     due_t* dues                 # min-heap of messages that expire before one in front of them
@@ -668,6 +679,10 @@ cdef struct tx_publish_t:       # a publish that waits for commit; names, proper
     u8* body                    # of a large message: a block of its own, owned; else NULL
     u64 body_cap
 
+cdef struct tx_haul_t:          # large messages that a commit has rejected
+    queue_t* queue              # a reference
+    u64 until                   # its `n_hauled` when they have gone
+
 cdef struct tx_settle_t:        # a settlement that waits for commit
     u64 tag
     flag_t requeue
@@ -898,6 +913,9 @@ cdef struct chan_t:
     tx_settle_t* tx_settles
     u32 n_tx_settles
     u32 cap_tx_settles
+    u32 n_tx_hauls
+    u32 cap_tx_hauls
+    tx_haul_t* tx_hauls         # NULL = none
     u64 tx_until                # all up to this tag is settled by the transaction
     # deliveries not yet settled
     unacked_t* ring             # entry of tag t is ring[t & (ring_cap - 1)]

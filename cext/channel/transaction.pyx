@@ -6,9 +6,10 @@
 # and before a commit changes anything, so that a commit either happens whole or not at all.
 # A commit is done in portions: all is looked at, then all is carried out; the link is paused
 # meanwhile. Publishes come first. What is settled goes when they are on disk, so that a loss of
-# power never takes both, and the commit is answered when that is on disk, too. Publishes come to
-# their end, and so do settlements, also when the channel goes; one that goes between them, while
-# the disk is waited for, settles nothing.
+# power never takes both, and the commit is answered when that is on disk, too; what it rejects is a
+# dead letter on disk before that, a large one by way of haul.pyx. Publishes come to their end, and
+# so do settlements, also when the channel goes; one that goes between them, while the disk is
+# waited for, settles nothing.
 # Called by amqp.pyx, route.pyx and link.pyx. Source: amqp reference section 13.
 
 cdef enum:
@@ -269,16 +270,67 @@ cdef void tx_settle_kept(chan_t* c, const tx_settle_t* settle) noexcept nogil:
     """Carry out a settlement, and have the next sync cover what it deletes."""
     cdef unacked_t* u = channel_find(c, settle.tag)
     cdef queue_t* q
+    cdef u64 n_hauls
     if u == NULL:
         return
     q = u.queue
     q.refs += 1
+    n_hauls = q.moves.n_hauls if q.moves != NULL else 0
     if not settle.requeue:
         queue_want_acks(q, queue_level(q, u.level))
     channel_settle(c, settle.tag, False, settle.requeue, settle.is_ack)
     if not settle.is_ack and not q.is_closed and not q.is_deleted and queue_has_moves(q):
         q.moves.is_awaited = c.tx_has_buried = True
+        if q.moves.n_hauls != n_hauls and tx_await_haul(c, q):
+            c.is_refused = True
     queue_unref(q)
+
+
+cdef int tx_await_haul(chan_t* c, queue_t* q) noexcept nogil:
+    """A large message of q is to go elsewhere: the commit waits for it. 0, or -1 out of memory."""
+    cdef tx_haul_t* h
+    q.moves.hauls_awaited = q.moves.n_hauls
+    if c.n_tx_hauls and c.tx_hauls[c.n_tx_hauls - 1].queue == q:
+        c.tx_hauls[c.n_tx_hauls - 1].until = q.moves.n_hauls
+        return 0
+    if c.n_tx_hauls == c.cap_tx_hauls:
+        h = <tx_haul_t*>realloc(c.tx_hauls, (<u64>c.cap_tx_hauls * 2 + 4) * sizeof(tx_haul_t))
+        if h == NULL:
+            return -1
+        c.tx_hauls = h
+        c.cap_tx_hauls = c.cap_tx_hauls * 2 + 4
+    h = &c.tx_hauls[c.n_tx_hauls]
+    c.n_tx_hauls += 1
+    h.queue = q
+    h.until = q.moves.n_hauls
+    q.refs += 1
+    return 0
+
+
+cdef bint tx_awaits_hauls(chan_t* c) noexcept nogil:
+    """Whether large messages are on their way, or have just come where they go, into files that the
+    next sync covers. What could not go counts as gone: it stays where it was."""
+    cdef tx_haul_t* h
+    if c.tx_hauls == NULL:
+        return False
+    while c.n_tx_hauls:
+        h = &c.tx_hauls[c.n_tx_hauls - 1]
+        if not h.queue.is_deleted and not h.queue.is_closed and h.queue.moves.n_hauled < h.until:
+            return True
+        c.n_tx_hauls -= 1
+        queue_unref(h.queue)
+    tx_forget_hauls(c)
+    return True
+
+
+cdef void tx_forget_hauls(chan_t* c) noexcept nogil:
+    """Wait for no large message any more."""
+    while c.n_tx_hauls:
+        c.n_tx_hauls -= 1
+        queue_unref(c.tx_hauls[c.n_tx_hauls].queue)
+    free(c.tx_hauls)
+    c.tx_hauls = NULL
+    c.cap_tx_hauls = 0
 
 
 cdef int tx_carry_out(chan_t* c) noexcept nogil:
@@ -331,6 +383,8 @@ cdef int tx_commit(chan_t* c) noexcept nogil:
     elif c.tx_phase == TX_WAITS:
         c.tx_phase = TX_SETTLES
     elif c.tx_phase == TX_BURIES:
+        if tx_awaits_hauls(c):
+            return TX_DISK
         c.tx_has_buried = False
     rc = tx_carry_out(c)
     if rc == TX_MORE:
@@ -362,6 +416,7 @@ cdef void tx_forget(chan_t* c) noexcept nogil:
         tx_free_publish(c, kept)
     c.tx_last = c.tx_at = NULL
     c.tx_phase = TX_KEEPS
+    tx_forget_hauls(c)
     link_give(c.link, c.tx_bytes)
     c.tx_bytes = 0
     free(c.tx_settles)

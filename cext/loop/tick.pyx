@@ -51,6 +51,7 @@ cdef int queue_hand_over(queue_t* q, bint is_whole) noexcept nogil:
         if st != NULL and is_whole:
             st.is_unsynced = st.is_large_unsynced = st.is_dir_unsynced = False
             st.is_acks_wanted = st.is_acks_dir_unsynced = False
+            store_covers_left(st)
         elif st != NULL and store_hand_over(st, q.loop):
             return -1
     if q.stream != NULL:

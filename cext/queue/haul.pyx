@@ -349,6 +349,7 @@ cdef void queue_haul(queue_t* q, const spot_t* at) noexcept nogil:
         large.cap = large.cap * 2 + 16
     large.items[large.n] = at[0]
     large.n += 1
+    moves.n_hauls += 1
     moves.n_large_parked += at.was_parked
     moves.parked_bytes += at.size
     queue_list_hauling(q)
@@ -375,6 +376,8 @@ cdef void queue_pop_large(queue_t* q) noexcept nogil:
     cdef moves_t* moves = q.moves
     cdef const spot_t* at = &moves.large.items[moves.large.at]
     moves.large.at += 1
+    moves.n_hauled += 1
+    moves.is_awaited = moves.is_awaited or moves.n_hauled <= moves.hauls_awaited
     moves.parked_bytes -= at.size
     if at.was_parked:
         moves.n_large_parked -= 1

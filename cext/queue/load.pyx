@@ -208,8 +208,9 @@ cdef object os_error(const store_t* st, str kind, u32 id):
 cdef list find_segments(loop_t* loop, str directory, list notes):
     """(id, size) of the segments of a directory, by rising id.
 
-    Removes what holds nothing: segments of zeros or without a header, acks and metas without a
-    segment. Raises ValueError for what cannot be read as a segment; nothing is removed then."""
+    Removes what holds nothing: segments of zeros or without a header, and, once it is on disk that
+    they have none, acks and metas without a segment. Raises ValueError for what cannot be read as a
+    segment; nothing is removed then."""
     ids = {"msgs": [], "acks": [], "meta": []}
     leftovers = []
     try:
@@ -235,6 +236,8 @@ cdef list find_segments(loop_t* loop, str directory, list notes):
     known = {id for id, _ in found}
     stray = [f"{directory}/{kind}.{id:010d}" for kind in ("acks", "meta") for id in ids[kind]
              if id not in known]
+    if stray:
+        sync_directory(directory)
     for path in leftovers + stray:
         if remove_file(loop, path):
             notes.append(f"{path} belongs to no segment and was removed")

@@ -1,12 +1,14 @@
 # Handover: descriptors of what a store has written, for the next sync to cover.
 #
 # A sync runs over descriptors of its own, which it closes; so a file may roll or go meanwhile. When
-# there are too many of them, one sync of the whole file system takes their place.
+# there are too many of them, one sync of the whole file system takes their place. What a removed
+# segment has left goes after a sync that has covered its directory.
 # Called by tick.pyx and by who changes files of a store. Source: storage reference section 14.
 from posix.fcntl cimport O_DIRECTORY
 
 cdef enum:
     MOST_SYNC_QUEUES = 1024     # files above which none is synced one by one
+    MOST_LEFT = 16              # that segments have left, before a sync for their sake
 
 
 # ---- the list of the next sync -------------------------------------------------------------------
@@ -43,6 +45,72 @@ cdef int loop_sync_too(loop_t* loop, int fd) noexcept nogil:
     return 0
 
 
+# ---- what removed segments have left -------------------------------------------------------------
+
+cdef int store_leave_acks(store_t* st, u32 id) noexcept nogil:
+    """Keep the deleted positions of a segment whose messages have just lost their name. Syncs that
+    others wait for cover that; when none does for long, one is asked for. 0, or -1 out of memory.
+    """
+    cdef left_t* left = st.left
+    cdef u32 cap
+    store_drop_left(st)
+    if left == NULL or left.n == left.cap:
+        cap = left.cap * 2 if left != NULL else 8
+        left = <left_t*>realloc(st.left, sizeof(left_t) + cap * sizeof(u32))
+        if left == NULL:
+            return -1
+        if st.left == NULL:
+            memset(left, 0, sizeof(left_t))
+        left.cap = cap
+        st.left = left
+    left.ids[left.n] = id
+    left.n += 1
+    if left.n - left.n_due >= MOST_LEFT and store_hand_over_name(st, st.loop) == 0:
+        store_covers_left(st)
+    return 0
+
+
+cdef void store_covers_left(store_t* st) noexcept nogil:
+    """The next sync covers the store's directory."""
+    store_drop_left(st)
+    if st.left != NULL:
+        st.left.n_due = st.left.n
+        st.left.until = st.loop.n_syncs + 1
+
+
+cdef void store_drop_left(store_t* st) noexcept nogil:
+    """Remove what was left of segments whose removal is on disk."""
+    cdef left_t* left = st.left
+    cdef u32 i
+    if left == NULL or left.n_due == 0 or st.loop.n_synced < left.until:
+        return
+    for i in range(left.n_due):
+        segment_unlink_acks(st, left.ids[i])
+    left.n -= left.n_due
+    memmove(&left.ids[0], &left.ids[left.n_due], left.n * sizeof(u32))
+    left.n_due = 0
+
+
+cdef int store_drop_all_left(store_t* st) noexcept nogil:
+    """Sync the directory, and remove all of them: the store closes. 0, or -1 with errno."""
+    cdef char path[PATH_MAX_BYTES]
+    cdef int fd
+    if st.left == NULL or st.left.n == 0:
+        return 0
+    store_path(st, path)
+    fd = c_open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)
+    if fd < 0:
+        return -1
+    if sync_data(fd):
+        close_failed(fd)
+        return -1
+    c_close(fd)
+    st.left.n_due = st.left.n
+    st.left.until = 0
+    store_drop_left(st)
+    return 0
+
+
 # ---- a store -------------------------------------------------------------------------------------
 
 cdef int store_hand_over_file(store_t* st, loop_t* loop) noexcept nogil:
@@ -59,17 +127,23 @@ cdef int store_hand_over_file(store_t* st, loop_t* loop) noexcept nogil:
     return 0
 
 
+cdef int store_hand_over_name(store_t* st, loop_t* loop) noexcept nogil:
+    """The same for its directory. 0, or -1 with errno."""
+    cdef char path[PATH_MAX_BYTES]
+    store_path(st, path)
+    return loop_add_sync_fd(loop, c_open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC))
+
+
 cdef int store_hand_over_directory(store_t* st, loop_t* loop) noexcept nogil:
     """The same for the names of new files. 0, or -1 with errno."""
-    cdef char path[PATH_MAX_BYTES]
     if st.is_dir_unsynced:
-        store_path(st, path)
-        if loop_add_sync_fd(loop, c_open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)):
+        if store_hand_over_name(st, loop):
             return -1
         if st.is_nested and loop_add_sync_fd(
                 loop, c_open(st.parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC)):
             return -1
         st.is_dir_unsynced = st.is_acks_dir_unsynced = False
+        store_covers_left(st)
     return 0
 
 

@@ -175,15 +175,23 @@ cdef void segment_pop_deleted(seg_t* seg) noexcept nogil:
         seg.deleted[i] = pos
 
 
-cdef void segment_unlink(store_t* st, u32 id) noexcept nogil:
-    """Remove the files of a segment. The messages go first: without its acks a segment that is
-    there after a crash would be delivered again, whole."""
+cdef void segment_unlink(store_t* st, const seg_t* seg) noexcept nogil:
+    """Remove the files of a segment. The messages go first, and their deleted positions when that
+    is on disk: a segment that is there after a loss of power, without them, would be delivered
+    again, whole."""
     cdef char path[PATH_MAX_BYTES]
-    segment_path(st, b"msgs", id, path)
+    segment_path(st, b"msgs", seg.id, path)
     file_remove(st.loop, path)
-    segment_path(st, b"acks", id, path)
+    segment_path(st, b"meta", seg.id, path)
     file_unlink(st.loop, path)
-    segment_path(st, b"meta", id, path)
+    if seg.ack_size == 0 or not st.loop.sync or store_leave_acks(st, seg.id):
+        segment_unlink_acks(st, seg.id)
+
+
+cdef void segment_unlink_acks(store_t* st, u32 id) noexcept nogil:
+    """Remove the deleted positions of a segment, if there are any."""
+    cdef char path[PATH_MAX_BYTES]
+    segment_path(st, b"acks", id, path)
     file_unlink(st.loop, path)
 
 

@@ -72,7 +72,7 @@ cdef void store_remove_segment(store_t* st, seg_t* seg) noexcept nogil:
         window_forget(st.window, seg.id)
     if seg.damaged_at and st.is_durable:
         segment_keep(st, seg.id)
-    segment_unlink(st, seg.id)
+    segment_unlink(st, seg)
     st.is_acks_dir_unsynced = True
     memmove(&st.segs[i], &st.segs[i + 1], (st.n_segs - i - 1) * sizeof(seg_t*))
     st.n_segs -= 1
@@ -457,6 +457,7 @@ cdef void store_release(store_t* st, pool_t* pool) noexcept nogil:
     free(st.gaps)
     free(st.leaf)
     free(st.dues)
+    free(st.left)
     store_release_counts(st)
     memset(st, 0, sizeof(store_t))
     st.loop = loop
@@ -516,4 +517,4 @@ cdef int store_close(store_t* st) noexcept nogil:
             return -1
         if st.segs[i].ack_size and segment_trim_acks(st, st.segs[i]):
             return -1
-    return 0
+    return store_drop_all_left(st)

@@ -40,11 +40,11 @@ def declare(wire: Wire, **properties: object) -> None:
     wire.call(1, request, commands.Queue.DeclareOk)
 
 
-def publish(wire: Wire, count: int) -> None:
+def publish(wire: Wire, count: int, size: int = 600) -> None:
     """Publish messages and wait until they are confirmed."""
     wire.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
     for number in range(1, count + 1):
-        wire.publish(1, "", QUEUE, b"s:%d:" % number + b"." * 600)
+        wire.publish(1, "", QUEUE, b"s:%d:" % number + b"." * size)
     while wire.expect(commands.Basic.Ack, 1).delivery_tag != count:
         pass
 
@@ -318,10 +318,12 @@ def test_a_loss_of_power_in_a_commit_takes_not_both(
 
 
 @EVERY_READING
+@pytest.mark.parametrize("size", [600, 1 << 21], ids=["small", "large"])
 def test_what_a_commit_rejects_is_a_dead_letter_on_disk_and_no_more(
     on_disk: DiskFactory, tmp_path: Path, broker_factory: BrokerFactory, is_long: bool,
-    reading: Reading,
+    reading: Reading, size: int,
 ) -> None:  # fmt: skip
+    """A large one goes in pieces, see docs/decisions/0047-large-messages-in-pieces.md."""
     broker, disk = on_disk(log=True)
     disk.plan(Action.NOTHING, Call.CHANGES)
     broker.start()
@@ -331,7 +333,7 @@ def test_what_a_commit_rejects_is_a_dead_letter_on_disk_and_no_more(
             arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"},
         )
         wire.call(1, commands.Queue.Declare(queue="dead", durable=True), commands.Queue.DeclareOk)
-        publish(wire, 1)
+        publish(wire, 1, size)
         begin_commit(wire, commands.Basic.Reject(1, requeue=False))
         wire.call(2, commands.Tx.Commit(), commands.Tx.CommitOk)
         broker.kill()
