@@ -332,6 +332,7 @@ cdef struct store_t:            # the segments of one queue
     int wfd                     # descriptor of the write segment, -1 when closed
     u32 flushed                 # bytes of the write segment that its file holds
     u32 unflushed               # records behind `flushed`
+    u32 piecemeal               # bytes behind `flushed` that the file has of a tail in pieces
     u32 synced                  # `flushed` when a sync was last asked for
     u32 reserved                # how far filling reaches behind the data, 0 = there is none
     seg_t* rseg                 # read cursor

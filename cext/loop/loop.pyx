@@ -825,6 +825,7 @@ cdef class Loop:
         self.is_over = True
         with nogil:
             loop_finish_hauls(&self.t)
+            loop_begin_portion(&self.t, FINISH_NS)      # nobody else waits
             loop_run_queues(&self.t)
         if self.t.is_syncing:
             done.fd = self.done_fd

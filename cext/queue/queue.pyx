@@ -653,8 +653,10 @@ cdef bint queue_keeps_no_files(const queue_t* q) noexcept nogil:
 
 
 cdef int store_end_tick(store_t* st, queue_t* q) noexcept nogil:
-    """Write what was staged, give back memory. 0, or -1 with errno."""
+    """Write what was staged, give back memory. 0, 1 when that goes on in the next turn, or -1 with
+    errno."""
     cdef pool_t* pool = &q.loop.pool
+    cdef int rc
     cdef bint is_passing = (queue_ready_of(q, st) == 0 and st.rseg is not st.wseg
                             and not queue_reconcile(q, st))
     if is_passing:
@@ -670,6 +672,10 @@ cdef int store_end_tick(store_t* st, queue_t* q) noexcept nogil:
     if st.window != NULL and st.window.cap > BLOCK_SIZE:
         # What it held has been written to a link, or has to wait.
         store_drop_window(st, pool)
+    if q.is_stuck:
+        rc = store_flush_pieces(st)
+        if rc:
+            return rc
     if not st.is_durable:
         return store_retry(st, pool) if q.is_stuck else 0
     if store_flush(st) or (st.counts.n_news and counts_flush(st, q.loop)):
@@ -688,6 +694,7 @@ cdef void queue_end_tick(queue_t* q) noexcept nogil:
 
     Cost: a pwrite per tick and durable queue that still holds what it was given."""
     cdef u32 i
+    cdef int rc = 0
     if q.is_deleted or q.is_closed:
         return
     if q.moves != NULL and q.moves.unwritten.at != q.moves.unwritten.n:
@@ -695,14 +702,17 @@ cdef void queue_end_tick(queue_t* q) noexcept nogil:
         if q.is_closed:
             return
     if q.stream != NULL:
-        if stream_end_tick(q):
-            queue_failed(q)
-            return
+        rc = stream_end_tick(q)
     else:
         for i in range(queue_levels(q)):
-            if queue_level(q, i) != NULL and store_end_tick(queue_level(q, i), q):
-                queue_failed(q)
-                return
+            if queue_level(q, i) != NULL and rc == 0:
+                rc = store_end_tick(queue_level(q, i), q)
+    if rc < 0:
+        queue_failed(q)
+        return
+    if rc:
+        queue_touch(q)
+        return
     if q.is_stuck:
         q.store.write_error = 0
         queue_unstick(q)

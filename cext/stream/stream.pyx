@@ -399,9 +399,13 @@ cdef inline void stream_settle(queue_t* q, const unacked_t* u, bint requeue) noe
 # ---- end of the tick -----------------------------------------------------------------------------
 
 cdef int stream_end_tick(queue_t* q) noexcept nogil:
-    """Write what was staged and what was acknowledged, give back memory. 0, or -1 with errno."""
+    """Write what was staged and what was acknowledged, give back memory. 0, 1 when that goes on in
+    the next turn, or -1 with errno."""
     cdef store_t* st = &q.store
     cdef stream_t* s = q.stream
+    cdef int rc = store_flush_pieces(st) if q.is_stuck else 0
+    if rc:
+        return rc
     if store_flush(st) or tracks_flush(q):
         return -1
     if queue_keeps_no_files(q):

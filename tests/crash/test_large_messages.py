@@ -27,6 +27,7 @@ SIZES = (SMALL, LARGE, SMALL, SMALL, LARGE, LARGE, SMALL)
 SEGMENT_SIZE = 8 << 20
 TEMPORARY = "*/tmp.msgs.*"
 CUTS, LONG_CUTS = 12, 200
+PIECE = 1 << 17
 
 pytestmark = pytest.mark.crash
 
@@ -190,3 +191,34 @@ def test_a_full_disk_is_waited_for(on_disk: DiskFactory, kind: Call) -> None:
     assert list(broker.data_dir.rglob("tmp.msgs.*")) == []
     broker.kill()
     run.check(broker, reading=None)
+
+
+@pytest.mark.parametrize("name", [QUEUE, STREAM])
+def test_what_has_waited_for_room_is_written_in_pieces(on_disk: DiskFactory, name: str) -> None:
+    """Others have their turn between two of them."""
+    broker, disk = on_disk(segment_size=SEGMENT_SIZE, log=True)
+    run = Run(broker)
+    stream = run.streams[name]
+    stream.published = 1
+    disk.plan(Action.FAIL, Call.OPEN | Call.WRITE, "*msgs.*", error=errno.ENOSPC)
+    with Wire.open(broker.port) as wire:
+        wire.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
+        wire.publish(1, "", name, stream.body(1, 3 * LARGE))
+        disk.wait_for_strikes(2)  # aside, and where it then waits
+        before = len(disk.records())
+        disk.heal()
+        wire.expect(commands.Basic.Ack, 1)
+    written = [
+        len(each.data)
+        for each in disk.records()[before:]
+        if each.kind is Call.WRITE and "/msgs." in each.path
+    ]
+    assert sum(written) > 3 * LARGE
+    assert max(written) <= PIECE
+    broker.kill()
+    broker.start()
+    with Wire.open(broker.port) as wire:
+        wire.call(1, commands.Basic.Qos(prefetch_count=1), commands.Basic.QosOk)
+        consume = commands.Basic.Consume(queue=name, arguments={"x-stream-offset": "first"})
+        wire.call(1, consume, commands.Basic.ConsumeOk)
+        assert wire.expect_unit(commands.Basic.Deliver, 1).body == stream.body(1, 3 * LARGE)
