@@ -930,6 +930,7 @@ cdef struct chan_t:
     u32 n_old_settled           # gaps among them
     u32 n_unacked
     u64 settle_until            # the settlement of all up to this tag is under way, 0 = none is
+    u64 timed_tag               # deliveries below it have been looked at, see channel_overdue
     # prefetch
     u32 prefetch                # for consumers to come, 0 = no limit
     u32 global_prefetch         # 0 = no limit
@@ -1079,6 +1080,7 @@ cdef struct link_t:
     flag_t is_unreadable        # a body that is to be sent is not there any more
     flag_t is_unread            # its turn was over before it was read
     flag_t is_holder            # one of its channels has held a delivery
+    flag_t is_in_ages           # the ages of its deliveries are being looked at
     u8 stops                    # link_stop bits: frames are kept, not walked
     i64 late_until_ns           # it has kept the loop busy: until then others come first
     u32 crowd_bytes             # published to crowded queues since the link was last held

@@ -15,6 +15,7 @@ cdef class Link(Wire):
     """
     cdef Vhost vhost
     cdef bytes user
+    cdef list unlooked          # ids of channels whose deliveries are still to be looked at
 
     def __cinit__(self, Loop loop, int fd, Protocol protocol):
         self.t.frame_max = HANDSHAKE_FRAME_MAX
@@ -331,23 +332,40 @@ cdef class Link(Wire):
             c = c.sparse_next
         return found
 
-    cdef void tell_overdue(self):
+    cdef bint tell_overdue(self):
         """Tell the session of channels that hold a delivery for too long. A link that waits for the
-        disk is left to the next time: an answer would come behind channel.close."""
+        disk is left to the next time: an answer would come behind channel.close. Whether there are
+        more to look at, for they are looked at in portions."""
         cdef chan_t* c
+        cdef int rc
+        cdef u32 left = OVERDUE_LOOK
         if self.t.state != LINK_OPEN or self.t.stops & STOP_PAUSED:
-            return
-        if not link_may_be_overdue(&self.t):
-            return
-        self.loop.t.n_overdue_looks += 1
-        self.t.overdue_look_ns = self.loop.t.now_ns
-        self.t.held_ds = self.loop.t.now_ds
-        for id in self.open_channels():
+            return False
+        if not self.t.is_in_ages:
+            if not link_may_be_overdue(&self.t):
+                return False
+            self.loop.t.n_overdue_looks += 1
+            self.t.overdue_look_ns = self.loop.t.now_ns
+            self.t.held_ds = self.loop.t.now_ds
+            self.unlooked = self.open_channels()
+            self.t.is_in_ages = True
+        while self.unlooked:
+            id = self.unlooked[len(self.unlooked) - 1]
             c = link_channel(&self.t, id)
-            if c != NULL and channel_is_overdue(c):
+            if c != NULL and c.state == CHAN_OPEN:
+                rc = channel_overdue(c, &left)
+                if rc == OVERDUE_MORE:
+                    return True
+            else:
+                rc = OVERDUE_NONE
+                c = NULL
+            self.unlooked.pop()
+            if rc == OVERDUE:
                 self.session.on_consumer_timeout(id)
             elif c != NULL:
                 channel_note_oldest(c)
+        self.t.is_in_ages = False
+        return False
 
     cdef void tell_oversized(self):
         """Tell the session of channels that were to get what their client cannot take."""

@@ -123,6 +123,7 @@ cdef class Loop:
     cdef dict parents           # directories that hold those of queues
     cdef list crowd             # links whose publishes wait for consumers
     cdef list held              # links whose publishes wait for the disk
+    cdef bint is_looking        # one that was looked at has more to be looked at, at once
     cdef list turns             # links that are to be heard in the next turn
     cdef list late_turns        # and those that kept the loop busy the last time
     cdef bint is_jobs_turn      # jobs come before those links in the next turn
@@ -887,8 +888,8 @@ cdef class Loop:
             self.held = [link for link in self.held if (<Wire>link).t.wire.fd >= 0]
 
     def check_links(self) -> bool:
-        """Send heartbeats that are due, drop links that are silent or late, and have channels closed
-        that hold a delivery for longer than its queue allows; a portion of them.
+        """Send heartbeats that are due, drop links that are silent or late, and have channels
+        closed that hold a delivery for longer than its queue allows; a portion of them.
         Called eight times a second or so; true when there are more, to be asked for at once.
 
         Source: amqp reference sections 1 and 3."""
@@ -906,13 +907,14 @@ cdef class Loop:
                 break
             links.append(<Wire>l.owner)
         self.find_dead(links)
+        self.is_looking = False
         for link in links:
             try:
                 self.check_link(link)
             finally:
                 if (<Wire>link).t.state != LINK_CLOSED:
                     wheel_add(&self.t, &(<Wire>link).t, link_look_ns(&(<Wire>link).t))
-        return l != NULL
+        return l != NULL or self.is_looking
 
     cdef check_link(self, Wire link):
         """Do for one link what its clock asks for."""
@@ -923,7 +925,7 @@ cdef class Loop:
         link_drop_rings(l)
         if l.is_oversized:
             link.tell_oversized()
-        link.tell_overdue()
+        self.is_looking |= link.tell_overdue()
         if l.deadline_ns and now > l.deadline_ns:
             link.session.on_timeout("time for handshake or close is over")
         elif l.heartbeat_ns and l.state == LINK_OPEN:

@@ -59,6 +59,8 @@ cdef i64 link_look_ns(link_t* l) noexcept nogil:
     cdef i64 beat
     if l.state != LINK_OPEN:
         return l.loop.now_ns + LOOK_EVERY_NS // 2      # its heartbeats may begin meanwhile
+    if l.is_in_ages:
+        return l.loop.now_ns
     if l.heartbeat_ns and not l.wire.is_blocked:
         beat = l.wire.last_sent_ns + l.heartbeat_ns // 2
         # One that was written just now counts as sent at the end of this iteration.

@@ -43,8 +43,10 @@ cdef class Wire:
     cdef void leave(self):
         """Let go of all that the session holds."""
 
-    cdef void tell_overdue(self):
-        """Tell the session of deliveries that were not settled in time."""
+    cdef bint tell_overdue(self):
+        """Tell the session of deliveries that were not settled in time. Whether there are more to
+        look at."""
+        return False
 
     cdef void tell_oversized(self):
         """Tell the session of channels that were to get what their client cannot take."""

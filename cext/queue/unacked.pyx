@@ -89,21 +89,28 @@ cdef inline int channel_push(chan_t* c, queue_t* q, consumer_t* k, const rec_t* 
     return 0
 
 
-cdef unacked_t* channel_find(chan_t* c, u64 tag) noexcept nogil:
-    """The unsettled delivery with this tag, or NULL."""
+cdef inline u32 channel_old_from(const chan_t* c, u64 tag) noexcept nogil:
+    """Index of the first entry of the list of old ones with this tag or a higher one."""
     cdef u32 lo = 0, hi = c.n_old, mid
-    cdef unacked_t* u
-    if tag >= c.next_tag:
-        return NULL
-    if tag >= c.first_tag:
-        u = &c.ring[tag & (c.ring_cap - 1)]
-        return u if u.queue != NULL else NULL
     while lo < hi:
         mid = (lo + hi) >> 1
         if c.old[mid].tag < tag:
             lo = mid + 1
         else:
             hi = mid
+    return lo
+
+
+cdef unacked_t* channel_find(chan_t* c, u64 tag) noexcept nogil:
+    """The unsettled delivery with this tag, or NULL."""
+    cdef u32 lo
+    cdef unacked_t* u
+    if tag >= c.next_tag:
+        return NULL
+    if tag >= c.first_tag:
+        u = &c.ring[tag & (c.ring_cap - 1)]
+        return u if u.queue != NULL else NULL
+    lo = channel_old_from(c, tag)
     if lo < c.n_old and c.old[lo].tag == tag and c.old[lo].queue != NULL:
         return &c.old[lo]
     return NULL

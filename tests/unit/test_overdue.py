@@ -14,6 +14,7 @@ from tests.support.core import FRAME_MAX, Bench, Session, publish, settle
 from tests.support.waiting import wait_for
 
 OTHERS = 100
+MANY = 30_000
 CLOSED = ("on_consumer_timeout", 1)
 ALWAYS_S = 1e-9  # a heartbeat so short that the link is looked at each time
 
@@ -115,3 +116,52 @@ def test_looks_at_a_holder_keep_their_distance(bench: Bench) -> None:
         look(bench)
 
     assert bench.loop.overdue_looks == 1
+
+
+def looks(bench: Bench) -> int:
+    """How often the loop wants to be asked until it has looked at all connections."""
+    n = 1
+    while bench.loop.check_links():
+        n += 1
+    return n
+
+
+def test_one_behind_very_many_patient_ones_is_found_in_portions(bench: Bench) -> None:
+    """They were looked at in one go: half a million of them held up everybody."""
+    patient = bench.queue("patient", segment_size=1 << 20)
+    bench.send(publish(b"patient", b"m") * MANY)
+    bench.run()
+    for _ in range(MANY):
+        assert bench.link.get(1, patient, False)
+    bench.link.flush()
+    bench.receive()
+    few = looks(bench)
+    held(bench, 100)
+    found: list[int] = []
+
+    def is_found() -> bool:
+        found.append(looks(bench))
+        return CLOSED in bench.session.events
+
+    wait_for(is_found, "the delivery of the queue that is not patient")
+
+    assert found[-1] >= few + 2
+
+
+def test_one_that_the_ring_has_left_behind_is_found(bench: Bench) -> None:
+    """All but the oldest and the last are settled: the oldest is on the list of old ones."""
+    held(bench, 100)
+    patient = bench.queue("patient", segment_size=1 << 20)
+    bench.send(publish(b"patient", b"m") * MANY)
+    bench.run()
+    for tag in range(2, MANY + 1):
+        assert bench.link.get(1, patient, False)
+        bench.send(settle(80, tag, 0))
+    bench.link.flush()
+    bench.receive()
+
+    def is_found() -> bool:
+        looks(bench)
+        return CLOSED in bench.session.events
+
+    wait_for(is_found, "the oldest delivery")
