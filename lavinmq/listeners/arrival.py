@@ -266,6 +266,8 @@ class Arrival:
         trusted = self._steps.trusted
         if trusted is not None and self._ends.peer_host not in trusted:
             self._log.warning("its PROXY header is ignored, it is not a trusted source")
+            # A proxy here that nobody has listed would make everybody a client of this machine.
+            self._ends = replace(self._ends, is_loopback=False)
         elif header.peer is not None and header.local is not None:
             self._ends = between(header.peer, header.local, header.tls)
         elif header.tls is not None:
