@@ -41,6 +41,7 @@ JSON: Final = "application/json"
 SENT_AT_ONCE: Final = 128 << 10
 UNREAD_BODY: Final = 64 << 10
 """Of a body that nobody wants; what is longer ends the connection."""
+MAX_DIGITS: Final = 20
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH")
 _log = log.get("lmq.http.server")
 _audit = log.get("lmq.http.audit")
@@ -162,6 +163,12 @@ class ApiHandler(Handler):
 
     is_gone = False
     """Whether the client has hung up."""
+    on_gone: Callable[[], None]
+    """Is called then; set by who works on an answer."""
+
+    def initialize(self) -> None:
+        """The client may go before `prepare` is called, or without that."""
+        self.on_gone = _nothing
 
     def on_connection_close(self) -> None:
         """Tell who works on an answer that it may stop."""
@@ -173,7 +180,6 @@ class ApiHandler(Handler):
         """Before the body comes: who is it, and is there anything at that path?"""
         self._body = bytearray()  # grows where it is: joining megabytes would hold up others
         self._size = 0
-        self.on_gone: Callable[[], None] = _nothing  # called when the client has hung up
         if self.broker.config.cors_allowed_origins and cors.is_preflight(
             self.request.method, self.request.headers
         ):
@@ -199,8 +205,8 @@ class ApiHandler(Handler):
                 self._limit = min(self._limit, config.max_json_size)
         connection = self.request.connection
         connection.set_max_body_size(self._limit)  # type: ignore[union-attr]
-        length = self.request.headers.get("Content-Length", "")
-        if length.isdigit() and int(length) > self._limit:
+        length = _length(self.request.headers.get("Content-Length", ""))
+        if length is not None and length > self._limit:
             self.set_header("Connection", "close")  # its body is not read
             if self._call is None:
                 self.finish_no_path()
@@ -227,8 +233,8 @@ class ApiHandler(Handler):
 
     def _has_long_body(self) -> bool:
         """Whether it is not worth reading what somebody sends who is not let in."""
-        length = self.request.headers.get("Content-Length", "0")
-        is_short = length.isdigit() and int(length) <= UNREAD_BODY
+        length = _length(self.request.headers.get("Content-Length", "0"))
+        is_short = length is not None and length <= UNREAD_BODY
         return not is_short or "Transfer-Encoding" in self.request.headers
 
     def data_received(self, chunk: bytes) -> None:
@@ -433,6 +439,11 @@ class NotFound(Handler):
 
 def _nothing() -> None:
     """Most endpoints answer at once."""
+
+
+def _length(text: str) -> int | None:
+    """Bytes of a body; None for what is no number, which is refused when the body is read."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < MAX_DIGITS else None
 
 
 def _query(text: str) -> dict[str, list[str]]:
