@@ -139,6 +139,7 @@ class Handler(RequestHandler):
             and self.origin is not Origin.CONTROL
             and self.request.path.startswith("/api/")
             and login.credentials(self.request) is None
+            and login.session_token(self.request) is None
         ):
             from lavinmq.http.access import cookies  # only for users who log in elsewhere
 

@@ -283,6 +283,17 @@ def test_a_token_is_a_password_too(trusting: Broker, issuer: Issuer) -> None:
     assert api.get("/api/whoami")["name"] == "anna"
 
 
+def test_a_password_still_logs_in_by_the_form(browser: Browser, trusting: Broker) -> None:
+    api = Api(trusting)
+    answer = api("POST", "/session", {"username": "guest", "password": "guest"})
+    cookies: SimpleCookie = SimpleCookie(answer.headers["set-cookie"])
+    browser.kept = {name: morsel.value for name, morsel in cookies.items()}
+
+    answered = browser.get("/api/whoami")
+
+    assert (answered.status, answered.content[:15]) == (200, b'{"name":"guest"')
+
+
 def test_without_keys_nobody_is_logged_out(broker_factory: BrokerFactory) -> None:
     with serving() as gone:
         token = gone.token(scope=MANAGEMENT)
