@@ -319,6 +319,8 @@ class VHost:
             check_prefix(name)
         rights.check_declare_exchange(actor.user, self.name, name, arguments)
         type_, arguments = checked_exchange(name, type_, arguments)
+        if arguments.get("x-delayed-exchange") is True and not is_restored:
+            self._check_queue_limit()  # its messages wait in a queue
         if self.recorded.is_left_out(name):
             raise failed(f"Exchange '{name}' is of a kind that this release does not have")
         if durable:
@@ -410,9 +412,8 @@ class VHost:
         if not name:
             name = "amq.gen-" + secrets.token_urlsafe(24)
         rights.check_declare_queue(actor.user, self.name, name, arguments)
-        limit = self.rules.limits.max_queues
-        if limit is not None and len(self.queues) >= limit and not is_restored:
-            raise refused(f"queue limit in vhost '{self.name}' ({limit}) is reached")
+        if not is_restored:
+            self._check_queue_limit()
         if self._loop.is_held:
             raise failed("Server low on disk space, can not create queue")
         check_queue(durable, exclusive, auto_delete, arguments)
@@ -438,6 +439,12 @@ class VHost:
             queue.core.epochs = [stream_epochs.FIRST]
         self.files.identify(queue, is_new=True)
         return queue, is_stored
+
+    def _check_queue_limit(self) -> None:
+        """Raises: ChannelError 403 when there may be no further queue."""
+        limit = self.rules.limits.max_queues
+        if limit is not None and len(self.queues) >= limit:
+            raise refused(f"queue limit in vhost '{self.name}' ({limit}) is reached")
 
     def _redeclare(
         self, actor: Actor, queue: Queue, passive: bool, durable: bool, exclusive: bool,

@@ -26,6 +26,9 @@ def vhost(api: Api, unique: UniqueName) -> Iterator[str]:
     api("DELETE", f"/api/vhosts/{name}")
 
 
+DELAYED = {"x-delayed-type": "direct"}
+
+
 def test_a_limit_of_a_vhost_is_set_holds_and_is_taken_away(
     broker: Broker, api: Api, vhost: str
 ) -> None:
@@ -41,6 +44,8 @@ def test_a_limit_of_a_vhost_is_set_holds_and_is_taken_away(
         c.channel().queue_declare("a")
         with pytest.raises(ChannelClosedByBroker, match="queue limit"):
             c.channel().queue_declare("b")
+        with pytest.raises(ChannelClosedByBroker, match="queue limit"):  # it has a queue, too
+            c.channel().exchange_declare("d", "x-delayed-message", arguments=DELAYED)
         assert api("PUT", f"{path}/max-queues", {"value": -1}).status == 204
         c.channel().queue_declare("b")
     assert api("DELETE", f"{path}/max-connections").status == 204

@@ -199,6 +199,21 @@ def test_narrowed_rights_cancel_the_consumers_that_they_do_not_allow(broker: Ins
     assert broker.call(lambda: broker.queue("q").core.ready) == 1
 
 
+@pytest.mark.parametrize("how", ["flow", "pause"])
+def test_a_consumer_that_gets_nothing_just_now_is_cancelled_too(broker: Inside, how: str) -> None:
+    with login(broker) as wire:
+        if how == "flow":
+            wire.call(1, commands.Channel.Flow(active=False), commands.Channel.FlowOk)
+        else:
+            broker.call(broker.vhost().operators.pause, "q")
+        wire.call(1, CONSUME, commands.Basic.ConsumeOk)
+
+        put_permissions(broker, ".*", "^$", ".*")
+
+        assert wire.expect(commands.Basic.Cancel).consumer_tag == "c"
+    assert n_consumers(broker) == 0
+
+
 def test_a_client_that_knows_no_basic_cancel_loses_the_channel(
     broker: Inside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
