@@ -133,7 +133,7 @@ class Throttle:
 
 
 def _source(name: str, address: str, is_loopback: bool) -> str:
-    if is_loopback:
+    if is_loopback or address == "::1" or address.startswith("127."):  # a proxy here, too
         return f"loopback {name[:MAX_NAME]}"
     if ":" not in address:
         return address

@@ -42,6 +42,8 @@ SENT_AT_ONCE: Final = 128 << 10
 UNREAD_BODY: Final = 64 << 10
 """Of a body that nobody wants; what is longer ends the connection."""
 MAX_DIGITS: Final = 20
+FORWARDED: Final = ("Forwarded", "X-Forwarded-For", "X-Real-Ip")
+"""What proxies say of their clients. Anybody can write it, so that it gives nothing; it takes."""
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH")
 _log = log.get("lmq.http.server")
 _audit = log.get("lmq.http.audit")
@@ -72,7 +74,10 @@ class Handler(RequestHandler):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether the request comes from this machine."""
+        """Whether the request comes from this machine, as far as it says so itself: a proxy here
+        makes everybody come from here, and tells that it does."""
+        if any(name in self.request.headers for name in FORWARDED):
+            return False
         ip = self.request.remote_ip or ""
         return self.is_unix or ip == "::1" or ip.startswith(("127.", "::ffff:127."))
 

@@ -10,8 +10,9 @@ import pytest
 from pamqp import commands
 
 from lavinmq.auth import passwords
-from lavinmq.auth.throttle import SOURCE
+from lavinmq.auth.throttle import SOURCE, Throttle
 from tests.conftest import BrokerFactory
+from tests.support.api import Api
 from tests.support.broker import Broker
 from tests.support.inside import Inside, inside
 from tests.support.waiting import wait_for
@@ -134,3 +135,24 @@ def _start_ok(wire: Wire, user: str, password: str) -> None:
 def _is_idle(broker: Inside) -> bool:
     inner = broker.inner
     return bool(broker.call(lambda: not inner.connections and not len(inner.chain.tasks)))
+
+
+@pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "X-Real-IP"])
+def test_the_default_user_does_not_come_by_way_of_a_proxy_on_this_machine(
+    broker: Broker, header: str
+) -> None:
+    api = Api(broker)
+    forwarded = {header: "127.0.0.1"}
+
+    assert api("GET", "/api/whoami").status == 200
+    assert api("GET", "/api/whoami", headers=forwarded).status == 401
+    assert "guest" in api.get("/api/whoami")["name"]
+
+
+def test_users_behind_a_proxy_on_this_machine_do_not_wait_for_each_other() -> None:
+    throttle = Throttle(lambda: 0.0)
+    for _ in range(50):
+        throttle.failed("a", "127.0.0.1", False)
+
+    assert throttle.wait_s("a", "127.0.0.1", False) > 0
+    assert throttle.wait_s("b", "127.0.0.1", False) == 0
