@@ -43,7 +43,9 @@ def by_http(broker: Inside, method: str, path: str, body: str = "", **headers: s
     connection = http.client.HTTPConnection("127.0.0.1", broker.server.http_port, timeout=20)
     try:
         connection.request(method, path, body, {"Content-Type": "application/json"} | headers)
-        assert connection.getresponse().status == 401
+        response = connection.getresponse()
+        response.read()
+        assert response.status == 401
     finally:
         connection.close()
 
