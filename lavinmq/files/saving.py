@@ -30,6 +30,7 @@ from collections.abc import (
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -383,15 +384,25 @@ class Text:
         self._waiting.clear()
 
 
+class _Entries(list[object]):
+    """A list, not empty, that is made as it is written."""
+
+    def __init__(self, entries: Iterator[object]) -> None:
+        super().__init__((None,))
+        self._entries = entries
+
+    def __iter__(self) -> Iterator[object]:
+        return self._entries
+
+
 def json_list(entries: Iterable[object]) -> Iterator[str]:
     """An indented JSON array, piece by piece. Raises: ValueError, TypeError."""
-    is_first = True
-    for entry in entries:
-        yield "[\n  " if is_first else ",\n  "
-        is_first = False
-        for piece in _ENCODER.iterencode(entry):
-            yield piece.replace("\n", "\n  ")  # those within texts are escaped
-    yield "[]" if is_first else "\n]"
+    left = iter(entries)
+    for first in left:
+        # One call for all: each leaves a cycle of twenty objects to the garbage collector.
+        yield from _ENCODER.iterencode(_Entries(chain((first,), left)))
+        return
+    yield "[]"
 
 
 def json_text(value: object) -> Iterator[str]:
