@@ -18,6 +18,7 @@ cdef struct tx_publish_t
 cdef struct exchange_t
 cdef struct dedup_t
 cdef struct history_t
+cdef struct sample_t
 cdef struct mark_t
 cdef struct reader_t
 cdef struct stream_t
@@ -496,6 +497,7 @@ cdef struct queue_t:
     u8* name                    # short string, for what tells of its death
     exchange_t* releases        # of a delayed exchange's queue: that exchange
     history_t* history          # of an exchange that keeps messages: they are here and not stored
+    sample_t* sample            # where its messages are followed, NULL = nobody does
     vhost_t* vhost              # where dead letters find their exchange
     trial_t* trial              # of its consumers, NULL = there was none yet
     moves_t* moves              # what went, or is to go, to other queues, NULL = nothing has
@@ -696,6 +698,7 @@ cdef struct exchange_t:
     u8* name                    # short string, NULL = none needed
     queue_t* delayed            # where messages wait that ask for it, NULL = nowhere
     queue_t* history            # where they are kept for who comes later, NULL = nowhere
+    queue_t* followed           # where somebody follows them, NULL = nobody does
     match_t* match
     exchange_t* alternate       # where messages go that match nothing, or NULL
     flag_t is_plain             # bound to queues only, and no alternate
@@ -714,11 +717,28 @@ cdef struct kept_t:             # a message, with its slices behind it: names, p
     u32 props_len
     u32 body_len
 
+cdef struct taken_t:            # a message that has passed: names, properties, body follow
+    taken_t* next
+    i64 at_ms
+    u64 size                    # bytes of its whole body
+    u32 names_len
+    u32 props_len
+    u32 body_len                # of which so many are here
+
+cdef struct sample_t:           # what somebody follows
+    taken_t* first              # in the order of their passing
+    taken_t* last
+    u64 n_seen
+    u64 room                    # bytes that may be kept until they are fetched
+    u32 left                    # and messages
+    u32 most_body
+
 cdef struct history_t:          # the newest messages of an exchange
     loop_t* loop
+    sample_t* sample            # where they are followed in place of being kept, NULL = nobody does
     kept_t** items              # number n is items[n & (cap - 1)]
     u32 cap                     # a power of two, or 0
-    u32 most
+    u32 most                    # 0 = it is there to be followed only
     u64 first                   # number of the oldest
     u64 next                    # of the one to come
     u64 bytes

@@ -454,6 +454,13 @@ class Queue:
         max_priority: int = -1,
         is_stream: bool = False,
     ) -> None: ...
+    @property
+    def is_followed(self) -> bool:
+        """Whether `follow` has given it a sample."""
+
+    def follow(self, sample: Sample | None) -> None:
+        """Have messages that arrive pass a sample; None ends that."""
+
     def set_dedup(self, cache: DedupCache) -> None:
         """Drop duplicates from now on; the cache stays the caller's to close."""
 
@@ -795,6 +802,14 @@ class Exchange:
     def set_history(self, history: Queue, most: int) -> None:
         """Keep the newest `most` messages, HISTORY_MAX at most, for `Replay`; once, before it is
         used. The queue is for nothing else: nothing is stored in it."""
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether `follow` has given it a sample."""
+
+    def follow(self, followed: Queue | None, sample: Sample | None) -> None:
+        """Have messages pass a sample, by way of a queue that is for nothing else; None twice ends
+        that. The vhost must be touched afterwards."""
 
     @property
     def n_kept(self) -> int:
@@ -1206,6 +1221,22 @@ class Wanted:
     def __init__(
         self, key: bytes = b"", text: bytes = b"", header: bytes = b"", value: bytes | None = None
     ) -> None: ...
+
+class Sample:
+    """Some of the messages that pass what is followed. Args: most_body: bytes of a body."""
+
+    def __init__(self, most_body: int = 0) -> None: ...
+    @property
+    def seen(self) -> int:
+        """Messages that have passed."""
+
+    def take(self, n: int, room: int) -> list[tuple[int, bytes, bytes, bytes, int, bytes]]:
+        """What was kept since the last time; from now on keep `n` messages of `room` bytes at most.
+        Nothing is kept before the first call.
+
+        Returns: when it passed in Unix milliseconds, exchange, routing key, properties, bytes of
+        the body, the beginning of it.
+        """
 
 class Browse:
     """A walk over what is ready in a queue, in the order of delivery; it changes nothing.

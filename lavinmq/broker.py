@@ -35,6 +35,7 @@ from lavinmq.policy.parameters import ParameterStore
 from lavinmq.stats import totals
 from lavinmq.stats.churn import Churn
 from lavinmq.stats.histogram import Histogram
+from lavinmq.stats.latency import Latency
 from lavinmq.stats.sampler import Sampler, Tracked
 from lavinmq.stats.system import System, memory_limit
 from lavinmq.vhost.bindings import BindingLimits
@@ -148,6 +149,10 @@ class Broker:
         self.loop.overdue_interval_s = config.consumer_timeout_loop_interval
         self.sampler = Sampler(self._tracked, events.call_soon)
         self.request_times = Histogram()
+        self.latency = Latency({
+            "confirm": self.loop.confirm_times, "sync": self.loop.sync_times,
+            "http": self.request_times.values,
+        })  # fmt: skip
 
     @property
     def is_serving(self) -> bool:

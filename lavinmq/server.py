@@ -235,6 +235,7 @@ class Server:
         if self.http:
             broker.sampler.sample(self.config.stats_log_size)
             broker.system.sample(broker.sampler.samples)
+            broker.latency.sample(broker.sampler.samples)
         interval_s = self.config.stats_interval / 1000
         self._disk_timer = self.events.call_later(interval_s, self._look_at_disk)
 

@@ -37,6 +37,7 @@ cdef class Exchange:
     cdef Exchange alternate
     cdef Queue delayed
     cdef Queue history
+    cdef Queue followed
     cdef readonly DedupCache dedup
     cdef u32 n_exchanges        # compiled bindings to exchanges
 
@@ -115,7 +116,8 @@ cdef class Exchange:
 
     cdef void set_plain(self):
         self.t.is_plain = (self.n_exchanges == 0 and self.alternate is None
-                           and self.delayed is None and self.history is None)
+                           and self.delayed is None and self.history is None
+                           and self.followed is None)
 
     def set_delayed(self, bytes name, Queue delayed or None) -> None:
         """Have messages with the header x-delay wait in a queue, and then go on as if published to
@@ -148,6 +150,27 @@ cdef class Exchange:
         self.history = history
         self.t.history = history.q
         self.t.has_key_routes = False
+        self.set_plain()
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether `follow` has given it a sample."""
+        return self.t.followed != NULL
+
+    def follow(self, Queue followed or None, Sample sample or None) -> None:
+        """Have messages pass a sample, by way of a queue that is nobody else's and has no files;
+        None twice ends that. The vhost's epoch must move."""
+        if self.followed is not None:
+            self.followed.q.history.sample = NULL
+        if followed is not None:
+            followed.q.history = history_new(&followed.loop.t, 0)
+            if followed.q.history == NULL:
+                raise MemoryError()
+            followed.q.history.sample = &sample.t
+            followed.q.is_special = True
+            followed.sample = sample
+        self.followed = followed
+        self.t.followed = followed.q if followed is not None else NULL
         self.set_plain()
 
     @property

@@ -36,6 +36,7 @@ cdef class Queue:
     cdef Loop loop
     cdef Vhost vhost
     cdef readonly DedupCache dedup
+    cdef Sample sample          # of whoever follows it, or None
     cdef object compaction      # the _Compaction of a segment, or None
 
     def __cinit__(self, Loop loop, str directory, int segment_size, bint durable, *,
@@ -84,9 +85,23 @@ cdef class Queue:
             if not self.q.is_deleted:
                 self.q.is_deleted = True
                 self.q.dedup = NULL
+                self.q.sample = NULL
+                if self.q.history != NULL:
+                    self.q.history.sample = NULL
                 queue_unstick(self.q)
                 queue_release(self.q)
             queue_unref(self.q)
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether `follow` has given it a sample."""
+        return self.q.sample != NULL
+
+    def follow(self, Sample sample or None) -> None:
+        """Have messages that arrive pass a sample; None ends that."""
+        self.sample = sample
+        self.q.sample = &sample.t if sample is not None else NULL
+        queue_note_special(self.q)
 
     def set_dedup(self, DedupCache cache) -> None:
         """Drop duplicates from now on."""

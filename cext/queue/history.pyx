@@ -92,6 +92,10 @@ cdef int history_append(history_t* h, const msg_t* m) noexcept nogil:
     cdef u8* p
     cdef u64 size = m.names_len + m.props_len + m.body_len
     cdef u64 need = BLOCK_COST + sizeof(kept_t) + size
+    if h.most == 0:
+        if h.sample != NULL:
+            sample_take(h.sample, m, h.loop.now_ms)
+        return APPEND_KEPT
     if h.loop.is_replaying and h.n_replays:
         return APPEND_KEPT
     while history_count(h) and (history_count(h) >= h.most or h.bytes + need > MAX_HISTORY_BYTES

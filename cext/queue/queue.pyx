@@ -741,7 +741,8 @@ cdef void queue_forget_messages(queue_t* q) noexcept nogil:
 cdef void queue_note_special(queue_t* q) noexcept nogil:
     """Have publishes take the long way as long as anything about q asks for it."""
     q.is_special = (q.may_expire or q.rules != NULL or q.levels != NULL or q.dedup != NULL
-                    or q.stream != NULL or q.releases != NULL or q.history != NULL)
+                    or q.stream != NULL or q.releases != NULL or q.history != NULL
+                    or q.sample != NULL)
 
 
 cdef void queue_release(queue_t* q) noexcept nogil:

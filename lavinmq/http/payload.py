@@ -97,3 +97,13 @@ async def _others(body: bytes | _core.FarBody) -> None:
     """Let others have their turn between the pieces of a large body."""
     if len(body) > PIECE:
         await asyncio.sleep(0)
+
+
+def whole(body: bytes) -> bytes:
+    """The beginning of a text without a character that was cut."""
+    for n in range(1, min(4, len(body)) + 1):
+        lead = body[-n]
+        if lead & 0xC0 != 0x80:
+            is_cut = lead >= 0xC0 and n < (2 if lead < 0xE0 else 3 if lead < 0xF0 else 4)
+            return body[:-n] if is_cut else body
+    return body

@@ -240,6 +240,7 @@ def application(broker: Broker, origin: Origin) -> Application:
         broker=broker,
         live=Live(broker),
         origin=origin,
+        traces=set(),
         websocket_max_message_size=MAX_WEBSOCKET_MESSAGE,
     )
 

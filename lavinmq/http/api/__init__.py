@@ -31,6 +31,7 @@ from lavinmq.http.api import (  # noqa: F401
     session,
     shovels,
     streams,
+    trace,
     users,
     vhosts,
 )

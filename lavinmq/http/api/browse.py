@@ -203,7 +203,7 @@ async def _shown(row: Any, how: str) -> bytes:
     at, is_redelivered, exchange, key, raw, size, body, stored_ms, deliveries = row
     if isinstance(body, _core.FarBody):
         body = await asyncio.to_thread(body.__getitem__, slice(0, len(body)))
-    kind, text = await payload.encode(_whole(body) if len(body) < size else body, how)
+    kind, text = await payload.encode(payload.whole(body) if len(body) < size else body, how)
     head = {
         **({"offset": at} if isinstance(at, int) else {"id": "{}.{}.{}.{:x}".format(*at)}),
         "stored": stored_ms,
@@ -218,13 +218,3 @@ async def _shown(row: Any, how: str) -> bytes:
     return b"".join(
         (encoding.encode(head)[:-1], b',"properties":', shown, b',"payload":', text, b"}")
     )
-
-
-def _whole(body: bytes) -> bytes:
-    """The beginning of a text without a character that was cut."""
-    for n in range(1, min(4, len(body)) + 1):
-        lead = body[-n]
-        if lead & 0xC0 != 0x80:
-            is_cut = lead >= 0xC0 and n < (2 if lead < 0xE0 else 3 if lead < 0xF0 else 4)
-            return body[:-n] if is_cut else body
-    return body

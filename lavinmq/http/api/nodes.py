@@ -44,6 +44,7 @@ async def row(call: Call) -> dict[str, Any]:
     if call.has_role(Role.MONITORING):
         shown |= await broker.system.stats(broker.sampler.samples)
         shown |= {
+            "latency": broker.latency.stats(broker.sampler.samples),
             "db_dir": broker.config.data_dir,
             "partitions": [],
             "proc_used": len(asyncio.all_tasks()),

@@ -67,18 +67,18 @@ function deathTable(deaths) {
       ["queue", "reason", "count", "time", "exchange", "routing-keys"].map((field) => h("td", {}, text(death?.[field]))))))));
 }
 
-/** @param {Row} message */
-function card(message) {
+/** @param {Row} message @param {string} [passed] in place of where it is: when it has passed */
+export function card(message, passed) {
   const { headers, ...properties } = message.properties ?? {};
   const { "x-death": deaths, ...others } = headers ?? {};
   const at = new Date(message.stored);
-  const title = message.id ? `Stored ${at.toLocaleString()}` : `Offset ${message.offset}, stored ${at.toLocaleString()}`;
+  const title = passed ?? (message.id ? `Stored ${at.toLocaleString()}` : `Offset ${message.offset}, stored ${at.toLocaleString()}`);
   const cut = bytesOf(message).length < message.payload_bytes ? ", the beginning" : "";
   return h("article", { class: "message" },
     h("h4", {}, message.id && h("input", { type: "checkbox", class: "require-management", value: message.id, "aria-label": `Choose the message: ${title}` }), " ", title),
     h("dl", { class: "facts" },
       [["Exchange", message.exchange || "(default)"], ["Routing key", message.routing_key],
-        ["Redelivered", message.redelivered ? "yes" : "no"], ["Deliveries that count", count(message.delivery_count)],
+        ...(passed ? [] : [["Redelivered", message.redelivered ? "yes" : "no"], ["Deliveries that count", count(message.delivery_count)]]),
         ["Properties", inline(properties) || "none"], ["Headers", inline(others) || "none"],
         ["Payload", `${count(message.payload_bytes)} bytes${cut}`]]
         .flatMap(([label, value]) => [h("dt", {}, /** @type {string} */ (label)), h("dd", {}, value)])),

@@ -9,6 +9,7 @@ import "../lib/frame.js";
 import { live } from "../lib/live.js";
 import { publishForm } from "../lib/publish.js";
 import { Table } from "../lib/table.js";
+import { startTracing } from "../lib/trace.js";
 import { argumentFacts, exchangeLink, features, inline, policyLink, queueLink } from "../lib/things.js";
 
 const name = () => parameter("name");
@@ -62,6 +63,7 @@ onSubmit("addBinding", async ({ kind, destination, routing_key, arguments: given
   await bindings.reload();
   return "Bound";
 });
+startTracing(() => path`exchanges/${vhost()}/${inPath()}`);
 publishForm(() => ({ vhost: vhost(), exchange: name() }));
 onSubmit("deleteExchange", async () => {
   await request("DELETE", path`exchanges/${vhost()}/${inPath()}`);

@@ -16,6 +16,9 @@ const charts = {
   disk: new Chart("disk-chart", { title: "Disk", isBytes: true }),
   io: new Chart("io-chart", { title: "Disk operations", unit: "/s" }),
   cpu: new Chart("cpu-chart", { title: "Processor", unit: " %", isStacked: true }),
+  confirm: new Chart("confirm-latency-chart", { title: "Confirms", unit: " ms" }),
+  sync: new Chart("sync-latency-chart", { title: "Syncs to disk", unit: " ms" }),
+  http: new Chart("http-latency-chart", { title: "HTTP requests", unit: " ms" }),
   connection: new Chart("connection-chart", { title: "Connection churn", unit: "/s" }),
   channel: new Chart("channel-chart", { title: "Channel churn", unit: "/s" }),
   queue: new Chart("queue-chart", { title: "Queue churn", unit: "/s" }),
@@ -63,6 +66,10 @@ live({ path: () => "nodes", take: (said) => {
   charts.disk.update([{ label: "Free", values: log("disk_free") }, { label: "Total", values: log("disk_total") }]);
   charts.io.update([{ label: "Read", values: log("io_read") }, { label: "Write", values: log("io_write") }]);
   charts.cpu.update([{ label: "User", values: scaled("cpu_user", 100) }, { label: "System", values: scaled("cpu_sys", 100) }]);
+  for (const name of /** @type {const} */ (["confirm", "sync", "http"])) {
+    const took = node.latency?.[name] ?? {};
+    charts[name].update([{ label: "Median", values: took.p50_log ?? [] }, { label: "99 %", values: took.p99_log ?? [] }]);
+  }
   for (const name of /** @type {const} */ (["connection", "channel"])) {
     charts[name].update([{ label: "Created", values: log(`${name}_created`) }, { label: "Closed", values: log(`${name}_closed`) }]);
   }

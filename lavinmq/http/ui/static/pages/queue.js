@@ -12,6 +12,7 @@ import { live } from "../lib/live.js";
 import { publishForm } from "../lib/publish.js";
 import { here, name, showQueue, startActions, vhost } from "../lib/queue.js";
 import { Table } from "../lib/table.js";
+import { startTracing } from "../lib/trace.js";
 import { exchangeLink, inline, messageCard } from "../lib/things.js";
 
 const MORE = 10;
@@ -110,6 +111,7 @@ byId("restart").addEventListener("click", () => void act(async () => {
 }));
 startActions(() => one, reload);
 startBrowsing(reload);
+startTracing(here);
 onSubmit("purgeQueue", async ({ count: n }) => {
   await request("DELETE", `${here()}/contents${n ? `?count=${n}` : ""}`);
   await reload();

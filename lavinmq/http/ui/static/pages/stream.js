@@ -12,9 +12,12 @@ import { live } from "../lib/live.js";
 import { publishForm } from "../lib/publish.js";
 import { here, name, showQueue, startActions, vhost } from "../lib/queue.js";
 import { Table } from "../lib/table.js";
+import { startTracing } from "../lib/trace.js";
 import { exchangeLink, inline, messageCard } from "../lib/things.js";
 
 const SHOWN_BYTES = 50_000;
+const MAX_LINES = 12;
+const MAX_LOOKS = 120;
 const chart = new Chart("chart", { title: "Message rates", unit: "/s" });
 /** @type {import("../lib/api.js").Row} */
 let one = {};
@@ -36,6 +39,28 @@ const reload = live({ path: here, take: (said) => {
   consumers.render(one.consumer_details ?? []);
 } });
 
+const lag = new Chart("lag-chart", { title: "Lag of stored offsets" });
+/** @type {Map<string, number[]>} what was seen since the page was opened */
+const lags = new Map();
+let nLooks = 0;
+const offsets = new Table({
+  id: "offsets-table", box: "offsets-box", path: () => `${here()}/stream/consumers`, key: ["name"], empty: "Nobody has stored one",
+  columns: [
+    { label: "Consumer", cell: (row) => row.name },
+    { label: "Offset", number: true, cell: (row) => count(row.offset) },
+    { label: "Lag", number: true, cell: (row) => count(row.lag) },
+  ],
+  arrived: (rows) => {
+    for (const row of rows.slice(0, MAX_LINES)) {
+      const seen = lags.get(row.name) ?? new Array(nLooks).fill(0);
+      lags.set(row.name, [...seen, row.lag].slice(-MAX_LOOKS));
+    }
+    nLooks = Math.min(nLooks + 1, MAX_LOOKS);
+    lag.update([...lags].map(([label, values]) => ({ label, values })));
+  },
+});
+offsets.tools.hidden = true;
+
 const bindings = new Table({
   id: "bindings-table", box: "bindings-box", path: () => `${here()}/bindings`, key: ["source", "properties_key"], counter: "bindings-count",
   columns: [
@@ -54,6 +79,7 @@ const bindings = new Table({
 
 startActions(() => one, reload);
 startBrowsing(reload);
+startTracing(here);
 publishForm(() => ({ vhost: vhost(), exchange: "", key: name() }));
 onSubmit("getMessages", async ({ offset, messages, encoding }) => {
   const got = await request("POST", `${here()}/stream`, {
