@@ -1222,6 +1222,7 @@ class Wanted:
         self, key: bytes = b"", text: bytes = b"", header: bytes = b"", value: bytes | None = None
     ) -> None: ...
 
+@final
 class Sample:
     """Some of the messages that pass what is followed. Args: most_body: bytes of a body."""
 
@@ -1238,6 +1239,7 @@ class Sample:
         the body, the beginning of it.
         """
 
+@final
 class Browse:
     """A walk over what is ready in a queue, in the order of delivery; it changes nothing.
 
