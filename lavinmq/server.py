@@ -191,7 +191,7 @@ class Server:
             _log.warning("socket %r of systemd is not used: no setting names it", name)
         config = self.config
         if config.tcp_proxy_protocol and not config.proxy_protocol_trusted_sources:
-            _log.warning("PROXY headers of everybody count, there are no trusted sources")
+            _log.warning("PROXY headers of every client are believed: there are no trusted sources")
 
     def _tell_ready(self) -> None:
         names = ", ".join(listener.name for listener in self.listeners)
@@ -390,7 +390,9 @@ class Server:
                 if number != self._n_reloads:
                     return
         except TlsError as error:
-            _log.warning("The certificates of before stay in force: %s", error)
+            _log.warning(
+                "TLS certificates not reloaded, the previous ones stay in force: %s", error
+            )
         if bool(self.config.tls_cert) != was_enabled:
             _log.warning("A restart is needed for: turning TLS on or off")
         self._tell_ready()

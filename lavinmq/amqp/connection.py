@@ -528,7 +528,9 @@ class Connection:
     def _open_channel(self, channel: int) -> None:
         ids = m.ChannelOpen.CLASS_ID, m.ChannelOpen.METHOD_ID
         if channel == 0:
-            raise ConnectionError_(ReplyCode.CHANNEL_ERROR, "Channel 0 is the connection's", *ids)
+            raise ConnectionError_(
+                ReplyCode.CHANNEL_ERROR, "Channel 0 is reserved for the connection", *ids
+            )
         if channel in self.channels:
             raise ConnectionError_(ReplyCode.CHANNEL_ERROR, "second 'channel.open' seen", *ids)
         if len(self.channels) >= self.channel_max:

@@ -168,7 +168,7 @@ class Chain:
         Raises: TokenError, with a text for the client, when it cannot be used or is another's.
         """
         if self.oauth is None or identity.expires_at is None:
-            raise TokenError("no token is in use")
+            raise TokenError("the connection has not logged in with a token")
         fresh = await self.oauth.verify(token)
         if fresh.name != identity.name:
             raise TokenError("the token is of another user")

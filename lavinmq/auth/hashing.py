@@ -65,7 +65,7 @@ class Hashing:
             return
         line = self._waiting.get(origin, ())
         if self._waiting_count >= MAX_WAITING or len(line) >= MAX_WAITING_OF_ORIGIN:
-            raise HashingBusy("too many password hashes are waited for")
+            raise HashingBusy("too many passwords wait to be hashed")
         turn: asyncio.Future[None] = self._events.create_future()
         self._waiting.setdefault(origin, deque()).append(turn)
         self._waiting_count += 1

@@ -108,7 +108,7 @@ class Keys:
         if self._discovery is None:
             await self.look_again()
         if self._discovery is None:
-            raise FetchError(f"{self._issuer}: nothing is known about it")
+            raise FetchError(f"{self._issuer}: its configuration has not been fetched")
         return self._discovery
 
     def _refresh(self) -> asyncio.Task[None]:
@@ -165,10 +165,10 @@ class Keys:
             raise FetchError(f"{where}: status {answer.status}, and no JSON object")
         issuer = content.get("issuer")
         if not isinstance(issuer, str) or issuer.rstrip("/") != self._issuer:
-            raise FetchError(f"{where}: of another issuer")
+            raise FetchError(f"{where}: it is the configuration of another issuer")
         found = Discovery(*(self._address(content.get(name)) for name in Discovery._fields))
         if not found.jwks_uri:
-            raise FetchError(f"{where}: no address of keys that can be used")
+            raise FetchError(f"{where}: jwks_uri is missing or not usable")
         return found
 
     def _address(self, value: object) -> str:

@@ -67,7 +67,7 @@ class Turns:
     async def _wait(self, key: str, lane: _Lane, room: Callable[[], int]) -> None:
         """Until somebody gives us the turn; whoever does has counted us."""
         if len(lane.waiting) >= MAX_WAITING:
-            raise LaneFull("too many log-ins of one source are waited for")
+            raise LaneFull("too many log-ins from one address are waiting")
         ours: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         lane.waiting.append(ours)
         try:

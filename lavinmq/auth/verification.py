@@ -73,7 +73,7 @@ class Verification:
             )
         answer = await asyncio.shield(running)
         if answer is None:
-            raise HashingBusy("too many password hashes are waited for")
+            raise HashingBusy("too many passwords wait to be hashed")
         return answer
 
     async def pretend(self, password: bytes, kind: str, origin: str) -> None:

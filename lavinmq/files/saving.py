@@ -207,7 +207,7 @@ def _report(done: Callable[[Any, OSError | None], object], job: asyncio.Future[A
     elif isinstance(error, OSError):
         done(None, error)
     else:
-        log.error("bug in what waits for the disk", exc_info=error)
+        log.error("bug in a task that waits for the disk", exc_info=error)
         done(None, OSError(0, "Internal error"))
 
 

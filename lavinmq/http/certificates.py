@@ -42,7 +42,7 @@ def _of_file(path: str) -> list[datetime]:
     try:
         found = [not_after(ssl.PEM_cert_to_DER_cert(block)) for block in PEM.findall(text)]
     except (ValueError, IndexError, StopIteration):
-        raise ValueError(f"{path}: it cannot be understood") from None
+        raise ValueError(f"{path}: it holds a certificate that cannot be read") from None
     if not found:
         raise ValueError(f"{path}: it holds no certificate")
     return found

@@ -302,7 +302,7 @@ def _remove_stale(path: str) -> None:
             return
         except BlockingIOError:
             pass
-    raise OSError(errno.EADDRINUSE, "somebody listens there")
+    raise OSError(errno.EADDRINUSE, "another process listens there")
 
 
 def _check_descriptors(sock: socket.socket) -> None:

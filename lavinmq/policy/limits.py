@@ -111,7 +111,7 @@ def _check_users(values: dict[str, Any]) -> None:
     """The same for the limits of users."""
     for user, limits in values.items():
         if not isinstance(limits, dict):
-            raise ValueError(f"the limits of user {user!r} are no table")
+            raise ValueError(f"the limits of user {user!r} are not an object")
         _check(limits, USER_LIMITS)
 
 

@@ -63,7 +63,8 @@ class ParameterStore:
         """
         for parameter in parameters:
             if (parameter.component is None) is not self._is_global:
-                raise ValueError(f"Parameter {parameter.name!r} belongs elsewhere")
+                which = "without" if self._is_global else "with"
+                raise ValueError(f"Parameter {parameter.name!r} has to be one {which} a component")
         self._save(self._parameters | _by_key(parameters))
 
     def delete(self, component: str | None, name: str) -> bool:

@@ -143,11 +143,11 @@ def report(log: Log, things: Iterable[Deduplicated]) -> None:
         error = thing.dedup.take_news() if thing.dedup is not None else None
         if error:
             log.error(
-                "Keys of duplicates of %r cannot be written: %s. A restart forgets them",
+                "Deduplication keys of %r cannot be written: %s. A restart forgets them",
                 thing.name, os.strerror(error),
             )  # fmt: skip
         elif error is not None:
-            log.notice("Keys of duplicates of %r are written again", thing.name)
+            log.notice("Deduplication keys of %r are written again", thing.name)
 
 
 @functools.cache

@@ -58,7 +58,7 @@ class DedupKeys:
             if thing.dedup is not None:
                 thing.dedup.close()
         except OSError as error:
-            self._log.error("keys of duplicates of %r are lost: %s", thing.name, error)
+            self._log.error("deduplication keys of %r are lost: %s", thing.name, error)
 
     def drop(self, thing: Destination) -> None:
         """It is deleted. The file of a queue goes with its directory."""

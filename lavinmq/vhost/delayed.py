@@ -152,6 +152,9 @@ class DelayedExchanges:
         if exchange.is_delayed or exchange.waiting is not queue:
             return
         if queue.core.is_closed or queue.core.ready:
-            self._log.error("messages stay in queue %r until the next start", queue.name)
+            self._log.error(
+                "messages of queue %r could not be read, they stay there until the next start",
+                queue.name,
+            )
         elif self._queues.get(queue.name) is queue:
             self.remove(exchange)

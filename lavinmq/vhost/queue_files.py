@@ -134,7 +134,11 @@ class QueueFiles:
         try:
             return pause.is_marked(queue.directory, self._disk.changes)
         except OSError as error:
-            self._log.error("queue %r counts as paused: %s", queue.name, error)
+            self._log.error(
+                "queue %r is paused, because it cannot be read whether it was: %s",
+                queue.name,
+                error,
+            )
             return True
 
     def restart(self, queue: Queue) -> None:
@@ -158,7 +162,7 @@ class QueueFiles:
             if is_new:
                 self._recorded.sync_directory(queue.directory)
         except OSError as error:
-            self._log.warning("stream %r has no identity now: %s", queue.name, error)
+            self._log.warning("the identity of stream %r cannot be stored: %s", queue.name, error)
 
     def _begin_epoch(self, queue: Queue, sync: Callable[[int], object]) -> None:
         """A stream was loaded without an orderly stop before: offsets from here on may have been

@@ -207,7 +207,7 @@ def test_a_stream_works_without_an_identity(on_disk: DiskFactory) -> None:
         client.call("queue.declare", queue=NAME, durable=True, arguments=ARGUMENTS)
     assert disk.struck == 1
     assert identities(broker.data_dir) == []
-    assert f"stream '{NAME}' has no identity now" in broker.log_text()
+    assert f"the identity of stream '{NAME}' cannot be stored" in broker.log_text()
     assert run(broker.port, 1, 5) == 5
     disk.heal()
 

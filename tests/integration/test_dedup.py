@@ -294,7 +294,7 @@ def test_damaged_missing_and_strange_files_cost_keys_only(own_broker: Broker) ->
 
     log = own_broker.log_text()
     assert "1 of its keys are damaged" in log
-    assert "Keys of duplicates of 'x' cannot be written" in log
+    assert "Deduplication keys of 'x' cannot be written" in log
     assert (gone.exists(), kept.exists()) == (False, True)
     assert own_broker.stop() == 0
     of_exchange.rmdir()

@@ -243,7 +243,7 @@ def test_a_taken_control_socket_stops_the_start(
     other = broker_factory(http=True, start=False)
     other.control_path = http_broker.control_path
 
-    with pytest.raises(Exception, match="somebody listens there"):
+    with pytest.raises(Exception, match="another process listens there"):
         other.start()
 
 

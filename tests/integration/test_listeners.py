@@ -179,7 +179,7 @@ def test_trusting_everybody_is_told_at_the_start(
 
     broker = broker_factory(["--config", str(ini)])
 
-    assert "PROXY headers of everybody count" in broker.log_text()
+    assert "PROXY headers of every client are believed" in broker.log_text()
     with tcp(broker.port) as sock:
         assert logs_in(sock, v2(LOCAL_PEER))
 

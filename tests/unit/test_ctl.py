@@ -254,7 +254,7 @@ def test_a_tag_that_means_nothing_is_refused_before_all_others_are_taken(run: Ru
     status, output, errors = run("set_user_tags", "guest", "administrator", "nonsense")
 
     assert (status, output) == (1, "")
-    assert errors.startswith("Error: Unknown tag 'nonsense', there are administrator,")
+    assert errors.startswith("Error: Unknown tag 'nonsense', one of administrator,")
 
 
 @pytest.mark.parametrize(

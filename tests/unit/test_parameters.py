@@ -74,9 +74,9 @@ def test_an_entry_that_is_no_parameter_stays(tmp_path: Path, bad: Any) -> None:
 
 
 def test_a_parameter_belongs_to_a_component_or_to_all(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="belongs elsewhere"):
+    with pytest.raises(ValueError, match="has to be one with a component"):
         store_in(tmp_path).put(Parameter(None, "p", 1))
-    with pytest.raises(ValueError, match="belongs elsewhere"):
+    with pytest.raises(ValueError, match="has to be one with"):
         store_in(tmp_path, is_global=True).put(Parameter("c", "p", 1))
 
 

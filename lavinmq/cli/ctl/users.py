@@ -41,7 +41,7 @@ def set_user_tags(session: Session) -> None:
 
     name, *tags = session.arguments
     if unknown := [tag for tag in ",".join(tags).split(",") if tag and tag.lower() not in TAGS]:
-        raise CtlError(f"Unknown tag {unknown[0]!r}, there are {', '.join(TAGS)}")
+        raise CtlError(f"Unknown tag {unknown[0]!r}, one of {', '.join(TAGS)}")
     _must_exist(session, name)
     session.api.put("users", name, body={"tags": ",".join(tags)})
 

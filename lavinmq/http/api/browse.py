@@ -123,10 +123,11 @@ async def _walk(call: Call, queue: Queue, end: int) -> _core.Browse:
     body, core = call.body, queue.core
     texts = {name: raw_key(body[name] or "") for name in ("routing_key", "header", "text")}
     value = None if body["value"] is None else raw_key(body["value"])
-    if max(len(text) for text in (*texts.values(), value or b"")) > MAX_TEXT:
-        raise bad_request(f"What is looked for may have {MAX_TEXT} bytes")
+    for name, text in {**texts, "value": value or b""}.items():
+        if len(text) > MAX_TEXT:
+            raise bad_request(f"Field '{name}' is longer than {MAX_TEXT} bytes")
     if value is not None and not texts["header"]:
-        raise bad_request("Field 'value' is of a 'header'")
+        raise bad_request("Field 'value' needs field 'header'")
     wanted = _core.Wanted(texts["routing_key"], texts["text"], texts["header"], value)
     if body["cursor"] is not None:
         return _core.Browse(core, wanted, at=_place(body["cursor"]))
@@ -155,7 +156,7 @@ def _place(cursor: str) -> tuple[int, bool, int, int]:
     try:
         rank, is_back, seg, pos = PLACE.unpack(base64.urlsafe_b64decode(cursor))
     except (ValueError, struct.error):
-        raise bad_request("Field 'cursor' is none of ours") from None
+        raise bad_request("Field 'cursor' is not one that browse has returned") from None
     return rank, is_back, seg, pos
 
 

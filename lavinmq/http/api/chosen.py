@@ -66,7 +66,7 @@ def _source(call: Call) -> tuple[Queue, list[Id]]:
         raise ApiError(403, "forbidden", f"Queue '{queue.name}' is closed")
     given = call.body["ids"]
     if len(given) > MAX_IDS:
-        raise bad_request(f"Field 'ids' may have {MAX_IDS} of them")
+        raise bad_request(f"Field 'ids' has more than {MAX_IDS} entries")
     ids = {_place(each) for each in given}
     return queue, sorted(ids)
 
@@ -74,11 +74,9 @@ def _source(call: Call) -> tuple[Queue, list[Id]]:
 def _place(given: object) -> Id:
     """Raises: ApiError 400."""
     found = _ID.fullmatch(given) if isinstance(given, str) else None
-    if found is None:
-        raise bad_request("Field 'ids' has something in it that is no id of browse")
+    if found is None or max(int(found[2]), int(found[3])) >> 32:
+        raise bad_request("Field 'ids' has an entry that is no id from browse")
     level, seg, pos = (int(found[n]) for n in (1, 2, 3))
-    if max(seg, pos) >> 32:
-        raise bad_request("Field 'ids' has something in it that is no id of browse")
     return level, seg, pos, int(found[4], 16)
 
 
@@ -128,7 +126,9 @@ async def _settled(
                 break
             await pace.pause(chosen, False)
     except OSError as error:
-        raise ApiError(500, "internal_server_error", f"Cannot read: {error}") from error
+        raise ApiError(
+            500, "internal_server_error", f"Queue '{queue.name}' cannot be read: {error}"
+        ) from error
     finally:
         chosen.rest()
     await completed(call.broker.loop.after_sync)

@@ -240,7 +240,7 @@ async def get_messages(call: Call) -> Reply:
         tags: list[int] = []
         pieces = await encoding.array(_taken(call, channel, queue, truncate, is_requeued, tags))
         if call.handler.is_gone:
-            raise ApiError(500, "internal_server_error", "Nobody hears the answer")
+            raise ApiError(500, "internal_server_error", "The client has closed its connection")
         call.check_still()
         async for tag in in_portions(tags):
             channel.settle(tag, is_requeued, is_ack)

@@ -303,7 +303,9 @@ def _with_disk(change: Callable[[str], None], name: str) -> None:
     try:
         change(name)
     except OSError as error:
-        raise ApiError(500, "internal_server_error", f"It cannot be stored: {error}") from error
+        raise ApiError(
+            500, "internal_server_error", f"The state of queue '{name}' cannot be stored: {error}"
+        ) from error
 
 
 @ROUTES.put("/api/queues/:vhost/:name/pause", statuses=(204,))

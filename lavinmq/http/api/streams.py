@@ -195,7 +195,9 @@ async def read_raw(call: Call) -> None:
     except OSError as error:
         _log.error("stream %r: %s", queue.name, error)
         if not handler._headers_written:
-            raise ApiError(500, "internal_server_error", f"It cannot be read: {error}") from error
+            raise ApiError(
+                500, "internal_server_error", f"Stream '{queue.name}' cannot be read: {error}"
+            ) from error
         _break_off(handler)
 
 
@@ -297,7 +299,11 @@ async def forget_position(call: Call) -> Reply:
     try:
         await call.broker.stored_offsets.saved(queue)
     except OSError as error:
-        raise ApiError(500, "internal_server_error", f"It cannot be stored: {error}") from error
+        raise ApiError(
+            500,
+            "internal_server_error",
+            f"The position of consumer '{name}' cannot be stored: {error}",
+        ) from error
     return NO_CONTENT
 
 
