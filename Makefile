@@ -83,7 +83,7 @@ ifneq ($(shell $(IN_VENV) -c $(VERSION) 2>/dev/null),$(shell $(PYTHON) -c $(VERS
 $(INSTALLED): FORCE
 endif
 ifeq ($(and $(wildcard lavinmq/_core.*.so),$(wildcard lavinmq/_pcre.*.so),$(wildcard lavinmq/_perf.*.so),\
-	$(wildcard lavinmq/spark/_arrow.*.so)),)
+	$(wildcard lavinmq/_tls.*.so),$(wildcard lavinmq/spark/_arrow.*.so)),)
 $(COMPILED): FORCE
 endif
 
@@ -204,7 +204,7 @@ lint-hot: build
 	$(IN_VENV) perf/micro/check_annotated.py build/annotate
 
 lint-stubs: build $(DEVELOPED)
-	$(IN_VENV) -m mypy.stubtest lavinmq._core lavinmq._pcre lavinmq._perf lavinmq.spark._arrow \
+	$(IN_VENV) -m mypy.stubtest lavinmq._core lavinmq._pcre lavinmq._perf lavinmq._tls lavinmq.spark._arrow \
 		--ignore-disjoint-bases --mypy-config-file pyproject.toml --allowlist .ci/stubtest-allow.txt --ignore-unused-allowlist
 
 lint-pages: $(PAGE_TESTS)/node_modules/.installed

@@ -1,12 +1,12 @@
-"""Builds the compiled modules: ``lavinmq._core``, ``_pcre``, ``_perf`` and ``spark._arrow``.
+"""Builds the compiled modules: ``lavinmq._core``, ``_pcre``, ``_perf``, ``_tls`` and ``spark._arrow``.
 
 Metadata lives in pyproject.toml. The sources are in ``cext/``: each module has one umbrella
 ``.pyx`` that includes its parts, so that every C function is static and may be inlined.
 ``LAVINMQ_DEBUG=1`` selects the developer build: fast to compile, bounds and LMQ_ASSERT checked.
 ``LAVINMQ_SANITIZE`` adds a sanitizer to it: ``asan``, ``ubsan``, or ``fuzz`` (clang only), which is
 the first one with the coverage that `tests/fuzz/run.py` needs.
-``LAVINMQ_TRIAL=1`` builds what only tests use instead: ``tests.support._matcher``, and ``_trial``:
-all of the core with a protocol for tests, which is always checked and not optimized.
+``LAVINMQ_TRIAL=1`` builds what only tests use instead: ``tests.support._matcher``, ``_trial_tls``,
+and ``_trial``: all of the core with a protocol for tests, always checked and not optimized.
 The annotated sources that ``make lint`` inspects are left in ``build/annotate``.
 """
 
@@ -24,13 +24,17 @@ MODULES = {
     "lavinmq._core": "cext/core.pyx",
     "lavinmq._pcre": "cext/pcre.pyx",
     "lavinmq._perf": "cext/perf.pyx",
+    "lavinmq._tls": "cext/tls.pyx",
     "lavinmq.spark._arrow": "cext/arrow.pyx",
 }
 TRIAL = {
     "tests.support._matcher": "cext/matcher.pyx",
     "tests.support._trial": "cext/trial.pyx",
+    "tests.support._trial_tls": "cext/trial_tls.pyx",
 }
-LIBRARIES = {"lavinmq._pcre": ["pcre2-8"]}
+LIBRARIES = {"lavinmq._pcre": ["pcre2-8"], "lavinmq._tls": ["ssl", "crypto"]}
+# What is linked statically must not be taken for, or by, another copy in the same process.
+LINKED = {"lavinmq._tls": ["-Wl,--exclude-libs,ALL"]}
 SUFFIXES = {".pyx", ".pxd"}
 
 DIRECTIVES = {
@@ -100,7 +104,7 @@ def extensions(debug: bool, sanitizer: str, trial: bool = False) -> list[Extensi
             depends=depends,
             define_macros=[("LMQ_DEBUG", "1")] if debug else [],
             extra_compile_args=compile_flags(debug) + SANITIZERS[sanitizer],
-            extra_link_args=linked if debug else LINK_HARDENING,
+            extra_link_args=[*(linked if debug else LINK_HARDENING), *LINKED.get(name, ())],
             libraries=["m", *LIBRARIES.get(name, ())],
         )
         for name, source in (TRIAL if trial else MODULES).items()

@@ -40,6 +40,7 @@ build)
     compiler=${CC:-cc}
     has "${compiler%% *}" || missing+=(gcc libc6-dev)
     there /usr/include/pcre2.h || missing+=(libpcre2-dev)
+    there /usr/include/openssl/ssl.h || missing+=(libssl-dev)
     ;;
 test)
     has node || missing+=(nodejs)

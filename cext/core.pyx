@@ -3,6 +3,7 @@
 # For all included files: they share one namespace. What a single one needs stands at its head.
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.errno cimport (
     EAGAIN, EDQUOT, EFBIG, EINTR, EIO, EMFILE, ENFILE, ENOENT, ENOMEM, ENOSPC, errno,
 )
@@ -101,6 +102,7 @@ include "amqp/get.pyx"
 include "amqp/content.pyx"
 include "amqp/amqp.pyx"
 include "amqp/protocol.pyx"
+include "loop/clock.pyx"
 include "loop/tick.pyx"
 include "loop/wheel.pyx"
 include "loop/loop.pyx"
@@ -112,7 +114,6 @@ include "door/queue.pyx"
 include "door/vhost.pyx"
 include "door/exchange.pyx"
 include "door/consumer.pyx"
-include "door/tls.pyx"
 include "door/link.pyx"
 include "door/table_text.pyx"
 include "door/manage.pyx"

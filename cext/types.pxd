@@ -33,10 +33,12 @@ cdef extern from *:
     typedef _Bool flag_t;
     #define NEVER 0x7fffffffffffffffll
     #define NO_LIMIT 0xffffffffffffffffull
+    #define TLS_PROVIDER "lavinmq.tls_provider_t"
     """
     ctypedef bint flag_t        # of a struct: one byte, where a bint takes four
     i64 NEVER
     u64 NO_LIMIT
+    const char* TLS_PROVIDER
 
 cdef enum limits:
     BLOCK_SIZE = 262144         # pooled block: shared input, staged tail, read window, output
@@ -1064,10 +1066,14 @@ cdef struct rest_t:             # output that ends in a body which is still wher
 
 cdef struct tls_t:              # how a wire with TLS reads and writes; both without the GIL
     # Bytes taken into or out of p, -EAGAIN, or -EIO when it has failed; read: 0 at the orderly end.
-    # EAGAIN: `send_awaits_input` or `read_awaits_room` says that it waits for the other direction.
+    # A write that gives -EAGAIN waits for room, a read for input.
     i64 (*read)(wire_t* w, u8* p, u64 n) noexcept nogil
     i64 (*write)(wire_t* w, const u8* p, u64 n) noexcept nogil
     bint (*pending)(const wire_t* w) noexcept nogil     # it holds input that no event will show
+
+cdef struct tls_provider_t:     # what a capsule of that name hands over
+    const tls_t* calls
+    void* session
 
 cdef struct wire_t:             # the socket half of a link: nothing in it knows a protocol
     int fd                      # -1 = let go of
@@ -1076,8 +1082,6 @@ cdef struct wire_t:             # the socket half of a link: nothing in it knows
     flag_t is_blocked           # no more output is taken for now: it is slow
     flag_t is_lost              # the kernel reported the connection gone while sending
     flag_t has_writer           # the event loop watches for room in the socket
-    flag_t send_awaits_input    # TLS: what is to be sent waits for the peer to speak
-    flag_t read_awaits_room     # TLS: what is to be read waits for room in the socket
     u8* left                    # bytes of a frame that is not complete
     u32 n_left
     u32 cap_left

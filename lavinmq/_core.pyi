@@ -8,7 +8,6 @@ C type an OverflowError; MemoryError is possible wherever something is made.
 """
 
 import asyncio
-import ssl
 import typing
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Self, final, type_check_only
@@ -56,6 +55,17 @@ ASK_KIND_LETTER: Final[int]
 """Kind: the exchange that a message names for its dead letter, and its key if it names one."""
 ASK_KIND_LETTER_KEY: Final[int]
 """Kind: a message names the key of its dead letter and no exchange; the question has neither."""
+
+@type_check_only
+class Tls(typing.Protocol):
+    """TLS of a Link: a session of `lavinmq._tls`."""
+
+    @property
+    def failure(self) -> str | None:
+        """Why it has failed, empty for its orderly end; None while it lives."""
+
+    def wire(self) -> object:
+        """A capsule of what a wire reads and writes by; this outlives it."""
 
 @type_check_only
 class Session(typing.Protocol):
@@ -871,15 +881,6 @@ class Consumer:
         """End it. Its deliveries stay unacked on the channel. Idempotent."""
 
 @final
-class SocketTls:
-    """TLS of a Wire by way of an SSLSocket; see Link.use_tls."""
-
-    def __init__(self, tls: ssl.SSLSocket) -> None: ...
-    @property
-    def failure(self) -> str | None:
-        """Why it has failed, empty for its orderly end; None while it lives."""
-
-@final
 class Protocol:
     """What the peer of a link speaks. One for each protocol; others cannot be made in Python."""
 
@@ -981,7 +982,7 @@ class Link(Wire):
     """
 
     def __init__(self, loop: Loop, fd: int, protocol: Protocol) -> None: ...
-    def use_tls(self, tls: ssl.SSLSocket) -> None:
+    def use_tls(self, tls: Tls) -> None:
         """Read and write by way of `tls`, whose handshake is over; before `start`."""
 
     def set_limits(self, frame_max: int, max_message_size: int, heartbeat_s: float) -> None:

@@ -40,12 +40,13 @@ cdef class Link(Wire):
         l.cap_chans = 0
 
     def use_tls(self, tls) -> None:
-        """Read and write through `tls`, an SSLSocket on this descriptor whose handshake is over;
-        to be called before start()."""
-        cdef SocketTls session = SocketTls.__new__(SocketTls, tls)
-        self.tls = session
-        self.t.wire.tls_session = <void*>session
-        self.t.wire.tls = &session.calls
+        """Read and write through `tls`, a session of `_tls` on this descriptor whose handshake is
+        over, or what else hands over a tls_provider_t; to be called before start()."""
+        cdef const tls_provider_t* given = <const tls_provider_t*>PyCapsule_GetPointer(
+            tls.wire(), TLS_PROVIDER)
+        self.tls = tls
+        self.t.wire.tls_session = given.session
+        self.t.wire.tls = given.calls
 
     # ---- events of the walk
 

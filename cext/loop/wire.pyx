@@ -18,7 +18,7 @@ cdef class Wire:
     cdef Loop loop
     cdef Protocol protocol
     cdef public object session
-    cdef object tls             # what keeps the TLS session, and says why it has failed; or None
+    cdef object tls             # the TLS session, which says why it has failed; or None
     cdef bint is_reading
     cdef bint is_read_on_due    # a read is scheduled that no event of the socket would bring
     cdef bint is_in_turns       # of the loop
@@ -222,10 +222,6 @@ cdef class Wire:
         cdef i64 n
         if l.wire.fd < 0:
             return
-        if l.wire.send_awaits_input:
-            self.on_writable()
-            if l.wire.fd < 0:
-                return
         if l.stops:
             self.watch_input(False)
             return
@@ -250,8 +246,6 @@ cdef class Wire:
         with nogil:
             n = wire_receive(&l.wire, buf + kept, cap - kept)
             loop_clock(loop)
-        if l.wire.read_awaits_room:
-            self.await_room()
         if n == -EAGAIN:
             return
         if n <= 0:
@@ -286,13 +280,6 @@ cdef class Wire:
         """Another turn has come to read what TLS holds. Called by the event loop."""
         self.is_read_on_due = False
         self.on_readable()
-
-    cdef void await_room(self):
-        """TLS has something to say before it can read on, and the kernel takes no more."""
-        self.watch_input(False)
-        if not self.t.wire.has_writer:
-            self.t.wire.has_writer = True
-            self.loop.events.add_writer(self.t.wire.fd, self.on_writable)
 
     cdef object why_lost(self, why):
         """The reason, or the one that TLS gives."""
@@ -396,7 +383,7 @@ cdef class Wire:
             self.t.is_unreadable = self.t.wire.has_writer = self.t.wire.is_blocked = False
             link_give_up_rests(&self.t)
             self.session.on_unreadable()
-        elif self.t.wire.fd >= 0 and not self.t.wire.send_awaits_input:
+        elif self.t.wire.fd >= 0:
             self.loop.events.add_writer(self.t.wire.fd, self.on_writable)
 
     def on_writable(self) -> None:
@@ -406,9 +393,6 @@ cdef class Wire:
         if l.wire.fd < 0:
             return
         loop_clock(l.loop)
-        if l.wire.send_awaits_input:
-            l.wire.send_awaits_input = False
-            self.loop.events.add_writer(l.wire.fd, self.on_writable)
         if l.rests != NULL:
             if l.wire.has_writer:
                 self.loop.events.remove_writer(l.wire.fd)
@@ -417,8 +401,6 @@ cdef class Wire:
             self.loop.kick()
             return
         rc = link_send(l)
-        if l.wire.send_awaits_input:
-            self.loop.events.remove_writer(l.wire.fd)    # it would tell of room all the time
         if rc == 0:
             return
         self.loop.events.remove_writer(l.wire.fd)
@@ -428,10 +410,6 @@ cdef class Wire:
             self.session.on_lost(self.why_lost("connection reset"))
             return
         link_release_output(l)
-        if l.wire.read_awaits_room:
-            l.wire.read_awaits_room = False
-            if not l.stops:
-                self.watch_input(True)
         link_wake_consumers(l)
         self.go(STOP_CHOKED)
         self.loop.kick()

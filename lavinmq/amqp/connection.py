@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import math
 import socket
-import ssl
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
@@ -27,6 +25,7 @@ from lavinmq.amqp.walk_errors import walk_error
 from lavinmq.arguments.bounds import UNBOUNDED, TableBounds
 from lavinmq.errors import ChannelError, ConnectionError_, ProtocolError, ReplyCode
 from lavinmq.listeners.endpoints import Endpoints, TlsInfo, plain
+from lavinmq.listeners.secure import SecureSocket
 from lavinmq.process import log
 from lavinmq.process.portions import in_portions
 from lavinmq.vhost import rights
@@ -80,8 +79,8 @@ class Connection:
         self.connected_at_ms = int(time.time() * 1000)
         self.link = _core.Link(broker.loop, sock.fileno(), _core.AMQP)
         self.link.session = self
-        if isinstance(sock, ssl.SSLSocket):
-            self.link.use_tls(sock)
+        if isinstance(sock, SecureSocket):
+            self.link.use_tls(sock.session)
         self._socket = sock
         self._login = Login(self, ends)
         self._awaited: type[m.Method] = m.ConnectionStartOk
@@ -326,9 +325,8 @@ class Connection:
             self._log.info("connection lost: %s", why)
         self._leave_vhost()
         self.link.cut()
-        if not why and isinstance(self._socket, ssl.SSLSocket):
-            with suppress(OSError, ValueError):
-                self._socket.unwrap()  # says goodbye, and does not wait for an answer
+        if not why and isinstance(self._socket, SecureSocket):
+            self._socket.say_goodbye()
         self._socket.close()
         in_portions(self.broker.events.call_soon, self._ending())
 
@@ -658,12 +656,10 @@ class Connection:
         self.link.flush()
         if not self.link.unsent_bytes:
             try:
-                if isinstance(self._socket, ssl.SSLSocket):
-                    with suppress(ssl.SSLWantReadError):  # the peer has not said it yet
-                        self._socket.unwrap()
-                # Not the method of an SSLSocket: it would give up TLS in both directions.
-                socket.socket.shutdown(self._socket, socket.SHUT_WR)
-            except (OSError, ValueError):
+                if isinstance(self._socket, SecureSocket):
+                    self._socket.say_goodbye()
+                self._socket.shutdown(socket.SHUT_WR)
+            except OSError:
                 self.on_lost("")
 
 

@@ -30,6 +30,7 @@ from lavinmq.listeners.proxy_protocol import (
     TrustedSources,
     parse,
 )
+from lavinmq.listeners.secure import SecureSocket, secured
 from lavinmq.listeners.tls import MAX_HELLO, Contexts, NameReader, Protocol, is_in_kernel
 from lavinmq.process import log
 
@@ -46,7 +47,7 @@ DISCARDED: Final = 65536
 _log = log.get("lmq.listener")
 
 Welcome = Callable[[socket.socket, Endpoints], None]
-"""Takes a socket over; one with TLS is an ssl.SSLSocket, its handshake is done."""
+"""Takes a socket over. After a handshake of TLS it is a SecureSocket, for HTTP one of ssl."""
 
 
 class Hall(Interface):
@@ -280,7 +281,7 @@ class Arrival:
         if contexts.has_hosts(protocol):
             name = yield from self._read_name()
         context = contexts.choose(protocol, name)
-        tls = context.wrap_socket(self._socket, server_side=True, do_handshake_on_connect=False)
+        tls = secured(context, self._socket)
         self._socket = tls
         try:
             yield from self._shake_hands(tls)
@@ -298,7 +299,7 @@ class Arrival:
                     return None  # the handshake itself will find fault with it
             yield Wait.MORE
 
-    def _shake_hands(self, tls: ssl.SSLSocket) -> Iterator[Wait]:
+    def _shake_hands(self, tls: ssl.SSLSocket | SecureSocket) -> Iterator[Wait]:
         while True:
             try:
                 tls.do_handshake()
@@ -324,7 +325,7 @@ class Arrival:
                     break
         raise _GoneError
 
-    def _tls_info(self, tls: ssl.SSLSocket) -> TlsInfo:
+    def _tls_info(self, tls: ssl.SSLSocket | SecureSocket) -> TlsInfo:
         """What was agreed on; logs it."""
         version, cipher = intern(tls.version() or ""), intern((tls.cipher() or ("",))[0])
         ktls = "on" if is_in_kernel(tls) else "off"

@@ -2,7 +2,9 @@
 
 Owned by the server; listeners ask `Contexts.choose` for the context of a connection. Everything is
 built before anything is swapped in, so a broken file leaves what was there in force. Contexts that
-would be equal are one. Source: docs/listeners.md.
+would be equal are one. Links get those of `_tls`, which read and write without Python; HTTP gets
+those of ssl, which its library knows. One reading of the settings makes both.
+Source: docs/listeners.md.
 
 The host a client asks for is looked up before its handshake begins (`server_name`): OpenSSL can
 change the certificate in the course of a handshake, but not whether a client has to show its own.
@@ -18,14 +20,16 @@ import stat
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from lavinmq.config.values import ConfigError
 from lavinmq.process import log
 
 if TYPE_CHECKING:
+    from lavinmq import _tls
     from lavinmq.config.values import Config
+
+    Context = ssl.SSLContext | _tls.Context
 
 Protocol = Literal["amqp", "mqtt", "http"]
 PROTOCOLS: Final[tuple[Protocol, ...]] = ("amqp", "mqtt", "http")
@@ -74,9 +78,9 @@ class Contexts:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._main: dict[Protocol, ssl.SSLContext] = {}
-        self._hosts: dict[Protocol, dict[str, ssl.SSLContext]] = {}
-        self._whole: dict[Protocol, ssl.SSLContext] = {}
+        self._main: dict[Protocol, Context] = {}
+        self._hosts: dict[Protocol, dict[str, Context]] = {}
+        self._scratch: _tls.Scratch | None = None
 
     @property
     def is_enabled(self) -> bool:
@@ -96,68 +100,47 @@ class Contexts:
         config = self._config
         if not config.tls_cert and self._main:
             return  # ports are open that need it
-        made: dict[Options, ssl.SSLContext] = {}
-        main: dict[Protocol, ssl.SSLContext] = {}
-        hosts: dict[Protocol, dict[str, ssl.SSLContext]] = {name: {} for name in PROTOCOLS}
-        whole: dict[Protocol, ssl.SSLContext] = {}
+        made: dict[tuple[bool, Options], Context] = {}
+        main: dict[Protocol, Context] = {}
+        hosts: dict[Protocol, dict[str, Context]] = {name: {} for name in PROTOCOLS}
         if config.tls_cert:
             for protocol in PROTOCOLS:
                 for host, section in ((None, {}), *config.sni.items()):
                     options = _options(config, protocol, host, section)
-                    if options not in made:
-                        made[options] = build(options, f"[sni:{host}]" if host else "[main]")
+                    kind = protocol == "http", options
+                    if kind not in made:
+                        made[kind] = self._new(protocol)
+                        set_up(made[kind], options, f"[sni:{host}]" if host else "[main]")
                         yield
                     if host:
-                        hosts[protocol][host] = made[options]
+                        hosts[protocol][host] = made[kind]
                     else:
-                        main[protocol] = made[options]
-                        whole[protocol] = self._build_whole(protocol, options)
-                        yield
+                        main[protocol] = made[kind]
             if config.tls_ktls:
                 _check_kernel_tls()
-        self._main, self._hosts, self._whole = main, hosts, whole
+        self._main, self._hosts = main, hosts
+
+    def _new(self, protocol: Protocol) -> Context:
+        """Return an empty context."""
+        if protocol == "http":
+            return ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        from lavinmq import _tls
+
+        if self._scratch is None:
+            self._scratch = _tls.Scratch()
+        return _tls.Context(self._scratch)
 
     def has_hosts(self, protocol: Protocol) -> bool:
         """Whether it matters which host a client asks for."""
         return bool(self._hosts[protocol])
 
-    def choose(self, protocol: Protocol, name: str | None) -> ssl.SSLContext:
+    def choose(self, protocol: Protocol, name: str | None) -> Context:
         """Return the context for a client that asks for a host: the exact one, `*.` and the rest
         after the first label, or that of [main]."""
         hosts = self._hosts[protocol]
         name = (name or "").lower().rstrip(".")
         context = hosts.get(name) or hosts.get("*." + name.partition(".")[2])
         return context or self._main[protocol]
-
-    def server_context(self, protocol: Protocol) -> ssl.SSLContext:
-        """Return one context for all hosts, for a server that does not look at names itself.
-
-        It hands over to `choose` in the handshake, so certificates follow a reload even when it is
-        kept; whoever asks again for each connection gets all that a reload changes. What cannot
-        change in a handshake is as in [main]: clients of a host that is stricter, or that treats
-        client certificates in another way, are refused.
-        """
-        return self._whole[protocol]
-
-    def _build_whole(self, protocol: Protocol, options: Options) -> ssl.SSLContext:
-        context = build(options, "[main]")
-        context.sni_callback = partial(self._hand_over, context, protocol)
-        return context
-
-    def _hand_over(
-        self, base: ssl.SSLContext, protocol: Protocol, sock: ssl.SSLObject, name: str | None,
-        _: ssl.SSLContext,
-    ) -> int | None:  # fmt: skip
-        chosen = self.choose(protocol, name)
-        if (
-            chosen.verify_mode != base.verify_mode
-            or chosen.verify_flags != base.verify_flags
-            or chosen.minimum_version > base.minimum_version
-        ):
-            _log.warning("client of %r refused: it needs a listener that knows hosts", name)
-            return ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME
-        sock.context = chosen
-        return None
 
 
 def _options(
@@ -185,9 +168,11 @@ def _options(
     )
 
 
-def build(options: Options, section: str) -> ssl.SSLContext:
-    """Return a context for a server. Args: section: names it in errors. Raises: TlsError."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+def set_up(context: Context, options: Options, section: str) -> None:
+    """Make an empty context what the options say. Args: section: names it in errors.
+
+    Raises: TlsError.
+    """
     context.options |= ssl.OP_NO_RENEGOTIATION
     if options.ktls:
         context.options |= OP_ENABLE_KTLS
@@ -203,10 +188,9 @@ def build(options: Options, section: str) -> ssl.SSLContext:
         except OSError as error:
             raise _error("tls_keylog_file", section, options.keylog_file, error) from None
         _log.warning("keys of TLS sessions are written to %s", options.keylog_file)
-    return context
 
 
-def _set_versions(context: ssl.SSLContext, options: Options, section: str) -> None:
+def _set_versions(context: Context, options: Options, section: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # whoever asks for 1.0 knows
         context.minimum_version = VERSIONS.get(options.min_version, ssl.TLSVersion.TLSv1_2)
@@ -220,7 +204,7 @@ def _set_versions(context: ssl.SSLContext, options: Options, section: str) -> No
             raise _error("tls_ciphers", section, options.ciphers, error) from None
 
 
-def _load_certificate(context: ssl.SSLContext, options: Options, section: str) -> None:
+def _load_certificate(context: Context, options: Options, section: str) -> None:
     key = options.key or options.cert
 
     def refuse() -> str:  # else OpenSSL asks at the terminal
@@ -235,7 +219,7 @@ def _load_certificate(context: ssl.SSLContext, options: Options, section: str) -
         raise _error("tls_cert", section, where, error) from None
 
 
-def _verify_clients(context: ssl.SSLContext, options: Options, section: str) -> None:
+def _verify_clients(context: Context, options: Options, section: str) -> None:
     if not options.ca_cert:
         raise TlsError(f"'tls_verify_peer' in {section} needs 'tls_ca_cert'")
     context.verify_mode = ssl.CERT_REQUIRED
@@ -253,7 +237,7 @@ def _verify_clients(context: ssl.SSLContext, options: Options, section: str) -> 
         context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
 
 
-def _load_directory(context: ssl.SSLContext, directory: str, section: str) -> None:
+def _load_directory(context: Context, directory: str, section: str) -> None:
     """Take every certificate in a directory, whatever its files are called."""
     try:
         paths = [entry.path for entry in os.scandir(directory) if entry.is_file()]
@@ -268,7 +252,7 @@ def _load_directory(context: ssl.SSLContext, directory: str, section: str) -> No
             raise _error("tls_ca_cert", section, path, error) from None
 
 
-def _load_authorities(context: ssl.SSLContext, key: str, path: str, section: str) -> None:
+def _load_authorities(context: Context, key: str, path: str, section: str) -> None:
     _check_readable(key, section, path)
     try:
         context.load_verify_locations(cafile=path)

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+import socket
 import ssl
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
 from lavinmq.config.values import Config, defaults
-from lavinmq.listeners.tls import Contexts, NameReader, TlsError
+from lavinmq.listeners.secure import SecureSocket, secured
+from lavinmq.listeners.tls import Contexts, NameReader, Protocol, TlsError
 from tests.support.certificates import Authority, Identity
+
+if TYPE_CHECKING:
+    from lavinmq.listeners.tls import Context
 
 
 @pytest.fixture(scope="module")
@@ -39,32 +45,54 @@ def loaded(identity: Identity | None = None, **values: Any) -> Contexts:
     return contexts
 
 
-def handshake(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> ssl.SSLObject:
-    """Return the client's end after a handshake in memory. Raises: ssl.SSLError of either end."""
-    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
-    ends = (
-        client.wrap_bio(down, up, server_hostname=name),
-        server.wrap_bio(up, down, server_side=True),
-    )
-    for _ in range(5):
+@pytest.fixture(params=["amqp", "http"])
+def protocol(request: pytest.FixtureRequest) -> Protocol:
+    """Links have contexts of ours, HTTP those of ssl: what is configured is the same for both."""
+    made: Protocol = request.param
+    return made
+
+
+End = ssl.SSLSocket | SecureSocket
+
+
+class Agreed(NamedTuple):
+    """What a client sees of a handshake."""
+
+    version: str | None
+    cipher: str
+    certificate: dict[str, Any]
+
+
+def handshake(server: Context, client: ssl.SSLContext, name: str) -> Agreed:
+    """Do one. Raises: ssl.SSLError of either end."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    theirs.setblocking(False)
+    made = client.wrap_socket(theirs, server_hostname=name, do_handshake_on_connect=False)
+    ends: tuple[End, ...] = (made, secured(server, ours))
+    try:
+        for _ in range(5):
+            for end in ends:
+                with suppress(ssl.SSLWantReadError):
+                    end.do_handshake()
+        cipher, certificate = made.cipher(), made.getpeercert()
+        assert cipher is not None
+        assert certificate is not None
+        return Agreed(made.version(), cipher[0], dict(certificate))
+    finally:
         for end in ends:
-            try:
-                end.do_handshake()
-            except ssl.SSLWantReadError:
-                continue
-    return ends[0]
+            end.close()
 
 
 def subject_of(identity: Identity) -> str:
     return identity.cert.stem
 
 
-def shown_to(contexts: Contexts, name: str, authority: Authority) -> str:
+def shown_to(contexts: Contexts, protocol: Protocol, name: str, authority: Authority) -> str:
     """The common name of the certificate that a client of this host gets."""
     client = authority.client_context()
     client.check_hostname = False
-    seen = handshake(contexts.choose("amqp", name), client, name).getpeercert()
-    assert seen is not None
+    seen = handshake(contexts.choose(protocol, name), client, name).certificate
     return next(value for part in seen["subject"] for key, value in part if key == "commonName")
 
 
@@ -76,7 +104,7 @@ def test_without_a_certificate_there_is_no_tls() -> None:
 
 
 def test_a_key_may_be_in_the_file_of_its_certificate(
-    authority: Authority, server: Identity, tmp_path: Path
+    protocol: Protocol, authority: Authority, server: Identity, tmp_path: Path
 ) -> None:
     both = tmp_path / "both.pem"
     both.write_bytes(server.cert.read_bytes() + server.key.read_bytes())
@@ -85,8 +113,8 @@ def test_a_key_may_be_in_the_file_of_its_certificate(
 
     assert contexts.is_enabled
     assert handshake(
-        contexts.choose("amqp", None), authority.client_context(), "localhost"
-    ).version() in ("TLSv1.2", "TLSv1.3")
+        contexts.choose(protocol, None), authority.client_context(), "localhost"
+    ).version in ("TLSv1.2", "TLSv1.3")
 
 
 @pytest.mark.parametrize(
@@ -101,45 +129,44 @@ def test_a_key_may_be_in_the_file_of_its_certificate(
     ],
 )
 def test_the_oldest_version_is_the_configured_one(
-    server: Identity, version: str, oldest: ssl.TLSVersion
+    protocol: Protocol, server: Identity, version: str, oldest: ssl.TLSVersion
 ) -> None:
-    assert loaded(server, tls_min_version=version).choose("amqp", None).minimum_version == oldest
+    assert loaded(server, tls_min_version=version).choose(protocol, None).minimum_version == oldest
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize(("version", "works"), [("1.1", True), ("1.2", False)])
 def test_tls_1_1_works_if_it_is_asked_for_and_only_then(
-    authority: Authority, server: Identity, version: str, works: bool
+    protocol: Protocol, authority: Authority, server: Identity, version: str, works: bool
 ) -> None:
     client = authority.client_context()
     client.set_ciphers("DEFAULT:@SECLEVEL=0")
     client.minimum_version = client.maximum_version = ssl.TLSVersion.TLSv1_1
-    context = loaded(server, tls_min_version=version).choose("amqp", None)
+    context = loaded(server, tls_min_version=version).choose(protocol, None)
 
     if works:
-        assert handshake(context, client, "localhost").version() == "TLSv1.1"
+        assert handshake(context, client, "localhost").version == "TLSv1.1"
     else:
         with pytest.raises(ssl.SSLError):
             handshake(context, client, "localhost")
 
 
-def test_the_cipher_list_is_the_configured_one(authority: Authority, server: Identity) -> None:
+def test_the_cipher_list_is_the_configured_one(
+    protocol: Protocol, authority: Authority, server: Identity
+) -> None:
     client = authority.client_context()
     client.maximum_version = ssl.TLSVersion.TLSv1_2
-    context = loaded(server, tls_ciphers="ECDHE-ECDSA-CHACHA20-POLY1305").choose("amqp", None)
+    context = loaded(server, tls_ciphers="ECDHE-ECDSA-CHACHA20-POLY1305").choose(protocol, None)
 
-    cipher = handshake(context, client, "localhost").cipher()
-
-    assert cipher is not None
-    assert cipher[0] == "ECDHE-ECDSA-CHACHA20-POLY1305"
+    assert handshake(context, client, "localhost").cipher == "ECDHE-ECDSA-CHACHA20-POLY1305"
 
 
 def test_session_keys_are_appended_to_the_file(
-    authority: Authority, server: Identity, tmp_path: Path
+    protocol: Protocol, authority: Authority, server: Identity, tmp_path: Path
 ) -> None:
     path = tmp_path / "keys"
     path.write_text("# before\n")
-    context = loaded(server, tls_keylog_file=path).choose("amqp", None)
+    context = loaded(server, tls_keylog_file=path).choose(protocol, None)
 
     handshake(context, authority.client_context(), "localhost")
 
@@ -215,15 +242,17 @@ def test_an_error_of_a_host_names_its_section(server: Identity) -> None:
         loaded(server, sni={"a.example": {"tls_cert": "/no"}})
 
 
-def test_a_broken_reload_leaves_everything_in_force(authority: Authority, server: Identity) -> None:
+def test_a_broken_reload_leaves_everything_in_force(
+    protocol: Protocol, authority: Authority, server: Identity
+) -> None:
     contexts = loaded(server)
-    before = contexts.choose("amqp", None)
+    before = contexts.choose(protocol, None)
     contexts._config.tls_cert = "/no/such/file"
 
     with pytest.raises(TlsError):
         contexts.load()
 
-    assert contexts.choose("amqp", None) is before
+    assert contexts.choose(protocol, None) is before
 
 
 def test_a_reload_without_certificate_leaves_that_of_open_ports(server: Identity) -> None:
@@ -238,7 +267,9 @@ def test_a_reload_without_certificate_leaves_that_of_open_ports(server: Identity
 # --- hosts
 
 
-def test_a_host_is_found_exactly_before_by_wildcard(authority: Authority, server: Identity) -> None:
+def test_a_host_is_found_exactly_before_by_wildcard(
+    protocol: Protocol, authority: Authority, server: Identity
+) -> None:
     names = {"a.example.com": "exact", "*.example.com": "wildcard"}
     sni = {}
     for host, name in names.items():
@@ -246,7 +277,7 @@ def test_a_host_is_found_exactly_before_by_wildcard(authority: Authority, server
         sni[host] = {"tls_cert": str(identity.cert), "tls_key": str(identity.key)}
     contexts = loaded(server, sni=sni)
 
-    assert contexts.has_hosts("amqp")
+    assert contexts.has_hosts(protocol)
     for asked, expected in (
         ("a.example.com", "exact"),
         ("A.Example.COM", "exact"),
@@ -255,24 +286,26 @@ def test_a_host_is_found_exactly_before_by_wildcard(authority: Authority, server
         ("example.com", "server"),
         ("localhost", "server"),
     ):
-        assert shown_to(contexts, asked, authority) == expected, asked
+        assert shown_to(contexts, protocol, asked, authority) == expected, asked
 
 
 def test_a_host_has_a_key_of_its_own_and_the_rest_from_main(
-    authority: Authority, server: Identity
+    protocol: Protocol, authority: Authority, server: Identity
 ) -> None:
     identity = authority.issue("host")
     sni = {"a": {"tls_cert": str(identity.cert), "tls_key": str(identity.key)}}
 
     strict = loaded(
         server, sni=sni, tls_min_version="1.3", tls_verify_peer=True, tls_ca_cert=authority.path
-    ).choose("amqp", "a")
+    ).choose(protocol, "a")
 
     assert strict.minimum_version == ssl.TLSVersion.TLSv1_3
     assert strict.verify_mode == ssl.CERT_REQUIRED
 
 
-def test_a_host_may_be_less_strict_than_main(authority: Authority, server: Identity) -> None:
+def test_a_host_may_be_less_strict_than_main(
+    protocol: Protocol, authority: Authority, server: Identity
+) -> None:
     identity = authority.issue("lax")
     section = {
         "tls_cert": str(identity.cert),
@@ -285,8 +318,8 @@ def test_a_host_may_be_less_strict_than_main(authority: Authority, server: Ident
         tls_ca_cert=authority.path,
     )  # fmt: skip
 
-    assert contexts.choose("amqp", "a").verify_mode == ssl.CERT_NONE
-    assert contexts.choose("amqp", "a").minimum_version == ssl.TLSVersion.TLSv1_2
+    assert contexts.choose(protocol, "a").verify_mode == ssl.CERT_NONE
+    assert contexts.choose(protocol, "a").minimum_version == ssl.TLSVersion.TLSv1_2
 
 
 def test_a_prefix_is_for_one_protocol(authority: Authority, server: Identity) -> None:
@@ -308,50 +341,8 @@ def test_equal_contexts_are_one(server: Identity) -> None:
 
     contexts = loaded(server, sni={"a": section, "b": section})
 
-    assert contexts.choose("amqp", "a") is contexts.choose("http", "b")
+    assert contexts.choose("http", "a") is contexts.choose("http", "b")
     assert contexts.choose("amqp", "a") is contexts.choose("mqtt", None)
-
-
-# --- one context for a server that takes no more
-
-
-def test_one_context_follows_hosts_and_reloads(
-    authority: Authority, server: Identity, tmp_path: Path
-) -> None:
-    host = authority.issue("one-host")
-    values = config(server, sni={"h": {"tls_cert": str(host.cert), "tls_key": str(host.key)}})
-    contexts = Contexts(values)
-    contexts.load()
-    context = contexts.server_context("http")
-    client = authority.client_context()
-    client.check_hostname = False
-
-    def certificate(name: str) -> bytes | None:
-        return handshake(context, client, name).getpeercert(binary_form=True)
-
-    assert certificate("h") == ssl.PEM_cert_to_DER_cert(host.cert.read_text())
-    assert certificate("x") == ssl.PEM_cert_to_DER_cert(server.cert.read_text())
-    renewed = authority.issue("renewed")
-    values.tls_cert, values.tls_key = str(renewed.cert), str(renewed.key)
-    contexts.load()
-    assert certificate("x") == ssl.PEM_cert_to_DER_cert(renewed.cert.read_text())
-
-
-def test_one_context_refuses_a_host_that_it_cannot_protect(
-    authority: Authority, server: Identity
-) -> None:
-    """OpenSSL cannot begin to demand a client certificate when it learns the host: without this the
-    client would get in without one."""
-    section = {
-        "tls_cert": str(server.cert),
-        "tls_key": str(server.key),
-        "tls_verify_peer": True,
-        "tls_ca_cert": str(authority.path),
-    }
-    context = loaded(server, sni={"localhost": section}).server_context("http")
-
-    with pytest.raises(ssl.SSLError):
-        handshake(context, authority.client_context(), "localhost")
 
 
 # --- what a client asks for

@@ -1,4 +1,6 @@
-# TLS: a wire that reads and writes through an ssl.SSLSocket, with the GIL (decision 0016).
+# TLS of a wire by an object of Python that has read, write and pending of an ssl.SSLSocket.
+import ssl
+
 from cpython.buffer cimport PyBUF_READ, PyBUF_WRITE
 from cpython.memoryview cimport PyMemoryView_FromMemory
 
@@ -8,23 +10,24 @@ cdef enum:
 
 @cython.final
 cdef class SocketTls:
-    """TLS by way of `tls`, an SSLSocket whose handshake is over. `failure` says why it has failed,
-    empty for its orderly end, None while it lives."""
+    """TLS by way of `tls`. `failure` says why it has failed, empty for its orderly end, None while
+    it lives."""
     cdef tls_t calls
+    cdef tls_provider_t provider
     cdef object tls
     cdef readonly object failure
-    cdef object wants_read      # ssl.SSLWantReadError: a broker without TLS has not loaded it
-    cdef object wants_write
 
     def __cinit__(self, tls):
-        import ssl
         self.tls = tls
-        self.wants_read, self.wants_write = ssl.SSLWantReadError, ssl.SSLWantWriteError
         self.calls.read = tls_read
         self.calls.write = tls_write
         self.calls.pending = tls_pending
+        self.provider.calls, self.provider.session = &self.calls, <void*>self
 
-    cdef i64 receive(self, wire_t* w, u8* p, u64 n):
+    def wire(self):
+        return PyCapsule_New(&self.provider, TLS_PROVIDER, NULL)
+
+    cdef i64 receive(self, u8* p, u64 n):
         """Fill n bytes at p as far as there is something."""
         cdef u64 got = 0
         cdef u64 k
@@ -34,10 +37,7 @@ cdef class SocketTls:
             try:
                 k = self.tls.read(n - got, PyMemoryView_FromMemory(
                     <char*>p + got, <Py_ssize_t>(n - got), PyBUF_WRITE))
-            except self.wants_read:
-                break
-            except self.wants_write:
-                w.read_awaits_room = True
+            except ssl.SSLWantReadError:
                 break
             except Exception as error:
                 self.failure = tls_reason(error)
@@ -53,15 +53,12 @@ cdef class SocketTls:
             return <i64>got             # and the failure the next time
         return -EAGAIN if self.failure is None else (-EIO if self.failure else 0)
 
-    cdef i64 send(self, wire_t* w, const u8* p, u64 n):
+    cdef i64 send(self, const u8* p, u64 n):
         """Send what it takes. A send that did not end has to be repeated with the same bytes, at
         any place, and may bring more: that is what the output of a link does."""
         try:
             return self.tls.write(PyMemoryView_FromMemory(<char*>p, <Py_ssize_t>n, PyBUF_READ))
-        except self.wants_write:
-            return -EAGAIN
-        except self.wants_read:
-            w.send_awaits_input = True
+        except ssl.SSLWantWriteError:
             return -EAGAIN
         except BaseException as why:    # what it has taken is not known
             self.failure = tls_reason(why)
@@ -69,11 +66,11 @@ cdef class SocketTls:
 
 
 cdef i64 tls_read(wire_t* w, u8* p, u64 n) noexcept with gil:
-    return (<SocketTls>w.tls_session).receive(w, p, n)
+    return (<SocketTls>w.tls_session).receive(p, n)
 
 
 cdef i64 tls_write(wire_t* w, const u8* p, u64 n) noexcept with gil:
-    return (<SocketTls>w.tls_session).send(w, p, n)
+    return (<SocketTls>w.tls_session).send(p, n)
 
 
 cdef bint tls_pending(const wire_t* w) noexcept with gil:
