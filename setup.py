@@ -1,4 +1,4 @@
-"""Builds the compiled modules: ``lavinmq._core``, ``_pcre``, ``_perf``, ``_tls`` and ``spark._arrow``.
+"""Builds the compiled modules: ``lavinmq._core``, ``_pcre``, ``_perf``, ``_tls``, ``spark._arrow``.
 
 Metadata lives in pyproject.toml. The sources are in ``cext/``: each module has one umbrella
 ``.pyx`` that includes its parts, so that every C function is static and may be inlined.

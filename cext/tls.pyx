@@ -16,7 +16,7 @@ import os
 import ssl
 
 from bytes cimport i64, lmq_assert, u8, u32, u64
-from types cimport BLOCK_SIZE, TLS_PROVIDER, flag_t, loop_t, tls_provider_t, tls_t, wire_t
+from types cimport BLOCK_SIZE, TLS_PROVIDER, flag_t, tls_provider_t, tls_t, wire_t
 
 include "base/clock.pyx"
 include "tls/openssl.pyx"

@@ -1,5 +1,5 @@
-# Trial of TLS: the umbrella of a provider of TLS that is an object of Python, so that tests can have
-# every wait and failure at will. Compiled for tests (make trial), never shipped.
+# Trial of TLS: the umbrella of a provider of TLS that is an object of Python, so that tests can
+# have every wait and failure at will. Compiled for tests (make trial), never shipped.
 cimport cython
 from cpython.pycapsule cimport PyCapsule_New
 from libc.errno cimport EAGAIN, EIO

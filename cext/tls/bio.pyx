@@ -2,14 +2,14 @@
 #
 # A read of the socket brings many records, and many records go to it at once: OpenSSL by itself
 # makes two system calls for each one that comes and another for each one that goes. What is not
-# taken by the end of a call is kept by the session (tls_end), so an idle wire owns no buffer.
+# taken by the end of a call is kept by the session (session_end), so an idle wire owns no buffer.
 
 cdef enum:
     RECORD = 16384              # plain bytes of a full record
     RECORD_ROOM = 17408         # and what it may take when it is sealed
     INPUT_SIZE = 131072
     OUTPUT_SIZE = 131072 + RECORD_ROOM
-    MAX_STRAY = 32              # records in a row that bring no data: they cost us, and serve nobody
+    MAX_STRAY = 32              # records in a row without data: they cost us and serve nobody
 
 cdef struct scratch_t:
     u8* input                   # from the socket, not taken by OpenSSL between in_at and in_end
@@ -39,6 +39,7 @@ cdef struct session_t:
     flag_t is_in_kernel         # which encrypts what is sent
 
 
+# hot
 cdef i64 session_fill(session_t* s) noexcept nogil:
     """Read the socket into the empty buffer. How many bytes, 0 at the end, or a negative errno."""
     cdef scratch_t* x = s.scratch
@@ -65,6 +66,7 @@ cdef i64 session_fill(session_t* s) noexcept nogil:
     return k
 
 
+# hot
 cdef int bio_read(BIO* bio, char* p, int n) noexcept nogil:
     cdef session_t* s = <session_t*>BIO_get_data(bio)
     cdef scratch_t* x = s.scratch
@@ -86,6 +88,7 @@ cdef int bio_read(BIO* bio, char* p, int n) noexcept nogil:
     return <int>k
 
 
+# hot
 cdef int bio_write(BIO* bio, const char* p, int n) noexcept nogil:
     cdef session_t* s = <session_t*>BIO_get_data(bio)
     cdef scratch_t* x = s.scratch
@@ -100,7 +103,7 @@ cdef int bio_write(BIO* bio, const char* p, int n) noexcept nogil:
 
 cdef long bio_control(BIO* bio, int command, long number, void* pointer) noexcept nogil:
     if command == BIO_CTRL_FLUSH:
-        return 1                # that is tls_end's
+        return 1                # that is session_end's
     if command == BIO_CTRL_EOF:
         return (<session_t*>BIO_get_data(bio)).is_at_end
     return 0

@@ -2,7 +2,8 @@
 # one reading of the settings makes either (lavinmq/listeners/tls.py).
 
 # Those of Python's ssl, for no client is to find another broker behind another port.
-DEFAULT_CIPHERS = "@SECLEVEL=2:ECDH+AESGCM:ECDH+CHACHA20:ECDH+AES:DHE+AES:!aNULL:!eNULL:!aDSS:!SHA1:!AESCCM"
+DEFAULT_CIPHERS = (
+    "@SECLEVEL=2:ECDH+AESGCM:ECDH+CHACHA20:ECDH+AES:DHE+AES:!aNULL:!eNULL:!aDSS:!SHA1:!AESCCM")
 
 
 cdef int refuse_password(char* p, int size, int is_writing, void* asked) noexcept nogil:
@@ -16,12 +17,12 @@ cdef void write_key(const SSL* ssl, const char* line) noexcept nogil:
     cdef int* fd = <int*>SSL_CTX_get_app_data(SSL_get_SSL_CTX(ssl))
     cdef char text[512]
     cdef size_t n = strlen(line)
-    cdef ssize_t written
     if fd == NULL or fd[0] < 0 or n >= sizeof(text):
         return
     memcpy(text, line, n)
     text[n] = c"\n"
-    written = c_write(fd[0], text, n + 1)    # a line that is lost costs an analyser, not us
+    if c_write(fd[0], text, n + 1) < 0:
+        pass                    # a line that is lost costs an analyser, not us
 
 
 cdef class Context:
@@ -135,7 +136,8 @@ cdef class Context:
             each = sk_X509_OBJECT_value(held, i)
             kind = X509_OBJECT_get_type(each)
             n += kind == X509_LU_X509
-            n_authorities += kind == X509_LU_X509 and X509_check_ca(X509_OBJECT_get0_X509(each)) != 0
+            if kind == X509_LU_X509 and X509_check_ca(X509_OBJECT_get0_X509(each)):
+                n_authorities += 1
             n_lists += kind == X509_LU_CRL
         return {"x509": n, "x509_ca": n_authorities, "crl": n_lists}
 

@@ -5,6 +5,7 @@ cdef enum:
     READS_PER_LOOK = 16         # at the clock
 
 
+# hot
 cdef i64 tls_read(wire_t* w, u8* p, u64 n) noexcept nogil:
     """Fill n bytes at p as far as there is something; see tls_t."""
     cdef session_t* s = <session_t*>w.tls_session
@@ -45,6 +46,7 @@ cdef i64 tls_read(wire_t* w, u8* p, u64 n) noexcept nogil:
     return 0 if s.is_over else -EAGAIN
 
 
+# hot
 cdef i64 tls_write(wire_t* w, const u8* p, u64 n) noexcept nogil:
     """Send up to n bytes at p; see tls_t. What was sealed and not sent is not told of: the next
     write begins with the same bytes."""

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
     NoEncryption,
     PrivateFormat,
 )
-from cryptography.x509.oid import NameOID
+from cryptography.x509.oid import ExtensionOID, NameOID
 
 DAY = timedelta(days=1)
 ORGANISATION = "Acme, Inc."
@@ -60,8 +60,12 @@ class Authority:
         expires: timedelta = DAY,
         password: bytes | None = None,
         alternatives: tuple[x509.GeneralName, ...] = (),
+        raw_alternatives: bytes = b"",
     ) -> Identity:
-        """A certificate for a server (its hosts) or a client (its name), in files of that name."""
+        """A certificate for a server (its hosts) or a client (its name), in files of that name.
+
+        Args: raw_alternatives: the extension as it is encoded, whatever that is.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         subject = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, ORGANISATION)]
         for each in (name,) if common_names is None else common_names:
@@ -70,6 +74,11 @@ class Authority:
         names = [*alternatives, *map(_general_name, hosts)]
         if names:
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        if raw_alternatives:
+            raw = x509.UnrecognizedExtension(
+                ExtensionOID.SUBJECT_ALTERNATIVE_NAME, raw_alternatives
+            )
+            builder = builder.add_extension(raw, critical=False)
         certificate = builder.sign(self._key, hashes.SHA256())
         cert_path, key_path = self.directory / f"{name}.pem", self.directory / f"{name}.key"
         cert_path.write_bytes(certificate.public_bytes(Encoding.PEM))

@@ -93,7 +93,9 @@ def shown_to(contexts: Contexts, protocol: Protocol, name: str, authority: Autho
     client = authority.client_context()
     client.check_hostname = False
     seen = handshake(contexts.choose(protocol, name), client, name).certificate
-    return next(value for part in seen["subject"] for key, value in part if key == "commonName")
+    return str(
+        next(value for part in seen["subject"] for key, value in part if key == "commonName")
+    )
 
 
 # --- the simple case
