@@ -15,7 +15,7 @@ from posix.unistd cimport close as c_close, write as c_write
 import os
 import ssl
 
-from bytes cimport i64, lmq_assert, u8, u32, u64
+from bytes cimport i64, u8, u32, u64
 from types cimport BLOCK_SIZE, TLS_PROVIDER, flag_t, tls_provider_t, tls_t, wire_t
 
 include "base/clock.pyx"

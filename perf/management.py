@@ -15,7 +15,6 @@ import argparse
 import base64
 import http.client
 import json
-import shutil
 import socket
 import ssl
 import statistics
@@ -88,9 +87,22 @@ class Bench:
             with brokers.RunningBroker(launch, BROKER_CORE, Path(place) / "log") as running:
                 yield running
 
-    def traffic(self, broker: brokers.RunningBroker, port: int, more: str = "") -> Result:
-        """One producer and one consumer for the seconds of a run."""
-        argv = [str(self.flood), "-P", str(port), "-z", str(self.options.seconds), *more.split()]
+    def traffic(
+        self,
+        broker: brokers.RunningBroker,
+        port: int,
+        more: str = "",
+        program: Path | None = None,
+    ) -> Result:
+        """One producer and one consumer for the seconds of a run. Args: program: not `flood`."""
+        argv = [
+            str(program or self.flood),
+            "-P",
+            str(port),
+            "-z",
+            str(self.options.seconds),
+            *more.split(),
+        ]
         run = generator.run_generator(
             argv, GENERATOR_CORE, broker.pid, self.options.seconds + 60
         )  # fmt: skip
@@ -230,17 +242,19 @@ def _requests_for(bench: Bench, seconds: float) -> int:
 
 
 def tls(bench: Bench) -> Result:
-    """TLS beside plain TCP, both ways at once, by way of a wrapper beside the generator."""
-    if shutil.which("stunnel4") is None and shutil.which("stunnel") is None:
-        return {"error": "stunnel is not installed"}
+    """TLS beside plain TCP, both ways at once, by the generator in both of its forms."""
     result: Result = {}
-    with bench.broker(tls=True) as broker, wrapped_port(bench) as port:
+    flood_tls = bench.scratch / "flood-tls"
+    source, form = ROOT / "perf" / "flood.c", ROOT / "perf" / "tls_client.h"
+    compiler = ["cc", "-O2", "-pthread", "-include", str(form), "-o", str(flood_tls), str(source)]
+    subprocess.run([*compiler, "-lssl", "-lcrypto"], check=True)
+    with bench.broker(tls=True) as broker:
         result["cipher"] = _cipher(bench.amqps)
         for size in (16, 1024):
             plain, wrapped = [], []
             for _ in range(bench.options.reps):
                 plain.append(bench.traffic(broker, broker.port, f"-s {size}"))
-                wrapped.append(bench.traffic(broker, port, f"-s {size}"))
+                wrapped.append(bench.traffic(broker, bench.amqps, f"-s {size}", flood_tls))
             result[f"{size} bytes"] = {
                 "plain": _median(plain), "tls": _median(wrapped),
                 "cpu_ratio": _ratio(wrapped, plain, "cpu_s_per_m"),
@@ -253,28 +267,6 @@ def _cipher(port: int) -> str:
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with context.wrap_socket(socket.create_connection((topology.HOST, port))) as connection:
         return str(connection.cipher())
-
-
-@contextmanager
-def wrapped_port(bench: Bench) -> Iterator[int]:
-    """A port on the generator's core that speaks plain TCP and leads to the broker's TLS port."""
-    (port,) = brokers.free_ports(1)
-    config = bench.scratch / "stunnel.conf"
-    config.write_text(
-        f"foreground = yes\npid =\ndebug = 3\n[amqps]\nclient = yes\n"
-        f"accept = {topology.HOST}:{port}\nconnect = {topology.HOST}:{bench.amqps}\n"
-    )
-    program = shutil.which("stunnel4") or shutil.which("stunnel") or "stunnel"
-    process = subprocess.Popen(
-        measure.pinned(GENERATOR_CORE, [program, str(config)]),
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        time.sleep(0.5)
-        yield port
-    finally:
-        process.kill()
-        process.wait()
 
 
 def _median(runs: list[Result]) -> Result:

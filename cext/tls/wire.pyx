@@ -54,10 +54,9 @@ cdef i64 tls_write(wire_t* w, const u8* p, u64 n) noexcept nogil:
     cdef scratch_t* x = s.scratch
     cdef u64 got = s.sealed
     cdef int k
-    if s.ssl == NULL or s.has_failed:
+    if s.ssl == NULL or s.has_failed or got > n:
         return -EIO
     session_begin(s, 0)
-    lmq_assert(got <= n)
     s.sealed = 0
     if got:
         n = got                     # what follows may be something else by then

@@ -330,6 +330,7 @@ class Arrival:
         version, cipher = intern(tls.version() or ""), intern((tls.cipher() or ("",))[0])
         ktls = "on" if is_in_kernel(tls) else "off"
         self._log.info("TLS connection: version=%s, cipher=%s, kTLS=%s", version, cipher, ktls)
-        certificate = tls.getpeercert()  # empty unless it was verified
+        # Empty unless it was verified. Nobody logs in to HTTP by it, and ssl raises at odd names.
+        certificate = tls.getpeercert() if isinstance(tls, SecureSocket) else None
         login_from = LOGINS[self._reception.config.tls_cert_login_from]
         return TlsInfo(version, cipher, login_from(certificate) if certificate else None)

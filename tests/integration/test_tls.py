@@ -25,6 +25,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from lavinmq.listeners.endpoints import TlsInfo
 from tests.conftest import BrokerFactory
+from tests.support.broker import Broker
 from tests.support.certificates import Authority, Identity
 from tests.support.inside import Inside, inside
 from tests.support.ports import HOST, free_port
@@ -107,6 +108,20 @@ def mechanisms(port: int, context: ssl.SSLContext) -> bytes:
         return sock.recv(4096)
 
 
+def maps_of(broker: Broker) -> str:
+    return Path(f"/proc/{broker.pid}/maps").read_text()
+
+
+def has_loaded_tls(broker: Broker) -> bool:
+    """Whether the module is in memory that brings OpenSSL along."""
+    return "/_tls." in maps_of(broker)
+
+
+def is_one_file(broker: Broker) -> bool:
+    """Whether all modules are in one executable, where nobody sees which are used."""
+    return "/_core." not in maps_of(broker)
+
+
 # --- certificates
 
 
@@ -135,6 +150,7 @@ def test_a_connection_is_logged_with_the_state_of_ktls(
     assert is_let_in(port, authority.client_context())
 
     assert "version=TLSv1.3, cipher=TLS_AES_256_GCM_SHA384, kTLS=off" in broker.log_text()
+    assert has_loaded_tls(broker) or is_one_file(broker)
 
 
 def test_kernel_tls_works_or_is_said_not_to(
@@ -556,6 +572,7 @@ def test_turning_tls_on_needs_a_restart_and_off_leaves_it_on(
     ini = tmp_path / "lavinmq.ini"
     ini.write_text("[main]\n")
     broker = broker_factory(["--config", str(ini), "--amqps-port", str(free_port())])
+    assert not has_loaded_tls(broker)
 
     ini.write_text(f"[main]\ntls_cert={server.cert}\ntls_key={server.key}\n")
     os.kill(broker.pid, signal.SIGHUP)
