@@ -44,7 +44,7 @@ def hello() -> bytes:
     """Everything up to a channel."""
     said: list[tuple[int, object]] = [
         (0, commands.Connection.StartOk(mechanism="PLAIN", response="\0guest\0guest")),
-        (0, commands.Connection.TuneOk(2048, 131072, 0)),
+        (0, commands.Connection.TuneOk(100, 131072, 0)),
         (0, commands.Connection.Open(virtual_host="/")),
         (1, commands.Channel.Open()),
     ]
@@ -58,7 +58,10 @@ def opened(port: int, context: ssl.SSLContext | None) -> socket.socket:
     sock.sendall(hello())
     answer, end = b"", m.payload_frame(1, m.encode(m.ChannelOpenOk()))
     while end not in answer:
-        answer += sock.recv(65536)
+        more = sock.recv(65536)
+        if not more:
+            raise RuntimeError(f"the broker has closed the connection: {answer[-200:]!r}")
+        answer += more
     return sock
 
 
