@@ -11,7 +11,7 @@ import ctypes.util
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 from pamqp import commands
@@ -91,13 +91,12 @@ def _secured(broker: Broker, version: str) -> Iterator[tuple[socket.socket, Tls]
 def _flood(broker: Broker, sock: socket.socket, data: bytes) -> None:
     """Send it, and wait until the broker has answered, or closed, or has nothing more to say."""
     with broker.watched():
-        sock.sendall(data)
-        sock.settimeout(2.0)
-        try:
+        # It may close, with a part of the flood unread.
+        with suppress(TimeoutError, ConnectionError):
+            sock.sendall(data)
+            sock.settimeout(2.0)
             while sock.recv(1 << 16):
                 pass
-        except TimeoutError:
-            pass
         time.sleep(0.5)
 
 
