@@ -1,9 +1,8 @@
 # Match: the compiled bindings of one exchange. Contract of match.pyx.
 #
-# A destination is any struct that begins with dest_t (today: queue_t). match_route appends each
-# matched destination once per generation: `mark` holds the generation of the last routing that
-# took it. All targets_t that can meet the same destination must draw generations from one counter,
-# which starts at 1: a fresh destination has mark 0.
+# A destination is any struct that begins with dest_t. match_route appends each matched destination
+# once per routing, and writes nothing into it: which ones a routing has taken is known to its
+# targets_t alone, and to the table of whoever routes (of a loop) when they are many.
 from bytes cimport i64, u8, u32, u64
 
 cdef enum match_kind:
@@ -34,16 +33,11 @@ cdef enum match_limit:
     HASH_POINTS_MAX = 262144    # of a ring: 4 MiB
     MATCH_LOOK = 4096       # units of work between two questions whether the turn is over
     TOPIC_QUICK = 8192      # nodes visited by the quick way before the other one is taken
+    REACHED_FEW = 8           # destinations of a routing that are looked through one by one
 
 cdef enum dest_kind:
     DEST_QUEUE = 0
     DEST_EXCHANGE = 1
-
-cdef extern from *:
-    """
-    #define DEST_GONE 0xffffffffffffffffull
-    """
-    u64 DEST_GONE           # the mark of a destination that is deleted: no routing takes it
 
 cdef struct topic_node_t
 cdef struct match_link_t
@@ -54,8 +48,19 @@ cdef struct topic_nodes_t:  # a list of nodes
     u32 cap
 
 cdef struct dest_t:
-    u64 mark
     u8 kind                 # a dest_kind
+    bint is_gone            # it is deleted: no routing takes it
+
+# Which destinations were taken by the routing of a generation: an open hash table by address.
+# Entries of older generations are free; routings that take turns overwrite each other's.
+cdef struct reached_slot_t:
+    const dest_t* dest
+    u64 generation
+
+cdef struct reached_t:
+    reached_slot_t* slots
+    u32 cap                 # a power of two, or 0
+    u64 generation          # of the routing that began last
 
 # Where match_route goes on. What it points at is valid as long as no binding has changed.
 cdef struct match_cursor_t:
@@ -78,7 +83,9 @@ cdef struct targets_t:
     dest_t** items      # matched destinations of one message; targets_free frees
     u32 n
     u32 cap
-    u64 generation      # bumped by the caller before a routing starts
+    reached_t* reached      # for many of them, shared with the other routings of a loop
+    u32 n_reached         # the first of them, which stand there
+    u64 generation      # by which they are known there
     u64 n_again         # matches of what was there already; only its changes mean anything
     u32 work            # in units of about 10 ns, since the last question
     u32 look            # after which it is asked, MATCH_LOOK or less

@@ -5,7 +5,7 @@
 # GIL. Positions are byte offsets in a segment file; tags are AMQP delivery tags; times are
 # nanoseconds of CLOCK_MONOTONIC inside and Unix milliseconds on disk.
 from bytes cimport i64, u8, u16, u32, u64
-from match cimport MATCH_LOOK, dest_t, match_t, targets_t
+from match cimport MATCH_LOOK, dest_t, match_t, reached_t, targets_t
 
 cdef struct seg_t
 cdef struct queue_t
@@ -1267,7 +1267,7 @@ cdef struct loop_t:
     u32 cap_run_fds
     int dir_fd                  # data directory, for syncfs
     observer_t* observer        # of changes of files, NULL = nobody
-    u64 generation              # of targets
+    reached_t reached           # destinations of the routings under way
     u32 n_reads                 # links that were read since the last tick
     i64 sync_ns                 # how long the last sync took
     histogram_t sync_times      # how long all took

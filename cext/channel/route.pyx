@@ -182,15 +182,14 @@ cdef int channel_route(chan_t* c, const msg_t* m) noexcept nogil:
         memcpy(c.route_names, m.names, m.names_len)
         c.route_epoch = l.vhost.epoch
     name_len = m.names[0]
-    loop.generation += 1
     c.targets.look = loop.match_look
     if c.job != NULL and not routing_is_valid(c):
         publish_drop(c)
     if c.job != NULL:
-        targets_resume(&c.targets, loop.generation)
+        targets_resume(&c.targets, &loop.reached)
         loop.work += c.targets.n
     else:
-        targets_begin(&c.targets, loop.generation)
+        targets_begin(&c.targets, &loop.reached)
     c.route_version = x.version
     if x.is_plain and not has_copies(m):
         rc = match_route(x.match, m.names + name_len + 2, m.names[name_len + 1], m.props,

@@ -13,12 +13,12 @@ cdef dest_t* destination_of(object destination) except NULL:
 def vanish(destination) -> None:
     """Have no routing take a Queue or an Exchange any more, whatever is bound to it. Routes that
     were made before are void when the vhost's epoch moves."""
-    destination_of(destination).mark = DEST_GONE
+    destination_of(destination).is_gone = True
 
 
 def is_gone(destination) -> bool:
     """Whether it has vanished."""
-    return destination_of(destination).mark == DEST_GONE
+    return destination_of(destination).is_gone
 
 
 cdef object weight_error():

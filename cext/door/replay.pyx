@@ -68,11 +68,11 @@ cdef class Replay:
 
     cdef bint is_gone(self) noexcept nogil:
         """Whether the destination, or the exchange itself, is deleted."""
-        if self.source.t.dest.mark == DEST_GONE:
+        if self.source.t.dest.is_gone:
             return True
         if self.queue is not None:
             return self.queue.q.is_deleted or self.queue.q.is_closed
-        return self.exchange.t.dest.mark == DEST_GONE
+        return self.exchange.t.dest.is_gone
 
     cdef bint step(self, loop_t* loop, i64 ends_ns) noexcept nogil:
         """Publish until the portion is over. Whether there is more."""
@@ -108,8 +108,7 @@ cdef class Replay:
         if self.exchange is not None:
             route_moved(&self.exchange.t, &m, loop)
         else:
-            loop.generation += 1
-            targets_begin(&loop.buried, loop.generation)
+            targets_begin(&loop.buried, &loop.reached)
             match_take(&loop.buried, &self.queue.q.dest)
         loop_begin_move(loop, self.source.history.q)
         if move_store(loop, &m, &loop.buried, -1):

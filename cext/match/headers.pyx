@@ -419,7 +419,7 @@ cdef int header_probe(match_t* m, header_index_t* index, targets_t* out) noexcep
         while link != NULL:
             pair = <header_pair_t*>link
             if (link.hash == hash
-                    and (pair.rule.dest.mark != out.generation or out.n == at.n_before)):
+                    and (out.n == at.n_before or not targets_have(out, pair.rule.dest))):
                 if header_meets(pair, field, index) and match_take(out, pair.rule.dest) < 0:
                     return MATCH_NO_MEMORY
                 out.work += pair.rule.n_pairs + (pair.value_len >> 6)
@@ -447,12 +447,12 @@ cdef int header_route(match_t* m, const u8* headers, u32 headers_len,
     cdef i64 n
     cdef int result
     if headers == NULL or headers_len == 0:
-        return match_take_from(&m.bare, &out.cursor.at, out)
+        return match_take_from(&m.bare, &out.cursor.at, False, out)
     n = header_count(headers, headers + headers_len)
     if n < 0:
         return 0
     if not out.cursor.is_begun:
-        result = match_take_from(&m.every, &out.cursor.at, out)
+        result = match_take_from(&m.every, &out.cursor.at, False, out)
         if result or m.pairs.n == 0:
             return result
         out.cursor.is_begun = True

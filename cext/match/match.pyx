@@ -115,7 +115,7 @@ cdef int match_unbind(match_t* m, const u8* key, u32 key_len, const u8* args, u3
 # hot
 cdef int match_route(match_t* m, const u8* key, u32 key_len, const u8* props, u32 headers_at,
                      targets_t* out) noexcept nogil:
-    """Append the destinations of one message that this generation has not got yet.
+    """Append the destinations of one message that this routing has not got yet.
 
     Args: *props*, its properties in wire order, and the offset of the headers table's length in
     them, 0 for none.
@@ -126,7 +126,7 @@ cdef int match_route(match_t* m, const u8* key, u32 key_len, const u8* props, u3
     if m.kind == MATCH_DIRECT:
         return match_key_route(m, key, key_len, out)
     if m.kind == MATCH_FANOUT:
-        return match_take_from(&m.every, &out.cursor.at, out)
+        return match_take_from(&m.every, &out.cursor.at, m.keys.n == 1, out)
     if m.kind == MATCH_TOPIC:
         return topic_route(m, key, key_len, out)
     out.work += 4

@@ -36,7 +36,7 @@ cdef int pick_route(match_t* m, const u8* key, u32 key_len, targets_t* out) noex
         return 0
     at = pick_random(m, n) if m.kind == MATCH_RANDOM else crc32(0, key, key_len) % n
     for _tried in range(n):
-        if items[at].mark != DEST_GONE:
+        if not items[at].is_gone:
             return match_take(out, items[at])
         at = at + 1 if at + 1 < n else 0
     return 0

@@ -195,7 +195,7 @@ cdef int topic_by_position(match_t* m, topic_words_t* words, targets_t* out) noe
         m.walk += 1
         at.walk = m.walk
     while at.at < at.here.n:
-        rc = match_take_from(&at.here.items[at.at].dests, &at.dest, out)
+        rc = match_take_from(&at.here.items[at.at].dests, &at.dest, True, out)
         if rc:
             return rc
         at.at += 1

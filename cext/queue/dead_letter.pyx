@@ -262,8 +262,7 @@ cdef void route_moved(exchange_t* x, const msg_t* m, loop_t* loop) noexcept nogi
     is a header that cannot be routed by."""
     cdef routing_t routing
     memset(&routing, 0, sizeof(routing_t))
-    loop.generation += 1
-    targets_begin(&loop.buried, loop.generation)
+    targets_begin(&loop.buried, &loop.reached)
     if route_nested(&routing, x, m, &loop.buried):
         loop.buried.n = 0
 

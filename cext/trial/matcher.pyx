@@ -36,7 +36,7 @@ cdef class Matcher:
     """
     cdef match_t* match
     cdef targets_t targets
-    cdef u64 generation
+    cdef reached_t reached
     cdef readonly int pauses    # of the last routing
     cdef dict addresses
 
@@ -51,6 +51,7 @@ cdef class Matcher:
     def __dealloc__(self):
         match_free(self.match)
         targets_free(&self.targets)
+        free(self.reached.slots)
         for address in (self.addresses or {}).values():
             free(<void*><size_t>address)
 
@@ -112,17 +113,14 @@ cdef class Matcher:
         self.targets.pause = NULL
         if others:
             self.targets.pause = match_always
-        self.generation += 1
-        targets_begin(&self.targets, self.generation)
+        targets_begin(&self.targets, &self.reached)
         rc = match_route(self.match, key, len(key), properties, found.headers_at, &self.targets)
         while rc == MATCH_TIRED:
             other = others[n % len(others)]
             n += 1
-            self.generation += 1
-            targets_begin(&between, self.generation)
+            targets_begin(&between, &self.reached)
             match_route(self.match, other, len(other), NULL, 0, &between)
-            self.generation += 1
-            targets_resume(&self.targets, self.generation)
+            targets_resume(&self.targets, &self.reached)
             rc = match_route(self.match, key, len(key), properties, found.headers_at,
                              &self.targets)
         targets_free(&between)
@@ -158,8 +156,7 @@ cdef class Matcher:
             with nogil:
                 start = matcher_cpu_ns()
                 for _i in range(n):
-                    self.generation += 1
-                    targets_begin(&self.targets, self.generation)
+                    targets_begin(&self.targets, &self.reached)
                     match_route(self.match, key[at], size[at], props, headers_at, &self.targets)
                     at = at + 1 if at + 1 < n_keys else 0
                 spent = matcher_cpu_ns() - start

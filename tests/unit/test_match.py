@@ -275,6 +275,32 @@ def test_a_destination_with_several_matching_patterns_is_reached_once() -> None:
     assert matcher.route(b"a.b") == [3]
 
 
+@pytest.mark.parametrize("others", [None, [b"a.b", b"c.d"]], ids=["at-once", "in-turns"])
+def test_many_destinations_are_each_reached_once(others: list[bytes] | None) -> None:
+    """More than are looked through one by one, by several patterns; routings of the same
+    destinations come between."""
+    matcher = Matcher(TOPIC, SEED)
+    for number in range(300):
+        for pattern in (b"a.*", b"*.b", b"#") if number % 2 else (b"#.b", b"c.d"):
+            matcher.bind(pattern, b"", number)
+
+    reached = matcher.route(b"a.b", others=others)
+
+    assert sorted(reached) == list(range(300))
+    assert (matcher.pauses > 0) == (others is not None)
+
+
+@pytest.mark.parametrize("n", [1, 7, 8, 9, 10, 33, 500])
+def test_a_fanout_reaches_each_of_so_many_once(n: int) -> None:
+    """Bound twice, by keys that mean nothing there."""
+    matcher = Matcher(FANOUT, SEED)
+    for key in (b"", b"again"):
+        for number in range(n):
+            matcher.bind(key, b"", number)
+
+    assert matcher.route(b"any") == list(range(n))
+
+
 def test_many_hashes_against_the_longest_key_end_in_bounded_work() -> None:
     matcher = Matcher(TOPIC, SEED)
     matcher.bind(b"#.a.#.b.#.c.#", b"", 1)
