@@ -20,7 +20,7 @@ cdef int match_widen(targets_t* out) noexcept nogil:
 
 # hot
 cdef inline reached_slot_t* reached_find(reached_t* reached, const dest_t* dest,
-                                     u64 generation) noexcept nogil:
+                                         u64 generation) noexcept nogil:
     """The slot of a destination in a generation; a free one when it has none. There must be one."""
     cdef u64 at = (<u64>dest >> 4) * <u64>0x9E3779B97F4A7C15 >> 32
     cdef reached_slot_t* slot = &reached.slots[at & (reached.cap - 1)]
