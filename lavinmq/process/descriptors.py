@@ -29,7 +29,7 @@ def widen_table() -> None:
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     last = TABLE - 1 if limit == resource.RLIM_INFINITY else min(TABLE, limit) - 1
-    probe = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    probe = os.eventfd(0)  # needs no file: a root directory may be without /dev
     try:
         os.close(fcntl.fcntl(probe, fcntl.F_DUPFD_CLOEXEC, last))
     except OSError:
