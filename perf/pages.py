@@ -21,7 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -78,14 +78,16 @@ class Bench(management.Bench):
                     connection.sock.close()
                 connection.close()
 
-    def publishing(self, broker: brokers.RunningBroker, more: str) -> float:
-        """Messages per second of one publisher without consumers that keep up."""
+    def publishing(self, broker: brokers.RunningBroker, more: str) -> tuple[float, float]:
+        """Messages per second of one publisher with a consumer, and the broker's processor
+        seconds for a million of them."""
         argv = [str(self.flood), "-P", str(broker.port), "-z", str(self.options.seconds)]
         run = generator.run_generator(
             [*argv, *more.split()], management.GENERATOR_CORE, broker.pid,
             self.options.seconds + 60,
         )  # fmt: skip
-        return float(run.report["publish_rate"])
+        millions = run.report["published"] / 1e6
+        return float(run.report["publish_rate"]), run.broker_cpu_s / millions
 
     def compared(
         self, broker: brokers.RunningBroker, more: str, beside: Callable[[], Any]
@@ -96,12 +98,13 @@ class Bench(management.Bench):
             alone.append(self.publishing(broker, more))
             with beside():
                 with_it.append(self.publishing(broker, more))
-        ratios = sorted(this / that for this, that in zip(with_it, alone, strict=True))
+        pairs = list(zip(with_it, alone, strict=True))
         return {
-            "alone_per_s": sorted(alone)[len(alone) // 2],
-            "with_per_s": sorted(with_it)[len(with_it) // 2],
-            "ratio": ratios[len(ratios) // 2], "ratios": ratios,
-        }  # fmt: skip
+            "alone_per_s": _middle(rate for rate, _ in alone),
+            "with_per_s": _middle(rate for rate, _ in with_it),
+            "rate_ratio": _middle(this[0] / that[0] for this, that in pairs),
+            "cpu_ratio": _middle(this[1] / that[1] for this, that in pairs),
+        }
 
     @contextmanager
     def doing(self, ask: Callable[[int], object]) -> Iterator[list[float]]:
@@ -170,6 +173,11 @@ def open_pages(bench: Bench) -> Result:
         time.sleep(6)
         result["memory_growth_mib"] = measure.tree_memory(broker.pid).anon_mib - before
     return result
+
+
+def _middle(values: Iterable[float]) -> float:
+    several = sorted(values)
+    return several[len(several) // 2]
 
 
 def _cpu(broker: brokers.RunningBroker, seconds: float) -> float:
