@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -36,14 +37,21 @@ def browser() -> Iterator[Any]:
         browser.close()
 
 
-@pytest.fixture
-def visitor(browser: Any, broker: Broker) -> Iterator[Any]:
-    """A page of somebody who has not logged in."""
+@contextmanager
+def opened(browser: Any, broker: Broker) -> Iterator[Any]:
+    """A page of somebody who has not logged in, in a context of its own."""
     context = browser.new_context(base_url=broker.http_url, viewport={"width": 1400, "height": 900})
     page = context.new_page()
     page.set_default_timeout(15_000)
     yield page
     context.close()
+
+
+@pytest.fixture
+def visitor(browser: Any, broker: Broker) -> Iterator[Any]:
+    """A page of somebody who has not logged in."""
+    with opened(browser, broker) as page:
+        yield page
 
 
 def log_in(page: Any, user: str = "guest", password: str = "guest") -> None:
@@ -61,6 +69,47 @@ def page(visitor: Any) -> Any:
     visitor.on("pageerror", lambda error: errors.append(str(error)))
     yield visitor
     assert errors == []
+
+
+TWO_FRAMES = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+
+
+class Visit:
+    """Goes to one page after another, and waits until each has asked for all and shown it."""
+
+    def __init__(self, page: Any) -> None:
+        self._page = page
+        self._waiting: set[Any] = set()
+        page.on("request", self._asked)
+        for end in ("requestfinished", "requestfailed"):
+            page.on(end, lambda request: self._waiting.discard(request))
+
+    def __call__(self, address: str) -> None:
+        """Go there from nowhere: another name behind `#` alone would not load the page again."""
+        self._page.goto("about:blank")
+        self._waiting.clear()
+        self._page.goto(address)
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until nothing is asked for, and what was answered is shown."""
+        quiet = 0
+        for _ in range(600):
+            self._page.evaluate(TWO_FRAMES)  # scripts go on, and may ask for more
+            quiet = 0 if self._waiting else quiet + 1
+            if quiet == 2:
+                return
+        raise AssertionError([each.url for each in self._waiting])
+
+    def _asked(self, request: Any) -> None:
+        if request.resource_type != "eventsource":  # which never ends
+            self._waiting.add(request)
+
+
+@pytest.fixture
+def visit(visitor: Any) -> Visit:
+    """Goes to pages and waits for them."""
+    return Visit(visitor)
 
 
 class Requests:

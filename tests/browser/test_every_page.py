@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.conftest import NODE_MODULES, log_in
+from tests.browser.conftest import NODE_MODULES, TWO_FRAMES, Visit, log_in, opened
+from tests.browser.test_login import cookie
 from tests.support.api import Api
 from tests.support.broker import Broker
 
@@ -58,39 +60,144 @@ def hostile(broker: Broker) -> None:
         assert answer.status in (201, 204), (path, answer)
 
 
+AXE = NODE_MODULES / "axe-core" / "axe.min.js"
+OPEN = ("/login", "/401", "/404", "/docs/")
+COLOURS = "{runOnly: ['color-contrast', 'link-in-text-block']}"
+VIOLATIONS = (
+    "axe.run(%s).then(said => said.violations.map(each =>"
+    " each.id + ' ' + each.nodes.map(node => node.target.join(' ')).slice(0, 4)))"
+)
+TRANSITIONS = (
+    "Promise.allSettled(document.getAnimations().filter(each =>"
+    " each.effect.getComputedTiming().endTime < Infinity).map(each => each.finished))"
+)
+WIDE = 3840
+
+
+@dataclass
+class Seen:
+    """What was seen on all pages."""
+
+    dialogs: list[str] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    images: dict[str, int] = field(default_factory=dict)
+    overflow: dict[tuple[str, int], int] = field(default_factory=dict)
+    violations: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+    kept: str = ""
+    token: str = ""
+
+    def listen(self, page: Any) -> None:
+        """Note from now on what a page asks, is refused, says, and what its dialogs ask."""
+        page.on("dialog", self._dismiss)
+        page.on("console", lambda message: self.said.append(message.text))
+        page.on("request", lambda request: self.asked.append(request.url))
+        page.on("response", self._answered)
+
+    def measure(self, page: Any, address: str, width: int) -> None:
+        """Note how far a page reaches at a width, if it is too far."""
+        page.set_viewport_size({"width": width, "height": 1000})
+        page.evaluate(TWO_FRAMES)
+        reached = page.evaluate("document.documentElement.scrollWidth")
+        if reached > width:
+            self.overflow[address, width] = reached
+
+    def examine(self, page: Any, address: str) -> None:
+        """Note what keeps people from using a page. Dark pages differ in their colours alone."""
+        page.evaluate(AXE.read_text())
+        for theme, rules in (("light", ""), ("dark", COLOURS)):
+            page.emulate_media(color_scheme=theme)
+            page.evaluate(TWO_FRAMES)  # a script learns of it, and colours begin to change
+            page.evaluate(TRANSITIONS)
+            if found := page.evaluate(VIOLATIONS % rules):
+                self.violations[address[:20], theme] = found
+        page.emulate_media(color_scheme="light")
+
+    def _dismiss(self, dialog: Any) -> None:
+        self.dialogs.append(dialog.message)
+        dialog.dismiss()
+
+    def _answered(self, answer: Any) -> None:
+        if answer.status in (401, 403):
+            self.refused.append(answer.url)
+
+
+@pytest.fixture(scope="module")
+def seen(browser: Any, broker: Broker, hostile: None) -> Iterator[Seen]:
+    """What guest sees on every page. It is looked at once, for many questions."""
+    with opened(browser, broker) as page:
+        log_in(page)
+        found, visit = Seen(token=cookie(page)["value"].partition(":")[2]), Visit(page)
+        found.listen(page)
+        page.emulate_media(color_scheme="light")
+        for address in (*LISTS, *details(), *OPEN):
+            visit(address)
+            if address not in OPEN:
+                expect(page.locator("#username")).not_to_be_empty()
+                found.images[address] = page.locator("main img").count()
+            found.measure(page, address, 1400)
+            if AXE.exists():
+                found.examine(page, address)
+            found.measure(page, address, WIDE)  # at last: a chart that shrinks takes a while
+            page.set_viewport_size({"width": 1400, "height": 1000})
+        found.kept = page.evaluate(
+            "JSON.stringify([localStorage, sessionStorage, document.cookie])"
+        )
+        yield found
+
+
+def is_of_policy(text: str) -> bool:
+    """Tell whether the console says that a policy of the page kept a script or a text out."""
+    return "Content Security" in text or "Trusted" in text
+
+
+def test_hostile_names_are_text(seen: Seen) -> None:
+    assert len(seen.images) == len(LISTS) + len(details())
+    assert {address: n for address, n in seen.images.items() if n} == {}
+    assert seen.dialogs == []
+    assert [text for text in seen.said if is_of_policy(text)] == []
+
+
+def test_no_screen_scrolls_sideways(seen: Seen) -> None:
+    assert seen.overflow == {}
+
+
+def test_nothing_is_refused_to_an_administrator(seen: Seen, broker: Broker) -> None:
+    assert f"{broker.http_url}/api/queues" in {each.partition("?")[0] for each in seen.asked}
+    assert seen.refused == []
+
+
+def test_no_token_is_in_an_address_a_log_or_a_storage(seen: Seen, broker: Broker) -> None:
+    assert len(seen.token) > 20
+    assert seen.asked
+    for text in ("\n".join(seen.asked), seen.kept, broker.log_text()):
+        assert seen.token not in text
+
+
+def test_hostile_names_are_text_on_small_screens(page: Any, visit: Visit, hostile: None) -> None:
+    page.set_viewport_size({"width": 360, "height": 800})
+    found = Seen()
+    found.listen(page)
+    for address in (*LISTS, *details()):
+        visit(address)
+        expect(page.locator("#username")).not_to_be_empty()
+        assert page.locator("main img").count() == 0, address
+        found.measure(page, address, 360)
+    expect(page.locator("#page-error")).to_be_hidden()
+    assert found.overflow == {}
+    assert found.dialogs == []
+    assert [text for text in found.said if is_of_policy(text)] == []
+
+
 @pytest.fixture
 def watched(page: Any) -> Iterator[Any]:
     """A page on which no script of a name may run, and no text become markup."""
-    dialogs: list[str] = []
-    said: list[str] = []
-
-    def on_dialog(dialog: Any) -> None:
-        dialogs.append(dialog.message)
-        dialog.dismiss()
-
-    page.on("dialog", on_dialog)
-    page.on("console", lambda message: said.append(message.text))
+    found = Seen()
+    found.listen(page)
     yield page
-    assert dialogs == []
-    assert [text for text in said if "Content Security" in text or "Trusted" in text] == []
-
-
-def settled(page: Any) -> None:
-    """Wait until what is on a page has been asked for and shown."""
-    expect(page.locator("#username")).not_to_be_empty()
-    page.wait_for_timeout(400)
-
-
-@pytest.mark.parametrize("width", [360, 1400])
-def test_hostile_names_are_text(watched: Any, hostile: None, width: int) -> None:
-    watched.set_viewport_size({"width": width, "height": 800})
-    for address in (*LISTS, *details()):
-        watched.goto("about:blank")
-        watched.goto(address)
-        settled(watched)
-        assert watched.locator("main img").count() == 0, address
-        assert watched.evaluate("document.documentElement.scrollWidth") <= width, address
-    expect(watched.locator("#page-error")).to_be_hidden()
+    assert found.dialogs == []
+    assert [text for text in found.said if is_of_policy(text)] == []
 
 
 def test_a_hostile_name_can_be_chosen_as_virtual_host(watched: Any, hostile: None) -> None:
@@ -112,32 +219,14 @@ def test_a_hostile_user_logs_in(visitor: Any, hostile: None) -> None:
 
 # --- accessibility ----------------------------------------------------------------------------
 
-AXE = NODE_MODULES / "axe-core" / "axe.min.js"
-OPEN = ("/login", "/401", "/404", "/docs/")
-
 
 @pytest.mark.skipif(not AXE.exists(), reason="axe-core is not there: `make test` installs it")
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_everybody_can_use_every_page(page: Any, hostile: None, theme: Any) -> None:
-    page.emulate_media(color_scheme=theme)
-    found = {}
-    for address in (*LISTS, *details(), *OPEN):
-        page.goto("about:blank")
-        page.goto(address)
-        page.wait_for_timeout(500)
-        page.evaluate(AXE.read_text())
-        violations = page.evaluate(
-            "axe.run().then(said => said.violations.map(each =>"
-            " each.id + ' ' + each.nodes.map(node => node.target.join(' ')).slice(0, 4)))"
-        )
-        if violations:
-            found[address[:20]] = violations
-    assert found == {}
+def test_everybody_can_use_every_page(seen: Seen) -> None:
+    assert seen.violations == {}
 
 
-def test_everything_of_the_menu_is_reached_with_the_keyboard(page: Any) -> None:
-    page.goto("/queues")
-    settled(page)
+def test_everything_of_the_menu_is_reached_with_the_keyboard(page: Any, visit: Visit) -> None:
+    visit("/queues")
     reached = set()
     for _ in range(60):
         page.keyboard.press("Tab")
@@ -171,17 +260,34 @@ OFFERED: dict[str, set[str]] = {
 }
 
 
+def in_menu(page: Any) -> list[str]:
+    """The addresses of the pages that the menu offers, the documentation aside."""
+    expect(page.locator("#username")).not_to_be_empty()
+    links = page.locator("#menu-content li li a").filter(visible=True).all()
+    found = [f"/{str(each.get_attribute('href')).lstrip('./')}" for each in links]
+    return [each for each in found if not each.startswith("/docs")]
+
+
 @pytest.mark.parametrize("role", ROLES)
-def test_a_user_is_offered_what_the_api_would_do(visitor: Any, broker: Broker, role: str) -> None:
+def test_a_user_is_offered_what_the_api_would_do(
+    visitor: Any, visit: Visit, broker: Broker, role: str
+) -> None:
     name = f"page-{role}"
     Api(broker).as_user(name, role, **{"/": (".*", ".*", ".*")})
     log_in(visitor, name, f"{name}-pw")
-    offered, hidden = set(), []
-    for address in LISTS:
-        visitor.goto(address)
-        settled(visitor)
+    found = Seen()
+    found.listen(visitor)
+    offered: set[str] = set()
+    hidden, refused = [], []
+    visit("/")
+    menu = in_menu(visitor)
+    for address in (*LISTS, *(each for each in menu if each not in LISTS)):
+        found.refused.clear()
+        visit(address)
+        expect(visitor.locator("#username")).to_have_text(name)
         assert not visitor.url.endswith("/login"), address
         offered |= {each for each in CHANGING if visitor.locator(each).is_visible()}
+        refused += found.refused if address in menu else []
     expect(visitor.locator("#menu-content")).to_be_visible()
     for page in ("users", "logs", "policies", "shovels"):
         if not visitor.locator(f"#menu-content li.{page}").is_visible():
@@ -190,6 +296,24 @@ def test_a_user_is_offered_what_the_api_would_do(visitor: Any, broker: Broker, r
     assert offered == OFFERED[role]
     expected = ["users", "logs"] + ([] if role == "policymaker" else ["policies", "shovels"])
     assert hidden == expected
+    assert "/queues" in menu
+    assert refused == []
+
+
+@pytest.mark.parametrize("role", [*ROLES, "administrator"])
+def test_no_page_that_is_offered_asks_what_is_refused(
+    visitor: Any, visit: Visit, broker: Broker, role: str
+) -> None:
+    name = f"without-rights-{role}"
+    Api(broker).as_user(name, role)
+    log_in(visitor, name, f"{name}-pw")
+    found = Seen()
+    found.listen(visitor)
+    visit("/")
+    for address in in_menu(visitor):
+        visit(address)
+        expect(visitor.locator("#username")).to_have_text(name)
+    assert found.refused == []
 
 
 @pytest.mark.parametrize("role", ROLES)

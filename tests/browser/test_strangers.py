@@ -1,4 +1,4 @@
-"""Who should not: pages of other sites, planted cookies, a tab that was left open, each role."""
+"""Who should not: pages of other sites, planted cookies, a tab that was left open."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.conftest import log_in
-from tests.browser.test_every_page import LISTS, ROLES
 from tests.browser.test_login import cookie, fill
-from tests.support.api import Api
 from tests.support.broker import Broker
 
 EVIL = "http://evil.example/"
@@ -65,54 +63,6 @@ def test_a_tab_that_was_left_open_ends_with_the_log_in(page: Any) -> None:
     page.goto("/")
     page.locator("#signoutLink").click()
     expect(page).to_have_url(re.compile("/login$"))
-    left.locator("#live-toggle").click()
-    left.locator("#live-toggle").click()  # goes on: it asks at once
-    expect(left).to_have_url(re.compile("/login$"))
+    expect(left).to_have_url(re.compile("/login$"), timeout=15_000)  # told so, or by its clock
     page.go_back()
     expect(page).to_have_url(re.compile("/login$"))
-
-
-def test_no_token_is_in_an_address_a_log_or_a_storage(page: Any, broker: Broker) -> None:
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
-    token = cookie(page)["value"].partition(":")[2]
-    for address in LISTS:
-        page.goto(address)
-        expect(page.locator("#username")).not_to_be_empty()
-    kept = page.evaluate("JSON.stringify([localStorage, sessionStorage, document.cookie])")
-    assert len(token) > 20
-    assert asked
-    for text in ("\n".join(asked), kept, broker.log_text()):
-        assert token not in text
-
-
-@pytest.mark.parametrize("role", [*ROLES, "administrator"])
-@pytest.mark.parametrize("has_rights", [True, False], ids=["rights", "none"])
-def test_no_page_that_is_offered_asks_what_is_refused(
-    visitor: Any, broker: Broker, role: str, has_rights: bool
-) -> None:
-    name = f"offered-{role}-{has_rights}"
-    Api(broker).as_user(name, role, **({"/": (".*", ".*", ".*")} if has_rights else {}))
-    log_in(visitor, name, f"{name}-pw")
-    refused: list[str] = []
-    visitor.on(
-        "response", lambda said: refused.append(said.url) if said.status in (401, 403) else None
-    )
-    visitor.goto("/")
-    expect(visitor.locator("#username")).to_have_text(name)
-    offered = visitor.locator("#menu-content li li a").filter(visible=True)
-    for address in [each.get_attribute("href") for each in offered.all()]:
-        if not address.startswith("docs"):
-            visitor.goto(f"/{address}")
-            expect(visitor.locator("#username")).to_have_text(name)
-            visitor.wait_for_load_state("load")
-            visitor.wait_for_timeout(150)
-    assert refused == []
-
-
-def test_large_screens_do_not_scroll_sideways(page: Any) -> None:
-    page.set_viewport_size({"width": 3840, "height": 1600})
-    for address in LISTS:
-        page.goto(address)
-        expect(page.locator("#username")).not_to_be_empty()
-        assert page.evaluate("document.documentElement.scrollWidth") <= 3840, address

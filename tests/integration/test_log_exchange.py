@@ -105,6 +105,7 @@ def test_bindings_of_durable_queues_last(
     channel = channel_of(broker)
     channel.queue_declare("log", durable=True)
     channel.queue_bind("log", EXCHANGE, "#")
+    channel.connection.close()  # an orderly stop waits for clients
     broker.stop()
     broker.start()
     channel = channel_of(broker)

@@ -73,9 +73,11 @@ def refused(channel: BlockingChannel, **arguments: Any) -> str:
 def test_an_end_without_order_begins_an_epoch_and_an_orderly_stop_does_not(
     http_broker: Broker, client: Client
 ) -> None:
-    fill(client(http_broker), 5)
+    channel = client(http_broker)
+    fill(channel, 5)
     assert epochs(http_broker) == [(1, 1)]
 
+    channel.connection.close()  # an orderly stop waits for clients
     http_broker.restart()
     assert epochs(http_broker) == [(1, 1)]
     http_broker.kill()
@@ -97,7 +99,9 @@ def test_who_opened_the_directory_in_between_is_noticed(
     http_broker: Broker, client: Client
 ) -> None:
     """A broker that does not know the mark leaves it, but not the lock file."""
-    fill(client(http_broker), 5)
+    channel = client(http_broker)
+    fill(channel, 5)
+    channel.connection.close()
     http_broker.stop()
     assert (http_broker.data_dir / "clean_stop").exists()
     (http_broker.data_dir / ".lock").write_text("PID 1 @ elsewhere")
