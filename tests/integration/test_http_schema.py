@@ -30,7 +30,12 @@ from tests.support.broker import Broker
 
 IS_LONG = bool(os.environ.get("HTTP_SCHEMA_LONG"))
 EXAMPLES = 200 if IS_LONG else 8
-ENDLESS = ("/api/live", "/api/livelog")
+ENDLESS = (
+    "/api/live", "/api/livelog",
+    "/api/exchanges/{vhost}/{name}/trace", "/api/queues/{vhost}/{name}/trace",
+    "/api/exchanges/:vhost/:name/trace", "/api/queues/:vhost/:name/trace",
+)  # fmt: skip
+"""Answers that go on, as the description and as the table name them."""
 SPARE = "spare"
 """What may be deleted: virtual hosts, users."""
 CHECKS = [
