@@ -1,7 +1,7 @@
 # Wire: how a wire with TLS reads and writes: the three functions of tls_t.
 
 cdef enum:
-    READ_NS = 1000000           # of one read: a peer may send records of one byte
+    READ_NS = 300000            # of one read: a peer may send records of one byte
     READS_PER_LOOK = 16         # at the clock
 
 
@@ -12,7 +12,7 @@ cdef i64 tls_read(wire_t* w, u8* p, u64 n) noexcept nogil:
     cdef scratch_t* x = s.scratch
     cdef u64 got = 0
     cdef u32 looks = 0
-    cdef i64 until_ns = 0
+    cdef i64 until_ns = clock_ns() + READ_NS
     cdef int k
     if s.ssl == NULL or s.has_failed or s.is_over:
         return 0 if s.is_over and not s.has_failed else -EIO
@@ -33,11 +33,8 @@ cdef i64 tls_read(wire_t* w, u8* p, u64 n) noexcept nogil:
             session_note(s, k)
             break
         looks += 1
-        if looks % READS_PER_LOOK == 0:
-            if until_ns == 0:
-                until_ns = clock_ns() + READ_NS
-            elif clock_ns() > until_ns:
-                break
+        if looks % READS_PER_LOOK == 0 and clock_ns() > until_ns:
+            break
     session_end(s)
     if got:
         return <i64>got             # and the failure the next time

@@ -103,7 +103,7 @@ def _flood(broker: Broker, sock: socket.socket, data: bytes) -> None:
 def _log_in(sock: socket.socket, tls: Tls) -> None:
     """Have channel 1 open; what the broker says is not looked at."""
     start_ok = wire.start_ok("guest", "guest")
-    tune_ok = build(commands.Connection.TuneOk, channel_max=0, frame_max=131072, heartbeat=0)
+    tune_ok = build(commands.Connection.TuneOk, channel_max=1, frame_max=131072, heartbeat=0)
     vhost = build(commands.Connection.Open, virtual_host="/")
     for said in (
         HEADER,
