@@ -17,7 +17,7 @@ _SPACE: Final = re.compile(r"[ \t\n\r]*")
 WHOLE: Final = -1
 """The position of a member that is no list."""
 PIECE: Final = 64 << 10
-"""Bytes that become text at a time, more for an element that is longer."""
+"""Bytes that become text at a time, more for an element that is cut by their end."""
 LOOKAHEAD: Final = 3
 """Characters that tell that a number is over: `1e+` may go on."""
 
@@ -135,7 +135,9 @@ class _Text:
         left = self._text[self._at :]
         if len(left) > self._longest:
             raise TooLongError
-        end = min(self._n_decoded + max(PIECE, len(left)), len(self._content))
+        # What was cut is tried only once more: each attempt makes all that it finds.
+        n = max(PIECE, self._longest - len(left) + LOOKAHEAD) if left else PIECE
+        end = min(self._n_decoded + n, len(self._content))
         piece = self._content[self._n_decoded : end]
         self._n_decoded = end
         self._text = left + self._decoder.decode(piece, end == len(self._content))
