@@ -455,11 +455,7 @@ def run(config: Config) -> int:
     events = uvloop.new_event_loop()
     try:
         with opened(config, events, service=Service(os.environ)) as server:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                events.add_signal_handler(number, server.stop)
-            events.add_signal_handler(signal.SIGHUP, server.reload)
-            events.add_signal_handler(signal.SIGUSR1, server.tell_state)
-            events.add_signal_handler(signal.SIGUSR2, server.collect_garbage)
+            _follow_signals(server, events)
             server.start()
             _spare_collections()
             events.run_forever()
@@ -470,6 +466,32 @@ def run(config: Config) -> int:
     except (DefinitionsError, OSError) as error:
         _log.error("Cannot start: %s", error)
     return 1
+
+
+def _follow_signals(server: Server, events: asyncio.AbstractEventLoop) -> None:
+    """Have signals do as documented, once `events` runs.
+
+    Those that come before are kept until then: uvloop would forget them, and a broker that is told
+    to stop while it starts would go on.
+    """
+    handlers = {
+        signal.SIGTERM: server.stop,
+        signal.SIGINT: server.stop,
+        signal.SIGHUP: server.reload,
+        signal.SIGUSR1: server.tell_state,
+        signal.SIGUSR2: server.collect_garbage,
+    }
+    early: list[int] = []
+
+    def follow() -> None:
+        for number, handler in handlers.items():
+            events.add_signal_handler(number, handler)
+        for come in early:
+            handlers[signal.Signals(come)]()
+
+    for number in handlers:
+        signal.signal(number, lambda number, frame: early.append(number))
+    events.call_soon(follow)
 
 
 def _spare_collections() -> None:
