@@ -7,6 +7,7 @@ makes the module: two libraries may then use one name for different things.
 from __future__ import annotations
 
 import os
+import re
 import runpy
 import shutil
 import subprocess
@@ -32,6 +33,8 @@ USE_COUNTS = (
     "-Wno-missing-profile",
 )  # fmt: skip
 
+ITS_OWN = re.compile(r'"[^"\n]*/Cython/Includes/')
+"""The head of a name of a file of Cython's own, in what it writes."""
 NO_COUNTS: Mapping[str, Sequence[Path]] = MappingProxyType({})
 
 
@@ -139,24 +142,19 @@ def _ours(
         )  # fmt: skip
 
 
-def neutral(generated: str, includes: str) -> str:
+def neutral(generated: str) -> str:
     """Return what Cython has written without what depends on the place and on earlier builds.
 
-    It tells where it has its own files, by a path from here if they are below, and of which files
-    the modules consisted when it last wrote this one. Directories are named after this text.
-
-    Args: includes: where these files of its own are, from here.
+    It tells where it has its own files, by a path from where it was started, and of which files the
+    modules consisted when it last wrote this one. Directories are named after this text.
     """
     _, end, code = generated.partition("END: Cython Metadata */")
-    return (code if end else generated).replace(f"{includes}/", "")
+    return ITS_OWN.sub('"', code if end else generated)
 
 
 def _neutral(path: Path) -> Path:
     """Return a copy of a C file of Cython's that is the same wherever it was written."""
-    import Cython
-
-    includes = os.path.relpath(Path(Cython.__file__).parent / "Includes", fetch.ROOT)
-    text = neutral(path.read_text(), includes)
+    text = neutral(path.read_text())
     copy = fetch.CACHE / "c" / path.name
     if not copy.exists() or copy.read_text() != text:
         copy.parent.mkdir(parents=True, exist_ok=True)

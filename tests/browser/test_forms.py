@@ -123,6 +123,9 @@ def test_a_connection_is_closed(page: Any, requests: Requests, stub: Stub) -> No
     page.locator("#closeConnection").get_by_role("button").click()
     request = requests.wait("DELETE", f"/api/connections/{IN_PATH}")
     assert request.headers["x-reason"] == "Closed via Web management"
+    page.wait_for_url(
+        "**/connections"
+    )  # a browser that is on its way there may hang when it is closed
 
 
 def test_a_channel_is_asked_for_again(

@@ -186,7 +186,7 @@ def test_a_stream_is_read_from_an_offset(page: Any) -> None:
         }  # fmt: skip
         assert page.context.request.post("/api/exchanges/%2F/amq.default/publish", data=body).ok
     page.goto(f"/stream#vhost=%2F&name={name}")
-    page.get_by_label("Offset").fill("2")
+    page.get_by_label("Offset", exact=True).fill("2")
     page.get_by_label("Count", exact=True).fill("5")
     page.get_by_role("button", name="Get messages").click()
     expect(page.locator("#messages h3")).to_have_text(["Offset 2", "Offset 3"])

@@ -158,9 +158,16 @@ def test_definitions_and_messages_may_be_longer(api: Api) -> None:
     }  # fmt: skip
 
     published = api("POST", "/api/exchanges/%2F/amq.default/publish", message)
-    imported = api("POST", "/api/definitions", {"ignored": filling})
+    imported = api("POST", "/api/definitions", {"ignored": ["x" * 1024] * 300})
 
     assert (published.status, imported.status) == (200, 200)
+
+
+def test_one_entry_of_definitions_may_not_be_longer(api: Api) -> None:
+    answer = api("POST", "/api/definitions", {"ignored": "x" * (300 << 10)})
+
+    assert answer.status == 400
+    assert answer.json["reason"] == "An entry is longer than 262144 bytes"
 
 
 def test_only_the_payload_of_a_message_may_be_long(api: Api) -> None:
