@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Final
 
 from lavinmq import _core
-from lavinmq.http import encoding, payload, properties
+from lavinmq.http import encoding, message
 from lavinmq.http.api.messages import SHOWN, time_ms, too_large
 from lavinmq.http.api.queues import check_not_locked, queue_of
 from lavinmq.http.api.streams import offset_at
@@ -204,18 +204,10 @@ async def _shown(row: Any, how: str) -> bytes:
     at, is_redelivered, exchange, key, raw, size, body, stored_ms, deliveries = row
     if isinstance(body, _core.FarBody):
         body = await asyncio.to_thread(body.__getitem__, slice(0, len(body)))
-    kind, text = await payload.encode(payload.whole(body) if len(body) < size else body, how)
-    head = {
+    own = {
         **({"offset": at} if isinstance(at, int) else {"id": "{}.{}.{}.{:x}".format(*at)}),
         "stored": stored_ms,
-        "payload_bytes": size,
         "redelivered": is_redelivered,
         "delivery_count": deliveries,
-        "exchange": exchange.decode("utf-8", "surrogateescape"),
-        "routing_key": key.decode("utf-8", "surrogateescape"),
-        "payload_encoding": kind,
     }
-    shown = await properties.to_json(raw)
-    return b"".join(
-        (encoding.encode(head)[:-1], b',"properties":', shown, b',"payload":', text, b"}")
-    )
+    return await message.to_json(own, exchange, key, raw, size, body, how)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tornado.iostream import StreamClosedError
 
 from lavinmq import _core
-from lavinmq.http import encoding, payload, properties
+from lavinmq.http import encoding, message
 from lavinmq.http.access.table import DEFAULT
 from lavinmq.http.api.messages import SHOWN
 from lavinmq.http.api.queues import check_not_locked, queue_of
@@ -189,15 +189,4 @@ async def _line(handler: ApiHandler, said: dict[str, Any]) -> None:
 async def _shown(row: tuple[int, bytes, bytes, bytes, int, bytes], how: str) -> bytes:
     """The JSON of a row of `Sample.take`."""
     at_ms, exchange, key, raw, size, body = row
-    kind, text = await payload.encode(payload.whole(body) if len(body) < size else body, how)
-    head = {
-        "at": at_ms,
-        "payload_bytes": size,
-        "exchange": exchange.decode("utf-8", "surrogateescape"),
-        "routing_key": key.decode("utf-8", "surrogateescape"),
-        "payload_encoding": kind,
-    }
-    shown = await properties.to_json(raw)
-    return b"".join(
-        (encoding.encode(head)[:-1], b',"properties":', shown, b',"payload":', text, b"}\n")
-    )
+    return await message.to_json({"at": at_ms}, exchange, key, raw, size, body, how) + b"\n"
