@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.conftest import log_in
+from tests.browser.conftest import Requests, log_in
 from tests.browser.test_login import cookie, fill
 from tests.support.broker import Broker
 
@@ -66,3 +66,11 @@ def test_a_tab_that_was_left_open_ends_with_the_log_in(page: Any) -> None:
     expect(left).to_have_url(re.compile("/login$"), timeout=15_000)  # told so, or by its clock
     page.go_back()
     expect(page).to_have_url(re.compile("/login$"))
+
+
+def test_a_page_that_is_refused_all_it_asks_for_is_left_once(page: Any, requests: Requests) -> None:
+    page.route("**/api/**", lambda route: route.fulfill(status=401))
+    page.goto("/")
+    expect(page).to_have_url(re.compile("/login$"))
+    assert len([each for each in requests.all if "/api/" in each.url]) > 1
+    assert len(requests.find("DELETE", "/session")) == 1

@@ -73,11 +73,16 @@ function forget() {
   applyTags("");
 }
 
+let isLeaving = false;
+
 /**
- * End the log-in and go to the page for another one.
+ * End the log-in and go to the page for another one. All that a page asks for is refused at once
+ * when its log-in is over: it is left once.
  * @param {boolean} [everywhere]
  */
 export async function signOut(everywhere = false) {
+  if (isLeaving) return;
+  isLeaving = true;
   const isElsewhere = markedName() !== null;
   forget();
   // An answer that is under way may be kept by the page until it is left.
