@@ -31,6 +31,8 @@ DEFAULT_OPTIONS = (
     " --metrics-http-port -1 --control-unix-path {scratch}/control.sock"
 )
 RABBITMQ_PATHS = ("/usr/lib/rabbitmq/bin/rabbitmq-server",)
+CONFIGURATION = "[amqp]\nmax_bindings_per_queue = 0\n"
+"""RabbitMQ has no such bound, and one row binds one queue for as long as it runs."""
 RABBITMQ_CONFIGURATION = """\
 listeners.tcp.1 = 127.0.0.1:{port}
 log.console = false
@@ -84,6 +86,7 @@ def ours(name: str, label: str, command: str) -> Contender:
             argv = tuple(word.format(**values, **places) for word in shlex.split(template))
         except (KeyError, IndexError, ValueError) as error:
             raise BenchError(f"bad placeholder in broker command {command!r}: {error}") from error
+        (scratch / "lavinmq.ini").write_text(CONFIGURATION)
         return Launch(argv, port, {"LAVINMQ_CONFIGURATION_DIRECTORY": str(scratch)})
 
     return Contender(name, label, launch)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,3 +52,18 @@ def test_without_a_floor_there_is_only_what_was_measured(floor: tuple[str, ...])
     target = Target("both-autoack", "cpu_s_per_million", original=1.04)
 
     assert report.original_cell(taken, target) == "1.04"
+
+
+def test_the_page_is_what_the_bench_wrote_from_its_result_and_the_text_kept_by_hand() -> None:
+    root = Path(__file__).parents[2]
+    page = (root / "docs/performance.md").read_text()
+    taken = [
+        result
+        for path in (root / "perf/results").glob("*.json")
+        if (result := json.loads(path.read_text())).get("date", "none")
+        in page.split("## Targets")[0]
+    ]
+    by_hand = (root / "docs/performance-profiles.md").read_text()
+
+    assert len(taken) == 1
+    assert page == report.render(taken[0], scenario.load_targets(), by_hand)
