@@ -56,6 +56,15 @@ UNLIMITED_FRAME: Final = 128 << 20
 class Connection:
     """A session. `broker` owns it and is told by `lost` when it is over."""
 
+    # So many attributes of so many instances: dictionaries would take 1.6 KB of each.
+    __slots__ = (
+        "__weakref__", "_awaited", "_is_over", "_is_told_when_blocked", "_log", "_login",
+        "_over_at", "_socket", "_tuned", "auth_mechanism", "broker", "channel_max", "channels",
+        "client_properties", "config", "connected_at_ms", "ends", "exclusive_queues", "frame_max",
+        "heartbeat_s", "is_blocked", "is_member", "is_told_of_cancels", "link", "n_consumers",
+        "name", "standing", "track", "traffic", "user", "vhost",
+    )  # fmt: skip
+
     def __init__(self, broker: Broker, sock: socket.socket, ends: Endpoints) -> None:
         self.broker = broker
         self.config: Config = broker.config

@@ -36,6 +36,8 @@ Action = Callable[[], None]
 class Login:
     """The log-in of one connection. `ends`: where the client is, and whom its certificate names."""
 
+    __slots__ = ("_chain", "_connection", "_ends", "_task", "_timer")
+
     def __init__(self, connection: Connection, ends: Endpoints) -> None:
         self._connection = connection
         self._chain = connection.broker.chain
