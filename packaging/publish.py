@@ -31,8 +31,6 @@ SUMS = "SHA256SUMS"
 NOTES = "NOTES.md"
 BESIDE = {"lavinmq.debug": "debug", "lavinmq.cdx.json": "cdx.json", profiles.NAME: "profile.tar.xz"}
 """Files beside the executable, and how their names end when they are published."""
-OPTIONAL = {profiles.NAME}
-"""The plain form has none."""
 
 
 def notes(version: str) -> str:
@@ -76,17 +74,23 @@ def build(architectures: list[str], packages: Path, output: Path, key: str) -> P
 
 def _executable(architecture: str, version: str, place: Path) -> None:
     """Add the executable of an architecture, and what tells about it. Raises: PackagingError."""
-    if release.executable(architecture)["sources"] != fetch.digest():
-        remedy = "" if architecture == release.HOST else f" ARCH={architecture}"
+    described = release.executable(architecture)
+    remedy = "make binary BASE=2.31 RELEASE=1"
+    remedy += "" if architecture == release.HOST else f" ARCH={architecture}"
+    if described["sources"] != fetch.digest():
         raise release.PackagingError(
-            f"the executable for {architecture} is of other sources: make binary{remedy}"
+            f"the executable for {architecture} is of other sources: {remedy}"
+        )
+    if not described["release"] or described["base"] == "native":
+        raise release.PackagingError(
+            f"the executable for {architecture} is not a release for older systems: {remedy}"
         )
     built, name = release.place(architecture), f"lavinmq-{version}-{architecture}"
     _pack(built, name, place / f"{name}.tar.xz")
     for beside, ending in BESIDE.items():
         if (built / beside).exists():
             shutil.copy2(built / beside, place / f"{name}.{ending}")
-        elif beside not in OPTIONAL:
+        else:
             target = "sbom" if beside.endswith("cdx.json") else "binary"
             raise release.PackagingError(f"{built / beside} is missing: make {target}")
 

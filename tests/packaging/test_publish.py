@@ -23,6 +23,7 @@ import release
 
 pytestmark = pytest.mark.skipif(not shutil.which("gpg"), reason="not installed: gpg")
 KEY = "release@example.com"
+DESCRIBED = {"version": "1.2.3", "sources": fetch.digest(), "release": True, "base": "2.31"}
 CHANGELOG = """\
 # Changelog
 
@@ -70,7 +71,7 @@ def packages(tmp_path: Path, gpg: Path, monkeypatch: pytest.MonkeyPatch) -> Path
         (dist / tool).symlink_to("lavinmq")
     for name in ("lavinmq.debug", "lavinmq.cdx.json", "lavinmq.profile.tar.xz", "licenses/python"):
         (dist / name).write_text(name)
-    (dist / "lavinmq.json").write_text(json.dumps({"version": "1.2.3", "sources": fetch.digest()}))
+    (dist / "lavinmq.json").write_text(json.dumps(DESCRIBED))
     for name in (
         "lavinmq_1.2.3-1_amd64.deb",
         "lavinmq-dbgsym_1.2.3-1_amd64.deb",
@@ -89,6 +90,10 @@ def packages(tmp_path: Path, gpg: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     monkeypatch.setattr(release, "version", lambda: "1.2.3")
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     return packages
+
+
+def describe(root: Path, **changed: object) -> None:
+    (root / "dist/lavinmq.json").write_text(json.dumps({**DESCRIBED, **changed}))
 
 
 def publish_to(output: Path, packages: Path) -> Path:
@@ -160,12 +165,10 @@ def test_notes_are_the_section_of_the_version_alone(packages: Path) -> None:
     [
         (lambda root: (root / "CHANGELOG.md").write_text("## [1.2.3]\n"), "has no section"),
         (lambda root: (root / "dist/lavinmq.cdx.json").unlink(), "make sbom"),
-        (
-            lambda root: (root / "dist/lavinmq.json").write_text(
-                json.dumps({"version": "1.2.3", "sources": "others"})
-            ),
-            "of other sources: make binary",
-        ),
+        (lambda root: (root / "dist/lavinmq.profile.tar.xz").unlink(), "make binary"),
+        (lambda root: describe(root, sources="others"), "of other sources: make binary"),
+        (lambda root: describe(root, release=False), "not a release"),
+        (lambda root: describe(root, base="native"), "not a release for older systems"),
         (lambda root: shutil.rmtree(root / "dist/packages"), "no packages of 1.2.3"),
     ],
 )
