@@ -191,7 +191,7 @@ lint-style: $(DEVELOPED)
 	$(IN_VENV) -m ruff format --check .
 
 lint-types: $(DEVELOPED)
-	$(IN_VENV) -m mypy --strict lavinmq
+	$(IN_VENV) -m mypy --strict lavinmq perf
 
 lint-cython: $(DEVELOPED)
 	@# It starts pycodestyle by that name.

@@ -275,9 +275,8 @@ def _median(runs: list[Result]) -> Result:
 
 def _ratio(these: list[Result], those: list[Result], name: str) -> float:
     """The median of the ratios of neighbours."""
-    return statistics.median(
-        this[name] / that[name] for this, that in zip(these, those, strict=True)
-    )
+    ratios = [this[name] / that[name] for this, that in zip(these, those, strict=True)]
+    return float(statistics.median(ratios))
 
 
 PARTS: dict[str, Callable[[Bench], Result]] = {

@@ -23,6 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -233,7 +234,7 @@ def trace(bench: Bench) -> Result:
             def ask(_: int, path: str = path) -> None:
                 bench.post(path, body)
 
-            result[name] = bench.compared(broker, more, lambda ask=ask: bench.doing(ask))
+            result[name] = bench.compared(broker, more, partial(bench.doing, ask))
             with (
                 Bystander(broker.port, broker.pid, management.GENERATOR_CORE) as bystander,
                 bench.doing(ask),

@@ -9,7 +9,7 @@ from lavinmq import fieldtable
 
 SEGMENT_BYTES = 8 << 20
 FIRST_MS = 1_735_689_600_000
-HEADERS = {"tenant": "acme", "attempt": 1, "trace": "0af7651916cd43dd"}
+HEADERS: dict[str, fieldtable.Value] = {"tenant": "acme", "attempt": 1, "trace": "0af7651916cd43dd"}
 
 
 def write(directory: Path, messages: int, body: bytes) -> None:

@@ -29,6 +29,8 @@ from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from pamqp import commands
+
 from lavinmq.client import wire
 from lavinmq.client.connection import Address, Connection, Properties
 from perf import brokers, measure, record, topology
@@ -108,7 +110,7 @@ class Bench:
     @cached_property
     def stream(self) -> dict[str, str]:
         """Options of the format `lavinmq` for a stream of `n` messages of 108 bytes."""
-        publish = wire.build(wire.commands.Basic.Publish, exchange="", routing_key=STREAM)
+        publish = wire.build(commands.Basic.Publish, exchange="", routing_key=STREAM)
         content = wire.encode_content(1, Properties(delivery_mode=2), BODY, wire.FRAME_MAX)
         messages = (wire.encode_method(1, publish) + content) * PUBLISHED_AT_ONCE
         with Connection.open(Address(topology.HOST, self.broker.port)) as connection:

@@ -140,7 +140,7 @@ def headers_match(broker: Broker) -> None:
     with client(broker) as (connection, channel):
         bound_by_headers(channel, connection)
         each = ({"n": f"none{n}"} for n in range(1000))
-        sent = b"".join(published("h", "", Properties(headers=headers)) for headers in each)
+        sent = b"".join(published("h", "", Properties(headers={**headers})) for headers in each)
         with broker.watched():
             connection.write(sent)
             settle(channel)

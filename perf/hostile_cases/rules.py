@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from pamqp import commands
+from pamqp.common import FieldTable
 
 from lavinmq.client import wire
 from lavinmq.client.wire import Properties, build
@@ -106,7 +107,7 @@ def delayed_release(broker: Broker) -> None:
 def dead_letter_forged(broker: Broker) -> None:
     """1 000 messages with 1 500 forged deaths each are dead-lettered."""
     with client(broker) as (connection, channel):
-        death = {"queue": "x", "reason": "expired", "count": 1, "exchange": ""}
+        death: FieldTable = {"queue": "x", "reason": "expired", "count": 1, "exchange": ""}
         head = Properties(headers={"x-death": [death | {"queue": f"q{n}"} for n in range(1500)]})
         arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead",
                      "x-max-length": 0}  # fmt: skip
