@@ -44,7 +44,7 @@ SAYERS: Final = frozenset({
 """Functions that make an error or a line of text and are given the words of it."""
 
 LOUD: Final = frozenset({"warning", "error", "critical", "exception"})
-PROBLEMS: Final = re.compile(r"(problems|doubts|danger|faults)$")
+PROBLEMS: Final = re.compile(r"(problems|doubts|danger|faults|complaint)$|^_no_")
 WORDS: Final = re.compile(r"[A-Za-z]{2}.*[ -].*[A-Za-z]{2}|^[A-Z_]{6,}", re.DOTALL)
 
 HEAD: Final = """\

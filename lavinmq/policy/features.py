@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from lavinmq.arguments.exchange_types import read_by
 from lavinmq.arguments.keys import KEYS, Key, Kind, Merge, integer, is_integer, spellings
 from lavinmq.fieldtable import EMPTY, FieldTable
 
@@ -222,12 +223,6 @@ def _deduplication(arguments: Mapping[str, Any]) -> list[str]:
 
 # --- exchanges --------------------------------------------------------------------------------
 
-_READ_BY: Final = {
-    "headers": ("x-match",),
-    "x-consistent-hash": ("x-hash-on", "hash-header", "hash-property", "x-algorithm"),
-}
-"""Arguments that one type of exchange reads."""
-
 
 def exchange_features(
     type_: str,
@@ -242,7 +237,5 @@ def exchange_features(
     taken = [*merging.taken]
     if arguments.get("x-delayed-exchange") is True:
         taken.append("x-delayed-exchange")
-    if type_ == "x-recent-history" and "x-recent-history-length" in arguments:
-        taken.append("x-recent-history-length")
-    taken += [name for name in _READ_BY.get(type_, ()) if isinstance(arguments.get(name), str)]
+    taken += read_by(type_, arguments)
     return ExchangeFeatures(**values, effective_arguments=(*taken, *_deduplication(arguments)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from lavinmq.arguments import hash as hash_arguments
+from lavinmq.arguments import exchange_types
 from lavinmq.arguments import queue as queue_arguments
 from lavinmq.arguments.names import failed
 from lavinmq.arguments.stream import check_declaration, is_stream
@@ -16,8 +16,8 @@ from lavinmq.errors import ChannelError, ReplyCode
 from lavinmq.fieldtable import FieldTable
 from lavinmq.files.definitions import DELAYED_TYPES, ExchangeDef
 from lavinmq.policy.features import mistyped
-from lavinmq.vhost import dedup, delayed, history
-from lavinmq.vhost.exchange import KINDS, raw_key, unserved
+from lavinmq.vhost import dedup, delayed
+from lavinmq.vhost.exchange import raw_key
 
 BUILT_IN: Final = (
     ("", "direct"), ("amq.direct", "direct"), ("amq.fanout", "fanout"), ("amq.topic", "topic"),
@@ -43,21 +43,19 @@ def checked_exchange(name: str, type_: str, arguments: FieldTable) -> tuple[str,
         wanted = arguments.get("x-delayed-type")
         if wanted is None:
             raise failed("Missing required argument 'x-delayed-type'")
-        if not isinstance(wanted, str) or wanted not in KINDS:
-            raise failed(f"unknown exchange type '{wanted!s}'{unserved(str(wanted))}")
+        if not isinstance(wanted, str) or wanted not in exchange_types.EXCHANGE_TYPES:
+            raise failed(
+                f"unknown exchange type '{wanted!s}'{exchange_types.unserved(str(wanted))}"
+            )
         resolved = ExchangeDef(name, type_, arguments=arguments).resolved()
         type_, arguments = resolved.type, resolved.arguments
-    if type_ not in KINDS:
-        raise failed(f"unknown exchange type '{type_}'{unserved(type_)}")
+    if type_ not in exchange_types.EXCHANGE_TYPES:
+        raise failed(f"unknown exchange type '{type_}'{exchange_types.unserved(type_)}")
     if arguments.get("x-delayed-exchange") is True and len(raw_key(name)) > delayed.MAX_NAME:
         raise failed(f"the name of a delayed exchange has at most {delayed.MAX_NAME} bytes")
     wrong = mistyped(arguments, "alternate-exchange")
     if wrong is not None:
         raise failed(f"{wrong} header not a string")
-    if type_ == "headers" and arguments.get("x-match", "all") not in ("all", "any"):
-        raise failed("x-match must be 'any' or 'all'")
-    if type_ == "x-consistent-hash":
-        hash_arguments.check(arguments)
-    history.check(type_, arguments)
+    exchange_types.check(type_, arguments)
     dedup.check_exchange(arguments)
     return type_, arguments

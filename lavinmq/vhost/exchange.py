@@ -9,42 +9,20 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar
 
 from lavinmq import _core
+from lavinmq.arguments.exchange_types import EXCHANGE_TYPES
 from lavinmq.arguments.hash import Hashed, hashed_by
 from lavinmq.arguments.inequivalent import difference
 from lavinmq.fieldtable import EMPTY, FieldTable
 from lavinmq.files.definitions import ExchangeDef
-from lavinmq.nearest import hint
 from lavinmq.policy.features import exchange_features
 
 if TYPE_CHECKING:
     from lavinmq.stats.sampler import Track
     from lavinmq.vhost.destination import Destination, DestinationType, Incoming, Source
     from lavinmq.vhost.queue import Queue
-
-HISTORY: Final = "x-recent-history"
-"""The type that keeps messages for who is bound later; see `history.py`."""
-
-KINDS: Final = {
-    "direct": _core.DIRECT,
-    "fanout": _core.FANOUT,
-    "topic": _core.TOPIC,
-    "headers": _core.HEADERS,
-    "x-consistent-hash": _core.HASH,
-    "x-random": _core.RANDOM,
-    "x-local-random": _core.RANDOM,
-    "x-modulus-hash": _core.MODULUS,
-    HISTORY: _core.FANOUT,
-}
-"""Exchange types that exist so far. All queues are local ones: there is one node."""
-
-_PICKS: Final = (_core.RANDOM, _core.MODULUS)
-"""Kinds that know destinations only: all bindings to one are the same to them."""
-
-_READS_ARGUMENTS: Final = (_core.HEADERS, _core.HASH)
-"""Kinds whose compiled bindings differ by their arguments, too."""
 
 
 class Exchange:
@@ -55,7 +33,7 @@ class Exchange:
 
     kind: ClassVar[DestinationType] = "exchange"
     __slots__ = (
-        "_kind", "_paths", "_replays", "arguments", "auto_delete", "bindings", "core", "durable",
+        "_paths", "_replays", "_type", "arguments", "auto_delete", "bindings", "core", "durable",
         "features", "incoming", "internal", "name", "track", "type", "waiting",
     )  # fmt: skip
 
@@ -85,14 +63,14 @@ class Exchange:
         # Destinations that get what is kept, and are bound after that.
         self._replays: dict[Destination, _core.Replay] = {}
         self.track: Track | None = None
-        self._kind = KINDS[type_]
+        self._type = EXCHANGE_TYPES[type_]
         any_by_default = arguments.get("x-match") == "any"
         algorithm = str(arguments.get("x-algorithm")).lower()
         if algorithm not in ("ring", "jump"):
             algorithm = hash_algorithm
-        hashed = hashed_by(arguments) if self._kind == _core.HASH else Hashed()
+        hashed = hashed_by(arguments) if self._type.core == _core.HASH else Hashed()
         self.core = _core.Exchange(
-            self._kind, secrets.randbits(64), any_by_default, algorithm == "jump",
+            self._type.core, secrets.randbits(64), any_by_default, algorithm == "jump",
             None if hashed.header is None else raw_key(hashed.header), hashed.property,
         )  # fmt: skip
         self.core.is_internal = internal
@@ -109,12 +87,12 @@ class Exchange:
     @property
     def is_topic(self) -> bool:
         """Whether topic permissions are in force on it."""
-        return self._kind == _core.TOPIC
+        return self._type.core == _core.TOPIC
 
     @property
     def keeps(self) -> bool:
         """Whether it keeps messages for who is bound later."""
-        return self.type == HISTORY
+        return self._type.keeps
 
     @property
     def is_stored(self) -> bool:
@@ -177,7 +155,7 @@ class Exchange:
         binding = (to, key, arguments)
         if binding in self.bindings:
             return False
-        if self._kind in _READS_ARGUMENTS:
+        if self._type.reads_bindings:
             self.core.bind(raw_key(key), self._compiled(to, arguments.raw), to.core)
         else:
             path = self._path(to, key)
@@ -192,12 +170,12 @@ class Exchange:
     def unbind(self, to: Destination, key: str, arguments: FieldTable) -> bool:
         """Remove a binding. Returns: whether it was there. Raises: ValueError for a bad weight."""
         stored = to.incoming.get((self, key, arguments))
-        if self._kind in _READS_ARGUMENTS:
+        if self._type.reads_bindings:
             raw = arguments.raw if stored is None else stored
             self.core.unbind(raw_key(key), self._compiled(to, raw), to.core)
         if stored is None:
             return False
-        if self._kind not in _READS_ARGUMENTS:
+        if not self._type.reads_bindings:
             path = self._path(to, key)
             shared = self._paths.pop(path) - 1
             if shared:
@@ -230,19 +208,14 @@ class Exchange:
 
     def _path(self, to: Destination, key: str) -> tuple[Destination, str]:
         """What bindings share in their compiled form."""
-        return (to, "") if self._kind in _PICKS or self.keeps else (to, key)
+        return (to, "") if self._type.ignores_keys else (to, key)
 
     def _compiled(self, to: Destination, raw: bytes) -> bytes:
         """The arguments as the compiled binding wants them: hashing goes by the name, too."""
-        if self._kind != _core.HASH:
+        if self._type.core != _core.HASH:
             return raw
         name = raw_key(to.name)
         return bytes([len(name)]) + name + raw
-
-
-def unserved(type_: str) -> str:
-    """The end of a refusal of an exchange type that is not there."""
-    return hint(type_, (*KINDS, "x-delayed-message"))
 
 
 def raw_key(key: str) -> bytes:

@@ -7,34 +7,31 @@ from then on what is published; what comes meanwhile is kept, too, and is part o
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Final
 
 from lavinmq import _core
+from lavinmq.arguments.exchange_types import (
+    EXCHANGE_TYPES,
+    HISTORY_LENGTH,
+    HISTORY_LENGTH_DEFAULT,
+)
 from lavinmq.arguments.names import failed
-from lavinmq.fieldtable import FieldTable, Timestamp
 from lavinmq.files.directories import hashed
-from lavinmq.process.log import Log
 from lavinmq.process.portions import Portions
 from lavinmq.vhost.destination import Destination
-from lavinmq.vhost.exchange import HISTORY, Exchange
-
-LENGTH: Final = "x-recent-history-length"
-DEFAULT_LENGTH: Final = 20
-"""As in RabbitMQ."""
+from lavinmq.vhost.exchange import Exchange
 
 
 class Histories:
     """What the exchanges of one virtual host keep.
 
-    Args: loop: of the message path; place: a directory for queues without files; portions, log:
-        those of the virtual host.
+    Args: loop: of the message path; place: a directory for queues without files; portions: those
+        of the virtual host.
     """
 
-    def __init__(self, loop: _core.Loop, place: str, portions: Portions, log: Log) -> None:
+    def __init__(self, loop: _core.Loop, place: str, portions: Portions) -> None:
         self._loop = loop
         self._place = place
         self._portions = portions
-        self._log = log
         # Under way, the one that began last behind the others, and who waits for it.
         self._replays: dict[_core.Replay, list[Callable[[], object]]] = {}
 
@@ -43,12 +40,9 @@ class Histories:
         well as it can be."""
         if not exchange.keeps:
             return
-        wanted, reason = exchange.arguments.get(LENGTH), complaint(exchange.arguments)
-        if reason is not None:
-            self._log.warning(
-                "exchange %r keeps %d messages: %s", exchange.name, DEFAULT_LENGTH, reason
-            )
-        most = wanted if isinstance(wanted, int) and reason is None else DEFAULT_LENGTH
+        wanted = exchange.arguments.get(HISTORY_LENGTH)
+        reason = EXCHANGE_TYPES[exchange.type].complaint(exchange.arguments)
+        most = wanted if isinstance(wanted, int) and reason is None else HISTORY_LENGTH_DEFAULT
         queue = _core.Queue(self._loop, f"{self._place}/{hashed(exchange.name)}", 4096, False)
         exchange.core.set_history(queue, most)
 
@@ -91,22 +85,3 @@ class Histories:
     def _over(self, replay: _core.Replay) -> None:
         for callback in self._replays.pop(replay):
             callback()
-
-
-def complaint(arguments: FieldTable) -> str | None:
-    """Why these arguments cannot be, None when they can."""
-    wanted = arguments.get(LENGTH)
-    if wanted is None:
-        return None
-    if not isinstance(wanted, int) or isinstance(wanted, bool | Timestamp) or wanted < 1:
-        return f"{LENGTH} must be a positive integer"
-    if wanted > _core.HISTORY_MAX:
-        return f"{LENGTH} {wanted} is more than the {_core.HISTORY_MAX} messages that are kept"
-    return None
-
-
-def check(type_: str, arguments: FieldTable) -> None:
-    """Refuse what an exchange of that type cannot keep. Raises: ChannelError 406."""
-    reason = complaint(arguments) if type_ == HISTORY else None
-    if reason is not None:
-        raise failed(reason)

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from lavinmq.arguments import hash as hash_arguments
+from lavinmq.arguments.exchange_types import EXCHANGE_TYPES
 from lavinmq.files.definitions import BindingDef, ExchangeDef, QueueDef
 from lavinmq.policy.features import mistyped
 from lavinmq.process.log import Log
 from lavinmq.vhost.bindings import Bindings
-from lavinmq.vhost.exchange import KINDS
 from lavinmq.vhost.recorded import Recorded
 
 
@@ -27,7 +26,7 @@ def load_exchanges(
         if not exchange.name and exchange.type != "direct":
             log.warning("the default exchange has type %r: ignored", exchange.type)
             continue
-        if exchange.type not in KINDS:
+        if exchange.type not in EXCHANGE_TYPES:
             log.warning(
                 "exchange %r has type %r, which this release does not have: it is left out",
                 exchange.name, exchange.type,
@@ -37,10 +36,13 @@ def load_exchanges(
         wrong = mistyped(exchange.arguments, "alternate-exchange")
         if wrong is not None:
             log.warning("exchange %r: %s is no text: left out", exchange.name, wrong)
-        if exchange.type == "x-consistent-hash":
-            reason = hash_arguments.complaint(exchange.arguments)
-            if reason is not None:
-                log.warning("exchange %r hashes the routing key: %s", exchange.name, reason)
+        type_ = EXCHANGE_TYPES[exchange.type]
+        reason = type_.complaint(exchange.arguments)
+        if reason is not None:
+            log.warning(
+                "exchange %r %s in place of what it was declared with: %s",
+                exchange.name, type_.instead, reason,
+            )  # fmt: skip
         add(exchange)
 
 

@@ -109,7 +109,7 @@ class VHost:
             self._log, is_clean=is_clean,
         )  # fmt: skip
         self._alternates = Alternates(self.core, self.exchanges)
-        self._histories = Histories(loop, self.files.transient, self.portions, self._log)
+        self._histories = Histories(loop, self.files.transient, self.portions)
         self.bindings = Bindings(
             name, self.exchanges, self.queues, self.core, self._alternates, self.recorded,
             self.portions, self._histories, self._drop_if_unused,

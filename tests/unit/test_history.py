@@ -7,18 +7,23 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from lavinmq import _core
+from lavinmq.arguments.exchange_types import HISTORY_LENGTH, check
 from lavinmq.arguments.names import failed
 from lavinmq.errors import ChannelError
 from lavinmq.fieldtable import EMPTY, FieldTable
+from lavinmq.files.definitions import ExchangeDef
 from lavinmq.policy.features import exchange_features
 from lavinmq.process import log
 from lavinmq.process.portions import Portions
-from lavinmq.vhost.exchange import HISTORY, Exchange
-from lavinmq.vhost.history import LENGTH, Histories, check
+from lavinmq.vhost.exchange import Exchange
+from lavinmq.vhost.history import Histories
+from lavinmq.vhost.loading import load_exchanges
+from lavinmq.vhost.recorded import Recorded
 from tests.support.core import Bench, frame, properties, publish
 
 RETURN = struct.pack(">HH", 60, 50)
@@ -230,21 +235,21 @@ def test_memory_goes_with_the_exchange(bench: Bench) -> None:
 
 @pytest.mark.parametrize("value", [0, -1, True, "20", 2.0, None, 1, 10_000, 10_001, 1 << 40])
 def test_a_length_is_a_number_within_bounds(value: object) -> None:
-    arguments = FieldTable({LENGTH: value})  # type: ignore[dict-item]
+    arguments = FieldTable({HISTORY_LENGTH: value})  # type: ignore[dict-item]
     if value in (1, 10_000, None) and not isinstance(value, bool):
         check("x-recent-history", arguments)
         return
     with pytest.raises(ChannelError) as raised:
         check("x-recent-history", arguments)
     assert raised.value.code == failed("").code
-    assert LENGTH in str(raised.value)
+    assert HISTORY_LENGTH in str(raised.value)
     check("fanout", arguments)
 
 
 def test_the_length_is_an_effective_argument() -> None:
-    given = FieldTable({LENGTH: 5})
+    given = FieldTable({HISTORY_LENGTH: 5})
 
-    assert exchange_features("x-recent-history", given).effective_arguments == (LENGTH,)
+    assert exchange_features("x-recent-history", given).effective_arguments == (HISTORY_LENGTH,)
     assert exchange_features("fanout", given).effective_arguments == ()
 
 
@@ -338,9 +343,9 @@ def test_a_dead_letter_may_go_where_there_is_no_name(bench: Bench) -> None:
 
 
 def test_nobody_is_filled_while_publishers_wait_for_the_disk(bench: Bench) -> None:
-    histories = Histories(bench.loop, str(bench.directory), Portions(lambda *_: None), log.get("h"))
+    histories = Histories(bench.loop, str(bench.directory), Portions(lambda *_: None))
     exchange, there, late = (
-        Exchange("x", HISTORY),
+        Exchange("x", "x-recent-history"),
         Exchange("there", "fanout"),
         Exchange("l", "fanout"),
     )
@@ -362,12 +367,15 @@ def test_nobody_is_filled_while_publishers_wait_for_the_disk(bench: Bench) -> No
 
 
 def test_a_length_from_files_that_cannot_be_is_the_usual_one(bench: Bench, caplog: Any) -> None:
-    histories = Histories(bench.loop, str(bench.directory), Portions(lambda *_: None), log.get("h"))
-    exchange = Exchange("x", HISTORY, arguments=FieldTable({LENGTH: 1 << 40}))
+    histories = Histories(bench.loop, str(bench.directory), Portions(lambda *_: None))
+    stored = ExchangeDef("x", "x-recent-history", arguments=FieldTable({HISTORY_LENGTH: 1 << 40}))
+    added: list[ExchangeDef] = []
 
-    histories.give(exchange)
+    load_exchanges([stored], added.append, Mock(spec=Recorded), log.get("h"))
+    histories.give(Exchange(added[0].name, added[0].type, arguments=added[0].arguments))
 
-    assert "exchange 'x' keeps 20 messages: x-recent-history-length 1099511627776" in caplog.text
+    assert "exchange 'x' keeps 20 messages in place of what it was declared" in caplog.text
+    assert "x-recent-history-length 1099511627776" in caplog.text
 
 
 @pytest.mark.parametrize("what", ["queue", "gone", "exchange", "stop"])

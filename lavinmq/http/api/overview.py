@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from lavinmq import __version__
+from lavinmq.arguments.exchange_types import EXCHANGE_TYPES
 from lavinmq.http.access.table import Role
 from lavinmq.http.api import connections, listeners
 from lavinmq.http.call import Call
@@ -17,7 +18,6 @@ from lavinmq.http.listing import in_portions
 from lavinmq.http.routes import ROUTES, Query
 from lavinmq.stats.sampler import Sum, summed
 from lavinmq.stats.totals import unacknowledged
-from lavinmq.vhost.exchange import KINDS
 
 if TYPE_CHECKING:
     from lavinmq.vhost.vhost import VHost
@@ -31,12 +31,6 @@ CHURN: Final = (
 )  # fmt: skip
 RABBITMQ_VERSION: Final = "3.13.7"
 """The release of RabbitMQ whose management interface tools should expect here."""
-HUMAN: Final = {
-    "direct": "Direct", "fanout": "Fanout", "topic": "Topic", "headers": "Headers",
-    "x-consistent-hash": "Consistent Hash", "x-random": "Random",
-    "x-local-random": "Local Random", "x-modulus-hash": "Modulus Hash",
-    "x-recent-history": "Recent History",
-}  # fmt: skip
 
 
 async def queue_counts(vhosts: list[VHost]) -> dict[str, int]:
@@ -124,7 +118,9 @@ async def overview(call: Call) -> dict[str, Any]:
             call, vhosts, is_all=sees_all(call) and not only, with_log=False
         ),
         "listeners": listeners.shown(broker),
-        "exchange_types": [{"name": kind, "human": HUMAN.get(kind, kind)} for kind in KINDS],
+        "exchange_types": [
+            {"name": name, "human": each.title} for name, each in EXCHANGE_TYPES.items()
+        ],
     }  # fmt: skip
 
 
