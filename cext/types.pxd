@@ -4,6 +4,7 @@
 # and keep each other alive. Nothing here is a Python object, so all of it is usable without the
 # GIL. Positions are byte offsets in a segment file; tags are AMQP delivery tags; times are
 # nanoseconds of CLOCK_MONOTONIC inside and Unix milliseconds on disk.
+# Longer than 500 lines: structs point at each other across all rooms.
 from bytes cimport i64, u8, u16, u32, u64
 from match cimport MATCH_LOOK, dest_t, match_t, reached_t, targets_t
 

@@ -3,6 +3,7 @@
 Start: data directory lock, users, virtual hosts, listeners. Stop: listeners, clients (told 320),
 messages to disk, lock. `run` is what the command calls; it blocks and returns the exit code. Other
 programs start a broker by way of `embedded.py`; both go through `opened`.
+Longer than 500 lines: the steps of stopping are those of starting in the other order.
 Source: docs/architecture.md, docs/listeners.md.
 """
 

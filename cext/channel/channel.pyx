@@ -1,7 +1,7 @@
 # Channel: deliveries that wait to be settled, credit, and the confirm sequence of one channel.
 #
 # What waits to be settled is in a ring (queue/unacked.pyx). Called by whatever speaks a protocol,
-# and by the door.
+# and by the door. Longer than 500 lines: all ways of settling go over one ring in one way.
 # Source: amqp reference section 15; architecture section 5.
 
 

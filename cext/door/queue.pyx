@@ -2,6 +2,7 @@
 #
 # Removing one: detach its consumers, unbind it everywhere (routes made before become void by the
 # exchanges' versions), then delete() here; lavinmq/vhost/vhost.py does it in that order.
+# Longer than 500 lines: a class of Cython stands in one file.
 import heapq
 
 # By file_kind.

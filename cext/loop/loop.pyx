@@ -3,6 +3,7 @@
 # Runs on any asyncio loop that has call_soon, add_reader and add_writer (uvloop, asyncio). The
 # worker thread waits on an event descriptor and only ever calls fdatasync, syncfs and close,
 # without the GIL.
+# Longer than 500 lines: a class of Cython stands in one file.
 import os
 import re
 import threading

@@ -4,6 +4,7 @@
 # and stored like a publish. In its old queue nobody sees it any more, but it is deleted there only
 # when the copies are on disk (moves.pyx): a crash may leave both, never neither. A queue that gets
 # too long by it goes on the loop's list (rules.pyx), so chains and rings of queues do not recurse.
+# Longer than 500 lines: a death is made, recorded and sent in one pass over one scratch memory.
 # Source: amqp reference sections 17 and 22.
 
 cdef enum death:

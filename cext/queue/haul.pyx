@@ -7,6 +7,7 @@
 # when they have it on disk (moves.pyx). One message goes at a time, and queues take turns. What
 # cannot go is parked; what a crash has interrupted is ready in its old queue, and a start removes
 # the files. Smaller messages that die later overtake it (decision 0047).
+# Longer than 500 lines: the states of one haul follow each other.
 # Called by moves, purge, route, manage, door and loop.pyx.
 
 cdef enum haul_result:

@@ -2,6 +2,7 @@
 #
 # Everything is looked at before anything is changed: a directory that cannot be understood closes
 # the queue and stays as it is. Called once per queue by the door, at start.
+# Longer than 500 lines: what is looked at, and what is done about it, is read side by side.
 # Source: storage reference section 15.
 import stat as stat_
 

@@ -6,6 +6,7 @@
 # written theirs. If one of them has broken before, or could not take it in the first place, the
 # message is parked: it belongs to its queue as before, and is sent on again after a while. What an
 # operator has moved is ready again instead. After a crash all of them are ready.
+# Longer than 500 lines: from leaving to deletion the states of a move follow each other.
 # Called by dead_letter, delayed, haul, rules, manage, queue, tick and loop.pyx.
 
 cdef enum move_reason:          # behind those of death

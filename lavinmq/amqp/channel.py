@@ -2,7 +2,8 @@
 
 Publishes, deliveries and settlements never come here; the message path handles them on the same
 channel. A method returns the replies to send, or raises ChannelError; changes of durable
-definitions are answered once they are on disk. Called by `connection.py`.
+definitions are answered once they are on disk. Called by `connection.py`. Longer than 500 lines: a
+handler for each method, in the order of the specification.
 Source: docs/protocol.md.
 """
 

@@ -2,7 +2,8 @@
 
 The link reads and walks frames; what it does not do itself arrives here: rare methods, errors, the
 first publish to an exchange. An error closes who pays for it: the channel, the connection, or only
-the socket during the handshake. Owned by the broker's set of connections.
+the socket during the handshake. Owned by the broker's set of connections. Longer than 500 lines:
+how a connection comes, lives and ends turns on the same few attributes.
 Source: docs/protocol.md.
 """
 

@@ -19,8 +19,8 @@ from typing import Any, Final, NamedTuple, Protocol, Self
 from lavinmq.auth import permissions
 from lavinmq.auth.permissions import Rule
 from lavinmq.errors import DefinitionsError
-from lavinmq.files.datadir import read_regular
 from lavinmq.files.saving import Text, json_list
+from lavinmq.files.whole import read_regular
 
 FILE_NAME: Final = "topic_permissions.json"
 """Beside users.json, in which LavinMQ would not understand it."""

@@ -19,8 +19,8 @@ from lavinmq.auth import passwords, permissions, topics
 from lavinmq.auth.permissions import Permissions, allows
 from lavinmq.auth.topics import TopicFile, TopicPermissions, TopicRow
 from lavinmq.errors import DefinitionsError
-from lavinmq.files.datadir import read_regular
 from lavinmq.files.saving import Disk, SavedFile, json_list
+from lavinmq.files.whole import read_regular
 
 log = logging.getLogger("lmq.user_store")
 

@@ -19,8 +19,8 @@ from lavinmq.definitions_json.document import Document
 from lavinmq.definitions_json.entry import DefinitionsRefused
 from lavinmq.definitions_json.plan import Plan
 from lavinmq.errors import DefinitionsError, ProtocolError
-from lavinmq.files.datadir import read_regular, write_atomic
 from lavinmq.files.saving import Disk, at_once
+from lavinmq.files.whole import read_regular, write_atomic
 from lavinmq.process import log
 from lavinmq.vhost.vhost import VHost
 

@@ -1,8 +1,7 @@
-"""The data directory: creation, lock, schema version, atomic files; and the process id file.
+"""The data directory: creation, lock, schema version; and the process id file.
 
-``server.py`` opens one ``DataDir`` before anything reads or writes below it and closes it last;
-whoever saves a small file calls ``write_atomic`` or ``replace_files``. It knows nothing of
-what the files mean and never touches messages.
+``server.py`` opens one ``DataDir`` before anything reads or writes below it and closes it last. It
+knows nothing of what the files mean and never touches messages.
 Source: docs/formats.md.
 """
 
@@ -15,13 +14,14 @@ import signal
 import socket
 import stat
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
 from lavinmq.config.setting_types import shown
 from lavinmq.files.changes import DIRECTORY_MODE, FILE_MODE, Changes
+from lavinmq.files.whole import read_regular, sync_directory, write_atomic
 from lavinmq.process import log
 
 SCHEMA_VERSION = "4"
@@ -311,75 +311,6 @@ class PidFile:
             self._fd = -1
 
 
-def read_regular(path: str) -> bytes:
-    """The content of a file; a pipe or a socket of that name is an error, where it would block.
-
-    Raises: ``OSError`` naming the path.
-    """
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(fd, "rb") as file:
-        mode = os.fstat(fd).st_mode
-        if stat.S_ISREG(mode):
-            return file.read()
-    raise OSError(errno.EINVAL, "Not a regular file", path)
-
-
-class UnsureError(OSError):
-    """A file has been replaced, and nobody knows whether that is on disk."""
-
-
-def write_atomic(path: str, content: bytes, changes: Changes) -> None:
-    """Save ``content`` by way of ``<path>.tmp``, synced and renamed, with its directory synced.
-
-    Raises: ``OSError`` with the name of a file; the old file is in place then, unless it is an
-        ``UnsureError``.
-    """
-    replace_files([(path, (content,))], changes)
-
-
-def replace_files(files: Sequence[tuple[str, Sequence[bytes]]], changes: Changes) -> None:
-    """The same for several files of one directory, which are replaced in their order.
-
-    Args: files: paths and contents, in pieces: who joined megabytes would hold the interpreter.
-    All are written aside before the first is replaced. Raises: as ``write_atomic``.
-    """
-    written: list[str] = []
-    path = ""
-    try:
-        directory = os.open(os.path.dirname(files[0][0]) or ".", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, files[0][0]) from error
-    kind: type[OSError] = OSError
-    try:
-        for path, content in files:
-            written.append(f"{path}.tmp")
-            _write_aside(written[-1], content, changes)
-        for path, _ in files:
-            changes.rename(f"{path}.tmp", path)
-            kind = UnsureError
-        os.fsync(directory)
-    except OSError as error:
-        for each in written:
-            with suppress(OSError):
-                changes.unlink(each)  # gives the space back when the disk is full
-        raise kind(error.errno, error.strerror, path) from error
-    finally:
-        os.close(directory)
-
-
-def _write_aside(path: str, content: Sequence[bytes], changes: Changes) -> None:
-    # Truncated, not appended to: a crash may have left one behind.
-    fd = changes.open(path, os.O_CREAT | os.O_TRUNC)
-    try:
-        at = 0
-        for piece in content:
-            changes.write(path, fd, piece, at)
-            at += len(piece)
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def _remedy(error: OSError, where: str, data_dir: str) -> str:
     """What a person can do about a place that the broker may not write to; empty: nothing.
 
@@ -426,15 +357,6 @@ def _time_of(path: str) -> bytes:
         return b"%d\n" % os.stat(path).st_mtime_ns
     except FileNotFoundError:
         return b"none\n"
-
-
-def sync_directory(path: str | os.PathLike[str]) -> None:
-    """Bring what was created, renamed or removed in a directory to the disk. Raises: OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _mended(entry: os.DirEntry[str]) -> bool:

@@ -40,7 +40,8 @@ from lavinmq import fieldtable
 from lavinmq.errors import DefinitionsError
 from lavinmq.fieldtable import EMPTY, FieldTable, FieldTableError
 from lavinmq.files.changes import Changes
-from lavinmq.files.datadir import SHA1_DIGITS, read_regular, sync_directory, write_atomic
+from lavinmq.files.datadir import SHA1_DIGITS
+from lavinmq.files.whole import read_regular, sync_directory, write_atomic
 
 log = logging.getLogger("lmq.definitions")
 

@@ -14,9 +14,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from lavinmq.files.datadir import sync_directory
 from lavinmq.files.definitions import VERSION, DefinitionsFile
 from lavinmq.files.saving import Disk
+from lavinmq.files.whole import sync_directory
 from lavinmq.process.portions import in_portions
 
 _FLAGS: Final = os.O_CREAT | os.O_TRUNC | os.O_APPEND

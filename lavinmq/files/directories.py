@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lavinmq.files.changes import Changes
-from lavinmq.files.datadir import read_regular, sync_directory
+from lavinmq.files.whole import read_regular, sync_directory
 
 
 def hashed(name: str) -> str:

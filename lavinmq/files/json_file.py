@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lavinmq.errors import DefinitionsError
-from lavinmq.files.datadir import read_regular, write_atomic
 from lavinmq.files.saving import Disk, Save, SavedFile, json_list, json_text
+from lavinmq.files.whole import read_regular, write_atomic
 
 log = logging.getLogger("lmq.json_file")
 

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from lavinmq.errors import DefinitionsError
 from lavinmq.files.changes import Changes
-from lavinmq.files.datadir import UnsureError, replace_files
+from lavinmq.files.whole import UnsureError, replace_files
 from lavinmq.process.portions import emptied, in_portions
 
 if TYPE_CHECKING:

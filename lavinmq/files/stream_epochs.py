@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 from lavinmq.files.changes import Changes
-from lavinmq.files.datadir import read_regular, write_atomic
+from lavinmq.files.whole import read_regular, write_atomic
 
 FILE: Final = "epochs"
 FIRST: Final = (1, 1)

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from lavinmq.errors import DefinitionsError
-from lavinmq.files.datadir import read_regular, write_atomic
 from lavinmq.files.saving import Disk, SavedFile, json_list
+from lavinmq.files.whole import read_regular, write_atomic
 
 log = logging.getLogger("lmq.vhost_store")
 

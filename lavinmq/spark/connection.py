@@ -4,7 +4,8 @@
 of content come by `read_into` and go by `write` as they are. A thread of its own sends the
 heartbeats, so that a task may work, or wait for Spark, for as long as it likes. Every wait has an
 end, and every error is one line that says where: node, vhost and what the task is about, never
-the password. Source: AMQP 0-9-1 specification, sections 2.2 and 4.2.
+the password. Longer than 500 lines: every wait shares the socket's few states.
+Source: AMQP 0-9-1 specification, sections 2.2 and 4.2.
 """
 
 from __future__ import annotations

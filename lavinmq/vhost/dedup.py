@@ -19,8 +19,8 @@ from lavinmq import _core
 from lavinmq.errors import ChannelError, ReplyCode
 from lavinmq.fieldtable import FieldTable, Timestamp
 from lavinmq.files.changes import Changes
-from lavinmq.files.datadir import read_regular
 from lavinmq.files.directories import hashed
+from lavinmq.files.whole import read_regular
 from lavinmq.process.log import Log
 
 DEFAULT_SIZE: Final = 128

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from lavinmq.errors import DefinitionsError
 from lavinmq.files.changes import Changes
-from lavinmq.files.datadir import sync_directory
 from lavinmq.files.definitions import DefinitionsFile, ExchangeDef
 from lavinmq.files.directories import hashed, make_directory, remove_tree, set_aside, write_text
+from lavinmq.files.whole import sync_directory
 from lavinmq.vhost.declarations import BUILT_IN
 
 

@@ -19,13 +19,9 @@ from pathlib import Path
 import pytest
 
 from lavinmq.files.changes import Changes
-from lavinmq.files.datadir import (
-    DataDir,
-    DataDirError,
-    PidFile,
-    write_atomic,
-)
+from lavinmq.files.datadir import DataDir, DataDirError, PidFile
 from lavinmq.files.saving import encoded, json_text
+from lavinmq.files.whole import write_atomic
 
 VHOST = "42099b4af021e53fd8fd4e056c2568d7c2e3ffa8"
 QUEUE = "9658403816409e66eba2175f8eff8b53a9681573"

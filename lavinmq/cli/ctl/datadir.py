@@ -20,10 +20,10 @@ from lavinmq.cli.ctl.errors import CtlError
 from lavinmq.cli.ctl.session import Session
 from lavinmq.errors import DefinitionsError
 from lavinmq.fieldtable import Timestamp
-from lavinmq.files.datadir import read_regular
 from lavinmq.files.definitions import Definitions, ExchangeDef
 from lavinmq.files.definitions import read as read_definitions
 from lavinmq.files.vhosts import VHostDef
+from lavinmq.files.whole import read_regular
 
 LIMITS = ("max-connections", "max-queues")
 

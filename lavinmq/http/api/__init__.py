@@ -32,6 +32,7 @@ from lavinmq.http.api import (  # noqa: F401
     shovels,
     streams,
     trace,
+    unacked,
     users,
     vhosts,
 )

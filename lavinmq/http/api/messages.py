@@ -1,4 +1,4 @@
-"""Messages: publish, get, read a stream, move, and what is unacked.
+"""Messages: publish, get, read a stream, and move.
 
 An answer with messages is as long as a request's body may be: what does not fit stays where it is.
 What was taken is settled when the answer is made; if it cannot be made, or nobody is there to hear
@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
-from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
 from lavinmq import _core
-from lavinmq.amqp.connection import amqp_connections
 from lavinmq.amqp.walk_errors import walk_error
 from lavinmq.arguments.interval import interval_ms
 from lavinmq.arguments.names import MAX_BYTES
@@ -29,7 +26,7 @@ from lavinmq.http.call import Call, Reply, completed, found
 from lavinmq.http.errors import ApiError, bad_request, low_on_disk, not_found
 from lavinmq.http.fields import Field, to_integer
 from lavinmq.http.handler import JSON
-from lavinmq.http.listing import Listing, in_portions
+from lavinmq.http.listing import in_portions
 from lavinmq.http.routes import ROUTES
 from lavinmq.http.synced import all_synced
 from lavinmq.vhost import rights
@@ -45,11 +42,6 @@ ROW_BYTES: Final = 256
 """What a message adds to an answer, besides its own bytes."""
 MOVED_AT_ONCE: Final = 64
 READ_AT_ONCE: Final = 64
-UNACKED_AT_ONCE: Final = 256
-MAX_UNACKED: Final = 100_000
-"""Rows of unacked messages that are gathered."""
-BASIC_GET: Final = "Basic get"
-OURS: Final = "HTTP API"
 
 # Mode → whether it goes back, whether it is acknowledged.
 MODES: Final = {
@@ -447,57 +439,3 @@ async def move_messages(call: Call) -> dict[str, int]:
             f" '{queue.name}'",
         )  # fmt: skip
     return {"moved": moved}
-
-
-# --- unacked ----------------------------------------------------------------------------------
-
-Unacked = tuple[int, str, int, str]
-"""Delivery tag, consumer tag, seconds, name of the channel."""
-Page = Callable[[int, int], list[tuple[int, bytes | None, int]]]
-
-
-@ROUTES.list("/api/queues/:vhost/:name/unacked")
-async def list_unacked(call: Call) -> Listing[Unacked]:
-    """List messages of a queue that were delivered and are not settled."""
-    queue = queue_of(call)
-    rows: list[Unacked] = []
-    if queue.core.unacked:
-        async for name, page in _holders(call, queue):
-            await _gather(rows, name, page)
-    return Listing(rows, _unacked_row, lambda each: str(each[0]), exact=True)
-
-
-async def _holders(call: Call, queue: Queue) -> AsyncIterator[tuple[str, Page]]:
-    """The channels that may hold deliveries of a queue."""
-    vhost = call.vhost
-    async for connection in in_portions(amqp_connections(call.broker)):
-        if connection.is_member and connection.vhost is vhost:
-            peer = connection.name.partition(" -> ")[0]
-            for id_ in list(connection.channels):
-                yield f"{peer}[{id_}]", partial(connection.link.unacked_of, id_, queue.core)
-    for local in call.broker.loop.local_channels():
-        yield OURS, partial(local.unacked_of, queue.core)
-
-
-async def _gather(rows: list[Unacked], name: str, page: Page) -> None:
-    """Append what one channel holds, in portions."""
-    after = 0
-    with suppress(KeyError):  # it has been closed
-        while len(rows) < MAX_UNACKED and (found := page(after, UNACKED_AT_ONCE)):
-            for tag, consumer, age_s in found:
-                shown = BASIC_GET if consumer is None else consumer.decode("utf-8", "replace")
-                rows.append((tag, shown, age_s, name))
-            if len(found) < UNACKED_AT_ONCE:
-                return
-            after = found[-1][0]
-            await asyncio.sleep(0)
-
-
-def _unacked_row(each: Unacked) -> dict[str, Any]:
-    tag, consumer, age_s, channel = each
-    return {
-        "delivery_tag": tag,
-        "consumer_tag": consumer,
-        "unacked_for_seconds": age_s,
-        "channel_name": channel,
-    }
