@@ -226,18 +226,19 @@ class UserStore:
         user = self.direct_user if name == DIRECT_USER else self._users.get(name)
         if user is None:
             return None
-        return None if self._is_kept_out(name, is_loopback) else user
+        return None if self.is_kept_out(name, is_loopback) else user
 
     def why_not(self, name: str, is_loopback: bool) -> str:
         """Why somebody who claims that name did not log in, for the log."""
         user = self.direct_user if name == DIRECT_USER else self._users.get(name)
         if user is None:
             return "there is no such user"
-        if self._is_kept_out(name, is_loopback):
+        if self.is_kept_out(name, is_loopback):
             return "this user may only log in from this machine (default_user_only_loopback)"
         return "wrong password" if user.password_hash else "this user has no password"
 
-    def _is_kept_out(self, name: str, is_loopback: bool) -> bool:
+    def is_kept_out(self, name: str, is_loopback: bool) -> bool:
+        """Whether a local user of that name may not come from there."""
         return name == self.default_user and self.default_user_only_loopback and not is_loopback
 
     def authenticate(self, name: str, password: bytes, is_loopback: bool) -> User | None:

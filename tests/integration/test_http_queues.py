@@ -330,7 +330,8 @@ def test_an_exclusive_queue_is_its_connections(
     connection.channel().queue_declare(name, exclusive=True)
 
     assert api.get(at(name))["exclusive"] is True
-    for method, *more in (("PUT",), ("DELETE",), ("DELETE", "contents"), ("POST", "get")):
+    refused = ("PUT", "pause"), ("PUT", "resume"), ("PUT", "restart"), ("DELETE", "contents")
+    for method, *more in (*refused, ("PUT",), ("DELETE",), ("POST", "get")):
         assert status(api, method, at(name, *more), {}) == (400, f"Queue '{name}' is exclusive")
 
 

@@ -149,6 +149,18 @@ def test_the_default_user_does_not_come_by_way_of_a_proxy_on_this_machine(
     assert "guest" in api.get("/api/whoami")["name"]
 
 
+def test_the_default_users_session_is_good_for_this_machine_only(broker: Broker) -> None:
+    api = Api(broker)
+    given = {"username": "guest", "password": "guest"}
+    answer = api("POST", "/session", given, headers={"Authorization": ""})
+    assert answer.status == 204
+    cookie = {"Cookie": answer.headers["set-cookie"].partition(";")[0], "Authorization": ""}
+
+    assert api("GET", "/api/whoami", headers=cookie).status == 200
+    assert api("GET", "/api/whoami", headers=cookie | {"X-Forwarded-For": "8.8.8.8"}).status == 401
+    assert api("GET", "/api/whoami", headers=cookie).status == 200
+
+
 def test_users_behind_a_proxy_on_this_machine_do_not_wait_for_each_other() -> None:
     throttle = Throttle(lambda: 0.0)
     for _ in range(50):

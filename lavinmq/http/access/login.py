@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote_to_bytes
 
 from lavinmq.auth.attempt import shown_name
+from lavinmq.auth.users import User
 from lavinmq.process import log
 
 if TYPE_CHECKING:
@@ -39,6 +40,9 @@ async def user_of(
     if given is None:
         if (session := session_of(broker, request)) is not None:
             user: Identity | None = session.user
+            if isinstance(user, User) and broker.users.is_kept_out(user.name, is_loopback):
+                _log.warning("the session of user %r is used from %s", user.name, address)
+                return None
         else:
             return broker.users.direct_user if is_control else None
     else:

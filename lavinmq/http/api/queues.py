@@ -311,7 +311,9 @@ def _with_disk(change: Callable[[str], None], name: str) -> None:
 @ROUTES.put("/api/queues/:vhost/:name/pause", statuses=(204,))
 async def pause_queue(call: Call) -> Reply:
     """Deliver nothing from a queue until it is resumed."""
-    _with_disk(call.vhost.operators.pause, queue_of(call).name)
+    queue = queue_of(call)
+    check_not_locked(call, queue)
+    _with_disk(call.vhost.operators.pause, queue.name)
     await completed(call.vhost.recorded.when_synced)
     return NO_CONTENT
 
@@ -319,7 +321,9 @@ async def pause_queue(call: Call) -> Reply:
 @ROUTES.put("/api/queues/:vhost/:name/resume", statuses=(204,))
 async def resume_queue(call: Call) -> Reply:
     """Deliver again."""
-    _with_disk(call.vhost.operators.resume, queue_of(call).name)
+    queue = queue_of(call)
+    check_not_locked(call, queue)
+    _with_disk(call.vhost.operators.resume, queue.name)
     await completed(call.vhost.recorded.when_synced)
     return NO_CONTENT
 
@@ -328,6 +332,7 @@ async def resume_queue(call: Call) -> Reply:
 async def restart_queue(call: Call) -> Reply:
     """Read the files of a closed queue again."""
     queue = queue_of(call)
+    check_not_locked(call, queue)
     if not queue.core.is_closed:
         raise bad_request("Queue was not restarted")
     try:
