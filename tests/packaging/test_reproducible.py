@@ -7,6 +7,8 @@ it is `make reproduce`.
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -20,6 +22,27 @@ import fetch
 import profiles
 
 DIST = ROOT / "dist"
+MODULE = """
+#include "part.h"
+int PyInit_tiny(void) { int sum = 0; for (int i = 0; i < 999; i++) sum += part(i); return sum; }
+"""
+HEADER = "static int part(int i) { return i % 7 ? i : i / 3; }"
+TRAINING = "int PyInit_tiny(void); int main(void) { PyInit_tiny(); return 0; }"
+COMPILE = """
+import sys
+from pathlib import Path
+root, interpreter, form, *counts = sys.argv[1:]
+sys.path.insert(0, root + "/packaging/freeze")
+import extensions, fetch, toolchain
+from interpreter import Interpreter
+target = toolchain.Target()
+built = Interpreter(target.cache / interpreter, fetch.CACHE / "sources/python", Path())
+made = extensions._module(
+    target, built, "tiny", [fetch.CACHE / "c/tiny.c"], *getattr(extensions, form),
+    headers=[fetch.ROOT / "cext"], counts=[Path(name) for name in counts],
+)
+print(made.objects[0])
+"""
 
 
 @pytest.mark.slow
@@ -82,3 +105,34 @@ def test_what_a_release_was_trained_by_is_the_same_file_again(tmp_path: Path) ->
     laid = tmp_path / "elsewhere/Objects/dictobject.gcda"
     assert laid.read_bytes() == b"counts of the interpreter"
     assert [p.read_bytes() for p in read.modules["lavinmq._core"]] == [b"counts of ours"]
+
+
+def compiled(root: Path, interpreter: str, form: str, *counts: Path) -> Path:
+    """Compile a module as a release does, in sources that are at `root`; return the object."""
+    if not root.exists():
+        shutil.copytree(ROOT / "packaging/freeze", root / "packaging/freeze")
+    for name, text in (
+        ("cext/part.h", HEADER), ("build/freeze/c/tiny.c", MODULE),
+        (f"build/freeze/native/{interpreter}/pyconfig.h", ""),
+    ):  # fmt: skip
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    said = make(sys.executable, "-c", COMPILE, root, interpreter, form, *counts)
+    return Path(said.splitlines()[-1])
+
+
+def test_a_module_compiled_by_its_counts_is_the_same_in_another_directory(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "some/where/else"
+    counting = compiled(here, "python-trained", "COUNT")
+    program = tmp_path / "training"
+    main = ["cc", "-fprofile-generate", "-o", program, "-xc", "-", "-xnone", counting]
+    subprocess.run(main, input=TRAINING, text=True, check=True)
+    subprocess.run([program], check=True)
+    counts = counting.parent / "parts/tiny.gcda"
+
+    first = compiled(here, "python-trained", "USE_COUNTS", counts)
+    second = compiled(there, "python-by-profile", "USE_COUNTS", counts)
+
+    assert first.read_bytes() == second.read_bytes()
+    assert first.read_bytes() != compiled(here, "python-trained", "USE_COUNTS").read_bytes()
