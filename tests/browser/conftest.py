@@ -74,6 +74,15 @@ def page(visitor: Any) -> Any:
 TWO_FRAMES = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
 
 
+def until(page: Any, condition: str) -> None:
+    """Wait until an expression is true; Playwright's own way is refused by the pages' policy."""
+    for _ in range(600):
+        if page.evaluate(condition):
+            return
+        page.wait_for_timeout(25)
+    raise AssertionError(f"never came true: {condition}")
+
+
 class Visit:
     """Goes to one page after another, and waits until each has asked for all and shown it."""
 

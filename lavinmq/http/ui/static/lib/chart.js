@@ -1,4 +1,5 @@
 // Charts of the broker's records: lines over time, a legend of buttons, the numbers as a table, CSV.
+// Charts of a page have the crosshair and what is zoomed in common, by mouse and by keys.
 // uPlot draws; it comes as a script of its own, before the modules.
 
 import { h } from "./dom.js";
@@ -12,6 +13,18 @@ import { short } from "./format.js";
 
 const COLOURS = ["#2f7ed8", "#d9822b", "#2e9e5b", "#b04fc4", "#c93f3f", "#1f9fa8", "#8a7a1f", "#7a6ff0", "#d1568f", "#5f8a2f", "#7d6450", "#5f7285"];
 const STEP_S = 5;
+const HEIGHT = 220;
+const LABEL_GAP = 8; // pixels between the edge, a label of the y axis, and the lines
+const PAGE = "time"; // what charts of a page have in common has this key
+const KEYS = "Arrow keys move the crosshair, plus and minus zoom, Escape shows all";
+
+/** How wide the labels of an axis are. @param {any} plot @param {string[] | null} labels @param {number} axis @param {number} cycle */
+function labelWidth(plot, labels, axis, cycle) {
+  if (cycle > 1) return plot.axes[axis]._size; // it has been measured; a width that goes on changing never settles
+  plot.ctx.font = plot.axes[axis].font[0]; // which is larger on screens with more pixels
+  const widths = (labels ?? []).map((label) => plot.ctx.measureText(label).width);
+  return Math.ceil(Math.max(0, ...widths) / devicePixelRatio) + 2 * LABEL_GAP;
+}
 
 export class Chart {
   /**
@@ -20,7 +33,10 @@ export class Chart {
    */
   constructor(id, { title, unit = "", isStacked = false, isBytes = false }) {
     this.options = { title, unit, isStacked, isBytes };
-    this.box = h("div", { class: "chart-box", "aria-hidden": "true" });
+    this.box = h("div", {
+      class: "chart-box", tabindex: 0, role: "application", "aria-roledescription": "chart",
+      "aria-label": `${title}. ${KEYS}`, title: KEYS, keydown: (/** @type {KeyboardEvent} */ event) => this.onKey(event),
+    });
     this.legend = h("div", { class: "chart-legend", role: "group", "aria-label": `Lines of ${title}` });
     this.text = h("div");
     const details = h("details", { toggle: () => this.write() }, h("summary", {}, "As a table"), this.text);
@@ -41,7 +57,7 @@ export class Chart {
           h("button", { type: "button", click: () => this.save() }, "CSV")),
         this.box, this.legend, details),
     );
-    new ResizeObserver(() => this.plot?.setSize({ width: this.box.clientWidth, height: 220 })).observe(this.box);
+    new ResizeObserver(() => this.plot?.setSize({ width: this.box.clientWidth, height: HEIGHT })).observe(this.box);
     document.addEventListener("theme", () => this.draw(true));
   }
 
@@ -81,8 +97,7 @@ export class Chart {
     const labels = this.series.map((each) => each.label).join("\n");
     const data = [this.times, ...this.lines()];
     if (!anew && this.plot && labels === this.labels) {
-      const isZoomed = this.isZoomed;
-      this.plot.setData(data, !isZoomed);
+      this.plot.setData(data, !this.isZoomed);
       this.point(this.plot.cursor.idx);
       return;
     }
@@ -90,22 +105,16 @@ export class Chart {
     this.plot?.destroy();
     const style = getComputedStyle(document.documentElement);
     const axis = { stroke: style.getPropertyValue("--soft"), grid: { stroke: style.getPropertyValue("--line"), width: 1 }, ticks: { show: false } };
-    this.isZoomed = false;
     this.plot = new uPlot({
-      width: this.box.clientWidth || 300, height: 220,
+      width: this.box.clientWidth || 300, height: HEIGHT,
       padding: [10, 28, 0, 0],
-      cursor: { sync: { key: "time" }, points: { size: 6 } },
+      cursor: { y: false, sync: { key: PAGE, scales: ["x", null] }, points: { size: 6 } },
       legend: { show: false },
-      hooks: {
-        setCursor: [(/** @type {any} */ plot) => this.point(plot.cursor.idx)],
-        setSelect: [(/** @type {any} */ plot) => {
-          this.isZoomed = plot.select.width > 0;
-        }],
-      },
+      hooks: { setCursor: [(/** @type {any} */ plot) => this.point(plot.cursor.idx)] },
       scales: { y: { range: (/** @type {any} */ _, /** @type {number} */ _low, /** @type {number} */ high) => [0, Math.max(high * 1.1, 1)] } },
       axes: [
         { ...axis, values: [[60, "{HH}:{mm}", null, null, null, null, null, null, 0], [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 0]] },
-        { ...axis, size: 58, values: (/** @type {any} */ _, /** @type {number[]} */ marks) => marks.map((mark) => this.number(mark)) },
+        { ...axis, size: labelWidth, gap: LABEL_GAP, values: (/** @type {any} */ _, /** @type {number[]} */ marks) => marks.map((mark) => this.number(mark)) },
       ],
       series: [{}, ...this.series.map((each, at) => ({
         label: each.label, stroke: COLOURS[at % COLOURS.length], width: 1.5, points: { show: false },
@@ -113,10 +122,46 @@ export class Chart {
         fill: this.options.isStacked ? `${COLOURS[at % COLOURS.length]}33` : undefined,
       }))],
     }, data, this.box);
-    this.plot.over.addEventListener("dblclick", () => {
-      this.isZoomed = false;
-    });
     this.name();
+  }
+
+  /** Whether a part of the time is drawn. */
+  get isZoomed() {
+    const { min, max } = this.plot.scales.x;
+    const [times] = this.plot.data;
+    return min > times[0] || max < times.at(-1);
+  }
+
+  /** @param {KeyboardEvent} event */
+  onKey(event) {
+    if (!this.plot || event.ctrlKey || event.metaKey || event.altKey) return;
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (step) this.move(step);
+    else if (event.key === "+") this.zoom(0.5);
+    else if (event.key === "-") this.zoom(2);
+    else if (event.key === "Escape") this.zoom(Infinity);
+    else return;
+    event.preventDefault();
+  }
+
+  /** Move the crosshair of all charts, from the newest sample if there is none. @param {number} step */
+  move(step) {
+    const [first, last] = this.plot.series[0].idxs;
+    const { idx, left } = this.plot.cursor;
+    const at = left < 0 || idx === null || idx === undefined ? last : Math.min(Math.max(idx + step, first), last);
+    this.plot.setCursor({ left: this.plot.valToPos(this.times[at], "x"), top: 0 }, true, true);
+  }
+
+  /** Show a part of the time in all charts: around the crosshair, or up to the newest sample. @param {number} factor of what is shown */
+  zoom(factor) {
+    const { min, max } = this.plot.scales.x;
+    const [first, end] = [this.times[0] ?? 0, this.times.at(-1) ?? 0];
+    const width = Math.min(Math.max((max - min) * factor, STEP_S), end - first);
+    const { idx, left } = this.plot.cursor;
+    const middle = (left >= 0 && this.times[idx]) || end;
+    const begin = Math.max(first, Math.min(middle - width / 2, end - width));
+    for (const plot of /** @type {any} */ (globalThis).uPlot.sync(PAGE).plots) plot.setScale("x", { min: begin, max: begin + width });
+    this.point(this.plot.cursor.idx);
   }
 
   /** The legend: a button for each line. */
