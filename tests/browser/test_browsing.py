@@ -67,6 +67,8 @@ def test_messages_are_shown_as_what_they_are_and_stay(browsed: Any, queue: Queue
     expect(cards.nth(2).locator("tbody td").first).to_have_text(HOSTILE)
     cards.nth(0).get_by_label("Show the payload as").select_option("Hex")
     expect(cards.nth(0).locator("pre")).to_contain_text("7b 22 61 22")
+    expect(cards.nth(1).locator("h4")).to_contain_text("Stored ")
+    expect(cards.nth(1).locator("dt", has_text="Redelivered")).to_have_count(1)
     assert browsed.locator("#browsed img").count() == 0
     assert "owned" not in browsed.title() or HOSTILE in browsed.title()
     assert queue.ready == 3

@@ -1,7 +1,7 @@
 // Messages seen where they are, and what is done with those that are ticked.
 
 import { request } from "./api.js";
-import { byId, h } from "./dom.js";
+import { byId, h, hide } from "./dom.js";
 import { act, onSubmit } from "./form.js";
 import { count, json } from "./format.js";
 import { here, name } from "./queue.js";
@@ -100,11 +100,12 @@ export function startBrowsing(reload) {
       list.replaceChildren();
       shown = 0;
     }
-    list.append(...answer.messages.map(card));
-    shown += answer.messages.length;
+    const cards = answer.messages.map((/** @type {Row} */ each) => card(each));
+    list.append(...cards);
+    shown += cards.length;
     said.textContent = `${count(shown)} shown, ${count(answer.scanned)} looked at${answer.more ? "" : ": these are all"}`;
     asked = { ...body, cursor: answer.more };
-    more.hidden = !answer.more;
+    hide(more, !answer.more, cards[0]?.querySelector("input, select") ?? list);
   }
   onSubmit("browseMessages", async ({ from, n, key, header, value, text }) => {
     const isNumber = /^-?\d+$/.test(from.trim());

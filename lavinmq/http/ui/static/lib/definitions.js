@@ -1,7 +1,7 @@
 // Definitions from a file: what they would change is shown first, then changed or not.
 
 import { path, request } from "./api.js";
-import { byId, h, toast } from "./dom.js";
+import { byId, h, hide, toast } from "./dom.js";
 import { act, InputError, onSubmit } from "./form.js";
 import { count } from "./format.js";
 
@@ -15,7 +15,7 @@ export function startImport() {
   const box = byId("importPlan");
   const form = /** @type {HTMLFormElement} */ (byId("importDefinitions"));
   const close = () => {
-    box.hidden = true;
+    hide(box, true, form.elements[0] ?? form);
     box.replaceChildren();
   };
   form.addEventListener("input", close);

@@ -60,7 +60,43 @@ export function facts(id, facts) {
   const made = h("dl");
   for (const [name, value] of facts) made.append(h("dt", {}, name), h("dd", {}, value ?? "–"));
   const shown = byId(id);
-  if (shown.textContent === "" || !sameChildren(shown, made)) shown.replaceChildren(...made.childNodes);
+  if (shown.textContent === "" || !sameChildren(shown, made)) keepFocus(shown, () => shown.replaceChildren(...made.childNodes));
+}
+
+/**
+ * Change what is in a place. What had the focus there has it afterwards; if it is gone, what is around
+ * it: never the button of another row, which would do something else.
+ * @param {Element} place
+ * @param {() => void} work
+ * @param {{isMadeAnew?: boolean}} [more] `isMadeAnew`: what looks like it has taken its place
+ */
+export function keepFocus(place, work, { isMadeAnew = true } = {}) {
+  const had = document.activeElement;
+  const isInside = had instanceof HTMLElement && had !== place && place.contains(had);
+  work();
+  if (!isInside || document.activeElement === had) return;
+  const likeIt = () => [...place.querySelectorAll(had.localName)].find((each) =>
+    each.textContent === had.textContent && each.getAttribute("aria-label") === had.getAttribute("aria-label"));
+  const next = place.contains(had) ? had : isMadeAnew && likeIt();
+  focusOn(next instanceof HTMLElement && !next.matches(":disabled") ? next : place);
+}
+
+/** Give something the focus, or what is around it. @param {Element} element */
+export function focusOn(element) {
+  const next = element.closest("a[href], button, input, select, textarea, [tabindex]");
+  if (next instanceof HTMLElement) next.focus({ preventScroll: true });
+}
+
+/**
+ * Hide something or show it. Focus that was in what is hidden goes elsewhere.
+ * @param {HTMLElement} element
+ * @param {boolean} isHidden
+ * @param {Element} next
+ */
+export function hide(element, isHidden, next) {
+  const hadFocus = element.contains(document.activeElement);
+  element.hidden = isHidden;
+  if (isHidden && hadFocus) focusOn(next);
 }
 
 /**

@@ -1,7 +1,7 @@
 // Header and menu of every page; imported for its effect by each of them.
 
 import { chosenVhost, get, rowsOf } from "./api.js";
-import { byId, h, show } from "./dom.js";
+import { byId, focusOn, h, show } from "./dom.js";
 import { startControls } from "./live.js";
 import { keepClasses, signOut, whoAmI } from "./session.js";
 
@@ -21,20 +21,45 @@ function startMenu() {
     keepClasses();
     label();
   });
-  for (const [button, name] of [["menu-button", "menu-open"], ["usermenu-button", "usermenu-open"]]) {
-    const opener = byId(button ?? "");
-    opener.addEventListener("click", () => {
-      opener.setAttribute("aria-expanded", String(root.toggle(name ?? "")));
-    });
-  }
-  document.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") root.remove("menu-open", "usermenu-open");
-  });
+  startOpener("menu-button", "menu", "menu-open");
+  startOpener("usermenu-button", "user-menu", "usermenu-open");
   for (const item of document.querySelectorAll("#menu-content li li")) {
     if (root.contains(item.classList[0] ?? "")) {
       item.querySelector("a")?.setAttribute("aria-current", "page");
     }
   }
+}
+
+/**
+ * A menu of small screens: it has the focus when it opens, and closes with Escape or when the focus goes elsewhere.
+ * @param {string} button
+ * @param {string} menu
+ * @param {string} name of the class of an open one
+ */
+function startOpener(button, menu, name) {
+  const opener = byId(button);
+  const box = byId(menu);
+  const open = (/** @type {boolean} */ isOpen) => opener.setAttribute("aria-expanded", String(root.toggle(name, isOpen)));
+  opener.addEventListener("click", () => {
+    open(!root.contains(name));
+    if (root.contains(name)) focusOn(box.querySelector("a, select") ?? opener);
+  });
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !root.contains(name)) return;
+    if (box.contains(document.activeElement)) focusOn(opener);
+    open(false);
+  });
+  document.addEventListener("focusin", ({ target }) => {
+    if (root.contains(name) && target instanceof Node && !box.contains(target) && target !== opener) open(false);
+  });
+}
+
+/** The address behind `#` says what a page shows: a link to the content must not change it. */
+function startSkipping() {
+  document.querySelector(".skip")?.addEventListener("click", (event) => {
+    event.preventDefault();
+    byId("main").focus();
+  });
 }
 
 function startThemes() {
@@ -128,6 +153,7 @@ function startSearch() {
 }
 
 startMenu();
+startSkipping();
 startSearch();
 startThemes();
 startControls();

@@ -2,7 +2,7 @@
 
 import { rowsOf } from "./api.js";
 import { change, parameters } from "./address.js";
-import { byId, h, show } from "./dom.js";
+import { byId, focusOn, h, keepFocus, show } from "./dom.js";
 import { live } from "./live.js";
 
 /** @typedef {import("./api.js").Row} Row */
@@ -60,7 +60,7 @@ export class Table {
       else head.append(column.label || h("span", { class: "unseen" }, "Actions"));
       return head;
     });
-    this.pages = h("nav", { class: "pagination", "aria-label": "Pages of the table", hidden: true });
+    this.pages = h("nav", { class: "pagination", tabindex: -1, "aria-label": "Pages of the table", hidden: true });
     this.build();
     this.reload = options.isStill ? async () => {} : live({
       path: () => this.path(), take: (answer) => this.take(answer), failed: (error) => this.failed(error),
@@ -137,10 +137,14 @@ export class Table {
     if (open?.classList.contains("columns-box")) {
       open.remove();
       chooser.setAttribute("aria-expanded", "false");
+      focusOn(chooser);
       return;
     }
     chooser.setAttribute("aria-expanded", "true");
-    const box = h("div", { class: "columns-box", role: "group", "aria-label": "Columns to show" });
+    const box = h("div", {
+      class: "columns-box", role: "group", "aria-label": "Columns to show",
+      keydown: (/** @type {KeyboardEvent} */ event) => event.key === "Escape" && this.chooseColumns(chooser),
+    });
     for (const column of this.options.columns.filter((each) => each.label)) {
       const tick = h("input", { type: "checkbox" });
       tick.checked = !this.hidden.has(column.label);
@@ -256,7 +260,7 @@ export class Table {
       items.push(item(String(n), n));
     });
     items.push(item("Next", at + 1));
-    this.pages.replaceChildren(...items);
+    keepFocus(this.pages, () => this.pages.replaceChildren(...items));
   }
 
   /** @param {Row} row */
@@ -280,11 +284,16 @@ export class Table {
     }
     if (wanted.length === 0) {
       const text = this.state.name ? "Nothing matches" : this.options.empty ?? "Nothing here";
-      this.body.replaceChildren(h("tr", {}, h("td", { class: "empty", colspan: this.options.columns.length }, text)));
+      this.showRows([h("tr", {}, h("td", { class: "empty", colspan: this.options.columns.length }, text))]);
     } else if (wanted.length !== this.body.rows.length || wanted.some((row, at) => this.body.rows[at] !== row)) {
-      this.body.replaceChildren(...wanted);
+      this.showRows(wanted);
     }
     if (this.hidden.size) this.showColumns();
+  }
+
+  /** @param {HTMLTableRowElement[]} rows */
+  showRows(rows) {
+    keepFocus(this.body, () => this.body.replaceChildren(...rows), { isMadeAnew: false });
   }
 
   /** @param {Row} data */
@@ -311,7 +320,7 @@ export class Table {
       const made = h("td", {}, content);
       const same = made.childNodes.length === cell.childNodes.length &&
         [...made.childNodes].every((node, index) => node.isEqualNode(cell.childNodes[index] ?? null));
-      if (!same) cell.replaceChildren(...made.childNodes);
+      if (!same) keepFocus(cell, () => cell.replaceChildren(...made.childNodes));
     });
   }
 }

@@ -4,7 +4,7 @@ import { get, path, request, rowsOf } from "../lib/api.js";
 import { change, parameter, to } from "../lib/address.js";
 import { startBrowsing } from "../lib/browse.js";
 import { Chart } from "../lib/chart.js";
-import { byId, h, show } from "../lib/dom.js";
+import { byId, h, hide, show } from "../lib/dom.js";
 import { act, actionButton, jsonObject, onSubmit } from "../lib/form.js";
 import { count } from "../lib/format.js";
 import "../lib/frame.js";
@@ -37,9 +37,10 @@ function showTab() {
 tabs.forEach((tab, at) => {
   tab.addEventListener("click", () => change({ tab: tab.dataset.tab ?? "" }));
   tab.addEventListener("keydown", (event) => {
-    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    const next = step && tabs[(at + step + tabs.length) % tabs.length];
+    const step = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: -1 }[event.key];
+    const next = step !== undefined && tabs.at(step % tabs.length);
     if (!next) return;
+    event.preventDefault();
     next.click();
     next.focus();
   });
@@ -74,9 +75,9 @@ const reload = live({ path: () => `${here()}?consumer_list_length=${nConsumers}`
   const rows = (one.consumer_details ?? []).map((/** @type {any} */ row) => ({ ...row, channel_name: row.channel_details?.name }));
   consumers.render(rows);
   const more = byId("load-more-consumers");
-  more.hidden = rows.length >= total;
+  hide(more, rows.length >= total, byId("consumers-table"));
   more.textContent = `Showing ${rows.length} of total ${total} consumers, click to load more`;
-  byId("restart").hidden = one.state !== "closed";
+  hide(byId("restart"), one.state !== "closed", byId("main"));
 } });
 
 const bindings = new Table({

@@ -1,7 +1,7 @@
 // Queues: the list, and what is done with many of them.
 
 import { listOf, path, request } from "../lib/api.js";
-import { byId, h, toast } from "../lib/dom.js";
+import { byId, h, hide, toast } from "../lib/dom.js";
 import { act, jsonHelpers, jsonObject, onSubmit } from "../lib/form.js";
 import { bytes, count, rate } from "../lib/format.js";
 import { fillVhosts } from "../lib/frame.js";
@@ -49,7 +49,7 @@ const boxes = () => /** @type {HTMLInputElement[]} */ ([...document.querySelecto
 function showTicked() {
   for (const box of boxes()) box.checked = ticked.has(box.dataset.key ?? "");
   all.checked = boxes().length > 0 && boxes().every((box) => box.checked);
-  byId("multiselect-controls").hidden = ticked.size === 0;
+  hide(byId("multiselect-controls"), ticked.size === 0, all);
   byId("multi-count").textContent = `${ticked.size} ticked`;
 }
 
