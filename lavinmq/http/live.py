@@ -118,7 +118,7 @@ class Stream:
         """Send the head."""
         handler = self._handler
         handler.set_header("Content-Type", "text/event-stream")
-        handler.set_header("Cache-Control", "no-store")
+        handler.set_header("Cache-Control", "no-store, no-transform")  # proxies compress and hold
         handler.set_header("X-Accel-Buffering", "no")
         if self.is_packed:
             handler.set_header("Content-Encoding", "gzip")

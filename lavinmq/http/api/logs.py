@@ -74,7 +74,7 @@ async def follow_log(call: Call) -> None:
         stored = _newer(log.follow(reader.take), call.headers.get("Last-Event-Id", ""))
         handler.on_gone = reader.close
         handler.set_header("Content-Type", "text/event-stream")
-        handler.set_header("Cache-Control", "no-store")
+        handler.set_header("Cache-Control", "no-store, no-transform")
         handler.set_header("X-Accel-Buffering", "no")
         await _write(handler, [entry for entry in stored if reader.wants(entry)])
         await handler.flush()  # the headers, when there was nothing

@@ -181,7 +181,7 @@ async def read_raw(call: Call) -> None:
         raise ApiError(416, "range_not_satisfiable", f"The next offset is {next_}, not {offset}")
     handler = call.handler
     handler.set_header("Content-Type", OCTETS)
-    handler.set_header("Cache-Control", "no-store")
+    handler.set_header("Cache-Control", "no-store, no-transform")
     handler.set_header("X-Accel-Buffering", "no")
     try:
         offset = await _send_records(call, queue, offset, end)

@@ -143,7 +143,7 @@ async def _follow(call: Call, sample: _core.Sample, attached: Any) -> None:
         with attached:
             handler.on_gone = reader.close
             handler.set_header("Content-Type", LINES)
-            handler.set_header("Cache-Control", "no-store")
+            handler.set_header("Cache-Control", "no-store, no-transform")
             handler.set_header("X-Accel-Buffering", "no")
             async with asyncio.timeout(call.body["seconds"] + 1):
                 await _show(call, handler, sample, reader)

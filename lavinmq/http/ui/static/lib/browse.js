@@ -85,11 +85,24 @@ export function card(message, passed) {
     deathTable(deaths), payloadBox(message));
 }
 
+/** @param {string} label @param {Record<string, unknown>} attributes of the field */
+const field = (label, attributes) => h("label", {}, `${label} `, h("input", attributes));
+
 /** Have the box for browsing work. @param {() => Promise<void>} reload of what else the page shows */
 export function startBrowsing(reload) {
-  const list = byId("browsed");
-  const more = byId("browse-more");
-  const said = byId("browse-said");
+  const list = h("div", { id: "browsed" });
+  const more = h("button", { type: "button", id: "browse-more", class: "row-button", hidden: true }, "More");
+  const said = h("p", { id: "browse-said", role: "status" });
+  byId("browse").replaceChildren(
+    h("form", { id: "browseMessages", class: "stacked" },
+      field("From", { name: "from", placeholder: "0, -10, 5m or a time" }),
+      field("Number of messages", { name: "n", type: "number", min: 1, max: 1000, value: 20, required: true }),
+      field("Routing key has", { name: "key", maxlength: 255 }),
+      field("Header", { name: "header", maxlength: 255 }),
+      field("Header value", { name: "value" }),
+      field("Body has", { name: "text" }),
+      h("button", { type: "submit" }, "Browse messages")),
+    said, list, h("p", {}, more));
   /** @type {Row} */
   let asked = {};
   let shown = 0;

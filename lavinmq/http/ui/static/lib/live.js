@@ -26,6 +26,7 @@ const lost = new Set();
 let stream = null;
 let told = ""; // the query of the stream
 let refused = ""; // one that is not tried for a while
+let saidAt = 0; // when the stream said something, or began
 let settling = 0;
 let isHeld = false;
 const tab = [...crypto.getRandomValues(new Uint8Array(12))].map((each) => each.toString(16).padStart(2, "0")).join("");
@@ -80,7 +81,10 @@ function tell() {
   const box = byId("lost");
   box.hidden = lost.size === 0;
   if (lost.size) box.textContent = "The broker does not answer. What you see is old; it is asked again.";
-  byId("live-state").textContent = lost.size ? "Lost" : isHeld ? "Held" : "";
+  const isAsking = refused || (stream && Date.now() - saidAt > 2 * rateMs() + 1000);
+  const state = byId("live-state");
+  state.textContent = lost.size ? "Lost" : isHeld ? "Held" : isAsking ? "Asking" : "";
+  state.title = isAsking ? "Nothing comes by the stream of changes: a proxy may hold it back, or too many pages are open. The page asks instead." : "";
 }
 
 /** Have the stream tell what the page shows, once that has settled. */
@@ -95,9 +99,15 @@ function follow() {
   if (isIdle() || refused === String(query) || (stream && told === String(query))) return;
   leave();
   told = String(query);
+  saidAt = Date.now();
   const mine = stream = new EventSource(`api/live?${query}`);
-  mine.addEventListener("message", (event) => void heard(JSON.parse(event.data)));
+  mine.addEventListener("message", (event) => {
+    saidAt = Date.now();
+    void heard(JSON.parse(event.data));
+  });
   mine.addEventListener("beat", () => {
+    saidAt = Date.now();
+    tell();
     for (const view of views) if (view.isTold && !view.isBusy) plan(view);
   });
   mine.addEventListener("error", () => {
