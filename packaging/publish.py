@@ -29,18 +29,24 @@ import profiles
 
 SUMS = "SHA256SUMS"
 NOTES = "NOTES.md"
+INSIDE = re.compile(r"\[([^]\[]+)\]\((?![\w+.-]+:)[^)]*\)")
+"""A link of the changelog to another file of the sources: what it says is group 1."""
 BESIDE = {"lavinmq.debug": "debug", "lavinmq.cdx.json": "cdx.json", profiles.NAME: "profile.tar.xz"}
 """Files beside the executable, and how their names end when they are published."""
 
 
 def notes(version: str) -> str:
-    """Return the section of the changelog about a version. Raises: PackagingError."""
-    text = (release.ROOT / "CHANGELOG.md").read_text()
+    """Return the section of the changelog about a version. Raises: PackagingError.
+
+    Who reads it has no sources beside it: links to files of them become their text.
+    """
+    changelog = (release.ROOT / "CHANGELOG.md").read_text()
     heading = rf"^## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d$"
-    found = re.search(rf"{heading}\n+(.+?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    found = re.search(rf"{heading}\n+(.+?)(?=^## |\Z)", changelog, re.MULTILINE | re.DOTALL)
     if not found:
         raise release.PackagingError(f"CHANGELOG.md has no section '## [{version}] - YYYY-MM-DD'")
-    return f"# lavinmq {version}\n\n{found[1].strip()}\n"
+    text = INSIDE.sub(r"\1", found[1].strip())
+    return f"# lavinmq {version}\n\n{text}\n"
 
 
 def build(architectures: list[str], packages: Path, output: Path, key: str) -> Path:

@@ -37,7 +37,7 @@ CHANGELOG = """\
 
 ### Added
 
-- Something new.
+- Something new ([docs/new.md](docs/new.md#what)), of [others](https://example.com/).
 
 ## [1.2.2] - 2026-11-01
 
@@ -156,8 +156,13 @@ def test_the_archive_runs_where_it_is_unpacked_and_is_the_same_again(
     assert f"{name}/licenses/python" in members
 
 
-def test_notes_are_the_section_of_the_version_alone(packages: Path) -> None:
-    assert publish.notes("1.2.3") == "# lavinmq 1.2.3\n\n### Added\n\n- Something new.\n"
+def test_notes_are_the_section_of_the_version_alone_without_links_to_what_is_not_there(
+    packages: Path,
+) -> None:
+    assert publish.notes("1.2.3") == (
+        "# lavinmq 1.2.3\n\n### Added\n\n"
+        "- Something new (docs/new.md), of [others](https://example.com/).\n"
+    )
 
 
 @pytest.mark.parametrize(
