@@ -968,6 +968,7 @@ cdef enum link_stop:            # why a link neither reads nor walks; it goes on
     STOP_CHOKED = 4             # the peer does not read what we send
     STOP_CROWD = 8              # consumers come first
     STOP_TURN = 16              # others come first: it has kept the loop busy
+    STOP_ENDED = 32             # the peer has gone; it is let go when others have been heard
 
 cdef enum link_state:
     LINK_HEADER = 0             # the 8-byte protocol header is awaited

@@ -7,6 +7,7 @@
 import os
 import re
 import threading
+from collections import deque
 
 from posix.stat cimport fstat, struct_stat
 
@@ -127,6 +128,7 @@ cdef class Loop:
     cdef bint is_looking        # one that was looked at has more to be looked at, at once
     cdef list turns             # links that are to be heard in the next turn
     cdef list late_turns        # and those that kept the loop busy the last time
+    cdef object ended           # links whose peers have gone
     cdef bint is_jobs_turn      # jobs come before those links in the next turn
     cdef object crowd_timer
     cdef object patient_timer
@@ -179,6 +181,7 @@ cdef class Loop:
         self.held = []
         self.turns = []
         self.late_turns = []
+        self.ended = deque()
         self.t.max_large = <u64>-1
         self.t.dedup_budget.most = MAX_DEDUP_BYTES
         self.t.history_budget.most = MAX_HISTORIES_BYTES
@@ -421,7 +424,7 @@ cdef class Loop:
             if self.t.stuck == NULL:
                 is_due = is_due or bool(self.commits) or (
                     self.t.n_confirms != 0 and self.t.linger_until_ns == 0)
-        if is_due or self.turns or self.late_turns:
+        if is_due or self.turns or self.late_turns or self.ended:
             self.is_scheduled = True
             self.events.call_soon(self.turn)
 
@@ -443,6 +446,8 @@ cdef class Loop:
             else:
                 self.hear_late_link()
                 self.run_jobs()
+            if self.ended:
+                self.let_go_links()
         finally:
             self.is_scheduled = False
             self.kick()
@@ -471,6 +476,15 @@ cdef class Loop:
                 self.late_turns = turns[i:] + self.late_turns
                 break
             (<Wire>turns[i]).take_turn()
+
+    cdef void let_go_links(self):
+        """Let go of those whose peers have gone while the portion lasts, one at least: thousands
+        may go at once."""
+        loop_grant(&self.t)
+        while self.ended:
+            (<Wire>self.ended.popleft()).let_go()
+            if loop_look(&self.t):
+                break
 
     cdef void run_jobs(self):
         """Go on with what is no link's."""
@@ -623,6 +637,11 @@ cdef class Loop:
             link.is_in_turns = True
             is_late = self.t.look_ns < link.t.late_until_ns
             (self.late_turns if is_late else self.turns).append(link)
+        self.kick()
+
+    cdef void end_link(self, Wire link):
+        """Let go of this link, whose peer has gone, behind what others ask for."""
+        self.ended.append(link)
         self.kick()
 
     def wake_patient(self) -> None:
@@ -887,7 +906,7 @@ cdef class Loop:
         for link in dead:
             (<Wire>link).end()
         if dead and self.held:
-            self.held = [link for link in self.held if (<Wire>link).t.wire.fd >= 0]
+            self.held = [link for link in self.held if not (<Wire>link).t.stops & STOP_ENDED]
 
     def check_links(self) -> bool:
         """Send heartbeats that are due, drop links that are silent or late, and have channels

@@ -22,6 +22,7 @@ cdef class Wire:
     cdef bint is_reading
     cdef bint is_read_on_due    # a read is scheduled that no event of the socket would bring
     cdef bint is_in_turns       # of the loop
+    cdef int end_error          # that the peer has gone with, 0 = in order; see STOP_ENDED
 
     def __cinit__(self, Loop loop, int fd, Protocol protocol):
         memset(&self.t, 0, sizeof(link_t))
@@ -223,7 +224,8 @@ cdef class Wire:
         if l.wire.fd < 0:
             return
         if l.stops:
-            self.watch_input(False)
+            if not l.stops & STOP_ENDED:        # that watch goes with the socket
+                self.watch_input(False)
             return
         if loop.is_spent and self.loop.is_scheduled:
             l.is_unread = True
@@ -249,7 +251,7 @@ cdef class Wire:
         if n == -EAGAIN:
             return
         if n <= 0:
-            self.session.on_lost(self.why_lost("" if n == 0 else os.strerror(<int>-n)))
+            self.note_end(<int>-n)
             return
         l.wire.last_read_ns = loop.now_ns
         l.wire.n_left = 0
@@ -281,6 +283,18 @@ cdef class Wire:
         self.is_read_on_due = False
         self.on_readable()
 
+    cdef void note_end(self, int error):
+        """The peer has gone: what that takes is done behind what others ask for."""
+        self.end_error = error
+        self.stop(STOP_ENDED)
+        self.loop.end_link(self)
+
+    cdef void let_go(self):
+        """Others have been heard: tell the session that the peer has gone."""
+        if self.t.wire.fd >= 0:
+            self.session.on_lost(
+                self.why_lost(os.strerror(self.end_error) if self.end_error else ""))
+
     cdef object why_lost(self, why):
         """The reason, or the one that TLS gives."""
         if self.tls is None or self.tls.failure is None:
@@ -309,10 +323,10 @@ cdef class Wire:
             self.on_readable()
             if self.t.wire.n_received_bytes == before:
                 break
-        if self.t.stops & STOP_TURN:
-            return                      # and is found again when it has had it
+        if self.t.stops & (STOP_TURN | STOP_ENDED):
+            return                      # and is found again when it has had it, or let go
         if self.t.wire.fd >= 0:
-            self.session.on_lost(self.why_lost("connection reset"))
+            self.note_end(ECONNRESET)
 
     cdef void consume(self, u8* buf, u64 n):
         """Walk n bytes at buf, with events to the session in between, and keep what is left."""

@@ -191,6 +191,7 @@ def test_a_failure_is_told_with_its_reason(bench: Bench, library: Library) -> No
     library.input.append(error)
 
     bench.link.on_readable()
+    bench.run()
 
     assert bench.session.events == [("on_lost", "TLS: DECRYPTION_FAILED_OR_BAD_RECORD_MAC")]
 

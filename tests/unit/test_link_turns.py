@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -190,3 +191,53 @@ def test_who_has_much_to_do_stays_behind_the_others_until_it_is_done(tmp_path: P
     for peer in peers:
         peer.close()
     bench.close()
+
+
+def test_links_whose_peers_go_at_once_are_let_go_in_turns(bench: Bench) -> None:
+    """And who asks for something meanwhile is heard before them."""
+    queue = bench.queue("q")
+    gone = [Peer(bench) for _ in range(50)]
+    for peer in gone:
+        peer.client.close()
+        peer.link.on_readable()
+    bench.client.send(publish(b"q", b"m"))
+    bench.link.on_readable()
+
+    told: list[int] = []
+    heard_after = -1
+    while bench.events.ready:
+        bench.events.ready.pop(0)()
+        told.append(sum(peer.session.events == [("on_lost", "")] for peer in gone))
+        if queue.ready and heard_after < 0:
+            heard_after = told[-1]
+
+    assert told[-1] == len(gone)
+    assert heard_after <= 1
+    assert max(after - before for before, after in pairwise([0, *told])) == 1
+    for peer in gone:
+        peer.close()
+
+
+def test_a_link_that_is_closed_before_it_is_let_go_tells_nothing(bench: Bench) -> None:
+    peer = Peer(bench)
+    peer.client.close()
+    peer.link.on_readable()
+
+    peer.close()
+    bench.run()
+
+    assert peer.session.events == []
+
+
+def test_nothing_is_read_from_a_peer_that_has_gone(bench: Bench) -> None:
+    peer = Peer(bench)
+    peer.client.close()
+    for _ in range(3):
+        peer.link.on_readable()
+    peer.link.pause()
+    peer.link.resume()
+
+    bench.run()
+
+    assert peer.session.events == [("on_lost", "")]
+    peer.close()
