@@ -36,7 +36,7 @@ from lavinmq.listeners.endpoints import Endpoints
 from lavinmq.listeners.listener import Listener, Places, listeners
 from lavinmq.listeners.tls import Contexts, TlsError
 from lavinmq.process import descriptors, log
-from lavinmq.process.portions import in_portions
+from lavinmq.process.portions import SharedPortion, in_portions
 from lavinmq.process.systemd import Service
 from lavinmq.stats import system
 from lavinmq.vhost.log_exchange import LogExchange
@@ -78,6 +78,7 @@ class Server:
         self.broker = Broker(config, events, self._fatal, self._finish, is_clean=is_clean)
         self.listeners: list[Listener] = []
         self.tls = Contexts(config)
+        self.arrivals = SharedPortion(events.call_soon)
         self.service = service or Service({})
         self.http: list[HttpListener] = []
         self._log_exchange: LogExchange | None = None

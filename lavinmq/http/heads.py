@@ -13,48 +13,22 @@ chunks that are there; here all connections share a portion of time.
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from tornado.iostream import IOStream, SSLIOStream, StreamClosedError
-
-from lavinmq.process.portions import PORTION_S
 
 if TYPE_CHECKING:
     import socket
     import ssl
 
     from lavinmq.config.values import Config
+    from lavinmq.process.portions import SharedPortion
 
 MAX_HEAD: Final = 32 << 10
 """Bytes; what is longer ends the connection."""
 TOO_SLOW: Final = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
-
-
-class Turns:
-    """How long the streams of a listener may go on reading what is there, in one turn of the loop.
-
-    Args: call_soon: of the event loop.
-    """
-
-    def __init__(
-        self, call_soon: Callable[..., Any], clock: Callable[[], float] = time.perf_counter
-    ) -> None:
-        self._call_soon = call_soon
-        self._clock = clock
-        self._until: float | None = None
-
-    def is_over(self) -> bool:
-        """Whether the portion of this turn is used up; the first who asks begins it."""
-        if self._until is None:
-            self._until = self._clock() + PORTION_S
-            self._call_soon(self._end)
-        return self._clock() >= self._until
-
-    def _end(self) -> None:
-        self._until = None
 
 
 class _Heads:
@@ -62,7 +36,7 @@ class _Heads:
     expression."""
 
     config: Config
-    turns: Turns
+    turns: SharedPortion
     address: str | None
     """Ours, to which the client has connected; None for a unix socket."""
     _is_first = True
@@ -102,8 +76,9 @@ class PlainStream(_Heads, IOStream):
     """A socket without TLS."""
 
     def __init__(
-        self, sock: socket.socket, config: Config, turns: Turns, address: str | None, **options: Any
-    ) -> None:
+        self, sock: socket.socket, config: Config, turns: SharedPortion, address: str | None,
+        **options: Any,
+    ) -> None:  # fmt: skip
         super().__init__(sock, **options)
         self.config = config
         self.turns = turns
@@ -114,8 +89,9 @@ class TlsStream(_Heads, SSLIOStream):
     """A socket with TLS, its handshake done."""
 
     def __init__(
-        self, sock: ssl.SSLSocket, config: Config, turns: Turns, address: str | None, **options: Any
-    ) -> None:
+        self, sock: ssl.SSLSocket, config: Config, turns: SharedPortion, address: str | None,
+        **options: Any,
+    ) -> None:  # fmt: skip
         super().__init__(sock, **options)
         self.config = config
         self.turns = turns

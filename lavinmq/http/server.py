@@ -25,13 +25,14 @@ from lavinmq.http.access import same_origin
 from lavinmq.http.access.origin import Origin
 from lavinmq.http.errors import ApiError
 from lavinmq.http.handler import UNREAD_BODY, ApiHandler, Refused, Robots
-from lavinmq.http.heads import MAX_HEAD, PlainStream, TlsStream, Turns
+from lavinmq.http.heads import MAX_HEAD, PlainStream, TlsStream
 from lavinmq.http.health import Alive, Ready
 from lavinmq.http.live import Live
 from lavinmq.http.metrics.handlers import Detailed, Metrics
 from lavinmq.http.openapi import OpenApi
 from lavinmq.http.ui import places
 from lavinmq.process import log
+from lavinmq.process.portions import SharedPortion
 
 if TYPE_CHECKING:
     from tornado.httputil import HTTPServerRequest
@@ -70,7 +71,7 @@ class HttpService:
             body_timeout=BODY_S,
         )
         self.config = broker.config
-        self._turns = Turns(broker.events.call_soon)
+        self._turns = SharedPortion(broker.events.call_soon)
         self._refused_at = -math.inf
         self._n_arriving = 0
 

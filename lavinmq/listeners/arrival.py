@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
@@ -37,10 +36,10 @@ from lavinmq.process import log
 if TYPE_CHECKING:
     from lavinmq.config.values import Config
     from lavinmq.listeners.newcomers import Newcomer
+    from lavinmq.process.portions import SharedPortion
 
 TIMEOUT_S: Final = 15.0
 LINGER_S: Final = 2.0
-TURN_S: Final = 0.003
 FIRST_PAUSE_S: Final = 0.001
 LONGEST_PAUSE_S: Final = 0.25
 DISCARDED: Final = 65536
@@ -88,18 +87,20 @@ class Reception:
     """The arrivals of a listener.
 
     Args: events: the loop; config: the values in force; contexts: for those that speak TLS;
-        welcome: takes over who is through; hall: counts who is not, None: nobody does.
+        portion: of each turn, for all who arrive; welcome: takes over who is through; hall: counts
+        who is not, None: nobody does.
     """
 
     def __init__(
         self, events: asyncio.AbstractEventLoop, config: Config, contexts: Contexts,
-        welcome: Welcome, hall: Hall | None = None,
+        portion: SharedPortion, welcome: Welcome, hall: Hall | None = None,
     ) -> None:  # fmt: skip
         self._hall = hall
         self.events = events
         self.config = config
         self.contexts = contexts
         self.welcome = welcome
+        self._portion = portion
         self._arrivals: set[Arrival] = set()
         self._ready: deque[Arrival] = deque()
         self._names: NameReader | None = None
@@ -136,9 +137,10 @@ class Reception:
         self._ready.append(arrival)
 
     def _take_turns(self) -> None:
-        until = time.perf_counter() + TURN_S
         try:
-            while self._ready and time.perf_counter() < until:
+            for _ in self._portion.steps():
+                if not self._ready:
+                    break
                 self._ready.popleft().advance()
         finally:  # a bug in one must not stop the others
             if self._ready:

@@ -1,8 +1,8 @@
 """Listening sockets: accept connections and hand them on to a protocol, PROXY header and TLS done.
 
 TCP, TLS and unix sockets, bound here or passed by systemd; any protocol, which says by `welcome`
-who takes over. Accepting is bounded per wake-up, and pauses for a moment when few descriptors are
-left. Source: docs/listeners.md.
+who takes over. All listeners share a portion of each turn of the loop, and one pauses for a moment
+when few descriptors are left. Source: docs/listeners.md.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from lavinmq.process import log
 
 if TYPE_CHECKING:
     from lavinmq.config.values import Config
+    from lavinmq.process.portions import SharedPortion
 
 BACKLOG: Final = 1024
-ACCEPTS_PER_WAKEUP: Final = 64
 RETRY_S: Final = 0.5
 RESERVE: Final = 64
 """Descriptors that clients do not get: queues need them to write and sync."""
@@ -43,6 +43,8 @@ class Host(Interface):
     events: asyncio.AbstractEventLoop
     config: Config
     tls: Contexts
+    arrivals: SharedPortion
+    """Of all listeners: for accepting, and for handshakes."""
 
 
 class Door(Hall, Interface):
@@ -86,7 +88,8 @@ class Listener:
             self.path = os.fsdecode(sock.getsockname())
         else:
             self.bind, self._port = sock.getsockname()[:2]
-        self.reception = Reception(host.events, host.config, host.tls, welcome, door)
+        self.reception = Reception(host.events, host.config, host.tls, host.arrivals, welcome, door)
+        self._portion = host.arrivals
         self._config = host.config
         self._events = host.events
         self._socket = sock
@@ -168,7 +171,7 @@ class Listener:
 
     def _accept(self) -> None:
         try:
-            for _ in range(ACCEPTS_PER_WAKEUP):
+            for _ in self._portion.steps():
                 _check_descriptors(self._socket)
                 self._receive(self._socket.accept()[0])
                 self._is_full = False

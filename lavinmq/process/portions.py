@@ -27,6 +27,38 @@ def in_portions(
             return
 
 
+class SharedPortion:
+    """The portion of a turn for all of a kind together: what each of them finds ready it goes on
+    with until that is over, and then in the next turn.
+
+    Args: call_soon: of the event loop.
+    """
+
+    def __init__(
+        self, call_soon: Callable[..., Any], clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._call_soon = call_soon
+        self._clock = clock
+        self._until: float | None = None
+
+    def is_over(self) -> bool:
+        """Whether the portion of this turn is used up; the first who asks begins it."""
+        if self._until is None:
+            self._until = self._clock() + PORTION_S
+            self._call_soon(self._end)
+        return self._clock() >= self._until
+
+    def steps(self) -> Iterator[None]:
+        """One step in any case, and more of them until the portion of this turn is used up."""
+        self.is_over()  # begins it
+        yield
+        while not self.is_over():
+            yield
+
+    def _end(self) -> None:
+        self._until = None
+
+
 class Portions:
     """Several long works that share the portion of a turn, so that many take no longer than one.
 

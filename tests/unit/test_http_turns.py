@@ -7,8 +7,8 @@ import socket
 from itertools import count
 
 from lavinmq.config.values import from_keywords
-from lavinmq.http.heads import PlainStream, Turns
-from lavinmq.process.portions import PORTION_S
+from lavinmq.http.heads import PlainStream
+from lavinmq.process.portions import PORTION_S, SharedPortion
 
 READS = 200
 STREAMS = 3
@@ -20,7 +20,7 @@ def test_many_short_reads_of_many_streams_leave_turns_to_others() -> None:
 
     async def run() -> int:
         loop = asyncio.get_running_loop()
-        turns = Turns(loop.call_soon, lambda: next(ticks) * PORTION_S / 5)
+        turns = SharedPortion(loop.call_soon, lambda: next(ticks) * PORTION_S / 5)
         others = 0
 
         def other() -> None:
@@ -55,7 +55,7 @@ def test_a_turn_that_was_not_used_is_not_kept() -> None:
     """The portion begins with the first read of a turn, whenever that is."""
     soon: list[object] = []
     now = [0.0]
-    turns = Turns(soon.append, lambda: now[0])
+    turns = SharedPortion(soon.append, lambda: now[0])
 
     assert not turns.is_over()
     now[0] += 2 * PORTION_S

@@ -9,7 +9,8 @@ import stat
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
+from itertools import count, pairwise
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from lavinmq.listeners import endpoints
 from lavinmq.listeners.endpoints import Endpoints
 from lavinmq.listeners.listener import Listener, Places, listeners
 from lavinmq.listeners.tls import Contexts
+from lavinmq.process.portions import PORTION_S, SharedPortion
 
 
 @pytest.mark.parametrize(
@@ -60,6 +62,7 @@ class Host:
         self.events = events
         self.config = defaults()
         self.tls = Contexts(self.config)
+        self.arrivals = SharedPortion(events.call_soon)
         self.welcomed: list[Endpoints] = []
 
     def welcome(self, sock: socket.socket, ends: Endpoints) -> None:
@@ -294,3 +297,30 @@ def test_those_who_are_not_through_go_with_their_listener(host: Host, path: str)
 
         assert client.recv(1) == b""
         assert len(listening.reception) == 0
+
+
+# --- many at once
+
+
+def test_accepting_stops_after_its_share_of_a_turn(host: Host) -> None:
+    """By a clock that goes on with each look at it, so that four connections make a portion."""
+    looks = count()
+    host.arrivals = SharedPortion(host.events.call_soon, lambda: next(looks) * PORTION_S / 4)
+    so_far = [0]
+
+    def note() -> None:
+        so_far.append(len(host.welcomed))
+        host.events.call_soon(note if so_far[-1] < 40 else host.events.stop)
+
+    with closing(host.tcp()) as first, closing(host.tcp()) as second, ExitStack() as clients:
+        for listening in (first, second):
+            listening.start()
+            for _ in range(20):
+                clients.enter_context(
+                    socket.create_connection(("127.0.0.1", listening.port), timeout=2)
+                )
+        host.events.call_soon(note)
+        host.events.run_forever()
+
+    a_turn = [after - before for before, after in pairwise(so_far)]
+    assert max(a_turn) <= 5, "what both share, and one of each in any case"
