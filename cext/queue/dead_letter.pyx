@@ -17,6 +17,8 @@ cdef enum death:
 cdef enum:
     DEATHS_MAX = 1024           # entries of x-death that are kept: the newest
     DEATHS_BYTES = 65536        # of x-death; a message with more does not travel on
+    HEADERS_SHIFT = 1           # bytes of headers in a unit of work, when a letter is made of them
+    BODY_SHIFT = 6              # and of its body
 
 cdef struct letter_t:           # a message on its way from one queue to others
     queue_t* source
@@ -383,6 +385,11 @@ cdef u8* letter_write(letter_t* d, msg_t* m) noexcept nogil:
     return headers
 
 
+cdef inline u32 letter_units(const letter_t* d) noexcept nogil:
+    """What a letter has cost, in units of work: its deaths are walked several times."""
+    return (d.headers_len >> HEADERS_SHIFT) + (d.body.n >> BODY_SHIFT)
+
+
 cdef bint bury_letter(letter_t* d) noexcept nogil:
     """Build the new message, route and store it. False when that has to be tried again: see
     move_store."""
@@ -399,6 +406,7 @@ cdef bint bury_letter(letter_t* d) noexcept nogil:
     if m.size:
         route_moved(x, &m, loop)
         is_done = move_store(loop, &m, &loop.buried, d.reason)
+    loop.work += letter_units(d)
     free(memory)
     return is_done
 
