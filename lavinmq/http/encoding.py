@@ -21,7 +21,9 @@ import orjson
 from lavinmq.fieldtable import Timestamp
 from lavinmq.http.listing import Row, in_portions
 
-PIECE: Final = 64 << 10
+PIECE: Final = 256 << 10
+"""From 128 KiB on each is given back to the system by itself: of smaller ones the last that is
+freed gives all of them back, at once."""
 COMPRESS_FROM: Final = 1024
 COMPRESSED_AT_ONCE: Final = 64 << 10
 LEVEL: Final = 1

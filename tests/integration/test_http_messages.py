@@ -387,6 +387,16 @@ def test_an_answer_is_bounded_and_what_does_not_fit_stays(
     assert 20 < len(place.get(1000)) < 100
 
 
+def test_an_answer_is_bounded_by_what_escapes_make_of_it(
+    configured: Callable[[str], Broker],
+) -> None:
+    place = Place(Api(configured(SMALL)), "q")
+    for _ in range(10):
+        place.send("\0" * 1000)  # each takes six characters
+
+    assert len(place.get(10, "ack_requeue_true")) == 4
+
+
 def test_a_message_that_does_not_fit_at_all_says_so(configured: Callable[[str], Broker]) -> None:
     broker = configured(SMALL)
     place = Place(Api(broker), "q")

@@ -267,9 +267,15 @@ async def _taken(
                 raise too_large(taken, limit)
             return
         message, left = taken[:-1], taken[-1]
-        room -= ROW_BYTES + len(message[4]) + len(message[6])
         tags.append(message[0])
-        yield await _shown(message, left, call.body["encoding"])
+        shown = await _shown(message, left, call.body["encoding"])
+        room -= _taken_of(message, shown)
+        yield shown
+
+
+def _taken_of(message: Any, shown: bytes) -> int:
+    """Bytes of an answer that a message takes: escapes may make its JSON six times as long."""
+    return max(ROW_BYTES + len(message[4]) + len(message[6]), len(shown))
 
 
 async def _reached(queue: Queue) -> None:
@@ -346,8 +352,9 @@ async def _read(
         )
         rows = [row for row in rows if row[0] < end]
         for row in rows:
-            yield await _shown(row, queue.core.ready, call.body["encoding"])
-            room -= ROW_BYTES + len(row[4]) + len(row[6])
+            shown = await _shown(row, queue.core.ready, call.body["encoding"])
+            room -= _taken_of(row, shown)
+            yield shown
             is_first = False
         left -= len(rows)
         if needed and is_first and offset < end:
