@@ -20,6 +20,7 @@ from lavinmq.definitions_json.reader import (
     MalformedError,
     NotAnObjectError,
     TooLongError,
+    TooRichError,
     members,
 )
 from lavinmq.definitions_json.users import PermissionDef, TopicPermissionDef, UserDef
@@ -47,16 +48,19 @@ class Document:
     Args: vhost: what all entries are for, whatever they say; users, virtual hosts, permissions and
         global parameters are ignored then. None: each says for itself. bounds: of the tables in it.
         is_skipping: whether bad entries are left out, instead of refusing the document. longest: an
-        entry with more characters refuses it, for each is read in one go.
+        entry with more characters refuses it, for each is read in one go; most: values in an entry,
+        for the same reason.
     """
 
     def __init__(
         self, vhost: str | None = None, bounds: TableBounds = UNBOUNDED, *,
         is_skipping: bool = False, longest: int = sys.maxsize,
+        most: int = sys.maxsize,
     ) -> None:  # fmt: skip
         self.refusals = Refusals(is_skipping=is_skipping)
         self._bounds = bounds
         self._longest = longest
+        self._most = most
         self.users: list[Item] = []
         self.vhosts: list[Item] = []
         self.permissions: list[Item] = []
@@ -77,7 +81,7 @@ class Document:
         Raises: DefinitionsRefused for a text that is no document, or has very many bad entries.
         """
         try:
-            for section, position, value in members(content, self._longest):
+            for section, position, value in members(content, self._longest, self._most):
                 self._take(section, position, value)
                 yield
         except NotAnObjectError:
@@ -86,6 +90,8 @@ class Document:
             raise refusal("", "Malformed JSON") from None
         except TooLongError:
             raise refusal("", f"An entry is longer than {self._longest} bytes") from None
+        except TooRichError:
+            raise refusal("", f"An entry has more than {self._most} values") from None
 
     def emptied(self) -> Iterator[None]:
         """Let go of all entries, in short steps."""

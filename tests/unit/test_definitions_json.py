@@ -17,6 +17,7 @@ from lavinmq.definitions_json.reader import (
     MalformedError,
     NotAnObjectError,
     TooLongError,
+    TooRichError,
     members,
 )
 from lavinmq.fieldtable import FieldTableError
@@ -89,6 +90,27 @@ def test_an_element_that_is_too_long_is_not_read() -> None:
 
     with pytest.raises(TooLongError):
         list(members(content, 10_000))
+
+
+@pytest.mark.parametrize(
+    "element", [b"[" + b"[1]," * 11 + b"1]", b'{"b":[' + b"1," * 31 + b"1]}", b"[" * 31]
+)
+def test_an_element_with_too_many_values_is_not_parsed(element: bytes) -> None:
+    """Nor one that has no end."""
+    content = b'{"a":[' + element + b"]}"
+
+    with pytest.raises(TooRichError):
+        list(members(content, 1000, 30))
+
+
+@pytest.mark.parametrize("piece", [1, 2, 3, 7, 1 << 16])
+def test_what_is_counted_is_read_as_ever(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brackets in strings are none, wherever a string is cut."""
+    monkeypatch.setattr("lavinmq.definitions_json.reader.PIECE", piece)
+    element = {"b": ["]]", '\\"}', "\\\\", {"[": None}], 'c"': [[], {}, 1.5]}
+    content = json.dumps({"a": [element, element], "d": 5}).encode()
+
+    assert list(members(content, 200, 30)) == [("a", 0, element), ("a", 1, element), ("d", -1, 5)]
 
 
 @pytest.mark.parametrize(

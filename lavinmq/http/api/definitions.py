@@ -15,6 +15,7 @@ from lavinmq.definitions_json import export
 from lavinmq.definitions_json.document import Document
 from lavinmq.definitions_json.entry import DefinitionsRefused
 from lavinmq.definitions_json.plan import Plan
+from lavinmq.definitions_json.reader import MOST_VALUES
 from lavinmq.http import encoding
 from lavinmq.http.call import Call, Reply, completed
 from lavinmq.http.encoding import Pieces, Rows
@@ -100,7 +101,7 @@ async def _import(call: Call, content: bytes | bytearray | None) -> Reply:
     is_skipping = call.flag("skip_errors")
     document = Document(
         call.path.get("vhost"), call.table_bounds, is_skipping=is_skipping,
-        longest=call.broker.config.max_json_size,
+        longest=call.broker.config.max_json_size, most=MOST_VALUES,
     )  # fmt: skip
     try:
         await _run(document.read(b"{}" if not content or content.isspace() else content))
