@@ -8,9 +8,13 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from lavinmq.files.changes import Changes
 from lavinmq.files.whole import read_regular, sync_directory
+
+TRANSIENT: Final = "transient"
+"""In the directory of a virtual host: that of queues which end with the broker."""
 
 
 def hashed(name: str) -> str:
@@ -25,6 +29,15 @@ def make_directory(path: Path, changes: Changes) -> None:
         return
     changes.make_directory(path)
     sync_directory(path.parent)
+
+
+def is_empty(path: str) -> bool:
+    """Whether there is a directory with nothing in it."""
+    try:
+        with os.scandir(path) as entries:
+            return not os.path.islink(path) and next(entries, None) is None
+    except OSError:
+        return False
 
 
 def write_text(path: Path, text: str, changes: Changes) -> None:

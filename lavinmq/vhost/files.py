@@ -8,7 +8,14 @@ from pathlib import Path
 from lavinmq.errors import DefinitionsError
 from lavinmq.files.changes import Changes
 from lavinmq.files.definitions import DefinitionsFile, ExchangeDef
-from lavinmq.files.directories import hashed, make_directory, remove_tree, set_aside, write_text
+from lavinmq.files.directories import (
+    TRANSIENT,
+    hashed,
+    make_directory,
+    remove_tree,
+    set_aside,
+    write_text,
+)
 from lavinmq.files.whole import sync_directory
 from lavinmq.vhost.declarations import BUILT_IN
 
@@ -25,6 +32,7 @@ def make_anew(data_dir: Path, name: str, changes: Changes) -> Path | None:
         make_directory(directory, changes)
         write_text(directory / ".vhost", name, changes)
         _define(directory / "definitions.amqp", changes)
+        changes.make_directory(directory / TRANSIENT)
         sync_directory(directory)
     except OSError as error:
         remove_tree(directory, changes)

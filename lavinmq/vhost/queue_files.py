@@ -15,7 +15,14 @@ from pathlib import Path
 from lavinmq import _core
 from lavinmq.files import stream_epochs
 from lavinmq.files.deleted import DOOMED, DeletedFiles
-from lavinmq.files.directories import hashed, remove_tree, set_aside, write_text
+from lavinmq.files.directories import (
+    TRANSIENT,
+    hashed,
+    is_empty,
+    remove_tree,
+    set_aside,
+    write_text,
+)
 from lavinmq.files.saving import Disk
 from lavinmq.process.log import Log
 from lavinmq.process.portions import Portions
@@ -49,7 +56,7 @@ class QueueFiles:
         self.directory = directory
         # Shared by all queues, which would else have a path each.
         self.stored = str(directory)
-        self.transient = f"{directory}/transient"
+        self.transient = f"{directory}/{TRANSIENT}"
         self._loop = loop
         self._recorded = recorded
         self._keys = keys
@@ -61,8 +68,9 @@ class QueueFiles:
 
     def open(self) -> None:
         """Before any queue is made: what was transient is gone. Raises: OSError."""
-        self.remove_transient()
-        self._disk.changes.make_directory(self.transient)
+        if not is_empty(self.transient):  # that of a new virtual host was made with it
+            self.remove_transient()
+            self._disk.changes.make_directory(self.transient)
 
     def remove_left(self) -> None:
         """Once all queues are loaded: remove what a crash has left of deleted ones."""

@@ -12,8 +12,10 @@ from lavinmq.arguments.interval import FOREVER_MS
 from lavinmq.auth.users import User, UserStore
 from lavinmq.fieldtable import EMPTY, FieldTable
 from lavinmq.files.definitions import DefinitionsFile
+from lavinmq.files.saving import Disk
 from lavinmq.process.portions import AT_ONCE
 from lavinmq.vhost.exchange import Exchange, live_incoming
+from lavinmq.vhost.files import make_anew
 from lavinmq.vhost.queue import Queue
 from lavinmq.vhost.vhost import VHost
 from tests.support.core import Bench, FakeEvents
@@ -225,3 +227,20 @@ def test_a_stream_may_keep_messages_longer_than_history(vhost: VHost, client: Cl
     queue, _ = vhost.declare_queue(client, "s", False, True, False, False, arguments)
 
     assert queue.features.max_age_ms == FOREVER_MS
+
+
+def test_a_new_virtual_host_is_opened_without_a_change_of_a_file(
+    tmp_path: Path, events: FakeEvents
+) -> None:
+    """All of it was made in a thread: the loop waits for no disk."""
+    disk = Disk()
+    make_anew(tmp_path, "new", disk.changes)
+    changes: list[object] = []
+    disk.changes.note = lambda *change: changes.append(change)
+    with closing(Bench(tmp_path / "core", events)) as bench:
+        made = VHost("new", tmp_path, bench.loop, 4096, 5, "ring", events.call_soon, disk=disk)
+        made.open()
+        made.abandon()
+
+    assert changes == []
+    assert (made.directory / "transient").is_dir()
