@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lavinmq.errors import DefinitionsError
-from lavinmq.files.saving import Disk, Save, SavedFile, json_list, json_text
+from lavinmq.files.saving import Disk, Save, SavedFile, json_list, json_table, json_text
 from lavinmq.files.whole import read_regular, write_atomic
 
 log = logging.getLogger("lmq.json_file")
@@ -97,6 +97,12 @@ class JsonFile:
     ) -> Save:
         """Save a list that `load_entries` has read. Args: entries: makes it. Raises: as `save`."""
         return self._save(lambda: json_list(chain(entries(), self._kept)), undo)
+
+    def save_table(
+        self, entries: Callable[[], Iterable[tuple[str, Any]]], undo: Callable[[], object] = bool
+    ) -> Save:
+        """Save a table whose entries are made as it is written. Raises: as `save`."""
+        return self._save(lambda: json_table(entries()), undo)
 
     def save(self, content: object, undo: Callable[[], object] = bool) -> Save:
         """Replace the file, so that a crash leaves the old or the new one.

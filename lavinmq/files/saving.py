@@ -405,6 +405,16 @@ def json_list(entries: Iterable[object]) -> Iterator[str]:
     yield "[]"
 
 
+def json_table(entries: Iterable[tuple[str, object]]) -> Iterator[str]:
+    """An indented JSON object, entry by entry. Raises: ValueError, TypeError."""
+    is_first = True
+    for name, value in entries:
+        # The entry as it stands in an object of its own, without the braces around that.
+        yield ("{" if is_first else ",") + "".join(_ENCODER.iterencode({name: value}))[1:-2]
+        is_first = False
+    yield "{}" if is_first else "\n}"
+
+
 def json_text(value: object) -> Iterator[str]:
     """Indented JSON, piece by piece. Raises: ValueError, TypeError."""
     return _ENCODER.iterencode(value)

@@ -9,11 +9,13 @@ Source: docs/policies.md, docs/formats.md.
 """
 
 import logging
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from lavinmq.arguments.keys import is_integer
+from lavinmq.errors import DefinitionsError
 from lavinmq.files.json_file import JsonFile
 from lavinmq.files.saving import Disk
 
@@ -87,19 +89,35 @@ class UserLimits:
         """Set a limit, or take it away by a negative value. Raises: as `VHostLimits.set`."""
         old = self._values.get(user)
         limits = _changed(old if isinstance(old, dict) else {}, limit, value, USER_LIMITS)
-        self._save({**self._values, user: limits})
+        self._change(user, limits or None)
 
     def forget(self, user: str) -> None:
         """The user is gone. Raises: DefinitionsError when the file cannot be saved."""
         if user in self._values:
-            self._save({name: limits for name, limits in self._values.items() if name != user})
+            self._change(user, None)
 
-    def _save(self, values: dict[str, Any]) -> None:
-        self._file.save(
-            {user: limits for user, limits in values.items() if limits},
-            partial(setattr, self, "_values", self._values),
-        )
-        self._values = values
+    def _change(self, user: str, limits: dict[str, int] | None) -> None:
+        """Give a user other limits, or none, and have that saved. Each change costs the same,
+        however many users have limits: the file is made of what there is when it is written."""
+        undo = partial(self._put, user, self._values.get(user))
+        self._put(user, limits)
+        try:
+            self._file.save_table(self._rows, undo)
+        except DefinitionsError:
+            undo()
+            raise
+
+    def _put(self, user: str, limits: dict[str, Any] | None) -> None:
+        if limits is None:
+            self._values.pop(user, None)
+        else:
+            self._values[user] = limits
+
+    def _rows(self) -> Iterator[tuple[str, Any]]:
+        """What there is, also while it changes."""
+        for user in list(self._values):
+            if limits := self._values.get(user):
+                yield user, limits
 
 
 def _check_vhost(values: dict[str, Any]) -> None:

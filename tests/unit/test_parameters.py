@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -194,3 +195,36 @@ def test_a_disk_that_refuses_leaves_the_limits_as_they_were(tmp_path: Path) -> N
         limits.set("max-queues", 2)
 
     assert limits.max_queues == limits_in(tmp_path).max_queues == 1
+
+
+def test_a_change_of_a_user_s_limits_makes_nothing_of_those_of_others(tmp_path: Path) -> None:
+    """Thousands come with an import, one by one: the file is made of them when it is written."""
+    limits = UserLimits(tmp_path / "user_limits.json")
+    saves: list[tuple[Callable[[], Iterable[tuple[str, Any]]], Callable[[], object]]] = []
+    limits._file.save_table = lambda *given: saves.append(given)  # type: ignore[assignment,func-returns-value]
+    for n in range(3):
+        limits.set(f"u{n}", "max-channels", n)
+    limits.set("u1", "max-connections", 5)
+    limits.forget("u0")
+
+    assert dict(saves[0][0]()) == limits.all() == {
+        "u1": {"max-channels": 1, "max-connections": 5}, "u2": {"max-channels": 2}
+    }  # fmt: skip
+    for _, undo in reversed(saves):
+        undo()
+    assert limits.all() == {}
+
+
+def test_a_disk_that_refuses_leaves_the_limits_of_users_as_they_were(tmp_path: Path) -> None:
+    limits = UserLimits(tmp_path / "user_limits.json")
+    limits.set("a", "max-channels", 1)
+    (tmp_path / "user_limits.json.tmp").mkdir()
+
+    with pytest.raises(DefinitionsError):
+        limits.set("a", "max-channels", 2)
+    with pytest.raises(DefinitionsError):
+        limits.set("b", "max-channels", 2)
+    with pytest.raises(DefinitionsError):
+        limits.forget("a")
+
+    assert limits.all() == {"a": {"max-channels": 1}}
