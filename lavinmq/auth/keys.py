@@ -27,6 +27,8 @@ log = logging.getLogger("lmq.auth.oauth")
 MAX_KEYS: Final = 100
 MIN_RSA_BITS: Final = 2048
 MAX_RSA_BITS: Final = 8192
+MAX_MEMBER: Final = 2048
+"""Characters of a number of a key, which is converted before its bits are counted."""
 MIN_AGE_S: Final = 60
 MAX_AGE_S: Final = 86400
 RETRY_S: Final = 5.0
@@ -150,7 +152,7 @@ class Keys:
             raise FetchError(f"{address}: status {answer.status}, and no set of keys")
         raw = raw[:MAX_KEYS]
         if raw != self._raw:
-            keys = _keys(raw)
+            keys = await _keys(raw)
             if not keys:
                 raise FetchError(f"{address}: none of {len(raw)} keys can be used")
             self._keys, self._raw = keys, raw
@@ -177,10 +179,11 @@ class Keys:
         return value if isinstance(value, str) and value.startswith(schemes) else ""
 
 
-def _keys(raw: list[Any]) -> dict[tuple[str, str], Any]:
+async def _keys(raw: list[Any]) -> dict[tuple[str, str], Any]:
     """The keys that can be used, by name and algorithm. Of two for the same the first counts."""
     found: dict[tuple[str, str], Any] = {}
     for entry in raw:
+        await asyncio.sleep(0)  # each takes up to a millisecond: others have their turn
         if not isinstance(entry, dict) or not isinstance(entry.get("kid"), str):
             continue
         key = None
@@ -212,6 +215,8 @@ def _public_key(entry: dict[str, Any]) -> Any:
     kind = entry["kty"]
     public = {name: entry.get(name) for name in ("kty", "crv", *_MEMBERS[kind]) if name in entry}
     try:
+        if any(isinstance(each, str) and len(each) > MAX_MEMBER for each in public.values()):
+            raise ValueError(f"a number in it has more than {MAX_MEMBER} characters")
         key = signatures.public_key(public)
     except (jwt.InvalidKeyError, ValueError, TypeError, KeyError, AttributeError) as error:
         log.warning("A key for tokens cannot be used: %s", error)

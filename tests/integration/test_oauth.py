@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 
@@ -210,6 +211,36 @@ def test_clients_are_answered_while_the_issuer_is_not(broker_factory: BrokerFact
         pass
     assert "Keys of tokens not fetched" in broker.log_text()
     assert broker.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [(b"[" + b"[]," * 100_000 + b"0]", "/keys: there are more than 10000 values in the answer"),
+     (b" " * (1 << 20), "/keys: the answer has more than 524288 bytes"),
+     (b'{"keys":', "/keys: status 200, and no set of keys")],
+    ids=["rich", "huge", "cut short"],
+)  # fmt: skip
+def test_keys_of_an_issuer_that_cannot_be_taken_are_told_and_hold_up_nobody(
+    keys: bytes, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The keys at hand stay in use."""
+    with caplog.at_level(logging.INFO, "lmq"), serving() as issuer, lavinmq.run(
+        auth_backends="local,oauth", oauth_issuer=issuer.url, oauth_verify_aud=False,
+        oauth_scope_prefix="broker.",
+    ) as broker:  # fmt: skip
+        with Wire.open(broker.port, user="", password=issuer.token(scope=ALL)):
+            pass
+        issuer.answers["/keys"] = 200, keys
+        issuer.numbers["ES256"] += 1
+        wire = Wire(broker.port)
+        with wire, pytest.raises(AssertionError, match=r"got .*Connection.Close.*403"):
+            wire.login("", issuer.token("ES256", scope=ALL), "/")
+        with (
+            Wire.open(broker.port),
+            Wire.open(broker.port, user="", password=issuer.token(scope=ALL)),
+        ):
+            pass
+    assert why in caplog.text
 
 
 def test_the_end_is_found_by_a_timer_that_looks_several_times(

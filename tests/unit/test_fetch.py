@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import socket
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import chain, repeat
 
 import pytest
 
@@ -41,7 +47,7 @@ def test_a_form_is_posted() -> None:
         assert issuer.forms == [{"code": "a&b=c ü"}]
 
 
-@pytest.mark.parametrize("body", [b"", b"<html>", b"[" * 100_000, b"\xff"])
+@pytest.mark.parametrize("body", [b"", b"<html>", b"[" * 10_000, b"\xff"])
 def test_what_is_no_json_has_no_content(body: bytes) -> None:
     with serving() as issuer:
         issuer.answers["/x"] = 200, body
@@ -63,6 +69,84 @@ def test_what_is_too_large_is_a_failure() -> None:
 
         with pytest.raises(FetchError, match=r"/x"):
             asyncio.run(fetch(issuer.url + "/x"))
+
+
+def test_what_has_very_many_values_is_a_failure() -> None:
+    """It would be parsed in one go."""
+    with serving() as issuer:
+        issuer.answers["/x"] = 200, b"[" + b"[]," * 100_000 + b"0]"
+
+        with pytest.raises(FetchError, match=r"/x: there are more than 10000 values"):
+            asyncio.run(fetch(issuer.url + "/x"))
+
+
+HEAD = b"HTTP/1.1 200 OK\r\n"
+LONG = "has more than 524288 bytes"
+
+
+@contextmanager
+def answering(pieces: Iterable[bytes]) -> Iterator[str]:
+    """A server that answers the first request with these, for as long as somebody listens."""
+
+    def answer() -> None:
+        connection, _ = server.accept()
+        with connection, suppress(OSError):
+            connection.recv(65536)
+            for piece in pieces:
+                connection.sendall(piece)
+
+    with socket.create_server((HOST, 0)) as server:
+        thread = threading.Thread(target=answer)
+        thread.start()
+        yield f"http://{HOST}:{server.getsockname()[1]}/x"
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def trickle() -> Iterator[bytes]:
+    """A body of which a byte comes now and then."""
+    yield HEAD + b"Content-Length: 100000\r\n\r\n"
+    while True:
+        yield b" "
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "why"),
+    [
+        (trickle(), "[Tt]imeout"),
+        (chain([HEAD], repeat(b"X-More: " + b"x" * 1000 + b"\r\n")), "."),
+        (chain([HEAD + b"Connection: close\r\n\r\n"], repeat(b" " * 65536)), LONG),
+        (chain([HEAD + b"Transfer-Encoding: chunked\r\n\r\n"], repeat(b"1\r\n \r\n" * 1000)), "."),
+        ([HEAD + b"Content-Length: 999999999999\r\n\r\n"], LONG),
+        ([HEAD + b"Content-Length: 100\r\n\r\n{}"], "."),
+        (
+            [HEAD + b"Content-Encoding: gzip\r\nConnection: close\r\n\r\n"
+             + gzip.compress(b" " * (64 << 20))],
+            LONG,
+        ),
+    ],
+    ids=["slow", "endless head", "endless", "crumbs", "huge", "cut short", "bomb"],
+)  # fmt: skip
+def test_an_answer_that_does_not_end_well_is_a_failure_in_time(
+    pieces: Iterable[bytes], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the loop serves others meanwhile."""
+    monkeypatch.setattr(fetch_module, "TIMEOUT_S", 0.5)
+
+    async def fetched(url: str) -> int:
+        turns = 0
+        fetching = asyncio.ensure_future(fetch(url))
+        while not fetching.done():
+            await asyncio.sleep(0)
+            turns += 1
+        with pytest.raises(FetchError, match=why) as refused:
+            await fetching
+        assert str(refused.value).startswith(url)
+        return turns
+
+    with answering(pieces) as url:
+        assert asyncio.run(fetched(url)) > 10
 
 
 def test_nobody_there_is_a_failure() -> None:

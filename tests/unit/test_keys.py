@@ -122,6 +122,7 @@ async def test_keys_that_must_not_be_used_are_left_out(s: Setting) -> None:
         good | {"kid": "broken", "n": "!!"},
         good | {"kid": "broken-2", "n": 5},
         good | {"kid": "none", "n": None},
+        good | {"kid": "huge", "n": good["n"] * 1000},
         {"kid": "missing", "kty": "RSA"},
         weak | {"kid": "weak"},
         other_curve,
@@ -152,6 +153,19 @@ async def test_only_so_many_keys_are_read(s: Setting) -> None:
     await s.start()
 
     assert len(s.keys._keys) == MAX_KEYS
+
+
+@scenario
+async def test_others_have_their_turn_between_keys(s: Setting) -> None:
+    entry = jwk("EdDSA", private_key("EdDSA"), "")
+    s.issuer.entries = [entry | {"kid": str(number)} for number in range(MAX_KEYS)]
+    s.keys.start()
+    turns = 0
+    while len(s.tasks):
+        await asyncio.sleep(0)
+        turns += 1
+
+    assert turns > MAX_KEYS
 
 
 @pytest.mark.parametrize(
