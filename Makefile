@@ -89,6 +89,7 @@ endif
 
 .PHONY: build run test binary test-binary compare-binaries crash fuzz dev lint fmt bench bench-spark
 .PHONY: bench-all bench-hostile soak trial
+.PHONY: screenshots
 .PHONY: install deb rpm image wheel sbom repo keyring source publish reproduce test-packages lock clean help FORCE
 .PHONY: lint-style lint-types lint-cython lint-layers lint-hot lint-stubs lint-pages vendor
 .DEFAULT_GOAL := build
@@ -213,6 +214,9 @@ lint-pages: $(PAGE_TESTS)/node_modules/.installed
 
 vendor:  ## fetch anew what others have written for the management pages, checked by its digest
 	packaging/vendor.sh $(PAGES)/vendor
+
+screenshots: build $(DEVELOPED) $(CLIENTS)  ## take pictures of all management pages, into build/screenshots and docs/screenshots
+	$(IN_VENV) -m tests.browser.screenshots
 
 fmt: $(DEVELOPED) $(PAGE_TESTS)/node_modules/.installed  ## rewrite the sources in the house format: Python, and scripts of the pages
 	$(IN_VENV) -m ruff check --fix-only .

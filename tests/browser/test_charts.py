@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,12 @@ const write = CanvasRenderingContext2D.prototype.fillText;
 CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
   const { width } = this.measureText(text);
   const before = { right: width, end: width, center: width / 2 }[this.textAlign] ?? 0;
-  globalThis.labels.push([text, this.getTransform().e + x - before]);
+  const left = this.getTransform().e + x - before;
+  globalThis.labels.push([text, left, left + width, this.getTransform().f + y]);
   write.call(this, text, x, y);
 };
 """
-"""Notes each label of a canvas, and how far its left edge is from that of the canvas."""
+"""Notes each label of a canvas, where it begins and ends, and its height."""
 SAMPLES = list(range(100, 220))
 
 
@@ -82,8 +84,21 @@ def test_no_label_of_an_axis_is_cut_off(page: Any, overview: Callable[..., None]
 
     labels = page.evaluate("labels")
 
-    assert any(text.endswith("GiB/s") for text, _ in labels), labels
-    assert [(text, left) for text, left in labels if left < 0] == []
+    assert any(text.endswith("GiB/s") for text, *_ in labels), labels
+    assert [(text, left) for text, left, *_ in labels if left < 0] == []
+
+
+def test_labels_of_times_do_not_overlap(page: Any, overview: Callable[..., None]) -> None:
+    page.add_init_script(NOTE_LABELS)
+    page.set_viewport_size({"width": 2000, "height": 900})
+    overview(*range(40), sent=tuple(range(40)))
+    page.evaluate(TWO_FRAMES)
+
+    times = [each for each in page.evaluate("labels") if ":" in each[0]]
+
+    assert len(times) > 4
+    neighbours = [(one, next_) for one, next_ in pairwise(times) if one[1] < next_[1]]
+    assert [(one, next_) for one, next_ in neighbours if one[2] + 4 > next_[1]] == []
 
 
 def test_all_charts_of_a_page_have_one_crosshair(page: Any, overview: Callable[..., None]) -> None:

@@ -14,6 +14,9 @@ import { short } from "./format.js";
 const COLOURS = ["#2f7ed8", "#d9822b", "#2e9e5b", "#b04fc4", "#c93f3f", "#1f9fa8", "#8a7a1f", "#7a6ff0", "#d1568f", "#5f8a2f", "#7d6450", "#5f7285"];
 const STEP_S = 5;
 const HEIGHT = 220;
+const TIME_SPACE = 80; // pixels for a label of the time axis, which has seconds when zoomed
+const TIME_HEIGHT = 32;
+const BYTE_STEPS = [1, 1024, 1024 ** 2, 1024 ** 3, 1024 ** 4].flatMap((unit) => [1, 2, 5, 10, 20, 50, 100, 200, 500].map((n) => n * unit));
 const LABEL_GAP = 8; // pixels between the edge, a label of the y axis, and the lines
 const PAGE = "time"; // what charts of a page have in common has this key
 const KEYS = "Arrow keys move the crosshair, plus and minus zoom, Escape shows all";
@@ -113,8 +116,9 @@ export class Chart {
       hooks: { setCursor: [(/** @type {any} */ plot) => this.point(plot.cursor.idx)] },
       scales: { y: { range: (/** @type {any} */ _, /** @type {number} */ _low, /** @type {number} */ high) => [0, Math.max(high * 1.1, 1)] } },
       axes: [
-        { ...axis, values: [[60, "{HH}:{mm}", null, null, null, null, null, null, 0], [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 0]] },
-        { ...axis, size: labelWidth, gap: LABEL_GAP, values: (/** @type {any} */ _, /** @type {number[]} */ marks) => marks.map((mark) => this.number(mark)) },
+        { ...axis, space: TIME_SPACE, size: TIME_HEIGHT, values: [[60, "{HH}:{mm}", null, null, null, null, null, null, 0], [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 0]] },
+        { ...axis, size: labelWidth, gap: LABEL_GAP, ...(this.options.isBytes && { incrs: BYTE_STEPS }),
+          values: (/** @type {any} */ _, /** @type {number[]} */ marks) => marks.map((mark) => this.number(mark)) },
       ],
       series: [{}, ...this.series.map((each, at) => ({
         label: each.label, stroke: COLOURS[at % COLOURS.length], width: 1.5, points: { show: false },
