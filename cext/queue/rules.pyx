@@ -39,12 +39,16 @@ cdef inline bint queue_is_too_long(const queue_t* q) noexcept nogil:
     return q.ready > q.rules.max_length or q.ready_bytes > q.rules.max_bytes
 
 
-cdef store_t* queue_level_for(queue_t* q, const msg_t* m) noexcept nogil:
+# hot
+cdef inline store_t* queue_level_for(queue_t* q, const msg_t* m) noexcept nogil:
     """The store for a message by its priority; NULL when out of memory."""
     cdef u32 level = m.props[m.priority_at] if m.priority_at else 0
     if q.levels == NULL:
         return &q.store
-    return queue_make_level(q, level if level < q.levels.n else q.levels.n - 1)
+    level = level if level < q.levels.n else q.levels.n - 1
+    if q.levels.stores[level] != NULL:
+        return q.levels.stores[level]
+    return queue_make_level(q, level)
 
 
 cdef int queue_append_ruled(queue_t* q, const msg_t* m) noexcept nogil:
