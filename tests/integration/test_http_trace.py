@@ -155,6 +155,40 @@ def test_a_publish_that_goes_nowhere_else_is_unroutable_as_ever(
     assert (stats["publish_in"], stats["publish_out"], stats["unroutable"]) == (1, 0, 1)
 
 
+def test_a_followed_exchange_hands_on_as_ever(broker: Managed, channel: Any, tracing: Any) -> None:
+    channel.exchange_declare("handing", "direct")
+    channel.queue_declare("handed")
+    channel.queue_bind("handed", "handing", "x")
+    trace = tracing(broker.api, "exchanges/%2F/handing")
+    channel.confirm_delivery()
+
+    for number in range(3):
+        channel.basic_publish("handing", "x", b"%d" % number, mandatory=True)
+
+    messages, said = trace.until_seen(3)
+    assert messages[0]["payload"] == "0"
+    assert said["shown"] == len(messages)
+    assert [channel.basic_get("handed", True)[2] for _ in range(4)] == [b"0", b"1", b"2", None]
+    stats = broker.api.get("/api/exchanges/%2F/handing")["message_stats"]
+    assert (stats["publish_in"], stats["publish_out"], stats["unroutable"]) == (3, 3, 0)
+
+
+def test_a_followed_queue_keeps_its_rules(broker: Managed, channel: Any, tracing: Any) -> None:
+    channel.queue_declare("cut-short", arguments={"x-max-length": 2})
+    channel.queue_declare("plain")
+    traces = [tracing(broker.api, f"queues/%2F/{name}") for name in ("cut-short", "plain")]
+
+    for number in range(3):
+        channel.basic_publish("", "cut-short", b"%d" % number)
+    channel.basic_publish("", "plain", b"brief", pika.BasicProperties(expiration="0"))
+    channel.basic_publish("", "plain", b"lasting")
+
+    assert traces[0].until_seen(3)[0][0]["payload"] == "0"
+    assert traces[1].until_seen(2)[0][0]["payload"] == "brief"
+    assert [channel.basic_get("cut-short", True)[2] for _ in range(3)] == [b"1", b"2", None]
+    assert [channel.basic_get("plain", True)[2] for _ in range(2)] == [b"lasting", None]
+
+
 def test_what_is_too_much_is_counted_only(broker: Managed, channel: Any, tracing: Any) -> None:
     channel.queue_declare("busy")
     trace = tracing(broker.api, "queues/%2F/busy", rate=1, truncate=3)
