@@ -22,6 +22,18 @@ BrokerFactory = Callable[..., Broker]
 EVERY_READING = pytest.mark.parametrize("reading", Reading, ids=lambda reading: reading.value)
 
 
+HERE = Path(__file__).parent
+LONG_S = 3600
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One test goes through hundreds of points in the long form, which takes what it takes."""
+    if os.environ.get(LONG_VARIABLE):
+        for item in items:
+            if HERE in item.path.parents:
+                item.add_marker(pytest.mark.timeout(LONG_S))
+
+
 @pytest.fixture(scope="session")
 def is_long() -> bool:
     """Whether to try every point instead of a sample."""
