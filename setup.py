@@ -104,7 +104,10 @@ def extensions(debug: bool, sanitizer: str, trial: bool = False) -> list[Extensi
             depends=depends,
             define_macros=[("LMQ_DEBUG", "1")] if debug else [],
             extra_compile_args=compile_flags(debug) + SANITIZERS[sanitizer],
-            extra_link_args=[*(linked if debug else LINK_HARDENING), *LINKED.get(name, ())],
+            extra_link_args=[
+                *(linked if debug or sanitizer else LINK_HARDENING),
+                *LINKED.get(name, ()),
+            ],
             libraries=["m", *LIBRARIES.get(name, ())],
         )
         for name, source in (TRIAL if trial else MODULES).items()
