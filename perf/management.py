@@ -23,7 +23,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -284,18 +284,24 @@ PARTS: dict[str, Callable[[Bench], Result]] = {
 }  # fmt: skip
 
 
-def main() -> int:
-    """Measure what was asked for."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=int, default=5)
-    parser.add_argument("--reps", type=int, default=3)
+def run_parts(
+    parser: argparse.ArgumentParser,
+    parts: Mapping[str, Callable[[Any], Result]],
+    bench: Callable[[argparse.Namespace, Path, Path], Bench] = Bench,
+) -> int:
+    """Measure the parts that are asked for, each on a broker of its own, and print them.
+
+    Args: parser: has what the script takes besides; bench: what the parts are given. Returns: 0.
+    """
     parser.add_argument("--queues", type=int, default=10_000)
-    parser.add_argument("--only", default=",".join(PARTS))
+    parser.add_argument("--only", default=",".join(parts))
     parser.add_argument("--broker-command", default=f"{sys.executable} -m lavinmq")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     measure.raise_descriptor_limit()
-    results: Result = {"machine": measure.machine_facts(), "seconds": options.seconds}
+    results: Result = {"machine": measure.machine_facts()}
+    if "seconds" in options:
+        results["seconds"] = options.seconds
     build = ROOT / "build" / "perf"
     build.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=build) as place:
@@ -303,11 +309,19 @@ def main() -> int:
         compile_flood = ["cc", "-O2", "-pthread", "-o", str(flood), str(ROOT / "perf" / "flood.c")]
         subprocess.run(compile_flood, check=True)
         for name in options.only.split(","):
-            results[name] = PARTS[name](Bench(options, Path(place), flood))
+            results[name] = parts[name](bench(options, Path(place), flood))
             print(name, json.dumps(results[name], indent=1), flush=True)
             if options.out:
                 options.out.write_text(json.dumps(results, indent=1) + "\n")
     return 0
+
+
+def main() -> int:
+    """Measure what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=int, default=5)
+    parser.add_argument("--reps", type=int, default=3)
+    return run_parts(parser, PARTS)
 
 
 if __name__ == "__main__":

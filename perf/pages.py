@@ -18,7 +18,6 @@ import json
 import random
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -298,26 +297,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=int, default=20)
     parser.add_argument("--reps", type=int, default=3)
-    parser.add_argument("--queues", type=int, default=10_000)
     parser.add_argument("--messages", type=int, default=10_000_000)
-    parser.add_argument("--only", default=",".join(PARTS))
-    parser.add_argument("--broker-command", default=f"{sys.executable} -m lavinmq")
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
-    measure.raise_descriptor_limit()
-    results: Result = {"machine": measure.machine_facts(), "seconds": options.seconds}
-    build = management.ROOT / "build" / "perf"
-    build.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=build) as place:
-        flood = Path(place) / "flood"
-        source = management.ROOT / "perf" / "flood.c"
-        subprocess.run(["cc", "-O2", "-pthread", "-o", str(flood), str(source)], check=True)
-        for name in options.only.split(","):
-            results[name] = PARTS[name](Bench(options, Path(place), flood))
-            print(name, json.dumps(results[name], indent=1), flush=True)
-            if options.out:
-                options.out.write_text(json.dumps(results, indent=1) + "\n")
-    return 0
+    return management.run_parts(parser, PARTS, Bench)
 
 
 if __name__ == "__main__":

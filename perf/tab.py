@@ -14,12 +14,10 @@ is painted, and until the answers of the API are shown.
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -133,24 +131,7 @@ def main() -> int:
     """Measure what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=int, default=10)
-    parser.add_argument("--queues", type=int, default=10_000)
-    parser.add_argument("--only", default=",".join(PARTS))
-    parser.add_argument("--broker-command", default=f"{sys.executable} -m lavinmq")
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
-    results: Result = {"machine": measure.machine_facts()}
-    build = management.ROOT / "build" / "perf"
-    build.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=build) as place:
-        flood = Path(place) / "flood"
-        source = management.ROOT / "perf" / "flood.c"
-        subprocess.run(["cc", "-O2", "-pthread", "-o", str(flood), str(source)], check=True)
-        for name in options.only.split(","):
-            results[name] = PARTS[name](management.Bench(options, Path(place), flood))
-            print(name, json.dumps(results[name], indent=1), flush=True)
-            if options.out:
-                options.out.write_text(json.dumps(results, indent=1) + "\n")
-    return 0
+    return management.run_parts(parser, PARTS)
 
 
 if __name__ == "__main__":
