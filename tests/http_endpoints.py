@@ -1,6 +1,6 @@
 """The table of endpoints in docs/http-api.md, made from the code: run it to renew the page.
 
-Called by `tests/unit/test_http_documentation.py`, which fails when the page is behind.
+Called by `tests/unit/http/test_documentation.py`, which fails when the page is behind.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The exchange type `x-consistent-hash` as clients see it: pika declares, binds and publishes.
 
-Which destination a key gets is in `tests/unit/test_hash_ring.py`; here every part of the broker
-that a hash exchange goes through is asked once.
+Which destination a key gets is in `tests/unit/match/test_hash_ring.py`; here every part of the
+broker that a hash exchange goes through is asked once.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from lavinmq.files.definitions import (
     QueueDef,
 )
 
-RECORDED = Path(__file__).parents[1] / "fixtures" / "data-dir"
+RECORDED = Path(__file__).parents[2] / "fixtures" / "data-dir"
 
 VERSION = b"\x01\x00\x00\x00"
 ORDERS = bytes.fromhex("0100001200000032000a000000066f72646572730200000000ce")

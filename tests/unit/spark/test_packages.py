@@ -13,7 +13,7 @@ import pytest
 from lavinmq.spark.schema import COLUMNS, SEGMENT_COLUMNS, arrow_schema, check_columns, ddl
 from lavinmq.spark.versions import version_of
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 HEAVY = {"pyspark", "pyarrow", "pandas", "numpy", "socket", "ssl"}
 OUTSIDE = {"spark", "pipeline"}
 

@@ -14,7 +14,7 @@ from lavinmq.spark.option_values import OptionError
 from lavinmq.spark.schema import SEGMENT_COLUMNS, ddl, default_columns
 from tests.support.segment_files import record, write_segment, write_stream
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 pyspark_types = pytest.importorskip("pyspark.sql.types")
 
 

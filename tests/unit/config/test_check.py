@@ -20,7 +20,7 @@ from tests.support.configuration import Loader, load_ini
 __all__ = ["load_ini"]  # fixtures
 
 Found = Callable[..., list[str]]
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pamqp import commands
 from lavinmq import _core
 from tests.support.core import Bench
 from tests.support.wire import encode_publish
-from tests.unit.test_delayed_model import StillEvents
+from tests.unit.queue.test_delayed_model import StillEvents
 
 HOUR_MS = 3_600_000
 

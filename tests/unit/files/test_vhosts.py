@@ -11,7 +11,7 @@ from lavinmq.files import vhosts as vhosts_file
 from lavinmq.files.saving import Disk
 from lavinmq.files.vhosts import VHostDef
 
-RECORDED = Path(__file__).parents[1] / "fixtures" / "data-dir"
+RECORDED = Path(__file__).parents[2] / "fixtures" / "data-dir"
 
 
 def recorded(name: str) -> bytes:

@@ -12,7 +12,7 @@ import pytest
 from lavinmq.errors import DefinitionsError
 from lavinmq.policy.limits import UserLimits, VHostLimits
 from lavinmq.policy.parameters import Parameter, ParameterStore
-from tests.unit.test_policy import recorded
+from tests.unit.policy.test_policies import recorded
 
 
 def store_in(directory: Path, is_global: bool = False) -> ParameterStore:

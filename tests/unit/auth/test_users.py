@@ -16,7 +16,7 @@ from lavinmq.auth.topics import TopicRow
 from lavinmq.auth.users import DIRECT_USER, User, UserStore
 from lavinmq.errors import DefinitionsError
 
-RECORDED = Path(__file__).parents[1] / "fixtures" / "data-dir"
+RECORDED = Path(__file__).parents[2] / "fixtures" / "data-dir"
 GUEST_HASH = "+pHuxkR9fCyrrwXjOD4BP4XbzO3l8LJr8YkThMgJ0yVHFRE+"
 
 

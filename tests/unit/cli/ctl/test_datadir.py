@@ -17,7 +17,7 @@ from lavinmq.fieldtable import FieldTable, Timestamp
 from lavinmq.files.definitions import BindingDef, DefinitionsFile, ExchangeDef, QueueDef
 from lavinmq.files.vhosts import VHostDef
 
-RECORDED = Path(__file__).parents[1] / "fixtures" / "data-dir"
+RECORDED = Path(__file__).parents[3] / "fixtures" / "data-dir"
 BUILT_IN = ("", "amq.")
 
 

@@ -42,7 +42,7 @@ def available(program: str) -> str:
 
 
 def test_the_page_of_lavinmqctl_is_up_to_date() -> None:
-    path = Path(__file__).parents[2] / "docs" / "lavinmqctl.md"
+    path = Path(__file__).parents[3] / "docs" / "lavinmqctl.md"
 
     assert path.read_text() == ctl_page.page(), (
         "run: python -m lavinmq.cli.ctl.page > docs/lavinmqctl.md"

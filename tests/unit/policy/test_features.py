@@ -24,7 +24,7 @@ from lavinmq.policy.features import (
     usable,
 )
 
-PAGE = (Path(__file__).parents[2] / "docs/policies.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs/policies.md").read_text()
 FEATURES = {Kind.QUEUE: Features, Kind.STREAM: Features, Kind.EXCHANGE: ExchangeFeatures}
 NUMBERS = {
     "max-length": "max_length",

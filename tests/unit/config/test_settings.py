@@ -16,7 +16,7 @@ from tests.support.configuration import HASH, Loader, load_ini
 
 __all__ = ["load_ini"]  # fixtures
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PACKAGE = ROOT / "lavinmq"
 
 

@@ -17,7 +17,7 @@ PATIENCE_S = 30
 FORKED = """
 import os, sys
 from pathlib import Path
-from tests.unit.test_closer import nameless, roll
+from tests.unit.base.test_closer import nameless, roll
 roll(Path(sys.argv[1]) / "parent")
 child = os.fork()
 if child == 0:

@@ -36,7 +36,7 @@ from tests.support.segment_files import (
     write_stream,
 )  # fmt: skip
 
-FOLDER = Path(__file__).parents[1] / "fixtures" / "data-dir"
+FOLDER = Path(__file__).parents[2] / "fixtures" / "data-dir"
 TEXTS = ("content_type", "content_encoding", "correlation_id", "reply_to", "expiration",
          "message_id", "type", "user_id", "app_id", "delivery_mode", "priority")  # fmt: skip
 

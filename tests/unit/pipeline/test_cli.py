@@ -16,7 +16,7 @@ from lavinmq.pipeline.arguments import Parser, broker_options, job_parser
 from lavinmq.pipeline.errors import DataLossError, PipelineError, UsageError
 from lavinmq.pipeline.job import Job, Result, Run, find_jobs
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 STREAM = ("--checkpoint", "c", "--queue", "q")
 
 

@@ -15,7 +15,7 @@ from lavinmq.auth.chain import Chain
 from lavinmq.auth.users import DIRECT_USER, User, UserStore
 from lavinmq.config.values import defaults
 from lavinmq.errors import DefinitionsError
-from tests.unit.test_users import GUEST_HASH, store_in
+from tests.unit.auth.test_users import GUEST_HASH, store_in
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from lavinmq.arguments.keys import Kind
 from lavinmq.errors import DefinitionsError
 from lavinmq.policy.policies import TARGETS, Policy, PolicyStore
 
-RECORDED = Path(__file__).parents[1] / "fixtures" / "data-dir"
+RECORDED = Path(__file__).parents[2] / "fixtures" / "data-dir"
 
 
 def store_in(directory: Path, is_operator: bool = False) -> PolicyStore:

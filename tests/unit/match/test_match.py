@@ -21,7 +21,7 @@ DIRECT, FANOUT, TOPIC, HEADERS = range(4)
 KINDS = {"direct": DIRECT, "fanout": FANOUT, "topic": TOPIC, "headers": HEADERS}
 ADDED, UNCHANGED, BAD_MODE, BAD_INPUT = 1, 0, -2, -3
 SEED = 0x0123456789ABCDEF
-FIXTURES = Path(__file__).resolve().parents[1] / "fixtures" / "amqp"
+FIXTURES = Path(__file__).resolve().parents[2] / "fixtures" / "amqp"
 TRANSCRIPTS = ["direct", "fanout", "topic-matrix-1", "topic-matrix-2", "headers-all-any"]
 TRANSCRIPTS += ["headers-default-any", "headers-types", "headers-x-keys"]
 

@@ -8,7 +8,7 @@ import pytest
 
 from lavinmq.config.service_unit import ServiceUnit, installed
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PACKAGED = (ROOT / "packaging/systemd/lavinmq.service").read_text()
 
 
