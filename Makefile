@@ -106,7 +106,7 @@ test: build $(TRIAL) $(DEVELOPED) $(CLIENTS) $(NODE_TESTS)/node_modules/.install
 
 fuzz: $(DEVELOPED)  ## fuzz the HTTP API, and every parser for FUZZ_SECONDS=60 each; needs clang
 	$(MAKE) build
-	HTTP_SCHEMA_LONG=1 $(IN_VENV) -m pytest tests/integration/test_http_schema.py -n $(JOBS)
+	HTTP_SCHEMA_LONG=1 $(IN_VENV) -m pytest tests/integration/http/test_schema.py -n $(JOBS)
 	.ci/setup-debian.sh fuzz
 	$(MAKE) build BUILD=fuzz
 	$(IN_VENV) -m pip install --disable-pip-version-check --quiet $$($(IN_VENV) -c $(FUZZ_EXTRA))
@@ -117,8 +117,9 @@ binary: build  ## build dist/lavinmq, one file with all it needs; BASE=2.31 for 
 	$(if $(CROSS),.ci/setup-debian.sh cross $(ARCHITECTURE))
 	$(BUILD_BINARY)
 
-TESTED_WITH_BINARY := tests/packaging tests/protocol tests/crash $(addprefix tests/integration/test_,\
-	oauth.py http_oauth.py http_ui.py https.py tls.py logins.py listeners.py operations.py http_users.py)
+TESTED_WITH_BINARY := tests/packaging tests/protocol tests/crash $(addprefix tests/integration/,\
+	test_operations.py $(addprefix auth/test_,logins.py oauth.py) $(addprefix listeners/test_,listeners.py tls.py)\
+	$(addprefix http/test_,https.py oauth.py ui.py users.py))
 # What stands between a broker and its disk in tests, and what they ask of processes, is for this one.
 TESTED_IN_EMULATION := tests/packaging/test_$(CROSS).py tests/packaging/test_linking.py \
 	$(filter-out tests/packaging tests/crash,$(TESTED_WITH_BINARY))

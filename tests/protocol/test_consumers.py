@@ -1,7 +1,7 @@
 """Consumers on the wire: priorities, a single active one, exclusive ones, time-outs.
 
 Who may take which message under random credit is tested in `tests/unit/queue/test_dispatch.py`;
-what operators do to queues in `tests/integration/test_queue_operators.py`.
+what operators do to queues in `tests/integration/vhost/test_queue_operators.py`.
 """
 
 from __future__ import annotations

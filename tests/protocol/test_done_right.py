@@ -647,7 +647,7 @@ def test_a_commit_to_very_many_exchanges(wire: Wire, name: str) -> None:
 def test_an_alternate_exchange_that_is_no_text_is_refused(
     wire: Wire, name: str, argument: str
 ) -> None:
-    """Rights: tests/integration/test_permission_table.py (perm-x-ae)."""
+    """Rights: tests/integration/auth/test_permission_table.py (perm-x-ae)."""
     wire.send(1, commands.Exchange.Declare(exchange=name, arguments={argument: 5}))
 
     wire.expect_channel_close(1, 406)

@@ -17,7 +17,7 @@ from pika.exceptions import AMQPError
 
 from tests.conftest import BrokerFactory
 from tests.integration.conftest import UniqueName
-from tests.integration.test_streams import STREAM, Reader
+from tests.integration.stream.test_streams import STREAM, Reader
 from tests.support import users
 from tests.support.api import Api
 from tests.support.broker import Broker

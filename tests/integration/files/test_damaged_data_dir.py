@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.test_data_dir import as_in_manifest, manifest_of, unpack
+from tests.integration.files.test_data_dir import as_in_manifest, manifest_of, unpack
 from tests.support.broker import Broker, BrokerError
 from tests.support.replay import Mismatch
 from tests.support.segments import directory_name, queue_directory, segment_path

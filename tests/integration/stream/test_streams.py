@@ -13,7 +13,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 
 from tests.integration.conftest import UniqueName
-from tests.integration.test_data_dir import manifest_of, unpack
+from tests.integration.files.test_data_dir import manifest_of, unpack
 from tests.support.broker import Broker
 from tests.support.segments import queue_directory
 from tests.support.typed import TypedClient

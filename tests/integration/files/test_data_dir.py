@@ -20,7 +20,7 @@ from tests.support.broker import Broker
 from tests.support.replay import Mismatch
 from tests.support.typed import Rows, TypedClient, Unit
 
-FOLDER = Path(__file__).parent.parent / "fixtures" / "data-dir"
+FOLDER = Path(__file__).parents[2] / "fixtures" / "data-dir"
 ARCHIVES = ("basic", "killed")
 TYPES_OF_LATER_WORK = {"mqtt"}
 INT32_LIMIT = 1 << 31

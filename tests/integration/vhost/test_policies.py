@@ -17,7 +17,7 @@ from tests.support.inside import Inside, inside
 from tests.support.waiting import wait_for
 from tests.support.wire import Wire
 
-RECORDED = Path(__file__).parents[1] / "fixtures" / "data-dir"
+RECORDED = Path(__file__).parents[2] / "fixtures" / "data-dir"
 THOUSANDS = 4000
 
 

@@ -12,7 +12,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError, ChannelClosedByBroker
 
-from tests.integration.test_streams import STREAM, Reader
+from tests.integration.stream.test_streams import STREAM, Reader
 from tests.support.api import Api
 from tests.support.broker import Broker
 from tests.support.segments import queue_directory, segment_path
