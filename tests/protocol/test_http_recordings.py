@@ -21,13 +21,14 @@ AS_RECORDED = {
     "LAVINMQ_MAIN_PASSWORD_HASHING_ALGORITHM": "sha256",
     "LAVINMQ_AMQP_CHANNEL_MAX": "2048",
 }
+SAMPLED_SOON = {"LAVINMQ_MAIN_STATS_INTERVAL": "100"}
 
 
 @pytest.fixture(scope="module")
 def empty_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker that nobody else puts anything on: lists over everything are compared whole."""
     directory = tmp_path_factory.mktemp("recordings") / "data"
-    broker = Broker(directory, http=True, env=AS_RECORDED)
+    broker = Broker(directory, http=True, env=AS_RECORDED | SAMPLED_SOON)
     try:
         yield broker.start()
     finally:

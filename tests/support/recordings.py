@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.support import replay
+from tests.support.api import Api
 from tests.support.broker import Broker
+from tests.support.waiting import wait_for
 
 FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "http"
 ANSWER_TIMEOUT_S = 10.0
@@ -33,12 +35,30 @@ Scenario = dict[str, Any]
 
 
 def scenarios() -> dict[str, Scenario]:
-    """Return every recorded scenario but the world, by its id."""
-    found = {}
+    """Return every recorded scenario but the world, by its id, as it is to be played here."""
+    return {each["id"]: _with_our_metrics(_adapted(each)) for each in as_recorded()}
+
+
+def as_recorded() -> Iterator[Scenario]:
+    """Every recorded scenario but the world; one for each user who asks for the same."""
     for path in sorted(FOLDER.glob("http-*.json")):
-        scenario = json.loads(path.read_text(encoding="utf-8"))
-        found[scenario["id"]] = _with_our_metrics(_adapted(scenario))
-    return found
+        recorded = json.loads(path.read_text(encoding="utf-8"))
+        yield from _of_each_user(recorded) if "answers" in recorded else [recorded]
+
+
+def _of_each_user(recorded: dict[str, Any]) -> Iterator[Scenario]:
+    """A scenario for each user whose answer to one request is recorded."""
+    for answer in recorded["answers"]:
+        for user in answer["users"]:
+            role = {"guest": "", "-": "-as-anonymous"}.get(user, f"-as-{user.removeprefix('w-')}")
+            request = recorded["req"] | ({} if user == "guest" else {"user": user})
+            yield {
+                "id": recorded["id"] + role,
+                "title": f"{recorded['title']} as {user}",
+                "tags": recorded["tags"],
+                "world": True,
+                "steps": [{"op": "http", "req": request, "res": answer["res"]}],
+            }
 
 
 def _with_our_metrics(scenario: Scenario) -> Scenario:
@@ -82,6 +102,11 @@ def _adapted_value(key: str, value: Any) -> Any:
     return _adapted(value)
 
 
+def _is_sampled(broker: Broker) -> bool:
+    totals = Api(broker).get("/api/overview")["queue_totals"]
+    return bool(totals["messages_log"][-1:] == [totals["messages"]])
+
+
 def _is_for_mqtt(row: Any) -> bool:
     return isinstance(row, dict) and "mqtt.default" in (row.get("name"), row.get("source"))
 
@@ -120,11 +145,14 @@ def play(scenario: Scenario, broker: Broker, variables: dict[str, Any] | None = 
 def world(broker: Broker) -> Iterator[dict[str, Any]]:
     """Build what the read-only scenarios look at; yields the variables captured on the way."""
     recorded = json.loads((FOLDER / "world.json").read_text(encoding="utf-8"))
+    # The recorder slept until the statistics had turned over; here that is waited for.
+    recorded["steps"] = [step for step in recorded["steps"] if step["op"] != "sleep"]
     run = replay.Run(options(broker), recorded)
     try:
         run.prepare()
         run.steps()
         assert not run.diffs, "\n".join(run.diffs)
+        wait_for(lambda: _is_sampled(broker), "no statistics of all messages")
         yield run.vars
     finally:
         run.cleanup()

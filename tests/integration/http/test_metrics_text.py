@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import http.client
-import json
 import re
 import shutil
 import subprocess
@@ -18,7 +17,7 @@ from tests.integration.conftest import Channels
 from tests.support.api import Answer, Api
 from tests.support.broker import Broker
 from tests.support.metrics import DETAILED, OPEN, names, scrape, value, values, vhosts_of
-from tests.support.recordings import FOLDER
+from tests.support.recordings import as_recorded
 
 ODD_QUEUE = 'odd "\\ ü {}=,# name'
 TYPES_DONE_RIGHT = {
@@ -122,8 +121,8 @@ def test_who_leaves_in_the_middle_hurts_nobody(http_broker: Broker, channel_of: 
 
 def recorded(path: str) -> set[str]:
     """The lines of LavinMQ's answer."""
-    for file in sorted(FOLDER.glob("http-get-metrics*.json")):
-        (step,) = json.loads(file.read_text(encoding="utf-8"))["steps"]
+    for scenario in as_recorded():
+        step = scenario["steps"][0]
         if step["req"]["path"] == path and step["res"]["status"] == 200:
             return set(step["res"]["lines"])
     raise AssertionError(f"no recording of {path}")
