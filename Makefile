@@ -90,7 +90,7 @@ endif
 .PHONY: build run test binary test-binary compare-binaries crash fuzz dev lint fmt bench bench-spark
 .PHONY: bench-all bench-hostile soak trial
 .PHONY: screenshots
-.PHONY: install deb rpm image wheel sbom repo keyring source publish reproduce test-packages lock clean help FORCE
+.PHONY: install deb rpm image sign-image wheel sbom repo keyring source publish reproduce test-packages lock clean help FORCE
 .PHONY: lint-style lint-types lint-cython lint-layers lint-hot lint-stubs lint-pages vendor
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
@@ -146,6 +146,10 @@ rpm: build $(EXECUTABLE)  ## make dist/packages/*.rpm from dist/lavinmq; ARCH=aa
 
 image: build $(EXECUTABLE)  ## make dist/image, the container image, as a layout of OCI
 	$(IN_VENV) packaging/image.py --arch $(ARCHITECTURE) $(ARGS)
+
+sign-image: $(INSTALLED)  ## sign what is in dist/image-index, for its users: KEY=..., IMAGE=registry.example.com/lavinmq:1.0
+	.ci/setup-debian.sh packages
+	$(IN_VENV) packaging/image_signature.py --key "$(KEY)" --reference "$(IMAGE)" $(ARGS)
 
 wheel:  ## make dist/packages/*.whl for PYTHON=python3.12, and the source distribution it is made from; BASE=2.31
 	.ci/setup-debian.sh build $(PYTHON)

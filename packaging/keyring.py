@@ -59,6 +59,16 @@ def exported(*names: str) -> bytes:
     return b"".join(found)
 
 
+def fingerprint(name: str) -> str:
+    """Return the fingerprint of a key that gpg has and that signs. Raises: PackagingError."""
+    command = ["gpg", "--batch", "--with-colons", "--list-secret-keys", name]
+    listed = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = [line.split(":")[9] for line in listed.stdout.splitlines() if line.startswith("fpr:")]
+    if not found:
+        raise release.PackagingError(f"gpg has no key '{name}' that signs")
+    return found[0]
+
+
 def build(keys: list[str], version: str, output: Path, *, check: bool) -> list[Path]:
     """Build both packages and return their paths. Raises: PackagingError, CalledProcessError."""
     work = release.BUILD / "keyring"

@@ -3,8 +3,9 @@
 `python packaging/publish.py --key ID`, run by `make publish`, makes dist/release/VERSION: for each
 architecture an archive with the executable, its tools and its licences, debug symbols, the bill of
 materials and what it was trained by; the packages of dist/packages that are of this version;
-NOTES.md, the version's section of the changelog; SHA256SUMS, and its signature SHA256SUMS.asc.
-Whoever downloads a file checks the signature with lavinmq.asc, then the file with the checksums.
+NOTES.md, the version's section of the changelog and the digest of the image; SHA256SUMS, and its
+signature SHA256SUMS.asc. Whoever downloads a file checks the signature with lavinmq.asc, then the
+file with the checksums.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import io
+import json
 import lzma
 import re
 import shutil
@@ -59,7 +61,7 @@ def build(architectures: list[str], packages: Path, output: Path, key: str) -> P
     place = output / version
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
-    (place / NOTES).write_text(text)
+    (place / NOTES).write_text(text + _image(release.DIST / "image-index", version))
     (place / repository.KEY_NAME).write_bytes(public)
     for architecture in architectures:
         _executable(architecture, version, place)
@@ -76,6 +78,20 @@ def build(architectures: list[str], packages: Path, output: Path, key: str) -> P
     (place / SUMS).write_text("".join(lines))
     repository.Key(key).sign(place / SUMS, place / f"{SUMS}.asc")
     return place
+
+
+def _image(index: Path, version: str) -> str:
+    """Return which container image is of this release; nothing where none has been made.
+
+    Raises: PackagingError for one of another version.
+    """
+    if not (index / "index.json").exists():
+        return ""
+    (named,) = json.loads((index / "index.json").read_text())["manifests"]
+    tag = named["annotations"]["org.opencontainers.image.ref.name"]
+    if tag != version:
+        raise release.PackagingError(f"{index} is of version {tag}: make image ARGS=--index")
+    return f"\nThe container image of this release is `{named['digest']}`.\n"
 
 
 def _executable(architecture: str, version: str, place: Path) -> None:

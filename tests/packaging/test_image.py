@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from typing import Any
 import pytest
 
 from lavinmq.config.settings import SETTINGS
-from tests.packaging.conftest import CLIENT, ROOT, make
+from tests.packaging.conftest import CLIENT, KEY, ROOT, make
 from tests.support.machine import missing
 from tests.support.waiting import wait_for
 
@@ -257,3 +258,134 @@ def test_kubernetes_is_told_ports_and_places_of_the_image(config: dict[str, Any]
     assert set(config["Volumes"]) <= {mount["mountPath"] for mount in container["volumeMounts"]}
     context = pod["spec"]["securityContext"]
     assert f"{context['runAsUser']}:{context['runAsGroup']}" == config["User"]
+
+
+REFERENCE = "registry.example.com/brokers/lavinmq:1.0"
+
+
+@pytest.fixture(scope="module")
+def signer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment in which gpg has the key KEY."""
+    reason = missing("gpg", "skopeo")
+    if reason:
+        pytest.skip(reason)
+    keyring = tmp_path_factory.mktemp("keyring")
+    keyring.chmod(0o700)
+    environment = {"GNUPGHOME": str(keyring)}
+    make("gpg", "--batch", "--quiet", "--passphrase", "", "--quick-generate-key", KEY, "rsa3072",
+         "sign", "never", **environment)  # fmt: skip
+    yield environment
+    subprocess.run(["gpgconf", "--kill", "all"], env={**os.environ, **environment}, check=False)
+
+
+def test_its_signature_holds_for_this_image_under_this_name_only(
+    image: Path, signer: dict[str, str], tmp_path: Path
+) -> None:
+    output = tmp_path / "signatures"
+    make(sys.executable, "packaging/image_signature.py", "--key", KEY, "--reference", REFERENCE,
+         "--image", image, "--output", output, **signer)  # fmt: skip
+    (named,) = json.loads((image / "index.json").read_text())["manifests"]
+    signature = output / f"brokers/lavinmq@{named['digest'].replace(':', '=')}/signature-1"
+    changed = tmp_path / "changed"
+    changed.write_bytes(blob(image, named).read_bytes() + b"\n")
+    colons = make("gpg", "--with-colons", "--list-keys", KEY, **signer).splitlines()
+    fingerprint = next(line.split(":")[9] for line in colons if line.startswith("fpr:"))
+
+    def verified(manifest: Path, reference: str) -> bool:
+        command = ["skopeo", "standalone-verify", manifest, reference, fingerprint, signature]
+        return not subprocess.run(
+            command, env={**os.environ, **signer}, capture_output=True, check=False
+        ).returncode
+
+    assert verified(blob(image, named), REFERENCE)
+    assert not verified(changed, REFERENCE)
+    assert not verified(blob(image, named), "registry.example.com/others/lavinmq:1.0")
+
+
+def test_what_cannot_be_signed_is_told(image: Path, signer: dict[str, str], tmp_path: Path) -> None:
+    for reference, key, reason in (
+        ("lavinmq:1.0", KEY, "must have a registry and a tag"),
+        ("registry.example.com/lavinmq", KEY, "must have a registry and a tag"),
+        (REFERENCE, "nobody@example.com", "gpg has no key 'nobody@example.com' that signs"),
+    ):
+        command = [sys.executable, "packaging/image_signature.py", "--key", key, "--reference",
+                   reference, "--image", image, "--output", tmp_path / "none"]  # fmt: skip
+        said = subprocess.run(
+            command, cwd=ROOT, env={**os.environ, **signer}, capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
+
+        assert said.returncode != 0
+        assert reason in said.stderr
+        assert not (tmp_path / "none").exists()
+
+
+class Podman:
+    """Containers of the image by podman, with storage of their own.
+
+    A user who may not raise limits may not ask for podman's own ones: this host's are asked for.
+    """
+
+    def __init__(self, place: Path, image: Path) -> None:
+        self.base = ["podman", "--runtime", "runc", "--cgroup-manager", "cgroupfs",
+                      "--storage-driver", "vfs", "--root", str(place / "storage"),
+                      "--runroot", str(place / "run")]  # fmt: skip
+        self.image = self.call("pull", "--quiet", f"oci:{image}").stdout.strip()
+        assert self.image
+
+    def call(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of podman."""
+        return subprocess.run(
+            [*self.base, *arguments], capture_output=True, text=True, timeout=60, check=False
+        )
+
+    def start(self, name: str, *options: str) -> None:
+        """Start a container with a read-only root and no network."""
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        limits = (f"--ulimit=nofile={hard}:{hard}", "--ulimit=nproc=1000:1000")
+        done = self.call("run", "--detach", "--name", name, "--network=none", "--read-only",
+                         *limits, *options, self.image)  # fmt: skip
+        assert not done.returncode, done.stderr
+
+    def logs(self, name: str) -> str:
+        """Return what a container has said."""
+        done = self.call("logs", name)
+        return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def podman(image: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
+    """A runtime for containers, which has the image."""
+    reason = missing("podman", "runc")
+    if reason:
+        pytest.skip(reason)
+    runtime = Podman(tmp_path_factory.mktemp("podman"), image)
+    yield runtime
+    runtime.call("rm", "--all", "--force")
+    runtime.call("volume", "rm", "--all", "--force")
+    runtime.call("rmi", "--all", "--force")
+
+
+def test_podman_runs_it_and_its_volume_outlives_it(podman: Podman) -> None:
+    volume = "--volume=messages:/var/lib/lavinmq"
+    podman.start("first", volume)
+    wait_for(lambda: "Finished startup" in podman.logs("first"), "the broker does not start", 60)
+    made = podman.call("exec", "first", "lavinmqctl", "create_queue", "orders", "--durable")
+    assert not made.returncode, made.stderr
+    stopped = podman.call("stop", "--time", "30", "first")
+    assert not stopped.returncode, stopped.stderr
+    assert podman.logs("first").splitlines()[-1].endswith(" Stopped")
+    assert not podman.call("rm", "first").returncode
+
+    podman.start("second", volume)
+    wait_for(lambda: "Finished startup" in podman.logs("second"), "the broker does not start", 60)
+    assert "Queues: 1" in podman.call("exec", "second", "lavinmqctl", "status").stdout
+
+
+def test_podman_is_told_why_a_volume_of_root_is_refused(podman: Podman, tmp_path: Path) -> None:
+    volume = tmp_path / "volume"
+    volume.mkdir(mode=0o755)
+
+    podman.start("refused", f"--volume={volume}:/var/lib/lavinmq")
+    assert podman.call("wait", "refused").stdout.strip() == "78"
+    assert "belongs to user 0 and group 0" in podman.logs("refused")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -18,6 +19,7 @@ from tests.packaging.conftest import ROOT, make
 
 sys.path += [str(ROOT / "packaging"), str(ROOT / "packaging/freeze")]
 import fetch
+import image
 import publish
 import release
 
@@ -154,6 +156,17 @@ def test_the_archive_runs_where_it_is_unpacked_and_is_the_same_again(
     assert members[f"{name}/lavinmq"].mode == 0o755
     assert members[f"{name}/lavinmqctl"].linkname == "lavinmq"
     assert f"{name}/licenses/python" in members
+
+
+def test_notes_tell_the_digest_of_the_image_of_this_version(tmp_path: Path, packages: Path) -> None:
+    layout = image.Layout(tmp_path / "dist/image-index")
+    layout.finish(layout.blob(image.INDEX, b"{}"), "1.2.3")
+
+    said = (publish_to(tmp_path / "out", packages) / "NOTES.md").read_text()
+    assert said.endswith(f"is `sha256:{hashlib.sha256(b'{}').hexdigest()}`.\n")
+    layout.finish(layout.blob(image.INDEX, b"{}"), "1.2.2")
+    with pytest.raises(release.PackagingError, match=r"is of version 1\.2\.2"):
+        publish_to(tmp_path / "out", packages)
 
 
 def test_notes_are_the_section_of_the_version_alone_without_links_to_what_is_not_there(
