@@ -1265,7 +1265,7 @@ class Browse:
 
         Args: most: bytes that they may have in all; truncate: bytes of a body that are shown.
         Returns: rows, and one of the SEEN_ constants. A row: (level, segment, position, digest), of
-            a stream the offset; whether redelivered; exchange; routing key; properties as for
+            a stream (offset, digest); whether redelivered; exchange; routing key; properties as for
             `LocalChannel.publish`; bytes of the body; the shown ones; when it was stored in Unix
             milliseconds; deliveries that count against a delivery limit.
         Raises: OSError.
@@ -1292,6 +1292,12 @@ class Chosen:
 
         Returns: one of the SETTLED_ constants. What was moved is safe after `Loop.after_sync`; what
             came back is counted by `Queue.returned`. Raises: OSError.
+        """
+
+    def copy(self, offset: int, digest: int) -> int:
+        """Copy the message of a stream at that offset; by rising offsets.
+
+        Returns: as `settle`, never SETTLED_COLD. Raises: OSError; TypeError unless it is a copy.
         """
 
     def cold(self) -> tuple[int, int, int]:

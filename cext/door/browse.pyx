@@ -197,7 +197,8 @@ cdef class Browse:
         """Up to n messages more, for as long as others can wait. Returns (rows, one of MORE, OVER,
         COLD and WIDE). A row: ((level, segment, position, digest), redelivered, exchange, routing
         key, properties, bytes of the body, the first `truncate` of them, when it was stored in Unix
-        milliseconds, deliveries that count against a limit); of a stream the first is the offset.
+        milliseconds, deliveries that count against a limit); of a stream the first is (offset,
+        digest).
 
         `most`: bytes that they may have; WIDE: the next one has more. Raises OSError."""
         cdef queue_t* q = self.queue.q
@@ -406,7 +407,8 @@ cdef class Browse:
                         return BROWSE_WIDE
                     self.room -= need
                     rec.redelivered = False
-                    rows.append(message_row(q, &rec, r.offset, shown_of(&rec, truncate))
+                    rows.append(message_row(q, &rec, (r.offset, record_digest(&rec)),
+                                            shown_of(&rec, truncate))
                                 + (<i64>le64(rec.names - 8), 0))
                 worked += rec.size + 64
                 r.pos += rec.size

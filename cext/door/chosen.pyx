@@ -3,8 +3,9 @@
 # A message is known by its place and a digest of it. It must still stand there and be ready: either
 # requeued, or found by a walk that begins where a record does, so that a place in the midst of one
 # is never believed. One after the other, in the order of the places. What is moved is deleted once
-# it is on disk where it went (moves.pyx), as with Move.
-# Called by lavinmq/http/api/chosen.py. Source: decisions 0033, 0071.
+# it is on disk where it went (moves.pyx), as with Move. A message of a stream is known by its
+# offset and the digest; it can be copied only: nothing is taken out of the midst of a stream.
+# Called by lavinmq/http/api/chosen.py. Source: decisions 0033, 0061, 0071.
 
 cdef enum:
     CHOSEN_DONE = 1
@@ -120,6 +121,65 @@ cdef class Chosen:
             raise os_error(st, "msgs", seg)
         return rc
 
+    def copy(self, i64 offset, u64 digest) -> int:
+        """Copy one message of a stream, by rising offset. As settle, never COLD: a stream is read
+        in the loop, as for its consumers."""
+        cdef queue_t* q = self.queue.q
+        cdef queue_t* to = self.to.q if self.to is not None else NULL
+        cdef int rc
+        if to == NULL or not self.is_copy:
+            raise TypeError("messages of a stream are copied")
+        if q is to or q.is_deleted or q.is_closed or q.stream == NULL:
+            return CHOSEN_GONE
+        if to.is_deleted or to.releases != NULL or to.name == NULL or queue_cannot_take(to):
+            return CHOSEN_REFUSED
+        loop_clock(q.loop)
+        self.queue.loop.open_portion()
+        with nogil:
+            rc = self.find_offset(q, to, offset, digest)
+            loop_drop_scratch(q.loop)
+            loop_enforce(q.loop)
+        self.queue.loop.kick()
+        if rc == WALK_FAILED:
+            raise os_error(&q.store, "msgs", self.walk.seg)
+        return rc
+
+    cdef int find_offset(self, queue_t* q, queue_t* to, i64 offset, u64 digest) noexcept nogil:
+        """Find it, and copy it. As `settle`, or WALK_FAILED."""
+        cdef reader_t r
+        cdef rec_t rec
+        cdef i64 worked = FIRST_TURN
+        cdef int rc
+        memset(&r, 0, sizeof(reader_t))
+        r.window.fd = -1
+        reader_go_to_offset(q, &r, offset)
+        rc = reader_peek(q, &r, BLOCK_SIZE, &worked, &rec)
+        self.walk.seg = r.seg.id
+        if rc == READ_TIRED:
+            rc = CHOSEN_LATER
+        elif rc == READ_FAILED:
+            rc = WALK_FAILED
+        elif rc == READ_END or r.offset != offset or record_digest(&rec) != digest:
+            rc = CHOSEN_GONE
+        else:
+            rec.redelivered = rec.is_requeued = False
+            rc = self.send(q, to, &rec)
+        window_drop(&r.window, &q.loop.pool)
+        return rc
+
+    cdef int send(self, queue_t* q, queue_t* to, rec_t* rec) noexcept nogil:
+        """Store it in the other queue. As `settle`."""
+        cdef int rc
+        if queue_cannot_take(to):
+            return CHOSEN_REFUSED
+        if rec.size > LARGE_RECORD:
+            rc = queue_move_large(q, to, rec, &self.haul)
+        else:
+            rc = queue_move_small(q, to, rec)
+        if rc == MOVE_DONE:
+            return CHOSEN_DONE
+        return CHOSEN_LATER if rc == MOVE_LARGE else CHOSEN_REFUSED
+
     cdef int find(self, queue_t* q, queue_t* to, store_t* st, u32 id, u32 pos,
                   u64 digest) noexcept nogil:
         """Find it, and do it. As `settle`, or WALK_FAILED."""
@@ -174,16 +234,9 @@ cdef class Chosen:
         cdef spot_t at = spot_of(rec, MOVE_ORDERED)
         cdef int rc
         if to != NULL:
-            if queue_cannot_take(to):
-                return CHOSEN_REFUSED
-            if rec.size > LARGE_RECORD:
-                rc = queue_move_large(q, to, rec, &self.haul)
-            else:
-                rc = queue_move_small(q, to, rec)
-            if rc != MOVE_DONE:
-                return CHOSEN_LATER if rc == MOVE_LARGE else CHOSEN_REFUSED
-            if self.is_copy:
-                return CHOSEN_DONE
+            rc = self.send(q, to, rec)
+            if rc != CHOSEN_DONE or self.is_copy:
+                return rc
         if back != <u32>-1:
             store_remove_requeued(st, back)
         elif segment_push_deleted(seg, rec.pos):

@@ -87,3 +87,51 @@ def test_chosen_messages_are_deleted(browsed: Any, queue: Queue) -> None:
     browsed.get_by_role("button", name="Do it").click()
     expect(browsed.locator("#browsed article")).to_have_count(2)
     assert queue.ready == 2
+
+
+def test_nothing_is_asked_when_nothing_is_chosen(browsed: Any, queue: Queue) -> None:
+    browsed.locator("#chosenMessages select").select_option("delete")
+    browsed.get_by_role("button", name="Do it").click()
+    expect(browsed.locator("#chosenMessages .form-error")).to_contain_text("Choose messages first")
+    browsed.locator("#browsed input").first.check()
+    browsed.locator("#chosenMessages select").select_option("move")
+    browsed.get_by_role("button", name="Do it").click()
+    expect(browsed.locator("#chosenMessages .form-error")).to_contain_text("A queue is wanted")
+    assert queue.ready == 3
+
+
+def test_messages_of_a_stream_are_copied_and_nothing_else_is_offered(
+    page: Any, broker: Broker
+) -> None:
+    api, asked = Api(broker), []
+    stream = {"durable": True, "arguments": {"x-queue-type": "stream"}}
+    assert api("PUT", "/api/queues/%2F/chosen-stream", stream).status == 201
+    assert api("PUT", "/api/queues/%2F/chosen-copies", {}).status == 201
+    for payload in ("first", "second", "third"):
+        body = {
+            "properties": {}, "routing_key": "chosen-stream", "payload": payload,
+            "payload_encoding": "string",
+        }  # fmt: skip
+        assert api("POST", "/api/exchanges/%2F/amq.default/publish", body).status == 200
+    page.on("dialog", lambda dialog: (asked.append(dialog.message), dialog.accept()))
+    page.goto("/stream#vhost=%2F&name=chosen-stream")
+    page.get_by_role("button", name="Browse messages").click()
+    cards = page.locator("#browsed article")
+    expect(cards).to_have_count(3)
+    expect(cards.nth(1).locator("h4")).to_contain_text("Offset 2, stored")
+    form = page.locator("#chosenMessages")
+    expect(form).to_contain_text("only appended to")
+    expect(form.get_by_role("combobox", name="With the chosen ones")).to_have_count(0)
+    expect(page.locator("#queue-names option[value=chosen-copies]")).to_have_count(1)
+
+    cards.nth(1).get_by_role("checkbox").check()
+    form.get_by_label("Queue for the copies").fill("chosen-copies")
+    form.get_by_role("button", name="Copy chosen messages").click()
+
+    expect(page.locator("#toast")).to_have_text("1 done, 0 were gone, 0 refused")
+    assert asked == ["Copy 1 chosen messages from chosen-stream to chosen-copies?"]
+    expect(cards).to_have_count(3)
+    copies = api("POST", "/api/queues/%2F/chosen-copies/browse", {"count": 9}).json["messages"]
+    assert [each["payload"] for each in copies] == ["second"]
+    for name in ("chosen-stream", "chosen-copies"):
+        api("DELETE", f"/api/queues/%2F/{name}")

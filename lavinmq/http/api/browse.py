@@ -183,7 +183,7 @@ class _Seen:
             except OSError as error:
                 raise ApiError(500, "internal_server_error", f"Cannot read: {error}") from error
             for row in rows:
-                if self._end and row[0] >= self._end:
+                if self._end and row[0][0] >= self._end:
                     return
                 yield await _shown(row, body["encoding"])
                 room -= ROW_BYTES + len(row[4]) + len(row[6])
@@ -204,8 +204,10 @@ async def _shown(row: Any, how: str) -> bytes:
     at, is_redelivered, exchange, key, raw, size, body, stored_ms, deliveries = row
     if isinstance(body, _core.FarBody):
         body = await asyncio.to_thread(body.__getitem__, slice(0, len(body)))
+    *place, digest = at  # the offset, or level, segment and position
     own = {
-        **({"offset": at} if isinstance(at, int) else {"id": "{}.{}.{}.{:x}".format(*at)}),
+        **({"offset": place[0]} if len(place) == 1 else {}),
+        "id": ".".join(map(str, place)) + f".{digest:x}",
         "stored": stored_ms,
         "redelivered": is_redelivered,
         "delivery_count": deliveries,

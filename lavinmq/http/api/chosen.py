@@ -1,13 +1,15 @@
 """Messages that were chosen from what `browse` has shown: delete, move or copy them.
 
 An id names a place and a digest: what is not the same message any more, or not ready, is left alone
-and counted as gone. A move deletes a message where it was once it is on disk where it went.
-Source: decisions 0033 and 0071, docs/http-api.md.
+and counted as gone. A move deletes a message where it was once it is on disk where it went. Of a
+stream they are copied only: it is appended to, and loses its oldest messages by its limits alone.
+Source: decisions 0033, 0061 and 0071, docs/http-api.md.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from lavinmq import _core
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
     from lavinmq.vhost.queue import Queue
 
 MAX_IDS: Final = 1000
-Id = tuple[int, int, int, int]
+Id = tuple[int, ...]
+"""Level, segment, position and digest; of a stream offset and digest."""
 IDS: Final[Fields] = {
     "ids": Field("array", f"Of browse, {MAX_IDS} at most", required=True),
 }
@@ -33,13 +36,14 @@ TO: Final[Fields] = {
     "destination": Field("string", "A queue of the same virtual host", required=True),
 }
 _ID: Final = re.compile(r"(\d{1,3})\.(\d{1,10})\.(\d{1,10})\.([0-9a-f]{1,16})", re.ASCII)
+_STREAM_ID: Final = re.compile(r"(\d{1,18})\.([0-9a-f]{1,16})", re.ASCII)
 _UNDONE: Final = (_core.SETTLED_LATER, _core.SETTLED_COLD)
 
 
 @ROUTES.post("/api/queues/:vhost/:name/browse/delete", IDS, content=JSON)
 async def delete_chosen(call: Call) -> dict[str, Any]:
     """Delete messages that browse has shown."""
-    queue, ids = _source(call)
+    queue, ids = _source(call, is_copy=False)
     return await _settled(call, queue, _core.Chosen(queue.core), ids, "deleted")
 
 
@@ -55,20 +59,30 @@ async def copy_chosen(call: Call) -> dict[str, Any]:
     return await _sent(call, is_copy=True)
 
 
-def _source(call: Call) -> tuple[Queue, list[Id]]:
+def _source(call: Call, *, is_copy: bool) -> tuple[Queue, list[Id]]:
     """The queue, and the places in their order. Raises: ApiError, ChannelError."""
     queue = queue_of(call)
     check_not_locked(call, queue)
     rights.check_usable(call.vhost.name, queue)
-    if queue.is_stream:
-        raise bad_request("Messages of a stream can only be read")
+    if queue.is_stream and not is_copy:
+        raise bad_request(
+            "A stream is only appended to: its messages can be copied, not moved or deleted"
+        )
     if queue.core.is_closed:
         raise ApiError(403, "forbidden", f"Queue '{queue.name}' is closed")
     given = call.body["ids"]
     if len(given) > MAX_IDS:
         raise bad_request(f"Field 'ids' has more than {MAX_IDS} entries")
-    ids = {_place(each) for each in given}
-    return queue, sorted(ids)
+    place = _stream_place if queue.is_stream else _place
+    return queue, sorted({place(each) for each in given})
+
+
+def _stream_place(given: object) -> Id:
+    """Raises: ApiError 400."""
+    found = _STREAM_ID.fullmatch(given) if isinstance(given, str) else None
+    if found is None:
+        raise bad_request("Field 'ids' has an entry that is no id from browsing a stream")
+    return int(found[1]), int(found[2], 16)
 
 
 def _place(given: object) -> Id:
@@ -81,7 +95,7 @@ def _place(given: object) -> Id:
 
 
 async def _sent(call: Call, *, is_copy: bool) -> dict[str, Any]:
-    queue, ids = _source(call)
+    queue, ids = _source(call, is_copy=is_copy)
     to = call.vhost.queues.get(call.body["destination"])
     if to is None:
         raise not_found(f"Queue '{call.body['destination']}' does not exist")
@@ -109,13 +123,14 @@ async def _settled(
     it, as does a right that is lost."""
     done = gone = 0
     refused = False
+    settle: Callable[..., int] = chosen.copy if queue.is_stream else chosen.settle
     pace = Pace()
     try:
         for each in ids:
             if not call.is_allowed_still() or (name != "deleted" and call.broker.loop.is_held):
                 refused = True
                 break
-            while (state := chosen.settle(*each)) in _UNDONE:
+            while (state := settle(*each)) in _UNDONE:
                 await pace.pause(chosen, state == _core.SETTLED_COLD)
                 if not call.is_allowed_still():
                     break

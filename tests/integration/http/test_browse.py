@@ -334,6 +334,86 @@ def test_a_full_destination_refuses(api: Api, place: Place, unique: UniqueName) 
     assert place.bodies() == ["1", "2", "3", "4"]
 
 
+STREAM = {"x-queue-type": "stream"}
+
+
+@pytest.mark.parametrize("arguments", [{}, STREAM, {"x-max-priority": 3}])
+def test_messages_of_a_stream_are_copied_and_stay(
+    api: Api, unique: UniqueName, arguments: dict[str, Any]
+) -> None:
+    place, to = Place(api, unique("browse"), 5, **STREAM), Place(api, unique("to"), **arguments)
+    place.send("last", headers={"n": 5}, expiration="600000")
+    answer = place.ask("copy", ids=ids(place, "last", "3", "1"), destination=to.name)
+    assert answer.json == {"copied": 3, "gone": 0, "refused": 0}
+    found = to.see()["messages"]
+    assert [each["payload"] for each in found] == ["1", "3", "last"]
+    assert {each["routing_key"] for each in found} == {to.name}
+    headers = [each["properties"].pop("headers", {}) for each in found]
+    offsets = [each.pop("x-stream-offset", None) for each in headers]
+    assert offsets == ([1, 2, 3] if arguments == STREAM else [None] * 3), "of where it is now"
+    assert headers[0] == {} == found[0]["properties"]
+    assert (headers[2], found[2]["properties"]) == ({"n": 5}, {"expiration": "600000"})
+    assert place.bodies() == ["0", "1", "2", "3", "4", "last"]
+
+
+def test_a_large_message_of_a_stream_is_copied(
+    api: Api, unique: UniqueName, channel: BlockingChannel
+) -> None:
+    place, to = Place(api, unique("browse"), 1, **STREAM), Place(api, unique("to"))
+    channel.confirm_delivery()
+    channel.basic_publish("", place.name, b"z" * (5 << 20))
+    place.send("behind")
+    chosen = [each["id"] for each in place.see(truncate=1)["messages"][1:]]
+    assert place.ask("copy", ids=chosen, destination=to.name).json["copied"] == 2
+    assert channel.basic_get(to.name, auto_ack=True)[2] == b"z" * (5 << 20)
+    assert drained(channel, to.name) == ["behind"]
+
+
+@pytest.mark.parametrize("what", ["move", "delete"])
+def test_messages_of_a_stream_are_not_taken_away(
+    api: Api, place: Place, unique: UniqueName, what: str
+) -> None:
+    stream = Place(api, unique("stream"), 2, **STREAM)
+    answer = stream.ask(what, ids=ids(stream, "0"), destination=place.name)
+    assert answer.status == 400
+    assert "only appended to" in answer.json["reason"]
+    assert stream.bodies() == ["0", "1"]
+
+
+def test_an_id_of_another_message_of_a_stream_is_gone(
+    api: Api, place: Place, unique: UniqueName
+) -> None:
+    stream = Place(api, unique("stream"), 3, **STREAM)
+    offset, digest = ids(stream, "1")[0].split(".")
+    other = [f"{offset}.{int(digest, 16) ^ 1:x}", f"3.{digest}", f"0.{digest}", f"99.{digest}",
+             f"{10**17}.{digest}"]  # fmt: skip
+    answer = stream.ask("copy", ids=other, destination=place.name)
+    assert answer.json == {"copied": 0, "gone": 5, "refused": 0}
+    assert stream.ask("copy", ids=ids(place, "0"), destination=place.name).status == 400
+    assert place.ask("copy", ids=[f"1.{digest}"], destination=stream.name).status == 400
+
+
+def test_what_a_stream_has_dropped_is_gone(
+    api: Api, place: Place, unique: UniqueName, channel: BlockingChannel
+) -> None:
+    stream = Place(api, unique("stream"), **STREAM, **{"x-max-length-bytes": 20_000_000})
+    channel.confirm_delivery()
+    channel.basic_publish("", stream.name, b"first")
+    chosen = ids(stream, "first")
+    for _ in range(30):
+        channel.basic_publish("", stream.name, b"." * 1_000_000)
+    wait_for(lambda: stream.see(count=1, truncate=1)["messages"][0]["offset"] > 1, "the limit")
+    answer = stream.ask("copy", ids=chosen, destination=place.name)
+    assert answer.json == {"copied": 0, "gone": 1, "refused": 0}
+
+
+def test_a_full_queue_refuses_copies_of_a_stream(api: Api, unique: UniqueName) -> None:
+    stream = Place(api, unique("stream"), 3, **STREAM)
+    to = Place(api, unique("to"), **{"x-max-length": 1, "x-overflow": "reject-publish"})
+    answer = stream.ask("copy", ids=ids(stream, "0", "1", "2"), destination=to.name)
+    assert answer.json == {"copied": 1, "gone": 0, "refused": 2}
+
+
 # --- rights -----------------------------------------------------------------------------------
 
 

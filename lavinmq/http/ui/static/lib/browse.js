@@ -2,7 +2,7 @@
 
 import { request } from "./api.js";
 import { byId, h, hide } from "./dom.js";
-import { act, onSubmit } from "./form.js";
+import { act, InputError, onSubmit } from "./form.js";
 import { count, json } from "./format.js";
 import { here, name } from "./queue.js";
 import { inline } from "./things.js";
@@ -72,13 +72,14 @@ export function card(message, passed) {
   const { headers, ...properties } = message.properties ?? {};
   const { "x-death": deaths, ...others } = headers ?? {};
   const at = new Date(message.stored);
-  const title = passed ?? (message.id ? `Stored ${at.toLocaleString()}` : `Offset ${message.offset}, stored ${at.toLocaleString()}`);
+  const isOfStream = message.offset !== undefined;
+  const title = passed ?? (isOfStream ? `Offset ${message.offset}, stored ${at.toLocaleString()}` : `Stored ${at.toLocaleString()}`);
   const cut = bytesOf(message).length < message.payload_bytes ? ", the beginning" : "";
   return h("article", { class: "message" },
     h("h4", {}, message.id && h("input", { type: "checkbox", class: "require-management", value: message.id, "aria-label": `Choose the message: ${title}` }), " ", title),
     h("dl", { class: "facts" },
       [["Exchange", message.exchange || "(default)"], ["Routing key", message.routing_key],
-        ...(passed ? [] : [["Redelivered", message.redelivered ? "yes" : "no"], ["Deliveries that count", count(message.delivery_count)]]),
+        ...(passed || isOfStream ? [] : [["Redelivered", message.redelivered ? "yes" : "no"], ["Deliveries that count", count(message.delivery_count)]]),
         ["Properties", inline(properties) || "none"], ["Headers", inline(others) || "none"],
         ["Payload", `${count(message.payload_bytes)} bytes${cut}`]]
         .flatMap(([label, value]) => [h("dt", {}, /** @type {string} */ (label)), h("dd", {}, value)])),
@@ -136,6 +137,8 @@ export function startBrowsing(reload) {
   const ticked = () => /** @type {HTMLInputElement[]} */ ([...list.querySelectorAll("input:checked")]);
   onSubmit("chosenMessages", async ({ what, destination }) => {
     const chosen = ticked();
+    if (!chosen.length) throw new InputError("Choose messages first: each has a check box");
+    if (what !== "delete" && !destination) throw new InputError("A queue is wanted for them");
     const answer = await request("POST", `${here()}/browse/${what}`, {
       body: { ids: chosen.map((each) => each.value), ...(what !== "delete" && { destination }) },
     });
@@ -147,6 +150,7 @@ export function startBrowsing(reload) {
     isKept: true,
     confirm: ({ what, destination }) => {
       const n = ticked().length;
+      if (!n || (what !== "delete" && !destination)) return "";
       return what === "delete" ? `Delete ${n} chosen messages from ${name()}?`
         : `${what === "move" ? "Move" : "Copy"} ${n} chosen messages from ${name()} to ${destination}?`;
     },

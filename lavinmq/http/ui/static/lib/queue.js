@@ -1,6 +1,6 @@
 // What the pages of a queue and a stream have in common.
 
-import { path, request } from "./api.js";
+import { get, path, request, rowsOf } from "./api.js";
 import { parameter, to } from "./address.js";
 import { logs } from "./chart.js";
 import { byId, facts, h, show } from "./dom.js";
@@ -43,6 +43,12 @@ export function showQueue(one, chart) {
   const button = byId("pauseQueue").querySelector("button");
   const what = document.documentElement.classList.contains("stream") ? "stream" : "queue";
   if (button) button.textContent = `${one.state === "paused" ? "Resume" : "Pause"} ${what}`;
+}
+
+/** Suggest the other queues of the virtual host where one is asked for. */
+export async function suggestQueues() {
+  const rows = rowsOf(await get(path`queues/${vhost()}` + "?page=1&page_size=1000&columns=name"));
+  byId("queue-names").replaceChildren(...rows.filter((row) => row.name !== name()).map((row) => h("option", { value: row.name })));
 }
 
 /** @param {() => import("./api.js").Row} one @param {() => Promise<void>} reload */

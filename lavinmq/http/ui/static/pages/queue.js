@@ -10,7 +10,7 @@ import { count } from "../lib/format.js";
 import "../lib/frame.js";
 import { live } from "../lib/live.js";
 import { publishForm } from "../lib/publish.js";
-import { here, name, showQueue, startActions, vhost } from "../lib/queue.js";
+import { here, name, showQueue, startActions, suggestQueues, vhost } from "../lib/queue.js";
 import { Table } from "../lib/table.js";
 import { startTracing } from "../lib/trace.js";
 import { exchangeLink, inline, messageCard } from "../lib/things.js";
@@ -143,13 +143,10 @@ onSubmit("moveForm", async ({ destination, count: n }) => {
 }, { confirm: ({ destination, count: n }) => `Move ${n || "all"} messages from ${name()} to ${destination}?` });
 
 async function suggest() {
-  const [exchanges, queues] = await Promise.all(["exchanges", "queues"].map((kind) =>
-    get(path`${kind}/${vhost()}` + "?page=1&page_size=1000&columns=name").then(rowsOf)));
-  const options = (/** @type {any[]} */ rows) => rows.filter((row) => row.name).map((row) => h("option", { value: row.name }));
-  byId("sources").replaceChildren(...options(exchanges ?? []));
-  byId("queue-names").replaceChildren(...options((queues ?? []).filter((row) => row.name !== name())));
+  const exchanges = rowsOf(await get(path`exchanges/${vhost()}` + "?page=1&page_size=1000&columns=name"));
+  byId("sources").replaceChildren(...exchanges.filter((row) => row.name).map((row) => h("option", { value: row.name })));
 }
-void suggest().catch(() => undefined);
+for (const fill of [suggest, suggestQueues]) void fill().catch(() => undefined);
 
 let shown = `${vhost()}\n${name()}`;
 window.addEventListener("hashchange", () => {

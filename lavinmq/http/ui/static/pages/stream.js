@@ -10,7 +10,7 @@ import { count } from "../lib/format.js";
 import "../lib/frame.js";
 import { live } from "../lib/live.js";
 import { publishForm } from "../lib/publish.js";
-import { here, name, showQueue, startActions, vhost } from "../lib/queue.js";
+import { here, name, showQueue, startActions, suggestQueues, vhost } from "../lib/queue.js";
 import { Table } from "../lib/table.js";
 import { startTracing } from "../lib/trace.js";
 import { exchangeLink, inline, messageCard } from "../lib/things.js";
@@ -81,6 +81,7 @@ startActions(() => one, reload);
 startBrowsing(reload);
 startTracing(here);
 publishForm(() => ({ vhost: vhost(), exchange: "", key: name() }));
+void suggestQueues().catch(() => undefined);
 onSubmit("getMessages", async ({ offset, messages, encoding }) => {
   const got = await request("POST", `${here()}/stream`, {
     body: { offset: offset.trim(), count: Number(messages), encoding, truncate: SHOWN_BYTES },
