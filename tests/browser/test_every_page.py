@@ -10,6 +10,7 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import expect
 
+from lavinmq.client.connection import Address, Connection
 from tests.browser.conftest import NODE_MODULES, TWO_FRAMES, Visit, log_in, opened
 from tests.browser.test_login import cookie
 from tests.support.api import Api
@@ -29,13 +30,15 @@ def details(name: str = HOSTILE) -> list[str]:
     return [
         f"/queue#{there}", f"/queue#{there}&tab=consumers", f"/queue#{there}&tab=bindings",
         f"/queue#{there}&tab=messages", f"/stream#{there.replace('&name=', '&name=s')}",
-        f"/exchange#{there}", f"/unacked#{there}", f"/vhost#{there}", f"/user#{there}",
+        f"/exchange#{there}", f"/unacked#{there.replace('&name=', '&name=u')}", f"/vhost#{there}",
+        f"/user#{there}",
     ]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def hostile(broker: Broker) -> None:
-    """A user, a virtual host, an exchange, a queue, a stream and policies of that name."""
+def hostile(broker: Broker) -> Iterator[list[str]]:
+    """A user, a virtual host, an exchange, queues, a stream, policies and bridges of that name, and
+    a client that calls itself and its consumer so. Yields: the pages about them."""
     api, name = Api(broker), quote(HOSTILE, safe="")
     rights = {"configure": ".*", "write": ".*", "read": ".*"}
     stream = {"durable": True, "arguments": {"x-queue-type": "stream"}}
@@ -43,6 +46,7 @@ def hostile(broker: Broker) -> None:
     binding = {"routing_key": HOSTILE, "arguments": {HOSTILE: HOSTILE}}
     shovel = {"src-uri": "amqp://", "dest-uri": "amqp://"}
     shovel |= dict.fromkeys(("src-queue", "dest-queue"), HOSTILE)
+    upstream = {"uri": "amqp://", "exchange": HOSTILE, "consumer-tag": HOSTILE}
     exchange = {"type": "topic", "arguments": {"x-" + HOSTILE: HOSTILE}}
     for method, path, body in (
         ("PUT", f"vhosts/{name}", {"description": HOSTILE}),
@@ -52,12 +56,28 @@ def hostile(broker: Broker) -> None:
         ("PUT", f"exchanges/{name}/{name}", exchange),
         ("PUT", f"queues/{name}/{name}", {"durable": True, "arguments": {"x-" + HOSTILE: 1}}),
         ("PUT", f"queues/{name}/s{name}", stream),
+        ("PUT", f"queues/{name}/u{name}", {}),
         ("PUT", f"policies/{name}/{name}", policy),
+        ("PUT", f"operator-policies/{name}/{name}", {**policy, "definition": {"expires": 10**9}}),
         ("PUT", f"parameters/shovel/{name}/{name}", {"value": shovel}),
+        ("PUT", f"parameters/federation-upstream/{name}/{name}", {"value": upstream}),
         ("POST", f"bindings/{name}/e/{name}/q/{name}", binding),
     ):
         answer = api(method, f"/api/{path}", body)
         assert answer.status in (201, 204), (path, answer)
+    there = Address(broker.host, broker.port, HOSTILE, HOSTILE, HOSTILE)
+    with Connection.open(there, name=HOSTILE) as connection:
+        channel = connection.channel()
+        channel.consume(f"u{HOSTILE}", HOSTILE)
+        channel.publish("", f"u{HOSTILE}", b"it is never acknowledged")
+        channel.receive(5)
+        about = [
+            f"/{kind}#name={quote(each['name'], safe='')}"
+            for kind in ("connection", "channel")
+            for each in api("GET", f"/api/vhosts/{name}/{kind}s").json
+        ]
+        assert len(about) == 2
+        yield [*details(), *about]
 
 
 AXE = NODE_MODULES / "axe-core" / "axe.min.js"
@@ -71,6 +91,13 @@ TRANSITIONS = (
     "Promise.allSettled(document.getAnimations().filter(each =>"
     " each.effect.getComputedTiming().endTime < Infinity).map(each => each.finished))"
 )
+LATE = """
+performance.getEntriesByType('resource').map(({ name }) => name)
+  .filter((name) => /[/](lib|pages)[/][^/]*[.]js$/.test(name))
+  .filter((name) => ![...document.querySelectorAll('link[rel=modulepreload]')]
+    .some(({ href }) => href === name))
+"""
+"""The modules that a page learns of from other modules alone."""
 WIDE = 3840
 
 
@@ -83,6 +110,7 @@ class Seen:
     asked: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     images: dict[str, int] = field(default_factory=dict)
+    late: dict[str, list[str]] = field(default_factory=dict)
     overflow: dict[tuple[str, int], int] = field(default_factory=dict)
     violations: dict[tuple[str, str], list[str]] = field(default_factory=dict)
     kept: str = ""
@@ -124,18 +152,20 @@ class Seen:
 
 
 @pytest.fixture(scope="module")
-def seen(browser: Any, broker: Broker, hostile: None) -> Iterator[Seen]:
+def seen(browser: Any, broker: Broker, hostile: list[str]) -> Iterator[Seen]:
     """What guest sees on every page. It is looked at once, for many questions."""
     with opened(browser, broker) as page:
         log_in(page)
         found, visit = Seen(token=cookie(page)["value"].partition(":")[2]), Visit(page)
         found.listen(page)
         page.emulate_media(color_scheme="light")
-        for address in (*LISTS, *details(), *OPEN):
+        for address in (*LISTS, *hostile, *OPEN):
             visit(address)
             if address not in OPEN:
                 expect(page.locator("#username")).not_to_be_empty()
                 found.images[address] = page.locator("main img").count()
+                expect(page.locator("#page-error"), address).to_be_hidden()
+            found.late[address] = page.evaluate(LATE)
             found.measure(page, address, 1400)
             if AXE.exists():
                 found.examine(page, address)
@@ -152,11 +182,15 @@ def is_of_policy(text: str) -> bool:
     return "Content Security" in text or "Trusted" in text
 
 
-def test_hostile_names_are_text(seen: Seen) -> None:
-    assert len(seen.images) == len(LISTS) + len(details())
+def test_hostile_names_are_text(seen: Seen, hostile: list[str]) -> None:
+    assert len(seen.images) == len(LISTS) + len(hostile)
     assert {address: n for address, n in seen.images.items() if n} == {}
     assert seen.dialogs == []
     assert [text for text in seen.said if is_of_policy(text)] == []
+
+
+def test_a_page_asks_for_all_its_modules_at_once(seen: Seen) -> None:
+    assert {address: late for address, late in seen.late.items() if late} == {}
 
 
 def test_no_screen_scrolls_sideways(seen: Seen) -> None:
@@ -175,11 +209,13 @@ def test_no_token_is_in_an_address_a_log_or_a_storage(seen: Seen, broker: Broker
         assert seen.token not in text
 
 
-def test_hostile_names_are_text_on_small_screens(page: Any, visit: Visit, hostile: None) -> None:
+def test_hostile_names_are_text_on_small_screens(
+    page: Any, visit: Visit, hostile: list[str]
+) -> None:
     page.set_viewport_size({"width": 360, "height": 800})
     found = Seen()
     found.listen(page)
-    for address in (*LISTS, *details()):
+    for address in (*LISTS, *hostile):
         visit(address)
         expect(page.locator("#username")).not_to_be_empty()
         assert page.locator("main img").count() == 0, address
@@ -200,18 +236,18 @@ def watched(page: Any) -> Iterator[Any]:
     assert [text for text in found.said if is_of_policy(text)] == []
 
 
-def test_a_hostile_name_can_be_chosen_as_virtual_host(watched: Any, hostile: None) -> None:
+def test_a_hostile_name_can_be_chosen_as_virtual_host(watched: Any, hostile: list[str]) -> None:
     watched.goto("/queues")
     expect(watched.locator("#userMenuVhost option", has_text="<img")).to_have_count(1)
     with watched.expect_navigation():
         watched.locator("#userMenuVhost").select_option(HOSTILE)
-    expect(watched.locator("#table tbody tr")).to_have_count(2)
+    expect(watched.locator("#table tbody tr")).to_have_count(3)
     watched.locator("#table a", has_text=HOSTILE).first.click()
     expect(watched.locator("#pagename-label")).to_have_text(f"{HOSTILE} in virtual host {HOSTILE}")
     expect(watched.locator("#q-ready")).to_have_text("0")
 
 
-def test_a_hostile_user_logs_in(visitor: Any, hostile: None) -> None:
+def test_a_hostile_user_logs_in(visitor: Any, hostile: list[str]) -> None:
     log_in(visitor, HOSTILE, HOSTILE)
     visitor.goto("/")
     expect(visitor.locator("#username")).to_have_text(HOSTILE)
@@ -338,7 +374,7 @@ def test_a_refusal_of_an_action_is_told_in_the_page(visitor: Any, broker: Broker
     expect(form.locator(".form-error")).to_contain_text("permission")
 
 
-def test_a_script_in_a_body_is_shown_as_text(page: Any, hostile: None) -> None:
+def test_a_script_in_a_body_is_shown_as_text(page: Any, hostile: list[str]) -> None:
     path = f"/api/exchanges/{quote(HOSTILE, safe='')}/amq.default/publish"
     properties = {"headers": {HOSTILE: [HOSTILE, {HOSTILE: 1}]}, "message_id": HOSTILE}
     body = {

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
+from lavinmq.client.connection import Address, Connection
 from tests.browser.conftest import Requests, Stub, listed
 from tests.browser.test_every_page import AXE
 from tests.support.api import Api
@@ -36,6 +37,41 @@ def test_a_few_things_are_shown_as_they_are(page: Any, broker: Broker) -> None:
     expect(page.locator("#map-table tbody tr")).to_have_text(["sales<b>orders1a.#"])
     page.get_by_role("link", name="<b>orders").click()
     expect(page.locator("#pagename-label")).to_have_text("<b>orders in virtual host mapped")
+
+
+def test_consumers_have_the_names_that_users_know(page: Any, broker: Broker) -> None:
+    """What the client calls itself, else the tags of its consumers, else its address."""
+    api, to = Api(broker), Address(broker.host, broker.port, vhost="named")
+    api("PUT", "/api/vhosts/named")
+    api("PUT", "/api/permissions/named/guest", dict.fromkeys(("configure", "write", "read"), ".*"))
+    api("PUT", "/api/queues/named/q", {})
+    with (
+        Connection.open(to, name="billing <b>") as named,
+        Connection.open(to) as tagged,
+        Connection.open(to) as plain,
+    ):
+        named.channel().consume("q", "tag-of-billing")
+        for tag in "abcd":
+            tagged.channel().consume("q", f"worker-{tag}")
+        plain.channel().consume("q", "")
+        page.goto("/map")
+        expect(page.locator("#map-vhost option")).not_to_have_count(0)
+        page.locator("#map-vhost").select_option("named")
+
+        clients = page.locator("#map-client li")
+        expect(clients).to_have_count(3)
+        address, workers = r"127\.0\.0\.1:\d+", "worker-a, worker-b, worker-c and 1 more"
+        expect(clients.locator("a")).to_have_text(
+            [re.compile(f"^{address}$"), "billing <b>", workers]
+        )
+        expect(clients.nth(1).locator("small")).to_have_text(
+            re.compile(f"^tag-of-billing · {address}$")
+        )
+        expect(clients.nth(0).locator("small")).to_have_count(0)
+        page.locator("#map-text").fill("of-billing")
+        expect(clients).to_have_count(1)
+        clients.get_by_role("link").click()
+        expect(page.locator("#client")).to_contain_text("billing <b>")
 
 
 @pytest.fixture

@@ -87,7 +87,9 @@ def test_pages_are_found(page: Any) -> None:
 
 
 @pytest.mark.parametrize("text", [HOSTILE[:40], "(x", ".*", "\\"])
-def test_what_is_typed_is_no_pattern_and_no_markup(watched: Any, hostile: None, text: str) -> None:
+def test_what_is_typed_is_no_pattern_and_no_markup(
+    watched: Any, hostile: list[str], text: str
+) -> None:
     watched.goto("/")
     expect(watched.locator("#username")).to_have_text("guest")
     watched.keyboard.press("Control+k")

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import posixpath
+import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ TYPES: Final = {
 }
 HTML: Final = "html"
 LEVEL: Final = 9
+_IMPORT: Final = re.compile(r'^(?:import |} from )[^"\n]*"(\.[^"\n]+)"', re.MULTILINE)
 
 
 class File(NamedTuple):
@@ -36,7 +39,8 @@ class Files:
     """The files of the directory `static/`.
 
     `digest`: of all of them. `assets`: what pages load, by name, with `/` between directories.
-    `fragments`: the HTML that pages are made of, by the same names.
+    `fragments`: the HTML that pages are made of, by the same names. `modules`: what the script of a
+    page imports, it included, by its name.
     """
 
     def __init__(self) -> None:
@@ -44,6 +48,7 @@ class Files:
 
         self.assets: dict[str, File] = {}
         self.fragments: dict[str, str] = {}
+        scripts: dict[str, str] = {}
         digest = hashlib.sha256()
         for name, file in sorted(_below(files(__package__) / "static", "")):
             content = file.read_bytes()
@@ -53,7 +58,24 @@ class Files:
                 self.fragments[name] = content.decode()
             elif suffix in TYPES:
                 self.assets[name] = File(TYPES[suffix], packed(content))
+                if suffix == "js":
+                    scripts[name] = content.decode()
         self.digest = digest.hexdigest()[:20]
+        self.modules = {
+            name: tuple(_imported(name, scripts)) for name in scripts if name.startswith("pages/")
+        }
+
+
+def _imported(name: str, scripts: Mapping[str, str]) -> list[str]:
+    """A module and those that it needs, directly or not; each once."""
+    found = [name]
+    for each in found:  # it grows
+        directory = posixpath.dirname(each)
+        for other in _IMPORT.findall(scripts[each]):
+            needed = posixpath.normpath(posixpath.join(directory, other))
+            if needed not in found:
+                found.append(needed)
+    return found
 
 
 def _below(directory: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]:

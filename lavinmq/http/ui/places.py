@@ -70,9 +70,14 @@ def document(found: files.Files, name: str, place: Place, root: str) -> bytes:
     """A page as HTML. Args: root: the way from the page's directory to that of all pages."""
     shell = found.fragments["shell.html" if place.has_frame else "bare.html"]
     content = found.fragments[f"pages/{name}.html"]
+    assets = f"{root}ui/{found.digest}"
+    modules = (
+        f'<link rel="modulepreload" fetchpriority="low" href="{assets}/{each}">'
+        for each in found.modules.get(f"pages/{name}.js", ())
+    )
     words = {
-        "content": content, "page": name, "title": place.title, "root": root,
-        "assets": f"{root}ui/{found.digest}",
+        "content": content, "page": name, "title": place.title, "root": root, "assets": assets,
+        "modules": "\n".join(modules),
     }  # fmt: skip
     for word, text in words.items():
         shell = shell.replace(f"{{{{{word}}}}}", text)

@@ -1,13 +1,23 @@
 // What the map is made of: groups of things by the beginnings of their names, the ways between them,
 // and the lines that show these.
 
-/** @typedef {{kind: string, name: string, href: string, rate: number, messages: number}} Thing */
+/**
+ * @typedef {object} Thing
+ * @property {string} kind
+ * @property {string} name
+ * @property {string} label what it is called
+ * @property {string} [more] told below the label
+ * @property {string} href
+ * @property {number} rate
+ * @property {number} messages
+ */
 /** @typedef {{from: string, to: string, key: string}} Way of messages, between `kind name` and `kind name` */
 /**
  * @typedef {object} Group
  * @property {string} id
  * @property {string} label
  * @property {Thing[]} things that it stands for; none while it is open
+ * @property {string} more told below the label
  * @property {number} size
  * @property {number} messages
  * @property {number} rate
@@ -22,9 +32,42 @@ const FEW = 30;
 const SHOWN = 100;
 const LINES = 1500;
 const KEYS = 5;
+const TAGS = 3;
 
 /** @param {import("./api.js").Row} row a consumer. @returns {string} the connection it is on */
 export const clientOf = (row) => String(row.channel_details?.connection_name ?? "");
+
+/** Tags that brokers and clients make up tell nobody anything. @param {string} tag */
+const isMadeUp = (tag) => /^amq\.ctag-|^ctag\d+\.[0-9a-f]{32}$|^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/.test(tag);
+
+/**
+ * The connections that consume, by the names that users know: what the client calls itself, else the tags of its
+ * consumers, else its address.
+ * @param {import("./api.js").Row[]} consumers
+ * @param {import("./api.js").Row[]} connections
+ * @param {(name: string) => string} href
+ * @returns {Thing[]}
+ */
+export function clientsOf(consumers, connections, href) {
+  /** @type {Map<string, Set<string>>} */
+  const tags = new Map();
+  for (const row of consumers) {
+    const name = clientOf(row);
+    const tag = String(row.consumer_tag ?? "");
+    const known = tags.get(name) ?? new Set();
+    tags.set(name, known);
+    if (tag && !isMadeUp(tag)) known.add(tag);
+  }
+  const called = new Map(connections.map((row) => [row.name, String(row.client_properties?.connection_name || row.client_id || "")]));
+  return [...tags].map(([name, all]) => {
+    const some = [...all].slice(0, TAGS).join(", ") + (all.size > TAGS ? ` and ${all.size - TAGS} more` : "");
+    const own = called.get(name) ?? "";
+    const [address] = name.split(" -> ");
+    const label = own || some || String(address);
+    const more = [own && some !== own ? some : "", own || some ? address : ""].filter(Boolean).join(" · ");
+    return { kind: "client", name, label, more, href: href(name), rate: 0, messages: 0 };
+  });
+}
 
 /** The beginning of a name that it shares with others. @param {string} name */
 const beginning = (name) => /^.*?[._:/-]/.exec(name)?.[0] ?? name.slice(0, 4);
@@ -34,7 +77,7 @@ function group(id, label, things, more = {}) {
   const sum = (/** @type {"rate" | "messages"} */ name) => things.reduce((total, each) => total + each[name], 0);
   return {
     id, label, things, size: things.length, messages: sum("messages"), rate: sum("rate"),
-    isGroup: false, isOpen: false, isInside: false, ...more,
+    more: "", isGroup: false, isOpen: false, isInside: false, ...more,
   };
 }
 
@@ -46,13 +89,13 @@ function group(id, label, things, more = {}) {
  * @returns {Group[]}
  */
 export function groupsOf(kind, things, open) {
-  const sorted = things.toSorted((one, other) => (one.name < other.name ? -1 : 1));
-  const single = (/** @type {Thing} */ thing, isInside = false) => group(`${kind} ${thing.name}`, thing.name || "(default)", [thing], { isInside });
+  const sorted = things.toSorted((one, other) => (one.label < other.label ? -1 : 1));
+  const single = (/** @type {Thing} */ thing, isInside = false) => group(`${kind} ${thing.name}`, thing.label, [thing], { isInside, more: thing.more ?? "" });
   if (sorted.length <= FEW) return sorted.map((thing) => single(thing));
   /** @type {Map<string, Thing[]>} */
   const parts = new Map();
   for (const thing of sorted) {
-    const start = beginning(thing.name);
+    const start = beginning(thing.label);
     const part = parts.get(start);
     if (part) part.push(thing);
     else parts.set(start, [thing]);

@@ -8,7 +8,7 @@ import { byId, h, show } from "../lib/dom.js";
 import { count, rate } from "../lib/format.js";
 import { fillVhosts, known } from "../lib/frame.js";
 import { is } from "../lib/session.js";
-import { clientOf, drawn, groupsOf, KINDS, waysOf } from "../lib/map.js";
+import { clientOf, clientsOf, drawn, groupsOf, KINDS, waysOf } from "../lib/map.js";
 
 /** @typedef {import("../lib/map.js").Thing} Thing */
 /** @typedef {import("../lib/map.js").Way} Way */
@@ -39,7 +39,7 @@ async function all(kind, vhost, columns) {
   const found = [];
   // Who monitors sees virtual hosts that it has no permissions in, in lists of them all alone.
   const isOne = is() || (is("management", "policymaker") && !is("monitoring"));
-  const list = isOne ? kind + path`/${vhost}` : kind;
+  const list = !isOne ? kind : kind === "connections" ? path`vhosts/${vhost}/connections` : kind + path`/${vhost}`;
   for (let page = 1; page <= MOST_PAGES; page += 1) {
     const said = await get(`${list}?${new URLSearchParams({ page: String(page), page_size: String(PAGE_SIZE), columns })}`);
     for (const row of rowsOf(said)) if (isOne || (row.vhost ?? row.queue?.vhost) === vhost) found.push(row);
@@ -58,18 +58,20 @@ async function load() {
     return;
   }
   show("map-said", "Loading");
-  const exchanges = await all("exchanges", vhost, "name,vhost,message_stats");
-  const queues = await all("queues", vhost, "name,vhost,arguments,messages,message_stats");
-  const bindings = await all("bindings", vhost, "vhost,source,destination,destination_type,routing_key");
-  const consumers = await all("consumers", vhost, "queue,channel_details");
+  const [exchanges, queues, bindings, consumers, connections] = await Promise.all([
+    all("exchanges", vhost, "name,vhost,message_stats"),
+    all("queues", vhost, "name,vhost,arguments,messages,message_stats"),
+    all("bindings", vhost, "vhost,source,destination,destination_type,routing_key"),
+    all("consumers", vhost, "queue,consumer_tag,channel_details"),
+    all("connections", vhost, "name,vhost,client_properties,client_id"),
+  ]);
   if (mine !== asked) return; // another one is under way
   const rateOf = (/** @type {any} */ row, /** @type {string} */ name) => row.message_stats?.[`${name}_details`]?.rate ?? 0;
   const isStream = (/** @type {any} */ row) => row.arguments?.["x-queue-type"] === "stream";
-  const clients = new Set(consumers.map(clientOf));
   things = [
-    ...exchanges.map((row) => ({ kind: "exchange", name: row.name, href: to("exchange", { vhost, name: row.name }), rate: rateOf(row, "publish_in"), messages: 0 })),
-    ...queues.map((row) => ({ kind: "queue", name: row.name, href: to(isStream(row) ? "stream" : "queue", { vhost, name: row.name }), rate: rateOf(row, "deliver_get"), messages: row.messages })),
-    ...[...clients].map((name) => ({ kind: "client", name, href: to("connection", { name }), rate: 0, messages: 0 })),
+    ...exchanges.map((row) => ({ kind: "exchange", name: row.name, label: row.name || "(default)", href: to("exchange", { vhost, name: row.name }), rate: rateOf(row, "publish_in"), messages: 0 })),
+    ...queues.map((row) => ({ kind: "queue", name: row.name, label: row.name, href: to(isStream(row) ? "stream" : "queue", { vhost, name: row.name }), rate: rateOf(row, "deliver_get"), messages: row.messages })),
+    ...clientsOf(consumers, connections, (name) => to("connection", { name })),
   ];
   ways = [
     ...bindings.filter((row) => row.source).map((row) => ({
@@ -86,7 +88,7 @@ function draw() {
   const wanted = text.value.toLowerCase();
   const shown = new Map();
   for (const kind of KINDS) {
-    const some = things.filter((each) => each.kind === kind && each.name.toLowerCase().includes(wanted));
+    const some = things.filter((each) => each.kind === kind && [each.label, each.name, each.more].join("\n").toLowerCase().includes(wanted));
     const groups = groupsOf(kind, some, open);
     for (const group of groups) for (const thing of group.things) shown.set(`${thing.kind} ${thing.name}`, group);
     byId(`map-${kind}`).replaceChildren(...groups.map(item));
@@ -99,7 +101,7 @@ function draw() {
   });
   drawn(byId("map"), lines);
   const said = KINDS.map((kind) => count(things.filter((each) => each.kind === kind).length));
-  show("map-said", `${said[0]} exchanges, ${said[1]} queues, consumers on ${said[2]} connections, ${count(ways.length)} ways between them.${isCut ? " There are more than are shown." : ""}`);
+  show("map-said", `${said[0]} exchanges, ${said[1]} queues, ${said[2]} connections that consume, ${count(ways.length)} ways between them.${isCut ? " There are more than are shown." : ""}`);
   write(joined);
   const again = focused && document.querySelector(`[data-id="${CSS.escape(focused)}"]`);
   if (again) /** @type {HTMLElement | null} */ (again.querySelector("button, a") ?? again)?.focus();
@@ -107,7 +109,7 @@ function draw() {
 
 /** @param {import("../lib/map.js").Group} group */
 function item(group) {
-  const numbers = [group.messages ? `${count(group.messages)} messages` : "", group.rate ? rate(group.rate) : ""].filter(Boolean).join(", ");
+  const numbers = [group.more, group.messages ? `${count(group.messages)} messages` : "", group.rate ? rate(group.rate) : ""].filter(Boolean).join(", ");
   const label = group.isGroup
     ? h("button", {
       type: "button", class: "row-button", "aria-expanded": String(group.isOpen),
