@@ -308,11 +308,9 @@ cdef int tx_await_haul(chan_t* c, queue_t* q) noexcept nogil:
 
 
 cdef bint tx_awaits_hauls(chan_t* c) noexcept nogil:
-    """Whether large messages are on their way, or have just come where they go, into files that the
-    next sync covers. What could not go counts as gone: it stays where it was."""
+    """Whether large messages are on their way. What could not go counts as gone: it stays where it
+    was."""
     cdef tx_haul_t* h
-    if c.tx_hauls == NULL:
-        return False
     while c.n_tx_hauls:
         h = &c.tx_hauls[c.n_tx_hauls - 1]
         if not h.queue.is_deleted and not h.queue.is_closed and h.queue.moves.n_hauled < h.until:
@@ -320,7 +318,7 @@ cdef bint tx_awaits_hauls(chan_t* c) noexcept nogil:
         c.n_tx_hauls -= 1
         queue_unref(h.queue)
     tx_forget_hauls(c)
-    return True
+    return False
 
 
 cdef void tx_forget_hauls(chan_t* c) noexcept nogil:
@@ -331,6 +329,12 @@ cdef void tx_forget_hauls(chan_t* c) noexcept nogil:
     free(c.tx_hauls)
     c.tx_hauls = NULL
     c.cap_tx_hauls = 0
+
+
+cdef int tx_bury(chan_t* c) noexcept nogil:
+    """Dead letters have been sent: TX_DISK when all have come, TX_MORE while one is on its way: of
+    that no part is of use on the disk, and every turn would have one synced."""
+    return TX_MORE if tx_awaits_hauls(c) else TX_DISK
 
 
 cdef int tx_carry_out(chan_t* c) noexcept nogil:
@@ -351,7 +355,7 @@ cdef int tx_carry_out(chan_t* c) noexcept nogil:
     c.n_tx_settles = 0
     if c.tx_has_buried:
         c.tx_phase = TX_BURIES
-        return TX_DISK
+        return tx_bury(c)
     tx_forget(c)
     return TX_COMMITTED
 
@@ -383,8 +387,8 @@ cdef int tx_commit(chan_t* c) noexcept nogil:
     elif c.tx_phase == TX_WAITS:
         c.tx_phase = TX_SETTLES
     elif c.tx_phase == TX_BURIES:
-        if tx_awaits_hauls(c):
-            return TX_DISK
+        if c.tx_hauls != NULL:
+            return tx_bury(c)
         c.tx_has_buried = False
     rc = tx_carry_out(c)
     if rc == TX_MORE:

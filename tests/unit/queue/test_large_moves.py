@@ -197,6 +197,29 @@ def test_a_rejected_message_goes_in_pieces(bench: Bench, durable: bool) -> None:
     assert pieces(bench) == []
 
 
+def test_a_commit_waits_for_a_large_letter_and_asks_for_one_sync(bench: Bench) -> None:
+    """However many turns the letter takes: what is on its way is no use on the disk."""
+    queue, dead = letters(bench)
+    fill(bench, "q", BODY)
+    bench.link.select_transactions(1)
+    while not bench.link.get(1, queue, False):
+        step(bench)
+    bench.run()
+    tag = bench.receive()[0].tag
+    bench.client.send(settle(90, tag, 0))
+    bench.link.on_readable()
+    bench.run()
+
+    answers = []
+    while (answer := bench.link.commit(1)) is not None:
+        answers.append(answer)
+        step(bench)
+
+    assert dead.ready == 1
+    assert answers.count(True) >= PIECES
+    assert answers.count(False) == 1
+
+
 @pytest.mark.parametrize("how", ["expired", "expired behind another", "maxlen", "maxlenbytes"])
 def test_what_dies_by_a_rule_goes_in_pieces(bench: Bench, how: str) -> None:
     rules = {"maxlen": {"max_length": 1}, "maxlenbytes": {"max_bytes": LARGE}}.get(how, {})
