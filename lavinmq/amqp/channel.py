@@ -24,6 +24,7 @@ from lavinmq.fieldtable import FieldTable, Timestamp
 from lavinmq.files import stream_epochs
 from lavinmq.stats.sampler import NOTHING, Counters
 from lavinmq.vhost import rights
+from lavinmq.vhost.new_queue import Declared, NewQueue
 
 if TYPE_CHECKING:
     from lavinmq.amqp.connection import Connection
@@ -230,13 +231,27 @@ class Channel:
         if d.queue in REPLY_TO or d.queue.startswith(REPLY_PREFIX):
             self._declare_reply_queue(d)
             return
-        queue, recorded = self.connection.vhost.declare_queue(
+        declared = self.connection.vhost.declare_queue(
             self.connection, d.queue, d.passive, d.durable, d.exclusive, d.auto_delete, d.arguments
         )
+        self._declared(declared, d.no_wait)
+
+    def _declared(self, declared: Declared, no_wait: bool) -> bool:
+        """Answer, once the queue is there. Returns: whether the client's next frames wait."""
+        if isinstance(declared, NewQueue):
+            ids = m.QueueDeclare.CLASS_ID, m.QueueDeclare.METHOD_ID
+            again = partial(self._declare_again, declared, no_wait)
+            self.connection.when_made(self.id, ids, declared.when_made, again)
+            return True
+        queue, recorded = declared
         self.last_queue = queue.name
         ready = min(queue.core.ready, 0xFFFFFFFF)
         reply = m.QueueDeclareOk(queue.name, ready, len(queue.consumers))
-        self._reply_when(recorded, reply, d.no_wait)
+        self._reply_when(recorded, reply, no_wait)
+        return recorded
+
+    def _declare_again(self, new: NewQueue, no_wait: bool) -> bool:
+        return not self.is_over and self._declared(new.declare(), no_wait)
 
     def _declare_reply_queue(self, d: m.QueueDeclare) -> None:
         """Declaring says whether somebody waits for replies there; it makes nothing."""

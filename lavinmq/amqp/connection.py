@@ -155,6 +155,26 @@ class Connection:
         self.link.pause()
         portions.begin(steps, partial(self._finish, callback))
 
+    def when_made(
+        self, channel: int, ids: tuple[int, int], wait: Callable[[Callable[[], object]], object],
+        then: Callable[[], bool],
+    ) -> None:  # fmt: skip
+        """Call back once `wait` says so; the client's next frames wait, and go on waiting if `then`
+        says that it waits for more. What it raises closes who pays for it."""
+        self.link.pause()
+        wait(partial(self._made, channel, ids, then))
+
+    def _made(self, channel: int, ids: tuple[int, int], then: Callable[[], bool]) -> None:
+        if self._is_over:
+            return
+        try:
+            is_more = then()
+        except Exception as error:  # noqa: BLE001 - see _fail
+            self._fail(channel, ids, error)
+            is_more = False
+        if not is_more:
+            self.link.resume()
+
     def in_turns(self, channel: int, ids: tuple[int, int], step: Callable[[], bool]) -> None:
         """Make steps for the client, one in each turn of the loop, until one says that it was the
         last; the client's next frames wait. What a step raises closes who pays for it."""

@@ -6,11 +6,10 @@ Called by `vhost/vhost.py`. Source: docs/formats.md.
 import hashlib
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from lavinmq.files.changes import Changes
+from lavinmq.files.changes import Changes, Name
 from lavinmq.files.whole import read_regular, sync_directory
 
 TRANSIENT: Final = "transient"
@@ -40,7 +39,7 @@ def is_empty(path: str) -> bool:
         return False
 
 
-def write_text(path: Path, text: str, changes: Changes) -> None:
+def write_text(path: Name, text: str, changes: Changes) -> None:
     """Write a file that is there for humans and tools, unless it is right already.
 
     Something else of that name is left alone: nothing depends on this file."""
@@ -48,7 +47,7 @@ def write_text(path: Path, text: str, changes: Changes) -> None:
     try:
         fd = changes.open(path, os.O_CREAT | os.O_EXCL)
     except FileExistsError:
-        if not path.is_file() or read_regular(str(path)) == raw:
+        if not os.path.isfile(path) or read_regular(os.fspath(path)) == raw:
             return
         fd = changes.open(path, os.O_TRUNC)
     try:
@@ -78,12 +77,6 @@ def remove_tree(path: Path, changes: Changes) -> None:
     """Remove a directory with all that is in it; one that is missing is no error.
 
     A file, or a link to elsewhere, goes without what it leads to."""
-    for _ in removal(path, changes):
-        pass
-
-
-def removal(path: Path, changes: Changes) -> Iterator[None]:
-    """The same in short steps, for whoever serves others in between."""
     if path.is_symlink() or (path.exists() and not path.is_dir()):
         changes.unlink(path)
         return
@@ -93,9 +86,7 @@ def removal(path: Path, changes: Changes) -> Iterator[None]:
         return
     for entry in entries:
         if entry.is_dir(follow_symlinks=False):
-            yield from removal(Path(entry.path), changes)
+            remove_tree(Path(entry.path), changes)
         else:
             changes.unlink(entry.path)
-            yield
     changes.remove_directory(path)
-    yield

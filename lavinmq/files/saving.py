@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from lavinmq.errors import DefinitionsError
 from lavinmq.files.changes import Changes
+from lavinmq.files.in_order import InOrder, Worker
 from lavinmq.files.whole import UnsureError, replace_files
 from lavinmq.process.portions import emptied, in_portions
 
@@ -128,10 +129,17 @@ class Disk:
         self._executor: ThreadPoolExecutor | None = None
         self._busy: set[SavedFile] = set()
         self.is_running = False
+        self._workers: list[Worker] = []
+        self.names = InOrder(self._worker("names"), self.call_soon)
+        """Where directories are made and renamed."""
+        self.removals = InOrder(self._worker("removals"), self.call_soon, is_patient=True)
+        """Where directories go that have lost their name: what is left, the next start removes."""
 
     def start(self) -> None:
         """From now on the loop serves clients, and nothing may hold it up."""
         self.is_running = self._events is not None
+        self.names.start()
+        self.removals.start()
 
     def stop(self) -> None:
         """Finish what runs, and save what waits. Idempotent."""
@@ -139,8 +147,19 @@ class Disk:
         if self._executor is not None:
             self._executor.shutdown()
             self._executor = None
+        for worker in self._workers:
+            worker.stop()
+        self.names.stop()
+        self.removals.stop()
         while self._busy:
             self._busy.pop().save_now()
+
+    def _worker(self, name: str) -> Callable[..., None] | None:
+        if self._events is None:
+            return None
+        worker = Worker(name, self._events.call_soon_threadsafe)
+        self._workers.append(worker)
+        return worker.submit
 
     def call_soon(self, function: Callable[..., object], *args: Any) -> None:
         """In the next turn of the loop."""
@@ -168,6 +187,14 @@ class Disk:
             return work()
         result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self.submit(partial(_outcome, work), partial(_resolve, result))
+        return await result
+
+    async def run_in_order(self, work: Callable[[], T]) -> T:
+        """The same, behind all changes of names that were asked for before."""
+        if not self.is_running:
+            return work()
+        result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self.names.add(partial(_outcome, work), partial(_resolve, result))
         return await result
 
     def began(self, file: SavedFile) -> None:

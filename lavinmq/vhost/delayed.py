@@ -92,7 +92,7 @@ class DelayedExchanges:
         self._core.touch()
         del self._queues[queue.name]
         if queue.core.delete():
-            self._files.remove(queue)
+            self._files.remove(queue, is_at_once=True)
 
     def _add(self, exchange: Exchange, is_new: bool) -> Queue | None:
         """Give a delayed exchange the queue in which its messages wait; at the start with those

@@ -1,14 +1,15 @@
 """The files of the queues of one virtual host: made, read, and removed once nobody needs them.
 
-On the loop thread; what is long is done in portions or beside the loop.
+On the loop thread; directories of durable queues are made, renamed and removed beside the loop.
 Source: docs/formats.md, docs/durability.md.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 
@@ -25,9 +26,9 @@ from lavinmq.files.directories import (
 )
 from lavinmq.files.saving import Disk
 from lavinmq.process.log import Log
-from lavinmq.process.portions import Portions
-from lavinmq.vhost import pause, stream_identity
+from lavinmq.vhost import new_queue, pause, stream_identity
 from lavinmq.vhost.dedup_keys import DedupKeys
+from lavinmq.vhost.new_queue import Directory, Making
 from lavinmq.vhost.queue import Queue
 from lavinmq.vhost.recorded import Recorded
 from lavinmq.vhost.store_news import StoreNews
@@ -44,14 +45,13 @@ class QueueFiles:
         keys: the files of duplicates.
         news: what is said of files that cannot be read.
         disk: see `files/saving.py`.
-        portions: in which directories are removed.
         log: that of the virtual host.
         is_clean: whether an orderly stop has synced all that is there.
     """
 
     def __init__(
         self, directory: Path, loop: _core.Loop, recorded: Recorded, keys: DedupKeys,
-        news: StoreNews, disk: Disk, portions: Portions, log: Log, *, is_clean: bool,
+        news: StoreNews, disk: Disk, log: Log, *, is_clean: bool,
     ) -> None:  # fmt: skip
         self.directory = directory
         # Shared by all queues, which would else have a path each.
@@ -64,7 +64,8 @@ class QueueFiles:
         self._disk = disk
         self._log = log
         self._is_clean = is_clean
-        self._deleted = DeletedFiles(directory, portions, log, disk.changes)
+        self._deleted = DeletedFiles(directory, disk, log)
+        self._makings: dict[str, Making] = {}
 
     def open(self) -> None:
         """Before any queue is made: what was transient is gone. Raises: OSError."""
@@ -90,25 +91,106 @@ class QueueFiles:
 
     # --- a queue comes ------------------------------------------------------------------------
 
-    def make(self, name: str) -> None:
-        """An empty directory for a new durable queue. One that is there is set aside, not reused:
-        its messages must not appear in the new queue, and are not ours to throw away."""
-        directory = self.directory / hashed(name)
-        try:
-            self._disk.changes.make_directory(directory)
-        except FileExistsError:
-            self.make_way(name)
-            self._disk.changes.make_directory(directory)
+    def wish(
+        self, name: str, callback: Callable[[], object], *, is_stream: bool, is_held: bool = False
+    ) -> None:
+        """Have a directory for a new durable queue, and call back once it has been made or cannot
+        be: `found` says within the call what has come of it. Who wishes for the same meanwhile is
+        called back, too. Args: is_held: it is kept until somebody takes it, or `release`."""
+        making = self._makings.get(name)
+        if making is not None:
+            making.is_held = making.is_held or is_held
+            making.when_over(callback)
+            return
+        making = self._makings[name] = Making()
+        making.is_held = is_held
+        making.when_over(callback)
+        path = f"{self.stored}/{hashed(name)}"
+        self._deleted.make_way(path)
+        self._disk.names.add(
+            partial(
+                new_queue.make_directory, path, name, self._disk.changes, is_stream=is_stream
+            ),
+            partial(self._made, name, making),
+        )  # fmt: skip
+
+    def found(self, name: str) -> Directory | None:
+        """The directory that was made for a new queue; None: there is none, or not yet.
+
+        Raises: OSError saying why it could not be made.
+        """
+        making = self._makings.get(name)
+        if making is None or not making.is_over:
+            return None
+        if making.error is not None:
+            raise making.error
+        return making.directory
+
+    def take(self, name: str) -> None:
+        """The queue exists: its directory is synced with its record."""
+        making = self._makings.pop(name)
+        if making.directory is not None and making.directory.aside is not None:
+            self._tell_aside(name, making.directory.aside)
         self._recorded.name_added()
-        write_text(directory / ".queue", name, self._disk.changes)
+
+    @property
+    def is_beside(self) -> bool:
+        """Whether directories are made beside the loop, so that who wants one has to wait."""
+        return self._disk.is_running
+
+    async def prepare(self, names: Collection[tuple[str, bool]]) -> None:
+        """Make directories of queues that are going to be declared soon, and keep them until
+        `release`. Args: names: each with whether it is that of a stream."""
+        n_left = len(names)
+        over: asyncio.Future[None] | None = None
+
+        def one_over() -> None:
+            nonlocal n_left
+            n_left -= 1
+            if n_left == 0 and over is not None and not over.done():
+                over.set_result(None)
+
+        for name, is_stream in names:
+            self.wish(name, one_over, is_stream=is_stream, is_held=True)
+        if n_left:
+            over = asyncio.get_running_loop().create_future()
+            await over
+
+    def release(self, name: str) -> None:
+        """Nobody is going to declare it any more, unless that has happened."""
+        making = self._makings.get(name)
+        if making is not None and making.is_held:
+            making.is_held = False
+            if making.is_over:
+                self._drop(name, making)
+
+    def _made(
+        self, name: str, making: Making, directory: Directory | None, error: OSError | None
+    ) -> None:
+        try:
+            making.finish(directory, error)
+        finally:
+            if not making.is_held:
+                self._drop(name, making)
+
+    def _drop(self, name: str, making: Making) -> None:
+        """Forget it, and remove what no queue has taken."""
+        if self._makings.get(name) is not making:
+            return
+        del self._makings[name]
+        if making.directory is not None:
+            self._deleted.add(f"{self.stored}/{hashed(name)}")()
 
     def make_way(self, name: str) -> None:
         """Have nothing there where a new queue of that name is going to be. Raises: OSError."""
         directory = self.directory / hashed(name)
-        self._deleted.make_way(directory)
+        self._deleted.make_way(str(directory))
         aside = set_aside(directory, self._disk.changes)
         if aside is not None:
-            self._log.warning("files of an earlier queue %r were left: now in %s", name, aside)
+            self._tell_aside(name, aside)
+
+    def _tell_aside(self, name: str, aside: Path) -> None:
+        self._log.warning("files of an earlier queue %r were left: now in %s", name, aside)
 
     def load(self, queue: Queue) -> None:
         """Read what the directory of a durable queue holds, and make one where there is none."""
@@ -160,17 +242,30 @@ class QueueFiles:
             self._begin_epoch(queue, lambda fd: self._loop.sync_file(fd, _nothing))
             self._recorded.when_synced(queue.core.open)
 
-    def identify(self, queue: Queue, *, is_new: bool = False) -> None:
-        """Give a stream what tells it from others of its name, unless it has that; that of a new
-        one is on disk when its declaration is."""
+    def identify(self, queue: Queue) -> None:
+        """Give a stream what tells it from others of its name, unless it has that."""
         if not queue.is_stream or queue.core.created:
             return
         try:
             queue.core.created = stream_identity.make(queue.directory, self._disk.changes)
-            if is_new:
-                self._recorded.sync_directory(queue.directory)
         except OSError as error:
-            self._log.warning("the identity of stream %r cannot be stored: %s", queue.name, error)
+            self._no_identity(queue, error)
+
+    def begin_stream(self, queue: Queue, directory: Directory) -> None:
+        """A new stream: what tells it from others is on disk when its declaration is."""
+        queue.core.epochs = [stream_epochs.FIRST]
+        queue.core.created = directory.identity
+        if directory.error is not None:
+            self._no_identity(queue, directory.error)
+            return
+        self.identify(queue)  # when who else declared it wanted no stream
+        try:
+            self._recorded.sync_directory(queue.directory)
+        except OSError as error:
+            self._no_identity(queue, error)
+
+    def _no_identity(self, queue: Queue, error: OSError) -> None:
+        self._log.warning("the identity of stream %r cannot be stored: %s", queue.name, error)
 
     def _begin_epoch(self, queue: Queue, sync: Callable[[int], object]) -> None:
         """A stream was loaded without an orderly stop before: offsets from here on may have been
@@ -189,24 +284,28 @@ class QueueFiles:
 
     # --- a queue goes -------------------------------------------------------------------------
 
-    def remove(self, queue: Queue, *, is_large: bool = False) -> None:
-        """Those of a stored queue stay until its deletion is on disk. Many go behind the loop;
-        what a crash leaves of them goes at the next start. What cannot be removed stays, and is set
-        aside by a queue of the same name."""
-        directory = Path(queue.directory)
+    def remove(self, queue: Queue, *, is_at_once: bool = False) -> None:
+        """Those of a stored queue stay until its deletion is on disk. All go beside the loop; what
+        a crash leaves of them goes at the next start. What cannot be removed stays, and is set
+        aside by a queue of the same name. Args: is_at_once: see `DeletedFiles.add`."""
         if queue.is_stored:
-            self._recorded.when_synced(self._deleted.add(directory))
+            deletion = self._deleted.add(queue.directory, is_at_once=is_at_once)
+            self._recorded.when_synced(deletion)
             return
+        directory = Path(queue.directory)
         try:
-            if is_large and self._disk.is_running:
+            if self._disk.is_running:
+                # At once: a new one of that name may write its first message in this turn.
                 doomed = Path(self.transient) / f"{directory.name}{DOOMED}{time.time_ns()}"
                 self._disk.changes.rename(directory, doomed)
-                self._disk.submit(
+                self._disk.removals.add(
                     partial(remove_tree, doomed, self._disk.changes),
                     partial(self._removed, queue.name),
                 )
             else:
                 remove_tree(directory, self._disk.changes)
+        except FileNotFoundError:
+            pass
         except OSError as error:
             self._removed(queue.name, None, error)
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from operator import methodcaller
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from lavinmq import _core
 from lavinmq.arguments.names import check_name, check_prefix, failed, missing, refused
@@ -22,7 +23,6 @@ from lavinmq.arguments.stream import is_stream
 from lavinmq.auth.identity import Identity
 from lavinmq.errors import ChannelError, ReplyCode
 from lavinmq.fieldtable import EMPTY, FieldTable
-from lavinmq.files import stream_epochs
 from lavinmq.files.definitions import ExchangeDef, QueueDef
 from lavinmq.files.deleted import DOOMED
 from lavinmq.files.directories import hashed, make_directory, write_text
@@ -41,6 +41,7 @@ from lavinmq.vhost.destination import Destination, Source
 from lavinmq.vhost.exchange import Exchange, raw_key
 from lavinmq.vhost.expiry import QueueExpiry
 from lavinmq.vhost.history import Histories
+from lavinmq.vhost.new_queue import Declared, NewQueue
 from lavinmq.vhost.operators import Operators
 from lavinmq.vhost.publishing import Publishing
 from lavinmq.vhost.queue import Actor, Owner, Queue, QueueConsumer
@@ -49,9 +50,6 @@ from lavinmq.vhost.recorded import Recorded, storing
 from lavinmq.vhost.replies import ReplyQueues
 from lavinmq.vhost.rules import VHostRules
 from lavinmq.vhost.store_news import StoreNews
-
-FEW_SEGMENTS: Final = 2
-"""The files of a queue with more are removed behind the loop."""
 
 
 class Member(Protocol):
@@ -105,8 +103,8 @@ class VHost:
         self._keys = DedupKeys(self.directory, loop, self._log, disk.changes)
         self._news = StoreNews(self._log)
         self.files = QueueFiles(
-            self.directory, loop, self.recorded, self._keys, self._news, disk, self.portions,
-            self._log, is_clean=is_clean,
+            self.directory, loop, self.recorded, self._keys, self._news, disk, self._log,
+            is_clean=is_clean,
         )  # fmt: skip
         self._alternates = Alternates(self.core, self.exchanges)
         self._histories = Histories(loop, self.files.transient, self.portions)
@@ -211,7 +209,7 @@ class VHost:
 
     def deleting(self) -> Iterator[None]:
         """End the connections and take everything away, in short steps; nobody gets here any more.
-        `doom` has to follow."""
+        `abandon` has to follow."""
         self._expiry.stop()
         self._histories.stop()
         for connection in list(self.connections):
@@ -242,17 +240,10 @@ class VHost:
         if queue.dedup is not None:
             queue.dedup.release()
 
-    def doom(self) -> Path:
-        """The last step of the deletion. Nothing is written from now on.
-
-        Returns: the directory with all that is left, under another name, which no start takes for
-            that of a virtual host; the caller removes it.
-        Raises: OSError when it cannot be renamed; all else has been done then.
-        """
-        self.abandon()
-        doomed = self.directory.with_name(f"{self.directory.name}{DOOMED}{time.time_ns()}")
-        self._changes.rename(self.directory, doomed)
-        return doomed
+    def doomed(self) -> Path:
+        """The name that its directory is to have at last, which no start takes for that of a
+        virtual host."""
+        return self.directory.with_name(f"{self.directory.name}{DOOMED}{time.time_ns()}")
 
     def report(self) -> None:
         """Log what is new about queues whose files could not be read or written."""
@@ -391,54 +382,86 @@ class VHost:
     def declare_queue(
         self, actor: Actor, name: str, passive: bool, durable: bool, exclusive: bool,
         auto_delete: bool, arguments: FieldTable, *, is_restored: bool = False,
-    ) -> tuple[Queue, bool]:  # fmt: skip
+    ) -> Declared:  # fmt: skip
         """queue.declare. Returns: the queue, and whether the answer has to wait for the disk: it
-        was recorded, now or by who has no answer yet either. Raises: ChannelError.
+        was recorded, now or by who has no answer yet either. Or, of a new durable queue, what has
+        to be waited for before it exists. Raises: ChannelError.
 
         Args: is_restored: it comes from an export, and may have a reserved name; the limit has
             been looked at.
         """
         if name:
             check_name("Queue", name)
+        if name not in self.queues:
+            if passive:
+                raise missing(f"Queue '{name}' doesn't exists in vhost '{self.name}'")
+            if not is_restored:
+                check_prefix(name)
+        return self._declare_queue(
+            actor, name or "amq.gen-" + secrets.token_urlsafe(24), passive, durable, exclusive,
+            auto_delete, arguments, is_restored,
+        )  # fmt: skip
+
+    def _declare_queue(
+        self, actor: Actor, name: str, passive: bool, durable: bool, exclusive: bool,
+        auto_delete: bool, arguments: FieldTable, is_restored: bool,
+    ) -> Declared:  # fmt: skip
+        """The same with a name, which may be a reserved one; once more when there is a directory:
+        others may have changed what counts."""
         queue = self.queues.get(name)
         if queue is not None:
             self._redeclare(actor, queue, passive, durable, exclusive, auto_delete, arguments)
             self._expiry.used(queue)
             return queue, queue.is_stored and self.recorded.is_syncing
-        if passive:
-            raise missing(f"Queue '{name}' doesn't exists in vhost '{self.name}'")
-        if not is_restored:
-            check_prefix(name)
-        if not name:
-            name = "amq.gen-" + secrets.token_urlsafe(24)
         rights.check_declare_queue(actor.user, self.name, name, arguments)
         if not is_restored:
             self._check_queue_limit()
         if self._loop.is_held:
             raise failed("Server low on disk space, can not create queue")
         check_queue(durable, exclusive, auto_delete, arguments)
+        if self.recorded.is_left_out(name):
+            raise failed(f"Queue '{name}' is of a kind that this release does not have")
+        is_stored = durable and not exclusive
+        directory = None
+        if is_stored:
+            with storing(f"queue '{name}'"):
+                directory = self.files.found(name)
+                if directory is not None:
+                    self._record_queue(QueueDef(name, True, False, auto_delete, arguments))
+            if directory is None:
+                again = partial(
+                    self._declare_queue, actor, name, passive, durable, exclusive, auto_delete,
+                    arguments, is_restored,
+                )  # fmt: skip
+                return self._when_made(name, arguments, again)
         kind = arguments.get("x-queue-type", "classic")
         if kind not in ("classic", "stream"):
             self._log.notice(
                 "queue %r of type %r is an ordinary queue here; it is durable if declared so",
                 name, kind,
             )  # fmt: skip
-        if self.recorded.is_left_out(name):
-            raise failed(f"Queue '{name}' is of a kind that this release does not have")
-        is_stored = durable and not exclusive
-        if is_stored:
-            with storing(f"queue '{name}'"):
-                self.files.make(name)
-                self.recorded.file.append_declare_queue(
-                    QueueDef(name, True, False, auto_delete, arguments)
-                )
         owner = actor if exclusive else None
         self.totals.churn.count("queue_declared")
         queue = self._add_queue(name, durable, auto_delete, owner, arguments)
-        if queue.is_stream:
-            queue.core.epochs = [stream_epochs.FIRST]
-        self.files.identify(queue, is_new=True)
+        if directory is not None and queue.is_stream:
+            self.files.begin_stream(queue, directory)
         return queue, is_stored
+
+    def _record_queue(self, queue: QueueDef) -> None:
+        """Raises: DefinitionsError; its directory is not taken then."""
+        self.recorded.file.append_declare_queue(queue)
+        self.files.take(queue.name)
+
+    def _when_made(
+        self, name: str, arguments: FieldTable, again: Callable[[], Declared]
+    ) -> Declared:
+        """The declaration, once there is a directory: at once where nobody is served yet."""
+        wish = partial(self.files.wish, name, is_stream=is_stream(arguments))
+        if self.files.is_beside:
+            return NewQueue(wish, again)
+        outcome: list[Declared] = []
+        wish(lambda: outcome.append(again()))
+        return outcome[0]
 
     def _check_queue_limit(self) -> None:
         """Raises: ChannelError 403 when there may be no further queue."""
@@ -540,9 +563,8 @@ class VHost:
         if queue.owner is not None:
             queue.owner.exclusive_queues.discard(queue)
         self._keys.drop(queue)
-        is_large = queue.core.n_segments > FEW_SEGMENTS
         if queue.core.delete():
-            self.files.remove(queue, is_large=is_large)
+            self.files.remove(queue)
         self.recorded.compact_if_due()
         stops = _each(consumers.copy(), methodcaller("stop"))
         self.portions.begin_unless_few(stops, len(consumers))

@@ -15,13 +15,12 @@ from typing import Any, Final
 from lavinmq.auth.users import UserStore
 from lavinmq.errors import DefinitionsError
 from lavinmq.files import vhosts as vhosts_file
-from lavinmq.files.changes import Changes
 from lavinmq.files.deleted import DOOMED
-from lavinmq.files.directories import hashed, removal, remove_tree, set_aside
+from lavinmq.files.directories import hashed, remove_tree, set_aside
 from lavinmq.files.saving import Disk, SavedFile, gathered
 from lavinmq.files.vhosts import VHostDef
 from lavinmq.process import log
-from lavinmq.process.portions import Portions, in_portions
+from lavinmq.process.portions import Portions
 from lavinmq.vhost import files as vhost_files
 from lavinmq.vhost.vhost import VHost
 
@@ -166,11 +165,13 @@ class VHosts(Mapping[str, VHost]):
             if vhost is not None:
                 await self._portions.done(vhost.deleting())
                 self._past.update(vhost.core.counters())
-                self._remove(vhost.doom())
-            else:
-                set_aside(
-                    self._data_dir / hashed(name), self._disk.changes
-                )  # closed: whoever wants to can look at it
+                vhost.abandon()
+                doomed, changes = vhost.doomed(), self._disk.changes
+                await self._disk.run_in_order(partial(changes.rename, vhost.directory, doomed))
+                self._remove(doomed)
+            else:  # closed: whoever wants to can look at it
+                directory = self._data_dir / hashed(name)
+                await self._disk.run(partial(set_aside, directory, self._disk.changes))
         except OSError as error:
             _log.error("files of the deleted vhost %r stay: %s", name, error)
         self._users.forget_vhost(name)
@@ -200,17 +201,7 @@ class VHosts(Mapping[str, VHost]):
 
     def _remove(self, path: Path) -> None:
         """Remove a directory while clients are served."""
-        if self._disk.is_running:
-            self._disk.submit(partial(remove_tree, path, self._disk.changes), _removed)
-        else:
-            self._call_soon(in_portions, self._call_soon, _removal(path, self._disk.changes))
-
-
-def _removal(path: Path, changes: Changes) -> Iterator[None]:
-    try:
-        yield from removal(path, changes)
-    except OSError as error:
-        _removed(None, error)
+        self._disk.removals.add(partial(remove_tree, path, self._disk.changes), _removed)
 
 
 def _removed(_: None, error: OSError | None) -> None:

@@ -50,7 +50,8 @@ class Call(enum.IntFlag):
 
 
 class Action(enum.IntEnum):
-    """What happens to the calls of a plan; KILL_MIDDLE does half of a write, all of any other."""
+    """What happens to the calls of a plan; KILL_MIDDLE does half of a write, all of any other; HOLD
+    keeps those that change or name something back until the next plan, or `heal`."""
 
     NOTHING = 0
     KILL_BEFORE = 1
@@ -58,6 +59,7 @@ class Action(enum.IntEnum):
     KILL_MIDDLE = 3
     FAIL = 4
     SHORT = 5
+    HOLD = 6
 
 
 @dataclass(frozen=True, slots=True)

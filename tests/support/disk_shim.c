@@ -47,7 +47,7 @@ enum kind {
     CACHED = 1 << 16,     /* asked for what need not be read from the disk; likewise */
 };
 
-enum action { NOTHING, KILL_BEFORE, KILL_AFTER, KILL_MIDDLE, FAIL, SHORT };
+enum action { NOTHING, KILL_BEFORE, KILL_AFTER, KILL_MIDDLE, FAIL, SHORT, HOLD };
 
 struct control {
     uint32_t action;
@@ -186,19 +186,35 @@ static void die(void)
         pause();
 }
 
+static int is_meant(enum kind kind, const char* path)
+{
+    const char* name = path[root_len] ? path + root_len + 1 : "";
+    if (!(control->kinds & kind))
+        return 0;
+    return !control->pattern[0] || fnmatch(control->pattern, name, 0) == 0;
+}
+
+/* A disk that does not answer: keep a call back until the plan says something else. The lock is not
+ * held meanwhile, other calls go on. */
+static void keep_back(enum kind kind, const char* path)
+{
+    if (control->action != HOLD || !is_meant(kind, path))
+        return;
+    __atomic_add_fetch(&control->struck, 1, __ATOMIC_SEQ_CST);
+    while (*(volatile uint32_t*)&control->action == HOLD)
+        usleep(1000);
+}
+
 /* Count a call, with the lock held. What is to happen to it; kills at once for KILL_BEFORE. */
 static enum action strike(enum kind kind, const char* path, struct record* r)
 {
-    const char* name = path[root_len] ? path + root_len + 1 : "";
     enum action action = (enum action)control->action;
-    if (!(control->kinds & kind))
-        return NOTHING;
-    if (control->pattern[0] && fnmatch(control->pattern, name, 0) != 0)
+    if (!is_meant(kind, path))
         return NOTHING;
     control->matched++;
     if (r != NULL)
         r->number = (uint32_t)control->matched;
-    if (action == NOTHING || control->matched < control->first || control->matched > control->last)
+    if (action == NOTHING || action == HOLD || control->matched < control->first || control->matched > control->last)
         return NOTHING;
     control->struck++;
     if (action == KILL_BEFORE)
@@ -215,6 +231,7 @@ static enum action strike(enum kind kind, const char* path, struct record* r)
     do {                                                                 \
         long result_ = -1;                                               \
         enum action action_;                                             \
+        keep_back(kind_, path_);                                         \
         pthread_mutex_lock(&lock);                                       \
         record_.time_ns = now_ns();                                      \
         record_.kind = kind_;                                            \
@@ -241,6 +258,7 @@ static int open_at(int dir, const char* name, int flags, mode_t mode)
     int fd = -1, saved;
     if (!path_at(dir, name, path))
         return (int)syscall(SYS_openat, dir, name, flags, mode);
+    keep_back(kind, path);
     pthread_mutex_lock(&lock);
     r.time_ns = now_ns();
     r.kind = kind;
@@ -296,6 +314,7 @@ static int stat_at(int dir, const char* name, struct stat* st, int flags)
     char path[PATH_MAX];
     enum action action = NOTHING;
     if (name[0] && path_at(dir, name, path)) {
+        keep_back(STAT, path);
         pthread_mutex_lock(&lock);
         action = strike(STAT, path, NULL);
         pthread_mutex_unlock(&lock);
@@ -361,6 +380,7 @@ static ssize_t write_to(int fd, const void* data, size_t n, off_t offset)
     if (n == 0 || !path_of(fd, path, &r.inode))
         return offset < 0 ? syscall(SYS_write, fd, data, n)
                           : syscall(SYS_pwrite64, fd, data, n, offset);
+    keep_back(WRITE, path);
     pthread_mutex_lock(&lock);
     r.time_ns = now_ns();
     r.kind = WRITE;
@@ -415,6 +435,7 @@ static ssize_t read_from(int fd, void* data, size_t n, off_t offset)
     char path[PATH_MAX];
     enum action action = NOTHING;
     if (path_of(fd, path, NULL)) {
+        keep_back(READ, path);
         pthread_mutex_lock(&lock);
         action = strike(READ, path, NULL);
         pthread_mutex_unlock(&lock);
@@ -535,6 +556,7 @@ static int sync_by(long number, int fd)
     if (number == SYS_syncfs)
         r.inode = 0;
     r.flags = syscall(SYS_fstat, fd, &st) == 0 && S_ISDIR(st.st_mode) ? 4 : 0;
+    keep_back(SYNC, path);
     pthread_mutex_lock(&lock);
     r.time_ns = now_ns();
     r.kind = SYNC;

@@ -16,6 +16,7 @@ from lavinmq.fieldtable import EMPTY
 from lavinmq.http.call import Actor, Call
 from lavinmq.http.routes import ROUTES
 from lavinmq.process import log
+from lavinmq.vhost.new_queue import NewQueue
 
 if TYPE_CHECKING:
     from lavinmq.vhost.queue import Queue
@@ -36,7 +37,9 @@ def test_aliveness(call: Call) -> dict[str, str]:
     vhost = call.vhost
     actor = Actor(call.broker.users.direct_user)  # it is the broker that is tested, not the caller
     try:
-        queue, _ = vhost.declare_queue(actor, QUEUE, False, False, False, False, EMPTY)
+        declared = vhost.declare_queue(actor, QUEUE, False, False, False, False, EMPTY)
+        assert not isinstance(declared, NewQueue)  # it is transient
+        queue, _ = declared
         vhost.bindings.bind_queue(actor, QUEUE, EXCHANGE, QUEUE, EMPTY)
         reason = _send_and_get(call, vhost, queue)
     except (ProtocolError, OSError, MemoryError) as error:

@@ -21,6 +21,7 @@ from lavinmq.http.synced import all_synced, synced_now
 from lavinmq.http.tables import table
 from lavinmq.stats.totals import unacknowledged
 from lavinmq.vhost import rights
+from lavinmq.vhost.new_queue import declared
 from lavinmq.vhost.queue import Queue
 
 if TYPE_CHECKING:
@@ -214,8 +215,8 @@ async def put_queue(call: Call) -> Reply:
             "Existing queue declared with other arguments arg: "
             + existing.difference(durable, auto_delete, arguments, vhost.name)
         )
-    _, recorded = vhost.declare_queue(
-        call.actor, name, False, durable, False, auto_delete, arguments
+    _, recorded = await declared(
+        vhost.declare_queue(call.actor, name, False, durable, False, auto_delete, arguments)
     )
     if recorded:
         await completed(vhost.recorded.when_synced)

@@ -1,0 +1,161 @@
+"""Works that wait for the disk, done one after the other, in one thread at a time.
+
+Names of directories are made, renamed and removed in the order in which that was asked for: a queue
+that is deleted and declared again at once finds its name free. What comes while a batch is in its
+thread is the next batch. Each `done` is called on the loop, in the same order, in portions. Owned
+by `saving.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from queue import SimpleQueue
+from typing import Any, Final
+
+from lavinmq.process.portions import in_portions
+
+MOST_AT_ONCE: Final = 64
+"""Works of a batch of short ones: whoever waits for the first of them waits for all."""
+
+log = logging.getLogger("lmq.saving")
+
+Work = Callable[[], Any]
+Done = Callable[[Any, OSError | None], object]
+Submit = Callable[[Work, Done], object]
+
+
+class Worker:
+    """A thread that does what it is given, one after the other. It starts with the first.
+
+    An executor's futures would cost more than most of the works. Args: call_threadsafe: of the
+    event loop, which calls each `done`.
+    """
+
+    def __init__(self, name: str, call_threadsafe: Callable[..., Any]) -> None:
+        self._name = name
+        self._call = call_threadsafe
+        self._jobs: SimpleQueue[tuple[Work, Done] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, work: Work, done: Done) -> None:
+        """Do it. Raises: RuntimeError when there can be no thread."""
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            thread.start()
+            self._thread = thread
+        self._jobs.put((work, done))
+
+    def stop(self) -> None:
+        """Finish what was given, and end. Idempotent."""
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            work, done = job
+            self._call(done, *outcome(work))
+
+
+class InOrder:
+    """A line of works.
+
+    Args:
+        submit: has a thread do something; None: there is none, and all is done at once.
+        call_soon: of the event loop.
+        is_patient: whether what comes before `start` is kept until then, and what is left at `stop`
+            is dropped: the next start does it. Else both is done at once, by the caller's thread.
+            Its works may be long.
+    """
+
+    def __init__(
+        self, submit: Submit | None, call_soon: Callable[..., Any], *, is_patient: bool = False
+    ) -> None:
+        self._submit = submit
+        self._call_soon = call_soon
+        self._most = 1 if is_patient else MOST_AT_ONCE
+        self._is_patient = is_patient and submit is not None
+        self._is_started = False
+        self._waiting: deque[tuple[Work, Done]] = deque()
+        self._batch: list[tuple[Work, Done]] = []
+        self._outcomes: list[tuple[Any, OSError | None]] = []
+        self._over: deque[tuple[Done, tuple[Any, OSError | None]]] = deque()
+        self._is_reporting = False
+
+    def add(self, work: Work, done: Done) -> None:
+        """Do something behind all that was added before.
+
+        Args: work: may raise OSError. done: hears what it has returned, or the error.
+        """
+        if self._is_started or self._is_patient:
+            self._waiting.append((work, done))
+            if self._is_started and not self._batch:
+                self._begin()
+        else:
+            done(*outcome(work))
+
+    def start(self) -> None:
+        """From now on a thread does it."""
+        self._is_started = self._submit is not None
+        if self._is_started and self._waiting:
+            self._begin()
+
+    def stop(self) -> None:
+        """No thread runs any more. Idempotent."""
+        self._is_started = False
+        self._take_outcomes()
+        for _ in self._reports():
+            pass
+        while self._waiting and not self._is_patient:
+            work, done = self._waiting.popleft()
+            done(*outcome(work))
+
+    def _begin(self) -> None:
+        assert self._submit is not None
+        n = min(len(self._waiting), self._most)
+        self._batch = [self._waiting.popleft() for _ in range(n)]
+        self._submit(self._run, self._ended)
+
+    def _run(self) -> None:
+        """In a thread."""
+        for work, _ in self._batch:
+            self._outcomes.append(outcome(work))
+
+    def _ended(self, _: object, __: OSError | None) -> None:
+        if not self._is_started:
+            return  # `stop` has seen to it
+        self._take_outcomes()
+        if self._waiting:
+            self._begin()
+        if not self._is_reporting:
+            in_portions(self._call_soon, self._reports())
+
+    def _take_outcomes(self) -> None:
+        dones = (done for _, done in self._batch)
+        self._over.extend(zip(dones, self._outcomes, strict=True))
+        self._batch, self._outcomes = [], []
+
+    def _reports(self) -> Iterator[None]:
+        self._is_reporting = True
+        try:
+            while self._over:
+                done, result = self._over.popleft()
+                done(*result)
+                yield
+        finally:
+            self._is_reporting = False
+
+
+def outcome(work: Work) -> tuple[Any, OSError | None]:
+    """What something has returned, or its error."""
+    try:
+        return work(), None
+    except OSError as error:
+        return None, error
+    except Exception as error:
+        log.exception("bug in a task that waits for the disk")
+        return None, OSError(0, f"Internal error: {error}")
