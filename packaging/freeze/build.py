@@ -233,7 +233,10 @@ def _link(
     whole, *archives = python.objects
     run(
         [
-            *target.compiler, *python.link_options, "-o", str(result), "-pie", "-static-libgcc",
+            # The whole is optimised already; libraries beside it would be compiled again here, and
+            # name this directory.
+            *target.compiler, *python.link_options, "-fno-lto", "-o", str(result), "-pie",
+            "-static-libgcc",
             "-Wl,-z,relro,-z,now,-z,noexecstack,-z,separate-code",
             "-Wl,--gc-sections,--build-id,--as-needed",
             *map(str, objects),
