@@ -156,6 +156,27 @@ def test_keys_move_the_crosshair_and_zoom(page: Any, overview: Callable[..., Non
     until(page, "uPlot.sync('time').plots.every(({scales: {x}}) => x.max - x.min > 590)")
 
 
+def test_a_chart_without_samples_says_so(page: Any, stub: Stub) -> None:
+    stub("/api/overview", depth())
+    page.goto("/")
+    expect(page.locator("#depth-chart")).to_contain_text("There are no samples yet")
+    stub("/api/overview", depth(3, 4))
+    page.reload()
+    expect(line(page, "depth", "Ready")).to_contain_text("4")
+    expect(page.locator("#depth-chart")).not_to_contain_text("There are no samples yet")
+
+
+def test_what_lies_on_something_is_filled_down_to_it(
+    page: Any, overview: Callable[..., None]
+) -> None:
+    """And not to the ground, where it would paint over what is below."""
+    overview(*SAMPLES, sent=tuple(SAMPLES))
+    bands = page.evaluate(
+        "uPlot.sync('time').plots.map(({bands}) => bands.map(each => each.series))"
+    )
+    assert bands == [[[2, 1]], []]
+
+
 def test_a_chart_can_be_read_as_a_table(page: Any, overview: Callable[..., None]) -> None:
     overview(2, 6, 4)
 

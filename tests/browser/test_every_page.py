@@ -336,6 +336,59 @@ def test_a_user_is_offered_what_the_api_would_do(
     assert refused == []
 
 
+ABOUT_ONE = {
+    "/queue#vhost=%2F&name=of-roles": ("#pauseQueue", "#purgeQueue", "#deleteQueue"),
+    "/queue#vhost=%2F&name=of-roles&tab=bindings": ("#addBinding",),
+    "/queue#vhost=%2F&name=of-roles&tab=messages": (
+        "#publishMessage", "#getMessages", "#browseMessages", "#chosenMessages", "#trace-toggle",
+        "#moveForm",
+    ),
+    "/stream#vhost=%2F&name=s-of-roles": (
+        "#publishMessage", "#getMessages", "#browseMessages", "#chosenMessages", "#trace-toggle",
+        "#pauseQueue", "#deleteQueue",
+    ),
+    "/exchange#vhost=%2F&name=amq.topic": (
+        "#addBinding", "#publishMessage", "#trace-toggle", "#deleteExchange",
+    ),
+    "/unacked#vhost=%2F&name=of-roles": (),
+}  # fmt: skip
+FOR_ADMINISTRATORS = {
+    "/vhost#name=%2F": ("#setPermission", "#setLimits", "#deleteVhost"),
+    "/user#name=guest": ("#setPermission", "#explain", "#updateUser", "#deleteUser"),
+}
+
+
+READS = ("/stream#vhost=%2F&name=s-of-roles", "#getMessages")
+"""What takes the right to read, and nothing else."""
+
+
+@pytest.mark.parametrize("role", ["monitoring", "management", "policymaker", "administrator"])
+def test_a_page_about_something_offers_what_the_api_would_do(
+    visitor: Any, visit: Visit, broker: Broker, role: str
+) -> None:
+    api, name = Api(broker), f"about-{role}"
+    api("PUT", "/api/queues/%2F/of-roles", {})
+    stream = {"durable": True, "arguments": {"x-queue-type": "stream"}}
+    api("PUT", "/api/queues/%2F/s-of-roles", stream)
+    api.as_user(name, role, **{"/": (".*", ".*", ".*")})
+    log_in(visitor, name, f"{name}-pw")
+    found, is_shown = Seen(), {}
+    found.listen(visitor)
+    changes = role in ("management", "policymaker", "administrator")
+    for address, forms in (*ABOUT_ONE.items(), *FOR_ADMINISTRATORS.items()):
+        found.refused.clear()
+        visit(address)
+        expect(visitor.locator("#username")).to_have_text(name)
+        wanted = changes if address in ABOUT_ONE else role == "administrator"
+        for form in forms:
+            offered = wanted or (address, form) == READS
+            if visitor.locator(form).is_visible() is not offered:
+                is_shown[address, form] = not offered
+        if not address.startswith("/user"):  # to which nothing leads
+            assert found.refused == [], address
+    assert is_shown == {}
+
+
 @pytest.mark.parametrize("role", [*ROLES, "administrator"])
 def test_no_page_that_is_offered_asks_what_is_refused(
     visitor: Any, visit: Visit, broker: Broker, role: str

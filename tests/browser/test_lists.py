@@ -142,6 +142,22 @@ def test_columns_can_be_hidden_and_stay_so(page: Any, stub: Stub) -> None:
     expect(page.locator("#table th", has_text="State")).to_be_hidden()
 
 
+@pytest.mark.parametrize("at", ["beginning", "end"])
+def test_a_small_screen_shows_that_there_is_nothing(page: Any, stub: Stub, at: str) -> None:
+    """Wherever a table that is wider than the screen is scrolled to."""
+    stub("/api/parameters/federation-upstream", listed([]))
+    page.set_viewport_size({"width": 360, "height": 800})
+    page.goto("/federation")
+    said = page.get_by_text("There are no upstreams")
+    expect(said).to_be_visible()
+    if at == "end":
+        page.get_by_role("region", name="Table upstreamTable").evaluate(
+            "element => element.scrollTo(9999, 0)"
+        )
+    box = said.bounding_box()
+    assert box["x"] >= 0 and box["x"] + box["width"] <= 360
+
+
 def test_many_rows_are_ticked_at_once(page: Any, stub: Stub) -> None:
     stub("/api/queues", HUNDRED)
     page.goto("/queues")
@@ -154,11 +170,22 @@ def test_many_rows_are_ticked_at_once(page: Any, stub: Stub) -> None:
     expect(page.locator("#table tbody input:checked")).to_have_count(0)
 
 
+def left(page: Any, name: str) -> int | None:
+    """How many messages a queue has; None: it is not there."""
+    answer = page.context.request.get(f"/api/queues/%2F/{name}")
+    return answer.json()["messages"] if answer.ok else None
+
+
+@pytest.mark.parametrize("what", ["delete", "purge"])
 @pytest.mark.parametrize("answer", ["accept", "dismiss"])
-def test_many_queues_are_deleted_only_after_a_question(page: Any, broker: Any, answer: str) -> None:
-    names = [f"bulk-{answer}-{number}" for number in range(3)]
+def test_many_queues_are_emptied_only_after_a_question(page: Any, answer: str, what: str) -> None:
+    names = [f"bulk-{what}-{answer}-{number}" for number in range(3)]
     for name in names:
         assert page.context.request.put(f"/api/queues/%2F/{name}", data={}).ok
+        body = {
+            "properties": {}, "routing_key": name, "payload": "x", "payload_encoding": "string",
+        }  # fmt: skip
+        assert page.context.request.post("/api/exchanges/%2F/amq.default/publish", data=body).ok
     asked: list[str] = []
 
     def on_dialog(dialog: Any) -> None:
@@ -166,13 +193,18 @@ def test_many_queues_are_deleted_only_after_a_question(page: Any, broker: Any, a
         getattr(dialog, answer)()
 
     page.on("dialog", on_dialog)
-    page.goto(f"/queues#name=bulk-{answer}-")
+    page.goto(f"/queues#name=bulk-{what}-{answer}-")
     expect(page.locator("#table tbody tr")).to_have_count(3)
     page.locator("#multi-check-all").check()
-    page.locator("#multi-delete").click()
-    expect(page.locator("#table tbody tr")).to_have_count(1 if answer == "accept" else 3)
+    page.locator(f"#multi-{what}").click()
+    if answer == "accept":
+        expect(page.locator("#toast")).to_have_text(f"{what.title().removesuffix('e')}ed: 3")
     assert len(asked) == 1
-    assert names[0] in asked[0]
+    assert names[0] in asked[0] and "3 messages" in asked[0]
+    gone = None if what == "delete" else 0
+    assert [left(page, name) for name in names] == [gone if answer == "accept" else 1] * 3
+    for name in names:
+        page.context.request.delete(f"/api/queues/%2F/{name}")
 
 
 def test_a_ticked_row_stays_ticked_when_the_list_is_asked_for_again(

@@ -42,6 +42,8 @@ export class Chart {
     });
     this.legend = h("div", { class: "chart-legend", role: "group", "aria-label": `Lines of ${title}` });
     this.text = h("div");
+    this.none = h("p", { class: "soft" }, "There are no samples yet");
+    this.box.append(this.none);
     const details = h("details", { toggle: () => this.write() }, h("summary", {}, "As a table"), this.text);
     this.details = details;
     /** @type {any} */
@@ -105,6 +107,7 @@ export class Chart {
       return;
     }
     this.labels = labels;
+    this.none.remove();
     this.plot?.destroy();
     const style = getComputedStyle(document.documentElement);
     const axis = { stroke: style.getPropertyValue("--soft"), grid: { stroke: style.getPropertyValue("--line"), width: 1 }, ticks: { show: false } };
@@ -120,6 +123,8 @@ export class Chart {
         { ...axis, size: labelWidth, gap: LABEL_GAP, ...(this.options.isBytes && { incrs: BYTE_STEPS }),
           values: (/** @type {any} */ _, /** @type {number[]} */ marks) => marks.map((mark) => this.number(mark)) },
       ],
+      // What lies on something is filled down to it, not to the ground.
+      bands: this.options.isStacked ? this.series.slice(1).map((_, at) => ({ series: [at + 2, at + 1] })) : [],
       series: [{}, ...this.series.map((each, at) => ({
         label: each.label, stroke: COLOURS[at % COLOURS.length], width: 1.5, points: { show: false },
         show: !this.off.has(each.label),

@@ -284,7 +284,7 @@ export class Table {
     }
     if (wanted.length === 0) {
       const text = this.state.name ? "Nothing matches" : this.options.empty ?? "Nothing here";
-      this.showRows([h("tr", {}, h("td", { class: "empty", colspan: this.options.columns.length }, text))]);
+      this.showRows([h("tr", {}, h("td", { class: "empty", colspan: this.options.columns.length }, h("span", {}, text)))]);
     } else if (wanted.length !== this.body.rows.length || wanted.some((row, at) => this.body.rows[at] !== row)) {
       this.showRows(wanted);
     }

@@ -8,7 +8,7 @@ import { fillVhosts } from "../lib/frame.js";
 import { Table } from "../lib/table.js";
 import { features, policyLink, queueLink, state } from "../lib/things.js";
 
-/** @type {Map<string, {vhost: string, name: string}>} */
+/** @type {Map<string, {vhost: string, name: string, messages: number}>} */
 const ticked = new Map();
 const keyOf = (/** @type {any} */ row) => JSON.stringify([row.vhost, row.name]);
 /** @param {string} label @param {string} name @returns {import("../lib/table.js").Column} */
@@ -48,6 +48,7 @@ const boxes = () => /** @type {HTMLInputElement[]} */ ([...document.querySelecto
 
 function showTicked() {
   for (const box of boxes()) box.checked = ticked.has(box.dataset.key ?? "");
+  for (const [key, one] of ticked) one.messages = table.shown.get(key)?.data.messages ?? one.messages;
   all.checked = boxes().length > 0 && boxes().every((box) => box.checked);
   hide(byId("multiselect-controls"), ticked.size === 0, all);
   byId("multi-count").textContent = `${ticked.size} ticked`;
@@ -57,7 +58,7 @@ function showTicked() {
 function take(box) {
   const key = box.dataset.key ?? "";
   const [vhost, name] = JSON.parse(key);
-  if (box.checked) ticked.set(key, { vhost, name });
+  if (box.checked) ticked.set(key, { vhost, name, messages: 0 });
   else ticked.delete(key);
 }
 
@@ -97,10 +98,11 @@ const named = () => {
   const names = [...ticked.values()].map((each) => each.name);
   return names.slice(0, 10).join(", ") + (names.length > 10 ? ` and ${names.length - 10} more` : "");
 };
+const inThem = () => count([...ticked.values()].reduce((sum, each) => sum + each.messages, 0));
 byId("multi-delete").addEventListener("click", () =>
-  void act(() => forAll("Deleted", ({ vhost, name }) => path`queues/${vhost}/${name}`), `Delete ${ticked.size} queues with their messages? ${named()}`));
+  void act(() => forAll("Deleted", ({ vhost, name }) => path`queues/${vhost}/${name}`), `Delete ${ticked.size} queues with ${inThem()} messages? ${named()}`));
 byId("multi-purge").addEventListener("click", () =>
-  void act(() => forAll("Purged", ({ vhost, name }) => path`queues/${vhost}/${name}/contents`), `Delete all messages that are ready in ${ticked.size} queues? ${named()}`));
+  void act(() => forAll("Purged", ({ vhost, name }) => path`queues/${vhost}/${name}/contents`), `Delete what is ready of ${inThem()} messages in ${ticked.size} queues? ${named()}`));
 
 onSubmit("declare", async ({ vhost, name, arguments: given, ...rest }) => {
   await request("PUT", path`queues/${vhost}/${name}`, { body: { ...rest, arguments: jsonObject(given) } });
