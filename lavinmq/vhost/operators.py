@@ -6,8 +6,9 @@ On the loop thread. Source: docs/http-api.md, docs/durability.md.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
-from lavinmq.files.changes import Changes
+from lavinmq.files.saving import Disk
 from lavinmq.process.log import Log
 from lavinmq.vhost import pause
 from lavinmq.vhost.queue import Queue
@@ -20,36 +21,40 @@ class Operators:
 
     Args: queues: what exists, by name; recorded: syncs their directories; files: reads them again;
         timeout_ms: how long a delivery may stay unacked where the queue does not say, 0 = for ever;
-        log: that of the virtual host.
+        log: that of the virtual host; disk: see `files/saving.py`.
     """
 
     def __init__(
         self, queues: Mapping[str, Queue], recorded: Recorded, files: QueueFiles, timeout_ms: int,
-        log: Log, changes: Changes,
+        log: Log, disk: Disk,
     ) -> None:  # fmt: skip
         self._queues = queues
         self._recorded = recorded
         self._files = files
         self._timeout_ms = timeout_ms
         self._log = log
-        self._changes = changes
+        self._disk = disk
 
-    def pause(self, name: str) -> None:
+    async def pause(self, name: str) -> None:
         """Deliver nothing from a queue, also after a restart; it goes on taking messages.
 
         Raises: KeyError when there is none; OSError when the disk refuses the mark.
         """
-        self._set_paused(self._queues[name], True)
+        await self._set_paused(self._queues[name], True)
         self._log.info("queue %r is paused", name)
 
-    def resume(self, name: str) -> None:
+    async def resume(self, name: str) -> None:
         """Deliver again. Raises: KeyError; OSError when the mark cannot be removed."""
-        self._set_paused(self._queues[name], False)
+        await self._set_paused(self._queues[name], False)
         self._log.info("queue %r is resumed", name)
 
-    def _set_paused(self, queue: Queue, is_paused: bool) -> None:
+    async def _set_paused(self, queue: Queue, is_paused: bool) -> None:
+        """It acts once the mark is there. A queue that is deleted meanwhile is paused no more."""
         if queue.is_stored:
-            (pause.mark if is_paused else pause.unmark)(queue.directory, self._changes)
+            change = pause.mark if is_paused else pause.unmark
+            await self._disk.run_in_order(partial(change, queue.directory, self._disk.changes))
+            if self._queues.get(queue.name) is not queue:
+                return
             self._recorded.sync_directory(queue.directory)
         queue.core.is_paused = is_paused
 

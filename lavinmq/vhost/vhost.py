@@ -117,7 +117,7 @@ class VHost:
         )
         self.publishing = Publishing(name, self.exchanges)
         self.operators = Operators(
-            self.queues, self.recorded, self.files, consumer_timeout_ms, self._log, disk.changes
+            self.queues, self.recorded, self.files, consumer_timeout_ms, self._log, disk
         )
         self.rules = VHostRules(
             self.directory, name, self.queues, self.exchanges, call_soon, self._queue_changed,

@@ -136,6 +136,25 @@ def test_a_deleted_virtual_host_holds_nobody_up(broker_and_disk: tuple[Broker, D
     assert {vhost["name"] for vhost in api.get("/api/vhosts")} == {"/"}
 
 
+@pytest.mark.parametrize(
+    ("action", "kind"), [("pause", Call.OPEN), ("resume", Call.UNLINK)], ids=["pause", "resume"]
+)
+def test_the_mark_of_a_paused_queue_holds_nobody_up(
+    broker_and_disk: tuple[Broker, Disk], action: str, kind: Call
+) -> None:
+    broker, disk = broker_and_disk
+    api, path = Api(broker), "/api/queues/%2F/q"
+    assert api("PUT", path, {"durable": True}).status == 201
+    if action == "resume":
+        assert api("PUT", f"{path}/pause").status == 204
+    client = threading.Thread(target=lambda: api("PUT", f"{path}/{action}"))
+    with held(disk, kind, f"{VHOST}/{QUEUE}/paused", broker):
+        client.start()
+    client.join()
+
+    assert api.get(path)["state"] == ("paused" if action == "pause" else "running")
+
+
 def test_who_declares_the_same_meanwhile_waits_for_the_same_directory(
     broker_and_disk: tuple[Broker, Disk],
 ) -> None:

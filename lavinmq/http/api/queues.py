@@ -5,7 +5,7 @@ What goes in and out of them is in `messages.py`. Source: docs/http-api.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -299,10 +299,10 @@ def check_not_locked(call: Call, queue: Queue) -> None:
 # --- operators --------------------------------------------------------------------------------
 
 
-def _with_disk(change: Callable[[str], None], name: str) -> None:
+async def _with_disk(change: Callable[[str], Awaitable[None]], name: str) -> None:
     """Raises: ApiError 500 when the disk refuses the change."""
     try:
-        change(name)
+        await change(name)
     except OSError as error:
         raise ApiError(
             500, "internal_server_error", f"The state of queue '{name}' cannot be stored: {error}"
@@ -314,7 +314,7 @@ async def pause_queue(call: Call) -> Reply:
     """Deliver nothing from a queue until it is resumed."""
     queue = queue_of(call)
     check_not_locked(call, queue)
-    _with_disk(call.vhost.operators.pause, queue.name)
+    await _with_disk(call.vhost.operators.pause, queue.name)
     await completed(call.vhost.recorded.when_synced)
     return NO_CONTENT
 
@@ -324,7 +324,7 @@ async def resume_queue(call: Call) -> Reply:
     """Deliver again."""
     queue = queue_of(call)
     check_not_locked(call, queue)
-    _with_disk(call.vhost.operators.resume, queue.name)
+    await _with_disk(call.vhost.operators.resume, queue.name)
     await completed(call.vhost.recorded.when_synced)
     return NO_CONTENT
 

@@ -7,10 +7,11 @@ called on its own thread; clients are real ones.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, cast
 
 import pika
 import pytest
@@ -25,7 +26,6 @@ from tests.support.waiting import wait_for
 from tests.support.wire import Wire
 
 QUIET_S = 0.2
-Result = TypeVar("Result")
 
 
 class Operated:
@@ -42,12 +42,13 @@ class Operated:
         self.broker.stop()
         self.broker = self._start()
 
-    def do(self, action: Callable[[VHost], Result]) -> Result:
-        """Call `action` with the virtual host `/`, on the broker's thread."""
+    def do(self, action: Callable[[VHost], Any]) -> Any:
+        """Call `action` with the virtual host `/`, on the broker's thread, and wait for it."""
         server = self.broker._server
 
-        async def call() -> Result:
-            return action(server.broker.vhosts["/"])
+        async def call() -> Any:
+            result = action(server.broker.vhosts["/"])
+            return await result if inspect.iscoroutine(result) else result
 
         return asyncio.run_coroutine_threadsafe(call(), server.events).result(10)
 
