@@ -11,7 +11,7 @@ import contextlib
 import functools
 import os
 import secrets
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Iterator, Set
 from pathlib import Path
 from typing import Final, Protocol, TypeGuard
 
@@ -129,12 +129,15 @@ def remove(path: Path, changes: Changes) -> None:
             changes.unlink(each)
 
 
-def remove_others(directory: Path, known: Set[Path], changes: Changes) -> None:
-    """Remove the files of exchanges that are no more. One that stays does no harm."""
+def remove_others(directory: Path, known: Set[Path], changes: Changes) -> Iterator[Path]:
+    """Remove the files of exchanges that are no more. Gives those that stay: they do no harm before
+    an exchange of that name is made."""
     for path in directory.glob(f"{FILE}.{'[0-9a-f]' * 40}*"):
         if path not in known:
-            with contextlib.suppress(OSError):
+            try:
                 changes.unlink(path)
+            except OSError:
+                yield path.with_name(path.name.removesuffix(".tmp"))
 
 
 def report(log: Log, things: Iterable[Deduplicated]) -> None:

@@ -27,6 +27,16 @@ class DedupKeys:
         self._loop = loop
         self._log = log
         self._changes = changes
+        self._left: set[Path] = set()
+        """Files of exchanges that are no more, which the disk has kept from being removed."""
+
+    def make_way(self, exchange: str) -> None:
+        """A durable exchange of that name is going to be made: keys of an earlier one must not be
+        found. Raises: OSError."""
+        path = dedup.exchange_file(self._directory, exchange)
+        if path in self._left:
+            dedup.remove(path, self._changes)
+            self._left.discard(path)
 
     def give(self, thing: Destination) -> None:
         """Give it a cache of keys, if its arguments ask for one."""
@@ -50,7 +60,7 @@ class DedupKeys:
         for exchange in exchanges:
             self.load(exchange)
             known.add(self._file_of(exchange))
-        dedup.remove_others(self._directory, known, self._changes)
+        self._left.update(dedup.remove_others(self._directory, known, self._changes))
 
     def close(self, thing: Destination) -> None:
         """Its messages are written. Keys that cannot be are lost, which stops nothing."""
@@ -69,6 +79,7 @@ class DedupKeys:
             if isinstance(thing, Exchange):
                 dedup.remove(self._file_of(thing), self._changes)
         except OSError as error:
+            self._left.add(self._file_of(thing))
             self._log.error("keys of the deleted exchange %r stay: %s", thing.name, error)
 
     def _file_of(self, thing: Destination) -> Path:

@@ -316,7 +316,7 @@ class VHost:
             raise failed(f"Exchange '{name}' is of a kind that this release does not have")
         if durable:
             with storing(f"exchange '{name}'"):
-                dedup.remove(dedup.exchange_file(self.directory, name), self._changes)
+                self._keys.make_way(name)
                 self.recorded.file.append_declare_exchange(
                     ExchangeDef(name, type_, True, auto_delete, internal, arguments)
                 )

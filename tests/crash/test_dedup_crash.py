@@ -7,6 +7,7 @@ every message must be there then, and after a kill those that had been confirmed
 
 from __future__ import annotations
 
+import errno
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -216,3 +217,38 @@ def test_the_confirm_of_a_duplicate_waits_for_the_disk(on_disk: DiskFactory) -> 
 
 def syncs(disk: Disk) -> int:
     return sum(record.kind is Call.SYNCED for record in disk.records())
+
+
+def test_keys_of_a_deleted_exchange_that_the_disk_keeps_are_not_those_of_the_next(
+    on_disk: DiskFactory,
+) -> None:
+    """A declaration looks for them on the disk in that case alone, and is refused while they stay.
+    It has not happened then."""
+    broker, disk = on_disk()
+    broker.start()
+    with Wire.open(broker.port, channels=(1, 2)) as wire:
+        declare(wire)
+        send(wire, [(BEHIND, 1)])
+        wait_for(wire, 1)
+        disk.plan(Action.FAIL, Call.UNLINK, "*/dedup.*", error=errno.EIO)
+        wire.call(1, commands.Exchange.Delete(exchange=EXCHANGE), commands.Exchange.DeleteOk)
+        again = commands.Exchange.Declare(
+            exchange=EXCHANGE, exchange_type="fanout", durable=True, arguments=DEDUP
+        )
+        wire.send(2, again)
+        assert "cannot be stored" in wire.expect_channel_close(2, 406).reply_text
+        assert disk.struck >= 2
+        disk.plan(Action.NOTHING, Call.UNLINK)
+        declare(wire)
+        assert disk.matched
+        plain = commands.Exchange.Declare(exchange="other", durable=True)
+        matched = disk.matched
+        wire.call(1, plain, commands.Exchange.DeclareOk)
+        assert disk.matched == matched
+    broker.restart()
+
+    with Wire.open(broker.port) as wire:
+        declare(wire)
+        send(wire, [(BEHIND, 1)])
+        wait_for(wire, 1)
+        assert list(taken(wire, BEHIND)) == [1, 1]

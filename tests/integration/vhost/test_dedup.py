@@ -12,6 +12,7 @@ from pamqp import commands
 
 from lavinmq.files.directories import hashed
 from tests.support.broker import Broker
+from tests.support.waiting import wait_for
 from tests.support.wire import Wire
 
 DEDUP = {"x-message-deduplication": True}
@@ -267,12 +268,19 @@ def test_a_new_queue_or_exchange_knows_nothing_of_an_older_one(own_broker: Broke
         left = files(own_broker)[1].read_bytes()
         wire.call(1, commands.Exchange.Delete(exchange="x"), commands.Exchange.DeleteOk)
         wire.call(1, commands.Queue.Delete(queue="own"), commands.Queue.DeleteOk)
-        assert not any(path.exists() for path in files(own_broker))
-        files(own_broker)[1].write_bytes(left)  # as if its removal had been cut short
-
+        wait_for(lambda: not any(path.exists() for path in files(own_broker)), "files are left")
+        set_up(wire)
+        assert (count(wire, "own"), count(wire, "behind")) == (1, 2)
+        wire.call(1, commands.Exchange.Delete(exchange="x"), commands.Exchange.DeleteOk)
+        wire.call(1, commands.Queue.Delete(queue="own"), commands.Queue.DeleteOk)
+        wire.call(1, commands.Queue.Purge(queue="behind"), commands.Queue.PurgeOk)
+    own_broker.kill()
+    files(own_broker)[1].write_bytes(left)  # as if its removal had been cut short
+    own_broker.start()
+    with Wire.open(own_broker.port) as wire:
         set_up(wire)
 
-        assert (count(wire, "own"), count(wire, "behind")) == (1, 2)
+        assert (count(wire, "own"), count(wire, "behind")) == (1, 1)
 
 
 def test_damaged_missing_and_strange_files_cost_keys_only(own_broker: Broker) -> None:
