@@ -30,6 +30,7 @@ from tests.support.segments import (
     segment_path,
 )
 from tests.support.typed import TypedClient
+from tests.support.waiting import wait_for
 
 SEGMENT_SIZE = 4096
 DECLARE_EXCHANGE, DELETE_EXCHANGE = (40, 10), (40, 20)
@@ -420,7 +421,7 @@ def test_deleted_queue_leaves_no_directory(own_broker: Broker, client: TypedClie
 
     client.call("queue.delete", queue="q")
 
-    assert not directory.exists()
+    wait_for(lambda: not directory.exists(), "its directory is left")
 
 
 def test_queue_created_again_does_not_find_old_messages(
