@@ -45,6 +45,10 @@ MAX_DIGITS: Final = 20
 FORWARDED: Final = ("Forwarded", "X-Forwarded-For", "X-Real-Ip")
 """What proxies say of their clients. Anybody can write it, so that it gives nothing; it takes."""
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH")
+LASTING: Final = frozenset(
+    ["text/event-stream", "application/x-ndjson", "application/octet-stream"]
+)
+"""Types of answers that last as long as their reader wants or takes."""
 _log = log.get("lmq.http.server")
 _audit = log.get("lmq.http.audit")
 
@@ -53,6 +57,8 @@ class Handler(RequestHandler):
     """What all requests have in common. Its settings: `broker` and `origin`, which listener."""
 
     SUPPORTED_METHODS = METHODS
+    lasts = False
+    """Whether how long the answer takes is no latency."""
 
     @property
     def broker(self) -> Broker:
@@ -227,6 +233,7 @@ class ApiHandler(Handler):
         if found is None:
             return
         self._route, path = found
+        self.lasts = self._route.content in LASTING
         call = self._call = Call(
             self.broker, user, self._route, path, _query(request.query), request.headers
         )

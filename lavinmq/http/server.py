@@ -248,6 +248,6 @@ def application(broker: Broker, origin: Origin) -> Application:
 
 def _log_request(handler: Any) -> None:
     request, took_s = handler.request, handler.request.request_time()
-    if handler._headers.get("Content-Type") != "text/event-stream":  # which lasts as it is wanted
+    if not handler.lasts:
         handler.broker.request_times.add(took_s)
     _log.debug("%s %s %d %.1f ms", request.method, request.uri, handler.get_status(), took_s * 1000)
