@@ -500,7 +500,7 @@ cdef struct queue_t:
     u8* name                    # short string, for what tells of its death
     exchange_t* releases        # of a delayed exchange's queue: that exchange
     history_t* history          # of an exchange that keeps messages: they are here and not stored
-    sample_t* sample            # where its messages are followed, NULL = nobody does
+    sample_t* sample            # where its messages are followed, NULL = nowhere for now
     vhost_t* vhost              # where dead letters find their exchange
     trial_t* trial              # of its consumers, NULL = there was none yet
     moves_t* moves              # what went, or is to go, to other queues, NULL = nothing has
@@ -704,9 +704,10 @@ cdef struct exchange_t:
     queue_t* followed           # where somebody follows them, NULL = nobody does
     match_t* match
     exchange_t* alternate       # where messages go that match nothing, or NULL
-    flag_t is_plain             # bound to queues only, and no alternate
+    flag_t is_plain             # bound to queues only, and no alternate; see exchange_note_plain
     flag_t is_internal          # clients may not publish to it, also not by way of a dead letter
     flag_t has_key_routes       # the key alone decides, so the last route may be kept
+    u32 n_exchanges             # bindings to exchanges
     u64 version                 # moves with every change of the bindings
     u64 n_in
     u64 n_out
@@ -728,10 +729,14 @@ cdef struct taken_t:            # a message that has passed: names, properties, 
     u32 props_len
     u32 body_len                # of which so many are here
 
-cdef struct sample_t:           # what somebody follows
+cdef struct sample_t:           # of what passes a queue or an exchange that somebody follows
+    queue_t* queue              # that is followed, or NULL
+    exchange_t* exchange        # the same
+    flag_t is_open              # what passes comes by here, else it is counted there alone
+    u64 closed_at               # what was counted there when this was closed
     taken_t* first              # in the order of their passing
     taken_t* last
-    u64 n_seen
+    u64 n_seen                  # that have passed, but for what that counter says
     u64 room                    # bytes that may be kept until they are fetched
     u32 left                    # and messages
     u32 most_body
@@ -777,6 +782,7 @@ cdef struct routing_t:          # how far a message has come through exchanges
     flag_t is_begun
     flag_t is_asking            # the one at `at` has begun
     flag_t is_key_only          # the routing key alone has decided
+    flag_t is_counted           # its first exchange counts it as published there
     u32 at                      # of the targets: all before are asked, or queues
     u32 n_keys                  # of the keys: those that the one at `at` was asked for
     u32 n_queues

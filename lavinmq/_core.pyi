@@ -469,7 +469,7 @@ class Queue:
         """Whether `follow` has given it a sample."""
 
     def follow(self, sample: Sample | None) -> None:
-        """Have messages that arrive pass a sample; None ends that."""
+        """Have messages that arrive pass a sample, as long as it wants any; None ends that."""
 
     def set_dedup(self, cache: DedupCache) -> None:
         """Drop duplicates from now on; the cache stays the caller's to close."""
@@ -818,8 +818,8 @@ class Exchange:
         """Whether `follow` has given it a sample."""
 
     def follow(self, followed: Queue | None, sample: Sample | None) -> None:
-        """Have messages pass a sample, by way of a queue that is for nothing else; None twice ends
-        that. The vhost must be touched afterwards."""
+        """Have messages pass a sample, as long as it wants any, by way of a queue that is for
+        nothing else; None twice ends that. The vhost must be touched afterwards."""
 
     @property
     def n_kept(self) -> int:
@@ -1230,7 +1230,7 @@ class Sample:
     def __init__(self, most_body: int = 0) -> None: ...
     @property
     def seen(self) -> int:
-        """Messages that have passed."""
+        """Messages that have passed what is followed, since it is."""
 
     def take(self, n: int, room: int) -> list[tuple[int, bytes, bytes, bytes, int, bytes]]:
         """What was kept since the last time; from now on keep `n` messages of `room` bytes at most.

@@ -8,20 +8,26 @@ does, so that two builds can be compared where times cannot. The kernel's part i
 from __future__ import annotations
 
 import argparse
+import http.client
+import json
 import os
 import re
 import shlex
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 # Started as a script, `perf` itself is on the path; the package is found one level up.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from perf import bench, brokers, measure, scenario, topology
+from perf import bench, brokers, management, measure, scenario, topology
 from perf.brokers import RunningBroker
 from perf.measure import BenchError
 from perf.scenario import Row, ScenarioError
@@ -37,6 +43,18 @@ TIMEOUT_S = 600.0
 SETTLE_S = 0.5
 IDLE_CPU_S = 0.1 * SETTLE_S
 IDLE_LOOKS = 4
+FOLLOWED = ("queue", "exchange")
+EXCHANGE = "amq.direct"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One count. `build`: a checkout; `what`: the row publishes by an exchange, or to a queue, that
+    can be traced, "" = as it does; `is_followed`: it is."""
+
+    build: Path
+    what: str
+    is_followed: bool = False
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,6 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rows", default="publish-only", metavar="GLOB", help="rows by name")
     parser.add_argument("--messages", type=int, default=100_000, help="messages counted per row")
     parser.add_argument("--baseline", type=Path, metavar="DIR", help="a checkout to compare with")
+    parser.add_argument("--follow", choices=FOLLOWED, help="what to trace, and not to, in turn")
     parser.add_argument("--profile", type=Path, metavar="DIR", help="keep callgrind's files there")
     options = parser.parse_args(arguments)
     try:
@@ -52,14 +71,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         programs = bench.build_programs(bench.BUILD)
         slow = _slow_clock(bench.BUILD)
         builds = [REPOSITORY] + ([options.baseline] if options.baseline else [])
+        runs = [Run(build, options.follow or "") for build in builds]
+        if options.follow:
+            runs = [Run(REPOSITORY, options.follow, is_followed=True), *runs]
         for row in rows:
             if row.kind not in ("traffic", "drain") or row.generator != "flood":
                 continue
             counts = [
-                _count(row, build, programs[row.generator], slow, options.messages, options.profile)
-                for build in builds
+                _count(row, run, programs[row.generator], slow, options.messages, options.profile)
+                for run in runs
             ]
-            change = f"  {100 * (counts[0] / counts[1] - 1):+.1f} %" if options.baseline else ""
+            change = f"  {100 * (counts[0] / counts[1] - 1):+.1f} %" if counts[1:] else ""
             print(f"{row.name:16}" + "".join(f"{each:10.0f}" for each in counts) + change)
             sys.stdout.flush()
     except (BenchError, ScenarioError, OSError, subprocess.SubprocessError) as error:
@@ -85,10 +107,43 @@ def _settle(pid: int) -> None:
         n_idle = n_idle + 1 if now - before <= IDLE_CPU_S else 0
 
 
+@contextmanager
+def _followed(run: Run, launch: brokers.Launch) -> Iterator[None]:
+    """Trace what the row publishes to meanwhile, if the run says so."""
+    if not run.is_followed:
+        yield
+        return
+    http_port = int(launch.argv[launch.argv.index("--http-port") + 1])
+    connection = http.client.HTTPConnection(topology.HOST, http_port)
+    path = {"queue": "queues/%2F/flood", "exchange": f"exchanges/%2F/{EXCHANGE}"}[run.what]
+    body = json.dumps({"rate": 100, "truncate": 4096})
+    headers = management.LOGIN | {"Content-Type": "application/json"}
+    connection.request("POST", f"/api/{path}/trace", body, headers)
+    answer = connection.getresponse()
+    if answer.status != 200:
+        raise BenchError(f"trace: {answer.status} {answer.read()!r}")
+    reader = threading.Thread(target=_read, args=(answer,), daemon=True)
+    reader.start()
+    try:
+        yield
+    finally:
+        if connection.sock is not None:
+            connection.sock.shutdown(socket.SHUT_RDWR)
+        reader.join()
+        connection.close()
+
+
+def _read(answer: http.client.HTTPResponse) -> None:
+    with suppress(OSError, http.client.HTTPException):
+        while answer.read1(65536):
+            pass
+
+
 def _count(
-    row: Row, build: Path, program: Path, slow: Path, messages: int, profile: Path | None
+    row: Row, run: Run, program: Path, slow: Path, messages: int, profile: Path | None
 ) -> float:
     """Return instructions for each message of a row; a quarter of them come before, unmeasured."""
+    build = run.build
     python = build.resolve() / ".venv" / "bin" / "python"
     script = python.with_name("lavinmq")
     valgrind = f"env LD_PRELOAD={slow} {COPIES} {CALLGRIND}"
@@ -101,26 +156,36 @@ def _count(
         with RunningBroker(launch, 0, scratch / "output.log", TIMEOUT_S) as broker:
             measure.raise_descriptor_limit()
             topology.declare(row.topology, broker.port)
+            more = ""
+            if run.what:
+                more = f"-N -q flood -e {EXCHANGE} -k flood" if run.what == "exchange" else ""
+                with topology.Client(broker.port).open() as client:
+                    client.declare_queue("flood")
+                    client.bind("flood", EXCHANGE, "flood")
 
             def flood(options: str, count: int) -> None:
                 limit = f"-n {count}" if "-D" not in options else ""
-                words = f"{program} -P {broker.port} -s {row.body} {row.queue} {options} {limit}"
+                words = (
+                    f"{program} -P {broker.port} -s {row.body} {row.queue} {options} {more} {limit}"
+                )
                 argv = measure.pinned(1, shlex.split(words))
                 subprocess.run(argv, check=True, timeout=TIMEOUT_S, stdout=subprocess.DEVNULL)
 
             fills = row.kind == "drain"
-            for count in (messages // 4, messages):
-                if fills:
-                    flood("-y 0 -c 100000", count)
-                _settle(broker.pid)
-                _control(broker.pid, "--zero")
-                flood(row.options, count)
-                _settle(broker.pid)
-                _control(broker.pid, "--dump")
+            with _followed(run, launch):
+                for count in (messages // 4, messages):
+                    if fills:
+                        flood("-y 0 -c 100000", count)
+                    _settle(broker.pid)
+                    _control(broker.pid, "--zero")
+                    flood(row.options, count)
+                    _settle(broker.pid)
+                    _control(broker.pid, "--dump")
             dumps = sorted(scratch.glob("callgrind.*.*"), key=lambda each: each.stat().st_mtime_ns)
             if profile:
                 profile.mkdir(parents=True, exist_ok=True)
-                kept = profile / f"{build.resolve().name}.{row.name}"
+                kind = f".{run.what}" if run.is_followed else ""
+                kept = profile / f"{build.resolve().name}.{row.name}{kind}"
                 kept.write_bytes(dumps[-1].read_bytes())
             found = TOTALS.search(dumps[-1].read_text())
             if found is None:

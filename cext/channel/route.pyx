@@ -146,6 +146,7 @@ cdef int channel_route_nested(chan_t* c, exchange_t* x, const msg_t* m) noexcept
         r = c.job.routing
     else:
         memset(&r, 0, sizeof(routing_t))
+        r.is_counted = True
     rc = route_nested(&r, x, m, &c.targets)
     if not r.is_key_only:
         c.route_version = 0

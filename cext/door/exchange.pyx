@@ -39,7 +39,6 @@ cdef class Exchange:
     cdef Queue history
     cdef Queue followed
     cdef readonly DedupCache dedup
-    cdef u32 n_exchanges        # compiled bindings to exchanges
 
     def __cinit__(self, int kind, seed, bint default_any=False, bint is_jump=False,
                   bytes hash_header=None, u32 hash_property=0):
@@ -83,8 +82,8 @@ cdef class Exchange:
         if rc < 0:
             raise ValueError("binding arguments are malformed")
         if rc == 1 and dest.kind == DEST_EXCHANGE:
-            self.n_exchanges += 1
-        self.set_plain()
+            self.t.n_exchanges += 1
+        exchange_note_plain(&self.t)
 
     def unbind(self, bytes key, bytes arguments, destination) -> None:
         """Remove a binding; one that is not there is no error.
@@ -96,14 +95,14 @@ cdef class Exchange:
         if rc == MATCH_BAD_WEIGHT:
             raise weight_error()
         if rc == 1 and dest.kind == DEST_EXCHANGE:
-            self.n_exchanges -= 1
-        self.set_plain()
+            self.t.n_exchanges -= 1
+        exchange_note_plain(&self.t)
 
     def set_alternate(self, Exchange alternate or None) -> None:
         """Where messages go that match nothing; None for nowhere. The vhost's epoch must move."""
         self.alternate = alternate
         self.t.alternate = &alternate.t if alternate is not None else NULL
-        self.set_plain()
+        exchange_note_plain(&self.t)
 
     @property
     def is_internal(self) -> bool:
@@ -113,11 +112,6 @@ cdef class Exchange:
     @is_internal.setter
     def is_internal(self, bint value) -> None:
         self.t.is_internal = value
-
-    cdef void set_plain(self):
-        self.t.is_plain = (self.n_exchanges == 0 and self.alternate is None
-                           and self.delayed is None and self.history is None
-                           and self.followed is None)
 
     def set_delayed(self, bytes name, Queue delayed or None) -> None:
         """Have messages with the header x-delay wait in a queue, and then go on as if published to
@@ -133,7 +127,7 @@ cdef class Exchange:
             self.t.delayed = delayed.q
             delayed.q.releases = &self.t
             delayed.q.is_special = True
-        self.set_plain()
+        exchange_note_plain(&self.t)
 
     def end_delay(self) -> None:
         """Nothing waits any more from now on; what does is still released by the queue. The
@@ -150,7 +144,7 @@ cdef class Exchange:
         self.history = history
         self.t.history = history.q
         self.t.has_key_routes = False
-        self.set_plain()
+        exchange_note_plain(&self.t)
 
     @property
     def is_followed(self) -> bool:
@@ -158,10 +152,13 @@ cdef class Exchange:
         return self.t.followed != NULL
 
     def follow(self, Queue followed or None, Sample sample or None) -> None:
-        """Have messages pass a sample, by way of a queue that is nobody else's and has no files;
-        None twice ends that. The vhost's epoch must move."""
+        """Have messages pass a sample, as long as it wants any, by way of a queue that is nobody
+        else's and has no files; None twice ends that. The vhost's epoch must move."""
         if self.followed is not None:
+            self.followed.sample.leave()
             self.followed.q.history.sample = NULL
+            self.t.followed = NULL
+            self.followed = None
         if followed is not None:
             followed.q.history = history_new(&followed.loop.t, 0)
             if followed.q.history == NULL:
@@ -169,9 +166,12 @@ cdef class Exchange:
             followed.q.history.sample = &sample.t
             followed.q.is_special = True
             followed.sample = sample
-        self.followed = followed
-        self.t.followed = followed.q if followed is not None else NULL
-        self.set_plain()
+            self.followed = followed
+            self.t.followed = followed.q
+            sample.t.exchange = &self.t
+            sample.t.closed_at = self.t.n_in
+            sample.followed = self
+        exchange_note_plain(&self.t)
 
     @property
     def n_kept(self) -> int:

@@ -96,13 +96,17 @@ cdef class Queue:
     @property
     def is_followed(self) -> bool:
         """Whether `follow` has given it a sample."""
-        return self.q.sample != NULL
+        return self.sample is not None
 
     def follow(self, Sample sample or None) -> None:
-        """Have messages that arrive pass a sample; None ends that."""
+        """Have messages that arrive pass a sample, as long as it wants any; None ends that."""
+        if self.sample is not None:
+            self.sample.leave()
         self.sample = sample
-        self.q.sample = &sample.t if sample is not None else NULL
-        queue_note_special(self.q)
+        if sample is not None:
+            sample.t.queue = self.q
+            sample.t.closed_at = self.q.n_published
+            sample.followed = self
 
     def set_dedup(self, DedupCache cache) -> None:
         """Drop duplicates from now on."""

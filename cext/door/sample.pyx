@@ -7,6 +7,7 @@ cdef class Sample:
 
     Args: `most_body`: bytes of a body that are kept."""
     cdef sample_t t
+    cdef object followed        # the Queue or Exchange that is followed, which t points at
 
     def __cinit__(self, u32 most_body=0):
         self.t.most_body = most_body
@@ -17,7 +18,16 @@ cdef class Sample:
     @property
     def seen(self) -> int:
         """Messages that have passed."""
-        return self.t.n_seen
+        return self.t.n_seen + sample_unseen(&self.t)
+
+    cdef void leave(self):
+        """Nothing is followed any more; what has passed stays counted."""
+        sample_close(&self.t)
+        self.t.n_seen += sample_unseen(&self.t)
+        self.t.is_open = False
+        self.t.queue = NULL
+        self.t.exchange = NULL
+        self.followed = None
 
     def take(self, u32 n, u64 room) -> list:
         """What was kept since the last time; from now on keep n messages of `room` bytes at most.
@@ -43,4 +53,8 @@ cdef class Sample:
             free(each)
         self.t.left = n
         self.t.room = room
+        if n:
+            sample_open(&self.t)
+        else:
+            sample_close(&self.t)
         return rows

@@ -82,6 +82,8 @@ cdef int delayed_append(queue_t* q, const msg_t* m) noexcept nogil:
         queue_set_due(q, due_ms)
     if due_ms <= now_ms:
         queue_want_rules(q)
+    if q.sample != NULL:
+        sample_take(q.sample, m, now_ms)
     return APPENDED
 
 

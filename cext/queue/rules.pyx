@@ -55,8 +55,6 @@ cdef int queue_append_ruled(queue_t* q, const msg_t* m) noexcept nogil:
     """queue_append for a queue, or a message, with rules."""
     cdef store_t* st
     cdef u32 pos
-    if q.sample != NULL:
-        sample_take(q.sample, m, q.loop.now_ms)
     if q.stream != NULL:
         return stream_append(q, m)
     if q.releases != NULL:
@@ -92,6 +90,8 @@ cdef int queue_append_ruled(queue_t* q, const msg_t* m) noexcept nogil:
         queue_note_deadline(q, st, m, pos)
     if q.due_ms <= q.loop.now_ms or (q.rules != NULL and queue_is_too_long(q)):
         queue_want_rules(q)
+    if q.sample != NULL:
+        sample_take(q.sample, m, q.loop.now_ms)
     return APPENDED
 
 

@@ -38,7 +38,8 @@ cdef int route_nested(routing_t* r, exchange_t* root, const msg_t* m,
                 rc = match_take(out, &x.alternate.dest)
             if rc == 0 and x.history != NULL and not is_waiting and history_wants(m):
                 rc = match_take(out, &x.history.dest)
-            if rc == 0 and x.followed != NULL and not is_waiting:
+            if rc == 0 and x.followed != NULL and not is_waiting and (
+                    sample_wants(x, r.is_counted and x == root)):
                 rc = match_take(out, &x.followed.dest)
             if rc:
                 return rc

@@ -72,6 +72,8 @@ cdef int stream_append(queue_t* q, const msg_t* m) noexcept nogil:
     if pos >= seg.marked_to + <u64>MARK_BYTES:
         stream_mark(q, seg, pos, seg.count - 1, q.loop.now_ms)
     s.next_offset += 1
+    if q.sample != NULL:
+        sample_take(q.sample, m, q.loop.now_ms)
     return APPENDED
 
 

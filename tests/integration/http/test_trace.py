@@ -189,16 +189,100 @@ def test_a_followed_queue_keeps_its_rules(broker: Managed, channel: Any, tracing
     assert [channel.basic_get("plain", True)[2] for _ in range(2)] == [b"lasting", None]
 
 
-def test_what_is_too_much_is_counted_only(broker: Managed, channel: Any, tracing: Any) -> None:
+@pytest.mark.parametrize("path", ["queues/%2F/busy", "exchanges/%2F/amq.direct"])
+def test_what_is_too_much_is_counted_only(
+    broker: Managed, channel: Any, tracing: Any, path: str
+) -> None:
     channel.queue_declare("busy")
-    trace = tracing(broker.api, "queues/%2F/busy", rate=1, truncate=3)
+    channel.queue_bind("busy", "amq.direct", "busy")
+    trace = tracing(broker.api, path, rate=1, truncate=3)
 
     for number in range(500):
-        channel.basic_publish("", "busy", b"long body %d" % number)
+        channel.basic_publish("amq.direct", "busy", b"long body %d" % number)
 
     messages, said = trace.until_seen(500)
     assert said["shown"] == len(messages) < 20
     assert {(each["payload"], each["payload_bytes"] > 3) for each in messages} == {("lon", True)}
+
+
+def test_all_ways_into_an_exchange_are_counted_once(
+    broker: Managed, channel: Any, tracing: Any
+) -> None:
+    channel.exchange_declare("in-front", "fanout")
+    channel.exchange_declare("counted", "topic")
+    channel.exchange_bind("counted", "in-front", "key")
+    channel.queue_declare("last")
+    channel.queue_bind("last", "counted", "#")
+    channel.queue_declare("deadly", arguments={
+        "x-max-length": 0, "x-dead-letter-exchange": "counted",
+    })  # fmt: skip
+    trace = tracing(broker.api, "exchanges/%2F/counted", rate=1)
+    copied = pika.BasicProperties(headers={"CC": ["copy"]})
+
+    for number in range(20):
+        channel.basic_publish("counted", "one", b"direct")
+        channel.basic_publish("counted", f"key-{number}", b"ever new")
+        channel.basic_publish("counted", "one", b"with copies", copied)
+        channel.basic_publish("in-front", "key", b"by another")
+        channel.basic_publish("", "deadly", b"died")
+
+    assert trace.until_seen(100)[1]["shown"] < 20
+    assert channel.queue_declare("last", passive=True).method.message_count == 100
+
+
+def test_what_waits_in_an_exchange_is_counted_when_it_passes(
+    broker: Managed, channel: Any, tracing: Any
+) -> None:
+    channel.exchange_declare("waiting", "x-delayed-message", arguments={
+        "x-delayed-type": "direct",
+    })  # fmt: skip
+    channel.queue_declare("released")
+    channel.queue_bind("released", "waiting", "x")
+    trace = tracing(broker.api, "exchanges/%2F/waiting", rate=1)
+
+    for _ in range(20):
+        channel.basic_publish("waiting", "x", b"later", pika.BasicProperties(headers={
+            "x-delay": 1,
+        }))  # fmt: skip
+        channel.basic_publish("waiting", "x", b"now")
+
+    assert trace.until_seen(40)[1]["shown"] < 20
+    wait_for(
+        lambda: channel.queue_declare("released", passive=True).method.message_count == 40,
+        "all are released",
+    )
+
+
+def test_what_a_queue_refuses_does_not_pass(broker: Managed, channel: Any, tracing: Any) -> None:
+    channel.queue_declare("narrow", arguments={
+        "x-max-length": 1, "x-overflow": "reject-publish",
+    })  # fmt: skip
+    trace = tracing(broker.api, "queues/%2F/narrow")
+    channel.basic_publish("", "narrow", b"first")
+    assert trace.message()["payload"] == "first"
+    channel.basic_publish("", "narrow", b"refused")
+    assert channel.basic_get("narrow", True)[2] == b"first"
+    channel.basic_publish("", "narrow", b"second")
+
+    messages, said = trace.until_seen(2)
+
+    assert [each["payload"] for each in messages] == ["second"]
+    assert said == {"seen": 2, "shown": 2}
+
+
+def test_a_trace_is_no_latency(broker: Managed, channel: Any, tracing: Any) -> None:
+    channel.queue_declare("lasting")
+    core = broker.inner.vhosts["/"].queues["lasting"].core
+    before = broker.inner.request_times.values()
+
+    for _ in range(2):
+        trace = tracing(broker.api, "queues/%2F/lasting")
+        assert trace.status == 200
+        trace.close()
+        wait_for(lambda: not core.is_followed, "who has gone follows no more")
+        channel.queue_declare("lasting")  # a turn later
+
+    assert broker.inner.request_times.values() == before
 
 
 def test_of_a_large_message_the_head_alone_is_shown(
