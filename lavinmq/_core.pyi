@@ -535,6 +535,16 @@ class Queue:
         """Of a stream: where consumers go on reading, by tag; the oldest commit comes first."""
 
     @property
+    def n_offsets(self) -> int:
+        """Of a stream: how many stored offsets there are at most."""
+
+    def stored_offset(self, tag: bytes) -> int:
+        """Of a stream: where the consumer of a tag goes on reading, 0 = nothing is stored."""
+
+    def newest_offsets(self, n: int) -> list[bytes]:
+        """Of a stream: the tags of `n` stored offsets at most, the newest commit comes first."""
+
+    @property
     def created(self) -> str:
         """Of a stream: what tells it from others of its name, empty when that is not known."""
 

@@ -35,6 +35,7 @@ from lavinmq.policy.parameters import ParameterStore
 from lavinmq.stats import totals
 from lavinmq.stats.churn import Churn
 from lavinmq.stats.histogram import Histogram
+from lavinmq.stats.lags import Lags
 from lavinmq.stats.latency import Latency
 from lavinmq.stats.sampler import Sampler, Tracked
 from lavinmq.stats.system import System, memory_limit
@@ -148,6 +149,7 @@ class Broker:
         self.loop.is_stamping = config.set_timestamp
         self.loop.overdue_interval_s = config.consumer_timeout_loop_interval
         self.sampler = Sampler(self._tracked, events.call_soon)
+        self.lags = Lags()
         self.request_times = Histogram()
         self.latency = Latency({
             "confirm": self.loop.confirm_times, "sync": self.loop.sync_times,
@@ -255,7 +257,7 @@ class Broker:
         """Everything whose rates are shown."""
         yield self.churn
         yield from totals.sampled(
-            self.vhosts.values(), self.connections, lambda: self.sampler.samples
+            self.vhosts.values(), self.connections, self.lags, lambda: self.sampler.samples
         )
 
 

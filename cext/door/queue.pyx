@@ -239,6 +239,30 @@ cdef class Queue:
         return found
 
     @property
+    def n_offsets(self) -> int:
+        """Of a stream: how many stored offsets there are at most."""
+        return self.q.stream.tracks.n if self.q.stream != NULL else 0
+
+    def stored_offset(self, bytes tag not None) -> int:
+        """Of a stream: where the consumer of a tag goes on reading, 0 = nothing is stored."""
+        cdef const track_t* t = NULL
+        if self.q.stream != NULL:
+            t = tracks_find(&self.q.stream.tracks, <const u8*>PyBytes_AS_STRING(tag),
+                            <u32>len(tag))
+        return t.offset if t != NULL else 0
+
+    def newest_offsets(self, u32 n) -> list:
+        """Of a stream: the tags of n stored offsets at most, the newest commit comes first."""
+        cdef track_t* t = self.q.stream.tracks.newest if self.q.stream != NULL else NULL
+        found = []
+        while t != NULL and n:
+            if t.offset:
+                found.append(PyBytes_FromStringAndSize(<char*>t.tag, t.len))
+            n -= 1
+            t = t.older
+        return found
+
+    @property
     def created(self) -> str:
         """Of a stream: what tells it from others that have its name, empty when that is not
         known. At most 47 bytes of ASCII."""

@@ -15,6 +15,7 @@ from lavinmq.stats.sampler import Gauge, Tracked
 
 if TYPE_CHECKING:
     from lavinmq import _core
+    from lavinmq.stats.lags import Lags
     from lavinmq.stats.sampler import Track
 
 MESSAGES: Final = (
@@ -114,8 +115,9 @@ class Totals:
 
 
 def sampled(
-    vhosts: Iterable[VHost], connections: Iterable[Session], samples: Callable[[], int]
-) -> Iterator[Tracked]:
+    vhosts: Iterable[VHost], connections: Iterable[Session], lags: Lags,
+    samples: Callable[[], int],
+) -> Iterator[Tracked]:  # fmt: skip
     """Everything whose rates are shown, for the sampler; gauges are sampled on the way.
 
     Args: samples: the length of a history now.
@@ -126,12 +128,16 @@ def sampled(
         vhost.totals.traffic: [vhost.totals.traffic.gone_received, vhost.totals.traffic.gone_sent]
         for vhost in vhosts
     }
+    lags.begin()
     for vhost in vhosts:
         yield from list(vhost.exchanges.values())
         ready = unacked = 0
         for queue in list(vhost.queues.values()):
             ready += queue.core.ready
-            unacked += unacknowledged(queue)
+            if queue.is_stream:
+                lags.sample(queue, samples())
+            else:
+                unacked += queue.core.unacked
             yield queue
         vhost.totals.ready.sample(ready, samples())
         vhost.totals.unacked.sample(unacked, samples())

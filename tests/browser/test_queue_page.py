@@ -173,6 +173,27 @@ def test_a_refusal_is_told_in_the_form(page: Any, real: str) -> None:
     expect(page.locator("#moveForm .form-error")).to_contain_text("nowhere")
 
 
+def test_the_recorded_lag_of_a_stream_is_drawn_at_once(page: Any, stub: Stub) -> None:
+    arguments = {"x-queue-type": "stream"}
+    body: dict[str, Any] = {"durable": True, "arguments": arguments}
+    assert page.context.request.put("/api/queues/%2F/lagging", data=body).ok
+    page.goto("/stream#vhost=%2F&name=lagging")
+    chart = page.locator("#lag-chart")
+    expect(chart.get_by_text("Nobody has stored an offset")).to_be_visible()
+    expect(chart.locator(".chart-box")).to_be_hidden()
+
+    row = {"name": "late", "offset": 5, "lag": 7}
+    rows = [row | {"lag_log": [1, 2, 7]}, row | {"name": "other", "lag_log": []}]
+    stub("/api/queues/%2F/lagging/stream/consumers", listed(rows))
+    page.reload()
+
+    expect(chart.get_by_role("button", name="late")).to_contain_text("7")
+    expect(chart.get_by_role("button", name="other")).to_have_count(0)
+    expect(chart.locator(".u-over")).to_be_visible()
+    chart.locator("summary").press("Enter")
+    expect(chart.locator("tbody tr").first.locator("td")).to_have_text(["7", "1", "3.3", "7"])
+
+
 def test_a_stream_is_read_from_an_offset(page: Any) -> None:
     name = "page-stream"
     arguments = {"x-queue-type": "stream"}

@@ -23,8 +23,10 @@ from lavinmq.http.listing import Listing
 from lavinmq.http.routes import ROUTES, Query
 from lavinmq.http.synced import all_synced
 from lavinmq.process import log
+from lavinmq.stats.lags import lag
 
 if TYPE_CHECKING:
+    from lavinmq.broker import Broker
     from lavinmq.http.handler import ApiHandler
     from lavinmq.vhost.queue import Queue
 
@@ -250,21 +252,27 @@ Position = tuple[str, int]
 
 @ROUTES.list("/api/queues/:vhost/:name/stream/consumers")
 async def list_positions(call: Call) -> Listing[Position]:
-    """List where consumers of a stream go on reading, and how many messages are before them."""
-    core = stream_of(call).core
-    await all_synced(core)
+    """List where consumers of a stream go on reading, and how many messages are before them; those
+    that were stored last first."""
+    queue = stream_of(call)
+    await all_synced(queue.core)
     rows = [
         (tag.decode("utf-8", "surrogateescape"), offset)
-        for tag, offset in core.stored_offsets().items()
+        for tag, offset in queue.core.stored_offsets().items()
     ]
-    return Listing(rows, lambda each: _position_row(core, *each), lambda each: each[0])
+    rows.reverse()  # what was stored last comes first: a stream may have thousands
+    return Listing(
+        rows, lambda each: _position_row(call.broker, queue, *each), lambda each: each[0]
+    )
 
 
-def _position_row(core: _core.Queue, name: str, offset: int) -> dict[str, Any]:
+def _position_row(broker: Broker, queue: Queue, name: str, offset: int) -> dict[str, Any]:
+    tag, samples = name.encode("utf-8", "surrogateescape"), broker.sampler.samples
     return {
         "name": name,
         "offset": offset,
-        "lag": max(0, core.synced[0] - max(offset, core.first_offset)),
+        "lag": lag(queue.core, offset),
+        "lag_log": broker.lags.log(queue, tag, samples),
     }
 
 

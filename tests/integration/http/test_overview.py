@@ -188,6 +188,29 @@ def test_histories_are_as_long_as_there_were_samples(broker: Managed) -> None:
         assert log[-1] == overview[name]["rate"] > 0
 
 
+def test_the_lag_of_stored_offsets_has_a_history(broker: Managed) -> None:
+    channel = broker.connect().channel()
+    channel.confirm_delivery()
+    channel.queue_declare("s", durable=True, arguments={"x-queue-type": "stream"})
+    path = "/api/queues/%2F/s/stream/consumers"
+    for _ in range(4):
+        channel.basic_publish("", "s", b"x")
+    broker.sample()
+    before = broker.inner.sampler.samples
+    broker.api("PUT", f"{path}/group", {"offset": 2})
+    assert broker.api.get(path) == [{"name": "group", "offset": 2, "lag": 3, "lag_log": []}]
+
+    broker.sample()
+    channel.basic_publish("", "s", b"x")
+    broker.sample()
+
+    [row] = broker.api.get(path)
+    assert (row["lag"], row["lag_log"]) == (4, [0] * before + [3, 4])
+    broker.api("DELETE", f"{path}/group")
+    broker.sample()
+    assert broker.api.get(path) == []
+
+
 def test_bytes_of_closed_connections_stay_in_the_history(broker: Managed) -> None:
     """edge-cases.md 346"""
     broker.sample()

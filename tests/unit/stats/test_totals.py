@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+from lavinmq.stats.lags import Lags
 from lavinmq.stats.sampler import Gauge
 from lavinmq.stats.totals import Traffic, sampled
 
@@ -24,7 +25,7 @@ def connection(traffic: Traffic | None, received: int) -> Any:
 
 
 def round_over(vhosts: list[Any], connections: list[Any]) -> Iterator[Any]:
-    return sampled(vhosts, connections, lambda: 1)
+    return sampled(vhosts, connections, Lags(), lambda: 1)
 
 
 def test_open_and_closed_connections_are_summed_by_their_vhost() -> None:
@@ -60,7 +61,7 @@ def test_a_connection_that_leaves_during_a_round_counts_once() -> None:
 def test_messages_of_all_queues_are_one_sample_and_those_of_a_stream_are_ready() -> None:
     one = vhost()
     for name, ready, is_stream in (("a", 1, False), ("b", 5, False), ("c", 10, True)):
-        core = SimpleNamespace(ready=ready, unacked=1)
+        core = SimpleNamespace(ready=ready, unacked=1, n_offsets=0)
         one.queues[name] = SimpleNamespace(core=core, is_stream=is_stream)
 
     list(round_over([one], []))

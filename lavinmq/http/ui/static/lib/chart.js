@@ -41,6 +41,7 @@ export class Chart {
       "aria-label": `${title}. ${KEYS}`, title: KEYS, keydown: (/** @type {KeyboardEvent} */ event) => this.onKey(event),
     });
     this.legend = h("div", { class: "chart-legend", role: "group", "aria-label": `Lines of ${title}` });
+    this.nothing = h("p", { class: "soft", hidden: true });
     this.text = h("div");
     this.none = h("p", { class: "soft" }, "There are no samples yet");
     this.box.append(this.none);
@@ -60,7 +61,7 @@ export class Chart {
       h("figure", { class: "chart", "aria-label": title },
         h("figcaption", {}, h("h3", {}, title),
           h("button", { type: "button", click: () => this.save() }, "CSV")),
-        this.box, this.legend, details),
+        this.box, this.nothing, this.legend, details),
     );
     new ResizeObserver(() => this.plot?.setSize({ width: this.box.clientWidth, height: HEIGHT })).observe(this.box);
     document.addEventListener("theme", () => this.draw(true));
@@ -71,10 +72,13 @@ export class Chart {
     return this.options.isBytes ? short(value, 1024, `B${this.options.unit}`) : `${short(value)}${this.options.unit}`;
   }
 
-  /** @param {Series[]} series */
-  update(series) {
+  /** @param {Series[]} series @param {string} nothing what is said when there is nothing to draw */
+  update(series, nothing = "Nothing is recorded yet") {
     this.series = series;
     const n = Math.max(0, ...series.map((each) => each.values.length));
+    this.nothing.textContent = nothing;
+    this.nothing.hidden = n > 0;
+    this.box.hidden = this.legend.hidden = this.details.hidden = n === 0;
     const end = Math.floor(Date.now() / 1000 / STEP_S) * STEP_S;
     this.times = Array.from({ length: n }, (_, at) => end - (n - 1 - at) * STEP_S);
     this.draw(false);

@@ -16,8 +16,6 @@ import { startTracing } from "../lib/trace.js";
 import { exchangeLink, inline, messageCard } from "../lib/things.js";
 
 const SHOWN_BYTES = 50_000;
-const MAX_LINES = 12;
-const MAX_LOOKS = 120;
 const chart = new Chart("chart", { title: "Message rates", unit: "/s" });
 /** @type {import("../lib/api.js").Row} */
 let one = {};
@@ -40,9 +38,6 @@ const reload = live({ path: here, take: (said) => {
 } });
 
 const lag = new Chart("lag-chart", { title: "Lag of stored offsets" });
-/** @type {Map<string, number[]>} what was seen since the page was opened */
-const lags = new Map();
-let nLooks = 0;
 const offsets = new Table({
   id: "offsets-table", box: "offsets-box", path: () => `${here()}/stream/consumers`, key: ["name"], empty: "Nobody has stored one",
   columns: [
@@ -51,12 +46,9 @@ const offsets = new Table({
     { label: "Lag", number: true, cell: (row) => count(row.lag) },
   ],
   arrived: (rows) => {
-    for (const row of rows.slice(0, MAX_LINES)) {
-      const seen = lags.get(row.name) ?? new Array(nLooks).fill(0);
-      lags.set(row.name, [...seen, row.lag].slice(-MAX_LOOKS));
-    }
-    nLooks = Math.min(nLooks + 1, MAX_LOOKS);
-    lag.update([...lags].map(([label, values]) => ({ label, values })));
+    const recorded = rows.filter((row) => row.lag_log.length);
+    lag.update(recorded.map((row) => ({ label: row.name, values: row.lag_log })),
+      rows.length ? "Nothing is recorded yet" : "Nobody has stored an offset");
   },
 });
 offsets.tools.hidden = true;
