@@ -1,8 +1,8 @@
 # Match: the compiled bindings of one exchange. Contract of match.pyx.
 #
 # A destination is any struct that begins with dest_t. match_route appends each matched destination
-# once per routing, and writes nothing into it: which ones a routing has taken is known to its
-# targets_t alone, and to the table of whoever routes (of a loop) when they are many.
+# once per routing, and writes nothing into it, nor into the bindings: what a routing has reached is
+# known to its targets_t alone, and to the tables of whoever routes (of a loop) when that is much.
 from bytes cimport i64, u8, u32, u64
 
 cdef enum match_kind:
@@ -43,24 +43,32 @@ cdef struct topic_node_t
 cdef struct match_link_t
 
 cdef struct topic_nodes_t:  # a list of nodes
-    topic_node_t** items
+    const topic_node_t** items
     u32 n
     u32 cap
+    u32 n_reached           # the first of them, which stand in the table
+    u64 generation          # by which they are known there
 
 cdef struct dest_t:
     u8 kind                 # a dest_kind
     bint is_gone            # it is deleted: no routing takes it
 
-# Which destinations were taken by the routing of a generation: an open hash table by address.
-# Entries of older generations are free; routings that take turns overwrite each other's.
+# Which addresses were reached in a generation: an open hash table. Entries of older generations are
+# free; routings that take turns overwrite each other's.
 cdef struct reached_slot_t:
-    const dest_t* dest
+    const void* what
     u64 generation
 
-cdef struct reached_t:
+cdef struct reached_table_t:
     reached_slot_t* slots
     u32 cap                 # a power of two, or 0
-    u64 generation          # of the routing that began last
+    u64 generation          # the one that began last
+
+# What the routings of one loop share.
+cdef struct reached_t:
+    reached_table_t dests   # a generation is one routing
+    reached_table_t nodes   # topic: a generation is one list of nodes
+    u64 random              # state of what is random
 
 # Where match_route goes on. What it points at is valid as long as no binding has changed.
 cdef struct match_cursor_t:
@@ -72,7 +80,6 @@ cdef struct match_cursor_t:
     u32 quick_end           # topic: work at which the quick way is given up
     match_link_t* link      # headers: next in the chain of that field
     u32 word                # topic: position in the key
-    u64 walk                # topic: that of the nodes at the next position
     topic_nodes_t here      # topic: nodes reached by the words before that position
     topic_nodes_t next      # and those reached with it
 
@@ -83,7 +90,7 @@ cdef struct targets_t:
     dest_t** items      # matched destinations of one message; targets_free frees
     u32 n
     u32 cap
-    reached_t* reached      # for many of them, shared with the other routings of a loop
+    reached_t* reached      # shared with the other routings of a loop
     u32 n_reached         # the first of them, which stand there
     u64 generation      # by which they are known there
     u64 n_again         # matches of what was there already; only its changes mean anything
@@ -128,7 +135,6 @@ cdef struct topic_node_t:
     topic_node_t* star
     topic_node_t* hash
     match_dests_t dests     # bindings that end here
-    u64 walk                # the last one that has reached it, see match_t.walk
     u32 n_literals          # children that are literal words
     u32 word_len
 
@@ -208,7 +214,6 @@ cdef struct match_t:
     bint default_any        # headers: meaning of a binding without x-match
     u32 count               # bindings
     u64 seed
-    u64 walk                # topic: number of this routing, or of a position in it; random: state
     u64 key_bits            # headers: which keys occur in patterns, a coarse filter
     match_table_t keys      # direct, fanout, topic: literal binding keys
     match_table_t nodes     # topic: literal words by (parent, word)

@@ -1275,7 +1275,7 @@ cdef struct loop_t:
     u32 cap_run_fds
     int dir_fd                  # data directory, for syncfs
     observer_t* observer        # of changes of files, NULL = nobody
-    reached_t reached           # destinations of the routings under way
+    reached_t reached           # what the routings under way have reached
     u32 n_reads                 # links that were read since the last tick
     i64 sync_ns                 # how long the last sync took
     histogram_t sync_times      # how long all took

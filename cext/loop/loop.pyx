@@ -220,7 +220,7 @@ cdef class Loop:
         free(self.t.count_header)
         free(self.t.scratch)
         targets_free(&self.t.buried)
-        free(self.t.reached.slots)
+        reached_free(&self.t.reached)
         free(self.t.dues)
         free(self.t.takers)
         while self.t.owing != NULL:

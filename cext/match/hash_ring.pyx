@@ -344,7 +344,7 @@ cdef int hash_unbind(match_t* m, const u8* key, u32 key_len, const u8* args, u32
 # ---- routing ---------------------------------------------------------------------------------
 
 # hot
-cdef int hash_route(match_t* m, const u8* key, u32 key_len, const u8* props, u32 headers_at,
+cdef int hash_route(const match_t* m, const u8* key, u32 key_len, const u8* props, u32 headers_at,
                     targets_t* out) noexcept nogil:
     """The one destination of a message. 0, MATCH_NO_MEMORY, or MATCH_BAD_HEADER for a header that
     is no string; a missing header or property and void count as the empty string, and a time is

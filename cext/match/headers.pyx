@@ -341,7 +341,7 @@ cdef inline header_field_t* header_seek(header_index_t* index, const u8* key, u3
 
 
 # hot
-cdef void header_read(match_t* m, const u8* at, const u8* end,
+cdef void header_read(const match_t* m, const u8* at, const u8* end,
                       header_index_t* index) noexcept nogil:
     """Index the fields some binding may ask for; of equal keys the first counts. 8 ns per field."""
     cdef header_field_t* field
@@ -401,7 +401,7 @@ cdef inline bint header_meets(header_pair_t* pair, header_field_t* field,
 
 
 # hot
-cdef int header_probe(match_t* m, header_index_t* index, targets_t* out) noexcept nogil:
+cdef int header_probe(const match_t* m, header_index_t* index, targets_t* out) noexcept nogil:
     """Try the bindings that share a pair with the message. Cost: 10 ns per field and candidate.
 
     A destination that this call has taken is not tried again; one from before is, as long as it
@@ -436,7 +436,7 @@ cdef int header_probe(match_t* m, header_index_t* index, targets_t* out) noexcep
 
 
 # hot
-cdef int header_route(match_t* m, const u8* headers, u32 headers_len,
+cdef int header_route(const match_t* m, const u8* headers, u32 headers_len,
                       targets_t* out) noexcept nogil:
     """A malformed table matches nothing. Allocates above HEADER_INLINE fields, once."""
     cdef header_field_t fields[HEADER_INLINE]

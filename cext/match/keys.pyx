@@ -19,47 +19,60 @@ cdef int match_widen(targets_t* out) noexcept nogil:
 
 
 # hot
-cdef inline reached_slot_t* reached_find(reached_t* reached, const dest_t* dest,
+cdef inline reached_slot_t* reached_find(reached_table_t* table, const void* what,
                                          u64 generation) noexcept nogil:
-    """The slot of a destination in a generation; a free one when it has none. There must be one."""
-    cdef u64 at = (<u64>dest >> 4) * <u64>0x9E3779B97F4A7C15 >> 32
-    cdef reached_slot_t* slot = &reached.slots[at & (reached.cap - 1)]
-    while slot.generation == generation and slot.dest != dest:
+    """The slot of an address in a generation; a free one when it has none. There must be one."""
+    cdef u64 at = (<u64>what >> 4) * <u64>0x9E3779B97F4A7C15 >> 32
+    cdef reached_slot_t* slot = &table.slots[at & (table.cap - 1)]
+    while slot.generation == generation and slot.what != what:
         at += 1
-        slot = &reached.slots[at & (reached.cap - 1)]
+        slot = &table.slots[at & (table.cap - 1)]
     return slot
 
 
 # hot
-cdef inline bint reached_add(reached_t* reached, const dest_t* dest, u64 generation) noexcept nogil:
-    """Whether a generation has a destination already; else it has it now."""
-    cdef reached_slot_t* slot = reached_find(reached, dest, generation)
+cdef inline bint reached_add(reached_table_t* table, const void* what,
+                             u64 generation) noexcept nogil:
+    """Whether a generation has an address already; else it has it now."""
+    cdef reached_slot_t* slot = reached_find(table, what, generation)
     if slot.generation == generation:
         return True
-    slot.dest = dest
+    slot.what = what
     slot.generation = generation
     return False
 
 
-cdef int reached_know(targets_t* out) noexcept nogil:
-    """Have all that *out* has in its table, with room for one more. 0, or MATCH_NO_MEMORY."""
-    cdef reached_t* reached = out.reached
-    cdef u64 cap = reached.cap
+cdef int reached_know(reached_table_t* table, void** items, u32 n, u32* n_reached,
+                      u64 generation) noexcept nogil:
+    """Have all *items* of a generation in the table, with room for one more; the first *n_reached*
+    are there. 0, or MATCH_NO_MEMORY."""
+    cdef u64 cap = table.cap
     cdef void* slots
-    if (<u64>out.n + 1) * 2 > cap:
-        while (<u64>out.n + 1) * 2 > cap:
+    if (<u64>n + 1) * 2 > cap:
+        while (<u64>n + 1) * 2 > cap:
             cap = cap * 2 if cap else REACHED_FEW * 8
         slots = calloc(cap, sizeof(reached_slot_t))
         if slots == NULL:
             return MATCH_NO_MEMORY
-        free(reached.slots)
-        reached.slots = <reached_slot_t*>slots
-        reached.cap = <u32>cap
-        out.n_reached = 0
-    while out.n_reached < out.n:
-        reached_add(reached, out.items[out.n_reached], out.generation)
-        out.n_reached += 1
+        free(table.slots)
+        table.slots = <reached_slot_t*>slots
+        table.cap = <u32>cap
+        n_reached[0] = 0
+    while n_reached[0] < n:
+        reached_add(table, items[n_reached[0]], generation)
+        n_reached[0] += 1
     return 0
+
+
+cdef void reached_free(reached_t* reached) noexcept nogil:
+    free(reached.dests.slots)
+    free(reached.nodes.slots)
+
+
+cdef int targets_know(targets_t* out) noexcept nogil:
+    """reached_know of all that *out* has."""
+    return reached_know(&out.reached.dests, <void**>out.items, out.n, &out.n_reached,
+                        out.generation)
 
 
 # hot
@@ -68,8 +81,8 @@ cdef inline bint targets_have(targets_t* out, const dest_t* dest) noexcept nogil
     Cost: 1 ns for each of a few, 4 ns for many."""
     cdef u32 i
     if out.n > REACHED_FEW:
-        return (reached_know(out) == 0
-                and reached_find(out.reached, dest, out.generation).generation == out.generation)
+        return (targets_know(out) == 0 and out.generation
+                == reached_find(&out.reached.dests, dest, out.generation).generation)
     for i in range(out.n):
         if out.items[i] == dest:
             return True
@@ -94,9 +107,9 @@ cdef inline int match_take_new(targets_t* out, dest_t* dest) noexcept nogil:
 
 cdef int match_take_of_many(targets_t* out, dest_t* dest) noexcept nogil:
     """match_take with more than a few targets. Cost: 4 ns."""
-    if reached_know(out):
+    if targets_know(out):
         return MATCH_NO_MEMORY
-    if reached_add(out.reached, dest, out.generation):
+    if reached_add(&out.reached.dests, dest, out.generation):
         out.n_again += 1
         return 0
     out.n_reached += 1
@@ -120,20 +133,20 @@ cdef inline int match_take(targets_t* out, dest_t* dest) noexcept nogil:
 # hot
 cdef inline void targets_begin(targets_t* out, reached_t* reached) noexcept nogil:
     """Be ready for the routing of another message."""
-    reached.generation += 1
+    reached.dests.generation += 1
     out.reached = reached
     out.n = out.n_reached = 0
-    out.generation = reached.generation
+    out.generation = reached.dests.generation
     if out.is_tired:
         cursor_reset(out)
 
 
 cdef void targets_resume(targets_t* out, reached_t* reached) noexcept nogil:
     """Go on with a routing after others, which may have overwritten what it has reached."""
-    reached.generation += 1
+    reached.dests.generation += 1
     out.reached = reached
     out.n_reached = 0
-    out.generation = reached.generation
+    out.generation = reached.dests.generation
 
 
 cdef void targets_free(targets_t* out) noexcept nogil:
@@ -146,7 +159,8 @@ cdef void cursor_reset(targets_t* out) noexcept nogil:
     """Whatever comes next begins at its beginning."""
     cdef match_cursor_t* at = &out.cursor
     out.is_tired = at.is_begun = at.is_slow = False
-    at.at = at.dest = at.word = at.here.n = at.next.n = 0
+    at.at = at.dest = at.word = 0
+    at.here.n = at.here.n_reached = at.next.n = at.next.n_reached = 0
     at.link = NULL
 
 
@@ -168,12 +182,12 @@ cdef inline bint match_tired(targets_t* out, u32 work) noexcept nogil:
 
 
 # hot
-cdef inline dest_t** match_dests_items(match_dests_t* dests) noexcept nogil:
-    return &dests.at.one if dests.cap == 0 else dests.at.many
+cdef inline dest_t** match_dests_items(const match_dests_t* dests) noexcept nogil:
+    return <dest_t**>&dests.at.one if dests.cap == 0 else dests.at.many
 
 
 # hot
-cdef inline int match_take_all(match_dests_t* dests, targets_t* out) noexcept nogil:
+cdef inline int match_take_all(const match_dests_t* dests, targets_t* out) noexcept nogil:
     """Append every destination of one binding key. Cost: 2 ns each."""
     cdef dest_t** items = match_dests_items(dests)
     cdef bint is_first = out.n == 0
@@ -186,7 +200,7 @@ cdef inline int match_take_all(match_dests_t* dests, targets_t* out) noexcept no
 
 
 # hot
-cdef inline int match_take_from(match_dests_t* dests, u32* at, bint is_set,
+cdef inline int match_take_from(const match_dests_t* dests, u32* at, bint is_set,
                                 targets_t* out) noexcept nogil:
     """The same from *at* on, which is 0 again at the end; MATCH_TIRED when the turn ends before.
     *is_set*: no destination stands there twice."""
@@ -326,7 +340,7 @@ cdef void match_table_cut(match_table_t* table, match_link_t* link) noexcept nog
 # ---- literal keys ----------------------------------------------------------------------------
 
 # hot
-cdef inline match_key_t* match_key_find(match_t* m, const u8* key, u32 key_len,
+cdef inline match_key_t* match_key_find(const match_t* m, const u8* key, u32 key_len,
                                         u64 hash) noexcept nogil:
     cdef match_link_t* link
     cdef match_key_t* node
@@ -342,7 +356,7 @@ cdef inline match_key_t* match_key_find(match_t* m, const u8* key, u32 key_len,
 
 
 # hot
-cdef inline int match_key_route(match_t* m, const u8* key, u32 key_len,
+cdef inline int match_key_route(const match_t* m, const u8* key, u32 key_len,
                                 targets_t* out) noexcept nogil:
     """Exact key. Cost: 15 ns in cache, two cache misses in a large table."""
     cdef match_key_t* node = match_key_find(m, key, key_len, hash_bytes(key, key_len, m.seed))

@@ -16,7 +16,6 @@ cdef match_t* match_new(int kind, u64 seed) noexcept nogil:
         return NULL
     m.kind = kind
     m.seed = seed
-    m.walk = seed if kind == MATCH_RANDOM else 0
     if kind == MATCH_HASH:
         m.hasher = <hasher_t*>calloc(1, sizeof(hasher_t))
         if m.hasher == NULL:
@@ -113,7 +112,7 @@ cdef int match_unbind(match_t* m, const u8* key, u32 key_len, const u8* args, u3
 
 
 # hot
-cdef int match_route(match_t* m, const u8* key, u32 key_len, const u8* props, u32 headers_at,
+cdef int match_route(const match_t* m, const u8* key, u32 key_len, const u8* props, u32 headers_at,
                      targets_t* out) noexcept nogil:
     """Append the destinations of one message that this routing has not got yet.
 

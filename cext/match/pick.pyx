@@ -20,21 +20,25 @@ cdef int pick_unbind(match_t* m, dest_t* dest) noexcept nogil:
 
 
 # hot
-cdef inline u32 pick_random(match_t* m, u32 n) noexcept nogil:
-    """One of n, each as likely. Knuth's linear congruence, of which the high bits are good."""
-    m.walk = m.walk * <u64>6364136223846793005 + <u64>1442695040888963407
-    return <u32>(((m.walk >> 32) * n) >> 32)
+cdef inline u32 pick_random(u64* state, u64 seed, u32 n) noexcept nogil:
+    """One of n, each as likely. Knuth's linear congruence, of which the high bits are good; any odd
+    number may be added, and the seed of the process makes it a sequence of its own."""
+    state[0] = state[0] * <u64>6364136223846793005 + (seed << 1 | 1)
+    return <u32>(((state[0] >> 32) * n) >> 32)
 
 
 # hot
-cdef int pick_route(match_t* m, const u8* key, u32 key_len, targets_t* out) noexcept nogil:
+cdef int pick_route(const match_t* m, const u8* key, u32 key_len, targets_t* out) noexcept nogil:
     """The one destination of a message; of one that is deleted and still bound, the next one.
     0, or MATCH_NO_MEMORY. Cost: 5 ns, modulus 2 ns per byte of the key."""
     cdef dest_t** items = match_dests_items(&m.every)
     cdef u32 n = m.every.n, at, _tried
     if n == 0:
         return 0
-    at = pick_random(m, n) if m.kind == MATCH_RANDOM else crc32(0, key, key_len) % n
+    if m.kind == MATCH_RANDOM:
+        at = pick_random(&out.reached.random, m.seed, n)
+    else:
+        at = crc32(0, key, key_len) % n
     for _tried in range(n):
         if not items[at].is_gone:
             return match_take(out, items[at])

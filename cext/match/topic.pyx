@@ -3,7 +3,7 @@
 
 
 # hot
-cdef inline void topic_split(match_t* m, const u8* key, u32 key_len,
+cdef inline void topic_split(const match_t* m, const u8* key, u32 key_len,
                              topic_words_t* words) noexcept nogil:
     """Part *key* (≤ TOPIC_KEY_MAX bytes) at its dots and hash each word. Cost: 5 ns per word."""
     cdef u32 start = 0, n = 0, i
@@ -20,15 +20,15 @@ cdef inline void topic_split(match_t* m, const u8* key, u32 key_len,
 
 
 # hot
-cdef inline u64 topic_edge(topic_node_t* parent, u64 word_hash) noexcept nogil:
+cdef inline u64 topic_edge(const topic_node_t* parent, u64 word_hash) noexcept nogil:
     """Hash of (parent, word). The multiply spreads equal words under neighbouring parents."""
     cdef u64 hash = (word_hash ^ <u64><size_t>parent) * <u64>0x9FB21C651E98DF25
     return hash ^ (hash >> 32)
 
 
 # hot
-cdef inline topic_node_t* topic_literal(match_t* m, topic_node_t* node, topic_words_t* words,
-                                        u32 i) noexcept nogil:
+cdef inline topic_node_t* topic_literal(const match_t* m, const topic_node_t* node,
+                                        topic_words_t* words, u32 i) noexcept nogil:
     cdef match_link_t* link
     cdef topic_node_t* child
     cdef u64 hash
@@ -45,8 +45,56 @@ cdef inline topic_node_t* topic_literal(match_t* m, topic_node_t* node, topic_wo
     return NULL
 
 
+cdef bint topic_grows(topic_nodes_t* nodes) noexcept nogil:
+    """Make room for more in a list; False when out of memory."""
+    cdef size_t cap = <size_t>nodes.cap * 2 + 8
+    cdef void* grown = realloc(nodes.items, cap * sizeof(topic_node_t*))
+    if grown == NULL:
+        return False
+    nodes.items = <const topic_node_t**>grown
+    nodes.cap = <u32>cap
+    return True
+
+
+cdef int topic_know(topic_nodes_t* nodes, const topic_node_t* node, reached_table_t* table
+                    ) noexcept nogil:
+    """Have the loop's table know a list of more than a few, and the node that is added to it: 1, 0
+    when it is there already, or MATCH_NO_MEMORY."""
+    if nodes.n_reached == 0:
+        table.generation += 1
+        nodes.generation = table.generation
+    if reached_know(table, <void**>nodes.items, nodes.n, &nodes.n_reached, nodes.generation):
+        return MATCH_NO_MEMORY
+    if reached_add(table, node, nodes.generation):
+        return 0
+    nodes.n_reached += 1
+    return 1
+
+
 # hot
-cdef int topic_enter(match_t* m, topic_node_t* node, topic_words_t* words, u32 i,
+cdef inline int topic_add(topic_nodes_t* nodes, const topic_node_t* node,
+                          targets_t* out) noexcept nogil:
+    """Append a node to a list: 1, 0 when it is there already, or MATCH_NO_MEMORY. Cost: 2 ns for a
+    few, 5 ns for many."""
+    cdef int rc
+    cdef u32 i
+    if nodes.n > REACHED_FEW:
+        rc = topic_know(nodes, node, &out.reached.nodes)
+        if rc <= 0:
+            return rc
+    else:
+        for i in range(nodes.n):
+            if nodes.items[i] == node:
+                return 0
+    if nodes.n == nodes.cap and not topic_grows(nodes):
+        return MATCH_NO_MEMORY
+    nodes.items[nodes.n] = node
+    nodes.n += 1
+    return 1
+
+
+# hot
+cdef int topic_enter(const match_t* m, const topic_node_t* node, topic_words_t* words, u32 i,
                      targets_t* out) noexcept nogil:
     """Reach a '#' before word *i*: it takes the rest, or its children go on from any later word.
 
@@ -54,11 +102,10 @@ cdef int topic_enter(match_t* m, topic_node_t* node, topic_words_t* words, u32 i
     smallest *i* and covers what a later one could add. Thus any number of '#' stays polynomial,
     at most (words x nodes) steps.
     """
-    cdef topic_node_t* child
-    cdef int rc
-    if node.walk == m.walk:
-        return 0
-    node.walk = m.walk
+    cdef const topic_node_t* child
+    cdef int rc = topic_add(&out.cursor.here, node, out)
+    if rc <= 0:
+        return rc
     if match_take_all(&node.dests, out) < 0:
         return MATCH_NO_MEMORY
     if node.hash != NULL:
@@ -85,7 +132,7 @@ cdef int topic_enter(match_t* m, topic_node_t* node, topic_words_t* words, u32 i
 
 
 # hot
-cdef int topic_walk(match_t* m, topic_node_t* node, topic_words_t* words, u32 i,
+cdef int topic_walk(const match_t* m, const topic_node_t* node, topic_words_t* words, u32 i,
                     targets_t* out) noexcept nogil:
     """Go on from *node*, which the words before *i* have reached. Recursion ≤ words of a binding.
 
@@ -112,7 +159,8 @@ cdef int topic_walk(match_t* m, topic_node_t* node, topic_words_t* words, u32 i,
 
 
 # hot
-cdef inline int topic_route(match_t* m, const u8* key, u32 key_len, targets_t* out) noexcept nogil:
+cdef inline int topic_route(const match_t* m, const u8* key, u32 key_len,
+                            targets_t* out) noexcept nogil:
     """Literal keys by one probe, then the trie if any key has wildcards: at first the quick way,
     which may visit a node once for each way that leads there, and if that is too much by position
     in the key, which does not."""
@@ -130,7 +178,7 @@ cdef inline int topic_route(match_t* m, const u8* key, u32 key_len, targets_t* o
         return 0
     topic_split(m, key, key_len, &words)
     if not out.cursor.is_slow:
-        m.walk += 1
+        out.cursor.here.n = out.cursor.here.n_reached = 0
         out.cursor.quick_end = out.work + (TOPIC_QUICK if out.look >= MATCH_LOOK else 0)
         rc = topic_walk(m, &m.root, &words, 0, out)
         if rc != MATCH_TIRED:
@@ -138,51 +186,42 @@ cdef inline int topic_route(match_t* m, const u8* key, u32 key_len, targets_t* o
     return topic_by_position(m, &words, out)
 
 
-cdef int topic_reach(topic_node_t* node, u64 walk, topic_nodes_t* to) noexcept nogil:
-    """Add a node, and the '#' that may follow it without a word, to those of a position."""
-    cdef void* grown
-    while node != NULL and node.walk != walk:
-        if to.n == to.cap:
-            grown = realloc(to.items, (<size_t>to.cap * 2 + 64) * sizeof(topic_node_t*))
-            if grown == NULL:
-                return MATCH_NO_MEMORY
-            to.items = <topic_node_t**>grown
-            to.cap = to.cap * 2 + 64
-        node.walk = walk
-        to.items[to.n] = node
-        to.n += 1
+cdef int topic_reach(const topic_node_t* node, topic_nodes_t* to, targets_t* out) noexcept nogil:
+    """Add a node, and the '#' that may follow it without a word, to those of a position. 0, or
+    MATCH_NO_MEMORY."""
+    cdef int rc = 1
+    while node != NULL and rc > 0:
+        rc = topic_add(to, node, out)
         node = node.hash
-    return 0
+    return rc if rc < 0 else 0
 
 
-cdef int topic_step(match_t* m, topic_node_t* node, topic_words_t* words, u32 i, u64 walk,
-                    topic_nodes_t* to) noexcept nogil:
+cdef int topic_step(const match_t* m, const topic_node_t* node, topic_words_t* words, u32 i,
+                    topic_nodes_t* to, targets_t* out) noexcept nogil:
     """Add the nodes that word *i* leads to from *node*: a '#' stays where it is, too."""
-    if node.parent != NULL and node.parent.hash == node and topic_reach(node, walk, to) < 0:
+    if node.parent != NULL and node.parent.hash == node and topic_reach(node, to, out) < 0:
         return MATCH_NO_MEMORY
-    if topic_reach(node.star, walk, to) < 0:
+    if topic_reach(node.star, to, out) < 0:
         return MATCH_NO_MEMORY
-    return topic_reach(topic_literal(m, node, words, i), walk, to)
+    return topic_reach(topic_literal(m, node, words, i), to, out)
 
 
-cdef int topic_by_position(match_t* m, topic_words_t* words, targets_t* out) noexcept nogil:
+cdef int topic_by_position(const match_t* m, topic_words_t* words,
+                           targets_t* out) noexcept nogil:
     """All nodes that each position in the key reaches, one position after the other: at most
     (words x nodes) steps, whatever the bindings. Goes on where it was when it got tired: a node may
-    then be visited once more, because other walks have left their marks."""
+    then be visited once more, because other routings have overwritten what the table knew."""
     cdef match_cursor_t* at = &out.cursor
     cdef topic_nodes_t nodes
     cdef int rc
     if not at.is_slow:
         cursor_reset(out)
         at.is_slow = True
-        m.walk += 1
-        if topic_reach(&m.root, m.walk, &at.here) < 0:
+        if topic_reach(&m.root, &at.here, out) < 0:
             return MATCH_NO_MEMORY
-        m.walk += 1
-        at.walk = m.walk
     while at.word < words.n:
         while at.at < at.here.n:
-            if topic_step(m, at.here.items[at.at], words, at.word, at.walk, &at.next) < 0:
+            if topic_step(m, at.here.items[at.at], words, at.word, &at.next, out) < 0:
                 return MATCH_NO_MEMORY
             at.at += 1
             if match_tired(out, 4):
@@ -190,10 +229,8 @@ cdef int topic_by_position(match_t* m, topic_words_t* words, targets_t* out) noe
         nodes = at.here
         at.here = at.next
         at.next = nodes
-        at.next.n = at.at = 0
+        at.next.n = at.next.n_reached = at.at = 0
         at.word += 1
-        m.walk += 1
-        at.walk = m.walk
     while at.at < at.here.n:
         rc = match_take_from(&at.here.items[at.at].dests, &at.dest, True, out)
         if rc:

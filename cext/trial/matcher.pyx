@@ -51,7 +51,7 @@ cdef class Matcher:
     def __dealloc__(self):
         match_free(self.match)
         targets_free(&self.targets)
-        free(self.reached.slots)
+        reached_free(&self.reached)
         for address in (self.addresses or {}).values():
             free(<void*><size_t>address)
 

@@ -257,6 +257,26 @@ def test_patterns_that_share_beginnings_end_in_bounded_work() -> None:
     assert len(matcher.route(key + b".b", others=[b"c"])) == len(patterns)
 
 
+@pytest.mark.parametrize("others", [None, [b"a.b.c.d.e.f.k2", b"a"]])
+def test_a_walk_knows_more_nodes_than_it_looks_through_one_by_one(
+    others: list[bytes] | None,
+) -> None:
+    patterns = ["*." * stars + f"#.k{n}" for stars in range(12) for n in range(3)]
+    matcher = Matcher(TOPIC, SEED)
+    for number, pattern in enumerate(patterns):
+        matcher.bind(pattern.encode(), b"", number)
+
+    for key in ("a.b.c.d.e.f.k1", "k1.k1.k1.k1.k1.k1.k1.k1.k1.k1.k1.k1.k1", "k1"):
+        found = matcher.route(key.encode(), others=others)
+
+        words = key.split(".")
+        assert sorted(found) == [
+            number
+            for number, pattern in enumerate(patterns)
+            if topic_matches(pattern.split("."), words)
+        ]
+
+
 def test_a_fanout_is_stopped_and_goes_on() -> None:
     matcher = Matcher(FANOUT, SEED)
     for number in range(50):
