@@ -434,24 +434,24 @@ cdef u32 locs_behind(const store_t* st, loc_t after, loc_t* found) noexcept nogi
     cdef loc_t item
     for i in range(st.n_requeued):
         item = st.requeued[i]
-        if not loc_before(after, item):
+        if not is_before(after, item):
             continue
         if n < BROWSE_BACK:
             at = n
             n += 1
-            while at and loc_before(found[(at - 1) >> 1], item):
+            while at and is_before(found[(at - 1) >> 1], item):
                 found[at] = found[(at - 1) >> 1]
                 at = (at - 1) >> 1
             found[at] = item
-        elif loc_before(item, found[0]):
+        elif is_before(item, found[0]):
             at = 0
             while True:
                 child = 2 * at + 1
                 if child >= n:
                     break
-                if child + 1 < n and loc_before(found[child], found[child + 1]):
+                if child + 1 < n and is_before(found[child], found[child + 1]):
                     child += 1
-                if not loc_before(item, found[child]):
+                if not is_before(item, found[child]):
                     break
                 found[at] = found[child]
                 at = child

@@ -15,33 +15,6 @@ cdef enum:
     CHOSEN_REFUSED = 4          # the other queue cannot take it
 
 
-cdef void store_remove_requeued(store_t* st, u32 i) noexcept nogil:
-    """Take one out of the heap of requeued ones."""
-    cdef loc_t item
-    cdef u32 up, child
-    st.n_requeued -= 1
-    if i == st.n_requeued:
-        return
-    item = st.requeued[st.n_requeued]
-    while i:
-        up = (i - 1) >> 1
-        if not loc_before(item, st.requeued[up]):
-            break
-        st.requeued[i] = st.requeued[up]
-        i = up
-    while True:
-        child = 2 * i + 1
-        if child >= st.n_requeued:
-            break
-        if child + 1 < st.n_requeued and loc_before(st.requeued[child + 1], st.requeued[child]):
-            child += 1
-        if not loc_before(st.requeued[child], item):
-            break
-        st.requeued[i] = st.requeued[child]
-        i = child
-    st.requeued[i] = item
-
-
 cdef void store_forget_due(store_t* st, u32 seg, u32 pos) noexcept nogil:
     """A message that may have a deadline of its own is gone before it: its entry is nobody's."""
     cdef u32 i

@@ -80,7 +80,7 @@ cdef bint queue_purge_store(queue_t* q, store_t* st, loc_t until, i64* left,
             queue_purge_segment(q, st)
             looked = PURGE_LOOK - 1
             continue
-        if not loc_before(at, until):
+        if not is_before(at, until):
             return True
         rc = store_peek(st, q.loop, &rec)
         if rc == 0:
@@ -96,7 +96,7 @@ cdef bint queue_purge_store(queue_t* q, store_t* st, loc_t until, i64* left,
             continue
         at.seg = rec.seg
         at.pos = rec.pos
-        if not loc_before(at, until):       # the cursor has moved over deleted ones
+        if not is_before(at, until):       # the cursor has moved over deleted ones
             return True
         left[0] -= 1
         store_take(st, &rec)

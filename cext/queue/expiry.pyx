@@ -58,16 +58,10 @@ cdef inline i64 rec_deadline_ms(const queue_t* q, const rec_t* rec) noexcept nog
 
 # ---- messages that expire out of order -----------------------------------------------------------
 
-cdef inline bint due_before(const due_t* a, const due_t* b) noexcept nogil:
-    return a.at_ms < b.at_ms or (a.at_ms == b.at_ms
-                                 and (a.seg < b.seg or (a.seg == b.seg and a.pos < b.pos)))
-
-
 cdef int dues_push(store_t* st, i64 at_ms, u32 seg, u32 pos) noexcept nogil:
     """0, or -1 out of memory: then it expires when it comes to the head."""
     cdef due_t* grown
     cdef due_t item
-    cdef u32 i, up
     if st.n_dues == st.cap_dues:
         grown = <due_t*>realloc(st.dues, (<u64>st.cap_dues * 2 + 64) * sizeof(due_t))
         if grown == NULL:
@@ -77,21 +71,12 @@ cdef int dues_push(store_t* st, i64 at_ms, u32 seg, u32 pos) noexcept nogil:
     item.at_ms = at_ms
     item.seg = seg
     item.pos = pos
-    i = st.n_dues
+    heap_rise(st.dues, st.n_dues, item)
     st.n_dues += 1
-    while i:
-        up = (i - 1) >> 1
-        if not due_before(&item, &st.dues[up]):
-            break
-        st.dues[i] = st.dues[up]
-        i = up
-    st.dues[i] = item
     return 0
 
 
 cdef void dues_pop(store_t* st) noexcept nogil:
-    cdef u32 i = 0, child
-    cdef due_t item
     st.n_dues -= 1
     if st.n_dues == 0:
         if st.cap_dues > 4096:
@@ -99,18 +84,7 @@ cdef void dues_pop(store_t* st) noexcept nogil:
             st.dues = NULL
             st.cap_dues = 0
         return
-    item = st.dues[st.n_dues]
-    while True:
-        child = 2 * i + 1
-        if child >= st.n_dues:
-            break
-        if child + 1 < st.n_dues and due_before(&st.dues[child + 1], &st.dues[child]):
-            child += 1
-        if not due_before(&st.dues[child], &item):
-            break
-        st.dues[i] = st.dues[child]
-        i = child
-    st.dues[i] = item
+    heap_sink(st.dues, st.n_dues, 0, st.dues[st.n_dues])
 
 
 cdef void queue_may_expire(queue_t* q) noexcept nogil:
@@ -300,9 +274,9 @@ cdef void queue_expire_ahead(queue_t* q, store_t* st, u32 seg_id, u32 pos) noexc
 
 
 cdef int compare_loc(const void* a, const void* b) noexcept nogil:
-    if loc_before((<const loc_t*>a)[0], (<const loc_t*>b)[0]):
+    if is_before((<const loc_t*>a)[0], (<const loc_t*>b)[0]):
         return -1
-    return loc_before((<const loc_t*>b)[0], (<const loc_t*>a)[0])
+    return is_before((<const loc_t*>b)[0], (<const loc_t*>a)[0])
 
 
 cdef void queue_discard_requeued(queue_t* q, store_t* st, loc_t at) noexcept nogil:

@@ -9,16 +9,11 @@
 
 # ---- requeued records ----------------------------------------------------------------------------
 
-cdef inline bint loc_before(loc_t a, loc_t b) noexcept nogil:
-    return a.seg < b.seg or (a.seg == b.seg and a.pos < b.pos)
-
-
 cdef int store_requeue(store_t* st, u32 seg, u32 pos, bint is_fresh) noexcept nogil:
     """Put a record back in front of the cursor, in its original order.
     0, or -1 when out of memory."""
     cdef loc_t* grown
     cdef loc_t item
-    cdef u32 i, up
     if st.n_requeued == st.cap_requeued:
         grown = <loc_t*>realloc(st.requeued, (st.cap_requeued * 2 + 64) * sizeof(loc_t))
         if grown == NULL:
@@ -28,21 +23,12 @@ cdef int store_requeue(store_t* st, u32 seg, u32 pos, bint is_fresh) noexcept no
     item.seg = seg
     item.pos = pos
     item.is_fresh = is_fresh
-    i = st.n_requeued
+    heap_rise(st.requeued, st.n_requeued, item)
     st.n_requeued += 1
-    while i:
-        up = (i - 1) >> 1
-        if not loc_before(item, st.requeued[up]):
-            break
-        st.requeued[i] = st.requeued[up]
-        i = up
-    st.requeued[i] = item
     return 0
 
 
 cdef void store_pop_requeued(store_t* st) noexcept nogil:
-    cdef u32 i = 0, child
-    cdef loc_t item
     st.n_requeued -= 1
     if st.n_requeued == 0:
         if st.cap_requeued > 1024:      # a large burst does not stay in memory
@@ -50,18 +36,14 @@ cdef void store_pop_requeued(store_t* st) noexcept nogil:
             st.requeued = NULL
             st.cap_requeued = 0
         return
-    item = st.requeued[st.n_requeued]
-    while True:
-        child = 2 * i + 1
-        if child >= st.n_requeued:
-            break
-        if child + 1 < st.n_requeued and loc_before(st.requeued[child + 1], st.requeued[child]):
-            child += 1
-        if not loc_before(st.requeued[child], item):
-            break
-        st.requeued[i] = st.requeued[child]
-        i = child
-    st.requeued[i] = item
+    heap_sink(st.requeued, st.n_requeued, 0, st.requeued[st.n_requeued])
+
+
+cdef void store_remove_requeued(store_t* st, u32 i) noexcept nogil:
+    """Take one out of the heap of requeued ones, wherever it is."""
+    st.n_requeued -= 1
+    if i < st.n_requeued:
+        heap_replace(st.requeued, st.n_requeued, i, st.requeued[st.n_requeued])
 
 
 # ---- reading -------------------------------------------------------------------------------------

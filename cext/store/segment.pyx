@@ -137,42 +137,22 @@ cdef void segment_free(seg_t* seg) noexcept nogil:
 cdef int segment_push_deleted(seg_t* seg, u32 pos) noexcept nogil:
     """Have the cursor skip the record at pos. 0, or -1 out of memory. Cost: 10 ns."""
     cdef u32* grown
-    cdef u32 i, up
     if seg.n_deleted >= seg.cap_deleted:
         grown = <u32*>realloc(seg.deleted, (<u64>seg.n_deleted * 2 + 64) * sizeof(u32))
         if grown == NULL:
             return -1
         seg.deleted = grown
         seg.cap_deleted = seg.n_deleted * 2 + 64
-    i = seg.n_deleted
+    heap_rise(seg.deleted, seg.n_deleted, pos)
     seg.n_deleted += 1
-    while i:
-        up = (i - 1) >> 1
-        if seg.deleted[up] <= pos:
-            break
-        seg.deleted[i] = seg.deleted[up]
-        i = up
-    seg.deleted[i] = pos
     return 0
 
 
 cdef void segment_pop_deleted(seg_t* seg) noexcept nogil:
     """Forget the first position that the cursor was to skip."""
-    cdef u32 i = 0, child, pos
     seg.n_deleted -= 1
-    pos = seg.deleted[seg.n_deleted]
-    while True:
-        child = 2 * i + 1
-        if child >= seg.n_deleted:
-            break
-        if child + 1 < seg.n_deleted and seg.deleted[child + 1] < seg.deleted[child]:
-            child += 1
-        if seg.deleted[child] >= pos:
-            break
-        seg.deleted[i] = seg.deleted[child]
-        i = child
     if seg.n_deleted:
-        seg.deleted[i] = pos
+        heap_sink(seg.deleted, seg.n_deleted, 0, seg.deleted[seg.n_deleted])
 
 
 cdef void segment_unlink(store_t* st, const seg_t* seg) noexcept nogil:
