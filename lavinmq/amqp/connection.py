@@ -28,7 +28,7 @@ from lavinmq.errors import ChannelError, ConnectionError_, ProtocolError, ReplyC
 from lavinmq.listeners.endpoints import Endpoints, TlsInfo, plain
 from lavinmq.listeners.secure import SecureSocket
 from lavinmq.process import log
-from lavinmq.process.portions import in_portions
+from lavinmq.process.portions import behind, in_portions
 from lavinmq.vhost import rights
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ class Connection:
             return
         if is_more:
             self.link.pause()
-            self.broker.events.call_soon(self.in_turns, channel, ids, step)
+            behind(self.broker.events.call_soon, self.in_turns, channel, ids, step)
 
     def when_known(self, wait: Callable[[Callable[[Callable[[], None]], None]], None]) -> None:
         """Have `wait` find something out and hand on what to do then; the next frames wait."""

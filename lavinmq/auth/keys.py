@@ -21,6 +21,7 @@ from lavinmq.auth import signatures
 from lavinmq.auth.fetch import Document, Fetch, FetchError
 from lavinmq.auth.tasks import Tasks
 from lavinmq.auth.tokens import ALGORITHMS
+from lavinmq.process.portions import others_first
 
 log = logging.getLogger("lmq.auth.oauth")
 
@@ -183,7 +184,7 @@ async def _keys(raw: list[Any]) -> dict[tuple[str, str], Any]:
     """The keys that can be used, by name and algorithm. Of two for the same the first counts."""
     found: dict[tuple[str, str], Any] = {}
     for entry in raw:
-        await asyncio.sleep(0)  # each takes up to a millisecond: others have their turn
+        await others_first()  # each takes up to a millisecond: others have their turn
         if not isinstance(entry, dict) or not isinstance(entry.get("kid"), str):
             continue
         key = None

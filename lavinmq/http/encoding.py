@@ -7,7 +7,6 @@ Source: docs/http-api.md.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import math
@@ -20,6 +19,7 @@ import orjson
 
 from lavinmq.fieldtable import Timestamp
 from lavinmq.http.listing import Row, in_portions
+from lavinmq.process.portions import others_first
 
 PIECE: Final = 256 << 10
 """From 128 KiB on each is given back to the system by itself: of smaller ones the last that is
@@ -106,7 +106,7 @@ class Pieces:
             view = memoryview(self.parts.pop(0))
             async for at in in_portions(range(0, len(view), size)):
                 yield view[at : at + size]
-            await asyncio.sleep(0)
+            await others_first()
 
 
 class Rows:

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tornado.iostream import IOStream, SSLIOStream, StreamClosedError
 
+from lavinmq.process.portions import others_first
+
 if TYPE_CHECKING:
     import socket
     import ssl
@@ -100,5 +102,5 @@ class TlsStream(_Heads, SSLIOStream):
 
 async def _in_next_turn(read: asyncio.Future[bytes]) -> bytes:
     """What has been read already; others have their turn first."""
-    await asyncio.sleep(0)
+    await others_first()
     return read.result()

@@ -7,7 +7,6 @@ about half a millisecond. Source: docs/http-api.md.
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
@@ -17,6 +16,7 @@ from typing import Any, Final, Generic, TypeVar
 from lavinmq.http.errors import ApiError, bad_request
 from lavinmq.policy.pattern import Pattern, too_long
 from lavinmq.process import log
+from lavinmq.process.portions import others_first
 
 T = TypeVar("T")
 Row = dict[str, Any]
@@ -138,7 +138,7 @@ async def in_portions(things: Iterable[T]) -> AsyncIterator[T]:
     for thing in things:
         yield thing
         if time.perf_counter() >= until:
-            await asyncio.sleep(0)
+            await others_first()
             until = time.perf_counter() + PORTION_S
 
 

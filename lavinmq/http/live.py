@@ -23,6 +23,7 @@ from lavinmq.http.call import Call
 from lavinmq.http.encoding import Pieces
 from lavinmq.http.errors import ApiError, from_protocol
 from lavinmq.process import log
+from lavinmq.process.portions import others_first
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -236,7 +237,7 @@ class Live:
                 await self._tell(several)
             except Exception as error:  # noqa: BLE001 - a bug of ours must not end the others' streams
                 _log.error("bug in %s", several[0][1].text, exc_info=error)
-            await asyncio.sleep(0)
+            await others_first()
         for stream in due:
             if self._is_open(stream):
                 stream.send(self._beat)

@@ -5,7 +5,6 @@ Source: docs/http-api.md.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 import codecs
@@ -18,6 +17,7 @@ from lavinmq import _core
 from lavinmq.http.errors import bad_request
 from lavinmq.http.listing import in_portions
 from lavinmq.http.long_string import LongString
+from lavinmq.process.portions import others_first
 
 PIECE: Final = 3 << 16
 """Bytes that are worked on before others have their turn; base64 wants a multiple of three."""
@@ -96,7 +96,7 @@ async def _text(body: bytes | _core.FarBody) -> bytes:
 async def _others(body: bytes | _core.FarBody) -> None:
     """Let others have their turn between the pieces of a large body."""
     if len(body) > PIECE:
-        await asyncio.sleep(0)
+        await others_first()
 
 
 def whole(body: bytes) -> bytes:

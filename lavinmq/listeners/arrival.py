@@ -32,6 +32,7 @@ from lavinmq.listeners.proxy_protocol import (
 from lavinmq.listeners.secure import SecureSocket, secured
 from lavinmq.listeners.tls import MAX_HELLO, Contexts, NameReader, Protocol, is_in_kernel
 from lavinmq.process import log
+from lavinmq.process.portions import behind
 
 if TYPE_CHECKING:
     from lavinmq.config.values import Config
@@ -144,7 +145,7 @@ class Reception:
                 self._ready.popleft().advance()
         finally:  # a bug in one must not stop the others
             if self._ready:
-                self.events.call_soon(self._take_turns)
+                behind(self.events.call_soon, self._take_turns)
 
     def name_in(self, hello: bytes) -> str | None:
         """Return the host that a client asks for. Raises: ssl.SSLWantReadError."""

@@ -1,6 +1,10 @@
-"""Long work in portions of about a millisecond, one for each turn of the event loop.
+"""Long work in portions of about a millisecond, each behind a turn of the message path.
 
 Clients are served between the portions. What a client waits for says so when it is over.
+
+What the event loop is told to call soon it calls before it looks at sockets. Whoever asked for the
+next portion at once would have it between what a socket brings and the turn that answers that, so
+that each client waits for two portions. So it is asked for twice: `behind`, `others_first`.
 """
 
 import asyncio
@@ -16,6 +20,17 @@ AT_ONCE: Final = 64
 """Steps that `Portions.begin_unless_few` does at once; of more most come later."""
 
 
+def behind(call_soon: Callable[..., Any], function: Callable[..., object], *args: object) -> None:
+    """Call a function once those who are there now, or come while the caller works, are served."""
+    call_soon(call_soon, function, *args)
+
+
+async def others_first() -> None:
+    """Go on once those who are there now, or came while the caller worked, are served."""
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+
 def in_portions(
     call_soon: Callable[..., Any], steps: Iterator[object], portion_s: float = PORTION_S
 ) -> None:
@@ -23,7 +38,7 @@ def in_portions(
     until = time.perf_counter() + portion_s
     for _ in steps:
         if time.perf_counter() >= until:
-            call_soon(in_portions, call_soon, steps, portion_s)
+            behind(call_soon, in_portions, call_soon, steps, portion_s)
             return
 
 
@@ -100,16 +115,16 @@ class Portions:
                 for _ in steps:
                     if time.perf_counter() >= until:
                         self._works.rotate(-1)
-                        self._call_soon(self._turn)
+                        behind(self._call_soon, self._turn)
                         return
                 self._works.popleft()
             except Exception:  # a bug: the others go on
                 self._works.popleft()
-                self._call_soon(self._turn)
+                behind(self._call_soon, self._turn)
                 raise
             then()
             if self._works and time.perf_counter() >= until:
-                self._call_soon(self._turn)
+                behind(self._call_soon, self._turn)
                 return
 
 

@@ -28,6 +28,7 @@ from lavinmq.http.fields import Field
 from lavinmq.http.handler import JSON
 from lavinmq.http.routes import ROUTES
 from lavinmq.http.synced import all_synced
+from lavinmq.process.portions import others_first
 from lavinmq.vhost import rights
 from lavinmq.vhost.exchange import raw_key
 
@@ -64,7 +65,7 @@ class Pace:
             fd, at, n = walk.cold()
             await asyncio.to_thread(_have_read, fd, at, n)
         before = time.perf_counter()
-        await asyncio.sleep(0)
+        await others_first()
         if time.perf_counter() - before > IDLE_S:
             walk.rest()
             await asyncio.sleep(worked * SHARE)

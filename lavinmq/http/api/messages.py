@@ -7,7 +7,6 @@ it, the messages are put back. Source: docs/http-api.md, docs/protocol.md.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
@@ -29,6 +28,7 @@ from lavinmq.http.handler import JSON
 from lavinmq.http.listing import in_portions
 from lavinmq.http.routes import ROUTES
 from lavinmq.http.synced import all_synced
+from lavinmq.process.portions import others_first
 from lavinmq.vhost import rights
 from lavinmq.vhost.exchange import raw_key
 
@@ -281,7 +281,7 @@ def _taken_of(message: Any, shown: bytes) -> int:
 async def _reached(queue: Queue) -> None:
     """Wait until the next message of a queue can be taken, or there is none."""
     while not queue.core.reach():
-        await asyncio.sleep(0)
+        await others_first()
 
 
 def too_large(needed: int, limit: int) -> ApiError:
@@ -361,7 +361,7 @@ async def _read(
             raise too_large(needed, limit)
         if needed:
             return
-        await asyncio.sleep(0)
+        await others_first()
 
 
 async def _offset(call: Call, queue: Queue, end: int) -> int:
@@ -432,7 +432,7 @@ async def move_messages(call: Call) -> dict[str, int]:
             break
         moved_now = move.some(min(count - moved, MOVED_AT_ONCE))
         if moved_now is None:  # a large one goes in portions
-            await asyncio.sleep(0)
+            await others_first()
             continue
         moved += moved_now
         if moved_now == 0:

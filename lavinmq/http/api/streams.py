@@ -7,7 +7,6 @@ gone (410). Source: docs/http-api.md, decision 0018.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +22,7 @@ from lavinmq.http.listing import Listing
 from lavinmq.http.routes import ROUTES, Query
 from lavinmq.http.synced import all_synced
 from lavinmq.process import log
+from lavinmq.process.portions import others_first
 from lavinmq.stats.lags import lag
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ async def offset_at(core: _core.Queue, at_ms: int) -> int:
     at_ms = max(-LARGEST, min(at_ms, LARGEST))
     offset, is_over = core.offset_at(at_ms)
     while not is_over:
-        await asyncio.sleep(0)
+        await others_first()
         offset, is_over = core.offset_at(at_ms, offset)
     return offset
 
@@ -134,7 +134,7 @@ async def _segments(core: _core.Queue) -> AsyncIterator[Segment]:
         for each in several:
             yield each
         after = several[-1][0]
-        await asyncio.sleep(0)
+        await others_first()
 
 
 def _on_disk(each: Segment, reach: tuple[int, int, int]) -> Segment:
@@ -234,7 +234,7 @@ async def _send_records(call: Call, queue: Queue, offset: int, end: int) -> int:
             handler.write(part)
             await handler.flush()
             position, rest = position + len(part), rest - len(part)
-        await asyncio.sleep(0)
+        await others_first()
     return offset
 
 

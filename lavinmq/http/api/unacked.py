@@ -5,7 +5,6 @@ Source: docs/http-api.md.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from functools import partial
@@ -16,6 +15,7 @@ from lavinmq.http.api.queues import queue_of
 from lavinmq.http.call import Call
 from lavinmq.http.listing import Listing, in_portions
 from lavinmq.http.routes import ROUTES
+from lavinmq.process.portions import others_first
 
 if TYPE_CHECKING:
     from lavinmq.vhost.queue import Queue
@@ -65,7 +65,7 @@ async def _gather(rows: list[Unacked], name: str, page: Page) -> None:
             if len(found) < UNACKED_AT_ONCE:
                 return
             after = found[-1][0]
-            await asyncio.sleep(0)
+            await others_first()
 
 
 def _unacked_row(each: Unacked) -> dict[str, Any]:

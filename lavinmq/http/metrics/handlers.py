@@ -8,7 +8,6 @@ Source: docs/monitoring.md.
 
 from __future__ import annotations
 
-import asyncio
 import time
 import zlib
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ from lavinmq.http.metrics.details import FAMILIES
 from lavinmq.http.metrics.exposition import NAME, Exposition, Metric, prefers_open_metrics
 from lavinmq.http.metrics.families import OVERVIEW, Scrape
 from lavinmq.process import log
+from lavinmq.process.portions import others_first
 from lavinmq.stats.system import descriptors_used
 from lavinmq.vhost.vhost import VHost
 
@@ -114,7 +114,7 @@ class Metrics(Handler):
                 if sink.waiting >= SENT_FROM:
                     await sink.flush()
                 else:
-                    await asyncio.sleep(0)
+                    await others_first()
                 until = time.perf_counter()
             out = scrape.out
             sink.add(out.alone(SCRAPE_DURATION, round(time.perf_counter() - began, 6)))

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from collections import deque
+from collections.abc import Callable, Iterator
 
 import pytest
+import uvloop
 
-from lavinmq.process.portions import emptied
+from lavinmq.process import portions
+from lavinmq.process.portions import Portions, emptied, in_portions, others_first
+
+Begin = Callable[[asyncio.AbstractEventLoop, Iterator[None]], None]
 
 
 @pytest.mark.parametrize(
@@ -22,3 +29,54 @@ def test_things_are_let_go_one_in_each_step(
     left = [len(several) + len(more) for _ in emptied(several, more)]
 
     assert left == [3, 2, 1, 0]
+
+
+def begin_alone(events: asyncio.AbstractEventLoop, steps: Iterator[None]) -> None:
+    """Work that has a portion of each turn for itself, one step long."""
+    in_portions(events.call_soon, steps, 0.0)
+
+
+def begin_shared(events: asyncio.AbstractEventLoop, steps: Iterator[None]) -> None:
+    """Work that shares portions with others."""
+    Portions(events.call_soon).begin(steps)
+
+
+def begin_waiting(events: asyncio.AbstractEventLoop, steps: Iterator[None]) -> None:
+    """Work of a coroutine."""
+
+    async def work() -> None:
+        for _ in steps:
+            await others_first()
+
+    events.create_task(work())
+
+
+@pytest.mark.parametrize("begin", [begin_alone, begin_shared, begin_waiting])
+def test_who_came_meanwhile_is_answered_before_the_next_portion(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(portions, "PORTION_S", 0.0)  # a step each
+    events = uvloop.new_event_loop()
+    ours, theirs = socket.socketpair()
+    seen: list[str] = []
+
+    def heard() -> None:
+        ours.recv(1)
+        events.call_soon(seen.append, "answered")  # as the message path does
+
+    def steps() -> Iterator[None]:
+        for _ in range(3):
+            seen.append("step")
+            theirs.send(b"?")
+            yield
+        events.stop()
+
+    events.add_reader(ours, heard)
+    events.call_soon(begin, events, steps())
+    events.call_later(10, events.stop)
+    events.run_forever()
+    events.close()
+    ours.close()
+    theirs.close()
+
+    assert seen == ["step", "answered"] * 3
