@@ -81,6 +81,42 @@ def test_what_is_looked_for_is_shown_alone(browsed: Any) -> None:
     expect(browsed.locator("#browse-said")).to_contain_text("3 looked at")
 
 
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ({"From": "1"}, [1, 2]), ({"From": "-1"}, [2]), ({"From": "1h"}, [0, 1, 2]),
+        ({"From": "2999-01-01T00:00:00Z"}, []), ({"Routing key has": "onerror"}, [0, 1, 2]),
+        ({"Routing key has": "elsewhere"}, []), ({"Header": HOSTILE}, [2]),
+        ({"Header": HOSTILE, "Header value": "other"}, []),
+    ],
+)  # fmt: skip
+def test_messages_are_found_by_place_age_key_and_header(
+    browsed: Any, fields: dict[str, str], found: list[int]
+) -> None:
+    wanted = ["00000000" if n == 1 else ('"<b>"', "", HOSTILE)[n] for n in found]
+    for label, text in fields.items():
+        browsed.get_by_label(label, exact=True).fill(text)
+    browsed.get_by_role("button", name="Browse messages").click()
+    expect(browsed.locator("#browse-said")).to_contain_text(f"{len(found)} shown")
+    expect(browsed.locator("#browsed article pre")).to_contain_text(wanted)
+
+
+@pytest.mark.parametrize("what", ["move", "copy"])
+def test_chosen_messages_go_to_another_queue(browsed: Any, queue: Queue, what: str) -> None:
+    to = f"/api/queues/%2F/chosen-{what}"
+    queue.api("PUT", to, {})
+    for n in (0, 2):
+        browsed.locator("#browsed input").nth(n).check()
+    browsed.locator("#chosenMessages select").select_option(what)
+    browsed.get_by_label("Queue for the chosen ones").fill(f"chosen-{what}")
+    browsed.get_by_role("button", name="Do it").click()
+    expect(browsed.locator("#browsed article")).to_have_count(1 if what == "move" else 3)
+    expect(browsed.locator("#toast")).to_have_text("2 done, 0 were gone, 0 refused")
+    assert queue.ready == (1 if what == "move" else 3)
+    assert queue.api("GET", to).json["messages_ready"] == 2
+    queue.api("DELETE", to)
+
+
 def test_chosen_messages_are_deleted(browsed: Any, queue: Queue) -> None:
     browsed.locator("#browsed input").nth(1).check()
     browsed.locator("#chosenMessages select").select_option("delete")
