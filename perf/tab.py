@@ -8,16 +8,19 @@ Run from the root of the repository; Chromium is found by its path, as for the t
 in use once garbage has been collected; growth is the slope of the second half, for scripts are
 compiled and the history fills in the first. `switch` follows the links of the menu, three times
 around, the first of which fills the browser's cache: milliseconds from the click until something
-is painted, and until the answers of the API are shown.
+is painted, and until the answers of the API are shown; and, which a busy machine does not make
+longer, the processor time until something is painted: of the page's main thread, of all threads.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -40,6 +43,7 @@ globalThis.shown = 0;
 new MutationObserver(() => { globalThis.shown = performance.now(); })
   .observe(document, { subtree: true, childList: true, characterData: true });
 """
+TRACED = ("toplevel", "blink.user_timing", "loading")
 TIMES = """
 [performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0, shown]
 """
@@ -101,6 +105,39 @@ def heap(bench: management.Bench) -> Result:
     }  # fmt: skip
 
 
+def work(page: Any, name: str, file: Path) -> tuple[float, float]:
+    """Go to a page. Returns: milliseconds of processor time from the click until something is
+    painted, of the page's main thread and of all threads of the browser."""
+    browser = page.context.browser
+    browser.start_tracing(page=page, path=file, categories=TRACED)
+    turn_to(page, name)
+    browser.stop_tracing()
+    events = json.loads(file.read_text())["traceEvents"]
+
+    began = max(
+        float(each["ts"]) for each in events
+        if each["name"] == "navigationStart"
+        and each["args"]["data"]["documentLoaderURL"] == page.url
+    )  # fmt: skip
+    painted = max(float(each["ts"]) for each in events if each["name"] == "firstContentfulPaint")
+    main = {
+        (each["pid"], each["tid"]) for each in events
+        if each["name"] == "thread_name" and each["args"]["name"] == "CrRendererMain"
+    }  # fmt: skip
+    tasks = [
+        ((each["pid"], each["tid"]) in main, each.get("tdur", 0) / 1000) for each in events
+        if each["name"] == "ThreadControllerImpl::RunTask" and began <= each["ts"] < painted
+    ]  # fmt: skip
+    return sum(took for is_main, took in tasks if is_main), sum(took for _, took in tasks)
+
+
+def turn_to(page: Any, name: str) -> None:
+    """Click on a page in the menu, and wait until its answers are shown."""
+    page.locator(f"#menu li.{name} a").click()
+    page.wait_for_load_state("load")
+    page.wait_for_timeout(1500)  # nothing new is told yet
+
+
 def switch(bench: management.Bench) -> Result:
     """How long the pages of the menu take."""
     painted: dict[str, list[float]] = {}
@@ -111,16 +148,18 @@ def switch(bench: management.Bench) -> Result:
         page.goto("/")
         for _ in range(3):
             for name in SWITCHED:
-                page.locator(f"#menu li.{name} a").click()
-                page.wait_for_load_state("load")
-                page.wait_for_timeout(1500)  # the answers are shown; nothing new is told yet
+                turn_to(page, name)
                 paint, last = page.evaluate(TIMES)
                 painted.setdefault(name, []).append(paint)
                 shown.setdefault(name, []).append(last)
+        with tempfile.TemporaryDirectory() as place:
+            used = [work(page, name, Path(place) / "trace.json") for name in SWITCHED * 2]
     warm = [time for times in painted.values() for time in times[1:]]
     return {
         "painted_ms": painted, "shown_ms": shown,
         "warm_painted_median_ms": statistics.median(warm), "warm_painted_longest_ms": max(warm),
+        "main_thread_cpu_median_ms": statistics.median(main for main, _ in used),
+        "all_threads_cpu_median_ms": statistics.median(all_ for _, all_ in used),
     }  # fmt: skip
 
 

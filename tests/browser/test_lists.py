@@ -227,3 +227,38 @@ def test_the_chosen_columns_of_the_history_come_back(page: Any, stub: Stub) -> N
     page.goto("/users")
     page.goto("/queues")
     expect(page).to_have_url(re.compile("sort=name"))
+
+
+@pytest.mark.parametrize(
+    ("address", "path", "beside", "row"),
+    [
+        ("/users", "/api/users", "permissions", {"name": "first", "tags": ""}),
+        ("/vhosts", "/api/vhosts", "vhosts/first/permissions", {"name": "first"}),
+        ("/shovels", "/api/parameters/shovel", "shovels",
+         {"name": "first", "vhost": "/", "value": {}}),
+    ],
+)  # fmt: skip
+def test_rows_do_not_wait_for_what_is_asked_beside_them(
+    page: Any,
+    stub: Stub,
+    requests: Requests,
+    address: str,
+    path: str,
+    beside: str,
+    row: dict[str, Any],
+) -> None:
+    stub(path, listed([row]))
+    held: list[Any] = []
+    page.route(f"**/api/{beside}", lambda route: held.append(route))
+    page.goto(address)
+    cells = page.locator("#table tbody td", has_text="first")
+    expect(cells).to_have_count(1)
+    requests.wait("GET", f"/api/{beside}")
+    page.wait_for_timeout(0)  # the request is handed over
+    [asked] = held
+    answers = {
+        "/users": [{"user": "first", "vhost": "there"}], "/vhosts": [{"user": "there"}],
+        "/shovels": [{"name": "first", "vhost": "/", "state": "there"}],
+    }  # fmt: skip
+    asked.fulfill(json=answers[address])
+    expect(page.locator("#table tbody tr")).to_contain_text("there")

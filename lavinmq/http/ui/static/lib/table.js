@@ -25,7 +25,9 @@ import { live } from "./live.js";
  * @property {string} [counter] id of what shows how many there are
  * @property {boolean} [isMain] its state is in the address
  * @property {boolean} [isStill] it is not loaded by itself
- * @property {(rows: Row[], answer: any) => Promise<Row[] | void> | Row[] | void} [arrived]
+ * @property {(rows: Row[], answer: any) => Row[] | void} [arrived]
+ * @property {(rows: Row[]) => Promise<boolean>} [beside] asks what else is shown of rows, which do not wait for it; whether
+ *   that has changed
  */
 
 const STATE = ["page", "page_size", "name", "use_regex", "sort", "sort_reverse"];
@@ -192,9 +194,11 @@ export class Table {
       this.set({ page: counted.page_count });
       return;
     }
-    rows = (await this.options.arrived?.(rows, answer)) ?? rows;
+    rows = this.options.arrived?.(rows, answer) ?? rows;
     this.render(rows);
     this.count(counted, rows.length);
+    const mine = this.shown;
+    if ((await this.options.beside?.(rows)) && this.shown === mine) this.render(rows);
   }
 
   /** @param {import("./api.js").ApiError | null} error */

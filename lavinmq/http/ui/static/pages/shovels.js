@@ -18,31 +18,32 @@ function end(value, side) {
   return [hidden(uris(value[`${side}-uri`])), h("small", {}, value[`${side}-${kind}`] ? `${kind} ${value[`${side}-${kind}`]}` : "")];
 }
 
+/** @type {import("../lib/api.js").Row[] | null} how they go; null: not known yet */
+let states = null;
+const stateOf = (/** @type {import("../lib/api.js").Row} */ row) => states?.find((each) => each.name === row.name && each.vhost === row.vhost) ?? {};
+
 const table = new Table({
   id: "table", box: "table-box", path: () => listOf("parameters/shovel"), key: ["vhost", "name"], isMain: true,
   counter: "pagename-label", empty: "There are no shovels",
-  arrived: async (rows) => {
-    const states = rowsOf(await get(listOf("shovels")).catch(() => []));
-    return rows.map((row) => ({ ...row, ...states.find((each) => each.name === row.name && each.vhost === row.vhost), value: row.value ?? {} }));
+  beside: async () => {
+    states = rowsOf(await get(listOf("shovels")).catch(() => []));
+    return true;
   },
   columns: [
     { label: "Virtual host", sort: "vhost", cell: (row) => row.vhost },
     { label: "Name", sort: "name", cell: (row) => row.name },
-    { label: "Source", cell: (row) => end(row.value, "src") },
-    { label: "Prefetch", number: true, cell: (row) => row.value["src-prefetch-count"] ?? "" },
-    { label: "Destination", cell: (row) => end(row.value, "dest") },
-    { label: "Reconnect delay", number: true, cell: (row) => row.value["reconnect-delay"] ?? "" },
-    { label: "Ack mode", cell: (row) => row.value["ack-mode"] ?? "" },
-    { label: "Delete after", cell: (row) => row.value["src-delete-after"] ?? "" },
-    { label: "State", cell: (row) => [state(row.state), h("small", {}, row.error ?? "")] },
+    { label: "Source", cell: (row) => end(row.value ?? {}, "src") },
+    { label: "Prefetch", number: true, cell: (row) => row.value?.["src-prefetch-count"] ?? "" },
+    { label: "Destination", cell: (row) => end(row.value ?? {}, "dest") },
+    { label: "Reconnect delay", number: true, cell: (row) => row.value?.["reconnect-delay"] ?? "" },
+    { label: "Ack mode", cell: (row) => row.value?.["ack-mode"] ?? "" },
+    { label: "Delete after", cell: (row) => row.value?.["src-delete-after"] ?? "" },
+    { label: "State", cell: (row) => [state(stateOf(row).state), h("small", {}, stateOf(row).error ?? "")] },
     {
       label: "",
       cell: (row) => h("span", { class: "actions require-policymaker" },
         actionButton("Edit", async () => edit(row), { role: "" }),
-        actionButton(row.state === "Paused" ? "Resume" : "Pause", async () => {
-          await request("PUT", path`shovels/${row.vhost}/${row.name}/` + (row.state === "Paused" ? "resume" : "pause"));
-          await table.reload();
-        }, { role: "", confirm: row.state === "Paused" ? "" : `Pause the shovel ${row.name}?` }),
+        states && pauseButton(row, stateOf(row).state === "Paused"),
         actionButton("Delete", async () => {
           await request("DELETE", path`parameters/shovel/${row.vhost}/${row.name}`);
           await table.reload();
@@ -51,9 +52,15 @@ const table = new Table({
   ],
 });
 
+/** @param {import("../lib/api.js").Row} row @param {boolean} isPaused */
+const pauseButton = (row, isPaused) => actionButton(isPaused ? "Resume" : "Pause", async () => {
+  await request("PUT", path`shovels/${row.vhost}/${row.name}/` + (isPaused ? "resume" : "pause"));
+  await table.reload();
+}, { role: "", confirm: isPaused ? "" : `Pause the shovel ${row.name}?` });
+
 /** @param {import("../lib/api.js").Row} row */
 function edit(row) {
-  const value = row.value;
+  const value = row.value ?? {};
   const kind = (/** @type {string} */ side) => (value[`${side}-exchange`] !== undefined ? "exchange" : "queue");
   const fields = {
     vhost: row.vhost, name: row.name, src_uri: uris(value["src-uri"]),

@@ -8,16 +8,18 @@ import "../lib/frame.js";
 import { Table } from "../lib/table.js";
 import { startPassword, tagsOf } from "../lib/users.js";
 
+/** @type {import("../lib/api.js").Row[]} who may use which virtual host */
+let rights = [];
 const table = new Table({
   id: "table", box: "table-box", path: () => "users", key: ["name"], isMain: true, counter: "pagename-label",
-  arrived: async (rows) => {
-    const rights = rowsOf(await get("permissions").catch(() => []));
-    return rows.map((row) => ({ ...row, vhosts: rights.filter((each) => each.user === row.name).map((each) => each.vhost).join(", ") }));
+  beside: async () => {
+    rights = rowsOf(await get("permissions").catch(() => []));
+    return true;
   },
   columns: [
     { label: "Name", sort: "name", cell: (row) => h("a", { href: to("user", { name: row.name }) }, row.name) },
     { label: "Tags", sort: "tags", cell: (row) => tagsOf(row) },
-    { label: "Can access virtual hosts", cell: (row) => row.vhosts },
+    { label: "Can access virtual hosts", cell: (row) => rights.filter((each) => each.user === row.name).map((each) => each.vhost).join(", ") },
     { label: "Has password", cell: (row) => (row.password_hash ? "yes" : "no") },
   ],
 });

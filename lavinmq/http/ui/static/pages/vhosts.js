@@ -15,8 +15,9 @@ const users = new Map();
 /** @param {import("../lib/api.js").Row[]} rows */
 async function askUsers(rows) {
   await known;
-  if (!is()) return;
-  await Promise.all(rows.filter((row) => !users.has(row.name)).map(async (row) => {
+  const unknown = rows.filter((row) => !users.has(row.name));
+  if (!is() || !unknown.length) return false;
+  await Promise.all(unknown.map(async (row) => {
     try {
       const rights = rowsOf(await get(path`vhosts/${row.name}/permissions`));
       users.set(row.name, rights.map((each) => each.user).join(", "));
@@ -25,13 +26,12 @@ async function askUsers(rows) {
       users.set(row.name, "");
     }
   }));
+  return true;
 }
 
 const table = new Table({
   id: "table", box: "table-box", path: () => "vhosts", key: ["name"], isMain: true, counter: "pagename-label",
-  arrived: async (rows) => {
-    await askUsers(rows);
-  },
+  beside: askUsers,
   columns: [
     {
       label: "Name", sort: "name",
