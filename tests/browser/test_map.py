@@ -111,6 +111,11 @@ def test_ten_thousand_are_shown_in_groups(many: Any, requests: Requests) -> None
     expect(many.locator("#map-queue li.inside")).to_have_count(0)
     many.locator("#map-text").fill("q77")
     expect(many.locator("#map-queue li").first).to_be_visible()
+    tall = "document.querySelector('#map').parentElement.scrollHeight"
+    before = many.evaluate(tall)
+    many.locator("#map-text").fill("q7777")
+    expect(many.locator("#map-queue li")).to_have_count(1)
+    assert many.evaluate(tall) < before, "the lines of before make the map no larger"
     many.locator("#map-text").fill("q777")
     expect(many.locator("#map-queue li")).to_have_count(11)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import expect
 
+from lavinmq.client.connection import Address, Connection
 from tests.browser.conftest import Requests, log_in
 from tests.browser.test_every_page import AXE, HOSTILE, hostile, watched
 from tests.browser.test_lists import query
@@ -19,9 +21,11 @@ __all__ = ["hostile", "watched"]
 
 
 @pytest.fixture(scope="module")
-def things(broker: Broker) -> None:
+def things(broker: Broker) -> Iterator[None]:
     """One of everything with the same word in its name; more queues than are shown."""
     api = Api(broker)
+    shovel = {"src-uri": "amqp://", "dest-uri": "amqp://"}
+    shovel |= {"src-queue": "findling-q0", "dest-queue": "findling-q1"}
     policy = {"pattern": "^none$", "definition": {"max-length": 1}}
     for method, path, body in (
         ("PUT", "vhosts/Findling-v", {}),
@@ -29,10 +33,15 @@ def things(broker: Broker) -> None:
         ("PUT", "exchanges/%2F/findling-x", {"type": "topic"}),
         ("PUT", "policies/%2F/findling-p", policy),
         ("PUT", "operator-policies/%2F/findling-o", policy),
+        ("PUT", "parameters/shovel/%2F/findling-s", {"value": shovel}),
+        ("PUT", "parameters/federation-upstream/%2F/findling-f", {"value": {"uri": "amqp://"}}),
         *(("PUT", f"queues/%2F/findling-q{n}", {"durable": True}) for n in range(9)),
     ):
         answer = api(method, f"/api/{path}", body)
         assert answer.status in (201, 204), answer
+    with Connection.open(Address(broker.host, broker.port), name="findling-c") as connection:
+        connection.channel().consume("findling-q0", "findling-t")
+        yield
 
 
 def search(page: Any, text: str) -> None:
@@ -48,9 +57,15 @@ def test_everything_is_found_by_its_name(page: Any, things: None, requests: Requ
     search(page, "FINDling")
     groups = page.locator(".search-group")
     expect(groups).to_have_text(
-        ["Queues, 6 of 9", "Exchanges", "Virtual hosts", "Policies", "Operator policies", "Users"]
-    )
-    expect(page.locator("#search [role=option]")).to_have_count(11)
+        [
+            "Queues, 6 of 9", "Exchanges", "Connections", "Consumers", "Virtual hosts", "Policies",
+            "Operator policies", "Shovels", "Upstreams", "Users",
+        ]
+    )  # fmt: skip
+    hits = page.locator("#search [role=option]")
+    expect(hits).to_have_count(15)
+    expect(hits.filter(has_text="findling-c")).to_have_text(re.compile("findling-c127.0.0.1:"))
+    expect(hits.filter(has_text="findling-t")).to_have_text("findling-tfindling-q0")
     asked = query(requests.wait("GET", "/api/queues"))
     assert (asked["page"], asked["page_size"]) == ("1", "6")
 
@@ -110,8 +125,10 @@ def test_a_user_is_asked_nothing_that_would_be_refused(
     visitor.goto("/")
     expect(visitor.locator("#username")).to_have_text("seeker")
     search(visitor, "findling")
-    expect(visitor.locator(".search-group")).to_have_text(["Queues, 6 of 9", "Exchanges"])
-    for path in ("users", "policies", "operator-policies"):
+    expect(visitor.locator(".search-group")).to_have_text(
+        ["Queues, 6 of 9", "Exchanges", "Connections", "Consumers"]
+    )
+    for path in ("users", "policies", "operator-policies", "parameters/shovel"):
         assert requests.find("GET", f"/api/{path}") == []
     visitor.locator("#search-field").fill("users")
     expect(visitor.locator("#search-said")).to_have_text("Nothing has such a name")
@@ -122,7 +139,7 @@ def test_everybody_can_search(page: Any, things: None) -> None:
     page.goto("/")
     expect(page.locator("#username")).to_have_text("guest")
     search(page, "findling")
-    expect(page.locator("#search [role=option]")).to_have_count(11)
+    expect(page.locator("#search [role=option]")).to_have_count(15)
     page.evaluate(AXE.read_text())
     found = page.evaluate("axe.run('#search').then(said => said.violations.map(each => each.id))")
     assert found == []

@@ -145,6 +145,7 @@ export function drawn(place, lines) {
   const name = "http://www.w3.org/2000/svg";
   const svg = place.querySelector("svg") ?? place.insertBefore(document.createElementNS(name, "svg"), place.firstChild);
   svg.setAttribute("aria-hidden", "true");
+  for (const side of ["width", "height"]) svg.setAttribute(side, "0"); // what it was does not keep the place large
   svg.setAttribute("width", String(place.scrollWidth));
   svg.setAttribute("height", String(place.scrollHeight));
   const origin = place.getBoundingClientRect();

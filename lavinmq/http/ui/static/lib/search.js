@@ -14,6 +14,7 @@ import { is } from "./session.js";
  * @property {string} path of the list
  * @property {string} columns that the hits are made of
  * @property {(row: Row) => string} href
+ * @property {(row: Row) => string[]} [said] what it is called, and what is told beside that; unless told, its name and virtual host
  * @property {string[]} [tags] whoever has none of them is not answered
  */
 
@@ -26,10 +27,19 @@ const isStream = (/** @type {Row} */ row) => row.arguments?.["x-queue-type"] ===
 const KINDS = [
   { label: "Queues", path: "queues", columns: "name,vhost,arguments", href: (row) => named(isStream(row) ? "stream" : "queue")(row) },
   { label: "Exchanges", path: "exchanges", columns: "name,vhost", href: named("exchange") },
-  { label: "Connections", path: "connections", columns: "name,vhost", href: (row) => to("connection", { name: row.name }) },
+  {
+    label: "Connections", path: "connections", columns: "name,vhost,client_properties,client_id", href: (row) => to("connection", { name: row.name }),
+    said: (row) => [row.client_properties?.connection_name, row.client_id, row.name, row.vhost].filter(Boolean).slice(0, 2),
+  },
+  {
+    label: "Consumers", path: "consumers", columns: "consumer_tag,queue,channel_details", href: (row) => to("channel", { name: row.channel_details?.name ?? "" }),
+    said: (row) => [row.consumer_tag, row.queue?.name ?? ""],
+  },
   { label: "Virtual hosts", path: "vhosts", columns: "name", href: (row) => to("vhost", { name: row.name }) },
   { label: "Policies", path: "policies", columns: "name,vhost", href: (row) => to("policies", { name: row.name }), tags: ["policymaker"] },
   { label: "Operator policies", path: "operator-policies", columns: "name,vhost", href: (row) => to("operator-policies", { name: row.name }), tags: ["policymaker"] },
+  { label: "Shovels", path: "parameters/shovel", columns: "name,vhost", href: (row) => to("shovels", { name: row.name }), tags: ["policymaker"] },
+  { label: "Upstreams", path: "parameters/federation-upstream", columns: "name,vhost", href: (row) => to("federation", { name: row.name }), tags: ["policymaker"] },
   { label: "Users", path: "users", columns: "name", href: (row) => to("user", { name: row.name }), tags: [] },
 ];
 
@@ -53,8 +63,11 @@ async function ask(kind, text) {
   const query = new URLSearchParams({ name: pattern, use_regex: "true", page: "1", page_size: String(MOST), columns: kind.columns });
   try {
     const said = await get(`${kind.path}?${query}`);
-    const rows = rowsOf(said).filter((row) => row.name);
-    return [kind.label, rows.map((row) => ({ label: String(row.name), more: row.vhost ?? "", href: kind.href(row) })), said.filtered_count ?? rows.length];
+    const hits = rowsOf(said).map((row) => {
+      const [label, more] = kind.said?.(row) ?? [row.name, row.vhost];
+      return { label: String(label ?? ""), more: String(more ?? ""), href: kind.href(row) };
+    }).filter((hit) => hit.label);
+    return [kind.label, hits, said.filtered_count ?? hits.length];
   } catch (error) {
     if (error instanceof ApiError && (error.status === 403 || error.status === 400)) return [kind.label, [], 0];
     throw error;
@@ -65,7 +78,7 @@ class Search {
   constructor() {
     this.field = h("input", {
       type: "search", id: "search-field", role: "combobox", "aria-expanded": "true", "aria-controls": "search-hits", "aria-autocomplete": "list",
-      "aria-label": "Search everything", placeholder: "Queues, exchanges, connections, users, pages", autocomplete: "off", maxlength: MAX_LENGTH,
+      "aria-label": "Search everything", placeholder: "Queues, exchanges, connections, consumers, users, pages", autocomplete: "off", maxlength: MAX_LENGTH,
       input: () => this.wait(), keydown: (/** @type {KeyboardEvent} */ event) => this.onKey(event),
     });
     this.list = h("div", { id: "search-hits", role: "listbox", "aria-label": "What was found" });
