@@ -91,13 +91,6 @@ TRANSITIONS = (
     "Promise.allSettled(document.getAnimations().filter(each =>"
     " each.effect.getComputedTiming().endTime < Infinity).map(each => each.finished))"
 )
-LATE = """
-performance.getEntriesByType('resource').map(({ name }) => name)
-  .filter((name) => /[/](lib|pages)[/][^/]*[.]js$/.test(name))
-  .filter((name) => ![...document.querySelectorAll('link[rel=modulepreload]')]
-    .some(({ href }) => href === name))
-"""
-"""The modules that a page learns of from other modules alone."""
 WIDE = 3840
 
 
@@ -110,7 +103,6 @@ class Seen:
     asked: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     images: dict[str, int] = field(default_factory=dict)
-    late: dict[str, list[str]] = field(default_factory=dict)
     overflow: dict[tuple[str, int], int] = field(default_factory=dict)
     violations: dict[tuple[str, str], list[str]] = field(default_factory=dict)
     kept: str = ""
@@ -165,7 +157,6 @@ def seen(browser: Any, broker: Broker, hostile: list[str]) -> Iterator[Seen]:
                 expect(page.locator("#username")).not_to_be_empty()
                 found.images[address] = page.locator("main img").count()
                 expect(page.locator("#page-error"), address).to_be_hidden()
-            found.late[address] = page.evaluate(LATE)
             found.measure(page, address, 1400)
             if AXE.exists():
                 found.examine(page, address)
@@ -187,10 +178,6 @@ def test_hostile_names_are_text(seen: Seen, hostile: list[str]) -> None:
     assert {address: n for address, n in seen.images.items() if n} == {}
     assert seen.dialogs == []
     assert [text for text in seen.said if is_of_policy(text)] == []
-
-
-def test_a_page_asks_for_all_its_modules_at_once(seen: Seen) -> None:
-    assert {address: late for address, late in seen.late.items() if late} == {}
 
 
 def test_no_screen_scrolls_sideways(seen: Seen) -> None:

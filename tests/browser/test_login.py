@@ -52,6 +52,24 @@ def test_logging_in_leads_to_the_overview(visitor: Any, broker: Broker) -> None:
     assert b"guest" not in base64.b64decode(token + "==", "-_")
 
 
+FETCHED = """
+performance.getEntriesByType('resource').filter(({ name }) => /[/](lib|pages)[/]/.test(name))
+  .map(({ name, transferSize }) => [name.split('/').slice(-2).join('/'), transferSize > 0])
+"""
+"""The modules that a page uses, and whether they came by the network."""
+
+
+def test_what_the_overview_needs_comes_while_one_logs_in(visitor: Any) -> None:
+    visitor.goto("/login", wait_until="networkidle")
+    before = dict(visitor.evaluate(FETCHED))
+    fill(visitor, "guest", "guest")
+    expect(visitor.locator("#username")).to_have_text("guest")
+    modules = dict(visitor.evaluate(FETCHED))
+    assert "lib/chart.js" in modules
+    assert modules.keys() <= before.keys()
+    assert [name for name, is_new in modules.items() if is_new] == []
+
+
 def test_a_wrong_password_is_told_in_the_page(visitor: Any) -> None:
     visitor.goto("/login")
     fill(visitor, "guest", "wrong")

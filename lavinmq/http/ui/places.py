@@ -24,6 +24,8 @@ POLICY: Final = "; ".join(
     )
 )  # fmt: skip
 """Scripts and styles are files of ours; none can be written into a page, nor any text as HTML."""
+LOGIN: Final = "login"
+"""Its page has the browser fetch what the overview needs, while somebody types."""
 FOR_EVER: Final = "public, max-age=31536000, immutable"
 
 
@@ -71,13 +73,13 @@ def document(found: files.Files, name: str, place: Place, root: str) -> bytes:
     shell = found.fragments["shell.html" if place.has_frame else "bare.html"]
     content = found.fragments[f"pages/{name}.html"]
     assets = f"{root}ui/{found.digest}"
-    modules = (
-        f'<link rel="modulepreload" fetchpriority="low" href="{assets}/{each}">'
-        for each in found.modules.get(f"pages/{name}.js", ())
+    ahead = found.modules["pages/overview.js"] if name == LOGIN else ()
+    links = (
+        f'<link rel="modulepreload" fetchpriority="low" href="{assets}/{each}">' for each in ahead
     )
     words = {
         "content": content, "page": name, "title": place.title, "root": root, "assets": assets,
-        "modules": "\n".join(modules),
+        "modules": "\n".join(links),
     }  # fmt: skip
     for word, text in words.items():
         shell = shell.replace(f"{{{{{word}}}}}", text)
