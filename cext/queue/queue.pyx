@@ -452,9 +452,14 @@ cdef void consumer_unref(consumer_t* k) noexcept nogil:
 # ---- taking and settling -------------------------------------------------------------------------
 
 cdef void queue_apply_miscount(queue_t* q, store_t* st) noexcept nogil:
-    """The walk over a segment has corrected its count: correct the queue's."""
-    cdef i64 ready = <i64>q.ready + st.miscount
-    queue_count_level(q, st, st.miscount)
+    """The walk over a segment has corrected its count: correct the queue's, by what the store had
+    promised at most. What other levels hold is there all the same."""
+    cdef i64 change = st.miscount
+    cdef i64 ready
+    if change + <i64>queue_ready_of(q, st) < 0:
+        change = -<i64>queue_ready_of(q, st)
+    ready = <i64>q.ready + change
+    queue_count_level(q, st, change)
     st.miscount = 0
     q.ready = <u64>ready if ready > 0 else 0
 
@@ -487,7 +492,10 @@ cdef inline u64 queue_ready_of(const queue_t* q, const store_t* st) noexcept nog
 
 
 cdef void queue_lose(queue_t* q, store_t* st, u64 n, u64 n_bytes) noexcept nogil:
-    """Messages that were counted cannot be read."""
+    """Messages that were counted cannot be read. They are of one store, so other levels lose none.
+    """
+    if n > queue_ready_of(q, st):
+        n = queue_ready_of(q, st)
     queue_count_level(q, st, -<i64>n)
     q.ready -= n if n < q.ready else q.ready
     q.ready_bytes -= n_bytes if n_bytes < q.ready_bytes else q.ready_bytes
@@ -537,10 +545,10 @@ cdef int queue_peek(queue_t* q, rec_t* rec) noexcept nogil:
             queue_touch(q)
             return PEEK_LATER
         if rc == 0:             # the counter and the records part: the records are right
-            if q.levels != NULL and q.ready > st.ready and st.ready:
-                queue_lose(q, st, st.ready, 0)
-                continue
-            queue_lose(q, st, q.ready, q.ready_bytes)
+            queue_lose(q, st, queue_ready_of(q, st), 0)
+            if q.levels != NULL and queue_top(q).ready:
+                continue        # that was one level; others have messages, too
+            q.ready = q.ready_bytes = 0
             return 0
         if queue_pass_unreadable(q, st, rc) or q.ready == 0:
             return 0
@@ -662,7 +670,8 @@ cdef int store_end_tick(store_t* st, queue_t* q) noexcept nogil:
                             and not queue_reconcile(q, st))
     if is_passing:
         queue_touch(q)
-    elif q.ready == 0 and q.unacked == 0 and q.n_purges == 0 and not queue_has_moves(q):
+    elif (q.ready == 0 and queue_ready_of(q, st) == 0 and q.unacked == 0 and q.n_purges == 0
+            and not queue_has_moves(q)):
         store_take_back(st)
         store_drop_stage(st, pool)
         store_drop_window(st, pool)
