@@ -29,7 +29,10 @@ WATCH = """
   const isCovered = (element) => {
     const { left, right, top, bottom } = element.getBoundingClientRect();
     const within = (at, most) => Math.min(Math.max(at, 0), most - 1);
-    const x = within(left + Math.min(right - left, 20) / 2, innerWidth);
+    // A long name in a wide table may be seen in part.
+    const region = element.parentElement.closest('.table-scroll') ?? document.documentElement;
+    const seen = region.getBoundingClientRect();
+    const x = within((Math.max(left, seen.left) + Math.min(right, seen.right)) / 2, innerWidth);
     const y = within((Math.max(top, 0) + Math.min(bottom, innerHeight)) / 2, innerHeight);
     const above = document.elementFromPoint(x, y);
     return !above || !(element.contains(above) || above.contains(element));
