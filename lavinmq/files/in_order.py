@@ -12,6 +12,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, Final
 
@@ -28,32 +29,44 @@ Submit = Callable[[Work, Done], object]
 
 
 class Worker:
-    """A thread that does what it is given, one after the other. It starts with the first.
+    """Threads that do what they are given, in the order of its coming. They start with the first.
 
-    An executor's futures would cost more than most of the works. Args: call_threadsafe: of the
-    event loop, which calls each `done`.
+    An executor's futures would cost more than most of the works, and its threads cannot be done
+    without: where none can be started, as while an interpreter ends, the caller's does the work.
+
+    Args: call_threadsafe: of the event loop, which calls each `done`. n_threads: the most of them.
     """
 
-    def __init__(self, name: str, call_threadsafe: Callable[..., Any]) -> None:
+    def __init__(
+        self, name: str, call_threadsafe: Callable[..., Any], *, n_threads: int = 1
+    ) -> None:
         self._name = name
         self._call = call_threadsafe
+        self._n_threads = n_threads
         self._jobs: SimpleQueue[tuple[Work, Done] | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
 
     def submit(self, work: Work, done: Done) -> None:
-        """Do it. Raises: RuntimeError when there can be no thread."""
-        if self._thread is None:
-            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-            thread.start()
-            self._thread = thread
-        self._jobs.put((work, done))
+        """Do it. `done` is called in a later turn of the loop."""
+        if len(self._threads) < self._n_threads:
+            self._start()
+        if self._threads:
+            self._jobs.put((work, done))
+        else:
+            self._call(done, *outcome(work))
 
     def stop(self) -> None:
         """Finish what was given, and end. Idempotent."""
-        if self._thread is not None:
+        for _ in self._threads:
             self._jobs.put(None)
-            self._thread.join()
-            self._thread = None
+        while self._threads:
+            self._threads.pop().join()
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        with suppress(RuntimeError):  # there can be none
+            thread.start()
+            self._threads.append(thread)
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -105,7 +118,7 @@ class InOrder:
             self._begin()
 
     def stop(self) -> None:
-        """No thread runs any more. Idempotent."""
+        """The thread has ended; begin nothing in another one. Idempotent."""
         self._is_started = False
         self._take_outcomes()
         for _ in self._reports():

@@ -32,16 +32,13 @@ from contextvars import ContextVar
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from lavinmq.errors import DefinitionsError
 from lavinmq.files.changes import Changes
 from lavinmq.files.in_order import InOrder, Worker
 from lavinmq.files.whole import UnsureError, replace_files
 from lavinmq.process.portions import emptied, in_portions
-
-if TYPE_CHECKING:
-    from concurrent.futures import ThreadPoolExecutor
 
 log = logging.getLogger("lmq.saving")
 
@@ -126,13 +123,14 @@ class Disk:
         self.on_unsure = on_unsure
         self.changes = Changes()
         """Of the files of the data directory, whoever makes them."""
-        self._executor: ThreadPoolExecutor | None = None
         self._busy: set[SavedFile] = set()
         self.is_running = False
-        self._workers: list[Worker] = []
-        self.names = InOrder(self._worker("names"), self.call_soon)
+        self._worker = Worker("disk", self._call_from_thread, n_threads=THREADS)
+        self._naming = Worker("names", self._call_from_thread)
+        self._removing = Worker("removals", self._call_from_thread)
+        self.names = self._line(self._naming)
         """Where directories are made and renamed."""
-        self.removals = InOrder(self._worker("removals"), self.call_soon, is_patient=True)
+        self.removals = self._line(self._removing, is_patient=True)
         """Where directories go that have lost their name: what is left, the next start removes."""
 
     def start(self) -> None:
@@ -144,22 +142,22 @@ class Disk:
     def stop(self) -> None:
         """Finish what runs, and save what waits. Idempotent."""
         self.is_running = False
-        if self._executor is not None:
-            self._executor.shutdown()
-            self._executor = None
-        for worker in self._workers:
-            worker.stop()
-        self.names.stop()
+        self._worker.stop()
+        # Before the names: a directory that is just losing its own would begin one more removal.
+        self._removing.stop()
         self.removals.stop()
+        self._naming.stop()
+        self.names.stop()
         while self._busy:
             self._busy.pop().save_now()
 
-    def _worker(self, name: str) -> Callable[..., None] | None:
-        if self._events is None:
-            return None
-        worker = Worker(name, self._events.call_soon_threadsafe)
-        self._workers.append(worker)
-        return worker.submit
+    def _line(self, worker: Worker, *, is_patient: bool = False) -> InOrder:
+        submit = worker.submit if self._events is not None else None
+        return InOrder(submit, self.call_soon, is_patient=is_patient)
+
+    def _call_from_thread(self, function: Callable[..., object], *args: Any) -> None:
+        assert self._events is not None
+        self._events.call_soon_threadsafe(function, *args)
 
     def call_soon(self, function: Callable[..., object], *args: Any) -> None:
         """In the next turn of the loop."""
@@ -169,17 +167,11 @@ class Disk:
     def submit(
         self, work: Callable[[], T], done: Callable[[T | None, OSError | None], object]
     ) -> None:
-        """Have a thread do something that waits for the disk.
+        """Have a thread do something that waits for the disk, or do it now where there is none.
 
         Args: done: is called on the loop with what came of it; not after `stop`.
         """
-        if self._executor is None:
-            from concurrent.futures import ThreadPoolExecutor  # most brokers change nothing
-
-            self._executor = ThreadPoolExecutor(THREADS, "disk")
-        assert self._events is not None
-        job = self._events.run_in_executor(self._executor, work)
-        job.add_done_callback(partial(_report, done))
+        self._worker.submit(work, done)
 
     async def run(self, work: Callable[[], T]) -> T:
         """What something returns, or raises, that waits for the disk."""
@@ -223,19 +215,6 @@ def _resolve(
         result.set_exception(error)
     else:
         result.set_result(value)
-
-
-def _report(done: Callable[[Any, OSError | None], object], job: asyncio.Future[Any]) -> None:
-    if job.cancelled():
-        return
-    error = job.exception()
-    if error is None:
-        done(job.result(), None)
-    elif isinstance(error, OSError):
-        done(None, error)
-    else:
-        log.error("bug in a task that waits for the disk", exc_info=error)
-        done(None, OSError(0, "Internal error"))
 
 
 class SavedFile:

@@ -164,3 +164,40 @@ def test_a_worker_finishes_what_it_was_given_before_it_ends() -> None:
 
     assert [told.get_nowait() for _ in range(5)] == [(n, None, None) for n in range(5)]
     assert set(names) == {"w"}
+
+
+def test_where_no_thread_can_be_started_the_callers_does_the_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An interpreter that ends starts none: whoever declared a durable queue waited for ever."""
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    later: deque[Callable[[], object]] = deque()
+    worker = Worker("w", lambda done, *args: later.append(partial(done, *args)))
+    line, events = (
+        InOrder(worker.submit, lambda call, *args: later.append(partial(call, *args))),
+        Events(),
+    )
+    line.start()
+    for name in ("a", "bad b", "c"):
+        line.add(*events.work(name))
+    while later:
+        later.popleft()()
+    worker.stop()
+    line.stop()
+
+    assert sorted(events) == ["a", "a done", "bad b", "bad b done", "c", "c done"]
+
+
+def test_as_many_threads_work_as_there_may_be() -> None:
+    told: SimpleQueue[object] = SimpleQueue()
+    both = threading.Barrier(2, timeout=20)
+    worker = Worker("w", lambda done, *outcome: done(*outcome), n_threads=2)
+    for _ in range(2):
+        worker.submit(both.wait, lambda result, error: told.put((result, error)))
+    worker.stop()
+
+    assert sorted(told.get_nowait() for _ in range(2)) == [(0, None), (1, None)]

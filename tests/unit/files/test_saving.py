@@ -158,6 +158,54 @@ def test_what_raises_in_a_thread_is_raised_where_it_is_waited_for() -> None:
     asyncio.run(scenario())
 
 
+def test_a_stop_begins_no_removal_of_what_is_just_losing_its_name() -> None:
+    """It began one in a new thread, found no outcome of it, and the broker did not end."""
+    removed, renamed = [], []
+    may_end = threading.Event()
+
+    def remove() -> None:
+        removed.append(1)
+        may_end.wait(20)
+
+    async def scenario() -> None:
+        disk = Disk(asyncio.get_running_loop())
+        disk.start()
+
+        def on_renamed(_: None, error: OSError | None) -> None:
+            renamed.append(error)
+            disk.removals.add(remove, lambda *_: None)
+
+        disk.names.add(lambda: None, on_renamed)
+        disk.stop()
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        may_end.set()
+
+    assert renamed == [None] and not removed
+
+
+def test_without_threads_files_are_saved_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def scenario() -> None:
+        disk = Disk(asyncio.get_running_loop())
+        disk.start()
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        async with asyncio.timeout(20), gathered():
+            SavedFile(tmp_path / "f", disk).save(lambda: ["text"])
+        assert await disk.run(lambda: 7) == await disk.run_in_order(lambda: 7) == 7
+        disk.stop()
+
+    asyncio.run(scenario())
+
+    assert (tmp_path / "f").read_text() == "text"
+
+
 def test_text_that_cannot_be_made_is_a_failure_and_no_file(tmp_path: Path) -> None:
     async def scenario() -> None:
         disk = Disk(asyncio.get_running_loop())
