@@ -320,6 +320,8 @@ cdef bint link_may_be_overdue(const link_t* l) noexcept nogil:
         return False
     if <u64>(loop.now_ds - l.held_ds - 1) * 100 < loop.shortest_timeout_ms:
         return False
+    if l.overdue_look_ns == 0:          # never yet: the clock may have begun just now, too
+        return True
     return loop.now_ns - l.overdue_look_ns >= loop.overdue_pause_ns - LOOK_SLOT_NS
 
 

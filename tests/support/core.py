@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,9 +26,9 @@ class FakeEvents:
     def __init__(self) -> None:
         self.ready: list[Callable[[], Any]] = []
 
-    def call_soon(self, callback: Callable[[], Any]) -> None:
+    def call_soon(self, callback: Callable[..., Any], *args: Any) -> None:
         """Run it with the next `run`."""
-        self.ready.append(callback)
+        self.ready.append(partial(callback, *args))
 
     def call_later(self, delay_s: float, callback: Callable[[], Any]) -> FakeEvents:
         """Time does not pass here: the callback is called with the next `run`, or never."""

@@ -252,8 +252,9 @@ Position = tuple[str, int]
 
 @ROUTES.list("/api/queues/:vhost/:name/stream/consumers")
 async def list_positions(call: Call) -> Listing[Position]:
-    """List where consumers of a stream go on reading, and how many messages are before them; those
-    that were stored last first."""
+    """List where consumers of a stream go on reading, and how many messages are before them.
+
+    Those that were stored last come first."""
     queue = stream_of(call)
     await all_synced(queue.core)
     rows = [

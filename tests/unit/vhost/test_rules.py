@@ -96,6 +96,8 @@ def test_a_portion_ends_and_the_rest_follows_in_later_turns() -> None:
     in_portions(turns.call_soon, steps(), portion_s=0)
     assert done == [0]
     turns.turn()
+    assert done == [0]  # others are served
+    turns.turn()
     assert done == [0, 1]
     turns.run()
 
