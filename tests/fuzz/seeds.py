@@ -22,6 +22,7 @@ from tests.fuzz.targets import FUZZ
 from tests.fuzz.targets.dedup import HEADER, cache
 from tests.fuzz.targets.segments import FILES, pack
 from tests.fuzz.targets.tokens import SEED
+from tests.support import mqtt_bytes as mqtt
 from tests.support.deliveries import HEARTBEAT_FRAME, METHOD, Delivery, frame, sent
 from tests.support.proxy import entry, ssl_entry, v2
 from tests.support.replay import enc_table
@@ -242,6 +243,29 @@ def proxy_headers() -> Corpus:
     return {name: header + b"AMQP\x00\x00\x09\x01" for name, header in made.items()}
 
 
+def mqtt_packets() -> Corpus:
+    """Return each packet that Python reads, in each version."""
+    made: Corpus = {}
+    for level, name in ((mqtt.V31, "31"), (mqtt.V311, "311"), (mqtt.V5, "5")):
+        with_will = mqtt.connect(level, "client", will=("a/b", b"gone", 1, True), clean=False)
+        wishes = ("a/+/b", 1), ("$share/group/#", 2)
+        packets = {
+            "connect": with_will,
+            "subscribe": mqtt.subscribe(level, 10, *wishes),
+            "unsubscribe": mqtt.unsubscribe(level, 11, "a/+/b", "x"),
+            "disconnect": mqtt.packet(14, b""),
+        }
+        for what, packet in packets.items():
+            made[f"{what}-{name}"] = bytes([level - mqtt.V31, packet[0]]) + packet[2:]
+    asked = mqtt.block(b"\x11\0\0\0\x0a", b"\x21\0\x14", b"\x26" + mqtt.text("k") + mqtt.text("v"))
+    whole = mqtt.connect(mqtt.V5, "client", properties=asked)
+    made["properties"] = b"\x02" + whole[:1] + whole[2:]
+    leaving = b"\x04" + mqtt.block(b"\x11\0\0\0\x09", b"\x1f" + mqtt.text("bye"))
+    made["leaving"] = b"\x02\xe0" + leaving
+    made["auth"] = b"\x02\xf0\x18" + mqtt.block(b"\x15" + mqtt.text("M"), b"\x16" + mqtt.text("d"))
+    return made
+
+
 def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
     file = tar.extractfile(member)
     return file.read() if file else b""
@@ -266,6 +290,7 @@ MAKERS: dict[str, Callable[[], Corpus]] = {
     "frames": streams,
     "ini": lambda: {"usual": INI.encode()},
     "methods": methods,
+    "mqtt": mqtt_packets,
     "passwords": hashes,
     "policies": policies,
     "scopes": claims,

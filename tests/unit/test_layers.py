@@ -43,7 +43,7 @@ PYTHON_LAYERS: list[set[str]] = [
     # What sessions, HTTP and imports know of the whole.
     {"broker"},
     # Sessions; imports.
-    {"amqp", "definitions_json"},
+    {"amqp", "definitions_json", "mqtt"},
     # Management.
     {"http"},
     # Builds the broker, owns listeners, timers, start and stop: it alone knows the listeners.
