@@ -1,7 +1,8 @@
 """The bill of materials of the executable, `dist/lavinmq.cdx.json`: `python packaging/sbom.py`.
 
 CycloneDX 1.6, from dist/lavinmq.json (what is in it) and packaging/freeze/sources.toml (where that
-comes from, by which licence), checked against the schema. Needs the extra `release`.
+comes from, by which licence), checked against the schema. What the container image has besides is
+in it, too, as optional. Needs the extra `release`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import hashlib
 import sys
 import tomllib
 import uuid
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -46,8 +48,10 @@ def build(architecture: str, output: Path) -> Path:
     sources = tomllib.loads(SOURCES.read_text())
     parts = [part(name, version, sources) for name, version in described["contains"].items()]
     parts.append(drawing())
+    parts += [inner(**told) for told in described["parts"]]
     bom.components.update(parts)
     bom.components.update(tool(name, said) for name, said in described["built_with"].items())
+    bom.components.update(of_image(sources))
     bom.register_dependency(ours, parts)
     text = JsonV1Dot6(bom).output_as_string(indent=1)
     error = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
@@ -74,6 +78,34 @@ def part(name: str, version: str, sources: dict[str, Any]) -> Component:
         licenses=[DisjunctiveLicense(name=source["license"])],
         properties=[Property(name="lavinmq:linked", value="static")],
     )  # fmt: skip
+
+
+def inner(name: str, version: str, license: str, of: str, kind: str) -> Component:
+    """Return what is in a component, as dist/lavinmq.json tells it (packaging/freeze/parts.py)."""
+    origin = PackageURL(kind, None, name, version)
+    return Component(
+        type=ComponentType.LIBRARY, name=name, version=version, purl=origin, bom_ref=str(origin),
+        licenses=[DisjunctiveLicense(name=license)],
+        properties=[
+            Property(name="lavinmq:linked", value="static"),
+            Property(name="lavinmq:part of", value=of),
+        ],
+    )  # fmt: skip
+
+
+def of_image(sources: dict[str, Any]) -> Iterator[Component]:
+    """Return what the container image has of Debian beside the executable."""
+    for source in sources.values():
+        if source.get("part") != "image":
+            continue
+        for name in source["names"]:
+            origin = PackageURL("deb", "debian", name, source["version"])
+            yield Component(
+                type=ComponentType.LIBRARY, name=name, version=source["version"], purl=origin,
+                bom_ref=str(origin), scope=ComponentScope.OPTIONAL,
+                licenses=[DisjunctiveLicense(name=source["license"])],
+                properties=[Property(name="lavinmq:shipped", value="in the container image")],
+            )  # fmt: skip
 
 
 def drawing() -> Component:

@@ -32,6 +32,7 @@ import fetch
 import flow
 import interpreter
 import licenses
+import parts
 import profiles
 import sysroot
 import training
@@ -265,6 +266,7 @@ def _description(target: Target, executable: Path) -> dict[str, object]:
         "contains": {
             source.key: source.version for source in licenses.linked(target, fetch.sources())
         },
+        "parts": [part._asdict() for part in parts.inside(target)],
     }
 
 

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import fetch
+import parts
 from fetch import ROOT, Source
 from toolchain import BuildError, Target
 
@@ -58,9 +59,15 @@ def collect(target: Target, place: Path) -> None:
             shutil.copy2(text, copy)
         rows.append((source.key, source.version, source.license))
     rows.append(_of_pages(place))
+    if not target.is_cross:
+        (place / "rust").mkdir()
+        for text in parts.texts_of_rust(target):
+            shutil.copy2(text, place / "rust")
+    for part in parts.inside(target):
+        rows.append((part.name, part.version, f"{part.license}; in {part.of}"))
     if target.base == "native":
         rows += [_of_system(key, package, place) for key, package in SYSTEM.items() if package]
-    table = "".join(f"{a:<12}{b:<24}{c}\n" for a, b, c in rows)
+    table = "".join(f"{a:<17} {b:<23} {c}\n" for a, b, c in rows)
     (place / "README").write_text(HEAD + table)
 
 

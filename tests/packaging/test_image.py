@@ -22,6 +22,7 @@ import pytest
 
 from lavinmq.config.settings import SETTINGS
 from tests.packaging.conftest import CLIENT, KEY, ROOT, make
+from tests.packaging.test_image_index import combine, layout
 from tests.support.machine import missing
 from tests.support.waiting import wait_for
 
@@ -300,6 +301,27 @@ def test_its_signature_holds_for_this_image_under_this_name_only(
     assert verified(blob(image, named), REFERENCE)
     assert not verified(changed, REFERENCE)
     assert not verified(blob(image, named), "registry.example.com/others/lavinmq:1.0")
+
+
+def test_each_image_of_an_index_is_signed_and_the_index_itself(
+    signer: dict[str, str], tmp_path: Path
+) -> None:
+    images = [layout(tmp_path / name, name) for name in ("amd64", "arm64")]
+    index = combine(images, tmp_path / "index")
+    output = tmp_path / "signatures"
+
+    make(sys.executable, "packaging/image_signature.py", "--key", KEY, "--reference", REFERENCE,
+         "--image", index, "--output", output, **signer)  # fmt: skip
+
+    (named,) = json.loads((index / "index.json").read_text())["manifests"]
+    digests = {named["digest"], *(each["digest"] for each in read(index, named)["manifests"])}
+    assert len(digests) == 3
+    assert {path.parent.name for path in output.rglob("signature-1")} == {
+        f"lavinmq@{digest.replace(':', '=')}" for digest in digests
+    }
+    for path in output.rglob("signature-1"):
+        signed = make("gpg", "--batch", "--decrypt", path, **signer)
+        assert path.parent.name.partition("=")[2] in signed and REFERENCE in signed
 
 
 def test_what_cannot_be_signed_is_told(image: Path, signer: dict[str, str], tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ sys.path.append(str(ROOT / "packaging"))
 import image
 import release
 
+combine = image.combine
+
 
 def layout(path: Path, architecture: str) -> Path:
     """An image with one layer."""

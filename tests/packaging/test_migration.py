@@ -1,10 +1,12 @@
 """From the package of the original to ours and back, by the commands of docs/installation.md.
 
-Nobody answers a question meanwhile. The original is an imitation (original.py).
+Nobody answers a question meanwhile. The package of the original is an imitation (original.py), its
+data directory is one that LavinMQ 2.9.1 has written.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -22,6 +24,9 @@ from tests.support.waiting import wait_for
 __all__ = ["stand_in"]
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("machines")]
 ELSEWHERE = "/srv/messages"
+DATA = "var/lib/lavinmq"
+WRITTEN = ROOT / "tests/fixtures/data-dir/basic.tar.gz"
+"""A data directory of the original; beside it is what the original finds in it."""
 
 
 def commands(manager: str, version: str) -> list[list[str]]:
@@ -57,6 +62,40 @@ def version(machine: Machine) -> str:
     return machine.run("dpkg-query", "--show", "--showformat=${Version}", "lavinmq")
 
 
+def bring_data(machine: Machine) -> dict[str, int]:
+    """Unpack what the original has written; return the numbers of messages by queue."""
+    make("tar", "-xzf", WRITTEN, "-C", machine.root / DATA)
+    machine.run("chown", "-R", "lavinmq:lavinmq", f"/{DATA}")
+    told = json.loads(WRITTEN.with_suffix("").with_suffix(".json").read_text())
+    return {queue["name"]: queue["messages"] for queue in told["queues"] if queue["durable"]}
+
+
+def queues(machine: Machine) -> dict[str, int]:
+    said = machine.run("lavinmqctl", "-q", "list_queues", "name", "messages")
+    rows = [line.rsplit("\t", 1) for line in said.splitlines()[1:]]
+    return {name: int(number) for name, number in rows}
+
+
+def stored(machine: Machine) -> dict[str, bytes]:
+    """Return what is in the files of queues, without room that was written ahead."""
+    data = machine.root / DATA
+    return {
+        str(path.relative_to(data)): path.read_bytes().rstrip(b"\0")
+        for path in sorted(data.glob("*/*/*"))
+        if path.name.startswith(("msgs.", "acks."))
+    }
+
+
+def test_both_pages_tell_the_same_commands() -> None:
+    pages = [(ROOT / f"docs/{name}.md").read_text() for name in ("from-lavinmq", "installation")]
+
+    moving, installing = (set(re.findall(r"^sudo .*lavinmq.*$", page, re.M)) for page in pages)
+
+    its_own = {line for line in moving if re.search("systemctl (stop|start)|cp -a", line)}
+    assert len(moving - its_own) >= 3
+    assert moving - its_own <= installing
+
+
 def state(machine: Machine) -> dict[str, str]:
     """What systemd knows of the service."""
     properties = "ActiveState,NRestarts,ExecMainStatus"
@@ -68,6 +107,10 @@ def test_apt_brings_ours_and_the_original_again(site: Machine) -> None:
     before = (site.root / INI).read_text()
     (there,) = commands("apt-get", "lavinmq")
     (back,) = commands("apt-get", f"lavinmq={original.VERSION}-1")
+    site.run("systemctl", "stop", "lavinmq")
+    messages = bring_data(site)
+    written = stored(site)
+    site.run("systemctl", "start", "lavinmq")
 
     site.run(*there)
 
@@ -75,8 +118,9 @@ def test_apt_brings_ours_and_the_original_again(site: Machine) -> None:
     assert is_active(site)
     assert (site.root / INI).read_text() == before
     assert "Version:" in site.run("lavinmqctl", "status")
+    assert queues(site) == messages
     client(site, "publish")
-    assert client(site, "consume") == "hello"
+    assert queues(site) == messages | {"orders": messages["orders"] + 1}
 
     (site.root / SOURCE).unlink()
     site.run("apt-get", "update")
@@ -86,6 +130,12 @@ def test_apt_brings_ours_and_the_original_again(site: Machine) -> None:
     assert is_active(site)
     assert site.run("lavinmq", "--version").strip() == original.VERSION
     assert (site.root / INI).read_text() == before
+    # Nothing of what the original has written was written anew; ours has put one message behind it.
+    now = stored(site)
+    grown = {name for name in written if now[name] != written[name]}
+    assert now.keys() == written.keys() and len(grown) == 1
+    for name in grown:
+        assert now[name].startswith(written[name]) and now[name].endswith(b"hello")
     site.run("apt-get", "upgrade", "-y")
     assert version(site) == f"{original.VERSION}-1"
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging.conftest import make
+from tests.packaging.conftest import ROOT, make
 
 TOOLS = ("apt-ftparchive", "dpkg-deb", "gpg")
 MISSING = [name for name in TOOLS if not shutil.which(name)]
@@ -76,6 +76,22 @@ def test_indexes_are_also_there_by_their_hash_and_stay(
             assert kept.read_bytes() == content
     assert hashlib.sha256(now).hexdigest() in signed(repository)
     assert "by-hash" not in re.sub("(?m)^Acquire-By-Hash.*$", "", signed(repository))
+
+
+def test_origin_and_codename_are_those_that_unattended_upgrades_is_told(
+    tmp_path: Path, keyring: dict[str, str]
+) -> None:
+    page = (ROOT / "docs/installation.md").read_text()
+    (origin,) = re.findall(r'`"o=([\w-]+)"` in `Unattended-Upgrade::Origins-Pattern`', page)
+    (left_out,) = re.findall(r'Unattended-Upgrade::Package-Blacklist \{ "(.+)"; \};', page)
+
+    repository = publish(tmp_path, "1", keyring)
+
+    assert f"\nOrigin: {origin}\n" in signed(repository)
+    listed = (repository / INDEX / "Packages").read_text()
+    names = re.findall("^Package: (.+)$", listed, re.MULTILINE)
+    assert names and all(re.match(left_out, name) for name in names)
+    assert not re.match(left_out, "lavinmq-archive-keyring")  # keys go on coming
 
 
 def test_an_index_may_be_valid_for_some_days_only(tmp_path: Path, keyring: dict[str, str]) -> None:
