@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pamqp import commands
@@ -302,3 +303,124 @@ def test_a_hole_may_survive_the_data_that_was_written_before_it(
     assert (False, True, 29000) in found
     assert (False, False, 25500) in found
     assert (True, False, 25500) in found
+
+
+OTHER_NAMES = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)  # as the dynamic linker finds them
+root, name, call = sys.argv[1:]
+path, below, flags, room = f"{root}/file".encode(), b"file", os.O_RDONLY, ctypes.c_size_t(64)
+directory = os.open(os.path.dirname(root), os.O_RDONLY)  # outside: not counted
+within = os.path.basename(root).encode() + b"/file"
+fd = int(os.environ["FILE"]) if "FILE" in os.environ else -1
+data, stat = ctypes.create_string_buffer(64), ctypes.create_string_buffer(256)
+at = ctypes.c_long(1)
+found = eval(call, globals() | {"f": getattr(libc, name)})
+assert found >= 0, os.strerror(ctypes.get_errno())
+sys.stdout.buffer.write(data.value or stat.raw[48:56])  # what was read, or the size
+"""
+SIZE = len(b"content").to_bytes(8, "little")
+
+
+@pytest.mark.parametrize(
+    ("names", "call", "kind", "told"),
+    [
+        (("__open_2", "__open64_2"), "f(path, flags)", Call.OPEN_READ, bytes(8)),
+        (("__openat_2", "__openat64_2"), "f(-100, path, flags)", Call.OPEN_READ, bytes(8)),
+        (("__xstat", "__xstat64", "__lxstat", "__lxstat64"), "f(1, path, stat)", Call.STAT, SIZE),
+        (("__fxstatat", "__fxstatat64"), "f(1, -100, path, stat, 0)", Call.STAT, SIZE),
+        (("__read_chk",), "f(fd, data, room, room)", Call.READ, b"content"),
+        (("__pread_chk", "__pread64_chk"), "f(fd, data, room, at, room)", Call.READ, b"ontent"),
+    ],
+    ids=lambda each: each[0] if isinstance(each, tuple) else "",
+)
+def test_the_shim_sees_calls_by_the_names_that_other_executables_use(
+    names: tuple[str, ...], call: str, kind: Call, told: bytes, disk_shim: Path, tmp_path: Path
+) -> None:
+    """One that is linked with an older C library, or checks its buffers, does not call `open`."""
+    root = tmp_path / "data"
+    root.mkdir()
+    (root / "file").write_bytes(b"content")
+    with closing(Disk(disk_shim, root, tmp_path)) as disk, (root / "file").open("rb") as file:
+        for name in names:
+            file.seek(0)
+            disk.plan(Action.NOTHING, kind)
+            found = subprocess.run(
+                [sys.executable, "-c", OTHER_NAMES, str(root), name, call], check=True,
+                env=os.environ | disk.env() | {"FILE": str(file.fileno())},
+                pass_fds=[file.fileno()], stdout=subprocess.PIPE,
+            )  # fmt: skip
+
+            assert (name, disk.matched, found.stdout) == (name, 1, told)
+
+
+def call_of(kind: Call, path: str, inode: int, **more: Any) -> Record:
+    """One of a log that nobody has made."""
+    given = {
+        "target": "", "offset": 0, "data": b"", "created": False, "emptied": False,
+        "of_directory": False, "keeps_size": False, "number": 0,
+    }  # fmt: skip
+    return Record(0, kind, path, inode=inode, **given | more)
+
+
+def sync_of(path: str, inode: int, *, of_directory: bool = False) -> list[Record]:
+    return [
+        call_of(kind, path, inode, of_directory=of_directory) for kind in (Call.SYNC, Call.SYNCED)
+    ]
+
+
+def trees_after(records: list[Record], reading: Reading, tmp_path: Path) -> set[str]:
+    """What may be left: the paths below the root and what is in them."""
+    found = set()
+    for seed in range(60):
+        root = tmp_path / f"{reading.value}-{seed}"
+        Survivors(records, reading=reading).write(root, random.Random(seed))
+        tree = {path: data for path, data in tree_of(root).items() if data is not None}
+        found.add(" ".join(f"{path}={data.decode()}" for path, data in tree.items()))
+    return found
+
+
+MARKED = [
+    call_of(Call.MKDIR, "q", 0),
+    call_of(Call.OPEN, "q/paused", 7, created=True),
+    call_of(Call.WRITE, "q/paused", 7, data=b"x"),
+]
+
+
+def test_a_synced_file_is_durable_by_posix_only_when_the_names_that_lead_to_it_are(
+    tmp_path: Path,
+) -> None:
+    file, within, above = (
+        sync_of("q/paused", 7), sync_of("q", 2, of_directory=True),
+        sync_of("", 1, of_directory=True),
+    )  # fmt: skip
+
+    def left(*syncs: list[Record]) -> set[str]:
+        return trees_after([*MARKED, *(each for sync in syncs for each in sync)], Reading.POSIX,
+                           tmp_path)  # fmt: skip
+
+    assert left(file) == left(file, within) == left(file, above) == {"", "q/paused=x"}
+    assert left(file, within, above) == {"q/paused=x"}
+    assert "q/paused=" in left(within, above)  # its name, and nothing of what is in it
+
+
+def test_a_name_that_came_while_its_directory_was_being_synced_is_not_durable_by_that(
+    tmp_path: Path,
+) -> None:
+    begun, ended = sync_of("", 1, of_directory=True)
+    mark = call_of(Call.OPEN, "paused", 7, created=True)
+
+    for reading in Reading:
+        assert trees_after([begun, mark, ended], reading, tmp_path) == {"", "paused="}
+        assert trees_after([mark, begun, ended], reading, tmp_path) == {"paused="}
+
+
+def test_a_sync_of_all_that_ends_late_takes_nothing_back(tmp_path: Path) -> None:
+    """It has begun before the file was written, whose own sync had ended meanwhile."""
+    begun, ended = sync_of("", 0)
+    records = [
+        *MARKED[:2], *sync_of("q/paused", 7), begun, MARKED[2], *sync_of("q/paused", 7), ended
+    ]  # fmt: skip
+
+    for reading in (Reading.JOURNALING, Reading.METADATA_FIRST):
+        assert trees_after(records, reading, tmp_path) == {"q/paused=x"}

@@ -604,3 +604,50 @@ int ftruncate64(int, off_t) __attribute__((alias("ftruncate")));
 int fallocate64(int, int, off_t, off_t) __attribute__((alias("fallocate")));
 int posix_fallocate64(int, off_t, off_t) __attribute__((alias("posix_fallocate")));
 void* mmap64(void*, size_t, int, int, int, off_t) __attribute__((alias("mmap")));
+
+/* ---- the names that headers give to calls: of checked ones, and of a version of `struct stat` -- */
+
+int __open_2(const char* path, int flags) { return open_at(AT_FDCWD, path, flags, 0); }
+int __open64_2(const char*, int) __attribute__((alias("__open_2")));
+
+int __openat_2(int dir, const char* path, int flags) { return open_at(dir, path, flags, 0); }
+int __openat64_2(int, const char*, int) __attribute__((alias("__openat_2")));
+
+ssize_t __read_chk(int fd, void* data, size_t n, size_t room)
+{
+    if (n > room)
+        abort();
+    return read_from(fd, data, n, -1);
+}
+
+ssize_t __pread_chk(int fd, void* data, size_t n, off_t at, size_t room)
+{
+    if (n > room)
+        abort();
+    return read_from(fd, data, n, at);
+}
+ssize_t __pread64_chk(int, void*, size_t, off_t, size_t) __attribute__((alias("__pread_chk")));
+
+/* What a program calls that was linked with a C library older than 2.33. The version is always that
+ * of the kernel's structure. */
+int __xstat(int version, const char* path, struct stat* st)
+{
+    (void)version;
+    return stat_at(AT_FDCWD, path, st, 0);
+}
+
+int __lxstat(int version, const char* path, struct stat* st)
+{
+    (void)version;
+    return stat_at(AT_FDCWD, path, st, AT_SYMLINK_NOFOLLOW);
+}
+
+int __fxstatat(int version, int dir, const char* name, struct stat* st, int flags)
+{
+    (void)version;
+    return stat_at(dir, name, st, flags);
+}
+
+int __xstat64(int, const char*, struct stat64*) __attribute__((alias("__xstat")));
+int __lxstat64(int, const char*, struct stat64*) __attribute__((alias("__lxstat")));
+int __fxstatat64(int, int, const char*, struct stat64*, int) __attribute__((alias("__fxstatat")));

@@ -131,7 +131,7 @@ class Survivors:
     def _synced(self, record: Record, begun: int) -> None:
         if record.inode == 0:
             for file in self._files.values():
-                file.durable_below = begun
+                file.durable_below = max(begun, file.durable_below)
             self._harden(begun, lambda change: True)
         elif record.of_directory:
             self._harden(begun, lambda change: _is_in(record.path, change))
