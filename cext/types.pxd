@@ -47,6 +47,7 @@ cdef enum limits:
     MAX_BLOCKS = 512            # blocks in use above which staged tails stay small
     DENSE_CHANNELS = 4096       # a table by id up to here: its size is the peer's choice
     POOL_KEEP = 16              # free blocks kept for reuse
+    NAMES_SIZE = 512            # exchange and routing key: two short strings
     MAX_OUTPUT = 4194304        # unsent bytes of a link above which it is no longer read
     DELIVER_BUDGET = 2097152    # bytes one queue may deliver in a tick before others get their turn
     CROWD_BYTES = 131072        # ready bytes at which consumers get their turn before publishers
@@ -895,7 +896,7 @@ cdef struct chan_t:
     chan_t* vhost_prev          # all channels of that vhost
     chan_t* vhost_next
     # content being assembled
-    u8 names[512]
+    u8* names                   # NAMES_SIZE bytes, made for the first content
     u32 names_len
     u8* props
     u32 props_len
@@ -907,7 +908,7 @@ cdef struct chan_t:
     u8 reply_address[64]        # what the reply-to pseudo-queue stands for on this channel
     u8 reply_address_len        # 0 = no consumer of direct replies
     # last route
-    u8 route_names[512]
+    u8* route_names             # NAMES_SIZE bytes, made for the first publish
     u32 route_names_len
     u64 route_epoch             # vhost epoch, 0 = no route kept
     u64 route_version

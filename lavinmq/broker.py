@@ -32,6 +32,7 @@ from lavinmq.files.saving import Disk, gathered
 from lavinmq.listeners.newcomers import Newcomers
 from lavinmq.policy.limits import UserLimits
 from lavinmq.policy.parameters import ParameterStore
+from lavinmq.process.alike import Alike
 from lavinmq.stats import totals
 from lavinmq.stats.churn import Churn
 from lavinmq.stats.histogram import Histogram
@@ -128,6 +129,7 @@ class Broker:
         # In the order of their coming, which lists keep from one page to the next.
         self.connections: dict[Session, None] = {}
         self.newcomers = Newcomers()
+        self.alike = Alike()
         self.revocation = Revocation(self.users, self.connections, events.call_soon)
         self.accounts = Accounts(
             self.users, self._permissions_changed, self.revocation.look_again,

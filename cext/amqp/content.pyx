@@ -25,6 +25,8 @@ cdef bint asks_direct_reply(const msg_t* m) noexcept nogil:
 # ---- content that is split over reads or frames --------------------------------------------------
 
 cdef int content_begin(chan_t* c, const u8* names, u32 names_len) noexcept nogil:
+    if not channel_has_names(c):
+        return walk_fail(c.link, ERROR_NO_MEMORY, c.id, BASIC_PUBLISH, 0, 0)
     memcpy(c.names, names, names_len)
     c.names_len = names_len
     c.content = CONTENT_HEADER

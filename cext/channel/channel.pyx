@@ -498,6 +498,14 @@ cdef chan_t* channel_new(link_t* l, u16 id, u32 prefetch) noexcept nogil:
     return c
 
 
+cdef bint channel_has_names(chan_t* c) noexcept nogil:
+    """Have room for the names of a content that is assembled: most channels never need it. Whether
+    there was memory."""
+    if c.names == NULL:
+        c.names = <u8*>malloc(NAMES_SIZE)
+    return c.names != NULL
+
+
 cdef void channel_reset_content(chan_t* c) noexcept nogil:
     """Forget the content being assembled; large buffers do not stay."""
     c.content = CONTENT_NONE
@@ -522,6 +530,8 @@ cdef void channel_free(chan_t* c) noexcept nogil:
     loop_forget_channel(c.link.loop, c)
     free(c.ring)
     free(c.old)
+    free(c.names)
+    free(c.route_names)
     link_give(c.link, c.props_cap)
     free(c.props)
     link_free(c.link, c.body, c.body_cap)

@@ -178,6 +178,10 @@ cdef int channel_route(chan_t* c, const msg_t* m) noexcept nogil:
             x = link_allowed(l, m.names)
         if x == NULL:
             return PUBLISH_MISS
+        if c.route_names == NULL:
+            c.route_names = <u8*>malloc(NAMES_SIZE)
+            if c.route_names == NULL:
+                return PUBLISH_NO_MEMORY
         c.route_exchange = x
         c.route_names_len = m.names_len
         memcpy(c.route_names, m.names, m.names_len)

@@ -58,6 +58,8 @@ cdef int lines_publish(link_t* l, chan_t* c, const u8* p, u64 n) noexcept nogil:
     if l.loop.is_held and c.job == NULL:
         l.ev_channel = c.id
         return WALK_HELD
+    if not channel_has_names(c):
+        return WALK_CLOSE
     exchange = lines_name(c.names, p, n)
     key = lines_name(c.names + exchange, p + exchange, n - exchange) if exchange else 0
     if key == 0:

@@ -57,31 +57,31 @@ UNLIMITED_FRAME: Final = 128 << 20
 class Connection:
     """A session. `broker` owns it and is told by `lost` when it is over."""
 
-    # So many attributes of so many instances: dictionaries would take 1.6 KB of each.
+    # So many attributes of so many instances: dictionaries would take 1.6 KB of each. What few of
+    # them need for long is made when it is asked for.
     __slots__ = (
-        "__weakref__", "_awaited", "_is_over", "_is_told_when_blocked", "_log", "_login",
-        "_over_at", "_socket", "_tuned", "auth_mechanism", "broker", "channel_max", "channels",
-        "client_properties", "config", "connected_at_ms", "ends", "exclusive_queues", "frame_max",
+        "__weakref__", "_awaited", "_exclusive_queues", "_is_over", "_is_told_when_blocked",
+        "_login", "_over_at", "_socket", "_tuned", "auth_mechanism", "broker", "channel_max",
+        "channels", "client_properties", "config", "connected_at_ms", "ends", "frame_max",
         "heartbeat_s", "is_blocked", "is_member", "is_told_of_cancels", "link", "n_consumers",
-        "name", "standing", "track", "traffic", "user", "vhost",
+        "standing", "track", "traffic", "user", "vhost",
     )  # fmt: skip
 
     def __init__(self, broker: Broker, sock: socket.socket, ends: Endpoints) -> None:
         self.broker = broker
         self.config: Config = broker.config
         self.ends = ends
-        self.name = ends.name
         self.user: Identity
         self.standing: Standing | None = None
         """The log-in, once there is one."""
         self.vhost: VHost
         self.is_member = False
         self.channels: dict[int, Channel] = {}
-        self.exclusive_queues: set[Queue] = set()
+        self._exclusive_queues: set[Queue] | None = None
         self.channel_max = self.frame_max = self.heartbeat_s = 0
         self.auth_mechanism = ""
         self.client_properties = b""
-        """Content of a field table: kept packed, because there may be many connections."""
+        """Content of a field table: packed, and one for all clients that say the same."""
         self.is_blocked = False
         """Whether a publish of its waits for room on the disk."""
         self.traffic: Traffic | None = None
@@ -92,15 +92,31 @@ class Connection:
         if isinstance(sock, SecureSocket):
             self.link.use_tls(sock.session)
         self._socket = sock
-        self._login = Login(self, ends)
+        self._login: Login | None = Login(self, ends)
+        """None: nothing of it is under way."""
         self._awaited: type[m.Method] = m.ConnectionStartOk
         self._is_told_when_blocked = False
         self.is_told_of_cancels = False
         """Whether the client understands basic.cancel."""
-        self._log = log.get("lmq.amqp.client", client=ends.peer)
         self._is_over = False
         self.n_consumers = 0
         self._over_at = math.inf
+
+    @property
+    def name(self) -> str:
+        """What lists and logs call it."""
+        return self.ends.name
+
+    @property
+    def exclusive_queues(self) -> set[Queue]:
+        """The queues that go with it."""
+        if self._exclusive_queues is None:
+            self._exclusive_queues = set()
+        return self._exclusive_queues
+
+    @property
+    def _log(self) -> log.Log:
+        return log.get("lmq.amqp.client", client=self.ends.peer)
 
     def counters(self) -> dict[str, int]:
         """Bytes that have come and gone."""
@@ -210,7 +226,7 @@ class Connection:
             self._hang_up("not AMQP 0-9-1")
             return
         self.link.state = _core.STATE_HANDSHAKE
-        self.link.write(handshake.start(self._login.is_verified))
+        self.link.write(handshake.start(self.ends.is_verified))
 
     def on_method(self, channel: int, payload: bytes) -> None:
         """A method that the message path leaves to us."""
@@ -350,7 +366,8 @@ class Connection:
             return
         self._is_over = True
         self.broker.newcomers.leave(self)
-        self._login.end()
+        if self._login is not None:
+            self._login.end()
         if why:
             self._log.info("connection lost: %s", why)
         self._leave_vhost()
@@ -382,7 +399,8 @@ class Connection:
         """Let go of the socket, as if the process had died: nothing is sent or deleted."""
         self._is_over = True
         self.broker.newcomers.leave(self)
-        self._login.end()
+        if self._login is not None:
+            self._login.end()
         self.link.close()
         self._socket.close()
 
@@ -466,6 +484,8 @@ class Connection:
         elif isinstance(method, m.ConnectionCloseOk):
             self._hang_up("")
         elif isinstance(method, m.ConnectionUpdateSecret):
+            if self._login is None:
+                self._login = Login(self, self.ends)
             self._login.renew(method)
         elif self.link.state != _core.STATE_CLOSING:
             raise ConnectionError_(
@@ -492,7 +512,8 @@ class Connection:
             self._is_told_when_blocked = handshake.has_capability(method, "connection.blocked")
             self.is_told_of_cancels = handshake.has_capability(method, "consumer_cancel_notify")
             self.auth_mechanism = method.mechanism
-            self.client_properties = method.client_properties.raw
+            self.client_properties = self.broker.alike.one(method.client_properties.raw)
+            assert self._login is not None
             self._login.begin(method)
         elif isinstance(method, m.ConnectionTuneOk):
             handshake.check_tune(self.config, method)
@@ -524,6 +545,9 @@ class Connection:
         vhost.totals.churn.count("connection_created")
         self.channel_max = self._tuned.channel_max or 65535
         self.frame_max, self.heartbeat_s = self._tuned.frame_max, self._tuned.heartbeat
+        del self._tuned
+        if self._login is not None and self._login.is_over:
+            self._login = None
         frame_max = self.frame_max or UNLIMITED_FRAME
         self.link.set_vhost(vhost.core)
         self.user_changed()
@@ -613,8 +637,8 @@ class Connection:
         whoever sees the connection close may declare them anew, although the socket is open yet."""
         for found in list(self.channels.values()):
             yield from self._closing_steps(found)
-        while self.exclusive_queues:
-            queue = self.exclusive_queues.pop()
+        while self._exclusive_queues:
+            queue = self._exclusive_queues.pop()
             if self.vhost.queues.get(queue.name) is queue:
                 self.vhost.remove_queue(queue)
             yield

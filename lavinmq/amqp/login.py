@@ -51,9 +51,9 @@ class Login:
         return self._ends.tls.login if self._ends.tls else None
 
     @property
-    def is_verified(self) -> bool:
-        """Whether the client may log in with its certificate."""
-        return self._certified is not None
+    def is_over(self) -> bool:
+        """Whether nothing is under way, and nothing will come by itself."""
+        return self._timer is None and (self._task is None or self._task.done())
 
     def begin(self, method: m.ConnectionStartOk) -> None:
         """Log in with what the client has sent, or with its certificate: then what it says does

@@ -54,7 +54,9 @@ class Channel(Protocol):
 class Session(Protocol):
     """A connection, as far as it may have to go."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What logs call it."""
 
     @property
     def standing(self) -> Standing | None:

@@ -7,6 +7,7 @@ connection. Source: docs/listeners.md.
 from __future__ import annotations
 
 import socket
+import sys
 from dataclasses import dataclass
 
 
@@ -34,6 +35,11 @@ class Endpoints:
     tls: TlsInfo | None = None
 
     @property
+    def is_verified(self) -> bool:
+        """Whether the client's certificate names a user."""
+        return self.tls is not None and self.tls.login is not None
+
+    @property
     def peer(self) -> str:
         """The address of the client."""
         return shown(self.peer_host, self.peer_port)
@@ -50,7 +56,8 @@ UNIX = Endpoints("127.0.0.1", 0, "127.0.0.1", 0, True)
 
 def between(peer: tuple[str, int], local: tuple[str, int], tls: TlsInfo | None = None) -> Endpoints:
     """Return the endpoints for two addresses."""
-    peer_host, host = plain(peer[0]), plain(local[0])
+    # There are few addresses of our own, and many connections to each of them.
+    peer_host, host = plain(peer[0]), sys.intern(plain(local[0]))
     return Endpoints(peer_host, peer[1], host, local[1], is_loopback(peer_host), tls)
 
 

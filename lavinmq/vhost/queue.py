@@ -28,8 +28,13 @@ if TYPE_CHECKING:
 class Owner(Protocol):
     """A connection, as far as queues are concerned: who owns exclusive ones."""
 
-    name: str
-    exclusive_queues: set[Queue]
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+
+    @property
+    def exclusive_queues(self) -> set[Queue]:
+        """Those that go with it."""
 
 
 class Actor(Owner, Protocol):

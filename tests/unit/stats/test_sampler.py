@@ -96,6 +96,21 @@ def test_a_history_that_is_all_still_is_given_up(clock: Clock) -> None:
     assert sample().stats(thing, ["count"])["count_details"] == {"rate": 2.0}
 
 
+def test_samples_of_what_is_still_take_no_memory(clock: Clock) -> None:
+    thing = Thing()
+    sample = sampled(clock, [thing], 1000)
+    for _ in range(500):
+        sample()
+    thing.count = 10
+    for _ in range(501):
+        sampler = sample()
+
+    assert thing.track is not None
+    assert [len(log) for log in thing.track._logs.values()] == [1]
+    details = sampler.stats(thing, ["count"], with_log=True)["count_details"]
+    assert details == {"rate": 0.0, "log": [0.0] * 499 + [2.0] + [0.0] * 500}
+
+
 def test_lists_show_no_history(clock: Clock) -> None:
     assert "log" not in sampled(clock, [])().stats(Thing(), ["count"])["count_details"]
 
@@ -106,7 +121,7 @@ def test_histories_of_different_length_are_summed_at_their_ends() -> None:
     assert summed([]) == []
 
 
-@given(st.lists(st.integers(0, 50), min_size=1, max_size=30), st.integers(1, 8))
+@given(st.lists(st.just(0) | st.integers(0, 50), min_size=1, max_size=30), st.integers(1, 8))
 def test_any_growth_gives_the_history_that_a_list_would(growths: list[int], size: int) -> None:
     thing, model = Thing(), []
     track = Track()

@@ -1,0 +1,135 @@
+"""Memory of idle AMQP connections: `python perf/micro/idle.py [--tls N] [--wait S] [COUNT ...]`.
+
+Starts a broker with a certificate made by the openssl command, opens connections with a heartbeat
+and a channel each, until there are COUNT of them (1000 10000 19000), lets them be, and prints how
+much the broker's resident memory has grown for each, and what its loop took at a time meanwhile
+(`perf/turns.py`). Then the same of N connections (500) through TLS.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from pamqp import commands, frame
+
+from lavinmq.amqp import methods as m
+
+HOST = "127.0.0.1"
+START_S = 2.0
+HEARTBEAT_S = 3600
+REPOSITORY = Path(__file__).resolve().parents[2]
+CLIENT = {
+    "product": "a client", "version": "1.2.3", "platform": "Python 3.11",
+    "capabilities": {
+        "publisher_confirms": True, "consumer_cancel_notify": True, "basic.nack": True,
+        "connection.blocked": True, "authentication_failure_close": True,
+    },
+}  # fmt: skip
+"""What they say of themselves, all the same."""
+
+
+def certificate(directory: Path) -> tuple[str, str]:
+    cert, key = directory / "cert.pem", directory / "key.pem"
+    command = [
+        "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
+        "-days", "1", "-subj", "/CN=localhost", "-keyout", str(key), "-out", str(cert),
+    ]  # fmt: skip
+    subprocess.run(command, check=True, capture_output=True)
+    return str(cert), str(key)
+
+
+def free_port() -> int:
+    with socket.create_server((HOST, 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def hello() -> bytes:
+    """Everything up to a channel."""
+    said: list[tuple[int, object]] = [
+        (0, commands.Connection.StartOk(CLIENT, "PLAIN", "\0guest\0guest")),
+        (0, commands.Connection.TuneOk(100, 131072, HEARTBEAT_S)),
+        (0, commands.Connection.Open(virtual_host="/")),
+        (1, commands.Channel.Open()),
+    ]
+    return b"AMQP\x00\x00\x09\x01" + b"".join(frame.marshal(each, n) for n, each in said)  # type: ignore[arg-type]
+
+
+def opened(port: int, context: ssl.SSLContext | None, number: int) -> socket.socket:
+    """The connection of that number; no address of ours may have too many of them."""
+    source = f"127.0.{2 + number // 5000}.1", 0
+    sock = socket.create_connection((HOST, port), 10, source)
+    if context is not None:
+        sock = context.wrap_socket(sock)
+    sock.sendall(hello())
+    answer, end = b"", m.payload_frame(1, m.encode(m.ChannelOpenOk()))
+    while end not in answer:
+        more = sock.recv(65536)
+        if not more:
+            raise RuntimeError(f"the broker has closed the connection: {answer[-200:]!r}")
+        answer += more
+    return sock
+
+
+def resident_kib(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1])
+    raise RuntimeError("no VmRSS")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("counts", nargs="*", type=int, metavar="COUNT")
+    parser.add_argument("--tls", type=int, default=500, metavar="N")
+    parser.add_argument("--wait", type=float, default=20.0, metavar="S")
+    asked = parser.parse_args()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        cert, key = certificate(directory)
+        port, tls_port = free_port(), free_port()
+        notes = directory / "turns"
+        broker = subprocess.Popen(
+            [sys.executable, REPOSITORY / "perf/turns.py", notes, "-D", directory / "data",
+             "-l", "error", "-p", str(port), "--amqps-port", str(tls_port),
+             "--cert", cert, "--key", key],
+            stdout=subprocess.DEVNULL, env={**os.environ, "SSLKEYLOGFILE": ""},
+        )  # fmt: skip
+
+        kept: list[socket.socket] = []
+
+        def measure(what: str, counts: list[int], to: int, by: ssl.SSLContext | None) -> None:
+            held: list[socket.socket] = []
+            before = resident_kib(broker.pid)
+            for count in counts:
+                held += [opened(to, by, number) for number in range(len(held), count)]
+                time.sleep(asked.wait / 2)
+                n_turns = len(notes.read_text().splitlines())
+                time.sleep(asked.wait / 2)
+                grown = resident_kib(broker.pid) - before
+                print(f"{what}: {count} connections, {grown} KiB, {grown / count:.2f} KiB each,",
+                      "turns:", notes.read_text().splitlines()[n_turns:] or "short")  # fmt: skip
+            kept.extend(held)
+
+        try:
+            time.sleep(START_S + 3)  # turns.py leaves the start out
+            measure("plain", asked.counts or [1000, 10_000, 19_000], port, None)
+            measure("tls", [asked.tls], tls_port, context)
+        finally:
+            broker.terminate()
+            broker.wait()
+
+
+if __name__ == "__main__":
+    main()
