@@ -16,7 +16,7 @@ from posix.fcntl cimport (
 from posix.unistd cimport close as c_close, dup as c_dup
 
 from bytes cimport (
-    be16, be32, be64, hash_bytes, i32, i64, le32, le64, lmq_assert, lmq_poison,
+    be16, be32, be64, hash_bytes, i32, i64, le16, le32, le64, lmq_assert, lmq_poison,
     put_be16, put_be32, put_be64, put_le32, put_le64, same_bytes, set_errno,
     u8, u16, u32, u64,
 )
@@ -46,6 +46,7 @@ include "match/topic.pyx"
 include "match/headers.pyx"
 include "match/hash_ring.pyx"
 include "match/pick.pyx"
+include "match/filters.pyx"
 include "match/match.pyx"
 include "match/copies.pyx"
 include "store/files.pyx"
@@ -64,6 +65,7 @@ include "link/output.pyx"
 include "queue/dedup.pyx"
 include "queue/dedup_log.pyx"
 include "queue/tally.pyx"
+include "queue/session.pyx"
 include "queue/queue.pyx"
 include "queue/unacked.pyx"
 include "queue/deliver.pyx"
@@ -103,6 +105,15 @@ include "amqp/get.pyx"
 include "amqp/content.pyx"
 include "amqp/amqp.pyx"
 include "amqp/protocol.pyx"
+include "mqtt/properties.pyx"
+include "mqtt/write.pyx"
+include "mqtt/record.pyx"
+include "mqtt/deliver.pyx"
+include "mqtt/acks.pyx"
+include "mqtt/fold.pyx"
+include "mqtt/publish.pyx"
+include "mqtt/walk.pyx"
+include "mqtt/protocol.pyx"
 include "loop/clock.pyx"
 include "loop/tick.pyx"
 include "loop/wheel.pyx"
@@ -116,6 +127,7 @@ include "door/vhost.pyx"
 include "door/exchange.pyx"
 include "door/consumer.pyx"
 include "door/link.pyx"
+include "door/mqtt.pyx"
 include "door/table_text.pyx"
 include "door/manage.pyx"
 include "door/browse.pyx"

@@ -13,6 +13,7 @@ cdef enum match_kind:
     MATCH_HASH = 4      # one destination, by consistent hashing
     MATCH_RANDOM = 5    # one destination, any
     MATCH_MODULUS = 6   # one destination, by the hash of the key modulo their number
+    MATCH_FILTERS = 7   # levels with + and #: subscriptions of MQTT, by filters_route alone
 
 cdef enum match_result:
     MATCH_ADDED = 1         # bound; unbind answers it for "removed"
@@ -34,10 +35,13 @@ cdef enum match_limit:
     MATCH_LOOK = 4096       # units of work between two questions whether the turn is over
     TOPIC_QUICK = 8192      # nodes visited by the quick way before the other one is taken
     REACHED_FEW = 8           # destinations of a routing that are looked through one by one
+    FILTER_LEVELS_MAX = 200     # of a filter with wildcards: each one takes a node
+    TOPIC_MAX = 65535       # bytes of a topic or a filter of MQTT
 
 cdef enum dest_kind:
     DEST_QUEUE = 0
     DEST_EXCHANGE = 1
+    DEST_SUBSCRIPTION = 2
 
 cdef struct topic_node_t
 cdef struct match_link_t
@@ -70,6 +74,17 @@ cdef struct reached_t:
     reached_table_t nodes   # topic: a generation is one list of nodes
     u64 random              # state of what is random
 
+# Filters: a node that is to be looked at, reached by the levels of a topic before `at`.
+cdef struct filter_step_t:
+    const topic_node_t* node
+    u32 at                  # of the next level; one more than the length behind the last
+    bint is_entered         # its '#' is taken
+
+cdef struct filter_steps_t:
+    filter_step_t* items
+    u32 n
+    u32 cap
+
 # Where match_route goes on. What it points at is valid as long as no binding has changed.
 cdef struct match_cursor_t:
     bint is_begun           # headers: those that every message reaches are there
@@ -82,6 +97,7 @@ cdef struct match_cursor_t:
     u32 word                # topic: position in the key
     topic_nodes_t here      # topic: nodes reached by the words before that position
     topic_nodes_t next      # and those reached with it
+    filter_steps_t steps    # filters: the deepest one last
 
 # Asked by match_route after so much work whether its turn is over.
 ctypedef bint (*match_pause_t)(void* pauser, u32 work) noexcept nogil
@@ -180,6 +196,18 @@ cdef struct header_index_t:
     u32* slots              # field number + 1, 0 = free
     u32 mask
     u32 n
+
+# One filter of one queue, with what its subscription asked for.
+cdef struct subscription_t:
+    dest_t dest             # must stay first
+    match_link_t link       # in match_t.rules, by place and queue
+    match_dests_t* place    # of a key or a node: what it stands among
+    dest_t* queue
+    u32 at                  # its place there
+    u32 id                  # subscription identifier, 0 = none
+    u8 qos
+    bint is_no_local        # nothing that the session has published itself
+    bint keeps_retain       # retain as published
 
 # One binding of a consistent hash exchange; its key and argument bytes follow the struct.
 cdef struct hash_binding_t:

@@ -26,6 +26,8 @@ cdef struct stream_t
 cdef struct job_t
 cdef struct publish_job_t
 cdef struct haul_t
+cdef struct mqtt_t
+cdef struct session_t
 
 ctypedef bint (*job_step_t)(loop_t* loop, job_t* job) noexcept nogil
 
@@ -507,6 +509,10 @@ cdef struct queue_t:
     moves_t* moves              # what went, or is to go, to other queues, NULL = nothing has
     u32 due_at                  # its place in the loop's heap, counted from 1, 0 = none
     u32 n_missed                # publishes while it was closed, of which nobody was told
+    u32 fold_at                 # of a session: its place among the targets of a publish, see fold_t
+    session_t* session          # NULL = none of MQTT
+    # How its messages are delivered, NULL = as queue/deliver.pyx does. Whether the budget ended.
+    bint (*deliver)(queue_t* q) noexcept nogil
 
 cdef struct consumer_t:
     queue_t* queue
@@ -967,6 +973,135 @@ cdef struct chan_t:
     u32 global_unacked          # deliveries to consumers
     consumer_t* consumers
 
+# ---- MQTT ----------------------------------------------------------------------------------------
+
+cdef enum packet_state:         # of a packet id in use
+    PACKET_SENT = 1             # QoS 1 or 2: its message is unacked
+    PACKET_RELEASED = 2         # QoS 2: PUBREC has come, PUBREL is sent, PUBCOMP is awaited
+    PACKET_RECEIVED = 3         # QoS 2 from the client: its PUBREL is awaited
+
+cdef struct packet_t:
+    u64 tag                     # of the delivery, 0 = there is none: it is to be sent again
+    u16 id                      # 0 = a free slot
+    u8 state
+    u8 qos
+
+cdef struct packets_t:          # open addressing by id
+    packet_t* slots
+    u32 cap                     # a power of two, or 0
+    u32 n
+
+cdef struct returned_t:         # where a message is that went back while it was in flight
+    u32 seg
+    u32 pos
+    u16 id                      # 0 = a free slot
+
+cdef enum session_change:       # what a log keeps of a session
+    SESSION_RECEIVED = 1        # a message of QoS 2 has come with this id
+    SESSION_RELEASED = 2        # and its PUBREL
+    SESSION_SENT = 3            # the message at a position goes out with this id
+    SESSION_REC = 4             # its PUBREC has come
+    SESSION_DONE = 5            # the id is free
+
+cdef struct session_t:          # of a client, as long as its queue lives
+    packets_t sent              # ids of ours
+    packets_t received          # ids of the client's
+    returned_t* returned        # open addressing by position, NULL = none
+    u32 cap_returned            # a power of two
+    u32 n_returned
+    u16 last_id
+    u64 n_dropped               # for a slow or absent client, or too large for it
+
+cdef struct session_log_t:      # who keeps sessions on disk: first member of it
+    # Whether it was kept: 0, or -1 with errno.
+    int (*note)(session_log_t* log, queue_t* q, u8 change, u16 id, u32 seg,
+                u32 pos) noexcept nogil
+
+cdef struct publish_t:          # a message of MQTT on its way: slices, nothing owned
+    const u8* topic
+    const u8* body
+    const u8* props             # its properties of version 5, without those of the next fields
+    const u8* ids               # subscription identifiers, encoded as properties
+    u64 body_len
+    u32 topic_len
+    u32 props_len
+    u32 ids_len
+    u32 expiry_s                # until it expires
+    u16 id                      # packet id, 0 = none
+    u8 qos
+    flag_t is_retained
+    flag_t is_dup
+    flag_t has_expiry
+
+cdef struct retained_t:         # who keeps retained messages: first member of it
+    # Keep what was published, or forget it when the body is empty. 0, or -1 with errno.
+    int (*put)(retained_t* r, const publish_t* m) noexcept nogil
+
+cdef struct fold_t:             # a session that gets a message, by one filter or several
+    queue_t* queue
+    u32 ids_at                  # of its identifiers in fold_ids, 0 = none, else one more
+    u8 qos                      # the highest that was granted
+    flag_t keeps_retain
+
+cdef struct fold_id_t:
+    u32 id
+    u32 next                    # as ids_at
+
+cdef struct alias_t:            # what an alias of the client stands for
+    u8* topic                   # owned, NULL = nothing yet
+    u32 len
+
+cdef enum mqtt_phase:           # of the PUBLISH that is walked next
+    MQTT_BEGINS = 0
+    MQTT_ROUTES = 1             # it was stopped in the midst of it
+    MQTT_STORES = 2             # the targets that are left are held
+
+cdef struct mqtt_t:             # what a link that speaks MQTT has besides
+    u8 version                  # 3, 4 or 5
+    flag_t checks_topics        # Python is asked about each one
+    flag_t is_persistent        # its session outlives the connection
+    flag_t is_denied            # Python has said no to the topic of the packet that is walked next
+    flag_t is_failed            # it is to be let go: version 3 has no word for what was refused
+    u8 phase
+    chan_t* chan
+    consumer_t* consumer
+    queue_t* queue              # of its session
+    session_t* session
+    exchange_t* exchange
+    retained_t* retained        # NULL = none are kept
+    session_log_t* log          # NULL = it goes with the broker
+    u32 maximum_in              # remaining length of a packet
+    u32 maximum_out             # bytes of a whole packet
+    u16 alias_maximum_in
+    u16 alias_maximum_out
+    alias_t* aliases            # alias_maximum_in of them, NULL = none was used
+    u8** out_topics             # alias_maximum_out topics, each behind its length of 32 bits
+    u16 n_out_topics
+    # answers that wait for the disk: packet id << 16 | type << 8 | reason, by publish_seq
+    u32* acks
+    u32 cap_acks                # a power of two, or 0
+    # the last topic, and where it goes
+    u8* names                   # exchange and routing key, as they stand in a record
+    u32 cap_names
+    u32 topic_len               # of it; 0 = none is kept
+    u64 route_version           # of the exchange, 0 = the folds are not its
+    u64 route_epoch
+    fold_t* folds
+    u32 n_folds
+    u32 cap_folds
+    u32 at                      # of the folds: those before it have the message
+    fold_id_t* ids
+    u32 n_ids
+    u32 cap_ids
+    stored_t stored             # what came of it so far
+    u8* scratch                 # properties of the packet that is walked
+    u32 cap_scratch
+    u8* composed                # identifiers and properties of a record
+    u32 cap_composed
+    u64 large_bytes             # counted for a packet that is being received
+    u64 n_published             # that its client has sent
+    u64 n_denied
+
 # ---- links and the loop --------------------------------------------------------------------------
 
 cdef enum link_stop:            # why a link neither reads nor walks; it goes on when none is left
@@ -993,6 +1128,9 @@ cdef enum walk_event:           # why a walk has stopped, see protocol_t
     WALK_HELD = 5               # a publish has to wait for the disk; the frame is not used up
     WALK_TURN = 6               # the portion is over; the frame is not used up
     WALK_HEADER = 7             # ev_data, ev_len: what a connection begins with
+    WALK_PACKET = 8             # MQTT: ev_method, ev_a, ev_data, ev_len: a packet that is Python's
+    WALK_BAD_PACKET = 9         # MQTT: ev_method: a reason code; ev_data: what is wrong, as text
+    WALK_TOPIC = 10             # MQTT: ev_data, ev_len: may it be published to? It is not used up
 
 cdef enum walk_error:           # ev_len of WALK_ERROR; the first ones close the connection
     ERROR_FRAME_SIZE = 1
@@ -1046,6 +1184,7 @@ cdef struct protocol_t:         # what is spoken on a link: all that a broker ca
     u32 piece_tail
     void (*piece_begin)(u8* p, u16 channel, u32 size) noexcept nogil
     void (*piece_end)(u8* p) noexcept nogil
+    i64 grace_ns                # of silence beyond the heartbeat's interval
 
 cdef struct job_t:              # long work that is no link's, first member of what it works on
     job_step_t step             # works until loop_spent says so; whether there is more
@@ -1124,6 +1263,7 @@ cdef struct link_t:
     known_t* known              # by hash, and the one pushed out last; made at the first publish
     u64 known_epoch             # vhost epoch the entries belong to
     answers_t* answers          # where the exchange alone does not decide, NULL = nowhere so far
+    mqtt_t* mqtt                # NULL = it does not speak that, or its CONNECT is not answered yet
     chan_t** chans              # by channel id, up to DENSE_CHANNELS
     u32 cap_chans
     chan_t* sparse              # channels of higher ids

@@ -30,6 +30,8 @@ RANDOM: Final[int]
 """Kind: any one of the destinations takes the message; bindings say nothing else."""
 MODULUS: Final[int]
 """Kind: the same, chosen by the hash of the routing key modulo the number of destinations."""
+FILTERS: Final[int]
+"""Kind: filters of MQTT with `+` and `#`; only those who speak MQTT publish to it."""
 HASH_PROPERTIES: Final[dict[str, int]]
 """What HASH can hash instead of the routing key or a header, by the name of the property."""
 
@@ -770,11 +772,32 @@ class Vhost:
         """Messages of all its channels since start, those that have gone included: the names of
         `Link.channel_counters`. A message routed to several queues was published once."""
 
+class Subscription:
+    """What a session asks for with a filter: the destination of a binding to FILTERS.
+
+    Args:
+        queue: of the session, or of a shared subscription.
+        qos: the highest that it gets.
+        no_local: it gets nothing that the link of the same session has published.
+        retain_as_published: RETAIN stays as it was published.
+        subscription_id: 0 for none.
+    Raises: ValueError for numbers that are none of these.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        qos: int,
+        no_local: bool = False,
+        retain_as_published: bool = False,
+        subscription_id: int = 0,
+    ) -> None: ...
+
 class Exchange:
     """The compiled bindings of one exchange, and its counters.
 
     Args:
-        kind: one of DIRECT, FANOUT, TOPIC, HEADERS, HASH, RANDOM, MODULUS.
+        kind: one of DIRECT, FANOUT, TOPIC, HEADERS, HASH, RANDOM, MODULUS, FILTERS.
         seed: of its hash tables, and of what is random; its low 64 bits count, and they should be
             random.
         default_any: HEADERS only: whether a binding without `x-match` means "any".
@@ -794,18 +817,25 @@ class Exchange:
         self, kind: int, seed: int, default_any: bool = False, is_jump: bool = False,
         hash_header: bytes | None = None, hash_property: int = 0,
     ) -> None: ...  # fmt: skip
-    def bind(self, key: bytes, arguments: bytes, destination: Queue | Exchange) -> None:
+    def bind(
+        self, key: bytes, arguments: bytes, destination: Queue | Exchange | Subscription
+    ) -> None:
         """Add a binding; one that is there already stays one. For RANDOM and MODULUS it is the same
-        as any other to that destination: count them.
+        as any other to that destination: count them. For FILTERS the destination is a Subscription,
+        which is copied; it takes the place of what its queue has bound with the same filter.
 
         Args: arguments: content of a field table without its length; b"" unless HEADERS or HASH;
             for HASH behind the name of the destination as a short string.
         Raises: ValueError with a text for clients for an `x-match` that is neither "all" nor "any",
-            for a malformed table, and for HASH for a key that is no weight, or weights too large.
+            for a malformed table, for HASH for a key that is no weight, or weights too large, and
+            for FILTERS for what is no filter, or one with wildcards and more than 200 levels.
         """
 
-    def unbind(self, key: bytes, arguments: bytes, destination: Queue | Exchange) -> None:
-        """Remove the binding with these very bytes; one that is not there is no error.
+    def unbind(
+        self, key: bytes, arguments: bytes, destination: Queue | Exchange | Subscription
+    ) -> None:
+        """Remove the binding with these very bytes; one that is not there is no error. For FILTERS
+        the destination is the queue, or any Subscription of it.
 
         Raises: ValueError for HASH for a key that is no weight.
         """
@@ -896,6 +926,8 @@ class Protocol:
 
 AMQP: Final[Protocol]
 """AMQP 0-9-1."""
+MQTT: Final[Protocol]
+"""MQTT 3.1, 3.1.1 and 5, for MqttLink."""
 
 class Wire:
     """The socket half of a connection: reads, sends, keeps what is left of a frame, takes turns.
@@ -1344,10 +1376,122 @@ def raw_rest(queue: Queue, seg_id: int, pos: int, n: int) -> bytes | None:
 def raw_end(offset: int) -> bytes:
     """The block without records that ends an answer, with the offset to go on with."""
 
-def vanish(destination: Queue | Exchange) -> None:
+class RetainedSink:
+    """Who keeps retained messages on disk, for `MqttLink.mqtt_open`."""
+
+class SessionSink:
+    """Who keeps sessions on disk, for `MqttLink.mqtt_open`."""
+
+class MqttLink(Link):
+    """A connection that speaks MQTT.
+
+    The first packet has to be CONNECT. Until `mqtt_open` only AUTH and DISCONNECT follow; from then
+    on PUBLISH, its acknowledgements and PINGREQ are answered here. The session hears, besides
+    `on_held`, `on_released`, `on_lost`, `on_timeout` and `on_unreadable` as of any Link:
+
+    * `on_packet(kind: int, flags: int, body: bytes)`: CONNECT, SUBSCRIBE, UNSUBSCRIBE, DISCONNECT
+      or AUTH, without its fixed header. Who answers later calls `pause` and `resume`.
+    * `on_packet_error(reason: int, text: str)`: a packet is refused, with a reason code of MQTT 5:
+      tell the client, where the version has a word for it, and close.
+    * `on_topic_miss(kind: int, topic: bytes)`: a publish to a topic that was not asked about; kind
+      is 0. It is tried again when this returns: answer with `mqtt_allow`, or close.
+
+    `set_limits` says for how long the client may be silent: here that is exact.
+    """
+
+    def mqtt_open(
+        self,
+        version: int,
+        session: Queue,
+        exchange: Exchange,
+        *,
+        receive_maximum: int = 65535,
+        alias_maximum_in: int = 0,
+        alias_maximum_out: int = 0,
+        maximum_packet_out: int = ...,
+        maximum_packet_in: int = ...,
+        checks_topics: bool = False,
+        is_persistent: bool = False,
+        retained: RetainedSink | None = None,
+        log: SessionSink | None = None,
+    ) -> None:
+        """Begin the session, behind CONNACK: publishes are taken and messages delivered.
+
+        Args:
+            version: 3, 4 or 5.
+            session: its queue, of which this becomes a consumer.
+            exchange: of FILTERS, to which the client publishes.
+            receive_maximum: messages of QoS 1 and 2 that the client takes unacknowledged.
+            alias_maximum_in, alias_maximum_out: topic aliases of the client, and for it.
+            maximum_packet_out: bytes of a packet that the client takes; larger ones are dropped.
+            maximum_packet_in: bytes behind the fixed header of a packet of the client.
+            checks_topics: whether `on_topic_miss` is asked.
+            is_persistent: whether the session outlives the connection.
+            retained, log: who keeps retained messages and sessions, if anybody.
+        Raises: ValueError for numbers that are none of these.
+        """
+
+    def mqtt_close(self) -> None:
+        """End the session: what is unacknowledged goes back to its queue and keeps its packet ids.
+        The rest of what the client sends is passed over."""
+
+    def mqtt_allow(self, topic: bytes, is_allowed: bool) -> None:
+        """Answer `on_topic_miss`: yes holds until the vhost's epoch moves; no drops the message,
+        and has it acknowledged, with 0x87 where there are reason codes."""
+
+    def mqtt_share(self, queue: Queue, qos: int, subscription_id: int = 0) -> Consumer:
+        """Become a member of the shared subscription with this queue; it has started. Its `cancel`
+        ends that."""
+
+    def mqtt_counters(self) -> dict[str, int]:
+        """Numbers of an open session: `publish` and `denied` of the connection, `dropped` of the
+        session, and packet ids in use: `in_flight` of ours, `received` of the client's."""
+
+def mqtt_publish(
+    loop: Loop,
+    exchange: Exchange,
+    topic: bytes,
+    payload: bytes,
+    qos: int,
+    retain: bool,
+    properties: bytes = b"",
+    expiry_s: int = -1,
+) -> int:
+    """Publish a message of the broker itself to an exchange of FILTERS.
+
+    Args: properties: encoded as in MQTT 5, without their length, alias, expiry and subscription
+        identifiers; expiry_s: -1 for none.
+    Returns: how many sessions have got it. Who keeps retained messages is not told.
+    Raises: ValueError for what is no topic or QoS.
+    """
+
+def mqtt_enqueue(
+    queue: Queue,
+    topic: bytes,
+    payload: bytes,
+    qos: int,
+    retain: bool,
+    properties: bytes = b"",
+    expiry_s: int = -1,
+    granted: int = 2,
+    subscription_id: int = 0,
+) -> bool:
+    """Give one message to one session, with the lower QoS. Returns: whether it was taken, by the
+    client or the queue. The rest as `mqtt_publish`."""
+
+def mqtt_restore(
+    queue: Queue, received: list[int], sent: list[tuple[int, int, int]], released: list[int]
+) -> None:
+    """Have a session go on with packet ids from before a restart.
+
+    Args: received: of messages of QoS 2 that came, and whose PUBREL is awaited; sent: with segment
+        and position of the messages that were in flight; released: whose PUBCOMP is awaited.
+    """
+
+def vanish(destination: Queue | Exchange | Subscription) -> None:
     """Have no routing take it any more, whatever is bound to it; then `Vhost.touch`."""
 
-def is_gone(destination: Queue | Exchange) -> bool:
+def is_gone(destination: Queue | Exchange | Subscription) -> bool:
     """Whether it has vanished."""
 
 class Purge(Iterator[int]):

@@ -14,3 +14,4 @@ cdef void amqp_protocol(protocol_t* p) noexcept nogil:
     p.piece_tail = 1
     p.piece_begin = amqp_piece_begin
     p.piece_end = amqp_piece_end
+    p.grace_ns = 5000000000

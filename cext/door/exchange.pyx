@@ -7,7 +7,9 @@ cdef dest_t* destination_of(object destination) except NULL:
         return &(<Queue>destination).q.dest
     if isinstance(destination, Exchange):
         return &(<Exchange>destination).t.dest
-    raise TypeError("a binding needs a Queue or an Exchange")
+    if isinstance(destination, Subscription):
+        return &(<Subscription>destination).t.dest
+    raise TypeError("a binding needs a Queue, an Exchange or a Subscription")
 
 
 def vanish(destination) -> None:
@@ -21,6 +23,25 @@ def is_gone(destination) -> bool:
     return destination_of(destination).is_gone
 
 
+cdef class Subscription:
+    """What a session asks for with a filter: the destination of a binding of FILTERS, which copies
+    it."""
+    cdef subscription_t t
+    cdef Queue queue
+
+    def __cinit__(self, Queue queue not None, u8 qos, bint no_local=False,
+                  bint retain_as_published=False, u32 subscription_id=0):
+        if qos > 2 or subscription_id > LENGTH_MAX:
+            raise ValueError("no subscription")
+        self.queue = queue
+        self.t.dest.kind = DEST_SUBSCRIPTION
+        self.t.queue = &queue.q.dest
+        self.t.qos = qos
+        self.t.is_no_local = no_local
+        self.t.keeps_retain = retain_as_published
+        self.t.id = subscription_id
+
+
 cdef object weight_error():
     return ValueError("Routing key must to be a number")
 
@@ -28,10 +49,10 @@ cdef object weight_error():
 cdef class Exchange:
     """The compiled bindings of one exchange.
 
-    Args: `kind`, one of DIRECT, FANOUT, TOPIC, HEADERS, HASH, RANDOM, MODULUS; `seed` of its hash
-    tables, and of what is random; `default_any`, for headers: x-match of bindings that do not say;
-    for hash: `is_jump`, which algorithm, and `hash_header` or `hash_property`, what to hash instead
-    of the routing key.
+    Args: `kind`, one of DIRECT, FANOUT, TOPIC, HEADERS, HASH, RANDOM, MODULUS, FILTERS; `seed` of
+    its hash tables, and of what is random; `default_any`, for headers: x-match of bindings that do
+    not say; for hash: `is_jump`, which algorithm, and `hash_header` or `hash_property`, what to
+    hash instead of the routing key.
     """
     cdef exchange_t t
     cdef Exchange alternate
@@ -68,6 +89,8 @@ cdef class Exchange:
         HASH behind the destination's name as a short string.
         Raises ValueError for a bad x-match or weight."""
         cdef dest_t* dest = destination_of(destination)
+        if (dest.kind == DEST_SUBSCRIPTION) != (self.t.match.kind == MATCH_FILTERS):
+            raise TypeError("only filters have subscriptions, and nothing else")
         self.t.version += 1
         rc = match_bind(self.t.match, <const u8*>PyBytes_AS_STRING(key), <u32>len(key),
                         <const u8*>PyBytes_AS_STRING(arguments), <u32>len(arguments), dest)
@@ -199,3 +222,4 @@ HEADERS = MATCH_HEADERS
 HASH = MATCH_HASH
 RANDOM = MATCH_RANDOM
 MODULUS = MATCH_MODULUS
+FILTERS = MATCH_FILTERS

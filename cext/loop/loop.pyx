@@ -951,7 +951,7 @@ cdef class Loop:
             link.session.on_timeout("time for handshake or close is over")
         elif l.heartbeat_ns and l.state == LINK_OPEN:
             # A link that we do not read cannot be blamed for silence, but for not reading.
-            if not l.stops and now - l.wire.last_read_ns > l.heartbeat_ns + 5000000000:
+            if not l.stops and now - l.wire.last_read_ns > l.heartbeat_ns + l.protocol.grace_ns:
                 link.session.on_timeout("no heartbeat")
             elif (l.stops & STOP_CHOKED
                     and now - l.wire.last_sent_ns > 2 * l.heartbeat_ns + 5000000000):

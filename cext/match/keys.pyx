@@ -153,6 +153,7 @@ cdef void targets_free(targets_t* out) noexcept nogil:
     free(out.items)
     free(out.cursor.here.items)
     free(out.cursor.next.items)
+    free(out.cursor.steps.items)
 
 
 cdef void cursor_reset(targets_t* out) noexcept nogil:
@@ -161,6 +162,7 @@ cdef void cursor_reset(targets_t* out) noexcept nogil:
     out.is_tired = at.is_begun = at.is_slow = False
     at.at = at.dest = at.word = 0
     at.here.n = at.here.n_reached = at.next.n = at.next.n_reached = 0
+    at.steps.n = 0
     at.link = NULL
 
 

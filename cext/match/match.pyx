@@ -6,7 +6,8 @@
 # destination or frees one: whoever deletes a destination unbinds it first.
 #
 # The kinds: keys.pyx has literal keys and fanout, topic.pyx wildcards, headers.pyx headers,
-# hash_ring.pyx consistent hashing, pick.pyx what takes any one destination.
+# hash_ring.pyx consistent hashing, pick.pyx what takes any one destination, filters.pyx what MQTT
+# subscribes to.
 
 
 cdef match_t* match_new(int kind, u64 seed) noexcept nogil:
@@ -46,6 +47,8 @@ cdef void match_free(match_t* m) noexcept nogil:
     """Free the matcher, not the destinations. NULL is allowed."""
     if m == NULL:
         return
+    if m.kind == MATCH_FILTERS:
+        filters_free(m)
     match_table_free(&m.keys, 0)
     match_table_free(&m.nodes, 1)
     match_table_free(&m.rules, 2)
@@ -83,6 +86,8 @@ cdef int match_bind(match_t* m, const u8* key, u32 key_len, const u8* args, u32 
         result = hash_bind(m, key, key_len, args, args_len, dest)
     elif m.kind == MATCH_RANDOM or m.kind == MATCH_MODULUS:
         result = pick_bind(m, dest)
+    elif m.kind == MATCH_FILTERS:
+        result = filter_bind(m, key, key_len, dest)
     else:
         result = header_bind(m, key, key_len, args, args_len, dest)
     if result == MATCH_ADDED:
@@ -104,6 +109,8 @@ cdef int match_unbind(match_t* m, const u8* key, u32 key_len, const u8* args, u3
         result = hash_unbind(m, key, key_len, args, args_len, dest)
     elif m.kind == MATCH_RANDOM or m.kind == MATCH_MODULUS:
         result = pick_unbind(m, dest)
+    elif m.kind == MATCH_FILTERS:
+        result = filter_unbind(m, key, key_len, dest)
     else:
         result = header_unbind(m, key, key_len, args, args_len, dest)
     if result == MATCH_ADDED:
@@ -133,6 +140,8 @@ cdef int match_route(const match_t* m, const u8* key, u32 key_len, const u8* pro
         return hash_route(m, key, key_len, props, headers_at, out)
     if m.kind == MATCH_RANDOM or m.kind == MATCH_MODULUS:
         return pick_route(m, key, key_len, out)
+    if m.kind == MATCH_FILTERS:
+        return 0                # these destinations are no queues: see filters_route
     if headers_at == 0:
         return header_route(m, NULL, 0, out)
     return header_route(m, props + headers_at + 4, be32(props + headers_at), out)

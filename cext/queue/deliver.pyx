@@ -8,7 +8,10 @@ cdef bint queue_deliver(queue_t* q) noexcept nogil:
     """Give ready messages to able consumers in turn.
     Returns whether the budget ended before the work."""
     cdef i64 budget = DELIVER_BUDGET
-    cdef bint is_more = queue_deliver_within(q, &budget)
+    cdef bint is_more
+    if q.deliver != NULL:
+        return q.deliver(q)
+    is_more = queue_deliver_within(q, &budget)
     q.loop.work += <u32>((DELIVER_BUDGET - budget) >> 5)
     return is_more
 

@@ -28,6 +28,7 @@ cdef void queue_unref(queue_t* q) noexcept nogil:
         free(q.trial)
         stream_free(q.stream)
         history_free(q.history)
+        session_free(q.session)
         lmq_poison(q, sizeof(queue_t))
         free(q)
 

@@ -207,6 +207,7 @@ cdef Protocol lines_spoken():
     spoken.t.heartbeat = lines_heartbeat
     spoken.t.piece_begin = lines_piece_begin
     spoken.t.piece_end = lines_piece_end
+    spoken.t.grace_ns = 5000000000
     return spoken
 
 

@@ -28,11 +28,19 @@ cdef bint match_always(void* pauser, u32 work) noexcept nogil:
     return True
 
 
+cdef inline int matcher_route(match_t* m, const u8* key, u32 n, const u8* props, u32 headers_at,
+                              targets_t* out) noexcept nogil:
+    """match_route, or filters_route."""
+    if m.kind == MATCH_FILTERS:
+        return filters_route(m, key, n, out)
+    return match_route(m, key, n, props, headers_at, out)
+
+
 cdef class Matcher:
     """A match_t with integers for destinations. For tests and tools; the broker never makes one.
 
-    Args: *kind* 0 direct, 1 fanout, 2 topic, 3 headers, 4 hash, 5 random, 6 modulus; *seed* of the
-    hash tables, and of what is random.
+    Args: *kind* 0 direct, 1 fanout, 2 topic, 3 headers, 4 hash, 5 random, 6 modulus, 7 filters;
+    *seed* of the hash tables, and of what is random.
     """
     cdef match_t* match
     cdef targets_t targets
@@ -41,7 +49,7 @@ cdef class Matcher:
     cdef dict addresses
 
     def __cinit__(self, int kind, u64 seed):
-        if not 0 <= kind <= MATCH_MODULUS:
+        if not 0 <= kind <= MATCH_FILTERS:
             raise ValueError(f"unknown kind {kind}")
         self.addresses = {}
         self.match = match_new(kind, seed)
@@ -85,12 +93,28 @@ cdef class Matcher:
             raise ValueError("not a matcher that hashes")
         hash_set_up(self.match, is_jump, header, property)
 
+    cdef subscription_t subscription(self, i64 number, u8 qos):
+        cdef subscription_t s
+        memset(&s, 0, sizeof(subscription_t))
+        s.dest.kind = DEST_SUBSCRIPTION
+        s.queue = self.dest(number)
+        s.qos = qos
+        return s
+
     def bind(self, bytes key not None, bytes args not None, i64 dest):
-        """The match_result of match_bind."""
+        """The match_result of match_bind. Of filters, *args* is the QoS."""
+        cdef subscription_t s
+        if self.match.kind == MATCH_FILTERS:
+            s = self.subscription(dest, args[0] if args else 0)
+            return match_bind(self.match, key, len(key), NULL, 0, &s.dest)
         return match_bind(self.match, key, len(key), args, len(args), self.dest(dest))
 
     def unbind(self, bytes key not None, bytes args not None, i64 dest):
         """1 removed, 0 there was none, -4 for a weight that is no number."""
+        cdef subscription_t s
+        if self.match.kind == MATCH_FILTERS:
+            s = self.subscription(dest, 0)
+            return match_unbind(self.match, key, len(key), NULL, 0, &s.dest)
         return match_unbind(self.match, key, len(key), args, len(args), self.dest(dest))
 
     def route(self, bytes key not None, bytes headers=None, bytes properties=None,
@@ -114,22 +138,31 @@ cdef class Matcher:
         if others:
             self.targets.pause = match_always
         targets_begin(&self.targets, &self.reached)
-        rc = match_route(self.match, key, len(key), properties, found.headers_at, &self.targets)
+        rc = matcher_route(self.match, key, len(key), properties, found.headers_at,
+                           &self.targets)
         while rc == MATCH_TIRED:
             other = others[n % len(others)]
             n += 1
             targets_begin(&between, &self.reached)
-            match_route(self.match, other, len(other), NULL, 0, &between)
+            matcher_route(self.match, other, len(other), NULL, 0, &between)
             targets_resume(&self.targets, &self.reached)
-            rc = match_route(self.match, key, len(key), properties, found.headers_at,
-                             &self.targets)
+            rc = matcher_route(self.match, key, len(key), properties, found.headers_at,
+                               &self.targets)
         targets_free(&between)
         self.pauses = n
         if rc == MATCH_BAD_HEADER:
             raise ValueError("the header to hash on is no string")
         if rc < 0:
             raise MemoryError
-        return [(<matcher_dest_t*>self.targets.items[i]).number for i in range(self.targets.n)]
+        return [self.number(self.targets.items[i]) for i in range(self.targets.n)]
+
+    cdef object number(self, dest_t* dest):
+        """That of a destination; of a subscription, (number, QoS)."""
+        cdef subscription_t* s
+        if dest.kind != DEST_SUBSCRIPTION:
+            return (<matcher_dest_t*>dest).number
+        s = <subscription_t*>dest
+        return (<matcher_dest_t*>s.queue).number, s.qos
 
     def bench(self, list keys not None, u64 n, bytes headers=None):
         """Nanoseconds of processor time per routing; *n* routings take the *keys* in turn."""
@@ -157,7 +190,8 @@ cdef class Matcher:
                 start = matcher_cpu_ns()
                 for _i in range(n):
                     targets_begin(&self.targets, &self.reached)
-                    match_route(self.match, key[at], size[at], props, headers_at, &self.targets)
+                    matcher_route(self.match, key[at], size[at], props, headers_at,
+                                  &self.targets)
                     at = at + 1 if at + 1 < n_keys else 0
                 spent = matcher_cpu_ns() - start
             return <double>spent / n

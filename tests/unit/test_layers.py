@@ -85,7 +85,7 @@ CYTHON_LAYERS: list[set[str]] = [
     {"channel"},
     # A protocol: bytes to calls of the rooms below, and their answers to bytes. What stands above
     # and below reaches it by way of protocol_t.
-    {"amqp"},
+    {"amqp", "mqtt"},
     # Once per iteration.
     {"loop"},
     # The classes that Python holds.

@@ -1,0 +1,246 @@
+# MQTT: the classes and functions through which Python opens sessions, and publishes by itself.
+#
+# Called by lavinmq/mqtt.
+
+
+cdef class RetainedSink:
+    """Who keeps retained messages; it fills `t`."""
+    cdef retained_t* t
+
+
+cdef class SessionSink:
+    """Who keeps sessions on disk; it fills `t`."""
+    cdef session_log_t* t
+
+
+# Freeing one needs its Loop: the garbage collector must not take that away first.
+@cython.no_gc_clear
+cdef class MqttLink(Link):
+    """A Link that speaks MQTT."""
+    cdef Queue queue            # of its session
+    cdef Exchange exchange
+    cdef RetainedSink retained
+    cdef SessionSink log
+
+    cdef void dispatch(self, int event):
+        cdef link_t* l = &self.t
+        if event == WALK_PACKET:
+            self.session.on_packet(<int>l.ev_method, <int>l.ev_a,
+                                   PyBytes_FromStringAndSize(<char*>l.ev_data, l.ev_len))
+        elif event == WALK_BAD_PACKET:
+            text = PyBytes_FromStringAndSize(<char*>l.ev_data, l.ev_len)
+            self.session.on_packet_error(<int>l.ev_method, text.decode())
+        elif event == WALK_TOPIC:
+            self.session.on_topic_miss(
+                0, PyBytes_FromStringAndSize(<char*>l.ev_data, l.ev_len))
+        else:
+            Link.dispatch(self, event)
+
+    cdef void leave(self):
+        mqtt_leave(&self.t)
+        Link.leave(self)
+
+    def mqtt_open(self, int version, Queue session not None, Exchange exchange not None, *,
+                  u32 receive_maximum=65535, u16 alias_maximum_in=0, u16 alias_maximum_out=0,
+                  u32 maximum_packet_out=LENGTH_MAX + 5, u32 maximum_packet_in=LENGTH_MAX,
+                  bint checks_topics=False, bint is_persistent=False,
+                  RetainedSink retained or None=None, SessionSink log or None=None) -> None:
+        """Begin the session: publishes are taken from now on, and messages of its queue delivered.
+
+        Args: `version` 3, 4 or 5; `session`, its queue; `exchange`, of FILTERS, to which it
+        publishes; `receive_maximum`, publishes of QoS 1 and 2 that the client takes unacknowledged;
+        `alias_maximum_in` and `_out`, topic aliases of the client and of ours;
+        `maximum_packet_out`, bytes of a packet that the client takes; `maximum_packet_in`, bytes
+        behind the fixed header of one that is taken of it; `checks_topics`, whether `on_topic_miss`
+        is asked; `is_persistent`, whether the session outlives the connection; who keeps retained
+        messages and sessions, if anybody."""
+        cdef mqtt_t* s
+        cdef chan_t* c
+        if self.t.mqtt != NULL or not 3 <= version <= 5 or not 0 < receive_maximum < 65536:
+            raise ValueError("no session of MQTT")
+        if exchange.t.match.kind != MATCH_FILTERS:
+            raise ValueError("not an exchange of filters")
+        if queue_session(session.q) == NULL:
+            raise MemoryError()
+        session.q.deliver = mqtt_queue_deliver
+        self.open_channel(1, 0)
+        c = self.channel(1)
+        s = <mqtt_t*>calloc(1, sizeof(mqtt_t))
+        if s == NULL:
+            raise MemoryError()
+        c.global_prefetch = receive_maximum
+        s.version = <u8>version
+        s.chan = c
+        s.queue = session.q
+        s.session = session.q.session
+        s.exchange = &exchange.t
+        s.checks_topics = checks_topics
+        s.is_persistent = is_persistent
+        s.alias_maximum_in = alias_maximum_in
+        s.alias_maximum_out = alias_maximum_out
+        s.maximum_in = maximum_packet_in if maximum_packet_in < LENGTH_MAX else <u32>LENGTH_MAX
+        s.maximum_out = maximum_packet_out
+        s.retained = retained.t if retained is not None else NULL
+        s.log = log.t if log is not None else NULL
+        self.queue = session
+        self.exchange = exchange
+        self.retained = retained
+        self.log = log
+        self.t.mqtt = s
+        self.t.state = LINK_OPEN
+        self.t.frame_max = BLOCK_SIZE
+        released_resend(&self.t, s)
+        s.consumer = channel_add_consumer(c, session.q, <const u8*>b"", 0, False, 0)
+        if s.consumer == NULL:
+            raise MemoryError()
+        channel_start_consumer(s.consumer)
+        self.set_timeout(0)
+        self.loop.kick()
+
+    def mqtt_close(self) -> None:
+        """End the session: what is unacknowledged goes back to its queue, with its packet ids."""
+        if self.t.mqtt == NULL:
+            return
+        mqtt_leave(&self.t)
+        self.close_channel(1, False)
+        self.t.state = LINK_CLOSING
+
+    def mqtt_allow(self, bytes topic not None, bint is_allowed) -> None:
+        """Answer `on_topic_miss`: whether the client may publish to a topic, if it may until the
+        vhost's epoch moves. What it may not is dropped, and acknowledged with a reason code where
+        there are any."""
+        if self.t.mqtt == NULL:
+            return
+        if is_allowed:
+            self.allow(ASK_PUBLISH, b"", [topic], None)
+        else:
+            self.t.mqtt.is_denied = True
+
+    def mqtt_share(self, Queue queue not None, u8 qos, u32 subscription_id=0) -> Consumer:
+        """Become a member of a shared subscription, whose queue this is: a consumer that has begun.
+        Its `cancel` ends that."""
+        cdef Consumer consumer
+        if self.t.mqtt == NULL:
+            raise ValueError("no session of MQTT")
+        queue.q.deliver = mqtt_queue_deliver
+        tag = bytes((SHARED_TAG, qos)) + subscription_id.to_bytes(4, "big")
+        consumer = self.add_consumer(1, queue, tag, False)
+        consumer.start()
+        self.loop.kick()
+        return consumer
+
+    def mqtt_counters(self) -> dict:
+        """Numbers of the session, by name."""
+        cdef mqtt_t* s = self.t.mqtt
+        if s == NULL:
+            return {}
+        return {
+            "publish": s.n_published, "denied": s.n_denied, "dropped": s.session.n_dropped,
+            "in_flight": s.session.sent.n, "received": s.session.received.n,
+        }
+
+
+cdef publish_t publish_of(bytes topic, bytes payload, int qos, bint retain, bytes properties,
+                          i64 expiry_s):
+    """The struct of a message of the broker itself. Raises ValueError."""
+    cdef publish_t m
+    memset(&m, 0, sizeof(publish_t))
+    m.topic = <const u8*>PyBytes_AS_STRING(topic)
+    m.topic_len = <u32>len(topic)
+    if len(topic) > TOPIC_MAX or not topic_is_valid(m.topic, m.topic_len):
+        raise ValueError("no topic")
+    if not 0 <= qos <= 2:
+        raise ValueError("no QoS")
+    m.body = <const u8*>PyBytes_AS_STRING(payload)
+    m.body_len = <u64>len(payload)
+    m.props = <const u8*>PyBytes_AS_STRING(properties)
+    m.props_len = <u32>len(properties)
+    m.qos = <u8>qos
+    m.is_retained = retain
+    m.has_expiry = expiry_s >= 0
+    m.expiry_s = <u32>expiry_s if expiry_s >= 0 else 0
+    return m
+
+
+def mqtt_publish(Loop loop, Exchange exchange not None, bytes topic not None,
+                 bytes payload not None, int qos, bint retain, bytes properties not None=b"",
+                 i64 expiry_s=-1) -> int:
+    """Publish a message of the broker itself to an exchange of FILTERS: a will, a number of the
+    broker's. Returns how many sessions have got it. Who keeps retained messages is not told."""
+    cdef publish_t m = publish_of(topic, payload, qos, retain, properties, expiry_s)
+    cdef mqtt_t s
+    cdef chan_t* c
+    cdef int rc
+    if exchange.t.match.kind != MATCH_FILTERS:
+        raise ValueError("not an exchange of filters")
+    c = channel_new(&loop.t.nowhere, 1, 0)
+    if c == NULL:
+        raise MemoryError()
+    memset(&s, 0, sizeof(mqtt_t))
+    s.chan = c
+    s.exchange = &exchange.t
+    with nogil:
+        rc = mqtt_publish_any(&loop.t.nowhere, &s, &m)
+    free(s.names)
+    free(s.folds)
+    free(s.ids)
+    free(s.composed)
+    channel_free(c)
+    loop.kick()
+    if rc:
+        raise MemoryError()
+    return s.stored.n
+
+
+def mqtt_enqueue(Queue queue not None, bytes topic not None, bytes payload not None, int qos,
+                 bint retain, bytes properties not None=b"", i64 expiry_s=-1, int granted=2,
+                 u32 subscription_id=0) -> bool:
+    """Give one message to one session. Returns whether it was taken, by its client or its queue."""
+    cdef publish_t m = publish_of(topic, payload, qos, retain, properties, expiry_s)
+    cdef bint is_taken = mqtt_give_one(queue.q, &m, <u8>granted, subscription_id)
+    if queue.loop.t.over != NULL:
+        loop_enforce(&queue.loop.t)
+    queue.loop.kick()
+    return is_taken
+
+
+def mqtt_restore(Queue queue not None, list received not None, list sent not None,
+                 list released not None) -> None:
+    """Have a session go on with packet ids that it had before a restart.
+
+    Args: `received`, ids of the client's messages of QoS 2 whose PUBREL is awaited; `sent`, (id,
+    segment, position) of messages that were in flight; `released`, ids whose PUBCOMP is awaited."""
+    cdef session_t* s = queue_session(queue.q)
+    if s == NULL or returned_reserve(s, <u32>len(sent)):
+        raise MemoryError()
+    queue.q.deliver = mqtt_queue_deliver
+    for id in received:
+        restore_packet(&s.received, id, PACKET_RECEIVED)
+    for id in released:
+        restore_packet(&s.sent, id, PACKET_RELEASED)
+    for id, seg, pos in sent:
+        if restore_packet(&s.sent, id, PACKET_SENT) and returned_find(s, seg, pos) == NULL:
+            returned_add(s, seg, pos, id)
+
+
+cdef bint restore_packet(packets_t* t, u16 id, u8 state) except -1:
+    """Whether the id is valid, and was not there."""
+    cdef packet_t* p
+    if id == 0 or packets_find(t, id) != NULL:
+        return False
+    p = packets_add(t, id)
+    if p == NULL:
+        raise MemoryError()
+    p.state = state
+    p.qos = 2
+    return True
+
+
+cdef Protocol mqtt_spoken():
+    """The table of MQTT."""
+    cdef Protocol spoken = Protocol.__new__(Protocol)
+    mqtt_protocol(&spoken.t)
+    return spoken
+
+
+MQTT = mqtt_spoken()

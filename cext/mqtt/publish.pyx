@@ -1,0 +1,448 @@
+# Publish: a PUBLISH of a client, or of the broker itself, to the sessions that it matches.
+#
+# QoS 0 goes straight into the output of a client that has nothing else waiting and is not slow. The
+# rest is stored in the queues of the sessions, and answered when it is on disk (acks.pyx). What
+# takes long goes on in a later turn, with the queues that are left held.
+# Source: MQTT reference sections 6, 7 and 18.
+
+cdef enum:
+    QOS0_BYTES = 8388608        # that may wait in a queue when one of QoS 0 comes
+
+
+# ---- to one session ------------------------------------------------------------------------------
+
+cdef bint mqtt_compose(mqtt_t* s, u64 n) noexcept nogil:
+    """Have a buffer for n bytes of a record. Whether there was memory."""
+    cdef u8* grown
+    if n <= s.cap_composed:
+        return True
+    if n >> 31:
+        return False
+    grown = <u8*>malloc(n + 64)
+    if grown == NULL:
+        return False
+    free(s.composed)
+    s.composed = grown
+    s.cap_composed = <u32>n + 64
+    return True
+
+
+# hot
+cdef bint give_direct(queue_t* q, const publish_t* m, const u8* ids, u32 ids_len,
+                      bint is_retained) noexcept nogil:
+    """Send m with QoS 0 to a client of q at once. False when it has to wait for others. Cost: 20 ns
+    and 0.1 ns per byte."""
+    cdef consumer_t* k = q.able
+    cdef publish_t out
+    cdef int rc
+    if q.ready or k == NULL or q.is_paused or q.n_orphans or q.sample != NULL:
+        return False
+    if not consumer_is_able(k) or k.chan.link.mqtt == NULL or m.body_len > LARGE_RECORD:
+        return False
+    out = m[0]
+    out.qos = 0
+    out.is_dup = False
+    out.is_retained = is_retained
+    out.ids = ids
+    out.ids_len = ids_len
+    rc = publish_write(k, NULL, &out)
+    if rc == WRITE_LATER:
+        return False
+    if rc == WRITE_TOO_LARGE:
+        k.chan.link.mqtt.session.n_dropped += 1
+        return True
+    q.n_published += 1
+    q.n_delivered_no_ack += 1
+    k.chan.tally.deliver_no_ack += 1
+    q.able = k.next
+    return True
+
+
+cdef inline bint qos0_is_dropped(queue_t* q) noexcept nogil:
+    """Whether a message of QoS 0 is too much for q: nobody is there, or too slow."""
+    if q.n_consumers and q.ready_bytes < QOS0_BYTES:
+        return False
+    if q.session != NULL:
+        q.session.n_dropped += 1
+    return True
+
+
+# hot
+cdef inline void msg_plain(msg_t* into, u8 qos) noexcept nogil:
+    """Properties that say no more than the QoS."""
+    msg_note_plain(into, MQTT_PLAIN + 3 * qos, 3)
+
+
+# hot
+cdef int fold_give(link_t* l, mqtt_t* s, const publish_t* m, fold_t* f) noexcept nogil:
+    """Send or store m for one session. PUBLISHED, or PUBLISH_TURN when the portion is over in the
+    midst of it. Cost: 20 ns direct, 30 ns stored."""
+    cdef queue_t* q = f.queue
+    cdef u8 qos = m.qos if m.qos < f.qos else f.qos
+    cdef bint is_retained = m.is_retained and f.keeps_retain
+    cdef u32 ids_len = 0
+    cdef msg_t into
+    if q.is_deleted:
+        return PUBLISHED
+    if f.ids_at:
+        if not mqtt_compose(s, <u64>s.n_ids * 5):
+            s.stored.is_refused = True
+            return PUBLISHED
+        ids_len = fold_put_ids(s, f, s.composed)
+    if qos == 0:
+        if give_direct(q, m, s.composed, ids_len, is_retained):
+            s.stored.n += 1
+            return PUBLISHED
+        if qos0_is_dropped(q):
+            return PUBLISHED
+    if publish_is_plain(m, f):
+        msg_plain(&into, qos)
+    else:
+        if not mqtt_compose_record(s, m, f, ids_len, qos, is_retained, &into):
+            s.stored.is_refused = True
+            return PUBLISHED
+    into.exchange = NULL
+    into.names = s.names
+    into.names_len = MQTT_EXCHANGE_LEN + 1 + s.names[MQTT_EXCHANGE_LEN]
+    into.body = m.body
+    into.body_len = m.body_len
+    into.size = RECORD_FIXED - 2 + into.names_len + into.props_len + m.body_len
+    if into.size > LARGE_RECORD and s.chan.job != NULL:
+        return fold_store_large(l, s, q, &into, qos)
+    channel_store(s.chan, q, &into, qos != 0 and s.chan.is_confirm, False, &s.stored)
+    return PUBLISHED
+
+
+cdef bint mqtt_compose_record(mqtt_t* s, const publish_t* m, const fold_t* f, u32 ids_len, u8 qos,
+                              bint is_retained, msg_t* into) noexcept nogil:
+    """Properties of a record that says more than its QoS. Whether there was memory."""
+    cdef u64 ids_room = <u64>s.n_ids * 5 if ids_len else 0
+    if not mqtt_compose(s, ids_room + publish_props_size(m, ids_len)):
+        return False
+    if ids_len:
+        fold_put_ids(s, f, s.composed)      # the buffer may be another one
+    publish_put_props(s.composed + ids_room, m, s.composed, ids_len, qos, is_retained, into)
+    return True
+
+
+cdef int fold_store_large(link_t* l, mqtt_t* s, queue_t* q, msg_t* into, u8 qos) noexcept nogil:
+    """Store a large message by way of a file that is written in pieces."""
+    cdef chan_t* c = s.chan
+    if not publish_write_ahead(c, q, into):
+        return PUBLISH_TURN
+    l.loop.ahead = &c.job.ahead
+    channel_store(c, q, into, qos != 0 and c.is_confirm, False, &s.stored)
+    l.loop.ahead = NULL
+    publish_drop_files(c.job)
+    return PUBLISHED
+
+
+# ---- to all of them ------------------------------------------------------------------------------
+
+cdef bint any_fold_is_closed(const mqtt_t* s) noexcept nogil:
+    cdef u32 i
+    for i in range(s.n_folds):
+        if s.folds[i].queue.is_closed and not s.folds[i].queue.is_deleted:
+            return True
+    return False
+
+
+cdef bint mqtt_hold_folds(mqtt_t* s, const publish_t* m) noexcept nogil:
+    """Have the queues last until all have the message, which takes long. Whether there was
+    memory."""
+    cdef u32 i
+    if m.body_len + 512 > LARGE_RECORD:
+        s.chan.job = <publish_job_t*>calloc(1, sizeof(publish_job_t))
+        if s.chan.job == NULL:
+            return False
+    for i in range(s.n_folds):
+        s.folds[i].queue.refs += 1
+    s.phase = MQTT_STORES
+    return True
+
+
+cdef void mqtt_drop_folds(mqtt_t* s) noexcept nogil:
+    """Let go of what a publish holds that is over, or never ends."""
+    if s.phase == MQTT_STORES:
+        while s.at < s.n_folds:
+            queue_unref(s.folds[s.at].queue)
+            s.at += 1
+        s.topic_len = 0
+        if s.chan.job != NULL:
+            publish_drop(s.chan)
+    s.phase = MQTT_BEGINS
+
+
+# hot
+cdef int mqtt_store(link_t* l, mqtt_t* s, const publish_t* m) noexcept nogil:
+    """Give m to all folds that do not have it. PUBLISHED, or PUBLISH_TURN when this turn is over:
+    the same message again goes on."""
+    cdef loop_t* loop = l.loop
+    cdef u32 units
+    cdef int rc
+    if s.phase != MQTT_STORES:
+        s.at = 0
+        if ((s.n_folds >= LONG_TARGETS or m.body_len + 512 > LARGE_RECORD)
+                and s.chan.targets.pause != NULL and not mqtt_hold_folds(s, m)):
+            return PUBLISH_NO_MEMORY
+    if s.phase != MQTT_STORES:
+        while s.at < s.n_folds:
+            fold_give(l, s, m, &s.folds[s.at])
+            s.at += 1
+        if s.n_folds > 1:
+            loop.work += s.n_folds * (TARGET_UNITS + <u32>(m.body_len >> UNIT_SHIFT))
+        return PUBLISHED
+    units = TARGET_UNITS + <u32>(m.body_len >> UNIT_SHIFT)
+    while s.at < s.n_folds:
+        rc = fold_give(l, s, m, &s.folds[s.at])
+        if rc == PUBLISH_TURN:
+            return rc
+        queue_unref(s.folds[s.at].queue)
+        s.at += 1
+        if loop_spent(loop, units) and s.at < s.n_folds:
+            return PUBLISH_TURN
+    if s.chan.job != NULL:
+        publish_drop(s.chan)
+    s.phase = MQTT_BEGINS
+    return PUBLISHED
+
+
+# hot
+cdef int mqtt_publish_any(link_t* l, mqtt_t* s, const publish_t* m) noexcept nogil:
+    """Route m and give it to all that it matches; `stored` says what came of it. PUBLISHED,
+    PUBLISH_TURN or PUBLISH_NO_MEMORY. Cost: 15 ns and 20 or 30 ns for each session."""
+    cdef exchange_t* x = s.exchange
+    cdef int rc
+    if s.phase != MQTT_STORES:
+        if not mqtt_has_route(l, s, m):
+            rc = mqtt_route(l, s, m)
+            if rc:
+                return rc
+        x.n_in += 1
+        memset(&s.stored, 0, sizeof(stored_t))
+        if m.is_retained and s.retained != NULL and s.retained.put(s.retained, m):
+            s.stored.is_overflowed = True
+            return PUBLISHED
+        if l.loop.n_closed and m.qos and any_fold_is_closed(s):
+            s.stored.is_refused = True
+            return PUBLISHED
+    rc = mqtt_store(l, s, m)
+    if rc:
+        return rc
+    x.n_out += s.stored.n
+    if s.n_folds == 0:
+        x.n_unroutable += 1
+    if l.loop.over != NULL:
+        loop_enforce(l.loop)
+    return PUBLISHED
+
+
+# ---- of a client ---------------------------------------------------------------------------------
+
+cdef int packet_fail(link_t* l, u32 reason, const char* text) noexcept nogil:
+    """The packet, or what it asks for, is refused with a reason_code. WALK_BAD_PACKET."""
+    l.ev_method = reason
+    l.ev_data = <const u8*>text
+    l.ev_len = <u32>strlen(text)
+    return WALK_BAD_PACKET
+
+
+cdef int client_alias(mqtt_t* s, publish_t* m, u32 alias) noexcept nogil:
+    """Note what an alias stands for, or take its topic. 0, or a reason_code."""
+    cdef alias_t* a
+    cdef u8* topic
+    if s.aliases == NULL:
+        s.aliases = <alias_t*>calloc(s.alias_maximum_in, sizeof(alias_t))
+        if s.aliases == NULL:
+            return REASON_QUOTA
+    a = &s.aliases[alias - 1]
+    if m.topic_len == 0:
+        if a.topic == NULL:
+            return REASON_PROTOCOL
+        m.topic = a.topic
+        m.topic_len = a.len
+        return 0
+    if a.len == m.topic_len and a.topic != NULL and same_bytes(a.topic, m.topic, a.len):
+        return 0
+    if not topic_is_valid(m.topic, m.topic_len):
+        return REASON_TOPIC
+    topic = <u8*>realloc(a.topic, m.topic_len)
+    if topic == NULL:
+        return REASON_QUOTA
+    memcpy(topic, m.topic, m.topic_len)
+    a.topic = topic
+    a.len = m.topic_len
+    return 0
+
+
+cdef int client_may_publish(link_t* l, mqtt_t* s, const publish_t* m) noexcept nogil:
+    """Whether the client may publish to the topic of m; -1: ask Python, -2 without memory."""
+    cdef slice_t name, key
+    cdef u32 n
+    if s.is_denied:
+        s.is_denied = False
+        s.n_denied += 1
+        return 0
+    if link_answers(l) == NULL:
+        return -2
+    name.p = <const u8*>b""
+    name.n = 0
+    key.p = m.topic
+    key.n = m.topic_len
+    n = answers_question(l.answers, ASK_PUBLISH, name, key, NULL)
+    if n == 0:
+        return -2
+    if answers_find(l, n) != NULL:
+        return 1
+    l.ev_data = m.topic
+    l.ev_len = m.topic_len
+    return -1
+
+
+cdef int client_answer(link_t* l, mqtt_t* s, const publish_t* m, u32 reason) noexcept nogil:
+    """The PUBLISH is over: have it answered. What the walk returns."""
+    cdef packet_t* p
+    if m.qos == 0:
+        return WALK_DONE
+    if reason >= 0x80 and s.version != 5 and reason != REASON_NOT_AUTHORIZED:
+        return packet_fail(l, reason, b"a message cannot be stored")
+    if m.qos == 2 and reason < 0x80:
+        p = packets_add(&s.session.received, m.id)
+        if p == NULL:
+            return packet_fail(l, REASON_QUOTA, b"no memory")
+        p.state = PACKET_RECEIVED
+        session_note(s, SESSION_RECEIVED, m.id, 0, 0)
+        if s.log != NULL and s.is_persistent:
+            s.chan.needs_sync = True
+    ack_note(s, PACKET_PUBACK if m.qos == 1 else PACKET_PUBREC, m.id, <u8>reason)
+    return WALK_DONE
+
+
+# hot
+cdef int client_publish(link_t* l, mqtt_t* s, const publish_t* m) noexcept nogil:
+    """A PUBLISH that is well-formed. What the walk returns."""
+    cdef chan_t* c = s.chan
+    cdef u32 reason = 0
+    cdef int rc
+    if m.qos:
+        if c.publish_seq - c.confirmed_seq >= ACKS_MAX:
+            return packet_fail(l, REASON_RECEIVE_MAXIMUM, b"more publishes than may be unanswered")
+        if not acks_have_room(s):
+            return packet_fail(l, REASON_QUOTA, b"no memory")
+        if (m.qos == 2 and s.phase == MQTT_BEGINS
+                and packets_find(&s.session.received, m.id) != NULL):
+            ack_note(s, PACKET_PUBREC, m.id, 0)     # it is here, or on its way to the disk
+            return WALK_DONE
+    if s.phase == MQTT_BEGINS:
+        if s.checks_topics and not mqtt_has_route(l, s, m):
+            rc = client_may_publish(l, s, m)
+            if rc == -1:
+                return WALK_TOPIC
+            if rc <= 0:
+                return client_answer(
+                    l, s, m, REASON_NOT_AUTHORIZED if rc == 0 else <u32>REASON_QUOTA)
+        s.n_published += 1
+        c.tally.publish += 1
+    c.is_confirm = m.qos != 0
+    rc = mqtt_publish_any(l, s, m)
+    if rc == PUBLISH_TURN:
+        return WALK_TURN
+    if rc:
+        return packet_fail(l, REASON_QUOTA, b"no memory")
+    if m.qos == 0:
+        return WALK_DONE
+    if m.is_retained and s.retained != NULL:
+        c.needs_sync = True
+    if s.stored.is_durable:
+        c.needs_sync = True             # a sync may have covered the first queues already
+    if s.stored.is_refused:
+        reason = REASON_UNSPECIFIED
+    elif s.stored.is_overflowed:
+        reason = REASON_QUOTA
+    elif s.n_folds == 0:
+        reason = REASON_NO_SUBSCRIBERS
+    return client_answer(l, s, m, reason)
+
+
+# hot
+cdef int publish_take(link_t* l, mqtt_t* s, u8 flags, const u8* p, u32 n) noexcept nogil:
+    """A PUBLISH of n bytes behind its fixed header. What the walk returns. Cost: 10 ns before
+    client_publish when the topic is the last one."""
+    cdef publish_t m
+    cdef u32 at, props_len = 0, alias = 0, reason
+    cdef int k
+    m.qos = (flags >> 1) & 3
+    m.is_dup = (flags & 8) != 0
+    m.is_retained = flags & 1
+    m.has_expiry = False
+    m.props_len = m.ids_len = 0
+    m.id = 0
+    if m.qos == 3 or (m.is_dup and m.qos == 0):
+        return packet_fail(l, REASON_MALFORMED, b"flags of PUBLISH")
+    if n < 2:
+        return packet_fail(l, REASON_MALFORMED, b"PUBLISH is cut")
+    m.topic = p + 2
+    m.topic_len = be16(p)
+    at = 2 + m.topic_len + (2 if m.qos else 0)
+    if at > n:
+        return packet_fail(l, REASON_MALFORMED, b"PUBLISH is cut")
+    if m.qos:
+        m.id = be16(p + at - 2)
+        if m.id == 0:
+            return packet_fail(l, REASON_PROTOCOL, b"packet identifier 0")
+    if s.version == 5:
+        k = varint_read(p + at, n - at, &props_len)
+        if k <= 0 or <u64>at + k + props_len > n:
+            return packet_fail(l, REASON_MALFORMED, b"properties of PUBLISH")
+        at += <u32>k
+        if props_len:
+            reason = publish_properties(s, &m, p + at, props_len, &alias)
+            if reason:
+                return packet_fail(l, reason, b"properties of PUBLISH")
+            at += props_len
+            reason = <u32>client_alias(s, &m, alias) if alias else 0
+            if reason:
+                return packet_fail(l, reason, b"topic alias")
+    m.body = p + at
+    m.body_len = n - at
+    if not mqtt_has_route(l, s, &m) and not topic_is_valid(m.topic, m.topic_len):
+        return packet_fail(l, REASON_TOPIC if m.topic_len else <u32>REASON_PROTOCOL, b"topic name")
+    if l.loop.is_held and s.phase == MQTT_BEGINS:
+        l.ev_channel = 1
+        return WALK_HELD
+    return client_publish(l, s, &m)
+
+
+# ---- of the broker -------------------------------------------------------------------------------
+
+cdef bint mqtt_give_one(queue_t* q, const publish_t* m, u8 granted,
+                        u32 subscription_id) noexcept nogil:
+    """Give a message, which is retained as it says, to one session: of an earlier message that its
+    new subscription is to get. Whether it was taken, by its client or its queue."""
+    cdef mqtt_t s
+    cdef fold_t f
+    cdef chan_t* c
+    cdef fold_id_t id
+    cdef bint is_taken
+    memset(&s, 0, sizeof(mqtt_t))
+    c = channel_new(&q.loop.nowhere, 1, 0)
+    if c == NULL:
+        return False
+    s.chan = c
+    f.queue = q
+    f.qos = granted
+    f.keeps_retain = True
+    f.ids_at = 0
+    if subscription_id:
+        id.id = subscription_id
+        id.next = 0
+        s.ids = &id
+        s.n_ids = 1
+        f.ids_at = 1
+    if mqtt_keep_names(&s, m):
+        fold_give(&q.loop.nowhere, &s, m, &f)
+    is_taken = s.stored.n != 0
+    free(s.names)
+    free(s.composed)
+    channel_free(c)
+    return is_taken

@@ -1,0 +1,20 @@
+"""A bench of links that speak MQTT."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.mqtt_bench import MqttBench
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[MqttBench]:
+    """Closed at the end, with all of its clients."""
+    made = MqttBench(tmp_path)
+    yield made
+    made.close()
+    gc.collect()
