@@ -94,3 +94,12 @@ def test_calls_through_pointers_land_where_functions_of_an_executable_begin(path
 
     assert {"main", "PyInit__core", "PyLong_FromLong"} <= found.keys()
     assert set(found.values()) <= LANDINGS[machine(path)]
+
+
+@pytest.mark.parametrize("path", [*EXECUTABLES, *MODULES], ids=lambda path: path.stem)
+def test_the_page_says_whether_the_loader_may_enforce_landing_places(path: Path) -> None:
+    """It may when every part of a file has them, which it has not."""
+    page = " ".join((ROOT / "docs/packaging.md").read_text().split())
+    assert "**The files have no such mark**" in page
+
+    assert not re.search(r"IBT|SHSTK|BTI", read(path, "--notes"))

@@ -154,6 +154,15 @@ def test_it_is_an_image_layout_whose_blobs_are_what_their_names_say(image: Path)
     assert json.loads((image / "oci-layout").read_text()) == {"imageLayoutVersion": "1.0.0"}
 
 
+def test_it_is_as_large_as_the_page_says(image: Path) -> None:
+    page = (ROOT / "docs/installation.md").read_text()
+    (said,) = re.findall(r"an OCI layout for the architecture of the machine \((\d+) MB", page)
+
+    size = sum(path.stat().st_size for path in image.rglob("*") if path.is_file())
+
+    assert abs(size / 1_000_000 - int(said)) <= 1
+
+
 def test_the_same_sources_make_the_same_image(image: Path, tmp_path: Path) -> None:
     make(sys.executable, "packaging/image.py", "--output", tmp_path / "again")
 

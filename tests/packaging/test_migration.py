@@ -58,8 +58,8 @@ def site(packages: Packages, tmp_path: Path) -> Iterator[Machine]:
         yield machine
 
 
-def version(machine: Machine) -> str:
-    return machine.run("dpkg-query", "--show", "--showformat=${Version}", "lavinmq")
+def version(machine: Machine, package: str = "lavinmq") -> str:
+    return machine.run("dpkg-query", "--show", "--showformat=${Version}", package)
 
 
 def bring_data(machine: Machine) -> dict[str, int]:
@@ -117,12 +117,15 @@ def test_apt_brings_ours_and_the_original_again(site: Machine) -> None:
     assert version(site).startswith("1:")
     assert is_active(site)
     assert (site.root / INI).read_text() == before
+    assert version(site, "lavinmq-archive-keyring")  # the keys come with it
     assert "Version:" in site.run("lavinmqctl", "status")
+    site.run("apt-get", "upgrade", "-y")  # both repositories are configured
+    assert version(site).startswith("1:")
     assert queues(site) == messages
     client(site, "publish")
     assert queues(site) == messages | {"orders": messages["orders"] + 1}
 
-    (site.root / SOURCE).unlink()
+    kept = (site.root / SOURCE).rename((site.root / SOURCE).with_suffix(".kept"))
     site.run("apt-get", "update")
     site.run(*back)
 
@@ -138,6 +141,14 @@ def test_apt_brings_ours_and_the_original_again(site: Machine) -> None:
         assert now[name].startswith(written[name]) and now[name].endswith(b"hello")
     site.run("apt-get", "upgrade", "-y")
     assert version(site) == f"{original.VERSION}-1"
+
+    # A configuration that nobody has changed becomes ours.
+    (site.root / INI).write_text(original.INI)
+    kept.rename(site.root / SOURCE)
+    site.run("apt-get", "update")
+    site.run(*there)
+    assert "control_unix_path" in (site.root / INI).read_text()
+    assert version(site).startswith("1:") and is_active(site)
 
 
 def test_a_data_directory_elsewhere_ends_the_service_once_with_what_to_do(site: Machine) -> None:
@@ -183,9 +194,13 @@ def test_dnf_brings_ours_and_the_original_again(
     ini.write_text(ini.read_text() + "; of the site\n")
     before = ini.read_text()
 
+    # Neither where dnf is content with what is there, nor where the package is left out.
+    assert run("--setopt=best=False", "install", "lavinmq") == f"0:{original.VERSION}"
+    assert run("--exclude=lavinmq", "upgrade") == f"0:{original.VERSION}"
     assert run(*there[1:]).startswith("1:")
     assert ini.read_text() == before
     assert (root / "usr/bin/lavinmqctl").exists()
+    assert run("upgrade").startswith("1:")
 
     assert run(*back[1:]) == f"0:{original.VERSION}"
     assert ini.read_text() == before

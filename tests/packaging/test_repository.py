@@ -10,14 +10,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from email.utils import parsedate_to_datetime
+from email.utils import formatdate, parsedate_to_datetime
 from pathlib import Path
 
 import pytest
 
 from tests.packaging.conftest import ROOT, make
+from tests.packaging.test_keyring import User
 
-TOOLS = ("apt-ftparchive", "dpkg-deb", "gpg")
+TOOLS = ("apt-ftparchive", "apt-get", "dpkg-deb", "gpg")
 MISSING = [name for name in TOOLS if not shutil.which(name)]
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
 KEY = "index@example.com"
@@ -103,3 +104,24 @@ def test_an_index_may_be_valid_for_some_days_only(tmp_path: Path, keyring: dict[
     until = re.search("^Valid-Until: (.+)$", signed(repository), re.MULTILINE)
     assert until
     assert 29 < (parsedate_to_datetime(until[1]).timestamp() - time.time()) / 86400 < 31
+
+
+def test_apt_refuses_an_index_whose_days_are_over(tmp_path: Path, keyring: dict[str, str]) -> None:
+    repository = publish(tmp_path, "1", keyring, "--valid-days", "30")
+    suite = repository / "deb/dists/stable"
+    user = User(tmp_path / "user", repository, repository / "lavinmq.asc")
+    now = user.apt("update")
+    assert now.returncode == 0, now.stdout
+
+    release = suite / "Release"
+    held_back = formatdate(time.time() - 40 * 86400, usegmt=True)
+    over = formatdate(time.time() - 10 * 86400, usegmt=True)
+    text = re.sub("(?m)^Date: .+$", f"Date: {held_back}", release.read_text())
+    release.write_text(re.sub("(?m)^Valid-Until: .+$", f"Valid-Until: {over}", text))
+    make("gpg", "--batch", "--yes", "--local-user", KEY, "--clear-sign", "--output",
+         suite / "InRelease", release, **keyring)  # fmt: skip
+    later = User(tmp_path / "later", repository, repository / "lavinmq.asc")
+    refused = later.apt("update")
+
+    assert refused.returncode != 0
+    assert "is expired" in refused.stdout
