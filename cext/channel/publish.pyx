@@ -11,7 +11,6 @@ cdef enum publish_result:
     PUBLISH_NO_MEMORY = -1
 
 cdef enum:
-    DEDUP_UNITS = 100           # of work, to look for a message and to remember it
     TARGET_UNITS = 10           # of work, for each queue that takes a message
     LONG_TARGETS = 64           # so many queues, and the clock is looked at between them
 

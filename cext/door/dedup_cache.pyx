@@ -99,6 +99,8 @@ cdef class DedupCache:
         """Let go of all without writing. Idempotent."""
         dedup_release(&self.d)
         self.d.path = NULL
+        if self.loop is not None:
+            self.loop.kick()        # memory goes in its turns
 
     def take_news(self) -> object:
         """errno of the last write when that has changed since the last call, else None."""

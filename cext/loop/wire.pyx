@@ -181,9 +181,13 @@ cdef class Wire:
         """Others have had their turn: walk what was kept, or read what had to wait."""
         cdef bint is_unread = self.t.is_unread
         self.is_in_turns = self.t.is_unread = False
-        self.go(STOP_TURN)
-        if is_unread and not self.t.stops:
-            self.on_readable()
+        if not is_unread or self.t.stops != STOP_TURN or self.t.wire.fd < 0:
+            self.go(STOP_TURN)
+            return
+        # All that was kept of one that was not stopped is the beginning of a frame.
+        self.t.stops = 0
+        self.watch_input(True)
+        self.read()
 
     def hold(self) -> None:
         """A publish has to wait: neither read nor walk until the disk has room (on_released)."""
@@ -215,7 +219,17 @@ cdef class Wire:
             self.loop.events.remove_reader(self.t.wire.fd)
 
     def on_readable(self) -> None:
-        """The event loop says that bytes are there: read once and walk them."""
+        """The event loop says that bytes are there: read once and walk them. One that has kept the
+        loop busy of late is read behind all others that are readable now."""
+        cdef link_t* l = &self.t
+        if l.loop.look_ns < l.late_until_ns and not l.stops and l.wire.fd >= 0:
+            l.is_unread = True
+            self.end_turn()
+            return
+        self.read()
+
+    cdef void read(self):
+        """Read once and walk that, unless the portion is over."""
         cdef link_t* l = &self.t
         cdef loop_t* loop = l.loop
         cdef u8* buf
@@ -224,7 +238,9 @@ cdef class Wire:
         if l.wire.fd < 0:
             return
         if l.stops:
-            if not l.stops & STOP_ENDED:        # that watch goes with the socket
+            # The watch of one that has ended goes with the socket. A turn comes so soon that ending
+            # the watch for it, and beginning it again, would cost more than being told meanwhile.
+            if l.stops != STOP_TURN and not l.stops & STOP_ENDED:
                 self.watch_input(False)
             return
         if loop.is_spent and self.loop.is_scheduled:
@@ -309,7 +325,7 @@ cdef class Wire:
             loop_begin_portion(self.t.loop, PORTION_NS)
             self.go(STOP_CROWD | STOP_TURN)
             before = self.t.wire.n_received_bytes
-            self.on_readable()
+            self.read()
             if (self.t.wire.n_received_bytes == before
                     and not self.t.stops & (STOP_CROWD | STOP_TURN)):
                 break
@@ -320,7 +336,7 @@ cdef class Wire:
         cdef u64 before
         while self.t.wire.fd >= 0 and not self.t.stops:
             before = self.t.wire.n_received_bytes
-            self.on_readable()
+            self.read()
             if self.t.wire.n_received_bytes == before:
                 break
         if self.t.stops & (STOP_TURN | STOP_ENDED):

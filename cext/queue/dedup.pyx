@@ -21,6 +21,7 @@ cdef extern from *:
 cdef enum:
     DEDUP_FIRST = 32            # entries of a cache that begins
     DEDUP_MIN = 129             # with entry 0, granted whatever others have taken
+    DEDUP_UNITS = 100           # of work, to look for a message and to remember it
 
 
 # ---- keys ----------------------------------------------------------------------------------------

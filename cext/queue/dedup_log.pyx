@@ -224,7 +224,8 @@ cdef int dedup_finish(dedup_t* d) noexcept nogil:
 
 
 cdef void dedup_release(dedup_t* d) noexcept nogil:
-    """Let go of memory and descriptors; the file stays as it is. Idempotent."""
+    """Let go of memory, which the loop frees in portions, and of descriptors; the file stays as it
+    is. Idempotent."""
     cdef dedup_t** at
     if d.is_dirty:
         at = &d.loop.dirty_dedups
@@ -234,8 +235,12 @@ cdef void dedup_release(dedup_t* d) noexcept nogil:
         d.is_dirty = False
     if d.cap:
         d.budget.used -= d.cap * sizeof(dedup_entry_t) + <u64>d.cap_buckets * sizeof(u32)
-    free(d.entries)
-    free(d.buckets)
+    if d.loop != NULL:
+        loop_free(d.loop, <u8*>d.entries, d.cap * sizeof(dedup_entry_t), 0)
+        loop_free(d.loop, <u8*>d.buckets, <u64>d.cap_buckets * sizeof(u32), 0)
+    else:
+        free(d.entries)
+        free(d.buckets)
     d.entries = NULL
     d.buckets = NULL
     d.n = d.cap = d.n_used = d.free = d.limit = d.n_buckets = d.cap_buckets = d.mask = 0

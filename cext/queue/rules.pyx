@@ -61,9 +61,11 @@ cdef int queue_append_ruled(queue_t* q, const msg_t* m) noexcept nogil:
         return delayed_append(q, m)
     if q.history != NULL:
         return history_append(q.history, m)
-    if q.dedup != NULL and dedup_seen(q.dedup, m, q.loop.now_ms):
-        q.dedup.n_refused += 1
-        return APPEND_DUPLICATE
+    if q.dedup != NULL:
+        q.loop.work += DEDUP_UNITS
+        if dedup_seen(q.dedup, m, q.loop.now_ms):
+            q.dedup.n_refused += 1
+            return APPEND_DUPLICATE
     if (q.rules != NULL and q.rules.overflow != DROP_HEAD and queue_is_full(q, m.size)
             and not q.loop.is_committing):
         if q.able != NULL and not q.loop.is_moving:

@@ -400,8 +400,7 @@ def test_a_commit_comes_to_its_end_when_its_channel_goes(bench: Bench) -> None:
 def test_what_a_commit_settles_waits_until_it_is_called_once_more(bench: Bench, how: str) -> None:
     source = bench.queue("source")
     queue = begin(bench, 3)
-    bench.client.send(publish(b"source", b"m"))
-    bench.link.on_readable()
+    bench.send(publish(b"source", b"m"))
     while bench.link.commit(1) is not None:
         pass
     assert bench.link.get(1, source, False)

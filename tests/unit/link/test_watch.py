@@ -120,6 +120,24 @@ def test_a_link_closed_during_a_pause_is_watched_no_more(
     assert (events.readers, events.changes, bench.session.events) == ({}, 2, [])
 
 
+def test_a_link_that_waits_for_its_turn_stays_watched(bench: Bench, events: Watching) -> None:
+    """Ending the watch and beginning it again took two system calls for each turn."""
+    bench.loop.portion_units = 1
+    bench.client.send(DECLARE * 3)
+    events.tell()
+    bench.client.send(DECLARE)
+    for _ in range(3):
+        events.tell()
+    assert len(bench.session.events) < 3
+
+    bench.run()
+    events.tell()
+    bench.run()
+
+    assert bench.session.events == [DECLARED] * 4
+    assert events.changes == 1
+
+
 # ---- a file that has to be on disk
 
 

@@ -22,6 +22,7 @@ SLOT = 32
 SLACK = 1024
 NEVER = 1 << 62
 DEFAULT_SIZE = 128
+MANY_KEYS = 200_000
 
 quick = settings(deadline=None, database=None, max_examples=150)
 
@@ -477,6 +478,26 @@ def test_a_released_cache_is_of_no_effect(tmp_path: Path) -> None:
 
     assert len(made) == 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_memory_of_a_large_cache_goes_in_turns(tmp_path: Path) -> None:
+    """That of half a million keys went in one go, which took the kernel 4 ms."""
+    events = FakeEvents()
+    loop = _core.Loop(events, str(tmp_path), False, lambda path, error: None, lambda: None)
+    made = _core.DedupCache(loop, HEADER, MANY_KEYS, -1, None, BOOT)
+    for number in range(MANY_KEYS):
+        made.remember(keyed(str(number)), 0)
+    size = loop.dedup_bytes
+    loop.portion_units = 1
+
+    made.release()
+    assert loop.dedup_bytes == 0
+    turns = 0
+    while events.ready:
+        events.ready.pop(0)()
+        turns += 1
+
+    assert turns > size >> 21
 
 
 def test_no_table_is_a_value_error() -> None:
