@@ -12,6 +12,7 @@ import pytest
 from tests.packaging.conftest import (
     OLD_INI_LINE,
     OLD_VERSION,
+    ROOT,
     Packages,
     client,
     line_of,
@@ -84,6 +85,16 @@ def test_it_is_one_process_of_a_user_without_rights(machine: Machine) -> None:
     assert "CapBnd:\t0000000000000000" in status
     assert "NoNewPrivs:\t1" in status
     assert "Seccomp:\t2" in status
+
+
+def test_the_page_says_how_exposed_the_service_is(machine: Machine) -> None:
+    page = (ROOT / "docs/installation.md").read_text()
+
+    said = machine.run("systemd-analyze", "security", "--no-pager", "lavinmq")
+
+    found = re.search(r"Overall exposure level for lavinmq.service: ([\d.]+)", said)
+    assert found, said
+    assert f"`systemd-analyze security lavinmq` gives it {found[1]} of 10" in page
 
 
 def test_the_tools_find_the_broker_without_being_told(machine: Machine) -> None:

@@ -121,7 +121,8 @@ def test_apt_refuses_an_index_whose_days_are_over(tmp_path: Path, keyring: dict[
     make("gpg", "--batch", "--yes", "--local-user", KEY, "--clear-sign", "--output",
          suite / "InRelease", release, **keyring)  # fmt: skip
     later = User(tmp_path / "later", repository, repository / "lavinmq.asc")
-    refused = later.apt("update")
+    looking = ("-o", "Acquire::Check-Date=true", "-o", "Acquire::Check-Valid-Until=true")
+    refused = later.apt(*looking, "update")  # as by default
 
     assert refused.returncode != 0
     assert "is expired" in refused.stdout
