@@ -28,6 +28,11 @@ cdef struct publish_job_t
 cdef struct haul_t
 cdef struct mqtt_t
 cdef struct session_t
+cdef struct mlog_t
+cdef struct rmsg_t
+cdef struct rtree_t
+cdef struct mfact_t
+cdef struct msession_t
 
 ctypedef bint (*job_step_t)(loop_t* loop, job_t* job) noexcept nogil
 
@@ -420,6 +425,186 @@ cdef struct dedup_t:            # the keys that one exchange or queue has seen
     flag_t is_news              # that has changed since it was last told
     flag_t is_dirty             # on the loop's list of caches with new keys
     dedup_t* dirty_next
+
+# ---- logs of MQTT, see mqtt/log.pyx --------------------------------------------------------------
+
+cdef struct mlog_file_t:        # one file of a log
+    u32 number
+    u32 size                    # bytes that count, 0 = nothing is written yet
+    u64 stale                   # bytes of entries that do not count any more
+    int fd                      # to read it, -1 = closed
+
+cdef struct mlog_t:             # entries in files, one behind the other, that later ones replace
+    loop_t* loop
+    const char* directory       # NUL-terminated, its owner's
+    const char* name            # of the files, up to the dot
+    u32 kind
+    u32 file_size               # bytes at which a file is finished
+    mlog_file_t* files          # by rising number; the last one is written to
+    u32 n_files
+    u32 cap_files
+    u32 next_number
+    u32 floor                   # files below it do not count
+    u64 salt                    # of the checks, the same in all files
+    int fd                      # of the last file, to write it, -1 = closed
+    u8* stage                   # what is behind it in memory
+    u32 n_stage
+    u32 cap_stage
+    u64 stale_before            # of the last file, when the stage was empty
+    int error                   # errno of the last write, 0 = it went well
+    # Told of what was staged that it is written, or that it is not and never will be. NULL: what
+    # could not be written stays staged, and is tried again.
+    void (*settle)(mlog_t* log, bint is_written) noexcept nogil
+    # Makes entries of what its owner has gathered, before they are written. 0, or -1; NULL: nothing.
+    int (*gather)(mlog_t* log) noexcept nogil
+    u64 n_written               # bytes since it was opened
+    u64 n_handed                # of them, those that a sync covers which has begun, or will
+    flag_t is_torn              # the last file may end in what failed: a new one is begun
+    flag_t is_unsynced          # written since a sync was last asked for
+    flag_t is_dir_unsynced      # a file was made since then
+    flag_t is_sync_wanted       # on the loop's list of logs that the next sync has to cover
+    flag_t is_dirty             # on the loop's list of logs with something staged
+    flag_t is_news              # `error` has changed since it was last told
+    mlog_t* dirty_next
+    mlog_t* sync_next
+
+cdef struct rmsg_t:             # a retained message, in memory: its topic and where the rest is
+    rmsg_t* next                # in its bucket
+    u32 hash
+    u32 file
+    u32 pos                     # of its entry
+    u32 size                    # of the entry's body, 0 = there is none
+    u32 expires_s               # Unix seconds, 0 = never
+    u16 topic_len
+    flag_t is_new               # on the list of those that may have to go when the stage is settled
+    u8 topic[1]
+
+cdef struct rtree_t:            # a node of the tree that has them in the order of their topics
+    rtree_t* prev               # of a leaf: the leaves before and behind it
+    rtree_t* next
+    u32 n
+    u32 height                  # 0 = a leaf
+    rmsg_t* keys[64]            # TREE_ORDER; of an inner one: the first below each child
+    rtree_t* children[1]        # as many; a leaf has none
+
+cdef struct rundo_t:            # what a message was before what is staged
+    rmsg_t* msg
+    u32 file
+    u32 pos
+    u32 size
+    u32 expires_s
+
+cdef struct rwindow_t:          # bytes of one file
+    u32 file
+    u32 at
+    u32 len                     # 0 = none
+
+cdef struct rstore_t:         # the retained messages of a virtual host
+    mlog_t log                  # must stay first
+    rmsg_t** buckets
+    u32 mask                    # of the hash; a power of two, less 1
+    u32 n                       # messages
+    u32 n_nodes                 # and those that are staged to go
+    rtree_t* root               # NULL = empty
+    u64 version                 # moves with each change of the tree
+    u64 seed                    # of the hash
+    u64 bytes                   # of memory
+    u64 live                    # bytes of entries that count
+    rundo_t* undo
+    u32 n_undo
+    u32 cap_undo
+    rmsg_t** news               # those that are new, or to go
+    u32 n_news
+    u32 cap_news
+    u32 n_walks                 # under way
+    u8* block                   # of windows, NULL while nobody walks
+    rwindow_t windows[8]        # N_WINDOWS
+    u32 next_window
+    i64 imported_ns             # when the index of LavinMQ was changed that was taken over, 0 = none
+    i64 imported_at_ms          # and when that was
+    u64 n_lost                  # entries that could not be read since that was last told
+    u8* clean_buf
+    u64 clean_at                # where the cleaning of the oldest file is
+    flag_t is_cleaning
+    flag_t has_failed           # what was staged since then could not be written
+
+cdef struct mfact_t:            # what Python keeps of a session under a key
+    mfact_t* next
+    u32 value_len
+    u16 key_len
+    u8 key[1]                   # and the value behind it
+
+cdef struct mpacket_t:          # a packet id in use
+    u32 seg                     # of a message that was sent: where it is
+    u32 pos
+    u16 id                      # 0 = a free place
+    u8 state                    # a packet_state
+
+cdef struct msession_t:         # a session, as its log has it
+    msession_t* next            # in its bucket
+    u64 number                  # by which entries speak of it, never used again
+    i64 left_ms                 # when its client went, Unix milliseconds, 0 = it is there
+    mfact_t* facts
+    mpacket_t* packets          # open addressing by id and direction, NULL = none
+    u32 n_packets
+    u32 cap_packets             # a power of two, or 0
+    u32 hash
+    u32 slot
+    u32 expiry_s                # how long it outlives its client, 0xffffffff = for ever
+    u32 file                    # where it began, or was written anew
+    u32 facts_size              # bytes of them in an entry
+    u16 name_len
+    u8 name[1]                  # the client's id
+
+cdef struct slog_t:             # the sessions of a virtual host
+    mlog_t log                  # must stay first
+    msession_t** buckets
+    u32 mask
+    msession_t** slots          # NULL = free
+    u32 n_slots
+    u32 cap_slots
+    u32 free_slot               # no free one is below
+    u32 n
+    u64 next_number
+    u64 seed
+    u64 bytes                   # of memory
+    u64 live                    # bytes of a log with nothing else in it
+    u8* block                   # records of this tick
+    u32 n_block
+    u32 cap_block
+    const queue_t* last_queue   # whose session was noted last
+    msession_t* last
+    msession_t** numbers        # by number, while the files are read: open addressing
+    u64 cap_numbers
+    u32 compact_at              # slot that is written anew next
+    u32 compact_file            # from which file on all is there when it is done
+    flag_t is_compacting
+    flag_t is_gathering
+
+cdef struct rfound_t:           # a retained message as it is read, for the time of the call
+    const u8* topic
+    u32 topic_len
+    u8 qos
+    const u8* props             # a property block of MQTT 5 without its length
+    u32 props_len
+    const u8* payload
+    u32 payload_len
+    i64 at_ms                   # when it came
+    i64 expires_ms              # 0 = never
+
+cdef struct rwalk_t:            # the messages that a filter matches, one after the other
+    rstore_t* store
+    u8* filter                  # owned
+    u32 filter_len
+    u8* at                      # the next topic is this one or comes behind it
+    u32 at_len
+    u32 cap_at
+    rtree_t* leaf               # where that is, while the tree's version is this
+    u32 index
+    u64 version
+    u8* buf                     # of a message that is larger than a window
+    u32 cap_buf
+    flag_t is_over
 
 # ---- queues and consumers ------------------------------------------------------------------------
 
@@ -1424,3 +1609,5 @@ cdef struct loop_t:
     i64 file_ns                 # what syncing one file takes, of late
     i64 whole_ns                # what syncing the file system takes, of late
     i64 inline_from_ns          # until then syncs are left to the worker
+    mlog_t* dirty_logs          # of MQTT, with entries to write
+    mlog_t* sync_logs           # and those that the next sync has to cover

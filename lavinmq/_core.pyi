@@ -425,6 +425,228 @@ class DedupCache:
     def take_news(self) -> int | None:
         """errno of the last write when it differs from that at the last call, 0 = it went well."""
 
+class RetainedStore:
+    """The retained messages of a virtual host: topics and places in memory, the rest in files.
+
+    A put is written at the end of the turn. What cannot be written is taken back, and channels that
+    wait for the disk are refused.
+
+    Args:
+        loop: whose tick writes the files.
+        directory: the virtual host's, less than 4030 bytes.
+        file_size: bytes at which a file is finished.
+    Raises: ValueError when the path is too long.
+    Source: docs/formats.md, decision 0087.
+    """
+
+    def __init__(self, loop: Loop, directory: str, file_size: int = ...) -> None: ...
+    def __len__(self) -> int:
+        """Messages, expired ones among them that nobody has looked for yet."""
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory."""
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of all files."""
+
+    @property
+    def lost(self) -> int:
+        """Messages that could not be read when they were wanted."""
+
+    def load(self) -> list[str]:
+        """Read the files; to be called once, before anything else. Blocks.
+
+        Returns: what was damaged, for the log.
+        Raises: OSError; ValueError for a file of a later version: the store must not be used then.
+        """
+
+    def import_original(self) -> list[str]:
+        """Take over what LavinMQ's directory of retained messages has, unless that was done and it
+        has not been open in LavinMQ since. Behind `load`. Blocks.
+
+        Returns: what could not be read, for the log. Raises: OSError.
+        """
+
+    def put(
+        self,
+        topic: bytes,
+        payload: bytes,
+        qos: int,
+        properties: bytes,
+        at_ms: int,
+        expires_ms: int = 0,
+    ) -> None:
+        """Keep a message in the place of what its topic had.
+
+        Args: properties: a property block of MQTT 5 without its length; at_ms, expires_ms: Unix
+            milliseconds, 0: never.
+        Raises: OSError: refused, EFBIG above 8 MiB; ValueError for a topic or a QoS that is none.
+        """
+
+    def remove(self, topic: bytes) -> bool:
+        """Forget the message of a topic. Returns: whether there was one. Raises: OSError."""
+
+    def walk(self, filter: bytes) -> RetainedWalk:
+        """Look for the messages that a valid filter matches. Raises: ValueError when it is empty or
+        has more than 65 535 bytes."""
+
+    def flush(self) -> None:
+        """Write what was put since the last turn. Raises: OSError; it is taken back then."""
+
+    @property
+    def is_due(self) -> bool:
+        """Whether most of the files is what does not count, and `clean_some` is to be called."""
+
+    def clean_some(self) -> bool:
+        """Clean the oldest file for a portion; it goes once what counts of it is on disk elsewhere.
+
+        Returns: whether there is more. Raises: OSError; the file stays.
+        """
+
+    def cleaned(self, floor: int) -> None:
+        """The files below a number may go. Called by the loop."""
+
+    def expire_some(self) -> bool:
+        """Forget expired messages for a portion. Returns: whether there is more to look at."""
+
+    def take_news(self) -> int | None:
+        """errno of the last write when it differs from that at the last call, 0 = it went well."""
+
+    def close(self) -> None:
+        """Write and sync what there is, let go of all. Raises: OSError. Idempotent."""
+
+@final
+class RetainedWalk:
+    """The messages that a filter matches, in the order of their topics' bytes, each once."""
+
+    def __init__(self, store: RetainedStore, filter: bytes) -> None: ...
+    @property
+    def is_over(self) -> bool:
+        """Whether there are no more."""
+
+    def some(self, n: int) -> list[tuple[bytes, bytes, int, bytes, int, int]]:
+        """The next ones, up to n; fewer, or none, when the portion is over.
+
+        Returns: topic, payload, QoS, properties, when it came, when it expires, as in `put`.
+        """
+
+    def stop(self) -> None:
+        """No more are wanted. Idempotent."""
+
+SESSION_CHANGES: Final[dict[str, int]]
+"""What a packet id of a session does, by name: RECEIVED, RELEASED (the client's, of QoS 2); SENT,
+REC, DONE (ours: sent, its PUBREC has come, free)."""
+
+class SessionLog:
+    """What sessions of MQTT keep beside their queues and bindings, in files.
+
+    A change is written at the end of the turn. What cannot be written stays and is tried again;
+    channels that wait for the disk are refused until then.
+
+    Args:
+        loop: whose tick writes the files.
+        directory: the virtual host's, less than 4030 bytes.
+        file_size: bytes at which a file is finished.
+    Raises: ValueError when the path is too long. A method with a client id raises KeyError when it
+        has no session, and ValueError when the log is closed.
+    Source: docs/formats.md, decision 0086.
+    """
+
+    def __init__(self, loop: Loop, directory: str, file_size: int = ...) -> None: ...
+    def __len__(self) -> int:
+        """Sessions."""
+
+    def __contains__(self, client_id: bytes) -> bool:
+        """Whether a client has a session."""
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory."""
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of all files."""
+
+    def load(self) -> list[str]:
+        """Read the files; to be called once, before anything else. Blocks.
+
+        Returns: what was damaged, for the log.
+        Raises: OSError; ValueError for a file of a later version: the log must not be used then.
+        """
+
+    def client_ids(self, at: int, n: int) -> tuple[list[bytes], int]:
+        """Up to n clients that have sessions, from a place on, 0 at first.
+
+        Returns: them, and the next place; -1: there are no more.
+        """
+
+    def times(self, client_id: bytes) -> tuple[int, int]:
+        """Seconds that the session outlives its client (2**32-1: for ever), and when that went,
+        Unix milliseconds; 0: it is there."""
+
+    def set_times(self, client_id: bytes, expiry_s: int, left_ms: int) -> None:
+        """Keep both. Raises: OSError."""
+
+    def facts(self, client_id: bytes) -> dict[bytes, bytes]:
+        """All that is kept of a session by `set_fact`."""
+
+    def fact(self, client_id: bytes, key: bytes) -> bytes | None:
+        """What is kept under a key."""
+
+    def set_fact(self, client_id: bytes, key: bytes, value: bytes | None) -> None:
+        """Keep a value under a key, or nothing any more.
+
+        Raises: OSError, EFBIG above 4 MiB for a session; ValueError.
+        """
+
+    def packets(self, client_id: bytes) -> tuple[list[int], list[tuple[int, int, int]], list[int]]:
+        """Packet ids in use: those received; id, segment and position of those sent; those
+        released, whose PUBCOMP is awaited."""
+
+    def note(self, client_id: bytes, change: int, id: int, seg: int = 0, pos: int = 0) -> None:
+        """Keep a change of a packet id. Args: change: of SESSION_CHANGES. Raises: OSError,
+        ValueError."""
+
+    def make(self, client_id: bytes) -> None:
+        """A session begins, with nothing of an earlier one of this client. Raises: OSError."""
+
+    def end(self, client_id: bytes) -> None:
+        """A session has ended. Raises: OSError."""
+
+    def flush(self) -> None:
+        """Write what was noted since the last turn. Raises: OSError; it stays."""
+
+    def synced(self, callback: Callable[[], object]) -> None:
+        """Call `callback()` on the loop once all that was noted so far is on disk; as long as that
+        cannot be written it is not called."""
+
+    def on_synced(self) -> None:
+        """A sync has ended. Called by the loop."""
+
+    def retry(self) -> None:
+        """Try again to write. To be called twice a second while `take_news` has told an errno."""
+
+    @property
+    def is_due(self) -> bool:
+        """Whether most of the files is what does not count, and `compact_some` is to be called."""
+
+    def compact_some(self) -> bool:
+        """Write sessions anew for a portion; once all are on disk the older files go.
+
+        Returns: whether there is more. Raises: OSError; the older files stay.
+        """
+
+    def compacted(self, floor: int) -> None:
+        """The files below a number may go. Called by the loop."""
+
+    def take_news(self) -> int | None:
+        """errno of the last write when it differs from that at the last call, 0 = it went well."""
+
+    def close(self) -> None:
+        """Write and sync what there is, let go of all. Raises: OSError. Idempotent."""
+
 def siphash128(key: bytes, data: bytes) -> bytes:
     """SipHash-2-4 with 16 bytes of output. For tests only.
 

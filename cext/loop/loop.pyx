@@ -418,7 +418,7 @@ cdef class Loop:
         is_due = (self.t.tick_queues != NULL or self.t.flush_links != NULL or self.t.is_news
                   or self.t.is_confirm_new or self.t.over != NULL or self.t.over_rest != NULL
                   or self.t.is_working or self.t.jobs != NULL or self.t.is_expiring
-                  or self.t.blocked_links != NULL)
+                  or self.t.blocked_links != NULL or self.t.dirty_logs != NULL)
         if not is_due and not self.t.is_syncing:
             is_due = bool(self.waiting) or (self.t.held != NULL and self.t.stuck == NULL)
             if self.t.stuck == NULL:
@@ -849,6 +849,7 @@ cdef class Loop:
             loop_finish_hauls(&self.t)
             loop_begin_portion(&self.t, FINISH_NS)      # nobody else waits
             loop_run_queues(&self.t)
+            loop_flush_logs(&self.t)
         if self.t.is_syncing:
             done.fd = self.done_fd
             done.events = POLLIN

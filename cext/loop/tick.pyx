@@ -39,6 +39,8 @@ cdef void loop_gather_files(loop_t* loop) noexcept nogil:
         q.is_sync_wanted = False
         queue_unref(q)
     loop.n_sync_queues = kept
+    if loop.sync_logs != NULL:
+        loop_gather_logs(loop)
 
 
 cdef int queue_hand_over(queue_t* q, bint is_whole) noexcept nogil:
@@ -175,6 +177,8 @@ cdef void loop_tick(loop_t* loop) noexcept nogil:
     loop.make_owed_ns = 0               # also of files that were asked for in this tick
     if loop.dirty_dedups != NULL:
         loop_flush_dedups(loop)
+    if loop.dirty_logs != NULL:
+        loop_flush_logs(loop)
     if loop.n_confirms:
         if not loop.is_syncing and loop.stuck == NULL and not loop_lingers(loop):
             loop_gather_files(loop)

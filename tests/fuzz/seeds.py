@@ -23,6 +23,7 @@ from tests.fuzz.targets.dedup import HEADER, cache
 from tests.fuzz.targets.segments import FILES, pack
 from tests.fuzz.targets.tokens import SEED
 from tests.support import mqtt_bytes as mqtt
+from tests.support import mqtt_log
 from tests.support.deliveries import HEARTBEAT_FRAME, METHOD, Delivery, frame, sent
 from tests.support.proxy import entry, ssl_entry, v2
 from tests.support.replay import enc_table
@@ -194,6 +195,42 @@ def keys() -> Corpus:
     return found
 
 
+def retained() -> Corpus:
+    """Return entries of retained messages, and whole files of them."""
+    puts = [
+        struct.pack("<BBHIqq", 1, qos, len(topic), len(properties), 1, expires)
+        + topic + properties + payload
+        for topic, payload, qos, properties, expires in (
+            (b"a/b", b"payload", 1, b"", 0), (b"a/b", b"again", 2, b"\x03\0\1x", 1 << 60),
+            (b"old", b"", 0, b"", 1), (b"$SYS/up", b"1", 0, b"", 0), (b"//", bytes(300), 0, b"", 0),
+        )
+    ]  # fmt: skip
+    removed = struct.pack("<BBH", 2, 0, 3) + b"a/b"
+    floor = struct.pack("<II", 255, 1)
+    imported = struct.pack("<QqQ", 3, 1, 1)
+    made = {"puts": puts, "removed": [*puts, removed], "other": [floor, imported, *puts, b"\7new"]}
+    whole = {name: b"\1" + mqtt_log.joined(bodies) for name, bodies in made.items()}
+    return whole | {"file": b"\0" + mqtt_log.file_of(mqtt_log.RETAINED, made["removed"])}
+
+
+def sessions() -> Corpus:
+    """Return blocks of a log of sessions, and a whole file of them."""
+    made = struct.pack("<BQH", 1, 1, 6) + b"client"
+    other = struct.pack("<BQH", 1, 2, 1) + b"x"
+    times = struct.pack("<BQIq", 3, 1, 3600, 1 << 40)
+    fact = struct.pack("<BQHI", 4, 1, 4, 5) + b"will" + b"value"
+    no_fact = struct.pack("<BQH", 5, 1, 4) + b"will"
+    packets = b"".join(struct.pack("<BQBH", 6, 1, change, 7) for change in (1, 2, 4, 5))
+    sent = struct.pack("<BQHII", 7, 1, 9, 1, 4)
+    ended = struct.pack("<BQ", 2, 1)
+    bodies = [made + times, fact + packets[:12], other + sent, no_fact + packets, ended]
+    return {
+        "blocks": b"\1" + mqtt_log.joined(bodies),
+        "some": b"\1" + mqtt_log.joined(bodies[:3]),
+        "file": b"\0" + mqtt_log.file_of(mqtt_log.SESSIONS, bodies),
+    }
+
+
 def hashes() -> Corpus:
     """Return one hash of each kind, in the places that their algorithms have."""
     texts = [
@@ -295,8 +332,10 @@ MAKERS: dict[str, Callable[[], Corpus]] = {
     "policies": policies,
     "scopes": claims,
     "proxy": proxy_headers,
+    "retained": retained,
     "scan": lambda: dict(list(segments().items())[:10]),
     "segments": segments,
+    "sessions": sessions,
     "tokens": tokens,
     "users": lambda: archived("users.json"),
     "vhosts": lambda: archived("vhosts.json"),

@@ -14,7 +14,8 @@ from tests.fuzz.targets import FUZZ, NAMES, inputs, opened
 
 ROUNDS = {"frames": 600, "segments": 150, "definitions": 150, "users": 300, "vhosts": 300,
           "policies": 100,
-          "documents": 150, "scan": 200}  # fmt: skip
+          "documents": 150, "scan": 200,
+          "retained": 400, "sessions": 400}  # fmt: skip
 ROUNDS_OTHERWISE = 1000
 SEED_VARIABLE = "LAVINMQ_TEST_FUZZ_SEED"
 
