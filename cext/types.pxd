@@ -33,6 +33,8 @@ cdef struct rmsg_t
 cdef struct rtree_t
 cdef struct mfact_t
 cdef struct msession_t
+cdef struct rstore_t
+cdef struct slog_t
 
 ctypedef bint (*job_step_t)(loop_t* loop, job_t* job) noexcept nogil
 
@@ -455,7 +457,7 @@ cdef struct mlog_t:             # entries in files, one behind the other, that l
     # Told of what was staged that it is written, or that it is not and never will be. NULL: what
     # could not be written stays staged, and is tried again.
     void (*settle)(mlog_t* log, bint is_written) noexcept nogil
-    # Makes entries of what its owner has gathered, before they are written. 0, or -1; NULL: nothing.
+    # Makes entries of what its owner has gathered, before they are written. 0, or -1; NULL: none.
     int (*gather)(mlog_t* log) noexcept nogil
     u64 n_written               # bytes since it was opened
     u64 n_handed                # of them, those that a sync covers which has begun, or will
@@ -520,7 +522,7 @@ cdef struct rstore_t:         # the retained messages of a virtual host
     u8* block                   # of windows, NULL while nobody walks
     rwindow_t windows[8]        # N_WINDOWS
     u32 next_window
-    i64 imported_ns             # when the index of LavinMQ was changed that was taken over, 0 = none
+    i64 imported_ns             # time of the index of LavinMQ that was taken over, 0 = none
     i64 imported_at_ms          # and when that was
     u64 n_lost                  # entries that could not be read since that was last told
     u8* clean_buf
@@ -1221,6 +1223,14 @@ cdef struct publish_t:          # a message of MQTT on its way: slices, nothing 
 cdef struct retained_t:         # who keeps retained messages: first member of it
     # Keep what was published, or forget it when the body is empty. 0, or -1 with errno.
     int (*put)(retained_t* r, const publish_t* m) noexcept nogil
+
+cdef struct retained_sink_t:    # how publishes come to a store of retained messages
+    retained_t sink             # must stay first
+    rstore_t* store
+
+cdef struct session_sink_t:     # how changes of packet ids come to a log of sessions
+    session_log_t sink          # must stay first
+    slog_t* log
 
 cdef struct fold_t:             # a session that gets a message, by one filter or several
     queue_t* queue

@@ -425,7 +425,7 @@ class DedupCache:
     def take_news(self) -> int | None:
         """errno of the last write when it differs from that at the last call, 0 = it went well."""
 
-class RetainedStore:
+class RetainedStore(RetainedSink):
     """The retained messages of a virtual host: topics and places in memory, the rest in files.
 
     A put is written at the end of the turn. What cannot be written is taken back, and channels that
@@ -492,6 +492,14 @@ class RetainedStore:
         """Look for the messages that a valid filter matches. Raises: ValueError when it is empty or
         has more than 65 535 bytes."""
 
+    def give(
+        self, filter: bytes, queue: Queue, granted: int, subscription_id: int = 0
+    ) -> RetainedGift:
+        """Begin to give what a valid filter matches to a session, because it has subscribed.
+
+        Args: queue: the session's; granted: QoS of the subscription. Raises: ValueError.
+        """
+
     def flush(self) -> None:
         """Write what was put since the last turn. Raises: OSError; it is taken back then."""
 
@@ -535,11 +543,31 @@ class RetainedWalk:
     def stop(self) -> None:
         """No more are wanted. Idempotent."""
 
+RETAINED_OVER: Final[int]
+"""Answer of `RetainedGift.some`: the session has all of them, or is gone."""
+RETAINED_MORE: Final[int]
+"""Answer: there are more, for the next turn."""
+RETAINED_WAIT: Final[int]
+"""Answer: its client is slow, and its queue long; try again some milliseconds later."""
+
+@final
+class RetainedGift:
+    """Retained messages on their way to a session, flagged as such; expired ones are left out."""
+
+    def __init__(
+        self, store: RetainedStore, filter: bytes, queue: Queue, granted: int, subscription_id: int
+    ) -> None: ...
+    def some(self) -> int:
+        """Give as many as a portion allows. Returns: RETAINED_OVER, _MORE or _WAIT."""
+
+    def stop(self) -> None:
+        """No more are wanted. Idempotent."""
+
 SESSION_CHANGES: Final[dict[str, int]]
 """What a packet id of a session does, by name: RECEIVED, RELEASED (the client's, of QoS 2); SENT,
 REC, DONE (ours: sent, its PUBREC has come, free)."""
 
-class SessionLog:
+class SessionLog(SessionSink):
     """What sessions of MQTT keep beside their queues and bindings, in files.
 
     A change is written at the end of the turn. What cannot be written stays and is tried again;

@@ -9,9 +9,10 @@ cdef enum:
 
 # Freeing one needs its Loop: the garbage collector must not take that away first.
 @cython.no_gc_clear
-cdef class RetainedStore:
+cdef class RetainedStore(RetainedSink):
     """The retained messages of a virtual host. See the stub."""
     cdef rstore_t r
+    cdef retained_sink_t sink
     cdef Loop loop
     cdef bytes directory
     cdef rwalk_t expiring       # where the search for expired ones is
@@ -20,6 +21,9 @@ cdef class RetainedStore:
     def __cinit__(self, Loop loop not None, str directory not None, u32 file_size=67108864):
         memset(&self.r, 0, sizeof(rstore_t))
         memset(&self.expiring, 0, sizeof(rwalk_t))
+        self.sink.sink.put = retained_sink_put
+        self.sink.store = &self.r
+        self.t = &self.sink.sink
         self.loop = loop
         self.directory = os.fsencode(directory)
         if len(self.directory) > PATH_MAX_BYTES - 64:
@@ -174,6 +178,13 @@ cdef class RetainedStore:
         self.check()
         return RetainedWalk(self, filter)
 
+    def give(self, bytes filter not None, Queue queue not None, int granted,
+             u32 subscription_id=0) -> RetainedGift:
+        """Begin to give what a valid filter matches to a session. Raises ValueError,
+        MemoryError."""
+        self.check()
+        return RetainedGift(self, filter, queue, granted, subscription_id)
+
     def flush(self) -> None:
         """Write what was put since the last tick. Raises OSError: it is taken back then."""
         checked(mlog_flush(&self.r.log), os.fsdecode(self.directory))
@@ -262,8 +273,14 @@ cdef class RetainedWalk:
             raise MemoryError()
 
     def __dealloc__(self):
-        if self.store is not None and not self.store.is_over:
-            rwalk_end(&self.w)
+        self.end()
+
+    cdef void end(self):
+        if self.store is None:
+            return
+        if self.store.is_over:
+            self.w.store = NULL                 # it has gone, with what walks had of it
+        rwalk_end(&self.w)
 
     @property
     def is_over(self) -> bool:
@@ -292,5 +309,57 @@ cdef class RetainedWalk:
 
     def stop(self) -> None:
         """No more are wanted. Idempotent."""
-        if not self.store.is_over:
-            rwalk_end(&self.w)
+        self.end()
+
+
+@cython.no_gc_clear
+cdef class RetainedGift:
+    """Retained messages on their way to a session. See the stub."""
+    cdef rgift_t g
+    cdef RetainedStore store
+    cdef Queue queue
+
+    def __cinit__(self, RetainedStore store not None, bytes filter not None,
+                  Queue queue not None, int granted, u32 subscription_id):
+        memset(&self.g, 0, sizeof(rgift_t))
+        self.store = store
+        self.queue = queue
+        if not 0 < len(filter) < 65536 or not 0 <= granted <= 2:
+            raise ValueError("no subscription")
+        if rgift_begin(&self.g, &store.r, <const u8*>PyBytes_AS_STRING(filter),
+                       <u32>len(filter), queue.q, <u8>granted, subscription_id):
+            raise MemoryError()
+
+    def __dealloc__(self):
+        self.end()
+
+    cdef void end(self):
+        if self.store is None:
+            return
+        if self.store.is_over:
+            self.g.walk.store = NULL            # it has gone, with what walks had of it
+        rgift_end(&self.g)
+
+    def some(self) -> int:
+        """Give a portion: RETAINED_OVER, RETAINED_MORE or RETAINED_WAIT."""
+        cdef int rc
+        if self.store.is_over:
+            return GIVE_OVER
+        loop_grant(&self.store.loop.t)
+        with nogil:
+            rc = rgift_some(&self.g, &self.store.loop.t)
+        self.store.loop.kick()
+        if rc == GIVE_NO_MEMORY:
+            raise MemoryError()
+        if rc == GIVE_OVER:
+            self.end()
+        return rc
+
+    def stop(self) -> None:
+        """No more are wanted. Idempotent."""
+        self.end()
+
+
+RETAINED_OVER = GIVE_OVER
+RETAINED_MORE = GIVE_MORE
+RETAINED_WAIT = GIVE_WAIT

@@ -3,9 +3,10 @@
 
 # Freeing one needs its Loop: the garbage collector must not take that away first.
 @cython.no_gc_clear
-cdef class SessionLog:
+cdef class SessionLog(SessionSink):
     """The sessions of a virtual host. See the stub."""
     cdef slog_t s
+    cdef session_sink_t sink
     cdef Loop loop
     cdef bytes directory
     cdef list waiting           # (bytes that are to be on disk, callback)
@@ -13,6 +14,9 @@ cdef class SessionLog:
 
     def __cinit__(self, Loop loop not None, str directory not None, u32 file_size=16777216):
         memset(&self.s, 0, sizeof(slog_t))
+        self.sink.sink.note = slog_sink_note
+        self.sink.log = &self.s
+        self.t = &self.sink.sink
         self.loop = loop
         self.waiting = []
         self.directory = os.fsencode(directory)
@@ -113,9 +117,9 @@ cdef class SessionLog:
         received, sent, released = [], [], []
         for i in range(m.cap_packets):
             packet = &m.packets[i]
-            if packet.id and packet.state == SLOG_IS_RECEIVED:
+            if packet.id and packet.state == PACKET_RECEIVED:
                 received.append(packet.id)
-            elif packet.id and packet.state == SLOG_IS_SENT:
+            elif packet.id and packet.state == PACKET_SENT:
                 sent.append((packet.id, packet.seg, packet.pos))
             elif packet.id:
                 released.append(packet.id)
@@ -152,7 +156,7 @@ cdef class SessionLog:
 
     def note(self, bytes client_id not None, int change, u16 id, u32 seg=0, u32 pos=0) -> None:
         """A packet id has changed, see SESSION_CHANGES. Raises OSError, KeyError, ValueError."""
-        if not SLOG_RECEIVED <= change <= SLOG_DONE or id == 0:
+        if not SESSION_RECEIVED <= change <= SESSION_DONE or id == 0:
             raise ValueError("no change")
         self.done(slog_note(&self.s, self.get(client_id), <u8>change, id, seg, pos))
 
@@ -246,6 +250,6 @@ cdef class SessionLog:
 
 
 SESSION_CHANGES = {
-    "RECEIVED": SLOG_RECEIVED, "RELEASED": SLOG_RELEASED, "SENT": SLOG_SENT_ID, "REC": SLOG_REC,
-    "DONE": SLOG_DONE,
+    "RECEIVED": SESSION_RECEIVED, "RELEASED": SESSION_RELEASED, "SENT": SESSION_SENT,
+    "REC": SESSION_REC, "DONE": SESSION_DONE,
 }

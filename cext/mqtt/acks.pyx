@@ -165,8 +165,9 @@ cdef u32 pubrel_take(link_t* l, mqtt_t* s, u16 id) noexcept nogil:
     if p == NULL:
         ack_note(s, PACKET_PUBCOMP, id, REASON_ID_NOT_FOUND)
         return 0
+    if not session_note(s, SESSION_RELEASED, id, 0, 0):
+        return REASON_QUOTA
     packets_remove(&s.session.received, p)
-    session_note(s, SESSION_RELEASED, id, 0, 0)
     if s.log != NULL and s.is_persistent:
         s.chan.needs_sync = True
     ack_note(s, PACKET_PUBCOMP, id, 0)

@@ -17,10 +17,10 @@ cdef inline u32 consumer_subscription_id(const consumer_t* k) noexcept nogil:
     return be32(k.tag + 3) if k.tag[0] == 6 and k.tag[1] == SHARED_TAG else 0
 
 
-cdef void session_note(mqtt_t* s, u8 change, u16 id, u32 seg, u32 pos) noexcept nogil:
-    """Have a session that outlives its connection keep a change of its ids."""
-    if s.log != NULL and s.is_persistent:
-        s.log.note(s.log, s.queue, change, id, seg, pos)
+cdef bint session_note(mqtt_t* s, u8 change, u16 id, u32 seg, u32 pos) noexcept nogil:
+    """Have a session that outlives its connection keep a change of its ids. Whether it will."""
+    return (s.log == NULL or not s.is_persistent
+            or s.log.note(s.log, s.queue, change, id, seg, pos) == 0)
 
 
 cdef bint deliver_id(mqtt_t* s, queue_t* q, const rec_t* rec, publish_t* m) noexcept nogil:

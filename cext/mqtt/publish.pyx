@@ -220,7 +220,8 @@ cdef int mqtt_publish_any(link_t* l, mqtt_t* s, const publish_t* m) noexcept nog
                 return rc
         x.n_in += 1
         memset(&s.stored, 0, sizeof(stored_t))
-        if m.is_retained and s.retained != NULL and s.retained.put(s.retained, m):
+        if (m.is_retained and s.retained != NULL and s.retained.put(s.retained, m)
+                and m.qos):             # of QoS 0 nobody is told: whoever is there gets it
             s.stored.is_overflowed = True
             return PUBLISHED
         if l.loop.n_closed and m.qos and any_fold_is_closed(s):
@@ -311,7 +312,9 @@ cdef int client_answer(link_t* l, mqtt_t* s, const publish_t* m, u32 reason) noe
         if p == NULL:
             return packet_fail(l, REASON_QUOTA, b"no memory")
         p.state = PACKET_RECEIVED
-        session_note(s, SESSION_RECEIVED, m.id, 0, 0)
+        if not session_note(s, SESSION_RECEIVED, m.id, 0, 0):
+            packets_remove(&s.session.received, p)
+            return packet_fail(l, REASON_QUOTA, b"a session cannot be stored")
         if s.log != NULL and s.is_persistent:
             s.chan.needs_sync = True
     ack_note(s, PACKET_PUBACK if m.qos == 1 else PACKET_PUBREC, m.id, <u8>reason)

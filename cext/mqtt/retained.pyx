@@ -287,6 +287,32 @@ cdef int retained_remove(rstore_t* rs, const u8* topic, u32 n) noexcept nogil:
     return 1
 
 
+cdef int retained_sink_put(retained_t* sink, const publish_t* m) noexcept nogil:
+    """Keep what was published, or forget it when it is empty. 0, or -1 with errno."""
+    cdef rstore_t* rs = (<retained_sink_t*>sink).store
+    cdef rfound_t found
+    if rs.buckets == NULL:
+        set_errno(ENOENT)
+        return -1
+    if m.qos:
+        mlog_want_sync(&rs.log)
+    if m.body_len == 0:
+        return -1 if retained_remove(rs, m.topic, m.topic_len) < 0 else 0
+    if m.body_len > RETAINED_MOST:
+        set_errno(EFBIG)
+        return -1
+    found.topic = m.topic
+    found.topic_len = m.topic_len
+    found.qos = m.qos
+    found.props = m.props
+    found.props_len = m.props_len
+    found.payload = m.body
+    found.payload_len = <u32>m.body_len
+    found.at_ms = rs.log.loop.now_ms
+    found.expires_ms = found.at_ms + <i64>m.expiry_s * 1000 if m.has_expiry else 0
+    return retained_put(rs, &found)
+
+
 cdef int retained_note_import(rstore_t* rs, i64 stamp, i64 at_ms) noexcept nogil:
     """What LavinMQ has kept is taken over, as of this time of its index. 0, or -1 with errno."""
     cdef u8* p = mlog_begin(&rs.log, RETAINED_IMPORT_SIZE)

@@ -23,7 +23,7 @@ cdef enum rwalk_result:
 
 # ---- filters -------------------------------------------------------------------------------------
 
-cdef inline u32 level_end(const u8* p, u32 at, u32 n) noexcept nogil:
+cdef inline u32 walk_level_end(const u8* p, u32 at, u32 n) noexcept nogil:
     """Where the level that begins at `at` ends."""
     while at < n and p[at] != c'/':
         at += 1
@@ -92,10 +92,10 @@ cdef int walk_match(rwalk_t* w, const u8* t, u32 n) noexcept nogil:
     if t[0] == c'$' and (f[0] == c'#' or (f[0] == c'+' and (w.filter_len == 1 or f[1] == c'/'))):
         return walk_go(w, NULL, 0, NULL, 0, c'$' + 1)
     while True:
-        end = level_end(f, level, w.filter_len)
+        end = walk_level_end(f, level, w.filter_len)
         if end - level == 1 and f[level] == c'#':
             return RWALK_FOUND
-        topic_end = level_end(t, at, n)
+        topic_end = walk_level_end(t, at, n)
         is_plus = end - level == 1 and f[level] == c'+'
         if is_plus:
             plus_end = topic_end
@@ -186,10 +186,10 @@ cdef void rwalk_step(rwalk_t* w) noexcept nogil:
 
 cdef bint rwalk_reaches(rwalk_t* w, const rmsg_t* msg) noexcept nogil:
     """After a jump: whether a few steps from msg lead where it goes. Else it is looked for."""
-    cdef u32 i
+    cdef u32 _i
     if w.version != 0:
         return True
-    for i in range(WALK_STEPS):
+    for _i in range(WALK_STEPS):
         rwalk_step(w)
         if w.leaf == NULL:
             break
@@ -203,8 +203,8 @@ cdef bint rwalk_reaches(rwalk_t* w, const rmsg_t* msg) noexcept nogil:
 
 
 cdef int rwalk_next(rwalk_t* w, loop_t* loop, rfound_t* found) noexcept nogil:
-    """The next message, which is read: a rwalk_result. What is found is there until the store or the
-    walk is used again."""
+    """The next message, which is read: a rwalk_result. What is found is there until the store or
+    the walk is used again."""
     cdef rmsg_t* msg
     cdef u32 now_s = <u32>(loop.now_ms // 1000)
     cdef bint is_late = False           # one is looked at in any case

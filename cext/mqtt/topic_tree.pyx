@@ -112,8 +112,9 @@ cdef int tree_prepare(rtree_t** path, u32 height, rtree_t** fresh) noexcept nogi
         n += 1
     for i in range(n):
         if fresh[i] == NULL:
-            for i in range(n):
-                free(fresh[i])
+            while n:
+                n -= 1
+                free(fresh[n])
             return -1
     return <int>n
 
