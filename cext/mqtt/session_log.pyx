@@ -3,7 +3,7 @@
 # In a log (log.pyx), whose entries are blocks: all records of a tick, or one session written anew.
 #
 #   block     { record }
-#   made      kind:u8 (1) number:u64 len:u16 client_id      a session, with nothing of an earlier one
+#   made      kind:u8 (1) number:u64 len:u16 client_id      a session, with nothing of before
 #   ended     kind:u8 (2) number:u64
 #   times     kind:u8 (3) number:u64 expiry:u32 left:i64
 #   fact      kind:u8 (4) number:u64 key_len:u16 value_len:u32 key value
