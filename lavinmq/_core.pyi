@@ -586,7 +586,7 @@ class SessionLog(SessionSink):
     def __len__(self) -> int:
         """Sessions."""
 
-    def __contains__(self, client_id: bytes) -> bool:
+    def __contains__(self, client_id: bytes, /) -> bool:
         """Whether a client has a session."""
 
     @property
