@@ -29,6 +29,7 @@ from lavinmq.config.values import Config
 from lavinmq.errors import ReplyCode
 from lavinmq.files import vhosts as vhosts_file
 from lavinmq.files.saving import Disk, gathered
+from lavinmq.listeners.endpoints import Endpoints
 from lavinmq.listeners.newcomers import Newcomers
 from lavinmq.policy.limits import UserLimits
 from lavinmq.policy.parameters import ParameterStore
@@ -143,6 +144,8 @@ class Broker:
         self.listening: list[Listening] = []
         """All but the control socket, which is nobody else's."""
         self.services: set[Service] = set()
+        self.welcomes: dict[str, Callable[[socket.socket, Endpoints], None]] = {}
+        """Who takes clients over that come inside something else, by the protocol they speak."""
         self.loop = _core.Loop(events, config.data_dir, config.sync, on_failure, self._news)
         self.disk.changes.note = partial(_core.note_change, self.loop)
         self.loop.set_max_large(memory_for_large_messages())

@@ -66,6 +66,8 @@ def run(
         "mgmt_port": -1,
         "mgmt_tls_port": -1,
         "metrics_http_port": -1,
+        "mqtt_port": -1,
+        "mqtt_tls_port": -1,
         "control_unix_path": "",
         "sync": data_dir is not None,
         **settings,

@@ -37,7 +37,6 @@ MISSING = (
              " others. Take the setting out to run a single broker; a cluster needs LavinMQ"),
         ),
     ),
-    Missing("this release does not speak MQTT", section="mqtt"),
     Missing("this release takes turns by time, not by bytes", section="experimental"),
     Missing(
         "this release runs no shovels: they are checked and kept, and move no messages",

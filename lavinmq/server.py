@@ -35,6 +35,7 @@ from lavinmq.http.access.origin import Origin
 from lavinmq.listeners.endpoints import Endpoints
 from lavinmq.listeners.listener import Listener, Places, listeners
 from lavinmq.listeners.tls import Contexts, TlsError
+from lavinmq.mqtt.service import Service as Mqtt
 from lavinmq.process import descriptors, log
 from lavinmq.process.portions import SharedPortion, in_portions
 from lavinmq.process.systemd import Service
@@ -76,6 +77,7 @@ class Server:
         self.config = config
         self.events = events
         self.broker = Broker(config, events, self._fatal, self._finish, is_clean=is_clean)
+        self.mqtt = Mqtt(self.broker)
         self.listeners: list[Listener] = []
         self.tls = Contexts(config)
         self.arrivals = SharedPortion(events.call_soon)
@@ -110,10 +112,15 @@ class Server:
         ]  # fmt: skip
         return ports[0] if ports else -1
 
-    def _port_of(self, *, is_tls: bool) -> int:
+    @property
+    def mqtt_port(self) -> int:
+        """The TCP port that it listens on for MQTT, -1 when there is none."""
+        return self._port_of(is_tls=False, protocol="mqtt")
+
+    def _port_of(self, *, is_tls: bool, protocol: str = "amqp") -> int:
         ports = [
             each.port for each in self.listeners
-            if each.protocol == "amqp" and each.is_tls == is_tls and each.port >= 0
+            if each.protocol == protocol and each.is_tls == is_tls and each.port >= 0
         ]  # fmt: skip
         return ports[0] if ports else -1
 
@@ -133,7 +140,9 @@ class Server:
         if self._log_exchange is not None:
             self._log_exchange.start()
         self.broker.chain.start()
+        self.mqtt.start()
         self._open_amqp()
+        self._open_mqtt()
         self._open_http()
         self._listen()
         self._check()
@@ -179,11 +188,25 @@ class Server:
             protocol = "amqps" if listener.is_tls else "amqp"
             self.broker.listening.append(Listening(listener.name, protocol, listener.is_tls))
 
+    def _open_mqtt(self) -> None:
+        """Bind the listeners for MQTT. Raises: OSError."""
+        config = self.config
+        places = Places(
+            config.mqtt_bind, config.mqtt_port, config.mqtt_tls_port, config.mqtt_unix_path
+        )
+        passed = self.service.take_sockets(config.mqtt_systemd_socket_name)
+        for listener in listeners(
+            self, places, passed, "mqtt", self.mqtt.welcome, self.broker.newcomers
+        ):
+            self.listeners.append(listener)
+            protocol = "mqtts" if listener.is_tls else "mqtt"
+            self.broker.listening.append(Listening(listener.name, protocol, listener.is_tls))
+
     def _listen(self) -> None:
         """Let clients come. Raises: OSError."""
         for listener in self.listeners:
             listener.start()
-            kind = "AMQPS" if listener.is_tls else "AMQP"
+            kind = listener.protocol.upper() + ("S" if listener.is_tls else "")
             _log.info("Listening for %s on %s", kind, listener.name)
         for http in self.http:
             http.start()
@@ -315,6 +338,7 @@ class Server:
         broker, failure = self.broker, ""
         if self._log_exchange is not None:
             self._log_exchange.stop()
+        self.mqtt.stop()
         broker.disk.stop()
         broker.loop.tick()
         try:
@@ -351,6 +375,7 @@ class Server:
         if self._log_exchange is not None:
             self._log_exchange.stop()
         self.service.close()
+        self.mqtt.release()
         while broker.connections:
             broker.connections.popitem()[0].abandon()
         broker.disk.stop()

@@ -32,7 +32,7 @@ part() {
 symbols() {
     local data
     data=$(mktemp -d)
-    .venv/bin/lavinmq -D "$data/d" -p 5699 --http-port -1 --metrics-http-port -1 \
+    .venv/bin/lavinmq -D "$data/d" -p 5699 --http-port -1 --metrics-http-port -1 --mqtt-port -1 \
         --control-unix-path "$data/control.sock" >"$data/log" 2>&1 &
     local broker=$!
     trap 'kill "$broker" 2>/dev/null; rm -rf "$data"' RETURN

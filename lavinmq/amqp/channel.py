@@ -284,6 +284,9 @@ class Channel:
         )  # fmt: skip
 
     def _queue_delete(self, d: m.QueueDelete) -> None:
+        session = self.connection.vhost.queues.get(d.queue)
+        if session is not None and session.is_session:
+            rights.check_usable(self.connection.vhost.name, session)
         ready, recorded, consumers = self.connection.vhost.delete_queue(
             self.connection, self._queue_name(d.queue), d.if_unused, d.if_empty
         )
@@ -436,6 +439,8 @@ class Channel:
             raise refused(f"Queue '{name}' in vhost '{vhost.name}' in exclusive use")
         if queue.is_stream:
             raise ChannelError(ReplyCode.NOT_IMPLEMENTED, "basic.get is not possible on a stream")
+        if queue.is_session:
+            rights.check_usable(vhost.name, queue)
         vhost.get_used(queue)
         if queue.is_internal:
             self._reply(m.BasicGetEmpty())

@@ -14,7 +14,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from lavinmq import _core
 from lavinmq.amqp import handshake
@@ -56,6 +56,9 @@ UNLIMITED_FRAME: Final = 128 << 20
 
 class Connection:
     """A session. `broker` owns it and is told by `lost` when it is over."""
+
+    protocol: Final = "AMQP 0-9-1"
+    """What it speaks, for people."""
 
     # So many attributes of so many instances: dictionaries would take 1.6 KB of each. What few of
     # them need for long is made when it is asked for.
@@ -718,9 +721,8 @@ class Connection:
 
 
 def amqp_connections(broker: Broker) -> list[Connection]:
-    """All sessions of a broker that speak AMQP, in the order of their coming: all that there are,
-    for no other protocol is spoken yet."""
-    return cast("list[Connection]", list(broker.connections))
+    """All sessions of a broker that speak AMQP, in the order of their coming."""
+    return [each for each in broker.connections if isinstance(each, Connection)]
 
 
 def _say_nothing() -> None:

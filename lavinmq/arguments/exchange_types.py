@@ -98,6 +98,16 @@ EXCHANGE_TYPES: Final[Mapping[str, ExchangeType]] = {
 }
 """By the name that clients give. All queues are local ones: there is one node."""
 
+MQTT: Final = "mqtt"
+"""The type of the exchange to which clients of MQTT publish. Nobody declares another one."""
+
+_OWN: Final = {MQTT: ExchangeType("MQTT", _core.FILTERS)}
+
+
+def of_type(type_: str) -> ExchangeType:
+    """The row of a type that exists, be it the broker's own. Raises: KeyError."""
+    return EXCHANGE_TYPES.get(type_) or _OWN[type_]
+
 
 def unserved(type_: str) -> str:
     """The end of a refusal of a type that is not there: the nearest one that is."""

@@ -26,6 +26,7 @@ FILE_NAME: Final = "topic_permissions.json"
 """Beside users.json, in which LavinMQ would not understand it."""
 
 _NO_KEY: Final = "(?!)"
+_CLIENT_ID: Final = "{client_id}"
 
 
 class KeyRights(Protocol):
@@ -40,6 +41,9 @@ class KeyRights(Protocol):
 
     def can_read(self, key: str) -> bool:
         """Whether the exchange may be bound with the key."""
+
+    def of_client(self, client_id: str) -> KeyRights:
+        """The same for a client of MQTT, whose identifier is known."""
 
 
 class TopicRow(NamedTuple):
@@ -65,14 +69,23 @@ class TopicRow(NamedTuple):
 class TopicPermissions:
     """The rules of one user for one exchange; see `check` for input."""
 
-    __slots__ = ("_read", "_write", "is_any_written", "read", "write")
+    __slots__ = ("_names", "_read", "_write", "is_any_written", "read", "write")
 
-    def __init__(self, user: str, vhost: str, write: str, read: str) -> None:
+    def __init__(
+        self, user: str, vhost: str, write: str, read: str, client_id: str | None = None
+    ) -> None:
         self.write = write
         self.read = read
         self.is_any_written = write in permissions.EVERYTHING
-        self._write = Rule(_expanded(write, user, vhost), ())
-        self._read = Rule(_expanded(read, user, vhost), ())
+        self._names = user, vhost
+        self._write = Rule(_expanded(write, user, vhost, client_id), ())
+        self._read = Rule(_expanded(read, user, vhost, client_id), ())
+
+    def of_client(self, client_id: str) -> TopicPermissions:
+        """The same for a client of MQTT, whose identifier is known."""
+        if _CLIENT_ID not in self.write and _CLIENT_ID not in self.read:
+            return self
+        return TopicPermissions(*self._names, self.write, self.read, client_id)
 
     def can_write(self, key: str) -> bool:
         """Whether messages with the routing key may be published."""
@@ -154,8 +167,9 @@ class TopicFile:
         return [] if self._content is None else [(self._path, self._content)]
 
 
-def _expanded(regex: str, user: str, vhost: str) -> str:
+def _expanded(regex: str, user: str, vhost: str, client_id: str | None = None) -> str:
     """The expression with its variables replaced; the empty one matches the empty key."""
     for name, text in (("username", re.escape(user)), ("vhost", re.escape(vhost))):
         regex = regex.replace(f"{{{name}}}", text)
-    return regex.replace("{client_id}", _NO_KEY) or "^$"
+    client = _NO_KEY if client_id is None else re.escape(client_id)
+    return regex.replace(_CLIENT_ID, client) or "^$"

@@ -283,9 +283,6 @@ def _take_sni(values: Values, written: str, content: Mapping[str, Given]) -> Non
             )
             continue
         values.take_of_host(host, key, setting, given, written)
-        if prefix == "mqtt_":
-            why = missing.of_section("mqtt")
-            values.warn(f"setting '{key}' in [{section}] has no effect yet: {why}")
     if "tls_cert" not in content or not content["tls_cert"].text:
         kept = values.sni.pop(host, {})
         if any(key.endswith("tls_verify_peer") and on for key, on in kept.items()):

@@ -107,12 +107,24 @@ class Config:
     max_bindings_per_queue: int
     max_bindings_per_vhost: int
 
+    mqtt_bind: str
+    mqtt_port: int
+    mqtt_tls_port: int
+    mqtt_unix_path: str | None
+    mqtt_max_inflight_messages: int
+    mqtt_max_packet_size: int
+    mqtt_default_vhost: str
+    mqtt_permission_check_enabled: bool
+    mqtt_client_id_validation: str
+    mqtt_max_session_expiry: int
+    mqtt_anonymous_user: str
+    mqtt_systemd_socket_name: str
+
     http_bind: str
     http_port: int
     https_port: int
     http_unix_path: str | None
     http_systemd_socket_name: str
-    mqtt_systemd_socket_name: str
     cors_allowed_origins: tuple[str, ...]
     websocket_allowed_origins: tuple[str, ...]
     allowed_hosts: tuple[str, ...]

@@ -105,7 +105,7 @@ def _rules_of(vhost: VHost) -> Iterator[tuple[str, Row]]:
 
 def _is_exported(thing: Destination) -> bool:
     if isinstance(thing, Queue):
-        return not (thing.exclusive or thing.is_internal)
+        return not (thing.exclusive or thing.is_internal or thing.is_session)
     return not (isinstance(thing, Exchange) and thing.internal)
 
 

@@ -110,7 +110,7 @@ class Topology:
         """Compare a queue. Raises: DefinitionsRefused."""
         wanted: QueueDef = item.thing
         if wanted.is_session:
-            return "MQTT sessions are not part of this release"
+            return "MQTT sessions are made by their clients"
         for prefix in INTERNAL:
             if wanted.name.startswith(prefix) and self._exchange(wanted.name[len(prefix) :]):
                 return None  # it comes with the exchange

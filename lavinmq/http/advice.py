@@ -13,8 +13,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
+from lavinmq.amqp.channel import Consumer
 from lavinmq.arguments.keys import Kind
 from lavinmq.files.disk import DiskWatch
 from lavinmq.http import certificates
@@ -23,9 +24,8 @@ from lavinmq.policy.features import queue_kind
 from lavinmq.policy.pattern import Patience
 
 if TYPE_CHECKING:
-    from lavinmq.amqp.channel import Consumer
-    from lavinmq.amqp.connection import Connection
     from lavinmq.broker import Broker
+    from lavinmq.http.clients import Client
     from lavinmq.policy.policies import Policy
     from lavinmq.vhost.queue import Queue
     from lavinmq.vhost.vhost import VHost
@@ -156,7 +156,9 @@ def of_unacked(vhost: VHost, queue: Queue) -> Advice | None:
     is_still = queue.track is None or not queue.track.has_moved("ack")
     if not timeout_s and not (is_still and queue.core.ready):
         return None
-    for consumer in cast("list[Consumer]", list(islice(queue.consumers, SOME))):
+    for consumer in list(islice(queue.consumers, SOME)):
+        if not isinstance(consumer, Consumer):
+            continue
         age_s = _oldest_s(consumer)
         core = consumer.core
         who = f"The consumer {consumer.tag} of the queue {queue.name}"
@@ -236,7 +238,7 @@ def _of_policy(vhost: VHost, policy: Policy, *, is_operator: bool) -> Advice:
 # --- the machine ------------------------------------------------------------------------------
 
 
-def of_publishers(broker: Broker, connections: list[Connection]) -> Advice | None:
+def of_publishers(broker: Broker, connections: list[Client]) -> Advice | None:
     """Publishers that are held. Args: connections: those that the caller may see."""
     if not broker.loop.is_held:
         return None

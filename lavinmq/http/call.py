@@ -26,10 +26,10 @@ from lavinmq.http.routes import Route
 
 if TYPE_CHECKING:
     from lavinmq.amqp.channel import Channel
-    from lavinmq.amqp.connection import Connection
     from lavinmq.auth.identity import Identity
     from lavinmq.auth.sessions import Session
     from lavinmq.broker import Broker
+    from lavinmq.http.clients import Client
     from lavinmq.http.handler import ApiHandler
     from lavinmq.vhost.queue import Queue
     from lavinmq.vhost.vhost import VHost
@@ -86,7 +86,7 @@ class Call:
         self.body: dict[str, Any] = {}
         self.raw: dict[str, Any] = {}
         self.handler: ApiHandler
-        self.connection: Connection
+        self.connection: Client
         self.channel: Channel
         self.session: Session | None = None
         self._standing = Standing(user)

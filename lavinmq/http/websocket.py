@@ -1,4 +1,4 @@
-"""AMQP over WebSocket: the byte stream of a WebSocket, bridged to a connection like any other.
+"""AMQP and MQTT over WebSocket: the bytes of one, bridged to a connection like any other.
 
 The bridge is a pair of sockets. What one side cannot take yet waits in the other: neither a slow
 browser nor a busy broker makes anything grow. Frames have no meaning, text is ignored.
@@ -16,7 +16,7 @@ from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from lavinmq.amqp.connection import welcome_socket
 from lavinmq.http.handler import Handler
-from lavinmq.listeners.endpoints import UNIX, TlsInfo
+from lavinmq.listeners.endpoints import UNIX, Endpoints, TlsInfo, plain
 from lavinmq.process import log
 
 VERSION: Final = "13"
@@ -26,7 +26,7 @@ _log = log.get("lmq.http.server")
 
 
 class WebSocketBridge(Handler, WebSocketHandler):
-    """One WebSocket; the handshake of AMQP says who it is."""
+    """One WebSocket; the handshake of its protocol says who it is."""
 
     _socket: socket.socket | None = None
     _reader: asyncio.Task[None] | None = None
@@ -41,9 +41,6 @@ class WebSocketBridge(Handler, WebSocketHandler):
         elif "Sec-WebSocket-Key" not in headers:
             self.set_status(400)
             self.finish("Missing Sec-WebSocket-Key\n")
-        elif self._is_mqtt():
-            self.set_status(400)
-            self.finish("MQTT is not available\n")
 
     def _is_mqtt(self) -> bool:
         protocol = chosen(self.request.headers.get("Sec-WebSocket-Protocol", "").split(","))
@@ -65,7 +62,14 @@ class WebSocketBridge(Handler, WebSocketHandler):
         ours.setblocking(False)
         self._socket = ours
         peer, local = self._addresses()
-        welcome_socket(self.broker, theirs, peer, local, self.is_loopback, self._tls())
+        if self._is_mqtt():
+            theirs.setblocking(False)
+            between = Endpoints(
+                plain(peer[0]), peer[1], plain(local[0]), local[1], self.is_loopback, self._tls()
+            )
+            self.broker.welcomes["mqtt"](theirs, between)
+        else:
+            welcome_socket(self.broker, theirs, peer, local, self.is_loopback, self._tls())
         self._reader = asyncio.get_running_loop().create_task(self._send_on(ours))
 
     def _outer_socket(self) -> socket.socket | None:

@@ -6,7 +6,7 @@ CONNACK of its version. Sans I/O. Source: MQTT 5.0 section 3.1, 3.1.1 section 3.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from lavinmq.mqtt import filters, properties
@@ -48,6 +48,11 @@ class Will:
     delay_s: int = 0
     expiry_s: int | None = None
     properties: bytes = b""
+
+
+def within(will: Will, most_s: int) -> Will:
+    """The same, delayed for no longer than a session lives without its client."""
+    return replace(will, delay_s=min(will.delay_s, most_s))
 
 
 @dataclass(frozen=True, slots=True)

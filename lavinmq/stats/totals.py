@@ -53,9 +53,12 @@ class VHost(Protocol):
 class Session(Tracked, Protocol):
     """A connection, as far as it is counted."""
 
-    link: _core.Link
     traffic: Traffic | None
     """Of its virtual host, once it is open to one."""
+
+    @property
+    def link(self) -> _core.Link:
+        """What it reads and writes by."""
 
     @property
     def channels(self) -> Mapping[int, Tracked]:

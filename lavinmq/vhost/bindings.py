@@ -18,13 +18,14 @@ from lavinmq.errors import DefinitionsError
 from lavinmq.fieldtable import FieldTable
 from lavinmq.files.definitions import BindingDef
 from lavinmq.process.portions import AT_ONCE, Portions
-from lavinmq.vhost import rights
+from lavinmq.vhost import rights, subscribing
 from lavinmq.vhost.alternates import Alternates
 from lavinmq.vhost.destination import Destination, Source
 from lavinmq.vhost.exchange import Exchange
 from lavinmq.vhost.history import Histories
 from lavinmq.vhost.queue import Actor, Queue
 from lavinmq.vhost.recorded import Recorded, binding_def, not_stored, storing
+from lavinmq.vhost.subscribing import EXCHANGE, Options
 
 
 class BindingLimits(NamedTuple):
@@ -107,6 +108,8 @@ class Bindings:
         for name in (to_name, from_name):
             if name not in self._exchanges:
                 raise missing(f"Exchange '{name}' doesn't exists in vhost '{self._vhost}'")
+        if EXCHANGE in (to_name, from_name):
+            raise refused(f"Access refused to {EXCHANGE}")
         return self._bind(self._exchanges[from_name], self._exchanges[to_name], key, arguments)
 
     def unbind_exchange(
@@ -131,8 +134,8 @@ class Bindings:
         rights.check_usable(self._vhost, queue)
         if queue.is_locked_to(actor):
             raise rights.locked(self._vhost, queue)
-        if not exchange.name:
-            raise refused("Access refused to ")
+        if not exchange.name or exchange.is_mqtt:
+            raise refused(f"Access refused to {exchange.name}")
 
     def load(self, stored: BindingDef) -> bool:
         """Bind what is recorded. Returns: whether both ends are there. Raises: ValueError."""
@@ -142,8 +145,37 @@ class Bindings:
         to = there.get(stored.destination)
         if exchange is None or to is None:
             return False
-        self._add(exchange, to, stored.routing_key, stored.arguments)
+        key, arguments = stored.routing_key, stored.arguments
+        if exchange.is_mqtt:
+            key, arguments = subscribing.loaded(stored)
+        self._add(exchange, to, key, arguments)
         return True
+
+    def subscribe(self, exchange: Exchange, to: Queue, key: str, options: Options) -> bool:
+        """Bind a session for its client, whatever rights say; options that it had for the same
+        filter are replaced. Returns: whether it was recorded. Raises: ChannelError."""
+        arguments = subscribing.arguments_of(options)
+        before = exchange.options(to, key)
+        if before is None or before == arguments:
+            return self._bind(exchange, to, key, arguments)
+        exchange.bind(to, key, arguments)
+        if not to.is_stored:
+            return False
+        try:
+            # The old one behind the new one, so that there is one at any time.
+            self._recorded.file.append_bind(binding_def(exchange, to, key, arguments))
+            self._recorded.file.append_unbind(binding_def(exchange, to, key, before))
+        except DefinitionsError as error:
+            exchange.bind(to, key, before)
+            raise not_stored("the subscription", error) from error
+        self._recorded.compact_if_due()
+        return True
+
+    def unsubscribe(self, exchange: Exchange, to: Queue, key: str) -> bool | None:
+        """Unbind a session for its client. Returns: whether that was recorded; None: it was not
+        bound. Raises: ChannelError 406."""
+        arguments = exchange.options(to, key)
+        return None if arguments is None else self._unbind(exchange, to, key, arguments)
 
     # --- what is permitted ------------------------------------------------------------------
 
@@ -155,7 +187,7 @@ class Bindings:
             is_new = self._add(exchange, to, key, arguments)
         except ValueError as error:
             raise failed(str(error)) from error
-        is_stored = exchange.durable and to.is_stored
+        is_stored = exchange.records_bindings and to.is_stored
         if not is_new:
             return is_stored and self._recorded.is_syncing
         if is_stored:
@@ -191,7 +223,7 @@ class Bindings:
             except ValueError as error:
                 raise failed(str(error)) from error
             return False
-        is_recorded = exchange.durable and to.is_stored
+        is_recorded = exchange.records_bindings and to.is_stored
         if is_recorded:
             with storing("the end of the binding"):
                 self._recorded.file.append_unbind(binding_def(exchange, to, key, arguments))

@@ -33,7 +33,7 @@ def check_queue(durable: bool, exclusive: bool, auto_delete: bool, arguments: Fi
     queue_arguments.check(arguments)
     if arguments.get("x-queue-type") == "mqtt":
         raise ChannelError(
-            ReplyCode.NOT_IMPLEMENTED, "x-queue-type mqtt is not part of this release"
+            ReplyCode.NOT_IMPLEMENTED, "x-queue-type mqtt: sessions are made by clients of MQTT"
         )
 
 

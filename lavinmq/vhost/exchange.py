@@ -12,12 +12,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 from lavinmq import _core
-from lavinmq.arguments.exchange_types import EXCHANGE_TYPES
+from lavinmq.arguments import exchange_types
 from lavinmq.arguments.hash import Hashed, hashed_by
 from lavinmq.arguments.inequivalent import difference
 from lavinmq.fieldtable import EMPTY, FieldTable
 from lavinmq.files.definitions import ExchangeDef
 from lavinmq.policy.features import exchange_features
+from lavinmq.vhost import subscribing
 
 if TYPE_CHECKING:
     from lavinmq.stats.sampler import Track
@@ -33,8 +34,9 @@ class Exchange:
 
     kind: ClassVar[DestinationType] = "exchange"
     __slots__ = (
-        "_paths", "_replays", "_type", "arguments", "auto_delete", "bindings", "core", "durable",
-        "features", "incoming", "internal", "name", "track", "type", "waiting",
+        "_options", "_paths", "_replays", "_type", "arguments", "auto_delete", "bindings", "core",
+        "deserted", "durable", "features", "incoming", "internal", "members", "name", "track",
+        "type", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -60,10 +62,15 @@ class Exchange:
         self.incoming: Incoming = {}
         # How many bindings share one compiled (destination, key), where arguments do not matter.
         self._paths: dict[tuple[Destination, str], int] = {}
+        # Of the exchange of MQTT: the arguments of each binding.
+        self._options: dict[tuple[Destination, str], FieldTable] = {}
+        # How many members each shared subscription has, and those that have lost their last one.
+        self.members: dict[str, int] = {}
+        self.deserted: list[str] = []
         # Destinations that get what is kept, and are bound after that.
         self._replays: dict[Destination, _core.Replay] = {}
         self.track: Track | None = None
-        self._type = EXCHANGE_TYPES[type_]
+        self._type = exchange_types.of_type(type_)
         any_by_default = arguments.get("x-match") == "any"
         algorithm = str(arguments.get("x-algorithm")).lower()
         if algorithm not in ("ring", "jump"):
@@ -98,6 +105,17 @@ class Exchange:
     def is_stored(self) -> bool:
         """Whether it outlives the broker."""
         return self.durable
+
+    @property
+    def records_bindings(self) -> bool:
+        """Whether its bindings to what is stored are stored: the exchange of MQTT is made anew at
+        each start, and its subscriptions are not."""
+        return self.durable or self.is_mqtt
+
+    @property
+    def is_mqtt(self) -> bool:
+        """Whether clients of MQTT publish to it: its bindings are their subscriptions."""
+        return self._type.core == _core.FILTERS
 
     @property
     def is_used(self) -> bool:
@@ -155,6 +173,8 @@ class Exchange:
         binding = (to, key, arguments)
         if binding in self.bindings:
             return False
+        if self.is_mqtt:
+            return self._subscribe(to, key, arguments)
         if self._type.reads_bindings:
             self.core.bind(raw_key(key), self._compiled(to, arguments.raw), to.core)
         else:
@@ -175,7 +195,15 @@ class Exchange:
             self.core.unbind(raw_key(key), self._compiled(to, raw), to.core)
         if stored is None:
             return False
-        if not self._type.reads_bindings:
+        if self.is_mqtt:
+            subscribing.unbind(self.core, to, key)
+            del self._options[to, key]
+            if key.startswith(subscribing.SHARE):
+                self.members[key] -= 1
+                if not self.members[key]:
+                    del self.members[key]
+                    self.deserted.append(key)
+        elif not self._type.reads_bindings:
             path = self._path(to, key)
             shared = self._paths.pop(path) - 1
             if shared:
@@ -187,6 +215,25 @@ class Exchange:
         del self.bindings[to, key, arguments]
         del to.incoming[self, key, arguments]
         return True
+
+    def options(self, to: Destination, key: str) -> FieldTable | None:
+        """The arguments with which a session is bound here; None: it is not."""
+        return self._options.get((to, key))
+
+    def _subscribe(self, to: Destination, key: str, arguments: FieldTable) -> bool:
+        """A session has one binding for each filter: other options take the place of those that it
+        had."""
+        subscribing.bind(self.core, to, key, arguments)
+        before = self._options.get((to, key))
+        if before is not None:
+            del self.bindings[to, key, before]
+            del to.incoming[self, key, before]
+        elif key.startswith(subscribing.SHARE):
+            self.members[key] = self.members.get(key, 0) + 1
+        self._options[to, key] = arguments
+        self.bindings[to, key, arguments] = None
+        to.incoming[self, key, arguments] = arguments.raw
+        return before is None
 
     def awaits(self, to: Destination) -> bool:
         """Whether a first binding of that destination gives it messages."""

@@ -46,19 +46,10 @@ def load_exchanges(
         add(exchange)
 
 
-def load_queues(
-    stored: Iterable[QueueDef], add: Callable[[QueueDef], object], recorded: Recorded, log: Log
-) -> None:
+def load_queues(stored: Iterable[QueueDef], add: Callable[[QueueDef], object]) -> None:
     """Add the queues of the file."""
     for queue in stored:
-        if queue.is_session:
-            log.warning(
-                "queue %r is an MQTT session, which this release does not have: it is "
-                "left out, its files are kept", queue.name,
-            )  # fmt: skip
-            recorded.leave_out(queue)
-        else:
-            add(queue)
+        add(queue)
 
 
 def load_bindings(

@@ -46,8 +46,13 @@ class Actor(Owner, Protocol):
 class QueueConsumer(Protocol):
     """A consumer, as far as its queue is concerned."""
 
-    tag: str
-    exclusive: bool
+    @property
+    def tag(self) -> str:
+        """Its name on its channel."""
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether it has the queue to itself."""
 
     def start(self) -> None:
         """Its turn has come: let deliveries begin."""
@@ -247,6 +252,11 @@ class Queue:
         if self.core.is_closed:
             return "closed"
         return "paused" if self.core.is_paused else "running"
+
+    @property
+    def is_session(self) -> bool:
+        """Whether it is that of a client of MQTT: nobody else uses it."""
+        return self.arguments.get("x-queue-type") == "mqtt"
 
     @property
     def has_exclusive_consumer(self) -> bool:

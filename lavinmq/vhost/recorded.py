@@ -31,6 +31,7 @@ from lavinmq.files.definitions import (
 from lavinmq.files.definitions_compaction import Compaction
 from lavinmq.files.saving import Disk
 from lavinmq.process.log import Log
+from lavinmq.vhost import subscribing
 from lavinmq.vhost.destination import Destination
 from lavinmq.vhost.exchange import Exchange
 from lavinmq.vhost.queue import Queue
@@ -188,7 +189,7 @@ class Recorded:
 
     def _durable_bindings(self) -> Iterator[BindingDef]:
         for x in list(self._exchanges.values()):
-            if not (x.durable and x.name) or self._exchanges.get(x.name) is not x:
+            if not (x.records_bindings and x.name) or self._exchanges.get(x.name) is not x:
                 continue
             for to, key, arguments in list(x.live_bindings()):
                 there: Mapping[str, Any] = self._queues if to.kind == "queue" else self._exchanges
@@ -199,6 +200,8 @@ class Recorded:
 
 def binding_def(exchange: Exchange, to: Destination, key: str, arguments: FieldTable) -> BindingDef:
     """A binding as it is recorded."""
+    if exchange.is_mqtt:
+        key, arguments = subscribing.stored(key, arguments)
     return BindingDef(exchange.name, to.name, to.kind, key, arguments)
 
 

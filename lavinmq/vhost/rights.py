@@ -83,10 +83,18 @@ def check_purge(user: Identity, vhost: str, name: str) -> None:
         raise refused(f"User '{user.name}' doesn't have write permissions to queue '{name}'")
 
 
-def check_usable(vhost: str, queue: Queue) -> None:
+def check_not_internal(vhost: str, queue: Queue) -> None:
     """Messages of a delayed exchange wait in an internal queue. Raises: ChannelError 403."""
     if queue.is_internal:
         raise refused(f"Queue '{queue.name}' in vhost '{vhost}' is internal")
+
+
+def check_usable(vhost: str, queue: Queue) -> None:
+    """Nor does anybody but its client take messages out of a session of MQTT, or put some there.
+    Raises: ChannelError 403."""
+    check_not_internal(vhost, queue)
+    if queue.is_session:
+        raise refused(f"Queue '{queue.name}' in vhost '{vhost}' is an MQTT session")
 
 
 def locked(vhost: str, queue: Queue) -> ChannelError:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from lavinmq import _core
+from lavinmq.arguments import exchange_types
 from lavinmq.arguments.names import check_name, check_prefix, failed, missing, refused
 from lavinmq.arguments.stream import is_stream
 from lavinmq.auth.identity import Identity
@@ -31,7 +32,7 @@ from lavinmq.process import log
 from lavinmq.process.portions import Portions
 from lavinmq.stats.churn import Churn
 from lavinmq.stats.totals import Totals
-from lavinmq.vhost import dedup, loading, rights
+from lavinmq.vhost import dedup, loading, rights, subscribing
 from lavinmq.vhost.alternates import Alternates
 from lavinmq.vhost.bindings import Bindings
 from lavinmq.vhost.declarations import BUILT_IN, check_queue, checked_exchange
@@ -140,7 +141,7 @@ class VHost:
         loading.load_exchanges(stored.exchanges, self._load_exchange, self.recorded, self._log)
         self._keys.load_exchanges(self.exchanges.values())
         self._add_built_in()
-        loading.load_queues(stored.queues, self._load_queue, self.recorded, self._log)
+        loading.load_queues(stored.queues, self._load_queue)
         loading.load_bindings(stored.bindings, self.bindings, self.recorded, self._log)
         self._delayed.release_left(list(self.exchanges.values()))
         self.files.remove_left()
@@ -164,6 +165,9 @@ class VHost:
             self.recorded.file.append_declare_exchange(ExchangeDef(name, kind))
         if absent:
             self.recorded.file.sync()
+
+        if subscribing.EXCHANGE not in self.exchanges:
+            self._add_exchange(subscribing.EXCHANGE, exchange_types.MQTT, internal=True)
 
     def close(self) -> None:
         """Write everything out. Raises: OSError naming the queue that could not be written."""
@@ -367,8 +371,11 @@ class VHost:
         return exchange.durable
 
     def _drop_if_unused(self, source: Source) -> bool:
-        """An auto-delete exchange goes with its last binding. Returns: whether it was recorded."""
+        """An auto-delete exchange goes with its last binding, what is shared with its last member.
+        Returns: whether it was recorded."""
         exchange = self.exchanges.get(source.name)
+        if exchange is source and exchange.deserted:
+            return self._drop_deserted(exchange)
         if exchange is not source or not exchange.auto_delete or exchange.bindings:
             return False
         try:
@@ -376,6 +383,19 @@ class VHost:
         except ChannelError as error:
             self._log.error("auto-delete exchange %r stays: %s", exchange.name, error)
             return False
+
+    def _drop_deserted(self, exchange: Exchange) -> bool:
+        """The queues of shared subscriptions go that have no members. Returns: whether that was
+        recorded."""
+        is_recorded = False
+        while exchange.deserted:
+            name = subscribing.queue_of(exchange.deserted.pop())
+            queue = None if name is None else self.queues.get(name)
+            try:
+                is_recorded |= queue is not None and self.remove_queue(queue)[0]
+            except ChannelError as error:
+                self._log.error("queue %r stays: %s", name, error)
+        return is_recorded
 
     # --- queues -------------------------------------------------------------------------------
 
@@ -421,7 +441,46 @@ class VHost:
         check_queue(durable, exclusive, auto_delete, arguments)
         if self.recorded.is_left_out(name):
             raise failed(f"Queue '{name}' is of a kind that this release does not have")
-        is_stored = durable and not exclusive
+        again = partial(
+            self._declare_queue, actor, name, passive, durable, exclusive, auto_delete, arguments,
+            is_restored,
+        )  # fmt: skip
+        owner = actor if exclusive else None
+        return self._make_queue(name, durable, auto_delete, owner, arguments, again)
+
+    def declare_session(self, name: str, durable: bool, arguments: FieldTable) -> Declared:
+        """The queue of a client of MQTT, which has been let in: as `declare_queue`, whatever rights
+        and reserved names say."""
+        queue = self.queues.get(name)
+        if queue is not None:
+            return queue, queue.is_stored and self.recorded.is_syncing
+        self._check_queue_limit()
+        if self._loop.is_held:
+            raise failed("Server low on disk space, can not create queue")
+        again = partial(self.declare_session, name, durable, arguments)
+        return self._make_queue(name, durable, not durable, None, arguments, again)
+
+    def change_session(self, queue: Queue, arguments: FieldTable) -> bool:
+        """A session is to live by other arguments. Returns: whether it was recorded.
+
+        Raises: ChannelError 406."""
+        if queue.arguments == arguments:
+            return False
+        if queue.is_stored:
+            with storing(f"queue '{queue.name}'"):
+                self.recorded.file.append_declare_queue(
+                    QueueDef(queue.name, True, False, queue.auto_delete, arguments)
+                )
+        queue.arguments = arguments
+        self.rules.apply_to_queue(queue)
+        return queue.is_stored
+
+    def _make_queue(
+        self, name: str, durable: bool, auto_delete: bool, owner: Owner | None,
+        arguments: FieldTable, again: Callable[[], Declared],
+    ) -> Declared:  # fmt: skip
+        """A queue that may be; `again` goes on once it has a directory."""
+        is_stored = durable and owner is None
         directory = None
         if is_stored:
             with storing(f"queue '{name}'"):
@@ -429,18 +488,13 @@ class VHost:
                 if directory is not None:
                     self._record_queue(QueueDef(name, True, False, auto_delete, arguments))
             if directory is None:
-                again = partial(
-                    self._declare_queue, actor, name, passive, durable, exclusive, auto_delete,
-                    arguments, is_restored,
-                )  # fmt: skip
                 return self._when_made(name, arguments, again)
         kind = arguments.get("x-queue-type", "classic")
-        if kind not in ("classic", "stream"):
+        if kind not in ("classic", "stream", "mqtt"):
             self._log.notice(
                 "queue %r of type %r is an ordinary queue here; it is durable if declared so",
                 name, kind,
             )  # fmt: skip
-        owner = actor if exclusive else None
         self.totals.churn.count("queue_declared")
         queue = self._add_queue(name, durable, auto_delete, owner, arguments)
         if directory is not None and queue.is_stream:
@@ -536,7 +590,7 @@ class VHost:
         queue = self.queues.get(name)
         if queue is None:
             return 0, self.recorded.is_syncing, []
-        rights.check_usable(self.name, queue)
+        rights.check_not_internal(self.name, queue)
         if queue.is_locked_to(actor):
             raise ChannelError(ReplyCode.RESOURCE_LOCKED, f"Queue '{name}' is exclusive")
         if if_unused and queue.consumers:
@@ -586,6 +640,10 @@ class VHost:
                     self.remove_queue(queue)
                 except ChannelError as error:
                     self._log.error("auto-delete queue %r stays: %s", queue.name, error)
+
+    def left(self, queue: Queue) -> None:
+        """The client of a session has gone: from now on it expires."""
+        self._expiry.used(queue)
 
     def get_used(self, queue: Queue) -> None:
         """A message of the queue was asked for by basic.get."""

@@ -218,6 +218,7 @@ def _started(form: Form, everything: bool) -> Iterator[tuple[subprocess.Popen[by
         options = ["-D", str(place / "data"), "-b", "127.0.0.1", "-p", str(port)]
         options += ["--http-port", str(http_port if everything else -1)]
         options += ["--metrics-http-port", str(metrics_port if everything else -1)]
+        options += ["--mqtt-port", "-1"]
         options += ["--control-unix-path", str(place / "control.sock") if everything else ""]
         environment = {"PATH": os.environ["PATH"], "TMPDIR": str(temporary)}
         # What a form unpacks to a cache counts, too: each start is the first.

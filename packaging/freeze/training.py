@@ -60,7 +60,7 @@ class Broker:
             *self._runner, str(self._executable),
             "-D", str(self._place / "data"), "-p", str(self._port),
             "--http-port", str(self._http_port), "--metrics-http-port", str(self._metrics_port),
-            "--control-unix-path", str(self._control),
+            "--control-unix-path", str(self._control), "--mqtt-port", "-1",
         ]  # fmt: skip
         with (self._place / "log").open("ab") as log:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)

@@ -120,7 +120,7 @@ def main() -> None:
         command = [
             sys.executable, "-m", "lavinmq", "-D", data_dir, "-p", str(amqp_port),
             "--http-port", str(port), "--metrics-http-port", "-1",
-            "--control-unix-path", f"{data_dir}/control.sock",
+            "--control-unix-path", f"{data_dir}/control.sock", "--mqtt-port", "-1",
         ]  # fmt: skip
         broker = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:

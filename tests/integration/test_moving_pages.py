@@ -108,7 +108,7 @@ def test_moving_in_from_lavinmq(tmp_path: Path) -> None:
     script = commands("from-lavinmq.md").replace("/var/lib/lavinmq.backup", str(original))
     for port in ("15673", "5673"):
         script = script.replace(port, str(free_port()))
-    script = script.replace("lavinmq -D", "lavinmq --metrics-http-port -1 -D")
+    script = script.replace("lavinmq -D", "lavinmq --metrics-http-port -1 --mqtt-port -1 -D")
 
     checked, definitions, queues, warnings, exported = run(script, tmp_path)
 

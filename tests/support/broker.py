@@ -50,7 +50,8 @@ class Broker:
 
     Args: `data_dir` need not exist; `args` are options added to the command line;
     `log_path` defaults to `<data_dir>.log`; `command` starts another program than usual; `http`
-    turns the management interface on, at `http_port`, `metrics_port` and `control_path`.
+    turns the management interface on, at `http_port`, `metrics_port` and `control_path`; `mqtt` has
+    it listen for MQTT, at `mqtt_port`.
     """
 
     def __init__(
@@ -62,11 +63,13 @@ class Broker:
         env: dict[str, str] | None = None,
         command: Sequence[str] = (),
         http: bool = False,
+        mqtt: bool = False,
     ) -> None:
         self.host = HOST
         self.port = free_port()
         self.http_port = free_port() if http else -1
         self.metrics_port = free_port() if http else -1
+        self.mqtt_port = free_port() if mqtt else -1
         # A path in the data directory may be longer than a socket's can be.
         self.control_path = f"/tmp/lavinmqctl-test-{self.port}.sock" if http else ""
         self.data_dir = data_dir
@@ -157,7 +160,8 @@ class Broker:
         place = ["-D", str(self.data_dir), "-b", self.host, "-p", str(self.port)]
         http = ["--http-port", str(self.http_port), "--metrics-http-port", str(self.metrics_port)]
         control = ["--control-unix-path", self.control_path, "--https-port", "-1"]
-        return [*(self._command or broker_command()), *place, *http, *control, *self._args]
+        mqtt = ["--mqtt-port", str(self.mqtt_port), "--mqtts-port", "-1"]
+        return [*(self._command or broker_command()), *place, *http, *control, *mqtt, *self._args]
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None:

@@ -155,7 +155,8 @@ def test_the_process_id_is_in_its_file_while_the_broker_runs(
     assert not path.exists()
 
 
-MQTT_WARNING = "setting 'port' in [mqtt] has no effect yet: this release does not speak MQTT"
+UNUSED = "--clustering-port", "5680"
+WARNING = "setting 'port' in [clustering] has no effect yet: this release runs no cluster"
 
 
 def test_warnings_are_told_once_in_the_log(
@@ -163,9 +164,9 @@ def test_warnings_are_told_once_in_the_log(
 ) -> None:
     server.run = lambda config: 0  # type: ignore[attr-defined]
 
-    command.main(["--mqtt-port", "1884"])
+    command.main([*UNUSED])
 
-    assert caplog.messages.count(MQTT_WARNING) == 1
+    assert caplog.messages.count(WARNING) == 1
     assert capsys.readouterr().err == ""
 
 
@@ -176,9 +177,9 @@ def test_warnings_that_the_log_does_not_show_here_are_on_standard_error(
     server.run = lambda config: 0  # type: ignore[attr-defined]
     (tmp_path / "ini").write_text(f"[main]\n{line.replace('{tmp}', str(tmp_path))}\n")
 
-    command.main(["--mqtt-port", "1884", "-c", str(tmp_path / "ini")])
+    command.main([*UNUSED, "-c", str(tmp_path / "ini")])
 
-    assert capsys.readouterr().err == f"WARNING: {MQTT_WARNING}\n"
+    assert capsys.readouterr().err == f"WARNING: {WARNING}\n"
 
 
 def test_a_log_for_machines_has_no_banner_and_names_the_configuration_first(

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-from lavinmq.amqp.connection import amqp_connections
 from lavinmq.http.access.table import Owned, Role
+from lavinmq.http.clients import clients
 from lavinmq.http.errors import ApiError, access_refused, not_found
 from lavinmq.http.listing import in_portions
 
 if TYPE_CHECKING:
     from lavinmq.amqp.channel import Channel
-    from lavinmq.amqp.connection import Connection
     from lavinmq.http.call import Call
+    from lavinmq.http.clients import Client
 
 MAX_DIGITS = 5
 """Of the number of a channel."""
@@ -49,7 +49,7 @@ def _may_have(call: Call, owner: str) -> bool:
     return owner == call.user.name or call.has_role(others)
 
 
-async def _named(call: Call, name: str, *, is_peer: bool = False) -> AsyncIterator[Connection]:
+async def _named(call: Call, name: str, *, is_peer: bool = False) -> AsyncIterator[Client]:
     """Connections of a name, of which unix sockets may have several. Raises: ApiError 403 at the
     end when there were only those of others; what the caller does not see in lists is not there.
 
@@ -59,7 +59,7 @@ async def _named(call: Call, name: str, *, is_peer: bool = False) -> AsyncIterat
     only = call.path.get("vhost")
     visible = {vhost.name for vhost in call.visible_vhosts()} if only is None else {only}
     # In portions, because there may be very many.
-    async for connection in in_portions(amqp_connections(call.broker)):
+    async for connection in in_portions(clients(call.broker)):
         given = connection.name.partition(" -> ")[0] if is_peer else connection.name
         if given != name or not connection.is_member:
             continue

@@ -14,7 +14,7 @@ from lavinmq.stats.totals import MESSAGES
 
 if TYPE_CHECKING:
     from lavinmq.amqp.channel import Channel
-    from lavinmq.amqp.connection import Connection
+    from lavinmq.http.clients import Client
 
 MAX_PREFETCH: Final = 65535
 
@@ -50,7 +50,7 @@ def state(channel: Channel) -> str:
     return "running" if channel.is_flowing else "flow"
 
 
-async def listed(call: Call, of: list[Connection]) -> Listing[Channel]:
+async def listed(call: Call, of: list[Client]) -> Listing[Channel]:
     """A list of the channels of connections."""
     found = [
         channel

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from lavinmq.amqp.connection import amqp_connections
 from lavinmq.errors import ReplyCode
 from lavinmq.fieldtable import EMPTY, FieldTable, FieldTableError, from_content
 from lavinmq.http.call import NO_CONTENT, Call, Reply
+from lavinmq.http.clients import clients
 from lavinmq.http.listing import Listing, in_portions
 from lavinmq.http.routes import ROUTES
+from lavinmq.mqtt.connection import Connection as MqttConnection
 
 if TYPE_CHECKING:
-    from lavinmq.amqp.connection import Connection
+    from lavinmq.http.clients import Client
 
 BYTES: Final = ("send_oct", "recv_oct")
 REASON: Final = "Closed via management plugin"
-PROTOCOL: Final = "AMQP 0-9-1"
 
 
-def row(call: Call, connection: Connection, *, with_log: bool = False) -> dict[str, Any]:
+def row(call: Call, connection: Client, *, with_log: bool = False) -> dict[str, Any]:
     """What is shown of a connection."""
     return {
         "name": connection.name,
         "pid": connection.name,
         "vhost": connection.vhost.name,
         "user": connection.user.name,
-        "protocol": PROTOCOL,
+        "protocol": connection.protocol,
         "type": "network",
         "state": state(connection),
         "connected_at": connection.connected_at_ms,
@@ -36,12 +36,20 @@ def row(call: Call, connection: Connection, *, with_log: bool = False) -> dict[s
         "timeout": connection.heartbeat_s,
         "auth_mechanism": connection.auth_mechanism,
         "client_properties": client_properties(connection),
+        **_of_mqtt(connection),
         **ends(connection),
         **call.broker.sampler.stats(connection, BYTES, with_log=with_log),
     }
 
 
-def state(connection: Connection) -> str:
+def _of_mqtt(connection: Client) -> dict[str, Any]:
+    """What only clients of MQTT have."""
+    if not isinstance(connection, MqttConnection):
+        return {}
+    return {"client_id": connection.client_id, "keepalive": connection.keep_alive_s}
+
+
+def state(connection: Client) -> str:
     """`blocked` while a publish of its waits for the disk, `flow` while publishes would."""
     if not connection.is_member:
         return "closed"
@@ -50,7 +58,7 @@ def state(connection: Connection) -> str:
     return "flow" if connection.broker.loop.is_held else "running"
 
 
-def client_properties(connection: Connection) -> FieldTable:
+def client_properties(connection: Client) -> FieldTable:
     """What the client says about itself."""
     try:
         return from_content(connection.client_properties)
@@ -58,7 +66,7 @@ def client_properties(connection: Connection) -> FieldTable:
         return EMPTY
 
 
-def ends(connection: Connection) -> dict[str, Any]:
+def ends(connection: Client) -> dict[str, Any]:
     """Both addresses of a connection, and what TLS there is between them."""
     between = connection.ends
     return {
@@ -71,12 +79,12 @@ def ends(connection: Connection) -> dict[str, Any]:
     }
 
 
-def peer_of(connection: Connection) -> dict[str, Any]:
+def peer_of(connection: Client) -> dict[str, Any]:
     """The address of the client."""
     return {"peer_host": connection.ends.peer_host, "peer_port": connection.ends.peer_port}
 
 
-async def visible(call: Call, vhost: str | None = None) -> list[Connection]:
+async def visible(call: Call, vhost: str | None = None) -> list[Client]:
     """The open connections that the caller may see, in the order of their coming.
 
     Args: vhost: of this virtual host only; the route has checked the right to it.
@@ -85,35 +93,37 @@ async def visible(call: Call, vhost: str | None = None) -> list[Connection]:
     # Found in portions, because there may be very many.
     return [
         connection
-        async for connection in in_portions(amqp_connections(call.broker))
+        async for connection in in_portions(clients(call.broker))
         if connection.is_member and connection.vhost.name in names
     ]
 
 
-def listed(call: Call, connections: list[Connection]) -> Listing[Connection]:
+def listed(call: Call, connections: list[Client]) -> Listing[Client]:
     """A list of connections."""
     return Listing(connections, lambda connection: row(call, connection), _names)
 
 
-def _names(connection: Connection) -> tuple[str, ...]:
+def _names(connection: Client) -> tuple[str, ...]:
+    if isinstance(connection, MqttConnection):
+        return connection.name, connection.user.name, connection.client_id
     given = client_properties(connection).get("connection_name")
     return connection.name, connection.user.name, given if isinstance(given, str) else ""
 
 
 @ROUTES.list("/api/connections")
-async def list_connections(call: Call) -> Listing[Connection]:
+async def list_connections(call: Call) -> Listing[Client]:
     """List connections."""
     return listed(call, await visible(call))
 
 
 @ROUTES.list("/api/vhosts/:vhost/connections")
-async def list_connections_of_vhost(call: Call) -> Listing[Connection]:
+async def list_connections_of_vhost(call: Call) -> Listing[Client]:
     """List connections to a virtual host."""
     return listed(call, await visible(call, call.path["vhost"]))
 
 
 @ROUTES.list("/api/connections/username/:username")
-async def list_connections_of_user(call: Call) -> Listing[Connection]:
+async def list_connections_of_user(call: Call) -> Listing[Client]:
     """List connections of a user."""
     return listed(call, await _of_user(call))
 
@@ -136,18 +146,18 @@ def close_connection(call: Call) -> Reply:
 async def close_connections_of_user(call: Call) -> Reply:
     """Close all connections of a user, which is the caller unless that is an administrator."""
     name = call.path["username"]
-    async for connection in in_portions(amqp_connections(call.broker)):
+    async for connection in in_portions(clients(call.broker)):
         if connection.is_member and connection.user.name == name:
             _close(call, connection)
     return NO_CONTENT
 
 
-async def _of_user(call: Call) -> list[Connection]:
+async def _of_user(call: Call) -> list[Client]:
     name = call.path["username"]
     return [each for each in await visible(call) if each.user.name == name]
 
 
-def _close(call: Call, connection: Connection) -> None:
+def _close(call: Call, connection: Client) -> None:
     # Headers are read as Latin-1; who writes anything else means UTF-8.
     reason = call.headers.get("X-Reason", "").encode("latin-1", "replace").decode(errors="replace")
     if connection.is_member:  # else it has closed since it was found

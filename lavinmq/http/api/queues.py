@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from lavinmq import _core
+from lavinmq.amqp.channel import Consumer
 from lavinmq.arguments.names import RESERVED
 from lavinmq.http.api import consumers
 from lavinmq.http.call import CREATED, NO_CONTENT, Call, Reply, completed, found
@@ -25,7 +26,6 @@ from lavinmq.vhost.new_queue import declared
 from lavinmq.vhost.queue import Queue
 
 if TYPE_CHECKING:
-    from lavinmq.amqp.channel import Consumer
     from lavinmq.vhost.vhost import VHost
 
 STATS: Final = (
@@ -169,7 +169,7 @@ async def show_queue(call: Call) -> dict[str, Any]:
     if queue.is_stream:
         shown["stream"] = stream_facts(queue)
         shown["segments"] = shown["stream"]["segments"]
-    several = cast("list[Consumer]", list(islice(queue.consumers, most or None)))
+    several = [each for each in islice(queue.consumers, most or None) if isinstance(each, Consumer)]
     shown["consumer_details"] = [
         consumers.row(consumer)
         async for consumer in in_portions(several)

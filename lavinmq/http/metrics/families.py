@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from lavinmq import __version__
-from lavinmq.amqp.connection import amqp_connections
+from lavinmq.http.clients import clients
 from lavinmq.http.metrics.exposition import Exposition, Metric
 from lavinmq.stats.system import heap, memory_limit, memory_used
 from lavinmq.stats.totals import unacknowledged
 
 if TYPE_CHECKING:
-    from lavinmq.amqp.connection import Connection
     from lavinmq.broker import Broker
+    from lavinmq.http.clients import Client
     from lavinmq.vhost.vhost import VHost
 
 ALWAYS_0: Final = "Always 0: this runtime has no such number"
@@ -52,10 +52,10 @@ def gauge(name: str, help_: str) -> Metric:
     return Metric(name, "gauge", help_)
 
 
-def connections_of(scrape: Scrape) -> Iterator[Connection]:
+def connections_of(scrape: Scrape) -> Iterator[Client]:
     """Those to the virtual hosts that count."""
     counted = set(scrape.vhosts)
-    for connection in amqp_connections(scrape.broker):
+    for connection in clients(scrape.broker):
         if connection.is_member and connection.vhost in counted:
             yield connection
 

@@ -257,7 +257,7 @@ def started(
     fds = ",".join(str(sock.fileno()) for sock in sockets)
     command = [
         *broker_command(), "-D", str(directory / "data"), "--http-port", "-1",
-        "--metrics-http-port", "-1", "--control-unix-path", "", *flags,
+        "--metrics-http-port", "-1", "--control-unix-path", "", "--mqtt-port", "-1", *flags,
     ]  # fmt: skip
     with log_path.open("wb") as log:
         process = subprocess.Popen(

@@ -309,10 +309,7 @@ def test_a_host_section_is_read_with_prefixes_of_protocols(load_ini: Loader) -> 
     config = load_ini("[sni:*.example.com]\ntls_cert=a\nmqtt_tls_min_version=1.3\n")
 
     assert config.sni == {"*.example.com": {"tls_cert": "a", "mqtt_tls_min_version": "1.3"}}
-    assert config.warnings == [
-        "setting 'mqtt_tls_min_version' in [sni:*.example.com] has no effect yet:"
-        " this release does not speak MQTT"
-    ]
+    assert config.warnings == []
 
 
 def test_a_host_section_without_certificate_changes_nothing(load_ini: Loader) -> None:

@@ -1,0 +1,729 @@
+"""One client of MQTT: what stands behind its link, from CONNECT to the end.
+
+The link walks packets; messages and their acknowledgements never come here. What does: CONNECT,
+SUBSCRIBE, UNSUBSCRIBE, DISCONNECT, AUTH, topics that it has not asked about, mistakes, the end.
+Version 5 hears why before its socket is closed; earlier ones just see that. Owned by the broker's
+set of connections. Longer than 500 lines: how a connection comes, lives and ends turns on the same
+few attributes. Source: MQTT 5.0 and 3.1.1 chapter 3; docs/mqtt.md.
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from lavinmq import _core
+from lavinmq.errors import ChannelError, ReplyCode
+from lavinmq.listeners.secure import SecureSocket
+from lavinmq.mqtt import answers, codec, connect, filters, properties, requests
+from lavinmq.mqtt.codec import V5
+from lavinmq.mqtt.connect import MAX_CLIENT_ID, Connect, Refused, Will
+from lavinmq.mqtt.login import Login
+from lavinmq.mqtt.reasons import PacketError, Reason, reason_of
+from lavinmq.mqtt.requests import Subscribe, Unsubscribe, Wish
+from lavinmq.mqtt.rights import TopicRights
+from lavinmq.process import log
+from lavinmq.process.portions import in_portions
+from lavinmq.vhost.new_queue import NewQueue
+from lavinmq.vhost.subscribing import PREFIX, SHARE, options_of
+
+if TYPE_CHECKING:
+    from lavinmq.auth.identity import Identity
+    from lavinmq.auth.standing import Standing
+    from lavinmq.broker import Broker
+    from lavinmq.listeners.endpoints import Endpoints
+    from lavinmq.mqtt.sessions import Sessions
+    from lavinmq.stats.sampler import Track
+    from lavinmq.stats.totals import Traffic
+    from lavinmq.vhost.queue import Queue
+    from lavinmq.vhost.vhost import VHost
+
+CONNECT_TIMEOUT_S: Final = 15.0
+LINGER_S: Final = 2.0
+MAX_CONNECT: Final = 65536
+"""Bytes of a packet before the session is open."""
+ALIASES: Final = 32
+"""Topic aliases that a client may have: each may be of a topic of 65 535 bytes."""
+NO_CHANNELS: Final[Mapping[int, Any]] = {}
+
+
+class Host(Protocol):
+    """Where a client has come to."""
+
+    broker: Broker
+
+    def of(self, vhost: VHost) -> Sessions:
+        """The sessions of a virtual host."""
+
+
+class Consumer:
+    """What a queue knows of a client that has its messages. `core`: of a shared subscription."""
+
+    __slots__ = ("_connection", "core")
+
+    tag: Final = ""
+    exclusive: Final = False
+
+    def __init__(self, connection: Connection, core: _core.Consumer | None = None) -> None:
+        self._connection = connection
+        self.core = core
+
+    def start(self) -> None:
+        """Nothing waits for its turn here."""
+
+    def stop(self) -> None:
+        """The queue is gone, and with it the session."""
+        if self.core is None:
+            self._connection.session_deleted()
+        else:
+            self.core.cancel()
+
+    def cancelled(self) -> None:
+        """The client hears of it by its end."""
+
+
+class Connection:
+    """A session. `broker` owns it and is told by `lost` when it is over."""
+
+    channel_max: Final = 0
+    frame_max: Final = 0
+    client_properties: Final = b""
+    """What lists show of connections, and MQTT does not have."""
+
+    __slots__ = (
+        "__weakref__", "_consumer", "_expiry_s", "_host", "_is_over", "_login", "_mechanism",
+        "_queue", "_sessions", "_shared", "_socket", "_wanted", "_will", "broker", "client_id",
+        "connected_at_ms", "ends", "is_blocked", "is_member", "keep_alive_s",
+        "level", "link", "rights", "standing", "track", "traffic", "user",
+        "vhost",
+    )  # fmt: skip
+
+    def __init__(self, host: Host, sock: socket.socket, ends: Endpoints) -> None:
+        self._host = host
+        self.broker = host.broker
+        self.ends = ends
+        self.user: Identity
+        self.vhost: VHost
+        self.rights: TopicRights
+        self.standing: Standing | None = None
+        self.is_member = False
+        self.is_blocked = False
+        self.level = codec.V311
+        self.client_id = ""
+        self.keep_alive_s = 0
+        self._mechanism = ""
+        self.traffic: Traffic | None = None
+        self.track: Track | None = None
+        self.connected_at_ms = time.time_ns() // 1_000_000
+        self.link = _core.MqttLink(self.broker.loop, sock.fileno(), _core.MQTT)
+        self.link.session = self  # type: ignore[assignment]  # it calls what MqttLink says
+        if isinstance(sock, SecureSocket):
+            self.link.use_tls(sock.session)
+        self._socket = sock
+        self._login: Login | None = Login(self.broker, self, ends)
+        self._wanted: Connect | None = None
+        self._sessions: Sessions
+        self._queue: Queue | None = None
+        self._consumer: Consumer | None = None
+        self._shared: dict[str, tuple[Queue, Consumer]] = {}
+        self._will: Will | None = None
+        self._expiry_s = 0
+        self._is_over = False
+
+    # --- what the broker asks -----------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """What lists and logs call it."""
+        return self.ends.name
+
+    @property
+    def _log(self) -> log.Log:
+        return log.get("lmq.mqtt.client", client=self.ends.peer)
+
+    @property
+    def protocol(self) -> str:
+        """What it speaks, for people."""
+        return codec.VERSIONS[self.level]
+
+    @property
+    def heartbeat_s(self) -> int:
+        """Seconds without a packet after which a client should send one, 0: any number."""
+        return self.keep_alive_s
+
+    @property
+    def auth_mechanism(self) -> str:
+        """How it has logged in."""
+        return self._mechanism
+
+    @property
+    def channels(self) -> Mapping[int, Any]:
+        """There are none in MQTT."""
+        return NO_CHANNELS
+
+    def counters(self) -> dict[str, int]:
+        """Bytes that have come and gone."""
+        return {"recv_oct": self.link.received_bytes, "send_oct": self.link.sent_bytes}
+
+    def start(self) -> None:
+        """Begin to read."""
+        self.broker.newcomers.enter(self, self.ends)
+        self.link.start(CONNECT_TIMEOUT_S)
+
+    def make_room(self) -> None:
+        """It has not logged in for longest, and others want to come."""
+        self.on_lost("it is the oldest of too many that have not logged in")
+
+    def close(self, code: ReplyCode, text: str) -> None:
+        """Tell the client that the connection ends, and end it."""
+        self.link.drain()  # what has reached us is not lost for want of a moment
+        self.expel(code, text)
+
+    def expel(self, code: ReplyCode, text: str) -> None:
+        """The same, and nothing more is done for the client."""
+        reason = Reason.ADMINISTRATIVE_ACTION
+        if self.broker.is_stopping:
+            reason = Reason.SERVER_SHUTTING_DOWN
+        self._disconnect(reason, text)
+
+    def user_changed(self) -> None:
+        """What its user may do has changed: subscriptions that it may have no more end."""
+        if not self.is_member or self._queue is None:
+            return
+        was_limited = self.rights.is_limited
+        self._tell_user()
+        self._look_up_rights()
+        if not was_limited and self.rights.is_limited:
+            self._disconnect(Reason.ADMINISTRATIVE_ACTION, "the rights of the user have changed")
+        elif self.rights.is_limited:
+            in_portions(self.broker.events.call_soon, self._reviewing(self._queue))
+
+    def _reviewing(self, queue: Queue) -> Iterator[None]:
+        for text in self._sessions.subscriptions.of(queue):
+            if self._is_over:
+                return
+            if not self.rights.may_subscribe(_bare(text)):
+                self._unsubscribe_one(queue, text)
+            yield
+
+    def abandon(self) -> None:
+        """Let go of the socket, as if the process had died: nothing is sent or deleted."""
+        self._is_over = True
+        self.broker.newcomers.leave(self)
+        self._end_login()
+        self.link.close()
+        self._socket.close()
+
+    # --- what the link calls ------------------------------------------------------------------
+
+    def on_packet(self, kind: int, flags: int, body: bytes) -> None:
+        """A packet that the message path leaves to us."""
+        try:
+            self._handle(kind, flags, body)
+        except Exception as error:  # noqa: BLE001 - see _fail
+            self._fail(error)
+
+    def on_packet_error(self, reason: int, text: str) -> None:
+        """A packet broke a rule."""
+        self._fail(PacketError(reason_of(reason), text))
+
+    def on_topic_miss(self, kind: int, topic: bytes) -> None:
+        """A publish to a topic that the link has not asked about since the last change."""
+        self.link.mqtt_allow(topic, self.rights.may_publish(topic.decode(errors="replace")))
+
+    def on_held(self, channel: int) -> None:
+        """A publish while the disk is short of space: it waits, and nothing more is read."""
+        self.is_blocked = True
+        self.link.hold()
+
+    def on_released(self) -> None:
+        """The disk has room again."""
+        self.is_blocked = False
+
+    def on_timeout(self, why: str) -> None:
+        """CONNECT took too long, or the client is silent."""
+        if self.is_member and self.link.state == _core.STATE_OPEN:
+            self._disconnect(Reason.KEEP_ALIVE_TIMEOUT, why)
+        else:
+            self.on_lost(why)
+
+    def on_unreadable(self) -> None:
+        """A message whose beginning has been sent cannot be read any more."""
+        self.on_lost("a message cannot be read")
+
+    def on_lost(self, why: str) -> None:
+        """The socket is gone, or given up: publish the will, let go of the session."""
+        if self._is_over:
+            return
+        self._is_over = True
+        if why:
+            self._log.info("connection lost: %s", why)
+        self._leave(has_will=True)
+        self.broker.newcomers.leave(self)
+        self._end_login()
+        self.link.cut()
+        if not why and isinstance(self._socket, SecureSocket):
+            self._socket.say_goodbye()
+        self._socket.close()
+        self.link.close()
+        self.broker.lost(self)
+
+    # --- packets ------------------------------------------------------------------------------
+
+    def _handle(self, kind: int, flags: int, body: bytes) -> None:
+        if kind == codec.CONNECT:
+            self._connect(connect.decode(flags, body))
+        elif kind == codec.DISCONNECT:
+            self._disconnected(requests.disconnect(self.level, flags, body))
+        elif kind == codec.SUBSCRIBE and self._queue is not None:
+            self._work(self._subscribing(requests.subscribe(self.level, flags, body), self._queue))
+        elif kind == codec.UNSUBSCRIBE and self._queue is not None:
+            wanted = requests.unsubscribe(self.level, flags, body)
+            self._work(self._unsubscribing(wanted, self._queue))
+        elif kind == codec.AUTH:
+            requests.auth(self.level, flags, body)
+            raise PacketError(Reason.PROTOCOL_ERROR, "no authentication is under way")
+        else:
+            raise PacketError(Reason.PROTOCOL_ERROR, "not before CONNACK")
+
+    def _fail(self, error: Exception) -> None:
+        """What a client has sent, or what was done for it, has raised: it ends the connection."""
+        if isinstance(error, Refused):
+            self.level = error.version
+            self._refuse(error.reason, str(error))
+        elif isinstance(error, PacketError):
+            if self.is_member:
+                self._disconnect(error.reason, str(error))
+            else:
+                self.on_lost(str(error))
+        else:  # a bug of ours: this client pays, the others go on
+            self._log.error("bug", exc_info=error)
+            self._disconnect(Reason.UNSPECIFIED, "Unexpected error, please report")
+
+    def _guarded(self, action: Callable[[], object]) -> None:
+        if self._is_over:
+            return
+        try:
+            action()
+        except Exception as error:  # noqa: BLE001 - see _fail
+            self._fail(error)
+
+    def _work(self, steps: Iterator[object]) -> None:
+        """Do what may be long; the client's next packets wait until it says that it is over."""
+        self.link.pause()
+        in_portions(self.broker.events.call_soon, self._watched(steps))
+
+    def _watched(self, steps: Iterator[object]) -> Iterator[object]:
+        try:
+            yield from steps
+        except Exception as error:  # noqa: BLE001 - see _fail
+            if not self._is_over:
+                self._fail(error)
+
+    def _answer(self, packet: bytes, *, is_recorded: bool) -> None:
+        """Answer, once what was recorded is on disk, and go on with the client's next packets."""
+        if is_recorded:
+            self.vhost.recorded.when_synced(partial(self._answer_now, packet))
+        else:
+            self._answer_now(packet)
+
+    def _answer_now(self, packet: bytes) -> None:
+        if not self._is_over and self.is_member:
+            self.link.write(packet)
+            self.link.resume()
+
+    # --- CONNECT ------------------------------------------------------------------------------
+
+    def _connect(self, wanted: Connect) -> None:
+        self.level = wanted.level
+        self._wanted = wanted
+        if properties.AUTH_METHOD in wanted.properties:
+            self._refuse(Reason.BAD_AUTHENTICATION_METHOD, "there is no such method")
+            return
+        self.link.pause()
+        if self._login is not None:
+            self._login.begin(wanted)
+
+    def not_logged_in(self) -> None:
+        """Nobody logs in."""
+        if not self._is_over:
+            self._refuse(Reason.BAD_USER_NAME_OR_PASSWORD)
+
+    def logged_in(self, standing: Standing, vhost: str, mechanism: str) -> None:
+        """The client is known, and wants into a virtual host."""
+        self._guarded(partial(self._enter, standing, vhost, mechanism))
+
+    def _enter(self, standing: Standing, name: str, mechanism: str) -> None:
+        wanted = self._wanted
+        assert wanted is not None
+        self.user, self._mechanism = standing.user, mechanism
+        vhost = self.broker.vhosts.get(name)
+        if vhost is None or not self.user.has_vhost(name):
+            self._log.info("user %r has no access to vhost %r", self.user.name, name)
+            self._refuse(Reason.NOT_AUTHORIZED)
+            return
+        refusal = self._over_limit(vhost)
+        if refusal:
+            self._refuse(Reason.QUOTA_EXCEEDED, refusal)
+            return
+        self.client_id = self._identified(wanted)
+        self.standing, self.vhost, self.is_member = standing, vhost, True
+        self.keep_alive_s = wanted.keep_alive_s
+        self._will, self._expiry_s = wanted.will, wanted.session_expiry_s
+        vhost.connections.add(self)
+        self.traffic = vhost.totals.traffic
+        vhost.totals.churn.count("connection_created")
+        self.link.set_vhost(vhost.core)
+        self._tell_user()
+        self._look_up_rights()
+        self._sessions = self._host.of(vhost)
+        older = self._sessions.clients.get(self.client_id)
+        self._sessions.clients[self.client_id] = self
+        if older is not None:
+            older.take_over()
+        self.broker.loop.when_returned(partial(self._guarded, self._begin))
+
+    def _over_limit(self, vhost: VHost) -> str:
+        """Why there may be no further connection; empty if there may."""
+        limit = vhost.rules.limits.max_connections
+        if limit is not None and len(vhost.connections) >= limit:
+            return f"connection limit ({limit}) of the virtual host is reached"
+        limit = self.broker.user_limits.of(self.user.name).get("max-connections")
+        if limit is not None and len(self.broker.connections_of(self.user)) >= limit:
+            return f"connection limit ({limit}) of the user is reached"
+        return ""
+
+    def _identified(self, wanted: Connect) -> str:
+        """The identifier of the client, or one for it. Raises: Refused."""
+        name = self.user.name
+        is_named = self.broker.config.mqtt_client_id_validation == "username"
+        if not wanted.client_id:
+            made = base64.b64encode(secrets.token_bytes(32)).decode()
+            return name if is_named else made
+        if is_named and wanted.client_id != name:
+            raise Refused(self.level, Reason.CLIENT_ID_NOT_VALID, "it has to be the user name")
+        if wanted.client_id.startswith(SHARE) or len(wanted.client_id.encode()) > MAX_CLIENT_ID:
+            raise Refused(self.level, Reason.CLIENT_ID_NOT_VALID)
+        return wanted.client_id
+
+    def _tell_user(self) -> None:
+        raw_user = self.user.name.encode("utf-8", "surrogateescape")
+        self.link.set_user(raw_user, self.user.has_tag("impersonator"))
+
+    def _look_up_rights(self) -> None:
+        self.rights = TopicRights(
+            self.user, self.vhost.name, self.client_id, PREFIX + self.client_id,
+            is_asked=self.broker.config.mqtt_permission_check_enabled,
+        )  # fmt: skip
+
+    def _begin(self) -> None:
+        """Nobody else holds the session: resume it, or make one."""
+        wanted = self._wanted
+        assert wanted is not None
+        queue = self._sessions.find(self.client_id)
+        if queue is not None and (wanted.clean or not queue.is_stored):
+            self._sessions.end(self.client_id)
+            queue = None
+        elif queue is None:
+            self._sessions.wills.release(self.client_id)
+        else:
+            self._sessions.wills.cancel(self.client_id)
+        if queue is not None:
+            self._adopt(queue, self._sessions.set_expiry(queue, self._expiry_s), is_present=True)
+            return
+        self._made(None)
+
+    def _made(self, new: NewQueue | None) -> None:
+        """A new session: there is one, or its directory is being made."""
+        if self._is_over or not self.is_member:
+            return
+        try:
+            outcome = (
+                self._sessions.make(self.client_id, self._expiry_s) if new is None
+                else new.declare()
+            )  # fmt: skip
+        except ChannelError as error:
+            is_limit = error.code == ReplyCode.ACCESS_REFUSED
+            reason = Reason.QUOTA_EXCEEDED if is_limit else Reason.SERVER_UNAVAILABLE
+            self._refuse(reason, error.reply_text)
+            return
+        if isinstance(outcome, NewQueue):
+            outcome.when_made(partial(self._guarded, partial(self._made, outcome)))
+            return
+        self._adopt(*outcome, is_present=False)
+
+    def _adopt(self, queue: Queue, is_recorded: bool, *, is_present: bool) -> None:
+        """The session is this client's. CONNACK comes once it is on disk."""
+        self._queue = queue
+        self._consumer = Consumer(self)
+        queue.add_consumer(self._consumer)
+        opened = partial(self._guarded, partial(self._open, queue, is_present=is_present))
+        if is_recorded:
+            self.vhost.recorded.when_synced(opened)
+        else:
+            opened()
+
+    def _open(self, queue: Queue, *, is_present: bool) -> None:
+        wanted, config = self._wanted, self.broker.config
+        if wanted is None or not self.is_member:
+            return
+        self._wanted = None
+        self.broker.newcomers.leave(self)
+        if self._login is not None:
+            if self.user.expires_at is None:
+                self._login = None
+            else:
+                self._login.watch_end(self.user)
+                if self._is_over:
+                    return
+        self.link.write(
+            answers.connack(self.level, session_present=is_present, given=self._told(wanted))
+        )
+        self.link.set_limits(MAX_CONNECT, config.mqtt_max_packet_size, 1.5 * self.keep_alive_s)
+        self.link.mqtt_open(
+            self.level, queue.core, self._sessions.exchange.core,
+            receive_maximum=min(wanted.receive_maximum, config.mqtt_max_inflight_messages),
+            alias_maximum_in=ALIASES, alias_maximum_out=wanted.topic_alias_maximum,
+            maximum_packet_out=wanted.maximum_packet_size or codec.MAX_VARINT + 5,
+            maximum_packet_in=config.mqtt_max_packet_size, checks_topics=self.rights.is_limited,
+            is_persistent=queue.is_stored,
+        )  # fmt: skip
+        for text in self._sessions.subscriptions.memberships(queue):
+            self._join(queue, text, bool)
+        if is_present and self.rights.is_limited:
+            in_portions(self.broker.events.call_soon, self._reviewing(queue))
+        self.link.resume()
+
+    def _told(self, wanted: Connect) -> dict[int, Any]:
+        """The properties of CONNACK."""
+        if self.level != V5:
+            return {}
+        told: dict[int, Any] = {}
+        granted_s = self._sessions.granted_s(self._expiry_s)
+        if granted_s != self._expiry_s:
+            told[properties.SESSION_EXPIRY] = granted_s
+        if not wanted.client_id:
+            told[properties.ASSIGNED_CLIENT_ID] = self.client_id
+        told[properties.TOPIC_ALIAS_MAXIMUM] = ALIASES
+        most = self.broker.config.mqtt_max_packet_size
+        if most < codec.MAX_VARINT:
+            told[properties.MAXIMUM_PACKET_SIZE] = most + 5
+        told[properties.RETAIN_AVAILABLE] = 0
+        return told
+
+    # --- SUBSCRIBE, UNSUBSCRIBE ---------------------------------------------------------------
+
+    def _subscribing(self, wanted: Subscribe, queue: Queue) -> Iterator[None]:
+        granted: list[int] = []
+        is_recorded = False
+        for wish in wanted.wishes:
+            if self._is_over:
+                return
+            code, was_recorded = self._subscribe_one(queue, wish, wanted.subscription_id)
+            granted.append(code)
+            is_recorded |= was_recorded
+            yield
+        shared = [(at, wish) for at, wish in enumerate(wanted.wishes) if wish.shared is not None]
+        left = len(shared) + 1
+
+        def one_done(at: int = -1, code: int = 0) -> None:
+            nonlocal left
+            if code >= Reason.UNSPECIFIED:
+                granted[at] = code
+            left -= 1
+            if not left:
+                packet = answers.suback(self.level, wanted.packet_id, granted)
+                self._answer(packet, is_recorded=is_recorded or bool(shared))
+
+        for at, wish in shared:
+            if granted[at] < Reason.UNSPECIFIED:
+                self._join(queue, wish.filter, partial(one_done, at))
+            else:
+                one_done()
+        one_done()
+
+    def _subscribe_one(self, queue: Queue, wish: Wish, subscription_id: int) -> tuple[int, bool]:
+        """Returns: the code that SUBACK has for it, and whether it was recorded."""
+        if not self.rights.may_subscribe(_bare(wish.filter)):
+            return Reason.NOT_AUTHORIZED, False
+        try:
+            is_recorded = self._sessions.subscriptions.add(queue, wish, subscription_id)
+        except ValueError:
+            return Reason.TOPIC_FILTER_INVALID, False
+        except ChannelError as error:
+            self._log.info("subscription to %.100s is refused: %s", wish.filter, error.reply_text)
+            return Reason.QUOTA_EXCEEDED, False
+        return wish.qos, is_recorded
+
+    def _join(self, queue: Queue, text: str, then: Callable[[int], object]) -> None:
+        """Become a member of a shared subscription, or one with other options, and call back with
+        0 or the reason why not."""
+        parts = filters.shared(text)
+        if parts is not None:
+            joined = partial(self._joined, queue, text, then)
+            self._sessions.subscriptions.with_shared_queue(parts, joined)
+
+    def _joined(
+        self, queue: Queue, text: str, then: Callable[[int], object], found: Queue | Exception
+    ) -> None:
+        if isinstance(found, Exception):
+            self._log.warning("shared subscription %.100s: %s", text, found)
+            then(Reason.QUOTA_EXCEEDED if isinstance(found, ChannelError) else Reason.UNSPECIFIED)
+            return
+        arguments = self._sessions.exchange.options(queue, text)
+        if self._is_over or self._queue is not queue or arguments is None:
+            return  # it has ended, or left, meanwhile
+        self._quit(text)
+        options = options_of(arguments)
+        core = self.link.mqtt_share(found.core, options.qos, options.subscription_id)
+        consumer = Consumer(self, core)
+        found.add_consumer(consumer)
+        self._shared[text] = found, consumer
+        then(0)
+
+    def _quit(self, text: str) -> None:
+        """Get nothing of a shared subscription any more."""
+        queue, consumer = self._shared.pop(text, (None, None))
+        if queue is not None and consumer is not None:
+            if consumer.core is not None:
+                consumer.core.cancel()
+            self.vhost.consumer_left(queue, consumer)
+
+    def _unsubscribing(self, wanted: Unsubscribe, queue: Queue) -> Iterator[None]:
+        reasons: list[int] = []
+        is_recorded = False
+        for text in wanted.filters:
+            if self._is_over:
+                return
+            reason, was_recorded = self._unsubscribe_one(queue, text)
+            reasons.append(reason)
+            is_recorded |= was_recorded
+            yield
+        packet = answers.unsuback(self.level, wanted.packet_id, reasons)
+        self._answer(packet, is_recorded=is_recorded)
+
+    def _unsubscribe_one(self, queue: Queue, text: str) -> tuple[int, bool]:
+        """Returns: the reason that UNSUBACK has for it, and whether it was recorded."""
+        self._quit(text)
+        try:
+            is_recorded = self._sessions.subscriptions.remove(queue, text)
+        except ChannelError as error:
+            self._log.error("subscription to %.100s stays: %s", text, error)
+            return Reason.UNSPECIFIED, False
+        if is_recorded is None:
+            return Reason.NO_SUBSCRIPTION_EXISTED, False
+        return Reason.SUCCESS, is_recorded
+
+    # --- the end ------------------------------------------------------------------------------
+
+    def take_over(self) -> None:
+        """Another client has come with the same identifier."""
+        self._disconnect(Reason.SESSION_TAKEN_OVER, "")
+
+    def session_deleted(self) -> None:
+        """Its session is gone: somebody has deleted the queue, or the virtual host."""
+        self._consumer = self._queue = None
+        self._disconnect(Reason.ADMINISTRATIVE_ACTION, "the session was deleted")
+
+    def _disconnected(self, said: requests.Disconnect) -> None:
+        """DISCONNECT."""
+        if not self.is_member:
+            self.on_lost("")
+            return
+        if said.session_expiry_s is not None:
+            if said.session_expiry_s and not self._expiry_s:
+                raise PacketError(Reason.PROTOCOL_ERROR, "a session without end was not asked for")
+            if self._queue is not None and said.session_expiry_s != self._expiry_s:
+                self._sessions.set_expiry(self._queue, said.session_expiry_s)
+            self._expiry_s = said.session_expiry_s
+        if said.text:
+            self._log.info("closed by the client: %s", said.text)
+        self._leave(has_will=said.reason != Reason.SUCCESS)
+        self._hang_up()
+
+    def _refuse(self, reason: Reason, text: str = "") -> None:
+        """CONNACK says no. The log has said why."""
+        self._log.info("connection refused: %s", text or reason.text)
+        packet = answers.connack_refused(self.level, reason, text)
+        if not packet:
+            self.on_lost("")
+            return
+        self.link.write(packet)
+        self._leave(has_will=False)
+        self._hang_up()
+
+    def _disconnect(self, reason: Reason, text: str) -> None:
+        """End it from here: version 5 is told why. Idempotent."""
+        if self._is_over or self.link.state == _core.STATE_CLOSING:
+            return
+        self._log.info("closed: %s", text or reason.text)
+        is_open = self.is_member and self.link.state == _core.STATE_OPEN
+        if is_open:
+            self.link.write(answers.disconnect(self.level, reason, text))
+        self._leave(has_will=True)
+        if is_open and self.level == V5:
+            self._hang_up()
+        else:
+            self.on_lost("")
+
+    def _leave(self, *, has_will: bool) -> None:
+        """Let go of the session, which lives on or ends with the connection. Idempotent."""
+        if not self.is_member:
+            return
+        self.is_member = False
+        self.vhost.connections.discard(self)
+        self.vhost.totals.churn.count("connection_closed")
+        will, self._will = self._will, None
+        sessions, queue, consumer = self._sessions, self._queue, self._consumer
+        self._queue = self._consumer = None
+        is_current = sessions.clients.get(self.client_id) is self
+        if is_current:
+            del sessions.clients[self.client_id]
+        self.link.mqtt_close()
+        for text in list(self._shared):
+            self._quit(text)
+        if queue is not None and consumer is not None:
+            queue.remove_consumer(consumer)
+            if not self._expiry_s or not queue.is_stored:
+                sessions.remove(queue)
+            else:
+                self.vhost.left(queue)
+        if has_will and will is not None:
+            most_s = 0 if self.broker.is_stopping else sessions.granted_s(self._expiry_s)
+            sessions.wills.add(
+                self.client_id, connect.within(will, most_s), self.rights.may_publish
+            )
+
+    def _end_login(self) -> None:
+        if self._login is not None:
+            self._login.end()
+            self._login = None
+
+    def _hang_up(self) -> None:
+        """Send what is left and close our side; the peer's end of file ends the rest."""
+        if self._is_over:
+            return
+        self.broker.newcomers.leave(self)
+        self._end_login()
+        self.link.state = _core.STATE_CLOSING
+        self.link.set_timeout(LINGER_S)
+        self.link.resume()
+        self.link.flush()
+        if not self.link.unsent_bytes:
+            try:
+                if isinstance(self._socket, SecureSocket):
+                    self._socket.say_goodbye()
+                self._socket.shutdown(socket.SHUT_WR)
+            except OSError:
+                self.on_lost("")
+
+
+def _bare(text: str) -> str:
+    """The topic filter that counts for rights: that behind the name of a shared subscription."""
+    parts = filters.shared(text)
+    return text if parts is None else parts.filter

@@ -1,0 +1,62 @@
+"""MQTT for a whole broker: takes clients over from listeners, and has the sessions of each virtual
+host.
+
+Made by the server; found by who carries MQTT inside something else in `Broker.welcomes`. On the
+loop's thread.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+from lavinmq.mqtt.connection import Connection
+from lavinmq.mqtt.sessions import Sessions
+
+if TYPE_CHECKING:
+    from lavinmq.broker import Broker
+    from lavinmq.listeners.endpoints import Endpoints
+    from lavinmq.vhost.vhost import VHost
+
+
+class Service:
+    """MQTT of one broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self._sessions: dict[str, Sessions] = {}
+        broker.welcomes["mqtt"] = self.welcome
+
+    def start(self) -> None:
+        """All virtual hosts are loaded: take care of the sessions that are there."""
+        for vhost in self.broker.vhosts.values():
+            self.of(vhost)
+
+    def stop(self) -> None:
+        """All clients have gone, and queues are written next: publish the wills that wait."""
+        for name, sessions in self._sessions.items():
+            if self.broker.vhosts.get(name) is sessions.vhost:
+                sessions.wills.release_all()
+
+    def release(self) -> None:
+        """Nothing happens by time any more. Idempotent."""
+        for sessions in self._sessions.values():
+            sessions.wills.stop()
+
+    def of(self, vhost: VHost) -> Sessions:
+        """The sessions of a virtual host."""
+        found = self._sessions.get(vhost.name)
+        if found is None or found.vhost is not vhost:
+            self._forget_deleted()
+            found = self._sessions[vhost.name] = Sessions(self.broker, vhost)
+        return found
+
+    def _forget_deleted(self) -> None:
+        for name, sessions in list(self._sessions.items()):
+            if self.broker.vhosts.get(name) is not sessions.vhost:
+                sessions.wills.stop()
+                del self._sessions[name]
+
+    def welcome(self, sock: socket.socket, ends: Endpoints) -> None:
+        """A client has come, over whatever way."""
+        self.broker.welcome(Connection(self, sock, ends))

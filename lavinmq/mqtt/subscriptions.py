@@ -1,0 +1,96 @@
+"""The subscriptions of one virtual host: made and ended for clients whose rights were asked.
+
+Each is a binding to `mqtt.default`, recorded with the session. A shared one is a queue of its own,
+which is always stored: members come and go, and what waits in it is theirs together. It goes with
+its last member. On the loop's thread. Source: MQTT 5.0 sections 3.8, 4.8; docs/mqtt.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from lavinmq.fieldtable import FieldTable
+from lavinmq.vhost import subscribing
+from lavinmq.vhost.new_queue import NewQueue
+from lavinmq.vhost.subscribing import PREFIX, SHARE, Options
+
+if TYPE_CHECKING:
+    from lavinmq.mqtt.filters import Shared
+    from lavinmq.mqtt.requests import Wish
+    from lavinmq.vhost.exchange import Exchange
+    from lavinmq.vhost.queue import Queue
+    from lavinmq.vhost.vhost import VHost
+
+Found = Callable[["Queue | Exception"], object]
+_SESSION: Final = FieldTable({"x-queue-type": "mqtt"})
+_MOST_QOS: Final = 2
+"""Of a shared queue: each member has its own."""
+
+
+class Subscriptions:
+    """The subscriptions of one virtual host."""
+
+    def __init__(self, vhost: VHost, exchange: Exchange) -> None:
+        self._vhost = vhost
+        self._exchange = exchange
+        self._drop_left()
+
+    def _drop_left(self) -> None:
+        """A crash may leave a shared queue without members."""
+        names = {subscribing.queue_of(key) for key in self._exchange.members}
+        for queue in list(self._vhost.queues.values()):
+            if queue.name.startswith(PREFIX + SHARE) and queue.name not in names:
+                self._vhost.remove_queue(queue)
+
+    def has(self, queue: Queue, text: str) -> bool:
+        """Whether a session has subscribed to a topic filter."""
+        return self._exchange.options(queue, text) is not None
+
+    def of(self, queue: Queue) -> list[str]:
+        """The topic filters of a session, with those that it shares."""
+        return [key for _, key, _ in queue.incoming]
+
+    def memberships(self, queue: Queue) -> list[str]:
+        """The shared subscriptions of a session, as they are written."""
+        return [key for _, key, _ in queue.incoming if key.startswith(SHARE)]
+
+    def add(self, queue: Queue, wish: Wish, subscription_id: int) -> bool:
+        """Subscribe a session. Returns: whether it was recorded. Raises: ChannelError; ValueError,
+        the name of the group is too long."""
+        if wish.shared is not None:
+            subscribing.shared_name(wish.shared.group, wish.shared.filter)
+        options = Options(
+            wish.qos, wish.no_local, wish.retain_as_published, wish.retain_handling,
+            subscription_id,
+        )  # fmt: skip
+        return self._vhost.bindings.subscribe(self._exchange, queue, wish.filter, options)
+
+    def remove(self, queue: Queue, text: str) -> bool | None:
+        """End a subscription. Returns: whether that was recorded; None: there was none.
+
+        Raises: ChannelError."""
+        return self._vhost.bindings.unsubscribe(self._exchange, queue, text)
+
+    def with_shared_queue(self, parts: Shared, then: Found) -> None:
+        """Call back with the queue of a shared subscription, now or later, or with what stood in
+        the way of a new one."""
+        self._declare(parts, then, None)
+
+    def _declare(self, parts: Shared, then: Found, made: NewQueue | None) -> None:
+        try:
+            name = subscribing.shared_name(parts.group, parts.filter)
+            outcome = (
+                self._vhost.declare_session(name, True, _SESSION) if made is None
+                else made.declare()
+            )  # fmt: skip
+            if isinstance(outcome, NewQueue):
+                new = outcome
+                new.when_made(lambda: self._declare(parts, then, new))
+                return
+            queue, _ = outcome
+            self._vhost.bindings.subscribe(self._exchange, queue, parts.filter, Options(_MOST_QOS))
+        except Exception as error:  # noqa: BLE001 - who has asked tells bugs from refusals
+            then(error)
+            return
+        then(queue)

@@ -1,0 +1,89 @@
+"""What is acknowledged is there after a kill: sessions, subscriptions, messages that wait."""
+
+from __future__ import annotations
+
+from tests.integration.mqtt.conftest import NewBroker
+from tests.support.api import Api
+from tests.support.mqtt_bytes import V5, V311, block
+from tests.support.mqtt_peer import Peer
+from tests.support.waiting import wait_for
+
+KEPT = {"clean": False, "properties": block(b"\x11\0\0\0\x64")}
+
+
+def test_what_was_acknowledged_survives_a_kill(own: NewBroker) -> None:
+    """3.1.1 [MQTT-4.1.0-1], 5.0 [MQTT-4.1.0-1]: the broker is killed with messages that wait."""
+    broker = own()
+    for level in (V311, V5):
+        with Peer(broker.mqtt_port, level) as client:
+            client.connect(f"kept-{level}", **KEPT)
+            client.subscribe((f"t{level}/+", 2), (f"x{level}/" + "long/" * 80 + "#", 1))
+            client.unsubscribe(f"t{level}/never")
+        with Peer(broker.mqtt_port, level) as sender:
+            sender.connect("sender")
+            for number in range(5):
+                sender.publish(f"t{level}/{number}", b"m%d" % number, 1 + number % 2)
+            sender.publish(f"x{level}/" + "long/" * 80 + "end", b"far", 1)
+    broker.kill()
+    broker.start()
+    for level in (V311, V5):
+        with Peer(broker.mqtt_port, level) as client:
+            assert client.connect(f"kept-{level}", **KEPT)[0] == 1
+            found = [client.message() for _ in range(6)]
+            assert [each.payload for each in found] == [b"m0", b"m1", b"m2", b"m3", b"m4", b"far"]
+            assert [each.qos for each in found] == [1, 2, 1, 2, 1, 1]
+            client.publish(f"t{level}/new", b"after", 1)
+            assert client.message().payload == b"after"
+
+
+def test_a_replaced_subscription_is_the_one_that_comes_back(own: NewBroker) -> None:
+    """3.1.1 [MQTT-3.8.4-3]: the QoS of the newer one, after a restart in order."""
+    broker = own()
+    with Peer(broker.mqtt_port) as client:
+        client.connect("kept", clean=False)
+        client.subscribe(("t", 0), ("gone", 1))
+        client.subscribe(("t", 1))
+        client.unsubscribe("gone")
+    broker.restart()
+    with Peer(broker.mqtt_port) as client:
+        assert client.connect("kept", clean=False)[0] == 1
+        client.publish("gone", b"no", 0)
+        client.publish("t", b"yes", 0)
+        assert client.message()[:3] == ("t", b"yes", 0)
+        client.publish("t", b"sure", 2)
+        assert client.message()[:3] == ("t", b"sure", 1)
+
+
+def test_members_of_a_shared_subscription_are_members_again(own: NewBroker) -> None:
+    """What waits in it is there, and one that comes back has it."""
+    broker = own()
+    with Peer(broker.mqtt_port) as client:
+        client.connect("member", clean=False)
+        client.subscribe(("$share/g/t/#", 1))
+        client.disconnect()
+    with Peer(broker.mqtt_port) as sender:
+        sender.connect("sender")
+        sender.publish("t/1", b"waits", 1)
+    broker.kill()
+    broker.start()
+    with Peer(broker.mqtt_port) as client:
+        assert client.connect("member", clean=False)[0] == 1
+        assert client.message()[:2] == ("t/1", b"waits")
+
+
+def test_sessions_that_are_not_kept_are_gone(own: NewBroker) -> None:
+    """3.1.1 [MQTT-3.1.2-6]; a session expires that nobody comes back to."""
+    broker = own("[mqtt]\nmax_session_expiry = 1\n")
+    with Peer(broker.mqtt_port) as client:
+        client.connect("clean")
+        client.subscribe(("t", 1))
+        broker.kill()
+    broker.start()
+    names = [each["name"] for each in Api(broker).get("/api/queues")]
+    assert names == []
+    with Peer(broker.mqtt_port) as client:
+        client.connect("kept", clean=False)
+        client.subscribe(("t", 1))
+        client.disconnect()
+    assert [each["name"] for each in Api(broker).get("/api/queues")] == ["mqtt.kept"]
+    wait_for(lambda: Api(broker).get("/api/queues") == [], "the session is still there")
