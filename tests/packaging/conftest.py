@@ -83,13 +83,14 @@ def line_of(function: str, root: Path) -> str:
     )  # fmt: skip
 
 
-def make(*command: str | Path, **environment: str) -> str:
+def make(*command: str | Path, timeout_s: float = 600, **environment: str) -> str:
     """Run a program, perhaps one of packaging/ in a directory of its own, and return its words."""
     modules = os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))
     with tempfile.TemporaryDirectory(prefix="packaging-") as directory:
         done = subprocess.run(
             [str(word) for word in command],
-            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600,
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            timeout=timeout_s,
             env={
                 **os.environ, "PYTHONPATH": modules, "PACKAGING_BUILD_DIR": f"{directory}/build",
                 **environment,

@@ -25,7 +25,7 @@ from lavinmq.fieldtable import FieldTableError
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=20,
 )  # fmt: skip
 
 
