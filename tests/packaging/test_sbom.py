@@ -11,7 +11,6 @@ import re
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,12 +39,13 @@ def test_what_the_pages_bring_along_has_a_part_in_the_bill() -> None:
     assert said.stdout.strip() == f"pkg:npm/uplot@{vendored_version()}"
 
 
-@pytest.fixture
-def bill(tmp_path: Path) -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def bill(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     if not BINARY.exists():
         pytest.skip("dist/lavinmq has not been built: make binary")
-    make(sys.executable, "packaging/sbom.py", "--output", tmp_path / "bill.json")
-    found: dict[str, Any] = json.loads((tmp_path / "bill.json").read_text())
+    path = tmp_path_factory.mktemp("bill") / "bill.json"
+    make(sys.executable, "packaging/sbom.py", "--output", path)
+    found: dict[str, Any] = json.loads(path.read_text())
     return found
 
 
