@@ -120,6 +120,24 @@ def test_ten_thousand_are_shown_in_groups(many: Any, requests: Requests) -> None
     expect(many.locator("#map-queue li")).to_have_count(11)
 
 
+def test_nothing_of_the_map_scrolls_sideways_on_small_screens(many: Any) -> None:
+    """Kinds stand below each other, and the lines beside them."""
+    many.set_viewport_size({"width": 360, "height": 800})
+    expect(many.locator("#map-queue li")).to_have_count(20, timeout=20_000)
+    many.get_by_text("As a table").click()
+    expect(many.locator("#map-table tbody tr")).to_have_count(20)
+
+    wider = """[...document.querySelectorAll(".table-scroll"), document.documentElement]
+        .filter((each) => each.scrollWidth > each.clientWidth).map((each) => each.outerHTML)"""
+    assert many.evaluate(wider) == []
+    queue, client, lines = (
+        many.locator(each).bounding_box() for each in ("#map-queue", "#map-client", "#map path")
+    )
+    assert client["y"] >= queue["y"] + queue["height"]
+    assert queue["x"] + queue["width"] <= lines["x"] + 4, "but for the width of a line"
+    assert lines["x"] + lines["width"] <= 360
+
+
 @pytest.mark.skipif(not AXE.exists(), reason="axe-core is not there: `make test` installs it")
 def test_everybody_can_read_the_map(many: Any) -> None:
     expect(many.locator("#map-queue li")).to_have_count(20, timeout=20_000)

@@ -31,6 +31,7 @@ export const KINDS = ["exchange", "queue", "client"];
 const FEW = 30;
 const SHOWN = 100;
 const LINES = 1500;
+const WIDEST = 76; // three quarters of it are seen, within the room that small screens leave
 const KEYS = 5;
 const TAGS = 3;
 
@@ -155,9 +156,11 @@ export function drawn(place, lines) {
     const y1 = one.top + one.height / 2 - origin.top;
     const y2 = other.top + other.height / 2 - origin.top;
     const x1 = one.right - origin.left;
-    const x2 = (other.left > one.left ? other.left : other.right) - origin.left;
-    const bend = Math.max(Math.abs(x2 - x1) / 2, 24);
-    return `M${x1} ${y1}C${x1 + bend} ${y1} ${x2 + (other.left > one.left ? -bend : bend)} ${y2} ${x2} ${y2}`;
+    const isBeside = other.left >= one.right;
+    const x2 = (isBeside ? other.left : other.right) - origin.left;
+    // Between things that stand below each other, long ways go around short ones.
+    const bend = Math.max(Math.abs(x2 - x1) / 2, isBeside ? 24 : Math.min(24 + Math.abs(y2 - y1) / 12, WIDEST));
+    return `M${x1} ${y1}C${x1 + bend} ${y1} ${x2 + (isBeside ? -bend : bend)} ${y2} ${x2} ${y2}`;
   });
   const shape = svg.querySelector("path") ?? svg.appendChild(document.createElementNS(name, "path"));
   shape.setAttribute("d", ways.join(""));
