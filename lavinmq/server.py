@@ -346,6 +346,7 @@ class Server:
         except OSError as error:
             failure = f"Cannot sync {error.filename}: {error.strerror}"
             _log.error("%s", failure)
+        self.mqtt.close()
         broker.loop.stop()
         is_whole = not any(vhost.has_closed_streams for vhost in broker.vhosts.values())
         for vhost in broker.vhosts.values():

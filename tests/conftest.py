@@ -45,14 +45,15 @@ class BrokerFactory:
         start: bool = True,
         env: dict[str, str] | None = None,
         http: bool = False,
+        mqtt: bool = False,
         command: Sequence[str] = (),
     ) -> Broker:
         """Return a broker on `data_dir` (default: a new directory), started unless told not to.
 
-        `http`: with the management interface; `command`: another program than usual.
+        `http`: with the management interface; `mqtt`: listening for that; `command`: another program than usual.
         """
         directory = data_dir or self._directory / f"broker-{len(self.brokers)}"
-        broker = Broker(directory, args, env=env, http=http, command=command)
+        broker = Broker(directory, args, env=env, http=http, mqtt=mqtt, command=command)
         self.brokers.append(broker)
         return broker.start() if start else broker
 

@@ -104,15 +104,6 @@ cdef u64 mlog_size(const mlog_t* log) noexcept nogil:
     return n
 
 
-cdef u64 mlog_stale(const mlog_t* log) noexcept nogil:
-    """Bytes of entries that do not count any more."""
-    cdef u64 n = 0
-    cdef u32 i
-    for i in range(log.n_files):
-        n += log.files[i].stale
-    return n
-
-
 cdef void mlog_add_stale(mlog_t* log, u32 number, i64 n) noexcept nogil:
     """So many bytes of a file do not count any more."""
     cdef mlog_file_t* f = mlog_file(log, number)

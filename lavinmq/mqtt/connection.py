@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from lavinmq.broker import Broker
     from lavinmq.listeners.endpoints import Endpoints
     from lavinmq.mqtt.sessions import Sessions
+    from lavinmq.mqtt.stores import Gifts
     from lavinmq.stats.sampler import Track
     from lavinmq.stats.totals import Traffic
     from lavinmq.vhost.queue import Queue
@@ -56,6 +57,7 @@ class Host(Protocol):
     """Where a client has come to."""
 
     broker: Broker
+    gifts: Gifts
 
     def of(self, vhost: VHost) -> Sessions:
         """The sessions of a virtual host."""
@@ -425,6 +427,9 @@ class Connection:
         """Nobody else holds the session: resume it, or make one."""
         wanted = self._wanted
         assert wanted is not None
+        if not self._sessions.stores.are_well:
+            self._refuse(Reason.SERVER_UNAVAILABLE, "files of MQTT cannot be read")
+            return
         queue = self._sessions.find(self.client_id)
         if queue is not None and (wanted.clean or not queue.is_stored):
             self._sessions.end(self.client_id)
@@ -463,6 +468,15 @@ class Connection:
         self._consumer = Consumer(self)
         queue.add_consumer(self._consumer)
         opened = partial(self._guarded, partial(self._open, queue, is_present=is_present))
+        try:
+            is_kept = self._sessions.begun(
+                self.client_id, queue, self._will, self.user.name, is_present=is_present
+            )
+        except OSError as error:
+            self._refuse(Reason.SERVER_UNAVAILABLE, f"the session cannot be stored: {error}")
+            return
+        if is_kept:
+            opened = partial(self._sessions.when_kept, opened)
         if is_recorded:
             self.vhost.recorded.when_synced(opened)
         else:
@@ -491,7 +505,8 @@ class Connection:
             alias_maximum_in=ALIASES, alias_maximum_out=wanted.topic_alias_maximum,
             maximum_packet_out=wanted.maximum_packet_size or codec.MAX_VARINT + 5,
             maximum_packet_in=config.mqtt_max_packet_size, checks_topics=self.rights.is_limited,
-            is_persistent=queue.is_stored,
+            is_persistent=queue.is_stored, retained=self._sessions.stores.retained,
+            log=self._sessions.stores.log,
         )  # fmt: skip
         for text in self._sessions.subscriptions.memberships(queue):
             self._join(queue, text, bool)
@@ -513,7 +528,6 @@ class Connection:
         most = self.broker.config.mqtt_max_packet_size
         if most < codec.MAX_VARINT:
             told[properties.MAXIMUM_PACKET_SIZE] = most + 5
-        told[properties.RETAIN_AVAILABLE] = 0
         return told
 
     # --- SUBSCRIBE, UNSUBSCRIBE ---------------------------------------------------------------
@@ -551,6 +565,7 @@ class Connection:
         """Returns: the code that SUBACK has for it, and whether it was recorded."""
         if not self.rights.may_subscribe(_bare(wish.filter)):
             return Reason.NOT_AUTHORIZED, False
+        was_there = self._sessions.subscriptions.has(queue, wish.filter)
         try:
             is_recorded = self._sessions.subscriptions.add(queue, wish, subscription_id)
         except ValueError:
@@ -558,6 +573,12 @@ class Connection:
         except ChannelError as error:
             self._log.info("subscription to %.100s is refused: %s", wish.filter, error.reply_text)
             return Reason.QUOTA_EXCEEDED, False
+        if wish.shared is None and (
+            not wish.retain_handling or (wish.retain_handling == 1 and not was_there)
+        ):
+            self._host.gifts.begin(
+                self._sessions.stores, wish.filter, queue, wish.qos, subscription_id
+            )
         return wish.qos, is_recorded
 
     def _join(self, queue: Queue, text: str, then: Callable[[int], object]) -> None:
@@ -695,9 +716,11 @@ class Connection:
                 self.vhost.left(queue)
         if has_will and will is not None:
             most_s = 0 if self.broker.is_stopping else sessions.granted_s(self._expiry_s)
-            sessions.wills.add(
-                self.client_id, connect.within(will, most_s), self.rights.may_publish
-            )
+            will = connect.within(will, most_s)
+            sessions.leave_will(self.client_id, will, self.user.name)
+            sessions.wills.add(self.client_id, will, self.rights.may_publish)
+        elif will is not None and is_current:
+            sessions.forget_will(self.client_id)
 
     def _end_login(self) -> None:
         if self._login is not None:

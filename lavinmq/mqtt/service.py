@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from lavinmq.mqtt.connection import Connection
 from lavinmq.mqtt.sessions import Sessions
+from lavinmq.mqtt.stores import Gifts, Looks, Stores
 
 if TYPE_CHECKING:
     from lavinmq.broker import Broker
@@ -25,12 +26,19 @@ class Service:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self._sessions: dict[str, Sessions] = {}
+        self.gifts = Gifts(broker.events)
+        self._looks = Looks(broker.events, self._stores)
         broker.welcomes["mqtt"] = self.welcome
 
     def start(self) -> None:
         """All virtual hosts are loaded: take care of the sessions that are there."""
         for vhost in self.broker.vhosts.values():
-            self.of(vhost)
+            self.of(vhost).restore()
+        self._looks.start()
+
+    def _stores(self) -> list[Stores]:
+        self._forget_deleted()
+        return [each.stores for each in self._sessions.values()]
 
     def stop(self) -> None:
         """All clients have gone, and queues are written next: publish the wills that wait."""
@@ -38,8 +46,14 @@ class Service:
             if self.broker.vhosts.get(name) is sessions.vhost:
                 sessions.wills.release_all()
 
+    def close(self) -> None:
+        """All is written: let go of what is in files."""
+        for sessions in self._sessions.values():
+            sessions.stores.close()
+
     def release(self) -> None:
         """Nothing happens by time any more. Idempotent."""
+        self._looks.stop()
         for sessions in self._sessions.values():
             sessions.wills.stop()
 
@@ -55,6 +69,7 @@ class Service:
         for name, sessions in list(self._sessions.items()):
             if self.broker.vhosts.get(name) is not sessions.vhost:
                 sessions.wills.stop()
+                sessions.stores.close()
                 del self._sessions[name]
 
     def welcome(self, sock: socket.socket, ends: Endpoints) -> None:

@@ -8,12 +8,19 @@ Source: MQTT 5.0 section 4.1; docs/mqtt.md.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from lavinmq import _core
 from lavinmq.errors import ChannelError
 from lavinmq.fieldtable import FieldTable
-from lavinmq.mqtt.connect import NEVER
+from lavinmq.mqtt import kept_wills
+from lavinmq.mqtt.connect import NEVER, Will
+from lavinmq.mqtt.kept_wills import Kept
+from lavinmq.mqtt.rights import TopicRights
+from lavinmq.mqtt.stores import Stores
 from lavinmq.mqtt.subscriptions import Subscriptions
 from lavinmq.mqtt.wills import Testament, Wills
 from lavinmq.process import log
@@ -47,6 +54,8 @@ class Sessions:
         self.wills = Wills(broker.events, self._publish)
         self._broker = broker
         self._log = log.get("lmq.mqtt", vhost=vhost.name)
+        self.stores = Stores(broker, vhost)
+        vhost.on_session_end = self._ended
         for queue in vhost.queues.values():
             if queue.is_session and queue.is_stored:
                 self._limit(queue)
@@ -55,6 +64,101 @@ class Sessions:
         """A session that a start has found: those of LavinMQ say nothing of their end."""
         if _EXPIRES not in queue.arguments and not queue.name.startswith(PREFIX + SHARE):
             self.set_expiry(queue, NEVER)
+
+    # --- what outlives the broker ---------------------------------------------------------------
+
+    def restore(self) -> None:
+        """The broker has started: have sessions go on with their packet ids, and wills of clients
+        that were there when it ended."""
+        kept = self.stores.log
+        if kept is None:
+            return
+        for client_id in list(self.stores.client_ids()):
+            raw, queue = _raw(client_id), self.find(client_id)
+            will = kept_wills.decode(kept.fact(raw, kept_wills.KEY) or b"")
+            if queue is not None:
+                _core.mqtt_restore(queue.core, *kept.packets(raw))
+            if will is not None:
+                self._restore_will(client_id, will, is_session=queue is not None)
+            elif queue is None:
+                kept.end(raw)
+
+    def _restore_will(self, client_id: str, kept: Kept, *, is_session: bool) -> None:
+        """A client has not come to its end: its will is due after its delay, which goes on."""
+        user = self._broker.users.get(kept.user)
+        if user is None:
+            self._log.info("will of %r is dropped: there is no user %r", client_id, kept.user)
+            self.forget_will(client_id)
+            return
+        delay_s = kept.will.delay_s if is_session else 0
+        if kept.due_ms:
+            delay_s = min(delay_s, max(0, kept.due_ms // 1000 - int(time.time())))
+        rights = TopicRights(
+            user, self.vhost.name, client_id, PREFIX + client_id,
+            is_asked=self._broker.config.mqtt_permission_check_enabled,
+        )  # fmt: skip
+        self.wills.add(client_id, replace(kept.will, delay_s=delay_s), rights.may_publish)
+
+    def begun(
+        self, client_id: str, queue: Queue, will: Will | None, user: str, *, is_present: bool
+    ) -> bool:
+        """A client has its session: what it needs in files is there. Returns: whether something has
+        to be on disk before it is told. Raises: OSError."""
+        kept, raw = self.stores.log, _raw(client_id)
+        if kept is None:
+            return False
+        if not queue.is_stored and will is None:
+            if raw in kept:
+                kept.end(raw)
+            return False
+        if not is_present or raw not in kept:
+            kept.make(raw)
+        kept.set_fact(
+            raw, kept_wills.KEY, None if will is None else kept_wills.encode(Kept(will, user))
+        )
+        return will is not None
+
+    def when_kept(self, then: Callable[[], object]) -> None:
+        """Call back once what `begun` has noted is on disk."""
+        if self.stores.log is not None:
+            self.stores.log.synced(then)
+
+    def leave_will(self, client_id: str, will: Will, user: str) -> None:
+        """Its client has gone: note when it is due."""
+        kept, raw = self.stores.log, _raw(client_id)
+        if kept is None or raw not in kept or not will.delay_s:
+            return
+        due_ms = time.time_ns() // 1_000_000 + will.delay_s * 1000
+        try:
+            kept.set_fact(raw, kept_wills.KEY, kept_wills.encode(Kept(will, user, due_ms)))
+        except OSError as error:
+            self._log.error("will of %r is in memory alone: %s", client_id, error)
+
+    def forget_will(self, client_id: str) -> None:
+        """It is published, or never will be."""
+        kept, raw = self.stores.log, _raw(client_id)
+        queue = self.find(client_id)
+        try:
+            if kept is None or raw not in kept:
+                return
+            if queue is not None and queue.is_stored:
+                kept.set_fact(raw, kept_wills.KEY, None)
+            else:
+                kept.end(raw)
+        except (OSError, ValueError) as error:
+            self._log.error("will of %r may come again: %s", client_id, error)
+
+    def _ended(self, queue: Queue) -> None:
+        """The queue of a session has gone, whoever has taken it away; its will may wait."""
+        client_id = queue.name.removeprefix(PREFIX)
+        kept, raw = self.stores.log, _raw(client_id)
+        try:
+            if kept is not None and raw in kept and kept.fact(raw, kept_wills.KEY) is None:
+                kept.end(raw)
+        except (OSError, ValueError) as error:
+            self._log.error("session %r may come again: %s", client_id, error)
+
+    # --- sessions -------------------------------------------------------------------------------
 
     def find(self, client_id: str) -> Queue | None:
         """The session of a client, if there is one."""
@@ -95,6 +199,8 @@ class Sessions:
     def _publish(self, testament: Testament) -> None:
         """Publish a will, if its author may."""
         will = testament.will
+        if testament.client_id not in self.clients:
+            self.forget_will(testament.client_id)
         if not testament.may_publish(will.topic):
             self._log.info("will of %r is dropped: not allowed", testament.client_id)
             return
@@ -102,10 +208,16 @@ class Sessions:
             self._log.warning("will of %r is dropped: low on disk", testament.client_id)
             return
         topic, expiry_s = will.topic.encode(), -1 if will.expiry_s is None else will.expiry_s
+        if will.retain:
+            self.stores.keep(topic, will.payload, will.qos, will.properties, expiry_s)
         _core.mqtt_publish(
             self._broker.loop, self.exchange.core, topic, will.payload, will.qos, will.retain,
             will.properties, expiry_s,
         )  # fmt: skip
+
+
+def _raw(client_id: str) -> bytes:
+    return client_id.encode(errors="surrogateescape")
 
 
 def _arguments(expiry_s: int) -> FieldTable:

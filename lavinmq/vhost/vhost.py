@@ -101,6 +101,8 @@ class VHost:
         self.recorded = Recorded(
             self.directory, self.exchanges, self.queues, loop, disk, max_deleted, self._log
         )
+        self.on_session_end: Callable[[Queue], object] | None = None
+        """Is told of each queue of a client of MQTT that has gone."""
         self._keys = DedupKeys(self.directory, loop, self._log, disk.changes)
         self._news = StoreNews(self._log)
         self.files = QueueFiles(
@@ -619,6 +621,8 @@ class VHost:
         self._keys.drop(queue)
         if queue.core.delete():
             self.files.remove(queue)
+        if queue.is_session and self.on_session_end is not None:
+            self.on_session_end(queue)
         self.recorded.compact_if_due()
         stops = _each(consumers.copy(), methodcaller("stop"))
         self.portions.begin_unless_few(stops, len(consumers))

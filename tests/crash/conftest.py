@@ -61,10 +61,12 @@ class DiskFactory:
         log: bool = False,
         segment_size: int = SEGMENT_SIZE,
         http: bool = False,
+        mqtt: bool = False,
         program: ModuleType | None = None,
     ) -> tuple[Broker, Disk]:
         """Return a broker, not started, with small segments, and its disk; `http`: with the
-        management interface; `program`: started instead of the usual one."""
+        management interface; `mqtt`: listening for that; `program`: started instead of the usual
+        one."""
         directory = self._directory / f"disk-{len(self._disks)}"
         directory.mkdir()
         disk = Disk(self._shim, directory / "data", directory)
@@ -77,8 +79,9 @@ class DiskFactory:
         command = [sys.executable, str(program.__file__)] if program else []
         env = disk.env(log=log) | ({"PYTHONPATH": str(ROOT)} if program else {})
         broker = self._broker_factory(
-            options, data_dir=directory / "data", start=False, env=env, http=http, command=command
-        )
+            options, data_dir=directory / "data", start=False, env=env, http=http, mqtt=mqtt,
+            command=command,
+        )  # fmt: skip
         return broker, disk
 
     def close(self) -> None:

@@ -172,6 +172,10 @@ class Peer:
             self.send(mqtt_bytes.packet(7, packet_id.to_bytes(2, "big")))
         return found
 
+    def early_messages(self) -> list[Message]:
+        """Those that have come before what was expected; they are acknowledged."""
+        return [self.message() for _ in range(len(self._early))]
+
     def ping(self) -> None:
         """PINGREQ and its answer: all that was sent before is done."""
         self.send(b"\xc0\0")

@@ -1,0 +1,165 @@
+"""A broker of MQTT that is killed, and one whose disk loses its power: no PUBACK, PUBREC or PUBCOMP
+lied.
+
+A client publishes with QoS 1 and 2, retained and not, and notes what was answered. From the log of
+the disk the directory is rebuilt as it may be after any call; a broker starts on it, and has all
+that had been answered before that call: messages once, the identifiers of QoS 2, retained messages.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.crash.conftest import EVERY_READING, DiskFactory
+from tests.support import mqtt_bytes
+from tests.support.broker import Broker
+from tests.support.disk import Record
+from tests.support.mqtt_bytes import V5
+from tests.support.mqtt_peer import Peer
+from tests.support.power_loss import Reading, Survivors
+
+ROUNDS = 25
+SHORT_CUTS, LONG_CUTS = 3, 60
+PINGS = 5
+KEPT = {"clean": False, "properties": mqtt_bytes.block(b"\x11\0\0\x0e\x10")}
+TOPICS = ("r/a", "r/b", "r/c/d")
+
+pytestmark = pytest.mark.crash
+BrokerFactory = Callable[..., Broker]
+
+
+class Books:
+    """What a client has sent and heard, each with the time."""
+
+    def __init__(self) -> None:
+        self.published: list[bytes] = []
+        self.answered: dict[bytes, int] = {}
+        self.retained: list[tuple[str, bytes]] = []
+        self.retained_answered: list[tuple[int, int]] = []
+        self.received: dict[int, int] = {}
+
+    def run(self, broker: Broker) -> None:
+        """Publish a number of messages to a session that nobody is connected to."""
+        with Peer(broker.mqtt_port, V5) as client:
+            client.connect("reader", **KEPT)
+            client.subscribe(("m/#", 2))
+            client.disconnect(b"\0")
+        with Peer(broker.mqtt_port, V5) as client:
+            client.connect("writer", **KEPT)
+            for number in range(ROUNDS):
+                body = b"m%d" % number
+                self.published.append(body)
+                client.publish("m/x", body, 1 + number % 2)
+                self.answered[body] = time.monotonic_ns()
+                topic = TOPICS[number % 3]
+                payload = b"" if number % 7 == 6 else b"r%d" % number
+                self.retained.append((topic, payload))
+                client.publish(topic, payload, 1 + number % 2, retain=True)
+                self.retained_answered.append((time.monotonic_ns(), number))
+            for packet_id in range(100, 105):
+                client.send(
+                    mqtt_bytes.publish(V5, "m/y", b"y%d" % packet_id, qos=2, packet_id=packet_id)
+                )
+                self.published.append(b"y%d" % packet_id)
+                client.expect(5)
+                self.received[packet_id] = time.monotonic_ns()
+
+    def check(self, broker: Broker, before_ns: int) -> None:
+        """All that was answered by then is there."""
+        late = [packet_id for packet_id, at in self.received.items() if at < before_ns]
+        with Peer(broker.mqtt_port, V5) as client:
+            client.connect("writer", **KEPT)
+            for packet_id in late:
+                client.send(
+                    mqtt_bytes.publish(
+                        V5, "m/y", b"y%d" % packet_id, qos=2, packet_id=packet_id, dup=True
+                    )
+                )
+                assert client.expect(5).body[2:3] in (b"", b"\0")
+                client.send(mqtt_bytes.packet(6, packet_id.to_bytes(2, "big"), 2))
+                assert client.expect(7).body[2:3] in (b"", b"\0"), "the id was forgotten"
+        found = self._messages(broker)
+        assert set(found) <= set(self.published)
+        assert {body for body, at in self.answered.items() if at < before_ns} <= set(found)
+        assert {b"y%d" % each for each in late} <= set(found)
+        assert max(found.values(), default=1) == 1, "a message came twice"
+        self._check_retained(broker, before_ns)
+
+    def _messages(self, broker: Broker) -> Counter[bytes]:
+        found: Counter[bytes] = Counter()
+        with Peer(broker.mqtt_port, V5) as client:
+            client.connect("reader", **KEPT)
+            client.subscribe(("m/#", 2))
+            client.publish("m/end", b"end", 1)
+            while (message := client.message()).payload != b"end":
+                found[message.payload] += 1
+        return found
+
+    def _check_retained(self, broker: Broker, before_ns: int) -> None:
+        safe = max((n for at, n in self.retained_answered if at < before_ns), default=-1)
+        allowed: dict[str, set[bytes]] = {topic: {b""} for topic in TOPICS}
+        for number, (topic, payload) in enumerate(self.retained):
+            allowed[topic] = {payload} if number <= safe else {*allowed[topic], payload}
+        with Peer(broker.mqtt_port, V5) as client:
+            client.connect("looks")
+            client.subscribe(("r/#", 1))
+            found = dict.fromkeys(TOPICS, b"")
+            for _ in range(PINGS):  # they are given in turns behind SUBACK
+                client.ping()
+            for message in client.early_messages():
+                found[message.topic] = message.payload
+        for topic, payload in found.items():
+            assert payload in allowed[topic], f"{topic}: {payload!r} of {allowed[topic]}"
+
+
+def cuts(records: list[Record], is_long: bool, chance: random.Random) -> list[int]:
+    """Calls before which it ends: any of those of a broker that listened."""
+    first = len(records) // 4
+    count = LONG_CUTS if is_long else SHORT_CUTS
+    return sorted(chance.sample(range(first, len(records)), min(count, len(records) - first)))
+
+
+def recorded(on_disk: DiskFactory) -> tuple[list[Record], Books]:
+    """A life of a broker that ends with a kill."""
+    broker, disk = on_disk(log=True, mqtt=True)
+    books = Books()
+    broker.start()
+    books.run(broker)
+    broker.kill()
+    return disk.records(), books
+
+
+@EVERY_READING
+def test_what_was_answered_survives_a_loss_of_power(
+    on_disk: DiskFactory, broker_factory: BrokerFactory, tmp_path: Path, is_long: bool,
+    reading: Reading,
+) -> None:  # fmt: skip
+    records, books = recorded(on_disk)
+    chance = random.Random()
+    for cut in cuts(records, is_long, chance):
+        seed = chance.randrange(1 << 30)
+        print(f"power lost before call {cut}, seed {seed}")
+        root = tmp_path / f"cut-{cut}"
+        Survivors(records[:cut], reading=reading).write(root, random.Random(seed))
+        broker = broker_factory(data_dir=root, start=False, mqtt=True).start()
+        books.check(broker, records[cut].time_ns)
+        broker.kill()
+
+
+def test_what_was_answered_survives_a_kill_at_any_call(
+    on_disk: DiskFactory, broker_factory: BrokerFactory, tmp_path: Path, is_long: bool
+) -> None:
+    records, books = recorded(on_disk)
+    for cut in cuts(records, is_long, random.Random()):
+        print(f"killed before call {cut}")
+        root = tmp_path / f"cut-{cut}"
+        Survivors(records[:cut]).write_all(root)
+        broker = broker_factory(data_dir=root, start=False, mqtt=True).start()
+        books.check(broker, records[cut].time_ns)
+        broker.kill()
