@@ -233,7 +233,7 @@ cdef int retained_put(rstore_t* rs, const rfound_t* m) noexcept nogil:
     """Keep m in the place of what its topic had. 0, or -1 with errno: nothing has changed.
 
     It is written at the end of the tick; whoever is to be told that it is safe calls
-    mlog_want_sync, too. Topics have 1 to 65 535 bytes. Cost: 0.3 us."""
+    mlog_want_sync, too. Topics have 1 to 65 535 bytes. Cost: 1 us with a million topics."""
     cdef u64 size = <u64>RETAINED_FIXED + m.topic_len + m.props_len + m.payload_len
     cdef rmsg_t* msg
     cdef u32 pos

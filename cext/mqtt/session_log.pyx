@@ -140,8 +140,7 @@ cdef u8* record_packet(u8* p, u64 number, u8 change, u16 id, u32 seg, u32 pos) n
 cdef int slog_note(slog_t* sl, msession_t* m, u8 change, u16 id, u32 seg,
                    u32 pos) noexcept nogil:
     """A packet id has changed. 0, or -1 with errno: nothing has. It is written at the end of the
-    tick; who is told something on account of it waits for the next sync, see mlog_want_sync.
-    Cost: 15 ns."""
+    tick; who is told something on account of it waits for the next sync, see mlog_want_sync."""
     cdef u8* p = slog_room(sl, SLOG_SENT_SIZE if change == SESSION_SENT else SLOG_PACKET_SIZE)
     if p == NULL:
         return -1
