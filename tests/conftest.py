@@ -50,7 +50,8 @@ class BrokerFactory:
     ) -> Broker:
         """Return a broker on `data_dir` (default: a new directory), started unless told not to.
 
-        `http`: with the management interface; `mqtt`: listening for that; `command`: another program than usual.
+        `http`: with the management interface; `mqtt`: listening for that; `command`: another
+        program than usual.
         """
         directory = data_dir or self._directory / f"broker-{len(self.brokers)}"
         broker = Broker(directory, args, env=env, http=http, mqtt=mqtt, command=command)
