@@ -305,6 +305,8 @@ cdef class RetainedWalk:
                     PyBytes_FromStringAndSize(<char*>m.payload, m.payload_len), m.qos,
                     PyBytes_FromStringAndSize(<char*>m.props, m.props_len), m.at_ms,
                     m.expires_ms))
+                if loop_spent(&self.store.loop.t, FOUND_UNITS):
+                    break
         return found
 
     def stop(self) -> None:
