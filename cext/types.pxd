@@ -1176,6 +1176,7 @@ cdef struct packet_t:
 cdef struct packets_t:          # open addressing by id
     packet_t* slots
     u32 cap                     # a power of two, or 0
+    u32 shift                   # 32 less its logarithm
     u32 n
 
 cdef struct returned_t:         # where a message is that went back while it was in flight
@@ -1197,6 +1198,7 @@ cdef struct session_t:          # of a client, as long as its queue lives
     u32 cap_returned            # a power of two
     u32 n_returned
     u16 last_id
+    link_t* link                # of the client, NULL = it is away
     u64 n_dropped               # for a slow or absent client, or too large for it
 
 cdef struct session_log_t:      # who keeps sessions on disk: first member of it
@@ -1326,6 +1328,7 @@ cdef enum walk_event:           # why a walk has stopped, see protocol_t
     WALK_PACKET = 8             # MQTT: ev_method, ev_a, ev_data, ev_len: a packet that is Python's
     WALK_BAD_PACKET = 9         # MQTT: ev_method: a reason code; ev_data: what is wrong, as text
     WALK_TOPIC = 10             # MQTT: ev_data, ev_len: may it be published to? It is not used up
+    WALK_CROWD = 11             # MQTT: who gets its messages is busy: wait a moment
 
 cdef enum walk_error:           # ev_len of WALK_ERROR; the first ones close the connection
     ERROR_FRAME_SIZE = 1

@@ -30,6 +30,10 @@ cdef class MqttLink(Link):
         elif event == WALK_BAD_PACKET:
             text = PyBytes_FromStringAndSize(<char*>l.ev_data, l.ev_len)
             self.session.on_packet_error(<int>l.ev_method, text.decode())
+        elif event == WALK_CROWD:
+            l.crowd_bytes = 0
+            self.stop(STOP_CROWD)
+            self.loop.hold_crowd(self)
         elif event == WALK_TOPIC:
             self.session.on_topic_miss(
                 0, PyBytes_FromStringAndSize(<char*>l.ev_data, l.ev_len))
@@ -89,6 +93,7 @@ cdef class MqttLink(Link):
         self.t.mqtt = s
         self.t.state = LINK_OPEN
         self.t.frame_max = BLOCK_SIZE
+        s.session.link = &self.t
         released_resend(&self.t, s)
         s.consumer = channel_add_consumer(c, session.q, <const u8*>b"", 0, False, 0)
         if s.consumer == NULL:

@@ -87,5 +87,7 @@ cdef void mqtt_leave(link_t* l) noexcept nogil:
     while s.chan.consumers != NULL:
         channel_remove_consumer(s.chan.consumers)
     mqtt_return(s)
+    if s.session.link == l:
+        s.session.link = NULL
     l.mqtt = NULL
     mqtt_free(s)

@@ -7,6 +7,9 @@
 
 cdef enum:
     QOS0_BYTES = 8388608        # that may wait in a queue when one of QoS 0 comes
+    BUSY_BYTES = 65536          # that wait for a client from which on its publishers slow down
+    BUSY_NS = 100000000         # unless it has not read for so long
+    BUSY_SHARE = 1048576        # bytes for busy clients after which a publisher waits a moment
 
 
 # ---- to one session ------------------------------------------------------------------------------
@@ -67,6 +70,13 @@ cdef inline bint qos0_is_dropped(queue_t* q) noexcept nogil:
     return True
 
 
+cdef bint session_is_busy(const queue_t* q) noexcept nogil:
+    """Whether the client of q is reading what waits for it. One that does not read holds nobody
+    back."""
+    cdef const link_t* l = q.session.link if q.session != NULL else NULL
+    return l != NULL and q.loop.now_ns - l.wire.last_sent_ns < BUSY_NS
+
+
 # hot
 cdef inline void msg_plain(msg_t* into, u8 qos) noexcept nogil:
     """Properties that say no more than the QoS."""
@@ -101,6 +111,8 @@ cdef int fold_give(link_t* l, mqtt_t* s, const publish_t* m, fold_t* f) noexcept
         if not mqtt_compose_record(s, m, f, ids_len, qos, is_retained, &into):
             s.stored.is_refused = True
             return PUBLISHED
+    if q.ready_bytes > BUSY_BYTES and session_is_busy(q):
+        l.crowd_bytes += <u32>m.body_len + 64
     into.exchange = NULL
     into.names = s.names
     into.names_len = MQTT_EXCHANGE_LEN + 1 + s.names[MQTT_EXCHANGE_LEN]

@@ -194,6 +194,9 @@ cdef int mqtt_walk(link_t* l, const u8* buf, u64 n, u64* used) noexcept nogil:
         if loop_spent(loop, PACKET_UNITS) and at:
             used[0] = at
             return WALK_TURN        # but the first is for getting on
+        if l.crowd_bytes > BUSY_SHARE and at:
+            used[0] = at
+            return WALK_CROWD
         first = p[0]
         p += 1 + head
         if s == NULL:
