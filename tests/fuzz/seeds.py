@@ -22,6 +22,7 @@ from tests.fuzz.targets import FUZZ
 from tests.fuzz.targets.dedup import HEADER, cache
 from tests.fuzz.targets.segments import FILES, pack
 from tests.fuzz.targets.tokens import SEED
+from tests.support import mqtt_bench as bench
 from tests.support import mqtt_bytes as mqtt
 from tests.support import mqtt_log
 from tests.support.deliveries import HEARTBEAT_FRAME, METHOD, Delivery, frame, sent
@@ -303,6 +304,32 @@ def mqtt_packets() -> Corpus:
     return made
 
 
+def mqtt_conversations() -> Corpus:
+    """Return what clients of each version say in an open session."""
+    made: Corpus = {}
+    for version in range(3):
+        props = b"" if version == 2 else None
+        said = [
+            bench.publish(b"t/a", b"x", properties=props),
+            bench.publish(b"t/b", b"y" * 300, qos=1, id=3, properties=props),
+            bench.publish(b"s/c", b"z", qos=2, id=4, retain=True, properties=props),
+            bench.publish(b"s/c", b"z", qos=2, id=4, dup=True, properties=props),
+            *(bench.ack(kind, id) for kind in (4, 5, 6, 7) for id in (1, 2, 3, 4)),
+            b"\xc0\0",
+            b"\x82\x05\0\1\0\1a\0",
+        ]
+        for flags in (0, 4, 8):
+            number = next(
+                n for n in range(flags, flags + 4) if n % 3 == version and n & 12 == flags
+            )
+            made[f"talk-{version + 3}-{flags}"] = bytes([number]) + b"".join(said)
+    user = b"\x26" + mqtt.text("k") + mqtt.text("v")
+    block = b"\x01\1\x02\0\0\0\5\x03\0\1c\x08\0\1r\x09\0\1d" + user
+    with_alias = bench.publish(b"t/a", b"1", properties=block + b"\x23\0\1")
+    made["properties"] = b"\x02" + with_alias + bench.publish(b"", b"2", properties=b"\x23\0\1")
+    return made
+
+
 def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
     file = tar.extractfile(member)
     return file.read() if file else b""
@@ -328,6 +355,7 @@ MAKERS: dict[str, Callable[[], Corpus]] = {
     "ini": lambda: {"usual": INI.encode()},
     "methods": methods,
     "mqtt": mqtt_packets,
+    "mqtt_packets": mqtt_conversations,
     "passwords": hashes,
     "policies": policies,
     "scopes": claims,
