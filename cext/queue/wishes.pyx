@@ -120,6 +120,7 @@ cdef void loop_forget_channel(loop_t* loop, chan_t* c) noexcept nogil:
                 loop.n_confirms -= 1
                 loop.confirms[i] = loop.confirms[loop.n_confirms]
                 break
+        loop.is_confirm_new = loop.is_confirm_new and loop.n_confirms != 0
     if c.is_in_batch:
         for i in range(loop.n_batch):
             if loop.batch[i] == c:

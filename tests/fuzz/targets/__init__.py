@@ -14,8 +14,8 @@ from pathlib import Path
 
 NAMES = (
     "dedup", "definitions", "deliveries", "documents", "fieldtable", "frames", "ini", "methods",
-    "mqtt", "passwords", "policies", "proxy", "retained", "scan", "scopes", "segments", "sessions",
-    "tokens", "users", "vhosts",
+    "mqtt", "mqtt_packets", "passwords", "policies", "proxy", "retained", "scan", "scopes",
+    "segments", "sessions", "tokens", "users", "vhosts",
 )  # fmt: skip
 FUZZ = Path(__file__).resolve().parents[1]
 

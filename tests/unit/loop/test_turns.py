@@ -270,3 +270,22 @@ def test_nothing_is_read_from_a_peer_that_has_gone(bench: Bench) -> None:
 
     assert peer.session.events == [("on_lost", "")]
     peer.close()
+
+
+def test_a_channel_that_ends_before_its_publish_is_confirmed_leaves_nothing_to_do(
+    tmp_path: Path,
+) -> None:
+    """The loop looked for confirms that nobody waits for, again and again."""
+    bench = Bench(tmp_path / "data")
+    bench.queue("q")
+    bench.link.select_confirms(1)
+    bench.client.send(publish(b"q", b"x"))
+    bench.link.on_readable()
+    bench.link.close_channel(1, False)
+
+    for _ in range(100):
+        if bench.events.ready:
+            bench.events.ready.pop(0)()
+
+    assert bench.events.ready == []
+    bench.close()
