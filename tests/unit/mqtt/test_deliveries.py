@@ -195,6 +195,17 @@ def test_ids_can_be_taken_over_from_before_a_restart(bench: MqttBench) -> None:
     assert client.link.mqtt_counters()["in_flight"] == 1
 
 
+def test_a_message_from_before_a_restart_keeps_its_id(bench: MqttBench) -> None:
+    """It comes by the cursor, and not as one that went back."""
+    client = bench.unopened("c").subscribe(b"t", 2)
+    fill(bench, 2)
+    _core.mqtt_restore(client.queue, [], [(7, 1, 4)], [])
+
+    client.open()
+
+    assert [(each.id, each.dup) for each in client.got()] == [(7, True), (1, False)]
+
+
 def test_members_of_a_shared_subscription_take_turns_and_inherit(bench: MqttBench) -> None:
     shared = bench.queue("mqtt.$share-g-t")
     bench.exchange.bind(b"t", b"", _core.Subscription(shared, 2))
