@@ -26,7 +26,7 @@ cdef bint session_note(mqtt_t* s, u8 change, u16 id, u32 seg, u32 pos) noexcept 
 cdef bint deliver_id(mqtt_t* s, queue_t* q, const rec_t* rec, publish_t* m) noexcept nogil:
     """Give m its packet id. False when all are in use."""
     cdef returned_t* r
-    if q == s.queue and s.session.n_returned:       # after a restart they come by the cursor
+    if s.session.n_returned and q == s.queue:       # after a restart nothing is requeued
         r = returned_find(s.session, rec.seg, rec.pos)
         if r != NULL:
             m.id = r.id
@@ -66,7 +66,7 @@ cdef void deliver_drop(consumer_t* k, queue_t* q, const rec_t* rec) noexcept nog
     cdef mqtt_t* s = k.chan.link.mqtt
     cdef returned_t* r = NULL
     cdef packet_t* p
-    if q == s.queue:
+    if q == s.queue and s.session.n_returned:
         r = returned_find(s.session, rec.seg, rec.pos)
     if r != NULL:
         p = packets_find(&s.session.sent, r.id)
