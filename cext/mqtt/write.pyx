@@ -128,7 +128,7 @@ cdef int publish_write(consumer_t* k, const rec_t* rec, const publish_t* m) noex
     cdef link_t* l = k.chan.link
     cdef mqtt_t* s = l.mqtt
     cdef rest_t* rest = NULL
-    cdef u32 topic_len = m.topic_len, props_len
+    cdef u32 topic_len = m.topic_len, props_len = 0
     cdef u64 n
     cdef u16 alias = 0
     cdef bint is_new_alias = False
