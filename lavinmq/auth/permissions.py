@@ -63,7 +63,7 @@ def allows(rule: Rule, resource: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
-    """The three rules of one user in one virtual host."""
+    """The three patterns of one user in one virtual host."""
 
     configure: Rule
     read: Rule

@@ -67,7 +67,7 @@ class TopicRow(NamedTuple):
 
 
 class TopicPermissions:
-    """The rules of one user for one exchange; see `check` for input."""
+    """The patterns of one user for one exchange; see `check` for input."""
 
     __slots__ = ("_names", "_read", "_write", "is_any_written", "read", "write")
 

@@ -122,12 +122,15 @@ async def of_queues(broker: Broker, vhosts: Iterable[VHost], found: Found) -> No
 
 def is_left(queue: Queue) -> bool:
     """Whether a queue has lately been given messages, nobody takes any, and nothing bounds it."""
-    track, rules = queue.track, queue.features
+    track, features = queue.track, queue.features
     if track is None or queue.core.ready < LETTERS or queue.consumers:
         return False
     if queue.is_stream or queue.is_internal or queue.core.is_paused:
         return False
-    limits = (rules.max_length, rules.max_length_bytes, rules.message_ttl_ms, rules.expires_ms)
+    limits = (
+        features.max_length, features.max_length_bytes, features.message_ttl_ms,
+        features.expires_ms,
+    )  # fmt: skip
     if any(limit is not None for limit in limits):
         return False
     return track.has_moved("publish") and not track.has_moved("deliver_get")

@@ -44,7 +44,7 @@ class Channel:
     """The one channel of a connection. Methods raise ConnectionFailure.
 
     `unconfirmed`: numbers of publishes the broker has not answered, in order. What it answers goes
-    to `settled` as (number, is_stored), and what it could not route first to `returned`.
+    to `answered` as (number, is_stored), and what it could not route first to `returned`.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -55,7 +55,7 @@ class Channel:
         self._tag = ""
         self._is_cancelled = False
         self.unconfirmed: dict[int, None] = {}
-        self.settled: list[tuple[int, bool]] = []
+        self.answered: list[tuple[int, bool]] = []
         self.returned: list[Message] = []
 
     def count(self, queue: str) -> int:
@@ -206,7 +206,7 @@ class Channel:
             numbers = [each for each in self.unconfirmed if each <= number or not number]
         for each in numbers:
             if self.unconfirmed.pop(each, 0) is None:
-                self.settled.append((each, is_stored))
+                self.answered.append((each, is_stored))
 
 
 def _frame(kind: int, payload: bytes) -> bytes:

@@ -176,7 +176,7 @@ class Requeue:
                 f"{message.reply}: {Destination(message.exchange, message.routing_key)}"
             )
         giving.returned.clear()
-        for sent, is_stored in giving.settled:
+        for sent, is_stored in giving.answered:
             tag, number, destination = self._sent.pop(sent)
             if number in self._unroutable:
                 self.outcome.left["unroutable"] += 1
@@ -187,7 +187,7 @@ class Requeue:
             else:
                 self._taking.ack(tag)
                 self.outcome.destinations[str(destination)] += 1
-        giving.settled.clear()
+        giving.answered.clear()
 
 
 def destination_of(came_from: Origin | None, plan: Plan) -> Destination | None:

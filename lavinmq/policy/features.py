@@ -15,10 +15,10 @@ from lavinmq.arguments.exchange_types import read_by
 from lavinmq.arguments.keys import KEYS, Key, Kind, Merge, integer, is_integer, spellings
 from lavinmq.fieldtable import EMPTY, FieldTable
 
-Rules: TypeAlias = Mapping[str, Any]
+Definition: TypeAlias = Mapping[str, Any]
 """Keys of a policy with usable values, as `usable` returns them."""
 
-NO_RULES: Final[Rules] = {}
+NO_DEFINITION: Final[Definition] = {}
 
 Names: TypeAlias = tuple[str | None, str | None]
 """Of the policy and of the operator policy that apply."""
@@ -97,17 +97,17 @@ def mistyped(arguments: Mapping[str, Any], key: str) -> str | None:
     return None
 
 
-def usable(definition: Mapping[str, Any]) -> tuple[Rules, list[str]]:
+def usable(definition: Mapping[str, Any]) -> tuple[Definition, list[str]]:
     """The part of a policy's definition that has an effect.
 
     Returns: keys with usable values; known keys whose values are not usable.
     """
     known = {key: KEYS[key].values.usable(v) for key, v in definition.items() if key in KEYS}
-    rules = {key: value for key, value in known.items() if value is not None}
-    return rules, [key for key in known if key not in rules]
+    found = {key: value for key, value in known.items() if value is not None}
+    return found, [key for key in known if key not in found]
 
 
-def merged(policy: Rules, operator: Rules) -> Rules:
+def merged(policy: Definition, operator: Definition) -> Definition:
     """What a policy and an operator policy say together: of two numbers the lower counts."""
     both = dict(policy)
     for key, value in operator.items():
@@ -124,13 +124,13 @@ _KEYS_OF: Final = {
 
 
 class _Merging:
-    """One merging under way: arguments on one side, rules on the other."""
+    """One merging under way: arguments on one side, policies on the other."""
 
     def __init__(
-        self, arguments: Mapping[str, Any], policy: Rules, operator: Rules, names: Names
+        self, arguments: Mapping[str, Any], policy: Definition, operator: Definition, names: Names
     ) -> None:
         self._arguments = arguments
-        self._rules = merged(policy, operator)
+        self._definition = merged(policy, operator)
         self._names = names
         self.taken: dict[str, None] = {}
         self.from_policy: dict[str, None] = {}
@@ -141,7 +141,7 @@ class _Merging:
             **{row.field: self._merged(key, row) for key, row in _KEYS_OF[kind]},
             "policy": self._names[0],
             "operator_policy": self._names[1],
-            "policy_definition": tuple(self._rules.items()),
+            "policy_definition": tuple(self._definition.items()),
         }
 
     def own(self, name: str, usable: Callable[[object], Any]) -> Any:
@@ -153,7 +153,7 @@ class _Merging:
 
     def _merged(self, key: str, row: Key) -> Any:
         """What argument and policy come to, and a note of which of them that is."""
-        amount, ruled = row.values.amount, self._rules.get(key)
+        amount, ruled = row.values.amount, self._definition.get(key)
         name, given = ("", None) if row.merge is Merge.POLICY_ONLY else (
             argument(self._arguments, key)
         )  # fmt: skip
@@ -175,8 +175,8 @@ class _Merging:
 
 def queue_features(
     arguments: FieldTable,
-    policy: Rules = NO_RULES,
-    operator: Rules = NO_RULES,
+    policy: Definition = NO_DEFINITION,
+    operator: Definition = NO_DEFINITION,
     names: Names = (None, None),
 ) -> Features:
     """The features of a queue or stream with these arguments.
@@ -227,8 +227,8 @@ def _deduplication(arguments: Mapping[str, Any]) -> list[str]:
 def exchange_features(
     type_: str,
     arguments: FieldTable = EMPTY,
-    policy: Rules = NO_RULES,
-    operator: Rules = NO_RULES,
+    policy: Definition = NO_DEFINITION,
+    operator: Definition = NO_DEFINITION,
     names: Names = (None, None),
 ) -> ExchangeFeatures:
     """The features of an exchange of this type; see `queue_features`."""

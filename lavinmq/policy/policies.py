@@ -20,7 +20,7 @@ from lavinmq.files.saving import Disk
 from lavinmq.missing import policy_keys
 from lavinmq.nearest import VERY_LIKE, nearest
 from lavinmq.policy import features
-from lavinmq.policy.features import Rules
+from lavinmq.policy.features import Definition
 from lavinmq.policy.pattern import Patience, Pattern
 
 log = logging.getLogger("lmq.policy")
@@ -53,7 +53,7 @@ FOREIGN_KEYS: Final = frozenset(
 class Policy:
     """One policy; made by `of` from what a user gives, by `from_json` from a file.
 
-    `definition` is all it says, `rules` the part that has an effect.
+    `definition` is all it says, `usable` the part that has an effect.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Policy:
     definition: Mapping[str, Any]
     priority: int = 0
     apply_to: str = "all"
-    rules: Rules = field(init=False, repr=False)
+    usable: Definition = field(init=False, repr=False)
     _pattern: Pattern = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -71,7 +71,7 @@ class Policy:
         if self.priority not in PRIORITIES:
             raise ValueError("Policy priority must be between -128 and 127")
         object.__setattr__(self, "_pattern", Pattern(self.pattern))
-        object.__setattr__(self, "rules", features.usable(self.definition)[0])
+        object.__setattr__(self, "usable", features.usable(self.definition)[0])
 
     @classmethod
     def of(
@@ -196,13 +196,13 @@ class PolicyStore:
                 return policy
         return None
 
-    def rules(self, policy: Policy | None) -> Rules:
+    def usable(self, policy: Policy | None) -> Definition:
         """What the policy says, as far as it has an effect in this store."""
         if policy is None:
-            return features.NO_RULES
+            return features.NO_DEFINITION
         if not self.is_operator:
-            return policy.rules
-        return {k: value for k, value in policy.rules.items() if k in OPERATOR_KEYS}
+            return policy.usable
+        return {k: value for k, value in policy.usable.items() if k in OPERATOR_KEYS}
 
     def _save(self, policies: dict[str, Policy]) -> None:
         self._file.save_entries(

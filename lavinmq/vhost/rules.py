@@ -16,8 +16,8 @@ from lavinmq.arguments.keys import Kind
 from lavinmq.fieldtable import FieldTable
 from lavinmq.files.saving import Disk
 from lavinmq.policy.features import (
+    Definition,
     Features,
-    Rules,
     exchange_features,
     queue_features,
     queue_kind,
@@ -167,10 +167,10 @@ class VHostRules:
 
     def _what(
         self, policy: Policy | None, operator: Policy | None
-    ) -> tuple[Rules, Rules, tuple[str | None, str | None]]:
-        """The rules of a policy and an operator policy, and their names."""
+    ) -> tuple[Definition, Definition, tuple[str | None, str | None]]:
+        """What a policy and an operator policy say, and their names."""
         names = (policy.name if policy else None, operator.name if operator else None)
-        return self.policies.rules(policy), self.operator_policies.rules(operator), names
+        return self.policies.usable(policy), self.operator_policies.usable(operator), names
 
     def _apply_all(self) -> None:
         """Policies have changed. A round under way goes on, so that those at its end are reached

@@ -1,5 +1,5 @@
-"""What rules come to, before or after they are made: which names a policy's pattern matches, and
-why a user may or may not do something. Nothing is changed.
+"""What policies and permissions come to, before or after they are made: which names a policy's
+pattern matches, and why a user may or may not do something. Nothing is changed.
 
 The answers come from the functions that decide in earnest. Source: docs/policies.md, docs/pages.md.
 """

@@ -33,9 +33,10 @@ Granted = tuple[User, str, Permissions]
 """A user, a virtual host, and what the user may do there."""
 
 
-def _row(user: User, vhost: str, rules: Permissions) -> dict[str, Any]:
-    row = permission_row(user, vhost, rules)
-    slow = [rule.regex for rule in (rules.configure, rules.read, rules.write) if rule.stumbles]
+def _row(user: User, vhost: str, granted: Permissions) -> dict[str, Any]:
+    row = permission_row(user, vhost, granted)
+    patterns = granted.configure, granted.read, granted.write
+    slow = [each.regex for each in patterns if each.stumbles]
     if slow:
         row["warning"] = f"{too_long(slow[0])} some names: they are denied"
     return row
@@ -56,8 +57,8 @@ async def permission_rows(
 def _granted(users: Iterable[User]) -> Iterator[Granted]:
     """What users may do, while it may change."""
     for user in users:
-        for vhost, rules in list(user.permissions.items()):
-            yield user, vhost, rules
+        for vhost, granted in list(user.permissions.items()):
+            yield user, vhost, granted
 
 
 def user_of(call: Call) -> User:
@@ -77,8 +78,8 @@ def show_permissions(call: Call) -> dict[str, Any]:
     """Show what a user may do in a virtual host."""
     user = user_of(call)
     vhost = call.path["vhost"]
-    rules = found(user.permissions.get(vhost), "permission of user", user.name, vhost)
-    return _row(user, vhost, rules)
+    granted = found(user.permissions.get(vhost), "permission of user", user.name, vhost)
+    return _row(user, vhost, granted)
 
 
 @ROUTES.put("/api/permissions/:vhost/:user", FIELDS)

@@ -76,7 +76,7 @@ def test_what_a_user_may_say() -> None:
     policy = Policy.of("p", "", definition, -128, "streams")
 
     assert policy.definition == definition
-    assert "unknown" not in policy.rules
+    assert "unknown" not in policy.usable
 
 
 @pytest.mark.parametrize("key", ["overflow", "delivery-limit", "max-age", "unknown"])
@@ -175,7 +175,7 @@ def test_policies_are_there_again_after_a_restart(tmp_path: Path) -> None:
     (again,) = store_in(tmp_path).all()
 
     assert again.to_json("/") == store.all()[0].to_json("/")
-    assert again.rules == {"max-length": 5}
+    assert again.usable == {"max-length": 5}
 
 
 @pytest.mark.parametrize("name", ["policies.json", "operator_policies.json"])
@@ -234,7 +234,7 @@ def test_values_that_are_not_usable_are_named_once_and_kept(
 
     (policy,) = store_in(tmp_path).all()
 
-    assert policy.rules == {"message-ttl": 7}
+    assert policy.usable == {"message-ttl": 7}
     assert policy.definition == definition
     assert [r.message.split(": ")[1].split(" ")[0] for r in caplog.records] == [
         "max-length", "expires", "overflow",
@@ -247,8 +247,8 @@ def test_an_operator_policy_from_a_file_acts_by_its_four_keys_only(tmp_path: Pat
     (tmp_path / "operator_policies.json").write_text(json.dumps([entry]))
     store = store_in(tmp_path, is_operator=True)
 
-    assert store.rules(store.get("p")) == {"max-length": 5}
-    assert store.rules(None) == {}
+    assert store.usable(store.get("p")) == {"max-length": 5}
+    assert store.usable(None) == {}
 
 
 def test_a_disk_that_refuses_changes_nothing(tmp_path: Path) -> None:
