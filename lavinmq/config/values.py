@@ -117,6 +117,7 @@ class Config:
     mqtt_permission_check_enabled: bool
     mqtt_client_id_validation: str
     mqtt_max_session_expiry: int
+    mqtt_sys_interval: int
     mqtt_anonymous_user: str
     mqtt_systemd_socket_name: str
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from lavinmq import _core
 from lavinmq.errors import ChannelError, ReplyCode
 from lavinmq.listeners.secure import SecureSocket
-from lavinmq.mqtt import answers, codec, connect, filters, properties, requests
+from lavinmq.mqtt import answers, codec, connect, filters, own_topics, properties, requests
 from lavinmq.mqtt.codec import V5
 from lavinmq.mqtt.connect import MAX_CLIENT_ID, Connect, Refused, Will
 from lavinmq.mqtt.login import Login
@@ -475,6 +475,9 @@ class Connection:
         except OSError as error:
             self._refuse(Reason.SERVER_UNAVAILABLE, f"the session cannot be stored: {error}")
             return
+        if queue.is_stored:
+            most_s = self._sessions.granted_s(self._expiry_s)
+            self._sessions.note_time(self.client_id, most_s, is_here=True)
         if is_kept:
             opened = partial(self._sessions.when_kept, opened)
         if is_recorded:
@@ -576,10 +579,16 @@ class Connection:
         if wish.shared is None and (
             not wish.retain_handling or (wish.retain_handling == 1 and not was_there)
         ):
-            self._host.gifts.begin(
-                self._sessions.stores, wish.filter, queue, wish.qos, subscription_id
-            )
+            self._give(wish, queue, subscription_id)
         return wish.qos, is_recorded
+
+    def _give(self, wish: Wish, queue: Queue, subscription_id: int) -> None:
+        """Have what is there already come for a subscription."""
+        if wish.filter.startswith(own_topics.PREFIX):
+            self._sessions.tell_numbers(wish.filter, queue, subscription_id)
+            return
+        stores = self._sessions.stores
+        self._host.gifts.begin(stores, wish.filter, queue, wish.qos, subscription_id)
 
     def _join(self, queue: Queue, text: str, then: Callable[[int], object]) -> None:
         """Become a member of a shared subscription, or one with other options, and call back with
@@ -714,6 +723,8 @@ class Connection:
                 sessions.remove(queue)
             else:
                 self.vhost.left(queue)
+                most_s = sessions.granted_s(self._expiry_s)
+                sessions.note_time(self.client_id, most_s, is_here=False)
         if has_will and will is not None:
             most_s = 0 if self.broker.is_stopping else sessions.granted_s(self._expiry_s)
             will = connect.within(will, most_s)

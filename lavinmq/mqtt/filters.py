@@ -50,6 +50,19 @@ def shared(text: str) -> Shared | None:
     return Shared(group, rest)
 
 
+def matches(text: str, topic: str) -> bool:
+    """Whether a topic filter matches a topic: for a few topics, messages are matched elsewhere."""
+    wanted, levels = text.split("/"), topic.split("/")
+    if wanted[0] in ("#", "+") and topic.startswith("$"):
+        return False
+    for at, level in enumerate(wanted):
+        if level == "#":
+            return True
+        if at == len(levels) or level not in ("+", levels[at]):
+            return False
+    return len(wanted) == len(levels)
+
+
 def check_topic(text: str) -> None:
     """Refuse what is no topic name. Raises: PacketError 0x90."""
     if not text:

@@ -7,17 +7,25 @@ loop's thread.
 
 from __future__ import annotations
 
+import asyncio
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
 
+from lavinmq.mqtt import own_topics
 from lavinmq.mqtt.connection import Connection
 from lavinmq.mqtt.sessions import Sessions
 from lavinmq.mqtt.stores import Gifts, Looks, Stores
+from lavinmq.process.portions import in_portions
 
 if TYPE_CHECKING:
     from lavinmq.broker import Broker
     from lavinmq.listeners.endpoints import Endpoints
     from lavinmq.vhost.vhost import VHost
+
+
+ASKED_S: Final = 10.0
+"""Between two looks at the setting, when it says that nothing is to be told."""
 
 
 class Service:
@@ -27,6 +35,7 @@ class Service:
         self.broker = broker
         self._sessions: dict[str, Sessions] = {}
         self.gifts = Gifts(broker.events)
+        self._timer: asyncio.TimerHandle | None = None
         self._looks = Looks(broker.events, self._stores)
         broker.welcomes["mqtt"] = self.welcome
 
@@ -35,6 +44,19 @@ class Service:
         for vhost in self.broker.vhosts.values():
             self.of(vhost).restore()
         self._looks.start()
+        self._say()
+
+    def _say(self) -> None:
+        """Every few seconds: tell numbers to who has subscribed to them."""
+        interval_s = self.broker.config.mqtt_sys_interval
+        if interval_s:
+            in_portions(self.broker.events.call_soon, self._saying())
+        self._timer = self.broker.events.call_later(interval_s or ASKED_S, self._say)
+
+    def _saying(self) -> Iterator[None]:
+        for sessions in list(self._sessions.values()):
+            if sessions.clients and self.broker.vhosts.get(sessions.vhost.name) is sessions.vhost:
+                yield from own_topics.publish(self.broker, sessions)
 
     def _stores(self) -> list[Stores]:
         self._forget_deleted()
@@ -54,6 +76,9 @@ class Service:
     def release(self) -> None:
         """Nothing happens by time any more. Idempotent."""
         self._looks.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         for sessions in self._sessions.values():
             sessions.wills.stop()
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from lavinmq import _core
 from lavinmq.errors import ChannelError
 from lavinmq.fieldtable import FieldTable
-from lavinmq.mqtt import kept_wills
+from lavinmq.mqtt import kept_wills, own_topics
 from lavinmq.mqtt.connect import NEVER, Will
 from lavinmq.mqtt.kept_wills import Kept
 from lavinmq.mqtt.rights import TopicRights
@@ -78,6 +78,9 @@ class Sessions:
             will = kept_wills.decode(kept.fact(raw, kept_wills.KEY) or b"")
             if queue is not None:
                 _core.mqtt_restore(queue.core, *kept.packets(raw))
+                left_ms = kept.times(raw)[1]
+                ago_s = time.time() - left_ms / 1000 if left_ms else 0.0
+                self.vhost.left(queue, max(ago_s, 0.0))
             if will is not None:
                 self._restore_will(client_id, will, is_session=queue is not None)
             elif queue is None:
@@ -133,6 +136,21 @@ class Sessions:
             kept.set_fact(raw, kept_wills.KEY, kept_wills.encode(Kept(will, user, due_ms)))
         except OSError as error:
             self._log.error("will of %r is in memory alone: %s", client_id, error)
+
+    def note_time(self, client_id: str, expiry_s: int, *, is_here: bool) -> None:
+        """The client of a stored session has come or gone, which counts over a restart, too."""
+        kept, raw = self.stores.log, _raw(client_id)
+        left_ms = 0 if is_here else time.time_ns() // 1_000_000
+        try:
+            if kept is not None and raw in kept:
+                kept.set_times(raw, expiry_s, left_ms)
+        except (OSError, ValueError) as error:
+            self._log.error("the time of session %r is in memory alone: %s", client_id, error)
+
+    def tell_numbers(self, text: str, queue: Queue, subscription_id: int) -> None:
+        """Give a session that has subscribed to them the numbers of the broker."""
+        if self._broker.config.mqtt_sys_interval:
+            own_topics.give(self._broker, self, text, queue, subscription_id)
 
     def forget_will(self, client_id: str) -> None:
         """It is published, or never will be."""

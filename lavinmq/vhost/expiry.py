@@ -34,6 +34,13 @@ class QueueExpiry:
             if queue not in self._timers:
                 self._arm(queue)
 
+    def left(self, queue: Queue, ago_s: float) -> None:
+        """Its last user left so long ago, maybe before the broker was started."""
+        if queue.features.expires_ms is not None:
+            self.forget(queue)
+            self._used_s[queue] = time.monotonic() - ago_s
+            self._arm(queue)
+
     def changed(self, queue: Queue) -> None:
         """The queue expires after another time, or not any more: what has passed counts."""
         self.forget(queue)

@@ -645,9 +645,9 @@ class VHost:
                 except ChannelError as error:
                     self._log.error("auto-delete queue %r stays: %s", queue.name, error)
 
-    def left(self, queue: Queue) -> None:
-        """The client of a session has gone: from now on it expires."""
-        self._expiry.used(queue)
+    def left(self, queue: Queue, ago_s: float = 0.0) -> None:
+        """The client of a session has gone: it expires so many seconds after that."""
+        self._expiry.left(queue, ago_s)
 
     def get_used(self, queue: Queue) -> None:
         """A message of the queue was asked for by basic.get."""

@@ -80,13 +80,13 @@ def _with_our_metrics(scenario: Scenario) -> Scenario:
 def _adapted(recorded: Any) -> Any:
     """The same with what differs everywhere, and nowhere matters.
 
-    There are no exchanges for MQTT. Counts in `x-death` have 64 bits, so dead letters are larger. A
-    reason that only the original can give may be any text.
+    Counts in `x-death` have 64 bits, so dead letters are larger. A reason that only the original
+    can give may be any text.
     """
     if isinstance(recorded, dict):
         return {key: _adapted_value(key, value) for key, value in recorded.items()}
     if isinstance(recorded, list):
-        return [_adapted(value) for value in recorded if not _is_for_mqtt(value)]
+        return [_adapted(value) for value in recorded]
     return recorded
 
 
@@ -95,8 +95,6 @@ def _adapted_value(key: str, value: Any) -> Any:
         return {"$type": "string"}
     if key == "reason" and isinstance(value, str):
         return {"$re": f"^{re.escape(value)}"}  # ours may say more, which names the subject
-    if key == "lines":
-        return [line for line in value if 'exchange="mqtt.default"' not in line]
     if key.endswith(("_bytes", "bytes_ready")) and value == DEAD_LETTER_BYTES:
         return value + 4
     return _adapted(value)
@@ -105,10 +103,6 @@ def _adapted_value(key: str, value: Any) -> Any:
 def _is_sampled(broker: Broker) -> bool:
     totals = Api(broker).get("/api/overview")["queue_totals"]
     return bool(totals["messages_log"][-1:] == [totals["messages"]])
-
-
-def _is_for_mqtt(row: Any) -> bool:
-    return isinstance(row, dict) and "mqtt.default" in (row.get("name"), row.get("source"))
 
 
 def options(broker: Broker) -> argparse.Namespace:

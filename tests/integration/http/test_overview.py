@@ -93,7 +93,7 @@ def test_objects_and_messages_are_counted(broker: Managed) -> None:
     overview = broker.api.get("/api/overview")
 
     assert overview["object_totals"] == {
-        "channels": 2, "connections": 2, "consumers": 2, "exchanges": 12, "queues": 2,
+        "channels": 2, "connections": 2, "consumers": 2, "exchanges": 14, "queues": 2,
         "bindings": 2,
     }  # fmt: skip
     counts = overview["queue_totals"]

@@ -37,10 +37,10 @@ def own(tmp_path: Path) -> Iterator[NewBroker]:
     """Call it with the text of an ini file for a broker of the test's own, which is running."""
     with ExitStack() as stack:
 
-        def start(ini: str = "") -> Broker:
+        def start(ini: str = "", flags: tuple[str, ...] = ()) -> Broker:
             path = tmp_path / "lavinmq.ini"
             path.write_text(ini)
-            broker = Broker(tmp_path / "data", ("-c", str(path)), http=True, mqtt=True)
+            broker = Broker(tmp_path / "data", ("-c", str(path), *flags), http=True, mqtt=True)
             broker.start()
             stack.callback(broker.stop)
             return broker

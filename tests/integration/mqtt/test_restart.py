@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import subprocess
+from pathlib import Path
+
 from tests.integration.mqtt.conftest import NewBroker
 from tests.support.api import Api
 from tests.support.mqtt_bytes import V5, V311, block
 from tests.support.mqtt_peer import Peer
 from tests.support.waiting import wait_for
 
+FOLDER = Path(__file__).parents[2] / "fixtures" / "data-dir"
 KEPT = {"clean": False, "properties": block(b"\x11\0\0\0\x64")}
 
 
@@ -87,3 +93,29 @@ def test_sessions_that_are_not_kept_are_gone(own: NewBroker) -> None:
         client.disconnect()
     assert [each["name"] for each in Api(broker).get("/api/queues")] == ["mqtt.kept"]
     wait_for(lambda: Api(broker).get("/api/queues") == [], "the session is still there")
+
+
+def test_sessions_and_retained_messages_of_lavinmq_are_there(
+    tmp_path: Path, own: NewBroker
+) -> None:
+    """A data directory of LavinMQ 2.9 with a session that has messages, and retained ones."""
+    (tmp_path / "data").mkdir()
+    subprocess.run(["tar", "-xzf", FOLDER / "rich.tar.gz", "-C", tmp_path / "data"], check=True)
+    manifest = json.loads((FOLDER / "rich.json").read_text())
+    broker = own("[main]\nsegment_size = 4096\n")
+    (session,) = manifest["mqtt_sessions"]
+    with Peer(broker.mqtt_port) as client:
+        assert client.connect(session["client_id"], clean=False)[0] == 1
+        for wanted in session["messages_in_order"]:
+            found = client.message()
+            assert found[:4] == (
+                wanted["topic"], base64.b64decode(wanted["payload"]), wanted["qos"], False,
+            )  # fmt: skip
+        client.ping()
+        client.subscribe(("ret/#", 1))
+        retained = {each["topic"]: each["payload"] for each in manifest["mqtt_retained"]}
+        while retained:
+            found = client.message()
+            assert found.retain
+            assert base64.b64encode(found.payload).decode() == retained.pop(found.topic)
+        client.ping()

@@ -249,3 +249,21 @@ def test_amqp_leaves_sessions_alone(peer: NewPeer, mqtt: Broker) -> None:
     assert (shown["protocol"], shown["user"]) == ("MQTT 3.1.1", "guest")
     assert api("DELETE", f"/api/queues/%2F/mqtt.{name}").status == 204
     assert client.read() is None
+
+
+def test_numbers_of_the_broker(own: NewBroker) -> None:
+    """3.1.1 [MQTT-4.7.2-1]: by their own filter, at once and again; not by a wildcard."""
+    broker = own("[mqtt]\nsys_interval = 1\n")
+    with Peer(broker.mqtt_port, V5) as client:
+        client.connect("c")
+        client.subscribe(("#", 0))
+        client.subscribe(("$SYS/broker/+/connected", 1), properties=block(b"\x0b\x03"))
+        first = client.message()
+        assert (first.topic, first.payload) == ("$SYS/broker/clients/connected", b"1")
+        assert first.retain and first.properties == b"\x0b\x03"
+        assert client.message()[:4] == ("$SYS/broker/clients/connected", b"1", 0, False)
+        client.unsubscribe("$SYS/broker/+/connected")
+        client.subscribe(("$SYS/#", 0))
+        found = {each.topic: each.payload for each in (client.message() for _ in range(12))}
+        assert found["$SYS/broker/subscriptions/count"] == b"2"
+        assert found["$SYS/broker/version"].startswith(b"LavinMQ ")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lavinmq.mqtt import requests
+from lavinmq.mqtt import filters, requests
 from lavinmq.mqtt.filters import Shared
 from lavinmq.mqtt.reasons import PacketError, Reason
 from lavinmq.mqtt.requests import Auth, Disconnect, Subscribe, Unsubscribe, Wish
@@ -106,6 +106,18 @@ def test_filters_that_are_right(right: str) -> None:
     assert (
         requests.subscribe(V311, 2, subscribe_body(V311, 1, (right, 0))).wishes[0].filter == right
     )
+
+
+@pytest.mark.parametrize(
+    ("wanted", "topic", "does"),
+    [("$SYS/#", "$SYS/a", True), ("$SYS/#", "$SYS", True), ("#", "$SYS/a", False),
+     ("+/a", "$SYS/a", False), ("$SYS/+", "$SYS/a", True), ("$SYS/+", "$SYS/a/b", False),
+     ("$SYS/+/b", "$SYS/a/b", True), ("$SYS/a", "$SYS/a/b", False), ("a/b/c", "a/b", False),
+     ("a//#", "a/", True), ("+", "/", False)],
+)  # fmt: skip
+def test_filters_match_topics(wanted: str, topic: str, does: bool) -> None:
+    """3.1.1 [MQTT-4.7.1-2], [MQTT-4.7.1-3], [MQTT-4.7.2-1], for topics of the broker's own."""
+    assert filters.matches(wanted, topic) == does
 
 
 def test_a_filter_may_have_65535_bytes() -> None:
