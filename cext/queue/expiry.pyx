@@ -356,7 +356,10 @@ cdef i64 queue_expire_level(queue_t* q, store_t* st, i64 now_ms) noexcept nogil:
             q.loop.is_expiring = True
             return now_ms
         rc = store_peek(st, q.loop, &rec)
-        if rc == 0:
+        if st.miscount:
+            queue_apply_miscount(q, st)
+        if rc == 0:             # the counter and the records part: the records are right
+            queue_lose(q, st, queue_ready_of(q, st), 0)
             break
         if rc == PEEK_LATER:
             is_spent = True

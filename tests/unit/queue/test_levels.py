@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from lavinmq import _core
-from tests.support.core import Bench, publish
+from tests.support.core import Bench, TimedEvents, publish
 from tests.support.segment_files import record, write_segment
 from tests.support.segments import read_queue
 
@@ -78,3 +78,20 @@ def test_what_comes_later_removes_nothing_below(tmp_path: Path) -> None:
 
     kept = [each.body for each in read_queue(tmp_path / "q" / "prio.000")]
     assert taken + kept == [*HIGH, *LOW, b"later"]
+
+
+@pytest.mark.parametrize("levels", [-1, HIGHEST], ids=["plain", "levels"])
+def test_what_has_expired_leaves_no_count_of_what_was_lost(tmp_path: Path, levels: int) -> None:
+    """Messages that were promised and are none were ready for ever in a queue nobody consumes."""
+    files = tmp_path / "q" / "prio.001" if levels > 0 else tmp_path / "q"
+    finish_segment(files, HIGH, PROMISED)
+    write_segment(files, 2, [])
+    with closing(Bench(tmp_path, TimedEvents())) as bench:
+        queue = bench.queue("q", max_priority=levels, ttl_ms=1000)
+        assert queue.ready == PROMISED
+
+        bench.advance(5000)
+
+        assert (queue.ready, queue.ready_bytes) == (0, 0)
+        bench.send(publish(b"q", b"later"))
+        assert drain(bench, queue) == [b"later"]
