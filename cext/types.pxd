@@ -17,6 +17,7 @@ cdef struct link_t
 cdef struct loop_t
 cdef struct tx_publish_t
 cdef struct exchange_t
+cdef struct dedup_rewrite_t
 cdef struct dedup_t
 cdef struct history_t
 cdef struct sample_t
@@ -422,6 +423,7 @@ cdef struct dedup_t:            # the keys that one exchange or queue has seen
     int fd                      # -1 when closed
     u64 n_refused               # duplicates that a queue did not store
     i64 file_size               # bytes of whole slots, 0 = to be written anew
+    dedup_rewrite_t* rewrite    # NULL = none runs
     u64 boot                    # of the machine
     int error                   # errno of the last write, 0 = it went well
     flag_t is_news              # that has changed since it was last told
@@ -1387,6 +1389,13 @@ cdef struct protocol_t:         # what is spoken on a link: all that a broker ca
 cdef struct job_t:              # long work that is no link's, first member of what it works on
     job_step_t step             # works until loop_spent says so; whether there is more
     job_t* next
+
+cdef struct dedup_rewrite_t:    # a file of keys that is being written anew, aside
+    job_t job                   # must stay first
+    dedup_t* dedup
+    int fd
+    u32 done                    # the last entry that was written, 0 = none that is there still
+    i64 size                    # of the file so far
 
 cdef struct rest_t:             # output that ends in a body which is still where it was
     job_t job                   # must stay first

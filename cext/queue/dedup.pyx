@@ -107,6 +107,8 @@ cdef void dedup_take_out(dedup_t* d, u32 at) noexcept nogil:
     link[0] = entry.following
     d.entries[entry.older].newer = entry.newer
     d.entries[entry.newer].older = entry.older
+    if d.rewrite != NULL and d.rewrite.done == at:
+        d.rewrite.done = entry.older
     entry.following = d.free
     d.free = at
     d.n -= 1

@@ -19,6 +19,8 @@ cdef enum dedup_layout:
     DEDUP_VERSION = 1
     DEDUP_BATCH = 256           # slots written at once
     DEDUP_SLACK = 1024          # slots that a file may have above twice the keys
+    DEDUP_AT_ONCE = 4096        # keys of which a file is written anew in one go
+    DEDUP_BATCH_UNITS = 2500    # of work, to write a batch
 
 cdef enum dedup_refusal:
     DEDUP_NO_LOG = -1           # no file of this format
@@ -55,16 +57,22 @@ cdef i64 dedup_write_from(const dedup_t* d, const char* path, int fd, u32 at,
     return end
 
 
-cdef i64 dedup_write_all(const dedup_t* d, const char* path, int fd,
-                         bint is_complete) noexcept nogil:
-    """Write a whole file. Returns its size, or -1 with errno."""
+cdef int dedup_write_head(const dedup_t* d, const char* path, int fd,
+                          bint is_complete) noexcept nogil:
+    """Write the first slot. 0, or -1 with errno."""
     cdef u8 head[DEDUP_SLOT]
     put_le32(head, DEDUP_VERSION)
     put_le32(head + DEDUP_COMPLETE_AT, is_complete)
     put_le64(head + 8, d.boot)
     put_le64(head + 16, d.salt[0])
     put_le64(head + 24, d.salt[1])
-    if file_write(d.loop, path, CHANGE_APPEND, fd, head, DEDUP_SLOT, 0):
+    return file_write(d.loop, path, CHANGE_APPEND, fd, head, DEDUP_SLOT, 0)
+
+
+cdef i64 dedup_write_all(const dedup_t* d, const char* path, int fd,
+                         bint is_complete) noexcept nogil:
+    """Write a whole file. Returns its size, or -1 with errno."""
+    if dedup_write_head(d, path, fd, is_complete):
         return -1
     return dedup_write_from(d, path, fd, d.entries[0].newer if d.cap else 0, DEDUP_SLOT)
 
@@ -96,6 +104,88 @@ cdef int dedup_rewrite(dedup_t* d, bint is_complete) noexcept nogil:
     return 0
 
 
+cdef void dedup_note_error(dedup_t* d, int error) noexcept nogil:
+    """What came of the last write, 0 = it went well: what is new is told."""
+    if error == d.error:
+        return
+    d.error = error
+    d.is_news = True
+    if d.loop != NULL:
+        d.loop.is_news = True
+
+
+cdef void dedup_end_rewrite(dedup_t* d) noexcept nogil:
+    """The file that was being written aside is the one now, or is given up."""
+    cdef char aside[PATH_MAX_BYTES]
+    loop_drop_job(d.loop, &d.rewrite.job)
+    if d.rewrite.fd >= 0:
+        close_failed(d.rewrite.fd)
+        snprintf(aside, PATH_MAX_BYTES, b"%s.tmp", d.path)
+        file_unlink(d.loop, aside)
+    free(d.rewrite)
+    d.rewrite = NULL
+
+
+cdef bint dedup_rewrite_step(loop_t* loop, job_t* job) noexcept nogil:
+    """Write some keys aside. Behind the last one whose message is in its file, the file takes the
+    place of the old one, to which new keys went meanwhile. False when that is done or failed: then
+    the next new key has it tried again."""
+    cdef dedup_rewrite_t* r = <dedup_rewrite_t*>job
+    cdef dedup_t* d = r.dedup
+    cdef char aside[PATH_MAX_BYTES]
+    cdef u8 batch[DEDUP_BATCH * DEDUP_SLOT]
+    cdef u32 n, at = d.entries[r.done].newer
+    snprintf(aside, PATH_MAX_BYTES, b"%s.tmp", d.path)
+    while at and not d.entries[at].is_new:
+        n = 0
+        while at and not d.entries[at].is_new and n < DEDUP_BATCH * DEDUP_SLOT:
+            if d.entries[at].is_kept:
+                dedup_write_slot(d, &d.entries[at], batch + n)
+                n += DEDUP_SLOT
+            r.done = at
+            at = d.entries[at].newer
+        if n and file_write(loop, aside, CHANGE_PATCH, r.fd, batch, n, r.size):
+            dedup_note_error(d, errno if errno else EIO)
+            dedup_end_rewrite(d)
+            return False
+        r.size += n
+        if loop_spent(loop, DEDUP_BATCH_UNITS):
+            return True
+    if file_rename(loop, aside, d.path):
+        dedup_note_error(d, errno)
+    else:
+        dedup_close_file(d)
+        d.fd = r.fd
+        d.file_size = r.size
+        r.fd = -1
+    dedup_end_rewrite(d)
+    return False
+
+
+cdef int dedup_begin_rewrite(dedup_t* d) noexcept nogil:
+    """Have the file written anew in portions. 0, or -1 with errno."""
+    cdef char aside[PATH_MAX_BYTES]
+    cdef dedup_rewrite_t* r = <dedup_rewrite_t*>calloc(1, sizeof(dedup_rewrite_t))
+    if r == NULL:
+        set_errno(ENOMEM)
+        return -1
+    snprintf(aside, PATH_MAX_BYTES, b"%s.tmp", d.path)
+    r.fd = file_open(d.loop, aside, O_RDWR | O_CREAT | O_TRUNC)
+    if r.fd < 0:
+        free(r)
+        return -1
+    if dedup_write_head(d, aside, r.fd, False):
+        close_failed(r.fd)
+        free(r)
+        return -1
+    r.job.step = dedup_rewrite_step
+    r.dedup = d
+    r.size = DEDUP_SLOT
+    d.rewrite = r
+    loop_add_job(d.loop, &r.job)
+    return 0
+
+
 cdef int dedup_append(dedup_t* d, u32 first) noexcept nogil:
     """Add the keys from entry `first` on to the file. 0, or -1 with errno."""
     cdef i64 size
@@ -113,12 +203,19 @@ cdef int dedup_append(dedup_t* d, u32 first) noexcept nogil:
 cdef int dedup_write_new(dedup_t* d, u32 first, u64 n_kept) noexcept nogil:
     """Bring the keys from entry `first` on into the file, of which n_kept belong there.
 
-    A file that holds more than twice the keys that count is written anew. 0, or -1 with errno."""
+    A file that holds more than twice the keys that count is written anew: in portions, if they are
+    many, while they are added to the old one. The first file of a life is written at once, for
+    there is no old one that may take them. 0, or -1 with errno."""
     cdef u64 n_slots = <u64>d.file_size // DEDUP_SLOT + n_kept
     if n_kept == 0 or d.path == NULL:
         return 0
-    if d.file_size == 0 or n_slots > 2 * <u64>d.n + DEDUP_SLACK:
+    if d.file_size == 0:
         return dedup_rewrite(d, False)
+    if n_slots > 2 * <u64>d.n + DEDUP_SLACK and d.rewrite == NULL:
+        if d.n <= DEDUP_AT_ONCE or d.loop == NULL:
+            return dedup_rewrite(d, False)
+        if dedup_begin_rewrite(d):
+            return -1
     return dedup_append(d, first)
 
 
@@ -136,11 +233,7 @@ cdef int dedup_flush(dedup_t* d) noexcept nogil:
         at = d.entries[at].older
     if dedup_write_new(d, first, n_kept):
         error = errno if errno else EIO
-    if error != d.error:
-        d.error = error
-        d.is_news = True
-        if d.loop != NULL:
-            d.loop.is_news = True
+    dedup_note_error(d, error)
     if error:
         return -1
     while first:
@@ -212,6 +305,8 @@ cdef int dedup_finish(dedup_t* d) noexcept nogil:
     if dedup_flush(d):
         set_errno(d.error)
         return -1
+    if d.rewrite != NULL:
+        dedup_end_rewrite(d)        # what is written aside is written over by the next one
     if d.file_size == 0:
         return dedup_rewrite(d, True) if d.n else 0
     if d.fd < 0:
@@ -227,6 +322,8 @@ cdef void dedup_release(dedup_t* d) noexcept nogil:
     """Let go of memory, which the loop frees in portions, and of descriptors; the file stays as it
     is. Idempotent."""
     cdef dedup_t** at
+    if d.rewrite != NULL:
+        dedup_end_rewrite(d)
     if d.is_dirty:
         at = &d.loop.dirty_dedups
         while at[0] != d:

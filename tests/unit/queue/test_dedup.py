@@ -500,6 +500,65 @@ def test_the_memory_of_a_large_cache_goes_in_turns(tmp_path: Path) -> None:
     assert turns > size >> 21
 
 
+def test_a_large_file_is_written_anew_in_turns_and_has_all_keys_meanwhile(tmp_path: Path) -> None:
+    """A million keys are 32 MB, which one tick wrote."""
+    path, aside = tmp_path / "dedup", tmp_path / "dedup.tmp"
+    events = FakeEvents()
+    loop = _core.Loop(events, str(tmp_path), False, lambda path, error: None, lambda: None)
+    loop.portion_units = 1
+    size = 8000
+    made = _core.DedupCache(loop, HEADER, size, -1, str(path), BOOT)
+    number = 0
+
+    def remember(count: int) -> None:
+        nonlocal number
+        for _ in range(count):
+            made.remember(keyed(str(number)), 0)
+            number += 1
+        made.flush()
+
+    def missing() -> int:
+        newest = [str(each) for each in range(number - size, number)]
+        return size - len(remembered(cache(size, path=path), newest))
+
+    remember(size)
+    while not aside.exists():
+        remember(500)
+    largest, turns = path.stat().st_size, 0
+    while aside.exists():
+        loop.turn()
+        turns += 1
+        if turns % 8 == 1:
+            remember(3)
+            assert missing() == 0
+
+    assert turns > 20
+    assert path.stat().st_size < largest
+    assert missing() == 0
+    made.close()
+    assert missing() == 0
+
+
+def test_a_cache_that_goes_while_its_file_is_written_leaves_nothing_half_done(
+    tmp_path: Path,
+) -> None:
+    events = FakeEvents()
+    loop = _core.Loop(events, str(tmp_path), False, lambda path, error: None, lambda: None)
+    loop.portion_units = 1
+    for end in (_core.DedupCache.close, _core.DedupCache.release):
+        made = _core.DedupCache(loop, HEADER, 6000, -1, str(tmp_path / "dedup"), BOOT)
+        for number in range(20_000):
+            made.remember(keyed(str(number)), 0)
+            if number % 1000 == 0:
+                made.flush()
+        assert (tmp_path / "dedup.tmp").exists()
+
+        end(made)
+        loop.turn()
+
+        assert [each.name for each in tmp_path.iterdir()] == ["dedup"]
+
+
 def test_no_table_is_a_value_error() -> None:
     with pytest.raises(ValueError, match="no field table"):
         cache().seen(b"\x05ab", 0)
