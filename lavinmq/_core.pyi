@@ -871,11 +871,7 @@ class Queue:
         """Serve what was loaded and held."""
 
     def restart(self, *, is_held: bool = False) -> list[str]:
-        """Read the files of a closed queue again; its consumers must have gone.
-
-        Acks of what it had delivered do nothing any more: those messages are ready again.
-        Returns: what `load` returns. Raises: ValueError when it is not closed; what `load` raises.
-        """
+        """All of a `Restart` at once. Returns: its notes. Raises: what it raises."""
 
     def take_damage(self) -> list[tuple[str, int, int]]:
         """Path, first and last position + 1 of damages in segments found since the last call."""
@@ -1743,6 +1739,20 @@ def vanish(destination: Queue | Exchange | Subscription) -> None:
 
 def is_gone(destination: Queue | Exchange | Subscription) -> bool:
     """Whether it has vanished."""
+
+class Restart(Iterator[None]):
+    """Reads the files of a closed queue again, a segment in each step; its consumers have gone.
+
+    Acks of what it had delivered do nothing any more: those messages are ready again. The queue is
+    served behind the last step, unless it `is_held` until `open`.
+    Raises: ValueError when it is not closed, or no longer; what `load` raises: it is closed then.
+    """
+
+    notes: list[str]
+    """A line for each thing put right so far."""
+
+    def __init__(self, queue: Queue, *, is_held: bool = ...) -> None: ...
+    def __next__(self) -> None: ...
 
 class Purge(Iterator[int]):
     """The deletion of what is ready in a queue when it begins; what is published later stays.

@@ -462,29 +462,25 @@ cdef class Queue:
         delivered do nothing any more, since those messages are ready again.
 
         Returns and raises as load(), and ValueError when the queue is not closed."""
-        cdef queue_t* q = self.q
-        cdef queue_t* ghost
-        cdef u32 i
-        if q.is_deleted or not q.is_closed:
-            raise ValueError("the queue is running")
-        ghost = <queue_t*>calloc(1, sizeof(queue_t))
+        restart = Restart(self, is_held=is_held)
+        for _ in restart:
+            pass
+        return restart.notes
+
+    cdef int leave_channels(self) except -1:
+        """Deliveries of it become those of a queue that is gone."""
+        cdef queue_t* ghost = <queue_t*>calloc(1, sizeof(queue_t))
         if ghost == NULL:
             raise MemoryError()
-        ghost.loop = q.loop
+        ghost.loop = self.q.loop
         ghost.is_deleted = True
         ghost.refs = 1
         for link in self.loop.links:
-            (<Link>link).leave_queue(q, ghost)
+            (<Link>link).leave_queue(self.q, ghost)
         for local in self.loop.locals:
-            channel_leave_queue((<LocalChannel>local).c, q, ghost)
+            channel_leave_queue((<LocalChannel>local).c, self.q, ghost)
         queue_unref(ghost)
-        queue_forget(q)
-        notes = self.load(is_held=is_held)
-        for i in range(queue_levels(q)):
-            if queue_level(q, i) != NULL and queue_level(q, i).n_segs:
-                # It was closed before anybody knew that.
-                queue_level(q, i).is_unsynced = queue_level(q, i).is_dir_unsynced = True
-        return notes
+        return 0
 
     def take_damage(self) -> list:
         """(path, position, end) of damages found since the last call."""

@@ -47,20 +47,36 @@ cdef void queue_forget(queue_t* q):
 cdef list queue_load(queue_t* q):
     """Load segments, counts and deletions. Returns lines for the log."""
     cdef store_t* st
-    cdef u32 i
-    cdef u64 n
+    cdef u32 i, at
+    cdef u64 before
     notes = []
     for i in range(queue_levels(q)):
-        if i and not is_directory(f"{os.fsdecode(q.store.parent)}/prio.{i:03d}"):
-            continue
-        st = queue_level(q, i) if q.levels == NULL else queue_make_level(q, i)
+        st = load_level(q, i)
         if st == NULL:
-            raise MemoryError()
-        n = q.ready
-        notes += store_load(q, st)
-        if q.ready > n:
-            st.tail_due_ms = NEVER
-    # What is there may have deadlines and targets of its own: they are found on the way out.
+            continue
+        before = q.ready
+        load_find(st, notes)
+        for at in range(st.n_segs):
+            load_segment(q, st, at, notes)
+        load_end(q, st, before)
+    queue_loaded(q)
+    return notes
+
+
+cdef store_t* load_level(queue_t* q, u32 level) except? NULL:
+    """The store of a level; NULL when it has no files."""
+    cdef store_t* st
+    if level and not is_directory(f"{os.fsdecode(q.store.parent)}/prio.{level:03d}"):
+        return NULL
+    st = queue_level(q, level) if q.levels == NULL else queue_make_level(q, level)
+    if st == NULL:
+        raise MemoryError()
+    return st
+
+
+cdef queue_loaded(queue_t* q):
+    """All stores are loaded. What is there may have deadlines and targets of its own: they are found
+    on the way out."""
     if q.releases != NULL:
         if delayed_index(q):
             raise OSError(errno, os.strerror(errno), store_directory(&q.store))
@@ -70,33 +86,38 @@ cdef list queue_load(queue_t* q):
         q.may_expire = q.may_bury = q.is_special = True
         queue_set_due(q, q.loop.now_ms)
         queue_want_index(q)
-    return notes
 
 
-cdef list store_load(queue_t* q, store_t* st):
-    """queue_load for one store."""
+cdef load_find(store_t* st, list notes):
+    """Find the segments of a store; nothing is read yet."""
     cdef seg_t* seg
-    cdef u32 i
-    cdef u64 before = q.ready
-    notes = []
-    found = find_segments(q.loop, store_directory(st), notes)
-    if not found:
-        store_drop_counts(st)
-        return notes
+    found = find_segments(st.loop, store_directory(st), notes)
     for id, size in found:
         seg = store_add_segment(st, id)
         if seg == NULL:
             raise MemoryError()
         seg.size = <u32>size
         st.wseg = seg
+    if not found:
+        store_drop_counts(st)
+        return
     st.rseg = st.segs[0]
     st.flushed = st.stage_at = st.wseg.size
-    for i in range(st.n_segs):
-        seg = st.segs[i]
-        load_count(q, st, seg)
-        load_deleted(q, st, seg, notes)
-        seg.acked = seg.n_deleted
-        q.ready += seg.count - seg.acked if seg.count > seg.acked else 0
+
+
+cdef load_segment(queue_t* q, store_t* st, u32 at, list notes):
+    """Read what a segment found there holds, and what of it was deleted."""
+    cdef seg_t* seg = st.segs[at]
+    load_count(q, st, seg)
+    load_deleted(q, st, seg, notes)
+    seg.acked = seg.n_deleted
+    q.ready += seg.count - seg.acked if seg.count > seg.acked else 0
+
+
+cdef load_end(queue_t* q, store_t* st, u64 before):
+    """All segments of a store were read; before it the queue had so many messages."""
+    if st.n_segs == 0:
+        return
     queue_count_level(q, st, <i64>(q.ready - before))
     if st.is_durable and counts_load(st):
         raise OSError(errno, os.strerror(errno), f"{store_directory(st)}/deliveries")
@@ -109,7 +130,8 @@ cdef list store_load(queue_t* q, store_t* st):
         while not queue_reconcile(q, st):
             pass
     store_drop_window(st, &q.loop.pool)
-    return notes
+    if q.ready > before:
+        st.tail_due_ms = NEVER
 
 
 cdef load_count(queue_t* q, store_t* st, seg_t* seg):

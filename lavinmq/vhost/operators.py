@@ -34,6 +34,7 @@ class Operators:
         self._timeout_ms = timeout_ms
         self._log = log
         self._disk = disk
+        self._restarting: set[Queue] = set()
 
     async def pause(self, name: str) -> None:
         """Deliver nothing from a queue, also after a restart; it goes on taking messages.
@@ -58,23 +59,31 @@ class Operators:
             self._recorded.sync_directory(queue.directory)
         queue.core.is_paused = is_paused
 
-    def restart(self, name: str) -> None:
+    async def restart(self, name: str) -> None:
         """Read the files of a closed queue again. Its consumers are told that they are cancelled.
+        Others are served meanwhile.
         A stream is served once `when_synced` says so: who waits for that finds it running.
 
-        Raises: KeyError when there is none; ValueError when it is not closed or has no files that
-            outlive the broker; ValueError or OSError, naming the file, when that cannot be read: it
-            stays closed then.
+        Raises: KeyError when there is none; ValueError when it is not closed, is being restarted
+            already, or has no files that outlive the broker; ValueError or OSError, naming the
+            file, when that cannot be read: it stays closed then.
         """
         queue = self._queues[name]
         if not queue.core.is_closed:
             raise ValueError(f"queue '{name}' is running")
         if not queue.is_stored:
             raise ValueError(f"queue '{name}' has nothing on disk to start from")
-        for consumer in queue.take_consumers():
-            consumer.stop()
-            consumer.cancelled()
-        self._files.restart(queue)
+        if queue in self._restarting:
+            raise ValueError(f"queue '{name}' is being restarted")
+        self._restarting.add(queue)
+        try:
+            await self._files.read_ahead(queue)
+            for consumer in queue.take_consumers():
+                consumer.stop()
+                consumer.cancelled()
+            await self._files.restart(queue)
+        finally:
+            self._restarting.discard(queue)
         self._log.notice(
             "queue %r is restarted with %d messages; while it was closed it missed %d that were"
             " published without confirms", name, queue.core.ready, queue.core.take_missed(),

@@ -24,8 +24,10 @@ from lavinmq.files.directories import (
     set_aside,
     write_text,
 )
+from lavinmq.files.read_ahead import read_ahead
 from lavinmq.files.saving import Disk
 from lavinmq.process.log import Log
+from lavinmq.process.portions import PORTION_S, others_first
 from lavinmq.vhost import new_queue, pause, stream_identity
 from lavinmq.vhost.dedup_keys import DedupKeys
 from lavinmq.vhost.new_queue import Directory, Making
@@ -231,13 +233,25 @@ class QueueFiles:
             )
             return True
 
-    def restart(self, queue: Queue) -> None:
-        """Read the files of a closed queue again. A stream is served once that is synced.
+    async def read_ahead(self, queue: Queue) -> None:
+        """Have a thread read what `restart` is going to, so that the loop need not wait for it."""
+        await self._disk.run(partial(read_ahead, Path(queue.directory)))
 
-        Raises: ValueError or OSError, naming the file, when that cannot be read: it stays closed.
+    async def restart(self, queue: Queue) -> None:
+        """Read the files of a closed queue again, in portions. A stream is served once that is
+        synced.
+
+        Raises: ValueError or OSError, naming the file, when that cannot be read, or it is deleted
+            meanwhile: it stays closed.
         """
         self._news.forget(queue)
-        self._note(queue, queue.core.restart(is_held=queue.is_stream))
+        steps = _core.Restart(queue.core, is_held=queue.is_stream)
+        until = time.perf_counter() + PORTION_S
+        for _ in steps:
+            if time.perf_counter() >= until:
+                await others_first()
+                until = time.perf_counter() + PORTION_S
+        self._note(queue, steps.notes)
         if queue.is_stream:
             self._begin_epoch(queue, lambda fd: self._loop.sync_file(fd, _nothing))
             self._recorded.when_synced(queue.core.open)

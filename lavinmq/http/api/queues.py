@@ -337,7 +337,7 @@ async def restart_queue(call: Call) -> Reply:
     if not queue.core.is_closed:
         raise bad_request("Queue was not restarted")
     try:
-        call.vhost.operators.restart(queue.name)
+        await call.vhost.operators.restart(queue.name)
     except (ValueError, OSError) as error:
         raise bad_request(f"Queue was not restarted: {error}") from error
     if queue.is_stream:

@@ -163,3 +163,80 @@ def test_a_stream_that_has_ended_is_asked_in_vain(bench: Bench) -> None:
         bench.exchange.unbind(b"s", b"", queue)
         for path in (bench.directory / "s").glob("*"):
             path.unlink()
+
+
+def broken(bench: Bench, segments: int, **how: Any) -> _core.Queue:
+    """A queue that was closed by a file that it could not read, with the messages of its segments;
+    the file is as it was."""
+    for _ in range(2):
+        queue = bench.queue("q", **how)
+        if queue.ready == 0:
+            for number in range(5 * segments):
+                bench.send(publish(b"q", b"%03d" % number + bytes(900)))
+                bench.run()
+        bench.exchange.unbind(b"q", b"", queue)
+        queue.close()
+    found = max(Path(bench.directory, "q").rglob("msgs.*"))
+    whole = found.read_bytes()
+    found.write_bytes(b"\x09\0\0\0" + whole[4:])
+    queue = _core.Queue(
+        bench.loop, str(bench.directory / "q"), 4096, True, name=b"q", vhost=bench.vhost,
+        max_priority=how.get("max_priority", -1),
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="schema version 9"):
+        queue.load()
+    found.write_bytes(whole)
+    bench.exchange.bind(b"q", b"", queue)
+    return queue
+
+
+@pytest.mark.parametrize("levels", [-1, 3], ids=["plain", "levels"])
+def test_a_restart_reads_a_segment_in_each_step(bench: Bench, levels: int) -> None:
+    """All were read in one go, and nobody was served meanwhile."""
+    queue = broken(bench, 8, max_priority=levels)
+    steps = _core.Restart(queue)
+    n_steps, counts = 0, set()
+    for _ in steps:
+        n_steps += 1
+        counts.add(queue.ready)
+        assert queue.is_closed
+
+    assert not queue.is_closed
+    assert n_steps > queue.n_segments
+    assert len(counts) > 8
+    assert queue.ready == 40
+    bodies = [got.body[:3] for _ in range(40) if (got := bench.get(queue))]
+    assert bodies == [b"%03d" % number for number in range(40)]
+    queue.close()
+
+
+@pytest.mark.parametrize("end", [_core.Queue.delete, _core.Queue.close, _core.Queue.restart])
+def test_a_restart_ends_when_its_queue_does(
+    bench: Bench, end: Callable[[_core.Queue], object]
+) -> None:
+    queue = broken(bench, 8)
+    steps = _core.Restart(queue)
+    for _ in range(4):
+        next(steps)
+
+    end(queue)
+
+    with pytest.raises(ValueError, match="meanwhile"):
+        next(steps)
+    assert list(steps) == []
+
+
+def test_a_restart_that_fails_leaves_an_empty_closed_queue(bench: Bench) -> None:
+    queue = broken(bench, 8)
+    steps = _core.Restart(queue)
+    for _ in range(4):
+        next(steps)
+    last = max(Path(bench.directory, "q").glob("msgs.*"))
+    last.unlink()
+
+    with pytest.raises(OSError, match="No such file"):
+        list(steps)
+
+    assert queue.is_closed and queue.ready == 0
+    with pytest.raises(StopIteration):
+        next(steps)
