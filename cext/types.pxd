@@ -57,6 +57,7 @@ cdef enum limits:
     MAX_BLOCKS = 512            # blocks in use above which staged tails stay small
     DENSE_CHANNELS = 4096       # a table by id up to here: its size is the peer's choice
     POOL_KEEP = 16              # free blocks kept for reuse
+    SMALL_OUTPUT = 4096         # of a link, while more blocks than that are in use
     NAMES_SIZE = 512            # exchange and routing key: two short strings
     MAX_OUTPUT = 4194304        # unsent bytes of a link above which it is no longer read
     DELIVER_BUDGET = 2097152    # bytes one queue may deliver in a tick before others get their turn

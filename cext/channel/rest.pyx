@@ -159,8 +159,10 @@ cdef int rest_fill(rest_t* rest) noexcept nogil:
     cdef i64 got
     cdef u8* p
     if rest.cap != BLOCK_SIZE:
-        if rest.cap:
+        if rest.cap > BLOCK_SIZE:
             link_free(l, rest.buf, rest.cap)
+        else:
+            free(rest.buf)
         rest.cap = 0
         rest.buf = block_take(&l.loop.pool)
         if rest.buf == NULL:

@@ -109,10 +109,27 @@ cdef void link_release_output(link_t* l) noexcept nogil:
 cdef u8* link_room_slow(link_t* l, u64 need) noexcept nogil:
     cdef u64 used = l.wire.out_end - l.wire.out_at, cap
     cdef u8* grown
+    if (l.wire.out_cap == SMALL_OUTPUT and (used or need > SMALL_OUTPUT)
+            and used + need <= BLOCK_SIZE):
+        grown = block_take(&l.loop.pool)        # it has more than a little to say
+        if grown == NULL:
+            return NULL
+        memcpy(grown, l.wire.out + l.wire.out_at, used)
+        link_drop_output(l)
+        link_take_output(l, grown, 0, <u32>used, BLOCK_SIZE)
+        return grown + used
     if l.wire.out != NULL and used and not l.wire.is_blocked:
         link_send(l)
         used = l.wire.out_end - l.wire.out_at
     if l.wire.out != NULL and used == 0 and need <= l.wire.out_cap:
+        l.wire.out_at = l.wire.out_end = 0
+        return l.wire.out
+    if l.wire.out == NULL and need <= SMALL_OUTPUT and l.loop.pool.n_used >= POOL_KEEP:
+        # Very many links have a little to say: blocks beyond those that are kept are mapped anew.
+        l.wire.out = <u8*>malloc(SMALL_OUTPUT)
+        if l.wire.out == NULL:
+            return NULL
+        l.wire.out_cap = SMALL_OUTPUT
         l.wire.out_at = l.wire.out_end = 0
         return l.wire.out
     if l.wire.out == NULL and need <= BLOCK_SIZE:
