@@ -119,11 +119,9 @@ def test_a_will_that_waits_survives_a_kill(own: NewBroker) -> None:
     with Peer(broker.mqtt_port, V311) as watch:
         watch.connect("watch", clean=False)
         watch.subscribe(("gone/+", 1))
-    with Peer(broker.mqtt_port, V5) as client, Peer(broker.mqtt_port, V5) as polite:
+    with Peer(broker.mqtt_port, V5) as client:
         will = block(b"\x18\0\0\0\x01")
         client.connect("c", will=("gone/c", b"x", 1, False), will_properties=will, **kept)
-        polite.connect("p", will=("gone/p", b"x", 1, False), **kept)
-        polite.disconnect()
         broker.kill()
     broker.start()
     with Peer(broker.mqtt_port, V311) as watch:
