@@ -905,7 +905,8 @@ cdef struct exchange_t:
     flag_t is_internal          # clients may not publish to it, also not by way of a dead letter
     flag_t has_key_routes       # the key alone decides, so the last route may be kept
     u32 n_exchanges             # bindings to exchanges
-    u64 version                 # moves with every change of the bindings
+    u64 version                 # moves when routes that are kept lead elsewhere
+    u64 binding_version         # moves with every change of the bindings, and with nothing else
     u64 n_in
     u64 n_out
     dedup_t* dedup              # NULL = duplicates are routed
@@ -988,7 +989,7 @@ cdef struct routing_t:          # how far a message has come through exchanges
 
 cdef struct asked_t:            # an exchange that a routing has asked
     exchange_t* exchange
-    u64 version
+    u64 binding_version
 
 cdef enum publish_phase:
     PUBLISH_ROUTES = 0          # nothing is stored: it begins anew when bindings change
@@ -1050,6 +1051,7 @@ cdef struct publish_job_t:      # a publish that goes on in another turn
     u8 phase
     u64 epoch                   # of the vhost when it was put off
     routing_t routing
+    flag_t is_nested            # it leads through exchanges: it goes on as it began
     asked_t* asked              # by the routing, up to where it is
     u32 n_asked
     u32 at                      # of the targets: stored before

@@ -96,7 +96,7 @@ cdef bint routing_is_valid(const chan_t* c) noexcept nogil:
     if job.epoch != c.link.vhost.epoch:
         return False
     for i in range(job.n_asked):
-        if job.asked[i].exchange.version != job.asked[i].version:
+        if job.asked[i].exchange.binding_version != job.asked[i].binding_version:
             return False
     return True
 
@@ -110,7 +110,7 @@ cdef int routing_note(publish_job_t* job, exchange_t* x) noexcept nogil:
             return -1
         job.asked = <asked_t*>grown
     job.asked[job.n_asked].exchange = x
-    job.asked[job.n_asked].version = x.version
+    job.asked[job.n_asked].binding_version = x.binding_version
     job.n_asked += 1
     return 0
 
@@ -127,6 +127,7 @@ cdef int routing_keep(chan_t* c, const routing_t* r) noexcept nogil:
             return PUBLISH_NO_MEMORY
     c.job.epoch = c.link.vhost.epoch
     c.job.n_asked = 0
+    c.job.is_nested = r != NULL
     if r == NULL:
         return PUBLISH_NO_MEMORY if routing_note(c.job, c.route_exchange) else PUBLISH_TURN
     c.job.routing = r[0]
@@ -196,7 +197,7 @@ cdef int channel_route(chan_t* c, const msg_t* m) noexcept nogil:
     else:
         targets_begin(&c.targets, &loop.reached)
     c.route_version = x.version
-    if x.is_plain and not has_copies(m):
+    if (x.is_plain if c.job == NULL else not c.job.is_nested) and not has_copies(m):
         rc = match_route(x.match, m.names + name_len + 2, m.names[name_len + 1], m.props,
                          m.headers_at, &c.targets)
         if rc == MATCH_TIRED and routing_keep(c, NULL) == PUBLISH_NO_MEMORY:
@@ -209,6 +210,7 @@ cdef int channel_route(chan_t* c, const msg_t* m) noexcept nogil:
         c.route_version = 0
         return PUBLISH_TURN
     if c.job != NULL:
+        c.route_version = 0         # a sample may have opened since it began
         publish_job_free(c)
     if rc:
         c.route_version = 0

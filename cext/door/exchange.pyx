@@ -92,6 +92,7 @@ cdef class Exchange:
         if (dest.kind == DEST_SUBSCRIPTION) != (self.t.match.kind == MATCH_FILTERS):
             raise TypeError("only filters have subscriptions, and nothing else")
         self.t.version += 1
+        self.t.binding_version += 1
         rc = match_bind(self.t.match, <const u8*>PyBytes_AS_STRING(key), <u32>len(key),
                         <const u8*>PyBytes_AS_STRING(arguments), <u32>len(arguments), dest)
         if rc == MATCH_BAD_MODE:
@@ -113,6 +114,7 @@ cdef class Exchange:
         Raises ValueError for a bad weight."""
         cdef dest_t* dest = destination_of(destination)
         self.t.version += 1
+        self.t.binding_version += 1
         rc = match_unbind(self.t.match, <const u8*>PyBytes_AS_STRING(key), <u32>len(key),
                           <const u8*>PyBytes_AS_STRING(arguments), <u32>len(arguments), dest)
         if rc == MATCH_BAD_WEIGHT:

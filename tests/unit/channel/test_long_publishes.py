@@ -213,6 +213,57 @@ def test_a_routing_begins_anew_when_bindings_change_and_nothing_is_stored_twice(
     assert lengths([*queues, late]) == [0] + [1] * 20
 
 
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_a_sample_that_opens_and_closes_does_not_make_a_routing_begin_anew(
+    bench: Bench, tmp_path: Path, is_nested: bool
+) -> None:
+    """An exchange that is traced takes messages for a sample several times a second: a routing that
+    took longer never came to its end."""
+    made, queues = fanout(bench, 50)
+    if is_nested:
+        made.bind(b"", b"", exchange(bench, "beside", _core.FANOUT))
+    sample = _core.Sample()
+    made.follow(_core.Queue(bench.loop, str(tmp_path / "trace"), 4096, False), sample)
+    bench.vhost.touch()
+    learn(bench, "fan", made)
+    bench.client.send(message("fan") + message("fan"))
+    bench.link.on_readable()
+    step(bench)
+    assert sum(lengths(queues)) == 0
+
+    for number in range(2000):
+        if sum(lengths(queues)) == 2 * len(queues):
+            break
+        sample.take(number % 2, 1 << 20)
+        step(bench)
+
+    assert lengths(queues) == [2] * len(queues)
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_a_sample_that_opens_during_a_routing_sees_the_next_message_of_the_same_key(
+    bench: Bench, tmp_path: Path, is_nested: bool
+) -> None:
+    """The route that is kept of the first one leads past it."""
+    made, queues = fanout(bench, 20)
+    if is_nested:
+        made.bind(b"", b"", exchange(bench, "beside", _core.FANOUT))
+    sample = _core.Sample()
+    made.follow(_core.Queue(bench.loop, str(tmp_path / "trace"), 4096, False), sample)
+    bench.vhost.touch()
+    learn(bench, "fan", made)
+    bench.client.send(message("fan") + message("fan", body=b"the next"))
+    bench.link.on_readable()
+    step(bench)
+    assert sum(lengths(queues)) == 0
+
+    sample.take(10, 1 << 20)
+    bench.run()
+
+    assert lengths(queues) == [2] * len(queues)
+    assert sample.take(0, 0)[-1][4] == len(b"the next")
+
+
 def test_an_exchange_that_is_deleted_while_its_message_is_stored(bench: Bench) -> None:
     _, queues = fanout(bench)
     bench.client.send(message("fan"))
