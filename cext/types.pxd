@@ -492,6 +492,10 @@ cdef struct rtree_t:            # a node of the tree that has them in the order 
     rmsg_t* keys[64]            # TREE_ORDER; of an inner one: the first below each child
     rtree_t* children[1]        # as many; a leaf has none
 
+cdef struct rbucket_t:          # messages by hash
+    rmsg_t* first
+    u32 seen                    # a bit for each hash that has ever come here: few are looked at
+
 cdef struct rundo_t:            # what a message was before what is staged
     rmsg_t* msg
     u32 file
@@ -506,7 +510,7 @@ cdef struct rwindow_t:          # bytes of one file
 
 cdef struct rstore_t:         # the retained messages of a virtual host
     mlog_t log                  # must stay first
-    rmsg_t** buckets
+    rbucket_t* buckets
     u32 mask                    # of the hash; a power of two, less 1
     u32 n                       # messages
     u32 n_nodes                 # and those that are staged to go

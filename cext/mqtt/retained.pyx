@@ -37,11 +37,11 @@ cdef inline u64 rmsg_size(u32 topic_len) noexcept nogil:
 
 cdef int retained_init(rstore_t* rs) noexcept nogil:
     """The rest is zeros. 0, or -1 out of memory."""
-    rs.buckets = <rmsg_t**>calloc(RETAINED_BUCKETS, sizeof(rmsg_t*))
+    rs.buckets = <rbucket_t*>calloc(RETAINED_BUCKETS, sizeof(rbucket_t))
     if rs.buckets == NULL:
         return -1
     rs.mask = RETAINED_BUCKETS - 1
-    rs.bytes = sizeof(rstore_t) + RETAINED_BUCKETS * sizeof(rmsg_t*)
+    rs.bytes = sizeof(rstore_t) + RETAINED_BUCKETS * sizeof(rbucket_t)
     rs.log.kind = MLOG_RETAINED
     rs.log.fd = -1
     rs.log.next_number = 1
@@ -49,11 +49,25 @@ cdef int retained_init(rstore_t* rs) noexcept nogil:
     return 0
 
 
+cdef inline u32 bucket_bit(u32 hash) noexcept nogil:
+    return <u32>1 << (hash >> 27)
+
+
+cdef inline void bucket_put(rbucket_t* buckets, u32 mask, rmsg_t* msg) noexcept nogil:
+    cdef rbucket_t* bucket = &buckets[msg.hash & mask]
+    msg.next = bucket.first
+    bucket.first = msg
+    bucket.seen |= bucket_bit(msg.hash)
+
+
 # hot
 cdef rmsg_t* retained_find(const rstore_t* rs, const u8* topic, u32 n) noexcept nogil:
     """The message of a topic, also one that is staged to go; NULL when there is none."""
     cdef u32 hash = <u32>hash_bytes(topic, n, rs.seed)
-    cdef rmsg_t* msg = rs.buckets[hash & rs.mask]
+    cdef const rbucket_t* bucket = &rs.buckets[hash & rs.mask]
+    cdef rmsg_t* msg = bucket.first
+    if not bucket.seen & bucket_bit(hash):
+        return NULL                 # without a look at any of them, which are far in memory
     while msg != NULL and not (msg.hash == hash and msg.topic_len == n
                                and same_bytes(msg.topic, topic, n)):
         msg = msg.next
@@ -63,23 +77,21 @@ cdef rmsg_t* retained_find(const rstore_t* rs, const u8* topic, u32 n) noexcept 
 cdef void retained_grow(rstore_t* rs) noexcept nogil:
     """Twice as many buckets; without memory they get longer."""
     cdef u64 cap = (<u64>rs.mask + 1) * 2
-    cdef rmsg_t** grown
+    cdef rbucket_t* grown = <rbucket_t*>calloc(cap, sizeof(rbucket_t))
     cdef rmsg_t* msg
     cdef rmsg_t* following
     cdef u64 i
-    grown = <rmsg_t**>calloc(cap, sizeof(rmsg_t*))
     if grown == NULL:
         return
     for i in range(<u64>rs.mask + 1):
-        msg = rs.buckets[i]
+        msg = rs.buckets[i].first
         while msg != NULL:
             following = msg.next
-            msg.next = grown[msg.hash & (cap - 1)]
-            grown[msg.hash & (cap - 1)] = msg
+            bucket_put(grown, <u32>(cap - 1), msg)
             msg = following
     free(rs.buckets)
     rs.buckets = grown
-    rs.bytes += cap // 2 * sizeof(rmsg_t*)
+    rs.bytes += cap // 2 * sizeof(rbucket_t)
     rs.mask = <u32>(cap - 1)
 
 
@@ -98,8 +110,7 @@ cdef rmsg_t* retained_make(rstore_t* rs, const u8* topic, u32 n) noexcept nogil:
     if tree_add(rs, msg):
         free(msg)
         return NULL
-    msg.next = rs.buckets[msg.hash & rs.mask]
-    rs.buckets[msg.hash & rs.mask] = msg
+    bucket_put(rs.buckets, rs.mask, msg)
     rs.n_nodes += 1
     rs.bytes += rmsg_size(n)
     return msg
@@ -107,7 +118,7 @@ cdef rmsg_t* retained_make(rstore_t* rs, const u8* topic, u32 n) noexcept nogil:
 
 cdef void retained_forget(rstore_t* rs, rmsg_t* msg) noexcept nogil:
     """Nothing is kept of its topic any more."""
-    cdef rmsg_t** at = &rs.buckets[msg.hash & rs.mask]
+    cdef rmsg_t** at = &rs.buckets[msg.hash & rs.mask].first
     while at[0] != msg:
         at = &at[0].next
     at[0] = msg.next
@@ -386,7 +397,7 @@ cdef void retained_drop_below(rstore_t* rs, u32 floor) noexcept nogil:
     cdef rmsg_t* following
     cdef u64 i
     for i in range(<u64>rs.mask + 1):
-        msg = rs.buckets[i]
+        msg = rs.buckets[i].first
         while msg != NULL:
             following = msg.next
             if msg.file < floor:
@@ -470,9 +481,9 @@ cdef void retained_release(rstore_t* rs) noexcept nogil:
     if rs.buckets == NULL:
         return
     for i in range(<u64>rs.mask + 1):
-        while rs.buckets[i] != NULL:
-            msg = rs.buckets[i]
-            rs.buckets[i] = msg.next
+        while rs.buckets[i].first != NULL:
+            msg = rs.buckets[i].first
+            rs.buckets[i].first = msg.next
             free(msg)
     tree_free(rs.root)
     if rs.block != NULL:
