@@ -367,7 +367,7 @@ class Podman:
     def call(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a command of podman."""
         return subprocess.run(
-            [*self.base, *arguments], capture_output=True, text=True, timeout=60, check=False
+            [*self.base, *arguments], capture_output=True, text=True, timeout=300, check=False
         )
 
     def start(self, name: str, *options: str) -> None:
