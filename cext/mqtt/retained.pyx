@@ -10,6 +10,7 @@
 # MQTT 5 as it came, without its length. The last entry of a topic counts. In memory are topics and
 # places alone: a table by hash, and the tree in their order (topic_tree.pyx). A put is staged, and
 # refused afterwards when the tick cannot write it: all is then as it was before.
+# Longer than 500 lines: what is put, where it is known and its undoing change together.
 # Bytes that do not count any more go with the oldest file, whose last entries are put anew
 # (retained_clean.pyx). Called by the door and by who publishes, on the loop. Decision 0087.
 
