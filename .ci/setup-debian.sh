@@ -46,6 +46,7 @@ test)
     has node || missing+=(nodejs)
     has npm || missing+=(npm)
     has amqp-publish || missing+=(amqp-tools)
+    has mosquitto_pub || missing+=(mosquitto-clients)
     has go || missing+=(golang-go)
     there /usr/share/gocode/src/github.com/rabbitmq/amqp091-go \
         || missing+=(golang-github-rabbitmq-amqp091-go-dev)
