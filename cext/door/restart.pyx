@@ -1,5 +1,5 @@
-# Restart: reads the files of a closed queue again, a segment in each step, so that others are served
-# meanwhile.
+# Restart: reads the files of a closed queue again, a segment in each step, so that others are
+# served meanwhile.
 #
 # The queue stays closed until the last step, and is empty and closed again when one fails. What it
 # holds up to then nobody touches, as that of any closed queue; its deletion ends the restart.

@@ -202,7 +202,7 @@ cdef void retained_settle(mlog_t* log, bint is_written) noexcept nogil:
     cdef u32 i
     if not is_written:
         rs.has_failed = True
-        for i in range(N_WINDOWS):
+        for i in range(<u32>N_WINDOWS):
             rs.windows[i].len = 0
         while rs.n_undo:
             rs.n_undo -= 1
@@ -426,7 +426,7 @@ cdef const u8* retained_window(rstore_t* rs, u32 file, u32 pos, u32 size) noexce
     cdef u8* buf
     cdef i64 got
     cdef u32 i
-    for i in range(N_WINDOWS):
+    for i in range(<u32>N_WINDOWS):
         w = &rs.windows[i]
         if w.file == file and w.at <= pos and pos + size <= w.at + w.len:
             return rs.block + i * WINDOW_BYTES + (pos - w.at)

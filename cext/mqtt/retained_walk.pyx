@@ -189,7 +189,7 @@ cdef bint rwalk_reaches(rwalk_t* w, const rmsg_t* msg) noexcept nogil:
     cdef u32 _i
     if w.version != 0:
         return True
-    for _i in range(WALK_STEPS):
+    for _i in range(<u32>WALK_STEPS):
         rwalk_step(w)
         if w.leaf == NULL:
             break

@@ -75,8 +75,8 @@ cdef store_t* load_level(queue_t* q, u32 level) except? NULL:
 
 
 cdef queue_loaded(queue_t* q):
-    """All stores are loaded. What is there may have deadlines and targets of its own: they are found
-    on the way out."""
+    """All stores are loaded. What is there may have deadlines and targets of its own: they are
+    found on the way out."""
     if q.releases != NULL:
         if delayed_index(q):
             raise OSError(errno, os.strerror(errno), store_directory(&q.store))

@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 
 from pamqp import commands, frame
+from pamqp.common import FieldTable
 
 from lavinmq.amqp import methods as m
 
@@ -27,7 +28,7 @@ HOST = "127.0.0.1"
 START_S = 2.0
 HEARTBEAT_S = 3600
 REPOSITORY = Path(__file__).resolve().parents[2]
-CLIENT = {
+CLIENT: FieldTable = {
     "product": "a client", "version": "1.2.3", "platform": "Python 3.11",
     "capabilities": {
         "publisher_confirms": True, "consumer_cancel_notify": True, "basic.nack": True,
