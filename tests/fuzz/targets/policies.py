@@ -33,7 +33,7 @@ def opened(directory: Path) -> Iterator[Target]:
             assert path.read_bytes() == data
             return
         for policy in store.all():
-            hash(queue_features(EMPTY, policy.rules, {}, (policy.name, None)))
+            hash(queue_features(EMPTY, policy.usable, {}, (policy.name, None)))
         store.put()
         assert [each.to_json("/") for each in loaded().all()] == [
             each.to_json("/") for each in store.all()
