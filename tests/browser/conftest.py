@@ -179,7 +179,9 @@ def refreshes(visitor: Any, requests: Requests) -> Callable[[str, str], None]:
         visitor.clock.install()
         visitor.goto(address)
         for n in (1, 2, 3):
-            requests.wait("GET", path, n)
+            response = requests.wait("GET", path, n).response()
+            if response is not None:
+                response.finished()
             visitor.wait_for_timeout(100)  # the answer plans the next one
             visitor.clock.run_for(10_000)
 
