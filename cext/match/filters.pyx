@@ -130,16 +130,9 @@ cdef match_key_t* filter_key(match_t* m, const u8* filter_, u32 len, bint grows)
     """The literal key of a filter without wildcards; NULL when there is none, or no memory."""
     cdef u64 hash = hash_bytes(filter_, len, m.seed)
     cdef match_key_t* key = match_key_find(m, filter_, len, hash)
-    if key != NULL or not grows or match_table_reserve(&m.keys) < 0:
+    if key != NULL or not grows:
         return key
-    key = <match_key_t*>calloc(1, sizeof(match_key_t) + len)
-    if key == NULL:
-        return NULL
-    key.link.hash = hash
-    key.key_len = len
-    memcpy(key + 1, filter_, len)
-    match_table_put(&m.keys, &key.link)
-    return key
+    return match_key_make(m, filter_, len, hash)
 
 
 cdef void filter_trim(match_t* m, match_key_t* key, topic_node_t* node) noexcept nogil:

@@ -367,6 +367,21 @@ cdef inline int match_key_route(const match_t* m, const u8* key, u32 key_len,
     return match_take_from(&node.dests, &out.cursor.at, True, out)
 
 
+cdef match_key_t* match_key_make(match_t* m, const u8* key, u32 key_len, u64 hash) noexcept nogil:
+    """A new literal key, which nothing is bound to yet; NULL when out of memory."""
+    cdef match_key_t* node
+    if match_table_reserve(&m.keys) < 0:
+        return NULL
+    node = <match_key_t*>calloc(1, sizeof(match_key_t) + key_len)
+    if node == NULL:
+        return NULL
+    node.link.hash = hash
+    node.key_len = key_len
+    memcpy(node + 1, key, key_len)
+    match_table_put(&m.keys, &node.link)
+    return node
+
+
 cdef int match_key_bind(match_t* m, const u8* key, u32 key_len, dest_t* dest) noexcept nogil:
     cdef u64 hash = hash_bytes(key, key_len, m.seed)
     cdef match_key_t* node = match_key_find(m, key, key_len, hash)
@@ -374,16 +389,10 @@ cdef int match_key_bind(match_t* m, const u8* key, u32 key_len, dest_t* dest) no
         if match_dests_find(&node.dests, dest) >= 0:
             return MATCH_UNCHANGED
         return MATCH_ADDED if match_dests_add(&node.dests, dest) == 0 else MATCH_NO_MEMORY
-    if match_table_reserve(&m.keys) < 0:
-        return MATCH_NO_MEMORY
-    node = <match_key_t*>calloc(1, sizeof(match_key_t) + key_len)
+    node = match_key_make(m, key, key_len, hash)
     if node == NULL:
         return MATCH_NO_MEMORY
-    node.link.hash = hash
-    node.key_len = key_len
-    memcpy(node + 1, key, key_len)
     match_dests_add(&node.dests, dest)  # the first one needs no memory
-    match_table_put(&m.keys, &node.link)
     return MATCH_ADDED
 
 

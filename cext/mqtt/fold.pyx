@@ -73,7 +73,7 @@ cdef u32 fold_put_ids(const mqtt_t* s, const fold_t* f, u8* out) noexcept nogil:
 cdef inline bint mqtt_has_route(const link_t* l, const mqtt_t* s,
                                 const publish_t* m) noexcept nogil:
     """Whether the folds are those of the topic of m. Cost: 2 ns."""
-    return (s.topic_len == m.topic_len and s.route_version == s.exchange.version
+    return (s.topic_len == m.topic_len and s.route_version == s.exchange.binding_version
             and s.route_epoch == link_epoch(l)
             and same_bytes(s.names + MQTT_EXCHANGE_LEN + 1, m.topic, m.topic_len))
 
@@ -107,13 +107,13 @@ cdef int mqtt_route(link_t* l, mqtt_t* s, const publish_t* m) noexcept nogil:
     cdef targets_t* out = &s.chan.targets
     cdef u32 i
     cdef int rc
-    if s.phase == MQTT_ROUTES and s.route_version == s.exchange.version:
+    if s.phase == MQTT_ROUTES and s.route_version == s.exchange.binding_version:
         targets_resume(out, &loop.reached)
     else:
         targets_begin(out, &loop.reached)
     out.look = loop.match_look
     s.topic_len = 0
-    s.route_version = s.exchange.version
+    s.route_version = s.exchange.binding_version
     s.phase = MQTT_BEGINS
     rc = filters_route(s.exchange.match, m.topic, m.topic_len, out)
     loop.work += out.work

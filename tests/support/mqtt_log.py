@@ -91,3 +91,9 @@ def split(data: bytes) -> list[bytes]:
 def joined(bodies: Iterable[bytes]) -> bytes:
     """The input that stands for these bodies."""
     return b"".join(len(body).to_bytes(2, "big") + body for body in bodies)
+
+
+def file_from(kind: int, data: bytes) -> bytes:
+    """The file that an input of a fuzzer stands for: its first byte says whether the rest are
+    bodies of entries that are whole, or any file."""
+    return file_of(kind, split(data[1:])) if data[:1] == b"\1" else data[1:]

@@ -13,7 +13,6 @@ from tests.support.core import FakeEvents
 
 Found = list[tuple[bytes, bytes, int, bytes, int, int]]
 MOST = 1000
-WHOLE = b"\1"
 
 
 def opened_store(directory: Path) -> tuple[FakeEvents, _core.RetainedStore]:
@@ -40,11 +39,9 @@ def opened(directory: Path) -> Iterator[Target]:
     def read(data: bytes) -> None:
         for path in directory.iterdir():
             path.unlink()
-        # The first byte says whether the rest are bodies of entries that are whole, or any file.
-        content = data[1:]
-        if data[:1] == WHOLE:
-            content = mqtt_log.file_of(mqtt_log.RETAINED, mqtt_log.split(data[1:]))
-        (directory / "mqtt_retained.0000000001").write_bytes(content)
+        (directory / "mqtt_retained.0000000001").write_bytes(
+            mqtt_log.file_from(mqtt_log.RETAINED, data)
+        )
         events, store = opened_store(directory)
         try:
             store.load()

@@ -27,9 +27,6 @@ def state_of(log: _core.SessionLog) -> dict[bytes, Any]:
     return {each: (log.times(each), log.facts(each), log.packets(each)) for each in ids}
 
 
-WHOLE = b"\1"
-
-
 @contextmanager
 def opened(directory: Path) -> Iterator[Target]:
     """Give the target."""
@@ -37,11 +34,9 @@ def opened(directory: Path) -> Iterator[Target]:
     def read(data: bytes) -> None:
         for path in directory.iterdir():
             path.unlink()
-        # The first byte says whether the rest are bodies of entries that are whole, or any file.
-        content = data[1:]
-        if data[:1] == WHOLE:
-            content = mqtt_log.file_of(mqtt_log.SESSIONS, mqtt_log.split(data[1:]))
-        (directory / "mqtt_sessions.0000000001").write_bytes(content)
+        (directory / "mqtt_sessions.0000000001").write_bytes(
+            mqtt_log.file_from(mqtt_log.SESSIONS, data)
+        )
         events, log = opened_log(directory)
         try:
             log.load()
