@@ -164,16 +164,16 @@ cdef struct topic_words_t:
 # One non-"x-" argument of a headers binding.
 cdef struct header_pair_t:
     match_link_t link       # in match_t.pairs, by key and value
-    header_rule_t* rule
-    const u8* key           # inside the rule
-    const u8* value         # inside the rule, at its type octet
+    header_binding_t* binding
+    const u8* key           # inside the binding
+    const u8* value         # inside the binding, at its type octet
     u64 key_hash
     u32 key_len
     u32 value_len
 
 # One headers binding; its pairs, key bytes and argument bytes follow the struct.
-cdef struct header_rule_t:
-    match_link_t link       # in match_t.rules, by key, arguments and destination
+cdef struct header_binding_t:
+    match_link_t link       # in match_t.bindings, by key, arguments and destination
     dest_t* dest
     u32 key_len
     u32 args_len
@@ -200,7 +200,7 @@ cdef struct header_index_t:
 # One filter of one queue, with what its subscription asked for.
 cdef struct subscription_t:
     dest_t dest             # must stay first
-    match_link_t link       # in match_t.rules, by place and queue
+    match_link_t link       # in match_t.bindings, by place and queue
     match_dests_t* place    # of a key or a node: what it stands among
     dest_t* queue
     u32 at                  # its place there
@@ -211,7 +211,7 @@ cdef struct subscription_t:
 
 # One binding of a consistent hash exchange; its key and argument bytes follow the struct.
 cdef struct hash_binding_t:
-    match_link_t link       # in match_t.rules, by key, arguments and destination
+    match_link_t link       # in match_t.bindings, by key, arguments and destination
     dest_t* dest
     u32 weight
     u32 key_len
@@ -245,11 +245,11 @@ cdef struct match_t:
     u64 key_bits            # headers: which keys occur in patterns, a coarse filter
     match_table_t keys      # direct, fanout, topic: literal binding keys
     match_table_t nodes     # topic: literal words by (parent, word)
-    match_table_t rules     # headers, hash: bindings by identity
+    match_table_t bindings  # headers, hash: bindings by identity
     match_table_t pairs     # headers: pairs by key and value
-    # fanout: one per binding; headers: rules without a pair; random, modulus: every destination
+    # fanout: one per binding; headers: bindings without a pair; random, modulus: every destination
     # once, in the order of binding
     match_dests_t every
-    match_dests_t bare      # headers: rules without any argument
+    match_dests_t bare      # headers: bindings without any argument
     topic_node_t root
     hasher_t* hasher        # hash only

@@ -334,8 +334,8 @@ cdef struct left_t:             # acks.N of segments that have gone, see handove
     u32 ids[1]                  # cap of them
 
 cdef struct store_t:            # the segments of one queue
-    const char* parent          # where the queue's directory is, NUL-terminated, the loop's
-    char* leaf                  # and its name there
+    const char* dirname         # where the queue's directory is, NUL-terminated, the loop's
+    char* basename              # and its name there
     loop_t* loop
     seg_t** segs                # by rising id; the last one is written to
     seg_t* wseg
@@ -622,7 +622,7 @@ cdef enum overflow_kind:        # what a full queue does
     REJECT_PUBLISH = 1
     REJECT_PUBLISH_DLX = 2
 
-cdef struct rules_t:            # what a queue does with messages beyond handing them out in order
+cdef struct features_t:         # what a queue does with messages beyond handing them out in order
     u64 max_length              # ready messages, NO_LIMIT = any number
     u64 max_bytes               # bytes of their records
     i64 ttl_ms                  # -1 = none
@@ -638,7 +638,7 @@ cdef struct levels_t:           # the stores of a priority queue
     u32 n
     u64 filled[4]               # a bit for each level that has ready messages
     store_t** stores            # behind the struct, by priority, NULL = no message has come yet
-    char* parent                # behind these: their directory
+    char* dirname               # behind these: their directory
 
 cdef struct trial_t:            # whether consumers are fast enough to hold publishers back
     u64 progress                # settlements when their present trial began
@@ -651,14 +651,14 @@ cdef struct queue_t:
     dest_t dest                 # must stay first: bindings point here
     store_t store               # of a priority queue: of level 0
     levels_t* levels            # NULL = not a priority queue
-    rules_t* rules              # NULL = none
+    features_t* features              # NULL = none
     stream_t* stream            # NULL = not a stream
     dedup_t* dedup              # NULL = duplicates are stored
     loop_t* loop
     flag_t is_special           # publishes take the long way
     flag_t may_expire           # messages may have a deadline
     flag_t may_bury             # discarded messages may have somewhere to go
-    flag_t is_over              # on the loop's list of queues to hold to their rules
+    flag_t is_over              # on the loop's list of queues to hold to their limits
     flag_t is_ranked            # it has had consumers of other priorities than 0
     flag_t is_paused            # nothing is delivered and gets are empty, by order of an operator
     flag_t is_deleted
@@ -1521,7 +1521,7 @@ cdef struct loop_t:
     i64 make_ns                 # what making a file takes, of late
     i64 make_owed_ns            # by the tick: for the files that it has to make
     i64 made_ns                 # what all files took since the beginning
-    queue_t* over               # queues to hold to their rules before anything else happens
+    queue_t* over               # queues to hold to their limits before anything else happens
     queue_t* last_over
     queue_t* over_rest          # those for which the portion was not enough: a job of the loop
     queue_t* last_over_rest

@@ -726,7 +726,7 @@ class Queue:
     def set_dedup(self, cache: DedupCache) -> None:
         """Drop duplicates from now on; the cache stays the caller's to close."""
 
-    def set_rules(
+    def set_features(
         self,
         *,
         max_length: int = ...,

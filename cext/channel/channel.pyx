@@ -245,7 +245,7 @@ cdef bint channel_redeliver(chan_t* c, unacked_t* u) noexcept nogil:
     rec.level = u.level
     rec.extra = NULL
     rec.seq = u.seq
-    if q.rules != NULL and q.rules.delivery_limit >= 0:
+    if q.features != NULL and q.features.delivery_limit >= 0:
         queue_tell_count(q, &rec)
     if k.reader != NULL:
         stream_tell_offset(q.stream, k.reader, k.reader.slots[u.seq].offset, &rec)

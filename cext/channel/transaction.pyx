@@ -151,7 +151,7 @@ cdef bint tx_message(chan_t* c, const tx_publish_t* kept, msg_t* m) noexcept nog
 
 cdef bint queue_has_no_room(queue_t* q, u64 size, u64 plan) noexcept nogil:
     """Note that a commit would add a message to q; whether q refuses publishes and is full then."""
-    cdef rules_t* r = q.rules
+    cdef features_t* r = q.features
     if r == NULL or r.overflow == DROP_HEAD:
         return False
     if r.planned_mark != plan:

@@ -250,7 +250,7 @@ cdef class LocalChannel:
         requeued, and that is no attempt that counts against a delivery limit."""
         cdef queue_t* q = queue.q
         cdef chan_t* c = self.c
-        cdef rules_t* rules = q.rules
+        cdef features_t* features = q.features
         cdef rec_t rec
         cdef u64 need
         if c == NULL or q.stream != NULL or q.releases != NULL or q.is_deleted or q.is_closed:
@@ -270,9 +270,9 @@ cdef class LocalChannel:
             raise MemoryError()
         queue_take(q, &rec, False)
         if is_look:
-            q.rules = NULL
+            q.features = NULL
         channel_push(c, q, NULL, &rec)
-        q.rules = rules
+        q.features = features
         q.n_get += 1
         c.tally.get += 1
         c.tally.redeliver += rec.redelivered
@@ -368,7 +368,7 @@ cdef int queue_move_small(queue_t* q, queue_t* to, rec_t* rec) noexcept nogil:
     m.body = body
     if m.size == 0 or store_copy_body(queue_level(q, rec.level), rec, body, rec.body_len):
         return MOVE_REFUSED
-    if to.rules != NULL and to.rules.overflow != DROP_HEAD and queue_is_full(to, m.size):
+    if to.features != NULL and to.features.overflow != DROP_HEAD and queue_is_full(to, m.size):
         return MOVE_REFUSED
     loop_begin_move(loop, q)
     if to.store.is_durable:

@@ -9,7 +9,7 @@ cdef list migrate_levels(Queue queue):
     """Bring the directory of a priority queue up to date; returns a line for the log if it was not.
 
     Raises OSError, or ValueError when there are messages in both layouts: nothing has changed."""
-    directory = os.fsdecode(queue.q.levels.parent)
+    directory = os.fsdecode(queue.q.levels.dirname)
     migrating, migrated = f"{directory}/migrating", f"{directory}/migrated"
     notes, damaged = [], set()
     if not is_directory(migrated):

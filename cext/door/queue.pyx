@@ -42,7 +42,7 @@ cdef class Queue:
 
     def __cinit__(self, Loop loop, str directory, int segment_size, bint durable, *,
                   bytes name=b"", Vhost vhost=None, int max_priority=-1, bint is_stream=False):
-        cdef bytes parent, leaf
+        cdef bytes dirname, basename
         cdef const char* place
         if len(os.fsencode(directory)) > 4000:
             raise ValueError("directory path is too long")
@@ -57,16 +57,16 @@ cdef class Queue:
                 free(self.q)
                 self.q = NULL
                 raise MemoryError()
-            place, leaf = self.q.levels.parent, b"prio.000"
+            place, basename = self.q.levels.dirname, b"prio.000"
         else:
-            parent, leaf = map(os.fsencode, os.path.split(directory))
-            parent = loop.parents.setdefault(parent, parent)
-            place = parent
+            dirname, basename = map(os.fsencode, os.path.split(directory))
+            dirname = loop.dirnames.setdefault(dirname, dirname)
+            place = dirname
         self.q.loop = &loop.t
         loop.t.n_stores += 1
         self.q.refs = 1
         self.q.due_ms = NEVER
-        if store_init(&self.q.store, &loop.t, place, leaf, <u32>segment_size, durable):
+        if store_init(&self.q.store, &loop.t, place, basename, <u32>segment_size, durable):
             raise MemoryError()
         if vhost is not None:
             self.q.vhost = &vhost.t
@@ -115,7 +115,7 @@ cdef class Queue:
         self.q.dedup = &cache.d
         self.q.is_special = True
 
-    def set_rules(self, *, u64 max_length=NO_LIMIT, u64 max_bytes=NO_LIMIT,
+    def set_features(self, *, u64 max_length=NO_LIMIT, u64 max_bytes=NO_LIMIT,
                   int overflow=DROP_HEAD, i64 ttl_ms=-1, i64 delivery_limit=-1,
                   bytes target=None, bytes target_key=None) -> None:
         """Replace what the queue does with messages beyond handing them out in order, and hold it
@@ -125,38 +125,38 @@ cdef class Queue:
         of DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX; `ttl_ms`, -1 = none; `delivery_limit`, -1
         = none; `target`, the exchange of dead letters, `target_key` their routing key."""
         cdef queue_t* q = self.q
-        cdef rules_t* rules = NULL
+        cdef features_t* features = NULL
         cdef u32 i
         if q.is_deleted:
             return
         if (max_length != NO_LIMIT or max_bytes != NO_LIMIT or ttl_ms >= 0 or delivery_limit >= 0
                 or target is not None or target_key is not None):
-            rules = <rules_t*>calloc(1, sizeof(rules_t))
-            if rules == NULL:
+            features = <features_t*>calloc(1, sizeof(features_t))
+            if features == NULL:
                 raise MemoryError()
-            rules.max_length = max_length
-            rules.max_bytes = max_bytes
-            rules.ttl_ms = ttl_ms
-            rules.delivery_limit = delivery_limit
-            rules.overflow = <u8>overflow
+            features.max_length = max_length
+            features.max_bytes = max_bytes
+            features.ttl_ms = ttl_ms
+            features.delivery_limit = delivery_limit
+            features.overflow = <u8>overflow
             if target is not None:
-                rules.target = short_string(target)
+                features.target = short_string(target)
             if target_key is not None:
-                rules.target_key = short_string(target_key)
-        if q.rules != NULL and q.rules.delivery_limit >= 0 and delivery_limit < 0:
+                features.target_key = short_string(target_key)
+        if q.features != NULL and q.features.delivery_limit >= 0 and delivery_limit < 0:
             for i in range(queue_levels(q)):
                 if queue_level(q, i) != NULL and queue_level(q, i).counts.cap:
                     store_drop_counts(queue_level(q, i))
-        rules_free(q.rules)
-        q.rules = rules
+        features_free(q.features)
+        q.features = features
         queue_note_special(q)
         q.may_bury = q.may_bury or target is not None
         if ttl_ms >= 0:
             queue_may_expire(q)
         if q.may_expire and q.ready:
             queue_set_due(q, 0)
-        if rules != NULL and q.ready:
-            queue_want_rules(q)
+        if features != NULL and q.ready:
+            queue_want_limits(q)
             queue_touch(q)
             with nogil:
                 loop_enforce(q.loop)
@@ -622,7 +622,7 @@ cdef class Queue:
         cdef u32 i
         for i in range(queue_levels(self.q)):
             st = queue_level(self.q, i)
-            if st != NULL and st.failed_kind and st.leaf != NULL:
+            if st != NULL and st.failed_kind and st.basename != NULL:
                 path = f"{store_directory(st)}/{FILE_NAMES[st.failed_kind]}"
                 return path if st.failed_seg == 0 else f"{path}.{st.failed_seg:010d}"
         return ""

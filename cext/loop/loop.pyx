@@ -122,7 +122,7 @@ cdef class Loop:
     cdef list returned          # callbacks of the last orphan
     cdef set links
     cdef set locals             # channels without a connection that may hold deliveries
-    cdef dict parents           # directories that hold those of queues
+    cdef dict dirnames          # directories that hold those of queues
     cdef list crowd             # links whose publishes wait for consumers
     cdef list held              # links whose publishes wait for the disk
     cdef bint is_looking        # one that was looked at has more to be looked at, at once
@@ -176,7 +176,7 @@ cdef class Loop:
         self.returned = []
         self.links = set()
         self.locals = set()
-        self.parents = {}
+        self.dirnames = {}
         self.crowd = []
         self.held = []
         self.turns = []

@@ -160,9 +160,9 @@ cdef subscription_t* subscription_find(const match_t* m, const match_dests_t* pl
     cdef u64 hash = subscription_hash(place, queue)
     cdef match_link_t* link
     cdef subscription_t* s
-    if m.rules.n == 0:
+    if m.bindings.n == 0:
         return NULL
-    link = m.rules.slots[hash & m.rules.mask]
+    link = m.bindings.slots[hash & m.bindings.mask]
     while link != NULL:
         s = subscription_of(link)
         if s.place == place and s.queue == queue:
@@ -175,7 +175,7 @@ cdef int subscription_add(match_t* m, match_dests_t* place,
                           const subscription_t* wanted) noexcept nogil:
     """MATCH_ADDED or MATCH_NO_MEMORY."""
     cdef subscription_t* s
-    if match_table_reserve(&m.rules) < 0:
+    if match_table_reserve(&m.bindings) < 0:
         return MATCH_NO_MEMORY
     s = <subscription_t*>malloc(sizeof(subscription_t))
     if s == NULL:
@@ -187,7 +187,7 @@ cdef int subscription_add(match_t* m, match_dests_t* place,
         free(s)
         return MATCH_NO_MEMORY
     s.link.hash = subscription_hash(place, s.queue)
-    match_table_put(&m.rules, &s.link)
+    match_table_put(&m.bindings, &s.link)
     return MATCH_ADDED
 
 
@@ -200,7 +200,7 @@ cdef void subscription_remove(match_t* m, subscription_t* s) noexcept nogil:
     last.at = s.at
     items[place.n - 1] = &s.dest
     match_dests_remove(place, &s.dest)
-    match_table_cut(&m.rules, &s.link)
+    match_table_cut(&m.bindings, &s.link)
     free(s)
 
 
@@ -265,14 +265,14 @@ cdef void filters_free(match_t* m) noexcept nogil:
     cdef match_link_t* link
     cdef match_link_t* after
     cdef u32 i
-    for i in range(m.rules.mask + 1 if m.rules.slots != NULL else 0):
-        link = m.rules.slots[i]
+    for i in range(m.bindings.mask + 1 if m.bindings.slots != NULL else 0):
+        link = m.bindings.slots[i]
         while link != NULL:
             after = link.next
             free(subscription_of(link))
             link = after
-    free(m.rules.slots)
-    memset(&m.rules, 0, sizeof(match_table_t))
+    free(m.bindings.slots)
+    memset(&m.bindings, 0, sizeof(match_table_t))
 
 
 # ---- routing -------------------------------------------------------------------------------------

@@ -239,7 +239,7 @@ cdef int hash_set_up(match_t* m, bint is_jump, bytes header, u32 property) excep
 
 
 cdef void hash_free(hasher_t* h) noexcept nogil:
-    """Free all but the bindings, which match_t.rules owns. NULL is allowed."""
+    """Free all but the bindings, which match_t.bindings owns. NULL is allowed."""
     if h == NULL:
         return
     free(h.header)
@@ -254,9 +254,9 @@ cdef hash_binding_t* hash_find(match_t* m, const u8* key, u32 key_len, const u8*
     cdef match_link_t* link
     cdef hash_binding_t* binding
     cdef u8* tail
-    if m.rules.n == 0:
+    if m.bindings.n == 0:
         return NULL
-    link = m.rules.slots[hash & m.rules.mask]
+    link = m.bindings.slots[hash & m.bindings.mask]
     while link != NULL:
         binding = <hash_binding_t*>link
         tail = <u8*>(binding + 1)
@@ -295,7 +295,7 @@ cdef int hash_bind(match_t* m, const u8* key, u32 key_len, const u8* args, u32 a
         return MATCH_UNCHANGED
     if not h.is_jump and hash_total(h) + <u64>weight > HASH_POINTS_MAX:
         return MATCH_TOO_HEAVY
-    if match_table_reserve(&m.rules) < 0 or hash_reserve(h) < 0:
+    if match_table_reserve(&m.bindings) < 0 or hash_reserve(h) < 0:
         return MATCH_NO_MEMORY
     binding = <hash_binding_t*>calloc(1, sizeof(hash_binding_t) + key_len + args_len)
     if binding == NULL:
@@ -310,7 +310,7 @@ cdef int hash_bind(match_t* m, const u8* key, u32 key_len, const u8* args, u32 a
     if not h.is_jump and ring_add(h, binding, args + 1, args[0]) < 0:
         free(binding)
         return MATCH_NO_MEMORY
-    match_table_put(&m.rules, &binding.link)
+    match_table_put(&m.bindings, &binding.link)
     h.slots[h.n_slots].upto = hash_total(h) + <u64>weight
     h.slots[h.n_slots].binding = binding
     h.n_slots += 1
@@ -336,7 +336,7 @@ cdef int hash_unbind(match_t* m, const u8* key, u32 key_len, const u8* args, u32
     for i in range(i, h.n_slots):
         h.slots[i].binding = h.slots[i + 1].binding
         h.slots[i].upto = h.slots[i + 1].upto - binding.weight
-    match_table_cut(&m.rules, &binding.link)
+    match_table_cut(&m.bindings, &binding.link)
     free(binding)
     return MATCH_ADDED
 

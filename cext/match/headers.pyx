@@ -142,8 +142,8 @@ cdef inline u64 header_key_bit(const u8* key, u32 key_len) noexcept nogil:
 
 
 # hot
-cdef inline header_pair_t* header_pairs(header_rule_t* rule) noexcept nogil:
-    return <header_pair_t*>(rule + 1)
+cdef inline header_pair_t* header_pairs(header_binding_t* binding) noexcept nogil:
+    return <header_pair_t*>(binding + 1)
 
 
 cdef int header_mode(match_t* m, const u8* args, const u8* end, u32* n_pairs) noexcept nogil:
@@ -181,36 +181,36 @@ cdef u64 header_identity(match_t* m, const u8* key, u32 key_len, const u8* args,
     return hash_bytes(<const u8*>&dest, sizeof(dest), hash)
 
 
-cdef header_rule_t* header_find(match_t* m, const u8* key, u32 key_len, const u8* args,
+cdef header_binding_t* header_find(match_t* m, const u8* key, u32 key_len, const u8* args,
                                 u32 args_len, dest_t* dest) noexcept nogil:
     cdef u64 hash = header_identity(m, key, key_len, args, args_len, dest)
-    cdef header_rule_t* rule
+    cdef header_binding_t* binding
     cdef match_link_t* link
     cdef u8* tail
-    if m.rules.n == 0:
+    if m.bindings.n == 0:
         return NULL
-    link = m.rules.slots[hash & m.rules.mask]
+    link = m.bindings.slots[hash & m.bindings.mask]
     while link != NULL:
-        rule = <header_rule_t*>link
-        tail = <u8*>(header_pairs(rule) + rule.n_pairs)
-        if (link.hash == hash and rule.dest == dest and rule.key_len == key_len
-                and rule.args_len == args_len and same_bytes(tail, key, key_len)
+        binding = <header_binding_t*>link
+        tail = <u8*>(header_pairs(binding) + binding.n_pairs)
+        if (link.hash == hash and binding.dest == dest and binding.key_len == key_len
+                and binding.args_len == args_len and same_bytes(tail, key, key_len)
                 and same_bytes(tail + key_len, args, args_len)):
-            return rule
+            return binding
         link = link.next
     return NULL
 
 
-cdef void header_compile(match_t* m, header_rule_t* rule) noexcept nogil:
-    """Fill the pairs of *rule* from its own copy of the arguments."""
-    cdef header_pair_t* pair = header_pairs(rule)
-    cdef const u8* field = <const u8*>(pair + rule.n_pairs) + rule.key_len
-    cdef const u8* end = field + rule.args_len
+cdef void header_compile(match_t* m, header_binding_t* binding) noexcept nogil:
+    """Fill the pairs of *binding* from its own copy of the arguments."""
+    cdef header_pair_t* pair = header_pairs(binding)
+    cdef const u8* field = <const u8*>(pair + binding.n_pairs) + binding.key_len
+    cdef const u8* end = field + binding.args_len
     cdef const u8* after
     while field < end:
         after = header_skip(header_value(field, end), end)
-        if header_is_pair(field + 1, field[0], rule.is_with_x):
-            pair.rule = rule
+        if header_is_pair(field + 1, field[0], binding.is_with_x):
+            pair.binding = binding
             pair.key = field + 1
             pair.key_len = field[0]
             pair.value = field + 1 + pair.key_len
@@ -232,38 +232,38 @@ cdef u32 header_crowd(match_t* m, u64 hash) noexcept nogil:
     return n
 
 
-cdef void header_file(match_t* m, header_rule_t* rule) noexcept nogil:
+cdef void header_file(match_t* m, header_binding_t* binding) noexcept nogil:
     """Enter the pairs into the table: all of an "any", of an "all" the least common one."""
-    cdef header_pair_t* pairs = header_pairs(rule)
+    cdef header_pair_t* pairs = header_pairs(binding)
     cdef u32 least = 0xFFFFFFFF, crowd, i
-    for i in range(rule.n_pairs):
-        if rule.is_any:
+    for i in range(binding.n_pairs):
+        if binding.is_any:
             match_table_reserve(&m.pairs)
             match_table_put(&m.pairs, &pairs[i].link)
             continue
         crowd = header_crowd(m, pairs[i].link.hash)
         if crowd < least:
             least = crowd
-            rule.picked = i
-    if not rule.is_any and rule.n_pairs > 0:
-        match_table_put(&m.pairs, &pairs[rule.picked].link)
+            binding.picked = i
+    if not binding.is_any and binding.n_pairs > 0:
+        match_table_put(&m.pairs, &pairs[binding.picked].link)
 
 
-cdef int header_list(match_t* m, header_rule_t* rule) noexcept nogil:
+cdef int header_list(match_t* m, header_binding_t* binding) noexcept nogil:
     """Rules without a pair: `every` for messages with headers, `bare` for those without."""
-    cdef bint is_open = rule.n_pairs == 0 and not rule.is_any
-    if is_open and match_dests_add(&m.every, rule.dest) < 0:
+    cdef bint is_open = binding.n_pairs == 0 and not binding.is_any
+    if is_open and match_dests_add(&m.every, binding.dest) < 0:
         return MATCH_NO_MEMORY
-    if rule.args_len == 0 and match_dests_add(&m.bare, rule.dest) < 0:
+    if binding.args_len == 0 and match_dests_add(&m.bare, binding.dest) < 0:
         if is_open:
-            match_dests_remove(&m.every, rule.dest)
+            match_dests_remove(&m.every, binding.dest)
         return MATCH_NO_MEMORY
     return 0
 
 
 cdef int header_bind(match_t* m, const u8* key, u32 key_len, const u8* args, u32 args_len,
                      dest_t* dest) noexcept nogil:
-    cdef header_rule_t* rule
+    cdef header_binding_t* binding
     cdef u32 n_pairs
     cdef int mode
     cdef u8* tail
@@ -274,50 +274,50 @@ cdef int header_bind(match_t* m, const u8* key, u32 key_len, const u8* args, u32
         return MATCH_BAD_MODE
     if header_find(m, key, key_len, args, args_len, dest) != NULL:
         return MATCH_UNCHANGED
-    if match_table_reserve(&m.rules) < 0 or match_table_reserve(&m.pairs) < 0:
+    if match_table_reserve(&m.bindings) < 0 or match_table_reserve(&m.pairs) < 0:
         return MATCH_NO_MEMORY
-    rule = <header_rule_t*>calloc(
-        1, sizeof(header_rule_t) + n_pairs * sizeof(header_pair_t) + key_len + args_len)
-    if rule == NULL:
+    binding = <header_binding_t*>calloc(
+        1, sizeof(header_binding_t) + n_pairs * sizeof(header_pair_t) + key_len + args_len)
+    if binding == NULL:
         return MATCH_NO_MEMORY
-    rule.link.hash = header_identity(m, key, key_len, args, args_len, dest)
-    rule.dest = dest
-    rule.key_len = key_len
-    rule.args_len = args_len
-    rule.n_pairs = n_pairs
-    rule.is_any = mode & 1
-    rule.is_with_x = mode >= 2
-    m.has_with_x = m.has_with_x or rule.is_with_x
-    tail = <u8*>(header_pairs(rule) + n_pairs)
+    binding.link.hash = header_identity(m, key, key_len, args, args_len, dest)
+    binding.dest = dest
+    binding.key_len = key_len
+    binding.args_len = args_len
+    binding.n_pairs = n_pairs
+    binding.is_any = mode & 1
+    binding.is_with_x = mode >= 2
+    m.has_with_x = m.has_with_x or binding.is_with_x
+    tail = <u8*>(header_pairs(binding) + n_pairs)
     memcpy(tail, key, key_len)
     memcpy(tail + key_len, args, args_len)
-    if header_list(m, rule) < 0:
-        free(rule)
+    if header_list(m, binding) < 0:
+        free(binding)
         return MATCH_NO_MEMORY
-    header_compile(m, rule)
-    header_file(m, rule)
-    match_table_put(&m.rules, &rule.link)
+    header_compile(m, binding)
+    header_file(m, binding)
+    match_table_put(&m.bindings, &binding.link)
     return MATCH_ADDED
 
 
 cdef int header_unbind(match_t* m, const u8* key, u32 key_len, const u8* args, u32 args_len,
                        dest_t* dest) noexcept nogil:
-    cdef header_rule_t* rule = header_find(m, key, key_len, args, args_len, dest)
+    cdef header_binding_t* binding = header_find(m, key, key_len, args, args_len, dest)
     cdef header_pair_t* pairs
     cdef u32 i
-    if rule == NULL:
+    if binding == NULL:
         return MATCH_UNCHANGED
-    pairs = header_pairs(rule)
-    for i in range(rule.n_pairs):
-        if rule.is_any or i == rule.picked:
+    pairs = header_pairs(binding)
+    for i in range(binding.n_pairs):
+        if binding.is_any or i == binding.picked:
             match_table_cut(&m.pairs, &pairs[i].link)
-    if rule.n_pairs == 0 and not rule.is_any:
+    if binding.n_pairs == 0 and not binding.is_any:
         match_dests_remove(&m.every, dest)
     if args_len == 0:
         match_dests_remove(&m.bare, dest)
-    match_table_cut(&m.rules, &rule.link)
-    free(rule)
-    if m.rules.n == 0:
+    match_table_cut(&m.bindings, &binding.link)
+    free(binding)
+    if m.bindings.n == 0:
         m.key_bits = 0
     return MATCH_ADDED
 
@@ -377,12 +377,12 @@ cdef inline bint header_agrees(header_pair_t* pair, header_field_t* field) noexc
 
 
 # hot
-cdef bint header_holds(header_rule_t* rule, header_index_t* index) noexcept nogil:
+cdef bint header_holds(header_binding_t* binding, header_index_t* index) noexcept nogil:
     """True when every pair of an "all" is among the message's headers. Cost: 8 ns per pair."""
-    cdef header_pair_t* pair = header_pairs(rule)
+    cdef header_pair_t* pair = header_pairs(binding)
     cdef header_field_t* field
     cdef u32 _i, slot
-    for _i in range(rule.n_pairs):
+    for _i in range(binding.n_pairs):
         field = header_seek(index, pair.key, pair.key_len, pair.key_hash, &slot)
         if field == NULL or not header_agrees(pair, field):
             return False
@@ -393,9 +393,9 @@ cdef bint header_holds(header_rule_t* rule, header_index_t* index) noexcept nogi
 # hot
 cdef inline bint header_meets(header_pair_t* pair, header_field_t* field,
                               header_index_t* index) noexcept nogil:
-    """Does the rule behind *pair* match, given that *field* hashes like the pair?"""
-    if not pair.rule.is_any:
-        return header_holds(pair.rule, index)
+    """Does the binding behind *pair* match, given that *field* hashes like the pair?"""
+    if not pair.binding.is_any:
+        return header_holds(pair.binding, index)
     return (pair.key_len == field.key_len and same_bytes(pair.key, field.key, field.key_len)
             and header_agrees(pair, field))
 
@@ -419,10 +419,10 @@ cdef int header_probe(const match_t* m, header_index_t* index, targets_t* out) n
         while link != NULL:
             pair = <header_pair_t*>link
             if (link.hash == hash
-                    and (out.n == at.n_before or not targets_have(out, pair.rule.dest))):
-                if header_meets(pair, field, index) and match_take(out, pair.rule.dest) < 0:
+                    and (out.n == at.n_before or not targets_have(out, pair.binding.dest))):
+                if header_meets(pair, field, index) and match_take(out, pair.binding.dest) < 0:
                     return MATCH_NO_MEMORY
-                out.work += pair.rule.n_pairs + (pair.value_len >> 6)
+                out.work += pair.binding.n_pairs + (pair.value_len >> 6)
             link = link.next
             if match_tired(out, 1):
                 at.link = link

@@ -26,7 +26,7 @@ cdef match_t* match_new(int kind, u64 seed) noexcept nogil:
 
 
 cdef void match_table_free(match_table_t* table, int what) noexcept nogil:
-    """Free the slots and what they hold: *what* 0 keys, 1 topic nodes, 2 rules."""
+    """Free the slots and what they hold: *what* 0 keys, 1 topic nodes, 2 bindings."""
     cdef match_link_t* link
     cdef match_link_t* after
     cdef u32 i
@@ -51,7 +51,7 @@ cdef void match_free(match_t* m) noexcept nogil:
         filters_free(m)
     match_table_free(&m.keys, 0)
     match_table_free(&m.nodes, 1)
-    match_table_free(&m.rules, 2)
+    match_table_free(&m.bindings, 2)
     free(m.pairs.slots)
     hash_free(m.hasher)
     topic_free(&m.root)

@@ -3,7 +3,7 @@
 # One message of 128 MiB would hold up everybody else for as long as it takes to copy it. So it goes
 # piece by piece into `tmp.msgs.N` beside the segments of its queue, over as many turns as it needs:
 # nobody sees it there, and whatever else happens to the queue meanwhile goes on. Once it is whole
-# it is appended like any other message (rules.pyx, stream.pyx), but the bytes are there already:
+# it is appended like any other message (features.pyx, stream.pyx), but the bytes are there already:
 # the write segment is finished, and the file gets the name of the next one (decision 0047). Until
 # then its record has no time, which means: no record. A start removes such files.
 # Called by route.pyx, haul.pyx and queue.pyx.

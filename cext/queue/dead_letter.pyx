@@ -3,7 +3,7 @@
 # The new message is put together in the loop's scratch memory, routed by the exchange's bindings,
 # and stored like a publish. In its old queue nobody sees it any more, but it is deleted there only
 # when the copies are on disk (moves.pyx): a crash may leave both, never neither. A queue that gets
-# too long by it goes on the loop's list (rules.pyx), so chains and rings of queues do not recurse.
+# too long by it goes on the loop's list (features.pyx), so chains and rings do not recurse.
 # Longer than 500 lines: a death is made, recorded and sent in one pass over one scratch memory.
 # Source: amqp reference sections 17 and 22.
 
@@ -273,7 +273,7 @@ cdef void route_moved(exchange_t* x, const msg_t* m, loop_t* loop) noexcept nogi
 cdef bint bury_overflow(queue_t* q, const msg_t* m) noexcept nogil:
     """Whether q, which a released message is to go to, is full and has it die: then it is not
     stored there."""
-    return (q.rules != NULL and q.rules.overflow == REJECT_PUBLISH_DLX and q.stream == NULL
+    return (q.features != NULL and q.features.overflow == REJECT_PUBLISH_DLX and q.stream == NULL
             and q.releases == NULL and queue_is_full(q, m.size)
             and (q.dedup == NULL or not dedup_seen(q.dedup, m, q.loop.now_ms)))
 
@@ -421,11 +421,11 @@ cdef bint props_find(const u8* props, u32 len, msg_t* m) noexcept nogil:
 
 
 cdef bint letter_address(letter_t* d, const queue_t* q) noexcept nogil:
-    """Find where the letter goes: by its headers, else by the queue's rules. False if nowhere."""
+    """Find where the letter goes: by its headers, else as its queue says. False if nowhere."""
     cdef const u8* table = d.props.p + d.headers_at + 4
     cdef slice_t own = no_slice()
-    d.target = short_slice(q.rules.target if q.rules != NULL else NULL)
-    d.key = short_slice(q.rules.target_key if q.rules != NULL else NULL)
+    d.target = short_slice(q.features.target if q.features != NULL else NULL)
+    d.key = short_slice(q.features.target_key if q.features != NULL else NULL)
     d.has_own_target = False
     if d.headers_at:
         own = table_value(table, d.headers_len, b"x-dead-letter-exchange", c'S')

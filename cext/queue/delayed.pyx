@@ -3,7 +3,7 @@
 # The header `x-delay` counts milliseconds from the publish. Waiting messages are stored like any
 # other; their order of release is a heap in memory, built anew at start, so none is looked at
 # before its time. A release routes the message as if it came then, without the header.
-# Called by route.pyx, rules.pyx, expiry.pyx and the door. Source: amqp reference section 19.
+# Called by route.pyx, features.pyx, expiry.pyx and the door. Source: amqp reference section 19.
 
 cdef enum:
     RELEASES_A_LOOK = 64        # releases between two looks at the clock
@@ -81,7 +81,7 @@ cdef int delayed_append(queue_t* q, const msg_t* m) noexcept nogil:
     if due_ms < q.due_ms:
         queue_set_due(q, due_ms)
     if due_ms <= now_ms:
-        queue_want_rules(q)
+        queue_want_limits(q)
     if q.sample != NULL:
         sample_take(q.sample, m, now_ms)
     return APPENDED

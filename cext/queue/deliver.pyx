@@ -1,6 +1,6 @@
 # Deliver: gives the ready messages of a queue to its consumers, whatever their clients speak.
 #
-# Called by tick.pyx and rules.pyx.
+# Called by tick.pyx and features.pyx.
 
 
 # hot

@@ -52,7 +52,7 @@ cdef inline i64 rec_deadline_ms(const queue_t* q, const rec_t* rec) noexcept nog
     """When a stored message expires, NEVER if it does not. Cost: 3 ns."""
     cdef i64 stored_ms = <i64>le64(rec.names - 8)
     cdef i64 own = rec_own_deadline_ms(rec)
-    cdef i64 ttl = q.rules.ttl_ms if q.rules != NULL else -1
+    cdef i64 ttl = q.features.ttl_ms if q.features != NULL else -1
     return stored_ms + ttl if ttl >= 0 and stored_ms + ttl < own else own
 
 
@@ -103,7 +103,7 @@ cdef void queue_note_deadline(queue_t* q, store_t* st, const msg_t* m, u32 pos) 
     """A message was appended at pos of the write segment: have it looked at in time."""
     cdef i64 own = own_deadline_ms(
         q.loop.now_ms, m.props + m.expiration_at if m.expiration_at else NULL)
-    cdef i64 ttl = q.rules.ttl_ms if q.rules != NULL else -1
+    cdef i64 ttl = q.features.ttl_ms if q.features != NULL else -1
     cdef i64 due = q.loop.now_ms + ttl if ttl >= 0 and q.loop.now_ms + ttl < own else own
     if own >= st.tail_due_ms:
         st.tail_due_ms = own
@@ -410,8 +410,8 @@ cdef void loop_expire(loop_t* loop) noexcept nogil:
         queue_expire(q, loop.now_ms)
         if q.due_ms <= loop.now_ms:             # the rest comes behind the other queues
             queue_set_due(q, loop.now_ms if loop.is_expiring else loop.now_ms + 1)
-        if q.rules != NULL and queue_is_too_long(q):
-            queue_want_rules(q)
+        if q.features != NULL and queue_is_too_long(q):
+            queue_want_limits(q)
         if loop_spent(loop, DEATH_UNITS):
             loop.is_expiring = True
             break

@@ -102,7 +102,7 @@ cdef int haul_add_target(haul_t* h, queue_t* q, u32 message) noexcept nogil:
 
 cdef bint queue_has_no_place(const queue_t* q, u64 size) noexcept nogil:
     """Whether q refuses what is moved to it because it is full."""
-    return (q.rules != NULL and q.rules.overflow != DROP_HEAD and q.stream == NULL
+    return (q.features != NULL and q.features.overflow != DROP_HEAD and q.stream == NULL
             and q.releases == NULL and queue_is_full(q, size))
 
 

@@ -16,20 +16,20 @@ cdef enum:
 
 cdef str store_directory(const store_t* st):
     """The queue's directory; empty when the queue has let go of it."""
-    if st.leaf == NULL:
+    if st.basename == NULL:
         return ""
-    return f"{os.fsdecode(st.parent)}/{os.fsdecode(st.leaf)}"
+    return f"{os.fsdecode(st.dirname)}/{os.fsdecode(st.basename)}"
 
 
 cdef void store_forget(store_t* st, pool_t* pool):
     """Back to an empty store after a load that failed; files stay."""
-    cdef const char* parent = st.parent
-    cdef bytes leaf = st.leaf
+    cdef const char* dirname = st.dirname
+    cdef bytes basename = st.basename
     cdef u32 segment_size = st.segment_size
     cdef bint is_durable = st.is_durable
     cdef u8 level = st.level
     store_release(st, pool)
-    if store_init(st, st.loop, parent, leaf, segment_size, is_durable):
+    if store_init(st, st.loop, dirname, basename, segment_size, is_durable):
         raise MemoryError()
     st.level = level
 
@@ -66,7 +66,7 @@ cdef list queue_load(queue_t* q):
 cdef store_t* load_level(queue_t* q, u32 level) except? NULL:
     """The store of a level; NULL when it has no files."""
     cdef store_t* st
-    if level and not is_directory(f"{os.fsdecode(q.store.parent)}/prio.{level:03d}"):
+    if level and not is_directory(f"{os.fsdecode(q.store.dirname)}/prio.{level:03d}"):
         return NULL
     st = queue_level(q, level) if q.levels == NULL else queue_make_level(q, level)
     if st == NULL:

@@ -7,7 +7,7 @@
 # message is parked: it belongs to its queue as before, and is sent on again after a while. What an
 # operator has moved is ready again instead. After a crash all of them are ready.
 # Longer than 500 lines: from leaving to deletion the states of a move follow each other.
-# Called by dead_letter, delayed, haul, rules, manage, queue, tick and loop.pyx.
+# Called by dead_letter, delayed, haul, features, manage, queue, tick and loop.pyx.
 
 cdef enum move_reason:          # behind those of death
     MOVE_RELEASED = 254         # a delayed exchange's message whose time has come
@@ -316,8 +316,8 @@ cdef void queue_return(queue_t* q, const spot_t* at) noexcept nogil:
             dues_push(st, own, at.seg, at.pos)
         if rec_deadline_ms(q, &rec) < q.due_ms:
             queue_set_due(q, rec_deadline_ms(q, &rec))
-    if q.rules != NULL:
-        queue_want_rules(q)
+    if q.features != NULL:
+        queue_want_limits(q)
     queue_touch(q)
 
 

@@ -15,7 +15,7 @@ cdef void queue_unref(queue_t* q) noexcept nogil:
     q.refs -= 1
     if q.refs == 0:
         queue_shut(q, False)
-        rules_free(q.rules)
+        features_free(q.features)
         if q.moves != NULL:
             queue_forget_moves(q)
             free(q.moves.unsynced.items)
@@ -50,15 +50,15 @@ cdef extern from *:
     u32 highest_bit(u64 x) noexcept nogil
 
 
-cdef levels_t* levels_new(u32 n, const char* parent) noexcept nogil:
+cdef levels_t* levels_new(u32 n, const char* dirname) noexcept nogil:
     """As many levels, all without a store, in a directory; NULL when out of memory."""
     cdef u64 size = sizeof(levels_t) + n * sizeof(store_t*)
-    cdef levels_t* levels = <levels_t*>calloc(1, size + strlen(parent) + 1)
+    cdef levels_t* levels = <levels_t*>calloc(1, size + strlen(dirname) + 1)
     if levels != NULL:
         levels.n = n
         levels.stores = <store_t**>(levels + 1)
-        levels.parent = <char*>levels + size
-        memcpy(levels.parent, parent, strlen(parent))
+        levels.dirname = <char*>levels + size
+        memcpy(levels.dirname, dirname, strlen(dirname))
     return levels
 
 
@@ -113,13 +113,13 @@ cdef inline void queue_uncount(queue_t* q, store_t* st, u32 size) noexcept nogil
 
 cdef store_t* queue_make_level(queue_t* q, u32 level) noexcept nogil:
     """The store of a level, made at its first message; NULL when out of memory."""
-    cdef char leaf[16]
+    cdef char basename[16]
     cdef store_t* st = q.levels.stores[level]
     if st != NULL:
         return st
-    snprintf(leaf, sizeof(leaf), b"prio.%03u", level)
+    snprintf(basename, sizeof(basename), b"prio.%03u", level)
     st = <store_t*>malloc(sizeof(store_t))
-    if st == NULL or store_init(st, q.loop, q.store.parent, leaf, q.store.segment_size,
+    if st == NULL or store_init(st, q.loop, q.store.dirname, basename, q.store.segment_size,
                                 q.store.is_durable):
         free(st)
         return NULL
@@ -290,7 +290,7 @@ cdef inline int queue_append(queue_t* q, const msg_t* m) noexcept nogil:
 
 # hot
 cdef inline int queue_append_to(queue_t* q, store_t* st, const msg_t* m) noexcept nogil:
-    """Store m in st, whatever the rules. APPENDED or APPEND_FAILED."""
+    """Store m in st, whatever its features. APPENDED or APPEND_FAILED."""
     cdef u32 end = st.wseg.size
     lmq_assert(st.stage_at <= st.flushed and st.flushed <= end)
     if end + m.size <= st.segment_size and end - st.stage_at + m.size <= st.stage_cap:
@@ -742,16 +742,16 @@ cdef bint queue_is_passing(const queue_t* q) noexcept nogil:
 
 
 cdef void queue_forget_messages(queue_t* q) noexcept nogil:
-    """There are none: what was noted of them goes; what the rules say stays."""
-    q.may_expire = q.rules != NULL and q.rules.ttl_ms >= 0
-    q.may_bury = q.rules != NULL and q.rules.target != NULL
+    """There are none: what was noted of them goes; what its features say stays."""
+    q.may_expire = q.features != NULL and q.features.ttl_ms >= 0
+    q.may_bury = q.features != NULL and q.features.target != NULL
     queue_note_special(q)
     queue_set_due(q, NEVER)
 
 
 cdef void queue_note_special(queue_t* q) noexcept nogil:
     """Have publishes take the long way as long as anything about q asks for it."""
-    q.is_special = (q.may_expire or q.rules != NULL or q.levels != NULL or q.dedup != NULL
+    q.is_special = (q.may_expire or q.features != NULL or q.levels != NULL or q.dedup != NULL
                     or q.stream != NULL or q.releases != NULL or q.history != NULL
                     or q.sample != NULL)
 

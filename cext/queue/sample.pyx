@@ -1,8 +1,8 @@
 # Sample: some of the messages that pass an exchange or a queue, for who follows them live.
 #
 # It is a place in front of which messages pass, and an eye that is open for moments: an exchange
-# takes it for one more destination, and a queue takes the long way as for its rules, until it has
-# what is wanted until the next look; then it closes by itself, and messages go as they would if
+# takes it for one more destination, and a queue takes the long way as for its features, until
+# it has what is wanted until the next look; then it closes by itself, and messages go as they would if
 # nobody followed. How many have passed meanwhile is what the exchange or queue counts anyway. What
 # an exchange does not count as published there (it comes by another one, or has died) is counted
 # here, one by one. Called by what appends to a queue or a history, by through.pyx and the door.

@@ -79,7 +79,7 @@ cdef inline int channel_push(chan_t* c, queue_t* q, consumer_t* k, const rec_t* 
     u.seq = rec.seq
     u.is_tx_settled = False
     u.delivered_ds = q.loop.now_ds
-    if q.rules != NULL and q.rules.delivery_limit >= 0:
+    if q.features != NULL and q.features.delivery_limit >= 0:
         queue_count_delivery(q, rec)
     q.refs += 1
     if k != NULL:

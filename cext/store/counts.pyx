@@ -3,7 +3,7 @@
 # Kept only while the queue has a delivery limit, for messages that were delivered. The file
 # `deliveries` beside the segments lets the counts survive a restart, so that a poison message gets
 # no fresh life from it. For a queue without limit it tells, after an orderly stop, which messages
-# had been delivered at all. Called by rules.pyx, queue.pyx, store.pyx and load.pyx.
+# had been delivered at all. Called by features.pyx, queue.pyx, store.pyx and load.pyx.
 #
 #   entry       u32 segment, u32 position, u32 count    little-endian; count 0: forgotten
 #
@@ -153,11 +153,11 @@ cdef void store_drop_counts(store_t* st) noexcept nogil:
 # ---- the file ------------------------------------------------------------------------------------
 
 cdef void counts_path(const store_t* st, char* path) noexcept nogil:
-    snprintf(path, PATH_MAX_BYTES, b"%s/%s/deliveries", st.parent, st.leaf)
+    snprintf(path, PATH_MAX_BYTES, b"%s/%s/deliveries", st.dirname, st.basename)
 
 
 cdef void counts_beside_path(const store_t* st, char* path) noexcept nogil:
-    snprintf(path, PATH_MAX_BYTES, b"%s/%s/deliveries.tmp", st.parent, st.leaf)
+    snprintf(path, PATH_MAX_BYTES, b"%s/%s/deliveries.tmp", st.dirname, st.basename)
 
 
 cdef void count_write(u8* p, const count_t* entry) noexcept nogil:

@@ -65,12 +65,12 @@ cdef inline bint is_observed(const loop_t* loop) noexcept nogil:
 # ---- names ---------------------------------------------------------------------------------------
 
 cdef void segment_path(const store_t* st, const char* name, u32 id, char* path) noexcept nogil:
-    snprintf(path, PATH_MAX_BYTES, b"%s/%s/%s.%010u", st.parent, st.leaf, name, id)
+    snprintf(path, PATH_MAX_BYTES, b"%s/%s/%s.%010u", st.dirname, st.basename, name, id)
 
 
 cdef void store_path(const store_t* st, char* path) noexcept nogil:
     """The queue's directory."""
-    snprintf(path, PATH_MAX_BYTES, b"%s/%s", st.parent, st.leaf)
+    snprintf(path, PATH_MAX_BYTES, b"%s/%s", st.dirname, st.basename)
 
 
 cdef int file_open(loop_t* loop, const char* path, int flags) noexcept nogil:

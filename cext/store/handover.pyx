@@ -140,7 +140,7 @@ cdef int store_hand_over_directory(store_t* st, loop_t* loop) noexcept nogil:
         if store_hand_over_name(st, loop):
             return -1
         if st.is_nested and loop_add_sync_fd(
-                loop, c_open(st.parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC)):
+                loop, c_open(st.dirname, O_RDONLY | O_DIRECTORY | O_CLOEXEC)):
             return -1
         st.is_dir_unsynced = st.is_acks_dir_unsynced = False
         store_covers_left(st)

@@ -107,7 +107,7 @@ cdef int segment_open(store_t* st, const char* kind, u32 id, int flags) noexcept
     fd = file_open(st.loop, path, flags)
     if fd < 0 and errno == ENOENT and flags & O_CREAT:
         if st.is_nested:
-            directory_make(st.loop, st.parent)
+            directory_make(st.loop, st.dirname)
         store_path(st, path)
         directory_make(st.loop, path)
         segment_path(st, kind, id, path)

@@ -441,22 +441,22 @@ cdef int store_flush_acks(store_t* st) noexcept nogil:
 
 # ---- opening, closing, purging -------------------------------------------------------------------
 
-cdef int store_init(store_t* st, loop_t* loop, const char* parent, const char* leaf,
+cdef int store_init(store_t* st, loop_t* loop, const char* dirname, const char* basename,
                     u32 segment_size, bint is_durable) noexcept nogil:
-    """An empty store in the directory `leaf` of `parent`, which must outlive it. Nothing is created
-    on disk before the first flush, and no segment before the first message: most of many queues
-    never hold one. 0, or -1 out of memory."""
+    """An empty store in the directory `basename` of `dirname`, which must outlive it. Nothing is
+    created on disk before the first flush, and no segment before the first message: most of many
+    queues never hold one. 0, or -1 out of memory."""
     memset(st, 0, sizeof(store_t))
     st.loop = loop
     st.wfd = -1
     st.counts = &no_counts
     st.segment_size = segment_size
     st.is_durable = is_durable
-    st.parent = parent
-    st.leaf = <char*>malloc(strlen(leaf) + 1)
-    if st.leaf == NULL:
+    st.dirname = dirname
+    st.basename = <char*>malloc(strlen(basename) + 1)
+    if st.basename == NULL:
         return -1
-    memcpy(st.leaf, leaf, strlen(leaf) + 1)
+    memcpy(st.basename, basename, strlen(basename) + 1)
     st.wseg = st.rseg = &no_segment
     st.rpos = st.flushed = st.stage_at = SEGMENT_HEADER
     return 0
@@ -485,7 +485,7 @@ cdef void store_release(store_t* st, pool_t* pool) noexcept nogil:
     free(st.segs)
     free(st.requeued)
     free(st.gaps)
-    free(st.leaf)
+    free(st.basename)
     free(st.dues)
     free(st.left)
     store_release_counts(st)

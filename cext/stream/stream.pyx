@@ -4,8 +4,8 @@
 # Each consumer has a reader of its own. Those with credit that may have something to read are in
 # one ring, those that have read all there is in another: a publish wakes them by joining the two,
 # and nothing else looks at them. What readers do is in stream_read.pyx, what goes after its time in
-# stream_retention.pyx. Called by queue.pyx, rules.pyx, channel.pyx, tick.pyx and the door. Source:
-# amqp reference section 20.
+# stream_retention.pyx. Called by queue.pyx, features.pyx, channel.pyx, tick.pyx and the door.
+# Source: amqp reference section 20.
 
 cdef enum:
     OFFSET_HEADER = 25          # bytes of x-stream-offset in a headers table

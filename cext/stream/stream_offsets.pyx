@@ -25,7 +25,7 @@ cdef const char* OFFSETS_FILE = b"consumer_offsets"
 
 
 cdef void offsets_path(const store_t* st, char* path) noexcept nogil:
-    snprintf(path, PATH_MAX_BYTES, b"%s/%s/%s", st.parent, st.leaf, OFFSETS_FILE)
+    snprintf(path, PATH_MAX_BYTES, b"%s/%s/%s", st.dirname, st.basename, OFFSETS_FILE)
 
 
 # ---- tags ----------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ cdef enum:
 # ---- the marker ----------------------------------------------------------------------------------
 
 cdef void marker_path(const store_t* st, u32 seg, i64 offset, char* path) noexcept nogil:
-    snprintf(path, PATH_MAX_BYTES, b"%s/%s/first.%010u.%lld", st.parent, st.leaf, seg,
+    snprintf(path, PATH_MAX_BYTES, b"%s/%s/first.%010u.%lld", st.dirname, st.basename, seg,
              <long long>offset)
 
 

@@ -79,7 +79,7 @@ cdef class Matcher:
     def weight(self):
         """Number of table entries and wildcards at the root: 0 when nothing is left behind."""
         cdef match_t* m = self.match
-        return (m.keys.n + m.nodes.n + m.rules.n + m.pairs.n + m.every.n + m.bare.n
+        return (m.keys.n + m.nodes.n + m.bindings.n + m.pairs.n + m.every.n + m.bare.n
                 + (m.root.star != NULL) + (m.root.hash != NULL)
                 + (m.hasher.n_slots + m.hasher.n_points if m.hasher != NULL else 0))
 

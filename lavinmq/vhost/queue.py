@@ -167,10 +167,10 @@ class Queue:
     def apply(self, features: Features) -> None:
         """Take over what its arguments and the policies come to. Only called for a change."""
         self.features = features
-        self._set_rules(features)
+        self._set_features(features)
 
-    def _set_rules(self, features: Features) -> None:
-        """Hand the rules to the message path, which holds the queue to them at once."""
+    def _set_features(self, features: Features) -> None:
+        """Hand the features to the message path, which holds the queue to them at once."""
 
         def or_else(value: int | None, default: int) -> int:
             return default if value is None else value
@@ -182,7 +182,7 @@ class Queue:
                 max_age_ms=or_else(features.max_age_ms, -1),
             )
             return
-        self.core.set_rules(
+        self.core.set_features(
             max_length=or_else(features.max_length, _core.UNLIMITED),
             max_bytes=or_else(features.max_length_bytes, _core.UNLIMITED),
             overflow=_core.OVERFLOW[features.overflow or "drop-head"],

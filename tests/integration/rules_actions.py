@@ -58,7 +58,7 @@ def change_rules(broker: lavinmq.Broker, queue: str, **rules: Any) -> None:
     done: Future[None] = Future()
 
     def change() -> None:
-        broker._server.broker.vhosts["/"].queues[queue].core.set_rules(**rules)
+        broker._server.broker.vhosts["/"].queues[queue].core.set_features(**rules)
         done.set_result(None)
 
     on_loop(broker, change)

@@ -195,7 +195,7 @@ class Bench:
             max_priority=max_priority,
         )
         if rules:
-            queue.set_rules(**rules)
+            queue.set_features(**rules)
         queue.load()
         self.exchange.bind(name.encode(), b"", queue)
         self._queues.append(queue)

@@ -106,8 +106,8 @@ CONTRACTS: list[set[str]] = [
 
 UPWARD: list[tuple[str, str]] = [
     ("queue/expiry", "stream/stream_retention"),
+    ("queue/features", "stream/stream"),
     ("queue/queue", "stream/stream"),
-    ("queue/rules", "stream/stream"),
 ]
 """Files of ``cext/`` that call a higher room. This list may only shrink."""
 

@@ -491,7 +491,7 @@ def test_a_commit_that_is_only_looked_at_changes_nothing_when_its_channel_goes(
 
 def test_a_queue_that_becomes_full_during_a_commit_takes_it_all(bench: Bench) -> None:
     queue = begin(bench, 3)
-    queue.set_rules(max_length=3, overflow=_core.OVERFLOW["reject-publish"])
+    queue.set_features(max_length=3, overflow=_core.OVERFLOW["reject-publish"])
     while queue.ready == 0:
         assert bench.link.commit(1) is True
     other = _core.LocalChannel(bench.loop, bench.vhost, b"guest", False)
@@ -507,7 +507,7 @@ def test_a_queue_that_becomes_full_during_a_commit_takes_it_all(bench: Bench) ->
 
 def test_a_commit_that_a_full_queue_refuses_changes_nothing(bench: Bench) -> None:
     queue = begin(bench, 4)
-    queue.set_rules(max_length=3, overflow=_core.OVERFLOW["reject-publish"])
+    queue.set_features(max_length=3, overflow=_core.OVERFLOW["reject-publish"])
 
     with pytest.raises(ValueError, match="full"):
         while bench.link.commit(1) is not None:

@@ -154,7 +154,7 @@ def test_publishes_are_confirmed_refused_and_returned_in_the_words_of_the_protoc
     lines: LineBench,
 ) -> None:
     queue = lines.queue("q")
-    lines.queue("full").set_rules(max_length=0, overflow=_trial.OVERFLOW["reject-publish"])
+    lines.queue("full").set_features(max_length=0, overflow=_trial.OVERFLOW["reject-publish"])
     lines.link.select_confirms(1)
 
     lines.say(b"P - q a\nP - full b\nP - nowhere c\n")

@@ -245,7 +245,7 @@ def test_a_full_queue_that_refuses_is_told_by_reason(bench: MqttBench) -> None:
     three, five = bench.client("three"), bench.client("five", 5)
     full = bench.client("full").subscribe(b"t", 1)
     full.close()
-    full.queue.set_rules(max_length=1, overflow=_core.OVERFLOW["reject-publish"])
+    full.queue.set_features(max_length=1, overflow=_core.OVERFLOW["reject-publish"])
 
     five.publish(b"t", b"1", qos=1, id=1)
     five.publish(b"t", b"2", qos=1, id=2)

@@ -106,7 +106,7 @@ def test_questions_and_rules_do_no_harm(bench: Bench, kind: str, end: str) -> No
     queue, _ = filled(bench, kind)
     ENDS[end](queue)
 
-    queue.set_rules(ttl_ms=0, max_length=0, delivery_limit=0, target=b"")
+    queue.set_features(ttl_ms=0, max_length=0, delivery_limit=0, target=b"")
     assert queue.release_some() is False
     queue.is_paused = True
     queue.is_paused = False

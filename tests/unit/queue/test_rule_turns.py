@@ -44,7 +44,7 @@ def test_what_is_past_its_time_dies_however_often_others_wake_the_loop(bench: Be
     queue = filled(bench)
     busy = filled(bench, "busy")
     bench.loop.clock_offset_ms += 1000
-    queue.set_rules(ttl_ms=1)
+    queue.set_features(ttl_ms=1)
     for _ in range(MESSAGES):
         bench.send(publish(b"busy", b"body"))
         bench.advance(1)
@@ -55,7 +55,7 @@ def test_what_is_past_its_time_dies_however_often_others_wake_the_loop(bench: Be
 def test_expiry_leaves_the_rest_to_the_next_turn(bench: Bench) -> None:
     queue = filled(bench)
     bench.loop.clock_offset_ms += 1000
-    queue.set_rules(ttl_ms=1)
+    queue.set_features(ttl_ms=1)
     bench.loop.expire()
     seen = set()
     while queue.ready:
@@ -66,7 +66,7 @@ def test_expiry_leaves_the_rest_to_the_next_turn(bench: Bench) -> None:
 
 def test_a_limit_leaves_the_rest_to_the_next_turn(bench: Bench) -> None:
     queue = filled(bench)
-    queue.set_rules(max_length=1)
+    queue.set_features(max_length=1)
     seen = set()
     while queue.ready > 1:
         seen.add(queue.ready)
@@ -81,7 +81,7 @@ def test_queues_with_too_much_are_heard_in_turn(bench: Bench) -> None:
     """One that has very much to drop does not keep another from its limit."""
     first, second = filled(bench, "first"), filled(bench, "second")
     for queue in (first, second):
-        queue.set_rules(max_length=1)
+        queue.set_features(max_length=1)
     while second.ready > 1:
         step(bench)
         assert abs(first.ready - second.ready) <= 2
@@ -92,7 +92,7 @@ def test_queues_with_too_much_are_heard_in_turn(bench: Bench) -> None:
 def test_what_a_limit_leaves_is_nobody_elses_work(bench: Bench) -> None:
     """Whoever publishes to another queue does not drop for it."""
     queue, other = filled(bench), bench.queue("other", durable=False)
-    queue.set_rules(max_length=1)
+    queue.set_features(max_length=1)
     left = queue.ready
     assert left > 1
     bench.send(publish(b"other", b"body"))
@@ -104,7 +104,7 @@ def test_what_a_limit_leaves_is_nobody_elses_work(bench: Bench) -> None:
 def test_all_dead_letters_of_a_limit_arrive(bench: Bench) -> None:
     queue = filled(bench)
     dead = bench.queue("dead", durable=False)
-    queue.set_rules(max_length=1, target=b"", target_key=b"dead")
+    queue.set_features(max_length=1, target=b"", target_key=b"dead")
     bench.run()
     assert (queue.ready, dead.ready) == (1, MESSAGES - 1)
 
@@ -114,7 +114,7 @@ def test_who_asks_while_heads_die_gets_the_first_that_lives(bench: Bench) -> Non
     queue = bench.queue("q", durable=False)
     bench.send(publish(b"q", b"old") * 3 * DEATHS_AT_ONCE)
     bench.run()
-    queue.set_rules(ttl_ms=1000)
+    queue.set_features(ttl_ms=1000)
     bench.loop.clock_offset_ms += 2000
     bench.send(publish(b"q", b"new"))
     got = bench.get(queue, no_ack=False)

@@ -86,8 +86,8 @@ def test_a_message_expires_behind_one_without_a_deadline_among_others(
     """One that never expires counts as in front of all later ones, whatever came before it."""
     queue = bench.queue("q")
     if has_had_a_ttl:
-        queue.set_rules(ttl_ms=0)
-        queue.set_rules()
+        queue.set_features(ttl_ms=0)
+        queue.set_features()
     else:
         put(bench, b"early", expiration="1000")
     put(bench, b"stays")
@@ -171,10 +171,10 @@ def test_a_ttl_of_zero_empties_a_queue_and_taking_it_away_ends_that(bench: Bench
     for _ in range(5):
         put(bench, b"x")
     bench.run()
-    queue.set_rules(ttl_ms=0)
+    queue.set_features(ttl_ms=0)
     bench.advance(10)
     assert queue.ready == 0
-    queue.set_rules()
+    queue.set_features()
     put(bench, b"y")
     bench.run()
     bench.advance(MINUTE_MS)
@@ -309,10 +309,10 @@ def test_a_lower_limit_is_kept_for_messages_behind_the_head(bench: Bench) -> Non
             got = [bench.get(queue, no_ack=False) for _ in range(1 + (times > 0))]
             assert got[-1] is not None
             bench.send(settle(120, got[-1].tag, 3))
-    queue.set_rules(delivery_limit=0)
+    queue.set_features(delivery_limit=0)
     bench.run()
     assert bodies(bench, queue) == [b"fresh"]
-    queue.set_rules()
+    queue.set_features()
     put(bench, b"later")
     assert bodies(bench, queue) == [b"later"]
 

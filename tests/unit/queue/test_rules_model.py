@@ -49,7 +49,7 @@ class Rules:
     is_dead_lettering: bool = True
 
     def arguments(self) -> dict[str, object]:
-        """For `Queue.set_rules`."""
+        """For `Queue.set_features`."""
         return {
             "max_length": _core.UNLIMITED if self.max_length is None else self.max_length,
             "max_bytes": _core.UNLIMITED if self.max_bytes is None else self.max_bytes,
@@ -282,7 +282,7 @@ class QueueWithRules(RuleBasedStateMachine):
                 message.was_delivered = message.is_requeued
                 message.count = 0
         model.rules = rules
-        self.queue.set_rules(**rules.arguments())  # type: ignore[arg-type]
+        self.queue.set_features(**rules.arguments())  # type: ignore[arg-type]
         self.bench.run()
         self.bench.advance(10)
         model.enforce()
@@ -304,7 +304,7 @@ class QueueWithRules(RuleBasedStateMachine):
         self.open(self.bench)
         self.bench.link.open_channel(1, 0)
         # A head that was delivered too often is dropped now, or when somebody asks for it.
-        self.queue.set_rules(**model.rules.arguments())  # type: ignore[arg-type]
+        self.queue.set_features(**model.rules.arguments())  # type: ignore[arg-type]
         self.bench.run()
         self.bench.advance(10)
         for message in model.ready:

@@ -108,7 +108,7 @@ def test_a_queue_that_has_only_them_left_comes_to_its_end_in_turns(
 
 def test_a_limit_drops_what_is_behind_them(bench: Bench, queue: _core.Queue) -> None:
     bench.send(publish(b"q", b"kept"))
-    queue.set_rules(max_length=1)
+    queue.set_features(max_length=1)
     bench.run()
 
     assert queue.ready == 1
@@ -126,7 +126,7 @@ def test_a_purge_goes_over_them(bench: Bench, queue: _core.Queue) -> None:
 
 
 def test_what_is_behind_them_expires(bench: Bench, queue: _core.Queue) -> None:
-    queue.set_rules(ttl_ms=1)
+    queue.set_features(ttl_ms=1)
     bench.advance(1000)
 
     assert queue.ready == 0

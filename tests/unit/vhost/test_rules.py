@@ -45,7 +45,7 @@ class Turns:
 class NoCore:
     """What stands for the compiled half of a queue."""
 
-    def set_rules(self, **rules: object) -> None:
+    def set_features(self, **rules: object) -> None:
         """Nothing is held to the rules here."""
 
 

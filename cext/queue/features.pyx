@@ -1,8 +1,8 @@
-# Rules: what a queue does with messages beyond handing them out: limits, TTL, priorities.
+# Features: what a queue does with messages beyond handing them out: limits, TTL, priorities.
 #
-# Publishes to a queue with rules, and messages that have rules of their own, take the long way; all
-# others never come by. A queue that has become too long goes on the loop's list and is held to
-# its rules before anything else is done for the client: dead letters of one may be too many for
+# Publishes to a queue with features, and messages that have some of their own, take the long way;
+# all others never come by. A queue that has become too long goes on the loop's list and is held to
+# its limits before anything else is done for the client: dead letters of one may be too many for
 # another, so this is a list and not a recursion.
 # Source: amqp reference sections 10, 16 and 17.
 
@@ -14,7 +14,7 @@ cdef enum append_result:
     APPEND_KEPT = 3             # an exchange keeps it, which is no place where it has arrived
 
 
-cdef void rules_free(rules_t* r) noexcept nogil:
+cdef void features_free(features_t* r) noexcept nogil:
     if r != NULL:
         free(r.target)
         free(r.target_key)
@@ -25,18 +25,18 @@ cdef void rules_free(rules_t* r) noexcept nogil:
 
 cdef inline bint queue_is_full(const queue_t* q, u64 size) noexcept nogil:
     """Whether a queue that refuses publishes has no room for one more."""
-    return (q.ready >= q.rules.max_length
-            or (q.rules.max_bytes != NO_LIMIT and q.ready_bytes + size >= q.rules.max_bytes))
+    return (q.ready >= q.features.max_length
+            or (q.features.max_bytes != NO_LIMIT and q.ready_bytes + size >= q.features.max_bytes))
 
 
 cdef inline bint queue_refuses(const queue_t* q, u64 size) noexcept nogil:
     """Whether a publish to q is refused for certain: no consumer can make room for it."""
-    return (q.rules != NULL and q.rules.overflow != DROP_HEAD and q.stream == NULL
+    return (q.features != NULL and q.features.overflow != DROP_HEAD and q.stream == NULL
             and q.able == NULL and not q.loop.is_committing and queue_is_full(q, size))
 
 
 cdef inline bint queue_is_too_long(const queue_t* q) noexcept nogil:
-    return q.ready > q.rules.max_length or q.ready_bytes > q.rules.max_bytes
+    return q.ready > q.features.max_length or q.ready_bytes > q.features.max_bytes
 
 
 # hot
@@ -52,7 +52,7 @@ cdef inline store_t* queue_level_for(queue_t* q, const msg_t* m) noexcept nogil:
 
 
 cdef int queue_append_ruled(queue_t* q, const msg_t* m) noexcept nogil:
-    """queue_append for a queue, or a message, with rules."""
+    """queue_append for a queue, or a message, with features."""
     cdef store_t* st
     cdef u32 pos
     if q.stream != NULL:
@@ -66,12 +66,12 @@ cdef int queue_append_ruled(queue_t* q, const msg_t* m) noexcept nogil:
         if dedup_seen(q.dedup, m, q.loop.now_ms):
             q.dedup.n_refused += 1
             return APPEND_DUPLICATE
-    if (q.rules != NULL and q.rules.overflow != DROP_HEAD and queue_is_full(q, m.size)
+    if (q.features != NULL and q.features.overflow != DROP_HEAD and queue_is_full(q, m.size)
             and not q.loop.is_committing):
         if q.able != NULL and not q.loop.is_moving:
             queue_deliver_all(q)
         if queue_is_full(q, m.size):
-            if q.rules.overflow == REJECT_PUBLISH_DLX and not q.loop.is_moving:
+            if q.features.overflow == REJECT_PUBLISH_DLX and not q.loop.is_moving:
                 loop_begin_move(q.loop, q)
                 bury_refused(q, m)      # a dead letter that is refused is lost
             return APPEND_REFUSED
@@ -90,14 +90,14 @@ cdef int queue_append_ruled(queue_t* q, const msg_t* m) noexcept nogil:
     pos = st.wseg.size - <u32>m.size
     if m.expiration_at or q.may_expire:
         queue_note_deadline(q, st, m, pos)
-    if q.due_ms <= q.loop.now_ms or (q.rules != NULL and queue_is_too_long(q)):
-        queue_want_rules(q)
+    if q.due_ms <= q.loop.now_ms or (q.features != NULL and queue_is_too_long(q)):
+        queue_want_limits(q)
     if q.sample != NULL:
         sample_take(q.sample, m, q.loop.now_ms)
     return APPENDED
 
 
-cdef void queue_want_rules(queue_t* q) noexcept nogil:
+cdef void queue_want_limits(queue_t* q) noexcept nogil:
     """Have loop_enforce look at q, after the others that wait for it."""
     cdef loop_t* loop = q.loop
     if not q.is_over:
@@ -118,7 +118,7 @@ cdef inline int queue_next(queue_t* q, rec_t* rec) noexcept nogil:
     """queue_peek, without messages that are past their time. Cost: 1 ns more when none can be."""
     cdef int rc = queue_peek(q, rec)
     rec.extra = NULL
-    if rc == 1 and (q.may_expire or q.rules != NULL):
+    if rc == 1 and (q.may_expire or q.features != NULL):
         return queue_next_ruled(q, rec)
     return rc
 
@@ -132,14 +132,14 @@ cdef int queue_next_ruled(queue_t* q, rec_t* rec) noexcept nogil:
         elif queue_has_tried_enough(q, rec):
             queue_drop(q, rec, DEAD_DELIVERY_LIMIT)
         else:
-            if q.rules != NULL and q.rules.delivery_limit >= 0:
+            if q.features != NULL and q.features.delivery_limit >= 0:
                 queue_tell_count(q, rec)
             elif counts_of(queue_level(q, rec.level).counts, rec.seg, rec.pos):
                 rec.redelivered = True          # before the broker was started
             return 1
         n += 1
         if loop_spent(q.loop, DEATH_UNITS) and n >= DEATHS_AT_ONCE:
-            queue_want_rules(q)         # whoever asks for messages is heard again after that
+            queue_want_limits(q)         # whoever asks for messages is heard again after that
             return 0
         rc = queue_peek(q, rec) if q.ready else 0
         rec.extra = NULL
@@ -150,8 +150,8 @@ cdef bint queue_has_tried_enough(queue_t* q, const rec_t* rec) noexcept nogil:
     """Whether a message was delivered more often than is allowed: so it was when the broker
     stopped, or more was allowed then."""
     cdef store_t* st = queue_level(q, rec.level)
-    return (st.counts.n and q.rules != NULL and q.rules.delivery_limit >= 0
-            and counts_of(st.counts, rec.seg, rec.pos) > <u64>q.rules.delivery_limit)
+    return (st.counts.n and q.features != NULL and q.features.delivery_limit >= 0
+            and counts_of(st.counts, rec.seg, rec.pos) > <u64>q.features.delivery_limit)
 
 
 cdef void queue_tell_count(queue_t* q, rec_t* rec) noexcept nogil:
@@ -180,7 +180,7 @@ cdef void queue_discard(queue_t* q, rec_t* rec, u32 reason) noexcept nogil:
     and out of its store when it is safe there."""
     cdef spot_t at = spot_of(rec, <u8>reason)
     loop_begin_move(q.loop, q)
-    if q.may_bury or q.rules != NULL:
+    if q.may_bury or q.features != NULL:
         queue_end_move(q, &at, bury(q, rec, reason))
     else:
         queue_delete_moved(q, &at)
@@ -207,11 +207,11 @@ cdef bint queue_settle_ruled(queue_t* q, store_t* st, const unacked_t* u, bint r
         store_forget_count(st, u.seg, u.pos)
         return False
     if requeue:
-        if not q.may_expire and (q.rules == NULL or q.rules.delivery_limit < 0):
-            if q.rules != NULL and q.rules.overflow == DROP_HEAD:
-                queue_want_rules(q)
+        if not q.may_expire and (q.features == NULL or q.features.delivery_limit < 0):
+            if q.features != NULL and q.features.overflow == DROP_HEAD:
+                queue_want_limits(q)
             return False
-    elif not q.may_bury and q.rules == NULL:
+    elif not q.may_bury and q.features == NULL:
         return False
     seg = store_segment(st, u.seg)
     if seg == NULL:
@@ -231,8 +231,8 @@ cdef bint queue_settle_ruled(queue_t* q, store_t* st, const unacked_t* u, bint r
     if requeue:
         if q.may_expire and rec_deadline_ms(q, &rec) <= q.loop.now_ms:
             reason = DEAD_EXPIRED
-        elif (q.rules != NULL and q.rules.delivery_limit >= 0
-                and counts_of(st.counts, u.seg, u.pos) > <u64>q.rules.delivery_limit):
+        elif (q.features != NULL and q.features.delivery_limit >= 0
+                and counts_of(st.counts, u.seg, u.pos) > <u64>q.features.delivery_limit):
             reason = DEAD_DELIVERY_LIMIT
         else:
             own = rec_own_deadline_ms(&rec)
@@ -240,7 +240,7 @@ cdef bint queue_settle_ruled(queue_t* q, store_t* st, const unacked_t* u, bint r
                 dues_push(st, own, u.seg, u.pos)
             if q.may_expire and rec_deadline_ms(q, &rec) < q.due_ms:
                 queue_set_due(q, rec_deadline_ms(q, &rec))
-            queue_want_rules(q)
+            queue_want_limits(q)
             return False
     queue_discard(q, &rec, reason)
     return True
@@ -263,15 +263,15 @@ cdef void queue_drop_head(queue_t* q) noexcept nogil:
     cdef u32 reason
     cdef int rc
     while q.ready and queue_is_too_long(q):
-        reason = DEAD_MAXLEN if q.ready > q.rules.max_length else DEAD_MAXLENBYTES
+        reason = DEAD_MAXLEN if q.ready > q.features.max_length else DEAD_MAXLENBYTES
         rc = queue_peek(q, &rec)
         if rc == PEEK_LATER:
-            queue_want_rules(q)
+            queue_want_limits(q)
         if rc != 1:
             break
         queue_drop(q, &rec, reason)
         if loop_spent(q.loop, DEATH_UNITS):
-            queue_want_rules(q)         # and then the rest
+            queue_want_limits(q)         # and then the rest
             break
 
 
@@ -282,24 +282,24 @@ cdef void queue_drop_delivered(queue_t* q) noexcept nogil:
     while q.ready and queue_top(q).counts.n:
         rc = queue_peek(q, &rec)
         if rc == PEEK_LATER:
-            queue_want_rules(q)
+            queue_want_limits(q)
         if rc != 1 or not queue_has_tried_enough(q, &rec):
             break
         queue_drop(q, &rec, DEAD_DELIVERY_LIMIT)
         if loop_spent(q.loop, DEATH_UNITS):
-            queue_want_rules(q)
+            queue_want_limits(q)
             break
 
 
 cdef void queue_enforce(queue_t* q) noexcept nogil:
-    """Hold q to its rules, after its consumers had their chance; or begin with it."""
+    """Hold q to its limits, after its consumers had their chance; or begin with it."""
     if not queue_deliver_all(q):
-        queue_want_rules(q)
+        queue_want_limits(q)
         return
-    if q.rules != NULL:
-        if q.rules.overflow == DROP_HEAD and queue_is_too_long(q):
+    if q.features != NULL:
+        if q.features.overflow == DROP_HEAD and queue_is_too_long(q):
             queue_drop_head(q)
-        if q.rules.delivery_limit >= 0:
+        if q.features.delivery_limit >= 0:
             queue_drop_delivered(q)
     if q.due_ms <= q.loop.now_ms:
         queue_expire(q, q.loop.now_ms)
@@ -307,7 +307,7 @@ cdef void queue_enforce(queue_t* q) noexcept nogil:
 
 
 cdef void loop_enforce(loop_t* loop) noexcept nogil:
-    """Hold the queues on the list to their rules, one at least; their dead letters may add others.
+    """Hold the queues on the list to their limits, one at least; their dead letters may add others.
     Queues that overflow into each other can make very much of it: what is left when the portion is
     over is done by the loop, so that no other client pays for it."""
     cdef queue_t* q
