@@ -229,7 +229,7 @@ def test_a_queue_that_is_gone_is_left_alone(world: World) -> None:
 
 def test_a_queue_is_told_of_changes_only(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[int | None] = []
-    monkeypatch.setattr(Queue, "_set_rules", lambda _self, given: told.append(given.max_length))
+    monkeypatch.setattr(Queue, "_set_features", lambda _self, given: told.append(given.max_length))
     world.declare("q")
     for length in (1, 1, 2):
         world.put("p", "", max_length=length)
