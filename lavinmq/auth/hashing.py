@@ -2,6 +2,7 @@
 
 Jobs wait here, on the loop, and not in the threads' own queue: each origin (an address) has its
 turn, so one that asks much makes itself wait and not the others. How many may wait is bounded.
+Where no thread can be started, the loop hashes: others wait meanwhile, but who logs in is answered.
 Owned by the chain; called on the loop's thread.
 """
 
@@ -11,10 +12,10 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeVar
+from functools import partial
+from typing import Any, Final, TypeVar
 
-if TYPE_CHECKING:
-    from concurrent.futures import ThreadPoolExecutor
+from lavinmq.process.worker import Worker, caught, resolve
 
 MAX_THREADS: Final = 4  # scrypt takes 16 MiB in each
 MAX_WAITING: Final = 2048
@@ -33,30 +34,38 @@ class Hashing:
     def __init__(self, events: asyncio.AbstractEventLoop, threads: int = 0) -> None:
         self._events = events
         self._threads = self._free = threads or _threads()
-        self._executor: ThreadPoolExecutor | None = None
+        self._worker: Worker | None = None
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
         self._waiting_count = 0
 
     async def run(self, origin: str, work: Callable[[], T]) -> T:
-        """Run a function in a thread, when it is this origin's turn.
+        """Run a function in a thread, when it is this origin's turn; on the loop where no thread
+        can be started.
 
         A caller who is cancelled no longer waits; what runs already runs to its end.
         Raises: HashingBusy, and what the function raises.
         """
         await self._turn(origin)
-        if self._executor is None:
-            from concurrent.futures import ThreadPoolExecutor
+        result: asyncio.Future[T] = self._events.create_future()
+        try:
+            if self._worker is None:
+                call = self._events.call_soon_threadsafe
+                self._worker = Worker("hashing", call, n_threads=self._threads)
+            self._worker.submit(partial(caught, work), partial(self._ended, result))
+        except BaseException:
+            self._release()
+            raise
+        return await result
 
-            self._executor = ThreadPoolExecutor(self._threads, "hashing")
-        job = self._events.run_in_executor(self._executor, work)
+    def _ended(self, result: asyncio.Future[T], *outcome: Any) -> None:
         # The thread is free when the job is over, not when nobody waits for it any more.
-        job.add_done_callback(lambda _: self._release())
-        return await asyncio.shield(job)
+        self._release()
+        resolve(result, *outcome)
 
     def close(self) -> None:
-        """Let go of the threads; they end with what they are doing."""
-        if self._executor is not None:
-            self._executor.shutdown(wait=False, cancel_futures=True)
+        """Let go of the threads, once they have done what they are doing."""
+        if self._worker is not None:
+            self._worker.stop()
 
     async def _turn(self, origin: str) -> None:
         """Wait until a thread is free for us."""

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from lavinmq.files.directories import remove_tree
-from lavinmq.files.in_order import outcome
 from lavinmq.files.saving import Disk
 from lavinmq.process.log import Log
+from lavinmq.process.worker import outcome
 
 DOOMED: Final = ".deleted-"
 """In the name of a directory that goes: no start takes it for that of a queue or virtual host."""

@@ -8,70 +8,17 @@ by `saving.py`.
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from queue import SimpleQueue
 from typing import Any, Final
 
 from lavinmq.process.portions import in_portions
+from lavinmq.process.worker import Done, Work, outcome
 
 MOST_AT_ONCE: Final = 64
 """Works of a batch of short ones: whoever waits for the first of them waits for all."""
 
-log = logging.getLogger("lmq.saving")
-
-Work = Callable[[], Any]
-Done = Callable[[Any, OSError | None], object]
 Submit = Callable[[Work, Done], object]
-
-
-class Worker:
-    """Threads that do what they are given, in the order of its coming. They start with the first.
-
-    An executor's futures would cost more than most of the works, and its threads cannot be done
-    without: where none can be started, as while an interpreter ends, the caller's does the work.
-
-    Args: call_threadsafe: of the event loop, which calls each `done`. n_threads: the most of them.
-    """
-
-    def __init__(
-        self, name: str, call_threadsafe: Callable[..., Any], *, n_threads: int = 1
-    ) -> None:
-        self._name = name
-        self._call = call_threadsafe
-        self._n_threads = n_threads
-        self._jobs: SimpleQueue[tuple[Work, Done] | None] = SimpleQueue()
-        self._threads: list[threading.Thread] = []
-
-    def submit(self, work: Work, done: Done) -> None:
-        """Do it. `done` is called in a later turn of the loop."""
-        if len(self._threads) < self._n_threads:
-            self._start()
-        if self._threads:
-            self._jobs.put((work, done))
-        else:
-            self._call(done, *outcome(work))
-
-    def stop(self) -> None:
-        """Finish what was given, and end. Idempotent."""
-        for _ in self._threads:
-            self._jobs.put(None)
-        while self._threads:
-            self._threads.pop().join()
-
-    def _start(self) -> None:
-        thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-        with suppress(RuntimeError):  # there can be none
-            thread.start()
-            self._threads.append(thread)
-
-    def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            work, done = job
-            self._call(done, *outcome(work))
 
 
 class InOrder:
@@ -161,14 +108,3 @@ class InOrder:
                 yield
         finally:
             self._is_reporting = False
-
-
-def outcome(work: Work) -> tuple[Any, OSError | None]:
-    """What something has returned, or its error."""
-    try:
-        return work(), None
-    except OSError as error:
-        return None, error
-    except Exception as error:
-        log.exception("bug in a task that waits for the disk")
-        return None, OSError(0, f"Internal error: {error}")

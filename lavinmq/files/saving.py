@@ -36,9 +36,10 @@ from typing import Any, Final, TypeVar
 
 from lavinmq.errors import DefinitionsError
 from lavinmq.files.changes import Changes
-from lavinmq.files.in_order import InOrder, Worker
+from lavinmq.files.in_order import InOrder
 from lavinmq.files.whole import UnsureError, replace_files
 from lavinmq.process.portions import emptied, in_portions
+from lavinmq.process.worker import Worker, caught, resolve
 
 log = logging.getLogger("lmq.saving")
 
@@ -177,16 +178,14 @@ class Disk:
         """What something returns, or raises, that waits for the disk."""
         if not self.is_running:
             return work()
-        result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self.submit(partial(_outcome, work), partial(_resolve, result))
-        return await result
+        return await self._worker.run(work)
 
     async def run_in_order(self, work: Callable[[], T]) -> T:
         """The same, behind all changes of names that were asked for before."""
         if not self.is_running:
             return work()
         result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self.names.add(partial(_outcome, work), partial(_resolve, result))
+        self.names.add(partial(caught, work), partial(resolve, result))
         return await result
 
     def began(self, file: SavedFile) -> None:
@@ -196,25 +195,6 @@ class Disk:
     def ended(self, file: SavedFile) -> None:
         """It has no more."""
         self._busy.discard(file)
-
-
-def _outcome(work: Callable[[], T]) -> tuple[T | None, Exception | None]:
-    try:
-        return work(), None
-    except Exception as error:  # noqa: BLE001 - it is raised where it is waited for
-        return None, error
-
-
-def _resolve(
-    result: asyncio.Future[Any], outcome: tuple[Any, Exception | None] | None, _: OSError | None
-) -> None:
-    if outcome is None or result.done():
-        return
-    value, error = outcome
-    if error is not None:
-        result.set_exception(error)
-    else:
-        result.set_result(value)
 
 
 class SavedFile:

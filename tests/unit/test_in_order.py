@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from lavinmq.files.in_order import MOST_AT_ONCE, InOrder, Worker
+from lavinmq.files.in_order import MOST_AT_ONCE, InOrder
+from lavinmq.process.worker import Worker
 
 
 class Threads:

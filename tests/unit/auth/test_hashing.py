@@ -133,3 +133,50 @@ def test_who_gives_up_waits_no_longer_and_lets_others_in(monkeypatch: pytest.Mon
             assert not pool._waiting and not pool._waiting_count
 
     asyncio.run(scenario())
+
+
+def test_where_no_thread_can_be_started_the_loop_hashes_and_no_turn_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With a full cgroup of processes each log-in failed, and took a thread's turn with it: once
+    there were threads again, everybody waited for ever."""
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def scenario() -> None:
+        pool = Hashing(asyncio.get_running_loop(), threads=2)
+        with monkeypatch.context() as limited:
+            limited.setattr(threading.Thread, "start", refuse)
+            async with asyncio.timeout(20):
+                names = await asyncio.gather(
+                    *(pool.run("a", lambda: threading.current_thread().name) for _ in range(5))
+                )
+        assert set(names) == {threading.current_thread().name}
+        async with asyncio.timeout(20):
+            names = await asyncio.gather(
+                *(pool.run("a", lambda: threading.current_thread().name) for _ in range(5))
+            )
+        assert set(names) == {"hashing"}
+        assert pool._free == 2 and not pool._waiting
+        pool.close()
+
+    asyncio.run(scenario())
+
+
+def test_work_that_cannot_be_handed_on_loses_no_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    async def scenario() -> None:
+        pool = Hashing(asyncio.get_running_loop(), threads=1)
+        with monkeypatch.context() as failing:
+            failing.setattr(hashing.Worker, "submit", fail)
+            for _ in range(3):
+                with pytest.raises(MemoryError):
+                    await pool.run("a", lambda: 1)
+        async with asyncio.timeout(20):
+            assert await pool.run("a", lambda: 2) == 2
+        pool.close()
+
+    asyncio.run(scenario())
