@@ -424,11 +424,13 @@ cdef struct dedup_t:            # the keys that one exchange or queue has seen
     int fd                      # -1 when closed
     u64 n_refused               # duplicates that a queue did not store
     i64 file_size               # bytes of whole slots, 0 = to be written anew
+    u32 unwritten               # the first entry that is not in the file, nor those behind; 0 = all
     dedup_rewrite_t* rewrite    # NULL = none runs
     u64 boot                    # of the machine
     int error                   # errno of the last write, 0 = it went well
     flag_t is_news              # that has changed since it was last told
     flag_t is_dirty             # on the loop's list of caches with new keys
+    flag_t is_covered           # the file is what an earlier life has left in order
     dedup_t* dirty_next
 
 # ---- logs of MQTT, see mqtt/log.pyx --------------------------------------------------------------

@@ -109,6 +109,8 @@ cdef void dedup_take_out(dedup_t* d, u32 at) noexcept nogil:
     d.entries[entry.newer].older = entry.older
     if d.rewrite != NULL and d.rewrite.done == at:
         d.rewrite.done = entry.older
+    if d.unwritten == at:
+        d.unwritten = entry.newer
     entry.following = d.free
     d.free = at
     d.n -= 1
@@ -238,6 +240,8 @@ cdef void dedup_remember(dedup_t* d, const msg_t* m, i64 now_ms, bint is_stored)
         return
     d.entries[at].is_new = True
     d.entries[at].is_kept = is_stored
+    if d.unwritten == 0:
+        d.unwritten = at
     if not d.is_dirty and d.loop != NULL:
         d.is_dirty = True
         d.dirty_next = d.loop.dirty_dedups

@@ -1,12 +1,17 @@
 # Dedup log: the file that lets the keys of a cache outlive the broker.
 #
-#   slot of 32 bytes   version:u32 (1) complete:u8 0:u24 boot:u64 salt:16
+#   slot of 32 bytes   version:u32 (2) covered:u32 boot:u64 salt:16
 #   further slots      key:16 until:i64 check:u64
 #
-# Little-endian. `boot` is the machine's boot in which the file was written, `complete` is 1 once
-# the broker has stopped in order. `salt` is the key of the hash, `until` Unix milliseconds or the
-# largest int64, `check` hash_bytes of the 24 bytes before it, seeded with the salt's first word.
-# Slots are in the order of insertion; a key that comes twice counts where it comes last.
+# Little-endian. `boot` is the machine's boot in which the file was last written, `covered` how many
+# slots it has once the broker has stopped in order, with the first one; 0 while it runs. `salt` is
+# the key of the hash, `until` Unix milliseconds or the largest int64, `check` hash_bytes of the 24
+# bytes before it, seeded with the salt's first word. Slots are in the order of insertion; a key
+# that comes twice counts where it comes last. Version 1 had 1 in place of `covered`.
+#
+# The next life goes on in the same file: it notes its boot, takes `covered` away, and appends. When
+# the power goes, the disk may have new keys and still the old first slot: then the file has more
+# slots than are covered, and is not believed.
 #
 # Keys are written after the messages of their tick, so a process that dies leaves no key without
 # its message. What reaches the disk first when the power goes nobody knows: nothing here is synced
@@ -15,11 +20,13 @@
 cdef enum dedup_layout:
     DEDUP_SLOT = 32
     DEDUP_CHECKED = 24          # bytes of a slot that its check covers
-    DEDUP_COMPLETE_AT = 4       # a byte: half of it cannot be written
-    DEDUP_VERSION = 1
+    DEDUP_COVERED_AT = 4
+    DEDUP_BOOT_AT = 8
+    DEDUP_VERSION = 2
+    DEDUP_OLD_VERSION = 1       # is read, and written anew at once
     DEDUP_BATCH = 256           # slots written at once
     DEDUP_SLACK = 1024          # slots that a file may have above twice the keys
-    DEDUP_AT_ONCE = 4096        # keys of which a file is written anew in one go
+    DEDUP_AT_ONCE = 4096        # keys that are written in one go
     DEDUP_BATCH_UNITS = 2500    # of work, to write a batch
 
 cdef enum dedup_refusal:
@@ -36,19 +43,19 @@ cdef void dedup_write_slot(const dedup_t* d, const dedup_entry_t* entry, u8* p) 
     put_le64(p + DEDUP_CHECKED, hash_bytes(p, DEDUP_CHECKED, d.salt[0]))
 
 
-cdef i64 dedup_write_from(const dedup_t* d, const char* path, int fd, u32 at,
+cdef i64 dedup_write_some(const dedup_t* d, const char* path, int fd, u32 at, u32 before,
                           i64 end) noexcept nogil:
-    """Write the keys from entry `at` to the newest, those that may outlive us, at offset `end` of
-    the file `path`.
+    """Write the keys from entry `at` up to that before entry `before`, 0 = the newest: those that
+    may outlive us, at offset `end` of the file `path`.
     Returns where they end, or -1 with errno."""
     cdef u8 batch[DEDUP_BATCH * DEDUP_SLOT]
     cdef u32 n = 0
-    while at:
+    while at != before:
         if d.entries[at].is_kept:
             dedup_write_slot(d, &d.entries[at], batch + n)
             n += DEDUP_SLOT
         at = d.entries[at].newer
-        if n == DEDUP_BATCH * DEDUP_SLOT or (at == 0 and n):
+        if n == DEDUP_BATCH * DEDUP_SLOT or (at == before and n):
             # A write that failed may have left some of them there.
             if file_write(d.loop, path, CHANGE_PATCH, fd, batch, n, end):
                 return -1
@@ -57,24 +64,40 @@ cdef i64 dedup_write_from(const dedup_t* d, const char* path, int fd, u32 at,
     return end
 
 
-cdef int dedup_write_head(const dedup_t* d, const char* path, int fd,
-                          bint is_complete) noexcept nogil:
+cdef int dedup_write_head(const dedup_t* d, const char* path, int fd) noexcept nogil:
     """Write the first slot. 0, or -1 with errno."""
     cdef u8 head[DEDUP_SLOT]
     put_le32(head, DEDUP_VERSION)
-    put_le32(head + DEDUP_COMPLETE_AT, is_complete)
-    put_le64(head + 8, d.boot)
+    put_le32(head + DEDUP_COVERED_AT, 0)
+    put_le64(head + DEDUP_BOOT_AT, d.boot)
     put_le64(head + 16, d.salt[0])
     put_le64(head + 24, d.salt[1])
     return file_write(d.loop, path, CHANGE_APPEND, fd, head, DEDUP_SLOT, 0)
 
 
-cdef i64 dedup_write_all(const dedup_t* d, const char* path, int fd,
-                         bint is_complete) noexcept nogil:
-    """Write a whole file. Returns its size, or -1 with errno."""
-    if dedup_write_head(d, path, fd, is_complete):
+cdef int dedup_cover(const dedup_t* d, const char* path, int fd, i64 size) noexcept nogil:
+    """All is written: say so, and have it on disk. 0, or -1 with errno.
+
+    Should the power go in between, the number alone could be there: keys are missing then."""
+    cdef u8 covered[4]
+    put_le32(covered, <u32>(size // DEDUP_SLOT))
+    return -1 if (file_write(d.loop, path, CHANGE_PATCH, fd, covered, 4, DEDUP_COVERED_AT)
+                  or sync_data(fd)) else 0
+
+
+cdef int dedup_uncover(dedup_t* d) noexcept nogil:
+    """Go on in the file of an earlier life. 0, or -1 with errno.
+
+    The boot comes first: who is killed in between has keys that count by the one or the other."""
+    cdef u8 word[8]
+    put_le64(word, d.boot)
+    if file_write(d.loop, d.path, CHANGE_PATCH, d.fd, word, 8, DEDUP_BOOT_AT):
         return -1
-    return dedup_write_from(d, path, fd, d.entries[0].newer if d.cap else 0, DEDUP_SLOT)
+    memset(word, 0, 4)
+    if file_write(d.loop, d.path, CHANGE_PATCH, d.fd, word, 4, DEDUP_COVERED_AT):
+        return -1
+    d.is_covered = False
+    return 0
 
 
 cdef void dedup_close_file(dedup_t* d) noexcept nogil:
@@ -83,25 +106,31 @@ cdef void dedup_close_file(dedup_t* d) noexcept nogil:
         d.fd = -1
 
 
-cdef int dedup_rewrite(dedup_t* d, bint is_complete) noexcept nogil:
-    """Replace the file by one with the keys of now, on disk if it is the last one.
-    0, or -1 with errno: then it is as it was."""
+cdef int dedup_replace(dedup_t* d, u32 at, bint is_covered) noexcept nogil:
+    """Replace the file by one with the keys from entry `at` on, 0 = none, on disk if it is the last
+    one. 0, or -1 with errno: then it is as it was."""
     cdef char aside[PATH_MAX_BYTES]
-    cdef i64 size
+    cdef i64 size = -1
     cdef int fd
     snprintf(aside, PATH_MAX_BYTES, b"%s.tmp", d.path)
     fd = file_open(d.loop, aside, O_RDWR | O_CREAT | O_TRUNC)
     if fd < 0:
         return -1
-    size = dedup_write_all(d, aside, fd, is_complete)
-    if (size < 0 or (is_complete and sync_data(fd))
+    if dedup_write_head(d, aside, fd) == 0:
+        size = dedup_write_some(d, aside, fd, at, 0, DEDUP_SLOT)
+    if (size < 0 or (is_covered and dedup_cover(d, aside, fd, size))
             or file_rename(d.loop, aside, d.path)):
         close_failed(fd)
         return -1
     dedup_close_file(d)
     d.fd = fd
     d.file_size = size
+    d.is_covered = is_covered
     return 0
+
+
+cdef inline u32 dedup_oldest(const dedup_t* d) noexcept nogil:
+    return d.entries[0].newer if d.cap else 0
 
 
 cdef void dedup_note_error(dedup_t* d, int error) noexcept nogil:
@@ -174,7 +203,7 @@ cdef int dedup_begin_rewrite(dedup_t* d) noexcept nogil:
     if r.fd < 0:
         free(r)
         return -1
-    if dedup_write_head(d, aside, r.fd, False):
+    if dedup_write_head(d, aside, r.fd):
         close_failed(r.fd)
         free(r)
         return -1
@@ -186,59 +215,61 @@ cdef int dedup_begin_rewrite(dedup_t* d) noexcept nogil:
     return 0
 
 
-cdef int dedup_append(dedup_t* d, u32 first) noexcept nogil:
-    """Add the keys from entry `first` on to the file. 0, or -1 with errno."""
+cdef int dedup_append(dedup_t* d, u32 before) noexcept nogil:
+    """Add the keys that are not in the file, up to that before entry `before`. 0, or -1 with
+    errno."""
     cdef i64 size
     if d.fd < 0:
         d.fd = file_open(d.loop, d.path, O_RDWR)
         if d.fd < 0:
             return -1
-    size = dedup_write_from(d, d.path, d.fd, first, d.file_size)
+    if d.is_covered and dedup_uncover(d):
+        return -1
+    size = dedup_write_some(d, d.path, d.fd, d.unwritten, before, d.file_size)
     if size < 0:
         return -1               # what it left is written over, or ignored by who reads it
     d.file_size = size
     return 0
 
 
-cdef int dedup_write_new(dedup_t* d, u32 first, u64 n_kept) noexcept nogil:
-    """Bring the keys from entry `first` on into the file, of which n_kept belong there.
+cdef int dedup_write_new(dedup_t* d, u32 before, u64 n_kept) noexcept nogil:
+    """Bring the keys up to that before entry `before` into the file, of which n_kept belong there.
 
     A file that holds more than twice the keys that count is written anew: in portions, if they are
-    many, while they are added to the old one. The first file of a life is written at once, for
-    there is no old one that may take them. 0, or -1 with errno."""
+    many, while they are added to the old one. 0, or -1 with errno."""
     cdef u64 n_slots = <u64>d.file_size // DEDUP_SLOT + n_kept
     if n_kept == 0 or d.path == NULL:
         return 0
-    if d.file_size == 0:
-        return dedup_rewrite(d, False)
+    if d.file_size == 0 and dedup_replace(d, 0, False):
+        return -1
     if n_slots > 2 * <u64>d.n + DEDUP_SLACK and d.rewrite == NULL:
         if d.n <= DEDUP_AT_ONCE or d.loop == NULL:
-            return dedup_rewrite(d, False)
+            return dedup_replace(d, dedup_oldest(d), False)
         if dedup_begin_rewrite(d):
             return -1
-    return dedup_append(d, first)
+    return dedup_append(d, before)
 
 
 cdef int dedup_flush(dedup_t* d) noexcept nogil:
-    """Write the keys noted since the last time; their messages are in their files.
+    """Write the keys noted since the last time, whose messages are in their files; of many, as when
+    the disk has refused them for long, a portion.
 
     0, or -1: they stay new, d.error says why. Cost: a pwrite per 256 keys."""
-    cdef u32 first = 0, at
+    cdef u32 at = d.unwritten, n = 0
     cdef u64 n_kept = 0
     cdef int error = 0
-    at = d.entries[0].older if d.cap else 0
-    while at and d.entries[at].is_new:
-        first = at
+    while at and n < DEDUP_AT_ONCE:
         n_kept += d.entries[at].is_kept
-        at = d.entries[at].older
-    if dedup_write_new(d, first, n_kept):
+        at = d.entries[at].newer
+        n += 1
+    if dedup_write_new(d, at, n_kept):
         error = errno if errno else EIO
     dedup_note_error(d, error)
     if error:
         return -1
-    while first:
-        d.entries[first].is_new = False
-        first = d.entries[first].newer
+    while d.unwritten != at:
+        d.entries[d.unwritten].is_new = False
+        d.unwritten = d.entries[d.unwritten].newer
     if d.loop != NULL and d.loop.n_stores > d.loop.keep_files:
         dedup_close_file(d)
     return 0
@@ -246,7 +277,7 @@ cdef int dedup_flush(dedup_t* d) noexcept nogil:
 
 cdef void loop_flush_dedups(loop_t* loop) noexcept nogil:
     """Write the keys of the messages that this tick has written: of none while one of them waits
-    for room. What fails is tried again in the next tick."""
+    for room. What fails, or is left, has its turn in the next tick."""
     cdef dedup_t* d = loop.dirty_dedups
     cdef dedup_t* following
     if loop.stuck != NULL:
@@ -254,7 +285,7 @@ cdef void loop_flush_dedups(loop_t* loop) noexcept nogil:
     loop.dirty_dedups = NULL
     while d != NULL:
         following = d.dirty_next
-        d.is_dirty = dedup_flush(d) != 0
+        d.is_dirty = dedup_flush(d) != 0 or d.unwritten != 0
         if d.is_dirty:
             d.dirty_next = loop.dirty_dedups
             loop.dirty_dedups = d
@@ -263,22 +294,35 @@ cdef void loop_flush_dedups(loop_t* loop) noexcept nogil:
 
 # ---- reading -------------------------------------------------------------------------------------
 
+cdef bint dedup_is_covered(const u8* p, u64 n) noexcept nogil:
+    """Whether a file, with a head, is what an orderly stop has left."""
+    cdef u64 covered = le32(p + DEDUP_COVERED_AT)
+    if le32(p) == DEDUP_OLD_VERSION:
+        return p[<u32>DEDUP_COVERED_AT] == 1
+    return covered != 0 and covered * DEDUP_SLOT == n
+
+
 cdef bint dedup_was_killed(const dedup_t* d, const u8* p, u64 n) noexcept nogil:
     """Whether a file was written in this boot by a broker that did not stop in order: the messages
     of its keys may be on disk or not yet."""
-    return (n >= DEDUP_SLOT and le32(p) == DEDUP_VERSION and p[<u32>DEDUP_COMPLETE_AT] != 1
-            and le64(p + 8) == d.boot)
+    return (n >= DEDUP_SLOT and DEDUP_OLD_VERSION <= le32(p) <= DEDUP_VERSION
+            and not dedup_is_covered(p, n) and le64(p + DEDUP_BOOT_AT) == d.boot)
 
 
 cdef i64 dedup_load(dedup_t* d, const u8* p, u64 n) noexcept nogil:
-    """Take over the keys of a file of n bytes. Returns how many slots were damaged, or a
-    dedup_refusal. The file itself is written anew with the next key."""
+    """Take over the keys of a file of n bytes, to which the next ones are added. Returns how many
+    slots were damaged, or a dedup_refusal: then the next key replaces it."""
     cdef u64 key[2]
     cdef i64 n_damaged = 0
-    if n < DEDUP_SLOT or le32(p) != DEDUP_VERSION:
+    cdef bint is_covered, is_old
+    if n < DEDUP_SLOT or not DEDUP_OLD_VERSION <= le32(p) <= DEDUP_VERSION:
         return DEDUP_NO_LOG
-    if p[<u32>DEDUP_COMPLETE_AT] != 1 and le64(p + 8) != d.boot:
+    is_old = le32(p) == DEDUP_OLD_VERSION
+    is_covered = dedup_is_covered(p, n)
+    if not is_covered and le64(p + DEDUP_BOOT_AT) != d.boot:
         return DEDUP_OTHER_BOOT
+    d.file_size = <i64>(n - n % DEDUP_SLOT)
+    d.is_covered = is_covered
     d.salt[0] = le64(p + 16)
     d.salt[1] = le64(p + 24)
     p += DEDUP_SLOT
@@ -292,30 +336,33 @@ cdef i64 dedup_load(dedup_t* d, const u8* p, u64 n) noexcept nogil:
             dedup_insert(d, key, <i64>le64(p + 16))
         p += DEDUP_SLOT
         n -= DEDUP_SLOT
+    if is_old and (d.path == NULL or dedup_replace(d, dedup_oldest(d), True)):
+        d.file_size = 0
+        d.unwritten = dedup_oldest(d)
     return n_damaged + (n != 0)
 
 
 # ---- the end -------------------------------------------------------------------------------------
 
 cdef int dedup_finish(dedup_t* d) noexcept nogil:
-    """Write and sync the file, and mark it as complete. 0, or -1 with errno."""
-    cdef u8 complete = 1
+    """Write and sync the file, and note that this is all. 0, or -1 with errno."""
     if d.path == NULL:
         return 0
-    if dedup_flush(d):
-        set_errno(d.error)
-        return -1
+    while d.unwritten:
+        if dedup_flush(d):
+            set_errno(d.error)
+            return -1
     if d.rewrite != NULL:
         dedup_end_rewrite(d)        # what is written aside is written over by the next one
-    if d.file_size == 0:
-        return dedup_rewrite(d, True) if d.n else 0
+    if d.file_size == 0 or d.is_covered:
+        return 0                    # there are no keys, or nothing has come in this life
     if d.fd < 0:
         d.fd = file_open(d.loop, d.path, O_RDWR)
         if d.fd < 0:
             return -1
-    # Should the power go in between, the mark alone could be there: keys are missing then.
-    return -1 if (file_write(d.loop, d.path, CHANGE_PATCH, d.fd, &complete, 1, DEDUP_COMPLETE_AT)
-                  or sync_data(d.fd)) else 0
+    if file_cut(d.loop, d.path, d.fd, d.file_size):     # a write that failed may have left more
+        return -1
+    return dedup_cover(d, d.path, d.fd, d.file_size)
 
 
 cdef void dedup_release(dedup_t* d) noexcept nogil:
@@ -341,4 +388,5 @@ cdef void dedup_release(dedup_t* d) noexcept nogil:
     d.entries = NULL
     d.buckets = NULL
     d.n = d.cap = d.n_used = d.free = d.limit = d.n_buckets = d.cap_buckets = d.mask = 0
+    d.unwritten = 0
     dedup_close_file(d)

@@ -521,7 +521,8 @@ def test_a_large_file_is_written_anew_in_turns_and_has_all_keys_meanwhile(tmp_pa
         newest = [str(each) for each in range(number - size, number)]
         return size - len(remembered(cache(size, path=path), newest))
 
-    remember(size)
+    for _ in range(8):
+        remember(size // 8)
     while not aside.exists():
         remember(500)
     largest, turns = path.stat().st_size, 0
@@ -537,6 +538,134 @@ def test_a_large_file_is_written_anew_in_turns_and_has_all_keys_meanwhile(tmp_pa
     assert missing() == 0
     made.close()
     assert missing() == 0
+
+
+def head_of(path: Path) -> tuple[int, int, int]:
+    """Version, slots that are covered, and boot of a file."""
+    return struct.unpack("<IIQ", path.read_bytes()[:16])
+
+
+def as_version_1(path: Path) -> None:
+    """Make a file what an earlier release would have left of it."""
+    data = path.read_bytes()
+    path.write_bytes(struct.pack("<II", 1, head_of(path)[1] != 0) + data[8:])
+
+
+@pytest.mark.parametrize("is_orderly", [True, False])
+def test_the_first_key_of_a_life_is_added_to_the_file_that_is_there(
+    tmp_path: Path, is_orderly: bool
+) -> None:
+    """A million keys were written anew, 32 MB in one tick, for the first one after a start."""
+    path = tmp_path / "dedup"
+    made = cache(size=9000, path=path)
+    names = [str(number) for number in range(8000)]
+    for name in names:
+        made.remember(keyed(name), 0)
+    for _ in range(2):  # a portion each
+        made.flush()
+    if is_orderly:
+        made.close()
+    inode, size = path.stat().st_ino, path.stat().st_size
+
+    boot = NEXT_BOOT if is_orderly else BOOT
+    found = cache(size=9000, path=path, boot=boot)
+    found.remember(keyed("first"), 0)
+    found.flush()
+
+    assert (path.stat().st_ino, path.stat().st_size) == (inode, size + SLOT)
+    assert head_of(path) == (2, 0, boot)
+    assert remembered(cache(9000, path=path, boot=boot), [*names, "first"]) == [*names, "first"]
+    found.close()
+    assert head_of(path) == (2, 8002, boot)
+    assert remembered(cache(9000, path=path, boot=33), [*names, "first"]) == [*names, "first"]
+
+
+def test_what_a_failed_write_has_left_behind_the_keys_goes_at_the_stop(tmp_path: Path) -> None:
+    path = tmp_path / "dedup"
+    made = cache(path=path)
+    made.remember(keyed("a"), 0)
+    made.flush()
+    path.write_bytes(path.read_bytes() + b"half a slot")
+
+    made.close()
+
+    assert path.stat().st_size == 2 * SLOT
+    assert remembered(cache(path=path, boot=NEXT_BOOT), ["a"]) == ["a"]
+
+
+def test_new_keys_behind_the_head_of_an_earlier_life_are_not_believed(tmp_path: Path) -> None:
+    """A loss of power may leave them without the head that their life has written."""
+    path = tmp_path / "dedup"
+    made = cache(path=path)
+    made.remember(keyed("a"), 0)
+    made.close()
+    before = path.read_bytes()
+    found = cache(path=path, boot=NEXT_BOOT)
+    found.remember(keyed("b"), 0)
+    found.flush()
+    after = path.read_bytes()
+
+    for data in (after, before[:SLOT] + after[SLOT:], before + bytes(1), before[:-1]):
+        again = _core.DedupCache(None, HEADER, 10, -1, None, 33)
+        assert again.load(data) == _core.KEYS_OF_OTHER_BOOT
+        assert remembered(again, ["a", "b"]) == []
+    again = _core.DedupCache(None, HEADER, 10, -1, None, 33)
+    assert again.load(before) == 0
+
+
+@pytest.mark.parametrize("is_orderly", [True, False])
+def test_a_file_of_version_1_is_written_anew_when_it_is_read(
+    tmp_path: Path, is_orderly: bool
+) -> None:
+    path = tmp_path / "dedup"
+    made = cache(path=path)
+    for name in ("a", "b"):
+        made.remember(keyed(name), 0)
+    made.flush()
+    if is_orderly:
+        made.close()
+    as_version_1(path)
+
+    found = cache(path=path, boot=NEXT_BOOT if is_orderly else BOOT)
+
+    assert head_of(path) == (2, 3, NEXT_BOOT if is_orderly else BOOT)
+    found.remember(keyed("c"), 0)
+    found.close()
+    assert remembered(cache(path=path, boot=33), ["a", "b", "c"]) == ["a", "b", "c"]
+
+
+def test_a_file_of_version_1_of_another_boot_counts_after_an_orderly_stop_only(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "dedup"
+    made = cache(path=path)
+    made.remember(keyed("a"), 0)
+    made.flush()
+    as_version_1(path)
+
+    found = _core.DedupCache(None, HEADER, 10, -1, None, NEXT_BOOT)
+
+    assert found.load(path.read_bytes()) == _core.KEYS_OF_OTHER_BOOT
+
+
+def test_keys_that_the_disk_has_refused_for_long_are_written_in_portions(tmp_path: Path) -> None:
+    path = tmp_path / "later" / "dedup"
+    made = cache(size=20_000, path=path)
+    names = [str(number) for number in range(10_000)]
+    for name in names:
+        made.remember(keyed(name), 0)
+        if name == "5000":
+            with pytest.raises(FileNotFoundError):
+                made.flush()
+    path.parent.mkdir()
+
+    sizes = []
+    for _ in range(3):
+        made.flush()
+        sizes.append(path.stat().st_size // SLOT - 1)
+
+    assert sizes == [4096, 8192, 10_000]
+    assert remembered(cache(20_000, path=path), names) == names
 
 
 def test_a_cache_that_goes_while_its_file_is_written_leaves_nothing_half_done(
@@ -632,4 +761,4 @@ def test_damage_is_counted(file_of_50: bytes) -> None:
 
     assert made.load(bytes(bad) + b"torn") == 3
     assert cache().load(b"") == _core.KEYS_UNREADABLE
-    assert cache().load(b"\x02" + file_of_50[1:]) == _core.KEYS_UNREADABLE
+    assert cache().load(b"\x03" + file_of_50[1:]) == _core.KEYS_UNREADABLE
