@@ -9,6 +9,7 @@ makes the same files. Needs dpkg-source.
 from __future__ import annotations
 
 import argparse
+import gzip
 import io
 import lzma
 import shutil
@@ -37,8 +38,8 @@ def build(revision: str, output: Path) -> list[Path]:
     tree.mkdir(parents=True)
     ours = [(name, release.ROOT / name) for name in _tracked()]
     _pack(work / f"lavinmq_{upstream}.orig.tar.xz", tree.name, ours)
-    _pack(work / f"lavinmq_{upstream}.orig-vendor.tar.xz", "vendor", _vendored())
-    for archive in sorted(work.glob("*.orig*.tar.xz")):
+    _pack(work / f"lavinmq_{upstream}.orig-vendor.tar.gz", "vendor", _vendored())
+    for archive in sorted(work.glob("*.orig*.tar.?z")):
         place = tree / "vendor" if "orig-vendor" in archive.name else tree
         place.mkdir(exist_ok=True)
         release.run("tar", "-xf", archive, "--strip-components=1", cwd=place)
@@ -72,9 +73,17 @@ def _vendored() -> Iterable[tuple[str, Path]]:
 
 
 def _pack(archive: Path, top: str, files: Iterable[tuple[str, Path]]) -> None:
-    """Write an archive that is the same for the same files."""
+    """Write an archive that is the same for the same files.
+
+    Most of it has been compressed before, by others or as pictures: more effort gains nothing.
+    """
     with (
-        lzma.open(archive, "wb", preset=2) as packed,
+        archive.open("wb") as file,
+        (
+            gzip.GzipFile("", "wb", 1, file, mtime=0)
+            if archive.suffix == ".gz"
+            else lzma.open(file, "wb", preset=0)
+        ) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as written,
     ):
         for name, path in sorted(files):

@@ -20,12 +20,14 @@ from tests.support.broker import COMMAND_VARIABLE, PORT_VARIABLE, Broker
 
 LOG_TAIL_LINES = 200
 PACE = (
-    "tests/spark/test_", "tests/browser/", "tests/spark/apart/", "tests/packaging/", "tests/crash/",
-    "tests/integration/", "tests/protocol/", "tests/fuzz/", "tests/unit/",
+    "tests/spark/test_", "tests/browser/test_every", "tests/browser/", "tests/spark/apart/",
+    "tests/packaging/", "tests/crash/", "tests/integration/", "tests/protocol/", "tests/fuzz/",
+    "tests/unit/",
 )  # fmt: skip
 """Directories, the one with the longest tests first: no worker is left alone with a long test."""
-ON_ONE_WORKER = ("tests/spark/", "tests/browser/")
-"""One Spark session, and one browser for a file: a worker runs the whole directory, in order."""
+ON_ONE_WORKER = ("tests/spark/", "tests/browser/test_every", "tests/browser/")
+"""One Spark session, and a broker that nobody has used before for what a browser lists: a worker
+runs the whole directory, in order. The file that goes to every page takes as long as all others."""
 ON_ANY_WORKER = ("tests/spark/apart/", "tests/crash/")
 """Tests that share nothing with others of their file; elsewhere a worker runs a whole file."""
 

@@ -94,8 +94,10 @@ class Visit:
             page.on(end, lambda request: self._waiting.discard(request))
 
     def __call__(self, address: str) -> None:
-        """Go there from nowhere: another name behind `#` alone would not load the page again."""
-        self._page.goto("about:blank")
+        """Go there, and load it also where only what is behind `#` differs from the page before."""
+        here, there = urlsplit(self._page.url), urlsplit(address)
+        if here.path == there.path:
+            self._page.goto("about:blank")
         self._waiting.clear()
         self._page.goto(address)
         self.settle()

@@ -6,6 +6,7 @@ python cluster_job.py MASTER DIRECTORY OPTIONS_AS_JSON
 from __future__ import annotations
 
 import json
+import os
 import sys
 
 from pyspark.sql import SparkSession
@@ -17,6 +18,7 @@ def main(master: str, directory: str, options: str) -> None:
         SparkSession.builder.master(master)
         .config("spark.ui.enabled", "false")
         .config("spark.driver.memory", "512m")
+        .config("spark.executor.extraJavaOptions", os.environ.get("SPARK_SUBMIT_OPTS", ""))
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.local.dir", f"{directory}/scratch")

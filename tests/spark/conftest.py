@@ -24,6 +24,14 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For a Java that lives for seconds: one compiler, which is done soon, and one collector."""
+
+
+def pytest_configure() -> None:
+    """Have every Java of Spark's, also of programs that tests start, begin quickly."""
+    for name in ("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS"):
+        os.environ.setdefault(name, SHORT_LIVED)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
