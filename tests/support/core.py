@@ -21,10 +21,15 @@ LONG_S = 10.0
 
 
 class FakeEvents:
-    """Just enough of an event loop: callbacks gather until `run`."""
+    """Just enough of an event loop: callbacks gather until `run`.
 
-    def __init__(self) -> None:
+    Args: long_s: a timer that runs so long does not go off. One that goes off before its time, such
+    as that of messages which expire, is set again, and again, until the time has come.
+    """
+
+    def __init__(self, long_s: float = LONG_S) -> None:
         self.ready: list[Callable[[], Any]] = []
+        self._long_s = long_s
 
     def call_soon(self, callback: Callable[..., Any], *args: Any) -> None:
         """Run it with the next `run`."""
@@ -32,7 +37,7 @@ class FakeEvents:
 
     def call_later(self, delay_s: float, callback: Callable[[], Any]) -> FakeEvents:
         """Time does not pass here: the callback is called with the next `run`, or never."""
-        if delay_s < LONG_S:
+        if delay_s < self._long_s:
             self.ready.append(callback)
         return self
 

@@ -206,9 +206,11 @@ class Client:
 class MqttBench:
     """A loop, an exchange of filters, and clients."""
 
-    def __init__(self, directory: Path, *, sync: bool = False) -> None:
+    def __init__(
+        self, directory: Path, events: FakeEvents | None = None, *, sync: bool = False
+    ) -> None:
         self.directory = directory
-        self.events = FakeEvents()
+        self.events = events or FakeEvents()
         self.failures: list[tuple[str, int]] = []
         self.loop = _core.Loop(
             self.events,  # type: ignore[arg-type]

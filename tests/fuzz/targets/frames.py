@@ -15,11 +15,13 @@ from pathlib import Path
 from lavinmq import _core
 from lavinmq.amqp import methods
 from tests.fuzz.targets import Target
-from tests.support.core import Bench, publish
+from tests.support.core import Bench, FakeEvents, publish
 
 CONFIRMING, TRANSACTIONAL = 2, 3
 CHANNELS = (1, CONFIRMING, TRANSACTIONAL)
 QUEUE = "q"
+EXPIRY_S = 0.05
+"""What expires later is not waited for."""
 
 
 class Answering:
@@ -133,7 +135,7 @@ def opened(directory: Path) -> Iterator[Target]:
     def read(data: bytes) -> None:
         with (
             tempfile.TemporaryDirectory(dir=directory) as own,
-            closing(Bench(Path(own))) as bench,
+            closing(Bench(Path(own), FakeEvents(EXPIRY_S))) as bench,
         ):
             converse(bench, data)
 

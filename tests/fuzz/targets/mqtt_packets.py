@@ -13,9 +13,12 @@ from pathlib import Path
 
 from lavinmq import _core
 from tests.fuzz.targets import Target
+from tests.support.core import FakeEvents
 from tests.support.mqtt_bench import Client, MqttBench, parse
 
 ASKS, PORTIONS = 4, 8
+EXPIRY_S = 0.05
+"""What expires later is not waited for."""
 KINDS = {2, 3, 4, 5, 6, 7, 13}
 
 
@@ -96,7 +99,7 @@ def opened(directory: Path) -> Iterator[Target]:
             return
         with (
             tempfile.TemporaryDirectory(dir=directory) as own,
-            closing(MqttBench(Path(own))) as bench,
+            closing(MqttBench(Path(own), FakeEvents(EXPIRY_S))) as bench,
         ):
             converse(bench, data)
 
