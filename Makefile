@@ -119,7 +119,7 @@ binary: build  ## build dist/lavinmq, one file with all it needs; BASE=2.31 for 
 
 TESTED_WITH_BINARY := tests/packaging tests/protocol tests/crash $(addprefix tests/integration/,\
 	test_operations.py $(addprefix auth/test_,logins.py oauth.py) $(addprefix listeners/test_,listeners.py tls.py)\
-	$(addprefix http/test_,https.py oauth.py ui.py users.py))
+	$(addprefix http/test_,https.py oauth.py ui.py users.py) $(addprefix mqtt/test_,management.py ways.py))
 # What stands between a broker and its disk in tests, and what they ask of processes, is for this one.
 TESTED_IN_EMULATION := tests/packaging/test_$(CROSS).py tests/packaging/test_linking.py \
 	$(filter-out tests/packaging tests/crash,$(TESTED_WITH_BINARY))

@@ -77,6 +77,13 @@ class Session(revocation.Session, totals.Session, Protocol):
         """Let go of everything without telling anybody."""
 
 
+class Mqtt(Protocol):
+    """Who has the sessions of MQTT; `lavinmq.mqtt.service`."""
+
+    def known(self, vhost: VHost) -> object | None:
+        """The sessions of a virtual host, for who knows what they are."""
+
+
 class Service(Protocol):
     """What serves clients that are no sessions."""
 
@@ -146,6 +153,7 @@ class Broker:
         self.services: set[Service] = set()
         self.welcomes: dict[str, Callable[[socket.socket, Endpoints], None]] = {}
         """Who takes clients over that come inside something else, by the protocol they speak."""
+        self.mqtt: Mqtt | None = None
         self.loop = _core.Loop(events, config.data_dir, config.sync, on_failure, self._news)
         self.disk.changes.note = partial(_core.note_change, self.loop)
         self.loop.set_max_large(memory_for_large_messages())

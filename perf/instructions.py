@@ -43,8 +43,22 @@ TIMEOUT_S = 600.0
 SETTLE_S = 0.5
 IDLE_CPU_S = 0.1 * SETTLE_S
 IDLE_LOOKS = 4
-FOLLOWED = ("queue", "exchange")
 EXCHANGE = "amq.direct"
+INNER = "bench.inner"
+FOLLOWED = {
+    "queue": ("queues/%2F/flood", "-N -q flood"),
+    "exchange": (f"exchanges/%2F/{EXCHANGE}", f"-N -q flood -e {EXCHANGE} -k flood"),
+    "inner": (f"exchanges/%2F/{INNER}", f"-N -q flood -e {EXCHANGE} -k inner"),
+    "undelayed": (
+        f"exchanges/%2F/{topology.DELAYED}", f"-N -q flood -e {topology.DELAYED} -k flood"
+    ),
+    "delayed": (
+        f"exchanges/%2F/{topology.DELAYED}",
+        f"-N -q flood -e {topology.DELAYED} -k flood -T x-delay=1",
+    ),
+}  # fmt: skip
+"""What is traced, as a path of the API, and how the generator gets messages there: `inner` is
+reached through another exchange; messages of a delayed exchange wait a millisecond, or do not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +129,7 @@ def _followed(run: Run, launch: brokers.Launch) -> Iterator[None]:
         return
     http_port = int(launch.argv[launch.argv.index("--http-port") + 1])
     connection = http.client.HTTPConnection(topology.HOST, http_port)
-    path = {"queue": "queues/%2F/flood", "exchange": f"exchanges/%2F/{EXCHANGE}"}[run.what]
+    path, _ = FOLLOWED[run.what]
     body = json.dumps({"rate": 100, "truncate": 4096})
     headers = management.LOGIN | {"Content-Type": "application/json"}
     connection.request("POST", f"/api/{path}/trace", body, headers)
@@ -158,10 +172,15 @@ def _count(
             topology.declare(row.topology, broker.port)
             more = ""
             if run.what:
-                more = f"-N -q flood -e {EXCHANGE} -k flood" if run.what == "exchange" else ""
+                _, more = FOLLOWED[run.what]
                 with topology.Client(broker.port).open() as client:
+                    client.declare_exchange(INNER, "fanout")
+                    client.declare_delayed(topology.DELAYED)
                     client.declare_queue("flood")
                     client.bind("flood", EXCHANGE, "flood")
+                    client.bind("flood", topology.DELAYED, "flood")
+                    client.bind("flood", INNER)
+                    client.bind_exchange(INNER, EXCHANGE, "inner")
 
             def flood(options: str, count: int) -> None:
                 limit = f"-n {count}" if "-D" not in options else ""

@@ -133,6 +133,11 @@ class Client:
         )
         self._expect(commands.Queue.BindOk)
 
+    def bind_exchange(self, destination: str, source: str, key: str = "") -> None:
+        """Bind an exchange to another one."""
+        self._send(commands.Exchange.Bind(destination=destination, source=source, routing_key=key))
+        self._expect(commands.Exchange.BindOk)
+
     def message_count(self, queue: str) -> int:
         """Return how many messages are ready in a queue."""
         self._send(commands.Queue.Declare(queue=queue, passive=True))

@@ -19,9 +19,11 @@ from lavinmq.amqp.channel import Consumer
 from lavinmq.arguments.keys import Kind
 from lavinmq.files.disk import DiskWatch
 from lavinmq.http import certificates
+from lavinmq.http.clients import client_of, sessions_of
 from lavinmq.http.listing import in_portions
 from lavinmq.policy.features import queue_kind
 from lavinmq.policy.pattern import Patience
+from lavinmq.vhost.subscribing import PREFIX
 
 if TYPE_CHECKING:
     from lavinmq.broker import Broker
@@ -105,6 +107,7 @@ async def of_queues(broker: Broker, vhosts: Iterable[VHost], found: Found) -> No
     """Queues that grow and nobody reads, dead letters, consumers that do not acknowledge."""
     watched_s = broker.sampler.samples * broker.config.stats_interval / 1000
     for vhost in vhosts:
+        found.add(of_files(broker, vhost))
         letters: set[str] = set()
         left: list[Queue] = []
         async for queue in in_portions(list(vhost.queues.values())):
@@ -112,7 +115,9 @@ async def of_queues(broker: Broker, vhosts: Iterable[VHost], found: Found) -> No
             if target is not None:
                 key = queue.features.dead_letter_routing_key
                 letters.add(target or f"\0{key or queue.name}")
-            if watched_s >= HISTORY_S and is_left(queue):
+            if queue.is_session:
+                found.add(of_session(vhost, queue, watched_s))
+            elif watched_s >= HISTORY_S and is_left(queue):
                 left.append(queue)
             if queue.core.unacked and not queue.is_stream:
                 found.add(of_unacked(vhost, queue))
@@ -151,6 +156,48 @@ def of_left(vhost: VHost, queue: Queue, letters: set[str]) -> Advice | None:
         " it a limit by a policy"
     )
     return Advice("growing_queue", WARNING, text, "queue", vhost.name, queue.name)
+
+
+def of_session(vhost: VHost, queue: Queue, watched_s: float) -> Advice | None:
+    """Advice about the session of an MQTT client, or a shared subscription, that is left alone."""
+    track, features, ready = queue.track, queue.features, queue.core.ready
+    if track is None or not ready or not track.has_moved("publish"):
+        return None
+    name = queue.name.removeprefix(PREFIX)
+    if not queue.consumers:
+        limits = (features.max_length, features.max_length_bytes, features.message_ttl_ms)
+        if ready < GROWING or watched_s < HISTORY_S or any(each is not None for each in limits):
+            return None
+        if track.has_moved("deliver_get"):
+            return None
+        text = (
+            f"The MQTT session {name} grows, has {ready} messages, and its client is away: give it"
+            " a limit by a policy, or delete it"
+        )
+        return Advice("growing_session", WARNING, text, "queue", vhost.name, queue.name)
+    client = client_of(queue)
+    if client is None or watched_s < HELD_S or track.has_moved("deliver_get"):
+        return None
+    in_flight = client.link.mqtt_counters().get("in_flight", 0)
+    if in_flight < client.receive_maximum or track.has_moved("ack"):
+        return None
+    text = (
+        f"The MQTT client {client.client_id} has {in_flight} messages and acknowledges none, while"
+        f" {ready} wait for it"
+    )
+    return Advice("silent_client", WARNING, text, "queue", vhost.name, queue.name)
+
+
+def of_files(broker: Broker, vhost: VHost) -> Advice | None:
+    """Advice about what MQTT keeps, when it cannot be read."""
+    known = sessions_of(broker, vhost)
+    if known is None or known.stores.are_well:
+        return None
+    text = (
+        f"Files of MQTT in the virtual host {vhost.name} cannot be read: nobody is served there."
+        " The log says which"
+    )
+    return Advice("mqtt_files", ERROR, text, "mqtt")
 
 
 def of_unacked(vhost: VHost, queue: Queue) -> Advice | None:

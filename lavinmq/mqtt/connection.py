@@ -66,13 +66,13 @@ class Host(Protocol):
 class Consumer:
     """What a queue knows of a client that has its messages. `core`: of a shared subscription."""
 
-    __slots__ = ("_connection", "core")
+    __slots__ = ("connection", "core")
 
     tag: Final = ""
     exclusive: Final = False
 
     def __init__(self, connection: Connection, core: _core.Consumer | None = None) -> None:
-        self._connection = connection
+        self.connection = connection
         self.core = core
 
     def start(self) -> None:
@@ -81,7 +81,7 @@ class Consumer:
     def stop(self) -> None:
         """The queue is gone, and with it the session."""
         if self.core is None:
-            self._connection.session_deleted()
+            self.connection.session_deleted()
         else:
             self.core.cancel()
 
@@ -101,7 +101,7 @@ class Connection:
         "__weakref__", "_consumer", "_expiry_s", "_host", "_is_over", "_login", "_mechanism",
         "_queue", "_sessions", "_shared", "_socket", "_wanted", "_will", "broker", "client_id",
         "connected_at_ms", "ends", "is_blocked", "is_member", "keep_alive_s",
-        "level", "link", "rights", "standing", "track", "traffic", "user",
+        "level", "link", "receive_maximum", "rights", "standing", "track", "traffic", "user",
         "vhost",
     )  # fmt: skip
 
@@ -118,6 +118,7 @@ class Connection:
         self.level = codec.V311
         self.client_id = ""
         self.keep_alive_s = 0
+        self.receive_maximum = 0
         self._mechanism = ""
         self.traffic: Traffic | None = None
         self.track: Track | None = None
@@ -167,6 +168,23 @@ class Connection:
     def channels(self) -> Mapping[int, Any]:
         """There are none in MQTT."""
         return NO_CHANNELS
+
+    @property
+    def has_will(self) -> bool:
+        """Whether something is published if it ends without a word."""
+        return self._will is not None
+
+    @property
+    def has_subscribed(self) -> bool:
+        """Whether it has a subscription."""
+        return self._queue is not None and len(self._queue.incoming) > 0
+
+    @property
+    def consumers(self) -> list[tuple[Queue, Consumer]]:
+        """What it is served from: its session, and what it shares with others."""
+        if self._queue is None or self._consumer is None:
+            return []
+        return [(self._queue, self._consumer), *self._shared.values()]
 
     def counters(self) -> dict[str, int]:
         """Bytes that have come and gone."""
@@ -501,10 +519,11 @@ class Connection:
         self.link.write(
             answers.connack(self.level, session_present=is_present, given=self._told(wanted))
         )
+        self.receive_maximum = min(wanted.receive_maximum, config.mqtt_max_inflight_messages)
         self.link.set_limits(MAX_CONNECT, config.mqtt_max_packet_size, 1.5 * self.keep_alive_s)
         self.link.mqtt_open(
             self.level, queue.core, self._sessions.exchange.core,
-            receive_maximum=min(wanted.receive_maximum, config.mqtt_max_inflight_messages),
+            receive_maximum=self.receive_maximum,
             alias_maximum_in=ALIASES, alias_maximum_out=wanted.topic_alias_maximum,
             maximum_packet_out=wanted.maximum_packet_size or codec.MAX_VARINT + 5,
             maximum_packet_in=config.mqtt_max_packet_size, checks_topics=self.rights.is_limited,

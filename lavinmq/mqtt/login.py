@@ -98,6 +98,7 @@ class Login:
             self._admit(user, vhost, "PLAIN")
 
     def _admit(self, user: Identity, vhost: str, mechanism: str) -> None:
+        _log.debug("user %r logged in with %s from %s", user.name, mechanism, self._ends.peer)
         self._guest.logged_in(Standing(user), vhost, mechanism)
 
     def _refuse(self, name: str, mechanism: str, why: str) -> None:

@@ -38,6 +38,7 @@ class Service:
         self._timer: asyncio.TimerHandle | None = None
         self._looks = Looks(broker.events, self._stores)
         broker.welcomes["mqtt"] = self.welcome
+        broker.mqtt = self
 
     def start(self) -> None:
         """All virtual hosts are loaded: take care of the sessions that are there."""
@@ -89,6 +90,11 @@ class Service:
             self._forget_deleted()
             found = self._sessions[vhost.name] = Sessions(self.broker, vhost)
         return found
+
+    def known(self, vhost: VHost) -> Sessions | None:
+        """The same, if there are any."""
+        found = self._sessions.get(vhost.name)
+        return found if found is not None and found.vhost is vhost else None
 
     def _forget_deleted(self) -> None:
         for name, sessions in list(self._sessions.items()):

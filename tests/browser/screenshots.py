@@ -39,7 +39,8 @@ WARM_UP_S = 45
 PAGES = {
     "login": "/login", "overview": "/", "nodes": "/nodes", "logs": "/logs",
     "connections": "/connections", "channels": "/channels", "consumers": "/consumers",
-    "map": "/map", "exchanges": "/exchanges", "exchange": "/exchange#vhost=%2F&name=orders",
+    "mqtt": "/mqtt", "map": "/map", "exchanges": "/exchanges",
+    "exchange": "/exchange#vhost=%2F&name=orders",
     "queues": "/queues", "queue": "/queue#vhost=%2F&name=orders.paid",
     "queue-consumers": "/queue#vhost=%2F&name=orders.paid&tab=consumers",
     "queue-bindings": "/queue#vhost=%2F&name=orders.paid&tab=bindings",

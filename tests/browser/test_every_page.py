@@ -17,8 +17,9 @@ from tests.support.api import Api
 from tests.support.broker import Broker
 
 LISTS = (
-    "/", "/nodes", "/logs", "/connections", "/channels", "/consumers", "/exchanges", "/queues",
-    "/map", "/shovels", "/federation", "/vhosts", "/policies", "/operator-policies", "/users",
+    "/", "/nodes", "/logs", "/connections", "/channels", "/consumers", "/mqtt", "/exchanges",
+    "/queues", "/map", "/shovels", "/federation", "/vhosts", "/policies", "/operator-policies",
+    "/users",
 )  # fmt: skip
 HOSTILE = "<img src=x onerror=alert(1)>\"'&{{root}}\u202e%2F/" + "é" * 60
 """Markup, quotes, words of our own templates, right-to-left text; nearly too long for a name."""

@@ -13,7 +13,7 @@ from tests.browser.test_login import classes
 
 MENU = {
     "/": "Overview", "/nodes": "Nodes", "/logs": "Logs", "/connections": "Connections",
-    "/channels": "Channels", "/consumers": "Consumers", "/exchanges": "Exchanges",
+    "/channels": "Channels", "/consumers": "Consumers", "/mqtt": "MQTT", "/exchanges": "Exchanges",
     "/queues": "Queues", "/map": "Map", "/shovels": "Shovels", "/federation": "Federation",
     "/vhosts": "Virtual hosts", "/policies": "Policies", "/operator-policies": "Operator policies",
     "/users": "Users",

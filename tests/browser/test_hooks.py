@@ -34,6 +34,7 @@ def test_tags_of_users_are_links(page: Any) -> None:
     ("address", "table"),
     [
         ("/connections", "table"), ("/channels", "table"), ("/consumers", "table"),
+        ("/mqtt", "table"),
         ("/exchanges", "table"), ("/queues", "table"), ("/shovels", "table"),
         ("/vhosts", "table"), ("/users", "table"), ("/policies", "table"),
         ("/operator-policies", "table"), ("/exchange#vhost=%2F&name=amq.topic", "bindings-table"),

@@ -28,6 +28,8 @@ def query(request: Any) -> dict[str, str]:
         ("/connections", "/api/connections"),
         ("/channels", "/api/channels"),
         ("/consumers", "/api/consumers"),
+        ("/mqtt", "/api/mqtt/sessions"),
+        ("/mqtt", "/api/mqtt/shared-subscriptions"),
         ("/exchanges", "/api/exchanges"),
         ("/queues", "/api/queues"),
         ("/shovels", "/api/parameters/shovel"),

@@ -7,6 +7,8 @@ from lavinmq.cli.ctl.session import Session
 
 REASON = "Closed via lavinmqctl"
 NOT_FOUND = 404
+MQTT_COLUMNS = "client_id conn_name"
+SESSION_COLUMNS = "client_id connected subscriptions messages"
 CONSUMER_COLUMNS = "queue.name channel_details.name consumer_tag ack_required prefetch_count"
 
 
@@ -25,6 +27,23 @@ def list_consumers(session: Session) -> None:
     columns = session.columns(CONSUMER_COLUMNS)
     where = (session.vhost,) if session.has_vhost else ()
     session.output.table("consumers", columns, session.api.rows("consumers", *where))
+
+
+def list_mqtt_connections(session: Session) -> None:
+    """List clients of MQTT, of one virtual host if one was named."""
+    columns = session.columns(MQTT_COLUMNS)
+    where = ("vhosts", session.vhost) if session.has_vhost else ()
+    rows = session.api.rows(*where, "connections")
+    clients = ({**row, "conn_name": row.get("name")} for row in rows if row.get("client_id"))
+    session.output.table("MQTT connections", columns, clients)
+
+
+def list_mqtt_sessions(session: Session) -> None:
+    """List sessions of MQTT clients, of one virtual host if one was named."""
+    columns = session.columns(SESSION_COLUMNS)
+    where = (session.vhost,) if session.has_vhost else ()
+    rows = session.api.rows("mqtt", "sessions", *where)
+    session.output.table("MQTT sessions", columns, rows)
 
 
 def close_connection(session: Session) -> None:

@@ -190,6 +190,10 @@ COMMANDS: dict[str, tuple[Command, ...]] = {
         Command("close_all_connections", "[reason]", "Close all connections", "connections"),
         Command("list_channels", "[column...]", "List channels", "connections"),
         Command("list_consumers", "[column...]", "List consumers", "connections"),
+        Command("list_mqtt_connections", "[column...]",
+                "List clients of MQTT, default client_id and conn_name", "connections"),
+        Command("list_mqtt_sessions", "[column...]",
+                "List sessions of MQTT clients with what waits for them", "connections"),
     ),
     "Definitions": (
         Command("export_definitions", "",

@@ -22,6 +22,7 @@ from lavinmq.http.api import (  # noqa: F401
     live,
     logs,
     messages,
+    mqtt,
     nodes,
     overview,
     parameters,

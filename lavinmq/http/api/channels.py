@@ -95,7 +95,7 @@ async def list_channels_of_connection(call: Call) -> Listing[Channel]:
 async def show_channel(call: Call) -> dict[str, Any]:
     """Show a channel with its consumers."""
     channel = await by_name(call, call.path["name"])
-    details = [consumers.row(each) for each in consumers.of_channel(channel)]
+    details = [consumers.row(each.queue, each) for each in consumers.of_channel(channel)]
     return row(call, channel, with_log=True) | {"consumer_details": details}
 
 

@@ -20,6 +20,7 @@ from lavinmq.http.listing import Listing, in_portions
 from lavinmq.http.routes import ROUTES, Query
 from lavinmq.http.synced import all_synced, synced_now
 from lavinmq.http.tables import table
+from lavinmq.mqtt.connection import Consumer as MqttConsumer
 from lavinmq.stats.totals import unacknowledged
 from lavinmq.vhost import rights
 from lavinmq.vhost.new_queue import declared
@@ -169,13 +170,24 @@ async def show_queue(call: Call) -> dict[str, Any]:
     if queue.is_stream:
         shown["stream"] = stream_facts(queue)
         shown["segments"] = shown["stream"]["segments"]
-    several = [each for each in islice(queue.consumers, most or None) if isinstance(each, Consumer)]
+    several = [
+        each for each in islice(queue.consumers, most or None)
+        if isinstance(each, Consumer | MqttConsumer)
+    ]  # fmt: skip
     shown["consumer_details"] = [
-        consumers.row(consumer)
+        consumers.row(queue, consumer)
         async for consumer in in_portions(several)
-        if consumer.channel.connection.channels.get(consumer.channel.id) is consumer.channel
+        if _is_there(consumer)
     ]
     return shown
+
+
+def _is_there(consumer: Consumer | MqttConsumer) -> bool:
+    """Whether its client has not gone meanwhile."""
+    if isinstance(consumer, MqttConsumer):
+        return consumer.connection.is_member
+    channel = consumer.channel
+    return channel.connection.channels.get(channel.id) is channel
 
 
 # --- create and delete ------------------------------------------------------------------------

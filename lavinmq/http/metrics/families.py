@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from lavinmq import __version__
-from lavinmq.http.clients import clients
+from lavinmq.http.clients import clients, sessions_in, sessions_of, shared_in
 from lavinmq.http.metrics.exposition import Exposition, Metric
+from lavinmq.mqtt.codec import V5, V31, V311
+from lavinmq.mqtt.connection import Connection as MqttConnection
 from lavinmq.stats.system import heap, memory_limit, memory_used
 from lavinmq.stats.totals import unacknowledged
 
@@ -239,4 +241,58 @@ def messages(scrape: Scrape) -> Iterator[str]:
         yield scrape.out.alone(metric, counted[name])
 
 
-OVERVIEW: Final[tuple[Part, ...]] = (broker, totals, process, runtime, messages)
+MQTT: Final = {
+    "clients": gauge("mqtt_clients", "Clients of MQTT that are connected"),
+    "sessions": gauge("mqtt_sessions", "Sessions of MQTT, of clients that are away as well"),
+    "subscriptions": gauge("mqtt_subscriptions", "Subscriptions of MQTT clients"),
+    "shared": gauge("mqtt_shared_subscriptions", "Shared subscriptions of MQTT clients"),
+    "in_flight": gauge(
+        "mqtt_messages_in_flight", "Messages that connected MQTT clients have not acknowledged"
+    ),
+    "retained": gauge("mqtt_retained_messages", "Retained messages"),
+    "retained_bytes": gauge("mqtt_retained_bytes", "Bytes of the files of retained messages"),
+    "wills": gauge("mqtt_wills_waiting", "Wills whose delay has not passed"),
+}
+PUBLISHERS: Final = gauge("global_publishers", "MQTT clients that have published, by protocol")
+CONSUMERS: Final = gauge("global_consumers", "MQTT clients that have subscribed, by protocol")
+PROTOCOLS: Final = {V31: "mqtt310", V311: "mqtt311", V5: "mqtt50"}
+"""What RabbitMQ calls them."""
+
+
+def mqtt(scrape: Scrape) -> Iterator[str]:
+    """What there is of MQTT in the virtual hosts that count."""
+    out, sums = scrape.out, dict.fromkeys(MQTT, 0)
+    for vhost in scrape.vhosts:
+        for _ in sessions_in(vhost):
+            sums["sessions"] += 1
+            yield ""
+        sums["shared"] += sum(1 for _ in shared_in(vhost))
+        yield ""
+        known = sessions_of(scrape.broker, vhost)
+        if known is None:
+            continue
+        sums["subscriptions"] += len(known.exchange.bindings)
+        sums["wills"] += len(known.wills)
+        retained = known.stores.retained
+        if retained is not None:
+            sums["retained"] += len(retained)
+            sums["retained_bytes"] += retained.file_bytes
+    sums["subscriptions"] -= sums["shared"]
+    publishers, consumers = dict.fromkeys(PROTOCOLS, 0), dict.fromkeys(PROTOCOLS, 0)
+    for connection in connections_of(scrape):
+        if isinstance(connection, MqttConnection):
+            counters = connection.link.mqtt_counters()
+            sums["clients"] += 1
+            sums["in_flight"] += counters.get("in_flight", 0)
+            publishers[connection.level] += counters.get("publish", 0) > 0
+            consumers[connection.level] += connection.has_subscribed
+        yield ""
+    for name, metric in MQTT.items():
+        yield out.alone(metric, sums[name])
+    for metric, counts in ((PUBLISHERS, publishers), (CONSUMERS, consumers)):
+        yield out.head(metric)
+        for level, name in PROTOCOLS.items():
+            yield out.sample(metric, counts[level], out.labels(protocol=name))
+
+
+OVERVIEW: Final[tuple[Part, ...]] = (broker, totals, process, runtime, messages, mqtt)

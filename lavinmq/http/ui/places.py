@@ -46,6 +46,8 @@ PLACES: Final = {
     "channels": Place("Channels"),
     "channel": Place("Channel"),
     "consumers": Place("Consumers"),
+    "mqtt": Place("MQTT"),
+    "mqtt-session": Place("MQTT session"),
     "exchanges": Place("Exchanges"),
     "exchange": Place("Exchange"),
     "queues": Place("Queues"),

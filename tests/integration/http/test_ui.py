@@ -296,6 +296,35 @@ def test_a_long_answer_ends_with_the_log_in(broker: Broker) -> None:
     connection.close()
 
 
+def test_a_page_is_told_what_changes(broker: Broker) -> None:
+    """The stream that pages follow, by the log-in of a browser, also of the executable."""
+    api, cookie = Api(broker), logged_in(broker)
+    view = "queues?page=1&page_size=1&name=ui-told"
+    connection = http.client.HTTPConnection(broker.host, broker.http_port, timeout=20)
+    path = f"/api/live?rate=1&view={quote(view, safe='')}"
+    connection.request("GET", path, headers={"Cookie": cookie})
+    response = connection.getresponse()
+    assert (response.status, response.headers["Content-Type"]) == (200, "text/event-stream")
+
+    def next_told() -> Any:
+        while not (line := response.readline()).startswith(b"data: {"):
+            assert line, "the stream has ended"
+        return json.loads(line.removeprefix(b"data: "))
+
+    while not (said := next_told()).get("view"):
+        pass
+    assert (said["view"], said["answer"]["item_count"]) == (view, 0)
+    assert api("PUT", "/api/queues/%2F/ui-told", {}).status == 201
+
+    while "answer" not in (said := next_told()):
+        pass
+
+    assert said["answer"]["items"][0]["name"] == "ui-told"
+    assert ask(broker, "DELETE", "/session", Cookie=cookie).status == 204
+    response.read()  # it ends with the log-in
+    connection.close()
+
+
 def test_tags_that_are_taken_away_count_at_once(broker: Broker) -> None:
     api = Api(broker)
     api.as_user("ui-demoted", "administrator")

@@ -10,7 +10,7 @@ import { byId, h } from "./dom.js";
 const LEVELS = { error: "Error", warning: "Warning", hint: "Hint" };
 /** @type {Record<string, string>} */
 const PAGES = {
-  queue: "Open the queue", unacked: "Show what is unacknowledged", nodes: "Open the node", policies: "Open the policies",
+  queue: "Open the queue", unacked: "Show what is unacknowledged", nodes: "Open the node", mqtt: "Open the page of MQTT", policies: "Open the policies",
   "operator-policies": "Open the operator policies",
 };
 

@@ -5,6 +5,7 @@ import { ApiError, get, rowsOf } from "./api.js";
 import { to } from "./address.js";
 import { h } from "./dom.js";
 import { is } from "./session.js";
+import { isOfChannel } from "./things.js";
 
 /** @typedef {import("./api.js").Row} Row */
 /** @typedef {{label: string, more: string, href: string}} Hit */
@@ -32,8 +33,12 @@ const KINDS = [
     said: (row) => [row.client_properties?.connection_name, row.client_id, row.name, row.vhost].filter(Boolean).slice(0, 2),
   },
   {
-    label: "Consumers", path: "consumers", columns: "consumer_tag,queue,channel_details", href: (row) => to("channel", { name: row.channel_details?.name ?? "" }),
+    label: "Consumers", path: "consumers", columns: "consumer_tag,queue,channel_details", href: (row) => to(isOfChannel(row) ? "channel" : "connection", { name: row.channel_details?.name ?? "" }),
     said: (row) => [row.consumer_tag, row.queue?.name ?? ""],
+  },
+  {
+    label: "MQTT sessions", path: "mqtt/sessions", columns: "client_id,vhost", href: (row) => to("mqtt-session", { vhost: row.vhost, client_id: row.client_id }),
+    said: (row) => [row.client_id, row.vhost],
   },
   { label: "Virtual hosts", path: "vhosts", columns: "name", href: (row) => to("vhost", { name: row.name }) },
   { label: "Policies", path: "policies", columns: "name,vhost", href: (row) => to("policies", { name: row.name }), tags: ["policymaker"] },

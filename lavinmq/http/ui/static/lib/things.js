@@ -12,6 +12,15 @@ export function queueLink(row, name = row.name, vhost = row.vhost) {
   return h("a", { href: to(isStream ? "stream" : "queue", { vhost, name }) }, name);
 }
 
+/** Whether a consumer is one of AMQP, which can be cancelled. @param {Row} row */
+export const isOfChannel = (row) => row.channel_details?.number !== 0;
+
+/** The channel of a consumer, or the connection of a client of MQTT. @param {Row} row */
+export function channelLink(row) {
+  const name = row.channel_details?.name ?? "";
+  return h("a", { href: to(isOfChannel(row) ? "channel" : "connection", { name }) }, name);
+}
+
 /** @param {string} vhost @param {string} name */
 export const exchangeLink = (vhost, name) => h("a", { href: to("exchange", { vhost, name }) }, name || "(default)");
 

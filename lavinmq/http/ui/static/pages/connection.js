@@ -14,12 +14,23 @@ import { state } from "../lib/things.js";
 const name = () => parameter("name");
 const chart = new Chart("chart", { title: "Data rates", unit: "/s", isBytes: true });
 
+/** @typedef {import("../lib/api.js").Row} Row */
+/** @param {Row} one */
+const isMqtt = (one) => String(one.protocol ?? "").startsWith("MQTT");
+/** @param {Row} one @returns {[string, import("../lib/dom.js").Child][]} */
+const ofAmqp = (one) => [["Channel max", count(one.channel_max)], ["Frame max", bytes(one.frame_max)]];
+/** @param {Row} one @returns {[string, import("../lib/dom.js").Child][]} */
+const ofMqtt = (one) => [
+  ["Protocol", one.protocol],
+  ["Client ID", h("a", { href: to("mqtt-session", { vhost: one.vhost, client_id: one.client_id }) }, one.client_id ?? "")],
+];
+
 live({ path: () => path`connections/${name()}`, take: (one) => {
   show("pagename-label", `${one.name ?? name()} in virtual host ${one.vhost ?? ""}`);
   facts("details", [
     ["Username", one.user], ["State", state(one.state)], ["Connected at", time(one.connected_at)],
-    ["Heartbeat", `${one.timeout} s`], ["Authentication", one.auth_mechanism], ["Channel max", count(one.channel_max)],
-    ["Frame max", bytes(one.frame_max)], ["TLS version", one.tls_version ?? "no TLS"], ["Cipher", one.cipher],
+    ["Heartbeat", `${one.timeout} s`], ["Authentication", one.auth_mechanism],
+    ...(isMqtt(one) ? ofMqtt(one) : ofAmqp(one)), ["TLS version", one.tls_version ?? "no TLS"], ["Cipher", one.cipher],
   ]);
   const client = one.client_properties ?? {};
   const link = typeof client.information === "string" && /^https?:\/\//.test(client.information)
@@ -31,7 +42,7 @@ live({ path: () => path`connections/${name()}`, take: (one) => {
     ["Version", client.version], ["Platform", client.platform], ["Information", link],
   ]);
   for (const box of document.querySelectorAll(".amqp")) {
-    /** @type {HTMLElement} */ (box).hidden = String(one.protocol ?? "").startsWith("MQTT");
+    /** @type {HTMLElement} */ (box).hidden = isMqtt(one);
   }
   chart.update([
     { label: "Send", values: one.send_oct_details?.log ?? [] },

@@ -1,7 +1,7 @@
 // One queue, in four tabs.
 
 import { get, path, request, rowsOf } from "../lib/api.js";
-import { change, parameter, to } from "../lib/address.js";
+import { change, parameter } from "../lib/address.js";
 import { startBrowsing } from "../lib/browse.js";
 import { Chart } from "../lib/chart.js";
 import { byId, h, hide, show } from "../lib/dom.js";
@@ -13,7 +13,7 @@ import { publishForm } from "../lib/publish.js";
 import { here, name, showQueue, startActions, suggestQueues, vhost } from "../lib/queue.js";
 import { Table } from "../lib/table.js";
 import { startTracing } from "../lib/trace.js";
-import { exchangeLink, inline, messageCard } from "../lib/things.js";
+import { channelLink, exchangeLink, inline, isOfChannel, messageCard } from "../lib/things.js";
 
 const MORE = 10;
 const SHOWN_BYTES = 50_000;
@@ -50,14 +50,14 @@ showTab();
 const consumers = new Table({
   id: "consumers-table", box: "consumers-box", path: () => "", key: ["consumer_tag", "channel_name"], isStill: true, empty: "Nobody consumes",
   columns: [
-    { label: "Channel", cell: (row) => h("a", { href: to("channel", { name: row.channel_name ?? "" }) }, row.channel_name ?? "") },
+    { label: "Channel", cell: channelLink },
     { label: "Consumer tag", cell: (row) => row.consumer_tag },
     { label: "Ack required", cell: (row) => (row.ack_required ? "yes" : "no") },
     { label: "Exclusive", cell: (row) => (row.exclusive ? "yes" : "no") },
     { label: "Prefetch count", number: true, cell: (row) => count(row.prefetch_count) },
     {
       label: "",
-      cell: (row) => actionButton("Cancel", async () => {
+      cell: (row) => isOfChannel(row) && actionButton("Cancel", async () => {
         const channel = row.channel_details ?? {};
         await request("DELETE", path`consumers/${vhost()}/${channel.connection_name}/${channel.number}/${row.consumer_tag}`);
         await reload();
