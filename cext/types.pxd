@@ -51,6 +51,14 @@ cdef extern from *:
     u64 NO_LIMIT
     const char* TLS_PROVIDER
 
+cdef extern from "<sys/epoll.h>" nogil:
+    ctypedef union epoll_data_t:
+        void* ptr
+
+    cdef struct epoll_event:
+        u32 events
+        epoll_data_t data
+
 cdef enum limits:
     BLOCK_SIZE = 262144         # pooled block: shared input, staged tail, read window, output
     SMALL_STAGE = 4096          # first staged tail of a queue
@@ -74,6 +82,7 @@ cdef enum limits:
     TRIM_BYTES = 16777216       # of that memory, freed, after which the kernel gets it back
     PORTION_NS = 1500000        # of long work in one turn of the loop, whoever it is for
     GRANT_NS = 500000           # of it that those get who come last, when nothing is left for them
+    READ_UNITS = 300            # of 10 ns: a read that brings nothing
     LATE_READ = 16384           # bytes read at once while links wait for that: what is left is kept
     LATE_NS = 1000000           # of it after which a link has to wait for others
     LATE_FOR_NS = 5000000       # for so long, and as long as it does not come to its end
@@ -92,6 +101,7 @@ cdef enum limits:
     MAX_HISTORY_BYTES = 1 << 25     # of them
     MAX_HISTORIES_BYTES = 1 << 28   # of all exchanges
     N_BUCKETS = 20              # of a histogram, the last one without an upper bound
+    FOUND_EVENTS = 64           # of sockets that are taken from the kernel at once
     LOOK_SLOTS = 16             # of the wheel of links, see wheel.pyx; a power of two
     LOOK_SLOT_NS = 125000000    # what each of them stands for
     LOOK_EVERY_NS = 1000000000  # every open link is looked at so often at least
@@ -1445,7 +1455,8 @@ cdef struct wire_t:             # the socket half of a link: nothing in it knows
     void* tls_session           # what that works on
     flag_t is_blocked           # no more output is taken for now: it is slow
     flag_t is_lost              # the kernel reported the connection gone while sending
-    flag_t has_writer           # the event loop watches for room in the socket
+    flag_t has_writer           # the kernel is asked for room in the socket
+    u32 watched                 # what the kernel looks for: EPOLLIN and others; 0 = it is not asked
     u8* left                    # bytes of a frame that is not complete
     u32 n_left
     u32 cap_left
@@ -1512,8 +1523,16 @@ cdef struct pool_t:
     u32 n
     u32 n_used                  # blocks that are not here
 
+cdef struct watch_t:            # see loop/watch.pyx
+    int fd                      # of the kernel's list of what is looked at; -1 = it is closed
+    int n                       # events that were found and are being told
+    int at                      # the next one of them
+    u64 n_changes               # of what is looked for
+    epoll_event found[FOUND_EVENTS]
+
 cdef struct loop_t:
     pool_t pool
+    watch_t watch
     u8* input                   # shared by all links, BLOCK_SIZE bytes
     u32 work                    # units of about 10 ns since the clock was looked at
     u32 look_units              # after which it is looked at

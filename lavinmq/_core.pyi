@@ -220,6 +220,13 @@ class Loop:
         """How often a connection was looked at for that since start."""
 
     @property
+    def watch_changes(self) -> int:
+        """How often the kernel was told to look for something else since start."""
+
+    def on_found(self) -> None:
+        """Tell links what the kernel has found of their sockets; for the event loop."""
+
+    @property
     def is_low(self) -> bool:
         """Whether the file system is short of space; to be set by who watches it."""
 

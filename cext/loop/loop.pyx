@@ -128,6 +128,7 @@ cdef class Loop:
     cdef bint is_looking        # one that was looked at has more to be looked at, at once
     cdef list turns             # links that are to be heard in the next turn
     cdef list late_turns        # and those that kept the loop busy the last time
+    cdef object leaving         # links whose peers say no more, and that are heard last
     cdef object ended           # links whose peers have gone
     cdef bint is_jobs_turn      # jobs come before those links in the next turn
     cdef object crowd_timer
@@ -150,6 +151,7 @@ cdef class Loop:
     def __cinit__(self):
         memset(&self.t, 0, sizeof(loop_t))
         self.t.dir_fd = self.submit_fd = self.done_fd = self.linger_fd = -1
+        self.t.watch.fd = -1
         self.t.input = <u8*>malloc(BLOCK_SIZE)
         if self.t.input == NULL:
             raise MemoryError()
@@ -181,6 +183,7 @@ cdef class Loop:
         self.held = []
         self.turns = []
         self.late_turns = []
+        self.leaving = deque()
         self.ended = deque()
         self.t.max_large = <u64>-1
         self.t.dedup_budget.most = MAX_DEDUP_BYTES
@@ -199,6 +202,10 @@ cdef class Loop:
         if self.linger_fd < 0:
             raise OSError(errno, f"timer: {os.strerror(errno)}")
         events.add_reader(self.linger_fd, self.on_lingered)
+        error = watch_open(&self.t.watch)
+        if error:
+            raise OSError(error, f"epoll: {os.strerror(error)}")
+        events.add_reader(self.t.watch.fd, self.on_found)
         closer_begin()              # now, so that descriptors do not seem to leak later
         loop_clock(&self.t)
 
@@ -263,10 +270,10 @@ cdef class Loop:
         for i in range(self.t.n_run_fds):
             c_close(self.t.run_fds[i])
         self.t.n_sync_fds = self.t.n_run_fds = 0
-        for fd in (self.t.dir_fd, self.submit_fd, self.done_fd, self.linger_fd):
+        for fd in (self.t.dir_fd, self.submit_fd, self.done_fd, self.linger_fd, self.t.watch.fd):
             if fd >= 0:
                 c_close(fd)
-        self.t.dir_fd = self.submit_fd = self.done_fd = self.linger_fd = -1
+        self.t.watch.fd = self.t.dir_fd = self.submit_fd = self.done_fd = self.linger_fd = -1
 
     @property
     def sync(self) -> bool:
@@ -344,6 +351,11 @@ cdef class Loop:
     def overdue_looks(self) -> int:
         """How often a connection was looked at for that since start."""
         return self.t.n_overdue_looks
+
+    @property
+    def watch_changes(self) -> int:
+        """How often the kernel was told to look for something else since start."""
+        return self.t.watch.n_changes
 
     @property
     def portion_units(self) -> int:
@@ -424,7 +436,7 @@ cdef class Loop:
             if self.t.stuck == NULL:
                 is_due = is_due or bool(self.commits) or (
                     self.t.n_confirms != 0 and self.t.linger_until_ns == 0)
-        if is_due or self.turns or self.late_turns or self.ended:
+        if is_due or self.turns or self.late_turns or self.leaving or self.ended:
             self.is_scheduled = True
             self.events.call_soon(self.turn)
 
@@ -446,11 +458,29 @@ cdef class Loop:
             else:
                 self.hear_late_link()
                 self.run_jobs()
-            if self.ended:
+            if self.leaving or self.ended:
                 self.let_go_links()
         finally:
             self.is_scheduled = False
             self.kick()
+
+    def on_found(self) -> None:
+        """Sockets of wires have something: tell them. Called by the event loop."""
+        cdef watch_t* watch = &self.t.watch
+        cdef epoll_event* event
+        cdef Wire wire              # which may be closed by what it hears
+        cdef Py_ssize_t asks = 1 + len(self.links) // FOUND_EVENTS
+        cdef bint has_more = True
+        # Those that wait for their turn are found again and again: no more than once in here.
+        while has_more:
+            asks -= 1
+            has_more = watch_ask(watch) and asks > 0
+            event = watch_next(watch)
+            while event != NULL:
+                wire = <Wire>event.data.ptr
+                wire.on_event(event.events)
+                event = watch_next(watch)
+            has_more = has_more and not self.t.is_spent
 
     cdef void hear_links(self):
         """Hear those that wait, as far as the portion goes."""
@@ -478,9 +508,13 @@ cdef class Loop:
             (<Wire>turns[i]).take_turn()
 
     cdef void let_go_links(self):
-        """Let go of those whose peers have gone while the portion lasts, one at least: thousands
-        may go at once."""
+        """Hear those whose peers say no more while the portion lasts, and let go of those that have
+        gone, one at least: thousands may go at once."""
         loop_grant(&self.t)
+        while self.leaving:
+            (<Wire>self.leaving.popleft()).take_turn()
+            if loop_look(&self.t):
+                break
         while self.ended:
             (<Wire>self.ended.popleft()).let_go()
             if loop_look(&self.t):
@@ -637,6 +671,13 @@ cdef class Loop:
             link.is_in_turns = True
             is_late = self.t.look_ns < link.t.late_until_ns
             (self.late_turns if is_late else self.turns).append(link)
+        self.kick()
+
+    cdef void hear_last(self, Wire link):
+        """Hear all others before this link, whose peer says no more."""
+        if not link.is_in_turns:
+            link.is_in_turns = True
+            self.leaving.append(link)
         self.kick()
 
     cdef void end_link(self, Wire link):
@@ -886,6 +927,7 @@ cdef class Loop:
             self.events.remove_reader(self.done_fd)
         if self.linger_fd >= 0:
             self.events.remove_reader(self.linger_fd)
+            self.events.remove_reader(self.t.watch.fd)
         self.close_descriptors()
 
     # ---- time

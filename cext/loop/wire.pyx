@@ -73,9 +73,7 @@ cdef class Wire:
         """Stop reading and writing, requeue what is unacked, free everything. Idempotent."""
         if self.t.state == LINK_CLOSED:
             return
-        self.watch_input(False)
-        if self.t.wire.has_writer and not self.t.wire.is_lost:
-            self.loop.events.remove_writer(self.t.wire.fd)
+        self.unwatch()
         self.release()
         self.t.wire.tls = NULL
         self.tls = None
@@ -111,10 +109,7 @@ cdef class Wire:
         """Let go of the socket: nothing is read, sent or delivered any more. Then call close()."""
         if self.t.wire.fd < 0:
             return
-        self.watch_input(False)
-        if self.t.wire.has_writer and not self.t.wire.is_lost:
-            self.loop.events.remove_writer(self.t.wire.fd)
-        self.t.wire.has_writer = False
+        self.unwatch()
         self.t.wire.fd = -1
         self.t.wire.tls = NULL
         self.tls = None
@@ -207,19 +202,46 @@ cdef class Wire:
         """Walk what was kept and read on."""
         self.go(STOP_PAUSED)
 
-    # ---- input
+    # ---- what the kernel looks for
 
     cdef void watch_input(self, bint on):
         if on == self.is_reading or self.t.wire.fd < 0:
             return
         self.is_reading = on
-        if on:
-            self.loop.events.add_reader(self.t.wire.fd, self.on_readable)
-        else:
-            self.loop.events.remove_reader(self.t.wire.fd)
+        self.watch()
+
+    cdef void watch(self):
+        """Have the kernel look for what is waited for."""
+        cdef u32 wanted = EPOLLIN | EPOLLRDHUP if self.is_reading else 0
+        cdef int error
+        if self.t.wire.has_writer:
+            wanted |= EPOLLOUT
+        error = watch_set(&self.t.loop.watch, &self.t.wire, <void*>self, wanted)
+        if error and not self.t.stops & STOP_ENDED:
+            self.note_end(error)
+
+    cdef void unwatch(self):
+        """The descriptor is about to be somebody else's."""
+        self.is_reading = self.t.wire.has_writer = False
+        if self.t.wire.fd >= 0:
+            watch_set(&self.t.loop.watch, &self.t.wire, <void*>self, 0)
+
+    cdef void on_event(self, u32 found):
+        """The kernel has found what was looked for, or an end or an error, of which reading and
+        sending tell more. Thousands may end at once: they are read behind all others."""
+        if self.is_reading and found & ENDS and not self.t.stops:
+            self.t.is_unread = True
+            self.stop(STOP_TURN)
+            self.loop.hear_last(self)
+        elif self.is_reading and found & ~EPOLLOUT:
+            self.on_readable()
+        if self.t.wire.has_writer and found & ~(EPOLLIN | EPOLLRDHUP):
+            self.on_writable()
+
+    # ---- input
 
     def on_readable(self) -> None:
-        """The event loop says that bytes are there: read once and walk them. One that has kept the
+        """The kernel says that bytes are there: read once and walk them. One that has kept the
         loop busy of late is read behind all others that are readable now."""
         cdef link_t* l = &self.t
         if l.loop.look_ns < l.late_until_ns and not l.stops and l.wire.fd >= 0:
@@ -238,9 +260,9 @@ cdef class Wire:
         if l.wire.fd < 0:
             return
         if l.stops:
-            # The watch of one that has ended goes with the socket. A turn comes so soon that ending
-            # the watch for it, and beginning it again, would cost more than being told meanwhile.
-            if l.stops != STOP_TURN and not l.stops & STOP_ENDED:
+            # A turn comes so soon that ending the watch for it, and beginning it again, would cost
+            # more than being told meanwhile.
+            if l.stops != STOP_TURN:
                 self.watch_input(False)
             return
         if loop.is_spent and self.loop.is_scheduled:
@@ -264,10 +286,11 @@ cdef class Wire:
         with nogil:
             n = wire_receive(&l.wire, buf + kept, cap - kept)
             loop_clock(loop)
-        if n == -EAGAIN:
-            return
         if n <= 0:
-            self.note_end(<int>-n)
+            self.loop.open_portion()
+            loop_spent(loop, READ_UNITS)
+            if n != -EAGAIN:
+                self.note_end(<int>-n)
             return
         l.wire.last_read_ns = loop.now_ns
         l.wire.n_left = 0
@@ -303,6 +326,7 @@ cdef class Wire:
         """The peer has gone: what that takes is done behind what others ask for."""
         self.end_error = error
         self.stop(STOP_ENDED)
+        self.watch_input(False)         # else it is found again until it is let go
         self.loop.end_link(self)
 
     cdef void let_go(self):
@@ -414,7 +438,7 @@ cdef class Wire:
             link_give_up_rests(&self.t)
             self.session.on_unreadable()
         elif self.t.wire.fd >= 0:
-            self.loop.events.add_writer(self.t.wire.fd, self.on_writable)
+            self.watch()
 
     def on_writable(self) -> None:
         """The kernel has room again: send on; when all is sent consumers and reading go on."""
@@ -425,17 +449,17 @@ cdef class Wire:
         loop_clock(l.loop)
         if l.rests != NULL:
             if l.wire.has_writer:
-                self.loop.events.remove_writer(l.wire.fd)
                 l.wire.has_writer = False
+                self.watch()
                 loop_add_job(l.loop, &l.rests.job)
             self.loop.kick()
             return
         rc = link_send(l)
         if rc == 0:
             return
-        self.loop.events.remove_writer(l.wire.fd)
         l.wire.has_writer = False
         l.wire.is_blocked = False
+        self.watch()
         if rc < 0:
             self.session.on_lost(self.why_lost("connection reset"))
             return

@@ -6,6 +6,7 @@ event loop is a list of callbacks; the session notes what it is told.
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
 from collections.abc import Callable
@@ -30,6 +31,7 @@ class FakeEvents:
     def __init__(self, long_s: float = LONG_S) -> None:
         self.ready: list[Callable[[], Any]] = []
         self._long_s = long_s
+        self.readers: dict[str, int] = {}
 
     def call_soon(self, callback: Callable[..., Any], *args: Any) -> None:
         """Run it with the next `run`."""
@@ -44,18 +46,12 @@ class FakeEvents:
     def cancel(self) -> None:
         """Cancelled callbacks are harmless when called."""
 
-    def add_reader(self, _fd: int, _callback: Callable[[], Any]) -> None:
+    def add_reader(self, fd: int, callback: Callable[[], Any]) -> None:
         """The test says when there is something to read."""
+        self.readers[callback.__name__] = fd
 
     def remove_reader(self, _fd: int) -> bool:
         """See add_reader."""
-        return True
-
-    def add_writer(self, _fd: int, _callback: Callable[[], Any]) -> None:
-        """The test drains the socket itself."""
-
-    def remove_writer(self, _fd: int) -> bool:
-        """See add_writer."""
         return True
 
     def run(self) -> None:
@@ -175,6 +171,14 @@ class Bench:
         self.link.close()
         self._server.close()
         self.client.close()
+
+    @property
+    def watched(self) -> int:
+        """What the kernel looks for at the link's socket: EPOLLIN, EPOLLOUT, or 0."""
+        info = Path(f"/proc/self/fdinfo/{self.events.readers['on_found']}").read_text()
+        words = [line.split() for line in info.splitlines() if line.startswith("tfd:")]
+        found = {int(each[1]): int(each[3], 16) for each in words}
+        return found.get(self._server.fileno(), 0) & (select.EPOLLIN | select.EPOLLOUT)
 
     def narrow(self) -> None:
         """From now on the kernel takes little at once for the client."""

@@ -5,12 +5,12 @@ The library is a stand-in over the socket pair, so that every wait can be made a
 
 from __future__ import annotations
 
+import select
 import ssl
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,29 +19,6 @@ from tests.support._trial_tls import SocketTls
 from tests.support.core import Bench, FakeEvents, publish
 
 RECORD = 16384
-
-
-class Watched(FakeEvents):
-    """Knows who is watched for what."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.readers: set[int] = set()
-        self.writers: set[int] = set()
-
-    def add_reader(self, fd: int, _callback: Callable[[], Any]) -> None:
-        self.readers.add(fd)
-
-    def remove_reader(self, fd: int) -> bool:
-        self.readers.discard(fd)
-        return True
-
-    def add_writer(self, fd: int, _callback: Callable[[], Any]) -> None:
-        self.writers.add(fd)
-
-    def remove_writer(self, fd: int) -> bool:
-        self.writers.discard(fd)
-        return True
 
 
 class Library:
@@ -88,7 +65,7 @@ class Library:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    with closing(Bench(tmp_path, Watched())) as made:
+    with closing(Bench(tmp_path)) as made:
         yield made
 
 
@@ -101,13 +78,8 @@ def library(bench: Bench) -> Library:
 
 
 @pytest.fixture
-def events(bench: Bench) -> Watched:
-    assert isinstance(bench.events, Watched)
+def events(bench: Bench) -> FakeEvents:
     return bench.events
-
-
-def fd_of(bench: Bench) -> int:
-    return bench._server.fileno()
 
 
 def feed(library: Library, data: bytes, size: int) -> None:
@@ -132,7 +104,7 @@ def test_messages_come_whole_whatever_the_records(
 
 
 def test_one_turn_reads_no_more_than_a_buffer_and_comes_back(
-    bench: Bench, library: Library, events: Watched
+    bench: Bench, library: Library, events: FakeEvents
 ) -> None:
     queue = bench.queue("q", segment_size=1 << 22, durable=False)
     feed(library, publish(b"q", b"x" * 100_000) * 10, 1 << 20)
@@ -155,7 +127,7 @@ def test_a_large_message_does_not_keep_the_loop(bench: Bench, library: Library) 
 
 
 def test_what_the_library_holds_waits_for_the_end_of_a_pause(
-    bench: Bench, library: Library, events: Watched
+    bench: Bench, library: Library, events: FakeEvents
 ) -> None:
     queue = bench.queue("q", segment_size=1 << 22, durable=False)
     feed(library, publish(b"q", b"x" * 100_000) * 10, 1 << 20)
@@ -170,7 +142,7 @@ def test_what_the_library_holds_waits_for_the_end_of_a_pause(
 
 
 def test_the_end_behind_the_last_message_is_told_without_an_event(
-    bench: Bench, library: Library, events: Watched
+    bench: Bench, library: Library, events: FakeEvents
 ) -> None:
     queue = bench.queue("q", durable=False)
     feed(library, publish(b"q", b"x" * (RECORD - len(publish(b"q", b"")) - 8)), 1 << 20)
@@ -200,18 +172,18 @@ def test_a_failure_is_told_with_its_reason(bench: Bench, library: Library) -> No
 
 
 def test_output_goes_in_records_and_waits_for_room(
-    bench: Bench, library: Library, events: Watched
+    bench: Bench, library: Library, events: FakeEvents
 ) -> None:
     library.room = 20_000
     bench.link.write(b"x" * 50_000)
     bench.run()
     assert len(library.output) == 20_000
-    assert fd_of(bench) in events.writers
+    assert bench.watched & select.EPOLLOUT
 
     library.room = 1 << 20
     bench.link.on_writable()
     assert library.output == b"x" * 50_000
-    assert fd_of(bench) not in events.writers
+    assert not bench.watched & select.EPOLLOUT
 
 
 def test_a_write_that_fails_ends_the_link_with_its_reason(bench: Bench, library: Library) -> None:
@@ -265,7 +237,7 @@ def test_nothing_is_read_or_written_after_the_close(bench: Bench, library: Libra
 
 
 def test_a_large_message_goes_in_pieces_whatever_tls_waits_for(
-    bench: Bench, library: Library, events: Watched
+    bench: Bench, library: Library, events: FakeEvents
 ) -> None:
     queue = bench.queue("q", segment_size=1 << 23)
     body = b"".join(b"%07d" % number for number in range(200_000))
@@ -284,7 +256,7 @@ def test_a_large_message_goes_in_pieces_whatever_tls_waits_for(
         if waits % 3 == 0:
             library.refusals.append(ssl.SSLWantWriteError())
         library.room = 100_000
-        assert fd_of(bench) in events.writers
+        assert bench.watched & select.EPOLLOUT
         bench.link.on_writable()
         bench.run()
     bench.run()
