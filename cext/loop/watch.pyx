@@ -15,10 +15,9 @@ cdef extern from "<sys/epoll.h>" nogil:
     u32 EPOLLIN
     u32 EPOLLOUT
     u32 EPOLLRDHUP
-    u32 EPOLLHUP
-    u32 EPOLLERR
 
-cdef u32 ENDS = EPOLLRDHUP | EPOLLHUP | EPOLLERR     # the peer sends no more
+cdef enum:
+    ENDS = 0x2018               # RDHUP, HUP, ERR: the peer sends no more
 
 
 cdef int watch_open(watch_t* watch) noexcept nogil:
