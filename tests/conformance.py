@@ -18,7 +18,7 @@ import re
 import sys
 import tokenize
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,15 +97,20 @@ def tags(text: str) -> set[str]:
 Test = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def proofs_of(source: str, path: str) -> Iterator[tuple[str, Proof]]:
-    """Yield each item that a test module names, with the test. Raises: Complaint."""
+def proofs_of(
+    source: str, path: str, named: Callable[[str], set[str]] = tags, mark: str = "edge-cases.md"
+) -> Iterator[tuple[str, Proof]]:
+    """Yield each item that a test module names, with the test. Raises: Complaint.
+
+    Args: named: the items that a text names. mark: a text that has it has to name some.
+    """
     tree = ast.parse(source)
     tests = [
         node for node in ast.walk(tree) if isinstance(node, Test) and node.name.startswith("test_")
     ]
     for line, text in _remarks(source, tree):
-        items = tags(text)
-        if not items and "edge-cases.md" not in text:
+        items = named(text)
+        if not items and mark not in text:
             continue
         owners = _owners(line, tests, tree)
         if not items or not owners:

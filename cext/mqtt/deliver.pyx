@@ -93,7 +93,7 @@ cdef bint deliver_one(consumer_t* k, queue_t* q, rec_t* rec) noexcept nogil:
     cdef publish_t m
     cdef u8 granted = consumer_granted(k)
     cdef int rc
-    if not rec_publish(rec, q.loop.now_ms, &m):
+    if not rec_publish(rec, q.loop.now_ms, &m) and not queue_has_sent(q, rec.seg, rec.pos):
         deliver_drop(k, q, rec)
         return True
     m.qos = m.qos if m.qos < granted else granted

@@ -112,8 +112,8 @@ cdef void rec_read_headers(const rec_t* r, publish_t* m) noexcept nogil:
 
 # hot
 cdef inline bint rec_publish(const rec_t* r, i64 now_ms, publish_t* m) noexcept nogil:
-    """The message of a record, as its client gets it. False when its time is over. Cost: 5 ns
-    without headers."""
+    """The message of a record, as its client gets it. False when its time is over: then none of it
+    is left. Cost: 5 ns without headers."""
     cdef const u8* key = r.names + r.names[0] + 1
     cdef i64 age_s
     memset(m, 0, sizeof(publish_t))
@@ -129,6 +129,7 @@ cdef inline bint rec_publish(const rec_t* r, i64 now_ms, publish_t* m) noexcept 
         return True
     age_s = (now_ms - <i64>le64(r.names - 8)) // 1000
     if age_s >= <i64>m.expiry_s:
+        m.expiry_s = 0
         return False
     m.expiry_s -= <u32>age_s if age_s > 0 else 0
     return True

@@ -53,6 +53,8 @@ cdef inline i64 rec_deadline_ms(const queue_t* q, const rec_t* rec) noexcept nog
     cdef i64 stored_ms = <i64>le64(rec.names - 8)
     cdef i64 own = rec_own_deadline_ms(rec)
     cdef i64 ttl = q.features.ttl_ms if q.features != NULL else -1
+    if queue_has_sent(q, rec.seg, rec.pos):
+        return NEVER
     return stored_ms + ttl if ttl >= 0 and stored_ms + ttl < own else own
 
 
@@ -261,7 +263,7 @@ cdef void queue_expire_ahead(queue_t* q, store_t* st, u32 seg_id, u32 pos) noexc
     """Expire a ready message that is not at the head, if it is still there."""
     cdef seg_t* seg = store_segment(st, seg_id)
     cdef rec_t rec
-    if seg == NULL or not store_is_ahead(st, seg_id, pos):
+    if seg == NULL or not store_is_ahead(st, seg_id, pos) or queue_has_sent(q, seg_id, pos):
         return                  # taken: whoever has it, or gives it back, looks at its deadline
     if store_read(st, &q.loop.pool, store_window(st), seg, pos, 4096, &rec) != 1:
         return                  # the cursor will find out
@@ -329,7 +331,7 @@ cdef bint queue_expire_indexed(queue_t* q, store_t* st, i64 now_ms) noexcept nog
         is_spent = loop_spent(q.loop, DEATH_UNITS)
         if store_is_ahead(st, top.seg, top.pos):
             queue_expire_ahead(q, st, top.seg, top.pos)
-        elif st.n_requeued:
+        elif st.n_requeued and not queue_has_sent(q, top.seg, top.pos):
             if back == NULL:
                 back = <loc_t*>malloc(BACK_AT_ONCE * sizeof(loc_t))
                 if back == NULL:

@@ -1,7 +1,8 @@
 """AMQP and MQTT over WebSocket: the bytes of one, bridged to a connection like any other.
 
 The bridge is a pair of sockets. What one side cannot take yet waits in the other: neither a slow
-browser nor a busy broker makes anything grow. Frames have no meaning, text is ignored.
+browser nor a busy broker makes anything grow. Frames have no meaning. Text is ignored by AMQP, and
+ends MQTT, whose standard has it so.
 Source: docs/http-api.md.
 """
 
@@ -22,6 +23,7 @@ from lavinmq.process import log
 VERSION: Final = "13"
 CHUNK: Final = 64 << 10
 MQTT_PATHS: Final = ("mqtt", "ws/mqtt")
+UNSUPPORTED_DATA: Final = 1003
 _log = log.get("lmq.http.server")
 
 
@@ -103,7 +105,11 @@ class WebSocketBridge(Handler, WebSocketHandler):
 
     async def on_message(self, message: str | bytes) -> None:
         """Hand on what came; the next message is read when this is taken."""
-        if isinstance(message, str) or self._socket is None:
+        if isinstance(message, str):
+            if self._is_mqtt():
+                self.close(UNSUPPORTED_DATA)
+            return
+        if self._socket is None:
             return
         try:
             await asyncio.get_running_loop().sock_sendall(self._socket, message)

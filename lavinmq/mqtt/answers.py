@@ -22,13 +22,13 @@ def connack(
     return codec.packet(codec.CONNACK, head + (properties.write(given) if level == V5 else b""))
 
 
-def connack_refused(level: int, reason: Reason, text: str = "") -> bytes:
+def connack_refused(level: int, reason: Reason, text: str = "", most: int = 0) -> bytes:
     """The client may not; empty where its version has no way to say so.
 
-    Args: text: for version 5, empty: none.
+    Args: text: for version 5, empty: none. most: bytes that the client takes, 0: any.
     """
     if level == V5:
-        return codec.packet(codec.CONNACK, bytes([0, reason]) + properties.write(_why(text)))
+        return _explained(codec.CONNACK, bytes([0, reason]), text, most)
     code = return_code(reason)
     return b"" if code is None else codec.packet(codec.CONNACK, bytes([0, code]))
 
@@ -50,11 +50,11 @@ def unsuback(level: int, packet_id: int, reasons: Sequence[int]) -> bytes:
     return codec.packet(codec.UNSUBACK, head)
 
 
-def disconnect(level: int, reason: Reason, text: str = "") -> bytes:
-    """The broker is going to close; empty before version 5."""
+def disconnect(level: int, reason: Reason, text: str = "", most: int = 0) -> bytes:
+    """The broker is going to close; empty before version 5. Args: most: as of a refusal."""
     if level != V5:
         return b""
-    return codec.packet(codec.DISCONNECT, bytes([reason]) + properties.write(_why(text)))
+    return _explained(codec.DISCONNECT, bytes([reason]), text, most)
 
 
 def auth(reason: Reason, method: str, data: bytes = b"") -> bytes:
@@ -65,5 +65,10 @@ def auth(reason: Reason, method: str, data: bytes = b"") -> bytes:
     return codec.packet(codec.AUTH, bytes([reason]) + properties.write(given))
 
 
-def _why(text: str) -> Properties:
-    return {properties.REASON_STRING: text} if text else properties.NONE
+def _explained(kind: int, head: bytes, text: str, most: int) -> bytes:
+    """A packet that says why, without the words where it would be too large for the client."""
+    given: Properties = {properties.REASON_STRING: text} if text else properties.NONE
+    packet = codec.packet(kind, head + properties.write(given))
+    if not most or len(packet) <= most:
+        return packet
+    return codec.packet(kind, head + properties.write(properties.NONE))

@@ -99,10 +99,9 @@ class Connection:
 
     __slots__ = (
         "__weakref__", "_consumer", "_expiry_s", "_host", "_is_over", "_login", "_mechanism",
-        "_queue", "_sessions", "_shared", "_socket", "_wanted", "_will", "broker", "client_id",
-        "connected_at_ms", "ends", "is_blocked", "is_member", "keep_alive_s",
-        "level", "link", "receive_maximum", "rights", "standing", "track", "traffic", "user",
-        "vhost",
+        "_most", "_queue", "_sessions", "_shared", "_socket", "_wanted", "_will", "broker",
+        "client_id", "connected_at_ms", "ends", "is_blocked", "is_member", "keep_alive_s", "level",
+        "link", "receive_maximum", "rights", "standing", "track", "traffic", "user", "vhost",
     )  # fmt: skip
 
     def __init__(self, host: Host, sock: socket.socket, ends: Endpoints) -> None:
@@ -136,6 +135,7 @@ class Connection:
         self._shared: dict[str, tuple[Queue, Consumer]] = {}
         self._will: Will | None = None
         self._expiry_s = 0
+        self._most = 0
         self._is_over = False
 
     # --- what the broker asks -----------------------------------------------------------------
@@ -353,15 +353,19 @@ class Connection:
             self._answer_now(packet)
 
     def _answer_now(self, packet: bytes) -> None:
-        if not self._is_over and self.is_member:
-            self.link.write(packet)
-            self.link.resume()
+        if self._is_over or not self.is_member:
+            return
+        if self._most and len(packet) > self._most:
+            self._disconnect(Reason.PACKET_TOO_LARGE, "the answer is larger than the client takes")
+            return
+        self.link.write(packet)
+        self.link.resume()
 
     # --- CONNECT ------------------------------------------------------------------------------
 
     def _connect(self, wanted: Connect) -> None:
         self.level = wanted.level
-        self._wanted = wanted
+        self._wanted, self._most = wanted, wanted.maximum_packet_size
         if properties.AUTH_METHOD in wanted.properties:
             self._refuse(Reason.BAD_AUTHENTICATION_METHOD, "there is no such method")
             return
@@ -516,9 +520,11 @@ class Connection:
                 self._login.watch_end(self.user)
                 if self._is_over:
                     return
-        self.link.write(
-            answers.connack(self.level, session_present=is_present, given=self._told(wanted))
-        )
+        told = answers.connack(self.level, session_present=is_present, given=self._told(wanted))
+        if self._most and len(told) > self._most:
+            self._refuse(Reason.PACKET_TOO_LARGE)
+            return
+        self.link.write(told)
         self.receive_maximum = min(wanted.receive_maximum, config.mqtt_max_inflight_messages)
         self.link.set_limits(MAX_CONNECT, config.mqtt_max_packet_size, 1.5 * self.keep_alive_s)
         self.link.mqtt_open(
@@ -698,7 +704,7 @@ class Connection:
     def _refuse(self, reason: Reason, text: str = "") -> None:
         """CONNACK says no. The log has said why."""
         self._log.info("connection refused: %s", text or reason.text)
-        packet = answers.connack_refused(self.level, reason, text)
+        packet = answers.connack_refused(self.level, reason, text, self._most)
         if not packet:
             self.on_lost("")
             return
@@ -713,7 +719,7 @@ class Connection:
         self._log.info("closed: %s", text or reason.text)
         is_open = self.is_member and self.link.state == _core.STATE_OPEN
         if is_open:
-            self.link.write(answers.disconnect(self.level, reason, text))
+            self.link.write(answers.disconnect(self.level, reason, text, self._most))
         self._leave(has_will=True)
         if is_open and self.level == V5:
             self._hang_up()

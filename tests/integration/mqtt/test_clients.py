@@ -84,7 +84,7 @@ def new_client(mqtt: Broker) -> Iterator[NewClient]:
 
 @pytest.mark.parametrize("version", [paho.MQTTv31, paho.MQTTv311, paho.MQTTv5])
 def test_paho_publishes_and_subscribes(new_client: NewClient, version: int) -> None:
-    """Each QoS, bodies up to 300 KiB, in order."""
+    """3.1.1 [MQTT-7.0.0-2]: each QoS, bodies up to 300 KiB, in order."""
     client, topic = new_client(version), f"t-{uuid.uuid4().hex}"
     client.connect()
     assert client.subscribe((f"{topic}/+", 2), ("other", 0)) == [2, 0]
@@ -115,7 +115,8 @@ def test_paho_comes_back_to_its_session(new_client: NewClient, qos: int) -> None
 
 
 def test_paho_sends_properties_of_version_5(new_client: NewClient) -> None:
-    """5.0 [MQTT-3.3.2-4], [MQTT-3.3.2-15], [MQTT-3.3.2-17], [MQTT-3.3.2-20]: they come as sent."""
+    """5.0 [MQTT-3.3.2-15], [MQTT-3.3.2-16], [MQTT-3.3.2-17], [MQTT-3.3.2-18], [MQTT-3.3.2-20]: they
+    come as sent."""
     client, topic = new_client(paho.MQTTv5), f"t-{uuid.uuid4().hex}"
     client.connect(clean_start=True)
     client.subscribe((topic, 1))

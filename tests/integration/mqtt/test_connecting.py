@@ -96,14 +96,15 @@ def test_other_protocols_are_told(
     ],
 )
 def test_what_is_malformed_is_not_answered(peer: NewPeer, level: int, body: bytes) -> None:
-    """3.1.1 [MQTT-3.1.2-3], [MQTT-3.1.2-22], [MQTT-1.5.3-2], [MQTT-3.1.2-14], [MQTT-3.1.4-1]."""
+    """3.1.1 [MQTT-1.5.3-2], [MQTT-3.1.2-3], [MQTT-3.1.2-14], [MQTT-3.1.2-22], [MQTT-3.1.4-1],
+    [MQTT-4.7.3-1]."""
     client = peer(level)
     client.send(packet(1, body))
     assert client.read() is None
 
 
 def test_version_5_hears_what_is_malformed(peer: NewPeer) -> None:
-    """5.0 [MQTT-3.1.4-1], [MQTT-3.1.4-2]: CONNACK with a reason, and the end."""
+    """5.0 [MQTT-3.1.4-1], [MQTT-4.13.2-1]: CONNACK with a reason, and the end."""
     client = peer(V5)
     client.send(packet(1, connect_body(V5, flags=0x03)))
     assert code(client.expect(2).body) == 0x81
@@ -117,7 +118,8 @@ def test_version_5_hears_what_is_malformed(peer: NewPeer) -> None:
 def test_a_wrong_login_is_refused(
     peer: NewPeer, level: int, user: str | None, password: str | None
 ) -> None:
-    """3.1.1 [MQTT-3.1.4-5], [MQTT-3.2.2-5]: return code 5, version 5 has a reason of its own."""
+    """3.1.1 [MQTT-3.2.2-5], 5.0 [MQTT-3.1.4-2], [MQTT-3.2.2-7]: return code 5, version 5 has a
+    reason of its own."""
     client = peer(level)
     assert code(client.connect(new_id(), user=user, password=password)) == (
         0x86 if level == V5 else 5
@@ -154,8 +156,8 @@ def test_identifiers_that_cannot_be(peer: NewPeer, level: int) -> None:
 
 @pytest.mark.parametrize("level", [V31, V311])
 def test_which_sessions_are_present(peer: NewPeer, level: int) -> None:
-    """3.1.1 [MQTT-3.1.2-4], [MQTT-3.1.2-6], [MQTT-3.2.2-1], [MQTT-3.2.2-2], [MQTT-3.2.2-3]: only
-    one that was kept, and is wanted, is."""
+    """3.1.1 [MQTT-3.1.2-4], [MQTT-3.1.2-6], [MQTT-3.1.4-3], [MQTT-3.2.2-1], [MQTT-3.2.2-2],
+    [MQTT-3.2.2-3]: only one that was kept, and is wanted, is."""
     name = new_id()
     for clean, present in ((False, ABSENT), (False, PRESENT), (True, ABSENT), (True, ABSENT),
                            (False, ABSENT), (False, PRESENT)):  # fmt: skip
@@ -165,8 +167,8 @@ def test_which_sessions_are_present(peer: NewPeer, level: int) -> None:
 
 
 def test_sessions_of_version_5_live_as_long_as_they_want(peer: NewPeer) -> None:
-    """5.0 [MQTT-3.1.2-4], [MQTT-3.1.2-5], [MQTT-3.1.2-6], [MQTT-3.1.2-23], [MQTT-3.2.2-2],
-    [MQTT-3.2.2-3]."""
+    """5.0 [MQTT-3.1.2-4], [MQTT-3.1.2-5], [MQTT-3.1.2-6], [MQTT-3.1.2-23], [MQTT-3.1.4-4],
+    [MQTT-3.2.2-2], [MQTT-3.2.2-3]."""
     name, kept = new_id(), block(b"\x11\0\0\0\x64")
     for clean, properties, present in (
         (False, kept, ABSENT), (False, kept, PRESENT), (False, block(), PRESENT),
@@ -178,7 +180,8 @@ def test_sessions_of_version_5_live_as_long_as_they_want(peer: NewPeer) -> None:
 
 
 def test_disconnect_of_version_5_may_end_the_session(peer: NewPeer) -> None:
-    """5.0 [MQTT-3.14.2-2]: the expiry of a session may be changed, but not from 0."""
+    """5.0 section 3.14.2.2.2: the expiry of a session may be changed, but not from 0.
+    [MQTT-4.1.0-2]: it ends with its connection then."""
     name, kept = new_id(), block(b"\x11\0\0\0\x64")
     client = peer(V5)
     client.connect(name, properties=kept)
@@ -239,7 +242,8 @@ def test_a_storm_on_one_identifier_leaves_one_client(peer: NewPeer) -> None:
 
 @pytest.mark.parametrize("level", VERSIONS)
 def test_a_silent_client_is_closed(peer: NewPeer, level: int) -> None:
-    """3.1.1 [MQTT-3.1.2-24], 5.0 [MQTT-3.1.2-22]: after one and a half times the keep alive."""
+    """3.1.1 [MQTT-3.1.2-24], 5.0 [MQTT-3.1.2-22], [MQTT-3.2.2-22]: after one and a half times the
+    keep alive."""
     client = peer(level)
     client.connect(new_id(), keep_alive=1)
     assert client.reason_of_end() == (0x8D if level == V5 else None)

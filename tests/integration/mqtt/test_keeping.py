@@ -23,8 +23,9 @@ def new(word: str = "t") -> str:
 @pytest.mark.parametrize("level", VERSIONS)
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_who_subscribes_gets_what_is_retained(peer: NewPeer, level: int, qos: int) -> None:
-    """3.1.1 [MQTT-3.3.1-5], [MQTT-3.3.1-6], [MQTT-3.3.1-8], [MQTT-3.3.1-9], 5.0 [MQTT-3.3.1-5],
-    [MQTT-3.3.1-8], [MQTT-3.3.1-9]: with the flag, which is not there for who had subscribed."""
+    """3.1.1 [MQTT-3.3.1-5], [MQTT-3.3.1-6], [MQTT-3.3.1-7], [MQTT-3.3.1-8], [MQTT-3.3.1-9], 5.0
+    [MQTT-3.3.1-5], [MQTT-3.3.1-9], [MQTT-3.3.1-12]: with the flag, which is not there for who had
+    subscribed."""
     topic = new()
     early, late, sender = peer(level), peer(level), peer(level)
     for client in (early, late, sender):
@@ -72,7 +73,7 @@ def test_a_repeated_subscription_gets_it_again(peer: NewPeer, level: int) -> Non
 
 
 def test_properties_are_retained_and_expire(peer: NewPeer) -> None:
-    """5.0 [MQTT-3.3.2-5], [MQTT-3.3.2-6], [MQTT-3.3.2-20]."""
+    """5.0 [MQTT-3.3.2-5], [MQTT-3.3.2-20]."""
     topic, client = new(), peer(V5)
     client.connect(new("c"))
     kept = block(b"\x03" + text("text/plain"), b"\x26" + text("a") + text("b"))
@@ -113,7 +114,7 @@ def test_sessions_go_on_with_their_packet_identifiers_after_a_kill(own: NewBroke
 
 
 def test_a_will_that_waits_survives_a_kill(own: NewBroker) -> None:
-    """5.0 [MQTT-3.1.2-8]: that of a session that is kept."""
+    """5.0 [MQTT-3.1.2-7], [MQTT-3.1.2-8]: that of a session that is kept."""
     broker = own()
     kept = {"clean": False, "properties": block(b"\x11\0\0\0\x64")}
     with Peer(broker.mqtt_port, V311) as watch:
@@ -131,7 +132,7 @@ def test_a_will_that_waits_survives_a_kill(own: NewBroker) -> None:
 
 
 def test_sessions_expire_over_a_restart(own: NewBroker) -> None:
-    """The time that a session has waited counts."""
+    """5.0 [MQTT-4.1.0-2]: the time that a session has waited counts."""
     broker = own()
     with Peer(broker.mqtt_port, V5) as client:
         client.connect("c", properties=block(b"\x11\0\0\0\x02"))

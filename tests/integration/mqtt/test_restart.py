@@ -18,7 +18,8 @@ KEPT = {"clean": False, "properties": block(b"\x11\0\0\0\x64")}
 
 
 def test_what_was_acknowledged_survives_a_kill(own: NewBroker) -> None:
-    """3.1.1 [MQTT-4.1.0-1], 5.0 [MQTT-4.1.0-1]: the broker is killed with messages that wait."""
+    """3.1.1 [MQTT-4.1.0-1], [MQTT-4.5.0-1], 5.0 [MQTT-3.1.2-23], [MQTT-4.5.0-1]: the broker is
+    killed with messages that wait."""
     broker = own()
     for level in (V311, V5):
         with Peer(broker.mqtt_port, level) as client:

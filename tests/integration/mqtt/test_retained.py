@@ -30,7 +30,8 @@ def messages(client: Peer, count: int) -> dict[str, Message]:
 
 @pytest.mark.parametrize("level", [V311, V5])
 def test_a_new_subscription_gets_what_is_retained(peer: NewPeer, level: int) -> None:
-    """3.1.1 [MQTT-3.3.1-6], [MQTT-3.3.1-8], 5.0 [MQTT-3.3.1-9]: with RETAIN set, and lower QoS."""
+    """3.1.1 [MQTT-3.3.1-5], [MQTT-3.3.1-6], [MQTT-3.3.1-8], 5.0 [MQTT-3.3.1-5], [MQTT-3.3.1-9]:
+    with RETAIN set, and lower QoS."""
     sender, client = peer(level), peer(level)
     sender.connect(f"rs{level}")
     for qos in range(3):
@@ -83,7 +84,8 @@ def test_a_shared_subscription_gets_none(peer: NewPeer) -> None:
 
 
 def test_a_will_may_be_retained(peer: NewPeer) -> None:
-    """3.1.1 [MQTT-3.1.2-17]."""
+    """3.1.1 [MQTT-3.1.2-17], 5.0 [MQTT-3.1.2-15]: and goes to who is there as a message that is
+    not."""
     client, watcher, later = peer(), peer(), peer()
     watcher.connect("rww")
     watcher.subscribe(("rw/will", 1))
@@ -98,6 +100,7 @@ def test_a_will_may_be_retained(peer: NewPeer) -> None:
 
 
 def test_properties_and_expiry_are_kept(peer: NewPeer) -> None:
+    """5.0 [MQTT-3.3.2-6], [MQTT-3.3.2-20]."""
     client = peer(V5)
     client.connect("rp")
     client.publish(
@@ -133,7 +136,8 @@ def test_a_restart_keeps_them(own: NewBroker, end: str) -> None:
 
 
 def test_qos_2_goes_on_after_a_kill(own: NewBroker) -> None:
-    """5.0 [MQTT-4.4.0-1], 3.1.1 the same: with the identifiers of before, in both directions."""
+    """3.1.1 [MQTT-4.3.3-1], [MQTT-4.3.3-2], [MQTT-4.4.0-1], 5.0 [MQTT-4.4.0-1]: with the
+    identifiers of before, in both directions."""
     broker = own()
     with Peer(broker.mqtt_port) as client:
         client.connect("twice", clean=False)

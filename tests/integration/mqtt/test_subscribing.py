@@ -26,8 +26,9 @@ def new(word: str = "t") -> str:
 @pytest.mark.parametrize("published", [0, 1, 2])
 @pytest.mark.parametrize("granted", [0, 1, 2])
 def test_the_lower_qos_counts(peer: NewPeer, level: int, published: int, granted: int) -> None:
-    """3.1.1 [MQTT-3.8.4-6], [MQTT-4.3.1-1], [MQTT-4.3.2-1], [MQTT-4.3.3-1], 5.0 [MQTT-3.8.4-8]:
-    a message has the QoS that both the publisher and the subscription have."""
+    """3.1.1 [MQTT-3.3.4-1], [MQTT-3.8.4-6], [MQTT-4.3.1-1], 5.0 [MQTT-3.3.4-1], [MQTT-3.8.4-8],
+    [MQTT-4.3.1-1], [MQTT-4.3.2-2], [MQTT-4.3.3-2]: a message has the QoS that both the publisher
+    and the subscription have."""
     topic, client = new(), peer(level)
     client.connect(new("c"))
     assert client.subscribe((topic, granted)) == [granted]
@@ -40,7 +41,8 @@ def test_the_lower_qos_counts(peer: NewPeer, level: int, published: int, granted
 
 @pytest.mark.parametrize("level", VERSIONS)
 def test_each_filter_has_its_code(peer: NewPeer, level: int) -> None:
-    """3.1.1 [MQTT-3.8.4-1], [MQTT-3.8.4-4], [MQTT-3.8.4-5], 5.0 [MQTT-3.8.4-1], [MQTT-3.8.4-5]."""
+    """3.1.1 [MQTT-3.8.4-1], [MQTT-3.8.4-4], [MQTT-3.8.4-5], 5.0 [MQTT-3.8.4-1], [MQTT-3.8.4-5],
+    [MQTT-3.8.4-7], [MQTT-3.9.3-2]."""
     client = peer(level)
     client.connect(new("c"))
     assert client.subscribe((new(), 2), (new(), 0), (new(), 1), packet_id=65535) == [2, 0, 1]
@@ -72,8 +74,9 @@ def test_a_subscription_takes_the_place_of_an_older_one(peer: NewPeer, level: in
 def test_what_filters_match(
     peer: NewPeer, level: int, wanted: str, topic: str, comes: bool
 ) -> None:
-    """3.1.1 [MQTT-4.7.1-2], [MQTT-4.7.1-3], [MQTT-4.7.2-1], [MQTT-4.7.3-4], 5.0 [MQTT-4.7.1-1],
-    [MQTT-4.7.1-2], [MQTT-4.7.2-1], [MQTT-4.7.3-4]."""
+    """3.1.1 [MQTT-3.3.2-3], [MQTT-3.8.3-2], [MQTT-4.7.1-2], [MQTT-4.7.1-3], [MQTT-4.7.2-1],
+    [MQTT-4.7.3-4], 5.0 [MQTT-3.3.2-3], [MQTT-4.7.1-1], [MQTT-4.7.1-2], [MQTT-4.7.2-1],
+    [MQTT-4.7.3-4]."""
     name, client = new(), peer(level)
     client.connect(new("c"))
     client.subscribe((wanted.format(name), 0))
@@ -86,7 +89,8 @@ def test_what_filters_match(
 @pytest.mark.parametrize("level", VERSIONS)
 def test_what_was_unsubscribed_comes_no_more(peer: NewPeer, level: int) -> None:
     """3.1.1 [MQTT-3.10.4-1], [MQTT-3.10.4-2], [MQTT-3.10.4-4], [MQTT-3.10.4-5], [MQTT-3.10.4-6],
-    5.0 [MQTT-3.10.4-1], [MQTT-3.10.4-4], [MQTT-3.10.4-5], [MQTT-3.10.4-6]."""
+    5.0 [MQTT-3.10.4-1], [MQTT-3.10.4-2], [MQTT-3.10.4-4], [MQTT-3.10.4-5], [MQTT-3.10.4-6],
+    [MQTT-3.11.3-1], [MQTT-3.11.3-2]."""
     one, other, client = new(), new(), peer(level)
     client.connect(new("c"))
     client.subscribe((one, 0), (other, 0))
@@ -110,8 +114,8 @@ def test_malformed_filters_close(peer: NewPeer, level: int) -> None:
 
 @pytest.mark.parametrize("level", VERSIONS)
 def test_messages_wait_for_who_is_away(peer: NewPeer, level: int) -> None:
-    """3.1.1 [MQTT-3.1.2-5], [MQTT-4.6.0-1], 5.0 [MQTT-4.1.0-1], [MQTT-4.6.0-1]: those of QoS 1 and
-    2, in order; those of QoS 0 do not."""
+    """3.1.1 [MQTT-3.1.2-5], [MQTT-4.5.0-1], [MQTT-4.6.0-5], 5.0 [MQTT-3.1.2-23], [MQTT-4.5.0-1],
+    [MQTT-4.6.0-6]: those of QoS 1 and 2, in order; those of QoS 0 do not."""
     name, topic, client = new("c"), new(), peer(level)
     client.connect(name, **KEPT)
     client.subscribe((f"{topic}/+", 2))
@@ -158,7 +162,7 @@ def test_identifiers_of_subscriptions_come_with_messages(peer: NewPeer) -> None:
 
 @pytest.mark.parametrize("level", VERSIONS)
 def test_a_message_goes_to_one_member_of_a_shared_subscription(peer: NewPeer, level: int) -> None:
-    """5.0 [MQTT-4.8.2-3], [MQTT-4.8.2-4], and offered to earlier versions, too."""
+    """5.0 section 4.8.2, and offered to earlier versions, too."""
     topic, members = new(), [peer(level) for _ in range(3)]
     for member in members:
         member.connect(new("c"))
@@ -177,7 +181,8 @@ def test_a_message_goes_to_one_member_of_a_shared_subscription(peer: NewPeer, le
 
 
 def test_what_a_member_leaves_goes_to_the_others(peer: NewPeer, mqtt: Broker) -> None:
-    """5.0 [MQTT-4.8.2-5]: what it has not acknowledged; the last one takes the queue with it."""
+    """5.0 section 4.8.2: what it has not acknowledged of QoS 1; the last one takes the queue with
+    it."""
     topic = new()
     wanted = f"$share/group/{topic}"
     one = peer(V5)
@@ -206,7 +211,8 @@ def test_what_a_member_leaves_goes_to_the_others(peer: NewPeer, mqtt: Broker) ->
 
 
 def test_rights_are_asked_for_each_topic(own: NewBroker) -> None:
-    """SUBACK 0x80 and 0x87; a publish that is not allowed is dropped, and said so by version 5."""
+    """3.1.1 [MQTT-3.3.5-2], [MQTT-3.8.4-5], 5.0 [MQTT-3.8.4-7], [MQTT-3.9.3-2]: SUBACK 0x80 and
+    0x87; a publish that is not allowed is dropped, and said so by version 5."""
     broker = own("[mqtt]\npermission_check_enabled = true\n")
     api = Api(broker)
     api.as_user("reader", "", **{"/": ("", "^mqtt\\.", "^mqtt\\.default$")})

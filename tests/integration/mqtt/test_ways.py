@@ -26,8 +26,8 @@ from tests.support.ports import free_port
      ("/mqtt", {}), ("/ws/mqtt", {})],
 )  # fmt: skip
 def test_websocket(mqtt: Broker, path: str, headers: dict[str, str]) -> None:
-    """3.1.1 [MQTT-6.0.0-1], [MQTT-6.0.0-2], [MQTT-6.0.0-3], [MQTT-6.0.0-4], 5.0 [MQTT-6.0.0-2],
-    [MQTT-6.0.0-4]: packets begin and end anywhere in binary frames."""
+    """3.1.1 [MQTT-6.0.0-2], [MQTT-7.1.1-1], 5.0 [MQTT-6.0.0-2]: packets begin and end anywhere in
+    binary frames."""
 
     async def talk() -> bytes:
         request = HTTPRequest(f"ws://{mqtt.host}:{mqtt.http_port}{path}", headers=headers)

@@ -33,7 +33,8 @@ def witness(peer: NewPeer, topic: str) -> Peer:
 @pytest.mark.parametrize("level", VERSIONS)
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_a_lost_client_leaves_its_will(peer: NewPeer, level: int, qos: int) -> None:
-    """3.1.1 [MQTT-3.1.2-8], [MQTT-3.1.2-9], 5.0 [MQTT-3.1.2-8], [MQTT-3.1.2-9]."""
+    """3.1.1 [MQTT-3.1.2-8], [MQTT-3.1.2-9], [MQTT-3.1.2-16], 5.0 [MQTT-3.1.2-8], [MQTT-3.1.2-9],
+    [MQTT-3.1.2-14]."""
     topic, client = new(), peer(level)
     seen = witness(peer, topic)
     client.connect(new("c"), will=(topic, b"gone", qos, False))

@@ -66,7 +66,8 @@ def found(made: Matcher, topic: str) -> list[int]:
     ],
 )
 def test_the_examples_of_the_standard_hold(filter_: str, topic: str, is_matched: bool) -> None:
-    """[MQTT-4.7.1-2] [MQTT-4.7.2-1]"""
+    """3.1.1 [MQTT-4.7.1-2], [MQTT-4.7.1-3], [MQTT-4.7.2-1], 5.0 [MQTT-4.7.1-1], [MQTT-4.7.1-2],
+    [MQTT-4.7.2-1]."""
     assert bool(found(matcher(filter_), topic)) is is_matched
     assert matches(filter_, topic) is is_matched
 

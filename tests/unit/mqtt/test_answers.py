@@ -14,7 +14,7 @@ from tests.support.mqtt_bytes import V5, V31, V311, block, text
 
 @pytest.mark.parametrize("level", [V31, V311])
 def test_connack_before_version_5(level: int) -> None:
-    """3.1.1 [MQTT-3.2.2-1], [MQTT-3.2.2-2], [MQTT-3.2.2-4]: two bytes."""
+    """3.1.1 [MQTT-3.2.2-1], [MQTT-3.2.2-2]: two bytes."""
     assert answers.connack(level) == bytes([0x20, 2, 0, 0])
     assert answers.connack(level, session_present=True) == bytes([0x20, 2, 1, 0])
 
@@ -26,8 +26,7 @@ def test_connack_before_version_5(level: int) -> None:
      (Reason.BAD_USER_NAME_OR_PASSWORD, 5)],
 )  # fmt: skip
 def test_refusals_have_no_session(reason: Reason, code: int) -> None:
-    """3.1.1 [MQTT-3.2.2-4], [MQTT-3.2.2-5], [MQTT-3.1.2-2], [MQTT-3.1.3-8],
-    5.0 [MQTT-3.2.2-6]: session present is 0."""
+    """3.1.1 [MQTT-3.2.2-4], 5.0 [MQTT-3.2.2-6], [MQTT-3.2.2-8]: session present is 0."""
     assert answers.connack_refused(V311, reason) == bytes([0x20, 2, 0, code])
     assert answers.connack_refused(V5, reason) == bytes([0x20, 3, 0, reason, 0])
 
@@ -40,7 +39,7 @@ def test_what_no_return_code_says_is_not_said() -> None:
 
 
 def test_connack_of_version_5() -> None:
-    """5.0 [MQTT-3.2.2-1], [MQTT-3.2.2-16], [MQTT-3.2.2-22]."""
+    """5.0 [MQTT-2.2.2-1], [MQTT-3.2.2-1], [MQTT-3.2.2-16]."""
     found = answers.connack(
         V5, given={properties.ASSIGNED_CLIENT_ID: "abc", properties.SERVER_KEEP_ALIVE: 60}
     )
@@ -49,8 +48,9 @@ def test_connack_of_version_5() -> None:
 
 
 def test_suback_and_unsuback_have_a_code_for_each_filter() -> None:
-    """3.1.1 [MQTT-3.8.4-2], [MQTT-3.8.4-5], [MQTT-3.9.3-1], [MQTT-3.9.3-2], [MQTT-3.10.4-4],
-    5.0 [MQTT-3.8.4-2], [MQTT-3.8.4-6], [MQTT-3.9.3-1], [MQTT-3.10.4-4], [MQTT-3.11.3-1]."""
+    """3.1.1 [MQTT-2.3.1-7], [MQTT-3.8.4-2], [MQTT-3.8.4-5], [MQTT-3.9.3-1], [MQTT-3.9.3-2],
+    [MQTT-3.10.4-4], 5.0 [MQTT-2.2.1-6], [MQTT-3.8.4-2], [MQTT-3.8.4-6], [MQTT-3.9.3-1],
+    [MQTT-3.10.4-5], [MQTT-3.11.3-1]."""
     assert answers.suback(V311, 0x0102, [1, 0x87, 2]) == bytes([0x90, 5, 1, 2, 1, 0x80, 2])
     assert answers.suback(V5, 0x0102, [1, 0x87, 2]) == bytes([0x90, 6, 1, 2, 0, 1, 0x87, 2])
     assert answers.unsuback(V311, 0x0102, [0, 0x11]) == bytes([0xB0, 2, 1, 2])

@@ -38,8 +38,9 @@ def fails(level: int, body: bytes, reason: Reason = Reason.MALFORMED_PACKET) -> 
 
 @pytest.mark.parametrize("level", VERSIONS)
 def test_all_fields_are_read(level: int) -> None:
-    """3.1.1 [MQTT-3.1.3-1], [MQTT-3.1.2-19], [MQTT-3.1.2-21], 5.0 [MQTT-3.1.3-1]: the payload has
-    client identifier, will, user name and password in this order."""
+    """3.1.1 [MQTT-3.1.2-9], [MQTT-3.1.2-19], [MQTT-3.1.2-21], [MQTT-3.1.3-1], [MQTT-3.1.3-3], 5.0
+    [MQTT-3.1.2-9], [MQTT-3.1.3-1], [MQTT-3.1.3-3]: the payload has client identifier, will, user
+    name and password in this order."""
     will = (block() if level == V5 else b"") + text("w/t") + text(b"\0gone")
     body = connect_body(
         level, "å", flags=0x04 | 1 << 3 | 0x20 | 0x80 | 0x40, keep_alive=300,
@@ -52,7 +53,8 @@ def test_all_fields_are_read(level: int) -> None:
 
 
 def test_properties_of_connect_and_will_are_read() -> None:
-    """5.0 [MQTT-3.1.2-11]: all properties of CONNECT and of its will."""
+    """5.0 sections 3.1.2.11 and 3.1.3.2: all properties of CONNECT and of its will.
+    [MQTT-3.1.3-10]: user properties of a will are kept as they came."""
     asked = block(
         b"\x11\0\0\0\x0a", b"\x21\0\x14", b"\x27\0\0\x10\0", b"\x22\0\x07", b"\x19\1", b"\x17\0",
         b"\x26" + text("k") + text("v"), b"\x26" + text("k") + text("w"),
@@ -79,7 +81,7 @@ def test_properties_of_connect_and_will_are_read() -> None:
 
 
 def test_defaults_of_version_5() -> None:
-    """5.0 [MQTT-3.1.2-24]: what a client does not say has the defaults of the standard."""
+    """5.0 section 3.1.2.11: what a client does not say has the defaults of the standard."""
     found = connect.decode(0, connect_body(V5))
     assert (found.session_expiry_s, found.receive_maximum) == (0, 65535)
     assert (found.maximum_packet_size, found.topic_alias_maximum) == (0, 0)
@@ -88,7 +90,7 @@ def test_defaults_of_version_5() -> None:
 
 @pytest.mark.parametrize("level", [V31, V311])
 def test_a_session_that_is_not_clean_is_kept(level: int) -> None:
-    """3.1.1 [MQTT-3.1.2-5]: the flag says whether state is kept."""
+    """3.1.1 [MQTT-3.1.2-4]: the flag says whether state is kept."""
     assert connect.decode(0, connect_body(level, flags=0)).session_expiry_s == NEVER
     assert connect.decode(0, connect_body(level, flags=2)).session_expiry_s == 0
 
@@ -209,8 +211,7 @@ def test_a_will_has_a_topic_without_wildcards(level: int, topic: str) -> None:
     ],
 )  # fmt: skip
 def test_properties_that_cannot_be(given: bytes, reason: Reason) -> None:
-    """5.0 [MQTT-1.5.5-1], [MQTT-1.5.7-1], [MQTT-3.1.2-24]: unknown, twice, out of bounds, or of
-    another packet."""
+    """5.0 [MQTT-1.5.5-1], [MQTT-1.5.7-1]: unknown, twice, out of bounds, or of another packet."""
     assert refused(connect_body(V5, properties=block(given))) == (V5, reason)
 
 
@@ -222,7 +223,8 @@ def test_a_block_of_properties_has_the_length_that_it_says() -> None:
 
 @pytest.mark.parametrize("level", VERSIONS)
 def test_nothing_shorter_or_longer_is_taken(level: int) -> None:
-    """A CONNECT cut anywhere, or with a byte more, is refused."""
+    """3.1.1 [MQTT-3.1.4-1], 5.0 [MQTT-3.1.4-1]: a CONNECT cut anywhere, or with a byte more, is
+    refused."""
     will = (block(b"\x18\0\0\0\5") if level == V5 else b"") + text("w") + text(b"x")
     whole = connect_body(level, "client", flags=0xC6, rest=will + text("u") + text("p"))
     connect.decode(0, whole)

@@ -24,6 +24,7 @@ def fill(bench: MqttBench, n: int, qos: int = 1) -> None:
 
 
 def test_a_message_stays_until_it_is_acknowledged(bench: MqttBench) -> None:
+    """3.1.1 [MQTT-4.3.2-1], 5.0 [MQTT-4.3.2-3]."""
     client = bench.client().subscribe(b"t", 1)
     fill(bench, 3)
 
@@ -47,6 +48,7 @@ def test_an_acknowledgement_of_an_id_not_in_flight_is_an_error(bench: MqttBench)
 
 
 def test_no_more_are_in_flight_than_the_client_takes(bench: MqttBench) -> None:
+    """5.0 [MQTT-3.3.4-9], [MQTT-4.9.0-1], [MQTT-4.9.0-2]."""
     client = bench.client(version=5, receive_maximum=3).subscribe(b"t", 1)
     fill(bench, 7)
 
@@ -58,7 +60,8 @@ def test_no_more_are_in_flight_than_the_client_takes(bench: MqttBench) -> None:
 
 
 def test_what_is_unacknowledged_comes_again_with_its_id_and_dup(bench: MqttBench) -> None:
-    """[MQTT-4.4.0-1]"""
+    """3.1.1 [MQTT-2.3.1-4], [MQTT-3.3.1-1], [MQTT-4.4.0-1], [MQTT-4.6.0-1], 5.0 [MQTT-2.2.1-4],
+    [MQTT-3.3.1-1], [MQTT-4.4.0-1]: in the order of before."""
     first = bench.client().subscribe(b"t", 1)
     fill(bench, 4)
     assert len(first.got()) == 4
@@ -78,6 +81,7 @@ def test_what_is_unacknowledged_comes_again_with_its_id_and_dup(bench: MqttBench
 
 
 def test_ids_are_never_0_and_never_in_use(bench: MqttBench) -> None:
+    """3.1.1 [MQTT-2.3.1-1], [MQTT-2.3.1-4], [MQTT-4.3.2-1], 5.0 [MQTT-2.2.1-4], [MQTT-4.3.2-1]."""
     client = bench.client(receive_maximum=65535).subscribe(b"t", 1)
     fill(bench, 1)
     client.got()
@@ -100,6 +104,7 @@ def qos_2(client: Client) -> list[int]:
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_qos_2_takes_four_steps_out(bench: MqttBench, version: int) -> None:
+    """3.1.1 [MQTT-4.3.3-1], 5.0 [MQTT-2.2.1-5], [MQTT-4.3.3-3], [MQTT-4.3.3-4], [MQTT-4.3.3-5]."""
     client = bench.client(version=version, receive_maximum=2).subscribe(b"t", 2)
     fill(bench, 3, 2)
 
@@ -118,6 +123,7 @@ def test_qos_2_takes_four_steps_out(bench: MqttBench, version: int) -> None:
 
 
 def test_pubrel_is_said_again_after_a_reconnect(bench: MqttBench) -> None:
+    """3.1.1 [MQTT-4.3.3-1], [MQTT-4.4.0-1], 5.0 [MQTT-4.3.3-5], [MQTT-4.3.3-6], [MQTT-4.4.0-1]."""
     first = bench.client().subscribe(b"t", 2)
     fill(bench, 2, 2)
     first.send(ack(PUBREC, 1))
@@ -134,6 +140,7 @@ def test_pubrel_is_said_again_after_a_reconnect(bench: MqttBench) -> None:
 
 
 def test_an_error_in_pubrec_ends_the_delivery(bench: MqttBench) -> None:
+    """5.0 [MQTT-4.3.3-4], [MQTT-4.4.0-2]."""
     client = bench.client(version=5).subscribe(b"t", 2)
     fill(bench, 1, 2)
     client.heard()
@@ -146,6 +153,7 @@ def test_an_error_in_pubrec_ends_the_delivery(bench: MqttBench) -> None:
 
 
 def test_an_unknown_id_is_not_found(bench: MqttBench) -> None:
+    """5.0 [MQTT-3.6.2-1], [MQTT-3.7.2-1]."""
     client = bench.client(version=5)
 
     client.send(ack(PUBREC, 7) + ack(PUBREL, 8) + ack(PUBCOMP, 9))
@@ -155,7 +163,8 @@ def test_an_unknown_id_is_not_found(bench: MqttBench) -> None:
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_qos_2_comes_in_once(bench: MqttBench, version: int) -> None:
-    """[MQTT-4.3.3-2]"""
+    """3.1.1 [MQTT-2.3.1-6], [MQTT-4.3.3-2], 5.0 [MQTT-2.2.1-5], [MQTT-4.3.3-8], [MQTT-4.3.3-10],
+    [MQTT-4.3.3-11], [MQTT-4.3.3-12]."""
     reader = bench.client("r").subscribe(b"t", 0)
     client = bench.client("p", version)
 
@@ -171,6 +180,7 @@ def test_qos_2_comes_in_once(bench: MqttBench, version: int) -> None:
 
 
 def test_what_came_with_qos_2_is_known_after_a_reconnect(bench: MqttBench) -> None:
+    """3.1.1 [MQTT-4.3.3-2], 5.0 [MQTT-4.3.3-10]."""
     reader = bench.client("r").subscribe(b"t", 0)
     client = bench.client("p")
     client.publish(b"t", b"x", qos=2, id=5)

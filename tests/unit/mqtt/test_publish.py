@@ -32,7 +32,8 @@ def test_a_message_goes_to_who_has_subscribed(bench: MqttBench, version: int) ->
 @pytest.mark.parametrize("published", [0, 1, 2])
 @pytest.mark.parametrize("granted", [0, 1, 2])
 def test_the_lower_qos_counts(bench: MqttBench, published: int, granted: int) -> None:
-    """[MQTT-3.8.4-6]"""
+    """3.1.1 [MQTT-2.3.1-5], [MQTT-3.8.4-6], 5.0 [MQTT-2.2.1-2], [MQTT-3.8.4-8]: QoS 0 goes without
+    a packet identifier."""
     publisher = bench.client("p")
     reader = bench.client("r").subscribe(b"t", granted)
 
@@ -46,6 +47,7 @@ def test_the_lower_qos_counts(bench: MqttBench, published: int, granted: int) ->
 def test_a_session_that_matches_several_times_gets_one_copy_of_the_highest_qos(
     bench: MqttBench,
 ) -> None:
+    """3.1.1 [MQTT-3.3.5-1], 5.0 [MQTT-3.3.4-2], [MQTT-3.3.4-3], [MQTT-3.3.4-4]."""
     reader = bench.client("r", 5).subscribe(b"a/b", 0).subscribe(b"a/+", 1, subscription_id=300)
     reader.subscribe(b"#", 0, subscription_id=1)
 
@@ -82,7 +84,7 @@ def test_puback_comes_also_when_nobody_has_subscribed(bench: MqttBench) -> None:
 
 
 def test_acknowledgements_leave_in_the_order_of_the_publishes(bench: MqttBench) -> None:
-    """[MQTT-4.6.0-2]"""
+    """3.1.1 [MQTT-4.6.0-2]."""
     client = bench.client()
 
     client.send(b"".join(publish(b"t", qos=1, id=n) for n in range(1, 2000)))
@@ -91,7 +93,8 @@ def test_acknowledgements_leave_in_the_order_of_the_publishes(bench: MqttBench) 
 
 
 def test_puback_waits_for_the_disk(tmp_path: Path) -> None:
-    """Nothing is answered before the sync that covers the message is over."""
+    """3.1.1 [MQTT-4.3.2-2], 5.0 [MQTT-4.3.2-4]: nothing is answered before the sync that covers the
+    message is over."""
     (tmp_path / "d").mkdir()
     bench = MqttBench(tmp_path / "d", sync=True)
     client = bench.client().subscribe(b"t", 1)
@@ -185,6 +188,7 @@ def test_a_session_that_goes_while_a_message_is_given_out_does_no_harm(bench: Mq
 
 
 def test_topics_are_asked_about_once(bench: MqttBench) -> None:
+    """3.1.1 [MQTT-3.3.5-2]: what is refused is acknowledged; 5.0 [MQTT-3.4.2-1]."""
     client = bench.client("p", 5, checks_topics=True).subscribe(b"#", 0)
 
     def answer(_kind: int, topic: bytes) -> None:
@@ -242,6 +246,7 @@ def test_publishers_wait_while_the_disk_is_low(bench: MqttBench) -> None:
 
 
 def test_a_full_queue_that_refuses_is_told_by_reason(bench: MqttBench) -> None:
+    """3.1.1 [MQTT-4.8.0-2], 5.0 [MQTT-3.4.2-1]."""
     three, five = bench.client("three"), bench.client("five", 5)
     full = bench.client("full").subscribe(b"t", 1)
     full.close()

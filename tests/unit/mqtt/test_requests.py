@@ -116,7 +116,7 @@ def test_filters_that_are_right(right: str) -> None:
      ("a//#", "a/", True), ("+", "/", False)],
 )  # fmt: skip
 def test_filters_match_topics(wanted: str, topic: str, does: bool) -> None:
-    """3.1.1 [MQTT-4.7.1-2], [MQTT-4.7.1-3], [MQTT-4.7.2-1], for topics of the broker's own."""
+    """3.1.1 [MQTT-4.7.1-2], [MQTT-4.7.1-3], [MQTT-4.7.2-1], for topics of the broker itself."""
     assert filters.matches(wanted, topic) == does
 
 

@@ -20,7 +20,8 @@ def alias(number: int) -> bytes:
 
 
 def test_properties_are_forwarded_as_they_came(bench: MqttBench) -> None:
-    """[MQTT-3.3.2-4] [MQTT-3.3.2-15] [MQTT-3.3.2-16] [MQTT-3.3.2-17] [MQTT-3.3.2-18]"""
+    """5.0 [MQTT-3.3.2-4], [MQTT-3.3.2-15], [MQTT-3.3.2-16], [MQTT-3.3.2-17], [MQTT-3.3.2-18],
+    [MQTT-3.3.2-20]."""
     properties = USER + FORMAT + CONTENT + USER + RESPONSE + CORRELATION
     publisher = bench.client("p", 5)
     direct = bench.client("d", 5).subscribe(b"t", 0)
@@ -60,6 +61,8 @@ def test_properties_are_forwarded_as_they_came(bench: MqttBench) -> None:
 def test_bad_properties_end_the_connection_with_their_reason(
     bench: MqttBench, properties: bytes, reason: int
 ) -> None:
+    """5.0 [MQTT-1.5.7-1], [MQTT-3.2.2-17], [MQTT-3.3.2-8], [MQTT-3.3.2-9], [MQTT-3.3.2-13],
+    [MQTT-3.3.2-14], [MQTT-3.3.2-19], [MQTT-3.3.4-6]."""
     client = bench.client(version=5, alias_maximum_in=3).subscribe(b"#", 0)
 
     client.publish(b"t", b"x", properties=properties)
@@ -77,7 +80,7 @@ def test_properties_that_are_longer_than_the_packet_are_malformed(bench: MqttBen
 
 
 def test_an_alias_stands_for_its_topic_until_it_gets_another(bench: MqttBench) -> None:
-    """[MQTT-3.3.2-8] [MQTT-3.3.2-12]"""
+    """5.0 [MQTT-3.3.2-12]."""
     client = bench.client(version=5, alias_maximum_in=2).subscribe(b"#", 0)
 
     client.publish(b"one/topic", b"1", properties=alias(1))
@@ -102,7 +105,7 @@ def test_an_alias_without_a_topic_is_an_error(bench: MqttBench) -> None:
 def test_topics_get_aliases_on_the_way_out_as_far_as_the_client_takes_them(
     bench: MqttBench,
 ) -> None:
-    """[MQTT-3.1.2-26] [MQTT-3.1.2-27]"""
+    """5.0 [MQTT-3.1.2-26], [MQTT-3.3.2-11]."""
     client = bench.client(version=5, alias_maximum_out=2).subscribe(b"#", 0)
 
     for topic in (b"topic/one", b"topic/two", b"topic/three", b"topic/one", b"topic/two"):
@@ -115,7 +118,7 @@ def test_topics_get_aliases_on_the_way_out_as_far_as_the_client_takes_them(
 
 
 def test_expiry_is_what_is_left_of_it(bench: MqttBench) -> None:
-    """[MQTT-3.3.2-5] [MQTT-3.3.2-6]"""
+    """5.0 [MQTT-3.3.2-5], [MQTT-3.3.2-6]."""
     publisher = bench.client("p", 5)
     reader = bench.client("r", 5).subscribe(b"t", 1)
     reader.close()
@@ -146,7 +149,7 @@ def test_an_expiry_too_long_for_queues_is_kept_all_the_same(bench: MqttBench) ->
 
 
 def test_what_is_too_large_for_a_client_is_dropped_for_it(bench: MqttBench) -> None:
-    """[MQTT-3.1.2-24] [MQTT-3.1.2-25]"""
+    """5.0 [MQTT-3.1.2-24], [MQTT-3.1.2-25]."""
     publisher = bench.client("p", 5)
     small = bench.client("small", 5, maximum_packet_out=100).subscribe(b"t", 1)
 
@@ -167,7 +170,7 @@ def test_what_is_too_large_for_a_client_is_dropped_for_it(bench: MqttBench) -> N
 
 
 def test_what_a_session_has_published_itself_may_be_left_out(bench: MqttBench) -> None:
-    """[MQTT-3.8.3-3]"""
+    """5.0 [MQTT-3.8.3-3]."""
     one = bench.client("one", 5).subscribe(b"t", 0, no_local=True)
     two = bench.client("two", 5).subscribe(b"t", 0, no_local=True)
 
@@ -180,7 +183,7 @@ def test_what_a_session_has_published_itself_may_be_left_out(bench: MqttBench) -
 
 @pytest.mark.parametrize("qos", [0, 1])
 def test_retain_stays_as_it_was_published_for_who_wants_that(bench: MqttBench, qos: int) -> None:
-    """[MQTT-3.3.1-12] [MQTT-3.3.1-13]"""
+    """5.0 [MQTT-3.3.1-12], [MQTT-3.3.1-13]."""
     plain = bench.client("plain", 5).subscribe(b"t", qos)
     kept = bench.client("kept", 5).subscribe(b"t", qos, retain_as_published=True)
     publisher = bench.client("p", 5)

@@ -25,7 +25,7 @@ def test_connect_is_handed_over_whole(bench: MqttBench) -> None:
 
 @pytest.mark.parametrize("first", [0x30, 0xC0, 0xE0, 0x82, 0xF0, 0x00])
 def test_anything_but_connect_is_refused_at_first(bench: MqttBench, first: int) -> None:
-    """[MQTT-3.1.0-1]"""
+    """3.1.1 [MQTT-3.1.0-1], 5.0 [MQTT-3.1.0-1]."""
     client = bench.unopened()
 
     client.send(bytes([first, 0]))
@@ -42,6 +42,7 @@ def test_flags_of_connect_are_zero(bench: MqttBench) -> None:
 
 
 def test_only_auth_and_disconnect_follow_before_the_session_is_open(bench: MqttBench) -> None:
+    """5.0 [MQTT-3.1.2-30]: nothing else is taken before CONNACK."""
     client = bench.unopened()
 
     client.send(CONNECT + packet(0xF0, b"\x18") + publish(b"t", b"x"))
@@ -60,7 +61,7 @@ def test_a_connect_above_64_kib_is_refused_by_its_length(bench: MqttBench) -> No
 
 
 def test_a_second_connect_is_an_error(bench: MqttBench) -> None:
-    """[MQTT-3.1.0-2]"""
+    """3.1.1 [MQTT-3.1.0-2], 5.0 [MQTT-3.1.0-2]."""
     client = bench.client()
 
     client.send(CONNECT)
@@ -69,7 +70,7 @@ def test_a_second_connect_is_an_error(bench: MqttBench) -> None:
 
 
 def test_ping_is_answered(bench: MqttBench) -> None:
-    """[MQTT-3.12.4-1]"""
+    """3.1.1 [MQTT-3.12.4-1], 5.0 [MQTT-3.12.4-1]."""
     client = bench.client()
 
     client.send(b"\xc0\0")
@@ -126,8 +127,10 @@ def test_packets_of_python_come_with_their_flags(bench: MqttBench) -> None:
 def test_a_malformed_packet_ends_the_connection_with_its_reason(
     bench: MqttBench, data: bytes, reason: int
 ) -> None:
-    """[MQTT-2.2.2-2] [MQTT-3.3.1-2] [MQTT-3.3.1-4] [MQTT-3.3.2-2] [MQTT-1.5.3-1] [MQTT-1.5.3-2]
-    [MQTT-2.3.1-1] [MQTT-3.6.1-1] [MQTT-3.8.1-1] [MQTT-3.10.1-1] [MQTT-3.14.1-1]"""
+    """3.1.1 [MQTT-1.5.3-1], [MQTT-1.5.3-2], [MQTT-2.2.2-2], [MQTT-2.3.1-1], [MQTT-3.3.1-2],
+    [MQTT-3.3.1-4], [MQTT-3.3.2-1], [MQTT-3.3.2-2], [MQTT-3.6.1-1], [MQTT-3.8.1-1], [MQTT-3.10.1-1],
+    [MQTT-3.14.1-1], 5.0 [MQTT-1.5.4-1], [MQTT-1.5.4-2], [MQTT-2.1.3-1], [MQTT-3.3.1-2],
+    [MQTT-3.3.1-4], [MQTT-3.3.2-1], [MQTT-3.3.2-2], [MQTT-3.6.1-1]."""
     client = bench.client()
 
     client.send(data)
@@ -137,6 +140,7 @@ def test_a_malformed_packet_ends_the_connection_with_its_reason(
 
 
 def test_a_packet_above_the_maximum_is_refused_by_its_length(bench: MqttBench) -> None:
+    """5.0 [MQTT-3.2.2-15]."""
     client = bench.client(maximum_packet_in=1000)
 
     client.send(b"\x30\xe9\x07")
@@ -146,6 +150,7 @@ def test_a_packet_above_the_maximum_is_refused_by_its_length(bench: MqttBench) -
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_packets_may_be_cut_anywhere(bench: MqttBench, version: int) -> None:
+    """3.1.1 [MQTT-7.1.1-1], 5.0 [MQTT-4.2-1]: what counts is the order of the bytes."""
     client = bench.client(version=version).subscribe(b"#", 0)
     properties = b"" if version == 5 else None
     script = b"".join(
