@@ -4,9 +4,9 @@
     python -m tests.mqtt_conformance --check
 
 A test says in its docstring, or in a comment between its decorators and its end, what it proves,
-the version first: `3.1.1 [MQTT-3.1.0-1], [MQTT-2.2.2-1], 5.0 [MQTT-3.3.1-9] to [MQTT-3.3.1-11]`. What
-counts for which test is as in `conformance.py`. The wording of the statements, which of them bind
-clients, and why some have no test, is in `mqtt_conformance.toml` beside this file.
+the version first: `3.1.1 [MQTT-3.1.0-1], [MQTT-2.2.2-1], 5.0 [MQTT-3.3.1-9] to [MQTT-3.3.1-11]`.
+What counts for which test is as in `conformance.py`. The wording of the statements, which of them
+bind clients, and why some have no test, is in `mqtt_conformance.toml` beside this file.
 """
 
 from __future__ import annotations
