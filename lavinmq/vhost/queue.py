@@ -67,7 +67,8 @@ class QueueConsumer(Protocol):
 class Queue:
     """One queue of a virtual host. Compare by identity.
 
-    Args: root: the directory in which its own is.
+    Args: root: the directory in which its own is. life: part of that one's name, where it is not
+        for the next queue of this name; 0: it is.
     """
 
     kind: ClassVar[DestinationType] = "queue"
@@ -82,6 +83,7 @@ class Queue:
         "exclusive",
         "features",
         "is_internal",
+        "life",
         "name",
         "owner",
         "root",
@@ -97,8 +99,10 @@ class Queue:
         auto_delete: bool,
         owner: Owner | None,
         arguments: FieldTable,
+        life: int = 0,
     ) -> None:
         self.name = name
+        self.life = life
         self.core = core
         self.root = root
         self.durable = durable
@@ -147,7 +151,7 @@ class Queue:
     @property
     def directory(self) -> str:
         """The path of its files. A path for each of many queues would cost more than the queue."""
-        return f"{self.root}/{hashed(self.name)}"
+        return path_of(self.root, self.name, self.life)
 
     @property
     def is_stored(self) -> bool:
@@ -271,3 +275,8 @@ class Queue:
 def _raw(text: str | None) -> bytes | None:
     """A name as it stands on the wire."""
     return None if text is None else text.encode("utf-8", "surrogateescape")
+
+
+def path_of(root: str, name: str, life: int) -> str:
+    """The directory of a queue: see `Queue`."""
+    return f"{root}/{hashed(name)}.{life}" if life else f"{root}/{hashed(name)}"

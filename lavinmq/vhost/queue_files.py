@@ -7,6 +7,7 @@ Source: docs/formats.md, docs/durability.md.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import time
 from collections.abc import Callable, Collection
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from lavinmq import _core
 from lavinmq.files import stream_epochs
-from lavinmq.files.deleted import DOOMED, DeletedFiles
+from lavinmq.files.deleted import DeletedFiles
 from lavinmq.files.directories import (
     TRANSIENT,
     hashed,
@@ -28,6 +29,7 @@ from lavinmq.files.read_ahead import read_ahead
 from lavinmq.files.saving import Disk
 from lavinmq.process.log import Log
 from lavinmq.process.portions import PORTION_S, others_first
+from lavinmq.process.worker import outcome
 from lavinmq.vhost import new_queue, pause, stream_identity
 from lavinmq.vhost.dedup_keys import DedupKeys
 from lavinmq.vhost.new_queue import Directory, Making
@@ -68,6 +70,7 @@ class QueueFiles:
         self._is_clean = is_clean
         self._deleted = DeletedFiles(directory, disk, log)
         self._makings: dict[str, Making] = {}
+        self._lives = itertools.count(1)
 
     def open(self) -> None:
         """Before any queue is made: what was transient is gone. Raises: OSError."""
@@ -86,6 +89,11 @@ class QueueFiles:
     def remove_transient(self) -> None:
         """Remove what ends with the broker. Raises: OSError."""
         remove_tree(Path(self.transient), self._disk.changes)
+
+    def new_life(self) -> int:
+        """A number for the directory of a queue that is not stored. The next queue of its name has
+        another one, and need not wait until the files of this one are gone."""
+        return next(self._lives)
 
     def abandon(self) -> None:
         """Nothing is removed from now on."""
@@ -306,22 +314,12 @@ class QueueFiles:
             deletion = self._deleted.add(queue.directory, is_at_once=is_at_once)
             self._recorded.when_synced(deletion)
             return
-        directory = Path(queue.directory)
-        try:
-            if self._disk.is_running:
-                # At once: a new one of that name may write its first message in this turn.
-                doomed = Path(self.transient) / f"{directory.name}{DOOMED}{time.time_ns()}"
-                self._disk.changes.rename(directory, doomed)
-                self._disk.removals.add(
-                    partial(remove_tree, doomed, self._disk.changes),
-                    partial(self._removed, queue.name),
-                )
-            else:
-                remove_tree(directory, self._disk.changes)
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            self._removed(queue.name, None, error)
+        remove = partial(remove_tree, Path(queue.directory), self._disk.changes)
+        removed = partial(self._removed, queue.name)
+        if self._disk.is_running:
+            self._disk.removals.add(remove, removed)
+        else:
+            removed(*outcome(remove))
 
     def _removed(self, name: str, _: None, error: OSError | None) -> None:
         if error is not None:

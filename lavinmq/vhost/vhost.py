@@ -45,7 +45,7 @@ from lavinmq.vhost.history import Histories
 from lavinmq.vhost.new_queue import Declared, NewQueue
 from lavinmq.vhost.operators import Operators
 from lavinmq.vhost.publishing import Publishing
-from lavinmq.vhost.queue import Actor, Owner, Queue, QueueConsumer
+from lavinmq.vhost.queue import Actor, Owner, Queue, QueueConsumer, path_of
 from lavinmq.vhost.queue_files import QueueFiles
 from lavinmq.vhost.recorded import Recorded, storing
 from lavinmq.vhost.replies import ReplyQueues
@@ -571,14 +571,15 @@ class VHost:
         """A queue that nobody knows yet."""
         stored = durable and owner is None
         root = self.files.stored if stored else self.files.transient
+        life = 0 if stored else self.files.new_life()
         priority = arguments.get("x-max-priority")
         core = _core.Queue(
-            self._loop, f"{root}/{hashed(name)}", self._segment_size, stored,
+            self._loop, path_of(root, name, life), self._segment_size, stored,
             name=raw_key(name)[:255], vhost=self.core,
             max_priority=priority if type(priority) is int and 0 <= priority <= 255 else -1,
             is_stream=is_stream(arguments),
         )  # fmt: skip
-        return Queue(name, core, root, durable, auto_delete, owner, arguments)
+        return Queue(name, core, root, durable, auto_delete, owner, arguments, life)
 
     def delete_queue(
         self, actor: Actor, name: str, if_unused: bool, if_empty: bool

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -123,6 +123,35 @@ def test_a_deleted_exclusive_queue_is_forgotten(vhost: VHost, client: Client) ->
     vhost.delete_queue(client, "q", False, False)
 
     assert client.exclusive_queues == set()
+
+
+def test_a_transient_queue_does_not_wait_for_the_files_of_the_one_before(
+    vhost: VHost, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were renamed by the thread that serves clients, whatever the disk was doing."""
+    removals: list[tuple[Callable[[], object], Callable[..., object]]] = []
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("the loop waits for the disk")
+
+    directories = []
+    for _ in range(2):
+        queue = declare(vhost, client, exclusive=False)
+        directories.append(Path(queue.directory))
+        directories[-1].mkdir()
+        (directories[-1] / "msgs.0000000001").write_bytes(b"x")
+        with monkeypatch.context() as running:
+            running.setattr(vhost.files._disk, "is_running", True)
+            running.setattr(vhost.files._disk.removals, "add", lambda *it: removals.append(it))
+            running.setattr(vhost.files._disk.changes, "rename", refuse)
+            vhost.files.remove(queue)
+        vhost.delete_queue(client, "q", False, False)
+        assert directories[-1].exists()
+
+    assert directories[0] != directories[1]
+    for work, removed in removals:
+        removed(work(), None)
+    assert list(Path(vhost.files.transient).iterdir()) == []
 
 
 def bound_often(vhost: VHost, client: Client, kind: str, n: int) -> Exchange:
