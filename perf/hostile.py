@@ -42,8 +42,8 @@ SETTLED_S = 0.3
 COMMAND = f"{sys.executable} -m lavinmq"
 OPTIONS = (
     " -D {{data}} -b 127.0.0.1 -p {{port}} --http-port {http} --metrics-http-port -1"
-    " --mqtt-port {{mqtt_port}} --amqps-port {tls} --cert {cert} --https-port -1 --log-level warn"
-    " --control-unix-path {{scratch}}/control.sock"
+    " --mqtt-port {{mqtt_port}} --amqps-port {tls} --cert {cert} --https-port -1 --mqtts-port -1"
+    " --log-level warn --control-unix-path {{scratch}}/control.sock"
 )
 
 Result = dict[str, Any]

@@ -45,6 +45,8 @@ from lavinmq.files.whole import read_regular, sync_directory, write_atomic
 
 log = logging.getLogger("lmq.definitions")
 
+MOST_COPIES: Final = 10
+"""Of damaged files that are kept; the last one is replaced then."""
 DELAYED_TYPES: Final = ("x-delayed-message", "x-delayed-exchange")
 """Types a client declares to get a delayed exchange of the type in `x-delayed-type`."""
 
@@ -157,8 +159,9 @@ class DefinitionsFile:
 
         Bytes that are no record are left out with a warning; reading goes on behind them if records
         follow that run exactly to the end. A copy of the file is kept as
-        `definitions.amqp.damaged`, and the file is written anew without them, because an older
-        release could not read what is appended behind them.
+        `definitions.amqp.damaged`, or `.damaged.1` and so on beside older ones, and the file is
+        written anew without them, because an older release could not read what is appended behind
+        them.
         Returns: the sum of all records; empty for a new or empty file.
         Raises: DefinitionsError if the file cannot be read or has another version.
         """
@@ -316,12 +319,14 @@ class DefinitionsFile:
     def _read(self, data: bytes, fold: "_Fold") -> int:
         """Fold all readable records; take out the rest. Returns the size that stays."""
         end = len(VERSION)
+        whole = data
         while end < len(data):
             try:
                 method, arguments, after = _record(data, end)
             except _DamagedError as damage:
                 resumed = _resume(data, end + 1)
-                self._keep(data, end, f"{damage}, {resumed - end} bytes not read")
+                at = end + len(whole) - len(data)  # what was taken out stood before it
+                self._keep(whole, at, f"{damage}, {resumed - end} bytes not read")
                 data = data[:end] + data[resumed:]
                 write_atomic(str(self.path), data, self._changes)
                 self._open()
@@ -331,13 +336,22 @@ class DefinitionsFile:
         return end
 
     def _keep(self, data: bytes, position: int, why: str) -> None:
-        """Keep a copy of a damaged file, and say so."""
-        copy = self.path.with_name(self.path.name + ".damaged")
-        write_atomic(str(copy), data, self._changes)
+        """Keep a copy of a damaged file, unless there is one, and say so."""
+        copy = self._copy_of(data)
+        if not copy.exists() or copy.read_bytes() != data:
+            write_atomic(str(copy), data, self._changes)
         log.warning(
             "%s: damaged at byte %d (%s); the damaged file is kept as %s",
             self.path, position, why, copy.name,
         )  # fmt: skip
+
+    def _copy_of(self, data: bytes) -> Path:
+        """Where a copy of a damaged file is, or goes: older ones have what is missing since."""
+        for number in range(MOST_COPIES):
+            copy = _copy(self.path, number)
+            if not copy.exists() or copy.read_bytes() == data:
+                return copy
+        return copy
 
     def _append(self, record: bytes, deletes: bool = False) -> None:
         """Write one record with one system call; take back a part of it if the disk is full."""
@@ -368,6 +382,16 @@ class DefinitionsFile:
             if self._copy_fd >= 0:
                 self._changes.truncate(self._copy_path, self._copy_fd, self._copy_size)
             self._is_torn = False
+
+
+def _copy(path: Path, number: int) -> Path:
+    return path.with_name(path.name + ".damaged" + (f".{number}" if number else ""))
+
+
+def damaged_copies(path: Path) -> list[str]:
+    """The names of the copies that were kept of a damaged file, until somebody removes them."""
+    copies = (_copy(path, number) for number in range(MOST_COPIES))
+    return [each.name for each in copies if os.path.exists(each)]
 
 
 # --- writing ----------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lavinmq.amqp.channel import Consumer
 from lavinmq.arguments.keys import Kind
+from lavinmq.files.definitions import damaged_copies
 from lavinmq.files.disk import DiskWatch
 from lavinmq.http import certificates
 from lavinmq.http.clients import client_of, sessions_of
@@ -283,6 +284,22 @@ def _of_policy(vhost: VHost, policy: Policy, *, is_operator: bool) -> Advice:
     what, page = ("operator policy", "operator-policies") if is_operator else ("policy", "policies")
     text = f"The {what} {policy.name} matches nothing in the virtual host {vhost.name}"
     return Advice("idle_policy", HINT, text, page, vhost.name, policy.name)
+
+
+# --- virtual hosts ---------------------------------------------------------------------------
+
+
+def of_definitions(vhost: VHost) -> Advice | None:
+    """Definitions that a start could not read, as long as their copies are there."""
+    copies = damaged_copies(vhost.recorded.file.path)
+    if not copies:
+        return None
+    text = (
+        f"Of the definitions of the virtual host {vhost.name} some could not be read: exchanges,"
+        f" queues or bindings may be missing. Copies of the damaged file are in {vhost.directory}:"
+        f" {', '.join(copies)}. Remove them once all is there"
+    )
+    return Advice("damaged_definitions", ERROR, text, "vhosts", vhost.name)
 
 
 # --- the machine ------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from lavinmq.http import advice
 from lavinmq.http.access.table import Role
 from lavinmq.http.api import connections
 from lavinmq.http.call import Call
+from lavinmq.http.listing import in_portions
 from lavinmq.http.routes import ROUTES
 
 
@@ -19,6 +20,8 @@ async def show_advice(call: Call) -> dict[str, Any]:
     if call.has_role(Role.MONITORING):
         found.add(advice.of_machine(broker))
         await advice.of_certificates(broker, found)
+        async for vhost in in_portions(vhosts):
+            found.add(advice.of_definitions(vhost))
     await advice.of_queues(broker, vhosts, found)
     if call.has_role(Role.POLICY):
         await advice.of_policies(vhosts, found)

@@ -241,3 +241,17 @@ def test_so_many_are_told_of_a_kind(broker: Managed, monkeypatch: pytest.MonkeyP
         assert broker.api("PUT", f"/api/policies/%2F/idle{n}", body).status == 201
     said = broker.api.get("/api/advice")
     assert (len(said["advice"]), said["more"]) == (2, 3)
+
+
+def test_damaged_definitions_are_told_until_their_copy_is_removed(broker: Managed) -> None:
+    """They were a line in the log, and no more."""
+    path = broker.inner.vhosts["/"].recorded.file.path
+    copy = path.with_name("definitions.amqp.damaged")
+    copy.write_bytes(b"x")
+
+    (one,) = broker.api.get("/api/advice")["advice"]
+
+    assert (one["kind"], one["level"], one["vhost"]) == ("damaged_definitions", "error", "/")
+    assert str(copy.parent) in one["text"] and copy.name in one["text"]
+    copy.unlink()
+    assert kinds(broker) == []

@@ -20,6 +20,7 @@ from lavinmq.files.definitions import (
     DefinitionsFile,
     ExchangeDef,
     QueueDef,
+    damaged_copies,
 )
 
 RECORDED = Path(__file__).parents[2] / "fixtures" / "data-dir"
@@ -338,6 +339,26 @@ def test_records_behind_damage_are_read(
     caplog.clear()
     assert load(path) == loaded
     assert not caplog.text
+
+
+def test_copies_of_damaged_files_have_all_bytes_and_replace_none(path: Path) -> None:
+    """The copy lacked what was taken out before, and the next damage replaced it."""
+    first = VERSION + ORDERS + b"\xff" * 50 + BIND_NEW + b"\xee" * 40 + ORDERS
+    path.write_bytes(first)
+    load(path)
+    second = path.read_bytes() + b"\xdd" * 30
+    for _ in range(2):
+        path.write_bytes(second)
+        load(path)
+
+    assert damaged_copies(path) == ["definitions.amqp.damaged", "definitions.amqp.damaged.1"]
+    assert path.with_name("definitions.amqp.damaged").read_bytes() == first
+    assert path.with_name("definitions.amqp.damaged.1").read_bytes() == second
+
+    for number in range(20):
+        path.write_bytes(second + bytes([number + 1]))
+        load(path)
+    assert len(damaged_copies(path)) == 10
 
 
 def test_bytes_made_to_look_like_records_do_not_take_forever(path: Path) -> None:

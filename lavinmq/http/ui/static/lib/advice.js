@@ -11,7 +11,7 @@ const LEVELS = { error: "Error", warning: "Warning", hint: "Hint" };
 /** @type {Record<string, string>} */
 const PAGES = {
   queue: "Open the queue", unacked: "Show what is unacknowledged", nodes: "Open the node", mqtt: "Open the page of MQTT", policies: "Open the policies",
-  "operator-policies": "Open the operator policies",
+  "operator-policies": "Open the operator policies", vhosts: "Open the virtual hosts",
 };
 
 /** @param {Advice} one */
