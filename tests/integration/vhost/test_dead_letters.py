@@ -218,6 +218,23 @@ def test_a_rejection_in_between_breaks_the_cycle(
         channel.basic_reject(message.tag, requeue=False)
 
 
+def test_what_overflows_and_waits_comes_back_until_a_client_takes_it(
+    channel: BlockingChannel, unique: UniqueName
+) -> None:
+    """RabbitMQ would drop it when it comes back: there any reason but a rejection closes a ring."""
+    work, wait = unique("work"), unique("wait")
+    declare(channel, work, max_length=1, dead_letter_exchange="", dead_letter_routing_key=wait)
+    declare(channel, wait, message_ttl=10, dead_letter_exchange="", dead_letter_routing_key=work)
+    send(channel, work, "1", "2", "3")
+    came = set()
+    while len(came) < 3:
+        holds(channel, work, 1)
+        message = take(channel, work)
+        came.add(message.body)
+        channel.basic_ack(message.tag)
+    assert came == {b"1", b"2", b"3"}
+
+
 @pytest.mark.parametrize("count", [2, 3])
 def test_full_queues_in_a_ring(channel: BlockingChannel, unique: UniqueName, count: int) -> None:
     """edge-cases.md 204: one more message drops exactly one."""
