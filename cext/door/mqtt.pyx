@@ -171,7 +171,8 @@ def mqtt_publish(Loop loop, Exchange exchange not None, bytes topic not None,
                  bytes payload not None, int qos, bint retain, bytes properties not None=b"",
                  i64 expiry_s=-1) -> int:
     """Publish a message of the broker itself to an exchange of FILTERS: a will, a number of the
-    broker's. Returns how many sessions have got it. Who keeps retained messages is not told."""
+    broker's. Returns how many sessions have got it. Who keeps retained messages is not told.
+    `Loop.after_sync` says when one of QoS 1 or 2 is safe."""
     cdef publish_t m = publish_of(topic, payload, qos, retain, properties, expiry_s)
     cdef mqtt_t s
     cdef chan_t* c
@@ -182,6 +183,7 @@ def mqtt_publish(Loop loop, Exchange exchange not None, bytes topic not None,
     if c == NULL:
         raise MemoryError()
     memset(&s, 0, sizeof(mqtt_t))
+    c.is_confirm = qos > 0      # so that a sync is wanted; nobody is answered
     s.chan = c
     s.exchange = &exchange.t
     with nogil:

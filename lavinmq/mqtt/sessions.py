@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from lavinmq import _core
@@ -53,6 +54,7 @@ class Sessions:
         self.clients: dict[str, Client] = {}
         self.wills = Wills(broker.events, self._publish)
         self._broker = broker
+        self._published: dict[str, Testament] = {}
         self._log = log.get("lmq.mqtt", vhost=vhost.name)
         self.stores = Stores(broker, vhost)
         vhost.on_session_end = self._ended
@@ -108,6 +110,7 @@ class Sessions:
         """A client has its session: what it needs in files is there. Returns: whether something has
         to be on disk before it is told. Raises: OSError."""
         kept, raw = self.stores.log, _raw(client_id)
+        self._published.pop(client_id, None)
         if kept is None:
             return False
         if not queue.is_stored and will is None:
@@ -217,13 +220,14 @@ class Sessions:
     def _publish(self, testament: Testament) -> None:
         """Publish a will, if its author may."""
         will = testament.will
-        if testament.client_id not in self.clients:
-            self.forget_will(testament.client_id)
+        self._published[testament.client_id] = testament
         if not testament.may_publish(will.topic):
             self._log.info("will of %r is dropped: not allowed", testament.client_id)
+            self._published_safely(testament)
             return
         if self._broker.loop.is_held:
             self._log.warning("will of %r is dropped: low on disk", testament.client_id)
+            self._published_safely(testament)
             return
         topic, expiry_s = will.topic.encode(), -1 if will.expiry_s is None else will.expiry_s
         if will.retain:
@@ -232,6 +236,19 @@ class Sessions:
             self._broker.loop, self.exchange.core, topic, will.payload, will.qos, will.retain,
             will.properties, expiry_s,
         )  # fmt: skip
+        if self._broker.is_stopping:  # which writes and syncs everything
+            self._published_safely(testament)
+        else:
+            self._broker.loop.after_sync(partial(self._published_safely, testament))
+
+    def _published_safely(self, testament: Testament) -> None:
+        """A will is on disk in the sessions that get it: until now the log had to have it."""
+        client_id = testament.client_id
+        if self._published.get(client_id) is not testament:
+            return  # the client has come again, and perhaps gone: that counts now
+        del self._published[client_id]
+        if client_id not in self.clients:
+            self.forget_will(client_id)
 
 
 def _raw(client_id: str) -> bytes:

@@ -1,0 +1,159 @@
+"""The disk refuses the files of MQTT: nothing is acknowledged that is not there after a restart.
+
+Retained messages, the log of sessions, the queue of a session: their writes fail, or their syncs.
+Clients of both generations publish in every way and subscribe; what they were told is noted. Then
+the disk is well again, the broker is killed, and the next start has all of it, once.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.crash.conftest import DiskFactory
+from tests.support import mqtt_bytes
+from tests.support.broker import Broker
+from tests.support.disk import Action, Call
+from tests.support.mqtt_bytes import V5, V311
+from tests.support.mqtt_peer import Packet, Peer
+from tests.support.segments import queue_directory
+from tests.support.waiting import wait_for
+
+KEPT = {"clean": False, "properties": mqtt_bytes.block(b"\x11\0\0\x0e\x10")}
+FILES = {
+    "retained": "mqtt_retained.",
+    "sessions": "mqtt_sessions.",
+    "queue": f"{queue_directory(Path(), 'mqtt.reader').name}/msgs.",
+}
+SILENCE_S = 0.4
+TWICE, RETAINED, SUBSCRIBED = 2, 3, 4  # packet identifiers
+PINGS = 5
+
+pytestmark = pytest.mark.crash
+
+
+def packets(client: Peer) -> Iterator[Packet]:
+    """What comes until it is quiet, or over."""
+    client.socket.settimeout(SILENCE_S)
+    try:
+        while (each := client.read()) is not None:
+            yield each
+    except (TimeoutError, OSError):
+        return
+
+
+class Writer:
+    """A client that publishes in every way, and what it was told."""
+
+    def __init__(self, broker: Broker, level: int) -> None:
+        self.level = level
+        self.name = f"writer-{level}"
+        self.client = Peer(broker.mqtt_port, level)
+        self.client.connect(self.name, **KEPT)
+        self.accepted: set[int] = set()
+        self.refused: set[int] = set()
+
+    def body(self, packet_id: int) -> bytes:
+        """What it publishes with an identifier."""
+        return b"%d of %d" % (packet_id, self.level)
+
+    def publish(self, packet_id: int, *, dup: bool = False) -> bytes:
+        """A PUBLISH: of QoS 2, or 1, or 1 and retained."""
+        topic = "r" if packet_id == RETAINED else "m"
+        return mqtt_bytes.publish(
+            self.level, f"{topic}/{self.level}", self.body(packet_id),
+            qos=2 if packet_id == TWICE else 1, packet_id=packet_id,
+            retain=packet_id == RETAINED, dup=dup,
+        )  # fmt: skip
+
+    def say_all(self) -> None:
+        """One of each, and a subscription."""
+        subscribe = mqtt_bytes.subscribe(self.level, SUBSCRIBED, (f"s/{self.level}", 1))
+        self.client.send(b"".join(map(self.publish, (1, TWICE, RETAINED))) + subscribe)
+
+    def listen(self) -> None:
+        """Note what is answered."""
+        for each in packets(self.client):
+            if each.kind in (4, 5, 9):
+                packet_id = int.from_bytes(each.body[:2], "big")
+                reason = each.body[-1] if each.kind == 9 or len(each.body) > 2 else 0
+                (self.accepted if reason < 0x80 else self.refused).add(packet_id)
+
+
+def reader_of(broker: Broker) -> None:
+    """A session that waits for messages."""
+    with Peer(broker.mqtt_port, V5) as client:
+        client.connect("reader", **KEPT)
+        client.subscribe(("m/#", 2))
+        client.disconnect(b"\0")
+
+
+def check(broker: Broker, writers: list[Writer]) -> None:
+    """All that was accepted is there, once."""
+    for writer in writers:
+        with Peer(broker.mqtt_port, writer.level) as client:
+            is_present = client.connect(writer.name, **KEPT)[0]
+            assert is_present == 1
+            if TWICE in writer.accepted:
+                client.send(writer.publish(TWICE, dup=True))
+                assert client.expect(5).body[2:3] in (b"", b"\0")
+            if SUBSCRIBED in writer.accepted:
+                client.publish(f"s/{writer.level}", b"here", 1)
+                assert client.message().payload == b"here"
+    found: Counter[bytes] = Counter()
+    with Peer(broker.mqtt_port, V5) as client:
+        client.connect("reader", **KEPT)
+        client.publish("m/end", b"end", 1)
+        while (message := client.message()).payload != b"end":
+            found[message.payload] += 1
+        client.subscribe(("r/#", 1))
+        for _ in range(PINGS):  # they are given in turns behind SUBACK
+            client.ping()
+        found.update(each.payload for each in client.early_messages())
+    for writer in writers:
+        accepted = {writer.body(each) for each in writer.accepted - {SUBSCRIBED}}
+        assert accepted <= found.keys()
+        assert all(found[each] == 1 for each in accepted)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "error"),
+    [
+        *((name, Call.WRITE, error) for name in FILES for error in (errno.EIO, errno.ENOSPC)),
+        ("", Call.SYNC, errno.EIO),
+    ],
+)
+def test_nothing_is_acknowledged_that_the_disk_did_not_take(
+    on_disk: DiskFactory, name: str, kind: Call, error: int
+) -> None:
+    """3.1.1 [MQTT-4.8.0-2], [MQTT-4.1.0-1], 5.0 [MQTT-4.3.2-4], [MQTT-4.3.3-8]."""
+    broker, disk = on_disk(mqtt=True)
+    broker.start()
+    reader_of(broker)
+    with ExitStack() as stack:
+        writers = [Writer(broker, level) for level in (V311, V5)]
+        for each in writers:
+            stack.enter_context(each.client)
+        disk.plan(Action.FAIL, kind, f"*/{FILES[name]}*" if name else "", error=error)
+        for each in writers:
+            each.say_all()
+        disk.wait_for_strikes()
+        for each in writers:
+            each.listen()
+        wait_for(lambda: os.strerror(error) in broker.log_text(), "the log is silent")
+        disk.heal()
+        if kind is Call.SYNC:
+            assert broker.wait() == 1
+        else:
+            assert broker.is_running()
+            for each in writers:
+                each.listen()
+            broker.kill()
+    broker.start()
+    check(broker, writers)
