@@ -1,6 +1,7 @@
 """Builds the compiled modules: ``lavinmq._core``, ``_pcre``, ``_perf``, ``_tls``, ``spark._arrow``.
 
-Metadata lives in pyproject.toml. The sources are in ``cext/``: each module has one umbrella
+Metadata lives in pyproject.toml, that of the distribution with ``spark._arrow`` in
+``packaging/spark``. The sources are in ``cext/``: each module has one umbrella
 ``.pyx`` that includes its parts, so that every C function is static and may be inlined.
 ``LAVINMQ_DEBUG=1`` selects the developer build: fast to compile, bounds and LMQ_ASSERT checked.
 ``LAVINMQ_SANITIZE`` adds a sanitizer to it: ``asan``, ``ubsan``, or ``fuzz`` (clang only), which is
@@ -14,6 +15,7 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -27,6 +29,7 @@ MODULES = {
     "lavinmq._tls": "cext/tls.pyx",
     "lavinmq.spark._arrow": "cext/arrow.pyx",
 }
+APART = "lavinmq.spark._arrow"
 TRIAL = {
     "tests.support._matcher": "cext/matcher.pyx",
     "tests.support._trial": "cext/trial.pyx",
@@ -88,6 +91,14 @@ def compile_flags(debug: bool) -> list[str]:
     return [*flags, *(flag for flag in wanted if accepted_by_compiler(flag))]
 
 
+def named() -> list[str]:
+    """The modules of the distribution whose sources these are: each has its stub beside it. A wheel
+    of the broker that is made from a checkout leaves out what is apart from it."""
+    there = [name for name in MODULES if Path(*name.split(".")).with_suffix(".pyi").exists()]
+    is_wheel_of_broker = "bdist_wheel" in sys.argv and len(there) > 1
+    return [name for name in there if name != APART or not is_wheel_of_broker]
+
+
 def extensions(debug: bool, sanitizer: str, trial: bool = False) -> list[Extension]:
     """Return the cythonized modules of the release or the developer build, or those of tests."""
     # What fuzzing links against is loaded before Python.
@@ -96,6 +107,7 @@ def extensions(debug: bool, sanitizer: str, trial: bool = False) -> list[Extensi
     # one goes unseen.
     parts = (path for path in Path("cext").rglob("*") if path.suffix in SUFFIXES)
     depends = sorted(["setup.py", *map(str, parts)])
+    wanted = TRIAL if trial else {name: MODULES[name] for name in named()}
     modules = [
         Extension(
             name,
@@ -110,7 +122,7 @@ def extensions(debug: bool, sanitizer: str, trial: bool = False) -> list[Extensi
             ],
             libraries=["m", *LIBRARIES.get(name, ())],
         )
-        for name, source in (TRIAL if trial else MODULES).items()
+        for name, source in wanted.items()
     ]
     for module in modules:
         if module.name.endswith("._trial"):

@@ -1,11 +1,12 @@
-"""Builds a wheel, and the source distribution it is made from: `python3.12 packaging/wheel.py`.
+"""Builds wheels, and the source distributions they are made from: `python3.12 packaging/wheel.py`.
 
     python packaging/wheel.py [--base native|2.31] [--output dist/packages]
 
-The wheel is for the interpreter that runs this. It is built in an environment of its own below
-build/wheel, from the source distribution, which is thereby proven to be enough. With a base it is
-compiled against that C library instead of this machine's (freeze/sysroot.py); its tag, the oldest C
-library it runs with, is read from its symbols by auditwheel.
+There are two: of the broker, and of what runs beside Spark (packaging/spark). They are for the
+interpreter that runs this. Each is built in an environment of its own below build/wheel, from its
+source distribution, which is thereby proven to be enough. With a base they are compiled against
+that C library instead of this machine's (freeze/sysroot.py); their tag, the oldest C library they
+run with, is read from their symbols by auditwheel.
 """
 
 from __future__ import annotations
@@ -27,30 +28,65 @@ import fetch
 import toolchain
 
 BUILD_SDIST = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
+PROJECT = release.ROOT / "packaging/spark"
+APART = ("lavinmq/spark", "lavinmq/pipeline", "pyspark_lavinmq", "pyspark_lavinmq_segments", "cext")
 TAG = f"cp{sys.version_info[0]}{sys.version_info[1]}"
 
 
 def build(base: str, output: Path) -> str:
     """Build both and return their names. Raises: PackagingError, CalledProcessError."""
     place = release.ROOT / "build/wheel" / TAG
+    _environment(place / "environment")
+    output.mkdir(parents=True, exist_ok=True)
+    for name in ("lavinmq", "lavinmq_spark"):
+        for old in (*output.glob(f"{name}-*-{TAG}-*.whl"), *output.glob(f"{name}-*.tar.gz")):
+            old.unlink()
+    made = [
+        shutil.copy2(path, output)
+        for tree in (release.ROOT, spark_tree(place / "spark"))
+        for path in _built(tree, base, place)
+    ]
+    return "\n".join(map(str, made))
+
+
+def spark_tree(tree: Path) -> Path:
+    """Lay out the sources of lavinmq-spark, which stand in the same tree as the broker's."""
+    shutil.rmtree(tree, ignore_errors=True)
+    ignored = shutil.ignore_patterns("__pycache__", "*.so")
+    for name in APART:
+        shutil.copytree(release.ROOT / name, tree / name, ignore=ignored)
+    for name in ("setup.py", "LICENSE", "requirements.lock"):
+        shutil.copy2(release.ROOT / name, tree / name)
+    shutil.copy2(PROJECT / "README.md", tree / "README.md")
+    version = release.version()
+    (tree / "version.py").write_text(f'"""The version."""\n\n__version__ = "{version}"\n')
+    project = (PROJECT / "pyproject.toml").read_text()
+    (tree / "pyproject.toml").write_text(project.replace('"lavinmq",', f'"lavinmq=={version}",'))
+    (tree / "MANIFEST.in").write_text(
+        "include version.py requirements.lock\nrecursive-include cext *.pyx *.pxd\n"
+    )
+    return tree
+
+
+def _built(tree: Path, base: str, place: Path) -> tuple[Path, Path]:
+    """Build the source distribution of a tree, and a wheel from it."""
     built, repaired = place / "built", place / "repaired"
-    python = _environment(place / "environment")
+    python = str(place / "environment/bin/python")
     for directory in (built, repaired):
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)
-    _run(place, str(python), "-c", BUILD_SDIST, str(built))
+    _run(place, tree, python, "-c", BUILD_SDIST, str(built))
     (sources,) = built.glob("*.tar.gz")
-    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--no-deps"]
+    pip = [python, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--no-deps"]
     pip += ["--no-build-isolation", "-w", str(built)]
-    _run(place, *pip, str(sources), **_compiler(base, place))
+    _run(place, tree, *pip, str(sources), **_compiler(base, place))
     (wheel,) = built.glob("*.whl")
-    _run(place, str(python), "-m", "auditwheel", "repair", "-w", str(repaired), str(wheel))
+    _run(place, tree, python, "-m", "auditwheel", "repair", "-w", str(repaired), str(wheel))
     (result,) = repaired.iterdir()
-    output.mkdir(parents=True, exist_ok=True)
-    for old in (*output.glob(f"lavinmq-*-{TAG}-*.whl"), *output.glob("lavinmq-*.tar.gz")):
-        old.unlink()
-    made = [shutil.copy2(path, output) for path in (sources, result)]
-    return "\n".join(map(str, made))
+    kept = place / "kept" / tree.name
+    shutil.rmtree(kept, ignore_errors=True)
+    kept.mkdir(parents=True)
+    return Path(shutil.copy2(sources, kept)), Path(shutil.copy2(result, kept))
 
 
 def _environment(place: Path) -> Path:
@@ -94,14 +130,12 @@ def _compiler(base: str, place: Path) -> dict[str, str]:
     return {"CC": compiler, "LDSHARED": f"{compiler} -shared -Wl,--strip-debug"}
 
 
-def _run(place: Path, *command: str, **variables: str) -> None:
-    """Run a program of the environment, in the sources. Raises: CalledProcessError."""
+def _run(place: Path, tree: Path, *command: str, **variables: str) -> None:
+    """Run a program of the environment, in some sources. Raises: CalledProcessError."""
     programs = place / "environment/bin"
     path = os.pathsep.join([str(programs), os.environ.get("PATH", os.defpath)])
     environment = {**release.repeatable(), "PATH": path, **variables}
-    subprocess.run(
-        command, cwd=release.ROOT, env=environment, stdout=subprocess.DEVNULL, check=True
-    )
+    subprocess.run(command, cwd=tree, env=environment, stdout=subprocess.DEVNULL, check=True)
 
 
 def main() -> int:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from lavinmq import __version__
-from lavinmq.cli.programs import PROGRAMS, CommandText, OptionText, Program
+from lavinmq.cli.programs import PROGRAMS, CommandText, OptionText, Program, installed
 from lavinmq.config.settings import MOVED, SECTIONS, SETTINGS, SNI, Setting
 
 DESCRIPTIONS: Mapping[str, tuple[str, ...]] = {
@@ -95,7 +95,7 @@ SEE_ALSO = "lavinmq(1), lavinmqctl(1), lavinmqperf(1), lavinmq-pipeline(1), lavi
 
 def pages() -> dict[str, str]:
     """Return all pages, by the path below a directory of manual pages."""
-    made: dict[str, str] = {f"man1/{name}.1": page(make()) for name, make in PROGRAMS.items()}
+    made: dict[str, str] = {f"man1/{name}.1": page(PROGRAMS[name]()) for name in installed()}
     made["man5/lavinmq.ini.5"] = settings_page()
     return made
 

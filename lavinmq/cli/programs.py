@@ -6,6 +6,7 @@ The tables are those the programs themselves read their command lines by, in one
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -142,6 +143,12 @@ PROGRAMS: Mapping[str, Callable[[], Program]] = MappingProxyType(
     }
 )
 """All programs by name."""
+
+
+def installed() -> list[str]:
+    """The names of those that are there: jobs on Spark are a distribution of their own."""
+    is_there = find_spec("lavinmq.pipeline") is not None
+    return [name for name in PROGRAMS if is_there or name != "lavinmq-pipeline"]
 
 
 def _perf_options(scenario: str) -> tuple[OptionText, ...]:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.request import urlopen
@@ -19,7 +20,9 @@ from tests.packaging.conftest import ROOT, make
 from tests.support.broker import Broker
 
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
-FOLDERS = ("cext", "lavinmq", "pyspark_lavinmq", "pyspark_lavinmq_segments")
+FOLDERS = ("cext", "lavinmq")
+APART = ("lavinmq/spark/", "lavinmq/pipeline/")
+SPARK = ("cext", "lavinmq/spark", "lavinmq/pipeline", "pyspark_lavinmq", "pyspark_lavinmq_segments")
 FILES = ("LICENSE", "README.md", "pyproject.toml", "setup.py")
 VERSIONS = ((3, 11), (3, 12), (3, 13))
 OLDEST_GLIBC = (2, 31)
@@ -49,22 +52,28 @@ def interpreter(version: tuple[int, int]) -> str:
 
 
 @pytest.fixture(params=VERSIONS, ids=lambda version: "cp{}{}".format(*version))
-def wheel(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """A wheel for glibc 2.31, and the interpreter it is for."""
+def wheel(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, Path, Path]]:
+    """Wheels for glibc 2.31, of the broker and of what is apart, and the interpreter they are
+    for."""
     python = interpreter(request.param)
     made = tmp_path / "made"
     command = (python, "packaging/wheel.py", "--base", "2.31", "--output", made)
     make(*command, timeout_s=BUILD_TIMEOUT_S, PYTHONPATH="")
-    (path,) = made.glob("*.whl")
-    yield python, path
+    (path,) = made.glob("lavinmq-*.whl")
+    (apart,) = made.glob("lavinmq_spark-*.whl")
+    yield python, path, apart
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(2 * BUILD_TIMEOUT_S)
 def test_a_wheel_is_for_old_systems_and_runs_a_broker(
-    wheel: tuple[str, Path], tmp_path: Path
+    wheel: tuple[str, Path, Path], tmp_path: Path
 ) -> None:
-    python, path = wheel
+    """The broker's has nothing of Spark's; the other one is installed beside it, and works."""
+    python, path, apart = wheel
+    files = {name: set(zipfile.ZipFile(name).namelist()) for name in (path, apart)}
+    assert not [name for name in files[path] if name.startswith((*APART, "pyspark_"))]
+    assert not files[path] & files[apart]
     tags = re.findall(r"manylinux_(\d+)_(\d+)_", path.name)
     assert tags, path.name
     assert all((int(major), int(minor)) <= OLDEST_GLIBC for major, minor in tags)
@@ -72,7 +81,16 @@ def test_a_wheel_is_for_old_systems_and_runs_a_broker(
     assert "with `BASE=2.31` that is `manylinux_{}_{}`".format(*max(tags)) in page
     environment = tmp_path / "environment"
     make(python, "-m", "venv", environment)
-    make(environment / "bin/pip", "install", "--quiet", path, PYTHONPATH="")
+    pip = environment / "bin/pip"
+    make(pip, "install", "--quiet", path, PYTHONPATH="")
+    completion = (environment / "bin/lavinmqctl", "completion", "bash")
+    assert "lavinmq-pipeline" not in make(*completion, PYTHONPATH="")
+    make(pip, "install", "--quiet", "--no-deps", apart, PYTHONPATH="")
+    assert "lavinmq-pipeline" in make(*completion, PYTHONPATH="")
+    version = make(environment / "bin/lavinmq-pipeline", "--version", PYTHONPATH="")
+    assert version.split()[-1] in path.name
+    decoder = "import lavinmq, lavinmq.spark._arrow, pyspark_lavinmq; print(lavinmq.__version__)"
+    assert make(environment / "bin/python", "-c", decoder, PYTHONPATH="").strip() in apart.name
 
     broker = Broker(
         tmp_path / "data", command=[str(environment / "bin/lavinmq")], env={"PYTHONPATH": ""},
@@ -103,8 +121,30 @@ def test_the_source_distribution_holds_every_file_of_ours(tmp_path: Path) -> Non
 
     with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as tar:
         names = {name.partition("/")[2] for name in tar.getnames()}
+    listed = tracked(*FOLDERS, *FILES)
+    assert {name for name in listed if not name.startswith(APART)} <= names
+    assert not [name for name in names if name.startswith((*APART, "pyspark_"))]
+
+
+def test_the_other_source_distribution_holds_what_is_apart(tmp_path: Path) -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("no checkout of git to compare with")
+    lay = "import sys; sys.path.insert(0, 'packaging'); import wheel; from pathlib import Path;"
+    tree = tmp_path / "tree"
+    make(sys.executable, "-c", f"{lay} wheel.spark_tree(Path(sys.argv[1]))", tree)
+    subprocess.run([sys.executable, "-c", BUILD, tmp_path], cwd=tree, check=True)
+
+    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as tar:
+        names = {name.partition("/")[2] for name in tar.getnames()}
+    assert tracked(*SPARK) <= names
+    assert not [name for name in names if name.startswith("lavinmq/") and not
+                name.startswith(APART) and name.rstrip("/") + "/" not in APART]  # fmt: skip
+
+
+def tracked(*places: str) -> set[str]:
+    """The files of the checkout below some places."""
     listed = subprocess.run(
-        ["git", "ls-files", *FOLDERS, *FILES], cwd=ROOT, capture_output=True, text=True, check=True
+        ["git", "ls-files", *places], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split()
     assert listed
-    assert {name for name in listed if (ROOT / name).exists()} <= names
+    return {name for name in listed if (ROOT / name).exists()}

@@ -26,7 +26,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The installed program; in an environment of before it was one, what an installer makes."""
     if installed := shutil.which("lavinmq-pipeline", path=str(BIN)):
         return Path(installed)
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((ROOT / "packaging/spark/pyproject.toml").read_text())["project"]
     module, _, function = project["scripts"]["lavinmq-pipeline"].partition(":")
     path = tmp_path_factory.mktemp("bin") / "lavinmq-pipeline"
     path.write_text(

@@ -11,15 +11,16 @@ from lavinmq.cli.ctl.session import Session
 def completion(session: Session) -> None:
     """Print what a shell needs to complete the command lines of our programs."""
     from lavinmq.cli.completion import SHELLS, script
-    from lavinmq.cli.programs import PROGRAMS
+    from lavinmq.cli.programs import PROGRAMS, installed
 
     shell = session.arguments[0]
     if shell not in SHELLS:
         raise UsageError(f"Invalid argument: {shell} (one of {', '.join(SHELLS)})")
     chosen = session.options.get("--program")
-    if chosen is not None and chosen not in PROGRAMS:
-        raise UsageError(f"Invalid value of --program: one of {', '.join(PROGRAMS)}")
-    names = [chosen] if chosen else list(PROGRAMS)
+    known = installed()
+    if chosen is not None and chosen not in known:
+        raise UsageError(f"Invalid value of --program: one of {', '.join(known)}")
+    names = [chosen] if chosen else known
     sys.stdout.write(script(shell, [PROGRAMS[name]() for name in names]))
 
 
