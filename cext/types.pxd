@@ -21,6 +21,7 @@ cdef struct dedup_rewrite_t
 cdef struct dedup_t
 cdef struct history_t
 cdef struct sample_t
+cdef struct passing_t
 cdef struct mark_t
 cdef struct reader_t
 cdef struct stream_t
@@ -946,7 +947,10 @@ cdef struct taken_t:            # a message that has passed: names, properties, 
 cdef struct sample_t:           # of what passes a queue or an exchange that somebody follows
     queue_t* queue              # that is followed, or NULL
     exchange_t* exchange        # the same
-    flag_t is_open              # what passes comes by here, else it is counted there alone
+    sample_t* next_passed       # of those that a message has passed; see through.pyx
+    passing_t* passings         # channels whose kept routes lead past it
+    flag_t is_open              # what passes comes by here, else it is counted alone
+    flag_t is_uncounted         # what passes the exchange is not what it counts: messages wait there
     u64 closed_at               # what was counted there when this was closed
     taken_t* first              # in the order of their passing
     taken_t* last
@@ -954,6 +958,14 @@ cdef struct sample_t:           # of what passes a queue or an exchange that som
     u64 room                    # bytes that may be kept until they are fetched
     u32 left                    # and messages
     u32 most_body
+
+cdef struct passing_t:          # a route that a channel keeps leads past a sample that is closed
+    sample_t* sample
+    chan_t* channel
+    u64 since                   # what the channel had published when that was counted
+    passing_t* prev             # of the sample
+    passing_t* next
+    passing_t* also             # the next one of the channel
 
 cdef struct history_t:          # the newest messages of an exchange
     loop_t* loop
@@ -1002,6 +1014,7 @@ cdef struct routing_t:          # how far a message has come through exchanges
     u32 n_queues
     u32 n_alternates            # of the targets: their alternates are asked
     u64 n_matches               # before the one at `at`
+    sample_t* passed            # closed ones that the message has passed, when it is through
 
 cdef struct asked_t:            # an exchange that a routing has asked
     exchange_t* exchange
@@ -1127,6 +1140,7 @@ cdef struct chan_t:
     u64 route_epoch             # vhost epoch, 0 = no route kept
     u64 route_version
     exchange_t* route_exchange
+    passing_t* passings         # of that route, NULL = it passes none
     targets_t targets
     publish_job_t* job          # of the publish whose frame is walked next, NULL = none
     # publisher confirms

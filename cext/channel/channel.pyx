@@ -536,6 +536,7 @@ cdef void channel_free(chan_t* c) noexcept nogil:
     free(c.props)
     link_free(c.link, c.body, c.body_cap)
     publish_drop(c)
+    channel_pass_none(c)
     targets_free(&c.targets)
     lmq_poison(c, sizeof(chan_t))
     free(c)

@@ -151,6 +151,8 @@ cdef int channel_route_nested(chan_t* c, exchange_t* x, const msg_t* m) noexcept
     rc = route_nested(&r, x, m, &c.targets)
     if not r.is_key_only:
         c.route_version = 0
+    if rc == 0 and (r.passed != NULL or c.passings != NULL):
+        channel_pass(c, r.passed)
     if rc == MATCH_TIRED and routing_keep(c, &r) == PUBLISH_NO_MEMORY:
         rc = MATCH_NO_MEMORY
     return rc
@@ -198,6 +200,8 @@ cdef int channel_route(chan_t* c, const msg_t* m) noexcept nogil:
         targets_begin(&c.targets, &loop.reached)
     c.route_version = x.version
     if (x.is_plain if c.job == NULL else not c.job.is_nested) and not has_copies(m):
+        if c.passings != NULL:
+            channel_pass_none(c)
         rc = match_route(x.match, m.names + name_len + 2, m.names[name_len + 1], m.props,
                          m.headers_at, &c.targets)
         if rc == MATCH_TIRED and routing_keep(c, NULL) == PUBLISH_NO_MEMORY:

@@ -13,6 +13,7 @@ cdef class Sample:
         self.t.most_body = most_body
 
     def __dealloc__(self):
+        sample_let_go(&self.t)
         sample_free(&self.t)
 
     @property
@@ -23,8 +24,8 @@ cdef class Sample:
     cdef void leave(self):
         """Nothing is followed any more; what has passed stays counted."""
         sample_close(&self.t)
+        sample_let_go(&self.t)
         self.t.n_seen += sample_unseen(&self.t)
-        self.t.is_open = False
         self.t.queue = NULL
         self.t.exchange = NULL
         self.followed = None

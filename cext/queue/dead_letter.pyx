@@ -268,6 +268,7 @@ cdef void route_moved(exchange_t* x, const msg_t* m, loop_t* loop) noexcept nogi
     targets_begin(&loop.buried, &loop.reached)
     if route_nested(&routing, x, m, &loop.buried):
         loop.buried.n = 0
+    sample_note_passed(routing.passed)
 
 
 cdef bint bury_overflow(queue_t* q, const msg_t* m) noexcept nogil:

@@ -3,11 +3,31 @@
 # Called for publishes (channel/route.pyx) and for dead letters, which are no client's.
 
 
+cdef void route_note_passed(routing_t* r, const exchange_t* root, exchange_t* x, const msg_t* m,
+                            const targets_t* out) noexcept nogil:
+    """m has come through x, which is followed: note what is to be counted, unless x counts it as
+    published or it comes by the sample."""
+    cdef sample_t* s = x.followed.history.sample
+    cdef u32 i
+    if x.delayed != NULL and is_delayed(x, m.props, m.headers_at):
+        return
+    if r.is_counted and x == root and not s.is_uncounted:
+        return
+    if s.is_open:
+        r.is_key_only = False       # a route that is kept would not see it close
+    for i in range(out.n):
+        if out.items[i] == &x.followed.dest:
+            r.is_key_only = False
+            return
+    s.next_passed = r.passed
+    r.passed = s
+
+
 cdef int route_nested(routing_t* r, exchange_t* root, const msg_t* m,
                       targets_t* out) noexcept nogil:
     """Fill out, which is empty, with the queues that the keys of m reach over bindings between
-    exchanges. r, which is all zero at first, says how far this is when it is tired, and whether the
-    routing key alone has decided.
+    exchanges. r, which is all zero at first, says how far this is when it is tired; at the end
+    whether the routing key alone has decided, and which samples m has passed.
 
     An exchange none of whose bindings matches gives the message to its alternate; if no queue at
     all is reached, those of the other exchanges are asked, too, in the order of the walk.
@@ -38,8 +58,7 @@ cdef int route_nested(routing_t* r, exchange_t* root, const msg_t* m,
                 rc = match_take(out, &x.alternate.dest)
             if rc == 0 and x.history != NULL and not is_waiting and history_wants(m):
                 rc = match_take(out, &x.history.dest)
-            if rc == 0 and x.followed != NULL and not is_waiting and (
-                    sample_wants(x, r.is_counted and x == root)):
+            if rc == 0 and x.followed != NULL and not is_waiting and sample_wants(x):
                 rc = match_take(out, &x.followed.dest)
             if rc:
                 return rc
@@ -60,5 +79,7 @@ cdef int route_nested(routing_t* r, exchange_t* root, const msg_t* m,
         if out.items[i].kind == DEST_QUEUE:
             out.items[n] = out.items[i]
             n += 1
+        elif (<exchange_t*>out.items[i]).followed != NULL:
+            route_note_passed(r, root, <exchange_t*>out.items[i], m, out)
     out.n = n
     return 0
