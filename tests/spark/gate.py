@@ -44,6 +44,9 @@ class Gate:
     def close(self) -> None:
         """End all connections and wait for the threads."""
         self.open()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._threads[0].join(10)  # it may be about to add two sockets
         for each in (self._listener, *self._sockets):
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)

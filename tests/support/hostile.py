@@ -59,15 +59,22 @@ class Peer:
         source: str = "",
     ) -> None:
         self.socket = socket.socket()
+        try:
+            self._connect(port, source)
+            if not is_silent:
+                opens = b"".join(encode(channel, commands.Channel.Open()) for channel in channels)
+                self.send(login(heartbeat_s=heartbeat_s) + opens)
+        except BaseException:
+            self.socket.close()
+            raise
+
+    def _connect(self, port: int, source: str) -> None:
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
         self.socket.settimeout(TIMEOUT_S)
         if source:
             self.socket.bind((source, 0))
         self.socket.connect((HOST, port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if not is_silent:
-            opens = b"".join(encode(channel, commands.Channel.Open()) for channel in channels)
-            self.send(login(heartbeat_s=heartbeat_s) + opens)
 
     def send(self, data: bytes) -> None:
         """Send all of it. Raises: TimeoutError, ConnectionError."""
