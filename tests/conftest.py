@@ -21,10 +21,11 @@ from tests.support.broker import COMMAND_VARIABLE, PORT_VARIABLE, Broker
 LOG_TAIL_LINES = 200
 PACE = (
     "tests/spark/test_", "tests/browser/test_every", "tests/browser/", "tests/spark/apart/",
-    "tests/packaging/", "tests/crash/", "tests/integration/", "tests/protocol/", "tests/fuzz/",
-    "tests/unit/",
+    "tests/packaging/", "tests/protocol/test_transcripts", "tests/crash/", "tests/integration/",
+    "tests/protocol/", "tests/fuzz/", "tests/unit/",
 )  # fmt: skip
-"""Directories, the one with the longest tests first: no worker is left alone with a long test."""
+"""Directories, the one with the longest tests first: no worker is left alone with a long test, or
+with one that mostly waits."""
 ON_ONE_WORKER = ("tests/spark/", "tests/browser/test_every", "tests/browser/")
 """One Spark session, and a broker that nobody has used before for what a browser lists: a worker
 runs the whole directory, in order. The file that goes to every page takes as long as all others."""
