@@ -18,6 +18,8 @@ cdef class Restart:
     cdef u32 level              # the next one
     cdef store_t* st            # that is being loaded, NULL = none
     cdef u32 at                 # its next segment
+    cdef u32 n_unread           # of a stream: its segments that are still to be read
+    cdef bint is_numbered       # of a stream: they have been
     cdef u64 before             # messages of the levels before it
 
     def __cinit__(self, Queue queue not None, *, bint is_held=False):
@@ -51,13 +53,15 @@ cdef class Restart:
         cdef queue_t* q = self.queue.q
         if not self.is_begun:
             self.begin()
+        elif q.stream != NULL:
+            self.stream_step()
         elif self.st != NULL and self.at < self.st.n_segs:
             load_segment(q, self.st, self.at, self.notes)
             self.at += 1
         elif self.st != NULL:
             load_end(q, self.st, self.before)
             self.st = NULL
-        elif q.stream == NULL and self.level < queue_levels(q):
+        elif self.level < queue_levels(q):
             self.before = q.ready
             self.at = 0
             self.st = load_level(q, self.level)
@@ -68,6 +72,25 @@ cdef class Restart:
             self.end()
         return 0
 
+    cdef int stream_step(self) except -1:
+        """Read a segment, or number all of them, or write what one of them lacks."""
+        cdef queue_t* q = self.queue.q
+        if self.at < self.n_unread:
+            stream_load_segment(q, q.store.segs[self.at])
+            self.at += 1
+        elif not self.is_numbered:
+            stream_number(q)
+            self.is_numbered = True
+            self.at = 0
+            self.n_unread = 0
+        elif self.at < q.store.n_segs:
+            stream_end_segment(q, q.store.segs[self.at])
+            self.at += 1
+        else:
+            self.notes += stream_loaded(q, False)
+            self.end()
+        return 0
+
     cdef int begin(self) except -1:
         cdef queue_t* q = self.queue.q
         self.is_begun = True
@@ -75,7 +98,7 @@ cdef class Restart:
         queue_forget(q)
         self.queue.compaction = None
         if q.stream != NULL:
-            self.notes += stream_load(q, False)
+            self.n_unread = stream_find(q, self.notes)
         elif q.levels != NULL:
             self.notes += migrate_levels(self.queue)
         return 0

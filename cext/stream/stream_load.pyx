@@ -3,7 +3,8 @@
 # Finished segments have their facts in meta files; those without, and the newest, are walked.
 # Offsets are counted from segment to segment. Where that is not possible, because one is missing or
 # damaged, what the meta file or the marker says counts; an offset is never lower than one before
-# it. Called once per stream by the door, at start. Source: storage reference sections 5, 6 and 15.
+# it. Called once per stream by the door, at start, and in steps when a closed one is restarted.
+# Source: storage reference sections 5, 6 and 15.
 
 
 cdef list stream_load(queue_t* q, bint is_synced):
@@ -12,20 +13,33 @@ cdef list stream_load(queue_t* q, bint is_synced):
     cdef store_t* st = &q.store
     cdef u32 i
     notes = []
+    for i in range(stream_find(q, notes)):
+        stream_load_segment(q, st.segs[i])
+    stream_number(q)
+    for i in range(st.n_segs):
+        stream_end_segment(q, st.segs[i])
+    return notes + stream_loaded(q, is_synced)
+
+
+cdef u32 stream_find(queue_t* q, list notes) except? 0:
+    """Find the segments of a stream; nothing is read yet. Returns how many there are to read."""
+    cdef store_t* st = &q.store
     found = find_segments(q.loop, store_directory(st), notes)
     stream_find_marker(q)
+    for id, size in found:
+        stream_add_segment(st, id, <u32>size)
     if not found and q.stream.marker_seg:
-        found = [(q.stream.marker_seg, SEGMENT_HEADER)]         # its file was lost, or never made
         notes.append(f"{store_directory(st)}: no segment is left, offsets go on at "
                      f"{q.stream.marker_offset}")
-        stream_add_segment(st, found[0][0], SEGMENT_HEADER)
-    else:
-        for id, size in found:
-            stream_add_segment(st, id, <u32>size)
-        for i in range(st.n_segs):
-            stream_load_segment(q, st.segs[i])
-    if found:
-        stream_number(q)
+        stream_add_segment(st, q.stream.marker_seg, SEGMENT_HEADER)
+    return <u32>len(found)
+
+
+cdef list stream_loaded(queue_t* q, bint is_synced):
+    """All segments were read, numbered and ended. Returns lines for the log."""
+    cdef store_t* st = &q.store
+    notes = []
+    if st.n_segs:
         stream_end_load(q, notes)
     stream_begin_syncs(q, is_synced)
     notes += tracks_load(q, stream_first(q))
@@ -147,6 +161,8 @@ cdef void stream_number(queue_t* q) noexcept nogil:
     cdef seg_t* seg
     cdef i64 next_
     cdef u32 i, known = 0
+    if st.n_segs == 0:
+        return
     if s.marker_seg:
         seg = store_segment(st, s.marker_seg)
         if seg != NULL and seg.id == s.marker_seg and seg.first_offset < s.marker_offset:
@@ -171,22 +187,22 @@ cdef void stream_number(queue_t* q) noexcept nogil:
     s.seen_offset = s.next_offset
 
 
-cdef stream_end_load(queue_t* q, list notes):
-    """Write the meta files that are missing, and go on in a new segment where the newest is
-    damaged."""
+cdef void stream_end_segment(queue_t* q, seg_t* seg) noexcept nogil:
+    """Count what a numbered segment has; write its meta file if that is missing."""
     cdef store_t* st = &q.store
-    cdef seg_t* seg
-    cdef u32 i
-    for i in range(st.n_segs):
-        seg = st.segs[i]
-        q.ready += seg.count
-        q.ready_bytes += seg.size - SEGMENT_HEADER
-        if seg is st.wseg or seg.written or seg.damaged_at or seg.count == 0:
-            continue
-        if seg.is_reserved:
-            segment_finish(st, seg)
-        else:
-            segment_write_meta(st, seg)     # a cache: if it fails the next start walks again
+    q.ready += seg.count
+    q.ready_bytes += seg.size - SEGMENT_HEADER
+    if seg is st.wseg or seg.written or seg.damaged_at or seg.count == 0:
+        return
+    if seg.is_reserved:
+        segment_finish(st, seg)
+    else:
+        segment_write_meta(st, seg)     # a cache: if it fails the next start walks again
+
+
+cdef stream_end_load(queue_t* q, list notes):
+    """Go on in a new segment where the newest is damaged, or where the marker says."""
+    cdef store_t* st = &q.store
     if st.wseg.damaged_at:
         load_leave_segment(st)
         st.wseg.first_offset = q.stream.next_offset

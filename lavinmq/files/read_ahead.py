@@ -2,7 +2,8 @@
 waited for there.
 
 That is what a queue reads when it is opened: its newest segments, those that nobody has counted and
-those of which messages were deleted. Called by `vhost/queue_files.py`. Source: docs/formats.md.
+those of which messages were deleted, and what it knows of deliveries or consumers. Called by
+`vhost/queue_files.py`. Source: docs/formats.md.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 _PIECE: Final = 1 << 20
+_BESIDE: Final = ("deliveries", "consumer_offsets")
 
 
 def read_ahead(directory: Path) -> None:
@@ -24,6 +26,7 @@ def read_ahead(directory: Path) -> None:
 
 
 def _wanted(directory: Path) -> Iterator[Path]:
+    yield from (each for name in _BESIDE if (each := directory / name).exists())
     segments = sorted(directory.glob("msgs." + "[0-9]" * 10))
     for segment in segments:
         number = segment.name.rpartition(".")[2]

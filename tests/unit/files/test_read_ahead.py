@@ -19,7 +19,7 @@ def test_what_a_queue_walks_when_it_is_opened_is_read(
         "msgs.0000000002", "meta.0000000002", "acks.0000000002",
         "msgs.0000000003",
         "msgs.0000000004", "meta.0000000004",
-        "dedup", "prio.002/msgs.0000000001",
+        "dedup", "deliveries", "consumer_offsets", "prio.002/msgs.0000000001",
     ]  # fmt: skip
     (tmp_path / "prio.002").mkdir()
     for name in names:

@@ -240,3 +240,96 @@ def test_a_restart_that_fails_leaves_an_empty_closed_queue(bench: Bench) -> None
     assert queue.is_closed and queue.ready == 0
     with pytest.raises(StopIteration):
         next(steps)
+
+
+def stream_of(bench: Bench) -> _core.Queue:
+    return _core.Queue(
+        bench.loop, str(bench.directory / "s"), 4096, True, name=b"s", vhost=bench.vhost,
+        is_stream=True,
+    )  # fmt: skip
+
+
+def broken_stream(bench: Bench, segments: int) -> _core.Queue:
+    """A stream that was closed by a file that it could not read; none of its segments is counted.
+    The file is as it was."""
+    queue = stream_of(bench)
+    queue.load()
+    bench.exchange.bind(b"s", b"", queue)
+    for number in range(5 * segments):
+        bench.send(publish(b"s", b"%03d" % number + bytes(900)))
+        bench.run()
+    bench.exchange.unbind(b"s", b"", queue)
+    queue.close()
+    directory = Path(bench.directory, "s")
+    for meta in directory.glob("meta.*"):
+        meta.unlink()
+    found = max(directory.glob("msgs.*"))
+    whole = found.read_bytes()
+    found.write_bytes(b"\x09\0\0\0" + whole[4:])
+    queue = stream_of(bench)
+    with pytest.raises(ValueError, match="schema version 9"):
+        queue.load()
+    found.write_bytes(whole)
+    bench.exchange.bind(b"s", b"", queue)
+    return queue
+
+
+def test_a_restart_of_a_stream_reads_a_segment_in_each_step(bench: Bench) -> None:
+    """All were read in one go, and nobody was served meanwhile."""
+    queue = broken_stream(bench, 8)
+    steps = _core.Restart(queue)
+    n_steps, counts = 0, set()
+    for _ in steps:
+        n_steps += 1
+        counts.add(queue.ready)
+        assert queue.is_closed
+        assert queue.first_offset <= queue.next_offset or queue.next_offset == 0
+        assert queue.offset_at(0) == (0, True)
+        queue.set_stream_limits(max_length=1000)
+
+    assert not queue.is_closed
+    assert n_steps > 2 * queue.n_segments
+    assert len(counts) > 8
+    assert (queue.ready, queue.first_offset, queue.next_offset) == (40, 1, 41)
+    assert len(list(Path(bench.directory, "s").glob("meta.*"))) == queue.n_segments - 1
+    bench.send(publish(b"s", b"after"))
+    bench.run()
+    assert queue.next_offset == 42
+    queue.close()
+
+
+@pytest.mark.parametrize("end", [_core.Queue.delete, _core.Queue.close, _core.Queue.restart])
+@pytest.mark.parametrize("n", [4, 10, 14])
+def test_a_restart_of_a_stream_ends_when_it_does(
+    bench: Bench, end: Callable[[_core.Queue], object], n: int
+) -> None:
+    queue = broken_stream(bench, 8)
+    steps = _core.Restart(queue)
+    for _ in range(n):
+        next(steps)
+
+    end(queue)
+
+    with pytest.raises(ValueError, match="meanwhile"):
+        next(steps)
+    assert list(steps) == []
+
+
+def test_a_restart_of_a_stream_that_fails_leaves_it_closed_and_can_be_tried_again(
+    bench: Bench,
+) -> None:
+    queue = broken_stream(bench, 8)
+    last = max(Path(bench.directory, "s").glob("msgs.*"))
+    for _ in range(2):
+        steps = _core.Restart(queue)
+        for _ in range(4):
+            next(steps)
+        last.rename(last.with_name("away"))
+
+        with pytest.raises(OSError, match="No such file"):
+            list(steps)
+
+        assert queue.is_closed and queue.ready == 0
+        last.with_name("away").rename(last)
+    queue.restart()
+    assert (queue.ready, queue.next_offset) == (40, 41)
