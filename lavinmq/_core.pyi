@@ -532,6 +532,9 @@ class RetainedStore(RetainedSink):
     def close(self) -> None:
         """Write and sync what there is, let go of all. Raises: OSError. Idempotent."""
 
+    def release(self) -> None:
+        """Let go of all without writing: the files go. Idempotent."""
+
 @final
 class RetainedWalk:
     """The messages that a filter matches, in the order of their topics' bytes, each once."""
@@ -681,6 +684,9 @@ class SessionLog(SessionSink):
 
     def close(self) -> None:
         """Write and sync what there is, let go of all. Raises: OSError. Idempotent."""
+
+    def release(self) -> None:
+        """Let go of all without writing: the files go. Idempotent."""
 
 def siphash128(key: bytes, data: bytes) -> bytes:
     """SipHash-2-4 with 16 bytes of output. For tests only.

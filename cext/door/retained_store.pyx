@@ -256,6 +256,12 @@ cdef class RetainedStore(RetainedSink):
         if rc:
             raise OSError(error, os.strerror(error), os.fsdecode(self.directory))
 
+    def release(self) -> None:
+        """Let go of all without writing: the files go. Idempotent."""
+        self.is_over = True
+        rwalk_end(&self.expiring)
+        retained_release(&self.r)
+
 
 @cython.no_gc_clear
 cdef class RetainedWalk:

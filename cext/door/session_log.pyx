@@ -248,6 +248,12 @@ cdef class SessionLog(SessionSink):
         if rc:
             raise OSError(error, os.strerror(error), os.fsdecode(self.directory))
 
+    def release(self) -> None:
+        """Let go of all without writing: the files go. Idempotent."""
+        self.is_over = True
+        self.waiting = []
+        slog_release(&self.s)
+
 
 SESSION_CHANGES = {
     "RECEIVED": SESSION_RECEIVED, "RELEASED": SESSION_RELEASED, "SENT": SESSION_SENT,

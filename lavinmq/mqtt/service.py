@@ -100,7 +100,7 @@ class Service:
         for name, sessions in list(self._sessions.items()):
             if self.broker.vhosts.get(name) is not sessions.vhost:
                 sessions.wills.stop()
-                sessions.stores.close()
+                sessions.stores.release()
                 del self._sessions[name]
 
     def welcome(self, sock: socket.socket, ends: Endpoints) -> None:

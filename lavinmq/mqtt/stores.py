@@ -124,8 +124,15 @@ class Stores:
         finally:
             self._working.discard(what)
 
+    def release(self) -> None:
+        """The virtual host has gone, and its files with it: nothing is written. Idempotent."""
+        self._is_over = True
+        for store in (self.retained, self.log):
+            if store is not None:
+                store.release()
+
     def close(self) -> None:
-        """The broker stops, or the virtual host goes. Idempotent."""
+        """The broker stops. Idempotent."""
         self._is_over = True
         for store in (self.retained, self.log):
             try:

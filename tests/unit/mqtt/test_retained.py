@@ -330,6 +330,24 @@ def test_what_an_old_file_has_does_not_come_back_when_its_removal_is_lost(tmp_pa
     assert not first.exists()
 
 
+def test_a_store_whose_virtual_host_goes_writes_nothing_more(home: Home) -> None:
+    """Its end wrote and synced, in the thread that serves clients, what was about to be removed;
+    in files of a new virtual host of that name, if there was one."""
+    put(home, b"t", b"written")
+    home.store.flush()
+    before = home.files()[0].read_bytes()
+    put(home, b"t", b"in memory")
+
+    home.store.release()
+    home.store.release()
+    home.store.close()
+    home.events.run()
+
+    assert [path.read_bytes() for path in home.files()] == [before]
+    with pytest.raises(ValueError, match="closed"):
+        home.store.walk(b"#").some(1)
+
+
 # ---- damage
 
 

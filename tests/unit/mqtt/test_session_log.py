@@ -242,6 +242,20 @@ def filled(home: Home) -> list[Model]:
     return states
 
 
+def test_a_log_whose_virtual_host_goes_writes_nothing_more(home: Home) -> None:
+    home.log.make(b"one")
+    home.log.flush()
+    before = home.files()[0].read_bytes()
+    home.log.make(b"two")
+
+    home.log.release()
+    home.log.release()
+    home.log.close()
+    home.events.run()
+
+    assert [path.read_bytes() for path in home.files()] == [before]
+
+
 def test_every_cut_of_the_log_leaves_the_state_behind_a_tick(home: Home) -> None:
     """A tick is there as a whole or not at all, whatever a kill or a loss of power has left."""
     states = filled(home)
