@@ -83,7 +83,8 @@ ifneq ($(shell $(IN_VENV) -c $(VERSION) 2>/dev/null),$(shell $(PYTHON) -c $(VERS
 $(INSTALLED): FORCE
 endif
 ifeq ($(and $(wildcard lavinmq/_core.*.so),$(wildcard lavinmq/_pcre.*.so),$(wildcard lavinmq/_perf.*.so),\
-	$(wildcard lavinmq/_tls.*.so),$(wildcard lavinmq/spark/_arrow.*.so)),)
+	$(wildcard lavinmq/_tls.*.so),$(wildcard lavinmq/spark/_arrow.*.so),\
+	$(wildcard lavinmq/client/_engine.*.so)),)
 $(COMPILED): FORCE
 endif
 
@@ -210,7 +211,8 @@ lint-hot: build
 	$(IN_VENV) perf/micro/check_annotated.py build/annotate
 
 lint-stubs: build $(DEVELOPED)
-	$(IN_VENV) -m mypy.stubtest lavinmq._core lavinmq._pcre lavinmq._perf lavinmq._tls lavinmq.spark._arrow \
+	$(IN_VENV) -m mypy.stubtest lavinmq._core lavinmq._pcre lavinmq._perf lavinmq._tls lavinmq.client._engine \
+		lavinmq.spark._arrow \
 		--ignore-disjoint-bases --mypy-config-file pyproject.toml --allowlist .ci/stubtest-allow.txt --ignore-unused-allowlist
 
 lint-pages: $(PAGE_TESTS)/node_modules/.installed
@@ -256,7 +258,7 @@ lock:  ## refresh requirements.lock to the newest versions pyproject.toml allows
 clean:  ## remove what was built and installed; the data directory stays
 	rm -rf build dist *.egg-info $(VENV) $(NODE_TESTS)/node_modules $(PAGE_TESTS)/node_modules
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis .benchmarks
-	rm -f lavinmq/*.so lavinmq/spark/*.so
+	rm -f lavinmq/*.so lavinmq/client/*.so lavinmq/spark/*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help:  ## list the targets
@@ -280,7 +282,7 @@ $(DEVELOPED): $(INSTALLED)
 $(COMPILED): setup.py $(INSTALLED) $(wildcard cext/*.p?? cext/*/*.p??)
 	.ci/setup-debian.sh build $(PYTHON)
 	@# A module of the other kind of build looks up to date by its time: remove it first.
-	test -e $@ || rm -f build/.compiled-* lavinmq/*.so lavinmq/spark/*.so
+	test -e $@ || rm -f build/.compiled-* lavinmq/*.so lavinmq/client/*.so lavinmq/spark/*.so
 	$(COMPILE) $(IN_VENV) setup.py --quiet build_ext \
 		--inplace --parallel $(JOBS) --build-temp build/objects-$(BUILD) --build-lib build/lib-$(BUILD)
 	touch $@

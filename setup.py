@@ -27,6 +27,7 @@ MODULES = {
     "lavinmq._pcre": "cext/pcre.pyx",
     "lavinmq._perf": "cext/perf.pyx",
     "lavinmq._tls": "cext/tls.pyx",
+    "lavinmq.client._engine": "cext/client.pyx",
     "lavinmq.spark._arrow": "cext/arrow.pyx",
 }
 APART = "lavinmq.spark._arrow"

@@ -1,0 +1,477 @@
+"""The front for asyncio: `AsyncClient`, `AsyncProducer`, `AsyncConsumer`.
+
+All of a client belongs to one event loop. `await producer.publish(...)` waits for room in the
+buffer and returns a receipt; awaiting the receipt waits for how the message ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+from lavinmq.client import _engine
+from lavinmq.client._engine import Batch, Message, Receipt
+from lavinmq.client.channel import AsyncChannel
+from lavinmq.client.config import Config
+from lavinmq.client.consuming import BaseConsumer
+from lavinmq.client.core import Core
+from lavinmq.client.declaring import Declaring
+from lavinmq.client.errors import BufferFullError, ClosedError, ConfirmTimeout
+from lavinmq.client.face import (
+    CONSUMER_OPTIONS,
+    PRODUCER_OPTIONS,
+    Face,
+    mode_of,
+    narrowed,
+    policy_of,
+    settle,
+)
+from lavinmq.client.producing import BaseProducer, Prepared, check_target
+from lavinmq.client.rpc import RpcCaller
+from lavinmq.client.values import BufferPolicy, PublishMode
+
+
+class Openable(Protocol):
+    """What is opened and closed."""
+
+    async def open(self) -> Any:
+        """Begin."""
+
+    async def close(self) -> None:
+        """End."""
+
+
+T = TypeVar("T", bound=Openable)
+Handler = Callable[[Message], Any]
+
+
+class Opening(Generic[T]):
+    """Something that opens when it is awaited, or entered by `async with`."""
+
+    def __init__(self, made: T) -> None:
+        self._made = made
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self._open().__await__()
+
+    async def _open(self) -> T:
+        await self._made.open()
+        return self._made
+
+    async def __aenter__(self) -> T:
+        return await self._open()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._made.close()
+
+
+class AsyncProducer(BaseProducer):
+    """Publishes; made by `AsyncClient.producer`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._room: deque[asyncio.Future[None]] = deque()
+        super().__init__(*args, **kwargs)
+
+    async def open(self) -> Self:
+        """Begin; with no connection there is yet, with the next one."""
+        await self.core.enter(self)
+        return self
+
+    async def publish(self, body: Any, **options: Any) -> Receipt:
+        """Give a message to the producer; await its receipt to know that it has arrived.
+
+        Options: properties by name, `headers`, `mandatory`, `exchange`, `routing_key`.
+        Raises: BufferFullError, ClosedError, ValueNotEncodable.
+        """
+        found = _engine.Ring.publish(self, body, **options)
+        return found if type(found) is Receipt else await found
+
+    async def publish_batch(self, bodies: Iterable[Any], **options: Any) -> Receipt:
+        """Give many messages; the receipt is of all, its first failure is theirs."""
+        bodies = bodies if isinstance(bodies, list) else list(bodies)
+        prepared = self.prepare(options)
+        receipt = self.batch()
+        at = 0
+        try:
+            while (at := self.add_many(bodies, at, prepared, receipt)) < len(bodies):
+                body = bodies[at]
+                one = self.full(
+                    body if isinstance(body, bytes) else self.bytes_of(body, {}), prepared
+                )
+                one = one if type(one) is Receipt else await one
+                receipt.adopt(one)
+                at += 1
+        finally:
+            receipt.seal()
+        return receipt
+
+    def block(self, body: bytes, prepared: Prepared) -> Any:
+        """Wait for room."""
+        return self._block(body, prepared)
+
+    async def _block(self, body: bytes, prepared: Prepared) -> Receipt:
+        timeout = self.config.block_timeout
+        try:
+            async with asyncio.timeout(timeout):
+                while True:
+                    receipt = self.add(body, prepared)
+                    if receipt is not None:
+                        return receipt
+                    if self._error is not None or self._closing:
+                        raise self._error or ClosedError("the producer was closed")
+                    waiter: asyncio.Future[None] = self.core.loop.create_future()
+                    self._room.append(waiter)
+                    self._waiting_for_room = len(self._room)
+                    try:
+                        await waiter
+                    finally:
+                        with contextlib.suppress(ValueError):
+                            self._room.remove(waiter)
+                        self._waiting_for_room = len(self._room)
+        except TimeoutError:
+            raise BufferFullError(f"no room within {timeout:g} s") from None
+
+    def has_room(self, always: bool = False) -> None:
+        """Who waits for room may try again."""
+        for waiter in self._room:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def wake(self) -> None:
+        """There is something to send."""
+        if self._chan is not None:
+            self._chan.link.wake()
+        elif self._spill is not None:
+            self.core.loop.call_soon(self.progressed)
+
+    def future_of(self, receipt: Receipt) -> asyncio.Future[None]:
+        """An awaitable that ends with the receipt."""
+        future: asyncio.Future[None] = self.core.loop.create_future()
+        receipt.add_done_callback(lambda _: None if future.done() else future.set_result(None))
+        return future
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Wait until all that was accepted so far has ended. Raises: ConfirmTimeout."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self.drained()
+        except TimeoutError:
+            raise ConfirmTimeout(f"{self.buffer_size} messages have not ended in time") from None
+
+    wait_for_confirms = flush
+
+    async def close(self, flush: bool = True) -> None:
+        """Accept nothing more, wait for what is held as long as `close_timeout` says, and end."""
+        try:
+            async with asyncio.timeout(self.config.close_timeout):
+                await self.closing(flush)
+        except TimeoutError:
+            pass
+        self.core.exit(self)
+        self.finish(ClosedError("the producer was closed"))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class AsyncConsumer(BaseConsumer):
+    """Takes messages; made by `AsyncClient.consumer`. Iterate over it, or `subscribe` a handler."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._lists: deque[list[Message]] = deque()
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._workers: list[asyncio.Task[None]] = []
+        super().__init__(*args, **kwargs)
+
+    async def open(self) -> Self:
+        """Begin; with no connection there is yet, with the next one."""
+        await self.core.enter(self)
+        return self
+
+    def wake(self) -> None:
+        """There is something to send."""
+        if self._chan is not None:
+            self._chan.link.wake()
+
+    def arrived(self, messages: list[Message]) -> None:
+        """Messages came."""
+        self._lists.append(messages)
+        self._notify()
+
+    def ended(self) -> None:
+        """Nothing more comes."""
+        self._notify(all_of_them=True)
+
+    def _notify(self, all_of_them: bool = False) -> None:
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                if not all_of_them:
+                    return
+
+    async def _next(self) -> list[Message] | None:
+        """The messages that are there, at least one; None at the end."""
+        while not self._lists:
+            if self.closed:
+                if isinstance(self._error, Exception) and not isinstance(self._error, ClosedError):
+                    raise self._error
+                return None
+            waiter: asyncio.Future[None] = self.core.loop.create_future()
+            self._waiters.append(waiter)
+            await waiter
+        messages = self._lists.popleft()
+        if self.no_ack:
+            self.taken(len(messages), sum(map(len, messages)))
+        return messages
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        """Messages, over all reconnects, until the consumer is closed."""
+        while (messages := await self._next()) is not None:
+            at = 0
+            try:
+                for message in messages:
+                    at += 1
+                    yield message
+            finally:
+                if at < len(messages):
+                    self._lists.appendleft(messages[at:])
+            if self._lists:
+                await asyncio.sleep(0)
+
+    async def batches(self) -> AsyncIterator[Batch]:
+        """Messages as they come together."""
+        while (messages := await self._next()) is not None:
+            yield Batch(messages)
+            if self._lists:
+                await asyncio.sleep(0)
+
+    async def get(self, timeout: float | None = None) -> Message | None:
+        """The next message; None when none came in time, or at the end."""
+        try:
+            async with asyncio.timeout(timeout):
+                messages = await self._next()
+        except TimeoutError:
+            return None
+        if not messages:
+            return None
+        if len(messages) > 1:
+            self._lists.appendleft(messages[1:])
+            self._notify()
+        return messages[0]
+
+    async def subscribe(
+        self,
+        handler: Handler,
+        workers: int = 1,
+        *,
+        requeue: bool = False,
+        auto_ack: bool = True,
+        partition_by: Callable[[Message], object] | None = None,
+    ) -> None:
+        """Have `handler` called with each message, in `workers` tasks.
+
+        When it returns, a message that it has not settled is acknowledged (`auto_ack`); when it
+        raises, it is refused, to come again with `requeue`, and `on_error` hears. With one worker,
+        and for each value of `partition_by`, the order is kept. Returns at once.
+        """
+        if partition_by is None:
+            inboxes: list[asyncio.Queue[Message] | None] = [None] * workers
+        else:
+            inboxes = [asyncio.Queue() for _ in range(workers)]
+            self._workers.append(self.core.spawn(self._spread(inboxes, partition_by)))
+        for inbox in inboxes:
+            self._workers.append(self.core.spawn(self._work(handler, inbox, requeue, auto_ack)))
+
+    async def _spread(self, inboxes: list[Any], partition_by: Callable[[Message], object]) -> None:
+        async for message in self:
+            inboxes[hash(partition_by(message)) % len(inboxes)].put_nowait(message)
+
+    async def _work(
+        self, handler: Handler, inbox: asyncio.Queue[Message] | None, requeue: bool, auto_ack: bool
+    ) -> None:
+        while True:
+            message = await (inbox.get() if inbox is not None else self.get())
+            if message is None:
+                return
+            try:
+                result = handler(message)
+                if hasattr(result, "__await__"):
+                    await result
+            except Exception as error:  # noqa: BLE001 - it is the program's code
+                self.handler_errors += 1
+                message.nack(requeue)
+                self._tell("error", error)
+                self.core.tell("error", error)
+            else:
+                if auto_ack:
+                    message.ack()
+
+    async def pause(self) -> None:
+        """Let no new messages come; those that are here stay."""
+        await self.pausing()
+
+    async def resume(self) -> None:
+        """Let them come again."""
+        await self.resuming()
+
+    async def close(self) -> None:
+        """End: what is not settled goes back to the queue."""
+        await self.closing()
+        self._lists.clear()
+        for worker in self._workers:
+            worker.cancel()
+        if self._workers:
+            await asyncio.wait(self._workers, timeout=1)
+        self.finish(ClosedError("the consumer was closed"))
+
+    cancel = close
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class AsyncClient(Face, Declaring):
+    """A connection that comes back, its producers and its consumers, for asyncio.
+
+    Args: url: `amqp://user:password@host1,host2/vhost?option=value`, by default `AMQP_URL` of the
+    environment; config and keywords: options, see `Config`. Raises: ConfigError.
+    """
+
+    def __init__(
+        self, url: str | None = None, config: Config | None = None, **overrides: Any
+    ) -> None:
+        target, made = settle(url, config, overrides)
+        Declaring.__init__(self, Core(target, made, self._dispatch, self))
+        self._rpc: RpcCaller | None = None
+
+    def _dispatch(self, function: Callable[..., Any], *values: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._core.loop.call_soon(function, *values)
+
+    async def start(self) -> Self:
+        """Connect; with `fail_fast` wait for it. Raises: why there is no connection."""
+        await self._core.start()
+        return self
+
+    async def close(self, timeout: float | None = None, flush: bool = True) -> None:
+        """End all: what is buffered goes out within the time, or is dropped with a word."""
+        await self._core.close(timeout, flush)
+
+    async def wait_connected(self, timeout: float | None = None) -> None:
+        """Wait for a connection. Raises: ClientConnectionError, ClosedError."""
+        await self._core.connected(timeout)
+
+    def producer(
+        self,
+        queue: str | None = None,
+        mode: PublishMode | str | None = None,
+        buffer_policy: BufferPolicy | str | None = None,
+        *,
+        exchange: str | None = None,
+        routing_key: str | None = None,
+        mandatory: bool = False,
+        declare: bool = True,
+        properties: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> Opening[AsyncProducer]:
+        """A producer to a queue, which is declared durable if it is missing (`declare`), or to an
+        exchange. Await it, or enter it by `async with`. Raises: ConfigError."""
+        check_target(queue, exchange, routing_key)
+        made = AsyncProducer(
+            self._core,
+            queue,
+            exchange=exchange or "",
+            routing_key=routing_key or "",
+            mode=mode_of(mode, self.config),
+            policy=policy_of(buffer_policy, narrowed(self.config, PRODUCER_OPTIONS, options)),
+            config=narrowed(self.config, PRODUCER_OPTIONS, options),
+            mandatory=mandatory,
+            declare=declare,
+            properties=properties,
+        )
+        return Opening(made)
+
+    def consumer(
+        self,
+        queue: str,
+        prefetch: int | None = None,
+        *,
+        no_ack: bool = False,
+        exclusive: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+        tag: str = "",
+        declare: bool = True,
+        **options: Any,
+    ) -> Opening[AsyncConsumer]:
+        """A consumer of a queue, which is declared durable if it is missing (`declare`). Await it,
+        or enter it by `async with`. Raises: ConfigError."""
+        config = narrowed(self.config, CONSUMER_OPTIONS, options)
+        if prefetch is not None:
+            config = config.updated({"prefetch": prefetch})
+        made = AsyncConsumer(
+            self._core, queue, config=config, no_ack=no_ack, exclusive=exclusive,
+            arguments=arguments, tag=tag, declare=declare,
+        )  # fmt: skip
+        return Opening(made)
+
+    def channel(self) -> Opening[AsyncChannel]:
+        """A channel as the protocol has it; it does not come back."""
+        return Opening(AsyncChannel(self._core))
+
+    async def rpc_call(
+        self, queue: str, body: Any, *, timeout: float | None = None, **options: Any
+    ) -> Message:
+        """Ask who consumes a queue; return the answer. Raises: RpcTimeout, ReturnedError."""
+        if self._rpc is None:
+            self._rpc = RpcCaller(self._core)
+        if not isinstance(body, bytes):
+            body = self._rpc.bytes_of(body, options)
+        return await self._rpc.call(queue, body, timeout, options)
+
+    async def rpc_server(
+        self, queue: str, handler: Callable[[Message], Any], *, workers: int = 1, prefetch: int = 10
+    ) -> AsyncConsumer:
+        """Answer questions: what `handler` returns is the answer's body. Close what it returns."""
+        producer = await self.producer(exchange="", routing_key="", mode="fire_and_forget")
+        consumer = await self.consumer(queue, prefetch)
+
+        async def answer(message: Message) -> None:
+            body = handler(message)
+            if hasattr(body, "__await__"):
+                body = await body
+            if message.reply_to:
+                await producer.publish(
+                    b"" if body is None else body,
+                    routing_key=message.reply_to,
+                    correlation_id=message.correlation_id,
+                    delivery_mode=1,
+                )
+
+        await consumer.subscribe(answer, workers)
+        return consumer
+
+    async def update_secret(self, secret: str) -> None:
+        """Give the broker a new access token. Raises: ClientConnectionError."""
+        await self._core.renew(secret)
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

@@ -1,0 +1,322 @@
+"""What both fronts' consumers share: subscribing, settling, pausing, and coming back.
+
+A consumer has a channel of its own. Its tracker knows which incarnation of the channel a delivery
+came by; what is settled for an earlier one is counted and not sent. It comes back after a lost
+connection, a closed channel and a cancel by the broker; access refused (403) ends it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from lavinmq.client import _engine
+from lavinmq.client._engine import Message
+from lavinmq.client.config import Config
+from lavinmq.client.core import Core, Member
+from lavinmq.client.errors import AccessRefused, ClosedError, ConsumerCancelled, Error
+from lavinmq.client.link import Chan, Link
+
+HOOKS: Final = ("cancel", "resubscribe", "error", "unacked_age")
+BACKLOG_MESSAGES: Final = 20_000
+BACKLOG_BYTES: Final = 64 << 20
+OFFSET: Final = "x-stream-offset"
+_numbers = itertools.count(1)
+
+Hook = Callable[..., Any]
+
+
+class BaseConsumer(Member):
+    """Takes messages of one queue."""
+
+    queue: str
+
+    def __init__(
+        self,
+        core: Core,
+        queue: str,
+        *,
+        config: Config,
+        no_ack: bool = False,
+        exclusive: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+        tag: str = "",
+        declare: bool = True,
+    ) -> None:
+        self.core, self.queue, self.config = core, queue, config
+        self.prefetch, self.no_ack, self.exclusive = config.prefetch, no_ack, exclusive
+        self.arguments = dict(arguments or {})
+        self.tag = tag or f"{config.program_name}-{os.getpid()}-{next(_numbers)}"
+        # Twice: what was prefetched before a pause may still be here when as much comes again.
+        self.tracker = _engine.Tracker(0 if no_ack else 2 * self.prefetch)
+        self.tracker.wake = self.wake
+        self.failures = 0
+        self.handler_errors = 0
+        self.resubscriptions = 0
+        self._hooks: dict[str, list[Hook]] = {name: [] for name in HOOKS}
+        self._declares = declare
+        self._chan: Chan | None = None
+        self._is_subscribed = self._is_paused = self._closing = False
+        self._error: Exception | None = None
+        self._held = 0
+        self._held_bytes = 0
+        self._is_stream = OFFSET in self.arguments
+        self._offsets: deque[tuple[int, int]] = deque()
+        self._next_offset: int | None = None
+        self._oldest: tuple[int, int, float] | None = None
+
+    # ---- what the program sees
+
+    @property
+    def subscribed(self) -> bool:
+        """Whether the broker sends messages to it now."""
+        return self._is_subscribed
+
+    @property
+    def has_channel(self) -> bool:
+        """Whether a channel is open for it."""
+        return self._chan is not None
+
+    @property
+    def unacked(self) -> int:
+        """Deliveries that are not settled."""
+        return self.tracker.count
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has ended."""
+        return self._closing or self._error is not None
+
+    def ack(self, tag: int, multiple: bool = False) -> int:
+        """Acknowledge a delivery, or all up to it; return how many that settled."""
+        return self.tracker.ack(tag, multiple)
+
+    def nack(self, tag: int, multiple: bool = False, requeue: bool = True) -> int:
+        """Refuse a delivery, or all up to it; return how many that settled."""
+        return self.tracker.nack(tag, multiple, requeue)
+
+    def on_cancel(self, callback: Hook) -> Hook:
+        """Call it with an error when the broker ends the consumer; it comes back by itself."""
+        return self._hook("cancel", callback)
+
+    def on_resubscribe(self, callback: Hook) -> Hook:
+        """Call it when the consumer is back."""
+        return self._hook("resubscribe", callback)
+
+    def on_error(self, callback: Hook) -> Hook:
+        """Call it with an error of a handler, or of the channel."""
+        return self._hook("error", callback)
+
+    def on_unacked_age(self, callback: Hook) -> Hook:
+        """Call it with seconds when a delivery is unsettled for longer than `max_unacked_age`."""
+        return self._hook("unacked_age", callback)
+
+    def _hook(self, name: str, callback: Hook) -> Hook:
+        self._hooks[name].append(callback)
+        return callback
+
+    def _tell(self, name: str, *values: Any) -> None:
+        for callback in self._hooks[name]:
+            self.core.dispatch(self.core.guarded, callback, values)
+
+    # ---- what a front provides
+
+    def wake(self) -> None:
+        """There is something to send; called from the thread that settled it."""
+        raise NotImplementedError
+
+    def arrived(self, messages: list[Message]) -> None:
+        """Messages came; in the loop."""
+        raise NotImplementedError
+
+    def ended(self) -> None:
+        """Nothing more comes: who waits goes on; in the loop."""
+        raise NotImplementedError
+
+    # ---- in the loop
+
+    async def join(self, link: Link) -> None:
+        """Subscribe on a connection. Raises: ChannelClosed and the like."""
+        if self._closing or self._error is not None:
+            return
+        if self._declares:
+            await self.core.ensure_queue(link, self.queue)
+        chan = await link.channel(tracker=self.tracker, owner=self)
+        chan.port.no_ack = self.no_ack
+        self.tracker.reset(chan.number)
+        self._chan = chan
+        self._held = self._held_bytes = 0
+        chan.on_cancel = lambda tag: self._on_cancel(chan, tag)
+        chan.on_close = lambda error: self._on_close(chan, error)
+        link.senders[chan.number] = self
+        if self.prefetch:
+            await chan.call("basic.qos", 0, self.prefetch, False)
+        if not self._is_paused:
+            await self._consume(chan)
+        self.failures = 0
+
+    async def _consume(self, chan: Chan) -> None:
+        arguments = self.arguments
+        if self._is_stream and self._next_offset is not None:
+            arguments = {**arguments, OFFSET: self._next_offset}
+        flags = (False, self.no_ack, self.exclusive, False)
+        await chan.call("basic.consume", 0, self.queue, self.tag, *flags, arguments)
+        self._is_subscribed = True
+
+    def renamed(self, old: str, new: str) -> None:
+        """The queue has another name now."""
+        if self.queue == old:
+            self.queue = new
+
+    def leave(self, cause: Exception) -> None:
+        """The connection is gone; what came and is not settled is the broker's again."""
+        self._forget_channel()
+
+    def _forget_channel(self) -> None:
+        if self._is_stream:
+            self._note_offsets()
+            self._offsets.clear()
+        self._chan = None
+        self._is_subscribed = False
+        self._oldest = None
+        self.tracker.reset(0)
+
+    def _on_cancel(self, chan: Chan, tag: str) -> None:
+        """The broker ended the consumer, as it does when its queue is deleted."""
+        self._is_subscribed = False
+        self._tell("cancel", ConsumerCancelled(f"the broker ended the consumer of {self.queue}"))
+        chan.link.discard(chan)
+        self._come_back(chan)
+
+    def _on_close(self, chan: Chan, error: Exception) -> None:
+        """The broker closed the channel."""
+        if chan.link.lost.done() or self._chan is not chan or isinstance(error, ClosedError):
+            return
+        self._tell("error", error)
+        self.core.tell("error", error)
+        if isinstance(error, AccessRefused):
+            self._forget_channel()
+            self.finish(error)
+            return
+        self._come_back(chan)
+
+    def _come_back(self, chan: Chan) -> None:
+        """Subscribe anew on the same connection, after a while."""
+        if self._chan is not chan:
+            return
+        self._forget_channel()
+        self.failures += 1
+        delay = min(0.05 * 2 ** min(self.failures, 9), self.config.reconnect_max_delay)
+        self.core.spawn(self.core.again(lambda: self._rejoin(chan.link), chan.link, self, delay))
+
+    async def _rejoin(self, link: Link) -> None:
+        if self.has_channel or self._closing:
+            return
+        try:
+            await self.join(link)
+        except AccessRefused as error:
+            self.finish(error)
+            return
+        except Error as error:
+            self._tell("error", error)
+            chan = self._chan
+            if chan is not None and chan.error is not None:
+                self._forget_channel()
+            raise
+        self.resubscriptions += 1
+        self._tell("resubscribe")
+
+    def send(self, out: _engine.Output, most: int) -> None:
+        """Write acks and refusals."""
+        if self._is_stream:
+            self._note_offsets()
+        self.tracker.flush(out)
+
+    def progressed(self) -> None:
+        """Messages came."""
+        chan = self._chan
+        if chan is None:
+            return
+        messages = chan.port.take()
+        if not messages:
+            return
+        if self._is_stream:
+            for message in messages:
+                offset = message.headers.get(OFFSET)
+                if isinstance(offset, int):
+                    self._offsets.append((message.delivery_tag, offset))
+                    if self.no_ack:
+                        self._next_offset = offset + 1
+        if self.no_ack:
+            self._held += len(messages)
+            self._held_bytes += sum(map(len, messages))
+            if self._held > BACKLOG_MESSAGES or self._held_bytes > BACKLOG_BYTES:
+                chan.link.hold_reading(self, True)
+        self.arrived(messages)
+
+    def taken(self, count: int, n_bytes: int) -> None:
+        """The program has taken messages that need no ack; in the loop."""
+        self._held = max(0, self._held - count)
+        self._held_bytes = max(0, self._held_bytes - n_bytes)
+        is_low = self._held <= BACKLOG_MESSAGES // 2 and self._held_bytes <= BACKLOG_BYTES // 2
+        if is_low and self._chan is not None:
+            self._chan.link.hold_reading(self, False)
+
+    def _note_offsets(self) -> None:
+        """Remember where a stream goes on: behind the last message of those settled in a row."""
+        settled = self.tracker.settled_to
+        while self._offsets and self._offsets[0][0] <= settled:
+            self._next_offset = self._offsets.popleft()[1] + 1
+
+    def tick(self, is_blocked: bool) -> None:
+        """The health poll comes by: look for deliveries that wait for too long."""
+        age = self.config.max_unacked_age
+        if age is None:
+            return
+        settled, now = self.tracker.settled_to, self.core.loop.time()
+        mark = (self.tracker.incarnation, settled)
+        if not self.tracker.count:
+            self._oldest = None
+        elif self._oldest is None or self._oldest[:2] != mark:
+            self._oldest = (*mark, now)
+        elif now - self._oldest[2] > age:
+            self._tell("unacked_age", now - self._oldest[2])
+
+    async def pausing(self) -> None:
+        """Stop new messages; those that are here stay."""
+        self._is_paused = True
+        if self._chan is not None and self._is_subscribed:
+            self._is_subscribed = False
+            await self._chan.call("basic.cancel", self.tag, False)
+
+    async def resuming(self) -> None:
+        """Let them come again."""
+        self._is_paused = False
+        if self._chan is not None and not self._is_subscribed and not self._closing:
+            await self._consume(self._chan)
+
+    async def closing(self, flush: bool = True) -> None:
+        """Stop, send what is settled, and give back what is not."""
+        if self._closing:
+            return
+        self._closing = True
+        chan = self._chan
+        self._is_subscribed = False
+        self.ended()
+        if chan is not None and chan.error is None:
+            chan.link.hold_reading(self, False)
+            chan.link.pump()
+            await chan.close()
+        self._chan = None
+
+    def finish(self, cause: Exception) -> None:
+        """Nothing comes any more."""
+        if self._error is None:
+            self._error = cause
+        self._is_subscribed = False
+        self.tracker.wake = None
+        self.core.exit(self)
+        self.ended()

@@ -1,0 +1,539 @@
+"""The life of a client behind both fronts: it connects, restores, watches, and connects again.
+
+States: IDLE → CONNECTING → CONNECTED ⇄ BLOCKED; → RECONNECTING → CONNECTED; any → CLOSING → CLOSED.
+One task (`_supervise`) makes connections one after the other. A connection ends by an event (end of
+file, reset, close, silence) or is found dead by the poll (`_watch`), which counts what it found.
+
+Longer than 500 lines, because states, connections, their restoring and the poll that watches them
+are one life, and parts of it would name each other in circles.
+
+Everything here runs in the thread of the event loop. Callbacks of the program are handed to
+`dispatch`, which is the front's: never called from within, so that one that blocks blocks no I/O.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import select
+import ssl
+import weakref
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
+
+from lavinmq.client.config import Config
+from lavinmq.client.errors import (
+    AuthenticationError,
+    BlockedTimeout,
+    ChannelClosed,
+    ClientConnectionError,
+    ClosedError,
+    ConfigError,
+    ConfirmTimeout,
+    ConnectionLost,
+    Error,
+    NotFound,
+    RpcTimeout,
+)
+from lavinmq.client.link import Chan, Link
+from lavinmq.client.opening import open_link
+from lavinmq.client.topology import BindingSpec, Entity, QueueSpec, Topology
+from lavinmq.client.url import Endpoint, Target
+from lavinmq.client.values import ConnectionState
+
+LOG: Final = logging.getLogger("lavinmq.client")
+EVENTS: Final = (
+    "state_change", "reconnect_attempt", "recovered", "recovery_failed", "blocked", "unblocked",
+    "error", "queue_renamed",
+)  # fmt: skip
+ALLOWED: Final = {
+    ConnectionState.IDLE: {ConnectionState.CONNECTING},
+    ConnectionState.CONNECTING: {ConnectionState.CONNECTED, ConnectionState.RECONNECTING},
+    ConnectionState.CONNECTED: {ConnectionState.BLOCKED, ConnectionState.RECONNECTING},
+    ConnectionState.BLOCKED: {ConnectionState.CONNECTED, ConnectionState.RECONNECTING},
+    ConnectionState.RECONNECTING: {ConnectionState.CONNECTED},
+    ConnectionState.CLOSING: set(),
+    ConnectionState.CLOSED: set(),
+}
+"""Legal steps, beside those to CLOSING and CLOSED, which come after any but CLOSED."""
+
+
+class Member:
+    """A producer or a consumer, as the core sees it."""
+
+    async def join(self, link: Link) -> None:
+        """Take up work on a new connection."""
+        raise NotImplementedError
+
+    def leave(self, cause: Exception) -> None:
+        """The connection is gone."""
+        raise NotImplementedError
+
+    def finish(self, cause: Exception) -> None:
+        """There will be no other."""
+        raise NotImplementedError
+
+    def tick(self, is_blocked: bool) -> None:
+        """The health poll comes by. Raises: ConnectionLost, ConfirmTimeout: the link is dead."""
+        raise NotImplementedError
+
+    def renamed(self, old: str, new: str) -> None:
+        """A queue that the broker names has another name now."""
+
+    async def closing(self, flush: bool = True) -> None:
+        """The client is about to close: end in good order."""
+        raise NotImplementedError
+
+
+class Core:
+    """One client; made by a front, started in an event loop."""
+
+    def __init__(
+        self, target: Target, config: Config, dispatch: Callable[..., None], front: Any = None
+    ) -> None:
+        self.target, self.config, self.dispatch, self.front = target, config, dispatch, front
+        self.state = ConnectionState.IDLE
+        self.link: Link | None = None
+        self.topology = Topology()
+        self.members: dict[Member, None] = {}
+        self._known: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.callbacks: dict[str, list[Callable[..., Any]]] = {name: [] for name in EVENTS}
+        self.last_error: Exception | None = None
+        self.connects = self.reconnects = self.reconnect_attempts = self.poll_detected = 0
+        self.bytes_in = self.bytes_out = 0
+        self.blocked_seconds = 0.0
+        self.state_seconds = dict.fromkeys(ConnectionState, 0.0)
+        self.loop: asyncio.AbstractEventLoop
+        self._since = 0.0
+        self._endpoints = list(target.endpoints)
+        if config.failover == "shuffle":
+            random.shuffle(self._endpoints)
+        self._next = 0
+        self._admin: Chan | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._supervisor: asyncio.Task[None] | None = None
+        self._changed: asyncio.Event
+        self._admin_lock: asyncio.Lock
+        self._is_started = False
+
+    # ---- what the fronts ask for
+
+    async def start(self) -> None:
+        """Connect; with `fail_fast` wait for the first connection. Raises: why there is none."""
+        if self._is_started:
+            if self.state is ConnectionState.CLOSED:
+                raise ClosedError("the client was closed")
+            return
+        self._is_started = True
+        self.loop = asyncio.get_running_loop()
+        self._changed, self._admin_lock = asyncio.Event(), asyncio.Lock()
+        self._since = self.loop.time()
+        self.set_state(ConnectionState.CONNECTING, None)
+        first: asyncio.Future[None] = self.loop.create_future()
+        self._supervisor = self.loop.create_task(self._supervise(first))
+        self.spawn(self._watch())
+        if self.config.token is not None and self.config.token_interval:
+            self.spawn(self._renew())
+        if self.config.fail_fast:
+            await first
+        else:
+            first.add_done_callback(lambda done: done.exception())
+
+    async def close(self, timeout: float | None = None, flush: bool = True) -> None:
+        """End all: consumers first, then what is buffered within the time, then the connection."""
+        timeout = self.config.close_timeout if timeout is None else timeout
+        if self.state is ConnectionState.CLOSED:
+            return
+        if not self._is_started:
+            self.state = ConnectionState.CLOSED
+            return
+        error = ClosedError("the client was closed")
+        self.set_state(ConnectionState.CLOSING, None)
+        closing = [member.closing(flush) for member in self.members]
+        try:
+            async with asyncio.timeout(timeout):
+                await asyncio.gather(*closing, return_exceptions=True)
+        except TimeoutError:
+            pass
+        for task in [self._supervisor, *self._tasks]:
+            if task is not None and task is not asyncio.current_task():
+                task.cancel()
+        if self.link is not None:
+            link, self.link = self.link, None
+            await link.close()
+            self._count(link)
+        for task in [self._supervisor, *self._tasks]:
+            if task is not None and task is not asyncio.current_task():
+                await asyncio.wait([task], timeout=1)
+        self._finish(error)
+
+    async def connected(self, timeout: float | None) -> Link:
+        """Wait for a connection. Raises: ClientConnectionError, ClosedError."""
+        try:
+            async with asyncio.timeout(timeout):
+                while True:
+                    if self.state is ConnectionState.CLOSED:
+                        raise ClosedError(f"the client is closed: {self.last_error or 'by itself'}")
+                    if self.link is not None and self.is_connected:
+                        return self.link
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            cause = f": {self.last_error}" if self.last_error else ""
+            raise ClientConnectionError(f"no connection within {timeout:g} s{cause}") from None
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection, be it blocked."""
+        return self.state in (ConnectionState.CONNECTED, ConnectionState.BLOCKED)
+
+    async def call(self, name: str, *values: Any) -> Any:
+        """Ask the broker on the channel for rare methods. Raises: ChannelClosed and the like."""
+        link = await self.connected(self.config.rpc_timeout)
+        return await self.call_on(link, name, *values)
+
+    async def call_on(self, link: Link, name: str, *values: Any) -> Any:
+        """As `call`, on a connection that need not be announced yet."""
+        async with self._admin_lock:
+            if self._admin is None or self._admin.error or self._admin.link is not link:
+                self._admin = await link.channel()
+            return await self._admin.call(name, *values)
+
+    async def declare(self, entity: Entity) -> Any:
+        """Declare and remember. Raises: ChannelClosed and the like."""
+        answer = await self.call(*entity.method)
+        if isinstance(entity, QueueSpec) and not entity.name:
+            entity = QueueSpec(
+                answer[0], entity.durable, entity.exclusive, entity.auto_delete,
+                entity.arguments, server_named=True,
+            )  # fmt: skip
+        self.topology.add(entity)
+        return answer
+
+    async def unbind(self, binding: BindingSpec) -> None:
+        """Take a binding away, and forget it."""
+        await self.call(*binding.call("unbind"))
+        self.topology.unbind(binding)
+
+    async def ensure_queue(self, link: Link, name: str) -> None:
+        """Make sure that a queue is there: one that was not declared by us is, if it is missing."""
+        if name in self.topology.queues or name.startswith("amq."):
+            return
+        try:
+            await self.call_on(link, "queue.declare", 0, name, True, *(False,) * 4, {})
+        except NotFound:
+            await self.call_on(link, *QueueSpec(name).method)
+
+    async def enter(self, member: Member) -> None:
+        """A producer or a consumer begins. Raises: why it cannot."""
+        if self.state in (ConnectionState.CLOSING, ConnectionState.CLOSED):
+            raise ClosedError("the client was closed")
+        self.members[member] = None
+        self._known.add(member)
+        link = self.link
+        if link is not None and self.is_connected:
+            try:
+                await member.join(link)
+            except ClientConnectionError:
+                pass  # the next connection is its
+            except BaseException:
+                self.members.pop(member, None)
+                raise
+
+    def everybody(self) -> list[Any]:
+        """Producers and consumers whose figures count, also those that have ended."""
+        return list(self._known)
+
+    def exit(self, member: Member) -> None:
+        """A producer or a consumer has ended."""
+        self.members.pop(member, None)
+
+    # ---- callbacks and tasks
+
+    def tell(self, event: str, *values: Any) -> None:
+        """Hand an event to the program's callbacks."""
+        for callback in self.callbacks[event]:
+            self.dispatch(self.guarded, callback, values)
+        if event == "error" and not self.callbacks["error"]:
+            LOG.warning("%s", values[0])
+
+    def guarded(self, callback: Callable[..., Any], values: tuple[Any, ...]) -> Any:
+        """Call what the program gave; what it raises goes to `on_error`."""
+        try:
+            result = callback(*values)
+            if asyncio.iscoroutine(result):
+                self.loop.call_soon_threadsafe(self.spawn, result)
+            return result
+        except Exception as error:
+            if callback in self.callbacks["error"]:
+                LOG.exception("an on_error callback failed")
+            else:
+                self.tell("error", error)
+            return None
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run something beside; it ends with the client."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._spawned_ended)
+        return task
+
+    def _spawned_ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            error = task.exception()
+            if not isinstance(error, (ClientConnectionError, ClosedError)):
+                self.tell("error", error)
+
+    def set_state(self, state: ConnectionState, cause: Exception | None) -> None:
+        """Go to another state, if that is a legal step."""
+        old = self.state
+        ends = (ConnectionState.CLOSING, ConnectionState.CLOSED)
+        if state is old or old is ConnectionState.CLOSED:
+            return
+        if state not in ALLOWED[old] and state not in ends:
+            return
+        now = self.loop.time()
+        self.state_seconds[old] += now - self._since
+        if old is ConnectionState.BLOCKED:
+            self.blocked_seconds += now - self._since
+        self._since, self.state = now, state
+        self._changed.set()
+        self.tell("state_change", old, state, cause)
+
+    # ---- connecting
+
+    async def _supervise(self, first: asyncio.Future[None]) -> None:
+        """Make connections, one after the other, until the client is closed."""
+        try:
+            await self._connections(first)
+        except Exception as error:
+            # A mistake of ours must not leave anybody waiting.
+            self._finish(error)
+            raise
+        finally:
+            if not first.done():
+                first.set_exception(self.last_error or ClosedError("the client was closed"))
+                first.exception()
+
+    async def _connections(self, first: asyncio.Future[None]) -> None:
+        failures, delay = 0, 0.0
+        while True:
+            try:
+                link = await open_link(self.config, self.target, self._endpoint())
+                up_since = self.loop.time()
+                await self._begin(link)
+            except (Error, OSError) as error:
+                self.last_error = error
+                if (self.config.fail_fast and not first.done()) or self._is_final(error):
+                    self._finish(error)
+                    return
+            else:
+                if not first.done():
+                    first.set_result(None)
+                cause = await asyncio.shield(link.lost)
+                self._lose(link, cause)
+                if self._is_final(cause):
+                    self._finish(cause)
+                    return
+                # A broker that closes at once is not asked again at once.
+                if self.loop.time() - up_since > max(delay, self.config.reconnect_initial_delay):
+                    failures = 0
+            failures += 1
+            most = self.config.reconnect_max_attempts
+            if most is not None and failures > most:
+                self._finish(self.last_error or ConnectionLost("the connection was lost"))
+                return
+            delay = self._delay(failures)
+            self.reconnect_attempts += 1
+            self.set_state(ConnectionState.RECONNECTING, self.last_error)
+            self.tell("reconnect_attempt", failures, delay)
+            await asyncio.sleep(delay)
+
+    def _endpoint(self) -> Endpoint:
+        """The next host's turn."""
+        endpoint = self._endpoints[self._next % len(self._endpoints)]
+        self._next += 1
+        return endpoint
+
+    def _delay(self, attempt: int) -> float:
+        config = self.config
+        power = min(attempt - 1, 64)
+        grown = config.reconnect_initial_delay * config.reconnect_multiplier**power
+        delay = min(config.reconnect_max_delay, grown)
+        return float(delay * (1 - config.reconnect_jitter * random.random()))
+
+    def _is_final(self, error: Exception) -> bool:
+        """Whether it makes no sense to try again."""
+        if not self.config.reconnect or isinstance(error, (ConfigError, ClosedError)):
+            return True
+        if isinstance(error, AuthenticationError):
+            return not self.config.retry_auth
+        return isinstance(error, ssl.SSLCertVerificationError)
+
+    async def _begin(self, link: Link) -> None:
+        """Restore on a new connection all that there was. Raises: why it ended."""
+        link.on_blocked = self._on_blocked
+        self.connects += 1
+        self._admin = None
+        if self.connects > 1 and self.config.topology_recovery == "declared":
+            await self._restore(link)
+        self.link = link
+        for member in list(self.members):
+            await self._guarded_join(member, link)
+        if link.lost.done():
+            self.link = None
+            self._lose(link, link.lost.result())
+            raise link.lost.result()
+        if self.connects > 1:
+            self.reconnects += 1
+        self.set_state(ConnectionState.CONNECTED, None)
+        if link.blocked_since is not None:
+            self.set_state(ConnectionState.BLOCKED, None)
+        if self.connects > 1:
+            self.tell("recovered")
+
+    async def _guarded_join(self, member: Member, link: Link) -> None:
+        try:
+            await member.join(link)
+        except ClientConnectionError:
+            raise
+        except Error as error:
+            self.tell("recovery_failed", member, error)
+            self.tell("error", error)
+            self.spawn(self.again(lambda: member.join(link), link, member))
+
+    async def _restore(self, link: Link) -> None:
+        """Declare again what was declared: exchanges, queues, then bindings."""
+        for entity in self.topology.restoring():
+            await self._restore_one(link, entity)
+        for binding in list(self.topology.bindings):
+            await self._restore_one(link, binding)
+
+    async def _restore_one(self, link: Link, entity: Entity) -> None:
+        try:
+            answer = await self.call_on(link, *entity.method)
+        except (ChannelClosed, RpcTimeout) as error:
+            self.tell("recovery_failed", entity, error)
+            self.tell("error", error)
+            self.spawn(self.again(lambda: self.call_on(link, *entity.method), link, entity))
+            return
+        if isinstance(entity, QueueSpec) and entity.server_named and answer[0] != entity.name:
+            self.topology.rename(entity.name, answer[0])
+            for member in self.members:
+                member.renamed(entity.name, answer[0])
+            self.tell("queue_renamed", entity.name, answer[0])
+
+    async def again(
+        self, work: Callable[[], Awaitable[Any]], link: Link, what: object, first: float = 0.5
+    ) -> None:
+        """Try something until it works, with pauses that grow, as long as the connection lives."""
+        delay = first
+        while True:
+            await asyncio.sleep(delay)
+            if link.lost.done():
+                return
+            if isinstance(what, Member) and what not in self.members:
+                return
+            try:
+                await work()
+                return
+            except ClientConnectionError:
+                return
+            except Error as error:
+                self.tell("recovery_failed", what, error)
+                delay = min(delay * 2, self.config.reconnect_max_delay)
+
+    def _lose(self, link: Link, cause: Exception) -> None:
+        """A connection is over."""
+        self.last_error = cause
+        self.link = None
+        self._count(link)
+        self.set_state(ConnectionState.RECONNECTING, cause)
+        for member in list(self.members):
+            member.leave(cause)
+
+    def _count(self, link: Link) -> None:
+        self.bytes_in += link.input.bytes_in
+        self.bytes_out += link.bytes_out
+
+    def _finish(self, cause: Exception) -> None:
+        """Nothing comes after this: everything that is held ends, everybody who waits hears."""
+        self.link = None
+        self.set_state(ConnectionState.CLOSED, cause)
+        members, self.members = self.members, {}
+        for member in members:
+            member.finish(cause)
+
+    def _on_blocked(self, reason: str | None) -> None:
+        if reason is None:
+            self.set_state(ConnectionState.CONNECTED, None)
+            self.tell("unblocked")
+        else:
+            self.set_state(ConnectionState.BLOCKED, ConnectionLost(f"blocked: {reason}"))
+            self.tell("blocked", reason)
+
+    # ---- the poll
+
+    async def _watch(self) -> None:
+        """Look after the connection, in case that an event was missed."""
+        while True:
+            await asyncio.sleep(self.config.health_interval)
+            link = self.link
+            if link is not None and not link.lost.done():
+                self._look_at(link)
+            elif link is None:
+                for member in list(self.members):
+                    member.tick(True)
+
+    def _look_at(self, link: Link) -> None:
+        is_blocked = link.blocked_since is not None
+        timeout = self.config.blocked_timeout
+        if link.blocked_since is not None and timeout is not None:
+            blocked = self.loop.time() - link.blocked_since
+            if blocked > timeout:
+                link.end(BlockedTimeout(f"the broker took no messages for {blocked:.1f} s"))
+                return
+        sock = link.transport.get_extra_info("socket") if link.transport is not None else None
+        if sock is not None and not link.is_held and _is_dead(sock.fileno()):
+            self.poll_detected += 1
+            link.end(ConnectionLost("the poll found the socket dead"))
+            return
+        for member in list(self.members):
+            try:
+                member.tick(is_blocked)
+            except (ConfirmTimeout, ConnectionLost) as error:
+                self.poll_detected += 1
+                link.end(ConnectionLost(str(error)))
+                return
+
+    # ---- access tokens
+
+    async def renew(self, secret: str) -> None:
+        """Give the broker a new token for the connection that there is."""
+        link = await self.connected(self.config.rpc_timeout)
+        await link.root.call("connection.update-secret", secret.encode(), "renewed")
+
+    async def _renew(self) -> None:
+        """Ask the program for a new token before the old one ends."""
+        while self.config.token is not None and self.config.token_interval:
+            await asyncio.sleep(self.config.token_interval)
+            try:
+                token = await self.loop.run_in_executor(None, self.config.token)
+                await self.renew(token)
+            except (Error, OSError) as error:
+                self.tell("error", error)
+
+
+def _is_dead(descriptor: int) -> bool:
+    """Whether the kernel knows that the other side of a socket has gone."""
+    if descriptor < 0:
+        return True
+    poll = select.poll()
+    poll.register(descriptor, getattr(select, "POLLRDHUP", 0))
+    return any(
+        events
+        & (select.POLLHUP | select.POLLERR | select.POLLNVAL | getattr(select, "POLLRDHUP", 0))
+        for _, events in poll.poll(0)
+    )

@@ -1,0 +1,521 @@
+"""One connection, from its first byte to its last: handshake, channels, answers, heartbeats.
+
+A `Link` is an asyncio protocol around the engine. It reconnects nothing: when it ends, `lost` has
+the cause and whoever made it makes another. Everything here runs in the event loop's thread; only
+`wake_from_any` may be called from any. Longer than 500 lines: channels, handshake and the end of a
+connection are one state.
+
+Source: AMQP 0-9-1 specification, sections 2.2, 4.2 and 4.9.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import platform
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from lavinmq.client import _engine, methods
+from lavinmq.client.config import Config
+from lavinmq.client.errors import (
+    AuthenticationError,
+    ClosedError,
+    ConnectionLost,
+    ConsumerCancelled,
+    ProtocolViolation,
+    RpcTimeout,
+    channel_closed,
+    connection_closed,
+)
+from lavinmq.client.url import Target
+
+PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
+HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
+CHUNK: Final = 128 * 1024
+WRITE_HIGH: Final = 512 * 1024
+CAPABILITIES: Final = (
+    "publisher_confirms", "exchange_exchange_bindings", "basic.nack", "consumer_cancel_notify",
+    "connection.blocked", "authentication_failure_close",
+)  # fmt: skip
+SILENT: Final = 2
+"""Heartbeats that may be missed."""
+
+
+class Sender(Protocol):
+    """Who has something to send: a producer or a consumer, attached to a channel."""
+
+    def send(self, out: _engine.Output, most: int) -> None:
+        """Put frames into `out` until it holds `most` bytes."""
+
+    def progressed(self) -> None:
+        """Something of this channel came, or went."""
+
+
+class Chan:
+    """A channel as the client sees it; closed for good once `error` is set."""
+
+    def __init__(self, link: Link, port: _engine.Port) -> None:
+        self.link, self.port, self.number = link, port, port.number
+        self.error: Exception | None = None
+        self.on_cancel: Callable[[str], None] | None = None
+        self.on_close: Callable[[Exception], None] | None = None
+        self.on_return: Callable[[_engine.Message], None] | None = None
+        self._waiting: deque[tuple[frozenset[int], asyncio.Future[Any]]] = deque()
+
+    def send(self, name: str, *values: Any) -> None:
+        """Send a method without waiting. Raises: what ended the channel."""
+        if self.error:
+            raise self.error
+        number = methods.IDS[name]
+        frame = _engine.encode_method(self.number, number, methods.FORMS[number], *values)
+        self.link.write(frame)
+
+    async def call(self, name: str, *values: Any) -> Any:
+        """Send a method and wait for its answer: its arguments, or the message of a get.
+
+        Raises: RpcTimeout, and what ended the channel.
+        """
+        self.send(name, *values)
+        future: asyncio.Future[Any] = self.link.loop.create_future()
+        self._waiting.append((methods.REPLIES[methods.IDS[name]], future))
+        try:
+            async with asyncio.timeout(self.link.config.rpc_timeout):
+                return await future
+        except TimeoutError:
+            error = RpcTimeout(f"no answer to {name} within {self.link.config.rpc_timeout:g} s")
+            # What comes late would be taken for the answer to the next question.
+            self.fail(error)
+            if not self.number:
+                self.link.end(error)
+            else:
+                self.link.discard(self)
+            raise error from None
+
+    def answer(self, method: int, payload: bytes, message: _engine.Message | None) -> None:
+        """A method came that may be an answer. Raises: ProtocolViolation when nobody asked."""
+        while self._waiting and self._waiting[0][1].cancelled():
+            # Who asked went away; this is its answer.
+            expected, _ = self._waiting.popleft()
+            if method in expected:
+                return
+        if not self._waiting or method not in self._waiting[0][0]:
+            raise ProtocolViolation(f"{methods.name_of(method)}, which nobody asked for")
+        _, future = self._waiting.popleft()
+        if method == methods.IDS["basic.get-empty"]:
+            future.set_result(None)
+        elif message is not None:
+            future.set_result(message)
+        else:
+            future.set_result(_engine.decode_method(payload, methods.FORMS[method]))
+
+    def fail(self, error: Exception) -> None:
+        """Everybody who waits hears why it ends."""
+        if self.error is None:
+            self.error = error
+            if self.on_close:
+                self.on_close(error)
+        waiting, self._waiting = self._waiting, deque()
+        for _, future in waiting:
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # who asked may have gone
+
+    async def close(self) -> None:
+        """Close the channel; nothing happens if it is closed."""
+        if self.error is None:
+            with contextlib.suppress(RpcTimeout, ConnectionLost):
+                await self.call("channel.close", 200, "", 0, 0)
+            self.fail(ClosedError("the channel was closed"))
+        self.link.forget(self)
+
+
+class Link(asyncio.BufferedProtocol):
+    """One connection; `opened` once the handshake is done, `lost` once it has ended."""
+
+    def __init__(self, config: Config, target: Target, loop: asyncio.AbstractEventLoop) -> None:
+        self.config, self.target, self.loop = config, target, loop
+        self.input = _engine.Input(config.frame_max, config.max_message_size)
+        self.out = _engine.Output()
+        self.transport: asyncio.Transport | None = None
+        self.lost: asyncio.Future[Exception] = loop.create_future()
+        self.root = Chan(self, _engine.Port(0))
+        self.chans: dict[int, Chan] = {0: self.root}
+        self.senders: dict[int, Sender] = {}
+        self.frame_max, self.channel_max, self.heartbeat = config.frame_max, 0, 0
+        self.server_properties: dict[str, Any] = {}
+        self.is_open = self.is_paused = False
+        self.blocked_since: float | None = None
+        self.on_blocked: Callable[[str | None], None] | None = None
+        self.bytes_out = 0
+        self.last_read = self.last_write = loop.time()
+        self._expected: dict[int, asyncio.Future[tuple[Any, ...]]] = {}
+        self._scheduled = self._closing = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._stoppers: set[object] = set()
+        self._gone: set[int] = set()
+        self._writers: list[asyncio.Future[None]] = []
+
+    # ---- the transport's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The bytes can flow."""
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        transport.set_write_buffer_limits(high=WRITE_HIGH)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes go."""
+        return memoryview(self.input)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """So many bytes came."""
+        self.heard(self.input.advance, nbytes)
+
+    def feed(self, data: bytes) -> None:
+        """Bytes came by another way than the buffer."""
+        self.heard(self.input.feed, data)
+
+    def heard(self, read: Callable[[Any], list[_engine.Event]], what: Any) -> None:
+        """Deal with what came; whatever breaks the protocol ends the connection."""
+        if self.lost.done():
+            return
+        self.last_read = self.loop.time()
+        try:
+            for event in read(what):
+                self._on_event(*event)
+        except ProtocolViolation as error:
+            self._say_goodbye(501, str(error))
+            self.end(error)
+            return
+        for port in self.input.take_touched():
+            if port.owner is not None:
+                port.owner.progressed()
+        if self.is_open:
+            self.pump()
+        else:
+            self.flush()
+
+    def eof_received(self) -> bool:
+        """The peer sends no more."""
+        self.end(ConnectionLost("the broker closed the connection without a reason"))
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The transport is gone."""
+        self.end(ConnectionLost(str(exc) if exc else "the connection was closed"))
+
+    def pause_writing(self) -> None:
+        """The peer takes no more for now."""
+        self.is_paused = True
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        self.is_paused = False
+        waiters, self._writers = self._writers, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self.pump()
+
+    async def writable(self) -> None:
+        """Wait until the peer takes more."""
+        while self.is_paused and not self.lost.done():
+            waiter: asyncio.Future[None] = self.loop.create_future()
+            self._writers.append(waiter)
+            await waiter
+
+    def hold_reading(self, who: object, is_held: bool) -> None:
+        """Read nothing while somebody has more than it can hold."""
+        before = bool(self._stoppers)
+        (self._stoppers.add if is_held else self._stoppers.discard)(who)
+        if self.transport is None or self.transport.is_closing():
+            return
+        if self._stoppers and not before:
+            self.transport.pause_reading()
+        elif before and not self._stoppers:
+            self.transport.resume_reading()
+
+    # ---- sending
+
+    def write(self, frame: bytes) -> None:
+        """Send frames with what else is to be sent in this turn. Raises: what ended it."""
+        if self.lost.done():
+            raise self.lost.result()
+        self.out.put(frame)
+        self._schedule()
+
+    def flush(self) -> None:
+        """Hand what is gathered to the transport."""
+        if len(self.out) and self.transport is not None:
+            data = self.out.take()
+            self.bytes_out += len(data)
+            self.last_write = self.loop.time()
+            self.transport.write(data)
+
+    def wake(self) -> None:
+        """Somebody has something to send; from the thread of the loop."""
+        self._schedule()
+
+    def wake_from_any(self) -> None:
+        """As `wake`, from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self.loop.call_soon_threadsafe(self._schedule)
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self.loop.call_soon(self.pump)
+
+    def pump(self) -> None:
+        """Send what producers and consumers have, as long as the peer takes it."""
+        self._scheduled = False
+        if self.lost.done():
+            return
+        while not self.is_paused and self._round():
+            pass
+        self.flush()
+
+    def _round(self) -> bool:
+        """Let each one send a piece; whether there may be more."""
+        is_busy = False
+        for sender in list(self.senders.values()):
+            sender.send(self.out, CHUNK)
+            if len(self.out) >= CHUNK:
+                is_busy = True
+                self.flush()
+                if self.is_paused:
+                    return False
+        return is_busy
+
+    @property
+    def is_held(self) -> bool:
+        """Whether nothing is read now."""
+        return bool(self._stoppers)
+
+    # ---- the handshake
+
+    async def open(self) -> None:
+        """Go from protocol header to open-ok. Raises: AuthenticationError and the like."""
+        start = self._expect("connection.start")
+        self.out.put(PROTOCOL_HEADER)
+        self.flush()
+        _, _, properties, mechanisms, _ = await start
+        self.server_properties = properties
+        tune = self._expect("connection.tune")
+        mechanism, response = self._login(mechanisms.split())
+        self.root.send("connection.start-ok", self._properties(), mechanism, response, "en_US")
+        channel_max, frame_max, heartbeat = await tune
+        self.frame_max = min(frame_max or self.config.frame_max, self.config.frame_max)
+        if self.frame_max < 4096:
+            raise ProtocolViolation(f"frames of {self.frame_max} bytes at most are too small")
+        self.channel_max = min(channel_max or self.config.channel_max, self.config.channel_max)
+        self.heartbeat = min(heartbeat or self.config.heartbeat, self.config.heartbeat)
+        self.input.tune(self.frame_max)
+        self.root.send("connection.tune-ok", self.channel_max, self.frame_max, self.heartbeat)
+        opened = self._expect("connection.open-ok")
+        self.root.send("connection.open", self.target.vhost, "", False)
+        await opened
+        self.is_open = True
+        self._beat()
+
+    def _login(self, offered: list[bytes]) -> tuple[str, bytes]:
+        """Choose how to log in. Raises: AuthenticationError when the broker offers no such way."""
+        user = self.target.user.encode()
+        password = self.target.password.encode()
+        if self.config.auth == "token" and self.config.token is not None:
+            password = self.config.token().encode()
+        mechanism = {"external": "EXTERNAL", "amqplain": "AMQPLAIN"}.get(self.config.auth, "PLAIN")
+        if mechanism.encode() not in offered:
+            raise AuthenticationError(403, f"the broker does not offer {mechanism}")
+        if mechanism == "EXTERNAL":
+            return mechanism, b""
+        if mechanism == "AMQPLAIN":
+            table = {"LOGIN": user.decode(), "PASSWORD": password.decode()}
+            return mechanism, _engine.encode_table(table)[4:]
+        return mechanism, b"\0" + user + b"\0" + password
+
+    def _properties(self) -> dict[str, Any]:
+        """Who we are."""
+        return {
+            "product": "lavinmq.client",
+            "platform": f"Python {platform.python_version()}",
+            "connection_name": self.config.program_name,
+            "capabilities": dict.fromkeys(CAPABILITIES, True),
+            **self.config.client_properties,
+        }
+
+    def _expect(self, name: str) -> asyncio.Future[tuple[Any, ...]]:
+        future: asyncio.Future[tuple[Any, ...]] = self.loop.create_future()
+        if self.lost.done():
+            future.set_exception(self.lost.result())
+        else:
+            self._expected[methods.IDS[name]] = future
+        return future
+
+    # ---- events
+
+    def _on_event(
+        self, number: int, method: int, payload: bytes, message: _engine.Message | None
+    ) -> None:
+        if number in self._gone:
+            self._on_gone(number, method)
+            return
+        if number == 0:
+            self._on_connection(method, payload)
+            return
+        chan = self.chans[number]
+        name = methods.name_of(method)
+        if name == "channel.close":
+            code, text, _, _ = _engine.decode_method(payload, methods.FORMS[method])
+            chan.send("channel.close-ok")
+            self.forget(chan)
+            chan.fail(channel_closed(code, text))
+        elif name == "basic.cancel":
+            tag, no_wait = _engine.decode_method(payload, methods.FORMS[method])
+            if not no_wait:
+                chan.send("basic.cancel-ok", tag)
+            if chan.on_cancel:
+                chan.on_cancel(tag)
+            else:
+                chan.fail(ConsumerCancelled(f"the broker ended consumer {tag}"))
+        elif name == "channel.flow":
+            chan.send("channel.flow-ok", *_engine.decode_method(payload, "b"))
+        elif name == "basic.return" and message is not None:
+            if chan.on_return:
+                chan.on_return(message)
+        else:
+            chan.answer(method, payload, message)
+
+    def _on_gone(self, number: int, method: int) -> None:
+        """A channel that we close without waiting: only the answer to that counts."""
+        if method in (methods.IDS["channel.close-ok"], methods.IDS["channel.close"]):
+            self._gone.discard(number)
+            self.input.forget(number)
+
+    def _on_connection(self, method: int, payload: bytes) -> None:
+        name = methods.name_of(method)
+        if method not in methods.FORMS:
+            raise ProtocolViolation(f"{name} is not known")
+        values = _engine.decode_method(payload, methods.FORMS[method])
+        expected = self._expected.pop(method, None)
+        if expected is not None:
+            if not expected.done():
+                expected.set_result(values)
+        elif name == "connection.close":
+            self.root.send("connection.close-ok")
+            self.flush()
+            self.end(connection_closed(values[0], values[1]))
+        elif name == "connection.blocked":
+            if self.blocked_since is None:
+                self.blocked_since = self.loop.time()
+            if self.on_blocked:
+                self.on_blocked(values[0])
+        elif name == "connection.unblocked":
+            self.blocked_since = None
+            if self.on_blocked:
+                self.on_blocked(None)
+        elif name == "connection.close-ok" and self._closing:
+            self.end(ClosedError("the connection was closed"))
+        else:
+            self.root.answer(method, payload, None)
+
+    # ---- channels
+
+    async def channel(
+        self,
+        *,
+        ring: _engine.Ring | None = None,
+        tracker: _engine.Tracker | None = None,
+        owner: Any = None,
+    ) -> Chan:
+        """Open a channel. Raises: ClientConnectionError."""
+        limit = self.channel_max or 65_535
+        number = next(
+            (n for n in range(1, limit + 1) if n not in self.chans and n not in self._gone), 0
+        )
+        if not number:
+            raise ConnectionLost(f"all {limit} channels of the connection are in use")
+        port = _engine.Port(number, ring, tracker, owner)
+        chan = self.chans[number] = Chan(self, port)
+        self.input.open(port)
+        await chan.call("channel.open", "")
+        return chan
+
+    def forget(self, chan: Chan) -> None:
+        """A channel is closed on both sides; its number may be used again."""
+        if self.chans.get(chan.number) is chan:
+            del self.chans[chan.number]
+            self.senders.pop(chan.number, None)
+            self.input.forget(chan.number)
+
+    def discard(self, chan: Chan) -> None:
+        """Close a channel without waiting for the answer."""
+        if self.chans.pop(chan.number, None) is not chan or self.lost.done():
+            return
+        self.senders.pop(chan.number, None)
+        self._gone.add(chan.number)
+        number = methods.IDS["channel.close"]
+        self.write(_engine.encode_method(chan.number, number, "HsHH", 200, "", 0, 0))
+
+    # ---- the end
+
+    def _beat(self) -> None:
+        """Twice per interval: send when we were silent, end when the peer is."""
+        if self.lost.done() or not self.heartbeat:
+            return
+        now = self.loop.time()
+        if now - self.last_read > self.heartbeat * SILENT and not self._stoppers:
+            self.end(ConnectionLost(f"the broker was silent for {now - self.last_read:.1f} s"))
+            return
+        if now - self.last_write >= self.heartbeat / 2:
+            self.out.put(HEARTBEAT)
+            self.flush()
+        self._timer = self.loop.call_later(self.heartbeat / 2, self._beat)
+
+    def _say_goodbye(self, code: int, text: str) -> None:
+        """Tell the peer why, if it still listens."""
+        if self.transport is not None and not self.transport.is_closing():
+            number = methods.IDS["connection.close"]
+            text = text.encode()[:255].decode(errors="ignore")
+            self.out.put(_engine.encode_method(0, number, "HsHH", code, text, 0, 0))
+            self.flush()
+
+    async def close(self) -> None:
+        """Say goodbye and wait for the answer, not for ever."""
+        if self.is_open and not self.lost.done():
+            self._closing = True
+            self._say_goodbye(200, "bye")
+            try:
+                async with asyncio.timeout(min(self.config.rpc_timeout, 2.0)):
+                    await asyncio.shield(self.lost)
+            except TimeoutError:
+                pass
+        self.end(ClosedError("the connection was closed"))
+
+    def end(self, cause: Exception) -> None:
+        """The connection is over. Everything that waits hears of it, once."""
+        if self.lost.done():
+            return
+        self.is_open = False
+        self.lost.set_result(cause)
+        if self._timer:
+            self._timer.cancel()
+        for expected in self._expected.values():
+            if not expected.done():
+                expected.set_exception(cause)
+                expected.exception()
+        self._expected.clear()
+        for chan in list(self.chans.values()):
+            chan.fail(cause)
+        for waiter in self._writers:
+            if not waiter.done():
+                waiter.set_result(None)
+        if self.transport is not None:
+            if isinstance(cause, (ClosedError, ProtocolViolation)) or self.transport.is_closing():
+                self.transport.close()
+                # A peer that takes nothing must not keep the socket open.
+                self.loop.call_later(1.0, self.transport.abort)
+            else:
+                self.transport.abort()

@@ -1,0 +1,96 @@
+"""From an endpoint to an open link: name, socket, TLS, WebSocket, handshake, within one time."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+
+from lavinmq.client.config import Config, keepalive
+from lavinmq.client.errors import ClientConnectionError, ConfigError, ConnectionLost
+from lavinmq.client.link import Link
+from lavinmq.client.url import Endpoint, Target
+from lavinmq.client.websocket import WebSocket
+
+
+def tls_context(config: Config) -> ssl.SSLContext:
+    """What TLS is spoken with. Raises: ConfigError for files that cannot be read."""
+    if config.ssl_context is not None:
+        return config.ssl_context
+    try:
+        context = ssl.create_default_context(cafile=config.cacertfile)
+        if config.certfile:
+            context.load_cert_chain(config.certfile, config.keyfile)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"cacertfile, certfile or keyfile cannot be used: {error}") from None
+    if not config.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+async def open_link(config: Config, target: Target, endpoint: Endpoint) -> Link:
+    """Connect and shake hands. Raises: ClientConnectionError and the like, ssl.SSLError."""
+    link = Link(config, target, asyncio.get_running_loop())
+    try:
+        async with asyncio.timeout(config.connect_timeout):
+            await _connect(link, config, endpoint)
+            await link.open()
+    except TimeoutError:
+        error = ClientConnectionError(
+            f"no connection to {endpoint} within {config.connect_timeout:g} s"
+        )
+        link.end(error)
+        raise error from None
+    except ssl.SSLError as failure:
+        link.end(ConnectionLost("TLS failed"))
+        raise failure
+    except OSError as failure:
+        if isinstance(failure, ClientConnectionError):
+            link.end(failure)
+            raise
+        error = ClientConnectionError(f"no connection to {endpoint}: {failure}")
+        link.end(error)
+        raise error from None
+    except BaseException as failure:
+        link.end(failure if isinstance(failure, Exception) else ConnectionLost("given up"))
+        raise
+    return link
+
+
+async def _connect(link: Link, config: Config, endpoint: Endpoint) -> None:
+    """Make the transport of a link. Raises: OSError."""
+    loop = link.loop
+    made = link if not endpoint.is_websocket else WebSocket(link, endpoint)
+    if endpoint.scheme == "unix":
+        await loop.create_unix_connection(lambda: made, endpoint.path)
+        return
+    tls = tls_context(config) if endpoint.is_tls else None
+    transport, _ = await loop.create_connection(
+        lambda: made,
+        endpoint.host,
+        endpoint.port,
+        ssl=tls,
+        server_hostname=(config.server_name or endpoint.host) if tls else None,
+    )
+    _prepare(transport.get_extra_info("socket"), config)
+    if isinstance(made, WebSocket):
+        await made.ready
+
+
+def _prepare(sock: socket.socket | None, config: Config) -> None:
+    """Send at once; notice a peer that has gone without a word."""
+    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    alive = keepalive(config.tcp_keepalive)
+    if alive is None or not hasattr(socket, "TCP_KEEPIDLE"):
+        return
+    idle, interval, count = alive
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, count)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        patience_ms = (idle + interval * count) * 1000
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, patience_ms)

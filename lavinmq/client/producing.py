@@ -1,0 +1,478 @@
+"""What both fronts' producers share: joining a connection, sending, endings, and the policies.
+
+The messages are in the ring of the engine (`_engine.Ring`), which a producer is. Methods with
+`join`, `leave`, `send`, `progressed` and `tick` belong to the loop's thread; `publish` and what the
+policies do to any.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+import uuid
+import weakref
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from lavinmq.client import _engine, codecs
+from lavinmq.client._engine import Message, Receipt
+from lavinmq.client.config import Config
+from lavinmq.client.core import Core, Member
+from lavinmq.client.errors import (
+    BufferFullError,
+    ChannelClosed,
+    ClosedError,
+    ConfigError,
+    ConfirmTimeout,
+    NotFound,
+)
+from lavinmq.client.link import Chan, Link
+from lavinmq.client.spill import Place, Spill
+from lavinmq.client.values import BufferPolicy, DropReason, PublishMode
+
+CALLBACKS: Final = {
+    "drop": "dropped", "confirm": "confirmed", "nack": "nacked", "return": "returned",
+}  # fmt: skip
+
+Hook = Callable[..., Any]
+Prepared = tuple[bytes | None, bytes | None, int]
+
+
+class BaseProducer(_engine.Ring, Member):
+    """Publishes to one exchange and routing key, or to one queue by its name."""
+
+    def __init__(
+        self,
+        core: Core,
+        queue: str | None,
+        *,
+        exchange: str = "",
+        routing_key: str = "",
+        mode: PublishMode,
+        policy: BufferPolicy,
+        config: Config,
+        mandatory: bool = False,
+        declare: bool = True,
+        properties: dict[str, Any] | None = None,
+    ) -> None:
+        self.core, self.queue, self.config = core, queue, config
+        self.mode, self.policy = mode, policy
+        self.id = uuid.uuid4().hex
+        self.label = queue if queue is not None else f"{exchange}/{routing_key}"
+        self._declares = declare and queue is not None
+        self._hooks: dict[str, list[Hook]] = {name: [] for name in (*CALLBACKS, "error")}
+        self._watchers: list[tuple[int, Callable[[], None]]] = []
+        self._waiting_for_room = 0
+        self._error: Exception | None = None
+        self._chan: Chan | None = None
+        self._failures = 0
+        self._probe_until = -1
+        self._closing = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._spill: Spill | None = None
+        self._spill_lock = threading.Lock()
+        self._spill_places: deque[tuple[int, Place]] = deque()
+        self._spill_receipts: deque[weakref.ref[Receipt] | None] = deque()
+        defaults: dict[str, Any] = {"delivery_mode": 2, **(properties or {})}
+        if config.deduplicate:
+            self._identify(defaults)
+        self.configure(
+            exchange=exchange,
+            routing_key=routing_key if queue is None else queue,
+            properties=defaults,
+            mandatory=mandatory,
+            confirms=mode is PublishMode.CONFIRM,
+            capacity=config.buffer_size,
+            capacity_bytes=config.buffer_bytes,
+            max_in_flight=config.max_in_flight,
+            ttl_ms=int((config.message_ttl or 0) * 1000),
+            retry_nacks=config.retry_nacks,
+            stamped=config.deduplicate,
+        )
+        self.exchange, self.routing_key = exchange, routing_key if queue is None else queue
+        if config.tracing:
+            from lavinmq.client import tracing
+
+            tracing.check()
+            self.is_traced = True
+        if policy is BufferPolicy.SPILL and config.spill_directory is not None:
+            name = re.sub(r"[^\w.-]", "_", f"{exchange}-{queue or routing_key}")
+            self._spill = Spill(Path(config.spill_directory) / name, config.spill_bytes)
+            self._spill_receipts.extend([None] * self._spill.count)
+        self._renew_accepting()
+
+    def _identify(self, defaults: dict[str, Any]) -> None:
+        """Give each message an id that stays, however often it is sent."""
+        mark = f"{self.id}-{_engine.SEQUENCE_MARK}"
+        defaults.setdefault("message_id", mark)
+        headers = dict(defaults.get("headers") or {})
+        headers.setdefault("x-deduplication-header", mark)
+        defaults["headers"] = headers
+
+    # ---- what the program sees
+
+    @property
+    def buffer_size(self) -> int:
+        """Messages held: those that wait, and those in flight."""
+        return self.count + (self._spill.count if self._spill else 0)
+
+    @property
+    def buffer_capacity(self) -> int:
+        """How many may be held in memory."""
+        return self.capacity
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more can be published."""
+        return self._error is not None
+
+    def on_drop(self, callback: Hook) -> Hook:
+        """Call it with a message and a DropReason when one is given up here."""
+        return self._hook("drop", callback)
+
+    def on_confirm(self, callback: Hook) -> Hook:
+        """Call it with a message that the broker has confirmed."""
+        return self._hook("confirm", callback)
+
+    def on_nack(self, callback: Hook) -> Hook:
+        """Call it with a message that the broker has refused, be it to be sent again."""
+        return self._hook("nack", callback)
+
+    def on_return(self, callback: Hook) -> Hook:
+        """Call it with a message that no queue took."""
+        return self._hook("return", callback)
+
+    def on_error(self, callback: Hook) -> Hook:
+        """Call it with an error of this producer's channel."""
+        return self._hook("error", callback)
+
+    def _hook(self, name: str, callback: Hook) -> Hook:
+        self._hooks[name].append(callback)
+        if name in CALLBACKS and not (name == "return" and self.mode is not PublishMode.CONFIRM):
+            self.want(CALLBACKS[name])
+        return callback
+
+    def _tell_error(self, error: Exception) -> None:
+        for callback in self._hooks["error"]:
+            self.core.dispatch(self.core.guarded, callback, (error,))
+        self.core.tell("error", error)
+
+    # ---- hooks of the engine
+
+    def bytes_of(self, body: Any, options: dict[str, Any]) -> bytes:
+        """Encode what is neither bytes nor text by its content type."""
+        if isinstance(body, (bytes, bytearray, memoryview, str)):
+            return super().bytes_of(body, options)
+        return codecs.encode(body, options)
+
+    def raw(self, body: Any) -> bytes:
+        """The bytes of a body of a batch."""
+        return body if isinstance(body, bytes) else self.bytes_of(body, {})
+
+    def open_span(self, options: dict[str, Any]) -> None:
+        """Write the trace into the headers."""
+        from lavinmq.client import tracing
+
+        tracing.inject(self, options)
+
+    def full(self, body: bytes, prepared: Prepared) -> Any:
+        """Do what the policy says for a message that there is no room for."""
+        if self._error is not None or self._closing:
+            raise self._error or ClosedError("the producer was closed")
+        if self._is_down():
+            return self._refused(body, prepared, DropReason.DISCONNECTED)
+        if self._spill is not None:
+            return self._spilled(body, prepared)
+        if self.policy is BufferPolicy.DROP_NEWEST:
+            return self._refused(body, prepared, DropReason.BUFFER_FULL)
+        if self.policy is BufferPolicy.DROP_OLDEST:
+            while self.drop_oldest(DropReason.BUFFER_FULL):
+                receipt = self.add(body, prepared)
+                if receipt is not None:
+                    self._endings()
+                    return receipt
+            return self._refused(body, prepared, DropReason.BUFFER_FULL)
+        if self.policy is BufferPolicy.RAISE:
+            self._refused(body, prepared, DropReason.BUFFER_FULL)
+            raise BufferFullError(f"{self.capacity} messages or {self.capacity_bytes} bytes wait")
+        return self.block(body, prepared)
+
+    def block(self, body: bytes, prepared: Prepared) -> Any:
+        """Wait for room; a front's."""
+        raise NotImplementedError
+
+    def try_publish(self, body: Any, **options: Any) -> Receipt | None:
+        """Publish if there is room now; None if not."""
+        if self._error is not None:
+            raise self._error
+        if not isinstance(body, bytes):
+            body = self.bytes_of(body, options)
+        if self.is_traced:
+            self.open_span(options)
+        return self.add(body, self.prepare(options))
+
+    def _is_down(self) -> bool:
+        return not self.config.buffer_while_disconnected and not self.core.is_connected
+
+    def _refused(self, body: bytes, prepared: Prepared, reason: DropReason) -> Receipt:
+        receipt = self.refuse(body, prepared, reason)
+        self._endings()
+        return receipt
+
+    def _renew_accepting(self) -> None:
+        """Whether a publish may go the short way."""
+        self.accepting = (
+            self._error is None
+            and not self._closing
+            and not self._is_down()
+            and (self._spill is None or self._spill.count == 0)
+        )
+
+    # ---- spilling
+
+    def _spilled(self, body: bytes, prepared: Prepared) -> Receipt:
+        """Append to the file; from then on all go there, until it is empty: the order stays."""
+        assert self._spill is not None
+        with self._spill_lock:
+            self.accepting = False
+            props, target, flags = self.stamped(prepared)
+            receipt = self.loose_receipt()
+            self._spill_receipts.append(weakref.ref(receipt))
+            if not self._spill.append(flags, props, target, body):
+                self._spill_receipts.pop()
+                self._renew_accepting()
+                raise BufferFullError(f"the spill holds {self.config.spill_bytes} bytes")
+        self.wake()
+        return receipt
+
+    def _refill(self) -> None:
+        """Take back from the file what there is room for."""
+        spill = self._spill
+        if spill is None or (not spill.count and self.accepting):
+            return
+        with self._spill_lock:
+            while spill.count and (found := spill.read()):
+                (flags, props, target, body), place = found
+                known = self._spill_receipts[0] if self._spill_receipts else None
+                receipt = known() if known is not None else None
+                number = self.last
+                if not self.add_spilled(body, props, target, flags, receipt):
+                    break
+                if self._spill_receipts:
+                    self._spill_receipts.popleft()
+                spill.advance(place)
+                self._spill_places.append((number, place))
+            self._renew_accepting()
+
+    def _check_spill(self) -> None:
+        """Note in the file what is with the broker."""
+        place = None
+        while self._spill_places and self._spill_places[0][0] < self.first:
+            place = self._spill_places.popleft()[1]
+        if place is not None and self._spill is not None:
+            with self._spill_lock:
+                self._spill.done(place)
+
+    # ---- in the loop: the connection
+
+    async def join(self, link: Link) -> None:
+        """Open a channel on a connection, and send what is held."""
+        if self._closing and not self.count:
+            return
+        if self._declares and self.queue is not None:
+            await self.core.ensure_queue(link, self.queue)
+        chan = await link.channel(ring=self, owner=self)
+        if self.mode is PublishMode.CONFIRM:
+            await chan.call("confirm.select", False)
+        chan.on_close = lambda error: self._on_close(chan, error)
+        if self.mode is not PublishMode.CONFIRM:
+            chan.on_return = self._on_return
+        self._chan = chan
+        self.attach(chan.number, link.frame_max)
+        link.senders[chan.number] = self
+        self._renew_accepting()
+        link.wake()
+
+    def leave(self, cause: Exception) -> None:
+        """The connection is gone: what is unconfirmed waits for the next one."""
+        self._chan = None
+        self.reset()
+        self._renew_accepting()
+        self.progressed()
+
+    def _on_close(self, chan: Chan, error: Exception) -> None:
+        """The channel is gone; if it alone, another is opened after a while."""
+        link = chan.link
+        if link.lost.done() or self._chan is not chan or isinstance(error, ClosedError):
+            return
+        self._chan = None
+        self._failures += 1
+        # Who is refused is found by sending one at a time: the one that was alone in flight.
+        is_found = self.window == 1 and self.in_flight == 1
+        last = self.first + self.in_flight
+        self.reset()
+        if isinstance(error, ChannelClosed) and self.mode is PublishMode.CONFIRM:
+            if is_found and self._is_hopeless(error):
+                self.give_up_first(DropReason.FLUSH_RETRY_EXCEEDED)
+                self._failures = 0
+            self.window = 1
+            self._probe_until = max(self._probe_until, last)
+        self._tell_error(error)
+        self.progressed()
+        delay = min(0.05 * 2 ** min(self._failures, 9), self.config.reconnect_max_delay)
+        self.core.spawn(self.core.again(lambda: self.join(link), link, self, delay))
+
+    def _is_hopeless(self, error: ChannelClosed) -> bool:
+        """Whether a message that ends the channel is given up."""
+        if self.config.flush_retries is not None:
+            return self._failures > self.config.flush_retries
+        return not isinstance(error, NotFound)
+
+    def _on_return(self, message: Message) -> None:
+        for callback in self._hooks["return"]:
+            self.core.dispatch(self.core.guarded, callback, (message, DropReason.RETURNED))
+
+    def finish(self, cause: Exception) -> None:
+        """Nothing more is sent: what is held ends here."""
+        if self._error is None:
+            self._error = cause if isinstance(cause, ClosedError) else ClosedError(str(cause))
+        self.accepting = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.give_up(DropReason.CLOSED)
+        self.progressed()
+        for _, ready in self._watchers:
+            ready()
+        self._watchers.clear()
+        self.has_room(always=True)
+        if self._spill is not None:
+            with self._spill_lock:
+                self._spill.close()
+                self._spill = None
+
+    def send(self, out: _engine.Output, most: int) -> None:
+        """Make frames of what waits."""
+        if self._spill is not None:
+            self._refill()
+        self.pump(out, most, DropReason.TOO_LARGE, DropReason.TTL_EXPIRED)
+        retry_in = self.retry_in
+        if retry_in is not None and self._timer is None:
+            self._timer = self.core.loop.call_later(retry_in + 0.001, self._retry)
+        if self.mode is not PublishMode.CONFIRM or self.config.message_ttl is not None:
+            self.progressed()
+
+    def _retry(self) -> None:
+        self._timer = None
+        if self._chan is not None:
+            self._chan.link.wake()
+
+    def progressed(self) -> None:
+        """Messages have ended, or came: tell who waits for that."""
+        self._endings()
+        if self._probe_until >= 0 and self.first > self._probe_until:
+            self._probe_until = -1
+            self._failures = 0
+            self.window = self.config.max_in_flight
+        if self._spill is not None:
+            self._check_spill()
+            self._refill()
+        if self._watchers:
+            first = self.first
+            if self._spill is None or not self._spill.count:
+                ready = [each for each in self._watchers if each[0] <= first]
+                self._watchers = [each for each in self._watchers if each[0] > first]
+                for _, call in ready:
+                    call()
+        if self._waiting_for_room and 2 * self.count <= self.capacity:
+            self.has_room()
+
+    def has_room(self, always: bool = False) -> None:
+        """Who waits for room may try again; a front's."""
+        raise NotImplementedError
+
+    def _endings(self) -> None:
+        """Run callbacks of receipts, and hand outcomes to those of the program."""
+        # The end of one may be the end of a batch that it belongs to.
+        while ended := self.take_ended():
+            for receipt in ended:
+                receipt.run_callbacks()
+        outcomes = self.take_outcomes()
+        if outcomes:
+            self.core.dispatch(self._tell_outcomes, outcomes)
+
+    def _tell_outcomes(self, outcomes: list[tuple[str, Message, Any]]) -> None:
+        for name, message, reason in outcomes:
+            for event, outcome in CALLBACKS.items():
+                if outcome == name:
+                    values = (message, reason) if event in ("drop", "return") else (message,)
+                    for callback in self._hooks[event]:
+                        self.core.guarded(callback, values)
+
+    def tick(self, is_blocked: bool) -> None:
+        """The health poll comes by. Raises: ConfirmTimeout for a broker that does not answer."""
+        if self.expire(DropReason.TTL_EXPIRED):
+            self.progressed()
+        timeout = self.config.confirm_timeout
+        if timeout is not None and not is_blocked and self.oldest_flight > timeout:
+            raise ConfirmTimeout(f"a message is unconfirmed for {self.oldest_flight:.1f} s")
+
+    def watch(self, call: Callable[[], None]) -> None:
+        """Call once all that was accepted so far has ended; in the loop."""
+        is_empty = self.count == 0 and (self._spill is None or not self._spill.count)
+        if is_empty or self._error is not None:
+            call()
+            return
+        self._watchers.append((self.last, call))
+
+    async def drained(self) -> None:
+        """All that was accepted so far has ended."""
+        future: asyncio.Future[None] = self.core.loop.create_future()
+        self.watch(lambda: _end(future))
+        await future
+        if self._spill is not None and self._error is None:
+            # What came out of the file meanwhile has got its number later.
+            future = self.core.loop.create_future()
+            self.watch(lambda: _end(future))
+            await future
+
+    async def closing(self, flush: bool = True) -> None:
+        """Accept nothing more, wait for what is held, close the channel."""
+        if self._closing:
+            return
+        self._closing = True
+        self.accepting = False
+        if flush and self._error is None and (self.config.reconnect or self._chan is not None):
+            await self._drain_for_good()
+        chan, self._chan = self._chan, None
+        if chan is not None:
+            await chan.close()
+
+    async def _drain_for_good(self) -> None:
+        while self.count or (self._spill is not None and self._spill.count):
+            watching = self.core.spawn(self._watched())
+            if not self.count:
+                self.progressed()
+            await watching
+
+    async def _watched(self) -> None:
+        """All that is in the ring now has ended."""
+        future: asyncio.Future[None] = self.core.loop.create_future()
+        self._watchers.append((self.last, lambda: _end(future)))
+        await future
+
+
+def _end(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def check_target(queue: str | None, exchange: str | None, routing_key: str | None) -> None:
+    """Refuse a producer to nowhere or to two places. Raises: ConfigError."""
+    if queue is None and exchange is None and routing_key is None:
+        raise ConfigError("a producer needs a queue, or an exchange and a routing key")
+    if queue is not None and (exchange or routing_key):
+        raise ConfigError("a producer has a queue or an exchange, not both")

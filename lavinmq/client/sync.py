@@ -1,0 +1,698 @@
+"""The front without asyncio: `Client`, `Producer`, `Consumer`, `Channel`.
+
+A client has a thread of its own with an event loop, which does all I/O and keeps heartbeats going
+whatever the program does; and, once there is a callback to call, one that calls callbacks, one
+after the other. Every method may be called from any thread. After a fork the client is closed in
+the child; the parent's goes on.
+
+Longer than 500 lines: a client offers every call under its own name, with its types.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import contextlib
+import os
+import queue as queues
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from lavinmq.client._engine import Batch, Message, Receipt
+from lavinmq.client.blocking import Channel
+from lavinmq.client.channel import AsyncChannel, QueueInfo
+from lavinmq.client.config import Config
+from lavinmq.client.consuming import BaseConsumer
+from lavinmq.client.core import Core
+from lavinmq.client.declaring import Declaring
+from lavinmq.client.errors import BufferFullError, ClosedError, ConfirmTimeout
+from lavinmq.client.face import (
+    CONSUMER_OPTIONS,
+    PRODUCER_OPTIONS,
+    Face,
+    mode_of,
+    narrowed,
+    policy_of,
+    settle,
+)
+from lavinmq.client.producing import BaseProducer, Prepared, check_target
+from lavinmq.client.rpc import RpcCaller
+from lavinmq.client.values import BufferPolicy, ConnectionState, PublishMode
+
+T = TypeVar("T")
+Handler = Callable[[Message], Any]
+Table = Mapping[str, Any] | None
+
+
+class Producer(BaseProducer):
+    """Publishes; made by `Client.producer`."""
+
+    def __init__(self, client: Client, *args: Any, **kwargs: Any) -> None:
+        self._client = client
+        self._room = threading.Condition()
+        super().__init__(client._core, *args, **kwargs)
+
+    def publish_batch(self, bodies: Iterable[Any], **options: Any) -> Receipt:
+        """Give many messages; the receipt is of all, its first failure is theirs."""
+        bodies = bodies if isinstance(bodies, list) else list(bodies)
+        prepared = self.prepare(options)
+        receipt = self.batch()
+        at = 0
+        try:
+            while (at := self.add_many(bodies, at, prepared, receipt)) < len(bodies):
+                receipt.adopt(self.full(self.raw(bodies[at]), prepared))
+                at += 1
+        finally:
+            receipt.seal()
+        return receipt
+
+    def block(self, body: bytes, prepared: Prepared) -> Receipt:
+        """Wait for room."""
+        timeout = self.config.block_timeout
+        end = None if timeout is None else time.monotonic() + timeout
+        with self._room:
+            self._waiting_for_room += 1
+            try:
+                while (receipt := self.add(body, prepared)) is None:
+                    if self._error is not None or self._closing:
+                        raise self._error or ClosedError("the producer was closed")
+                    left = None if end is None else end - time.monotonic()
+                    if left is not None and left <= 0:
+                        raise BufferFullError(f"no room within {timeout:g} s")
+                    self._room.wait(1.0 if left is None else min(left, 1.0))
+            finally:
+                self._waiting_for_room -= 1
+        return receipt
+
+    def has_room(self, always: bool = False) -> None:
+        """Who waits for room may try again."""
+        with self._room:
+            self._room.notify_all()
+
+    def wake(self) -> None:
+        """There is something to send."""
+        self._client.soon(self._woken)
+
+    def _woken(self) -> None:
+        if self._chan is not None:
+            self._chan.link.pump()
+        elif self._spill is not None:
+            self.progressed()
+
+    def wait_for(self, receipt: Receipt, timeout: float | None) -> None:
+        """Wait until a receipt is done. Raises: ConfirmTimeout."""
+        done = threading.Event()
+        receipt.add_done_callback(lambda _: done.set())
+        if not done.wait(timeout):
+            raise ConfirmTimeout(f"the message has not ended within {timeout:g} s")
+
+    def future_of(self, receipt: Receipt) -> asyncio.Future[None]:
+        """An awaitable that ends with the receipt, in whatever loop runs here."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+
+        def done() -> None:
+            if not future.done():
+                future.set_result(None)
+
+        receipt.add_done_callback(lambda _: loop.call_soon_threadsafe(done))
+        return future
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until all that was accepted so far has ended. Raises: ConfirmTimeout."""
+        try:
+            self._client.run(self.drained(), timeout)
+        except TimeoutError:
+            raise ConfirmTimeout(f"{self.buffer_size} messages have not ended in time") from None
+
+    wait_for_confirms = flush
+
+    def close(self, flush: bool = True) -> None:
+        """Accept nothing more, wait for what is held as long as `close_timeout` says, and end."""
+        if self.closed:
+            return
+        self._closing_from_now()
+        self._client.run(self._close(flush))
+
+    def _closing_from_now(self) -> None:
+        self.accepting = False
+
+    async def _close(self, flush: bool) -> None:
+        try:
+            async with asyncio.timeout(self.config.close_timeout):
+                await self.closing(flush)
+        except TimeoutError:
+            pass
+        self.core.exit(self)
+        self.finish(ClosedError("the producer was closed"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Consumer(BaseConsumer):
+    """Takes messages; made by `Client.consumer`. Iterate over it, or `subscribe` a handler."""
+
+    def __init__(self, client: Client, *args: Any, **kwargs: Any) -> None:
+        self._client = client
+        self._lists: deque[list[Message]] = deque()
+        self._news = threading.Condition()
+        self._threads: list[threading.Thread] = []
+        super().__init__(client._core, *args, **kwargs)
+
+    def wake(self) -> None:
+        """There is something to send."""
+        self._client.soon(self._woken)
+
+    def _woken(self) -> None:
+        if self._chan is not None:
+            self._chan.link.pump()
+
+    def arrived(self, messages: list[Message]) -> None:
+        """Messages came."""
+        with self._news:
+            self._lists.append(messages)
+            self._news.notify()
+
+    def ended(self) -> None:
+        """Nothing more comes."""
+        with self._news:
+            self._news.notify_all()
+
+    def _next(self, timeout: float | None = None, most: int | None = None) -> list[Message] | None:
+        """The messages that are there, `most` at most; None at the end, or after the time."""
+        end = None if timeout is None else time.monotonic() + timeout
+        with self._news:
+            while not self._lists:
+                if self.closed:
+                    if self._error is not None and not isinstance(self._error, ClosedError):
+                        raise self._error
+                    return None
+                left = None if end is None else end - time.monotonic()
+                if left is not None and left <= 0:
+                    return None
+                self._news.wait(left)
+            messages = self._lists.popleft()
+            if most is not None and len(messages) > most:
+                self._lists.appendleft(messages[most:])
+                messages = messages[:most]
+                self._news.notify()
+        if self.no_ack:
+            self._client.soon(self.taken, len(messages), sum(map(len, messages)))
+        return messages
+
+    def __iter__(self) -> Iterator[Message]:
+        """Messages, over all reconnects, until the consumer is closed."""
+        while (messages := self._next()) is not None:
+            at = 0
+            try:
+                for message in messages:
+                    at += 1
+                    yield message
+            finally:
+                if at < len(messages):
+                    with self._news:
+                        self._lists.appendleft(messages[at:])
+
+    def batches(self) -> Iterator[Batch]:
+        """Messages as they come together."""
+        while (messages := self._next()) is not None:
+            yield Batch(messages)
+
+    def get(self, timeout: float | None = None) -> Message | None:
+        """The next message; None when none came in time, or at the end."""
+        messages = self._next(timeout, 1)
+        return messages[0] if messages else None
+
+    def subscribe(
+        self,
+        handler: Handler,
+        workers: int = 1,
+        *,
+        requeue: bool = False,
+        auto_ack: bool = True,
+        partition_by: Callable[[Message], object] | None = None,
+    ) -> None:
+        """Have `handler` called with each message, in `workers` threads.
+
+        When it returns, a message that it has not settled is acknowledged (`auto_ack`); when it
+        raises, it is refused, to come again with `requeue`, and `on_error` hears. With one worker,
+        and for each value of `partition_by`, the order is kept. Returns at once.
+        """
+        inboxes: list[queues.SimpleQueue[Message | None] | None] = [None] * workers
+        if partition_by is not None:
+            inboxes = [queues.SimpleQueue() for _ in range(workers)]
+            self._start(self._spread, inboxes, partition_by)
+        for inbox in inboxes:
+            self._start(self._work, handler, inbox, requeue, auto_ack)
+
+    def _start(self, target: Callable[..., None], *values: Any) -> None:
+        name = f"lavinmq-consumer-{self.queue}"
+        thread = threading.Thread(target=target, args=values, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _spread(self, inboxes: list[Any], partition_by: Callable[[Message], object]) -> None:
+        try:
+            for message in self:
+                inboxes[hash(partition_by(message)) % len(inboxes)].put(message)
+        finally:
+            for inbox in inboxes:
+                inbox.put(None)
+
+    def _work(self, handler: Handler, inbox: Any, requeue: bool, auto_ack: bool) -> None:
+        take = self.get if inbox is None else inbox.get
+        while (message := take()) is not None and not self.closed:
+            try:
+                handler(message)
+            except Exception as error:  # noqa: BLE001 - it is the program's code
+                self.handler_errors += 1
+                message.nack(requeue)
+                self._tell("error", error)
+                self.core.tell("error", error)
+            else:
+                if auto_ack:
+                    message.ack()
+
+    def pause(self) -> None:
+        """Let no new messages come; those that are here stay."""
+        self._client.run(self.pausing())
+
+    def resume(self) -> None:
+        """Let them come again."""
+        self._client.run(self.resuming())
+
+    def close(self) -> None:
+        """End: handlers finish their message, what is not settled goes back to the queue."""
+        if self._closing:
+            return
+        for thread in self._stopped():
+            thread.join(self.config.close_timeout)
+        self._client.run(self._close())
+
+    def _stopped(self) -> list[threading.Thread]:
+        """Let handlers come to an end: there is nothing more for them."""
+        if not self._threads:
+            return []
+        with self._news:
+            self._lists.clear()
+        self._client.run(self.pausing())
+        with self._news:
+            self._lists.clear()
+            self._is_over = True
+            self._news.notify_all()
+        return [each for each in self._threads if each is not threading.current_thread()]
+
+    _is_over = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has ended."""
+        return self._closing or self._is_over or self._error is not None
+
+    async def _close(self) -> None:
+        await self.closing()
+        self._lists.clear()
+        self.finish(ClosedError("the consumer was closed"))
+
+    cancel = close
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Client(Face):
+    """A connection that comes back, its producers and its consumers.
+
+    Args: url: `amqp://user:password@host1,host2/vhost?option=value`, by default `AMQP_URL` of the
+    environment; config and keywords: options, see `Config`. Raises: ConfigError.
+
+    It connects when it is entered by `with`, by `start`, or when it is first used.
+    """
+
+    def __init__(
+        self, url: str | None = None, config: Config | None = None, **overrides: Any
+    ) -> None:
+        target, made = settle(url, config, overrides)
+        self._core = Core(target, made, self._dispatch, self)
+        self._declaring = Declaring(self._core)
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._calls: queues.SimpleQueue[tuple[Any, ...] | None] = queues.SimpleQueue()
+        self._dispatcher: threading.Thread | None = None
+        self._rpc: RpcCaller | None = None
+        self._is_forked = False
+
+    # ---- threads
+
+    def start(self) -> Self:
+        """Connect; with `fail_fast` wait for it. Raises: why there is no connection."""
+        with self._lock:
+            if self._loop is None and self._core.state is not ConnectionState.CLOSED:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(
+                    target=self._serve, args=(self._loop,), name="lavinmq-client", daemon=True
+                )
+                self._thread.start()
+                _living.add(self)
+        try:
+            self.run(self._core.start())
+        except BaseException:
+            self._end_threads()
+            raise
+        return self
+
+    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_forever()
+        finally:
+            for task in asyncio.all_tasks(loop):
+                task.cancel()
+            with contextlib.suppress(RuntimeError):
+                loop.run_until_complete(loop.shutdown_asyncgens())
+                loop.run_until_complete(asyncio.sleep(0))
+            loop.close()
+
+    def soon(self, function: Callable[..., Any], *values: Any) -> None:
+        """Call something in the loop's thread, without waiting."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(function, *values)
+
+    def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        """Do something in the loop's thread and wait for it. Raises: what it raises."""
+        loop = self._loop
+        if loop is None or loop.is_closed() or self._is_forked:
+            work.close()
+            raise ClosedError("the client was closed")
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise RuntimeError("it would wait for itself: this is the client's own thread")
+        future = asyncio.run_coroutine_threadsafe(work, loop)
+        try:
+            return future.result(timeout)
+        except concurrent.futures.CancelledError:
+            raise ClosedError("the client was closed") from None
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _started(self) -> Core:
+        if self._loop is None:
+            self.start()
+        return self._core
+
+    def _dispatch(self, function: Callable[..., Any], *values: Any) -> None:
+        if self._dispatcher is None:
+            self._dispatcher = threading.Thread(
+                target=self._call, name="lavinmq-callbacks", daemon=True
+            )
+            self._dispatcher.start()
+        self._calls.put((function, *values))
+
+    def _call(self) -> None:
+        while (call := self._calls.get()) is not None:
+            function, *values = call
+            function(*values)
+
+    def close(self, timeout: float | None = None, flush: bool = True) -> None:
+        """End all: what is buffered goes out within the time, or is dropped with a word."""
+        with self._lock:
+            if self._loop is None:
+                self._core.state = ConnectionState.CLOSED
+                return
+        with contextlib.suppress(ClosedError):
+            self.run(self._core.close(timeout, flush))
+        self._end_threads()
+
+    def _end_threads(self) -> None:
+        loop, thread = self._loop, self._thread
+        if loop is not None and not loop.is_closed():
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(loop.stop)
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(5)
+        dispatcher, self._dispatcher = self._dispatcher, None
+        if dispatcher is not None:
+            self._calls.put(None)
+            if dispatcher is not threading.current_thread():
+                dispatcher.join(5)
+        _living.discard(self)
+
+    def _forked(self) -> None:
+        """In the child: the threads are not here, and the socket is the parent's."""
+        self._is_forked = True
+        self._core.state = ConnectionState.CLOSED
+        error = ClosedError("the process was forked: make a client of its own")
+        for member in self._core.members:
+            member._error = error  # type: ignore[attr-defined]
+            if isinstance(member, Producer):
+                member.accepting = False
+        link = self._core.link
+        sock = link.transport.get_extra_info("socket") if link and link.transport else None
+        if sock is not None and sock.fileno() >= 0:
+            with contextlib.suppress(OSError):
+                os.close(sock.fileno())
+
+    # ---- what the program asks for
+
+    def wait_connected(self, timeout: float | None = None) -> None:
+        """Wait for a connection. Raises: ClientConnectionError, ClosedError."""
+        self.run(self._started().connected(timeout))
+
+    def producer(
+        self,
+        queue: str | None = None,
+        mode: PublishMode | str | None = None,
+        buffer_policy: BufferPolicy | str | None = None,
+        *,
+        exchange: str | None = None,
+        routing_key: str | None = None,
+        mandatory: bool = False,
+        declare: bool = True,
+        properties: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> Producer:
+        """A producer to a queue, which is declared durable if it is missing (`declare`), or to an
+        exchange. Raises: ConfigError, ChannelClosed."""
+        check_target(queue, exchange, routing_key)
+        config = narrowed(self.config, PRODUCER_OPTIONS, options)
+        core = self._started()
+        made = Producer(
+            self,
+            queue,
+            exchange=exchange or "",
+            routing_key=routing_key or "",
+            mode=mode_of(mode, config),
+            policy=policy_of(buffer_policy, config),
+            config=config,
+            mandatory=mandatory,
+            declare=declare,
+            properties=properties,
+        )
+        self.run(core.enter(made))
+        return made
+
+    def consumer(
+        self,
+        queue: str,
+        prefetch: int | None = None,
+        *,
+        no_ack: bool = False,
+        exclusive: bool = False,
+        arguments: Table = None,
+        tag: str = "",
+        declare: bool = True,
+        **options: Any,
+    ) -> Consumer:
+        """A consumer of a queue, which is declared durable if it is missing (`declare`).
+
+        Raises: ConfigError, ChannelClosed.
+        """
+        config = narrowed(self.config, CONSUMER_OPTIONS, options)
+        if prefetch is not None:
+            config = config.updated({"prefetch": prefetch})
+        core = self._started()
+        made = Consumer(
+            self, queue, config=config, no_ack=no_ack, exclusive=exclusive,
+            arguments=arguments, tag=tag, declare=declare,
+        )  # fmt: skip
+        self.run(core.enter(made))
+        return made
+
+    def channel(self) -> Channel:
+        """A channel as the protocol has it; it does not come back."""
+        inner = AsyncChannel(self._started())
+        self.run(inner.open())
+        return Channel(inner, self.run)
+
+    def queue(
+        self,
+        name: str = "",
+        *,
+        durable: bool = True,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        passive: bool = False,
+        arguments: Table = None,
+    ) -> QueueInfo:
+        """Declare a queue; without a name the broker gives one."""
+        self._started()
+        return self.run(
+            self._declaring.queue(
+                name, durable=durable, exclusive=exclusive, auto_delete=auto_delete,
+                passive=passive, arguments=arguments,
+            )
+        )  # fmt: skip
+
+    def exchange(
+        self,
+        name: str,
+        kind: str = "direct",
+        *,
+        durable: bool = True,
+        auto_delete: bool = False,
+        internal: bool = False,
+        passive: bool = False,
+        arguments: Table = None,
+    ) -> None:
+        """Declare an exchange."""
+        self._started()
+        self.run(
+            self._declaring.exchange(
+                name, kind, durable=durable, auto_delete=auto_delete, internal=internal,
+                passive=passive, arguments=arguments,
+            )
+        )  # fmt: skip
+
+    def bind(
+        self, queue: str, exchange: str, routing_key: str = "", arguments: Table = None
+    ) -> None:
+        """Bind a queue to an exchange."""
+        self._started()
+        self.run(self._declaring.bind(queue, exchange, routing_key, arguments))
+
+    def unbind(
+        self, queue: str, exchange: str, routing_key: str = "", arguments: Table = None
+    ) -> None:
+        """Take a binding away."""
+        self._started()
+        self.run(self._declaring.unbind(queue, exchange, routing_key, arguments))
+
+    def exchange_bind(
+        self, destination: str, source: str, routing_key: str = "", arguments: Table = None
+    ) -> None:
+        """Bind an exchange to another."""
+        self._started()
+        self.run(self._declaring.exchange_bind(destination, source, routing_key, arguments))
+
+    def exchange_unbind(
+        self, destination: str, source: str, routing_key: str = "", arguments: Table = None
+    ) -> None:
+        """Take such a binding away."""
+        self._started()
+        self.run(self._declaring.exchange_unbind(destination, source, routing_key, arguments))
+
+    def purge(self, queue: str) -> int:
+        """Drop the ready messages of a queue; return how many."""
+        self._started()
+        return self.run(self._declaring.purge(queue))
+
+    def delete_queue(self, queue: str, *, if_unused: bool = False, if_empty: bool = False) -> int:
+        """Delete a queue; return how many messages it had."""
+        self._started()
+        work = self._declaring.delete_queue(queue, if_unused=if_unused, if_empty=if_empty)
+        return self.run(work)
+
+    def delete_exchange(self, exchange: str, *, if_unused: bool = False) -> None:
+        """Delete an exchange."""
+        self._started()
+        self.run(self._declaring.delete_exchange(exchange, if_unused=if_unused))
+
+    def get(self, queue: str) -> Message | None:
+        """Fetch one message, which needs no ack any more; None when the queue is empty."""
+        self._started()
+        return self.run(self._declaring.get(queue))
+
+    def rpc_call(
+        self, queue: str, body: Any, *, timeout: float | None = None, **options: Any
+    ) -> Message:
+        """Ask who consumes a queue; return the answer. Raises: RpcTimeout, ReturnedError."""
+        return self.run(self._ask(self._started(), queue, body, timeout, options))
+
+    async def _ask(
+        self, core: Core, queue: str, body: Any, timeout: float | None, options: dict[str, Any]
+    ) -> Message:
+        if self._rpc is None:
+            self._rpc = RpcCaller(core)
+        if not isinstance(body, bytes):
+            body = self._rpc.bytes_of(body, options)
+        return await self._rpc.call(queue, body, timeout, options)
+
+    def rpc_server(
+        self, queue: str, handler: Callable[[Message], Any], *, workers: int = 1, prefetch: int = 10
+    ) -> Consumer:
+        """Answer questions: what `handler` returns is the answer's body. Close what it returns."""
+        producer = self.producer(exchange="", routing_key="", mode="fire_and_forget")
+        consumer = self.consumer(queue, prefetch)
+
+        def answer(message: Message) -> None:
+            body = handler(message)
+            if message.reply_to:
+                producer.publish(
+                    b"" if body is None else body,
+                    routing_key=message.reply_to,
+                    correlation_id=message.correlation_id,
+                    delivery_mode=1,
+                )
+
+        consumer.subscribe(answer, workers)
+        return consumer
+
+    def update_secret(self, secret: str) -> None:
+        """Give the broker a new access token. Raises: ClientConnectionError."""
+        self.run(self._started().renew(secret))
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+_living: weakref.WeakSet[Client] = weakref.WeakSet()
+"""Clients with threads, for the end of the interpreter and for forks."""
+
+
+def _close_all() -> None:
+    for client in list(_living):
+        client.close()
+
+
+def _after_fork() -> None:
+    for client in list(_living):
+        client._forked()
+    _living.clear()
+
+
+atexit.register(_close_all)
+os.register_at_fork(after_in_child=_after_fork)

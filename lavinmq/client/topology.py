@@ -1,0 +1,129 @@
+"""What a client has declared, exactly as declared, so that it can be declared again.
+
+A queue that the broker named gets another name on another connection: `rename` carries bindings
+and consumers along. Nothing here talks to a broker: `restoring` says in which order to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeSpec:
+    """An exchange as declared."""
+
+    name: str
+    kind: str = "direct"
+    durable: bool = True
+    auto_delete: bool = False
+    internal: bool = False
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def method(self) -> tuple[Any, ...]:
+        """The call that declares it."""
+        flags = (False, self.durable, self.auto_delete, self.internal, False)
+        return ("exchange.declare", 0, self.name, self.kind, *flags, self.arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSpec:
+    """A queue as declared; `server_named`: its name is of this connection."""
+
+    name: str
+    durable: bool = True
+    exclusive: bool = False
+    auto_delete: bool = False
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    server_named: bool = False
+
+    @property
+    def method(self) -> tuple[Any, ...]:
+        """The call that declares it."""
+        flags = (False, self.durable, self.exclusive, self.auto_delete, False)
+        name = "" if self.server_named else self.name
+        return ("queue.declare", 0, name, *flags, self.arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class BindingSpec:
+    """A binding of a queue, or (`of_exchange`) of an exchange, to an exchange."""
+
+    destination: str
+    source: str
+    routing_key: str = ""
+    arguments: tuple[tuple[str, Any], ...] = ()
+    of_exchange: bool = False
+
+    def call(self, verb: str) -> tuple[Any, ...]:
+        """The call that binds or unbinds it."""
+        room = "exchange" if self.of_exchange else "queue"
+        names = (0, self.destination, self.source, self.routing_key)
+        table = dict(self.arguments)
+        no_wait = () if room == "queue" and verb == "unbind" else (False,)
+        return (f"{room}.{verb}", *names, *no_wait, table)
+
+    @property
+    def method(self) -> tuple[Any, ...]:
+        """The call that makes it."""
+        return self.call("bind")
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.source} -> {self.destination} ({self.routing_key})"
+
+
+Entity = ExchangeSpec | QueueSpec | BindingSpec
+
+
+class Topology:
+    """All that was declared and not deleted through one client."""
+
+    def __init__(self) -> None:
+        self.exchanges: dict[str, ExchangeSpec] = {}
+        self.queues: dict[str, QueueSpec] = {}
+        self.bindings: dict[BindingSpec, None] = {}
+
+    def add(self, entity: Entity) -> None:
+        """Remember a declaration that the broker has taken."""
+        if isinstance(entity, ExchangeSpec):
+            self.exchanges[entity.name] = entity
+        elif isinstance(entity, QueueSpec):
+            self.queues[entity.name] = entity
+        else:
+            self.bindings[entity] = None
+
+    def unbind(self, binding: BindingSpec) -> None:
+        """Forget a binding."""
+        self.bindings.pop(binding, None)
+
+    def forget_queue(self, name: str) -> None:
+        """A queue is gone, and its bindings with it."""
+        self.queues.pop(name, None)
+        for binding in [b for b in self.bindings if b.destination == name and not b.of_exchange]:
+            del self.bindings[binding]
+
+    def forget_exchange(self, name: str) -> None:
+        """An exchange is gone, and all bindings to and from it."""
+        self.exchanges.pop(name, None)
+        for binding in list(self.bindings):
+            if binding.source == name or (binding.of_exchange and binding.destination == name):
+                del self.bindings[binding]
+
+    def rename(self, old: str, new: str) -> None:
+        """The broker has named a queue anew."""
+        spec = self.queues.pop(old, None)
+        if spec is not None:
+            self.queues[new] = replace(spec, name=new)
+        for binding in [b for b in self.bindings if b.destination == old and not b.of_exchange]:
+            del self.bindings[binding]
+            self.bindings[replace(binding, destination=new)] = None
+
+    def restoring(self) -> Iterator[Entity]:
+        """Exchanges and queues, in the order of their declaration; bindings come after them."""
+        yield from list(self.exchanges.values())
+        yield from list(self.queues.values())

@@ -1,0 +1,460 @@
+"""A client behind a proxy that fails: nothing that was confirmed is missing, all comes back."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from lavinmq.client import Client, ConnectionState, DropReason, Message
+from lavinmq.client.errors import (
+    AuthenticationError,
+    ClientConnectionError,
+    ClosedError,
+    Error,
+    PreconditionFailed,
+)
+from tests.support.broker import Broker
+from tests.support.client_frames import method
+from tests.support.fault_proxy import FaultProxy
+from tests.support.waiting import wait_for
+
+QUICK: dict[str, Any] = {
+    "reconnect_initial_delay": 0.02,
+    "reconnect_max_delay": 0.2,
+    "health_interval": 0.2,
+}
+
+
+@pytest.fixture
+def proxy(broker: Broker) -> Iterator[FaultProxy]:
+    with FaultProxy(broker.host, broker.port) as made:
+        yield made
+
+
+@pytest.fixture
+def queue(broker: Broker) -> Iterator[str]:
+    """A name for a durable queue, which goes after the test."""
+    name = f"client-{uuid.uuid4().hex[:12]}"
+    yield name
+    with Client(broker.uri) as client:
+        client.delete_queue(name)
+
+
+def drained(broker: Broker, queue: str) -> list[bytes]:
+    """All bodies of a queue, in order."""
+    with Client(broker.uri) as client:
+        n = client.queue(queue, passive=True).message_count
+        found: list[bytes] = []
+        with client.consumer(queue, prefetch=1000, declare=False) as consumer:
+            while len(found) < n:
+                message = consumer.get(5)
+                assert message is not None, f"{len(found)} of {n} came"
+                message.ack()
+                found.append(message.body)
+        return found
+
+
+def once(bodies: list[bytes]) -> list[bytes]:
+    """Without second copies."""
+    return list(dict.fromkeys(bodies))
+
+
+def test_confirmed_messages_are_there_whatever_is_cut(
+    proxy: FaultProxy, broker: Broker, queue: str
+) -> None:
+    """The checker: confirmed ⊆ delivered, one outcome for each, in order."""
+    outcomes: dict[bytes, list[str]] = {}
+    randomness = random.Random(5)
+    with Client(proxy.url, **QUICK) as client:
+        producer = client.producer(queue, max_in_flight=50, buffer_size=100)
+        producer.on_confirm(lambda m: outcomes.setdefault(m.body, []).append("confirmed"))
+        producer.on_drop(lambda m, reason: outcomes.setdefault(m.body, []).append("dropped"))
+        receipts = {}
+        for n in range(3000):
+            body = b"%d" % n
+            receipts[body] = producer.publish(body)
+            if n % 300 == 150:
+                proxy.cut()
+            if n % 300 == 299:
+                before = proxy.connections
+                proxy.cut_within(randomness.randrange(1, 400))
+                wait_for(lambda: proxy.connections > before or not producer.count, "cut")  # noqa: B023
+        producer.flush(60)
+        metrics = client.metrics()
+
+    assert all(each.status == "confirmed" for each in receipts.values())
+    assert outcomes == {body: ["confirmed"] for body in receipts}
+    assert once(drained(broker, queue)) == list(receipts)
+    assert metrics.reconnects > 3 and metrics.published == metrics.confirmed == 3000
+
+
+def test_stable_ids_make_it_exactly_once(proxy: FaultProxy, broker: Broker, queue: str) -> None:
+    with Client(proxy.url, **QUICK) as client:
+        arguments = {
+            "x-message-deduplication": True,
+            "x-cache-size": 100_000,
+            "x-cache-ttl": 600_000,
+        }
+        client.queue(queue, arguments=arguments)
+        producer = client.producer(queue, max_in_flight=100, buffer_size=200, deduplicate=True)
+        for n in range(2000):
+            producer.publish(b"%d" % n)
+            if n % 200 == 100:
+                before = proxy.connections
+                proxy.cut_within(30)
+                wait_for(lambda: proxy.connections > before or not producer.count, "cut")  # noqa: B023
+        producer.flush(60)
+
+        assert client.metrics().resent > 0
+    assert drained(broker, queue) == [b"%d" % n for n in range(2000)]
+
+
+def test_what_is_published_while_the_broker_is_away_arrives(
+    own_broker: Broker,
+) -> None:
+    with Client(own_broker.uri, **QUICK) as client:
+        producer = client.producer("q")
+        producer.publish(b"before").result(5)
+        own_broker.kill()
+        wait_for(lambda: not client.connected, "the loss is seen")
+        receipt = producer.publish(b"while")
+        assert receipt.status == "buffered"
+        own_broker.start()
+
+        assert receipt.result(20) == "confirmed"
+    assert drained(own_broker, "q") == [b"before", b"while"]
+
+
+def test_a_consumer_comes_back_after_a_lost_connection(
+    proxy: FaultProxy, broker: Broker, queue: str
+) -> None:
+    with Client(proxy.url, **QUICK) as client, Client(broker.uri) as other:
+        producer = other.producer(queue)
+        consumer = client.consumer(queue)
+        found = []
+        for n in range(5):
+            producer.publish(b"%d" % n).result(5)
+            message = consumer.get(10)
+            assert message is not None
+            found.append(message.body)
+            message.ack()
+            wait_for(lambda: consumer.unacked == 0, "settled")
+            client.run(_turn())
+            proxy.cut()
+        consumer.close()
+
+    assert once(found) == [b"%d" % n for n in range(5)]
+
+
+async def _turn() -> None:
+    """Let what waits in the loop have its turn."""
+    import asyncio
+
+    await asyncio.sleep(0.01)
+
+
+def test_old_tags_are_not_acked_on_the_next_channel(
+    proxy: FaultProxy, broker: Broker, queue: str
+) -> None:
+    with Client(proxy.url, **QUICK) as client:
+        client.producer(queue).publish_batch([b"a", b"b"]).result(5)
+        consumer = client.consumer(queue)
+        old = [consumer.get(5), consumer.get(5)]
+        proxy.cut()
+        wait_for(lambda: client.metrics().reconnects == 1, "reconnected")
+        again = [consumer.get(5), consumer.get(5)]
+        for message in old:
+            assert message is not None and not message.ack()
+
+        assert [m.body for m in again if m] == [b"a", b"b"]
+        assert all(m.redelivered for m in again if m)
+        assert client.metrics().stale_acks == 2
+        assert consumer.unacked == 2 and consumer.subscribed
+
+
+def test_a_consumer_comes_back_when_its_queue_was_deleted(broker: Broker, queue: str) -> None:
+    cancelled: list[Exception] = []
+    with Client(broker.uri) as client, Client(broker.uri) as other:
+        consumer = client.consumer(queue)
+        consumer.on_cancel(cancelled.append)
+        other.delete_queue(queue)
+        wait_for(lambda: consumer.resubscriptions == 1, "subscribed again")
+        other.producer(queue).publish(b"x").result(5)
+
+        message = consumer.get(5)
+        assert message is not None and message.body == b"x"
+        assert len(cancelled) == 1
+
+
+def test_a_consumer_comes_back_when_its_channel_was_closed(
+    proxy: FaultProxy, broker: Broker, queue: str
+) -> None:
+    with Client(proxy.url, **QUICK) as client:
+        consumer = client.consumer(queue)
+        number = consumer.tracker.channel
+        client.run(_say(proxy, method(number, "channel.close", 541, "INTERNAL_ERROR", 0, 0)))
+        # The broker's own channel is still open: opening its number again ends the connection,
+        # which is one more fault to come back from.
+        wait_for(lambda: consumer.subscribed and consumer.tracker.incarnation > 2, "subscribed")
+        client.producer(queue).publish(b"x").result(10)
+
+        message = consumer.get(10)
+        assert message is not None and message.body == b"x"
+
+
+async def _say(proxy: FaultProxy, data: bytes) -> None:
+    proxy.say(data)
+
+
+def test_topology_is_declared_again_exactly(own_broker: Broker) -> None:
+    renamed: list[tuple[str, str]] = []
+    with Client(own_broker.uri, **QUICK) as client:
+        client.on_queue_renamed(lambda old, new: renamed.append((old, new)))
+        client.exchange("e", "topic", durable=False)
+        client.queue("transient", durable=False, auto_delete=False)
+        mine = client.queue("", durable=False, exclusive=True).name
+        client.bind("transient", "e", "a.#")
+        client.bind(mine, "e", "b.#")
+        consumer = client.consumer(mine, declare=False)
+        own_broker.kill()
+        own_broker.start()
+        wait_for(lambda: bool(renamed) and client.connected, "restored", 20)
+        producer = client.producer(exchange="e", routing_key="a.x")
+        producer.publish(b"a").result(5)
+        producer.publish(b"b", routing_key="b.x").result(5)
+
+        message = consumer.get(5)
+        assert message is not None and message.body == b"b"
+        found = client.get("transient")
+        assert found is not None and found.body == b"a"
+    assert renamed[0][0] == mine and renamed[0][1] != mine
+
+
+def test_a_mismatch_is_reported_and_nothing_is_forced(
+    own_broker: Broker,
+) -> None:
+    failed: list[tuple[Any, Exception]] = []
+    with Client(own_broker.uri, **QUICK) as client, Client(own_broker.uri, **QUICK) as other:
+        client.on_recovery_failed(lambda what, error: failed.append((what, error)))
+        client.queue("q", durable=False)
+        other.exchange("e")
+        own_broker.kill()
+        own_broker.start()
+        other.wait_connected(20)
+        wait_for(lambda: client.connected or bool(failed), "restored", 20)
+    assert all(isinstance(error, PreconditionFailed) for _, error in failed)
+
+
+def test_states_come_in_order_and_from_one_thread(proxy: FaultProxy, queue: str) -> None:
+    steps: list[tuple[str, str]] = []
+    threads: set[str] = set()
+
+    def note(old: ConnectionState, new: ConnectionState, cause: Exception | None) -> None:
+        steps.append((old.value, new.value))
+        threads.add(threading.current_thread().name)
+
+    client = Client(proxy.url, **QUICK)
+    client.on_state_change(note)
+    with client:
+        proxy.cut()
+        wait_for(lambda: client.metrics().reconnects == 1, "reconnected")
+
+    assert steps == [
+        ("idle", "connecting"),
+        ("connecting", "connected"),
+        ("connected", "reconnecting"),
+        ("reconnecting", "connected"),
+        ("connected", "closing"),
+        ("closing", "closed"),
+    ]
+    assert threads == {"lavinmq-callbacks"}
+
+
+def test_a_loss_is_seen_by_event_at_once(proxy: FaultProxy) -> None:
+    """No time is asserted; what is, is that the poll was not needed, though it is slow."""
+    with Client(proxy.url, **{**QUICK, "health_interval": 3600.0}) as client:
+        proxy.cut()
+        wait_for(lambda: client.metrics().reconnects == 1, "reconnected", 20)
+
+        assert client.metrics().poll_detected == 0
+
+
+def test_hosts_are_tried_in_turn(proxy: FaultProxy, broker: Broker) -> None:
+    url = f"amqp://guest:guest@127.0.0.1:1,127.0.0.1:{proxy.port}/%2F"
+    with pytest.raises(ClientConnectionError):
+        Client(url, **QUICK).start()
+    with Client(url, **QUICK, fail_fast=False) as client:
+        client.wait_connected(10)
+        assert client.metrics().reconnect_attempts >= 1
+
+
+def test_without_fail_fast_messages_wait_for_the_first_connection(
+    proxy: FaultProxy, broker: Broker, queue: str
+) -> None:
+    proxy.is_refusing = True
+    with Client(proxy.url, **QUICK, fail_fast=False) as client:
+        receipt = client.producer(queue).publish(b"early")
+        assert not client.connected
+        proxy.is_refusing = False
+
+        assert receipt.result(10) == "confirmed"
+
+
+def test_a_wrong_password_is_not_tried_again_and_not_shown(broker: Broker) -> None:
+    url = f"amqp://guest:hunter2@{broker.host}:{broker.port}/"
+    client = Client(url, **QUICK, fail_fast=False)
+    client.start()
+    wait_for(lambda: client.state is ConnectionState.CLOSED, "closed", 20)
+
+    assert isinstance(client.last_error, AuthenticationError)
+    assert "hunter2" not in f"{client!r} {client.last_error!r} {client.last_error}"
+    with pytest.raises(ClosedError):
+        client.queue("q")
+    client.close()
+
+
+def test_attempts_have_a_limit(broker: Broker) -> None:
+    client = Client("amqp://127.0.0.1:1", **QUICK, fail_fast=False, reconnect_max_attempts=3)
+    client.start()
+    producer = client.producer("q")
+    dropped: list[DropReason] = []
+    producer.on_drop(lambda message, reason: dropped.append(reason))
+    receipt = producer.publish(b"x")
+    wait_for(lambda: client.state is ConnectionState.CLOSED, "closed", 20)
+    wait_for(lambda: bool(dropped), "told")
+    client.close()
+
+    assert receipt.status == "dropped" and dropped == [DropReason.CLOSED]
+
+
+def test_a_broker_that_confirms_nothing_is_left(
+    proxy: FaultProxy, broker: Broker, queue: str
+) -> None:
+    with Client(proxy.url, **QUICK, confirm_timeout=0.5) as client:
+        producer = client.producer(queue)
+        producer.publish(b"a").result(5)
+        proxy.judge = lambda frame: [] if frame[2][:4] == b"\x00\x3c\x00\x50" else [frame]
+        receipt = producer.publish(b"b")
+        wait_for(lambda: client.metrics().poll_detected >= 1, "the poll finds it", 20)
+        proxy.judge = lambda frame: [frame]
+
+        assert receipt.result(10) == "confirmed"
+    assert once(drained(broker, queue)) == [b"a", b"b"]
+
+
+def test_a_confirm_for_what_was_never_published_ends_the_connection(
+    proxy: FaultProxy, queue: str
+) -> None:
+    with Client(proxy.url, **QUICK) as client:
+        producer = client.producer(queue)
+        proxy.say(method(producer.channel, "basic.ack", 77, False))
+        wait_for(lambda: client.metrics().reconnects == 1, "reconnected")
+
+        assert producer.publish(b"x").result(10) == "confirmed"
+
+
+def test_a_blocked_connection_is_said_and_left_in_time(proxy: FaultProxy, queue: str) -> None:
+    seen: list[str] = []
+    with Client(proxy.url, **QUICK, blocked_timeout=0.5) as client:
+        client.on_blocked(lambda reason: seen.append(f"blocked {reason}"))
+        client.on_unblocked(lambda: seen.append("unblocked"))
+        proxy.say(method(0, "connection.blocked", "low on disk"))
+        wait_for(lambda: client.blocked, "blocked")
+        proxy.say(method(0, "connection.unblocked"))
+        wait_for(lambda: client.state is ConnectionState.CONNECTED, "unblocked")
+        proxy.say(method(0, "connection.blocked", "for ever"))
+        wait_for(lambda: client.metrics().reconnects == 1, "left", 20)
+        wait_for(
+            lambda: seen[:3] == ["blocked low on disk", "unblocked", "blocked for ever"], "told"
+        )
+
+
+def test_a_silent_broker_is_left_by_heartbeats(proxy: FaultProxy) -> None:
+    with Client(proxy.url, **QUICK, heartbeat=1) as client:
+        proxy.stall("up", "down")
+        wait_for(lambda: not client.connected, "left", 20)
+        proxy.cut()
+        proxy.flow()
+        client.wait_connected(10)
+
+
+def test_a_reconnect_leaks_nothing(proxy: FaultProxy) -> None:
+    with Client(proxy.url, **{**QUICK, "reconnect_initial_delay": 0.001}) as client:
+        before = threading.active_count()
+        for n in range(1, 21):
+            proxy.cut()
+            wait_for(lambda n=n: client.metrics().reconnects == n, "reconnected")  # type: ignore[misc]
+
+        assert len(client._core._tasks) <= 3
+        proxy.pairs.clear()
+    wait_for(lambda: threading.active_count() <= before, "threads ended")
+
+
+def test_unconfirmed_messages_are_dropped_with_a_word_at_close(
+    proxy: FaultProxy, queue: str
+) -> None:
+    dropped: list[bytes] = []
+    with Client(proxy.url, **QUICK) as client:
+        producer = client.producer(queue)
+        producer.on_drop(lambda message, reason: dropped.append(message.body))
+        proxy.judge = lambda frame: [] if frame[2][:4] == b"\x00\x3c\x00\x50" else [frame]
+        receipt = producer.publish(b"x")
+        client.close(timeout=0.3)
+    assert receipt.status == "dropped" and dropped == [b"x"]
+    with pytest.raises(ClosedError):
+        producer.publish(b"y")
+
+
+def test_a_question_hears_of_the_loss_at_once(proxy: FaultProxy, queue: str) -> None:
+    with Client(proxy.url, **QUICK) as client:
+        client.queue(queue)
+        failure: list[Exception] = []
+
+        def ask() -> None:
+            try:
+                client.rpc_call(queue, b"?", timeout=30)
+            except Error as error:
+                failure.append(error)
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        wait_for(lambda: client.queue(queue, passive=True).message_count == 1, "asked")
+        proxy.cut()
+        thread.join(10)
+
+        assert len(failure) == 1 and isinstance(failure[0], ClientConnectionError)
+
+
+def test_a_stream_goes_on_behind_the_last_ack(
+    proxy: FaultProxy, broker: Broker, queue: str
+) -> None:
+    with Client(proxy.url, **QUICK) as client:
+        client.queue(queue, arguments={"x-queue-type": "stream"})
+        client.producer(queue).publish_batch([b"%d" % n for n in range(20)]).result(10)
+        consumer = client.consumer(
+            queue, prefetch=5, arguments={"x-stream-offset": "first"}, declare=False
+        )
+        found = []
+        for _ in range(7):
+            message = consumer.get(5)
+            assert message is not None
+            found.append(message.body)
+            message.ack()
+        time.sleep(0)
+        proxy.cut()
+        wait_for(lambda: client.metrics().reconnects == 1, "reconnected")
+        rest: list[Message] = []
+        while len(rest) < 13:
+            message = consumer.get(5)
+            assert message is not None
+            if message.incarnation == consumer.tracker.incarnation:
+                message.ack()
+                rest.append(message)
+
+    assert found + [each.body for each in rest] == [b"%d" % n for n in range(20)]
