@@ -1,0 +1,285 @@
+"""Small parts of the client: what is imported, spills, codecs, topology, WebSocket, figures."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lavinmq.client import MessageBuffer, RingBuffer, _engine, codecs, errors, websocket
+from lavinmq.client.core import ALLOWED
+from lavinmq.client.errors import ConfigError, Error
+from lavinmq.client.metrics import Metrics
+from lavinmq.client.spill import Spill
+from lavinmq.client.topology import BindingSpec, ExchangeSpec, QueueSpec, Topology
+from lavinmq.client.values import ConnectionState
+from tests.support import client_frames as frames
+
+
+def test_the_client_loads_nothing_of_the_broker_and_no_other_package() -> None:
+    program = (
+        "import sys, json; before = set(sys.modules)\n"
+        "import lavinmq.client as c\n"
+        "for name in c.__all__: getattr(c, name)\n"
+        "print(json.dumps(sorted(set(sys.modules) - before)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    loaded = json.loads(done.stdout)
+    roots = {name.partition(".")[0] for name in loaded}
+    foreign = roots - set(sys.stdlib_module_names) - {"lavinmq", "cython_runtime"}
+    assert {name for name in foreign if not name.startswith("_cython_")} == set()
+    ours = {name for name in loaded if name.startswith("lavinmq.")}
+    assert all(name.startswith("lavinmq.client") for name in ours)
+    assert "lavinmq.client.connection" not in ours
+
+
+def test_every_error_is_an_error_of_the_client() -> None:
+    for name in errors.__all__:
+        assert issubclass(getattr(errors, name), Error)
+
+
+def test_closed_is_the_only_end_of_the_states() -> None:
+    assert set(ALLOWED) == set(ConnectionState)
+    assert [state for state, after in ALLOWED.items() if not after] == [
+        ConnectionState.CLOSING,
+        ConnectionState.CLOSED,
+    ]
+
+
+# ---- spills
+
+
+def record(n: int) -> tuple[int, bytes, bytes, bytes]:
+    return n % 2, b"props%d" % n, b"\x00\x01q", b"body %d" % n
+
+
+def taken(spill: Spill, most: int = 1 << 30) -> list[Any]:
+    found: list[Any] = []
+    while len(found) < most and (each := spill.read()):
+        found.append(each)
+        spill.advance(each[1])
+    return found
+
+
+def test_a_spill_gives_back_in_order(tmp_path: Path) -> None:
+    spill = Spill(tmp_path, 1 << 20)
+    for n in range(50):
+        assert spill.append(*record(n))
+
+    assert [each for each, _ in taken(spill)] == [record(n) for n in range(50)]
+    assert spill.count == 0
+    spill.close()
+
+
+def test_another_program_finds_what_was_not_done(tmp_path: Path) -> None:
+    spill = Spill(tmp_path, 1 << 20)
+    for n in range(10):
+        spill.append(*record(n))
+    places = taken(spill, 6)
+    spill.done(places[3][1])
+    spill.close()
+
+    again = Spill(tmp_path, 1 << 20)
+    assert again.count == 6
+    assert [each for each, _ in taken(again)] == [record(n) for n in range(4, 10)]
+    again.close()
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped"])
+def test_a_record_that_is_damaged_ends_its_segment(tmp_path: Path, damage: str) -> None:
+    spill = Spill(tmp_path, 1 << 20)
+    for n in range(5):
+        spill.append(*record(n))
+    spill.close()
+    [path] = tmp_path.glob("*.spill")
+    data = bytearray(path.read_bytes())
+    if damage == "cut":
+        del data[-3:]
+    else:
+        data[-3] ^= 1
+    path.write_bytes(data)
+
+    again = Spill(tmp_path, 1 << 20)
+    assert [each for each, _ in taken(again)] == [record(n) for n in range(4)]
+    again.append(*record(9))
+    assert [each for each, _ in taken(again)] == [record(9)]
+    again.close()
+
+
+def test_segments_that_are_done_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lavinmq.client.spill.SEGMENT_BYTES", 500)
+    spill = Spill(tmp_path, 1 << 20)
+    for n in range(100):
+        spill.append(*record(n))
+        if n % 3 == 0:
+            [(_, place)] = taken(spill, 1)
+            spill.done(place)
+    before = len(list(tmp_path.glob("*.spill")))
+    found = taken(spill)
+    spill.done(found[-1][1])
+
+    assert [each for each, _ in found] == [record(n) for n in range(34, 100)]
+    assert before > 2 and len(list(tmp_path.glob("*.spill"))) == 1
+    assert spill.append(*record(100)) and taken(spill)[0][0] == record(100)
+    spill.close()
+
+
+def test_a_spill_is_bounded_and_one_programs(tmp_path: Path) -> None:
+    spill = Spill(tmp_path, 200)
+    assert [spill.append(0, b"", b"", b"x" * 80) for _ in range(3)] == [True, True, False]
+    with pytest.raises(ConfigError, match="in use"):
+        Spill(tmp_path, 200)
+    spill.close()
+
+
+@given(st.data())
+def test_whatever_a_crash_leaves_is_read_or_cut(data: st.DataObject) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as directory:
+        spill = Spill(Path(directory), 1 << 20)
+        for n in range(5):
+            spill.append(*record(n))
+        spill.close()
+        path = Path(directory, f"{0:010}.spill")
+        raw = path.read_bytes()
+        path.write_bytes(raw[: data.draw(st.integers(0, len(raw)))] + data.draw(st.binary()))
+        again = Spill(Path(directory), 1 << 20)
+        found = [each for each, _ in taken(again)]
+        again.close()
+    assert found == [record(n) for n in range(len(found))][: len(found)]
+
+
+# ---- codecs
+
+
+def message(body: bytes, **properties: Any) -> _engine.Message:
+    tracker = _engine.Tracker(0)
+    tracker.reset(1)
+    port = _engine.Port(1, tracker=tracker)
+    reading = _engine.Input()
+    reading.open(port)
+    reading.feed(frames.delivery(1, 1, body, props=_engine.encode_properties(properties)))
+    return port.take()[0]
+
+
+@pytest.mark.parametrize("encoding", [None, "gzip", "deflate"])
+def test_a_value_comes_back_by_its_type_and_encoding(encoding: str | None) -> None:
+    options: dict[str, Any] = {"content_encoding": encoding} if encoding else {}
+    body = codecs.encode({"a": [1, "ü"]}, options)
+
+    assert message(body, **options).parse() == {"a": [1, "ü"]}
+
+
+def test_without_a_type_the_value_is_the_body() -> None:
+    assert message(b"raw").parse() == b"raw"
+
+
+@pytest.mark.parametrize(
+    ("properties", "error"),
+    [
+        ({"content_type": "image/png"}, errors.UnsupportedContentType),
+        ({"content_encoding": "br"}, errors.UnsupportedContentEncoding),
+        ({"content_encoding": "gzip"}, Error),
+    ],
+)
+def test_what_no_codec_knows_is_refused(properties: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        message(b"not compressed", **properties).parse()
+
+
+def test_what_is_compressed_may_not_become_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codecs, "SIZE_MAX", 1000)
+    with pytest.raises(errors.TooLarge):
+        message(zlib.compress(bytes(5000)), content_encoding="deflate").parse()
+
+
+# ---- topology
+
+
+def test_a_deleted_queue_takes_its_bindings_along() -> None:
+    topology = Topology()
+    topology.add(ExchangeSpec("e"))
+    topology.add(QueueSpec("a"))
+    topology.add(QueueSpec("b"))
+    topology.add(BindingSpec("a", "e", "k"))
+    topology.add(BindingSpec("b", "e", "k"))
+    topology.forget_queue("a")
+
+    assert list(topology.queues) == ["b"] and [b.destination for b in topology.bindings] == ["b"]
+    topology.forget_exchange("e")
+    assert not topology.bindings and not topology.exchanges
+
+
+def test_a_renamed_queue_takes_its_bindings_along() -> None:
+    topology = Topology()
+    topology.add(QueueSpec("amq.gen-1", server_named=True))
+    topology.add(BindingSpec("amq.gen-1", "e", "k"))
+    topology.rename("amq.gen-1", "amq.gen-2")
+
+    assert [b.destination for b in topology.bindings] == ["amq.gen-2"]
+    assert topology.queues["amq.gen-2"].method[2] == ""
+
+
+# ---- WebSocket
+
+
+@given(st.binary(max_size=300))
+def test_a_masked_text_comes_back(data: bytes) -> None:
+    key = os.urandom(4)
+
+    assert websocket.mask(websocket.mask(data, key), key) == data
+
+
+@pytest.mark.parametrize("n", [0, 1, 125, 126, 65535, 65536])
+def test_a_frame_says_its_length(n: int) -> None:
+    raw = websocket.frame(2, bytes(n), b"\0\0\0\0")
+    short = raw[1] & 127
+    width = {126: 2, 127: 8}.get(short, 0)
+    said = int.from_bytes(raw[2 : 2 + width], "big") if width else short
+
+    assert said == n and len(raw) == 2 + width + 4 + n and raw[1] & 128
+
+
+# ---- buffers of the Crystal library
+
+
+def test_a_message_buffer_drops_the_oldest_and_says_which() -> None:
+    buffer: MessageBuffer[int] = MessageBuffer(3)
+
+    assert [buffer.enqueue(n) for n in range(5)] == [None, None, None, 0, 1]
+    assert buffer.full and buffer.dropped_count == 2 and buffer.count == buffer.size == 3
+    assert buffer.drain() == [2, 3, 4] and buffer.empty
+
+
+def test_a_ring_buffer_refuses_what_does_not_fit() -> None:
+    ring: RingBuffer[int] = RingBuffer(2)
+
+    assert [ring.enqueue(n) for n in range(3)] == [True, True, False]
+    assert [ring.dequeue(), ring.dequeue(), ring.dequeue()] == [0, 1, None]
+
+
+# ---- figures
+
+
+def test_figures_are_read_by_prometheus() -> None:
+    from prometheus_client.parser import text_string_to_metric_families
+
+    queues = {'a"b': dict.fromkeys(("confirmed", "sent", "nacked", "returned"), 3)}
+    queues['a"b'] |= {"dropped": 1, "buffered": 2, "capacity": 10}
+    text = Metrics(state="connected", confirmed=3, queues=queues).exposition()
+
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    assert families["amqp_connection_state"].samples[0].value == 1
+    assert families["amqp_buffer_depth"].samples[0].labels == {"queue": 'a"b'}
