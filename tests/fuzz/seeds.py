@@ -22,9 +22,9 @@ from tests.fuzz.targets import FUZZ
 from tests.fuzz.targets.dedup import HEADER, cache
 from tests.fuzz.targets.segments import FILES, pack
 from tests.fuzz.targets.tokens import SEED
+from tests.support import client_frames, mqtt_log
 from tests.support import mqtt_bench as bench
 from tests.support import mqtt_bytes as mqtt
-from tests.support import mqtt_log
 from tests.support.deliveries import HEARTBEAT_FRAME, METHOD, Delivery, frame, sent
 from tests.support.proxy import entry, ssl_entry, v2
 from tests.support.replay import enc_table
@@ -159,6 +159,21 @@ def documents() -> Corpus:
         "global_parameters": [{"name": "g", "value": {"a": [1, None]}}],
     }  # fmt: skip
     return found | {"others": json.dumps(others).encode()}
+
+
+def client() -> Corpus:
+    """What a broker tells a client: deliveries, confirms, returns, answers."""
+    told = [client_frames.delivery(2, tag, b"body %d" % tag) for tag in range(1, 6)]
+    confirms = [client_frames.confirm(1, 3, True), client_frames.refusal(1, 5)]
+    rest = [client_frames.method(2, "basic.consume-ok", "c"), HEARTBEAT_FRAME]
+    large = client_frames.delivery(2, 1, bytes(9000), chunk=4088)
+    closing = client_frames.method(0, "connection.close", 320, "bye", 0, 0)
+    return {
+        "deliveries": b"\x80" + b"".join(told),
+        "confirms": b"\x40" + b"".join(confirms),
+        "all": b"\x20" + b"".join([*rest, *told[:2], *confirms, *told[2:], closing]),
+        "large": b"\xa0" + large,
+    }
 
 
 def deliveries() -> Corpus:
@@ -347,6 +362,7 @@ def _method_payloads(data: bytes) -> list[bytes]:
 
 MAKERS: dict[str, Callable[[], Corpus]] = {
     "dedup": keys,
+    "client": client,
     "deliveries": deliveries,
     "definitions": lambda: archived("definitions.amqp"),
     "documents": documents,

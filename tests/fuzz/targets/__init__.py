@@ -13,9 +13,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 NAMES = (
-    "dedup", "definitions", "deliveries", "documents", "fieldtable", "frames", "ini", "methods",
-    "mqtt", "mqtt_packets", "passwords", "policies", "proxy", "retained", "scan", "scopes",
-    "segments", "sessions", "tokens", "users", "vhosts",
+    "client", "dedup", "definitions", "deliveries", "documents", "fieldtable", "frames", "ini",
+    "methods", "mqtt", "mqtt_packets", "passwords", "policies", "proxy", "retained", "scan",
+    "scopes", "segments", "sessions", "tokens", "users", "vhosts",
 )  # fmt: skip
 FUZZ = Path(__file__).resolve().parents[1]
 
