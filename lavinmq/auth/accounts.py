@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from lavinmq.auth import passwords
+from lavinmq.auth import passwords, scram
 from lavinmq.auth.users import UserStore
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ class PasswordHash(NamedTuple):
 
     text: str
     algorithm: str | None
+    keys: str | None = None
+    """Of SCRAM, see `auth/scram.py`."""
 
 
 class Accounts:
@@ -66,14 +68,16 @@ class Accounts:
         """
         user = self._users.get(name)
         if user is not None and await self._chain.verification.is_password(user, password, origin):
-            return PasswordHash(user.password_hash, user.hashing_algorithm)
+            keys = user.scram or await self._chain.scram_keys(password, origin)
+            return PasswordHash(user.password_hash, user.hashing_algorithm, keys)
         kind = self.config.password_hashing_algorithm
-        return PasswordHash(*await self._chain.hash_password(password, kind, origin))
+        keys = await self._chain.scram_keys(password, origin)
+        return PasswordHash(*await self._chain.hash_password(password, kind, origin), keys)
 
     def put_user(
         self, name: str, *, password: bytes | None = None, password_hash: str | None = None,
         hashing_algorithm: str | None = passwords.DEFAULT_ALGORITHM,
-        tags: Iterable[str] | None = None,
+        keys: str | None = None, tags: Iterable[str] | None = None,
     ) -> bool:  # fmt: skip
         """Create a user, or change one.
 
@@ -81,6 +85,8 @@ class Accounts:
             password: hashed here, which holds up the caller for some 50 ms: on a loop that
                 others need, await `hash_password` before. The one that the user has keeps its hash.
             password_hash: a hash made elsewhere; the empty one forbids log-in.
+            keys: of SCRAM for the same password, see `auth/scram.py`; None: those that there are
+                for that hash, if any.
             tags: unknown ones are ignored; None: as they are.
         Returns: whether the user is new.
         Raises: ValueError for a new user without either, for the hidden name and for a hash that
@@ -96,14 +102,16 @@ class Accounts:
                 kind = self.config.password_hashing_algorithm
                 password_hash = passwords.hash_password(password, kind)
                 hashing_algorithm = passwords.ALGORITHMS[kind]
+                keys = str(scram.keys_of(password))
             else:
+                keys = user.scram or str(scram.keys_of(password))
                 password_hash, hashing_algorithm = user.password_hash, user.hashing_algorithm
         elif password_hash is None and user is not None:
             password_hash, hashing_algorithm = user.password_hash, user.hashing_algorithm
         if tags is None:
             tags = user.tags if user is not None else ()
         self._users.add(
-            name, password_hash or "", hashing_algorithm if password_hash else None, tags
+            name, password_hash or "", hashing_algorithm if password_hash else None, tags, keys
         )
         if user is not None:
             self._on_user(name)

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from lavinmq.auth import passwords
+from lavinmq.auth import passwords, scram
 from lavinmq.auth.attempt import Attempt, TokenError
 from lavinmq.auth.hashing import Hashing, HashingBusy
 from lavinmq.auth.identity import Identity
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from lavinmq.config.values import Config
 
 log = logging.getLogger("lmq.auth")
+
+Look = Callable[[Attempt], Awaitable[tuple[Identity | None, str]]]
+"""Finds out who it is, else why nobody is."""
 
 
 class Backend(Protocol):
@@ -128,11 +132,14 @@ class Chain:
             reasons.append(why)
         return identity
 
-    async def _judged(self, attempt: Attempt) -> tuple[Identity | None, str]:
-        """Who it is; else why nobody is."""
+    async def _judged(
+        self, attempt: Attempt, look: Look | None = None
+    ) -> tuple[Identity | None, str]:
+        """Who it is; else why nobody is. Args: look: what finds that out, at its turn."""
+        look = look or self._tried
         try:
             if not self.config.login_throttling:
-                return await self._tried(attempt)
+                return await look(attempt)
             who = attempt.name, attempt.address, attempt.is_loopback
             async with self._turns.turn(
                 self._throttle.lane(*who), partial(self._throttle.room, *who)
@@ -141,7 +148,7 @@ class Chain:
                 if wait_s:
                     log.debug("%r waits %.1f s", attempt, wait_s)
                     await asyncio.sleep(wait_s)
-                return await self._tried(attempt)
+                return await look(attempt)
         except (HashingBusy, LaneFull) as error:
             return None, str(error)
 
@@ -181,6 +188,33 @@ class Chain:
         """
         stored = await self.hashing.run(origin, lambda: passwords.hash_password(password, kind))
         return stored, passwords.ALGORITHMS[kind]
+
+    async def scram_keys(self, password: bytes, origin: str = "") -> str:
+        """What SCRAM-SHA-256 needs of a password, made in a thread. Raises: HashingBusy."""
+        return str(await self.hashing.run(origin, lambda: scram.keys_of(password)))
+
+    def scram_keys_for(self, name: str, is_loopback: bool) -> scram.Keys | None:
+        """What is known of a user who may come from there; None: nothing that leads to a log-in."""
+        user = self._local.users.admit(name, is_loopback)
+        if user is None or not user.scram or self._local not in self._backends:
+            return None
+        return scram.parse(user.scram)
+
+    async def judge(
+        self, name: str, address: str, is_loopback: bool, check: Callable[[], str]
+    ) -> tuple[Identity | None, str]:
+        """The user of that name, whose proof is looked at when it is its turn, as a password would
+        be; else why nobody logs in, for the log. Args: check: says what is wrong, or nothing."""
+        attempt = Attempt(name, b"", address, is_loopback)
+
+        async def look(_: Attempt) -> tuple[Identity | None, str]:
+            why = check()
+            user = None if why else self._local.users.admit(name, is_loopback)
+            count = self._throttle.failed if user is None else self._throttle.succeeded
+            count(name, address, is_loopback)
+            return user, why or "there is no such user any more"
+
+        return await self._judged(attempt, look)
 
     async def _ask(self, attempt: Attempt) -> Identity | None:
         """The first backend that knows the user wins. An empty password is nobody's."""

@@ -15,8 +15,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from lavinmq.auth import passwords, permissions, topics
+from lavinmq.auth import passwords, permissions, scram, topics
 from lavinmq.auth.permissions import Permissions, allows
+from lavinmq.auth.scram_file import Row, ScramFile
 from lavinmq.auth.topics import TopicFile, TopicPermissions, TopicRow
 from lavinmq.errors import DefinitionsError
 from lavinmq.files.saving import Disk, SavedFile, json_list
@@ -30,6 +31,8 @@ DIRECT_USER: Final = "__direct"
 """The hidden user of the broker's own links; has all rights, is never listed or stored."""
 
 FILE_NAME: Final = "users.json"
+SCRAM_KEY: Final = "scram_sha_256"
+"""Of users in definitions; other brokers pass over it."""
 _REMEDY: Final = "restore it, or remove it to start with the default user alone"
 
 
@@ -41,7 +44,7 @@ class User:
     """A user: who it is and what it may do. Compare by identity."""
 
     __slots__ = (
-        "_all_rights", "hashing_algorithm", "name", "password_hash", "permissions", "tags",
+        "_all_rights", "hashing_algorithm", "name", "password_hash", "permissions", "scram", "tags",
         "topics",
     )  # fmt: skip
 
@@ -56,6 +59,8 @@ class User:
         self.name = name
         self.password_hash = password_hash
         self.hashing_algorithm = hashing_algorithm
+        self.scram = ""
+        """What a log-in by SCRAM-SHA-256 needs, see `auth/scram.py`; empty: there is none."""
         self.tags = parse_tags(",".join(tags))
         self.permissions: dict[str, Permissions] = {}
         self.topics: Topics = {}
@@ -133,7 +138,10 @@ class UserStore:
     ) -> None:
         self.path = data_dir / FILE_NAME
         self._topic_file = TopicFile(data_dir)
-        self._file = SavedFile(self.path, disk, self._topic_file.changes)
+        self._scram_file = ScramFile(data_dir)
+        self._file = SavedFile(
+            self.path, disk, lambda: self._topic_file.changes() + self._scram_file.changes()
+        )
         self._undo: list[Callable[[], object]] = []  # what has changed since the last save
         self.on_undone: Callable[[], object] = bool
         """Is called when changes were taken back, because they could not be saved."""
@@ -177,7 +185,7 @@ class UserStore:
                 continue
             if user.name != DIRECT_USER:
                 self._users[user.name] = user
-        self._load_topics()
+        self._load_others()
         self.epoch += 1
         log.debug("%d users loaded", len(self._users))
 
@@ -198,11 +206,19 @@ class UserStore:
         yield from json_list(chain(map(_to_json, self.all()), self._kept))
         for _ in self._topic_file.preparing(self.topic_rows()):
             yield ""  # others have their turn
+        for _ in self._scram_file.preparing(self._scram_rows()):
+            yield ""
+
+    def _scram_rows(self) -> Iterator[Row]:
+        for user in self.all():
+            if user.scram:
+                yield Row(user.name, user.password_hash, user.scram)
 
     def _take_back(self, changes: list[Callable[[], object]]) -> None:
         for each in reversed(changes):
             each()
         self._topic_file.changed()
+        self._scram_file.changed()
         self.epoch += 1
         self.on_undone()
 
@@ -211,15 +227,19 @@ class UserStore:
         for user in self.all():
             yield from user.topic_rows()
 
-    def _load_topics(self) -> None:
-        """Read the topic permissions; what does not compile denies everything. Raises:
-        DefinitionsError."""
-        for row in self._topic_file.load():
-            user = self._users.get(row.user)
+    def _load_others(self) -> None:
+        """Read the topic permissions, of which what does not compile denies everything, and what
+        SCRAM needs. Raises: DefinitionsError."""
+        for row in self._scram_file.load():
+            known = self._users.get(row.user)
+            if known is not None and known.password_hash == row.password_hash:
+                known.scram = row.keys
+        for each in self._topic_file.load():
+            user = self._users.get(each.user)
             if user is None:
-                log.warning("topic permission of user %r, who is not there: ignored", row.user)
+                log.warning("topic permission of user %r, who is not there: ignored", each.user)
             else:
-                user.topics = _with_topic(user, row)
+                user.topics = _with_topic(user, each)
 
     def admit(self, name: str, is_loopback: bool) -> User | None:
         """The user of that name, the hidden one too, if it may come from there; else None."""
@@ -266,23 +286,38 @@ class UserStore:
         return list(self._users.values())
 
     def add(
-        self, name: str, password_hash: str, hashing_algorithm: str | None, tags: Iterable[str] = ()
-    ) -> User:
+        self, name: str, password_hash: str, hashing_algorithm: str | None,
+        tags: Iterable[str] = (), keys: str | None = None,
+    ) -> User:  # fmt: skip
         """Create a user, or give an existing one another password and tags.
 
-        Raises: PasswordHashError when the hash cannot be used; ValueError for the hidden name.
+        Args: keys: see `User.scram`; None: what there is stays with the same hash.
+        Raises: PasswordHashError when the hash cannot be used; ValueError for the hidden name, or
+            keys that are none.
         """
         if name == DIRECT_USER:
             raise ValueError(f"{DIRECT_USER} is the name of the broker's own user")
         passwords.validate(password_hash, hashing_algorithm)
+        if keys:
+            scram.parse(keys)
         user = self._users.get(name)
         if user is None:
             user = self._users[name] = User(name)
             self._undo.append(partial(self._users.pop, name, None))
         else:
             self._undo.append(
-                partial(_restore, user, user.password_hash, user.hashing_algorithm, user.tags)
-            )
+                partial(
+                    _restore, user, user.password_hash, user.hashing_algorithm, user.scram,
+                    user.tags,
+                )
+            )  # fmt: skip
+        before = user.scram
+        if keys is not None:
+            user.scram = keys
+        elif password_hash != user.password_hash:
+            user.scram = ""
+        if (user.scram or before) and (user.scram, password_hash) != (before, user.password_hash):
+            self._scram_file.changed()
         user.password_hash = password_hash
         user.hashing_algorithm = hashing_algorithm
         user.tags = parse_tags(",".join(tags))
@@ -294,6 +329,8 @@ class UserStore:
         user = self._users.pop(name, None)
         if user is None:
             return False
+        if user.scram:
+            self._scram_file.changed()
         self._undo.append(partial(self._users.__setitem__, name, user))
         for vhost in list(user.permissions):
             self._remove_permissions(user, vhost)
@@ -380,8 +417,11 @@ class UserStore:
 
     def add_default(self) -> None:
         """Add the default user, as the first start does. Cost: up to 40 ms for a plain password."""
+        keys = None
         if self._default_password:
-            password_hash = passwords.hash_password(self._default_password.encode())
+            password = self._default_password.encode()
+            password_hash = passwords.hash_password(password)
+            keys = str(scram.keys_of(password))
         else:
             password_hash = self.default_password_hash
         self.add(
@@ -389,12 +429,16 @@ class UserStore:
             password_hash,
             passwords.algorithm_of(password_hash),
             ("administrator",),
+            keys,
         )
         self.grant(self.default_user, "/")
 
 
-def _restore(user: User, password_hash: str, algorithm: str | None, tags: tuple[str, ...]) -> None:
-    user.password_hash, user.hashing_algorithm, user.tags = password_hash, algorithm, tags
+def _restore(
+    user: User, password_hash: str, algorithm: str | None, keys: str, tags: tuple[str, ...]
+) -> None:
+    user.password_hash, user.hashing_algorithm = password_hash, algorithm
+    user.scram, user.tags = keys, tags
 
 
 def _with_topic(user: User, row: TopicRow) -> Topics:

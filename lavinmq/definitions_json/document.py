@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Final
 
 from lavinmq.arguments import names
 from lavinmq.arguments.bounds import UNBOUNDED, TableBounds
-from lavinmq.auth import passwords, permissions, topics
-from lavinmq.auth.users import DIRECT_USER, parse_tags
+from lavinmq.auth import passwords, permissions, scram, topics
+from lavinmq.auth.users import DIRECT_USER, SCRAM_KEY, parse_tags
 from lavinmq.definitions_json.entry import DefinitionsRefused, Entry, Item, Refusals, refusal
 from lavinmq.definitions_json.reader import (
     WHOLE,
@@ -143,8 +143,11 @@ class Document:
         passwords.validate(hashed, algorithm)
         tags = [TAG_SPELLINGS.get(tag, tag) for tag in entry.words("tags") or ()]
         limits = _limits(entry, entry.object("limits", {}), USER_LIMITS)
+        keys = entry.long_text(SCRAM_KEY, "") or None
+        if keys:
+            scram.parse(keys)
         user = UserDef(
-            name, hashed, algorithm if hashed else None, parse_tags(",".join(tags)), limits
+            name, hashed, algorithm if hashed else None, parse_tags(",".join(tags)), limits, keys
         )
         self.users.append(Item(entry.place, None, user))
 

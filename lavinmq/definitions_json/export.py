@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 from lavinmq import fieldtable
 from lavinmq.auth.permissions import Permissions
-from lavinmq.auth.users import User
+from lavinmq.auth.users import SCRAM_KEY, User
 from lavinmq.broker import Broker
 from lavinmq.definitions_json.document import LIMITS, MANAGED, OPERATOR_POLICY
 from lavinmq.fieldtable import FieldTable
@@ -115,6 +115,7 @@ def user_row(user: User, limits: dict[str, int]) -> Row:
         "hashing_algorithm": user.hashing_algorithm,
         "name": user.name,
         "password_hash": user.password_hash,
+        **({SCRAM_KEY: user.scram} if user.scram else {}),
         "tags": list(user.tags),
         "limits": limits,
     }

@@ -181,8 +181,9 @@ class Plan:
         else:
             limits = self._broker.user_limits.of(wanted.name)
             present = UserDef(
-                there.name, there.password_hash, there.hashing_algorithm, there.tags, limits
-            )
+                there.name, there.password_hash, there.hashing_algorithm, there.tags, limits,
+                None if wanted.keys is None else there.scram,
+            )  # fmt: skip
             if not self._is_update(
                 "user", item, wanted.name, present, wanted._replace(limits=limits | wanted.limits)
             ):
@@ -199,7 +200,7 @@ class Plan:
 
     def _put_user(self, wanted: UserDef) -> None:
         self._broker.users.add(
-            wanted.name, wanted.password_hash, wanted.hashing_algorithm, wanted.tags
+            wanted.name, wanted.password_hash, wanted.hashing_algorithm, wanted.tags, wanted.keys
         )
         for limit, value in wanted.limits.items():
             self._broker.user_limits.set(wanted.name, limit, value)

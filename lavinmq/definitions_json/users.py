@@ -13,6 +13,8 @@ class UserDef(NamedTuple):
     hashing_algorithm: str | None
     tags: tuple[str, ...]
     limits: dict[str, int]
+    keys: str | None = None
+    """Of SCRAM, for the same password; None: those that there are for that hash, if any."""
 
 
 class PermissionDef(NamedTuple):

@@ -102,14 +102,15 @@ async def put_user(call: Call) -> Reply:
     try:
         if call.broker.users.get(name) is None:
             check_label("User", name)
-        stored, algorithm = body["password_hash"], body["hashing_algorithm"]
+        stored, algorithm, keys = body["password_hash"], body["hashing_algorithm"], None
         if stored is None and body["password"] is not None:
-            stored, algorithm = await _hashed(call, body["password"], name)
+            stored, algorithm, keys = await _hashed(call, body["password"], name)
             call.check_still()
         is_new = call.broker.accounts.put_user(
             name,
             password_hash=stored,
             hashing_algorithm=algorithm or passwords.DEFAULT_ALGORITHM,
+            keys=keys,
             tags=None if body["tags"] is None else body["tags"].split(","),
         )
     except ValueError as error:

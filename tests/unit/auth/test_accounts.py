@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 
 from lavinmq.auth import passwords
-from lavinmq.auth.accounts import Accounts, PasswordHash
+from lavinmq.auth.accounts import Accounts
 from lavinmq.auth.chain import Chain
 from lavinmq.auth.users import DIRECT_USER, User, UserStore
 from lavinmq.config.values import defaults
@@ -121,8 +121,8 @@ def test_the_present_password_has_the_present_hash(setting: Setting) -> None:
     same = setting.wait(setting.accounts.hash_password(b"guest", "u"))
     other = setting.wait(setting.accounts.hash_password(b"guests", "u"))
 
-    assert same == PasswordHash(GUEST_HASH, passwords.DEFAULT_ALGORITHM)
-    assert other != same
+    assert same[:2] == (GUEST_HASH, passwords.DEFAULT_ALGORITHM)
+    assert other[:2] != same[:2]
 
 
 @pytest.mark.parametrize("kind", passwords.ALGORITHMS)
