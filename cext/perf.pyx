@@ -300,6 +300,7 @@ cdef struct run_t:
 
 include "perf/publish.pyx"
 include "perf/consume.pyx"
+include "perf/mqtt.pyx"
 
 
 cdef class Run:

@@ -41,6 +41,50 @@ class Publisher:
     @property
     def nacked(self) -> int: ...
 
+class MqttPublisher:
+    """One publisher of MQTT; `run` as in Publisher."""
+
+    def __init__(
+        self,
+        run: Run,
+        *,
+        packet: bytes,
+        body_size: int,
+        qos: int = 0,
+        rate: float = 0,
+        window: int = 1,
+        stamp: bool = False,
+        random: bool = False,
+    ) -> None: ...
+    def run(self, fd: int, unread: bytes = b"") -> tuple[int, bytes]: ...
+    @property
+    def published(self) -> int: ...
+    @property
+    def confirmed(self) -> int: ...
+    @property
+    def nacked(self) -> int: ...
+
+class MqttConsumer:
+    """One subscriber of MQTT; `run` as in Publisher."""
+
+    def __init__(
+        self,
+        run: Run,
+        *,
+        rate: float = 0,
+        body_size: int = 0,
+        verify: bool = False,
+        random: bool = False,
+        stamp: bool = False,
+    ) -> None: ...
+    def run(self, fd: int, unread: bytes = b"") -> tuple[int, bytes]: ...
+    @property
+    def consumed(self) -> int: ...
+    @property
+    def mismatched(self) -> int: ...
+    @property
+    def first_mismatch(self) -> tuple[int, int]: ...
+
 class Consumer:
     """One consumer; `run` as in Publisher."""
 

@@ -21,7 +21,7 @@ SCENARIOS = {
         "channel-churn",
         "consumer-churn",
     ),
-    "mqtt": ("throughput",),
+    "mqtt": ("throughput", "connection-count"),
 }
 
 
@@ -69,17 +69,23 @@ def _run(args: list[str]) -> int:
         raise Information(information[scenario]())
     if scenario not in SCENARIOS[protocol]:
         raise UsageError(f"unknown scenario: {protocol} {scenario}")
-    if protocol == "mqtt":
-        raise UsageError(f"the scenario {protocol} {scenario} is not there yet")
-    return _start(scenario, args)
+    return _start(protocol, scenario, args)
 
 
-def _start(scenario: str, args: list[str]) -> int:
-    """Run a scenario of AMQP. Raises: UsageError, Information, ValueError."""
+def _start(protocol: str, scenario: str, args: list[str]) -> int:
+    """Run a scenario. Raises: UsageError, Information, ValueError."""
     from lavinmq.client.wire import ClientError
 
     try:
         match scenario:
+            case "throughput" if protocol == "mqtt":
+                from lavinmq.cli.perf import mqtt_throughput
+
+                return mqtt_throughput.run(args)
+            case "connection-count" if protocol == "mqtt":
+                from lavinmq.cli.perf import mqtt_connection_count
+
+                return mqtt_connection_count.run(args)
             case "throughput":
                 from lavinmq.cli.perf import throughput
 

@@ -13,10 +13,12 @@ GOODBYE_S = 5.0
 class Held:
     """The sockets; `lost` counts those the broker has closed.
 
-    What the broker sends, such as deliveries to consumers, is read and forgotten.
+    Args: goodbye: what is sent before the end. What the broker sends, such as deliveries to
+    consumers, is read and forgotten.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, goodbye: bytes = CLOSE.request) -> None:
+        self._goodbye = goodbye
         self._epoll = select.epoll()
         self._sockets: dict[int, socket.socket] = {}
         self.lost = 0
@@ -50,7 +52,7 @@ class Held:
         """Say goodbye on all connections; wait a while for the broker to close them."""
         for sock in self._sockets.values():
             with suppress(OSError):
-                sock.send(CLOSE.request)
+                sock.send(self._goodbye)
                 # The broker may wait for our end of the stream before it closes.
                 sock.shutdown(socket.SHUT_WR)
         deadline = time.monotonic() + GOODBYE_S

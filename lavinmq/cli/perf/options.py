@@ -25,7 +25,9 @@ class Parser(argparse.ArgumentParser):
     Errors and information are raised: only `lavinmq.cli.perf.__main__` prints them.
     """
 
-    def __init__(self, scenario: str, defaults: object) -> None:
+    def __init__(
+        self, scenario: str, defaults: object, uri_names: Sequence[str] = ("--uri",)
+    ) -> None:
         super().__init__(
             prog=f"lavinmqperf {scenario}",
             add_help=False,
@@ -41,7 +43,7 @@ class Parser(argparse.ArgumentParser):
         self.flag("-h", "--help", text="show this help and exit")
         self.flag("-v", "--version", text="show the version and exit")
         self.flag("--build-info", text="show build information and exit")
-        self.value("--uri", convert=str, metavar="URI", text="broker, default %(default)s")
+        self.value(*uri_names, convert=str, metavar="URI", text="broker, default %(default)s")
 
     def value(
         self,

@@ -92,3 +92,19 @@ def summary_json(totals: Totals) -> str:
         result["latency_count"] = latency.count
         result["latency_sample_size"] = latency.sample_size
     return json.dumps(result)
+
+
+def mqtt_summary_json(totals: Totals) -> str:
+    """Return the summary of a run of MQTT as one line of JSON: as `summary_json`, and more."""
+    import json
+
+    result = json.loads(summary_json(totals))
+    seconds = totals.elapsed_s or 1.0
+    result |= {
+        "elapsed_seconds": round(totals.elapsed_s, 1),
+        "avg_pub_rate": round(totals.published / seconds, 1),
+        "avg_consume_rate": round(totals.consumed / seconds, 1),
+        "total_published": totals.published,
+        "total_consumed": totals.consumed,
+    }
+    return json.dumps(result)

@@ -2,7 +2,8 @@
 
 Each publisher and consumer has a thread, which connects and declares in Python and then stays in
 `lavinmq._perf` without the GIL. Consumers connect first, then publishers, then all start. The main
-thread only waits, prints once a second and sums up. No message passes through this module.
+thread only waits, prints once a second and sums up. No message passes through this module. The
+scenario of MQTT is run by it, too.
 """
 
 import os
@@ -10,13 +11,13 @@ import select
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from lavinmq import _perf
 from lavinmq.cli.perf import clients, report
 from lavinmq.cli.perf.interrupts import Interrupts
-from lavinmq.cli.perf.throughput_options import ThroughputOptions, parse_throughput
+from lavinmq.cli.perf.throughput_options import parse_throughput
 from lavinmq.client.connection import ClientError, Connection, parse_uri
 
 RECONNECT_S = 1.0
@@ -26,35 +27,67 @@ JOIN_S = 10.0
 
 def run(argv: Sequence[str]) -> int:
     """Run the scenario with these options. Raises: UsageError, Information, ValueError."""
-    return Throughput(parse_throughput(argv)).run()
+    options = parse_throughput(argv)
+    address = parse_uri(options.uri)
+    shared = _perf.Run(publish_limit=options.pmessages, consume_limit=options.cmessages)
+    template = clients.Template(options)
+    publishers = [clients.Publisher(template, shared, index) for index in range(options.publishers)]
+    consumers = [clients.Consumer(template, shared, index) for index in range(options.consumers)]
+
+    def connect(name: str) -> Connection:
+        return Connection.open(address, name=f"lavinmqperf {name}")
+
+    return Throughput(options, shared, publishers, consumers, connect, report.summary_json).run()
+
+
+class Options(Protocol):
+    """What a run is told, whatever it speaks."""
+
+    @property
+    def time(self) -> float:
+        """Seconds, 0: without end."""
+
+    @property
+    def quiet(self) -> bool:
+        """Whether no rates are printed."""
+
+    @property
+    def json(self) -> bool:
+        """Whether the summary alone is printed, as JSON."""
+
+    @property
+    def measure_latency(self) -> bool:
+        """Whether latencies are measured."""
 
 
 class Client(Protocol):
     """What `Throughput` drives: a publisher or a consumer, over any number of connections."""
 
     name: str
+    engine: Any
 
-    def set_up(self, connection: Connection) -> None:
+    def set_up(self, connection: Any) -> None:
         """Declare what is needed on a new connection."""
 
-    def work(self, connection: Connection) -> None:
+    def work(self, connection: Any) -> None:
         """Publish or consume until the work is done or the run is stopped."""
 
 
 class Throughput:
-    """One run. Raises: ValueError when the options cannot be put into AMQP frames."""
+    """One run. Args: connect: opens a connection for the client of that name; summary: the end of
+    it as JSON."""
 
-    def __init__(self, options: ThroughputOptions) -> None:
+    def __init__(
+        self, options: Options, shared: _perf.Run, publishers: Sequence[Client],
+        consumers: Sequence[Client], connect: Callable[[str], Any],
+        summary: Callable[[report.Totals], str],
+    ) -> None:  # fmt: skip
         self._options = options
-        self._address = parse_uri(options.uri)
-        self._shared = _perf.Run(publish_limit=options.pmessages, consume_limit=options.cmessages)
-        template = clients.Template(options)
-        self._publishers = [
-            clients.Publisher(template, self._shared, index) for index in range(options.publishers)
-        ]
-        self._consumers = [
-            clients.Consumer(template, self._shared, index) for index in range(options.consumers)
-        ]
+        self._shared = shared
+        self._publishers = publishers
+        self._consumers = consumers
+        self._connect = connect
+        self._summary = summary
         self._threads: list[threading.Thread] = []
         self._arrived = threading.Semaphore(0)
         self._start = threading.Event()
@@ -70,7 +103,7 @@ class Throughput:
         """Run until the totals are reached, the time is over or SIGINT; return the exit status."""
         with self._interrupts:
             totals = self._measure()
-        print(report.summary_json(totals) if self._options.json else report.summary(totals))
+        print(self._summary(totals) if self._options.json else report.summary(totals))
         sys.stdout.flush()
         # Both are told, whichever comes first.
         return max(self._complain_of_messages(), self._complain_of_absence())
@@ -149,7 +182,7 @@ class Throughput:
 
         while not self._stopping.is_set():
             try:
-                connection = Connection.open(self._address, name=f"lavinmqperf {client.name}")
+                connection = self._connect(client.name)
                 try:
                     client.set_up(connection)
                     self._met.add(client.name)
