@@ -23,9 +23,9 @@ from bytes cimport (
 from match cimport *
 from record cimport (
     FLAG_CORRELATION_ID, FLAG_DELIVERY_MODE, FLAG_EXPIRATION, FLAG_HEADERS, FLAG_MESSAGE_ID,
-    FLAG_PRIORITY, FLAG_TIMESTAMP, NEWEST_MS, RECORD_FIXED, SCHEMA_VERSION, SEGMENT_HEADER,
-    msg_note_plain, msg_note_props, props_place, props_t, props_to_wire, props_walk, record_parse,
-    record_write,
+    FLAG_PRIORITY, FLAG_REPLY_TO, FLAG_TIMESTAMP, NEWEST_MS, RECORD_FIXED, SCHEMA_VERSION,
+    SEGMENT_HEADER, msg_note_plain, msg_note_props, props_place, props_t, props_to_wire, props_walk,
+    record_parse, record_write,
 )
 from types cimport *
 
@@ -74,6 +74,7 @@ include "queue/ahead.pyx"
 include "queue/expiry.pyx"
 include "queue/features.pyx"
 include "queue/moves.pyx"
+include "queue/bridge.pyx"
 include "queue/through.pyx"
 include "queue/dead_letter.pyx"
 include "queue/delayed.pyx"
@@ -116,7 +117,9 @@ include "mqtt/session_load.pyx"
 include "mqtt/properties.pyx"
 include "mqtt/write.pyx"
 include "mqtt/record.pyx"
+include "mqtt/bridge.pyx"
 include "mqtt/deliver.pyx"
+include "mqtt/queues.pyx"
 include "mqtt/acks.pyx"
 include "mqtt/fold.pyx"
 include "mqtt/publish.pyx"

@@ -207,6 +207,7 @@ cdef struct subscription_t:
     u32 id                  # subscription identifier, 0 = none
     u8 qos
     bint is_no_local        # nothing that the session has published itself
+    bint is_apart           # nothing that comes from AMQP
     bint keeps_retain       # retain as published
 
 # One binding of a consistent hash exchange; its key and argument bytes follow the struct.

@@ -6,7 +6,7 @@
 # nanoseconds of CLOCK_MONOTONIC inside and Unix milliseconds on disk.
 # Longer than 500 lines: structs point at each other across all rooms.
 from bytes cimport i64, u8, u16, u32, u64
-from match cimport MATCH_LOOK, dest_t, match_t, reached_t, targets_t
+from match cimport MATCH_LOOK, dest_t, filter_steps_t, match_t, reached_t, targets_t
 
 cdef struct seg_t
 cdef struct queue_t
@@ -918,6 +918,7 @@ cdef struct exchange_t:
     queue_t* followed           # where somebody follows them, NULL = nobody does
     match_t* match
     exchange_t* alternate       # where messages go that match nothing, or NULL
+    exchange_t* bridge          # to MQTT, while anybody has subscribed there; of MQTT: to AMQP
     flag_t is_plain             # bound to queues only, and no alternate; see exchange_note_plain
     flag_t is_internal          # clients may not publish to it, also not by way of a dead letter
     flag_t has_key_routes       # the key alone decides, so the last route may be kept
@@ -1009,6 +1010,7 @@ cdef struct routing_t:          # how far a message has come through exchanges
     flag_t is_asking            # the one at `at` has begun
     flag_t is_key_only          # the routing key alone has decided
     flag_t is_counted           # its first exchange counts it as published there
+    flag_t is_from_mqtt         # it has crossed a bridge, and does not go back
     u32 at                      # of the targets: all before are asked, or queues
     u32 n_keys                  # of the keys: those that the one at `at` was asked for
     u32 n_queues
@@ -1274,6 +1276,7 @@ cdef struct fold_t:             # a session that gets a message, by one filter o
     u32 ids_at                  # of its identifiers in fold_ids, 0 = none, else one more
     u8 qos                      # the highest that was granted
     flag_t keeps_retain
+    flag_t is_amqp              # it is no session: the message crosses the bridge to it
 
 cdef struct fold_id_t:
     u32 id
@@ -1287,6 +1290,7 @@ cdef enum mqtt_phase:           # of the PUBLISH that is walked next
     MQTT_BEGINS = 0
     MQTT_ROUTES = 1             # it was stopped in the midst of it
     MQTT_STORES = 2             # the targets that are left are held
+    MQTT_CROSSES = 3            # it was stopped in the midst of routing behind the bridge
 
 cdef struct mqtt_t:             # what a link that speaks MQTT has besides
     u8 version                  # 3, 4 or 5
@@ -1333,6 +1337,16 @@ cdef struct mqtt_t:             # what a link that speaks MQTT has besides
     u64 large_bytes             # counted for a packet that is being received
     u64 n_published             # that its client has sent
     u64 n_denied
+    # of the bridge to AMQP, see mqtt/bridge.pyx
+    flag_t crosses              # what its client publishes next may cross
+    routing_t crossing          # how far that is behind it
+    u32 n_own                   # of the folds: those before it are sessions
+    msg_t letter                # the message as AMQP has it, composed for the first of the others
+    u8* lettered                # its names and properties
+    u64 cap_lettered
+    u8* foreign                 # topic and properties of a message from there
+    u64 cap_foreign
+    filter_steps_t steps        # of the look for what was granted for it
 
 # ---- links and the loop --------------------------------------------------------------------------
 

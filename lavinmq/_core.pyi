@@ -1040,6 +1040,7 @@ class Subscription:
         no_local: it gets nothing that the link of the same session has published.
         retain_as_published: RETAIN stays as it was published.
         subscription_id: 0 for none.
+        is_apart: it gets nothing that comes over the bridge of the exchange.
     Raises: ValueError for numbers that are none of these.
     """
 
@@ -1050,6 +1051,7 @@ class Subscription:
         no_local: bool = False,
         retain_as_published: bool = False,
         subscription_id: int = 0,
+        is_apart: bool = False,
     ) -> None: ...
 
 class Exchange:
@@ -1126,6 +1128,11 @@ class Exchange:
 
     def set_alternate(self, alternate: Exchange | None) -> None:
         """Where messages go that match nothing. The vhost must be touched afterwards."""
+
+    def set_bridge(self, name: bytes, peer: Exchange | None, vhost: Vhost) -> None:
+        """Share topics with an exchange of AMQP of that name, where '/' and '.' are exchanged in
+        them; None ends that. What is published there reaches subscriptions here, and the other
+        way what clients of MQTT publish who may. Raises: ValueError: this one is not of FILTERS."""
 
     def counters(self) -> dict[str, int]:
         """Messages since start: publish_in, publish_out (one per queue), unroutable, dedup
@@ -1670,6 +1677,7 @@ class MqttLink(Link):
         maximum_packet_out: int = ...,
         maximum_packet_in: int = ...,
         checks_topics: bool = False,
+        crosses: bool = False,
         is_persistent: bool = False,
         retained: RetainedSink | None = None,
         log: SessionSink | None = None,
@@ -1685,6 +1693,8 @@ class MqttLink(Link):
             maximum_packet_out: bytes of a packet that the client takes; larger ones are dropped.
             maximum_packet_in: bytes behind the fixed header of a packet of the client.
             checks_topics: whether `on_topic_miss` is asked.
+            crosses: whether publishes go over the bridge of the exchange; where `on_topic_miss` is
+                asked its answer says so.
             is_persistent: whether the session outlives the connection.
             retained, log: who keeps retained messages and sessions, if anybody.
         Raises: ValueError for numbers that are none of these.
@@ -1694,9 +1704,18 @@ class MqttLink(Link):
         """End the session: what is unacknowledged goes back to its queue and keeps its packet ids.
         The rest of what the client sends is passed over."""
 
-    def mqtt_allow(self, topic: bytes, is_allowed: bool) -> None:
-        """Answer `on_topic_miss`: yes holds until the vhost's epoch moves; no drops the message,
-        and has it acknowledged, with 0x87 where there are reason codes."""
+    def mqtt_allow(self, topic: bytes, is_allowed: bool, crosses: bool = False) -> None:
+        """Answer `on_topic_miss`: yes holds until the vhost's epoch moves, and with `crosses` also
+        for AMQP behind the bridge; no drops the message, and has it acknowledged, with 0x87 where
+        there are reason codes."""
+
+    def mqtt_cross(self, crosses: bool, checks_topics: bool) -> None:
+        """Rights have changed: these are so from now on, see `mqtt_open`."""
+
+    def mqtt_take(self, queue: Queue, tag: bytes, qos: int, subscription_id: int = 0) -> Consumer:
+        """Become a consumer of a queue or a stream of AMQP under that tag; it has to be started.
+        With QoS 0 nothing is acknowledged; not for streams. Its `cancel` ends that.
+        Raises: ValueError for a tag of more than 250 bytes."""
 
     def mqtt_share(self, queue: Queue, qos: int, subscription_id: int = 0) -> Consumer:
         """Become a member of the shared subscription with this queue; it has started. Its `cancel`
@@ -1715,12 +1734,13 @@ def mqtt_publish(
     retain: bool,
     properties: bytes = b"",
     expiry_s: int = -1,
+    crosses: bool = False,
 ) -> int:
     """Publish a message of the broker itself to an exchange of FILTERS.
 
     Args: properties: encoded as in MQTT 5, without their length, alias, expiry and subscription
-        identifiers; expiry_s: -1 for none.
-    Returns: how many sessions have got it. Who keeps retained messages is not told.
+        identifiers; expiry_s: -1 for none; crosses: also over its bridge.
+    Returns: how many sessions and queues have got it. Who keeps retained messages is not told.
     Raises: ValueError for what is no topic or QoS.
     """
 

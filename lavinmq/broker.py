@@ -252,7 +252,7 @@ class Broker:
             config.max_deleted_definitions, config.default_consistent_hash_algorithm,
             self.events.call_soon, config.consumer_timeout or 0, self.churn,
             self.disk,
-            is_clean=self._is_clean and not self.is_started,
+            is_clean=self._is_clean and not self.is_started, bridge=config.mqtt_exchange,
         )  # fmt: skip
         vhost.bindings.limits = self._binding_limits()
         return vhost

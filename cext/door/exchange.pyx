@@ -30,7 +30,7 @@ cdef class Subscription:
     cdef Queue queue
 
     def __cinit__(self, Queue queue not None, u8 qos, bint no_local=False,
-                  bint retain_as_published=False, u32 subscription_id=0):
+                  bint retain_as_published=False, u32 subscription_id=0, bint is_apart=False):
         if qos > 2 or subscription_id > LENGTH_MAX:
             raise ValueError("no subscription")
         self.queue = queue
@@ -40,6 +40,7 @@ cdef class Subscription:
         self.t.is_no_local = no_local
         self.t.keeps_retain = retain_as_published
         self.t.id = subscription_id
+        self.t.is_apart = is_apart
 
 
 cdef object weight_error():
@@ -59,6 +60,8 @@ cdef class Exchange:
     cdef Queue delayed
     cdef Queue history
     cdef Queue followed
+    cdef Exchange peer          # at the other end of its bridge
+    cdef Vhost bridged          # whose epoch moves when that opens or closes
     cdef readonly DedupCache dedup
 
     def __cinit__(self, int kind, seed, bint default_any=False, bint is_jump=False,
@@ -108,6 +111,7 @@ cdef class Exchange:
         if rc == 1 and dest.kind == DEST_EXCHANGE:
             self.t.n_exchanges += 1
         exchange_note_plain(&self.t)
+        self.note_bridge()
 
     def unbind(self, bytes key, bytes arguments, destination) -> None:
         """Remove a binding; one that is not there is no error.
@@ -122,6 +126,7 @@ cdef class Exchange:
         if rc == 1 and dest.kind == DEST_EXCHANGE:
             self.t.n_exchanges -= 1
         exchange_note_plain(&self.t)
+        self.note_bridge()
 
     def set_alternate(self, Exchange alternate or None) -> None:
         """Where messages go that match nothing; None for nowhere. The vhost's epoch must move."""
@@ -198,6 +203,46 @@ cdef class Exchange:
             sample.t.closed_at = sample_counted(&sample.t)
             sample.followed = self
         exchange_note_plain(&self.t)
+
+    cdef void note_bridge(self):
+        """Bindings have changed: routes that lead over the bridge may lead elsewhere. AMQP goes
+        over it only while somebody has subscribed there."""
+        cdef Exchange topics
+        cdef exchange_t* to
+        if self.peer is None:
+            return
+        if self.t.match.kind != MATCH_FILTERS:
+            self.peer.t.binding_version += 1
+            return
+        topics = self.peer
+        to = &self.t if self.t.match.count else NULL
+        if topics.t.bridge != to:
+            topics.t.bridge = to
+            topics.t.version += 1
+            exchange_note_plain(&topics.t)
+            self.bridged.t.epoch += 1
+
+    def set_bridge(self, bytes name, Exchange peer or None, Vhost vhost not None) -> None:
+        """Of FILTERS: share topics with an exchange of that name in AMQP, whose keys are topics
+        with dots and slashes exchanged, from now on; None ends that."""
+        if self.t.match.kind != MATCH_FILTERS:
+            raise ValueError("not an exchange of filters")
+        if self.peer is not None:
+            self.peer.peer = None
+            self.peer.t.bridge = NULL
+            self.peer.t.version += 1
+            exchange_note_plain(&self.peer.t)
+        self.peer = peer
+        self.bridged = vhost
+        self.t.bridge = NULL
+        if peer is not None:
+            if peer.t.name == NULL:
+                peer.t.name = short_string(name)
+            peer.peer = self
+            self.t.bridge = &peer.t
+        self.t.binding_version += 1
+        vhost.t.epoch += 1
+        self.note_bridge()
 
     @property
     def n_kept(self) -> int:

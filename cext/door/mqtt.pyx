@@ -47,7 +47,7 @@ cdef class MqttLink(Link):
     def mqtt_open(self, int version, Queue session not None, Exchange exchange not None, *,
                   u32 receive_maximum=65535, u16 alias_maximum_in=0, u16 alias_maximum_out=0,
                   u32 maximum_packet_out=LENGTH_MAX + 5, u32 maximum_packet_in=LENGTH_MAX,
-                  bint checks_topics=False, bint is_persistent=False,
+                  bint checks_topics=False, bint is_persistent=False, bint crosses=False,
                   RetainedSink retained or None=None, SessionSink log or None=None) -> None:
         """Begin the session: publishes are taken from now on, and messages of its queue delivered.
 
@@ -56,8 +56,9 @@ cdef class MqttLink(Link):
         `alias_maximum_in` and `_out`, topic aliases of the client and of ours;
         `maximum_packet_out`, bytes of a packet that the client takes; `maximum_packet_in`, bytes
         behind the fixed header of one that is taken of it; `checks_topics`, whether `on_topic_miss`
-        is asked; `is_persistent`, whether the session outlives the connection; who keeps retained
-        messages and sessions, if anybody."""
+        is asked; `is_persistent`, whether the session outlives the connection; `crosses`, whether
+        publishes cross the bridge of the exchange, where `on_topic_miss` is not asked; who keeps
+        retained messages and sessions, if anybody."""
         cdef mqtt_t* s
         cdef chan_t* c
         if self.t.mqtt != NULL or not 3 <= version <= 5 or not 0 < receive_maximum < 65536:
@@ -79,6 +80,7 @@ cdef class MqttLink(Link):
         s.session = session.q.session
         s.exchange = &exchange.t
         s.checks_topics = checks_topics
+        s.crosses = crosses
         s.is_persistent = is_persistent
         s.alias_maximum_in = alias_maximum_in
         s.alias_maximum_out = alias_maximum_out
@@ -110,16 +112,35 @@ cdef class MqttLink(Link):
         self.close_channel(1, False)
         self.t.state = LINK_CLOSING
 
-    def mqtt_allow(self, bytes topic not None, bint is_allowed) -> None:
+    def mqtt_allow(self, bytes topic not None, bint is_allowed, bint crosses=False) -> None:
         """Answer `on_topic_miss`: whether the client may publish to a topic, if it may until the
-        vhost's epoch moves. What it may not is dropped, and acknowledged with a reason code where
-        there are any."""
+        vhost's epoch moves; `crosses`: also to the exchange behind the bridge. What it may not is
+        dropped, and acknowledged with a reason code where there are any."""
         if self.t.mqtt == NULL:
             return
         if is_allowed:
-            self.allow(ASK_PUBLISH, b"", [topic], None)
+            self.allow(ASK_PUBLISH, b"", [topic], self.exchange.peer if crosses else None)
         else:
             self.t.mqtt.is_denied = True
+
+    def mqtt_cross(self, bint crosses, bint checks_topics) -> None:
+        """Rights have changed: both are so from now on, see `mqtt_open`."""
+        if self.t.mqtt != NULL:
+            self.t.mqtt.crosses = crosses
+            self.t.mqtt.checks_topics = checks_topics
+            self.t.mqtt.topic_len = 0
+
+    def mqtt_take(self, Queue queue not None, bytes tag not None, u8 qos,
+                  u32 subscription_id=0) -> Consumer:
+        """Become a consumer of a queue or a stream of AMQP, known there by a tag of 250 bytes at
+        most. It has to be started; its `cancel` ends it. With QoS 0 nothing is acknowledged."""
+        cdef Consumer consumer
+        if self.t.mqtt == NULL or len(tag) >= TAKEN_QOS:
+            raise ValueError("no session of MQTT, or a long tag")
+        consumer = self.add_consumer(1, queue, tag, qos == 0)
+        consumer.k.tag[TAKEN_QOS] = qos
+        put_be32(consumer.k.tag + TAKEN_QOS + 1, subscription_id)
+        return consumer
 
     def mqtt_share(self, Queue queue not None, u8 qos, u32 subscription_id=0) -> Consumer:
         """Become a member of a shared subscription, whose queue this is: a consumer that has begun.
@@ -169,10 +190,10 @@ cdef publish_t publish_of(bytes topic, bytes payload, int qos, bint retain, byte
 
 def mqtt_publish(Loop loop, Exchange exchange not None, bytes topic not None,
                  bytes payload not None, int qos, bint retain, bytes properties not None=b"",
-                 i64 expiry_s=-1) -> int:
+                 i64 expiry_s=-1, bint crosses=False) -> int:
     """Publish a message of the broker itself to an exchange of FILTERS: a will, a number of the
-    broker's. Returns how many sessions have got it. Who keeps retained messages is not told.
-    `Loop.after_sync` says when one of QoS 1 or 2 is safe."""
+    broker's; `crosses`: also behind its bridge. Returns how many have got it. Who keeps retained
+    messages is not told. `Loop.after_sync` says when one of QoS 1 or 2 is safe."""
     cdef publish_t m = publish_of(topic, payload, qos, retain, properties, expiry_s)
     cdef mqtt_t s
     cdef chan_t* c
@@ -186,12 +207,14 @@ def mqtt_publish(Loop loop, Exchange exchange not None, bytes topic not None,
     c.is_confirm = qos > 0      # so that a sync is wanted; nobody is answered
     s.chan = c
     s.exchange = &exchange.t
+    s.crosses = crosses
     with nogil:
         rc = mqtt_publish_any(&loop.t.nowhere, &s, &m)
     free(s.names)
     free(s.folds)
     free(s.ids)
     free(s.composed)
+    bridge_free(&s)
     channel_free(c)
     loop.kick()
     if rc:

@@ -228,6 +228,7 @@ cdef int filter_bind(match_t* m, const u8* filter_, u32 len, const dest_t* dest)
         s.qos = wanted.qos
         s.is_no_local = wanted.is_no_local
         s.keeps_retain = wanted.keeps_retain
+        s.is_apart = wanted.is_apart
         return MATCH_UNCHANGED
     rc = subscription_add(m, place, wanted)
     if rc < 0:

@@ -93,7 +93,16 @@ cdef bint deliver_one(consumer_t* k, queue_t* q, rec_t* rec) noexcept nogil:
     cdef publish_t m
     cdef u8 granted = consumer_granted(k)
     cdef int rc
-    if not rec_publish(rec, q.loop.now_ms, &m) and not queue_has_sent(q, rec.seg, rec.pos):
+    if not names_are_mqtt(rec.names):
+        rc = foreign_read(s, q, rec, &m, True)
+        if rc == FOREIGN_LATER:
+            deliver_put_off(k)
+            return True
+        if rc:
+            deliver_drop(k, q, rec)
+            return True
+    elif (not rec_publish(rec, q.loop.now_ms, &m)
+            and not queue_has_sent(q, rec.seg, rec.pos)):
         deliver_drop(k, q, rec)
         return True
     m.qos = m.qos if m.qos < granted else granted
@@ -157,9 +166,3 @@ cdef bint mqtt_queue_deliver(queue_t* q) noexcept nogil:
         session_forget_returned(q.session)
     q.loop.work += <u32>((DELIVER_BUDGET - left) >> 5)
     return is_more
-
-
-# hot
-cdef bint mqtt_deliver(consumer_t* k, rec_t* rec, u64 tag) noexcept nogil:
-    """A record once more for a consumer that has it, see protocol_t: MQTT has no such thing."""
-    return False

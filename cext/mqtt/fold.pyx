@@ -54,6 +54,7 @@ cdef inline bint fold_add(mqtt_t* s, const subscription_t* sub) noexcept nogil:
         f.ids_at = 0
         f.qos = sub.qos
         f.keeps_retain = sub.keeps_retain
+        f.is_amqp = False
         s.n_folds += 1
     return sub.id == 0 or fold_add_id(s, f, sub.id)
 
@@ -107,6 +108,8 @@ cdef int mqtt_route(link_t* l, mqtt_t* s, const publish_t* m) noexcept nogil:
     cdef targets_t* out = &s.chan.targets
     cdef u32 i
     cdef int rc
+    if s.phase == MQTT_CROSSES and bridge_goes_on(l, s):
+        return bridge_route(l, s, m)
     if s.phase == MQTT_ROUTES and s.route_version == s.exchange.binding_version:
         targets_resume(out, &loop.reached)
     else:
@@ -129,7 +132,10 @@ cdef int mqtt_route(link_t* l, mqtt_t* s, const publish_t* m) noexcept nogil:
         if not fold_add(s, <subscription_t*>out.items[i]):
             return PUBLISH_NO_MEMORY
     loop.work += out.n
+    s.n_own = s.n_folds
     if m.topic_len <= 255:
         s.topic_len = m.topic_len
         s.route_epoch = link_epoch(l)
+    if s.exchange.bridge != NULL and s.crosses and bridge_is_used(s.exchange.bridge):
+        return bridge_route(l, s, m)
     return PUBLISHED

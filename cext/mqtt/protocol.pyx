@@ -58,6 +58,7 @@ cdef void mqtt_return(mqtt_t* s) noexcept nogil:
     while tag < c.next_tag:
         mqtt_note_returned(s, &c.ring[tag & (c.ring_cap - 1)])
         tag += 1
+    shared_forget(s)
 
 
 cdef void mqtt_free(mqtt_t* s) noexcept nogil:
@@ -76,6 +77,7 @@ cdef void mqtt_free(mqtt_t* s) noexcept nogil:
     free(s.ids)
     free(s.scratch)
     free(s.composed)
+    bridge_free(s)
     free(s)
 
 

@@ -6,7 +6,6 @@
 # Source: MQTT reference sections 6, 7 and 18.
 
 cdef enum:
-    QOS0_BYTES = 8388608        # that may wait in a queue when one of QoS 0 comes
     BUSY_BYTES = 65536          # that wait for a client from which on its publishers slow down
     BUSY_NS = 100000000         # unless it has not read for so long
     BUSY_SHARE = 1048576        # bytes for busy clients after which a publisher waits a moment
@@ -94,6 +93,8 @@ cdef int fold_give(link_t* l, mqtt_t* s, const publish_t* m, fold_t* f) noexcept
     cdef msg_t into
     if q.is_deleted:
         return PUBLISHED
+    if f.is_amqp:
+        return bridge_give(l, s, m, f)
     if f.ids_at:
         if not mqtt_compose(s, <u64>s.n_ids * 5):
             s.stored.is_refused = True
@@ -243,6 +244,9 @@ cdef int mqtt_publish_any(link_t* l, mqtt_t* s, const publish_t* m) noexcept nog
     if rc:
         return rc
     x.n_out += s.stored.n
+    if s.n_own < s.n_folds:
+        x.bridge.n_in += 1
+        x.bridge.n_out += s.n_folds - s.n_own
     if s.n_folds == 0:
         x.n_unroutable += 1
     if l.loop.over != NULL:
@@ -291,6 +295,7 @@ cdef int client_alias(mqtt_t* s, publish_t* m, u32 alias) noexcept nogil:
 cdef int client_may_publish(link_t* l, mqtt_t* s, const publish_t* m) noexcept nogil:
     """Whether the client may publish to the topic of m; -1: ask Python, -2 without memory."""
     cdef slice_t name, key
+    cdef const answer_t* answer
     cdef u32 n
     if s.is_denied:
         s.is_denied = False
@@ -305,7 +310,9 @@ cdef int client_may_publish(link_t* l, mqtt_t* s, const publish_t* m) noexcept n
     n = answers_question(l.answers, ASK_PUBLISH, name, key, NULL)
     if n == 0:
         return -2
-    if answers_find(l, n) != NULL:
+    answer = answers_find(l, n)
+    if answer != NULL:
+        s.crosses = answer.exchange != NULL
         return 1
     l.ev_data = m.topic
     l.ev_len = m.topic_len
@@ -447,6 +454,7 @@ cdef bint mqtt_give_one(queue_t* q, const publish_t* m, u8 granted,
     f.queue = q
     f.qos = granted
     f.keeps_retain = True
+    f.is_amqp = False
     f.ids_at = 0
     if subscription_id:
         id.id = subscription_id

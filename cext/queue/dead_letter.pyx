@@ -375,6 +375,8 @@ cdef u8* letter_write(letter_t* d, msg_t* m) noexcept nogil:
         d.key = short_slice(old_key)
     p[0] = <u8>d.key.n
     p = put_slice(p + 1, d.key.p, d.key.n)
+    if not d.has_own_key and names_are_mqtt(d.names.p):
+        topic_swap(p - d.key.n, p - d.key.n, d.key.n)
     m.names_len = <u32>(p - m.names)
     n = props_with_headers(p, d.props.p, d.props.n, headers, n)
     m.body = d.body.p

@@ -37,7 +37,8 @@ cdef bint sample_wants(const exchange_t* x) noexcept nogil:
 cdef void exchange_note_plain(exchange_t* x) noexcept nogil:
     """Have publishes take the short way if nothing about x asks for another."""
     x.is_plain = (x.n_exchanges == 0 and x.alternate == NULL and x.delayed == NULL
-                  and x.history == NULL and (x.followed == NULL or not sample_wants(x)))
+                  and x.bridge == NULL and x.history == NULL
+                  and (x.followed == NULL or not sample_wants(x)))
 
 
 cdef void passing_end(passing_t* p) noexcept nogil:

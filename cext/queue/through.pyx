@@ -52,6 +52,8 @@ cdef int route_nested(routing_t* r, exchange_t* root, const msg_t* m,
             is_waiting = x.delayed != NULL and is_delayed(x, m.props, m.headers_at)
             if is_waiting:
                 rc = match_take(out, &x.delayed.dest)
+            elif x.match.kind == MATCH_FILTERS:
+                rc = bridge_match(x, m, out)
             else:
                 rc = match_keys(x.match, m, &r.n_keys, out)
             if rc == 0 and x.alternate != NULL and out.n + out.n_again == r.n_matches:
@@ -60,10 +62,15 @@ cdef int route_nested(routing_t* r, exchange_t* root, const msg_t* m,
                 rc = match_take(out, &x.history.dest)
             if rc == 0 and x.followed != NULL and not is_waiting and sample_wants(x):
                 rc = match_take(out, &x.followed.dest)
+            if rc == 0 and x.bridge != NULL and not (is_waiting or r.is_from_mqtt
+                                                     or x.match.kind == MATCH_FILTERS):
+                r.is_key_only = False       # QoS and presence count as well
+                rc = match_take(out, &x.bridge.dest)
             if rc:
                 return rc
             r.is_asking = False
-        elif (<queue_t*>out.items[r.at]).history == NULL:
+        elif (out.items[r.at].kind == DEST_SUBSCRIPTION
+                or (<queue_t*>out.items[r.at]).history == NULL):
             r.n_queues += 1
         r.at += 1
         while r.n_queues == 0 and r.at == out.n and r.n_alternates < out.n:
@@ -79,6 +86,8 @@ cdef int route_nested(routing_t* r, exchange_t* root, const msg_t* m,
         if out.items[i].kind == DEST_QUEUE:
             out.items[n] = out.items[i]
             n += 1
+        elif out.items[i].kind == DEST_SUBSCRIPTION:
+            n = bridge_take(out, <const subscription_t*>out.items[i], m, n)
         elif (<exchange_t*>out.items[i]).followed != NULL:
             route_note_passed(r, root, <exchange_t*>out.items[i], m, out)
     out.n = n

@@ -349,6 +349,9 @@ PROTOCOLS = (
     Setting("mqtt", "sys_interval", integer(0, 86400), "10",
             "Seconds between two messages of a topic below $SYS, 0: none", "mqtt_sys_interval",
             live=True),
+    Setting("mqtt", "exchange", TEXT, "amq.topic",
+            "Topic exchange of AMQP that shares its topics with MQTT, unless a parameter of the"
+            " virtual host names another; empty: none", "mqtt_exchange"),
     Setting("mqtt", "anonymous_user", TEXT, "", "User of clients that give no name; empty: none",
             "mqtt_anonymous_user", live=True),
     Setting("mqtt", "mqtt_systemd_socket_name", TEXT, "lavinmq-mqtt.socket",

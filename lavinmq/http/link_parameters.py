@@ -1,4 +1,4 @@
-"""Checks of the parameters that make shovels and federation upstreams.
+"""Checks of the parameters that make shovels, federation upstreams, and MQTT's bridge.
 
 Source: docs/http-api.md.
 """
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from lavinmq.http.errors import bad_request
+from lavinmq.vhost import bridge
 
 if TYPE_CHECKING:
     from lavinmq.auth.identity import Identity
@@ -25,6 +26,11 @@ def check(component: str, value: Any, user: Identity, vhost: str) -> None:
     elif component == "federation-upstream":
         if not _uris(_object(value).get("uri")):
             raise bad_request("Federation upstream requires field 'uri', a string or an array")
+    elif component == bridge.COMPONENT:
+        try:
+            bridge.check(value)
+        except ValueError as error:
+            raise bad_request(str(error)) from error
     elif component == "federation-upstream-set" and not _is_upstream_set(value):
         raise bad_request("Field 'value' must be an array of objects with field 'upstream'")
 

@@ -18,23 +18,36 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from lavinmq import _core
+from lavinmq.auth.standing import Standing
 from lavinmq.errors import ChannelError, ReplyCode
 from lavinmq.listeners.secure import SecureSocket
-from lavinmq.mqtt import answers, codec, connect, filters, own_topics, properties, requests
+from lavinmq.mqtt import (
+    answers,
+    codec,
+    connect,
+    enhanced,
+    filters,
+    own_topics,
+    properties,
+    requests,
+    taking,
+)
 from lavinmq.mqtt.codec import V5
 from lavinmq.mqtt.connect import MAX_CLIENT_ID, Connect, Refused, Will
+from lavinmq.mqtt.enhanced import Enhanced
 from lavinmq.mqtt.login import Login
 from lavinmq.mqtt.reasons import PacketError, Reason, reason_of
 from lavinmq.mqtt.requests import Subscribe, Unsubscribe, Wish
 from lavinmq.mqtt.rights import TopicRights
+from lavinmq.mqtt.taking import Taker
 from lavinmq.process import log
 from lavinmq.process.portions import in_portions
+from lavinmq.vhost import subscribing
 from lavinmq.vhost.new_queue import NewQueue
 from lavinmq.vhost.subscribing import PREFIX, SHARE, options_of
 
 if TYPE_CHECKING:
     from lavinmq.auth.identity import Identity
-    from lavinmq.auth.standing import Standing
     from lavinmq.broker import Broker
     from lavinmq.listeners.endpoints import Endpoints
     from lavinmq.mqtt.sessions import Sessions
@@ -98,10 +111,11 @@ class Connection:
     """What lists show of connections, and MQTT does not have."""
 
     __slots__ = (
-        "__weakref__", "_consumer", "_expiry_s", "_host", "_is_over", "_login", "_mechanism",
-        "_most", "_queue", "_sessions", "_shared", "_socket", "_wanted", "_will", "broker",
-        "client_id", "connected_at_ms", "ends", "is_blocked", "is_member", "keep_alive_s", "level",
-        "link", "receive_maximum", "rights", "standing", "track", "traffic", "user", "vhost",
+        "__weakref__", "_consumer", "_enhanced", "_expiry_s", "_host", "_is_over", "_login",
+        "_mechanism", "_most", "_proof", "_queue", "_sessions", "_shared", "_socket", "_wanted",
+        "_will", "broker", "client_id", "connected_at_ms", "ends", "is_blocked", "is_member", "keep_alive_s",
+        "level", "link", "receive_maximum", "rights", "standing", "track", "traffic", "user",
+        "vhost",
     )  # fmt: skip
 
     def __init__(self, host: Host, sock: socket.socket, ends: Endpoints) -> None:
@@ -119,6 +133,7 @@ class Connection:
         self.keep_alive_s = 0
         self.receive_maximum = 0
         self._mechanism = ""
+        self._proof = b""
         self.traffic: Traffic | None = None
         self.track: Track | None = None
         self.connected_at_ms = time.time_ns() // 1_000_000
@@ -128,11 +143,12 @@ class Connection:
             self.link.use_tls(sock.session)
         self._socket = sock
         self._login: Login | None = Login(self.broker, self, ends)
+        self._enhanced: Enhanced | None = None
         self._wanted: Connect | None = None
         self._sessions: Sessions
         self._queue: Queue | None = None
         self._consumer: Consumer | None = None
-        self._shared: dict[str, tuple[Queue, Consumer]] = {}
+        self._shared: dict[str, tuple[Queue, Consumer | Taker]] = {}
         self._will: Will | None = None
         self._expiry_s = 0
         self._most = 0
@@ -220,16 +236,31 @@ class Connection:
         self._look_up_rights()
         if not was_limited and self.rights.is_limited:
             self._disconnect(Reason.ADMINISTRATIVE_ACTION, "the rights of the user have changed")
-        elif self.rights.is_limited:
-            in_portions(self.broker.events.call_soon, self._reviewing(self._queue))
+            return
+        self.link.mqtt_cross(self.rights.crosses, self.rights.is_asked)
+        in_portions(self.broker.events.call_soon, self._reviewing(self._queue))
 
     def _reviewing(self, queue: Queue) -> Iterator[None]:
-        for text in self._sessions.subscriptions.of(queue):
-            if self._is_over:
+        """Subscriptions are what the rights of today allow."""
+        subscriptions = self._sessions.subscriptions
+        for text in subscriptions.of(queue):
+            if self._is_over or self._queue is not queue:
                 return
-            if not self.rights.may_subscribe(_bare(text)):
+            if not self._may_subscribe(text):
                 self._unsubscribe_one(queue, text)
+            elif not subscribing.is_membership(text):
+                try:
+                    subscriptions.set_apart(queue, text, not self.rights.may_hear(text))
+                except ChannelError as error:
+                    self._log.error("subscription to %.100s: %s", text, error)
+                    self._unsubscribe_one(queue, text)
             yield
+
+    def _may_subscribe(self, text: str) -> bool:
+        name = taking.queue_of(text)
+        if name is not None:
+            return self.user.can_read(self.vhost.name, name)
+        return self.rights.may_subscribe(_bare(text))
 
     def abandon(self) -> None:
         """Let go of the socket, as if the process had died: nothing is sent or deleted."""
@@ -254,7 +285,8 @@ class Connection:
 
     def on_topic_miss(self, kind: int, topic: bytes) -> None:
         """A publish to a topic that the link has not asked about since the last change."""
-        self.link.mqtt_allow(topic, self.rights.may_publish(topic.decode(errors="replace")))
+        text = topic.decode(errors="replace")
+        self.link.mqtt_allow(topic, self.rights.may_publish(text), self.rights.may_cross(text))
 
     def on_held(self, channel: int) -> None:
         """A publish while the disk is short of space: it waits, and nothing more is read."""
@@ -271,6 +303,10 @@ class Connection:
             self._disconnect(Reason.KEEP_ALIVE_TIMEOUT, why)
         else:
             self.on_lost(why)
+
+    def on_large_header(self, channel: int) -> None:
+        """A queue of AMQP has a message that is larger than what the client takes."""
+        self._disconnect(Reason.PACKET_TOO_LARGE, "a message of a queue is too large")
 
     def on_unreadable(self) -> None:
         """A message whose beginning has been sent cannot be read any more."""
@@ -306,8 +342,7 @@ class Connection:
             wanted = requests.unsubscribe(self.level, flags, body)
             self._work(self._unsubscribing(wanted, self._queue))
         elif kind == codec.AUTH:
-            requests.auth(self.level, flags, body)
-            raise PacketError(Reason.PROTOCOL_ERROR, "no authentication is under way")
+            self._authenticate(requests.auth(self.level, flags, body))
         else:
             raise PacketError(Reason.PROTOCOL_ERROR, "not before CONNACK")
 
@@ -366,12 +401,85 @@ class Connection:
     def _connect(self, wanted: Connect) -> None:
         self.level = wanted.level
         self._wanted, self._most = wanted, wanted.maximum_packet_size
-        if properties.AUTH_METHOD in wanted.properties:
-            self._refuse(Reason.BAD_AUTHENTICATION_METHOD, "there is no such method")
+        method = wanted.properties.get(properties.AUTH_METHOD)
+        if method is not None:
+            if method not in enhanced.METHODS:
+                self._refuse(Reason.BAD_AUTHENTICATION_METHOD, "there is no such method")
+                return
+            self._enhanced = Enhanced(self.broker, self, self.ends, method)
+            self._enhanced.begin(wanted.properties.get(properties.AUTH_DATA, b""))
             return
         self.link.pause()
         if self._login is not None:
             self._login.begin(wanted)
+
+    def _authenticate(self, said: requests.Auth) -> None:
+        """AUTH: the next step, or once more from the beginning."""
+        if self._enhanced is None or self._enhanced.method != said.method:
+            raise PacketError(Reason.PROTOCOL_ERROR, "CONNECT has not named this method")
+        if said.reason != Reason.RE_AUTHENTICATE:
+            self._enhanced.go_on(said.data)
+        elif self._queue is None:
+            raise PacketError(Reason.PROTOCOL_ERROR, "not before CONNACK")
+        else:
+            self._enhanced.begin(said.data, is_again=True)
+
+    def ask(self, data: bytes) -> None:
+        """The next step of an authentication."""
+        assert self._enhanced is not None
+        method = self._enhanced.method
+        self.link.write(answers.auth(Reason.CONTINUE_AUTHENTICATION, method, data))
+
+    def wait(self) -> None:
+        """What comes of an authentication is known later."""
+        self.link.pause()
+
+    def proved(self, user: Identity, vhost: str, data: bytes) -> None:
+        """An authentication has succeeded."""
+        self._guarded(partial(self._proved, user, vhost, data))
+
+    def _proved(self, user: Identity, vhost: str, data: bytes) -> None:
+        assert self._enhanced is not None
+        method = self._enhanced.method
+        standing = Standing(user)
+        if self._wanted is not None:
+            self._proof = data
+            name = vhost or self.broker.config.mqtt_default_vhost
+            self._enter(standing, name, method)
+            return
+        if not self.is_member or self.link.state != _core.STATE_OPEN:
+            return  # it was told to close meanwhile
+        if user.name != self.user.name:
+            raise PacketError(Reason.NOT_AUTHORIZED, "it is another user")
+        is_new = user is not self.user
+        self.user, self.standing = user, standing
+        if is_new:
+            self.user_changed()
+            self.vhost.core.touch()  # links remember where they may publish
+            self.broker.revocation.look_again(user.name)  # it may allow less
+        if self._is_over or not self.is_member:
+            return
+        self._watch_end()
+        self.link.write(answers.auth(Reason.SUCCESS, method, data))
+        self.link.resume()
+
+    def not_proved(self, reason: Reason) -> None:
+        """An authentication has failed."""
+        if self._is_over:
+            return
+        if self.is_member:
+            self._disconnect(reason, "")
+        else:
+            self._refuse(reason)
+
+    def _watch_end(self) -> None:
+        """Let the client go when its token runs out."""
+        if self.user.expires_at is None:
+            self._login = None
+            return
+        if self._login is None:
+            self._login = Login(self.broker, self, self.ends)
+        self._login.watch_end(self.user)
 
     def not_logged_in(self) -> None:
         """Nobody logs in."""
@@ -443,6 +551,7 @@ class Connection:
         self.rights = TopicRights(
             self.user, self.vhost.name, self.client_id, PREFIX + self.client_id,
             is_asked=self.broker.config.mqtt_permission_check_enabled,
+            bridge=self.vhost.bridge.exchange,
         )  # fmt: skip
 
     def _begin(self) -> None:
@@ -513,13 +622,9 @@ class Connection:
             return
         self._wanted = None
         self.broker.newcomers.leave(self)
-        if self._login is not None:
-            if self.user.expires_at is None:
-                self._login = None
-            else:
-                self._login.watch_end(self.user)
-                if self._is_over:
-                    return
+        self._watch_end()
+        if self._is_over:
+            return
         told = answers.connack(self.level, session_present=is_present, given=self._told(wanted))
         if self._most and len(told) > self._most:
             self._refuse(Reason.PACKET_TOO_LARGE)
@@ -532,13 +637,14 @@ class Connection:
             receive_maximum=self.receive_maximum,
             alias_maximum_in=ALIASES, alias_maximum_out=wanted.topic_alias_maximum,
             maximum_packet_out=wanted.maximum_packet_size or codec.MAX_VARINT + 5,
-            maximum_packet_in=config.mqtt_max_packet_size, checks_topics=self.rights.is_limited,
-            is_persistent=queue.is_stored, retained=self._sessions.stores.retained,
+            maximum_packet_in=config.mqtt_max_packet_size, checks_topics=self.rights.is_asked,
+            crosses=self.rights.crosses, is_persistent=queue.is_stored,
+            retained=self._sessions.stores.retained,
             log=self._sessions.stores.log,
         )  # fmt: skip
         for text in self._sessions.subscriptions.memberships(queue):
             self._join(queue, text, bool)
-        if is_present and self.rights.is_limited:
+        if is_present:
             in_portions(self.broker.events.call_soon, self._reviewing(queue))
         self.link.resume()
 
@@ -553,6 +659,10 @@ class Connection:
         if not wanted.client_id:
             told[properties.ASSIGNED_CLIENT_ID] = self.client_id
         told[properties.TOPIC_ALIAS_MAXIMUM] = ALIASES
+        if self._enhanced is not None:
+            told[properties.AUTH_METHOD] = self._enhanced.method
+            if self._proof:
+                told[properties.AUTH_DATA] = self._proof
         most = self.broker.config.mqtt_max_packet_size
         if most < codec.MAX_VARINT:
             told[properties.MAXIMUM_PACKET_SIZE] = most + 5
@@ -570,13 +680,18 @@ class Connection:
             granted.append(code)
             is_recorded |= was_recorded
             yield
-        shared = [(at, wish) for at, wish in enumerate(wanted.wishes) if wish.shared is not None]
+        shared = [
+            (at, wish) for at, wish in enumerate(wanted.wishes)
+            if subscribing.is_membership(wish.filter)
+        ]  # fmt: skip
         left = len(shared) + 1
 
         def one_done(at: int = -1, code: int = 0) -> None:
             nonlocal left
             if code >= Reason.UNSPECIFIED:
                 granted[at] = code
+                if taking.queue_of(wanted.wishes[at].filter) is not None:
+                    self._unsubscribe_one(queue, wanted.wishes[at].filter)
             left -= 1
             if not left:
                 packet = answers.suback(self.level, wanted.packet_id, granted)
@@ -591,17 +706,21 @@ class Connection:
 
     def _subscribe_one(self, queue: Queue, wish: Wish, subscription_id: int) -> tuple[int, bool]:
         """Returns: the code that SUBACK has for it, and whether it was recorded."""
-        if not self.rights.may_subscribe(_bare(wish.filter)):
+        if not self._may_subscribe(wish.filter):
             return Reason.NOT_AUTHORIZED, False
         was_there = self._sessions.subscriptions.has(queue, wish.filter)
+        is_membership = subscribing.is_membership(wish.filter)
+        apart = not is_membership and not self.rights.may_hear(wish.filter)
         try:
-            is_recorded = self._sessions.subscriptions.add(queue, wish, subscription_id)
+            is_recorded = self._sessions.subscriptions.add(
+                queue, wish, subscription_id, apart=apart
+            )
         except ValueError:
             return Reason.TOPIC_FILTER_INVALID, False
         except ChannelError as error:
             self._log.info("subscription to %.100s is refused: %s", wish.filter, error.reply_text)
             return Reason.QUOTA_EXCEEDED, False
-        if wish.shared is None and (
+        if not is_membership and (
             not wish.retain_handling or (wish.retain_handling == 1 and not was_there)
         ):
             self._give(wish, queue, subscription_id)
@@ -619,9 +738,27 @@ class Connection:
         """Become a member of a shared subscription, or one with other options, and call back with
         0 or the reason why not."""
         parts = filters.shared(text)
-        if parts is not None:
-            joined = partial(self._joined, queue, text, then)
-            self._sessions.subscriptions.with_shared_queue(parts, joined)
+        if parts is None:
+            then(self._take(queue, text))
+            return
+        joined = partial(self._joined, queue, text, then)
+        apart = not self.rights.may_hear(parts.filter)
+        self._sessions.subscriptions.with_shared_queue(parts, apart, joined)
+
+    def _take(self, queue: Queue, text: str) -> int:
+        """Take from a queue or a stream of AMQP. Returns: 0 or the reason why not."""
+        options = self._sessions.subscriptions.options(queue, text)
+        name = taking.queue_of(text)
+        if options is None or name is None:
+            return Reason.UNSPECIFIED
+        self._quit(text)
+        try:
+            taker = taking.take(self, name, options)
+        except ChannelError as error:
+            self._log.info("subscription to %.100s is refused: %s", text, error.reply_text)
+            return Reason.TOPIC_FILTER_INVALID
+        self._shared[text] = taker.queue, taker
+        return 0
 
     def _joined(
         self, queue: Queue, text: str, then: Callable[[int], object], found: Queue | Exception
@@ -754,7 +891,8 @@ class Connection:
             most_s = 0 if self.broker.is_stopping else sessions.granted_s(self._expiry_s)
             will = connect.within(will, most_s)
             sessions.leave_will(self.client_id, will, self.user.name)
-            sessions.wills.add(self.client_id, will, self.rights.may_publish)
+            rights = self.rights
+            sessions.wills.add(self.client_id, will, rights.may_publish, rights.may_cross)
         elif will is not None and is_current:
             sessions.forget_will(self.client_id)
 
@@ -762,6 +900,8 @@ class Connection:
         if self._login is not None:
             self._login.end()
             self._login = None
+        if self._enhanced is not None:
+            self._enhanced.end()
 
     def _hang_up(self) -> None:
         """Send what is left and close our side; the peer's end of file ends the rest."""

@@ -1,4 +1,5 @@
-"""What a client of MQTT may do with topics: the rights of its user on `mqtt.default`.
+"""What a client of MQTT may do with topics: the rights of its user on `mqtt.default`, and on the
+exchange behind the bridge.
 
 Whether permissions of the virtual host are asked is a setting; topic permissions for `mqtt.default`
 always are, with `{client_id}` in them. Topics and filters are compared as MQTT writes them.
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from lavinmq.vhost.bridge import binding_key_of, key_of
 from lavinmq.vhost.subscribing import EXCHANGE
 
 if TYPE_CHECKING:
@@ -20,14 +22,18 @@ class TopicRights:
     """The rights of one client, as they are now: look them up anew when the user has changed.
 
     Args: vhost: its name; client_id: that of the client; is_asked: whether the permissions of the
-        virtual host count.
+        virtual host count; bridge: the name of the exchange of AMQP, empty for none. What the user
+        may do there always counts: it is not MQTT's.
     """
 
-    __slots__ = ("_keys", "_may_read", "_may_write", "is_limited")
+    __slots__ = (
+        "_bridge_keys", "_crosses", "_hears", "_keys", "_may_read", "_may_write", "is_limited",
+    )  # fmt: skip
 
     def __init__(
-        self, user: Identity, vhost: str, client_id: str, queue: str, *, is_asked: bool
-    ) -> None:
+        self, user: Identity, vhost: str, client_id: str, queue: str, *, is_asked: bool,
+        bridge: str = "",
+    ) -> None:  # fmt: skip
         keys = user.key_rights(vhost, EXCHANGE)
         self._keys: Final[KeyRights | None] = None if keys is None else keys.of_client(client_id)
         self._may_write = not is_asked or user.can_write(vhost, EXCHANGE)
@@ -36,6 +42,12 @@ class TopicRights:
         )
         self.is_limited = self._keys is not None or not (self._may_read and self._may_write)
         """Whether there is anything that the client may not do."""
+        self._crosses = bool(bridge) and user.can_write(vhost, bridge)
+        self._hears = bool(bridge) and user.can_read(vhost, bridge)
+        there = user.key_rights(vhost, bridge) if bridge else None
+        self._bridge_keys: Final[KeyRights | None] = (
+            None if there is None else there.of_client(client_id)
+        )
 
     def may_publish(self, topic: str) -> bool:
         """Whether it may publish to a topic."""
@@ -44,3 +56,23 @@ class TopicRights:
     def may_subscribe(self, text: str) -> bool:
         """Whether it may subscribe to a topic filter."""
         return self._may_read and (self._keys is None or self._keys.can_read(text))
+
+    @property
+    def crosses(self) -> bool:
+        """Whether all that it publishes may cross the bridge."""
+        return self._crosses and self._bridge_keys is None
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether the topic of a publish decides about anything."""
+        return self.is_limited or (self._crosses and self._bridge_keys is not None)
+
+    def may_cross(self, topic: str) -> bool:
+        """Whether a message may cross the bridge to AMQP."""
+        keys = self._bridge_keys
+        return self._crosses and (keys is None or keys.can_write(key_of(topic)))
+
+    def may_hear(self, text: str) -> bool:
+        """Whether messages of AMQP may come by a topic filter."""
+        keys = self._bridge_keys
+        return self._hears and (keys is None or keys.can_read(binding_key_of(text)))

@@ -40,6 +40,9 @@ _TYPE: Final = {"x-queue-type": "mqtt"}
 class Client(Protocol):
     """Who holds a session."""
 
+    def user_changed(self) -> None:
+        """What it may do has to be looked up anew."""
+
     def take_over(self) -> None:
         """Somebody else has come with the same identifier: let go of the session at once."""
 
@@ -58,9 +61,15 @@ class Sessions:
         self._log = log.get("lmq.mqtt", vhost=vhost.name)
         self.stores = Stores(broker, vhost)
         vhost.on_session_end = self._ended
+        vhost.bridge.on_change = self._bridge_changed
         for queue in vhost.queues.values():
             if queue.is_session and queue.is_stored:
                 self._limit(queue)
+
+    def _bridge_changed(self) -> None:
+        """Rights are those on another exchange, or on none."""
+        for client in list(self.clients.values()):
+            client.user_changed()
 
     def _limit(self, queue: Queue) -> None:
         """A session that a start has found: those of LavinMQ say nothing of their end."""
@@ -101,8 +110,10 @@ class Sessions:
         rights = TopicRights(
             user, self.vhost.name, client_id, PREFIX + client_id,
             is_asked=self._broker.config.mqtt_permission_check_enabled,
+            bridge=self.vhost.bridge.exchange,
         )  # fmt: skip
-        self.wills.add(client_id, replace(kept.will, delay_s=delay_s), rights.may_publish)
+        will = replace(kept.will, delay_s=delay_s)
+        self.wills.add(client_id, will, rights.may_publish, rights.may_cross)
 
     def begun(
         self, client_id: str, queue: Queue, will: Will | None, user: str, *, is_present: bool
@@ -234,7 +245,7 @@ class Sessions:
             self.stores.keep(topic, will.payload, will.qos, will.properties, expiry_s)
         _core.mqtt_publish(
             self._broker.loop, self.exchange.core, topic, will.payload, will.qos, will.retain,
-            will.properties, expiry_s,
+            will.properties, expiry_s, testament.may_cross(will.topic),
         )  # fmt: skip
         if self._broker.is_stopping:  # which writes and syncs everything
             self._published_safely(testament)

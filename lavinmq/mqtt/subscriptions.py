@@ -52,17 +52,32 @@ class Subscriptions:
         return [key for _, key, _ in queue.incoming]
 
     def memberships(self, queue: Queue) -> list[str]:
-        """The shared subscriptions of a session, as they are written."""
-        return [key for _, key, _ in queue.incoming if key.startswith(SHARE)]
+        """The subscriptions of a session that are served by other queues, as they are written."""
+        return [key for _, key, _ in queue.incoming if subscribing.is_membership(key)]
 
-    def add(self, queue: Queue, wish: Wish, subscription_id: int) -> bool:
+    def options(self, queue: Queue, text: str) -> Options | None:
+        """How a session has subscribed to a topic filter; None: it has not."""
+        arguments = self._exchange.options(queue, text)
+        return None if arguments is None else subscribing.options_of(arguments)
+
+    def set_apart(self, queue: Queue, text: str, apart: bool) -> None:
+        """Whether nothing comes from AMQP for a subscription that is there. Raises:
+        ChannelError."""
+        options = self.options(queue, text)
+        if options is not None and options.apart is not apart:
+            options = options._replace(apart=apart)
+            self._vhost.bindings.subscribe(self._exchange, queue, text, options)
+
+    def add(self, queue: Queue, wish: Wish, subscription_id: int, *, apart: bool) -> bool:
         """Subscribe a session. Returns: whether it was recorded. Raises: ChannelError; ValueError,
-        the name of the group is too long."""
+        the name of the group is too long.
+
+        Args: apart: nothing is to come from AMQP."""
         if wish.shared is not None:
             subscribing.shared_name(wish.shared.group, wish.shared.filter)
         options = Options(
             wish.qos, wish.no_local, wish.retain_as_published, wish.retain_handling,
-            subscription_id,
+            subscription_id, apart,
         )  # fmt: skip
         return self._vhost.bindings.subscribe(self._exchange, queue, wish.filter, options)
 
@@ -72,12 +87,12 @@ class Subscriptions:
         Raises: ChannelError."""
         return self._vhost.bindings.unsubscribe(self._exchange, queue, text)
 
-    def with_shared_queue(self, parts: Shared, then: Found) -> None:
+    def with_shared_queue(self, parts: Shared, apart: bool, then: Found) -> None:
         """Call back with the queue of a shared subscription, now or later, or with what stood in
-        the way of a new one."""
-        self._declare(parts, then, None)
+        the way of a new one. It is apart from AMQP as soon as one member is."""
+        self._declare(parts, apart, then, None)
 
-    def _declare(self, parts: Shared, then: Found, made: NewQueue | None) -> None:
+    def _declare(self, parts: Shared, apart: bool, then: Found, made: NewQueue | None) -> None:
         try:
             name = subscribing.shared_name(parts.group, parts.filter)
             outcome = (
@@ -86,10 +101,12 @@ class Subscriptions:
             )  # fmt: skip
             if isinstance(outcome, NewQueue):
                 new = outcome
-                new.when_made(lambda: self._declare(parts, then, new))
+                new.when_made(lambda: self._declare(parts, apart, then, new))
                 return
             queue, _ = outcome
-            self._vhost.bindings.subscribe(self._exchange, queue, parts.filter, Options(_MOST_QOS))
+            before = self.options(queue, parts.filter)
+            options = Options(_MOST_QOS, apart=apart or (before is not None and before.apart))
+            self._vhost.bindings.subscribe(self._exchange, queue, parts.filter, options)
         except Exception as error:  # noqa: BLE001 - who has asked tells bugs from refusals
             then(error)
             return

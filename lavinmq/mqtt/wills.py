@@ -18,19 +18,22 @@ if TYPE_CHECKING:
     from lavinmq.mqtt.connect import Will
 
 Publish = Callable[["Testament"], object]
+May = Callable[[str], bool]
+"""Of a topic."""
 
 
 class Testament:
     """A will that waits, with what its author may publish."""
 
-    __slots__ = ("client_id", "due_s", "may_publish", "will")
+    __slots__ = ("client_id", "due_s", "may_cross", "may_publish", "will")
 
     def __init__(
-        self, client_id: str, will: Will, may_publish: Callable[[str], bool], due_s: float
+        self, client_id: str, will: Will, may_publish: May, may_cross: May, due_s: float
     ) -> None:
         self.client_id = client_id
         self.will = will
         self.may_publish = may_publish
+        self.may_cross = may_cross
         self.due_s = due_s
 
 
@@ -55,9 +58,13 @@ class Wills:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, client_id: str, will: Will, may_publish: Callable[[str], bool]) -> None:
-        """A client has gone: publish its will, now or after its delay."""
-        testament = Testament(client_id, will, may_publish, self._clock() + will.delay_s)
+    def add(
+        self, client_id: str, will: Will, may_publish: May, may_cross: May = lambda topic: False
+    ) -> None:
+        """A client has gone: publish its will, now or after its delay. Args: may_cross: whether it
+        may go to AMQP as well."""
+        due_s = self._clock() + will.delay_s
+        testament = Testament(client_id, will, may_publish, may_cross, due_s)
         if not will.delay_s:
             self._publish(testament)
             return

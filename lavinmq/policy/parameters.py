@@ -5,7 +5,7 @@ broker itself follows none of them, so it goes on without a file that is damaged
 Source: docs/policies.md, docs/formats.md.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -40,6 +40,8 @@ class ParameterStore:
         self._file = JsonFile(path, disk)
         self._is_global = is_global
         self._parameters: dict[tuple[str | None, str], Parameter] = {}
+        self.on_change: Callable[[], object] | None = None
+        """Is told of each change, also of one that is taken back."""
 
     def load(self) -> None:
         """Read the file; what is damaged in it is logged and left out, see `files/json_file.py`."""
@@ -88,9 +90,14 @@ class ParameterStore:
     def _save(self, parameters: dict[tuple[str | None, str], Parameter]) -> None:
         self._file.save_entries(
             lambda: (each.to_json() for each in parameters.values()),
-            partial(setattr, self, "_parameters", self._parameters),
+            partial(self._become, self._parameters),
         )
+        self._become(parameters)
+
+    def _become(self, parameters: dict[tuple[str | None, str], Parameter]) -> None:
         self._parameters = parameters
+        if self.on_change is not None:
+            self.on_change()
 
 
 def _by_key(parameters: Iterable[Parameter]) -> dict[tuple[str | None, str], Parameter]:

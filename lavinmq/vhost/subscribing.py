@@ -25,12 +25,16 @@ PREFIX: Final = "mqtt."
 """Of the names of queues that are sessions; a client identifier follows."""
 SHARE: Final = "$share/"
 """Begins the key of a membership, and behind the prefix the name of what is shared."""
+QUEUE: Final = "$queue/"
+"""Begins the key of a session that takes from a queue or a stream of AMQP, whose name follows."""
 
 QOS: Final = "mqtt.qos"
 NO_LOCAL: Final = "mqtt.no-local"
 RETAIN_AS_PUBLISHED: Final = "mqtt.retain-as-published"
 RETAIN_HANDLING: Final = "mqtt.retain-handling"
 SUBSCRIPTION_ID: Final = "mqtt.subscription-id"
+APART: Final = "mqtt.apart"
+"""Nothing that comes over the bridge from AMQP: the user may not read there."""
 FILTER: Final = "mqtt.filter"
 """The whole filter, in definitions only."""
 
@@ -49,6 +53,7 @@ class Options(NamedTuple):
     retain_as_published: bool = False
     retain_handling: int = 0
     subscription_id: int = 0
+    apart: bool = False
 
 
 def options_of(arguments: FieldTable) -> Options:
@@ -60,6 +65,7 @@ def options_of(arguments: FieldTable) -> Options:
         arguments.get(RETAIN_AS_PUBLISHED) is True,
         _number(arguments, RETAIN_HANDLING),
         _number(arguments, SUBSCRIPTION_ID),
+        arguments.get(APART) is True,
     )
 
 
@@ -74,6 +80,11 @@ def parts_of(key: str) -> tuple[str, str] | None:
         return None
     group, _, text = key[len(SHARE) :].partition("/")
     return group, text
+
+
+def is_membership(key: str) -> bool:
+    """Whether nothing is routed by the key: it says from which other queue a session takes."""
+    return key.startswith((SHARE, QUEUE))
 
 
 def shared_name(group: str, text: str) -> str:
@@ -108,6 +119,7 @@ def arguments_of(options: Options) -> FieldTable:
         **({RETAIN_AS_PUBLISHED: True} if options.retain_as_published else {}),
         **({RETAIN_HANDLING: options.retain_handling} if options.retain_handling else {}),
         **({SUBSCRIPTION_ID: options.subscription_id} if options.subscription_id else {}),
+        **({APART: True} if options.apart else {}),
     })  # fmt: skip
 
 
@@ -116,21 +128,21 @@ def bind(exchange: _core.Exchange, to: Destination, key: str, arguments: FieldTa
 
     Raises: ValueError for a filter that is none, or has too many levels with wildcards.
     """
-    if key.startswith(SHARE):
+    if is_membership(key):
         return
     options = options_of(arguments)
     if not isinstance(to.core, _core.Queue):
         raise ValueError("only sessions are bound to the exchange of MQTT")
     subscription = _core.Subscription(
         to.core, options.qos, options.no_local, options.retain_as_published,
-        options.subscription_id,
+        options.subscription_id, options.apart,
     )  # fmt: skip
     exchange.bind(_raw(key), b"", subscription)
 
 
 def unbind(exchange: _core.Exchange, to: Destination, key: str) -> None:
     """Have the message path forget a subscription."""
-    if not key.startswith(SHARE):
+    if not is_membership(key):
         exchange.unbind(_raw(key), b"", to.core)
 
 

@@ -35,6 +35,7 @@ from lavinmq.stats.totals import Totals
 from lavinmq.vhost import dedup, loading, rights, subscribing
 from lavinmq.vhost.alternates import Alternates
 from lavinmq.vhost.bindings import Bindings
+from lavinmq.vhost.bridge import Bridge
 from lavinmq.vhost.declarations import BUILT_IN, check_queue, checked_exchange
 from lavinmq.vhost.dedup_keys import DedupKeys
 from lavinmq.vhost.delayed import DelayedExchanges
@@ -76,12 +77,14 @@ class VHost:
         churn: of the whole broker.
         disk: see `files/saving.py`.
         is_clean: whether an orderly stop has synced all that is in the directory.
+        bridge: the exchange that shares its topics with MQTT, unless a parameter names another.
     """
 
     def __init__(
         self, name: str, data_dir: Path, loop: _core.Loop, segment_size: int, max_deleted: int,
         hash_algorithm: str, call_soon: Callable[..., Any], consumer_timeout_ms: int = 0,
         churn: Churn | None = None, disk: Disk | None = None, *, is_clean: bool = False,
+        bridge: str = "",
     ) -> None:  # fmt: skip
         self.name = name
         self.directory = data_dir / hashed(name)
@@ -126,6 +129,8 @@ class VHost:
             self.directory, name, self.queues, self.exchanges, call_soon, self._queue_changed,
             self._exchange_changed, disk,
         )  # fmt: skip
+        self.bridge: Bridge = Bridge(self.core, self.exchanges, self.rules.parameters, bridge)
+        self.rules.parameters.on_change = self.bridge.look
         self._delayed = DelayedExchanges(
             self.queues, self._new_queue, self.files, self.core, loop, call_soon, self._log
         )
@@ -276,6 +281,7 @@ class VHost:
         self._alternates.tell_users_of(exchange.name, exchange)
         self._exchange_changed(exchange)
         self.rules.apply_to_exchange(exchange)
+        self.bridge.look()
         self.core.touch()
         return exchange
 
@@ -363,6 +369,7 @@ class VHost:
         self._delayed.remove(exchange)
         del self.exchanges[exchange.name]
         self.core.remove(raw_key(exchange.name))
+        self.bridge.look()
         self.bindings.drop_to(exchange)
         self.bindings.drop_from(exchange)
         self._alternates.tell_users_of(exchange.name, None)

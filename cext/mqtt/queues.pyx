@@ -1,0 +1,59 @@
+# Queues: a client of MQTT takes messages from a queue or a stream that consumers of AMQP share.
+#
+# It is a consumer of that queue like others; this is how its link gets what the queue delivers
+# (protocol_t). With QoS 0 nothing is acknowledged; else a message leaves the queue by PUBACK or
+# PUBREC, and goes back to it, for whoever is next, when the connection ends.
+# Called by queue/deliver.pyx, stream/stream.pyx and protocol.pyx. Source: docs/mqtt.md.
+
+cdef enum:
+    TAKEN_QOS = 251             # in the room behind a consumer's tag: its QoS, then its identifier
+
+
+cdef bint mqtt_deliver(consumer_t* k, rec_t* rec, u64 tag) noexcept nogil:
+    """A record as a PUBLISH. False when the link takes no more for now; or ever, of one that is too
+    large for its client, which is told then."""
+    cdef link_t* l = k.chan.link
+    cdef mqtt_t* s = l.mqtt
+    cdef publish_t m
+    cdef packet_t* p = NULL
+    cdef u8 ids[8]
+    cdef int rc
+    if foreign_read(s, k.queue, rec, &m, False):
+        return False
+    m.qos = 0 if k.is_no_ack else k.tag[TAKEN_QOS]
+    if be32(k.tag + TAKEN_QOS + 1):
+        ids[0] = PROPERTY_SUBSCRIPTION_ID
+        m.ids = ids
+        m.ids_len = <u32>(varint_put(ids + 1, be32(k.tag + TAKEN_QOS + 1)) - ids)
+    if m.qos:
+        m.id = session_next_id(s.session)
+        p = packets_add(&s.session.sent, m.id) if m.id else NULL
+        if p == NULL:
+            return False
+    rc = publish_write(k, rec, &m)
+    if rc != WRITTEN:
+        if p != NULL:
+            packets_remove(&s.session.sent, p)
+        if rc == WRITE_TOO_LARGE:
+            s.session.n_dropped += 1
+            k.chan.is_oversized = l.is_oversized = True
+        return False
+    if p != NULL:
+        p.tag = tag
+        p.state = PACKET_SENT
+        p.qos = m.qos
+        if k.reader == NULL:
+            rec.seq = m.id
+    return True
+
+
+cdef void shared_forget(mqtt_t* s) noexcept nogil:
+    """The connection ends, and all that goes back to the session has been noted: ids of what goes
+    back to other queues are free."""
+    cdef packets_t* sent = &s.session.sent
+    cdef u32 i = 0
+    while i < sent.cap:
+        if sent.slots[i].id and sent.slots[i].state == PACKET_SENT and sent.slots[i].tag:
+            packets_remove(sent, &sent.slots[i])    # another one may be in its slot now
+        else:
+            i += 1
