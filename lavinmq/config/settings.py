@@ -349,6 +349,9 @@ PROTOCOLS = (
     Setting("mqtt", "sys_interval", integer(0, 86400), "10",
             "Seconds between two messages of a topic below $SYS, 0: none", "mqtt_sys_interval",
             live=True),
+    Setting("mqtt", "refused_publish", choice("drop", "disconnect"), "drop",
+            "What a publish without the right to it comes to, before version 5",
+            "mqtt_refused_publish", live=True),
     Setting("mqtt", "exchange", TEXT, "amq.topic",
             "Topic exchange of AMQP that shares its topics with MQTT, unless a parameter of the"
             " virtual host names another; empty: none", "mqtt_exchange"),

@@ -118,6 +118,7 @@ class Config:
     mqtt_client_id_validation: str
     mqtt_max_session_expiry: int
     mqtt_sys_interval: int
+    mqtt_refused_publish: str
     mqtt_exchange: str
     mqtt_anonymous_user: str
     mqtt_systemd_socket_name: str

@@ -5,14 +5,21 @@ Source: docs/http-api.md.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 from lavinmq.http.errors import bad_request
+from lavinmq.mqtt import groups
 from lavinmq.vhost import bridge
 
 if TYPE_CHECKING:
     from lavinmq.auth.identity import Identity
+
+_OF_MQTT: Final[Mapping[str, Callable[[Any], object]]] = {
+    bridge.COMPONENT: bridge.check,
+    groups.COMPONENT: groups.parse,
+}
 
 
 def check(component: str, value: Any, user: Identity, vhost: str) -> None:
@@ -26,9 +33,9 @@ def check(component: str, value: Any, user: Identity, vhost: str) -> None:
     elif component == "federation-upstream":
         if not _uris(_object(value).get("uri")):
             raise bad_request("Federation upstream requires field 'uri', a string or an array")
-    elif component == bridge.COMPONENT:
+    elif component in _OF_MQTT:
         try:
-            bridge.check(value)
+            _OF_MQTT[component](value)
         except ValueError as error:
             raise bad_request(str(error)) from error
     elif component == "federation-upstream-set" and not _is_upstream_set(value):

@@ -13,7 +13,7 @@ import base64
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -39,12 +39,11 @@ from lavinmq.mqtt.login import Login
 from lavinmq.mqtt.reasons import PacketError, Reason, reason_of
 from lavinmq.mqtt.requests import Subscribe, Unsubscribe, Wish
 from lavinmq.mqtt.rights import TopicRights
-from lavinmq.mqtt.taking import Taker
 from lavinmq.process import log
 from lavinmq.process.portions import in_portions
 from lavinmq.vhost import subscribing
 from lavinmq.vhost.new_queue import NewQueue
-from lavinmq.vhost.subscribing import PREFIX, SHARE, options_of
+from lavinmq.vhost.subscribing import SHARE, options_of
 
 if TYPE_CHECKING:
     from lavinmq.auth.identity import Identity
@@ -77,7 +76,8 @@ class Host(Protocol):
 
 
 class Consumer:
-    """What a queue knows of a client that has its messages. `core`: of a shared subscription."""
+    """What a queue knows of a client that has its messages. `core`: of a shared subscription, or of
+    a queue of AMQP."""
 
     __slots__ = ("connection", "core")
 
@@ -89,7 +89,9 @@ class Consumer:
         self.core = core
 
     def start(self) -> None:
-        """Nothing waits for its turn here."""
+        """Its turn has come, where a queue of AMQP has turns."""
+        if self.core is not None:
+            self.core.start()
 
     def stop(self) -> None:
         """The queue is gone, and with it the session."""
@@ -148,7 +150,7 @@ class Connection:
         self._sessions: Sessions
         self._queue: Queue | None = None
         self._consumer: Consumer | None = None
-        self._shared: dict[str, tuple[Queue, Consumer | Taker]] = {}
+        self._shared: dict[str, tuple[Queue, Consumer]] = {}
         self._will: Will | None = None
         self._expiry_s = 0
         self._most = 0
@@ -286,7 +288,11 @@ class Connection:
     def on_topic_miss(self, kind: int, topic: bytes) -> None:
         """A publish to a topic that the link has not asked about since the last change."""
         text = topic.decode(errors="replace")
-        self.link.mqtt_allow(topic, self.rights.may_publish(text), self.rights.may_cross(text))
+        may = self.rights.may_publish(text)
+        if not may and self.level != V5 and self.broker.config.mqtt_refused_publish == "disconnect":
+            self._disconnect(Reason.NOT_AUTHORIZED, f"it may not publish to {text[:100]!r}")
+            return
+        self.link.mqtt_allow(topic, may, self.rights.may_cross(text))
 
     def on_held(self, channel: int) -> None:
         """A publish while the disk is short of space: it waits, and nothing more is read."""
@@ -339,8 +345,8 @@ class Connection:
         elif kind == codec.SUBSCRIBE and self._queue is not None:
             self._work(self._subscribing(requests.subscribe(self.level, flags, body), self._queue))
         elif kind == codec.UNSUBSCRIBE and self._queue is not None:
-            wanted = requests.unsubscribe(self.level, flags, body)
-            self._work(self._unsubscribing(wanted, self._queue))
+            asked = requests.unsubscribe(self.level, flags, body)
+            self._work(self._unsubscribing(asked, self._queue))
         elif kind == codec.AUTH:
             self._authenticate(requests.auth(self.level, flags, body))
         else:
@@ -549,9 +555,8 @@ class Connection:
 
     def _look_up_rights(self) -> None:
         self.rights = TopicRights(
-            self.user, self.vhost.name, self.client_id, PREFIX + self.client_id,
+            self.user, self.vhost, self.client_id,
             is_asked=self.broker.config.mqtt_permission_check_enabled,
-            bridge=self.vhost.bridge.exchange,
         )  # fmt: skip
 
     def _begin(self) -> None:
@@ -670,20 +675,22 @@ class Connection:
 
     # --- SUBSCRIBE, UNSUBSCRIBE ---------------------------------------------------------------
 
-    def _subscribing(self, wanted: Subscribe, queue: Queue) -> Iterator[None]:
+    def _subscribing(
+        self, reading: Generator[None, None, Subscribe], queue: Queue
+    ) -> Iterator[None]:
+        wanted = yield from reading
         granted: list[int] = []
+        shared: list[tuple[int, Wish]] = []
         is_recorded = False
         for wish in wanted.wishes:
             if self._is_over:
                 return
             code, was_recorded = self._subscribe_one(queue, wish, wanted.subscription_id)
+            if subscribing.is_membership(wish.filter):
+                shared.append((len(granted), wish))
             granted.append(code)
             is_recorded |= was_recorded
             yield
-        shared = [
-            (at, wish) for at, wish in enumerate(wanted.wishes)
-            if subscribing.is_membership(wish.filter)
-        ]  # fmt: skip
         left = len(shared) + 1
 
         def one_done(at: int = -1, code: int = 0) -> None:
@@ -753,11 +760,15 @@ class Connection:
             return Reason.UNSPECIFIED
         self._quit(text)
         try:
-            taker = taking.take(self, name, options)
+            found, core = taking.take(self, name, options)
         except ChannelError as error:
             self._log.info("subscription to %.100s is refused: %s", text, error.reply_text)
             return Reason.TOPIC_FILTER_INVALID
-        self._shared[text] = taker.queue, taker
+        consumer = Consumer(self, core)
+        found.add_consumer(consumer)
+        self._shared[text] = found, consumer
+        if not found.is_single_active or found.active_consumer is consumer:
+            core.start()
         return 0
 
     def _joined(
@@ -786,7 +797,10 @@ class Connection:
                 consumer.core.cancel()
             self.vhost.consumer_left(queue, consumer)
 
-    def _unsubscribing(self, wanted: Unsubscribe, queue: Queue) -> Iterator[None]:
+    def _unsubscribing(
+        self, reading: Generator[None, None, Unsubscribe], queue: Queue
+    ) -> Iterator[None]:
+        wanted = yield from reading
         reasons: list[int] = []
         is_recorded = False
         for text in wanted.filters:

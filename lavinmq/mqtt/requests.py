@@ -6,6 +6,7 @@ standards forbid. Sans I/O. Source: MQTT 5.0 sections 3.8, 3.10, 3.14, 3.15; 3.1
 
 from __future__ import annotations
 
+from collections.abc import Generator, Sized
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -22,6 +23,8 @@ from lavinmq.mqtt.reasons import (
     reason_of,
 )
 
+MOST_FILTERS: Final = 65_536
+"""Of one packet: each is some hundred bytes while it is answered."""
 _REQUEST_FLAGS: Final = 2
 """Of SUBSCRIBE and UNSUBSCRIBE."""
 _QOS, _NO_LOCAL, _RETAIN_AS_PUBLISHED, _RETAIN_HANDLING, _RESERVED = 0x03, 0x04, 0x08, 0x30, 0xC0
@@ -75,27 +78,33 @@ class Auth:
     data: bytes = b""
 
 
-def subscribe(level: int, flags: int, body: bytes) -> Subscribe:
-    """Read a SUBSCRIBE. Raises: PacketError."""
+def subscribe(level: int, flags: int, body: bytes) -> Generator[None, None, Subscribe]:
+    """Read a SUBSCRIBE, a topic filter in each step. Raises: PacketError."""
     reader, packet_id, asked = _begin(level, flags, body, SUBSCRIBE)
-    wishes = []
+    wishes: list[Wish] = []
     while reader.left:
+        _check_room(wishes)
         wishes.append(_wish(level, reader.text(), reader.byte()))
+        yield
     if not wishes:
         raise protocol_error("SUBSCRIBE without a topic filter")
     return Subscribe(packet_id, tuple(wishes), asked.get(properties.SUBSCRIPTION_ID, 0))
 
 
-def unsubscribe(level: int, flags: int, body: bytes) -> Unsubscribe:
-    """Read an UNSUBSCRIBE. Raises: PacketError."""
+def unsubscribe(level: int, flags: int, body: bytes) -> Generator[None, None, Unsubscribe]:
+    """Read an UNSUBSCRIBE, a topic filter in each step. Raises: PacketError."""
     reader, packet_id, _ = _begin(level, flags, body, UNSUBSCRIBE)
-    found = []
+    found: list[str] = []
     while reader.left:
+        _check_room(found)
         found.append(reader.text())
+        if not found[-1]:
+            raise PacketError(
+                Reason.TOPIC_FILTER_INVALID, "a topic filter has one character at least"
+            )
+        yield
     if not found:
         raise protocol_error("UNSUBSCRIBE without a topic filter")
-    if not all(found):
-        raise PacketError(Reason.TOPIC_FILTER_INVALID, "a topic filter has one character at least")
     return Unsubscribe(packet_id, tuple(found))
 
 
@@ -156,6 +165,14 @@ def _rest(reader: Reader, kind: int) -> Properties:
     if reader.left:
         raise malformed("there is more behind the end of a packet")
     return given
+
+
+def _check_room(found: Sized) -> None:
+    """Raises: PacketError 0x97."""
+    if len(found) >= MOST_FILTERS:
+        raise PacketError(
+            Reason.QUOTA_EXCEEDED, f"a packet has {MOST_FILTERS} topic filters at most"
+        )
 
 
 def _check_reserved(flags: int, what: str) -> None:

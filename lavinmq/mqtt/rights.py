@@ -10,52 +10,63 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from lavinmq.mqtt import groups
 from lavinmq.vhost.bridge import binding_key_of, key_of
-from lavinmq.vhost.subscribing import EXCHANGE
+from lavinmq.vhost.subscribing import EXCHANGE, PREFIX
 
 if TYPE_CHECKING:
     from lavinmq.auth.identity import Identity
     from lavinmq.auth.topics import KeyRights
+    from lavinmq.vhost.vhost import VHost
 
 
 class TopicRights:
     """The rights of one client, as they are now: look them up anew when the user has changed.
 
-    Args: vhost: its name; client_id: that of the client; is_asked: whether the permissions of the
-        virtual host count; bridge: the name of the exchange of AMQP, empty for none. What the user
-        may do there always counts: it is not MQTT's.
+    Args: client_id: that of the client; is_asked: whether the permissions of the virtual host
+        count. What the user may do with the exchange behind the bridge always does: it is not
+        MQTT's alone.
     """
 
     __slots__ = (
-        "_bridge_keys", "_crosses", "_hears", "_keys", "_may_read", "_may_write", "is_limited",
+        "_bridge_keys", "_crosses", "_groups", "_hears", "_keys", "_may_read", "_may_write",
+        "is_limited",
     )  # fmt: skip
 
-    def __init__(
-        self, user: Identity, vhost: str, client_id: str, queue: str, *, is_asked: bool,
-        bridge: str = "",
-    ) -> None:  # fmt: skip
+    def __init__(self, user: Identity, there: VHost, client_id: str, *, is_asked: bool) -> None:
+        vhost, queue, bridge = there.name, PREFIX + client_id, there.bridge.exchange
+        self._groups = groups.rights_of(there.rules.parameters, user.name, client_id)
         keys = user.key_rights(vhost, EXCHANGE)
         self._keys: Final[KeyRights | None] = None if keys is None else keys.of_client(client_id)
         self._may_write = not is_asked or user.can_write(vhost, EXCHANGE)
         self._may_read = not is_asked or (
             user.can_read(vhost, EXCHANGE) and user.can_write(vhost, queue)
         )
-        self.is_limited = self._keys is not None or not (self._may_read and self._may_write)
+        self.is_limited = (
+            self._groups is not None or self._keys is not None
+            or not (self._may_read and self._may_write)
+        )  # fmt: skip
         """Whether there is anything that the client may not do."""
         self._crosses = bool(bridge) and user.can_write(vhost, bridge)
         self._hears = bool(bridge) and user.can_read(vhost, bridge)
-        there = user.key_rights(vhost, bridge) if bridge else None
+        keys = user.key_rights(vhost, bridge) if bridge else None
         self._bridge_keys: Final[KeyRights | None] = (
-            None if there is None else there.of_client(client_id)
+            None if keys is None else keys.of_client(client_id)
         )
 
     def may_publish(self, topic: str) -> bool:
         """Whether it may publish to a topic."""
-        return self._may_write and (self._keys is None or self._keys.can_write(topic))
+        return (
+            self._may_write and (self._keys is None or self._keys.can_write(topic))
+            and (self._groups is None or self._groups.may_write(topic))
+        )  # fmt: skip
 
     def may_subscribe(self, text: str) -> bool:
         """Whether it may subscribe to a topic filter."""
-        return self._may_read and (self._keys is None or self._keys.can_read(text))
+        return (
+            self._may_read and (self._keys is None or self._keys.can_read(text))
+            and (self._groups is None or self._groups.may_read(text))
+        )  # fmt: skip
 
     @property
     def crosses(self) -> bool:

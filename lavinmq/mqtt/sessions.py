@@ -61,13 +61,13 @@ class Sessions:
         self._log = log.get("lmq.mqtt", vhost=vhost.name)
         self.stores = Stores(broker, vhost)
         vhost.on_session_end = self._ended
-        vhost.bridge.on_change = self._bridge_changed
+        vhost.on_parameters = self._rights_changed
         for queue in vhost.queues.values():
             if queue.is_session and queue.is_stored:
                 self._limit(queue)
 
-    def _bridge_changed(self) -> None:
-        """Rights are those on another exchange, or on none."""
+    def _rights_changed(self) -> None:
+        """Permission groups may be others, or the exchange behind the bridge."""
         for client in list(self.clients.values()):
             client.user_changed()
 
@@ -108,9 +108,8 @@ class Sessions:
         if kept.due_ms:
             delay_s = min(delay_s, max(0, kept.due_ms // 1000 - int(time.time())))
         rights = TopicRights(
-            user, self.vhost.name, client_id, PREFIX + client_id,
+            user, self.vhost, client_id,
             is_asked=self._broker.config.mqtt_permission_check_enabled,
-            bridge=self.vhost.bridge.exchange,
         )  # fmt: skip
         will = replace(kept.will, delay_s=delay_s)
         self.wills.add(client_id, will, rights.may_publish, rights.may_cross)

@@ -59,7 +59,6 @@ class Bridge:
         self._parameters = parameters
         self._default = default
         self._there: Exchange | None = None
-        self._name = ""
 
     @property
     def exchange(self) -> str:
@@ -82,10 +81,9 @@ class Bridge:
         there = self._exchanges.get(name) if name else None
         if there is not None and not there.is_topic:
             there = None
-        if there is self._there and name == self._name:
+        if there is self._there:
             return
-        if there is not self._there:
-            mqtt.core.set_bridge(raw_key(name), None if there is None else there.core, self._core)
-        self._there, self._name = there, name
+        self._there = there
+        mqtt.core.set_bridge(raw_key(name), None if there is None else there.core, self._core)
         if self.on_change is not None:
             self.on_change()

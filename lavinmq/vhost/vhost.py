@@ -106,6 +106,8 @@ class VHost:
         )
         self.on_session_end: Callable[[Queue], object] | None = None
         """Is told of each queue of a client of MQTT that has gone."""
+        self.on_parameters: Callable[[], object] | None = None
+        """Is told when what parameters say of MQTT may have changed."""
         self._keys = DedupKeys(self.directory, loop, self._log, disk.changes)
         self._news = StoreNews(self._log)
         self.files = QueueFiles(
@@ -125,12 +127,13 @@ class VHost:
         self.operators = Operators(
             self.queues, self.recorded, self.files, consumer_timeout_ms, self._log, disk
         )
-        self.rules = VHostRules(
+        self.rules: VHostRules = VHostRules(
             self.directory, name, self.queues, self.exchanges, call_soon, self._queue_changed,
             self._exchange_changed, disk,
         )  # fmt: skip
         self.bridge: Bridge = Bridge(self.core, self.exchanges, self.rules.parameters, bridge)
-        self.rules.parameters.on_change = self.bridge.look
+        self.bridge.on_change = self._parameters_changed
+        self.rules.parameters.on_change = self._parameters_changed
         self._delayed = DelayedExchanges(
             self.queues, self._new_queue, self.files, self.core, loop, call_soon, self._log
         )
@@ -284,6 +287,12 @@ class VHost:
         self.bridge.look()
         self.core.touch()
         return exchange
+
+    def _parameters_changed(self) -> None:
+        """Parameters have changed, or what they name has come or gone."""
+        self.bridge.look()
+        if self.on_parameters is not None:
+            self.on_parameters()
 
     def _queue_changed(self, queue: Queue) -> None:
         """A queue has new features."""

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
@@ -33,7 +34,7 @@ class PahoPeer:
         self._connected: queue.Queue[Any] = queue.Queue()
         self.gone: queue.Queue[Any] = queue.Queue()
         self.client = paho.Client(
-            paho.CallbackAPIVersion.VERSION2, client_id, protocol=version, **options
+            CallbackAPIVersion.VERSION2, client_id, protocol=MQTTProtocolVersion(version), **options
         )
         self.client.username_pw_set(user, password)
         self.client.on_message = lambda client, _, message: self._messages.put(message)

@@ -73,7 +73,8 @@ def test_a_user_that_there_is_not_has_the_same_salt_each_time() -> None:
     "message",
     [
         b"", b"p=tls-unique,,n=u,r=a", b"n,a=admin,n=u,r=a", b"n,,r=a,n=u", b"n,,n=u", b"n,,n=,r=a",
-        b"n,,n=u,r=", b"n,,n=u=2D,r=a", b"n,,n=\xff,r=a", b"n,,m=x,n=u,r=a", b"n,,n=u,r=" + b"a" * 5000,
+        b"n,,n=u,r=", b"n,,n=u=2D,r=a", b"n,,n=\xff,r=a", b"n,,m=x,n=u,r=a",
+        b"n,,n=u,r=" + b"a" * 5000,
     ],
 )  # fmt: skip
 def test_a_first_message_that_is_none_is_refused(message: bytes) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from typing import TypeVar, cast
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +14,26 @@ from lavinmq.mqtt.filters import Shared
 from lavinmq.mqtt.reasons import PacketError, Reason
 from lavinmq.mqtt.requests import Auth, Disconnect, Subscribe, Unsubscribe, Wish
 from tests.support.mqtt_bytes import V5, V31, V311, block, subscribe_body, text
+
+T = TypeVar("T")
+
+
+def whole(steps: Generator[None, None, T]) -> T:
+    """What a reader comes to, which reads in steps."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast("T", end.value)
+
+
+def subscribe(level: int, flags: int, body: bytes) -> Subscribe:
+    return whole(requests.subscribe(level, flags, body))
+
+
+def unsubscribe(level: int, flags: int, body: bytes) -> Unsubscribe:
+    return whole(requests.unsubscribe(level, flags, body))
+
 
 VERSIONS = (V31, V311, V5)
 
@@ -35,20 +56,20 @@ def test_subscriptions_are_read_in_order(level: int) -> None:
     """3.1.1 [MQTT-3.8.4-4], 5.0 [MQTT-3.8.4-5]: each topic filter is a wish of its own."""
     body = subscribe_body(level, 10, ("a/b", 0), ("c/+/#", 1), ("å", 2))
     wishes = (Wish("a/b", 0), Wish("c/+/#", 1), Wish("å", 2))
-    assert requests.subscribe(level, 2, body) == Subscribe(10, wishes)
+    assert subscribe(level, 2, body) == Subscribe(10, wishes)
 
 
 def test_options_of_version_5_are_read() -> None:
     """5.0 section 3.8.3.1: no local, retain as published, retain handling; the identifier."""
     body = subscribe_body(V5, 1, ("a", 0x2E), properties=block(b"\x0b\x80\x01"))
-    assert requests.subscribe(V5, 2, body) == Subscribe(1, (Wish("a", 2, True, True, 2),), 128)
+    assert subscribe(V5, 2, body) == Subscribe(1, (Wish("a", 2, True, True, 2),), 128)
 
 
 @pytest.mark.parametrize("level", VERSIONS)
 def test_shared_subscriptions_are_known_in_every_version(level: int) -> None:
     """5.0 [MQTT-4.8.2-1], [MQTT-4.8.2-2]."""
     body = subscribe_body(level, 1, ("$share/g/a/+", 1))
-    assert requests.subscribe(level, 2, body).wishes[0].shared == Shared("g", "a/+")
+    assert subscribe(level, 2, body).wishes[0].shared == Shared("g", "a/+")
     for wrong in (
         "$share",
         "$share/",
@@ -59,7 +80,7 @@ def test_shared_subscriptions_are_known_in_every_version(level: int) -> None:
         "$share/#",
     ):
         body = subscribe_body(level, 1, (wrong, 1))
-        assert reason(requests.subscribe, level, 2, body) == Reason.TOPIC_FILTER_INVALID, wrong
+        assert reason(subscribe, level, 2, body) == Reason.TOPIC_FILTER_INVALID, wrong
 
 
 @pytest.mark.parametrize("level", VERSIONS)
@@ -67,19 +88,19 @@ def test_shared_subscriptions_are_known_in_every_version(level: int) -> None:
 def test_reserved_flags_of_requests(level: int, flags: int) -> None:
     """3.1.1 [MQTT-3.8.1-1], [MQTT-3.10.1-1], 5.0 [MQTT-3.8.1-1], [MQTT-3.10.1-1]."""
     body = subscribe_body(level, 1, ("a", 0))
-    assert reason(requests.subscribe, level, flags, body) == Reason.MALFORMED_PACKET
+    assert reason(subscribe, level, flags, body) == Reason.MALFORMED_PACKET
     body = unsubscribe_body(level, 1, "a")
-    assert reason(requests.unsubscribe, level, flags, body) == Reason.MALFORMED_PACKET
+    assert reason(unsubscribe, level, flags, body) == Reason.MALFORMED_PACKET
 
 
 @pytest.mark.parametrize("level", VERSIONS)
 def test_requests_have_an_identifier_and_a_filter(level: int) -> None:
     """3.1.1 [MQTT-2.3.1-1], [MQTT-3.8.3-3], [MQTT-3.10.3-2], 5.0 [MQTT-2.2.1-3], [MQTT-3.8.3-2],
     [MQTT-3.10.3-2]."""
-    assert reason(requests.subscribe, level, 2, subscribe_body(level, 0, ("a", 0))) == 0x82
-    assert reason(requests.subscribe, level, 2, subscribe_body(level, 1)) == 0x82
-    assert reason(requests.unsubscribe, level, 2, unsubscribe_body(level, 0, "a")) == 0x82
-    assert reason(requests.unsubscribe, level, 2, unsubscribe_body(level, 1)) == 0x82
+    assert reason(subscribe, level, 2, subscribe_body(level, 0, ("a", 0))) == 0x82
+    assert reason(subscribe, level, 2, subscribe_body(level, 1)) == 0x82
+    assert reason(unsubscribe, level, 2, unsubscribe_body(level, 0, "a")) == 0x82
+    assert reason(unsubscribe, level, 2, unsubscribe_body(level, 1)) == 0x82
 
 
 @pytest.mark.parametrize("level", VERSIONS)
@@ -87,8 +108,8 @@ def test_requests_have_an_identifier_and_a_filter(level: int) -> None:
 def test_filters_are_texts(level: int, raw: bytes) -> None:
     """3.1.1 [MQTT-3.8.3-1], [MQTT-3.10.3-1], [MQTT-4.7.3-2], 5.0 [MQTT-3.8.3-1], [MQTT-3.10.3-1],
     [MQTT-4.7.3-2]."""
-    assert reason(requests.subscribe, level, 2, subscribe_body(level, 1, (raw, 0))) == 0x81
-    assert reason(requests.unsubscribe, level, 2, unsubscribe_body(level, 1, raw)) == 0x81
+    assert reason(subscribe, level, 2, subscribe_body(level, 1, (raw, 0))) == 0x81
+    assert reason(unsubscribe, level, 2, unsubscribe_body(level, 1, raw)) == 0x81
 
 
 @pytest.mark.parametrize("level", VERSIONS)
@@ -97,15 +118,13 @@ def test_where_wildcards_may_stand(level: int, wrong: str) -> None:
     """3.1.1 [MQTT-4.7.1-2], [MQTT-4.7.1-3], [MQTT-4.7.3-1], 5.0 [MQTT-4.7.1-1], [MQTT-4.7.1-2],
     [MQTT-4.7.3-1]."""
     body = subscribe_body(level, 1, (wrong, 0))
-    assert reason(requests.subscribe, level, 2, body) == Reason.TOPIC_FILTER_INVALID
+    assert reason(subscribe, level, 2, body) == Reason.TOPIC_FILTER_INVALID
 
 
 @pytest.mark.parametrize("right", ["#", "+", "/", "//", "+/+", "a/#", "/#", "+/a/#", " ", "$SYS/#"])
 def test_filters_that_are_right(right: str) -> None:
     """3.1.1 [MQTT-4.7.1-2], [MQTT-4.7.1-3], 5.0 [MQTT-4.7.1-1], [MQTT-4.7.1-2]."""
-    assert (
-        requests.subscribe(V311, 2, subscribe_body(V311, 1, (right, 0))).wishes[0].filter == right
-    )
+    assert subscribe(V311, 2, subscribe_body(V311, 1, (right, 0))).wishes[0].filter == right
 
 
 @pytest.mark.parametrize(
@@ -123,7 +142,7 @@ def test_filters_match_topics(wanted: str, topic: str, does: bool) -> None:
 def test_a_filter_may_have_65535_bytes() -> None:
     """3.1.1 [MQTT-4.7.3-3], 5.0 [MQTT-4.7.3-3]."""
     long = "/".join("å" * 5 for _ in range(5957))[:-1]
-    assert requests.subscribe(V311, 2, subscribe_body(V311, 1, (long, 0))).wishes[0].filter == long
+    assert subscribe(V311, 2, subscribe_body(V311, 1, (long, 0))).wishes[0].filter == long
 
 
 @pytest.mark.parametrize("level", VERSIONS)
@@ -131,28 +150,28 @@ def test_reserved_options_of_subscriptions(level: int) -> None:
     """3.1.1 [MQTT-3.8.3-4], 5.0 [MQTT-3.8.3-5]."""
     for options in (3, 0x40, 0x80, *((0x04, 0x08, 0x10) if level != V5 else ())):
         body = subscribe_body(level, 1, ("a", options))
-        assert reason(requests.subscribe, level, 2, body) == Reason.MALFORMED_PACKET, options
+        assert reason(subscribe, level, 2, body) == Reason.MALFORMED_PACKET, options
 
 
 def test_options_that_do_not_go_together() -> None:
     """5.0 [MQTT-3.8.3-4]: no local on a shared subscription; retain handling 3."""
     for name, options in (("$share/g/a", 0x04), ("a", 0x30)):
         body = subscribe_body(V5, 1, (name, options))
-        assert reason(requests.subscribe, V5, 2, body) == Reason.PROTOCOL_ERROR
+        assert reason(subscribe, V5, 2, body) == Reason.PROTOCOL_ERROR
 
 
 @pytest.mark.parametrize("given", [b"\x0b\0", b"\x0b\1\x0b\1", b"\x1f" + text("why")])
 def test_properties_of_subscribe_that_cannot_be(given: bytes) -> None:
     """5.0 section 3.8.2.1: a subscription identifier is not 0, and comes once."""
     body = subscribe_body(V5, 1, ("a", 0), properties=block(given))
-    assert reason(requests.subscribe, V5, 2, body) == Reason.PROTOCOL_ERROR
+    assert reason(subscribe, V5, 2, body) == Reason.PROTOCOL_ERROR
 
 
 @pytest.mark.parametrize("level", VERSIONS)
 def test_filters_to_unsubscribe_are_taken_as_they_are(level: int) -> None:
     """3.1.1 [MQTT-3.10.4-1], 5.0 [MQTT-3.10.4-1]: they are compared character by character."""
     body = unsubscribe_body(level, 7, "a/#/b", "x")
-    assert requests.unsubscribe(level, 2, body) == Unsubscribe(7, ("a/#/b", "x"))
+    assert unsubscribe(level, 2, body) == Unsubscribe(7, ("a/#/b", "x"))
 
 
 @pytest.mark.parametrize("level", [V31, V311])
@@ -192,7 +211,7 @@ def test_auth() -> None:
 
 
 @given(
-    st.sampled_from([requests.subscribe, requests.unsubscribe, requests.disconnect, requests.auth]),
+    st.sampled_from([subscribe, unsubscribe, requests.disconnect, requests.auth]),
     st.sampled_from(VERSIONS),
     st.sampled_from([0, 2]),
     st.binary(max_size=60),
@@ -206,3 +225,21 @@ def test_any_bytes_are_read_or_refused(
         read(level, flags, body)
     except PacketError as error:
         assert str(error)
+
+
+@pytest.mark.parametrize("level", [V311, V5])
+def test_a_packet_has_so_many_topic_filters_at_most(level: int) -> None:
+    most = [("a", 0)] * requests.MOST_FILTERS
+
+    assert len(subscribe(level, 2, subscribe_body(level, 1, *most)).wishes) == len(most)
+    more = subscribe_body(level, 1, *most, ("a", 0))
+    assert reason(subscribe, level, 2, more) == Reason.QUOTA_EXCEEDED
+    names = block() if level == V5 else b""
+    many = b"\0\1" + names + text("a") * (len(most) + 1)
+    assert reason(unsubscribe, level, 2, many) == Reason.QUOTA_EXCEEDED
+
+
+def test_a_long_packet_is_read_in_steps() -> None:
+    steps = requests.subscribe(V311, 2, subscribe_body(V311, 1, *[("a", 0)] * 100))
+
+    assert sum(1 for _ in steps) == 100
