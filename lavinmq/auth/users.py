@@ -3,7 +3,8 @@
 One `UserStore` per broker, on the loop thread. Connections keep the `User` they logged in as; it
 is changed in place, so a change of permissions acts at once. `epoch` moves with every change that
 can turn an answer, which lets callers remember answers. Changing does not save: call `save` once
-after a change or a bulk of them. What cannot be saved is taken back.
+after a change or a bulk of them. What cannot be saved is taken back. Longer than 500 lines: what is
+stored of a user, and how it changes and is taken back, stands in one place.
 Source: docs/authentication.md, docs/formats.md.
 """
 
