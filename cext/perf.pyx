@@ -370,7 +370,7 @@ cdef object conn_result(conn_t *c, int end):
     if end == END_LOST:
         reason = os.strerror(c.error) if c.error else "connection closed by the server"
         return end, reason.encode()
-    return end, b"the server sent what AMQP does not allow here"
+    return end, b"the server sent what the protocol does not allow here"
 
 
 cdef void conn_alloc(conn_t *c) except *:

@@ -7,6 +7,7 @@
 cdef enum:
     MQTT_PUBLISH = 3
     MQTT_PUBACK = 4
+    MQTT_SUBACK = 9
     MQTT_PINGRESP = 13
     MQTT_WINDOW_MAX = 32768
     MQTT_ACK_BYTES = 4
@@ -296,9 +297,14 @@ cdef int msub_begin(msub_t *m) noexcept nogil:
         return WALK_STARVED if r == 0 else END_VIOLATION
     have = <uint32_t>(c.conn.in_n - c.conn.in_at) - f.head
     if f.first >> 4 != MQTT_PUBLISH:
-        if f.first >> 4 != MQTT_PINGRESP or f.size:
+        if f.size != (3 if f.first >> 4 == MQTT_SUBACK else 0):
             return END_VIOLATION
-        c.conn.in_at += f.head
+        if have < f.size:
+            return WALK_STARVED
+        # Behind a session that was there already its messages come first.
+        if f.size and f.p[2] > 2 or not f.size and f.first >> 4 != MQTT_PINGRESP:
+            return END_VIOLATION
+        c.conn.in_at += f.head + f.size
         return END_DONE
     if f.size < 2:
         return END_VIOLATION

@@ -7,7 +7,8 @@ import hashlib
 import hmac
 import json
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -97,14 +98,13 @@ def name(mqtt: Broker) -> str:
 
 
 @pytest.fixture
-def client(mqtt: Broker, name: str) -> Callable[..., Client]:
-    peers = []
+def client(mqtt: Broker, name: str) -> Iterator[Callable[..., Client]]:
+    with ExitStack() as stack:
 
-    def make(user: str = name, password: str = "secret") -> Client:
-        peers.append(Peer(mqtt.mqtt_port, V5))
-        return Client(peers[-1], user, password)
+        def make(user: str = name, password: str = "secret") -> Client:
+            return Client(stack.enter_context(Peer(mqtt.mqtt_port, V5)), user, password)
 
-    return make
+        yield make
 
 
 def test_the_password_opens_and_the_broker_proves_that_it_knows_it(

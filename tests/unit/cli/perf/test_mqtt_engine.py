@@ -180,7 +180,7 @@ def test_a_stream_may_be_split_at_any_byte(packets: Engine, step: int) -> None:
     client = _perf.MqttConsumer(run, body_size=30, verify=True)
     packets.start(client)
     data = message(pattern(30)) + message(pattern(30), 7) + b"\xd0\0" + message(pattern(30), 8)
-    data += message(pattern(30))
+    data += b"\x90\3\0\1\1" + message(pattern(30))
 
     for at in range(0, len(data), step):
         packets.peer.send(data[at : at + step])
@@ -217,7 +217,7 @@ def test_large_and_empty_payloads_are_taken(engine: Engine) -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"\x90\3\0\1\0", b"\x30\1a", b"\x30\3\0\5a", b"\x32\4\0\2ab", b"\x30" + b"\xff" * 5],
+    [b"\x90\3\0\1\x80", b"\x30\1a", b"\x30\3\0\5a", b"\x32\4\0\2ab", b"\x30" + b"\xff" * 5],
 )
 def test_what_a_broker_may_not_say_ends_a_subscriber(engine: Engine, data: bytes) -> None:
     engine.start(_perf.MqttConsumer(_perf.Run()))
