@@ -115,9 +115,9 @@ class Connection:
     __slots__ = (
         "__weakref__", "_consumer", "_enhanced", "_expiry_s", "_host", "_is_over", "_login",
         "_mechanism", "_most", "_proof", "_queue", "_sessions", "_shared", "_socket", "_wanted",
-        "_will", "broker", "client_id", "connected_at_ms", "ends", "is_blocked", "is_member", "keep_alive_s",
-        "level", "link", "receive_maximum", "rights", "standing", "track", "traffic", "user",
-        "vhost",
+        "_will", "broker", "client_id", "connected_at_ms", "ends", "is_blocked", "is_member",
+        "keep_alive_s", "level", "link", "receive_maximum", "rights", "standing", "track",
+        "traffic", "user", "vhost",
     )  # fmt: skip
 
     def __init__(self, host: Host, sock: socket.socket, ends: Endpoints) -> None:
