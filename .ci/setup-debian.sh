@@ -47,6 +47,7 @@ test)
     has npm || missing+=(npm)
     has amqp-publish || missing+=(amqp-tools)
     has mosquitto_pub || missing+=(mosquitto-clients)
+    has paho_c_pub || missing+=(paho.mqtt.c-examples)
     has go || missing+=(golang-go)
     there /usr/share/gocode/src/github.com/rabbitmq/amqp091-go \
         || missing+=(golang-github-rabbitmq-amqp091-go-dev)
