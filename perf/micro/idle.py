@@ -100,10 +100,13 @@ def main() -> None:
         directory = Path(name)
         cert, key = certificate(directory)
         port, tls_port = free_port(), free_port()
+        other = str(free_port())
         notes = directory / "turns"
         broker = subprocess.Popen(
             [sys.executable, REPOSITORY / "perf/turns.py", notes, "-D", directory / "data",
-             "-l", "error", "-p", str(port), "--amqps-port", str(tls_port),
+             "-l", "error", "-p", str(port), "--http-port", other,
+             "--mqtt-port", "-1", "--mqtts-port", "-1",
+             "--metrics-http-port", "-1", "--amqps-port", str(tls_port),
              "--cert", cert, "--key", key],
             stdout=subprocess.DEVNULL, env={**os.environ, "SSLKEYLOGFILE": ""},
         )  # fmt: skip
