@@ -1,8 +1,8 @@
 """A real browser in front of a broker: Debian's Chromium, steered by Playwright.
 
-The browser is found by its path, never downloaded; `make test` installs it. A browser lives as long
-as the tests of one file: while it does, Playwright's event loop counts as running in this thread,
-and tests of other files start loops of their own.
+The browser is found by its path, never downloaded; `make test` installs it. It lives as long as a
+worker runs tests of this directory, one after the other: while it does, Playwright's event loop
+counts as running in this thread, and tests of other directories start loops of their own.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ VHOSTS = [{"name": "foo"}, {"name": "bar"}]
 NODE_MODULES = Path(__file__).parent / "node_modules"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Any]:
-    """The browser of a file's tests."""
+    """The browser of this directory's tests."""
     path = next(filter(None, map(shutil.which, NAMES)), None)
     if path is None:
         pytest.skip(f"no browser: none of {', '.join(NAMES)} is installed")
