@@ -39,6 +39,8 @@ from tests.support.waiting import wait_for
 
 ACK = b"\x00\x3c\x00\x50"
 
+DEADLINE_S = 120.0
+
 
 @pytest.fixture
 def queue(broker: Broker) -> Iterator[str]:

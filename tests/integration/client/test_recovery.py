@@ -30,6 +30,8 @@ QUICK: dict[str, Any] = {
     "health_interval": 0.2,
 }
 
+DEADLINE_S = 120.0
+
 
 @pytest.fixture
 def proxy(broker: Broker) -> Iterator[FaultProxy]:
