@@ -2,7 +2,7 @@
 
 Run from the root of the repository; Chromium is found by its path, as for the tests:
 
-    .venv/bin/python perf/tab.py [--minutes 10] [--queues 10000] [--only heap,switch] [--out FILE]
+    .venv/bin/python perf/tab.py [--minutes 10] [--queues 10000] [--only heap,switch,first]
 
 `heap` keeps the overview open with live traffic and asks every half minute how much of the heap is
 in use once garbage has been collected; growth is the slope of the second half, for scripts are
@@ -10,6 +10,8 @@ compiled and the history fills in the first. `switch` follows the links of the m
 around, the first of which fills the browser's cache: milliseconds from the click until something
 is painted, and until the answers of the API are shown; and, which a busy machine does not make
 longer, the processor time until something is painted: of the page's main thread, of all threads.
+`first` opens pages in a browser that has nothing of them, and again: milliseconds to the first
+paint.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ new MutationObserver(() => { globalThis.shown = performance.now(); })
 """
 TRACED = ("toplevel", "blink.user_timing", "loading")
 TIMES = """
-[performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0, shown]
+[performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0, globalThis.shown ?? 0]
 """
 Result = dict[str, Any]
 
@@ -152,24 +154,51 @@ def switch(bench: management.Bench) -> Result:
                 paint, last = page.evaluate(TIMES)
                 painted.setdefault(name, []).append(paint)
                 shown.setdefault(name, []).append(last)
+        used: dict[str, list[tuple[float, float]]] = {}
         with tempfile.TemporaryDirectory() as place:
-            used = [work(page, name, Path(place) / "trace.json") for name in SWITCHED * 2]
+            for name in SWITCHED * bench.options.traced:
+                used.setdefault(name, []).append(work(page, name, Path(place) / "trace.json"))
     warm = [time for times in painted.values() for time in times[1:]]
+    every = [one for several in used.values() for one in several]
     return {
         "painted_ms": painted, "shown_ms": shown,
         "warm_painted_median_ms": statistics.median(warm), "warm_painted_longest_ms": max(warm),
-        "main_thread_cpu_median_ms": statistics.median(main for main, _ in used),
-        "all_threads_cpu_median_ms": statistics.median(all_ for _, all_ in used),
+        "main_thread_cpu_median_ms": statistics.median(main for main, _ in every),
+        "all_threads_cpu_median_ms": statistics.median(all_ for _, all_ in every),
+        "cpu_by_page_ms": {
+            name: [statistics.median(main for main, _ in several),
+                   statistics.median(all_ for _, all_ in several)]
+            for name, several in used.items()
+        },
     }  # fmt: skip
 
 
-PARTS: dict[str, Callable[[management.Bench], Result]] = {"switch": switch, "heap": heap}
+def first(bench: management.Bench) -> Result:
+    """First paints of pages in a browser that has not seen them, and of the same again."""
+    cold: list[float] = []
+    again: list[float] = []
+    with bench.broker(tls=False) as broker:
+        bench.declare(broker.port)
+        for address in ("/login", "/", "/queues", "/nodes"):
+            with tab(bench) as page:
+                for several in (cold, again):
+                    page.goto("about:blank")
+                    page.goto(address)
+                    page.wait_for_timeout(1500)
+                    several.append(page.evaluate(TIMES)[0])
+    return {"cold_ms": cold, "again_ms": again}
+
+
+PARTS: dict[str, Callable[[management.Bench], Result]] = {
+    "switch": switch, "first": first, "heap": heap,
+}  # fmt: skip
 
 
 def main() -> int:
     """Measure what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=int, default=10)
+    parser.add_argument("--traced", type=int, default=2, help="looks at the work for each page")
     return management.run_parts(parser, PARTS)
 
 

@@ -198,3 +198,46 @@ def test_a_chart_is_saved_as_csv(page: Any, overview: Callable[..., None], tmp_p
     assert head == ["time", "Ready", "Unacked"]
     assert [row[1:] for row in rows] == [["2", "0"], ["6", "0"], ["4", "0"]]
     assert all(row[0].endswith("Z") for row in rows)
+
+
+NODE_LINES = {
+    "memory": ("Used",), "disk": ("Free", "Total"), "io": ("Read", "Write"),
+    "cpu": ("User", "System"), "confirm-latency": ("Median", "99 %"),
+    "sync-latency": ("Median", "99 %"), "http-latency": ("Median", "99 %"),
+    "connection": ("Created", "Closed"), "channel": ("Created", "Closed"),
+    "queue": ("Declared", "Deleted"),
+}  # fmt: skip
+"""The charts of the page of the node, with their lines."""
+LOGGED = (
+    "mem_used", "disk_free", "disk_total", "io_read", "io_write", "cpu_user", "cpu_sys",
+    "connection_created", "connection_closed", "channel_created", "channel_closed",
+    "queue_declared", "queue_deleted",
+)  # fmt: skip
+
+
+def test_every_record_of_the_node_is_drawn_at_once(page: Any, stub: Stub) -> None:
+    """Memory, disk, processor, latencies and what comes and goes, from one answer."""
+    took = {"p50_log": [1.0, 2.0], "p99_log": [3.0, 7.5]}
+    node = {f"{name}_details": {"log": [10, 20]} for name in LOGGED}
+    node["latency"] = dict.fromkeys(("confirm", "sync", "http"), took)
+    stub("/api/nodes", [{"name": "n", **node}])
+    page.goto("/nodes")
+    for chart, lines in NODE_LINES.items():
+        for name in lines:
+            expect(line(page, chart, name)).to_contain_text(re.compile(r"\d"))
+    expect(line(page, "confirm-latency", "99 %")).to_contain_text("7.5")
+    expect(page.locator("main canvas")).to_have_count(len(NODE_LINES))
+
+
+def test_every_record_of_the_broker_is_drawn_at_once(page: Any, stub: Stub) -> None:
+    """Depth, unacknowledged messages, bytes and all rates."""
+    rates = ("publish", "deliver", "ack", "get", "deliver_get", "confirm", "redeliver", "reject")
+    said = depth(5, 6, sent=(7, 8))
+    said["message_stats"] = {f"{name}_details": {"rate": 2, "log": [1, 2]} for name in rates}
+    stub("/api/overview", said)
+    page.goto("/")
+    for chart, n in (("depth", 2), ("data", 2), ("rate", len(rates))):
+        legend = page.locator(f"#{chart}-chart .chart-legend button")
+        expect(legend).to_have_count(n)
+        for at in range(n):
+            expect(legend.nth(at)).to_contain_text(re.compile(r"\d"))

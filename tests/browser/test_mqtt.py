@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.conftest import log_in, opened
+from tests.browser.conftest import Visit, log_in, opened
+from tests.browser.test_every_page import AXE, Seen, is_of_policy
 from tests.support.api import Api
 from tests.support.broker import Broker
 from tests.support.mqtt_bytes import V5, V311, block
@@ -133,3 +135,25 @@ def test_who_only_looks_is_offered_no_end(browser: Any, spoken: Broker) -> None:
         page.goto("/mqtt-session#vhost=%2F&client_id=watched")
         expect(page.locator("#details")).to_contain_text("connected")
         expect(page.get_by_role("button", name="End session")).to_be_hidden()
+
+
+def test_everybody_can_use_the_pages_at_any_width(page: Any, spoken: Broker) -> None:
+    """With hostile names in all tables: no script runs, nothing is refused or scrolls sideways."""
+    found = Seen()
+    found.listen(page)
+    with Peer(spoken.mqtt_port, V5) as client:
+        client.connect(HOSTILE * 5, **KEPT)
+        client.subscribe((HOSTILE * 9, 1), (f"$share/{HOSTILE * 2}/{HOSTILE}", 1))
+        client.publish(HOSTILE, HOSTILE.encode(), 1, retain=True)
+        visit = Visit(page)
+        session = f"/mqtt-session#vhost=%2F&client_id={quote(HOSTILE * 5, safe='')}"
+        for address in ("/mqtt", session, "/consumers", "/connections"):
+            visit(address)
+            assert page.locator("main img").count() == 0
+            for width in (360, 1400):
+                found.measure(page, address, width)
+            if AXE.exists():
+                found.examine(page, address)
+    assert (found.overflow, found.violations, found.dialogs) == ({}, {}, [])
+    assert found.refused == []
+    assert [text for text in found.said if is_of_policy(text)] == []
