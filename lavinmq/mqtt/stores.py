@@ -12,11 +12,12 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from lavinmq import _core
 from lavinmq.process import log
-from lavinmq.process.portions import behind, in_portions
+from lavinmq.process.portions import PORTION_S, behind, in_portions
 
 if TYPE_CHECKING:
     import asyncio
@@ -63,6 +64,14 @@ class Stores:
     def are_well(self) -> bool:
         """Whether clients may be served."""
         return self.retained is not None and self.log is not None and not self._is_over
+
+    def gift(
+        self, raw: bytes, queue: _core.Queue, granted: int, subscription_id: int
+    ) -> _core.RetainedGift | None:
+        """What gives a session the messages that a filter matches; None: they are not there."""
+        if self.retained is None or self._is_over:
+            return None
+        return self.retained.give(raw, queue, granted, subscription_id)
 
     def client_ids(self) -> Iterator[str]:
         """Whose sessions the log has. It may change meanwhile."""
@@ -143,22 +152,23 @@ class Stores:
 
 
 class Gifts:
-    """Retained messages on their way to sessions, of all virtual hosts: one portion at a time."""
+    """Retained messages on their way to sessions, of all virtual hosts, in portions. One that has
+    not had its turn is a few words and no walk: a client may subscribe a hundred thousand times."""
 
     def __init__(self, events: asyncio.AbstractEventLoop) -> None:
         self._events = events
-        self._ready: deque[_core.RetainedGift] = deque()
+        self._ready: deque[_core.RetainedGift | Callable[[], _core.RetainedGift | None]] = deque()
         self._is_running = False
 
     def begin(
         self, stores: Stores, filter_: str, queue: Queue, granted: int, subscription_id: int
     ) -> None:
         """Give what a filter matches, from the next turn on."""
-        if stores.retained is not None:
-            gift = stores.retained.give(filter_.encode(), queue.core, granted, subscription_id)
-            self._go_on(gift)
+        if stores.retained is not None and len(stores.retained):
+            raw = filter_.encode()
+            self._go_on(partial(stores.gift, raw, queue.core, granted, subscription_id))
 
-    def _go_on(self, gift: _core.RetainedGift) -> None:
+    def _go_on(self, gift: _core.RetainedGift | Callable[[], _core.RetainedGift | None]) -> None:
         self._ready.append(gift)
         if not self._is_running:
             self._is_running = True
@@ -166,15 +176,22 @@ class Gifts:
 
     def _run(self) -> None:
         self._is_running = False
-        gift = self._ready.popleft()
+        until = time.perf_counter() + PORTION_S
+        while self._ready and time.perf_counter() < until:
+            ready = self._ready.popleft()
+            gift = ready if isinstance(ready, _core.RetainedGift) else ready()
+            if gift is not None:
+                self._give(gift)
+        if self._ready:
+            self._is_running = True
+            behind(self._events.call_soon, self._run)
+
+    def _give(self, gift: _core.RetainedGift) -> None:
         answer = gift.some()
         if answer == _core.RETAINED_MORE:
             self._ready.append(gift)
         elif answer == _core.RETAINED_WAIT:
             self._events.call_later(_SLOW_S, self._go_on, gift)
-        if self._ready:
-            self._is_running = True
-            behind(self._events.call_soon, self._run)
 
 
 class Looks:
