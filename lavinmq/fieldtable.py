@@ -55,14 +55,15 @@ class FieldTable(dict[str, Value]):
 
     # The bytes this table was decoded from. A nested table shares those of the outermost one:
     # copying at each level would let 64 levels multiply the memory of a small frame.
-    __slots__ = ("_end", "_source", "_start")
+    __slots__ = ("_end", "_hash", "_source", "_start")
+    _hash: int | None
     _source: bytes | None
     _start: int
     _end: int
 
     def __init__(self, values: Mapping[str, Value] | None = None) -> None:
         super().__init__(values or {})
-        self._source = None
+        self._hash = self._source = None
         self._start = self._end = 0
 
     @property
@@ -77,6 +78,8 @@ class FieldTable(dict[str, Value]):
         return self._source[self._start : self._end]
 
     def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
         if not isinstance(other, Mapping):
             return NotImplemented
         return equal(self, other)
@@ -85,7 +88,9 @@ class FieldTable(dict[str, Value]):
         return not self == other
 
     def __hash__(self) -> int:  # type: ignore[override]  # read-only, so hashable unlike dict
-        return hash(_canonical(self)) if self else _EMPTY_HASH
+        if self._hash is None:
+            self._hash = hash(_canonical(self)) if self else _EMPTY_HASH
+        return self._hash
 
     def _read_only(self, *_args: Any, **_kwargs: Any) -> NoReturn:
         raise TypeError("a FieldTable is read-only")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from lavinmq import _core
@@ -265,8 +265,10 @@ def _raw(client_id: str) -> bytes:
     return client_id.encode(errors="surrogateescape")
 
 
+@lru_cache(maxsize=64)
 def _arguments(expiry_s: int) -> FieldTable:
-    """The arguments of a session that is kept for so many seconds."""
+    """The arguments of a session that is kept for so many seconds; shared by all that are the
+    same, for there may be very many."""
     if expiry_s in (0, NEVER):
         return FieldTable(_TYPE)
     return FieldTable({**_TYPE, _EXPIRES: expiry_s * 1000})
