@@ -664,7 +664,8 @@ class SessionLog(SessionSink):
         """A sync has ended. Called by the loop."""
 
     def retry(self) -> None:
-        """Try again to write. To be called twice a second while `take_news` has told an errno."""
+        """Write what had not to be written at once, and what could not be. To be called once a
+        second."""
 
     @property
     def is_due(self) -> bool:
@@ -1672,6 +1673,7 @@ class MqttLink(Link):
         exchange: Exchange,
         *,
         receive_maximum: int = 65535,
+        receive_maximum_in: int = 65535,
         alias_maximum_in: int = 0,
         alias_maximum_out: int = 0,
         maximum_packet_out: int = ...,
@@ -1689,6 +1691,7 @@ class MqttLink(Link):
             session: its queue, of which this becomes a consumer.
             exchange: of FILTERS, to which the client publishes.
             receive_maximum: messages of QoS 1 and 2 that the client takes unacknowledged.
+            receive_maximum_in: those that are taken of it; of version 5 one more is a mistake.
             alias_maximum_in, alias_maximum_out: topic aliases of the client, and for it.
             maximum_packet_out: bytes of a packet that the client takes; larger ones are dropped.
             maximum_packet_in: bytes behind the fixed header of a packet of the client.

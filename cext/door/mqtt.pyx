@@ -45,14 +45,16 @@ cdef class MqttLink(Link):
         Link.leave(self)
 
     def mqtt_open(self, int version, Queue session not None, Exchange exchange not None, *,
-                  u32 receive_maximum=65535, u16 alias_maximum_in=0, u16 alias_maximum_out=0,
+                  u32 receive_maximum=65535, u32 receive_maximum_in=65535,
+                  u16 alias_maximum_in=0, u16 alias_maximum_out=0,
                   u32 maximum_packet_out=LENGTH_MAX + 5, u32 maximum_packet_in=LENGTH_MAX,
                   bint checks_topics=False, bint is_persistent=False, bint crosses=False,
                   RetainedSink retained or None=None, SessionSink log or None=None) -> None:
         """Begin the session: publishes are taken from now on, and messages of its queue delivered.
 
         Args: `version` 3, 4 or 5; `session`, its queue; `exchange`, of FILTERS, to which it
-        publishes; `receive_maximum`, publishes of QoS 1 and 2 that the client takes unacknowledged;
+        publishes; `receive_maximum`, publishes of QoS 1 and 2 that the client takes unacknowledged,
+        and `receive_maximum_in`, that are taken of it: one more is a mistake of version 5;
         `alias_maximum_in` and `_out`, topic aliases of the client and of ours;
         `maximum_packet_out`, bytes of a packet that the client takes; `maximum_packet_in`, bytes
         behind the fixed header of one that is taken of it; `checks_topics`, whether `on_topic_miss`
@@ -82,6 +84,7 @@ cdef class MqttLink(Link):
         s.checks_topics = checks_topics
         s.crosses = crosses
         s.is_persistent = is_persistent
+        s.receive_maximum_in = receive_maximum_in if version == 5 and receive_maximum_in else 65535
         s.alias_maximum_in = alias_maximum_in
         s.alias_maximum_out = alias_maximum_out
         s.maximum_in = maximum_packet_in if maximum_packet_in < LENGTH_MAX else <u32>LENGTH_MAX

@@ -42,6 +42,24 @@ cdef inline void ack_note(mqtt_t* s, u8 kind, u16 id, u8 reason) noexcept nogil:
         loop_want_confirm(c.link.loop, c)
 
 
+# hot
+cdef inline void publish_count(mqtt_t* s) noexcept nogil:
+    """One publish more of QoS 1 or 2 is unanswered: until PUBACK, PUBCOMP or a PUBREC that says no."""
+    if s.receive_maximum_in < ACKS_MAX:
+        s.n_unanswered += 1
+
+
+cdef void publishes_uncount(mqtt_t* s, u64 at, u64 seq, bint is_ack) noexcept nogil:
+    """These answers are written. A PUBCOMP may be for a publish of an earlier connection."""
+    cdef u32 ack
+    while at <= seq:
+        ack = s.acks[at & (s.cap_acks - 1)]
+        at += 1
+        if s.n_unanswered and (
+                not is_ack or <u8>(ack >> 8) != PACKET_PUBREC or <u8>ack >= 0x80):
+            s.n_unanswered -= 1
+
+
 cdef bint mqtt_confirm(chan_t* c, u64 seq, bint is_ack) noexcept nogil:
     """Answer all up to number seq: they are safe, or not. Whether it is written."""
     cdef link_t* l = c.link
@@ -62,6 +80,8 @@ cdef bint mqtt_confirm(chan_t* c, u64 seq, bint is_ack) noexcept nogil:
         p = ack_put(p, s, <u8>(ack >> 8), <u16>(ack >> 16),
                     <u8>ack if is_ack or <u8>ack >= 0x80 else <u8>REASON_UNSPECIFIED)
     link_wrote(l, p)
+    if s.n_unanswered:
+        publishes_uncount(s, c.confirmed_seq + 1, seq, is_ack)
     if not is_ack:
         acks_forget(s, c.confirmed_seq + 1, seq)
     return True

@@ -337,6 +337,7 @@ cdef int client_answer(link_t* l, mqtt_t* s, const publish_t* m, u32 reason) noe
         if s.log != NULL and s.is_persistent:
             s.chan.needs_sync = True
     ack_note(s, PACKET_PUBACK if m.qos == 1 else PACKET_PUBREC, m.id, <u8>reason)
+    publish_count(s)
     return WALK_DONE
 
 
@@ -347,13 +348,15 @@ cdef int client_publish(link_t* l, mqtt_t* s, const publish_t* m) noexcept nogil
     cdef u32 reason = 0
     cdef int rc
     if m.qos:
-        if c.publish_seq - c.confirmed_seq >= ACKS_MAX:
+        if (c.publish_seq - c.confirmed_seq >= ACKS_MAX
+                or s.n_unanswered >= s.receive_maximum_in):
             return packet_fail(l, REASON_RECEIVE_MAXIMUM, b"more publishes than may be unanswered")
         if not acks_have_room(s):
             return packet_fail(l, REASON_QUOTA, b"no memory")
         if (m.qos == 2 and s.phase == MQTT_BEGINS
                 and packets_find(&s.session.received, m.id) != NULL):
             ack_note(s, PACKET_PUBREC, m.id, 0)     # it is here, or on its way to the disk
+            publish_count(s)
             return WALK_DONE
     if s.phase == MQTT_BEGINS:
         if s.checks_topics and not mqtt_has_route(l, s, m):

@@ -334,7 +334,7 @@ PROTOCOLS = (
     Setting("mqtt", "unix_path", SOCKET_PATH, "", "Socket of the MQTT listener", "mqtt_unix_path",
             flags=_flag("--mqtt-unix-path", "PATH", group=BINDINGS)),
     Setting("mqtt", "max_inflight_messages", integer(1, 65535), "65535",
-            "Unacknowledged messages of a session", "mqtt_max_inflight_messages", live=True),
+            "Unacknowledged messages of a session, each way", "mqtt_max_inflight_messages", live=True),
     Setting("mqtt", "max_packet_size", integer(1, 268435455), "268435455", "Bytes of a packet",
             "mqtt_max_packet_size", live=True),
     Setting("mqtt", "default_vhost", NAME, "/", "Virtual host of clients that name none",

@@ -62,6 +62,8 @@ MAX_CONNECT: Final = 65536
 """Bytes of a packet before the session is open."""
 ALIASES: Final = 32
 """Topic aliases that a client may have: each may be of a topic of 65 535 bytes."""
+NO_RECEIVE_MAXIMUM: Final = 65535
+"""As many as there are packet identifiers: not worth telling."""
 NO_CHANNELS: Final[Mapping[int, Any]] = {}
 
 
@@ -640,6 +642,7 @@ class Connection:
         self.link.mqtt_open(
             self.level, queue.core, self._sessions.exchange.core,
             receive_maximum=self.receive_maximum,
+            receive_maximum_in=config.mqtt_max_inflight_messages,
             alias_maximum_in=ALIASES, alias_maximum_out=wanted.topic_alias_maximum,
             maximum_packet_out=wanted.maximum_packet_size or codec.MAX_VARINT + 5,
             maximum_packet_in=config.mqtt_max_packet_size, checks_topics=self.rights.is_asked,
@@ -663,6 +666,8 @@ class Connection:
             told[properties.SESSION_EXPIRY] = granted_s
         if not wanted.client_id:
             told[properties.ASSIGNED_CLIENT_ID] = self.client_id
+        if self.broker.config.mqtt_max_inflight_messages < NO_RECEIVE_MAXIMUM:
+            told[properties.RECEIVE_MAXIMUM] = self.broker.config.mqtt_max_inflight_messages
         told[properties.TOPIC_ALIAS_MAXIMUM] = ALIASES
         if self._enhanced is not None:
             told[properties.AUTH_METHOD] = self._enhanced.method

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.mqtt_bench import PUBACK, MqttBench, Packet, ack, packet, text
+from tests.support.mqtt_bench import PUBACK, PUBREL, MqttBench, Packet, ack, packet, text
 
-MALFORMED, PROTOCOL, ALIAS = 0x81, 0x82, 0x94
+MALFORMED, PROTOCOL, ALIAS, RECEIVE_MAXIMUM = 0x81, 0x82, 0x94, 0x93
 FORMAT, CONTENT = b"\x01\x01", b"\x03" + text(b"text/plain")
 RESPONSE, CORRELATION = b"\x08" + text(b"answers/me"), b"\x09" + text(b"\0\1\2")
 USER = b"\x26" + text(b"key") + text("wört".encode())
@@ -263,3 +263,43 @@ def test_whatever_is_published_arrives(
     )  # fmt: skip
     assert client.session.events == []
     client.close()
+
+
+def test_no_more_publishes_may_be_unanswered_than_it_was_told(bench: MqttBench) -> None:
+    """[MQTT-3.3.4-9]: of QoS 2 one counts until PUBCOMP; of QoS 0 none does."""
+    client = bench.client(version=5, receive_maximum_in=2)
+    for id in (1, 2):
+        client.publish(b"t", id=id, qos=2)
+    for id in (1, 2):
+        client.send(ack(PUBREL, id))
+    client.publish(b"t", id=3, qos=1)
+    client.publish(b"t", id=4, qos=2)
+    client.publish(b"t", id=5, qos=2)
+    client.publish(b"t")
+    assert client.session.events == []
+
+    client.publish(b"t", id=6, qos=1)
+
+    assert client.session.events[0][:2] == ("on_packet_error", RECEIVE_MAXIMUM)
+
+
+def test_a_client_of_version_3_has_no_receive_maximum(bench: MqttBench) -> None:
+    client = bench.client(version=4, receive_maximum_in=2)
+
+    for id in range(1, 6):
+        client.publish(b"t", id=id, qos=2)
+
+    assert client.session.events == []
+    assert len(client.heard()) == 5
+
+
+def test_an_answer_for_an_earlier_connection_counts_for_nothing(bench: MqttBench) -> None:
+    """PUBREL of a message that came before this connection: one more is no room for two."""
+    client = bench.client(version=5, receive_maximum_in=1)
+    client.send(ack(PUBREL, 7))
+    client.publish(b"t", id=1, qos=2)
+    assert client.session.events == []
+
+    client.publish(b"t", id=2, qos=2)
+
+    assert client.session.events[0][:2] == ("on_packet_error", RECEIVE_MAXIMUM)
