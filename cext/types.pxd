@@ -1306,6 +1306,8 @@ cdef struct mqtt_t:             # what a link that speaks MQTT has besides
     exchange_t* exchange
     retained_t* retained        # NULL = none are kept
     session_log_t* log          # NULL = it goes with the broker
+    u32 receive_maximum_in      # publishes of its client that may be unanswered; 65535 = any number
+    u32 n_unanswered            # of them, of which none is counted when it may be any number
     u32 maximum_in              # remaining length of a packet
     u32 maximum_out             # bytes of a whole packet
     u16 alias_maximum_in
@@ -1506,6 +1508,7 @@ cdef struct link_t:
     flag_t is_oversized         # one of its channels is
     flag_t is_unreadable        # a body that is to be sent is not there any more
     flag_t is_unread            # its turn was over before it was read
+    flag_t is_asking            # of MQTT: what was read is more than acknowledgements
     flag_t is_holder            # one of its channels has held a delivery
     flag_t is_in_ages           # the ages of its deliveries are being looked at
     u8 stops                    # link_stop bits: frames are kept, not walked

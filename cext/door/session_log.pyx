@@ -191,9 +191,9 @@ cdef class SessionLog(SessionSink):
             self.ask()
 
     def retry(self) -> None:
-        """Try again to write what could not be written. Called now and then after take_news said
-        so."""
-        if self.is_over or self.s.log.error == 0:
+        """Write what had not to be written at once, and try again what could not be. Called once a
+        second."""
+        if self.is_over or (self.s.log.error == 0 and self.s.n_block == 0):
             return
         if mlog_flush(&self.s.log) == 0 and self.waiting:
             self.ask()

@@ -294,7 +294,10 @@ cdef class Wire:
             return
         l.wire.last_read_ns = loop.now_ns
         l.wire.n_left = 0
+        l.is_asking = l.mqtt == NULL
         self.received(buf, kept, <u64>n)
+        if not l.is_asking and loop.n_reads:
+            loop.n_reads -= 1           # who only acknowledges waits for nothing, see is_quiet
         self.read_on()
         self.loop.kick()
 

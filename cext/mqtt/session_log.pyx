@@ -39,6 +39,7 @@ cdef enum slog_layout:
 cdef enum:
     SLOG_BLOCK = 1048576        # bytes of records after which a block is closed
     SLOG_FACTS = 4194304        # bytes that the facts of a session may take
+    SLOG_LAZY = 65536           # bytes of records that may wait for others to be written
     SLOG_COMPACT_LEAST = 1048576
     SLOG_UNITS = 40             # of work, for a session that is written anew
     SLOG_PREFIX = 5             # of the name of a session's queue
@@ -64,8 +65,9 @@ cdef int slog_gather(mlog_t* log) noexcept nogil:
 
 
 # hot
-cdef u8* slog_room(slog_t* sl, u32 n) noexcept nogil:
-    """Where the next record of n bytes goes. NULL with errno: the disk has not taken too many."""
+cdef u8* slog_room(slog_t* sl, u32 n, bint is_lazy=False) noexcept nogil:
+    """Where the next record of n bytes goes. NULL with errno: the disk has not taken too many. One
+    that is lazy does not ask for the write that it gets with the next one that does."""
     cdef u32 cap
     cdef u8* grown
     if sl.n_block + n > SLOG_BLOCK and sl.n_block and slog_gather(&sl.log):
@@ -81,7 +83,8 @@ cdef u8* slog_room(slog_t* sl, u32 n) noexcept nogil:
         sl.block = grown
         sl.cap_block = cap
     sl.n_block += n
-    mlog_note_dirty(&sl.log)
+    if not is_lazy or sl.n_block > SLOG_LAZY:
+        mlog_note_dirty(&sl.log)
     return sl.block + sl.n_block - n
 
 
@@ -140,8 +143,13 @@ cdef u8* record_packet(u8* p, u64 number, u8 change, u16 id, u32 seg, u32 pos) n
 cdef int slog_note(slog_t* sl, msession_t* m, u8 change, u16 id, u32 seg,
                    u32 pos) noexcept nogil:
     """A packet id has changed. 0, or -1 with errno: nothing has. It is written at the end of the
-    tick; who is told something on account of it waits for the next sync, see mlog_want_sync."""
-    cdef u8* p = slog_room(sl, SLOG_SENT_SIZE if change == SESSION_SENT else SLOG_PACKET_SIZE)
+    tick; who is told something on account of it waits for the next sync, see mlog_want_sync.
+
+    That an id of ours is free again is written with what comes next, at the latest within a second:
+    its message is deleted already, and a start that does not know it forgets the id when it finds
+    none."""
+    cdef u8* p = slog_room(
+        sl, SLOG_SENT_SIZE if change == SESSION_SENT else SLOG_PACKET_SIZE, change == SESSION_DONE)
     if p == NULL:
         return -1
     if slog_apply(sl, m, change, id, seg, pos):

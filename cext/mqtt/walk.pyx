@@ -213,6 +213,7 @@ cdef int mqtt_walk(link_t* l, const u8* buf, u64 n, u64* used) noexcept nogil:
         if l.state == LINK_CLOSING:
             rc = WALK_DONE
         elif first >> 4 == PACKET_PUBLISH:
+            l.is_asking = True
             rc = publish_take(l, s, first & 15, p, length)
             if rc == WALK_TOPIC or rc == WALK_TURN or rc == WALK_HELD:
                 used[0] = at
@@ -220,9 +221,12 @@ cdef int mqtt_walk(link_t* l, const u8* buf, u64 n, u64* used) noexcept nogil:
         elif first >> 4 == PACKET_PUBACK:
             rc = puback_walk(l, s, first, p, length)
         elif first == PACKET_PINGREQ << 4 and length == 0:
+            l.is_asking = True
             pong_write(l)
             rc = WALK_DONE
         else:
+            l.is_asking = l.is_asking or (
+                first >> 4 != PACKET_PUBREC and first >> 4 != PACKET_PUBCOMP)
             rc = packet_other(l, s, first, p, length)
         at += 1 + <u64>head + length
         if rc:

@@ -360,6 +360,42 @@ def test_a_session_that_has_ended_does_not_come_back_with_a_file_whose_removal_i
     assert not path.exists()
 
 
+def test_that_an_id_is_free_again_is_written_with_what_comes_next(home: Home) -> None:
+    home.log.make(b"c")
+    home.log.note(b"c", SENT, 1, 1, 4)
+    home.loop.tick()
+    (path,) = home.files()
+    before = path.stat().st_size
+
+    home.log.note(b"c", DONE, 1)
+    home.loop.tick()
+    assert path.stat().st_size == before
+    home.log.note(b"c", SENT, 2, 1, 50)
+    home.loop.tick()
+
+    written = path.stat().st_size
+    assert written > before
+    home.log.note(b"c", DONE, 2)
+    home.log.retry()
+    assert path.stat().st_size > written
+    home.reopen(orderly=False)
+    assert home.log.packets(b"c") == ([], [], [])
+
+
+def test_very_many_ids_that_are_free_again_are_written(home: Home) -> None:
+    home.log.make(b"c")
+    home.log.note(b"c", SENT, 1, 1, 4)
+    home.loop.tick()
+    (path,) = home.files()
+    before = path.stat().st_size
+
+    for _ in range(6000):
+        home.log.note(b"c", DONE, 1)
+    home.loop.tick()
+
+    assert path.stat().st_size > before
+
+
 def test_what_cannot_be_written_is_tried_again(home: Home) -> None:
     home.log.make(b"c")
     home.log.flush()
