@@ -383,8 +383,14 @@ class Connection:
     def _ending(self) -> Iterator[None]:
         """Forget everything, however much it is: others get their turn."""
         yield from self._releasing()
-        self.link.close()
+        self._close_link()
         self.broker.lost(self)
+
+    def _close_link(self) -> None:
+        """Nothing comes from it any more. Link and session name each other: left to the garbage
+        collector, those of clients that stayed for long would be there for hours."""
+        self.link.close()
+        self.link.session = None  # type: ignore[assignment]
 
     def _leave_vhost(self) -> None:
         """It is as good as over, and does not count for limits any more."""
@@ -404,7 +410,7 @@ class Connection:
         self.broker.newcomers.leave(self)
         if self._login is not None:
             self._login.end()
-        self.link.close()
+        self._close_link()
         self._socket.close()
 
     def close(self, code: ReplyCode, text: str) -> None:

@@ -271,8 +271,14 @@ class Connection:
         self._is_over = True
         self.broker.newcomers.leave(self)
         self._end_login()
-        self.link.close()
+        self._close_link()
         self._socket.close()
+
+    def _close_link(self) -> None:
+        """Nothing comes from it any more. Link and session name each other: left to the garbage
+        collector, those of clients that stayed for long would be there for hours."""
+        self.link.close()
+        self.link.session = None  # type: ignore[assignment]
 
     # --- what the link calls ------------------------------------------------------------------
 
@@ -334,7 +340,7 @@ class Connection:
         if not why and isinstance(self._socket, SecureSocket):
             self._socket.say_goodbye()
         self._socket.close()
-        self.link.close()
+        self._close_link()
         self.broker.lost(self)
 
     # --- packets ------------------------------------------------------------------------------
