@@ -92,7 +92,24 @@ cdef u32 slog_record_size(const u8* p, u64 n) noexcept nogil:
         size = SLOG_PACKET_SIZE
     elif p[0] == SLOG_SENT:
         size = SLOG_SENT_SIZE
+    elif p[0] == SLOG_SENT_SOME and n >= SLOG_SENT_SOME_SIZE:
+        size = <u64>SLOG_SENT_SOME_SIZE + 4 * <u64>le16_at(p + SLOG_SENT_N_AT)
+    elif p[0] == SLOG_PACKETS:
+        size = SLOG_PACKETS_SIZE
     return <u32>size if size <= n else 0
+
+
+cdef int slog_read_some(slog_t* sl, msession_t* m, u8 change, u32 id, u32 n, u32 seg,
+                        const u8* positions) noexcept nogil:
+    """A change of n ids that follow each other. 0, or -1 out of memory."""
+    cdef u32 i
+    for i in range(n if id else 0):
+        if id + i > 65535:
+            break
+        if slog_apply(sl, m, change, <u16>(id + i), seg,
+                      le32(positions + 4 * i) if positions != NULL else 0):
+            return -1
+    return 0
 
 
 cdef int slog_read_record(slog_t* sl, msession_t* m, const u8* p) noexcept nogil:
@@ -110,6 +127,12 @@ cdef int slog_read_record(slog_t* sl, msession_t* m, const u8* p) noexcept nogil
         return slog_apply(sl, m, p[9], le16_at(p + 10), 0, 0)
     elif p[0] == SLOG_SENT and le16_at(p + 9):
         return slog_apply(sl, m, SESSION_SENT, le16_at(p + 9), le32(p + 11), le32(p + 15))
+    elif p[0] == SLOG_SENT_SOME:
+        return slog_read_some(sl, m, SESSION_SENT, le16_at(p + 9), le16_at(p + SLOG_SENT_N_AT),
+                              le32(p + 13), p + SLOG_SENT_SOME_SIZE)
+    elif p[0] == SLOG_PACKETS and SESSION_RECEIVED <= p[9] <= SESSION_DONE and p[9] != SESSION_SENT:
+        return slog_read_some(sl, m, p[9], le16_at(p + 10), le16_at(p + SLOG_PACKETS_N_AT), 0,
+                              NULL)
     return 0
 
 

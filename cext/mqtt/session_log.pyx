@@ -10,6 +10,8 @@
 #   no fact   kind:u8 (5) number:u64 key_len:u16 key
 #   packet    kind:u8 (6) number:u64 change:u8 id:u16         received, released, rec or done
 #   sent      kind:u8 (7) number:u64 id:u16 segment:u32 position:u32
+#   sent some kind:u8 (8) number:u64 id:u16 n:u16 segment:u32 { position:u32 }   n ids that follow
+#   packets   kind:u8 (9) number:u64 change:u8 id:u16 n:u16                      each other
 #
 # Little-endian. `expiry` is in seconds, 2^32-1 = never; `left` Unix milliseconds, 0 = the client is
 # there. Facts are Python's: a will, a user, filters that fit no binding. A record says what is from
@@ -26,6 +28,8 @@ cdef enum slog_record:
     SLOG_NO_FACT = 5
     SLOG_PACKET = 6
     SLOG_SENT = 7
+    SLOG_SENT_SOME = 8
+    SLOG_PACKETS = 9
 
 cdef enum slog_layout:
     SLOG_MADE_SIZE = 11         # without the client id
@@ -35,6 +39,10 @@ cdef enum slog_layout:
     SLOG_NO_FACT_SIZE = 11
     SLOG_PACKET_SIZE = 12
     SLOG_SENT_SIZE = 19
+    SLOG_SENT_SOME_SIZE = 17    # without positions
+    SLOG_PACKETS_SIZE = 14
+    SLOG_SENT_N_AT = 11         # of the number of ids
+    SLOG_PACKETS_N_AT = 12
 
 cdef enum:
     SLOG_BLOCK = 1048576        # bytes of records after which a block is closed
@@ -61,6 +69,7 @@ cdef int slog_gather(mlog_t* log) noexcept nogil:
     memcpy(p, sl.block, sl.n_block)
     mlog_end(log, sl.n_block)
     sl.n_block = 0
+    sl.run_of = NULL
     return 0
 
 
@@ -140,6 +149,31 @@ cdef u8* record_packet(u8* p, u64 number, u8 change, u16 id, u32 seg, u32 pos) n
 
 
 # hot
+cdef inline bint slog_joins(const slog_t* sl, const msession_t* m, u8 change, u16 id,
+                            u32 seg) noexcept nogil:
+    """Whether a change of an id is that of the id before it, which the block ends with."""
+    return (sl.run_of == m and sl.run_end == sl.n_block and sl.run_next == id
+            and sl.run_change == change and (change != SESSION_SENT or sl.run_seg == seg)
+            and sl.n_block + 4 <= SLOG_BLOCK)
+
+
+cdef void slog_begin_run(slog_t* sl, u8* p, const msession_t* m, u8 change, u16 id,
+                         u32 seg) noexcept nogil:
+    """Begin a record at p, for no id so far."""
+    sl.run_at = <u32>(p - sl.block)
+    sl.run_of = m
+    sl.run_change = change
+    sl.run_seg = seg
+    if change == SESSION_SENT:
+        p = record_u16(record_u16(record_begin(p, SLOG_SENT_SOME, m.number), id), 0)
+        put_le32(p, seg)
+        return
+    p = record_begin(p, SLOG_PACKETS, m.number)
+    p[0] = change
+    record_u16(record_u16(p + 1, id), 0)
+
+
+# hot
 cdef int slog_note(slog_t* sl, msession_t* m, u8 change, u16 id, u32 seg,
                    u32 pos) noexcept nogil:
     """A packet id has changed. 0, or -1 with errno: nothing has. It is written at the end of the
@@ -148,15 +182,28 @@ cdef int slog_note(slog_t* sl, msession_t* m, u8 change, u16 id, u32 seg,
     That an id of ours is free again is written with what comes next, at the latest within a second:
     its message is deleted already, and a start that does not know it forgets the id when it finds
     none."""
-    cdef u8* p = slog_room(
-        sl, SLOG_SENT_SIZE if change == SESSION_SENT else SLOG_PACKET_SIZE, change == SESSION_DONE)
+    cdef bint joins = slog_joins(sl, m, change, id, seg)
+    cdef u32 n
+    cdef u8* p
+    if change == SESSION_SENT:
+        n = 4 if joins else SLOG_SENT_SOME_SIZE + 4
+    else:
+        n = 0 if joins else SLOG_PACKETS_SIZE
+    p = slog_room(sl, n, change == SESSION_DONE)
     if p == NULL:
         return -1
     if slog_apply(sl, m, change, id, seg, pos):
-        sl.n_block -= SLOG_SENT_SIZE if change == SESSION_SENT else SLOG_PACKET_SIZE
+        sl.n_block -= n
         set_errno(ENOMEM)
         return -1
-    record_packet(p, m.number, change, id, seg, pos)
+    if not joins:
+        slog_begin_run(sl, p, m, change, id, seg)
+    if change == SESSION_SENT:
+        put_le32(sl.block + sl.n_block - 4, pos)
+    p = sl.block + sl.run_at + (SLOG_SENT_N_AT if change == SESSION_SENT else SLOG_PACKETS_N_AT)
+    record_u16(p, <u16>(le16_at(p) + 1))
+    sl.run_next = <u16>(id + 1)
+    sl.run_end = sl.n_block
     return 0
 
 

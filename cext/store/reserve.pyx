@@ -68,13 +68,17 @@ cdef int reserve_fill(store_t* st, u8* block, u32 start, u32 end) noexcept nogil
     """Write filling from start to end, by way of `block`; the first one begins with a terminator.
     0, or -1."""
     cdef u8 pattern[PATTERN]
-    cdef u32 i, n
+    cdef u32 i, n, done
     if reserve_pattern(st.wfd, pattern):
         return -1
     while start < end:
         n = BLOCK_SIZE if end - start > BLOCK_SIZE else end - start
-        for i in range(n):
+        for i in range(PATTERN if n > PATTERN else n):
             block[i] = pattern[(start + i) % PATTERN]
+        done = PATTERN
+        while done < n:
+            memcpy(block + done, block, done if done < n - done else n - done)
+            done *= 2
         if start == st.flushed:
             memcpy(block, ZEROS, TERMINATOR)
         if segment_write(st, b"msgs", st.wseg.id, CHANGE_APPEND, st.wfd, block, n, start):

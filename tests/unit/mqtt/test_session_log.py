@@ -295,7 +295,7 @@ def test_damage_is_told_and_costs_one_tick(home: Home) -> None:
 
         sent = [id for each in home.state().values() for id in each.sent]
         assert len(home.notes) == (damaged[: len(whole)] != whole)
-        assert len(sent) >= 10 - 5, "a session is known from its first tick on"
+        assert len(sent) >= 10 - 6, "a session is known from its first tick on, and two are hit"
         home.log.close()
 
 
@@ -380,6 +380,54 @@ def test_that_an_id_is_free_again_is_written_with_what_comes_next(home: Home) ->
     assert path.stat().st_size > written
     home.reopen(orderly=False)
     assert home.log.packets(b"c") == ([], [], [])
+
+
+def test_ids_that_follow_each_other_take_few_bytes(home: Home) -> None:
+    for client in (b"a", b"b"):
+        home.log.make(client)
+    home.loop.tick()
+    (path,) = home.files()
+    before = path.stat().st_size
+
+    for id in range(1, 1001):
+        home.log.note(b"a", SENT, id, 1, id * 10)
+    home.loop.tick()
+
+    assert path.stat().st_size - before < 4100
+    for id in range(1, 501):
+        home.log.note(b"a", DONE, id)
+    for id in range(501, 601):
+        home.log.note(b"a", REC, id)
+        home.log.note(b"b", SENT, id, 2, id)
+    for id in range(601, 701):
+        home.log.note(b"b", SENT, id, id % 2, id)
+    for id in (65534, 65535, 1, 2):
+        home.log.note(b"b", RECEIVED, id)
+    home.log.note(b"b", RELEASED, 65535)
+    state = home.state()
+    home.reopen(orderly=False)
+
+    assert home.notes == []
+    assert home.state() == state
+    assert home.log.packets(b"b")[0] == [1, 2, 65534]
+    assert home.log.packets(b"a")[1][0] == (601, 1, 6010)
+    assert home.log.packets(b"a")[2] == list(range(501, 601))
+
+
+def test_what_is_noted_again_counts(home: Home) -> None:
+    home.log.make(b"c")
+    home.log.note(b"c", SENT, 1, 1, 4)
+    home.log.note(b"c", DONE, 1)
+    home.log.note(b"c", DONE, 2)
+    home.log.make(b"c")
+    home.log.note(b"c", DONE, 3)
+    home.log.note(b"c", SENT, 1, 1, 8)
+    home.log.note(b"c", SENT, 2, 2, 8)
+    home.loop.tick()
+    home.log.note(b"c", SENT, 3, 2, 9)
+    home.reopen(orderly=False)
+
+    assert home.log.packets(b"c")[1] == [(1, 1, 8), (2, 2, 8), (3, 2, 9)]
 
 
 def test_very_many_ids_that_are_free_again_are_written(home: Home) -> None:
