@@ -114,7 +114,8 @@ class Queue:
         # Messages of a delayed exchange wait in it: clients may look at it, not use it.
         self.is_internal = False
         # Most of many queues have neither: each would cost 60 bytes.
-        self._consumers: dict[QueueConsumer, None] | None = None
+        # One is the rule for sessions, and a table of its own would cost more than it.
+        self._consumers: dict[QueueConsumer, None] | tuple[QueueConsumer] | None = None
         self._incoming: Incoming | None = None
         self.track: Track | None = None
 
@@ -216,7 +217,10 @@ class Queue:
     def add_consumer(self, consumer: QueueConsumer) -> None:
         """Note a consumer, which `core` knows already."""
         if self._consumers is None:
-            self._consumers = {}
+            self._consumers = (consumer,)
+            return
+        if isinstance(self._consumers, tuple):
+            self._consumers = dict.fromkeys(self._consumers)
         self._consumers[consumer] = None
 
     def remove_consumer(self, consumer: QueueConsumer) -> bool:
@@ -227,7 +231,10 @@ class Queue:
         if self._consumers is None or consumer not in self._consumers:
             return False
         was_active = consumer is self.active_consumer
-        del self._consumers[consumer]
+        if isinstance(self._consumers, tuple):
+            self._consumers = None
+        else:
+            del self._consumers[consumer]
         if was_active and self._consumers:
             next(iter(self._consumers)).start()
         return True
