@@ -2,7 +2,8 @@
 
 Owns the rows of MQTT and their report. The generator is `mqttflood.c`, which counts the broker's
 processor time in the phase that counts, and checks what arrives. Each row and each broker starts
-afresh; the broker has one core, the generator the other. See `perf/README.md`.
+afresh, in turns, so that whatever else the machine does meets all of them; the broker has one core,
+the generator the other. See `perf/README.md`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -44,34 +45,89 @@ ROW_TIMEOUT_S = 900.0
 
 
 @dataclass(frozen=True, slots=True)
+class Figure:
+    """What a row comes to, out of the generator's report. `at_most`: the target; None: none but
+    what mosquitto has in the same run."""
+
+    name: str
+    value: Callable[[dict[str, Any]], float]
+    at_most: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
-    """What the generator is told. `per`: what a cost is of. `at_most`: CPU seconds per million."""
+    """What the generator is told, and what is read from what it says."""
 
     name: str
     options: str
-    per: str
-    at_most: float
+    figures: tuple[Figure, ...]
+
+
+def flow(name: str, options: str, at_most: float, per: str = "published") -> Row:
+    """Processor seconds of a million messages that are published, or delivered."""
+    figure = Figure(f"CPU s per M {per}", lambda got: float(got[f"cpu_per_M_{per}"]), at_most)
+    return Row(name, options, (figure,))
+
+
+def told(name: str, key: str, at_most: float) -> Figure:
+    """A figure that stands in the report."""
+    return Figure(name, lambda got: float(got[key]), at_most)
+
+
+def each_connect(got: dict[str, Any]) -> float:
+    """Processor time of a CONNECT with its CONNACK, microseconds."""
+    return float(got["connect"]["cpu_s"]) / int(got["connect"]["n"]) * 1e6
+
+
+def each_idle(got: dict[str, Any]) -> float:
+    """Memory of a connection with its session, bytes."""
+    grown_kb = int(got["hold"]["anon_kb"]) - int(got["connect"]["anon_kb"][0])
+    return grown_kb * 1024 / int(got["connect"]["n"])
+
+
+def latency(share: str) -> Callable[[dict[str, Any]], float]:
+    """Microseconds from the moment when a message was due."""
+    return lambda got: float(got["latency_us"][share])
 
 
 ROWS = (
-    Row("qos0-publish-only", "-z {s} -f ''", "published", 0.06),
-    Row("qos0", "-z {s}", "published", 0.12),
-    Row("qos0-v5", "-z {s} -V 5", "published", 0.14),
-    Row("qos0-1k", "-z {s} -s 1024", "published", 0.9),
-    Row("qos1-w100", "-z {s} -q 1 -Q 1 -w 100", "published", 0.6),
-    Row("qos1-w1000", "-z {s} -q 1 -Q 1 -w 1000", "published", 0.35),
-    Row("qos1-w100-persistent", "-z {s} -q 1 -Q 1 -w 100 -p", "published", 0.6),
-    Row("qos1-w1000-persistent", "-z {s} -q 1 -Q 1 -w 1000 -p", "published", 0.35),
-    Row("qos1-1k", "-z {s} -q 1 -Q 1 -w 100 -s 1024", "published", 1.5),
-    Row("qos2-w100", "-z {s} -q 2 -Q 2 -w 100", "published", 1.2),
-    Row("qos2-w100-persistent", "-z {s} -q 2 -Q 2 -w 100 -p", "published", 1.2),
-    Row("fanout-10", "-z {s} -y 10", "delivered", 0.08),
-    Row("fanout-1000", "-n 2000 -r 500 -y 1000", "delivered", 0.5),
-    Row(
-        "one-of-1000", "-z {s} -y 1000 -f flood/%s/+ -t flood/000001/x", "published", 0.15
-    ),
-    Row("shared-10", "-z {s} -y 10 -f $share/g/flood/t", "published", 0.15),
-    Row("shared-10-qos1", "-z {s} -y 10 -f $share/g/flood/t -q 1 -Q 1", "published", 0.6),
+    flow("qos0-publish-only", "-z {s} -f ''", 0.06),
+    flow("qos0", "-z {s}", 0.12),
+    flow("qos0-v5", "-z {s} -V 5", 0.14),
+    flow("qos0-1k", "-z {s} -s 1024", 0.9),
+    flow("qos1-w100", "-z {s} -q 1 -Q 1 -w 100", 0.6),
+    flow("qos1-w1000", "-z {s} -q 1 -Q 1 -w 1000", 0.35),
+    flow("qos1-w100-persistent", "-z {s} -q 1 -Q 1 -w 100 -p", 0.6),
+    flow("qos1-w1000-persistent", "-z {s} -q 1 -Q 1 -w 1000 -p", 0.35),
+    flow("qos1-1k", "-z {s} -q 1 -Q 1 -w 100 -s 1024", 1.5),
+    flow("qos2-w100", "-z {s} -q 2 -Q 2 -w 100", 1.2),
+    flow("qos2-w100-persistent", "-z {s} -q 2 -Q 2 -w 100 -p", 1.2),
+    flow("fanout-10", "-z {s} -y 10", 0.08, "delivered"),
+    flow("fanout-1000", "-n 2000 -r 500 -y 1000", 0.5, "delivered"),
+    flow("one-of-1000", "-z {s} -y 1000 -f flood/%s/+ -t flood/000001/x", 0.15),
+    flow("shared-10", "-z {s} -y 10 -f $share/g/flood/t", 0.15),
+    flow("shared-10-qos1", "-z {s} -y 10 -f $share/g/flood/t -q 1 -Q 1", 0.6),
+    Row("retained", "-m retained -n 300000 -t r/%n -q 1 -w 1000 -f r/#", (
+        told("CPU s per M stored", "publish_cpu_per_M", 0.4),
+        told("CPU s per M given", "subscribe_cpu_per_M", 0.2),
+    )),
+    Row("offline", "-m backlog -n 1000000 -w 1000", (
+        told("CPU s per M enqueued", "enqueue_cpu_per_M", 0.35),
+        told("CPU s per M delivered", "deliver_cpu_per_M", 0.3),
+        told("bytes per message", "anon_bytes_each", 64),
+    )),
+    Row("filters", "-m storm -y 100 -F 1000 -f fleet/%s/%k/+", (
+        told("bytes per filter", "anon_bytes_each", 350),
+        told("CPU s per M subscribed", "subscribe_cpu_per_M", 60),
+    )),
+    Row("idle", "-x 0 -f '' -y 8000 -z 1 -h 2", (
+        Figure("CPU us per CONNECT", each_connect, 60),
+        Figure("bytes per connection", each_idle, 1024),
+    )),
+    Row("latency", "-z {s} -r 10000 -q 1 -Q 1 -I", (
+        Figure("p50, us", latency("p50"), None),
+        Figure("p99, us", latency("p99"), None),
+    )),
 )  # fmt: skip
 
 
@@ -82,44 +138,55 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=int, default=3, help="of a row")
     parser.add_argument("--repeat", type=int, default=1, help="runs of each row; the median counts")
     parser.add_argument("--ours", default=OURS, metavar="COMMAND", help="how ours is started")
+    parser.add_argument(
+        "--before", metavar="COMMAND", help="an earlier one of ours, for comparison"
+    )
+    parser.add_argument("--realtime", action="store_true", help="above all else on the machine")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="all figures, as JSON")
     options = parser.parse_args(arguments)
     rows = [row for row in ROWS if fnmatchcase(row.name, options.rows)]
-    names = ["ours"] + (["mosquitto"] if shutil.which("mosquitto") else [])
+    names = ["ours"] + (["before"] if options.before else [])
+    names += ["mosquitto"] if shutil.which("mosquitto") else []
+    found: dict[str, dict[str, dict[str, list[float]]]] = {}
     try:
         programs = bench.build_programs(bench.BUILD)
-        print(
-            f"{'CPU seconds per million':26s} {'at most':>8s}" + "".join(f"{n:>24s}" for n in names)
-        )
+        heads = "".join(f"{name:>28s}" for name in names)
+        print(f"{'row':22s} {'figure':24s} {'at most':>8s}{heads}")
         for row in rows:
             runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
             for _ in range(options.repeat):
                 for name in names:
                     runs[name].append(run(row, name, programs["mqttflood"], options))
-            print(f"{row.name:26s} {row.at_most:8.2f}" + "".join(
-                shown(row, runs[name]) for name in names), flush=True)  # fmt: skip
+            for figure in row.figures:
+                values = {name: [figure.value(got) for got in runs[name]] for name in names}
+                found.setdefault(row.name, {})[figure.name] = values
+                most = "" if figure.at_most is None else f"{figure.at_most:g}"
+                cells = "".join(shown(values[name]) for name in names)
+                print(f"{row.name:22s} {figure.name:24s} {most:>8s}{cells}", flush=True)
+        if options.out:
+            options.out.write_text(json.dumps(found, indent=1) + "\n")
     except (BenchError, OSError, subprocess.SubprocessError) as error:
         print(f"mqtt: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def shown(row: Row, runs: list[dict[str, Any]]) -> str:
-    """Cost, and messages in thousands per second."""
-    cost = median(each[f"cpu_per_M_{row.per}"] for each in runs)
-    rate = median(each["publish_rate"] for each in runs)
-    return f"{cost:12.3f} {rate / 1e3:9.1f} k/s"
+def shown(values: list[float]) -> str:
+    """The median, and from where to where."""
+    text = f"{median(values):.3g} ({min(values):.3g} ... {max(values):.3g})"
+    return f"{text:>28s}"
 
 
 def run(row: Row, name: str, program: Path, options: argparse.Namespace) -> dict[str, Any]:
     """One row on one broker: the generator's report. Raises `BenchError`."""
     with (
         tempfile.TemporaryDirectory(dir=bench.BUILD) as place,
-        broker(name, Path(place), options.ours) as (pid, port),
+        broker(name, Path(place), options) as (pid, port),
     ):
-        login = "-U guest -W guest" if name == "ours" else ""
+        login = "" if name == "mosquitto" else "-U guest -W guest"
         command = f"{program} -P {port} -j {pid} {login} {row.options.format(s=options.seconds)}"
         done = subprocess.run(
-            measure.pinned(1, shlex.split(command)),
+            placed(1, command, options),
             capture_output=True,
             text=True,
             check=False,
@@ -133,11 +200,12 @@ def run(row: Row, name: str, program: Path, options: argparse.Namespace) -> dict
 
 
 @contextmanager
-def broker(name: str, place: Path, ours: str) -> Iterator[tuple[int, int]]:
+def broker(name: str, place: Path, options: argparse.Namespace) -> Iterator[tuple[int, int]]:
     """Run a broker on the first core; gives its process id and its port of MQTT."""
     ports = dict(zip(("amqp", "http", "metrics", "mqtt"), brokers.free_ports(4), strict=True))
-    if name == "ours":
-        command = ours.format(data=place / "data") + OPTIONS.format(**ports)
+    if name != "mosquitto":
+        template = options.ours if name == "ours" else options.before
+        command = template.format(data=place / "data") + OPTIONS.format(**ports)
         (place / "data").mkdir()
     else:
         (place / "conf").write_text(MOSQUITTO_CONF.format(**ports))
@@ -145,7 +213,7 @@ def broker(name: str, place: Path, ours: str) -> Iterator[tuple[int, int]]:
     with (
         (place / "log").open("wb") as log,
         subprocess.Popen(
-            measure.pinned(0, shlex.split(command)), stdout=log, stderr=subprocess.STDOUT
+            placed(0, command, options), stdout=log, stderr=subprocess.STDOUT
         ) as process,
     ):
         try:
@@ -153,6 +221,12 @@ def broker(name: str, place: Path, ours: str) -> Iterator[tuple[int, int]]:
             yield process.pid, ports["mqtt"]
         finally:
             process.kill()
+
+
+def placed(core: int, command: str, options: argparse.Namespace) -> list[str]:
+    """A command on its core, and above others there if that is wanted."""
+    pinned = measure.pinned(core, shlex.split(command))
+    return ["chrt", "-f", "50", *pinned] if options.realtime else pinned
 
 
 def wait_for_port(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
