@@ -266,7 +266,7 @@ def test_whatever_is_published_arrives(
 
 
 def test_no_more_publishes_may_be_unanswered_than_it_was_told(bench: MqttBench) -> None:
-    """[MQTT-3.3.4-9]: of QoS 2 one counts until PUBCOMP; of QoS 0 none does."""
+    """Of QoS 2 one counts until PUBCOMP; of QoS 0 none does."""
     client = bench.client(version=5, receive_maximum_in=2)
     for id in (1, 2):
         client.publish(b"t", id=id, qos=2)
