@@ -24,7 +24,7 @@ from lavinmq.fieldtable import FieldTable, Timestamp
 from lavinmq.files import stream_epochs
 from lavinmq.stats.sampler import NOTHING, Counters
 from lavinmq.vhost import rights
-from lavinmq.vhost.new_queue import Declared, NewQueue
+from lavinmq.vhost.new_queue import Declared, DeclaredExchange, NewQueue
 
 if TYPE_CHECKING:
     from lavinmq.amqp.connection import Connection
@@ -203,11 +203,24 @@ class Channel:
     # --- exchanges ----------------------------------------------------------------------------
 
     def _exchange_declare(self, d: m.ExchangeDeclare) -> None:
-        recorded = self.connection.vhost.declare_exchange(
+        declared = self.connection.vhost.declare_exchange(
             self.connection, d.exchange, d.type, d.passive, d.durable, d.auto_delete, d.internal,
             d.arguments,
         )  # fmt: skip
-        self._reply_when(recorded, m.ExchangeDeclareOk(), d.no_wait)
+        self._exchange_declared(declared, d.no_wait)
+
+    def _exchange_declared(self, declared: DeclaredExchange, no_wait: bool) -> bool:
+        """Answer, once the exchange is there. Returns: whether the client's next frames wait."""
+        if isinstance(declared, NewQueue):
+            ids = m.ExchangeDeclare.CLASS_ID, m.ExchangeDeclare.METHOD_ID
+            again = partial(self._exchange_declare_again, declared, no_wait)
+            self.connection.when_made(self.id, ids, declared.when_made, again)
+            return True
+        self._reply_when(declared, m.ExchangeDeclareOk(), no_wait)
+        return declared
+
+    def _exchange_declare_again(self, new: NewQueue[bool], no_wait: bool) -> bool:
+        return not self.is_over and self._exchange_declared(new.declare(), no_wait)
 
     def _exchange_delete(self, d: m.ExchangeDelete) -> None:
         recorded = self.connection.vhost.delete_exchange(self.connection, d.exchange, d.if_unused)
@@ -250,7 +263,7 @@ class Channel:
         self._reply_when(recorded, reply, no_wait)
         return recorded
 
-    def _declare_again(self, new: NewQueue, no_wait: bool) -> bool:
+    def _declare_again(self, new: NewQueue[tuple[Queue, bool]], no_wait: bool) -> bool:
         return not self.is_over and self._declared(new.declare(), no_wait)
 
     def _declare_reply_queue(self, d: m.QueueDeclare) -> None:

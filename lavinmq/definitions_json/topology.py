@@ -222,11 +222,13 @@ class Topology:
             raise refusal("", f"vhost '{self._name}' has been deleted meanwhile")
         return vhost
 
-    def _declare_exchange(self, wanted: ExchangeDef) -> None:
-        self._vhost.declare_exchange(
+    def _declare_exchange(self, wanted: ExchangeDef) -> Coroutine[Any, Any, object] | None:
+        """Returns: what has to be awaited."""
+        outcome = self._vhost.declare_exchange(
             self._actor, wanted.name, wanted.type, False, wanted.durable, wanted.auto_delete,
             wanted.internal, wanted.arguments, is_restored=True,
         )  # fmt: skip
+        return declared(outcome) if isinstance(outcome, NewQueue) else None
 
     def _declare_queue(self, wanted: QueueDef) -> Coroutine[Any, Any, object] | None:
         """Returns: what has to be awaited."""

@@ -7,7 +7,6 @@ it is removed. Called by `vhost/queue_files.py`, on the loop thread.
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -15,15 +14,9 @@ from typing import Final
 from lavinmq.files.directories import remove_tree
 from lavinmq.files.saving import Disk
 from lavinmq.process.log import Log
-from lavinmq.process.worker import outcome
 
 DOOMED: Final = ".deleted-"
 """In the name of a directory that goes: no start takes it for that of a queue or virtual host."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Deletion:
-    is_at_once: bool
 
 
 class DeletedFiles:
@@ -36,15 +29,11 @@ class DeletedFiles:
         self._directory = directory
         self._disk = disk
         self._log = log
-        self._waiting: dict[str, _Deletion] = {}  # to be on disk
+        self._waiting: dict[str, object] = {}  # to be on disk
 
-    def add(self, path: str, *, is_at_once: bool = False) -> Callable[[], None]:
-        """A queue was deleted. Returns: to be called once that is on disk.
-
-        Args: is_at_once: whether its name has to be free at once then: who makes a new one does not
-            wait for it.
-        """
-        deletion = self._waiting[path] = _Deletion(is_at_once)
+    def add(self, path: str) -> Callable[[], None]:
+        """A queue was deleted. Returns: to be called once that is on disk."""
+        deletion = self._waiting[path] = object()
         return partial(self._recorded, path, deletion)
 
     def make_way(self, path: str) -> None:
@@ -70,17 +59,14 @@ class DeletedFiles:
         """Nothing is removed from now on."""
         self._waiting.clear()
 
-    def _recorded(self, path: str, deletion: _Deletion) -> None:
+    def _recorded(self, path: str, deletion: object) -> None:
         if self._waiting.get(path) is not deletion:
             return  # a queue that was made meanwhile has had them removed
         del self._waiting[path]
         doomed = f"{path}{DOOMED}{time.time_ns()}"
         rename = partial(self._disk.changes.rename, path, doomed)
         renamed = partial(self._renamed, path, doomed)
-        if deletion.is_at_once:
-            renamed(*outcome(rename))
-        else:
-            self._disk.names.add(rename, renamed)
+        self._disk.names.add(rename, renamed)
 
     def _renamed(self, path: str, doomed: str, _: None, error: OSError | None) -> None:
         if error is None:

@@ -587,7 +587,7 @@ class Connection:
             return
         self._made(None)
 
-    def _made(self, new: NewQueue | None) -> None:
+    def _made(self, new: NewQueue[tuple[Queue, bool]] | None) -> None:
         """A new session: there is one, or its directory is being made."""
         if self._is_over or not self.is_member:
             return

@@ -92,7 +92,10 @@ class Subscriptions:
         the way of a new one. It is apart from AMQP as soon as one member is."""
         self._declare(parts, apart, then, None)
 
-    def _declare(self, parts: Shared, apart: bool, then: Found, made: NewQueue | None) -> None:
+    def _declare(
+        self, parts: Shared, apart: bool, then: Found,
+        made: NewQueue[tuple[Queue, bool]] | None,
+    ) -> None:  # fmt: skip
         try:
             name = subscribing.shared_name(parts.group, parts.filter)
             outcome = (

@@ -57,6 +57,20 @@ class DelayedExchanges:
         self._loop = loop
         self._call_soon = call_soon
         self._log = log
+        self._wished: set[Exchange] = set()
+        """That are delayed once there is a directory."""
+
+    def wish(self, name: str) -> Callable[[Callable[[], object]], object] | None:
+        """What a new durable exchange has to wait for before it can be delayed, if anything.
+
+        Raises: OSError saying why there can be no directory.
+        """
+        if len(raw_key(name)) > MAX_NAME or not self._files.is_beside:
+            return None
+        queue = self._queue_name(name)
+        if self._files.found(queue) is not None:
+            return None
+        return partial(self._files.wish, queue, is_stream=False)
 
     def changed(self, exchange: Exchange, is_new: bool) -> None:
         """An exchange may be delayed since now, or not any more.
@@ -78,7 +92,7 @@ class DelayedExchanges:
         for exchange in exchanges:
             if not exchange.durable or exchange.waiting is not None:
                 continue
-            if (self._files.directory / hashed(self._queue_name(exchange))).is_dir():
+            if (self._files.directory / hashed(self._queue_name(exchange.name))).is_dir():
                 queue = self._add(exchange, False)
                 if queue is not None:
                     self._release(exchange, queue)
@@ -86,13 +100,14 @@ class DelayedExchanges:
     def remove(self, exchange: Exchange) -> None:
         """The exchange is not delayed any more, or goes: its queue goes with what is in it."""
         queue, exchange.waiting = exchange.waiting, None
+        self._wished.discard(exchange)
         if queue is None:
             return
         exchange.core.set_delayed(b"", None)
         self._core.touch()
         del self._queues[queue.name]
         if queue.core.delete():
-            self._files.remove(queue, is_at_once=True)
+            self._files.remove(queue)
 
     def _add(self, exchange: Exchange, is_new: bool) -> Queue | None:
         """Give a delayed exchange the queue in which its messages wait; at the start with those
@@ -100,8 +115,15 @@ class DelayedExchanges:
         if len(raw_key(exchange.name)) > MAX_NAME:
             self._log.error("exchange %r has too long a name to be delayed", exchange.name)
             return None
-        name = self._queue_name(exchange)
-        if exchange.durable and is_new and not self._clear_directory(name):
+        name = self._queue_name(exchange.name)
+        is_beside = self._files.is_beside
+        if (
+            exchange.durable
+            and is_new
+            and not (
+                self._has_directory(exchange, name) if is_beside else self._clear_directory(name)
+            )
+        ):
             return None
         arguments = fieldtable.amended(
             EMPTY, {"x-dead-letter-exchange": exchange.name, "auto-delete": exchange.auto_delete}
@@ -112,15 +134,37 @@ class DelayedExchanges:
         self._queues[name] = exchange.waiting = queue
         exchange.core.set_delayed(raw_key(exchange.name), queue.core)
         self._core.touch()
-        if exchange.durable:
+        if exchange.durable and not (is_new and is_beside):
             self._files.load(queue)
         return queue
 
-    def _queue_name(self, exchange: Exchange) -> str:
+    def _queue_name(self, exchange: str) -> str:
         """The name of an exchange's queue; older releases had another one."""
-        older = f"amq.delayed.{exchange.name}"
+        older = f"amq.delayed.{exchange}"
         is_older = (self._files.directory / hashed(older)).exists()
-        return older if is_older else f"amq.delayed-{exchange.name}"
+        return older if is_older else f"amq.delayed-{exchange}"
+
+    def _has_directory(self, exchange: Exchange, name: str) -> bool:
+        """Take the directory that was made for the queue, or have one made: then the exchange is
+        delayed from when it is there. Returns: whether it is there."""
+        try:
+            is_made = self._files.found(name) is not None
+        except OSError as error:
+            self._log.error("files of an earlier queue %r are in the way: %s", name, error)
+            return False
+        if is_made:
+            self._files.take(name)
+        elif exchange not in self._wished:
+            self._wished.add(exchange)
+            self._files.wish(name, partial(self._made, exchange), is_stream=False)
+        return is_made
+
+    def _made(self, exchange: Exchange) -> None:
+        """There is a directory, or there can be none."""
+        if exchange in self._wished:
+            if exchange.is_delayed and exchange.waiting is None:
+                self._add(exchange, True)
+            self._wished.discard(exchange)
 
     def _clear_directory(self, name: str) -> bool:
         """Set aside what an exchange that was deleted has left. Returns: whether that went well."""

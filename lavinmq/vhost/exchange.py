@@ -17,7 +17,7 @@ from lavinmq.arguments.hash import Hashed, hashed_by
 from lavinmq.arguments.inequivalent import difference
 from lavinmq.fieldtable import EMPTY, FieldTable
 from lavinmq.files.definitions import ExchangeDef
-from lavinmq.policy.features import exchange_features
+from lavinmq.policy.features import ExchangeFeatures, exchange_features
 from lavinmq.vhost import subscribing
 
 if TYPE_CHECKING:
@@ -156,9 +156,7 @@ class Exchange:
     @property
     def is_delayed(self) -> bool:
         """Whether messages wait here that have a header `x-delay`."""
-        return self.arguments.get("x-delayed-exchange") is True or bool(
-            self.features.delayed_message
-        )
+        return is_delayed(self.arguments, self.features)
 
     def live_bindings(self) -> Iterator[tuple[Destination, str, FieldTable]]:
         """Its bindings as of now, without those to what is deleted and has so many that some stay
@@ -274,3 +272,8 @@ def live_incoming(to: Destination) -> Iterator[tuple[Source, str, FieldTable]]:
     """The bindings of a destination as of now, without those from exchanges that are deleted and
     have very many that still go."""
     return (each for each in list(to.incoming) if not _core.is_gone(each[0].core))
+
+
+def is_delayed(arguments: FieldTable, features: ExchangeFeatures) -> bool:
+    """Whether an exchange with these is a delayed one."""
+    return arguments.get("x-delayed-exchange") is True or bool(features.delayed_message)

@@ -1,4 +1,5 @@
-"""Durable queues that are to be: each exists once its directory is there, made beside the loop.
+"""Durable queues that are to be: each exists once its directory is there, made beside the loop. So
+does a delayed exchange, whose messages wait in a queue.
 
 So nobody waits for the disk but who declares, and there is nothing to take back when the disk
 refuses. Directories are made in the order of the declarations; whoever declares the same meanwhile
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias, TypeVar
 
 from lavinmq.files.changes import Changes
 from lavinmq.files.directories import remove_tree, set_aside, write_text
@@ -21,6 +22,8 @@ from lavinmq.vhost import stream_identity
 
 if TYPE_CHECKING:
     from lavinmq.vhost.queue import Queue
+
+T = TypeVar("T")
 
 
 class Directory(NamedTuple):
@@ -86,8 +89,8 @@ class Making:
             callback()
 
 
-class NewQueue:
-    """A declaration that waits for its directory.
+class NewQueue(Generic[T]):
+    """A declaration, of a queue or of an exchange that has one, which waits for its directory.
 
     Args: wish: asks for the directory, and calls back. declare: what the declaration comes to now.
     """
@@ -95,7 +98,9 @@ class NewQueue:
     __slots__ = ("_declare", "_wish")
 
     def __init__(
-        self, wish: Callable[[Callable[[], object]], object], declare: Callable[[], Declared]
+        self,
+        wish: Callable[[Callable[[], object]], object],
+        declare: Callable[[], T | NewQueue[T]],
     ) -> None:
         self._wish = wish
         self._declare = declare
@@ -104,30 +109,34 @@ class NewQueue:
         """Call back, now or later, when it is time for `declare`: within the call."""
         self._wish(callback)
 
-    def declare(self) -> Declared:
+    def declare(self) -> T | NewQueue[T]:
         """Declare it now. Raises: ChannelError, also when the directory could not be made."""
         return self._declare()
 
-    async def declared(self) -> tuple[Queue, bool]:
+    async def declared(self) -> T:
         """Wait and declare. Raises: ChannelError."""
-        declared: Declared = self
+        declared: T | NewQueue[T] = self
         while isinstance(declared, NewQueue):
-            result: asyncio.Future[Declared] = asyncio.get_running_loop().create_future()
+            result: asyncio.Future[T | NewQueue[T]] = asyncio.get_running_loop().create_future()
             declared.when_made(partial(_settle, declared, result))
             declared = await result
         return declared
 
 
-Declared = tuple["Queue", bool] | NewQueue
+Declared: TypeAlias = "tuple[Queue, bool] | NewQueue[tuple[Queue, bool]]"
 """The queue, and whether the answer has to wait for the disk; or what comes before it."""
 
 
-async def declared(outcome: Declared) -> tuple[Queue, bool]:
-    """The queue, once it is there. Raises: ChannelError."""
+DeclaredExchange: TypeAlias = bool | NewQueue[bool]
+"""Whether the answer has to wait for the disk; or what comes before the exchange."""
+
+
+async def declared(outcome: T | NewQueue[T]) -> T:
+    """What was declared, once it is there. Raises: ChannelError."""
     return await outcome.declared() if isinstance(outcome, NewQueue) else outcome
 
 
-def _settle(queue: NewQueue, result: asyncio.Future[Declared]) -> None:
+def _settle(queue: NewQueue[T], result: asyncio.Future[T | NewQueue[T]]) -> None:
     if result.done():
         return  # who has asked is gone
     try:

@@ -306,13 +306,12 @@ class QueueFiles:
 
     # --- a queue goes -------------------------------------------------------------------------
 
-    def remove(self, queue: Queue, *, is_at_once: bool = False) -> None:
+    def remove(self, queue: Queue) -> None:
         """Those of a stored queue stay until its deletion is on disk. All go beside the loop; what
         a crash leaves of them goes at the next start. What cannot be removed stays, and is set
-        aside by a queue of the same name. Args: is_at_once: see `DeletedFiles.add`."""
+        aside by a queue of the same name."""
         if queue.is_stored:
-            deletion = self._deleted.add(queue.directory, is_at_once=is_at_once)
-            self._recorded.when_synced(deletion)
+            self._recorded.when_synced(self._deleted.add(queue.directory))
             return
         remove = partial(remove_tree, Path(queue.directory), self._disk.changes)
         removed = partial(self._removed, queue.name)

@@ -17,6 +17,7 @@ from lavinmq.fieldtable import FieldTable
 from lavinmq.files.saving import Disk
 from lavinmq.policy.features import (
     Definition,
+    ExchangeFeatures,
     Features,
     exchange_features,
     queue_features,
@@ -67,6 +68,7 @@ class VHostRules:
         )  # fmt: skip
         self.parameters = ParameterStore(directory / "parameters.json", disk=disk)
         self.limits = VHostLimits(directory / "limits.json", disk)
+        self._disk = disk
         self._queues = queues
         self._exchanges = exchanges
         self._call_soon = call_soon
@@ -135,20 +137,32 @@ class VHostRules:
 
     def apply_to_exchange(self, exchange: Exchange) -> None:
         """Give an exchange the features that its arguments and the policies of now come to."""
-        patience = self._start or Patience()
-        policy = self.policies.match(exchange.name, Kind.EXCHANGE, patience)
-        operator = self.operator_policies.match(exchange.name, Kind.EXCHANGE, patience)
-        features = exchange_features(
-            exchange.type, exchange.arguments, *self._what(policy, operator)
-        )
+        features = self.features_of_exchange(exchange.name, exchange.type, exchange.arguments)
         if features != exchange.features:
             exchange.features = features
             self._on_exchange(exchange)
 
+    def features_of_exchange(
+        self, name: str, type_: str, arguments: FieldTable
+    ) -> ExchangeFeatures:
+        """The features of an exchange that there is, or that is to be."""
+        patience = self._start or Patience()
+        policy = self.policies.match(name, Kind.EXCHANGE, patience)
+        operator = self.operator_policies.match(name, Kind.EXCHANGE, patience)
+        return exchange_features(type_, arguments, *self._what(policy, operator))
+
     def when_applied(self, callback: Callable[[], None]) -> None:
-        """Call back once everything has the features that the policies of now give it."""
+        """Call back once everything has the features that the policies of now give it, and the
+        directories that it needs for them."""
         if self._is_applying:
             self._waiting.append(callback)
+        else:
+            self._when_named(callback)
+
+    def _when_named(self, callback: Callable[[], None]) -> None:
+        """Call back behind all changes of names that were asked for."""
+        if self._disk is not None and self._disk.is_running:
+            self._disk.names.add(_nothing, lambda *_: callback())
         else:
             callback()
 
@@ -198,4 +212,8 @@ class VHostRules:
         self._is_applying = False
         waiting, self._waiting = self._waiting, []
         for callback in waiting:
-            callback()
+            self._when_named(callback)
+
+
+def _nothing() -> None:
+    """What was asked for before is done."""

@@ -40,10 +40,10 @@ from lavinmq.vhost.declarations import BUILT_IN, check_queue, checked_exchange
 from lavinmq.vhost.dedup_keys import DedupKeys
 from lavinmq.vhost.delayed import DelayedExchanges
 from lavinmq.vhost.destination import Destination, Source
-from lavinmq.vhost.exchange import Exchange, raw_key
+from lavinmq.vhost.exchange import Exchange, is_delayed, raw_key
 from lavinmq.vhost.expiry import QueueExpiry
 from lavinmq.vhost.history import Histories
-from lavinmq.vhost.new_queue import Declared, NewQueue
+from lavinmq.vhost.new_queue import Declared, DeclaredExchange, NewQueue
 from lavinmq.vhost.operators import Operators
 from lavinmq.vhost.publishing import Publishing
 from lavinmq.vhost.queue import Actor, Owner, Queue, QueueConsumer, path_of
@@ -307,11 +307,16 @@ class VHost:
     def declare_exchange(
         self, actor: Actor, name: str, type_: str, passive: bool, durable: bool, auto_delete: bool,
         internal: bool, arguments: FieldTable, *, is_restored: bool = False,
-    ) -> bool:  # fmt: skip
-        """exchange.declare. Returns: whether it was recorded. Raises: ChannelError.
+    ) -> DeclaredExchange:  # fmt: skip
+        """exchange.declare. Returns: whether it was recorded; or, of a new one that is durable and
+        delayed, what has to be waited for before it exists. Raises: ChannelError.
 
         Args: is_restored: it comes from an export, and may have a reserved name.
         """
+        again = partial(
+            self.declare_exchange, actor, name, type_, passive, durable, auto_delete, internal,
+            arguments, is_restored=is_restored,
+        )  # fmt: skip
         check_name("Exchange", name)
         if not name:
             raise refused("Not allowed to declare the default exchange")
@@ -335,6 +340,12 @@ class VHost:
             self._check_queue_limit()  # its messages wait in a queue
         if self.recorded.is_left_out(name):
             raise failed(f"Exchange '{name}' is of a kind that this release does not have")
+        features = self.rules.features_of_exchange(name, type_, arguments)
+        if durable and is_delayed(arguments, features):
+            with storing(f"exchange '{name}'"):
+                wish = self._delayed.wish(name)
+            if wish is not None:
+                return NewQueue(wish, again)
         if durable:
             with storing(f"exchange '{name}'"):
                 self._keys.make_way(name)

@@ -20,6 +20,7 @@ from lavinmq.http.routes import ROUTES, Query
 from lavinmq.http.tables import table
 from lavinmq.vhost import rights
 from lavinmq.vhost.exchange import Exchange
+from lavinmq.vhost.new_queue import declared
 
 if TYPE_CHECKING:
     from lavinmq.vhost.vhost import VHost
@@ -151,7 +152,8 @@ async def put_exchange(call: Call) -> Reply:
             "Existing exchange declared with other arguments arg: "
             + existing.difference(wanted, vhost.name)
         )
-    if vhost.declare_exchange(call.actor, name, body["type"], False, *flags, arguments):
+    outcome = vhost.declare_exchange(call.actor, name, body["type"], False, *flags, arguments)
+    if await declared(outcome):
         await completed(vhost.recorded.when_synced)
     return CREATED
 
