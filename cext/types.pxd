@@ -67,7 +67,6 @@ cdef enum limits:
     DENSE_CHANNELS = 4096       # a table by id up to here: its size is the peer's choice
     POOL_KEEP = 16              # free blocks kept for reuse
     SMALL_OUTPUT = 4096         # of a link, while more blocks than that are in use
-    TAG_AT_HAND = 32            # bytes of a consumer's tag that it has room for in any case
     NAMES_SIZE = 512            # exchange and routing key: two short strings
     MAX_OUTPUT = 4194304        # unsent bytes of a link above which it is no longer read
     DELIVER_BUDGET = 2097152    # bytes one queue may deliver in a tick before others get their turn
@@ -748,7 +747,7 @@ cdef struct consumer_t:
     u32 prefetch                # 0 = no limit
     u32 unacked
     reader_t* reader            # of a stream, else NULL
-    u8 tag[32]                  # TAG_AT_HAND; short string: its name, longer ones go on behind it
+    u8 tag[256]                 # short string: what its client knows it by
 
 cdef struct unacked_t:
     u64 tag

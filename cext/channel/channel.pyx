@@ -394,8 +394,7 @@ cdef void link_stop_deliveries(link_t* l) noexcept nogil:
 cdef consumer_t* channel_add_consumer(chan_t* c, queue_t* q, const u8* tag, u32 tag_len,
                                       bint no_ack, int priority) noexcept nogil:
     """A consumer of that name. It gets nothing before channel_start_consumer."""
-    cdef u32 more = tag_len if tag_len >= TAG_AT_HAND else 0
-    cdef consumer_t* k = <consumer_t*>calloc(1, sizeof(consumer_t) + more)
+    cdef consumer_t* k = <consumer_t*>calloc(1, sizeof(consumer_t))
     if k == NULL:
         return NULL
     k.queue = q
