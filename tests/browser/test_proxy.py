@@ -6,7 +6,7 @@ import http.client
 import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -44,7 +44,8 @@ class Relay(BaseHTTPRequestHandler):
         to = http.client.HTTPConnection(self.server.broker.host, self.server.broker.http_port)
         self.server.upstream.append(to)
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        with suppress(OSError, http.client.HTTPException, AttributeError, ValueError):
+        errors = (OSError, http.client.HTTPException, AttributeError, ValueError)
+        with closing(to), suppress(*errors):
             to.request(self.command, self.path, body, dict(self.headers.items()))
             answer = to.getresponse()
             is_passed_on = self.server.is_obedient and answer.headers["X-Accel-Buffering"] == "no"
@@ -58,7 +59,6 @@ class Relay(BaseHTTPRequestHandler):
             while is_passed_on and (piece := answer.read1(65536)):
                 self.wfile.write(piece)
                 self.wfile.flush()
-        to.close()
 
     do_POST = do_PUT = do_DELETE = do_GET
 
