@@ -42,7 +42,7 @@ SETTLED_S = 0.3
 COMMAND = f"{sys.executable} -m lavinmq"
 OPTIONS = (
     " -D {{data}} -b 127.0.0.1 -p {{port}} --http-port {http} --metrics-http-port -1"
-    " --mqtt-port {{mqtt_port}} --amqps-port {tls} --cert {cert} --https-port -1 --mqtts-port -1"
+    " --mqtt-port {mqtt} --amqps-port {tls} --cert {cert} --https-port -1 --mqtts-port -1"
     " --log-level warn --control-unix-path {{scratch}}/control.sock"
 )
 
@@ -53,9 +53,10 @@ class Attacked(Broker):
     """A broker with a bystander; `refusals` is what it said to the hostile client."""
 
     def __init__(
-        self, running: brokers.RunningBroker, http_port: int, tls_port: int, witness: Bystander
-    ) -> None:
-        super().__init__(running.port, http_port, tls_port, running.pid)
+        self, running: brokers.RunningBroker, http_port: int, tls_port: int, mqtt_port: int,
+        witness: Bystander,
+    ) -> None:  # fmt: skip
+        super().__init__(running.port, http_port, tls_port, running.pid, mqtt_port)
         self._witness = witness
         self.result: Result = {}
 
@@ -77,9 +78,11 @@ class Attacked(Broker):
 
 def run(name: str, options: argparse.Namespace, scratch: Path) -> Result:
     """One case on a broker of its own."""
-    http_port, tls_port = brokers.free_ports(2)
+    http_port, tls_port, mqtt_port = brokers.free_ports(3)
     cert = _certificate(scratch)
-    command = options.broker_command + OPTIONS.format(http=http_port, tls=tls_port, cert=cert)
+    command = options.broker_command + OPTIONS.format(
+        http=http_port, tls=tls_port, cert=cert, mqtt=mqtt_port
+    )
     contender = brokers.ours("ours", "ours", command)
     assert contender.launch is not None
     with tempfile.TemporaryDirectory(dir=scratch) as place:
@@ -91,7 +94,7 @@ def run(name: str, options: argparse.Namespace, scratch: Path) -> Result:
             running.__enter__()
             core = CORES[1] if len(os.sched_getaffinity(0)) > 1 else None
             witness = stack.enter_context(Bystander(running.port, running.pid, core))
-            broker = Attacked(running, http_port, tls_port, witness)
+            broker = Attacked(running, http_port, tls_port, mqtt_port, witness)
             with ThreadPoolExecutor(1, initializer=_give_way, initargs=(core,)) as attacker:
                 attacker.submit(CASES[name], broker).result()
             return {**broker.result, "refused": "; ".join(broker.refusals)[:160]}

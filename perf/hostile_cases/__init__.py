@@ -13,6 +13,7 @@ from perf.hostile_cases import (
     large,
     management,
     messages,
+    mqtt,
     routing,
     rules,
     streams,
@@ -23,7 +24,7 @@ from perf.hostile_cases.peer import Broker
 
 __all__ = ["CASES", "Broker"]
 
-_FILES = (routing, messages, large, rules, topology, streams, management, arrivals, tls)
+_FILES = (routing, messages, large, rules, topology, streams, management, arrivals, tls, mqtt)
 CASES: dict[str, Callable[[Broker], None]] = {
     case.__name__: case for file in _FILES for case in file.CASES
 }

@@ -41,8 +41,9 @@ JSON = {"Content-Type": "application/json"}
 class Broker:
     """The broker that is attacked. `watched` is for the runner to fill in."""
 
-    def __init__(self, port: int, http_port: int, tls_port: int, pid: int) -> None:
+    def __init__(self, port: int, http_port: int, tls_port: int, pid: int, mqtt_port: int) -> None:
         self.port, self.http_port, self.tls_port, self.pid = port, http_port, tls_port, pid
+        self.mqtt_port = mqtt_port
         self.refusals: list[str] = []
 
     def watched(self) -> contextlib.AbstractContextManager[None]:
