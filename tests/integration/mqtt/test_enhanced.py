@@ -58,13 +58,21 @@ class Client:
                 properties=auth_block(b"n,," + self._bare), **more,  # type: ignore[arg-type]
             )
         )  # fmt: skip
-        self.peer.send(auth(CONTINUE, self.proof(data_of(self.peer.expect(AUTH).body))))
+        self.peer.send(auth(CONTINUE, self.proof(self.challenge())))
         packet = self.peer.read()
         assert packet is not None
         assert packet.kind == CONNACK
         if not packet.body[1]:
             assert data_of(packet.body) == b"v=" + base64.b64encode(self._signature)
         return packet.body[1]
+
+    def challenge(self) -> bytes:
+        """The first message of the server, with the method and nothing else."""
+        body = self.peer.expect(AUTH).body
+        assert body[0] == CONTINUE
+        found = data_of(body)
+        assert body[1:] == auth_block(found)
+        return found
 
     def proof(self, first: bytes) -> bytes:
         """The last message, as the answer to the first one of the server."""
@@ -83,7 +91,7 @@ class Client:
     def again(self) -> None:
         """Authenticate once more, up to the last message."""
         self.peer.send(auth(AGAIN, b"n,," + self._bare))
-        self.peer.send(auth(CONTINUE, self.proof(data_of(self.peer.expect(AUTH).body))))
+        self.peer.send(auth(CONTINUE, self.proof(self.challenge())))
 
 
 @pytest.fixture
@@ -110,6 +118,8 @@ def client(mqtt: Broker, name: str) -> Iterator[Callable[..., Client]]:
 def test_the_password_opens_and_the_broker_proves_that_it_knows_it(
     client: Callable[..., Client],
 ) -> None:
+    """5.0 [MQTT-3.15.2-1], [MQTT-3.15.2-2], [MQTT-3.15.2-3], [MQTT-4.12.0-2], [MQTT-4.12.0-3],
+    [MQTT-4.12.0-5]."""
     one = client()
 
     assert one.connect() == 0
@@ -126,6 +136,7 @@ def test_a_virtual_host_stands_before_the_name(client: Callable[..., Client], na
 
 @pytest.mark.parametrize("password", ["wrong", "Secret"])
 def test_another_password_does_not_open(client: Callable[..., Client], password: str) -> None:
+    """5.0 [MQTT-4.12.0-4]."""
     assert client(password=password).connect() == 0x87
 
 
@@ -147,6 +158,7 @@ def test_who_is_not_there_and_who_has_a_hash_alone_do_not_come_in(
 
 
 def test_another_method_is_refused(mqtt: Broker) -> None:
+    """5.0 [MQTT-4.12.0-1]."""
     with Peer(mqtt.mqtt_port, V5) as peer:
         body = peer.connect("c", properties=auth_block(b"x", "GS2-KRB5"))
         assert body[1] == 0x8C
@@ -167,6 +179,7 @@ def test_an_exchange_that_is_none_ends(mqtt: Broker, name: str) -> None:
 
 
 def test_a_client_authenticates_again_while_it_is_connected(client: Callable[..., Client]) -> None:
+    """5.0 [MQTT-4.12.1-1]."""
     one = client()
     one.connect()
 
@@ -178,6 +191,7 @@ def test_a_client_authenticates_again_while_it_is_connected(client: Callable[...
 
 
 def test_a_wrong_proof_ends_a_connection(client: Callable[..., Client]) -> None:
+    """5.0 [MQTT-4.12.1-2]."""
     one = client()
     one.connect()
     one._password = b"wrong"
@@ -188,6 +202,7 @@ def test_a_wrong_proof_ends_a_connection(client: Callable[..., Client]) -> None:
 
 
 def test_auth_without_a_method_in_connect_is_a_mistake(mqtt: Broker) -> None:
+    """5.0 [MQTT-4.12.0-7]."""
     with Peer(mqtt.mqtt_port, V5) as peer:
         peer.connect("c")
         peer.send(auth(AGAIN, b"x"))
