@@ -43,6 +43,10 @@ SILENT: Final = 2
 """Heartbeats that may be missed."""
 
 
+Event = tuple[int, int, bytes, _engine.Message | None]
+"""Channel, method, payload, and the message that came with it."""
+
+
 class Sender(Protocol):
     """Who has something to send: a producer or a consumer, attached to a channel."""
 
@@ -177,7 +181,7 @@ class Link(asyncio.BufferedProtocol):
         """Bytes came by another way than the buffer."""
         self.heard(self.input.feed, data)
 
-    def heard(self, read: Callable[[Any], list[_engine.Event]], what: Any) -> None:
+    def heard(self, read: Callable[[Any], list[Event]], what: Any) -> None:
         """Deal with what came; whatever breaks the protocol ends the connection."""
         if self.lost.done():
             return
