@@ -47,8 +47,12 @@ def values(broker: Broker, sessions: Sessions) -> Iterator[tuple[str, str]]:
     yield "clients/disconnected", str(max(len(stored) - len(sessions.clients), 0))
     yield "clients/total", str(len(stored))
     yield "subscriptions/count", str(len(sessions.exchange.bindings))
+    yield "shared_subscriptions/count", str(len(sessions.exchange.members))
     yield "retained messages/count", str(0 if retained is None else len(retained))
-    yield "messages/stored", str(sum(queue.core.ready for queue in stored))
+    ready = str(sum(queue.core.ready for queue in stored))
+    yield "messages/stored", ready
+    yield "store/messages/count", ready
+    yield "store/messages/bytes", str(sum(queue.core.ready_bytes for queue in stored))
     yield "messages/received", str(messages["publish"])
     yield "messages/sent", str(messages["deliver"] + messages["deliver_no_ack"])
     yield "bytes/received", str(traffic["recv_oct"])
