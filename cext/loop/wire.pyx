@@ -378,6 +378,7 @@ cdef class Wire:
         cdef i64 began_ns = l.loop.look_ns
         cdef int event
         l.wire.need = 0
+        l.is_unread = False             # what is kept from here on may be more than a beginning
         while at < n and l.wire.fd >= 0 and not l.stops:
             with nogil:
                 event = l.protocol.walk(l, buf + at, n - at, &used)

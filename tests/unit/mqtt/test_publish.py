@@ -259,3 +259,19 @@ def test_a_full_queue_that_refuses_is_told_by_reason(bench: MqttBench) -> None:
     assert five.raw() == b"\x40\x02\x00\x01\x40\x03\x00\x02\x97"
     assert parse(three.raw()) == []
     assert three.session.events[0][:2] == ("on_packet_error", 0x97)
+
+
+@pytest.mark.slow
+def test_a_packet_that_is_kept_whole_for_very_many_turns_is_walked_and_not_read(
+    bench: MqttBench,
+) -> None:
+    """A drain that came to its bound left a link that was to be read, with more kept than a read
+    has room for: what was kept was written over other memory."""
+    readers = [bench.client(f"r{n}").subscribe(b"t", 1) for n in range(100)]
+    publisher = bench.client("p")
+    bench.loop.portion_units = 1
+
+    publisher.publish(b"t", b"x" * 1_500_000, qos=1, id=3)
+
+    assert all(len(reader.bodies()) == 1 for reader in readers)
+    assert publisher.raw() == ack(PUBACK, 3)
