@@ -128,6 +128,7 @@ cdef class Loop:
     cdef bint is_looking        # one that was looked at has more to be looked at, at once
     cdef list turns             # links that are to be heard in the next turn
     cdef list late_turns        # and those that kept the loop busy the last time
+    cdef object answers         # callbacks whose sync is over
     cdef object leaving         # links whose peers say no more, and that are heard last
     cdef object ended           # links whose peers have gone
     cdef bint is_jobs_turn      # jobs come before those links in the next turn
@@ -183,6 +184,7 @@ cdef class Loop:
         self.held = []
         self.turns = []
         self.late_turns = []
+        self.answers = deque()
         self.leaving = deque()
         self.ended = deque()
         self.t.max_large = <u64>-1
@@ -436,7 +438,8 @@ cdef class Loop:
             if self.t.stuck == NULL:
                 is_due = is_due or bool(self.commits) or (
                     self.t.n_confirms != 0 and self.t.linger_until_ns == 0)
-        if is_due or self.turns or self.late_turns or self.leaving or self.ended:
+        if (is_due or self.turns or self.late_turns or self.answers or self.leaving
+                or self.ended):
             self.is_scheduled = True
             self.events.call_soon(self.turn)
 
@@ -458,6 +461,8 @@ cdef class Loop:
             else:
                 self.hear_late_link()
                 self.run_jobs()
+            if self.answers:
+                self.answer()
             if self.leaving or self.ended:
                 self.let_go_links()
         finally:
@@ -836,9 +841,18 @@ cdef class Loop:
         loop_finish_batch(&self.t)
         self.t.n_synced = self.t.n_syncs
         loop_release_held(&self.t)
-        for callback in callbacks:
-            callback()
+        self.answers.extend(callbacks)
+        self.answer()
         self.kick()
+
+    cdef void answer(self):
+        """Tell those who waited for a sync while the portion lasts: thousands may wait for one."""
+        loop_grant(&self.t)
+        while self.answers:
+            callback = self.answers.popleft()
+            callback()
+            if loop_look(&self.t):
+                break
 
     cdef bint start_worker(self) except -1:
         """False when there can be none now: no thread or descriptor, or the interpreter ends."""
