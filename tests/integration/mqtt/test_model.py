@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
+from typing import cast
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -214,6 +215,7 @@ def test_sessions_and_groups_are_what_a_model_says(restarted: Broker) -> None:
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     try:
-        run_state_machine_as_test(lambda: Model(restarted), settings=chosen)
+        made = cast("type[Model]", lambda: Model(restarted))  # it is called for each example
+        run_state_machine_as_test(made, settings=chosen)
     finally:
         restarted.stop()
