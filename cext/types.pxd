@@ -958,7 +958,7 @@ cdef struct sample_t:           # of what passes a queue or an exchange that som
     sample_t* next_passed       # of those that a message has passed; see through.pyx
     passing_t* passings         # channels whose kept routes lead past it
     flag_t is_open              # what passes comes by here, else it is counted alone
-    flag_t is_uncounted         # what passes the exchange is not what it counts: messages wait there
+    flag_t is_uncounted         # the exchange does not count what passes: messages wait there
     u64 closed_at               # what was counted there when this was closed
     taken_t* first              # in the order of their passing
     taken_t* last

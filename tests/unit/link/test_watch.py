@@ -9,6 +9,8 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -221,6 +223,22 @@ def test_those_who_wait_for_one_file_share_its_sync(bench: Bench, tmp_path: Path
         bench.events.ready.pop(0)()
         assert done == [1, 2]
         assert (descriptors(), bench.failures) == (before, [])
+
+
+def test_those_who_waited_for_one_sync_are_told_in_portions(bench: Bench, tmp_path: Path) -> None:
+    bench.loop.sync = True
+    bench.loop.portion_units = 1
+    done: list[int] = []
+    with (tmp_path / "definitions").open("wb") as file:
+        for number in range(20):
+            bench.loop.sync_file(file.fileno(), partial(done.append, number))
+        told = []
+        while bench.events.ready:
+            bench.events.ready.pop(0)()
+            told.append(len(done))
+
+    assert done == list(range(20))
+    assert max(after - before for before, after in pairwise([0, *told])) <= 2
 
 
 def test_a_file_that_took_over_the_number_of_another_is_synced_as_well(
