@@ -1,8 +1,8 @@
 # Watch: which sockets the kernel looks at for a loop's wires, and telling what it has found.
 #
-# The event loop above watches one descriptor for all of them: a handle for each would take 700 bytes
-# and 6 microseconds of every connection (decision 0106). Events are of the level: what is not read
-# now is found again.
+# The event loop above watches one descriptor for all of them: a handle for each would take 700
+# bytes and 6 microseconds of every connection (decision 0106). Events are of the level: what is not
+# read now is found again.
 
 cdef extern from "<sys/epoll.h>" nogil:
     int epoll_create1(int flags)

@@ -44,7 +44,7 @@ cdef inline void ack_note(mqtt_t* s, u8 kind, u16 id, u8 reason) noexcept nogil:
 
 # hot
 cdef inline void publish_count(mqtt_t* s) noexcept nogil:
-    """One publish more of QoS 1 or 2 is unanswered: until PUBACK, PUBCOMP or a PUBREC that says no."""
+    """One publish of QoS 1 or 2 more is unanswered: until PUBACK, PUBCOMP, or a refusing PUBREC."""
     if s.receive_maximum_in < ACKS_MAX:
         s.n_unanswered += 1
 

@@ -99,7 +99,7 @@ cdef int64_t mpub_allowed(mpub_t *p, int64_t *wait_ns) noexcept nogil:
     if p.id_at:
         k = min(k, p.window - p.unacked)
         if p.in_use[p.next_id]:
-            return 0            # the oldest one is not acknowledged, and identifiers have come round
+            return 0            # the oldest is not acknowledged, and identifiers have come round
         k = min(k, <int64_t>65535 - p.next_id + 1)
     if k > 0 and p.pacer.rate > 0:
         now = perf_now()
@@ -268,7 +268,7 @@ cdef class MqttPublisher:
 # ---- subscriber
 
 cdef struct msub_t:
-    con_t con                   # counts, checks and paces, as of AMQP; nothing is acknowledged there
+    con_t con                   # counts, checks, paces as of AMQP; nothing is acknowledged there
     bint is_in_body
     uint32_t id                 # of the message under way, 0 = QoS 0
 

@@ -2,8 +2,8 @@
 #
 # It is a place in front of which messages pass, and an eye that is open for moments: an exchange
 # takes it for one more destination, and a queue takes the long way as for its features, until
-# it has what is wanted until the next look; then it closes by itself, and messages go as they would if
-# nobody followed. How many have passed meanwhile is what the exchange or queue counts anyway. What
+# it has what is wanted until the next look; then it closes by itself, and messages go as if nobody
+# followed. How many have passed meanwhile is what the exchange or queue counts anyway. What
 # an exchange does not count as published there (it comes by another one, or has died) is counted by
 # what routes it: channels that keep such a route know what they publish, so they note where that
 # began (passing_t), and pay nothing for each message. Called by what appends to a queue or a
