@@ -98,7 +98,7 @@ def test_who_may_not_log_in_is_told(mqtt: Broker) -> None:
 
 
 def test_connections_are_held(mqtt: Broker) -> None:
-    command = ["mqtt", "connection-count", "-u", uri(mqtt), "-x", "20", "-y", "2", "-l"]
+    command = ["mqtt", "connection-count", "-u", uri(mqtt), "-x", "20", "-y", "2"]
     with running(*command, "--clean-session", "-k", "60:3:10") as process:
         text = process.read_until("connections, ")
         process.enter()
