@@ -6,7 +6,7 @@ as documented; else what was read is the same when it is read again, and shorter
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,10 +14,20 @@ from lavinmq.mqtt import codec, connect, requests
 from lavinmq.mqtt.reasons import PacketError
 from tests.fuzz.targets import Target
 
+
+def whole(steps: Generator[None, None, object]) -> object:
+    """What is read in steps."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
+
+
 READERS: dict[int, Callable[[int, int, bytes], object]] = {
     codec.CONNECT: lambda level, flags, body: connect.decode(flags, body),
-    codec.SUBSCRIBE: requests.subscribe,
-    codec.UNSUBSCRIBE: requests.unsubscribe,
+    codec.SUBSCRIBE: lambda *packet: whole(requests.subscribe(*packet)),
+    codec.UNSUBSCRIBE: lambda *packet: whole(requests.unsubscribe(*packet)),
     codec.DISCONNECT: requests.disconnect,
     codec.AUTH: requests.auth,
 }
