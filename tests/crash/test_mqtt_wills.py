@@ -91,7 +91,7 @@ class Books:
         assert found.keys() <= self.left.keys() | self.goodbye.keys()
         if is_kill:
             assert not said & found.keys(), "who has said goodbye leaves no will"
-        with Peer(broker.mqtt_port, V5) as client:
+        with Peer(broker.mqtt_port, V5, completes=True) as client:
             client.connect("reader", **KEPT)
             client.subscribe(("m", 2))
             client.publish("m", b"end", 1)

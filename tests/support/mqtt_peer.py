@@ -12,6 +12,8 @@ from tests.support.mqtt_bytes import V5, V311
 
 TIMEOUT_S = 10.0
 PUBLISH = 3
+PUBREL = 6
+PUBCOMP = 7
 
 
 class Packet(NamedTuple):
@@ -35,10 +37,18 @@ class Message(NamedTuple):
 
 
 class Peer:
-    """One connection. Args: level: the version that it speaks."""
+    """One connection.
 
-    def __init__(self, port: int, level: int = V311, sock: socket.socket | None = None) -> None:
+    Args: level: the version that it speaks. completes: whether it answers a PUBREL for a message
+        that an earlier connection of the client had; to another peer that is an error.
+    """
+
+    def __init__(
+        self, port: int, level: int = V311, sock: socket.socket | None = None,
+        *, completes: bool = False,
+    ) -> None:  # fmt: skip
         self.level = level
+        self._completes = completes
         self.socket = sock or socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S)
         self.socket.settimeout(TIMEOUT_S)
         self._left = b""
@@ -143,6 +153,9 @@ class Peer:
             assert packet is not None, f"closed where a packet of type {kind} was expected"
             if packet.kind == kind:
                 return packet
+            if packet.kind == PUBREL and self._completes:
+                self.send(mqtt_bytes.packet(PUBCOMP, packet.body[:2]))
+                continue
             assert packet.kind == PUBLISH, packet
             self._early.append(packet)
 
