@@ -958,7 +958,6 @@ cdef struct sample_t:           # of what passes a queue or an exchange that som
     sample_t* next_passed       # of those that a message has passed; see through.pyx
     passing_t* passings         # channels whose kept routes lead past it
     flag_t is_open              # what passes comes by here, else it is counted alone
-    flag_t is_uncounted         # the exchange does not count what passes: messages wait there
     u64 closed_at               # what was counted there when this was closed
     taken_t* first              # in the order of their passing
     taken_t* last
@@ -1017,6 +1016,7 @@ cdef struct routing_t:          # how far a message has come through exchanges
     flag_t is_asking            # the one at `at` has begun
     flag_t is_key_only          # the routing key alone has decided
     flag_t is_counted           # its first exchange counts it as published there
+    flag_t is_root_waiting      # and it waits there
     flag_t is_from_mqtt         # it has crossed a bridge, and does not go back
     u32 at                      # of the targets: all before are asked, or queues
     u32 n_keys                  # of the keys: those that the one at `at` was asked for

@@ -199,7 +199,6 @@ cdef class Exchange:
             self.followed = followed
             self.t.followed = followed.q
             sample.t.exchange = &self.t
-            sample.t.is_uncounted = self.t.delayed != NULL
             sample.t.closed_at = sample_counted(&sample.t)
             sample.followed = self
         exchange_note_plain(&self.t)

@@ -10,11 +10,10 @@
 # history, by through.pyx, route.pyx and the door. Source: decisions 0082 and 0058.
 
 cdef inline u64 sample_counted(const sample_t* s) noexcept nogil:
-    """What the queue or exchange that is followed has counted; 0 when none is, or that says
-    nothing of what passes."""
+    """What the queue or exchange that is followed has counted; 0 when none is."""
     if s.queue != NULL:
         return s.queue.n_published
-    return s.exchange.n_in if s.exchange != NULL and not s.is_uncounted else 0
+    return s.exchange.n_in if s.exchange != NULL else 0
 
 
 cdef u64 sample_unseen(const sample_t* s) noexcept nogil:
@@ -134,7 +133,6 @@ cdef void sample_open(sample_t* s) noexcept nogil:
         s.queue.sample = s
         queue_note_special(s.queue)
     else:
-        s.is_uncounted = s.exchange.delayed != NULL
         s.exchange.version += 1         # routes that channels keep lead past it
         exchange_note_plain(s.exchange)
 

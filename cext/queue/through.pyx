@@ -3,22 +3,32 @@
 # Called for publishes (channel/route.pyx) and for dead letters, which are no client's.
 
 
-cdef void route_note_passed(routing_t* r, const exchange_t* root, exchange_t* x, const msg_t* m,
-                            const targets_t* out) noexcept nogil:
-    """m has come through x, which is followed: note what is to be counted, unless x counts it as
-    published or it comes by the sample."""
-    cdef sample_t* s = x.followed.history.sample
+cdef bint is_target(const targets_t* out, const dest_t* dest) noexcept nogil:
+    """targets_have while targets are moved up, which it does not bear."""
     cdef u32 i
-    if x.delayed != NULL and is_delayed(x, m.props, m.headers_at):
+    for i in range(out.n):
+        if out.items[i] == dest:
+            return True
+    return False
+
+
+cdef void route_note_passed(routing_t* r, const exchange_t* root, exchange_t* x,
+                            const targets_t* out) noexcept nogil:
+    """A message has come to x, which is followed: note what is to be counted, unless it comes by
+    the sample. Of what is published to x, which counts it, that is what waits there, and so has
+    not passed."""
+    cdef sample_t* s = x.followed.history.sample
+    if r.is_counted and x == root:
+        if not s.is_open:
+            s.n_seen -= 1           # and x.n_in grows at once
         return
-    if r.is_counted and x == root and not s.is_uncounted:
+    if x.delayed != NULL and is_target(out, &x.delayed.dest):
         return
     if s.is_open:
         r.is_key_only = False       # a route that is kept would not see it close
-    for i in range(out.n):
-        if out.items[i] == &x.followed.dest:
-            r.is_key_only = False
-            return
+    if is_target(out, &x.followed.dest):
+        r.is_key_only = False
+        return
     s.next_passed = r.passed
     r.passed = s
 
@@ -51,6 +61,7 @@ cdef int route_nested(routing_t* r, exchange_t* root, const msg_t* m,
                 r.n_matches = out.n + out.n_again
             is_waiting = x.delayed != NULL and is_delayed(x, m.props, m.headers_at)
             if is_waiting:
+                r.is_root_waiting = r.is_root_waiting or x == root
                 rc = match_take(out, &x.delayed.dest)
             elif x.match.kind == MATCH_FILTERS:
                 rc = bridge_match(x, m, out)
@@ -88,7 +99,8 @@ cdef int route_nested(routing_t* r, exchange_t* root, const msg_t* m,
             n += 1
         elif out.items[i].kind == DEST_SUBSCRIPTION:
             n = bridge_take(out, <const subscription_t*>out.items[i], m, n)
-        elif (<exchange_t*>out.items[i]).followed != NULL:
-            route_note_passed(r, root, <exchange_t*>out.items[i], m, out)
+        elif ((<exchange_t*>out.items[i]).followed != NULL
+                and (r.is_root_waiting or not r.is_counted or out.items[i] != &root.dest)):
+            route_note_passed(r, root, <exchange_t*>out.items[i], out)
     out.n = n
     return 0

@@ -123,37 +123,111 @@ def test_messages_of_a_transaction_pass_when_they_are_committed(ways: Ways) -> N
     assert sample.seen == 4
 
 
-def test_messages_of_a_delayed_exchange_pass_when_their_time_has_come(tmp_path: Path) -> None:
-    """Those without a delay pass at once; the exchange counts both when they come."""
-    bench = Bench(tmp_path, StillEvents())
-    exchange = _core.Exchange(_core.FANOUT, 1)
-    waiting = _core.Queue(bench.loop, str(tmp_path / "waiting"), 4096, True)
-    exchange.set_delayed(b"x", waiting)
-    out = bench.queue("out")
-    exchange.bind(b"", b"", out)
-    sample = _core.Sample(16)
-    exchange.follow(_core.Queue(bench.loop, str(tmp_path / "trace"), 4096, False), sample)
-    bench.vhost.touch()
-    bench.link.learn(b"x", exchange)
-    later = commands.Basic.Properties(headers={"x-delay": 1000})
+class Delayed:
+    """An exchange x whose messages may wait, with a queue, and a way to it by `front`."""
 
-    bench.send(encode_publish(1, "x", "k", b"now") * 3)
-    bench.send(encode_publish(1, "x", "k", b"later", later) * 4)
-    bench.run()
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.bench = Bench(directory, StillEvents())
+        self.exchange = _core.Exchange(_core.FANOUT, 1)
+        self.waiting = _core.Queue(self.bench.loop, str(directory / "waiting"), 4096, True)
+        self.exchange.set_delayed(b"x", self.waiting)
+        self.out = self.bench.queue("out")
+        self.exchange.bind(b"", b"", self.out)
+        self.front = _core.Exchange(_core.FANOUT, 2)
+        self.front.bind(b"", b"", self.exchange)
+        self.sample = _core.Sample(16)
+        self.exchange.follow(
+            _core.Queue(self.bench.loop, str(directory / "trace"), 4096, False), self.sample
+        )
+        self.learn()
+
+    def learn(self) -> None:
+        """What a connection asks Python for."""
+        self.bench.vhost.touch()
+        self.bench.link.learn(b"x", self.exchange)
+        self.bench.link.learn(b"front", self.front)
+
+    def publish(self, body: bytes, n: int, exchange: str = "x") -> None:
+        """Publish some messages, which wait for a second when they say that they are later."""
+        later = commands.Basic.Properties(headers={"x-delay": 1000})
+        given = [later] if body.startswith(b"later") else []
+        self.bench.send(encode_publish(1, exchange, "k", body, *given) * n)
+
+    def release(self) -> None:
+        """The time of all has come."""
+        self.bench.loop.clock_offset_ms += 2000
+        self.bench.loop.expire()
+        self.bench.run()
+
+
+@pytest.fixture
+def delayed(tmp_path: Path) -> Iterator[Delayed]:
+    """A followed exchange whose messages may wait."""
+    made = Delayed(tmp_path)
+    with closing(made.bench):
+        yield made
+
+
+def test_messages_of_a_delayed_exchange_pass_when_their_time_has_come(delayed: Delayed) -> None:
+    """Those without a delay pass at once; the exchange counts both when they come."""
+    sample = delayed.sample
+    delayed.publish(b"now", 3)
+    delayed.publish(b"later", 4)
+    delayed.bench.run()
     assert sample.seen == 3
     assert sample.take(1, ROOM) == []
-    bench.send(encode_publish(1, "x", "k", b"now") * 2)
+    delayed.publish(b"now", 2)
     assert (sample.seen, [row[5] for row in sample.take(5, ROOM)]) == (5, [b"now"])
 
-    bench.loop.clock_offset_ms = 2000
-    bench.loop.expire()
-    bench.run()
+    delayed.release()
 
-    assert (sample.seen, out.ready) == (9, 9)
+    assert (sample.seen, delayed.out.ready) == (9, 9)
     assert [row[5] for row in sample.take(0, ROOM)] == [b"later"] * 4
-    exchange.follow(None, None)
+    delayed.exchange.follow(None, None)
     assert sample.seen == 9
-    bench.close()
+
+
+@pytest.mark.parametrize("exchange", ["x", "front"])
+@pytest.mark.parametrize("is_open", [False, True])
+def test_what_waits_has_not_passed_by_whatever_way_it_came(
+    delayed: Delayed, exchange: str, is_open: bool
+) -> None:
+    sample = delayed.sample
+    if is_open:
+        sample.take(1000, ROOM)
+    delayed.publish(b"later", 5, exchange)
+    assert sample.seen == 0
+    delayed.publish(b"now", 2, exchange)
+    assert sample.seen == 2
+    delayed.release()
+    delayed.publish(b"later", 1, exchange)
+    assert (sample.seen, delayed.out.ready) == (7, 7)
+    assert len(sample.take(0, ROOM)) == (7 if is_open else 0)
+
+
+def test_a_large_message_that_waits_has_not_passed(delayed: Delayed) -> None:
+    """It is stored in portions: nobody sees it pass meanwhile."""
+    delayed.publish(b"later" + bytes(3 << 20), 1)
+    delayed.bench.run()
+    assert (delayed.waiting.ready, delayed.sample.seen) == (1, 0)
+
+
+def test_an_exchange_may_become_delayed_and_cease_to_be_while_it_is_followed(
+    delayed: Delayed,
+) -> None:
+    delayed.publish(b"later", 5)
+    delayed.publish(b"now", 1)
+    delayed.exchange.end_delay()
+    delayed.learn()
+    delayed.publish(b"later", 2)
+    assert delayed.sample.seen == 3
+    delayed.exchange.set_delayed(b"x", delayed.waiting)
+    delayed.learn()
+    delayed.publish(b"later", 4)
+    assert delayed.sample.seen == 3
+    delayed.release()
+    assert delayed.sample.seen == 12
 
 
 STEPS = st.lists(
