@@ -173,6 +173,18 @@ def check_broker():
     return lavinmq.__version__
 
 
+def check_pages():
+    """See that the management pages are there, each with what it is made of."""
+    from lavinmq.http.ui import files, places
+
+    found = files.Files()
+    missing = {f"pages/{name}.html" for name in places.PLACES} - found.fragments.keys()
+    assert not missing, missing
+    assert "vendor/uplot.js" in found.assets
+    assert all(each in found.assets for needed in found.modules.values() for each in needed)
+    return f"{len(found.fragments)} fragments, {len(found.assets)} files"
+
+
 def check_prepared():
     """See that what was compiled beforehand has been used by now: it is what imports ask for."""
     import prepared
@@ -189,6 +201,7 @@ CHECKS = (
     check_loop,
     check_tls,
     check_broker,
+    check_pages,
     check_prepared,
 )
 

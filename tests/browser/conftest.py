@@ -13,15 +13,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import expect, sync_playwright
 
 from tests.support.broker import Broker
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 VHOSTS = [{"name": "foo"}, {"name": "bar"}]
+TIMEOUT_MS = 15_000
+"""Until something is given up that a busy machine may do late. No test is slower for it."""
 NODE_MODULES = Path(__file__).parent / "node_modules"
 
 
@@ -31,6 +33,7 @@ def browser() -> Iterator[Any]:
     path = next(filter(None, map(shutil.which, NAMES)), None)
     if path is None:
         pytest.skip(f"no browser: none of {', '.join(NAMES)} is installed")
+    expect.set_options(timeout=TIMEOUT_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield browser
@@ -42,7 +45,7 @@ def opened(browser: Any, broker: Broker) -> Iterator[Any]:
     """A page of somebody who has not logged in, in a context of its own."""
     context = browser.new_context(base_url=broker.http_url, viewport={"width": 1400, "height": 900})
     page = context.new_page()
-    page.set_default_timeout(15_000)
+    page.set_default_timeout(TIMEOUT_MS)
     yield page
     context.close()
 
@@ -137,15 +140,18 @@ class Requests:
             each for each in self.all if each.method == method and urlsplit(each.url).path == path
         ]
 
-    def wait(self, method: str, path: str, n: int = 1) -> Any:
-        """Wait until there are so many. Returns: the last one."""
-        for _ in range(200):
-            found = self.find(method, path)
+    def wait(self, method: str, path: str, n: int = 1, **query: str) -> Any:
+        """Wait until there are so many, with that in their query. Returns: the last one."""
+        for _ in range(TIMEOUT_MS // 50):
+            found = [
+                each for each in self.find(method, path)
+                if query.items() <= dict(parse_qsl(urlsplit(each.url).query)).items()
+            ]  # fmt: skip
             if len(found) >= n:
                 return found[-1]
             self._page.wait_for_timeout(50)
         asked = [f"{each.method} {each.url}" for each in self.all]
-        raise AssertionError(f"no {method} {path} ({n}): {asked}")
+        raise AssertionError(f"no {method} {path} {query} ({n}): {asked}")
 
 
 @pytest.fixture

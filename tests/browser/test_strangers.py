@@ -39,6 +39,22 @@ def test_no_other_site_can_frame_a_page(page: Any, broker: Broker) -> None:
     assert [frame.locator("#username").count() for frame in framed] == [0]
 
 
+def test_a_form_without_its_script_tells_nobody_a_password(visitor: Any) -> None:
+    """A browser that has not got the script yet, or never gets it, would send a form by itself: to
+    the address of the page, with all that was typed behind it."""
+    visitor.route("**/pages/login.js", lambda route: route.abort())
+    visitor.goto("/login")
+    asked: list[str] = []
+    visitor.on("request", lambda request: asked.append(request.url))
+
+    visitor.get_by_label("Username").fill("guest")
+    visitor.get_by_label("Password").fill("a-secret")
+    visitor.evaluate("document.querySelector('button').click()")  # does not wait for what comes
+    visitor.wait_for_timeout(300)
+
+    assert [each for each in [*asked, visitor.url] if "a-secret" in each] == []
+
+
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded"])
 def test_no_other_site_can_change_anything(page: Any, broker: Broker, kind: str) -> None:
     page.goto("/")

@@ -89,7 +89,7 @@ def test_the_selftest_passes_in_an_empty_root(empty_root: Path) -> None:
 
     assert done.returncode == 0, done.stdout
     checks = re.findall(r"^(\w+): ok", done.stdout, re.MULTILINE)
-    assert checks == ["imports", "json", "codecs", "loop", "tls", "broker", "prepared"]
+    assert checks == ["imports", "json", "codecs", "loop", "tls", "broker", "pages", "prepared"]
     assert "0 authorities from None" in done.stdout
 
 

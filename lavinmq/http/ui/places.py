@@ -19,11 +19,12 @@ from lavinmq.http.ui.session import SessionHandler
 POLICY: Final = "; ".join(
     (
         "default-src 'none'", "script-src 'self'", "style-src 'self'", "img-src 'self'",
-        "connect-src 'self'", "form-action 'self'", "base-uri 'none'", "frame-ancestors 'self'",
+        "connect-src 'self'", "form-action 'none'", "base-uri 'none'", "frame-ancestors 'self'",
         "require-trusted-types-for 'script'",
     )
 )  # fmt: skip
-"""Scripts and styles are files of ours; none can be written into a page, nor any text as HTML."""
+"""Scripts and styles are files of ours; none can be written into a page, nor any text as HTML. A
+browser sends no form: one without its script would do so by an address, with what was typed."""
 LOGIN: Final = "login"
 """Its page has the browser fetch what the overview needs, while somebody types."""
 FOR_EVER: Final = "public, max-age=31536000, immutable"

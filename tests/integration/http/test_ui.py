@@ -96,6 +96,7 @@ def test_pages_keep_others_out(broker: Broker, path: str) -> None:
     assert policy.startswith("default-src 'none'; script-src 'self';")
     assert "unsafe" not in policy
     assert "frame-ancestors 'self'" in policy
+    assert "form-action 'none'" in policy
     assert headers["x-frame-options"] == "SAMEORIGIN"
     assert headers["referrer-policy"] == "same-origin"
     assert headers["x-content-type-options"] == "nosniff"
