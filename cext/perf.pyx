@@ -299,6 +299,7 @@ cdef struct run_t:
 
 
 include "perf/publish.pyx"
+include "perf/publish_amqp.pyx"
 include "perf/consume.pyx"
 include "perf/mqtt.pyx"
 

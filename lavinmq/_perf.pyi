@@ -15,8 +15,20 @@ class Run:
     def latencies(self) -> tuple[int, int, list[int]]: ...
     def interval_latencies(self) -> tuple[int, int, list[int]]: ...
 
-class Publisher:
-    """One publisher; `run` blocks without the GIL and returns (DONE | ..., unread or reason)."""
+class AnyPublisher:
+    """What publishers of both protocols have in common; `run` blocks without the GIL and returns
+    (DONE | ..., unread or reason)."""
+
+    def run(self, fd: int, unread: bytes = b"") -> tuple[int, bytes]: ...
+    @property
+    def published(self) -> int: ...
+    @property
+    def confirmed(self) -> int: ...
+    @property
+    def nacked(self) -> int: ...
+
+class Publisher(AnyPublisher):
+    """One publisher of AMQP."""
 
     def __init__(
         self,
@@ -33,16 +45,9 @@ class Publisher:
         stamp: bool = False,
         random: bool = False,
     ) -> None: ...
-    def run(self, fd: int, unread: bytes = b"") -> tuple[int, bytes]: ...
-    @property
-    def published(self) -> int: ...
-    @property
-    def confirmed(self) -> int: ...
-    @property
-    def nacked(self) -> int: ...
 
-class MqttPublisher:
-    """One publisher of MQTT; `run` as in Publisher."""
+class MqttPublisher(AnyPublisher):
+    """One publisher of MQTT."""
 
     def __init__(
         self,
@@ -56,37 +61,9 @@ class MqttPublisher:
         stamp: bool = False,
         random: bool = False,
     ) -> None: ...
-    def run(self, fd: int, unread: bytes = b"") -> tuple[int, bytes]: ...
-    @property
-    def published(self) -> int: ...
-    @property
-    def confirmed(self) -> int: ...
-    @property
-    def nacked(self) -> int: ...
-
-class MqttConsumer:
-    """One subscriber of MQTT; `run` as in Publisher."""
-
-    def __init__(
-        self,
-        run: Run,
-        *,
-        rate: float = 0,
-        body_size: int = 0,
-        verify: bool = False,
-        random: bool = False,
-        stamp: bool = False,
-    ) -> None: ...
-    def run(self, fd: int, unread: bytes = b"") -> tuple[int, bytes]: ...
-    @property
-    def consumed(self) -> int: ...
-    @property
-    def mismatched(self) -> int: ...
-    @property
-    def first_mismatch(self) -> tuple[int, int]: ...
 
 class Consumer:
-    """One consumer; `run` as in Publisher."""
+    """One consumer of AMQP or MQTT; `run` as in AnyPublisher."""
 
     def __init__(
         self,
@@ -100,6 +77,7 @@ class Consumer:
         random: bool = False,
         stamp: bool = False,
         get: bytes = b"",
+        mqtt: bool = False,
     ) -> None: ...
     def run(self, fd: int, unread: bytes = b"") -> tuple[int, bytes]: ...
     @property

@@ -144,6 +144,7 @@ cdef bint letter_compose(mqtt_t* s, const publish_t* m) noexcept nogil:
     p[0] = <u8>m.topic_len
     topic_swap(p + 1, m.topic, m.topic_len)
     p += 1 + m.topic_len
+    found.len = 0               # for the compiler: what was just written is whole
     props_walk(p, letter_put_props(p, m), True, &found)
     msg_note_props(&s.letter, p, &found)
     s.letter.exchange = s.exchange.bridge

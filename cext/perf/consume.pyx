@@ -1,4 +1,4 @@
-# perf_consume: the consumer of lavinmqperf; included by perf.pyx.
+# perf_consume: the consumer of lavinmqperf, of both protocols; included by perf.pyx.
 #
 # `con_walk` goes through the whole frames of the receive buffer and may stop anywhere: state of a
 # message between its frames is in con_t, so a stream may be split at any byte. Acks, commits and
@@ -20,6 +20,7 @@ cdef struct con_t:
     pacer_t pacer
     uint64_t rng
     # what to do
+    int (*walk)(con_t *) noexcept nogil     # deal with what has come; of the protocol
     int64_t ack_every           # 0 = the broker does not expect acks
     int64_t tx_every
     uint64_t body_size          # expected
@@ -37,6 +38,8 @@ cdef struct con_t:
     uint64_t at                 # body bytes seen
     bint is_bad
     uint8_t stamp[8]
+    bint is_in_body             # of MQTT
+    uint32_t id                 # of MQTT, 0 = QoS 0
     # acknowledging
     uint64_t last_tag
     int64_t unacked
@@ -227,7 +230,7 @@ cdef int con_run(con_t *c) noexcept nogil:
     while True:
         if perf_load(&c.run.stopped) or perf_load(&c.run.consume_left) <= 0:
             return con_finish(c)
-        walked = con_walk(c)
+        walked = c.walk(c)
         if walked == WALK_FINISHED:
             return con_finish(c)
         if walked < WALK_STARVED:
@@ -259,7 +262,8 @@ cdef class Consumer:
     transaction: commit every so many, 0 = none; body_size: expected bytes; verify: count bodies of
     another size or, unless `random`, with other bytes than the pattern; stamp: take the first 8
     body bytes for the time of publishing; get: payload of the basic.get to poll with, b"" =
-    deliveries come by themselves.
+    deliveries come by themselves; mqtt: it is a subscriber of MQTT, whose subscription is there and
+    that acknowledges what has QoS 1.
     """
 
     cdef con_t con
@@ -270,7 +274,7 @@ cdef class Consumer:
     def __cinit__(
         self, Run run, *, double rate=0, int64_t ack=0, int64_t transaction=0,
         uint64_t body_size=0, bint verify=False, bint random=False, bint stamp=False,
-        bytes get=b"",
+        bytes get=b"", bint mqtt=False,
     ):
         cdef con_t *c = &self.con
         if len(get) > OUT_ROOM // 2:
@@ -281,6 +285,7 @@ cdef class Consumer:
             self.pattern = bytes(range(64, 64 + PATTERN)) * (IN_BYTES // PATTERN + 2)
             c.pattern = <const uint8_t *>self.pattern
         c.run = &run.run
+        c.walk = mqtt_con_walk if mqtt else con_walk
         c.pacer.rate, c.ack_every, c.tx_every = rate, ack, transaction
         c.body_size, c.is_verified, c.is_stamped = body_size, verify, stamp
         c.get = <const uint8_t *>self.get if get else NULL
@@ -297,7 +302,7 @@ cdef class Consumer:
         conn_adopt(&c.conn, fd, unread)
         c.want = WANT_METHOD
         c.unacked = c.in_tx = c.next_get_ns = 0
-        c.is_getting = False
+        c.is_getting = c.is_in_body = False
         c.pacer.base_ns, c.pacer.done = perf_now(), 0
         with nogil:
             end = con_run(c)

@@ -70,13 +70,14 @@ class Consumer:
     def __init__(self, options: MqttOptions, shared: _perf.Run, index: int) -> None:
         self._options = options
         self.name = f"consumer {index + 1}"
-        self.engine = _perf.MqttConsumer(
+        self.engine = _perf.Consumer(
             shared,
             rate=options.consumer_rate,
             body_size=options.size,
             verify=options.verify,
             random=options.random_bodies,
             stamp=options.measure_latency,
+            mqtt=True,
         )
 
     def set_up(self, connection: Connection) -> None:

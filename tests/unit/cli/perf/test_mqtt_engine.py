@@ -40,7 +40,7 @@ class Engine:
         self._pool = ThreadPoolExecutor(1)
         self.done: Future[tuple[int, bytes]] | None = None
 
-    def start(self, client: _perf.MqttPublisher | _perf.MqttConsumer) -> None:
+    def start(self, client: _perf.MqttPublisher | _perf.Consumer) -> None:
         self.done = self._pool.submit(client.run, self._near.fileno())
 
     def result(self) -> tuple[int, bytes]:
@@ -177,7 +177,7 @@ def test_stamps_and_random_bodies_are_new_each_time(engine: Engine) -> None:
 @pytest.mark.parametrize("step", [1, 2, 3, 7, 50])
 def test_a_stream_may_be_split_at_any_byte(packets: Engine, step: int) -> None:
     run = _perf.Run(consume_limit=4)
-    client = _perf.MqttConsumer(run, body_size=30, verify=True)
+    client = _perf.Consumer(run, mqtt=True, body_size=30, verify=True)
     packets.start(client)
     data = message(pattern(30)) + message(pattern(30), 7) + b"\xd0\0" + message(pattern(30), 8)
     data += b"\x90\3\0\1\1" + message(pattern(30))
@@ -194,7 +194,7 @@ def test_a_stream_may_be_split_at_any_byte(packets: Engine, step: int) -> None:
 
 
 def test_payloads_that_differ_are_counted(engine: Engine) -> None:
-    client = _perf.MqttConsumer(_perf.Run(consume_limit=3), body_size=30, verify=True)
+    client = _perf.Consumer(_perf.Run(consume_limit=3), mqtt=True, body_size=30, verify=True)
     engine.start(client)
 
     engine.peer.sendall(
@@ -206,7 +206,7 @@ def test_payloads_that_differ_are_counted(engine: Engine) -> None:
 
 
 def test_large_and_empty_payloads_are_taken(engine: Engine) -> None:
-    client = _perf.MqttConsumer(_perf.Run(consume_limit=2), body_size=400_000)
+    client = _perf.Consumer(_perf.Run(consume_limit=2), mqtt=True, body_size=400_000)
     engine.start(client)
 
     engine.peer.sendall(message(pattern(400_000)) + message(b""))
@@ -220,7 +220,7 @@ def test_large_and_empty_payloads_are_taken(engine: Engine) -> None:
     [b"\x90\3\0\1\x80", b"\x30\1a", b"\x30\3\0\5a", b"\x32\4\0\2ab", b"\x30" + b"\xff" * 5],
 )
 def test_what_a_broker_may_not_say_ends_a_subscriber(engine: Engine, data: bytes) -> None:
-    engine.start(_perf.MqttConsumer(_perf.Run()))
+    engine.start(_perf.Consumer(_perf.Run(), mqtt=True))
 
     engine.peer.sendall(data)
 
@@ -229,7 +229,7 @@ def test_what_a_broker_may_not_say_ends_a_subscriber(engine: Engine, data: bytes
 
 def test_latencies_are_sampled(engine: Engine) -> None:
     run = _perf.Run(consume_limit=1)
-    engine.start(_perf.MqttConsumer(run, body_size=8, stamp=True))
+    engine.start(_perf.Consumer(run, mqtt=True, body_size=8, stamp=True))
 
     engine.peer.sendall(message((time.monotonic_ns() - 5_000_000).to_bytes(8, "little")))
 
