@@ -297,7 +297,7 @@ trial: $(TRIAL)  ## compile tests/support/_*.so, what unit tests need beside the
 
 $(VENV)/bin/lavinmq: pyproject.toml $(INSTALLED) | $(COMPILED)
 	@# compat: a path file. The default, an import hook, costs every start 35 modules and 2 MB.
-	$(COMPILE) $(IN_VENV) -m pip install \
+	LAVINMQ_IN_PLACE=1 $(IN_VENV) -m pip install \
 		--disable-pip-version-check --quiet --no-deps --no-build-isolation \
 		--config-settings editable_mode=compat --editable .
 	touch $@

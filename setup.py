@@ -8,6 +8,7 @@ Metadata lives in pyproject.toml, that of the distribution with ``spark._arrow``
 the first one with the coverage that `tests/fuzz/run.py` needs.
 ``LAVINMQ_TRIAL=1`` builds what only tests use instead: ``tests.support._matcher``, ``_trial_tls``,
 and ``_trial``: all of the core with a protocol for tests, always checked and not optimized.
+``LAVINMQ_IN_PLACE=1`` builds none: an installation that points here finds those of the Makefile.
 The annotated sources that ``make lint`` inspects are left in ``build/annotate``.
 """
 
@@ -140,18 +141,29 @@ def extensions(debug: bool, sanitizer: str, trial: bool = False) -> list[Extensi
         nthreads=min(len(MODULES), os.cpu_count() or 1),
     )
     if not debug:
-        annotated = Path("build", "annotate")
-        shutil.rmtree(annotated, ignore_errors=True)
-        for page in (generated / "cext").rglob("*.html"):
-            place = page.relative_to(generated / "cext")
-            # Cython leaves the pages of files that have gone.
-            if Path("cext", place).with_suffix(".pyx").exists():
-                (annotated / place).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(page, annotated / place)
+        leave_pages(generated / "cext", Path("build", "annotate"))
     return built
+
+
+def leave_pages(generated: Path, annotated: Path) -> None:
+    """Have the annotated sources in a directory, those of today: one that has not changed is not
+    touched, for somebody may be reading it."""
+    # Cython leaves the pages of files that have gone.
+    found = (path.relative_to(generated) for path in generated.rglob("*.html"))
+    pages = {page for page in found if Path("cext", page).with_suffix(".pyx").exists()}
+    for path in annotated.rglob("*.html"):
+        if path.relative_to(annotated) not in pages:
+            path.unlink()
+    for page in pages:
+        new, old = generated / page, annotated / page
+        if not old.exists() or old.stat().st_mtime != new.stat().st_mtime:
+            old.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(new, old)
 
 
 if __name__ == "__main__":
     is_debug = os.environ.get("LAVINMQ_DEBUG") == "1"
     sanitizer = os.environ.get("LAVINMQ_SANITIZE", "")
-    setup(ext_modules=extensions(is_debug, sanitizer, os.environ.get("LAVINMQ_TRIAL") == "1"))
+    is_trial = os.environ.get("LAVINMQ_TRIAL") == "1"
+    is_in_place = os.environ.get("LAVINMQ_IN_PLACE") == "1"
+    setup(ext_modules=[] if is_in_place else extensions(is_debug, sanitizer, is_trial))
