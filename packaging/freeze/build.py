@@ -4,11 +4,12 @@
         [--profile dist/lavinmq.profile.tar.xz]
 
 Order: sources (fetch.py), interpreter, compiled modules (extensions.py), Python modules
-(collect.py), then the link. All but the last two steps is kept in build/freeze and done once.
-Beside it are written dist/lavinmqctl and dist/lavinmqperf, links to it; dist/lavinmq.json, what it
-is made of; dist/lavinmq.debug, what tells debuggers of lines; of a release also what it was trained
-by (profiles.py); and dist/licenses. What is for another processor than this machine's has the same
-names below dist/arm64. Why this form: decision record 0022.
+(collect.py), then the link. What does not need each other is built at the same time. All but the
+last two steps is kept in build/freeze and done once. Beside it are written dist/lavinmqctl and
+dist/lavinmqperf, links to it; dist/lavinmq.json, what it is made of; dist/lavinmq.debug, what tells
+debuggers of lines; of a release also what it was trained by (profiles.py); and dist/licenses. What
+is for another processor than this machine's has the same names below dist/arm64. Why this form:
+decision record 0022.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import subprocess
 import sys
 import tarfile
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import contents
@@ -39,7 +41,7 @@ import training
 from extensions import Extension
 from fetch import ARCHITECTURES, HERE, HOST, ROOT, ChecksumError, FetchError
 from interpreter import Interpreter
-from toolchain import BASES, BuildError, Target, once, run
+from toolchain import BASES, BuildError, Target, once, run, side_by_side
 
 DIST = ROOT / "dist"
 PROGRAMS = ("lavinmq", "lavinmqctl", "lavinmqperf")
@@ -103,11 +105,16 @@ def build(target: Target, packed: Path | None = None) -> Path:
         executable = _assemble(target, counting, linked, counting.built / "executable")
         training.train(target.runner, counting.built / "python", executable)
 
+    _fetch(target)
     try:
         profile = profiles.unpack(packed, target.cache / "profile") if packed else None
     except (OSError, tarfile.TarError, lzma.LZMAError) as error:
         raise BuildError(f"{packed} cannot be read: {error}") from error
     by = (Path(training.__file__), training.TASK)
+    if not target.is_release:
+        # Where a single program goes on for long, as configure does, another one has work, too.
+        kept = partial(interpreter.build, target, train, by)
+        side_by_side([kept, *extensions.ahead(target)], target.jobs)
     python = interpreter.build(target, train, by, profile)
     if target.is_release and not profile:
         profile = profiles.read(python.built, _trained(target, python))

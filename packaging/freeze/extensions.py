@@ -11,15 +11,16 @@ import re
 import runpy
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
 import contents
 import fetch
 from interpreter import NAMED, SERIES, Interpreter
-from toolchain import MACHINES, BuildError, Target, once, run
+from toolchain import MACHINES, BuildError, Target, once, run, side_by_side
 
 LINKED = fetch.HERE / "linked"
 RUST_FLAGS = f"-C force-frame-pointers=yes --remap-path-prefix={fetch.ROOT}=."
@@ -64,19 +65,34 @@ def build(
 
     Args: counts: what the counting form of each of ours has left. Raises: BuildError, FetchError.
     """
-    return [
-        *_ours(target, interpreter, *(USE_COUNTS if counts else ()), counts=counts or {}),
-        _uvloop(target, interpreter),
-        _orjson(target),
-        _tornado(target, interpreter),
-        _bcrypt(target, interpreter),
-        _openssl_verify(target, interpreter),
-    ]
+    options = USE_COUNTS if counts else ()
+    return _built(
+        target,
+        [
+            *_ours(target, interpreter, *options, counts=counts or {}),
+            partial(_uvloop, target, interpreter),
+            partial(_orjson, target),
+            partial(_tornado, target, interpreter),
+            partial(_bcrypt, target, interpreter),
+            partial(_openssl_verify, target, interpreter),
+        ],
+    )
 
 
 def counting(target: Target, interpreter: Interpreter) -> list[Extension]:
     """Return ours in a form that counts what it does. Raises: BuildError."""
-    return list(_ours(target, interpreter, *COUNT))
+    return _built(target, _ours(target, interpreter, *COUNT))
+
+
+def ahead(target: Target) -> list[Callable[[], object]]:
+    """Return what builds those parts that need no interpreter."""
+    return [partial(_orjson, target), partial(_libuv, target)]
+
+
+def _built(target: Target, modules: Sequence[Callable[[], Extension]]) -> list[Extension]:
+    """Return modules in their order; the first ones take longest. Raises: BuildError."""
+    side_by_side(modules, target.jobs)
+    return [module() for module in modules]
 
 
 def _module(
@@ -123,8 +139,8 @@ def _ours(
     interpreter: Interpreter,
     *options: str,
     counts: Mapping[str, Sequence[Path]] = NO_COUNTS,
-) -> Iterator[Extension]:
-    """The modules of cext/, cythonized in the way of setup.py."""
+) -> list[Callable[[], Extension]]:
+    """Return what builds the modules of cext/, which are cythonized here in the way of setup.py."""
     here = Path.cwd()
     os.chdir(fetch.ROOT)
     try:
@@ -132,14 +148,15 @@ def _ours(
         modules = setup["extensions"](debug=False, sanitizer="")
     finally:
         os.chdir(here)
-    for module in modules:
-        if module.name.rpartition(".")[0] in contents.EXCLUDED:
-            continue
-        (source,) = module.sources
-        yield _module(
-            target, interpreter, module.name, [_neutral(fetch.ROOT / source)], *options,
+    return [
+        partial(
+            _module, target, interpreter, module.name,
+            [_neutral(fetch.ROOT / source) for source in module.sources], *options,
             headers=[fetch.ROOT / "cext"], counts=counts.get(module.name, ()),
-        )  # fmt: skip
+        )
+        for module in modules
+        if module.name.rpartition(".")[0] not in contents.EXCLUDED
+    ]  # fmt: skip
 
 
 def neutral(generated: str) -> str:
@@ -163,15 +180,21 @@ def _neutral(path: Path) -> Path:
 
 
 def _uvloop(target: Target, interpreter: Interpreter) -> Extension:
-    pinned = fetch.sources()["uvloop"]
-    source = fetch.fetch(pinned)
-    libuv = once(
-        target.place("libuv", pinned.version),
-        lambda place: _build_libuv(target, source / "vendor/libuv", place),
-    )
+    source = fetch.fetch(fetch.sources()["uvloop"])
+    libuv = _libuv(target)
     code, headers = [source / "uvloop/loop.c"], [source / "vendor/libuv/include"]
     module = _module(target, interpreter, "uvloop.loop", code, headers=headers)
     return Extension(module.name, (*module.objects, libuv / "build/.libs/libuv.a"))
+
+
+def _libuv(target: Target) -> Path:
+    """Return the directory of the library that uvloop stands on; it brings the source along."""
+    pinned = fetch.sources()["uvloop"]
+    source = fetch.fetch(pinned)
+    return once(
+        target.place("libuv", pinned.version),
+        lambda place: _build_libuv(target, source / "vendor/libuv", place),
+    )
 
 
 def _build_libuv(target: Target, source: Path, place: Path) -> None:

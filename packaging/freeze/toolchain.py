@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import multiprocessing
 import os
 import shlex
 import signal
@@ -17,6 +18,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from pathlib import Path
 
 import fetch
@@ -134,6 +136,43 @@ def once(place: Path, build: Callable[[Path], None]) -> Path:
         build(place)
         done.touch()
     return place
+
+
+def side_by_side(parts: Sequence[Callable[[], object]], jobs: int) -> None:
+    """Have parts built, `jobs` of them at a time, those that come first begun first.
+
+    Each is built in a process of its own, which ends the step that it runs when it is to end. What
+    a part returns is lost: who calls it again finds it built. The parts must not fetch anything.
+    Raises: BuildError when one of them failed; the others are ended.
+    """
+    here = multiprocessing.get_context("fork")
+    ahead, running = list(reversed(parts)), []
+    codes: list[int | None] = []
+    try:
+        while not any(codes) and (ahead or running):
+            while ahead and len(running) < jobs:
+                running.append(here.Process(target=_build_alone, args=(ahead.pop(),)))
+                running[-1].start()
+            wait([process.sentinel for process in running])
+            codes = [process.exitcode for process in running]
+            running = [process for process in running if process.exitcode is None]
+    finally:
+        for process in running:
+            process.terminate()
+        for process in running:
+            process.join()
+    if any(codes):
+        raise BuildError("a part could not be built, see above")
+
+
+def _build_alone(part: Callable[[], object]) -> None:
+    """Build a part, as the only work of a process."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        part()
+    except (BuildError, fetch.FetchError) as error:
+        print(f"Error: {error}", file=sys.stderr, flush=True)
+        sys.exit(1)
 
 
 def run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -47,3 +48,54 @@ def test_a_step_that_succeeds_is_quiet(capfd: pytest.CaptureFixture[str]) -> Non
     toolchain.run(["sh", "-c", "echo hello; echo world >&2"])
 
     assert capfd.readouterr() == ("", "")
+
+
+def side_by_side(place: Path, parts: str) -> subprocess.CompletedProcess[str]:
+    """Build the parts, two at a time, in a process of its own, for it is forked."""
+    program = f"import toolchain, time\nfrom pathlib import Path\n{parts}"
+    return subprocess.run(
+        [sys.executable, "-c", f"{program}\ntoolchain.side_by_side(parts, jobs=2)"],
+        cwd=place, env={**os.environ, "PYTHONPATH": str(ROOT / "packaging/freeze")},
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+
+
+def test_parts_are_built_at_the_same_time_but_no_more_than_there_are_jobs(tmp_path: Path) -> None:
+    """Each of two waits for the other; the third one begins when one of them is done."""
+    done = side_by_side(
+        tmp_path,
+        """
+def part(own, other):
+    Path(own).touch()
+    toolchain.run(["sh", "-c", f"until [ -e {other} ]; do sleep 0.01; done"])
+    Path(f"{own} is done").touch()
+def third():
+    assert list(Path().glob("* is done"))
+    Path("third").touch()
+parts = [lambda: part("first", "second"), lambda: part("second", "first"), third]
+""",
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "third").exists()
+
+
+def test_a_part_that_fails_is_told_of_and_ends_those_beside_it(tmp_path: Path) -> None:
+    done = side_by_side(
+        tmp_path,
+        """
+def waits():
+    toolchain.run(["sh", "-c", "sleep 600 & echo $! > started; mv started child; wait"])
+def fails():
+    while not Path("child").exists():
+        time.sleep(0.01)
+    toolchain.run(["sh", "-c", "echo no such thing; exit 3"])
+parts = [waits, fails, Path("third").touch]
+""",
+    )
+
+    child = int((tmp_path / "child").read_text())
+    wait_for(lambda: not is_running(child), "what the other one started runs on")
+    assert done.returncode
+    assert "no such thing" in done.stderr
+    assert not (tmp_path / "third").exists()
