@@ -88,7 +88,7 @@ ifeq ($(and $(wildcard lavinmq/_core.*.so),$(wildcard lavinmq/_pcre.*.so),$(wild
 $(COMPILED): FORCE
 endif
 
-.PHONY: build run test binary test-binary compare-binaries crash fuzz dev lint fmt bench bench-spark
+.PHONY: build run test test-needs binary test-binary compare-binaries crash fuzz dev lint fmt bench bench-spark
 .PHONY: bench-all bench-hostile soak trial
 .PHONY: screenshots
 .PHONY: install deb rpm image sign-image wheel sbom repo keyring source publish reproduce test-packages lock clean help FORCE
@@ -102,7 +102,9 @@ run: build  ## start the broker on the data directory ./var
 	@mkdir -p $(DATA_DIR)
 	exec $(VENV)/bin/lavinmq -D $(DATA_DIR) $(ARGS)
 
-test: build $(TRIAL) $(DEVELOPED) $(CLIENTS) $(NODE_TESTS)/node_modules/.installed $(PAGE_TESTS)/node_modules/.installed  ## run all tests
+test-needs: build $(TRIAL) $(DEVELOPED) $(CLIENTS) $(NODE_TESTS)/node_modules/.installed $(PAGE_TESTS)/node_modules/.installed
+
+test: test-needs  ## run all tests
 	$(SANITIZED_$(BUILD)) $(IN_VENV) -m pytest -n $(WORKERS) $(ARGS)
 
 fuzz: $(DEVELOPED)  ## fuzz the HTTP API, and every parser for FUZZ_SECONDS=60 each; needs clang
