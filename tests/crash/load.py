@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 
 from pamqp import base, commands
 
+from tests.support.patience import PATIENCE
 from tests.support.wire import Method, Unit, Wire, WireClosed, encode_publish
 
 WINDOW = 200
 BATCH = 20
 LONGEST_FILLING = 1500
-JOIN_TIMEOUT_S = 20.0
-READ_TIMEOUT_S = 20.0
+JOIN_TIMEOUT_S = 20.0 * PATIENCE
+READ_TIMEOUT_S = 20.0 * PATIENCE
 
 
 Message = tuple[str, int]

@@ -12,6 +12,7 @@ from pamqp import commands
 from tests.crash.load import stream_and_number
 from tests.crash.workload import PLAIN, TX, Workload
 from tests.support.broker import Broker, BrokerError
+from tests.support.patience import PATIENCE
 from tests.support.segments import queue_directory
 from tests.support.wire import Wire
 
@@ -20,7 +21,7 @@ OF_SEGMENT = 87
 """Messages of a segment, about."""
 FEW_ACKS = 60
 """Bytes of an ack file that was compacted: fillers and what came later."""
-DEADLINE_S = 20.0
+DEADLINE_S = 20.0 * PATIENCE
 
 
 class Pinned(Workload):

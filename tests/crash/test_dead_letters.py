@@ -24,6 +24,7 @@ from tests.crash.conftest import EVERY_READING, DiskFactory
 from tests.crash.load import DAMAGED, Client, Message, Publisher, Stream, stream_and_number
 from tests.support.broker import Broker
 from tests.support.disk import Action, Call, Disk
+from tests.support.patience import PATIENCE
 from tests.support.power_loss import Reading, Survivors
 from tests.support.wire import Wire
 
@@ -31,7 +32,7 @@ SHORT_ROUNDS, LONG_ROUNDS = 4, 50
 SHORT_CUTS, LONG_CUTS = 6, 300
 SYNC_US = 3000
 ENOUGH_MOVED = 150
-PROGRESS_TIMEOUT_S = 20.0
+PROGRESS_TIMEOUT_S = 20.0 * PATIENCE
 DEAD = "dead"
 SOURCES: Mapping[str, dict[str, int]] = {
     "rejected": {},

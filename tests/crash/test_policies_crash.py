@@ -30,6 +30,7 @@ from tests.support.broker import Broker, BrokerError
 from tests.support.disk import Action, Call, Disk
 from tests.support.inside import Inside, inside
 from tests.support.lavinmqperf import until
+from tests.support.patience import PATIENCE
 from tests.support.power_loss import Reading, Survivors
 from tests.support.segments import directory_name
 from tests.support.waiting import wait_for
@@ -41,7 +42,7 @@ CHANGES = 12
 FILES = "*/policies.json*"
 KINDS = (Call.OPEN, Call.WRITE, Call.SYNC, Call.RENAME)
 ENOUGH_CHANGES = 15
-PROGRESS_TIMEOUT_S = 20.0
+PROGRESS_TIMEOUT_S = 20.0 * PATIENCE
 ROOT = Path(__file__).resolve().parents[2]
 QUEUES = (f"{RULED}-published", f"{RULED}-requeued", LOSSY, "plain", DEAD)
 """The dead letters come last: a message may move there while they are read, not back."""

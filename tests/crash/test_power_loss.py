@@ -36,6 +36,7 @@ from tests.crash.load import (
 from tests.crash.workload import Workload
 from tests.support.broker import Broker
 from tests.support.disk import Action, Call, Disk, Record
+from tests.support.patience import PATIENCE
 from tests.support.power_loss import Reading, Survivors
 from tests.support.wire import Wire
 
@@ -43,7 +44,7 @@ SHORT_CUTS, LONG_CUTS = 8, 400
 SYNC_US = 3000
 QUEUES = ("power-0", "power-1", "power-tx")
 ENOUGH = 300
-RUN_TIMEOUT_S = 20.0
+RUN_TIMEOUT_S = 20.0 * PATIENCE
 
 pytestmark = pytest.mark.crash
 BrokerFactory = Callable[..., Broker]

@@ -17,13 +17,14 @@ from pamqp import commands
 from tests.crash.books import Books, messages_found
 from tests.crash.load import Client, Consumer, Message, Publisher, Stream
 from tests.support.broker import Broker
+from tests.support.patience import PATIENCE
 from tests.support.wire import Wire
 
 SHORT_ROUNDS, LONG_ROUNDS = 3, 50
 PURGE_EVERY = 10
 """Lives: a reader gets no more than the default prefetch, 65535 messages."""
 SEGMENT_SIZE = 16384
-PROGRESS_TIMEOUT_S = 20.0
+PROGRESS_TIMEOUT_S = 20.0 * PATIENCE
 QUEUE = "levels"
 HIGHEST = 5
 PRIORITIES = (0, 2, 3, 9)

@@ -25,11 +25,12 @@ from tests.crash.load import (
     messages_in,
 )
 from tests.support.broker import Broker
+from tests.support.patience import PATIENCE
 from tests.support.wire import Wire
 
 SHORT_ROUNDS, LONG_ROUNDS = 5, 50
 SEGMENT_SIZE = 65536
-PROGRESS_TIMEOUT_S = 20.0
+PROGRESS_TIMEOUT_S = 20.0 * PATIENCE
 CONFIRMING = ("crash-0", "crash-1")
 TRANSACTIONAL = "crash-tx"
 QUEUES = (*CONFIRMING, TRANSACTIONAL)

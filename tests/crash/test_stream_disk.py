@@ -21,6 +21,7 @@ from tests.crash.test_stream_sigkill import Client, Gone
 from tests.support.api import Api
 from tests.support.broker import Broker
 from tests.support.disk import Action, Call, Disk
+from tests.support.patience import PATIENCE
 from tests.support.power_loss import Reading, Survivors
 from tests.support.replay import Mismatch
 from tests.support.segments import queue_directory
@@ -31,7 +32,7 @@ OF_OFFSETS = f"{OF_STREAM[:-1]}consumer_offsets"
 ARGUMENTS = [["x-queue-type", "S", "stream"], ["x-max-length-bytes", "I", 12000]]
 FILLING = bytes(900)
 MESSAGES = 40
-DEADLINE_S = 15.0
+DEADLINE_S = 15.0 * PATIENCE
 POINTS = {Call.OPEN: (9, 14), Call.WRITE: (33,), Call.UNLINK: (2, 4)}
 """Calls that surely are made; the long form tries those before them, too."""
 

@@ -17,10 +17,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.support.patience import PATIENCE
 from tests.support.ports import HOST, free_port
 
-START_TIMEOUT_S = 20.0
-STOP_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 20.0 * PATIENCE
+STOP_TIMEOUT_S = 20.0 * PATIENCE
 COMMAND_VARIABLE = "LAVINMQ_TEST_COMMAND"
 PORT_VARIABLE = "LAVINMQ_TEST_AMQP_PORT"
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"

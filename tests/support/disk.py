@@ -16,9 +16,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.patience import PATIENCE
+
 SOURCE = Path(__file__).with_name("disk_shim.c")
 FOREVER = (1 << 64) - 1
-STRIKE_TIMEOUT_S = 15.0
+STRIKE_TIMEOUT_S = 15.0 * PATIENCE
 
 _CONTROL = struct.Struct("<4I4Q256s")
 _COUNTERS = struct.Struct("<2Q")

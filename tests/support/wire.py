@@ -18,11 +18,13 @@ from typing import TypeVar
 
 from pamqp import base, body, commands, frame, header, heartbeat
 
+from tests.support.patience import PATIENCE
+
 HOST = "127.0.0.1"
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
 FRAME_OVERHEAD = 8
 FRAME_HEADER_SIZE = 7
-TIMEOUT_S = 10.0
+TIMEOUT_S = 10.0 * PATIENCE
 CAPABILITIES = {
     "authentication_failure_close": True,
     "basic.nack": True,
