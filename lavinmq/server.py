@@ -77,10 +77,10 @@ class Server:
         self.config = config
         self.events = events
         self.broker = Broker(config, events, self._fatal, self._finish, is_clean=is_clean)
-        self.mqtt = Mqtt(self.broker)
+        self.arrivals = SharedPortion(events.call_soon)
+        self.mqtt = Mqtt(self.broker, self.arrivals)
         self.listeners: list[Listener] = []
         self.tls = Contexts(config)
-        self.arrivals = SharedPortion(events.call_soon)
         self.service = service or Service({})
         self.http: list[HttpListener] = []
         self._log_exchange: LogExchange | None = None

@@ -40,7 +40,6 @@ from lavinmq.mqtt.reasons import PacketError, Reason, reason_of
 from lavinmq.mqtt.requests import Subscribe, Unsubscribe, Wish
 from lavinmq.mqtt.rights import TopicRights
 from lavinmq.process import log
-from lavinmq.process.portions import in_portions
 from lavinmq.vhost import subscribing
 from lavinmq.vhost.new_queue import NewQueue
 from lavinmq.vhost.subscribing import SHARE, options_of
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
     from lavinmq.listeners.endpoints import Endpoints
     from lavinmq.mqtt.sessions import Sessions
     from lavinmq.mqtt.stores import Gifts
+    from lavinmq.process.portions import Portions
     from lavinmq.stats.sampler import Track
     from lavinmq.stats.totals import Traffic
     from lavinmq.vhost.queue import Queue
@@ -64,6 +64,8 @@ ALIASES: Final = 32
 """Topic aliases that a client may have: each may be of a topic of 65 535 bytes."""
 NO_RECEIVE_MAXIMUM: Final = 65535
 """As many as there are packet identifiers: not worth telling."""
+ONCE: Final = (None,)
+"""For what is done in a single step."""
 NO_CHANNELS: Final[Mapping[int, Any]] = {}
 
 
@@ -72,6 +74,7 @@ class Host(Protocol):
 
     broker: Broker
     gifts: Gifts
+    works: Portions
 
     def of(self, vhost: VHost) -> Sessions:
         """The sessions of a virtual host."""
@@ -242,7 +245,11 @@ class Connection:
             self._disconnect(Reason.ADMINISTRATIVE_ACTION, "the rights of the user have changed")
             return
         self.link.mqtt_cross(self.rights.crosses, self.rights.is_asked)
-        in_portions(self.broker.events.call_soon, self._reviewing(self._queue))
+        self._review(self._queue)
+
+    def _review(self, queue: Queue) -> None:
+        """Look at its subscriptions: at once, if they are few."""
+        self._host.works.begin_unless_few(self._reviewing(queue), len(queue.incoming))
 
     def _reviewing(self, queue: Queue) -> Iterator[None]:
         """Subscriptions are what the rights of today allow."""
@@ -347,7 +354,7 @@ class Connection:
 
     def _handle(self, kind: int, flags: int, body: bytes) -> None:
         if kind == codec.CONNECT:
-            self._connect(connect.decode(flags, body))
+            self._work(self._connect(flags, body) for _ in ONCE)
         elif kind == codec.DISCONNECT:
             self._disconnected(requests.disconnect(self.level, flags, body))
         elif kind == codec.SUBSCRIBE and self._queue is not None:
@@ -383,11 +390,14 @@ class Connection:
             self._fail(error)
 
     def _work(self, steps: Iterator[object]) -> None:
-        """Do what may be long; the client's next packets wait until it says that it is over."""
+        """Do what may be long, or what thousands of clients may want at once; the client's next
+        packets wait until it says that it is over."""
         self.link.pause()
-        in_portions(self.broker.events.call_soon, self._watched(steps))
+        self._host.works.begin(self._watched(steps))
 
     def _watched(self, steps: Iterator[object]) -> Iterator[object]:
+        if self._is_over:
+            return
         try:
             yield from steps
         except Exception as error:  # noqa: BLE001 - see _fail
@@ -412,7 +422,8 @@ class Connection:
 
     # --- CONNECT ------------------------------------------------------------------------------
 
-    def _connect(self, wanted: Connect) -> None:
+    def _connect(self, flags: int, body: bytes) -> None:
+        wanted = connect.decode(flags, body)
         self.level = wanted.level
         self._wanted, self._most = wanted, wanted.maximum_packet_size
         method = wanted.properties.get(properties.AUTH_METHOD)
@@ -421,9 +432,9 @@ class Connection:
                 self._refuse(Reason.BAD_AUTHENTICATION_METHOD, "there is no such method")
                 return
             self._enhanced = Enhanced(self.broker, self, self.ends, method)
+            self.link.resume()  # for AUTH
             self._enhanced.begin(wanted.properties.get(properties.AUTH_DATA, b""))
             return
-        self.link.pause()
         if self._login is not None:
             self._login.begin(wanted)
 
@@ -659,7 +670,7 @@ class Connection:
         for text in self._sessions.subscriptions.memberships(queue):
             self._join(queue, text, bool)
         if is_present:
-            in_portions(self.broker.events.call_soon, self._reviewing(queue))
+            self._review(queue)
         self.link.resume()
 
     def _told(self, wanted: Connect) -> dict[int, Any]:

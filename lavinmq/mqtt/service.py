@@ -16,7 +16,7 @@ from lavinmq.mqtt import own_topics
 from lavinmq.mqtt.connection import Connection
 from lavinmq.mqtt.sessions import Sessions
 from lavinmq.mqtt.stores import Gifts, Looks, Stores
-from lavinmq.process.portions import in_portions
+from lavinmq.process.portions import Portions, SharedPortion, in_portions
 
 if TYPE_CHECKING:
     from lavinmq.broker import Broker
@@ -29,10 +29,14 @@ ASKED_S: Final = 10.0
 
 
 class Service:
-    """MQTT of one broker."""
+    """MQTT of one broker.
 
-    def __init__(self, broker: Broker) -> None:
+    Args: portion: of each turn, for all who arrive: what their packets ask for is done in it, too.
+    """
+
+    def __init__(self, broker: Broker, portion: SharedPortion) -> None:
         self.broker = broker
+        self.works = Portions(broker.events.call_soon, portion)
         self._sessions: dict[str, Sessions] = {}
         self.gifts = Gifts(broker.events)
         self._timer: asyncio.TimerHandle | None = None

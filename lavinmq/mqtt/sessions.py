@@ -25,6 +25,7 @@ from lavinmq.mqtt.stores import Stores
 from lavinmq.mqtt.subscriptions import Subscriptions
 from lavinmq.mqtt.wills import Testament, Wills
 from lavinmq.process import log
+from lavinmq.process.portions import in_portions
 from lavinmq.vhost.subscribing import EXCHANGE, PREFIX, SHARE
 
 if TYPE_CHECKING:
@@ -68,8 +69,8 @@ class Sessions:
 
     def _rights_changed(self) -> None:
         """Permission groups may be others, or the exchange behind the bridge."""
-        for client in list(self.clients.values()):
-            client.user_changed()
+        steps = (client.user_changed() for client in list(self.clients.values()))
+        in_portions(self._broker.events.call_soon, steps)
 
     def _limit(self, queue: Queue) -> None:
         """A session that a start has found: those of LavinMQ say nothing of their end."""

@@ -77,20 +77,27 @@ class SharedPortion:
 class Portions:
     """Several long works that share the portion of a turn, so that many take no longer than one.
 
-    Args: call_soon: of the event loop.
+    Args: call_soon: of the event loop; shared: the portion of a turn, which is shared with others
+        as well. Then nothing is done at once: thousands who each begin something short would take
+        long together.
     """
 
-    def __init__(self, call_soon: Callable[..., Any]) -> None:
+    def __init__(self, call_soon: Callable[..., Any], shared: SharedPortion | None = None) -> None:
         self._call_soon = call_soon
+        self._shared = shared
         self._works: deque[tuple[Iterator[object], Callable[[], None]]] = deque()
 
     def begin(self, steps: Iterator[object], then: Callable[[], None] | None = None) -> None:
         """Begin now if nothing else is being done, and call `then()` when the iterator ends.
 
-        What fits in a portion is over when this returns."""
+        What fits in a portion is over when this returns, unless that is shared."""
         self._works.append((steps, then or _nothing))
-        if len(self._works) == 1:
+        if len(self._works) > 1:
+            return
+        if self._shared is None:
             self._turn()
+        else:
+            self._call_soon(self._turn)
 
     def begin_unless_few(self, steps: Iterator[object], n: int) -> None:
         """Do `n` steps: all of them now if they are few, whatever else is being done."""
@@ -108,12 +115,12 @@ class Portions:
 
     def _turn(self) -> None:
         """A portion of the first work; then it is the next one's turn."""
-        until = time.perf_counter() + PORTION_S
+        is_over = self._portion()
         while self._works:
             steps, then = self._works[0]
             try:
                 for _ in steps:
-                    if time.perf_counter() >= until:
+                    if is_over():
                         self._works.rotate(-1)
                         behind(self._call_soon, self._turn)
                         return
@@ -123,9 +130,17 @@ class Portions:
                 behind(self._call_soon, self._turn)
                 raise
             then()
-            if self._works and time.perf_counter() >= until:
+            if self._works and is_over():
                 behind(self._call_soon, self._turn)
                 return
+
+    def _portion(self) -> Callable[[], bool]:
+        """Begin the portion of a turn. Returns: what says whether it is over."""
+        if self._shared is not None:
+            self._shared.is_over()
+            return self._shared.is_over
+        until = time.perf_counter() + PORTION_S
+        return lambda: time.perf_counter() >= until
 
 
 def emptied(*collections: Collection[Any]) -> Iterator[None]:

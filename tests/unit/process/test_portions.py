@@ -6,12 +6,13 @@ import asyncio
 import socket
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 import uvloop
 
 from lavinmq.process import portions
-from lavinmq.process.portions import Portions, emptied, in_portions, others_first
+from lavinmq.process.portions import Portions, SharedPortion, emptied, in_portions, others_first
 
 Begin = Callable[[asyncio.AbstractEventLoop, Iterator[None]], None]
 
@@ -80,3 +81,34 @@ def test_who_came_meanwhile_is_answered_before_the_next_portion(
     theirs.close()
 
     assert seen == ["step", "answered"] * 3
+
+
+def test_many_who_begin_something_short_share_the_portion_of_a_turn() -> None:
+    """Each in one step: a thousand of them at once would take long together."""
+    ready: deque[Callable[[], object]] = deque()
+    now_s = 0.0
+
+    def call_soon(function: Callable[..., object], *args: object) -> None:
+        ready.append(partial(function, *args))
+
+    def step() -> None:
+        nonlocal now_s
+        now_s += portions.PORTION_S / 4
+        done.append(len(ready))
+
+    done: list[int] = []
+    shared = SharedPortion(call_soon, lambda: now_s)
+    works = Portions(call_soon, shared)
+
+    for _ in range(100):
+        works.begin(step() for _ in range(1))
+    assert not done
+
+    turns = []
+    while ready:
+        before = len(done)
+        for _ in range(len(ready)):  # what a loop calls in one turn
+            ready.popleft()()
+        turns.append(len(done) - before)
+    assert sum(turns) == 100
+    assert max(turns) == 4
