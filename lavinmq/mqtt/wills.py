@@ -11,8 +11,10 @@ import asyncio
 import heapq
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
+
+from lavinmq.process.portions import in_portions
 
 if TYPE_CHECKING:
     from lavinmq.mqtt.connect import Will
@@ -107,10 +109,15 @@ class Wills:
             self._timer = self._events.call_later(wait_s, self._due)
 
     def _due(self) -> None:
-        """Publish one bucket; the next one follows when its time has come."""
+        """Publish one bucket in portions; the next one follows when its time has come."""
         self._timer = None
         if self._order and self._order[0] <= self._clock():
-            for testament in self._buckets.pop(heapq.heappop(self._order)):
-                if self._waiting.get(testament.client_id) is testament:
-                    self.release(testament.client_id)
+            bucket = self._buckets.pop(heapq.heappop(self._order))
+            in_portions(self._events.call_soon, self._releases(bucket))
         self._arm()
+
+    def _releases(self, bucket: list[Testament]) -> Iterator[None]:
+        for testament in bucket:
+            if self._waiting.get(testament.client_id) is testament:
+                self.release(testament.client_id)
+            yield

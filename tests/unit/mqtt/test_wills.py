@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from lavinmq.mqtt import kept_wills, wills
 from lavinmq.mqtt.connect import Will, within
 from lavinmq.mqtt.kept_wills import Kept
+from lavinmq.process.portions import in_portions
 
 _texts = st.text(st.characters(exclude_characters="\0#+", codec="utf-8"), min_size=1, max_size=20)
 
@@ -82,4 +84,25 @@ def test_wills_wait_for_their_delay(events: asyncio.AbstractEventLoop) -> None:
     waiting.release_all()
     assert out == ["now", "ended", "soon", "late"]
     assert not len(waiting)
+    events.close()
+
+
+def test_many_wills_of_one_second_are_published_in_portions(
+    events: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wills, "in_portions", partial(in_portions, portion_s=0.0))  # a step each
+    clock, out = _Clock(), list[str]()
+    waiting = wills.Wills(events, lambda due: out.append(due.client_id), clock)
+    for n in range(20):
+        waiting.add(f"{n}", Will("t", b"", 0, False, 2), lambda topic: True)
+    clock.now = 2.5
+    waiting._due()
+
+    assert out == ["0"]
+
+    waiting.cancel("19")
+    while len(waiting):
+        events.call_soon(events.stop)
+        events.run_forever()
+    assert out == [f"{n}" for n in range(19)]
     events.close()
