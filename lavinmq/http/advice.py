@@ -8,7 +8,6 @@ Source: docs/pages.md; decision 0073.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -24,6 +23,7 @@ from lavinmq.http.clients import client_of, sessions_of
 from lavinmq.http.listing import in_portions
 from lavinmq.policy.features import queue_kind
 from lavinmq.policy.pattern import Patience
+from lavinmq.process.worker import NoThreadError, aside
 from lavinmq.vhost.subscribing import PREFIX
 
 if TYPE_CHECKING:
@@ -346,8 +346,8 @@ async def of_certificates(broker: Broker, found: Found) -> None:
     if not files:
         return
     try:
-        ends = await asyncio.to_thread(certificates.expirations, files)
-    except (OSError, ValueError) as error:
+        ends = await aside(certificates.expirations, files)
+    except (OSError, ValueError, NoThreadError) as error:
         text = f"A certificate cannot be read: {error}"
         found.add(Advice("certificate", ERROR, text, "nodes"))
         return

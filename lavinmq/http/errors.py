@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from lavinmq.errors import ProtocolError, ReplyCode
+from lavinmq.process.worker import NoThreadError
 
 
 class ApiError(Exception):
@@ -51,6 +52,11 @@ def too_large(limit: int) -> ApiError:
 def low_on_disk() -> ApiError:
     """412: nothing is added while the disk is short of space."""
     return ApiError(412, "precondition_failed", "Server low on disk space")
+
+
+def no_thread(error: NoThreadError) -> ApiError:
+    """503: the machine has no more threads for us, now."""
+    return ApiError(503, "service_unavailable", str(error))
 
 
 def from_protocol(error: ProtocolError) -> ApiError:

@@ -26,10 +26,11 @@ from lavinmq.http.access import cors, login, owned
 from lavinmq.http.access.origin import Origin
 from lavinmq.http.call import Call, Reply
 from lavinmq.http.encoding import Pieces
-from lavinmq.http.errors import ApiError, bad_request, from_protocol, too_large
+from lavinmq.http.errors import ApiError, bad_request, from_protocol, no_thread, too_large
 from lavinmq.http.long_string import LongString, Search, TooWideError
 from lavinmq.http.routes import ROUTES, Route
 from lavinmq.process import log
+from lavinmq.process.worker import NoThreadError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -274,6 +275,10 @@ class ApiHandler(Handler):
             self.finish_error(error)
         except ProtocolError as error:
             self.finish_error(from_protocol(error))
+        except NoThreadError as error:
+            _log.error("%s %s: %s", self.request.method, self.request.path, error)
+            if not self._finished:
+                self.finish_error(no_thread(error))
         except DefinitionsError as error:
             _log.error("%s %s: %s", self.request.method, self.request.path, error)
             self.finish_error(ApiError(500, "internal_server_error", str(error)))

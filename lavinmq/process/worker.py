@@ -1,7 +1,8 @@
 """Threads that do one thing after the other for the loop, and tell it what came of each.
 
 What waits for the disk goes to them, and what takes the processor for long without the interpreter,
-as slow hashes do. Where no thread can be started, the caller's does the work.
+as slow hashes do. Where no thread can be started, the caller's does the work; what a coroutine
+wants to have done `aside` is refused then.
 """
 
 from __future__ import annotations
@@ -20,6 +21,28 @@ log = logging.getLogger("lmq.worker")
 T = TypeVar("T")
 Work = Callable[[], Any]
 Done = Callable[[Any, OSError | None], object]
+
+
+class NoThreadError(Exception):
+    """No thread can be started, and what one was wanted for would hold up the loop."""
+
+
+async def aside(work: Callable[..., T], *args: Any) -> T:
+    """What something returns or raises that is done in a thread of the loop's.
+
+    Raises: NoThreadError, at a limit of processes or memory: nothing is done then.
+    """
+    is_wanted = True
+
+    def do() -> T | None:
+        return work(*args) if is_wanted else None
+
+    try:
+        result = asyncio.get_running_loop().run_in_executor(None, do)
+    except RuntimeError as error:
+        is_wanted = False  # it has it, and would do it some day
+        raise NoThreadError(f"No thread can be started for this: {error}") from error
+    return await result  # type: ignore[return-value]
 
 
 class Worker:

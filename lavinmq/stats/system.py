@@ -7,7 +7,6 @@ Source: docs/monitoring.md.
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import os
 import resource
@@ -16,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from lavinmq.process.worker import NoThreadError, aside
 from lavinmq.stats.sampler import Gauge
 
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")
@@ -108,10 +108,11 @@ def processors() -> int:
 
 
 async def descriptors_used() -> int:
-    """Open descriptors. Older kernels have them listed, which is left to a thread."""
-    with suppress(OSError):
+    """Open descriptors, 0 when they cannot be counted. Older kernels have them listed, which is
+    left to a thread."""
+    with suppress(OSError, NoThreadError):
         known = os.stat("/proc/self/fd").st_size  # since Linux 6.2
-        return known or len(await asyncio.to_thread(os.listdir, "/proc/self/fd"))
+        return known or len(await aside(os.listdir, "/proc/self/fd"))
     return 0
 
 
@@ -187,4 +188,7 @@ async def collect() -> None:
     from lavinmq.stats import allocator
 
     gc.collect()
-    await asyncio.to_thread(allocator.trim)
+    try:
+        await aside(allocator.trim)
+    except NoThreadError:
+        allocator.trim()  # as long again as the collector

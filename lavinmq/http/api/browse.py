@@ -29,6 +29,7 @@ from lavinmq.http.handler import JSON
 from lavinmq.http.routes import ROUTES
 from lavinmq.http.synced import all_synced
 from lavinmq.process.portions import others_first
+from lavinmq.process.worker import aside
 from lavinmq.vhost import rights
 from lavinmq.vhost.exchange import raw_key
 
@@ -63,7 +64,7 @@ class Pace:
         worked = time.perf_counter() - self._began
         if is_cold:
             fd, at, n = walk.cold()
-            await asyncio.to_thread(_have_read, fd, at, n)
+            await aside(_have_read, fd, at, n)
         before = time.perf_counter()
         await others_first()
         if time.perf_counter() - before > IDLE_S:
@@ -204,7 +205,7 @@ async def _shown(row: Any, how: str) -> bytes:
     """The JSON of a row of `Browse.step`."""
     at, is_redelivered, exchange, key, raw, size, body, stored_ms, deliveries = row
     if isinstance(body, _core.FarBody):
-        body = await asyncio.to_thread(body.__getitem__, slice(0, len(body)))
+        body = await aside(body.__getitem__, slice(0, len(body)))
     *place, digest = at  # the offset, or level, segment and position
     own = {
         **({"offset": place[0]} if len(place) == 1 else {}),

@@ -5,7 +5,6 @@ Source: docs/monitoring.md.
 
 from __future__ import annotations
 
-import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -14,6 +13,7 @@ from lavinmq.http.api import listeners
 from lavinmq.http.call import Call, Reply
 from lavinmq.http.errors import bad_request
 from lavinmq.http.routes import ROUTES
+from lavinmq.process.worker import NoThreadError, aside
 
 CHECK: Final = "/api/health/checks/"
 UNITS: Final = {"days": 1, "weeks": 7, "months": 30, "years": 365}
@@ -99,8 +99,8 @@ async def check_certificates(call: Call) -> Any:
     until = datetime.now(UTC) + timedelta(days=int(text) * UNITS[unit])
     files = certificates.paths(call.broker.config)
     try:
-        found = await asyncio.to_thread(certificates.expirations, files)
-    except (OSError, ValueError) as error:
+        found = await aside(certificates.expirations, files)
+    except (OSError, ValueError, NoThreadError) as error:
         return _failed(f"Cannot read a certificate: {error}")
     expired = [{"file": path, "expires_on": end.isoformat()} for path, end in found if end <= until]
     return _failed("Certificates expiring", expired=expired) if expired else _ok()

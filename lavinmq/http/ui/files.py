@@ -6,13 +6,14 @@ other by relative names, browsers keep them for ever, and those of another relea
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import posixpath
 import re
 import zlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+from lavinmq.process.worker import aside
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -96,8 +97,9 @@ _loaded: Files | None = None
 
 
 async def loaded() -> Files:
-    """The files, read and compressed in a thread by the first caller; the process keeps them."""
+    """The files, read and compressed in a thread by the first caller; the process keeps them.
+    Raises: NoThreadError."""
     global _loaded
     if _loaded is None:
-        _loaded = await asyncio.to_thread(Files)  # two at once do it twice, to the same end
+        _loaded = await aside(Files)  # two at once do it twice, to the same end
     return _loaded

@@ -15,6 +15,7 @@ from lavinmq.http.handler import Handler
 from lavinmq.http.handler import NotFound as Unknown
 from lavinmq.http.ui import files
 from lavinmq.http.ui.session import SessionHandler
+from lavinmq.process.worker import NoThreadError
 
 POLICY: Final = "; ".join(
     (
@@ -113,9 +114,21 @@ class Guarded(Handler):
             content = zlib.decompress(content, wbits=31)
         self.finish(content)
 
+    async def loaded(self) -> files.Files | None:
+        """All files. None: they cannot be read now, which was answered."""
+        try:
+            return await files.loaded()
+        except NoThreadError as error:
+            self.set_status(503)
+            self.set_header("Content-Type", "text/plain")
+            self.finish(f"{error}\n")
+            return None
+
     async def send_page(self, name: str, place: Place, root: str = "") -> None:
         """Send a page."""
-        found = await files.loaded()
+        found = await self.loaded()
+        if found is None:
+            return
         self.set_header("Content-Type", "text/html;charset=utf-8")
         self.set_header("Cache-Control", "no-cache")
         mark = f'W/"{found.digest}"'
@@ -174,7 +187,9 @@ class Asset(Guarded):
 
     async def get(self, digest: str, name: str) -> None:
         """Send it; nothing to those who come from another release."""
-        found = await files.loaded()
+        found = await self.loaded()
+        if found is None:
+            return
         file = found.assets.get(name)
         if file is None or digest != found.digest:
             self.finish_no_path()
