@@ -40,6 +40,7 @@ from lavinmq.mqtt.reasons import PacketError, Reason, reason_of
 from lavinmq.mqtt.requests import Subscribe, Unsubscribe, Wish
 from lavinmq.mqtt.rights import TopicRights
 from lavinmq.process import log
+from lavinmq.process.portions import once
 from lavinmq.vhost import subscribing
 from lavinmq.vhost.new_queue import NewQueue
 from lavinmq.vhost.subscribing import SHARE, options_of
@@ -64,8 +65,6 @@ ALIASES: Final = 32
 """Topic aliases that a client may have: each may be of a topic of 65 535 bytes."""
 NO_RECEIVE_MAXIMUM: Final = 65535
 """As many as there are packet identifiers: not worth telling."""
-ONCE: Final = (None,)
-"""For what is done in a single step."""
 NO_CHANNELS: Final[Mapping[int, Any]] = {}
 
 
@@ -354,7 +353,7 @@ class Connection:
 
     def _handle(self, kind: int, flags: int, body: bytes) -> None:
         if kind == codec.CONNECT:
-            self._work(self._connect(flags, body) for _ in ONCE)
+            self._work(once(partial(self._connect, flags, body)))
         elif kind == codec.DISCONNECT:
             self._disconnected(requests.disconnect(self.level, flags, body))
         elif kind == codec.SUBSCRIBE and self._queue is not None:

@@ -9,7 +9,7 @@ Source: MQTT 5.0 section 4.1; docs/mqtt.md.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final, Protocol
@@ -69,8 +69,12 @@ class Sessions:
 
     def _rights_changed(self) -> None:
         """Permission groups may be others, or the exchange behind the bridge."""
-        steps = (client.user_changed() for client in list(self.clients.values()))
-        in_portions(self._broker.events.call_soon, steps)
+        in_portions(self._broker.events.call_soon, self._telling(list(self.clients.values())))
+
+    def _telling(self, clients: list[Client]) -> Iterator[None]:
+        for client in clients:
+            client.user_changed()
+            yield
 
     def _limit(self, queue: Queue) -> None:
         """A session that a start has found: those of LavinMQ say nothing of their end."""

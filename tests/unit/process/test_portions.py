@@ -12,7 +12,14 @@ import pytest
 import uvloop
 
 from lavinmq.process import portions
-from lavinmq.process.portions import Portions, SharedPortion, emptied, in_portions, others_first
+from lavinmq.process.portions import (
+    Portions,
+    SharedPortion,
+    emptied,
+    in_portions,
+    once,
+    others_first,
+)
 
 Begin = Callable[[asyncio.AbstractEventLoop, Iterator[None]], None]
 
@@ -101,7 +108,7 @@ def test_many_who_begin_something_short_share_the_portion_of_a_turn() -> None:
     works = Portions(call_soon, shared)
 
     for _ in range(100):
-        works.begin(step() for _ in range(1))
+        works.begin(once(step))
     assert not done
 
     turns = []
