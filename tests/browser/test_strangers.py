@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
+from lavinmq.client.connection import Address, Connection
 from tests.browser.conftest import Requests, log_in
 from tests.browser.test_login import cookie, fill
+from tests.support.api import Api
 from tests.support.broker import Broker
 
 EVIL = "http://evil.example/"
@@ -70,6 +72,74 @@ def test_no_other_site_can_change_anything(page: Any, broker: Broker, kind: str)
     with page.expect_response(re.compile("/api/definitions")) as answer:
         page.get_by_role("button").click()
     assert answer.value.status in (401, 403)
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+def test_a_name_that_leads_upwards_is_told_and_nothing_else_is_touched(
+    page: Any, broker: Broker, requests: Requests, name: str
+) -> None:
+    """Anybody may call a queue so; a browser would ask for what is above, and delete that."""
+    with Connection.open(Address(broker.host, broker.port)) as connection:
+        connection.channel().declare_queue(name)
+    page.on("dialog", lambda dialog: dialog.accept())
+
+    page.goto(f"/queue#vhost=%2F&name={name}")
+    expect(page.locator("#page-error")).to_contain_text("lavinmqctl")
+    page.locator("#deleteQueue button").click()
+    expect(page.locator("#deleteQueue .form-error")).to_contain_text("lavinmqctl")
+    page.goto("/queues#name=^[.]%2B$&use_regex=true")
+    page.locator("#multi-check-all").check()
+    page.locator("#multi-delete").click()
+    expect(page.locator("#toast")).to_contain_text("lavinmqctl")
+
+    assert [each.url for each in requests.all if each.method == "DELETE"] == []
+    with Connection.open(Address(broker.host, broker.port)) as connection:
+        connection.channel().delete_queue(name)
+
+
+def test_a_log_in_that_ends_while_a_question_is_open_ends_the_page(
+    page: Any, broker: Broker
+) -> None:
+    """The answer to the question changes nothing any more, and the page for logging in comes."""
+    api = Api(broker)
+    assert api("PUT", "/api/queues/%2F/of-a-question", {}).status == 201
+    asked: list[str] = []
+
+    def on_dialog(dialog: Any) -> None:
+        asked.append(dialog.message)
+        api("PUT", "/api/users/asked", {"password": "another", "tags": "management"})
+        dialog.accept()
+
+    api.as_user("asked", "management", **{"/": (".*", ".*", ".*")})
+    page.context.clear_cookies()
+    log_in(page, "asked", "asked-pw")
+    page.on("dialog", on_dialog)
+    page.goto("/queue#vhost=%2F&name=of-a-question")
+    page.locator("#deleteQueue button").click()
+
+    expect(page).to_have_url(re.compile("/login$"))
+    assert len(asked) == 1
+    assert api("DELETE", "/api/queues/%2F/of-a-question").status == 204
+
+
+def test_a_user_who_loses_the_tag_sees_and_changes_nothing_more(page: Any, broker: Broker) -> None:
+    api = Api(broker)
+    api.as_user("untagged", "management", **{"/": (".*", ".*", ".*")})
+    page.context.clear_cookies()
+    log_in(page, "untagged", "untagged-pw")
+    page.goto("/queues")
+    expect(page.locator("#declare")).to_be_visible()
+    form = page.locator("#declare")
+    expect(form.get_by_label("Virtual host").locator("option")).not_to_have_count(0)
+    form.get_by_label("Name").fill("of-nobody")
+
+    kept = api("GET", "/api/users/untagged").json
+    hashed = {each: kept[each] for each in ("password_hash", "hashing_algorithm")}
+    assert api("PUT", "/api/users/untagged", {**hashed, "tags": ""}).status == 204
+    page.evaluate("document.querySelector('#declare button').click()")
+
+    expect(page).to_have_url(re.compile("/login$"))
+    assert api("GET", "/api/queues/%2F/of-nobody").status == 404
 
 
 def test_a_tab_that_was_left_open_ends_with_the_log_in(page: Any) -> None:

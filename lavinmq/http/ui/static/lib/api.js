@@ -37,6 +37,9 @@ function noteVersion(answer) {
   shown = version;
 }
 
+/** A browser takes these parts of a path for the way up, however they are written. */
+const UPWARDS = /(^|\/)\.\.?($|[/?])/;
+
 /**
  * Ask the API.
  * @param {string} method
@@ -46,6 +49,7 @@ function noteVersion(answer) {
  * @returns {Promise<any>} the JSON of the answer, null for none
  */
 export async function request(method, path, { body, form, headers = {}, isAside = false } = {}) {
+  if (UPWARDS.test(path)) throw new ApiError(400, "A browser cannot ask for what is called “.” or “..”: lavinmqctl can");
   /** @type {RequestInit} */
   const options = { method, headers: { ...headers }, cache: "no-store" };
   if (form) {
