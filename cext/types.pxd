@@ -933,6 +933,7 @@ cdef struct exchange_t:
     u64 version                 # moves when routes that are kept lead elsewhere
     u64 binding_version         # moves with every change of the bindings, and with nothing else
     u64 n_in
+    u64 n_crossed               # have come over a bridge from MQTT, and were stored in some queue
     u64 n_out
     dedup_t* dedup              # NULL = duplicates are routed
     publish_job_t* storing      # publishes with keys that are on their way into its queues
@@ -1350,6 +1351,7 @@ cdef struct mqtt_t:             # what a link that speaks MQTT has besides
     flag_t crosses              # what its client publishes next may cross
     routing_t crossing          # how far that is behind it
     u32 n_own                   # of the folds: those before it are sessions
+    u32 n_histories             # of the others: those in which nothing waits for anybody
     msg_t letter                # the message as AMQP has it, composed for the first of the others
     u8* lettered                # its names and properties
     u64 cap_lettered

@@ -251,7 +251,7 @@ cdef class Exchange:
     def counters(self) -> dict:
         """Totals since start, by name."""
         return {
-            "publish_in": self.t.n_in, "publish_out": self.t.n_out,
+            "publish_in": self.t.n_in + self.t.n_crossed, "publish_out": self.t.n_out,
             "unroutable": self.t.n_unroutable, "dedup": self.t.n_dedup,
         }
 

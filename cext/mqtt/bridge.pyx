@@ -182,6 +182,7 @@ cdef bint bridge_add(mqtt_t* s, queue_t* q) noexcept nogil:
     f.qos = 2
     f.is_amqp = True
     s.n_folds += 1
+    s.n_histories += q.history != NULL
     return True
 
 

@@ -125,7 +125,7 @@ cdef int mqtt_route(link_t* l, mqtt_t* s, const publish_t* m) noexcept nogil:
         s.phase = MQTT_ROUTES
         return PUBLISH_TURN
     cursor_reset(out)
-    s.n_folds = s.n_ids = 0
+    s.n_folds = s.n_ids = s.n_histories = 0
     if rc or not mqtt_keep_names(s, m):
         return PUBLISH_NO_MEMORY
     for i in range(out.n):

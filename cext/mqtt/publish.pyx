@@ -245,9 +245,9 @@ cdef int mqtt_publish_any(link_t* l, mqtt_t* s, const publish_t* m) noexcept nog
         return rc
     x.n_out += s.stored.n
     if s.n_own < s.n_folds:
-        x.bridge.n_in += 1
-        x.bridge.n_out += s.n_folds - s.n_own
-    if s.n_folds == 0:
+        x.bridge.n_crossed += 1     # who follows it counts them by the way, see through.pyx
+        x.bridge.n_out += s.n_folds - s.n_own - s.n_histories
+    if s.n_folds == s.n_histories:
         x.n_unroutable += 1
     if l.loop.over != NULL:
         loop_enforce(l.loop)
@@ -384,7 +384,7 @@ cdef int client_publish(link_t* l, mqtt_t* s, const publish_t* m) noexcept nogil
         reason = REASON_UNSPECIFIED
     elif s.stored.is_overflowed:
         reason = REASON_QUOTA
-    elif s.n_folds == 0:
+    elif s.n_folds == s.n_histories:
         reason = REASON_NO_SUBSCRIBERS
     return client_answer(l, s, m, reason)
 
