@@ -1,8 +1,8 @@
 """Pictures of all management pages, with a broker behind them that has something to do.
 
-`make screenshots` runs it: `python -m tests.browser.screenshots`. Each page is taken in both themes
-and two widths, into build/screenshots; those that README and docs/pages.md show go into
-docs/screenshots as well.
+`make screenshots` runs it: `python -m tests.browser.screenshots [NAME...]`, all pages or some. Each
+is taken in both themes and two widths, into build/screenshots; those that README and the documents
+show go into docs/screenshots as well.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import base64
 import json
 import math
 import shutil
+import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,14 @@ from lavinmq.client.wire import ClientError, ConnectionLost, Properties
 from tests.browser.conftest import NAMES, TWO_FRAMES, Visit, log_in
 from tests.support.api import Api
 from tests.support.broker import Broker
+from tests.support.mqtt_bytes import V5, V311, block
+from tests.support.mqtt_peer import Peer
 
 ROOT = Path(__file__).resolve().parents[2]
 ALL = ROOT / "build" / "screenshots"
 KEPT = ROOT / "docs" / "screenshots"
 SHOWN = ("overview-light-1400", "queues-dark-1400", "map-light-1400", "messages-light-1400",
-         "overview-dark-360")  # fmt: skip
+         "overview-dark-360", "mqtt-light-1400", "mqtt-session-light-1400")  # fmt: skip
 WIDTHS = {360: 800, 1400: 900}
 LONGEST = 2400
 QUALITY = 70
@@ -39,7 +42,8 @@ WARM_UP_S = 45
 PAGES = {
     "login": "/login", "overview": "/", "nodes": "/nodes", "logs": "/logs",
     "connections": "/connections", "channels": "/channels", "consumers": "/consumers",
-    "mqtt": "/mqtt", "map": "/map", "exchanges": "/exchanges",
+    "mqtt": "/mqtt", "mqtt-session": "/mqtt-session#vhost=%2F&client_id=dashboard",
+    "map": "/map", "exchanges": "/exchanges",
     "exchange": "/exchange#vhost=%2F&name=orders",
     "queues": "/queues", "queue": "/queue#vhost=%2F&name=orders.paid",
     "queue-consumers": "/queue#vhost=%2F&name=orders.paid&tab=consumers",
@@ -108,6 +112,9 @@ class Shop:
             *(threading.Thread(target=self._consume, args=(f"worker-{n}", name, 0.004))
               for n, name in enumerate(QUEUES) if name != "orders.shipped"),
             threading.Thread(target=self._consume, args=("packing", "orders.shipped", 0.012)),
+            *(threading.Thread(target=self._sense, args=(f"thermostat-{room}", room))
+              for room in ("hall", "store", "yard")),
+            threading.Thread(target=self._show),
         ]  # fmt: skip
 
     def __enter__(self) -> Shop:
@@ -147,6 +154,35 @@ class Shop:
                         channel.ack(delivery.delivery_tag, multiple=True)
                     time.sleep(work_s)
 
+    def _sense(self, name: str, room: str) -> None:
+        """Of a device that speaks MQTT."""
+        with Peer(self._broker.mqtt_port, V5) as device:
+            device.connect(name, keep_alive=60)
+            device.publish(f"rooms/{room}/state", b"on", 1, retain=True)
+            n = 0
+            while not self._over.wait(0.2):
+                n += 1
+                reading = {"celsius": round(20 + 3 * math.sin(n / 9 + len(room)), 1)}
+                device.publish(f"rooms/{room}/temperature", json.dumps(reading).encode(), 1)
+
+    def _show(self) -> None:
+        """What those devices tell: one who is here, one who has gone away, and two who share."""
+        port, kept = self._broker.mqtt_port, block(b"\x11\0\1\x51\x80")
+        with Peer(port, V5) as away:
+            away.connect("van-7", clean=False, properties=kept)
+            away.subscribe(("rooms/yard/#", 1))
+            away.disconnect()
+        with ExitStack() as stack:
+            here, *sharing = (stack.enter_context(Peer(port, level)) for level in (V5, V311, V311))
+            here.connect("dashboard", keep_alive=60)
+            here.subscribe(("rooms/+/temperature", 1), ("rooms/+/state", 0))
+            for number, each in enumerate(sharing):
+                each.connect(f"meter-{number}", keep_alive=0)
+                each.subscribe(("$share/billing/rooms/#", 0))
+            while not self._over.is_set():
+                with suppress(TimeoutError):
+                    here.message()
+
     @contextmanager
     def _connected(self, name: str) -> Iterator[Any]:
         with Connection.open(Address("127.0.0.1", self._broker.port), name=name) as connection:
@@ -177,14 +213,16 @@ def look(page: Any, visit: Visit, name: str) -> None:
 
 
 def main() -> None:
-    """Take them all."""
+    """Take all, or those that are named."""
+    wanted = sys.argv[1:] or list(PAGES)
     for place in (ALL, KEPT):
         place.mkdir(parents=True, exist_ok=True)
     path = next(filter(None, map(shutil.which, NAMES)))
     with tempfile.TemporaryDirectory() as place, sync_playwright() as playwright:
         settings = Path(place) / "lavinmq.ini"
         settings.write_text("[main]\nstats_interval = 1000\n")
-        broker = Broker(Path(place) / "data", ("-c", str(settings)), http=True).start()
+        broker = Broker(Path(place) / "data", ("-c", str(settings)), http=True, mqtt=True)
+        broker.start()
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         try:
             seed(Api(broker))
@@ -199,7 +237,7 @@ def main() -> None:
                         page = context.new_page()
                         log_in(page)
                         visit = Visit(page)
-                        for name in PAGES:
+                        for name in wanted:
                             look(page, visit, name)
                             take(page, f"{name}-{theme}-{width}", width)
                         context.close()
@@ -207,7 +245,8 @@ def main() -> None:
             browser.close()
             broker.close()
     for name in SHOWN:
-        shutil.copy(ALL / f"{name}.webp", KEPT / f"{name}.webp")
+        if name.partition("-light")[0].partition("-dark")[0] in wanted:
+            shutil.copy(ALL / f"{name}.webp", KEPT / f"{name}.webp")
 
 
 if __name__ == "__main__":
