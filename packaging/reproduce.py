@@ -26,8 +26,8 @@ import profiles
 
 BESIDE = ("lavinmq", "lavinmq.debug", "lavinmq.json", profiles.NAME)
 COPIED = (
-    "python-*", "lavinmq._core-*", "lavinmq._perf-*", "lavinmq._tls-*", "openssl_verify-*",
-    "uvloop.loop-*", "libuv-*", "orjson-*", "flow-*",
+    "python-*", "lavinmq._core-*", "lavinmq._perf-*", "lavinmq._tls-*", "lavinmq.client._engine-*",
+    "openssl_verify-*", "uvloop.loop-*", "libuv-*", "orjson-*", "flow-*",
 )  # fmt: skip
 """What is copied with `--quick`, by its name below build/freeze/BASE."""
 FASTER = {"DPKG_DEB_COMPRESSOR_LEVEL": "1"}
