@@ -41,6 +41,10 @@ CAPABILITIES: Final = (
 )  # fmt: skip
 SILENT: Final = 2
 """Heartbeats that may be missed."""
+ABORT_AFTER_S: Final = 1.0
+"""A peer that does not say goodbye keeps the socket open no longer."""
+PARTING_S: Final = 1.5
+"""What closing waits for the end of the socket, which has come by then."""
 
 
 Event = tuple[int, int, bytes, _engine.Message | None]
@@ -144,6 +148,7 @@ class Link(asyncio.BufferedProtocol):
         self.out = _engine.Output()
         self.transport: asyncio.Transport | None = None
         self.lost: asyncio.Future[Exception] = loop.create_future()
+        self._parted: asyncio.Future[None] = loop.create_future()
         self.root = Chan(self, _engine.Port(0))
         self.chans: dict[int, Chan] = {0: self.root}
         self.senders: dict[int, Sender] = {}
@@ -209,6 +214,8 @@ class Link(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The transport is gone."""
         self.end(ConnectionLost(str(exc) if exc else "the connection was closed"))
+        if not self._parted.done():
+            self._parted.set_result(None)
 
     def pause_writing(self) -> None:
         """The peer takes no more for now."""
@@ -497,6 +504,11 @@ class Link(asyncio.BufferedProtocol):
             except TimeoutError:
                 pass
         self.end(ClosedError("the connection was closed"))
+        if self.transport is not None:
+            # Both sides of TLS say goodbye. Who ends the loop next must not leave a socket open.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PARTING_S):
+                    await asyncio.shield(self._parted)
 
     def end(self, cause: Exception) -> None:
         """The connection is over. Everything that waits hears of it, once."""
@@ -519,7 +531,6 @@ class Link(asyncio.BufferedProtocol):
         if self.transport is not None:
             if isinstance(cause, (ClosedError, ProtocolViolation)) or self.transport.is_closing():
                 self.transport.close()
-                # A peer that takes nothing must not keep the socket open.
-                self.loop.call_later(1.0, self.transport.abort)
+                self.loop.call_later(ABORT_AFTER_S, self.transport.abort)
             else:
                 self.transport.abort()

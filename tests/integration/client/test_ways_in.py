@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import socket
 import struct
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -62,6 +64,26 @@ def test_tls_with_a_certificate_and_a_password(tls_broker: Inside, authority: Au
         url, cacertfile=str(authority.path), certfile=str(who.cert), keyfile=str(who.key)
     ) as client:
         there_and_back(client)
+
+
+def test_a_client_that_is_closed_leaves_no_socket_open(
+    tls_broker: Inside, authority: Authority
+) -> None:
+    """Both sides of TLS say goodbye: the loop of the client ended before they had."""
+    who = authority.issue("tidy")
+    gc.collect()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            with Client(
+                f"amqps://guest:guest@localhost:{tls_broker.server.tls_port}/",
+                cacertfile=str(authority.path), certfile=str(who.cert), keyfile=str(who.key),
+            ) as client:  # fmt: skip
+                there_and_back(client)
+            del client
+        gc.collect()
+
+    assert [str(each.message) for each in said if each.category is ResourceWarning] == []
 
 
 def test_external_takes_the_certificate_for_the_user(
