@@ -65,9 +65,21 @@ def test_sessions_are_shown_with_and_without_their_clients(page: Any, spoken: Br
         assert (found["State"], found["User"]) == ("connected", "guest")
         assert (found["Protocol"], found["Keep alive"]) == ("MQTT 3.1.1", "42 s")
         assert found["Subscriptions"] == "2"
-        waiting = row(page, "table", "away").locator("td").nth(9)
+        waiting = row(page, "table", "away").locator("td").nth(4)
         expect(waiting).to_have_text("1", timeout=15_000)  # it comes by itself
         assert cells(page, "table", "away")["Ends"] == "1m, 40s"
+
+
+def test_what_waits_is_seen_without_scrolling_and_no_keep_alive_is_called_so(
+    page: Any, spoken: Broker
+) -> None:
+    """A screen of usual width shows what an operator looks for first."""
+    with Peer(spoken.mqtt_port, V311) as client:
+        client.connect("for-ever", keep_alive=0)
+        page.goto("/mqtt")
+        assert cells(page, "table", "for-ever")["Keep alive"] == "none"
+        box = page.locator("#table th", has_text="In flight").bounding_box()
+        assert box["x"] + box["width"] <= 1400 - 60
 
 
 def test_a_session_is_shown_with_its_subscriptions_and_ended(page: Any, spoken: Broker) -> None:

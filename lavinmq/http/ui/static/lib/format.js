@@ -41,6 +41,9 @@ export function duration(seconds) {
   return minutes ? `${minutes}m, ${Math.floor(seconds % 60)}s` : `${Math.floor(seconds)}s`;
 }
 
+/** @param {import("./api.js").Row} session of MQTT, whose client is there */
+export const keepAlive = ({ keepalive }) => (keepalive ? `${keepalive} s` : "none");
+
 /** @param {number} ms */
 export function time(ms) {
   return Number.isFinite(ms) ? new Date(ms).toLocaleString("sv") : "–";

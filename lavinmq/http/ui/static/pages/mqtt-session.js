@@ -4,7 +4,7 @@ import { path, request } from "../lib/api.js";
 import { parameter, to } from "../lib/address.js";
 import { facts, h, show } from "../lib/dom.js";
 import { onSubmit } from "../lib/form.js";
-import { bytes, count, duration, time } from "../lib/format.js";
+import { bytes, count, duration, keepAlive, time } from "../lib/format.js";
 import "../lib/frame.js";
 import { live } from "../lib/live.js";
 import { Table } from "../lib/table.js";
@@ -25,7 +25,7 @@ live({ path: here, take: (said) => {
     ["State", state(one.connected ? "connected" : "away")],
     ["Connection", one.connection && h("a", { href: to("connection", { name: one.connection }) }, one.connection)],
     ["Username", one.user], ["Protocol", one.protocol],
-    ["Keep alive", one.connected ? `${one.keepalive} s` : undefined],
+    ["Keep alive", one.connected ? keepAlive(one) : undefined],
     ["Connected at", one.connected ? time(one.connected_at) : undefined],
     ["Ends", ends], ["Will", one.connected ? (one.has_will ? "yes" : "none") : undefined],
     ["Queue", queueLink({}, one.queue, one.vhost)],

@@ -3,7 +3,7 @@
 import { chosenVhost, listOf } from "../lib/api.js";
 import { to } from "../lib/address.js";
 import { h, show } from "../lib/dom.js";
-import { bytes, count, duration } from "../lib/format.js";
+import { bytes, count, duration, keepAlive } from "../lib/format.js";
 import "../lib/frame.js";
 import { Table } from "../lib/table.js";
 import { queueLink, state } from "../lib/things.js";
@@ -33,15 +33,15 @@ new Table({
     },
     { label: "State", sort: "connected", cell: (row) => state(row.connected ? "connected" : "away") },
     { label: "User", sort: "user", cell: (row) => row.user ?? "" },
-    { label: "Connection", cell: (row) => row.connection && h("a", { href: to("connection", { name: row.connection }) }, row.connection) },
-    { label: "Protocol", sort: "protocol", cell: (row) => row.protocol ?? "" },
-    { label: "Keep alive", sort: "keepalive", number: true, cell: (row) => (row.connected ? `${row.keepalive} s` : "") },
-    { label: "Ends", sort: "expiry", cell: expiry },
-    { label: "Subscriptions", sort: "subscriptions", number: true, cell: (row) => count(row.subscriptions) },
     { label: "Waiting", sort: "messages_ready", number: true, cell: (row) => count(row.messages_ready) },
     { label: "In flight", sort: "in_flight", number: true, cell: (row) => (row.connected ? count(row.in_flight) : "") },
+    { label: "Subscriptions", sort: "subscriptions", number: true, cell: (row) => count(row.subscriptions) },
+    { label: "Ends", sort: "expiry", cell: expiry },
     { label: "Bytes", sort: "message_bytes", number: true, cell: (row) => bytes(row.message_bytes) },
     { label: "Dropped", sort: "dropped", number: true, cell: (row) => (row.connected ? count(row.dropped) : "") },
+    { label: "Keep alive", sort: "keepalive", number: true, cell: (row) => (row.connected ? keepAlive(row) : "") },
+    { label: "Protocol", sort: "protocol", cell: (row) => row.protocol ?? "" },
+    { label: "Connection", cell: (row) => row.connection && h("a", { href: to("connection", { name: row.connection }) }, row.connection) },
   ],
 });
 
@@ -74,7 +74,7 @@ new Table({
     { label: "Messages", sort: "messages", number: true, cell: (row) => count(row.messages) },
     { label: "Retained messages", sort: "retained_messages", number: true, cell: (row) => count(row.retained_messages) },
     { label: "Retained bytes", sort: "retained_bytes", number: true, cell: (row) => bytes(row.retained_bytes) },
-    { label: "Of memory", sort: "retained_memory", number: true, cell: (row) => bytes(row.retained_memory) },
+    { label: "Retained in memory", sort: "retained_memory", number: true, cell: (row) => bytes(row.retained_memory) },
     { label: "Session log", sort: "session_bytes", number: true, cell: (row) => bytes(row.session_bytes) },
     { label: "Wills waiting", sort: "wills_waiting", number: true, cell: (row) => count(row.wills_waiting) },
     { label: "Files", sort: "is_well", cell: (row) => (row.is_well ? "well" : h("b", { class: "error" }, "cannot be read")) },
