@@ -124,6 +124,17 @@ def test_a_filter_is_applied_by_the_server(page: Any, stub: Stub, requests: Requ
     expect(page).not_to_have_url(re.compile("name="))
 
 
+@pytest.mark.parametrize("numbers", ["page=0&page_size=0", "page=-1", "page=x", "page_size=10001"])
+def test_numbers_that_would_be_refused_are_not_asked_for(
+    page: Any, requests: Requests, numbers: str
+) -> None:
+    """A link has them; nothing on the page would mend it, and the next visit would have them."""
+    page.goto(f"/exchanges#{numbers}")
+    requests.wait("GET", "/api/exchanges", page="1", page_size="100")
+    expect(page.locator("#table a", has_text="amq.topic")).to_be_visible()
+    expect(page.locator("#table-error")).to_be_hidden()
+
+
 def test_a_bad_pattern_is_told_above_the_table(page: Any) -> None:
     page.goto("/queues#name=(&use_regex=true")
     expect(page.locator("#table-error")).to_contain_text("Something went wrong")

@@ -32,6 +32,8 @@ import { live } from "./live.js";
 
 const STATE = ["page", "page_size", "name", "use_regex", "sort", "sort_reverse"];
 const PAGE_SIZE = 100;
+const NUMBERS = ["page", "page_size"];
+const MOST = 10_000; // rows of a page, by the API
 
 export class Table {
   /** @param {Options} options */
@@ -82,7 +84,10 @@ export class Table {
   /** @returns {Record<string, string>} */
   get state() {
     const from = this.options.isMain ? Object.fromEntries(parameters()) : this.own;
-    return Object.fromEntries(STATE.filter((name) => from[name]).map((name) => [name, from[name]]));
+    // A number that the API would refuse cannot be mended on the page, and is kept for the next visit.
+    const isGood = (/** @type {string} */ name) => !NUMBERS.includes(name)
+      || (/^[1-9]\d*$/.test(from[name] ?? "") && (name === "page" || Number(from[name]) <= MOST));
+    return Object.fromEntries(STATE.filter((name) => from[name] && isGood(name)).map((name) => [name, from[name]]));
   }
 
   /** @param {Record<string, string | number | null>} changes */
