@@ -43,6 +43,7 @@ PAGES = (
 """What ten pages watch."""
 STATIC = management.ROOT / "lavinmq" / "http" / "ui" / "static"
 
+BROWSES = 100
 Result = dict[str, Any]
 
 
@@ -194,15 +195,18 @@ def browse(bench: Bench) -> Result:
                 "-n", str(n), "-z", "600", "-c", "100000"]  # fmt: skip
         subprocess.run(fill, check=True, stdout=subprocess.DEVNULL)
 
+        filters: tuple[Result, ...] = ({}, {"text": "nowhere"}, {"routing_key": "nowhere"})
+
         def ask(at: int) -> None:
             body: Result = {"position": rng.randrange(n), "count": 100, "scan": 1_000_000}
-            if at % 3 == 1:
-                body["text"] = "nowhere"
-            elif at % 3 == 2:
-                body["routing_key"] = "nowhere"
-            bench.post("/api/queues/%2F/deep/browse", body)
+            bench.post("/api/queues/%2F/deep/browse", body | filters[at % 3])
 
         result: Result = {"messages": json.loads(bench.get("/api/queues/%2F/deep"))["messages"]}
+        for at, name in enumerate(("plain", "by_text", "by_key")):
+            began = measure.tree_cpu_s(broker.pid)
+            for _ in range(BROWSES):
+                ask(at)
+            result[f"{name}_cpu_ms"] = (measure.tree_cpu_s(broker.pid) - began) / BROWSES * 1e3
         with Bystander(broker.port, broker.pid, management.GENERATOR_CORE) as bystander:
             with bystander.watch() as calm:
                 time.sleep(bench.options.seconds)
