@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -192,6 +194,24 @@ def test_the_recorded_lag_of_a_stream_is_drawn_at_once(page: Any, stub: Stub) ->
     expect(chart.locator(".u-over")).to_be_visible()
     chart.locator("summary").press("Enter")
     expect(chart.locator("tbody tr").first.locator("td")).to_have_text(["7", "1", "3.3", "7"])
+
+
+def test_a_name_is_no_formula_for_a_spreadsheet(page: Any, stub: Stub, tmp_path: Path) -> None:
+    """Whoever stores an offset names a line of the chart, which an operator opens as a table."""
+    body: dict[str, Any] = {"durable": True, "arguments": {"x-queue-type": "stream"}}
+    assert page.context.request.put("/api/queues/%2F/formulas", data=body).ok
+    names = ['=HYPERLINK("http://evil.example")', "+1", "@x", "-1", "good=1"]
+    rows = [{"name": name, "offset": 5, "lag": 7, "lag_log": [1, 2]} for name in names]
+    stub("/api/queues/%2F/formulas/stream/consumers", listed(rows))
+    page.goto("/stream#vhost=%2F&name=formulas")
+    expect(page.locator("#lag-chart .chart-legend button")).to_have_count(len(names))
+
+    with page.expect_download() as download:
+        page.locator("#lag-chart").get_by_role("button", name="CSV").click()
+    download.value.save_as(tmp_path / "saved.csv")
+
+    [head, *_] = csv.reader((tmp_path / "saved.csv").read_text().splitlines())
+    assert head == ["time", *(f"'{name}" for name in names[:4]), "good=1"]
 
 
 def test_a_stream_is_read_from_an_offset(page: Any) -> None:

@@ -227,7 +227,8 @@ export class Chart {
 
   /** Have the browser save what is drawn. */
   save() {
-    const quote = (/** @type {string} */ text) => `"${text.replaceAll('"', '""')}"`;
+    // A name may be of anybody: a spreadsheet takes one that begins so for a formula.
+    const quote = (/** @type {string} */ text) => `"${text.replace(/^(?=[=+\-@\t\r])/, "'").replaceAll('"', '""')}"`;
     const head = ["time", ...this.series.map((each) => quote(each.label))].join(",");
     const lines = this.times.map((time, at) => [
       new Date(time * 1000).toISOString(),
