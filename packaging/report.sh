@@ -29,28 +29,28 @@ part() {
     rm -f "$log"
 }
 
-symbols() {
-    local data
+# In a shell of its own, so that what ends the broker runs once.
+symbols() (
     data=$(mktemp -d)
     .venv/bin/lavinmq -D "$data/d" -p 5699 --http-port -1 --metrics-http-port -1 --mqtt-port -1 \
         --control-unix-path "$data/control.sock" >"$data/log" 2>&1 &
-    local broker=$!
-    trap 'kill "$broker" 2>/dev/null; rm -rf "$data"' RETURN
+    broker=$!
+    trap 'kill "$broker" 2>/dev/null; rm -rf "$data"' EXIT
     for _ in $(seq 100); do
         grep -q "Finished startup" "$data/log" && break
         sleep 0.1
     done
     .venv/bin/lavinmqperf throughput -z 8 --uri amqp://guest:guest@127.0.0.1:5699 >"$data/load" 2>&1 &
-    local load=$!
+    load=$!
     sleep 2
-    perf record -q -g -p "$broker" -o "$data/perf" -- sleep 4 || return 1
+    perf record -q -g -p "$broker" -o "$data/perf" -- sleep 4 || exit 1
     wait "$load"
     cat "$data/load"
     perf report -i "$data/perf" --no-children --stdio -g none 2>/dev/null \
         | grep -v '^#' | grep -v '^$' | head -n 25
     # Our compiled functions have to be named, or profiles are worth nothing.
-    perf report -i "$data/perf" --no-children --stdio -g none 2>/dev/null | grep -q __pyx_f_
-}
+    perf report -i "$data/perf" --no-children --stdio -g none 2>/dev/null | grep __pyx_f_ >/dev/null
+)
 
 {
     echo "# Report of $(uname -m)"
@@ -65,7 +65,7 @@ part "Tests" 40 make test
 part "Crash tests" 10 env CRASH_TESTS_LONG=1 .venv/bin/python -m pytest -q tests/crash -k "sigkill or power"
 part "Benchmark" 60 .venv/bin/python perf/bench.py --brokers ours,null "${row_options[@]}" \
     --out build/report.json --report build/report-bench.md
-[ ! -e build/report-bench.md ] || { section "Figures"; sed -n '/^## Targets/,/^## How/p' build/report-bench.md >>"$report"; }
+[ ! -e build/report-bench.md ] || { section "Figures"; sed -n '/^## Targets/,/^## How/{/^## How/!p}' build/report-bench.md >>"$report"; }
 part "How long one client waits for another" 90 make bench-hostile
 part "What perf names" 45 symbols
 
