@@ -154,7 +154,7 @@ sign-image: $(INSTALLED)  ## sign what is in dist/image-index, for its users: KE
 	.ci/setup-debian.sh packages
 	$(IN_VENV) packaging/image_signature.py --key "$(KEY)" --reference "$(IMAGE)" $(ARGS)
 
-wheel:  ## make dist/packages/*.whl for PYTHON=python3.12, and the source distribution it is made from; BASE=2.31
+wheel:  ## make dist/packages/*.whl for PYTHON=python3.12, and the source distributions they are made from; BASE=2.31
 	.ci/setup-debian.sh build $(PYTHON)
 	$(PYTHON) packaging/wheel.py --base $(BASE) $(ARGS)
 

@@ -2,11 +2,11 @@
 
     python packaging/wheel.py [--base native|2.31] [--output dist/packages]
 
-There are two: of the broker, and of what runs beside Spark (packaging/spark). They are for the
-interpreter that runs this. Each is built in an environment of its own below build/wheel, from its
-source distribution, which is thereby proven to be enough. With a base they are compiled against
-that C library instead of this machine's (freeze/sysroot.py); their tag, the oldest C library they
-run with, is read from their symbols by auditwheel.
+There are three: of the broker, of what runs beside Spark (packaging/spark), and of the client alone
+(packaging/client). They are for the interpreter that runs this. Each is built in an environment of
+its own below build/wheel, from its source distribution, which is thereby proven to be enough. With
+a base they are compiled against that C library instead of this machine's (freeze/sysroot.py); their
+tag, the oldest C library they run with, is read from their symbols by auditwheel.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import sysconfig
 import tomllib
 from pathlib import Path
 
+import client_tree
 import release
 
 sys.path.append(str(release.ROOT / "packaging/freeze"))
@@ -34,18 +35,15 @@ TAG = f"cp{sys.version_info[0]}{sys.version_info[1]}"
 
 
 def build(base: str, output: Path) -> str:
-    """Build both and return their names. Raises: PackagingError, CalledProcessError."""
+    """Build all and return their names. Raises: PackagingError, CalledProcessError."""
     place = release.ROOT / "build/wheel" / TAG
     _environment(place / "environment")
     output.mkdir(parents=True, exist_ok=True)
-    for name in ("lavinmq", "lavinmq_spark"):
+    for name in ("lavinmq", "lavinmq_spark", "lavinmq_client"):
         for old in (*output.glob(f"{name}-*-{TAG}-*.whl"), *output.glob(f"{name}-*.tar.gz")):
             old.unlink()
-    made = [
-        shutil.copy2(path, output)
-        for tree in (release.ROOT, spark_tree(place / "spark"))
-        for path in _built(tree, base, place)
-    ]
+    trees = (release.ROOT, spark_tree(place / "spark"), client_tree.lay(place / "client"))
+    made = [shutil.copy2(path, output) for tree in trees for path in _built(tree, base, place)]
     return "\n".join(map(str, made))
 
 

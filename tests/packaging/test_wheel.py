@@ -9,14 +9,15 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 from urllib.request import urlopen
 
 import pika
 import pytest
 
 from tests.packaging.conftest import ROOT, make
+from tests.packaging.test_client_tree import PROGRAM
 from tests.support.broker import Broker
 
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
@@ -28,6 +29,17 @@ VERSIONS = ((3, 11), (3, 12), (3, 13))
 OLDEST_GLIBC = (2, 31)
 BUILD_TIMEOUT_S = 1800
 """A wheel takes some 150 seconds of processor time, which others may use meanwhile."""
+SEND = """
+import sys
+from lavinmq.client import Client
+with Client(sys.argv[1]) as client:
+    client.producer("letters").publish(b"hello").result(timeout=60)
+    with client.consumer("letters") as consumer:
+        for message in consumer:
+            with message.process():
+                print(bytes(message.body).decode())
+            break
+"""
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("PACKAGE_TESTS") != "1",
@@ -51,34 +63,45 @@ def interpreter(version: tuple[int, int]) -> str:
     return found
 
 
-@pytest.fixture(params=VERSIONS, ids=lambda version: "cp{}{}".format(*version))
-def wheel(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, Path, Path]]:
-    """Wheels for glibc 2.31, of the broker and of what is apart, and the interpreter they are
-    for."""
+class Wheels(NamedTuple):
+    """Wheels for glibc 2.31, and the interpreter that they are for."""
+
+    python: str
+    broker: Path
+    spark: Path
+    client: Path
+
+
+@pytest.fixture(scope="module", params=VERSIONS, ids=lambda version: "cp{}{}".format(*version))
+def wheels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Wheels:
+    """What `make wheel` makes, with one interpreter."""
     python = interpreter(request.param)
-    made = tmp_path / "made"
+    made = tmp_path_factory.mktemp("wheels")
     command = (python, "packaging/wheel.py", "--base", "2.31", "--output", made)
     make(*command, timeout_s=BUILD_TIMEOUT_S, PYTHONPATH="")
-    (path,) = made.glob("lavinmq-*.whl")
-    (apart,) = made.glob("lavinmq_spark-*.whl")
-    yield python, path, apart
+    assert len(list(made.glob("*.tar.gz"))) == 3
+    names = ("lavinmq", "lavinmq_spark", "lavinmq_client")
+    return Wheels(python, *(one for name in names for one in made.glob(f"{name}-*.whl")))
+
+
+def oldest_glibc(wheel: Path) -> tuple[int, int]:
+    """The newest of the C libraries that the name of a wheel says it runs with, at the oldest."""
+    tags = re.findall(r"manylinux_(\d+)_(\d+)_", wheel.name)
+    assert tags, wheel.name
+    return max((int(major), int(minor)) for major, minor in tags)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(2 * BUILD_TIMEOUT_S)
-def test_a_wheel_is_for_old_systems_and_runs_a_broker(
-    wheel: tuple[str, Path, Path], tmp_path: Path
-) -> None:
+def test_a_wheel_is_for_old_systems_and_runs_a_broker(wheels: Wheels, tmp_path: Path) -> None:
     """The broker's has nothing of Spark's; the other one is installed beside it, and works."""
-    python, path, apart = wheel
+    python, path, apart, _ = wheels
     files = {name: set(zipfile.ZipFile(name).namelist()) for name in (path, apart)}
     assert not [name for name in files[path] if name.startswith((*APART, "pyspark_"))]
     assert not files[path] & files[apart]
-    tags = re.findall(r"manylinux_(\d+)_(\d+)_", path.name)
-    assert tags, path.name
-    assert all((int(major), int(minor)) <= OLDEST_GLIBC for major, minor in tags)
+    assert oldest_glibc(path) <= OLDEST_GLIBC
     page = (ROOT / "docs/packaging.md").read_text()
-    assert "with `BASE=2.31` that is `manylinux_{}_{}`".format(*max(tags)) in page
+    assert "with `BASE=2.31` that is `manylinux_{}_{}`".format(*oldest_glibc(path)) in page
     environment = tmp_path / "environment"
     make(python, "-m", "venv", environment)
     pip = environment / "bin/pip"
@@ -112,6 +135,24 @@ def test_a_wheel_is_for_old_systems_and_runs_a_broker(
         assert broker.stop() == 0
     finally:
         broker.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * BUILD_TIMEOUT_S)
+def test_the_wheel_of_the_client_works_without_the_broker_and_talks_to_it(
+    wheels: Wheels, broker: Broker, tmp_path: Path
+) -> None:
+    names = set(zipfile.ZipFile(wheels.client).namelist())
+    assert oldest_glibc(wheels.client) <= OLDEST_GLIBC
+    assert "lavinmq/__init__.py" not in names and "lavinmq/client/py.typed" in names
+    assert all(re.match(r"lavinmq(/client|_client-[\d.]+\.dist-info)/", name) for name in names)
+    environment = tmp_path / "environment"
+    make(wheels.python, "-m", "venv", environment)
+    python = environment / "bin/python"
+    make(python, "-m", "pip", "install", "--quiet", "--no-index", wheels.client, PYTHONPATH="")
+
+    assert make(python, "-I", "-c", PROGRAM, environment) == "[]\n"
+    assert make(python, "-I", "-c", SEND, broker.uri) == "hello\n"
 
 
 def test_the_source_distribution_holds_every_file_of_ours(tmp_path: Path) -> None:

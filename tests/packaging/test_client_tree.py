@@ -1,19 +1,20 @@
-"""The distribution lavinmq-client: what is in it works without the broker, and beside it."""
+"""The sources of the distribution lavinmq-client work without the broker. Wheels: test_wheel.py."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
 import tomllib
-import venv
-import zipfile
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.packaging.conftest import ROOT
+
+sys.path.append(str(ROOT / "packaging"))
+import client_tree
+
 PROGRAM = """
 import sys
 import lavinmq.client as client
@@ -26,17 +27,9 @@ print(sorted(name for name in sys.modules if name.startswith("lavinmq.") and "cl
 """
 
 
-def run(*options: str | Path) -> str:
-    """Run the program that lays and builds; return what it printed."""
-    command = [sys.executable, ROOT / "packaging/client_wheel.py", *options]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    return Path(run("--tree", tmp_path / "tree", "--tree-only"))
+    return client_tree.lay(tmp_path / "tree")
 
 
 def test_the_tree_works_without_the_broker_and_other_packages(tree: Path, tmp_path: Path) -> None:
@@ -53,27 +46,9 @@ def test_the_tree_works_without_the_broker_and_other_packages(tree: Path, tmp_pa
 def test_the_tree_has_all_that_its_module_is_made_of_and_nothing_of_the_broker(tree: Path) -> None:
     files = {str(path.relative_to(tree)) for path in tree.rglob("*") if path.is_file()}
 
-    assert {"pyproject.toml", "setup.py", "broker_setup.py", "LICENSE", "VERSION"} <= files
+    assert {"pyproject.toml", "setup.py", "README.md", "LICENSE", "VERSION"} <= files
     assert {"cext/client/ring.pyx", "cext/base/table.pyx", "cext/bytes.pxd"} <= files
     assert "lavinmq/__init__.py" not in files and "lavinmq/client/wire.py" not in files
     assert not any(name.startswith(("cext/queue", "lavinmq/vhost")) for name in files)
     project = tomllib.loads((tree / "pyproject.toml").read_text())["project"]
     assert "dependencies" not in project
-
-
-@pytest.mark.skipif("PACKAGE_TESTS" not in os.environ, reason="PACKAGE_TESTS is not set")
-def test_the_wheel_is_built_and_runs_in_an_environment_of_its_own(
-    tree: Path, tmp_path: Path
-) -> None:
-    wheel = Path(run("--tree", tree, "--out", tmp_path / "out"))
-    names = zipfile.ZipFile(wheel).namelist()
-    assert "lavinmq/__init__.py" not in names and "lavinmq/client/py.typed" in names
-    venv.create(tmp_path / "env", with_pip=False)
-    place = next((tmp_path / "env/lib").glob("python3*")) / "site-packages"
-    zipfile.ZipFile(wheel).extractall(place)
-    python = tmp_path / "env/bin/python"
-    done = subprocess.run(
-        [python, "-I", "-c", PROGRAM, str(tmp_path / "env")], capture_output=True, text=True
-    )
-
-    assert done.returncode == 0, done.stderr
