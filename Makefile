@@ -183,7 +183,7 @@ reproduce: build $(EXECUTABLE)  ## build dist/lavinmq and its packages again els
 
 test-packages: build $(DEVELOPED) dist/lavinmq  ## install the packages into fresh systems and run them; needs root
 	.ci/setup-debian.sh packages
-	PACKAGE_TESTS=1 $(IN_VENV) -m pytest tests/packaging/test_deb.py tests/packaging/test_rpm.py \
+	PACKAGE_TESTS=1 $(IN_VENV) -m pytest tests/packaging/test_deb.py tests/packaging/test_systems.py tests/packaging/test_rpm.py \
 		tests/packaging/test_image.py tests/packaging/test_wheel.py tests/packaging/test_migration.py \
 		tests/packaging/test_source.py tests/packaging/test_keyring.py $(ARGS)
 

@@ -14,6 +14,7 @@ import pytest
 
 from lavinmq import __version__
 from tests.support import machine, profiling
+from tests.support.machine import DEBIAN_12, System
 from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -51,6 +52,13 @@ class Packages(NamedTuple):
     @property
     def key(self) -> Path:
         return self.repository / "lavinmq.asc"
+
+
+def fresh_root(path: Path, system: System = DEBIAN_12) -> Path:
+    """Return a new root directory of a system; skips the test where there can be none."""
+    if reason := system.lacking():
+        pytest.skip(reason)
+    return machine.root_directory(path, system)
 
 
 def client(of: machine.Machine, action: str) -> str:

@@ -15,10 +15,11 @@ from tests.packaging.conftest import (
     ROOT,
     Packages,
     client,
+    fresh_root,
     line_of,
     profile,
 )
-from tests.support.machine import Machine, root_directory
+from tests.support.machine import DEBIAN_12, Machine, System
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("machines")]
@@ -28,13 +29,14 @@ SOURCE = "etc/apt/sources.list.d/lavinmq.sources"
 INI = "etc/lavinmq/lavinmq.ini"
 
 
-def debian(path: Path, packages: Packages) -> Machine:
-    """A fresh Debian that knows the repository, and no other."""
-    root = root_directory(path)
+def debian(path: Path, packages: Packages, system: System = DEBIAN_12) -> Machine:
+    """A fresh Debian, or Ubuntu, that knows the repository, and no other."""
+    root = fresh_root(path, system)
     (root / KEYRING).parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(packages.key, root / KEYRING)
     shutil.copy(packages.repository / "lavinmq.sources", root / SOURCE)
     (root / "etc/apt/sources.list").unlink(missing_ok=True)
+    (root / "etc/apt/sources.list.d/ubuntu.sources").unlink(missing_ok=True)
     return Machine(root, shown=[packages.directory])
 
 

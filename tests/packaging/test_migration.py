@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from tests.packaging import original
-from tests.packaging.conftest import ROOT, Packages, client, make
+from tests.packaging.conftest import ROOT, Packages, client, fresh_root, make
 from tests.packaging.test_deb import INI, SOURCE, debian, is_active, journal
 from tests.packaging.test_rpm import dnf, stand_in
-from tests.support.machine import Machine, root_directory
+from tests.support.machine import Machine
 from tests.support.waiting import wait_for
 
 __all__ = ["stand_in"]
@@ -178,7 +178,7 @@ def test_a_data_directory_elsewhere_ends_the_service_once_with_what_to_do(site: 
 def test_dnf_brings_ours_and_the_original_again(
     packages: Packages, stand_in: Path, tmp_path: Path
 ) -> None:
-    root = root_directory(tmp_path / "root")
+    root = fresh_root(tmp_path / "root")
     other = f"--repofrompath=original,file://{original.rpm(tmp_path / 'original')}"
     options = (other, "--setopt=original.gpgcheck=0")
     (there,) = commands("dnf", "lavinmq")

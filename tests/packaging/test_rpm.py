@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging.conftest import Packages, client, line_of, make, profile
-from tests.support.machine import Machine, missing, root_directory
+from tests.packaging.conftest import Packages, client, fresh_root, line_of, make, profile
+from tests.support.machine import Machine, missing
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("machines")]
@@ -81,7 +81,7 @@ def machine(
     packages: Packages, stand_in: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Machine]:
     """A machine with the package; whether its broker starts by itself is a preset's matter."""
-    root = root_directory(tmp_path_factory.mktemp("rpm") / "root")
+    root = fresh_root(tmp_path_factory.mktemp("rpm") / "root")
     dnf(root, packages, stand_in, "install", "lavinmq")
     with Machine(root) as machine:
         machine.run("systemctl", "start", "lavinmq")
@@ -183,7 +183,7 @@ def _is_directory(path: str, files: set[str]) -> bool:
 def test_removal_keeps_messages_and_a_changed_configuration(
     packages: Packages, stand_in: Path, tmp_path: Path
 ) -> None:
-    root = root_directory(tmp_path / "root")
+    root = fresh_root(tmp_path / "root")
     dnf(root, packages, stand_in, "install", "lavinmq")
     message = root / "var/lib/lavinmq/message"
     message.write_text("hello")

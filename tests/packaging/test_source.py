@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from tests.packaging.conftest import ROOT, make
-from tests.support.machine import missing, root_directory
+from tests.packaging.conftest import ROOT, fresh_root, make
+from tests.support.machine import missing, run_in
 
 ARCHIVES = (
     "deb http://deb.debian.org/debian bookworm main\n"
@@ -65,23 +64,13 @@ def test_the_same_sources_make_the_same_package(source: Path, tmp_path: Path) ->
 def test_a_fresh_debian_builds_the_packages_without_a_network(source: Path, tmp_path: Path) -> None:
     if reason := missing():
         pytest.skip(reason)
-    root = root_directory(tmp_path / "root")
+    root = fresh_root(tmp_path / "root")
     shutil.copy("/etc/resolv.conf", root / "etc/resolv.conf")
     (root / "etc/apt/sources.list").write_text(ARCHIVES)
     shutil.copytree(source, root / "build")
 
     def run(*command: str, place: str = "/build", network: bool = False) -> str:
-        done = subprocess.run(
-            [
-                "systemd-nspawn", "--quiet", "--register=no", "--keep-unit", "--console=pipe",
-                f"--directory={root}", "--setenv=DEBIAN_FRONTEND=noninteractive",
-                f"--chdir={place}", *([] if network else ["--private-network"]), *command,
-            ],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, timeout=BUILD_TIMEOUT_S, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout[-4000:]
-        return done.stdout
+        return run_in(root, *command, place=place, network=network, timeout_s=BUILD_TIMEOUT_S)
 
     run("apt-get", "update", network=True)
     install = ("apt-get", "install", "-y", "--no-install-recommends")

@@ -1,8 +1,9 @@
-"""A machine of Debian for tests of packages: a root directory that systemd boots in a container.
+"""A machine of Debian or Ubuntu for tests of packages: a root that systemd boots in a container.
 
 `root_directory` makes a fresh root from one that debootstrap has made once; `Machine` boots it with
-systemd-nspawn, with a network of its own, and runs programs in it. Needs root and a mirror of
-Debian; `missing()` says what is not there. Knows nothing of brokers.
+systemd-nspawn, with a network of its own, and runs programs in it; `run_in` runs one in a root that
+is not booted. Needs root and the archive of the system; `missing()` and `System.lacking()` say what
+is not there. Knows nothing of brokers.
 """
 
 from __future__ import annotations
@@ -12,20 +13,58 @@ import shutil
 import signal
 import subprocess
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
 from tests.support.waiting import wait_for
 
-MIRROR = "http://deb.debian.org/debian"
-SUITE = "bookworm"
-BASE = Path(__file__).parents[2] / "build/packages" / SUITE
+ROOTS = Path(__file__).parents[2] / "build/packages"
 PROGRAMS = ("debootstrap", "systemd-nspawn", "nsenter", "cp")
 INCLUDED = "systemd,dbus,procps"
 BOOT_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 60.0
 RUN_TIMEOUT_S = 180.0
+ANSWER_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """A distribution that a root directory is made of. `script` is that of debootstrap, if it has
+    none of the suite's name."""
+
+    name: str
+    suite: str
+    mirror: str
+    script: str = ""
+
+    @property
+    def base(self) -> Path:
+        """The root that others are copies of."""
+        return ROOTS / self.suite
+
+    def lacking(self) -> str:
+        """Say why no root of it can be had here; empty: one can."""
+        if self.base.exists():
+            return ""
+        try:
+            urllib.request.urlopen(
+                f"{self.mirror}/dists/{self.suite}/Release", None, ANSWER_TIMEOUT_S
+            )
+        except (OSError, urllib.error.URLError) as error:
+            return f"no root of {self.name}: its archive {self.mirror} cannot be reached ({error})"
+        return ""
+
+
+DEBIAN = "http://deb.debian.org/debian"
+UBUNTU = "http://archive.ubuntu.com/ubuntu"
+DEBIAN_12 = System("Debian 12", "bookworm", DEBIAN)
+DEBIAN_13 = System("Debian 13", "trixie", DEBIAN)
+UBUNTU_22 = System("Ubuntu 22.04", "jammy", UBUNTU, "gutsy")
+UBUNTU_24 = System("Ubuntu 24.04", "noble", UBUNTU, "gutsy")
 
 
 def missing(*programs: str) -> str:
@@ -38,25 +77,50 @@ def missing(*programs: str) -> str:
     return f"not installed: {', '.join(lacking)}" if lacking else ""
 
 
-def root_directory(path: Path) -> Path:
-    """Return a new root with Debian and systemd, as they are after an installation."""
-    if not BASE.exists():
-        unfinished = BASE.with_suffix(f".{os.getpid()}")
+def root_directory(path: Path, system: System = DEBIAN_12) -> Path:
+    """Return a new root with a system and systemd, as they are after an installation."""
+    if not system.base.exists():
+        unfinished = system.base.with_suffix(f".{os.getpid()}")
+        script = [f"/usr/share/debootstrap/scripts/{system.script}"] if system.script else []
         subprocess.run(
             [
-                "debootstrap", "--variant=minbase", f"--include={INCLUDED}", SUITE, unfinished,
-                MIRROR,
+                "debootstrap", "--variant=minbase", f"--include={INCLUDED}", system.suite,
+                unfinished, system.mirror, *script,
             ],
             check=True,
         )  # fmt: skip
         try:
-            unfinished.rename(BASE)
+            unfinished.rename(system.base)
         except OSError:  # somebody else was faster
             shutil.rmtree(unfinished)
-    subprocess.run(["cp", "-a", "--reflink=auto", BASE, path], check=True)
-    # Debian's installer writes it, debootstrap does not.
+    subprocess.run(["cp", "-a", "--reflink=auto", system.base, path], check=True)
+    # The installer writes it, debootstrap does not.
     (path / "etc/hosts").write_text("127.0.0.1 localhost\n::1 localhost ip6-localhost\n")
     return path
+
+
+def run_in(
+    root: Path,
+    *command: str,
+    place: str = "/",
+    network: bool = False,
+    shown: Sequence[Path] = (),
+    timeout_s: float = RUN_TIMEOUT_S,
+) -> str:
+    """Run a program in a root that is not booted, and return what it printed, errors included."""
+    done = subprocess.run(
+        [
+            "systemd-nspawn", "--quiet", "--register=no", "--keep-unit", "--console=pipe",
+            f"--machine=test-{os.getpid()}-{time.monotonic_ns()}", f"--directory={root}",
+            "--setenv=DEBIAN_FRONTEND=noninteractive", f"--chdir={place}",
+            *(f"--bind-ro={path}" for path in shown),
+            *([] if network else ["--private-network"]), *command,
+        ],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, timeout=timeout_s, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-4000:]
+    return done.stdout
 
 
 class Machine:
