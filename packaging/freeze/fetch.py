@@ -8,6 +8,8 @@ vendor/, where the source package for Debian has them.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import platform
 import shutil
@@ -16,7 +18,7 @@ import sys
 import tarfile
 import tomllib
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,8 +102,23 @@ def fetch(source: Source, architecture: str = HOST) -> Path:
     files = source.files(architecture)
     kind = f"-{architecture}" if source.kind == "deb" else ""
     place = CACHE / "sources" / f"{source.key}-{source.version.replace(':', '_')}{kind}"
-    if (place / ".unpacked").exists():
-        return place
+    with alone(place):
+        if not (place / ".unpacked").exists():
+            _have(source, files, architecture, place)
+    return place
+
+
+@contextlib.contextmanager
+def alone(place: Path) -> Iterator[None]:
+    """Wait for who else makes this directory, such as a build for another processor."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with place.with_name(f"{place.name}.lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _have(source: Source, files: dict[str, str], architecture: str, place: Path) -> None:
+    """Download a source where it is not there, check it, and unpack it."""
     if not all(_is_good(*file) for file in files.items()):
         _download(source, architecture)
     for name, digest in files.items():
@@ -110,10 +127,8 @@ def fetch(source: Source, architecture: str = HOST) -> Path:
         if not _is_good(name, digest):
             raise ChecksumError(f"{name}: not the file that sources.toml names")
     shutil.rmtree(place, ignore_errors=True)
-    place.parent.mkdir(parents=True, exist_ok=True)
     _unpack(source, [DOWNLOADS / name for name in files], place)
     (place / ".unpacked").touch()
-    return place
 
 
 def _is_good(name: str, digest: str) -> bool:

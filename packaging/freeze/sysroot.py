@@ -29,8 +29,15 @@ def build(architecture: str) -> Path:
     place = fetch.CACHE / f"sysroot-{architecture}"
     made_of = "\n".join(str(path) for path in unpacked)
     stamp = place / ".made-of"
-    if stamp.exists() and stamp.read_text() == made_of:
-        return place
+    with fetch.alone(place):
+        if not (stamp.exists() and stamp.read_text() == made_of):
+            _make(place, unpacked)
+            stamp.write_text(made_of)
+    return place
+
+
+def _make(place: Path, unpacked: list[Path]) -> None:
+    """Put packages together in one directory, made anew."""
     shutil.rmtree(place, ignore_errors=True)
     for path in unpacked:
         shutil.copytree(path, place, symlinks=True, dirs_exist_ok=True)
@@ -45,8 +52,6 @@ def build(architecture: str) -> Path:
     shutil.copy2(next(place.glob("usr/lib/gcc/*/*/libgcc_eh.a")), unwinder)
     # The rest of that compiler is older than the one in use, which must not find it.
     shutil.rmtree(place / "usr/lib/gcc")
-    stamp.write_text(made_of)
-    return place
 
 
 def options(architecture: str) -> list[str]:

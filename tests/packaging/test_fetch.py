@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
+import threading
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -61,3 +64,29 @@ def test_a_source_that_is_not_the_pinned_one_fails_the_build(
 
     assert status(monkeypatch, source) == 1
     assert f"{NAME}: not the file that sources.toml names" in capsys.readouterr().err
+
+
+def test_two_builds_in_one_tree_do_not_unpack_the_same_source_at_once(
+    monkeypatch: pytest.MonkeyPatch, source: fetch.Source, tmp_path: Path
+) -> None:
+    """Builds for two processors at once: one ended in the middle of the patches of the other."""
+    (tmp_path / "downloads").mkdir()
+    wheel(tmp_path / "downloads")
+    digest = hashlib.sha256((tmp_path / "downloads" / NAME).read_bytes()).hexdigest()
+    source = replace(source, sha256={NAME: digest})
+    unpack, unpacked = fetch._unpack, []
+    other = threading.Thread(target=fetch.fetch, args=(source,))
+
+    def slowly(source: fetch.Source, names: list[Path], place: Path) -> None:
+        unpacked.append(place)
+        if len(unpacked) == 1:
+            other.start()
+            other.join(1.0)
+        unpack(source, names, place)
+
+    monkeypatch.setattr(fetch, "_unpack", slowly)
+    place = fetch.fetch(source)
+    other.join()
+
+    assert unpacked == [place]
+    assert (place / "made_up-1.0.dist-info/METADATA").exists()
