@@ -14,7 +14,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from lavinmq import _core
@@ -154,7 +154,7 @@ class Connection:
         self._sessions: Sessions
         self._queue: Queue | None = None
         self._consumer: Consumer | None = None
-        self._shared: dict[str, tuple[Queue, Consumer]] = {}
+        self._shared: dict[str, tuple[Queue, Consumer]] | None = None
         self._will: Will | None = None
         self._expiry_s = 0
         self._most = 0
@@ -206,7 +206,7 @@ class Connection:
         """What it is served from: its session, and what it shares with others."""
         if self._queue is None or self._consumer is None:
             return []
-        return [(self._queue, self._consumer), *self._shared.values()]
+        return [(self._queue, self._consumer), *(self._shared or {}).values()]
 
     def counters(self) -> dict[str, int]:
         """Bytes that have come and gone."""
@@ -536,8 +536,8 @@ class Connection:
         vhost.totals.churn.count("connection_created")
         self.link.set_vhost(vhost.core)
         self._tell_user()
-        self._look_up_rights()
         self._sessions = self._host.of(vhost)
+        self._look_up_rights()
         older = self._sessions.clients.get(self.client_id)
         self._sessions.clients[self.client_id] = self
         if older is not None:
@@ -568,14 +568,10 @@ class Connection:
         return wanted.client_id
 
     def _tell_user(self) -> None:
-        raw_user = self.user.name.encode("utf-8", "surrogateescape")
-        self.link.set_user(raw_user, self.user.has_tag("impersonator"))
+        self.link.set_user(_raw_user(self.user.name), self.user.has_tag("impersonator"))
 
     def _look_up_rights(self) -> None:
-        self.rights = TopicRights(
-            self.user, self.vhost, self.client_id,
-            is_asked=self.broker.config.mqtt_permission_check_enabled,
-        )  # fmt: skip
+        self.rights = self._sessions.rights_of(self.user, self.client_id)
 
     def _begin(self) -> None:
         """Nobody else holds the session: resume it, or make one."""
@@ -785,9 +781,7 @@ class Connection:
         except ChannelError as error:
             self._log.info("subscription to %.100s is refused: %s", text, error.reply_text)
             return Reason.TOPIC_FILTER_INVALID
-        consumer = Consumer(self, core)
-        found.add_consumer(consumer)
-        self._shared[text] = found, consumer
+        consumer = self._consume(text, found, core)
         if not found.is_single_active or found.active_consumer is consumer:
             core.start()
         return 0
@@ -805,14 +799,21 @@ class Connection:
         self._quit(text)
         options = options_of(arguments)
         core = self.link.mqtt_share(found.core, options.qos, options.subscription_id)
-        consumer = Consumer(self, core)
-        found.add_consumer(consumer)
-        self._shared[text] = found, consumer
+        self._consume(text, found, core)
         then(0)
+
+    def _consume(self, text: str, queue: Queue, core: _core.Consumer) -> Consumer:
+        """Have a subscription served by a queue that is not the session's."""
+        consumer = Consumer(self, core)
+        queue.add_consumer(consumer)
+        if self._shared is None:
+            self._shared = {}
+        self._shared[text] = queue, consumer
+        return consumer
 
     def _quit(self, text: str) -> None:
         """Get nothing of a shared subscription any more."""
-        queue, consumer = self._shared.pop(text, (None, None))
+        queue, consumer = (self._shared or {}).pop(text, (None, None))
         if queue is not None and consumer is not None:
             if consumer.core is not None:
                 consumer.core.cancel()
@@ -912,7 +913,7 @@ class Connection:
         if is_current:
             del sessions.clients[self.client_id]
         self.link.mqtt_close()
-        for text in list(self._shared):
+        for text in list(self._shared or ()):
             self._quit(text)
         if queue is not None and consumer is not None:
             queue.remove_consumer(consumer)
@@ -955,6 +956,12 @@ class Connection:
                 self._socket.shutdown(socket.SHUT_WR)
             except OSError:
                 self.on_lost("")
+
+
+@lru_cache(maxsize=256)
+def _raw_user(name: str) -> bytes:
+    """The name of a user for links: many connections have the same one."""
+    return name.encode("utf-8", "surrogateescape")
 
 
 def _bare(text: str) -> str:

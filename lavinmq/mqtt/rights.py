@@ -54,6 +54,13 @@ class TopicRights:
             None if keys is None else keys.of_client(client_id)
         )
 
+    @property
+    def plain(self) -> tuple[bool, ...] | None:
+        """What there is to it, where the client's identifier does not matter; else None."""
+        if not (self._groups is None and self._keys is None and self._bridge_keys is None):
+            return None
+        return self._may_read, self._may_write, self._crosses, self._hears
+
     def may_publish(self, topic: str) -> bool:
         """Whether it may publish to a topic."""
         return (

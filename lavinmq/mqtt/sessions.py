@@ -29,6 +29,7 @@ from lavinmq.process.portions import in_portions
 from lavinmq.vhost.subscribing import EXCHANGE, PREFIX, SHARE
 
 if TYPE_CHECKING:
+    from lavinmq.auth.identity import Identity
     from lavinmq.broker import Broker
     from lavinmq.vhost.new_queue import Declared
     from lavinmq.vhost.queue import Queue
@@ -59,6 +60,7 @@ class Sessions:
         self.wills = Wills(broker.events, self._publish)
         self._broker = broker
         self._published: dict[str, Testament] = {}
+        self._plain_rights: dict[tuple[bool, ...], TopicRights] = {}
         self._log = log.get("lmq.mqtt", vhost=vhost.name)
         self.stores = Stores(broker, vhost)
         vhost.on_session_end = self._ended
@@ -112,10 +114,7 @@ class Sessions:
         delay_s = kept.will.delay_s if is_session else 0
         if kept.due_ms:
             delay_s = min(delay_s, max(0, kept.due_ms // 1000 - int(time.time())))
-        rights = TopicRights(
-            user, self.vhost, client_id,
-            is_asked=self._broker.config.mqtt_permission_check_enabled,
-        )  # fmt: skip
+        rights = self.rights_of(user, client_id)
         will = replace(kept.will, delay_s=delay_s)
         self.wills.add(client_id, will, rights.may_publish, rights.may_cross)
 
@@ -195,6 +194,15 @@ class Sessions:
             self._log.error("session %r may come again: %s", client_id, error)
 
     # --- sessions -------------------------------------------------------------------------------
+
+    def rights_of(self, user: Identity, client_id: str) -> TopicRights:
+        """What a client may do as of now. Those of most are alike, and so the same."""
+        rights = TopicRights(
+            user, self.vhost, client_id,
+            is_asked=self._broker.config.mqtt_permission_check_enabled,
+        )  # fmt: skip
+        plain = rights.plain
+        return rights if plain is None else self._plain_rights.setdefault(plain, rights)
 
     def find(self, client_id: str) -> Queue | None:
         """The session of a client, if there is one."""

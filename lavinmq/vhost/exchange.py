@@ -19,6 +19,7 @@ from lavinmq.fieldtable import EMPTY, FieldTable
 from lavinmq.files.definitions import ExchangeDef
 from lavinmq.policy.features import ExchangeFeatures, exchange_features
 from lavinmq.vhost import subscribing
+from lavinmq.vhost.filters import Subscriptions
 
 if TYPE_CHECKING:
     from lavinmq.stats.sampler import Track
@@ -34,7 +35,7 @@ class Exchange:
 
     kind: ClassVar[DestinationType] = "exchange"
     __slots__ = (
-        "_options", "_paths", "_replays", "_type", "arguments", "auto_delete", "bindings", "core",
+        "_paths", "_replays", "_type", "arguments", "auto_delete", "bindings", "core",
         "deserted", "durable", "features", "incoming", "internal", "members", "name", "track",
         "type", "waiting",
     )  # fmt: skip
@@ -58,12 +59,9 @@ class Exchange:
         self.features = exchange_features(type_, arguments)
         # Of a delayed exchange: where its messages wait.
         self.waiting: Queue | None = None
-        self.bindings: dict[tuple[Destination, str, FieldTable], None] = {}
         self.incoming: Incoming = {}
         # How many bindings share one compiled (destination, key), where arguments do not matter.
         self._paths: dict[tuple[Destination, str], int] = {}
-        # Of the exchange of MQTT: the arguments of each binding.
-        self._options: dict[tuple[Destination, str], FieldTable] = {}
         # How many members each shared subscription has, and those that have lost their last one.
         self.members: dict[str, int] = {}
         self.deserted: list[str] = []
@@ -71,6 +69,8 @@ class Exchange:
         self._replays: dict[Destination, _core.Replay] = {}
         self.track: Track | None = None
         self._type = exchange_types.of_type(type_)
+        self.bindings: dict[tuple[Destination, str, FieldTable], None] | Subscriptions
+        self.bindings = Subscriptions() if self.is_mqtt else {}
         any_by_default = arguments.get("x-match") == "any"
         algorithm = str(arguments.get("x-algorithm")).lower()
         if algorithm not in ("ring", "jump"):
@@ -161,18 +161,24 @@ class Exchange:
     def live_bindings(self) -> Iterator[tuple[Destination, str, FieldTable]]:
         """Its bindings as of now, without those to what is deleted and has so many that some stay
         for a moment."""
-        return (each for each in list(self.bindings) if not _core.is_gone(each[0].core))
+        now = iter(self.bindings if self.is_mqtt else list(self.bindings))
+        return (each for each in now if not _core.is_gone(each[0].core))
 
     def bind(self, to: Destination, key: str, arguments: FieldTable) -> bool:
-        """Add a binding. Returns: whether it is new.
+        """Add a binding; one of a session takes the place of its other one with the same filter.
+        Returns: whether it is new.
 
         Raises: ValueError with a text for clients for a bad `x-match` or a bad weight.
         """
         binding = (to, key, arguments)
         if binding in self.bindings:
             return False
-        if self.is_mqtt:
-            return self._subscribe(to, key, arguments)
+        if isinstance(self.bindings, Subscriptions):
+            subscribing.bind(self.core, to, key, arguments)
+            is_new = self.bindings.set(self, to, key, arguments)
+            if is_new and key.startswith(subscribing.SHARE):
+                self.members[key] = self.members.get(key, 0) + 1
+            return is_new
         if self._type.reads_bindings:
             self.core.bind(raw_key(key), self._compiled(to, arguments.raw), to.core)
         else:
@@ -182,7 +188,9 @@ class Exchange:
                 self.core.bind(raw_key(path[1]), b"", to.core)
             self._paths[path] = shared + 1
         self.bindings[binding] = None
-        to.incoming[self, key, arguments] = arguments.raw
+        incoming = to.incoming
+        incoming[self, key, arguments] = arguments.raw
+        to.incoming = incoming
         return True
 
     def unbind(self, to: Destination, key: str, arguments: FieldTable) -> bool:
@@ -193,15 +201,16 @@ class Exchange:
             self.core.unbind(raw_key(key), self._compiled(to, raw), to.core)
         if stored is None:
             return False
-        if self.is_mqtt:
+        if isinstance(self.bindings, Subscriptions):
             subscribing.unbind(self.core, to, key)
-            del self._options[to, key]
+            self.bindings.remove(to, key)
             if key.startswith(subscribing.SHARE):
                 self.members[key] -= 1
                 if not self.members[key]:
                     del self.members[key]
                     self.deserted.append(key)
-        elif not self._type.reads_bindings:
+            return True
+        if not self._type.reads_bindings:
             path = self._path(to, key)
             shared = self._paths.pop(path) - 1
             if shared:
@@ -216,22 +225,7 @@ class Exchange:
 
     def options(self, to: Destination, key: str) -> FieldTable | None:
         """The arguments with which a session is bound here; None: it is not."""
-        return self._options.get((to, key))
-
-    def _subscribe(self, to: Destination, key: str, arguments: FieldTable) -> bool:
-        """A session has one binding for each filter: other options take the place of those that it
-        had."""
-        subscribing.bind(self.core, to, key, arguments)
-        before = self._options.get((to, key))
-        if before is not None:
-            del self.bindings[to, key, before]
-            del to.incoming[self, key, before]
-        elif key.startswith(subscribing.SHARE):
-            self.members[key] = self.members.get(key, 0) + 1
-        self._options[to, key] = arguments
-        self.bindings[to, key, arguments] = None
-        to.incoming[self, key, arguments] = arguments.raw
-        return before is None
+        return self.bindings.options(to, key) if isinstance(self.bindings, Subscriptions) else None
 
     def awaits(self, to: Destination) -> bool:
         """Whether a first binding of that destination gives it messages."""

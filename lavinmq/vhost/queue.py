@@ -115,7 +115,7 @@ class Queue:
         self.is_internal = False
         # Most of many queues have neither: each would cost 60 bytes.
         # One is the rule for sessions, and a table of its own would cost more than it.
-        self._consumers: dict[QueueConsumer, None] | tuple[QueueConsumer] | None = None
+        self._consumers: dict[QueueConsumer, None] | QueueConsumer | None = None
         self._incoming: Incoming | None = None
         self.track: Track | None = None
 
@@ -199,15 +199,19 @@ class Queue:
 
     @property
     def incoming(self) -> Incoming:
-        """Its bindings, but the one by its name to the default exchange."""
-        if self._incoming is None:
-            self._incoming = {}
-        return self._incoming
+        """Its bindings, but the one by its name to the default exchange. Who adds one sets it."""
+        return {} if self._incoming is None else self._incoming
+
+    @incoming.setter
+    def incoming(self, bindings: Incoming) -> None:
+        self._incoming = bindings
 
     @property
     def consumers(self) -> Collection[QueueConsumer]:
         """Its consumers, in the order of their coming."""
-        return self._consumers or ()
+        if self._consumers is None:
+            return ()
+        return self._consumers if isinstance(self._consumers, dict) else (self._consumers,)
 
     @property
     def is_stream(self) -> bool:
@@ -217,10 +221,10 @@ class Queue:
     def add_consumer(self, consumer: QueueConsumer) -> None:
         """Note a consumer, which `core` knows already."""
         if self._consumers is None:
-            self._consumers = (consumer,)
+            self._consumers = consumer
             return
-        if isinstance(self._consumers, tuple):
-            self._consumers = dict.fromkeys(self._consumers)
+        if not isinstance(self._consumers, dict):
+            self._consumers = {self._consumers: None}
         self._consumers[consumer] = None
 
     def remove_consumer(self, consumer: QueueConsumer) -> bool:
@@ -228,21 +232,22 @@ class Queue:
 
         Returns: whether it was there.
         """
-        if self._consumers is None or consumer not in self._consumers:
+        if consumer not in self.consumers:
             return False
         was_active = consumer is self.active_consumer
-        if isinstance(self._consumers, tuple):
-            self._consumers = None
-        else:
+        if isinstance(self._consumers, dict):
             del self._consumers[consumer]
-        if was_active and self._consumers:
-            next(iter(self._consumers)).start()
+        else:
+            self._consumers = None
+        if was_active and self.consumers:
+            next(iter(self.consumers)).start()
         return True
 
     def take_consumers(self) -> list[QueueConsumer]:
         """Forget all consumers; returns them."""
-        consumers, self._consumers = self._consumers, None
-        return list(consumers or ())
+        consumers = list(self.consumers)
+        self._consumers = None
+        return consumers
 
     @property
     def is_single_active(self) -> bool:

@@ -191,7 +191,7 @@ class Recorded:
         for x in list(self._exchanges.values()):
             if not (x.records_bindings and x.name) or self._exchanges.get(x.name) is not x:
                 continue
-            for to, key, arguments in list(x.live_bindings()):
+            for to, key, arguments in x.live_bindings():
                 there: Mapping[str, Any] = self._queues if to.kind == "queue" else self._exchanges
                 if to.is_stored and there.get(to.name) is to:
                     yield binding_def(x, to, key, arguments)
