@@ -45,6 +45,7 @@ cdef enum dest_kind:
 
 cdef struct topic_node_t
 cdef struct match_link_t
+cdef struct subscription_t
 
 cdef struct topic_nodes_t:  # a list of nodes
     const topic_node_t** items
@@ -55,7 +56,7 @@ cdef struct topic_nodes_t:  # a list of nodes
 
 cdef struct dest_t:
     u8 kind                 # a dest_kind
-    bint is_gone            # it is deleted: no routing takes it
+    u8 is_gone              # it is deleted: no routing takes it
 
 # Which addresses were reached in a generation: an open hash table. Entries of older generations are
 # free; routings that take turns overwrite each other's.
@@ -144,15 +145,16 @@ cdef struct match_key_t:
     match_dests_t dests
     u32 key_len
 
-# One word of the binding keys with wildcards; a literal word's bytes follow the struct.
+# One word of the binding keys with wildcards; a literal word's bytes follow the struct, and the link
+# is there for literal words only.
 cdef struct topic_node_t:
-    match_link_t link       # in match_t.nodes, literal words only
     topic_node_t* parent
     topic_node_t* star
     topic_node_t* hash
     match_dests_t dests     # bindings that end here
     u32 n_literals          # children that are literal words
     u32 word_len
+    match_link_t link       # in match_t.nodes; must stay last
 
 cdef struct topic_words_t:
     const u8* key
@@ -197,18 +199,18 @@ cdef struct header_index_t:
     u32 mask
     u32 n
 
-# One filter of one queue, with what its subscription asked for.
+# One filter of one queue, with what its subscription asked for: there may be a million.
 cdef struct subscription_t:
     dest_t dest             # must stay first
-    match_link_t link       # in match_t.bindings, by place and queue
+    u8 qos
+    u8 is_no_local          # nothing that the session has published itself
+    u8 is_apart             # nothing that comes from AMQP
+    u8 keeps_retain         # retain as published
+    u32 id                  # subscription identifier, 0 = none
+    u32 at                  # its place there
     match_dests_t* place    # of a key or a node: what it stands among
     dest_t* queue
-    u32 at                  # its place there
-    u32 id                  # subscription identifier, 0 = none
-    u8 qos
-    bint is_no_local        # nothing that the session has published itself
-    bint is_apart           # nothing that comes from AMQP
-    bint keeps_retain       # retain as published
+    subscription_t* next    # in match_t.bindings, by place and queue
 
 # One binding of a consistent hash exchange; its key and argument bytes follow the struct.
 cdef struct hash_binding_t:
@@ -246,7 +248,7 @@ cdef struct match_t:
     u64 key_bits            # headers: which keys occur in patterns, a coarse filter
     match_table_t keys      # direct, fanout, topic: literal binding keys
     match_table_t nodes     # topic: literal words by (parent, word)
-    match_table_t bindings  # headers, hash: bindings by identity
+    match_table_t bindings  # headers, hash, filters: bindings by identity
     match_table_t pairs     # headers: pairs by key and value
     # fanout: one per binding; headers: bindings without a pair; random, modulus: every destination
     # once, in the order of binding

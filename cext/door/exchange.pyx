@@ -20,7 +20,7 @@ def vanish(destination) -> None:
 
 def is_gone(destination) -> bool:
     """Whether it has vanished."""
-    return destination_of(destination).is_gone
+    return destination_of(destination).is_gone != 0
 
 
 cdef class Subscription:

@@ -60,7 +60,7 @@ cdef inline topic_node_t* filter_literal(const match_t* m, const topic_node_t* n
     hash = topic_edge(node, hash_bytes(word, n, m.seed))
     link = m.nodes.slots[hash & m.nodes.mask]
     while link != NULL:
-        child = <topic_node_t*>link
+        child = topic_node_of(link)
         if (link.hash == hash and child.parent == node and child.word_len == n
                 and same_bytes(child + 1, word, n)):
             return child
@@ -89,10 +89,9 @@ cdef topic_node_t* filter_grow(match_t* m, topic_node_t* parent, const u8* word,
     cdef topic_node_t* node
     if is_literal and match_table_reserve(&m.nodes) < 0:
         return NULL
-    node = <topic_node_t*>calloc(1, sizeof(topic_node_t) + (n if is_literal else 0))
+    node = topic_node_new(parent, is_literal, n if is_literal else 0)
     if node == NULL:
         return NULL
-    node.parent = parent
     if is_plus:
         parent.star = node
         return node
@@ -151,31 +150,79 @@ cdef inline u64 subscription_hash(const match_dests_t* place, const dest_t* queu
     return hash ^ (hash >> 32)
 
 
-cdef inline subscription_t* subscription_of(match_link_t* link) noexcept nogil:
-    return <subscription_t*>(<u8*>link - sizeof(dest_t))
+cdef inline subscription_t** subscription_slot(const match_table_t* table,
+                                               const match_dests_t* place,
+                                               const dest_t* queue) noexcept nogil:
+    """The chain that a subscription is in. The table has no links: that would be three words for
+    each, and a chain of these hashes is short."""
+    return <subscription_t**>&table.slots[subscription_hash(place, queue) & table.mask]
+
+
+cdef int subscriptions_resize(match_table_t* table, u32 n_slots) noexcept nogil:
+    cdef match_table_t grown
+    cdef subscription_t* s
+    cdef subscription_t* after
+    cdef subscription_t** slot
+    cdef u32 i
+    grown.slots = <match_link_t**>calloc(n_slots, sizeof(match_link_t*))
+    if grown.slots == NULL:
+        return MATCH_NO_MEMORY
+    grown.mask = n_slots - 1
+    grown.n = table.n
+    for i in range(table.mask + 1 if table.slots != NULL else 0):
+        s = <subscription_t*>table.slots[i]
+        while s != NULL:
+            after = s.next
+            slot = subscription_slot(&grown, s.place, s.queue)
+            s.next = slot[0]
+            slot[0] = s
+            s = after
+    free(table.slots)
+    table[0] = grown
+    return 0
+
+
+cdef int subscriptions_reserve(match_table_t* table) noexcept nogil:
+    """Room for one more. Only the very first slots can fail: later, chains grow instead."""
+    if table.slots == NULL:
+        return subscriptions_resize(table, 8)
+    if table.n > table.mask and table.mask < 0x3FFFFFFF:
+        subscriptions_resize(table, (table.mask + 1) * 2)
+    return 0
+
+
+cdef void subscriptions_cut(match_table_t* table, subscription_t* s) noexcept nogil:
+    """Take out one that is there."""
+    cdef subscription_t** at = subscription_slot(table, s.place, s.queue)
+    while at[0] != s:
+        at = &at[0].next
+    at[0] = s.next
+    table.n -= 1
+    if table.n == 0:
+        free(table.slots)
+        table.slots = NULL
+        table.mask = 0
+    elif table.mask >= 8 and table.n < table.mask // 8:
+        subscriptions_resize(table, (table.mask + 1) // 4)
 
 
 cdef subscription_t* subscription_find(const match_t* m, const match_dests_t* place,
                                        const dest_t* queue) noexcept nogil:
-    cdef u64 hash = subscription_hash(place, queue)
-    cdef match_link_t* link
     cdef subscription_t* s
     if m.bindings.n == 0:
         return NULL
-    link = m.bindings.slots[hash & m.bindings.mask]
-    while link != NULL:
-        s = subscription_of(link)
-        if s.place == place and s.queue == queue:
-            return s
-        link = link.next
-    return NULL
+    s = subscription_slot(&m.bindings, place, queue)[0]
+    while s != NULL and not (s.place == place and s.queue == queue):
+        s = s.next
+    return s
 
 
 cdef int subscription_add(match_t* m, match_dests_t* place,
                           const subscription_t* wanted) noexcept nogil:
     """MATCH_ADDED or MATCH_NO_MEMORY."""
     cdef subscription_t* s
-    if match_table_reserve(&m.bindings) < 0:
+    cdef subscription_t** slot
+    if subscriptions_reserve(&m.bindings) < 0:
         return MATCH_NO_MEMORY
     s = <subscription_t*>malloc(sizeof(subscription_t))
     if s == NULL:
@@ -186,8 +233,10 @@ cdef int subscription_add(match_t* m, match_dests_t* place,
     if match_dests_add(place, &s.dest) < 0:
         free(s)
         return MATCH_NO_MEMORY
-    s.link.hash = subscription_hash(place, s.queue)
-    match_table_put(&m.bindings, &s.link)
+    slot = subscription_slot(&m.bindings, place, s.queue)
+    s.next = slot[0]
+    slot[0] = s
+    m.bindings.n += 1
     return MATCH_ADDED
 
 
@@ -200,7 +249,7 @@ cdef void subscription_remove(match_t* m, subscription_t* s) noexcept nogil:
     last.at = s.at
     items[place.n - 1] = &s.dest
     match_dests_remove(place, &s.dest)
-    match_table_cut(&m.bindings, &s.link)
+    subscriptions_cut(&m.bindings, s)
     free(s)
 
 
@@ -263,15 +312,15 @@ cdef int filter_unbind(match_t* m, const u8* filter_, u32 len, const dest_t* des
 
 cdef void filters_free(match_t* m) noexcept nogil:
     """Free all subscriptions; places are freed with their keys and nodes."""
-    cdef match_link_t* link
-    cdef match_link_t* after
+    cdef subscription_t* s
+    cdef subscription_t* after
     cdef u32 i
     for i in range(m.bindings.mask + 1 if m.bindings.slots != NULL else 0):
-        link = m.bindings.slots[i]
-        while link != NULL:
-            after = link.next
-            free(subscription_of(link))
-            link = after
+        s = <subscription_t*>m.bindings.slots[i]
+        while s != NULL:
+            after = s.next
+            free(s)
+            s = after
     free(m.bindings.slots)
     memset(&m.bindings, 0, sizeof(match_table_t))
 

@@ -36,9 +36,11 @@ cdef void match_table_free(match_table_t* table, int what) noexcept nogil:
             after = link.next
             if what == 0:
                 match_dests_clear(&(<match_key_t*>link).dests)
-            elif what == 1:
-                topic_free(<topic_node_t*>link)
-            free(link)
+            if what == 1:
+                topic_free(topic_node_of(link))
+                free(topic_node_of(link))
+            else:
+                free(link)
             link = after
     free(table.slots)
 

@@ -27,6 +27,24 @@ cdef inline u64 topic_edge(const topic_node_t* parent, u64 word_hash) noexcept n
 
 
 # hot
+cdef inline topic_node_t* topic_node_of(match_link_t* link) noexcept nogil:
+    return <topic_node_t*>(<u8*>link - (sizeof(topic_node_t) - sizeof(match_link_t)))
+
+
+cdef topic_node_t* topic_node_new(topic_node_t* parent, bint is_literal,
+                                  u32 word_len) noexcept nogil:
+    """A node without what only literal words need, if it is none. NULL when out of memory."""
+    cdef size_t size = sizeof(topic_node_t) + word_len
+    cdef topic_node_t* node
+    if not is_literal:
+        size -= sizeof(match_link_t)
+    node = <topic_node_t*>calloc(1, size)
+    if node != NULL:
+        node.parent = parent
+    return node
+
+
+# hot
 cdef inline topic_node_t* topic_literal(const match_t* m, const topic_node_t* node,
                                         topic_words_t* words, u32 i) noexcept nogil:
     cdef match_link_t* link
@@ -37,7 +55,7 @@ cdef inline topic_node_t* topic_literal(const match_t* m, const topic_node_t* no
     hash = topic_edge(node, words.hash[i])
     link = m.nodes.slots[hash & m.nodes.mask]
     while link != NULL:
-        child = <topic_node_t*>link
+        child = topic_node_of(link)
         if (link.hash == hash and child.parent == node and child.word_len == words.length[i]
                 and same_bytes(child + 1, words.key + words.start[i], words.length[i])):
             return child
@@ -272,10 +290,9 @@ cdef topic_node_t* topic_grow(match_t* m, topic_node_t* parent, topic_words_t* w
     cdef topic_node_t* node
     if is_literal and match_table_reserve(&m.nodes) < 0:
         return NULL
-    node = <topic_node_t*>calloc(1, sizeof(topic_node_t) + word_len)
+    node = topic_node_new(parent, is_literal, word_len)
     if node == NULL:
         return NULL
-    node.parent = parent
     if is_star:
         parent.star = node
         return node
