@@ -68,6 +68,7 @@ cdef enum limits:
     POOL_KEEP = 16              # free blocks kept for reuse
     SMALL_OUTPUT = 4096         # of a link, while more blocks than that are in use
     NAMES_SIZE = 512            # exchange and routing key: two short strings
+    TAG_ROOM = 5                # bytes behind the tag of a consumer
     MAX_OUTPUT = 4194304        # unsent bytes of a link above which it is no longer read
     DELIVER_BUDGET = 2097152    # bytes one queue may deliver in a tick before others get their turn
     CROWD_BYTES = 131072        # ready bytes at which consumers get their turn before publishers
@@ -747,7 +748,8 @@ cdef struct consumer_t:
     u32 prefetch                # 0 = no limit
     u32 unacked
     reader_t* reader            # of a stream, else NULL
-    u8 tag[256]                 # short string: what its client knows it by
+    u8 tag[32]                  # short string: what its client knows it by. A longer one has room
+                                # behind it, and any has TAG_ROOM bytes there for its protocol
 
 cdef struct unacked_t:
     u64 tag
@@ -1142,8 +1144,8 @@ cdef struct chan_t:
     u64 body_len                # announced
     u64 body_have
     u64 body_cap
-    u8 reply_address[64]        # what the reply-to pseudo-queue stands for on this channel
-    u8 reply_address_len        # 0 = no consumer of direct replies
+    u8* reply_address           # what the reply-to pseudo-queue stands for on this channel, a
+                                # short string; NULL = no consumer of direct replies
     # last route
     u8* route_names             # NAMES_SIZE bytes, made for the first publish
     u32 route_names_len
@@ -1300,6 +1302,15 @@ cdef enum mqtt_phase:           # of the PUBLISH that is walked next
     MQTT_STORES = 2             # the targets that are left are held
     MQTT_CROSSES = 3            # it was stopped in the midst of routing behind the bridge
 
+cdef struct crossing_t:         # what crosses the bridge to AMQP, or comes from there
+    routing_t routing           # how far it is behind it
+    msg_t letter                # the message as AMQP has it, composed for the first of the others
+    u8* lettered                # its names and properties
+    u64 cap_lettered
+    u8* foreign                 # topic and properties of a message from there
+    u64 cap_foreign
+    filter_steps_t steps        # of the look for what was granted for it
+
 cdef struct mqtt_t:             # what a link that speaks MQTT has besides
     u8 version                  # 3, 4 or 5
     flag_t checks_topics        # Python is asked about each one
@@ -1349,15 +1360,10 @@ cdef struct mqtt_t:             # what a link that speaks MQTT has besides
     u64 n_denied
     # of the bridge to AMQP, see mqtt/bridge.pyx
     flag_t crosses              # what its client publishes next may cross
-    routing_t crossing          # how far that is behind it
     u32 n_own                   # of the folds: those before it are sessions
     u32 n_histories             # of the others: those in which nothing waits for anybody
-    msg_t letter                # the message as AMQP has it, composed for the first of the others
-    u8* lettered                # its names and properties
-    u64 cap_lettered
-    u8* foreign                 # topic and properties of a message from there
-    u64 cap_foreign
-    filter_steps_t steps        # of the look for what was granted for it
+    u32 n_kept                  # messages of shared subscriptions that its session has kept
+    crossing_t* crossing        # NULL = nothing has crossed so far
 
 # ---- links and the loop --------------------------------------------------------------------------
 

@@ -76,7 +76,7 @@ cdef int content_publish(chan_t* c, const u8* body) noexcept nogil:
 
 cdef int content_set_reply_to(chan_t* c, u32 at) noexcept nogil:
     """Replace the reply-to property by the channel's reply address. 0, or -1 out of memory."""
-    cdef u32 old = 1 + c.props[at], new = 1 + c.reply_address_len
+    cdef u32 old = 1 + c.props[at], new = 1 + c.reply_address[0]
     cdef u32 len = c.props_len - old + new
     cdef u8* grown
     if len > c.props_cap:
@@ -87,8 +87,7 @@ cdef int content_set_reply_to(chan_t* c, u32 at) noexcept nogil:
         c.props = grown
         c.props_cap = len
     memmove(c.props + at + new, c.props + at + old, c.props_len - at - old)
-    c.props[at] = c.reply_address_len
-    memcpy(c.props + at + 1, c.reply_address, c.reply_address_len)
+    memcpy(c.props + at, c.reply_address, new)
     c.props_len = len
     return 0
 
@@ -144,7 +143,7 @@ cdef int content_header(chan_t* c, const u8* payload, u32 size) noexcept nogil:
     memcpy(c.props, payload + 12, size - 12)
     c.props_len = size - 12
     if asks_direct_reply(&m):
-        if c.reply_address_len == 0:
+        if c.reply_address == NULL:
             return walk_fail(l, ERROR_NO_REPLY_CONSUMER, c.id, 0, 0, 0)
         if content_set_reply_to(c, m.reply_to_at):
             return walk_fail(l, ERROR_NO_MEMORY, c.id, BASIC_PUBLISH, 0, 0)

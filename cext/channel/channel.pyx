@@ -394,7 +394,11 @@ cdef void link_stop_deliveries(link_t* l) noexcept nogil:
 cdef consumer_t* channel_add_consumer(chan_t* c, queue_t* q, const u8* tag, u32 tag_len,
                                       bint no_ack, int priority) noexcept nogil:
     """A consumer of that name. It gets nothing before channel_start_consumer."""
-    cdef consumer_t* k = <consumer_t*>calloc(1, sizeof(consumer_t))
+    cdef consumer_t* k = NULL
+    cdef size_t size = sizeof(consumer_t)
+    if 1 + tag_len + TAG_ROOM > sizeof(k.tag):
+        size += 1 + tag_len + TAG_ROOM - sizeof(k.tag)
+    k = <consumer_t*>calloc(1, size)
     if k == NULL:
         return NULL
     k.queue = q
@@ -532,6 +536,7 @@ cdef void channel_free(chan_t* c) noexcept nogil:
     free(c.old)
     free(c.names)
     free(c.route_names)
+    free(c.reply_address)
     link_give(c.link, c.props_cap)
     free(c.props)
     link_free(c.link, c.body, c.body_cap)

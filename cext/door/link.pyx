@@ -280,8 +280,10 @@ cdef class Link(Wire):
         cdef chan_t* c = self.channel(id)
         if PyBytes_GET_SIZE(address) > 63:
             raise ValueError("reply address is longer than 63 bytes")
-        c.reply_address_len = <u8>PyBytes_GET_SIZE(address)
-        memcpy(c.reply_address, PyBytes_AS_STRING(address), c.reply_address_len)
+        free(c.reply_address)
+        c.reply_address = NULL
+        if address:
+            c.reply_address = short_string(address)
 
     def recover(self, int id, bint requeue) -> None:
         """basic.recover: requeue what is unacked, or, when it is not too much, deliver it again to

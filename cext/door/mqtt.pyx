@@ -138,11 +138,11 @@ cdef class MqttLink(Link):
         """Become a consumer of a queue or a stream of AMQP, known there by a tag of 250 bytes at
         most. It has to be started; its `cancel` ends it. With QoS 0 nothing is acknowledged."""
         cdef Consumer consumer
-        if self.t.mqtt == NULL or len(tag) >= TAKEN_QOS:
+        if self.t.mqtt == NULL or len(tag) > 250:
             raise ValueError("no session of MQTT, or a long tag")
         consumer = self.add_consumer(1, queue, tag, qos == 0)
-        consumer.k.tag[TAKEN_QOS] = qos
-        put_be32(consumer.k.tag + TAKEN_QOS + 1, subscription_id)
+        consumer_taken(consumer.k)[0] = qos
+        put_be32(consumer_taken(consumer.k) + 1, subscription_id)
         return consumer
 
     def mqtt_share(self, Queue queue not None, u8 qos, u32 subscription_id=0) -> Consumer:

@@ -5,6 +5,7 @@
 # other way is stored as it is (queue/bridge.pyx), and read here for its client: topic, properties
 # of version 5, QoS, and what its subscriptions have granted. So is what a client takes from a queue
 # or a stream that consumers of AMQP share. Called by fold.pyx, publish.pyx, deliver.pyx and door/.
+# Longer than 500 lines: both ways go by the same pairs of properties.
 # Source: docs/mqtt.md; the standard, section 3.3.2.3; MQTT reference sections 13 and 18.
 
 cdef enum foreign_result:
@@ -125,34 +126,43 @@ cdef inline u64 letter_size(const publish_t* m) noexcept nogil:
     return NAMES_SIZE + 1200 + 2 * <u64>m.props_len
 
 
+cdef inline bint mqtt_has_crossing(mqtt_t* s) noexcept nogil:
+    """Have room for what crosses: most links never need it. Whether there was memory."""
+    if s.crossing == NULL:
+        s.crossing = <crossing_t*>calloc(1, sizeof(crossing_t))
+    return s.crossing != NULL
+
+
 cdef bint letter_compose(mqtt_t* s, const publish_t* m) noexcept nogil:
-    """Have m in s.letter as AMQP has it. Whether there was memory."""
+    """Have m in s.crossing.letter as AMQP has it. Whether there was memory."""
     cdef const u8* name = s.exchange.bridge.name
     cdef u64 need = letter_size(m)
     cdef u8* p
     cdef u8* names
     cdef props_t found
-    if need > s.cap_lettered:
-        free(s.lettered)
-        s.lettered = <u8*>malloc(need)
-        s.cap_lettered = need if s.lettered != NULL else 0
-        if s.lettered == NULL:
+    if not mqtt_has_crossing(s):
+        return False
+    if need > s.crossing.cap_lettered:
+        free(s.crossing.lettered)
+        s.crossing.lettered = <u8*>malloc(need)
+        s.crossing.cap_lettered = need if s.crossing.lettered != NULL else 0
+        if s.crossing.lettered == NULL:
             return False
-    memset(&s.letter, 0, sizeof(msg_t))
-    p = names = s.lettered
+    memset(&s.crossing.letter, 0, sizeof(msg_t))
+    p = names = s.crossing.lettered
     p = put_slice(p, name, 1 + name[0])
     p[0] = <u8>m.topic_len
     topic_swap(p + 1, m.topic, m.topic_len)
     p += 1 + m.topic_len
     found.len = 0               # for the compiler: what was just written is whole
     props_walk(p, letter_put_props(p, m), True, &found)
-    msg_note_props(&s.letter, p, &found)
-    s.letter.exchange = s.exchange.bridge
-    s.letter.names = names
-    s.letter.names_len = <u32>(p - names)
-    s.letter.body = m.body
-    s.letter.body_len = m.body_len
-    s.letter.size = RECORD_FIXED - 2 + s.letter.names_len + found.len + m.body_len
+    msg_note_props(&s.crossing.letter, p, &found)
+    s.crossing.letter.exchange = s.exchange.bridge
+    s.crossing.letter.names = names
+    s.crossing.letter.names_len = <u32>(p - names)
+    s.crossing.letter.body = m.body
+    s.crossing.letter.body_len = m.body_len
+    s.crossing.letter.size = RECORD_FIXED - 2 + s.crossing.letter.names_len + found.len + m.body_len
     return True
 
 
@@ -204,12 +214,12 @@ cdef int bridge_route(link_t* l, mqtt_t* s, const publish_t* m) noexcept nogil:
         targets_resume(out, &loop.reached)
     else:
         targets_begin(out, &loop.reached)
-        memset(&s.crossing, 0, sizeof(routing_t))
-        s.crossing.is_from_mqtt = True
+        memset(&s.crossing.routing, 0, sizeof(routing_t))
+        s.crossing.routing.is_from_mqtt = True
     s.phase = MQTT_BEGINS
     s.topic_len = 0
     out.look = loop.match_look
-    rc = route_nested(&s.crossing, s.exchange.bridge, &s.letter, out)
+    rc = route_nested(&s.crossing.routing, s.exchange.bridge, &s.crossing.letter, out)
     loop.work += out.work
     out.work = 0
     if rc == MATCH_TIRED:
@@ -223,30 +233,36 @@ cdef int bridge_route(link_t* l, mqtt_t* s, const publish_t* m) noexcept nogil:
             if not bridge_add(s, <queue_t*>out.items[i]):
                 return PUBLISH_NO_MEMORY
         loop.work += out.n
-    sample_note_passed(s.crossing.passed)
-    if s.crossing.is_key_only and s.crossing.passed == NULL:
+    sample_note_passed(s.crossing.routing.passed)
+    if s.crossing.routing.is_key_only and s.crossing.routing.passed == NULL:
         s.topic_len = m.topic_len
     return PUBLISHED
 
 
 cdef int bridge_give(link_t* l, mqtt_t* s, const publish_t* m, fold_t* f) noexcept nogil:
     """fold_give for a queue of AMQP."""
-    if f == &s.folds[s.n_own] and not letter_compose(s, m):
-        s.letter.size = 0
-    if s.letter.size == 0:
+    if not mqtt_has_crossing(s):
         s.stored.is_refused = True
         return PUBLISHED
-    s.letter.body = m.body              # the packet may have moved since the turn before
-    if s.letter.size > LARGE_RECORD and s.chan.job != NULL:
-        return fold_store_large(l, s, f.queue, &s.letter, m.qos)
-    channel_store(s.chan, f.queue, &s.letter, m.qos != 0 and s.chan.is_confirm, False, &s.stored)
+    if f == &s.folds[s.n_own] and not letter_compose(s, m):
+        s.crossing.letter.size = 0
+    if s.crossing.letter.size == 0:
+        s.stored.is_refused = True
+        return PUBLISHED
+    s.crossing.letter.body = m.body              # the packet may have moved since the turn before
+    if s.crossing.letter.size > LARGE_RECORD and s.chan.job != NULL:
+        return fold_store_large(l, s, f.queue, &s.crossing.letter, m.qos)
+    channel_store(s.chan, f.queue, &s.crossing.letter, m.qos != 0 and s.chan.is_confirm, False,
+                  &s.stored)
     return PUBLISHED
 
 
 cdef void bridge_free(mqtt_t* s) noexcept nogil:
-    free(s.lettered)
-    free(s.foreign)
-    free(s.steps.items)
+    if s.crossing != NULL:
+        free(s.crossing.lettered)
+        free(s.crossing.foreign)
+        free(s.crossing.steps.items)
+        free(s.crossing)
 
 
 # ---- to MQTT: what was granted -------------------------------------------------------------------
@@ -282,7 +298,7 @@ cdef void grants_find(mqtt_t* s, const queue_t* q, const u8* topic, u32 len,
     cdef const match_t* match = s.exchange.match
     cdef const match_key_t* key = match_key_find(match, topic, len,
                                                  hash_bytes(topic, len, match.seed))
-    cdef filter_steps_t* steps = &s.steps
+    cdef filter_steps_t* steps = &s.crossing.steps
     cdef const topic_node_t* node
     cdef u32 at, end
     cdef bint is_hidden
@@ -435,12 +451,16 @@ cdef bint foreign_expiry(const rec_t* rec, i64 now_ms, publish_t* m) noexcept no
 
 cdef bint foreign_room(mqtt_t* s, u64 need) noexcept nogil:
     """Whether there is memory for so much of a message. That of a very large one does not stay."""
-    if need <= s.cap_foreign and (s.cap_foreign <= BLOCK_SIZE or need > BLOCK_SIZE):
+    cdef crossing_t* x
+    if not mqtt_has_crossing(s):
+        return False
+    x = s.crossing
+    if need <= x.cap_foreign and (x.cap_foreign <= BLOCK_SIZE or need > BLOCK_SIZE):
         return True
-    free(s.foreign)
-    s.foreign = <u8*>malloc(need)
-    s.cap_foreign = need if s.foreign != NULL else 0
-    return s.foreign != NULL
+    free(x.foreign)
+    x.foreign = <u8*>malloc(need)
+    x.cap_foreign = need if x.foreign != NULL else 0
+    return x.foreign != NULL
 
 
 cdef u8* foreign_put_topic(u8* p, const queue_t* q, const rec_t* rec) noexcept nogil:
@@ -470,25 +490,25 @@ cdef int foreign_read(mqtt_t* s, queue_t* q, const rec_t* rec, publish_t* m,
             return FOREIGN_OVER
     if not foreign_room(s, need):
         return FOREIGN_LATER
-    p = foreign_put_topic(s.foreign, q, rec)
-    m.topic_len = <u32>(p - s.foreign)
+    p = foreign_put_topic(s.crossing.foreign, q, rec)
+    m.topic_len = <u32>(p - s.crossing.foreign)
     m.qos = 1 if rec_qos(rec) == 2 else 0
     g.n = 0
     if is_granted:
         g.ids = NULL
-        grants_find(s, q, s.foreign, m.topic_len, &g)
+        grants_find(s, q, s.crossing.foreign, m.topic_len, &g)
         if g.n and g.qos < m.qos:
             m.qos = g.qos
         if s.version == 5 and g.n:
             if not foreign_room(s, need + 5 * <u64>g.n):
                 return FOREIGN_LATER
-            p = foreign_put_topic(s.foreign, q, rec)
+            p = foreign_put_topic(s.crossing.foreign, q, rec)
             g.ids = p
-            grants_find(s, q, s.foreign, m.topic_len, &g)
+            grants_find(s, q, s.crossing.foreign, m.topic_len, &g)
             m.ids = p
             m.ids_len = <u32>(g.ids - p)
             p = g.ids
-    m.topic = s.foreign
+    m.topic = s.crossing.foreign
     m.body = rec.body
     m.body_len = rec.body_len
     if s.version == 5:

@@ -5,8 +5,10 @@
 # PUBREC, and goes back to it, for whoever is next, when the connection ends.
 # Called by queue/deliver.pyx, stream/stream.pyx and protocol.pyx. Source: docs/mqtt.md.
 
-cdef enum:
-    TAKEN_QOS = 251             # in the room behind a consumer's tag: its QoS, then its identifier
+
+cdef inline u8* consumer_taken(consumer_t* k) noexcept nogil:
+    """What is in the room behind a consumer's tag: its QoS, then its identifier."""
+    return k.tag + 1 + k.tag[0]
 
 
 cdef bint mqtt_deliver(consumer_t* k, rec_t* rec, u64 tag) noexcept nogil:
@@ -16,15 +18,16 @@ cdef bint mqtt_deliver(consumer_t* k, rec_t* rec, u64 tag) noexcept nogil:
     cdef mqtt_t* s = l.mqtt
     cdef publish_t m
     cdef packet_t* p = NULL
+    cdef const u8* taken = consumer_taken(k)
     cdef u8 ids[8]
     cdef int rc
     if foreign_read(s, k.queue, rec, &m, False):
         return False
-    m.qos = 0 if k.is_no_ack else k.tag[TAKEN_QOS]
-    if be32(k.tag + TAKEN_QOS + 1):
+    m.qos = 0 if k.is_no_ack else taken[0]
+    if be32(taken + 1):
         ids[0] = PROPERTY_SUBSCRIPTION_ID
         m.ids = ids
-        m.ids_len = <u32>(varint_put(ids + 1, be32(k.tag + TAKEN_QOS + 1)) - ids)
+        m.ids_len = <u32>(varint_put(ids + 1, be32(taken + 1)) - ids)
     if m.qos:
         m.id = session_next_id(s.session)
         p = packets_add(&s.session.sent, m.id) if m.id else NULL
