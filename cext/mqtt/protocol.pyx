@@ -28,14 +28,16 @@ cdef void mqtt_protocol(protocol_t* p) noexcept nogil:
 
 # ---- life ----------------------------------------------------------------------------------------
 
-cdef void mqtt_note_returned(mqtt_t* s, const unacked_t* u) noexcept nogil:
+cdef void mqtt_note_returned(mqtt_t* s, unacked_t* u) noexcept nogil:
     """A delivery goes back: its session keeps the id for it. One of a shared subscription goes to
-    another member, which gives it its own."""
+    another member, which gives it its own, or moves to the session."""
     cdef packet_t* p
     if u.queue == NULL:
         return
     p = packets_find(&s.session.sent, <u16>u.seq)
     if p == NULL or p.tag != u.tag:
+        return
+    if u.queue != s.queue and shared_keep(s, u, p):
         return
     if u.queue != s.queue or u.queue.is_deleted:
         packets_remove(&s.session.sent, p)

@@ -78,6 +78,30 @@ def test_members_of_a_shared_subscription_are_members_again(own: NewBroker) -> N
         assert client.message()[:2] == ("t/1", b"waits")
 
 
+def test_what_a_member_keeps_is_there_after_a_restart(own: NewBroker) -> None:
+    """A message of QoS 2 that was being sent to a member of a shared subscription: it comes again
+    with its packet identifier, to that member alone."""
+    broker, wanted = own(), ("$share/g/t/#", 2)
+    with Peer(broker.mqtt_port, V5) as one, Peer(broker.mqtt_port, V5) as two:
+        one.connect("one", **KEPT)
+        one.subscribe(wanted)
+        with Peer(broker.mqtt_port) as sender:
+            sender.connect("sender")
+            sender.publish("t/1", b"waits", 2)
+        first = one.message(is_acked=False)
+        two.connect("two", **KEPT)
+        two.subscribe(wanted)
+        one.socket.close()
+        assert two.has_silence()
+    broker.restart()
+    with Peer(broker.mqtt_port, V5) as one, Peer(broker.mqtt_port, V5) as two:
+        two.connect("two", **KEPT)
+        assert two.has_silence()
+        assert one.connect("one", **KEPT)[0] == 1
+        assert one.message() == first._replace(dup=True)
+        assert two.has_silence()
+
+
 def test_sessions_that_are_not_kept_are_gone(own: NewBroker) -> None:
     """3.1.1 [MQTT-3.1.2-6]; a session expires that nobody comes back to."""
     broker = own("[mqtt]\nmax_session_expiry = 1\n")
