@@ -145,8 +145,8 @@ cdef struct match_key_t:
     match_dests_t dests
     u32 key_len
 
-# One word of the binding keys with wildcards; a literal word's bytes follow the struct, and the link
-# is there for literal words only.
+# One word of the binding keys with wildcards; a literal word's bytes follow the struct, and the
+# link is there for literal words only.
 cdef struct topic_node_t:
     topic_node_t* parent
     topic_node_t* star

@@ -748,8 +748,9 @@ cdef struct consumer_t:
     u32 prefetch                # 0 = no limit
     u32 unacked
     reader_t* reader            # of a stream, else NULL
-    u8 tag[32]                  # short string: what its client knows it by. A longer one has room
-                                # behind it, and any has TAG_ROOM bytes there for its protocol
+    # Short string: what its client knows it by. A longer one has room behind it, and any has
+    # TAG_ROOM bytes there for its protocol.
+    u8 tag[32]
 
 cdef struct unacked_t:
     u64 tag
@@ -1144,8 +1145,9 @@ cdef struct chan_t:
     u64 body_len                # announced
     u64 body_have
     u64 body_cap
-    u8* reply_address           # what the reply-to pseudo-queue stands for on this channel, a
-                                # short string; NULL = no consumer of direct replies
+    # What the reply-to pseudo-queue stands for on this channel, a short string; NULL = no consumer
+    # of direct replies.
+    u8* reply_address
     # last route
     u8* route_names             # NAMES_SIZE bytes, made for the first publish
     u32 route_names_len

@@ -116,8 +116,8 @@ cdef class Queue:
         self.q.is_special = True
 
     def set_features(self, *, u64 max_length=NO_LIMIT, u64 max_bytes=NO_LIMIT,
-                  int overflow=DROP_HEAD, i64 ttl_ms=-1, i64 delivery_limit=-1,
-                  bytes target=None, bytes target_key=None) -> None:
+                     int overflow=DROP_HEAD, i64 ttl_ms=-1, i64 delivery_limit=-1,
+                     bytes target=None, bytes target_key=None) -> None:
         """Replace what the queue does with messages beyond handing them out in order, and hold it
         to that at once.
 

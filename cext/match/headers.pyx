@@ -182,7 +182,7 @@ cdef u64 header_identity(match_t* m, const u8* key, u32 key_len, const u8* args,
 
 
 cdef header_binding_t* header_find(match_t* m, const u8* key, u32 key_len, const u8* args,
-                                u32 args_len, dest_t* dest) noexcept nogil:
+                                   u32 args_len, dest_t* dest) noexcept nogil:
     cdef u64 hash = header_identity(m, key, key_len, args, args_len, dest)
     cdef header_binding_t* binding
     cdef match_link_t* link
