@@ -165,6 +165,7 @@ class Liar:
         self.listener = socket.create_server((HOST, 0))
         self.url = f"amqp://{HOST}:{self.listener.getsockname()[1]}/?{QUICK}"
         self.connections = 0
+        self._parts: list[threading.Thread] = []
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
@@ -176,7 +177,8 @@ class Liar:
                 return
             self.connections += 1
             sock.settimeout(5)
-            threading.Thread(target=self._one, args=(sock,), daemon=True).start()
+            self._parts.append(threading.Thread(target=self._one, args=(sock,), daemon=True))
+            self._parts[-1].start()
 
     def _one(self, sock: socket.socket) -> None:
         with sock, contextlib.suppress(OSError):
@@ -185,7 +187,9 @@ class Liar:
     def close(self) -> None:
         self.listener.shutdown(socket.SHUT_RDWR)
         self.listener.close()
-        self._thread.join(5)
+        for each in (self._thread, *self._parts):
+            each.join(10)
+            assert not each.is_alive(), "a thread of the test goes on"
 
 
 START = method(0, "connection.start", 0, 9, {"product": "liar"}, b"PLAIN", b"en_US")
@@ -199,7 +203,10 @@ def shake_hands(sock: socket.socket, tune: tuple[int, int, int] = (0, 131072, 0)
     sock.sendall(method(0, "connection.tune", *tune))
     data = b""
     while b"\x00\x0a\x00\x28" not in data:
-        data += sock.recv(4096)
+        more = sock.recv(4096)
+        if not more:
+            raise ConnectionError("the client has gone")  # and no loop that never ends
+        data += more
     sock.sendall(method(0, "connection.open-ok", ""))
 
 
