@@ -184,7 +184,8 @@ reproduce: build $(EXECUTABLE)  ## build dist/lavinmq and its packages again els
 
 test-packages: build $(DEVELOPED) dist/lavinmq  ## install the packages into fresh systems and run them; needs root
 	.ci/setup-debian.sh packages
-	PACKAGE_TESTS=1 $(IN_VENV) -m pytest tests/packaging/test_deb.py tests/packaging/test_systems.py tests/packaging/test_rpm.py \
+	@# In a worker: a test that hangs ends its process, and this one still tells of all the others.
+	PACKAGE_TESTS=1 $(IN_VENV) -m pytest -n 1 --timeout 1800 tests/packaging/test_deb.py tests/packaging/test_systems.py tests/packaging/test_rpm.py \
 		tests/packaging/test_image.py tests/packaging/test_wheel.py tests/packaging/test_migration.py \
 		tests/packaging/test_source.py tests/packaging/test_keyring.py $(ARGS)
 
