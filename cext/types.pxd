@@ -478,6 +478,8 @@ cdef struct mlog_t:             # entries in files, one behind the other, that l
     int (*gather)(mlog_t* log) noexcept nogil
     u64 n_written               # bytes since it was opened
     u64 n_handed                # of them, those that a sync covers which has begun, or will
+    u64 handed_at               # the number of that sync
+    u64 n_before                # of them, those that are on disk while it is not over
     flag_t is_torn              # the last file may end in what failed: a new one is begun
     flag_t is_unsynced          # written since a sync was last asked for
     flag_t is_dir_unsynced      # a file was made since then

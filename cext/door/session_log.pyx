@@ -9,7 +9,8 @@ cdef class SessionLog(SessionSink):
     cdef session_sink_t sink
     cdef Loop loop
     cdef bytes directory
-    cdef list waiting           # (bytes that are to be on disk, callback)
+    cdef object waiting         # (bytes that are to be on disk, callback), as they came
+    cdef bint is_asked          # on_synced is going to be called
     cdef bint is_over
 
     def __cinit__(self, Loop loop not None, str directory not None, u32 file_size=16777216):
@@ -18,7 +19,7 @@ cdef class SessionLog(SessionSink):
         self.sink.log = &self.s
         self.t = &self.sink.sink
         self.loop = loop
-        self.waiting = []
+        self.waiting = deque()
         self.directory = os.fsencode(directory)
         if len(self.directory) > PATH_MAX_BYTES - 64:
             raise ValueError("path is too long")
@@ -178,15 +179,18 @@ cdef class SessionLog(SessionSink):
     cdef ask(self):
         mlog_note_dirty(&self.s.log)
         mlog_want_sync(&self.s.log)
-        self.loop.after_sync(self.on_synced)
+        if not self.is_asked:
+            self.is_asked = True
+            self.loop.after_sync(self.on_synced)
+        else:
+            self.loop.kick()
 
     def on_synced(self) -> None:
-        """A sync has ended. Called by the loop."""
-        cdef u64 safe = self.s.log.n_handed if self.loop.t.sync else self.s.log.n_written
-        ready = [callback for until, callback in self.waiting if until <= safe]
-        self.waiting = [each for each in self.waiting if each[0] > safe]
-        for callback in ready:
-            callback()
+        """A sync has ended: those who waited for it are told in portions. Called by the loop."""
+        cdef u64 safe = mlog_safe(&self.s.log)
+        self.is_asked = False
+        while self.waiting and self.waiting[0][0] <= safe:
+            self.loop.answers.append(self.waiting.popleft()[1])
         if self.waiting and not self.is_over and self.s.log.error == 0:
             self.ask()
 
@@ -239,7 +243,7 @@ cdef class SessionLog(SessionSink):
         if self.is_over:
             return
         self.is_over = True
-        self.waiting = []
+        self.waiting = deque()
         rc = mlog_flush(&self.s.log)
         if rc == 0 and self.s.log.fd >= 0 and self.loop.t.sync:
             rc = sync_data(self.s.log.fd)
@@ -251,7 +255,7 @@ cdef class SessionLog(SessionSink):
     def release(self) -> None:
         """Let go of all without writing: the files go. Idempotent."""
         self.is_over = True
-        self.waiting = []
+        self.waiting = deque()
         slog_release(&self.s)
 
 

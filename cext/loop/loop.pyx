@@ -540,9 +540,8 @@ cdef class Loop:
             with nogil:
                 loop_run_jobs(&self.t)
         if self.returned and self.t.n_orphans == 0:
-            returned, self.returned = self.returned, []
-            for callback in returned:
-                callback()
+            self.answers.extend(self.returned)      # thousands may wait for the same
+            self.returned = []
 
     cdef inline void open_portion(self):
         """Work begins: in the portion of this iteration, or in a new one when the last is long

@@ -373,8 +373,18 @@ cdef int mlog_hand_over(mlog_t* log) noexcept nogil:
         else:
             log.loop.is_whole_wanted = True
         log.is_dir_unsynced = False
+    log.n_before = mlog_safe(log)
     log.n_handed = log.n_written
+    log.handed_at = log.loop.n_syncs + 1
     return 0
+
+
+cdef u64 mlog_safe(const mlog_t* log) noexcept nogil:
+    """How many bytes of those written since it was opened are on disk; all, if nobody waits for the
+    disk. Who is told that a sync is over may be told in a later turn, when the next one runs."""
+    if not log.loop.sync:
+        return log.n_written
+    return log.n_handed if log.loop.n_synced >= log.handed_at else log.n_before
 
 
 cdef void mlog_release(mlog_t* log) noexcept nogil:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,22 @@ def test_many_deliveries_of_a_closed_channel_come_back_in_turns(bench: Bench) ->
     bench.run()
     assert (queue.ready, queue.unacked) == (MANY, 0)
     assert told == [MANY]
+
+
+def test_many_who_wait_for_what_comes_back_are_told_in_turns(bench: Bench) -> None:
+    held(bench)
+    bench.loop.portion_units = 1
+    told: list[int] = []
+
+    bench.link.close_channel(2, False)
+    for n in range(50):
+        bench.loop.when_returned(partial(told.append, n))
+    while bench.events.ready:
+        before = len(told)
+        turn(bench)
+        assert len(told) - before <= 1
+
+    assert told == list(range(50))
 
 
 def test_nothing_is_delivered_before_older_messages_are_back(bench: Bench) -> None:

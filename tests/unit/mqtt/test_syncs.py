@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import select
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from lavinmq import _core
 from tests.support.mqtt_bench import PUBACK, PUBCOMP, MqttBench, ack, publish
+
+
+def finish_sync(bench: MqttBench) -> None:
+    """Wait for the worker, and tell the loop."""
+    done = bench.events.readers["on_synced"]
+    if select.select([done], [], [], 10)[0]:
+        bench.loop.on_synced()
+        bench.events.run()
 
 
 def syncing_threads() -> int:
@@ -34,4 +45,58 @@ def test_who_only_acknowledges_does_not_keep_a_sync_from_the_loop(
     assert syncing_threads() == before + is_handed_over
     if not is_handed_over:
         assert [each.kind for each in publisher.heard()] == [PUBACK]
+    bench.close()
+
+
+def test_who_waits_for_a_log_is_not_told_while_its_sync_runs(tmp_path: Path) -> None:
+    """Who waited for a sync is told in portions, perhaps when the next one has begun: what that one
+    covers is not on disk yet."""
+    bench = MqttBench(tmp_path, sync=True)
+    log = _core.SessionLog(bench.loop, str(tmp_path))
+    clients = [bench.client(name) for name in "abc"]
+    told: list[str] = []
+
+    def first() -> None:
+        told.append("first")
+        log.make(b"later")
+        log.synced(lambda: told.append("later"))
+        bench.loop.after_sync(lambda: None)
+        for client in clients:  # so that the worker gets the next sync
+            client.socket.send(b"\xc0\0")
+            client.link.on_readable()
+
+    bench.loop.portion_units = 1  # one of them in each turn
+    log.make(b"session")
+    bench.loop.after_sync(first)
+    log.synced(lambda: told.append("session"))
+    bench.events.run()
+
+    assert syncing_threads()
+    assert told == ["first", "session"]
+
+    for _ in range(2):
+        finish_sync(bench)
+    assert told == ["first", "session", "later"]
+    log.close()
+    bench.close()
+
+
+def test_many_who_wait_for_a_log_are_told_in_portions(tmp_path: Path) -> None:
+    bench = MqttBench(tmp_path)
+    log = _core.SessionLog(bench.loop, str(tmp_path))
+    bench.loop.portion_units = 1  # one of them in each turn
+    told: list[int] = []
+    log.make(b"session")
+    for n in range(100):
+        log.synced(partial(told.append, n))
+
+    turns = 0
+    while bench.events.ready:
+        before = len(told)
+        bench.events.ready.pop(0)()
+        assert len(told) - before <= 2
+        turns += 1
+
+    assert told == list(range(100))
+    log.close()
     bench.close()
