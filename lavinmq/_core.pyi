@@ -408,6 +408,20 @@ class DedupCache:
         Source: docs/formats.md.
         """
 
+    @property
+    def damaged(self) -> int:
+        """What `load` returns, once `load_some` has come to the end."""
+
+    def is_sync_wanted(self, data: bytes) -> bool:
+        """Whether all that was found at the start has to be on disk before keys of a file count:
+        the broker before was killed."""
+
+    def load_begin(self, data: bytes) -> None:
+        """Begin to take over the keys of a file, as `load` does, but without a sync."""
+
+    def load_some(self) -> bool:
+        """Take over some of them. Returns: whether there are more."""
+
     def seen(self, headers: bytes, now_ms: int) -> bool:
         """Whether a message with these headers (content of a field table) is a duplicate.
 

@@ -26,6 +26,9 @@ cdef class DedupCache:
     cdef bytes header
     cdef bytes path
     cdef budget_t budget        # in place of the loop's
+    cdef bytes data             # what is being taken over, or None
+    cdef u64 at                 # its next slot
+    cdef readonly i64 damaged   # slots of what was taken over, or why it was not: see load
 
     def __cinit__(self, Loop loop or None, bytes header, size, i64 ttl_ms, str path or None,
                   u64 boot):
@@ -60,10 +63,41 @@ cdef class DedupCache:
         """Take over the keys of a file; returns how many slots were damaged, or what is negative:
         KEYS_UNREADABLE, KEYS_OF_OTHER_BOOT. Raises OSError, and takes over none, when their
         messages cannot be synced: the broker before was killed."""
-        if self.loop is not None and dedup_was_killed(
-                &self.d, <const u8*>PyBytes_AS_STRING(data), <u64>len(data)):
+        if self.is_sync_wanted(data):
             self.loop.sync_found()
-        return dedup_load(&self.d, <const u8*>PyBytes_AS_STRING(data), <u64>len(data))
+        self.load_begin(data)
+        while self.load_some():
+            pass
+        return self.damaged
+
+    def is_sync_wanted(self, bytes data) -> bool:
+        """Whether all that was found at the start has to be on disk before these keys count."""
+        return (self.loop is not None and self.loop.t.sync and not self.loop.is_found_synced
+                and dedup_was_killed(
+                    &self.d, <const u8*>PyBytes_AS_STRING(data), <u64>len(data)))
+
+    def load_begin(self, bytes data) -> None:
+        """Begin to take over the keys of a file; `load_some` goes on."""
+        self.damaged = dedup_load_head(
+            &self.d, <const u8*>PyBytes_AS_STRING(data), <u64>len(data))
+        self.data = data if self.damaged == 0 else None
+        self.at = DEDUP_SLOT
+
+    def load_some(self) -> bool:
+        """Take over some; whether there are more. Cost: 0.3 ms."""
+        cdef const u8* p
+        cdef u64 n, size
+        if self.data is None:
+            return False
+        p = <const u8*>PyBytes_AS_STRING(self.data)
+        size = <u64>len(self.data)
+        n = min(size - self.at, <u64>DEDUP_LOADED)
+        self.damaged += dedup_load_keys(&self.d, p + self.at, n)
+        self.at += n
+        if self.at == size:
+            dedup_load_end(&self.d, p)
+            self.data = None
+        return self.data is not None
 
     def seen(self, bytes headers, i64 now_ms) -> bool:
         """Whether a message with these headers is a duplicate."""
@@ -88,6 +122,7 @@ cdef class DedupCache:
 
     def close(self) -> None:
         """Write and sync the file, let go of all. Raises OSError; idempotent."""
+        self.data = None
         failed = dedup_finish(&self.d)
         error = errno
         dedup_release(&self.d)
@@ -97,6 +132,7 @@ cdef class DedupCache:
 
     def release(self) -> None:
         """Let go of all without writing. Idempotent."""
+        self.data = None
         dedup_release(&self.d)
         self.d.path = NULL
         if self.loop is not None:

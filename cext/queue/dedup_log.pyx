@@ -26,6 +26,7 @@ cdef enum dedup_layout:
     DEDUP_OLD_VERSION = 1       # is read, and written anew at once
     DEDUP_BATCH = 256           # slots written at once
     DEDUP_SLACK = 1024          # slots that a file may have above twice the keys
+    DEDUP_LOADED = 65536        # bytes of slots that are read in one go
     DEDUP_AT_ONCE = 4096        # keys that are written in one go
     DEDUP_BATCH_UNITS = 2500    # of work, to write a batch
 
@@ -309,15 +310,12 @@ cdef bint dedup_was_killed(const dedup_t* d, const u8* p, u64 n) noexcept nogil:
             and not dedup_is_covered(p, n) and le64(p + DEDUP_BOOT_AT) == d.boot)
 
 
-cdef i64 dedup_load(dedup_t* d, const u8* p, u64 n) noexcept nogil:
-    """Take over the keys of a file of n bytes, to which the next ones are added. Returns how many
-    slots were damaged, or a dedup_refusal: then the next key replaces it."""
-    cdef u64 key[2]
-    cdef i64 n_damaged = 0
-    cdef bint is_covered, is_old
+cdef i64 dedup_load_head(dedup_t* d, const u8* p, u64 n) noexcept nogil:
+    """Begin to take over a file of n bytes, to which the next keys are added. 0, or a
+    dedup_refusal: then the next key replaces it."""
+    cdef bint is_covered
     if n < DEDUP_SLOT or not DEDUP_OLD_VERSION <= le32(p) <= DEDUP_VERSION:
         return DEDUP_NO_LOG
-    is_old = le32(p) == DEDUP_OLD_VERSION
     is_covered = dedup_is_covered(p, n)
     if not is_covered and le64(p + DEDUP_BOOT_AT) != d.boot:
         return DEDUP_OTHER_BOOT
@@ -325,8 +323,13 @@ cdef i64 dedup_load(dedup_t* d, const u8* p, u64 n) noexcept nogil:
     d.is_covered = is_covered
     d.salt[0] = le64(p + 16)
     d.salt[1] = le64(p + 24)
-    p += DEDUP_SLOT
-    n -= DEDUP_SLOT
+    return 0
+
+
+cdef i64 dedup_load_keys(dedup_t* d, const u8* p, u64 n) noexcept nogil:
+    """Take over the keys in n bytes of slots. Returns how many were damaged."""
+    cdef u64 key[2]
+    cdef i64 n_damaged = 0
     while n >= DEDUP_SLOT:
         if hash_bytes(p, DEDUP_CHECKED, d.salt[0]) != le64(p + DEDUP_CHECKED):
             n_damaged += 1
@@ -336,10 +339,15 @@ cdef i64 dedup_load(dedup_t* d, const u8* p, u64 n) noexcept nogil:
             dedup_insert(d, key, <i64>le64(p + 16))
         p += DEDUP_SLOT
         n -= DEDUP_SLOT
-    if is_old and (d.path == NULL or dedup_replace(d, dedup_oldest(d), True)):
+    return n_damaged + (n != 0)
+
+
+cdef void dedup_load_end(dedup_t* d, const u8* p) noexcept nogil:
+    """All keys of the file at p are there: one of the old version is written anew."""
+    if le32(p) == DEDUP_OLD_VERSION and (d.path == NULL
+                                         or dedup_replace(d, dedup_oldest(d), True)):
         d.file_size = 0
         d.unwritten = dedup_oldest(d)
-    return n_damaged + (n != 0)
 
 
 # ---- the end -------------------------------------------------------------------------------------

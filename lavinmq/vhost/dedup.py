@@ -11,7 +11,9 @@ import contextlib
 import functools
 import os
 import secrets
+import time
 from collections.abc import Iterable, Iterator, Set
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol, TypeGuard
 
@@ -20,8 +22,10 @@ from lavinmq.errors import ChannelError, ReplyCode
 from lavinmq.fieldtable import FieldTable, Timestamp
 from lavinmq.files.changes import Changes
 from lavinmq.files.directories import hashed
+from lavinmq.files.saving import Disk
 from lavinmq.files.whole import read_regular
 from lavinmq.process.log import Log
+from lavinmq.process.portions import PORTION_S, others_first
 
 DEFAULT_SIZE: Final = 128
 DEFAULT_HEADER: Final = "x-deduplication-header"
@@ -100,13 +104,50 @@ def load(cache: _core.DedupCache, path: Path) -> str | None:
     What cannot be understood is forgotten: a key too few costs a duplicate, one too many a message.
     """
     try:
+        data = _read(path)
+        if data is not None:
+            cache.load(data)
+    except (OSError, ValueError) as error:
+        return _unread(path, error)
+    return _note(cache, path) if data is not None else None
+
+
+async def load_later(cache: _core.DedupCache, path: Path, disk: Disk) -> str | None:
+    """The same while others are served: a thread waits for the disk, and keys come in portions."""
+    try:
+        data = await disk.run(partial(_read, path))
+        if data is None:
+            return None
+        if cache.is_sync_wanted(data):
+            await disk.run(partial(_core.sync_file_system, str(path.parent)))
+    except (OSError, ValueError) as error:
+        return _unread(path, error)
+    cache.load_begin(data)
+    until = time.perf_counter() + PORTION_S
+    while cache.load_some():
+        if time.perf_counter() >= until:
+            await others_first()
+            until = time.perf_counter() + PORTION_S
+    return _note(cache, path)
+
+
+def _read(path: Path) -> bytes | None:
+    """Raises: OSError; ValueError: it is too large."""
+    try:
         if path.stat().st_size > _MAX_FILE:
-            return f"{path} is too large: duplicates of earlier messages are not noticed"
-        found = cache.load(read_regular(str(path)))
+            raise ValueError("it is too large")
+        return read_regular(str(path))
     except FileNotFoundError:
         return None
-    except OSError as error:
-        return f"{path}: {error.strerror}: duplicates of earlier messages are not noticed"
+
+
+def _unread(path: Path, error: OSError | ValueError) -> str:
+    why = error.strerror if isinstance(error, OSError) else error
+    return f"{path}: {why}: duplicates of earlier messages are not noticed"
+
+
+def _note(cache: _core.DedupCache, path: Path) -> str | None:
+    found = cache.damaged
     if found == _core.KEYS_OF_OTHER_BOOT:
         return (
             f"{path}: the machine has stopped without the broker: keys of earlier messages are"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from lavinmq import _core
 from lavinmq.files.changes import Changes
+from lavinmq.files.saving import Disk
 from lavinmq.process.log import Log
 from lavinmq.vhost import dedup
 from lavinmq.vhost.destination import Destination
@@ -29,6 +30,8 @@ class DedupKeys:
         self._changes = changes
         self._left: set[Path] = set()
         """Files of exchanges that are no more, which the disk has kept from being removed."""
+        self._unread: set[Queue] = set()
+        """Queues that a start has found closed: their keys are read when they are restarted."""
 
     def make_way(self, exchange: str) -> None:
         """A durable exchange of that name is going to be made: keys of an earlier one must not be
@@ -54,6 +57,21 @@ class DedupKeys:
         if note is not None:
             self._log.warning("%r: %s", thing.name, note)
 
+    def leave(self, queue: Queue) -> None:
+        """Its files cannot be read: so it has no use for keys, before it is restarted."""
+        if queue.dedup is not None:
+            self._unread.add(queue)
+
+    async def load_left(self, queue: Queue, disk: Disk) -> None:
+        """It is going to be restarted: read its keys, if that was not done at the start. Those of a
+        queue that was closed later are in memory."""
+        if queue not in self._unread or queue.dedup is None:
+            return
+        self._unread.discard(queue)
+        note = await dedup.load_later(queue.dedup, self._file_of(queue), disk)
+        if note is not None:
+            self._log.warning("%r: %s", queue.name, note)
+
     def load_exchanges(self, exchanges: Iterable[Exchange]) -> None:
         """Read those of all exchanges there are, and remove what belongs to others."""
         known = set()
@@ -76,7 +94,9 @@ class DedupKeys:
             return
         thing.dedup.release()
         try:
-            if isinstance(thing, Exchange):
+            if isinstance(thing, Queue):
+                self._unread.discard(thing)
+            elif isinstance(thing, Exchange):
                 dedup.remove(self._file_of(thing), self._changes)
         except OSError as error:
             self._left.add(self._file_of(thing))

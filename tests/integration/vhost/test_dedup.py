@@ -11,6 +11,7 @@ import pytest
 from pamqp import commands
 
 from lavinmq.files.directories import hashed
+from tests.support.api import Api
 from tests.support.broker import Broker
 from tests.support.waiting import wait_for
 from tests.support.wire import Wire
@@ -311,3 +312,34 @@ def test_damaged_missing_and_strange_files_cost_keys_only(own_broker: Broker) ->
     assert sent_again(own_broker) == (1, 3)
     assert own_broker.stop() == 0
     assert "Traceback" not in own_broker.log_text()
+
+
+@pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "stopped"])
+def test_keys_of_a_queue_that_a_start_found_closed_come_back_with_its_restart(
+    http_broker: Broker, is_killed: bool
+) -> None:
+    """They were not read at that start, nor later: a duplicate came once more."""
+    with Wire.open(http_broker.port) as wire:
+        set_up(wire)
+    if is_killed:
+        http_broker.kill()
+    else:
+        http_broker.stop()
+    (segment,) = (http_broker.data_dir / VHOST / hashed("own")).glob("msgs.*")
+    content = segment.read_bytes()
+    segment.write_bytes(b"\x09" + content[1:])
+    http_broker.start()
+    api = Api(http_broker)
+    place = "/api/queues/%2F/own"
+    assert api.get(place)["state"] == "closed"
+
+    segment.write_bytes(content)
+    assert api("PUT", f"{place}/restart").status == 204
+
+    assert sent_again(http_broker) == (1, 1)
+    with Wire.open(http_broker.port) as wire:
+        publish(wire, "own", "b")
+        assert count(wire, "own") == 2
+    http_broker.stop()
+    http_broker.start()
+    assert sent_again(http_broker) == (2, 1)
