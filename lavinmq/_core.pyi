@@ -1803,6 +1803,13 @@ class Restart(Iterator[None]):
 
     def __init__(self, queue: Queue, *, is_held: bool = ...) -> None: ...
     def __next__(self) -> None: ...
+    def offsets(self) -> bytes | None:
+        """Of a stream that is held, once all is read: what the file of stored offsets is to hold
+        before it is opened, to be written to `consumer_offsets.tmp` and synced; None: it does."""
+
+    def take_offsets(self, written: int) -> None:
+        """That file of so many bytes is on disk: it takes its place. Raises: OSError; ValueError
+        when the queue was deleted or restarted meanwhile."""
 
 class Purge(Iterator[int]):
     """The deletion of what is ready in a queue when it begins; what is published later stays.

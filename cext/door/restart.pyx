@@ -20,6 +20,8 @@ cdef class Restart:
     cdef u32 at                 # its next segment
     cdef u32 n_unread           # of a stream: its segments that are still to be read
     cdef bint is_numbered       # of a stream: they have been
+    cdef TracksLoad tracks      # of a stream: what its consumers have stored, None = not begun
+    cdef bint has_tracks
     cdef u64 before             # messages of the levels before it
 
     def __cinit__(self, Queue queue not None, *, bint is_held=False):
@@ -73,7 +75,8 @@ cdef class Restart:
         return 0
 
     cdef int stream_step(self) except -1:
-        """Read a segment, or number all of them, or write what one of them lacks."""
+        """Read a segment, or number all of them, or write what one of them lacks, or read some of
+        what consumers have stored."""
         cdef queue_t* q = self.queue.q
         if self.at < self.n_unread:
             stream_load_segment(q, q.store.segs[self.at])
@@ -86,8 +89,16 @@ cdef class Restart:
         elif self.at < q.store.n_segs:
             stream_end_segment(q, q.store.segs[self.at])
             self.at += 1
-        else:
-            self.notes += stream_loaded(q, False)
+        elif self.tracks is None:
+            stream_loaded(q, False, self.notes)
+            self.tracks = TracksLoad()
+            self.has_tracks = self.tracks.begin(q, stream_first(q))
+        elif not self.has_tracks or not self.tracks.step():
+            self.notes += self.tracks.notes
+            if (self.has_tracks and self.tracks.is_changed and not self.is_held
+                    and tracks_rewrite(&q.store, &q.stream.tracks)):
+                raise OSError(errno, os.strerror(errno), self.tracks.path)
+            stream_all_read(q)
             self.end()
         return 0
 
@@ -119,3 +130,27 @@ cdef class Restart:
             queue_touch(q)              # somebody may have begun to consume meanwhile
             self.queue.loop.kick()
         return 0
+
+    # ---- what consumers of a stream have stored, for a stream that is held
+
+    def offsets(self) -> object:
+        """What the file of stored offsets is to hold before the stream is opened; None: it does."""
+        cdef tracks_t* ts
+        if not (self.is_over and self.is_held and self.has_tracks and self.tracks.is_changed):
+            return None
+        ts = &self.queue.q.stream.tracks
+        tracks_trim(ts, OFFSETS_MOST - OFFSETS_ENTRY_MAX)
+        text = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>tracks_live(ts))
+        tracks_write(ts, <u8*>PyBytes_AS_STRING(text))
+        ts.copied = ts.size
+        return text
+
+    def take_offsets(self, u64 written) -> None:
+        """A file `consumer_offsets.tmp` beside it holds them, on disk: it takes its place. Raises
+        OSError."""
+        cdef queue_t* q = self.queue.q
+        if q.is_deleted or not q.is_closed:
+            raise ValueError("the queue has been deleted or restarted meanwhile")
+        raw = os.fsencode(f"{self.tracks.path}.tmp")
+        if tracks_adopt(&q.store, &q.stream.tracks, PyBytes_AS_STRING(raw), written):
+            raise OSError(errno, os.strerror(errno), self.tracks.path)

@@ -18,7 +18,10 @@ cdef list stream_load(queue_t* q, bint is_synced):
     stream_number(q)
     for i in range(st.n_segs):
         stream_end_segment(q, st.segs[i])
-    return notes + stream_loaded(q, is_synced)
+    stream_loaded(q, is_synced, notes)
+    notes += tracks_load(q, stream_first(q))
+    stream_all_read(q)
+    return notes
 
 
 cdef u32 stream_find(queue_t* q, list notes) except? 0:
@@ -35,17 +38,18 @@ cdef u32 stream_find(queue_t* q, list notes) except? 0:
     return <u32>len(found)
 
 
-cdef list stream_loaded(queue_t* q, bint is_synced):
-    """All segments were read, numbered and ended. Returns lines for the log."""
-    cdef store_t* st = &q.store
-    notes = []
-    if st.n_segs:
+cdef int stream_loaded(queue_t* q, bint is_synced, list notes) except -1:
+    """All segments were read, numbered and ended: what consumers have stored comes next."""
+    if q.store.n_segs:
         stream_end_load(q, notes)
     stream_begin_syncs(q, is_synced)
-    notes += tracks_load(q, stream_first(q))
+    return 0
+
+
+cdef void stream_all_read(queue_t* q) noexcept nogil:
+    """All is read."""
     stream_look(q)
-    store_drop_window(st, &q.loop.pool)
-    return notes
+    store_drop_window(&q.store, &q.loop.pool)
 
 
 cdef stream_add_segment(store_t* st, u32 id, u32 size):

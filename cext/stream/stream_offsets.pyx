@@ -19,6 +19,7 @@ cdef enum:
     OFFSETS_LIMIT = 201326592   # nobody has rewritten it for long: it is done at once
     OFFSETS_PIECE = 65536
     OFFSETS_ENTRY_MAX = 264
+    OFFSETS_LOOKED = 4096       # tags that are looked at in one go
     OFFSETS_NOTES = 16          # lines for the log about tags that are set back
 
 cdef const char* OFFSETS_FILE = b"consumer_offsets"
@@ -358,9 +359,9 @@ cdef void tracks_drop_below(queue_t* q, i64 first) noexcept nogil:
 
 # ---- reading -------------------------------------------------------------------------------------
 
-cdef int tracks_parse(tracks_t* ts, const u8* p, u64 n, u64* entries) noexcept nogil:
-    """Take in the entries at p. What follows a zero, or is not whole, is none. 0, or -1 out of
-    memory."""
+cdef i64 tracks_parse(tracks_t* ts, const u8* p, u64 n, u64* entries) noexcept nogil:
+    """Take in the entries at p. What follows a zero, or is not whole, is none. How many bytes they
+    are, or -1 out of memory."""
     cdef track_t* t
     cdef u64 at = 0
     while at < n and p[at] and at + 9 + p[at] <= n:
@@ -372,52 +373,116 @@ cdef int tracks_parse(tracks_t* ts, const u8* p, u64 n, u64* entries) noexcept n
         tracks_link(ts, t)
         at += 9 + <u64>p[at]
         entries[0] += 1
-    ts.size = at
-    return 0
+    return <i64>at
+
+
+cdef class TracksLoad:
+    """Reads the file of a stream in steps: a piece of it in each, and then some of the tags.
+
+    An offset behind the end is of messages that a crash has taken before they were on disk: those
+    to come have to be read. `is_changed`: the file has to be written anew before it is added to,
+    and before anybody is served. `notes`: lines for the log."""
+    cdef queue_t* q             # which stays closed meanwhile: nobody else touches its tags
+    cdef i64 first
+    cdef u64 at                 # the next entry of the file
+    cdef u64 entries
+    cdef u64 kept
+    cdef track_t* next          # that is looked at
+    cdef int fd
+    cdef bint is_read
+    cdef bint is_changed
+    cdef list notes
+    cdef str path
+
+    def __cinit__(self):
+        self.fd = -1
+        self.notes = []
+
+    def __dealloc__(self):
+        if self.fd >= 0:
+            c_close(self.fd)
+
+    cdef bint begin(self, queue_t* q, i64 first) except -1:
+        """Open the file. Whether there is one. Raises OSError, ValueError."""
+        self.q = q
+        self.first = first
+        self.path = f"{store_directory(&q.store)}/{OFFSETS_FILE.decode()}"
+        try:
+            os.lstat(self.path)
+        except FileNotFoundError:
+            return False
+        if not stat_.S_ISREG(os.stat(self.path).st_mode):
+            raise ValueError(f"{self.path} is not a regular file")
+        self.fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        return True
+
+    cdef bint step(self) except -1:
+        """Read a piece, or look at some tags. Whether there is more. Raises OSError, MemoryError.
+        Cost: half a millisecond."""
+        if not self.is_read:
+            self.read()
+            return True
+        return self.look()
+
+    cdef int read(self) except -1:
+        cdef tracks_t* ts = &self.q.stream.tracks
+        cdef bytes piece = os.pread(self.fd, OFFSETS_PIECE, self.at)
+        cdef i64 n = tracks_parse(ts, <const u8*>PyBytes_AS_STRING(piece), <u64>len(piece),
+                                  &self.entries)
+        if n < 0:
+            raise MemoryError()
+        self.at += <u64>n
+        if n and self.at < 4 * OFFSETS_MOST:
+            return 0
+        self.is_read = True
+        # Zeros are room that nothing was written to; what is torn must not follow an entry.
+        self.is_changed = (self.at >= OFFSETS_MOST - OFFSETS_ENTRY_MAX
+                           or piece.count(0, n) != len(piece) - n
+                           or len(piece) - n == OFFSETS_PIECE)
+        tracks_set_size(ts, self.at)
+        self.next = ts.oldest
+        return 0
+
+    cdef bint look(self) except -1:
+        cdef tracks_t* ts = &self.q.stream.tracks
+        cdef track_t* t
+        cdef u32 left = OFFSETS_LOOKED
+        while self.next != NULL and left:
+            t = self.next
+            self.next = t.newer
+            left -= 1
+            if t.offset < self.first:
+                tracks_forget(ts, t)
+                continue
+            self.kept += 1
+            if t.offset > self.q.stream.next_offset:
+                self.set_back(t)
+        if self.next != NULL:
+            return True
+        self.is_changed = self.is_changed or self.kept != self.entries
+        return False
+
+    cdef int set_back(self, track_t* t) except -1:
+        """It was told of messages that are lost."""
+        if len(self.notes) < OFFSETS_NOTES:
+            tag = PyBytes_FromStringAndSize(<char*>t.tag, t.len).decode("utf-8", "replace")
+            self.notes.append(f"consumer {tag!r} was at offset {t.offset} and goes on at "
+                              f"{self.q.stream.next_offset}: what it has read behind that is lost")
+        elif len(self.notes) == OFFSETS_NOTES:
+            self.notes.append("so do other consumers")
+        t.offset = self.q.stream.next_offset
+        self.is_changed = True
+        return 0
 
 
 cdef list tracks_load(queue_t* q, i64 first):
     """Read the file, and write it anew unless it holds just what it should. Returns lines for the
-    log.
-
-    An offset behind the end is of messages that a crash has taken before they were on disk: those
-    to come have to be read. Raises OSError, ValueError, MemoryError."""
-    cdef tracks_t* ts = &q.stream.tracks
-    cdef track_t* t
-    cdef track_t* newer
-    cdef u64 entries = 0, kept = 0
-    path = f"{store_directory(&q.store)}/{OFFSETS_FILE.decode()}"
-    notes = []
-    try:
-        os.lstat(path)
-    except FileNotFoundError:
-        return notes
-    if not stat_.S_ISREG(os.stat(path).st_mode):
-        raise ValueError(f"{path} is not a regular file")
-    with open(path, "rb", buffering=0) as file:
-        data = file.read(4 * OFFSETS_MOST)
-    if tracks_parse(ts, <const u8*>PyBytes_AS_STRING(data), len(data), &entries):
-        raise MemoryError()
-    is_changed = (ts.size >= OFFSETS_MOST - OFFSETS_ENTRY_MAX
-                  or data.count(0, ts.size) != len(data) - ts.size)
-    tracks_set_size(ts, ts.size)
-    t = ts.oldest
-    while t != NULL:
-        newer = t.newer
-        if t.offset < first:
-            tracks_forget(ts, t)
-        else:
-            kept += 1
-            if t.offset > q.stream.next_offset:
-                if len(notes) < OFFSETS_NOTES:
-                    tag = PyBytes_FromStringAndSize(<char*>t.tag, t.len).decode("utf-8", "replace")
-                    notes.append(f"consumer {tag!r} was at offset {t.offset} and goes on at "
-                                 f"{q.stream.next_offset}: what it has read behind that is lost")
-                elif len(notes) == OFFSETS_NOTES:
-                    notes.append("so do other consumers")
-                t.offset = q.stream.next_offset
-                is_changed = True
-        t = newer
-    if (is_changed or kept != entries) and tracks_rewrite(&q.store, ts):
-        raise OSError(errno, os.strerror(errno), path)
-    return notes
+    log. Raises OSError, ValueError, MemoryError."""
+    cdef TracksLoad load = TracksLoad()
+    if not load.begin(q, first):
+        return load.notes
+    while load.step():
+        pass
+    if load.is_changed and tracks_rewrite(&q.store, &q.stream.tracks):
+        raise OSError(errno, os.strerror(errno), load.path)
+    return load.notes

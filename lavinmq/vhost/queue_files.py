@@ -30,7 +30,7 @@ from lavinmq.files.saving import Disk
 from lavinmq.process.log import Log
 from lavinmq.process.portions import PORTION_S, others_first
 from lavinmq.process.worker import outcome
-from lavinmq.vhost import new_queue, pause, stream_identity
+from lavinmq.vhost import new_queue, pause, stored_offsets, stream_identity
 from lavinmq.vhost.dedup_keys import DedupKeys
 from lavinmq.vhost.new_queue import Directory, Making
 from lavinmq.vhost.queue import Queue
@@ -225,6 +225,7 @@ class QueueFiles:
         except (OSError, ValueError) as error:
             self._log.error("queue %r is closed, its files are left alone: %s", queue.name, error)
             self._news.report_damage(queue)
+            self._keys.leave(queue)
         else:
             self._keys.load(queue)
             self.identify(queue)
@@ -253,6 +254,7 @@ class QueueFiles:
             meanwhile: it stays closed.
         """
         self._news.forget(queue)
+        await self._keys.load_left(queue, self._disk)
         steps = _core.Restart(queue.core, is_held=queue.is_stream)
         until = time.perf_counter() + PORTION_S
         for _ in steps:
@@ -260,6 +262,11 @@ class QueueFiles:
                 await others_first()
                 until = time.perf_counter() + PORTION_S
         self._note(queue, steps.notes)
+        offsets = steps.offsets()
+        if offsets is not None:
+            path = f"{queue.directory}/{stored_offsets.TEMPORARY}"
+            await self._disk.run(partial(stored_offsets.write, path, offsets, self._disk.changes))
+            steps.take_offsets(len(offsets))
         if queue.is_stream:
             self._begin_epoch(queue, lambda fd: self._loop.sync_file(fd, _nothing))
             self._recorded.when_synced(queue.core.open)

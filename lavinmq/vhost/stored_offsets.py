@@ -40,7 +40,7 @@ class StoredOffsets:
             text = queue.core.begin_offsets()
             try:
                 await self._disk.run(
-                    partial(_write, f"{queue.directory}/{TEMPORARY}", text, self._disk.changes)
+                    partial(write, f"{queue.directory}/{TEMPORARY}", text, self._disk.changes)
                 )
             except BaseException:
                 queue.core.end_offsets(-1)
@@ -54,8 +54,8 @@ class StoredOffsets:
             _log.error("offsets of stream %r are not compacted: %s", queue.name, error)
 
 
-def _write(path: str, text: bytes, changes: Changes) -> None:
-    """In a thread. Raises: OSError."""
+def write(path: str, text: bytes, changes: Changes) -> None:
+    """Write and sync a copy, in a thread. Raises: OSError."""
     fd = changes.open(path, os.O_CREAT | os.O_TRUNC)
     try:
         changes.write(path, fd, text, 0)

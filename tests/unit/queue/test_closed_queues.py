@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -333,3 +334,52 @@ def test_a_restart_of_a_stream_that_fails_leaves_it_closed_and_can_be_tried_agai
         last.with_name("away").rename(last)
     queue.restart()
     assert (queue.ready, queue.next_offset) == (40, 41)
+
+
+def entry(tag: bytes, offset: int) -> bytes:
+    """Of the file of stored offsets."""
+    return bytes([len(tag)]) + tag + offset.to_bytes(8, "little")
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+def test_stored_offsets_of_a_stream_are_read_in_steps_when_it_is_restarted(
+    bench: Bench, is_held: bool
+) -> None:
+    """All were read in one go, and written and synced anew while everybody waited."""
+    queue = broken_stream(bench, 8)
+    path = Path(bench.directory, "s", "consumer_offsets")
+    tags = [b"%06d" % n for n in range(30_000)]
+    whole = b"".join(entry(tag, 1 + n % 40) for n, tag in enumerate(tags))
+    path.write_bytes(entry(b"lost", 99) + entry(tags[0], 7) + whole + b"\x20torn")
+    steps = _core.Restart(queue, is_held=is_held)
+    counts = set()
+    for _ in steps:
+        counts.add(queue.n_offsets)
+
+    most = max(b - a for a, b in pairwise(sorted(counts)))
+    assert 0 < most <= 65_536 // len(entry(tags[0], 1)) + 1
+    assert queue.n_offsets == len(tags) + 1
+    found = queue.stored_offsets()
+    assert found == {b"lost": 41, **{tag: 1 + n % 40 for n, tag in enumerate(tags)}}
+    assert len(steps.notes) == 1 and "lost" in steps.notes[0]
+
+    text = steps.offsets()
+    assert queue.is_closed == is_held == (text is not None)
+    if text is not None:
+        assert path.read_bytes().endswith(b"torn")
+        path.with_name("consumer_offsets.tmp").write_bytes(text)
+        steps.take_offsets(len(text))
+    assert path.read_bytes() == entry(b"lost", 41) + whole
+
+
+def test_stored_offsets_that_are_as_they_should_be_are_left_alone(bench: Bench) -> None:
+    queue = broken_stream(bench, 2)
+    path = Path(bench.directory, "s", "consumer_offsets")
+    path.write_bytes(entry(b"one", 3) + entry(b"two", 4) + bytes(500))
+    before = path.stat()
+    steps = _core.Restart(queue, is_held=True)
+    list(steps)
+
+    assert steps.offsets() is None
+    assert queue.stored_offsets() == {b"one": 3, b"two": 4}
+    assert path.stat().st_ino == before.st_ino and path.stat().st_size == before.st_size
