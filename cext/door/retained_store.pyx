@@ -257,10 +257,11 @@ cdef class RetainedStore(RetainedSink):
             raise OSError(error, os.strerror(error), os.fsdecode(self.directory))
 
     def release(self) -> None:
-        """Let go of all without writing: the files go. Idempotent."""
+        """Let go of all without writing: the files go. Memory goes in turns. Idempotent."""
         self.is_over = True
         rwalk_end(&self.expiring)
         retained_release(&self.r)
+        self.loop.kick()
 
 
 @cython.no_gc_clear

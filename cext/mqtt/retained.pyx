@@ -27,6 +27,7 @@ cdef enum:
     RETAINED_MOST = 8388608     # bytes of a body: more would hold up the others
     N_WINDOWS = 8
     WINDOW_BYTES = 32768        # of them: together a block of the pool
+    GONE_UNITS = 6              # of work, to free a message
 
 
 # ---- the table -----------------------------------------------------------------------------------
@@ -475,27 +476,85 @@ cdef int retained_load(rwalk_t* walk, const rmsg_t* msg, rfound_t* found) noexce
 
 # ---- the end -------------------------------------------------------------------------------------
 
-cdef void retained_release(rstore_t* rs) noexcept nogil:
-    """Let go of all; the files stay as they are. Idempotent."""
+cdef struct rgone_t:            # retained messages of a store that is no more
+    job_t job                   # must stay first
+    rbucket_t* buckets
+    u64 n_buckets
+    u64 at                      # those before it are empty
+    rtree_t* node               # of the tree, the next one to go
+    rtree_t* below              # the first on the level below
+
+
+cdef inline void rgone_level(rgone_t* g, rtree_t* first) noexcept nogil:
+    """The nodes of a level go next; they are linked, and the one below begins with a child."""
+    g.node = first
+    g.below = first.children[0] if first != NULL and first.height else NULL
+
+
+cdef bint rgone_some(loop_t* loop, rgone_t* g) noexcept nogil:
+    """Free some. Whether there is more."""
     cdef rmsg_t* msg
-    cdef u64 i
+    cdef rtree_t* node
+    while g.at < g.n_buckets:
+        msg = g.buckets[g.at].first
+        if msg == NULL:
+            g.at += 1
+        else:
+            g.buckets[g.at].first = msg.next
+            free(msg)
+        if loop_spent(loop, GONE_UNITS):
+            return True
+    while g.node != NULL:
+        node = g.node
+        g.node = node.next
+        free(node)
+        if g.node == NULL:
+            rgone_level(g, g.below)
+        if loop_spent(loop, GONE_UNITS):
+            return True
+    loop_free(loop, <u8*>g.buckets, g.n_buckets * sizeof(rbucket_t), 0)
+    return False
+
+
+cdef bint rgone_step(loop_t* loop, job_t* job) noexcept nogil:
+    if rgone_some(loop, <rgone_t*>job):
+        return True
+    free(job)
+    return False
+
+
+cdef void retained_free(rstore_t* rs) noexcept nogil:
+    """Free all messages, in turns: there may be millions."""
+    cdef loop_t* loop = rs.log.loop
+    cdef rgone_t whole
+    cdef rgone_t* g = <rgone_t*>calloc(1, sizeof(rgone_t))
+    if g == NULL:
+        memset(&whole, 0, sizeof(rgone_t))
+        g = &whole
+    g.job.step = rgone_step
+    g.buckets = rs.buckets
+    g.n_buckets = <u64>rs.mask + 1
+    rgone_level(g, rs.root)
+    rs.buckets = NULL
+    rs.root = NULL
+    if g != &whole:
+        loop_add_job(loop, &g.job)
+    else:
+        while rgone_some(loop, g):
+            pass
+
+
+cdef void retained_release(rstore_t* rs) noexcept nogil:
+    """Let go of all, of memory in turns; the files stay as they are. Idempotent."""
     if rs.buckets == NULL:
         return
-    for i in range(<u64>rs.mask + 1):
-        while rs.buckets[i].first != NULL:
-            msg = rs.buckets[i].first
-            rs.buckets[i].first = msg.next
-            free(msg)
-    tree_free(rs.root)
+    retained_free(rs)
     if rs.block != NULL:
         block_give(&rs.log.loop.pool, rs.block)
-    free(rs.buckets)
     free(rs.undo)
     free(rs.news)
     free(rs.clean_buf)
     mlog_release(&rs.log)
-    rs.buckets = NULL
-    rs.root = NULL
     rs.block = NULL
     rs.undo = NULL
     rs.news = NULL

@@ -240,14 +240,3 @@ cdef void tree_remove(rstore_t* rs, rmsg_t* msg) noexcept nogil:
     if rs.root.n == 0:
         tree_drop(rs, rs.root)
         rs.root = NULL
-
-
-cdef void tree_free(rtree_t* node) noexcept nogil:
-    """Free a node and all below it, not the messages. Recursion: its height."""
-    cdef u32 i
-    if node == NULL:
-        return
-    if node.height:
-        for i in range(node.n):
-            tree_free(node.children[i])
-    free(node)

@@ -348,6 +348,22 @@ def test_a_store_whose_virtual_host_goes_writes_nothing_more(home: Home) -> None
         home.store.walk(b"#").some(1)
 
 
+def test_messages_of_a_store_that_is_released_go_in_turns(home: Home) -> None:
+    """All of them went in one go: a million take a quarter of a second."""
+    n = 5000
+    for number in range(n):
+        home.store.put(b"t/%d" % number, b"x", 0, b"", 1)
+    home.events.run()
+    home.loop.portion_units = 1
+    home.store.release()
+
+    turns = 0
+    while home.events.ready:
+        home.events.ready.pop(0)()
+        turns += 1
+    assert turns >= n
+
+
 # ---- damage
 
 
