@@ -20,7 +20,7 @@ cdef class Restart:
     cdef u32 at                 # its next segment
     cdef u32 n_unread           # of a stream: its segments that are still to be read
     cdef bint is_numbered       # of a stream: they have been
-    cdef TracksLoad tracks      # of a stream: what its consumers have stored, None = not begun
+    cdef _TracksLoad tracks      # of a stream: what its consumers have stored, None = not begun
     cdef bint has_tracks
     cdef u64 before             # messages of the levels before it
 
@@ -91,7 +91,7 @@ cdef class Restart:
             self.at += 1
         elif self.tracks is None:
             stream_loaded(q, False, self.notes)
-            self.tracks = TracksLoad()
+            self.tracks = _TracksLoad()
             self.has_tracks = self.tracks.begin(q, stream_first(q))
         elif not self.has_tracks or not self.tracks.step():
             self.notes += self.tracks.notes

@@ -376,7 +376,7 @@ cdef i64 tracks_parse(tracks_t* ts, const u8* p, u64 n, u64* entries) noexcept n
     return <i64>at
 
 
-cdef class TracksLoad:
+cdef class _TracksLoad:
     """Reads the file of a stream in steps: a piece of it in each, and then some of the tags.
 
     An offset behind the end is of messages that a crash has taken before they were on disk: those
@@ -478,7 +478,7 @@ cdef class TracksLoad:
 cdef list tracks_load(queue_t* q, i64 first):
     """Read the file, and write it anew unless it holds just what it should. Returns lines for the
     log. Raises OSError, ValueError, MemoryError."""
-    cdef TracksLoad load = TracksLoad()
+    cdef _TracksLoad load = _TracksLoad()
     if not load.begin(q, first):
         return load.notes
     while load.step():
