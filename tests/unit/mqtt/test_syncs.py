@@ -66,7 +66,7 @@ def test_who_waits_for_a_log_is_not_told_while_its_sync_runs(tmp_path: Path) -> 
         bench.loop.after_sync(lambda: None)
         for client in clients:  # so that the worker gets the next sync
             client.socket.send(b"\xc0\0")
-            client.link.on_readable()
+            client.link.drain()
 
     bench.loop.portion_units = 1  # one of them in each turn
     log.make(b"session")
