@@ -192,6 +192,27 @@ def test_a_lost_broker_is_told_and_comes_back(page: Any) -> None:
     expect(page.locator("#lost")).to_be_hidden()
 
 
+def test_who_it_is_and_virtual_hosts_are_asked_for_until_there_is_an_answer(page: Any) -> None:
+    """Without them a page would offer nothing until it is loaded anew."""
+    lost: list[str] = []
+
+    def lose_once(route: Any) -> None:
+        name = route.request.url.rpartition("/")[2]
+        if name in lost:
+            route.continue_()
+        else:
+            lost.append(name)
+            route.abort()
+
+    for name in ("whoami", "vhosts"):
+        page.route(f"**/api/{name}", lose_once)
+    page.goto("/queues")
+    expect(page.locator("#username")).to_have_text("guest")
+    expect(page.locator("#vhost option")).not_to_have_count(0)
+    expect(page.locator("#userMenuVhost option")).not_to_have_count(1)
+    assert sorted(lost) == ["vhosts", "whoami"]
+
+
 def test_a_small_screen_has_a_menu(page: Any) -> None:
     page.set_viewport_size({"width": 360, "height": 740})
     page.goto("/users")

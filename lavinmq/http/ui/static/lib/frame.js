@@ -1,11 +1,29 @@
 // Header and menu of every page; imported for its effect by each of them.
 
-import { chosenVhost, get, rowsOf } from "./api.js";
+import { ApiError, chosenVhost, get, rowsOf } from "./api.js";
 import { byId, focusOn, h, show } from "./dom.js";
 import { startControls } from "./live.js";
 import { keepClasses, signOut, whoAmI } from "./session.js";
 
 const root = document.documentElement.classList;
+const AGAIN_MS = 2000;
+
+/**
+ * Ask until there is an answer, which nothing else of the page would do: without it less is offered for
+ * as long as the page is open.
+ * @param {string} path
+ * @returns {Promise<any>}
+ */
+async function insist(path) {
+  for (;;) {
+    try {
+      return await get(path);
+    } catch (error) {
+      if (!(error instanceof ApiError) || error.status !== 0) throw error;
+    }
+    await new Promise((done) => setTimeout(done, AGAIN_MS));
+  }
+}
 
 function startMenu() {
   const toggle = byId("toggle-menu");
@@ -117,7 +135,7 @@ async function startVhosts() {
 let asked = null;
 /** The virtual hosts, asked for once in a page. */
 export function vhosts() {
-  asked ??= get("vhosts").then(rowsOf);
+  asked ??= insist("vhosts").then(rowsOf);
   return asked;
 }
 
@@ -159,7 +177,7 @@ startThemes();
 startControls();
 
 /** Done when it is known what to offer. */
-export const known = whoAmI(() => get("whoami")).then(
+export const known = whoAmI(() => insist("whoami")).then(
   (who) => show("username", who.name),
   () => undefined,
 );
