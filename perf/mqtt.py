@@ -32,7 +32,9 @@ from perf import bench, brokers, measure, topology
 from perf.measure import BenchError
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-OURS = f"{REPOSITORY}/.venv/bin/lavinmq -D {{data}} --bind 127.0.0.1"
+OURS = (
+    f"{REPOSITORY}/.venv/bin/lavinmq -D {{data}} --bind 127.0.0.1 --control-unix-path {{data}}.sock"
+)
 OPTIONS = " -p {amqp} --http-port {http} --metrics-http-port {metrics} --mqtt-port {mqtt}"
 MOSQUITTO_CONF = """\
 listener {mqtt} 127.0.0.1
