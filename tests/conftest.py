@@ -20,15 +20,18 @@ from tests.support.broker import COMMAND_VARIABLE, PORT_VARIABLE, Broker
 
 LOG_TAIL_LINES = 200
 PACE = (
-    "tests/spark/test_", "tests/browser/test_every", "tests/browser/", "tests/spark/apart/",
-    "tests/packaging/", "tests/protocol/test_transcripts", "tests/crash/", "tests/integration/",
-    "tests/protocol/", "tests/fuzz/", "tests/unit/",
+    "tests/spark/test_", "tests/browser/test_every", "tests/browser/test_tab_walk",
+    "tests/browser/", "tests/spark/apart/", "tests/packaging/", "tests/protocol/test_transcripts",
+    "tests/crash/", "tests/integration/", "tests/protocol/", "tests/fuzz/", "tests/unit/",
 )  # fmt: skip
 """Directories, the one with the longest tests first: no worker is left alone with a long test, or
 with one that mostly waits."""
-ON_ONE_WORKER = ("tests/spark/", "tests/browser/test_every", "tests/browser/")
+ON_ONE_WORKER = (
+    "tests/spark/", "tests/browser/test_every", "tests/browser/test_tab_walk", "tests/browser/",
+)  # fmt: skip
 """One Spark session, and a broker that nobody has used before for what a browser lists: a worker
-runs the whole directory, in order. The file that goes to every page takes as long as all others."""
+runs the whole directory, in order. The two files that go to every page take as long as all others,
+and are for workers of their own."""
 ON_ANY_WORKER = ("tests/spark/apart/", "tests/crash/")
 """Tests that share nothing with others of their file; elsewhere a worker runs a whole file."""
 
