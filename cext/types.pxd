@@ -496,6 +496,7 @@ cdef struct rmsg_t:             # a retained message, in memory: its topic and w
     u32 pos                     # of its entry
     u32 size                    # of the entry's body, 0 = there is none
     u32 expires_s               # Unix seconds, 0 = never
+    u32 put                     # which of the store's puts this was, 0 = it was loaded
     u16 topic_len
     flag_t is_new               # on the list of those that may have to go when the stage is settled
     u8 topic[1]
@@ -532,6 +533,7 @@ cdef struct rstore_t:         # the retained messages of a virtual host
     u32 n_nodes                 # and those that are staged to go
     rtree_t* root               # NULL = empty
     u64 version                 # moves with each change of the tree
+    u32 n_puts                  # so far; it may go round
     u64 seed                    # of the hash
     u64 bytes                   # of memory
     u64 live                    # bytes of entries that count
@@ -622,6 +624,7 @@ cdef struct rfound_t:           # a retained message as it is read, for the time
     const u8* payload
     u32 payload_len
     i64 at_ms                   # when it came
+    u32 put                     # as of rmsg_t
     i64 expires_ms              # 0 = never
 
 cdef struct rwalk_t:            # the messages that a filter matches, one after the other

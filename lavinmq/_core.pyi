@@ -513,12 +513,18 @@ class RetainedStore(RetainedSink):
         """Look for the messages that a valid filter matches. Raises: ValueError when it is empty or
         has more than 65 535 bytes."""
 
+    @property
+    def mark(self) -> tuple[int, int]:
+        """What there is now, for `give`: the number of puts, and Unix milliseconds of this turn."""
+
     def give(
-        self, filter: bytes, queue: Queue, granted: int, subscription_id: int = 0
-    ) -> RetainedGift:
+        self, filter: bytes, queue: Queue, granted: int, subscription_id: int = 0,
+        mark: tuple[int, int] | None = None,
+    ) -> RetainedGift:  # fmt: skip
         """Begin to give what a valid filter matches to a session, because it has subscribed.
 
-        Args: queue: the session's; granted: QoS of the subscription. Raises: ValueError.
+        Args: queue: the session's; granted: QoS of the subscription; mark: of the time when it
+            subscribed, None: now. What has come since then is not given. Raises: ValueError.
         """
 
     def flush(self) -> None:

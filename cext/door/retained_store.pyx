@@ -178,12 +178,16 @@ cdef class RetainedStore(RetainedSink):
         self.check()
         return RetainedWalk(self, filter)
 
+    @property
+    def mark(self) -> tuple[int, int]:
+        return self.r.n_puts, self.loop.t.now_ms
+
     def give(self, bytes filter not None, Queue queue not None, int granted,
-             u32 subscription_id=0) -> RetainedGift:
+             u32 subscription_id=0, mark=None) -> RetainedGift:
         """Begin to give what a valid filter matches to a session. Raises ValueError,
         MemoryError."""
         self.check()
-        return RetainedGift(self, filter, queue, granted, subscription_id)
+        return RetainedGift(self, filter, queue, granted, subscription_id, mark or self.mark)
 
     def flush(self) -> None:
         """Write what was put since the last tick. Raises OSError: it is taken back then."""
@@ -329,14 +333,15 @@ cdef class RetainedGift:
     cdef Queue queue
 
     def __cinit__(self, RetainedStore store not None, bytes filter not None,
-                  Queue queue not None, int granted, u32 subscription_id):
+                  Queue queue not None, int granted, u32 subscription_id, tuple mark not None):
         memset(&self.g, 0, sizeof(rgift_t))
         self.store = store
         self.queue = queue
         if not 0 < len(filter) < 65536 or not 0 <= granted <= 2:
             raise ValueError("no subscription")
         if rgift_begin(&self.g, &store.r, <const u8*>PyBytes_AS_STRING(filter),
-                       <u32>len(filter), queue.q, <u8>granted, subscription_id):
+                       <u32>len(filter), queue.q, <u8>granted, subscription_id,
+                       mark[0], mark[1]):
             raise MemoryError()
 
     def __dealloc__(self):

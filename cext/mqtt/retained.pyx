@@ -266,6 +266,8 @@ cdef int retained_put(rstore_t* rs, const rfound_t* m) noexcept nogil:
     pos = mlog_position(&rs.log)
     retained_write(p, m)
     mlog_end(&rs.log, <u32>size)
+    rs.n_puts += 1
+    msg.put = rs.n_puts
     retained_stage(rs, msg, mlog_last(&rs.log).number, pos, <u32>size,
                    retained_seconds(m.expires_ms))
     return 0
@@ -471,6 +473,7 @@ cdef int retained_load(rwalk_t* walk, const rmsg_t* msg, rfound_t* found) noexce
         rs.n_lost += 1
         rs.log.is_news = rs.log.loop.is_news = True
         return 0
+    found.put = msg.put
     return 1
 
 

@@ -18,10 +18,12 @@ cdef struct rgift_t:            # retained messages on their way to a session
     mqtt_t publisher            # nobody's
     fold_t fold
     fold_id_t id
+    u32 since                   # puts when it subscribed: what came later went to it as it came
+    i64 since_ms                # and when: what is put anew by the cleaning has its old time
 
 
 cdef int rgift_begin(rgift_t* g, rstore_t* rs, const u8* filter, u32 n, queue_t* q, u8 granted,
-                     u32 subscription_id) noexcept nogil:
+                     u32 subscription_id, u32 since, i64 since_ms) noexcept nogil:
     """0, or GIVE_NO_MEMORY. Ends with rgift_end. The queue is held."""
     memset(g, 0, sizeof(rgift_t))
     if rwalk_begin(&g.walk, rs, filter, n):
@@ -33,6 +35,8 @@ cdef int rgift_begin(rgift_t* g, rstore_t* rs, const u8* filter, u32 n, queue_t*
     g.fold.queue = q
     g.fold.qos = granted
     g.fold.keeps_retain = True
+    g.since = since
+    g.since_ms = since_ms
     q.refs += 1
     if subscription_id:
         g.id.id = subscription_id
@@ -75,6 +79,10 @@ cdef int rgift_some(rgift_t* g, loop_t* loop) noexcept nogil:
             return GIVE_MORE
         if rc != RWALK_FOUND:
             return GIVE_OVER if rc == RWALK_OVER else GIVE_NO_MEMORY
+        if <i32>(found.put - g.since) > 0 and found.at_ms >= g.since_ms:
+            if loop_spent(loop, GIVE_UNITS):
+                return GIVE_MORE
+            continue
         m.topic = found.topic
         m.topic_len = found.topic_len
         m.body = found.payload

@@ -66,12 +66,13 @@ class Stores:
         return self.retained is not None and self.log is not None and not self._is_over
 
     def gift(
-        self, raw: bytes, queue: _core.Queue, granted: int, subscription_id: int
-    ) -> _core.RetainedGift | None:
+        self, raw: bytes, queue: _core.Queue, granted: int, subscription_id: int,
+        mark: tuple[int, int],
+    ) -> _core.RetainedGift | None:  # fmt: skip
         """What gives a session the messages that a filter matches; None: they are not there."""
         if self.retained is None or self._is_over:
             return None
-        return self.retained.give(raw, queue, granted, subscription_id)
+        return self.retained.give(raw, queue, granted, subscription_id, mark)
 
     def client_ids(self) -> Iterator[str]:
         """Whose sessions the log has. It may change meanwhile."""
@@ -163,10 +164,11 @@ class Gifts:
     def begin(
         self, stores: Stores, filter_: str, queue: Queue, granted: int, subscription_id: int
     ) -> None:
-        """Give what a filter matches, from the next turn on."""
+        """Give what a filter matches, from the next turn on. What comes meanwhile the session gets
+        as it comes, and not again."""
         if stores.retained is not None and len(stores.retained):
-            raw = filter_.encode()
-            self._go_on(partial(stores.gift, raw, queue.core, granted, subscription_id))
+            raw, mark = filter_.encode(), stores.retained.mark
+            self._go_on(partial(stores.gift, raw, queue.core, granted, subscription_id, mark))
 
     def _go_on(self, gift: _core.RetainedGift | Callable[[], _core.RetainedGift | None]) -> None:
         self._ready.append(gift)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import queue
+import socket
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -10,6 +12,8 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
+
+from tests.support.other_end import wait_until_closed
 
 TIMEOUT_S = 15.0
 
@@ -59,9 +63,15 @@ class PahoPeer:
         self.close()
 
     def close(self) -> None:
-        """Disconnect. Idempotent."""
+        """Disconnect, and wait until the broker has noticed. Idempotent."""
+        sock, ends = self.client.socket(), None
+        if isinstance(sock, socket.socket):
+            with suppress(OSError):  # it has gone already
+                ends = sock.getsockname()[1], sock.getpeername()[1]
         self.client.disconnect()
         self.client.loop_stop()
+        if ends is not None:
+            wait_until_closed(*ends)
 
     def subscribe(self, *wishes: tuple[str, int]) -> list[int]:
         """Subscribe. Returns: the granted QoS of each, or why not."""

@@ -20,6 +20,7 @@ from typing import Any
 
 from tests.support import replay
 from tests.support.broker import Broker
+from tests.support.other_end import wait_until_read
 
 FOLDER = Path(__file__).parent.parent / "fixtures" / "amqp"
 FRAME_HEADER_SIZE = 7
@@ -162,6 +163,14 @@ class _SplitRun(replay.Run):
     def __init__(self, options: argparse.Namespace, scenario: Scenario, split: Split) -> None:
         super().__init__(options, scenario)
         self._split = split
+        self._sender = ""
+
+    def op_send(self, step: Scenario) -> None:
+        """Send; what another connection has sent before the broker has read by then."""
+        if self._sender not in ("", step["c"]) and self._sender in self.conns:
+            wait_until_read(self.conns[self._sender].s)
+        super().op_send(step)
+        self._sender = step["c"]
 
     def op_connect(self, step: Scenario) -> None:
         self.conns[step["c"]] = _SplitConn(self.opt.amqp_port, self._split)

@@ -288,6 +288,7 @@ def test_handlers_run_side_by_side_and_one_that_fails_stops_nothing(
 
     consumer.subscribe(handle, workers=4)
     wait_for(lambda: len(seen) == 50 and consumer.unacked == 0, "all handled")
+    wait_for(lambda: bool(errors), "told")
     consumer.close()
 
     assert sorted(seen, key=int) == [b"%d" % n for n in range(50)]

@@ -91,6 +91,23 @@ def test_the_qos_of_a_retained_message_is_the_lower_one(stores: Stores) -> None:
     assert [got.qos for got in subscriber.got()] == [0, 1, 1]
 
 
+def test_what_has_come_since_the_subscription_is_not_given_again(stores: Stores) -> None:
+    """It went to the session as it came. A clock that was set back hides nothing."""
+    now_ms = stores.retained.mark[1]
+    stores.retained.put(b"old", b"old", 1, b"", now_ms)
+    stores.retained.put(b"before the clock", b"clock", 1, b"", now_ms + 3_600_000)
+    subscriber = stores.client("s", 4)
+    mark = stores.retained.mark
+    gift = stores.retained.give(b"#", subscriber.queue, 1, 0, mark)
+    stores.retained.put(b"new", b"new", 1, b"", mark[1])
+
+    while gift.some() == _core.RETAINED_MORE:
+        stores.bench.events.run()
+    stores.bench.events.run()
+
+    assert sorted(subscriber.bodies()) == [b"clock", b"old"]
+
+
 def test_an_empty_retained_publish_forgets_the_message(stores: Stores) -> None:
     publisher = stores.client("p", 4)
     publisher.publish(b"a", b"x", qos=1, retain=True)
