@@ -2,7 +2,8 @@
 """Plays a recorded AMQP transcript against a running broker, with the input cut in several ways.
 
 Owns the list of recorded scenarios and the ways of splitting. `replay.py` does the comparing;
-this module only gives it a connection that sends in pieces. Called by the protocol tests.
+this module gives it a connection that sends in pieces, and waits where two connections take turns.
+Called by the protocol tests.
 """
 
 from __future__ import annotations
