@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from lavinmq.pipeline.job import Run
 
 POLL_S = 0.5
+STARTS_MAX = 3
+SLOW_START = "Python worker failed to connect back"
+"""What Spark says when the Python process of a source did not start within its fixed 10 s."""
 
 
 @dataclass(slots=True)
@@ -75,8 +78,11 @@ def backlog(sources: Sequence[Mapping[str, Any]]) -> int | None:
 def run_stream(run: Run, writer: DataStreamWriter, label: str = "rows") -> Counts:
     """Start the query with the job's --checkpoint, --once and --trigger; return when it has ended.
 
+    A query whose Python worker started too slowly for Spark is started again, up to twice.
     Raises: what the query failed with, see ``failures.py``.
     """
+    from pyspark.errors import StreamingQueryException
+
     options = run.options
     writer = writer.option("checkpointLocation", options.checkpoint)
     if options.once:
@@ -86,17 +92,35 @@ def run_stream(run: Run, writer: DataStreamWriter, label: str = "rows") -> Count
     counts = Counts()
     begin = time.monotonic()
     with stop_signals() as is_told_to_stop:
-        query = writer.start()
-        try:
-            while not query.awaitTermination(POLL_S):  # type: ignore[arg-type]
-                _look(run, query, counts, label)
-                if is_told_to_stop():
-                    break
-        finally:
-            query.stop()
-    _look(run, query, counts, label)
+        for starts_left in reversed(range(STARTS_MAX)):
+            try:
+                _until_it_ends(run, writer.start(), counts, label, is_told_to_stop)
+                break
+            except StreamingQueryException as error:
+                # A machine that is busy for a moment is no reason to fail: the checkpoint makes a
+                # second start exact.
+                if not starts_left or is_told_to_stop() or SLOW_START not in str(error):
+                    raise
+                run.progress.note("a Python worker did not start in time: starting the query again")
     counts.seconds = time.monotonic() - begin
     return counts
+
+
+def _until_it_ends(
+    run: Run,
+    query: StreamingQuery,
+    counts: Counts,
+    label: str,
+    is_told_to_stop: Callable[[], bool],
+) -> None:
+    try:
+        while not query.awaitTermination(POLL_S):  # type: ignore[arg-type]
+            _look(run, query, counts, label)
+            if is_told_to_stop():
+                break
+    finally:
+        query.stop()
+    _look(run, query, counts, label)
 
 
 def _look(run: Run, query: StreamingQuery, counts: Counts, label: str) -> None:

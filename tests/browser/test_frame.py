@@ -119,7 +119,7 @@ def test_a_chosen_virtual_host_stays_chosen(page: Any, stub: Stub, requests: Req
     stub("/api/queues/foo", listed([]))
     page.goto("/queues")
     expect(page.locator("#userMenuVhost option")).to_have_count(3)
-    with page.expect_navigation():
+    with page.expect_event("load"):
         page.locator("#userMenuVhost").select_option("foo")
     expect(page.locator("#userMenuVhost")).to_have_value("foo")
     requests.wait("GET", "/api/queues/foo")

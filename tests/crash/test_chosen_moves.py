@@ -20,7 +20,7 @@ import pytest
 from pamqp import commands
 
 from tests.crash.conftest import EVERY_READING, BrokerFactory, DiskFactory
-from tests.crash.load import messages_in
+from tests.crash.load import DAMAGED, messages_in
 from tests.support.api import Answer, Api
 from tests.support.broker import Broker
 from tests.support.disk import Action, Call
@@ -62,9 +62,12 @@ def numbers_in(broker: Broker, queue: str) -> list[int]:
     return [number for _, number in messages_in(broker.port, queue, count_is_exact=False)]
 
 
-def check(broker: Broker, *, is_answered: bool = False) -> None:
+def check(broker: Broker, *, is_answered: bool = False, reading: Reading | None = None) -> None:
     """Nothing is in neither queue, nothing twice in one; what was not chosen has stayed."""
     here, there = numbers_in(broker, FROM), numbers_in(broker, TO)
+    if reading is Reading.POSIX and not is_answered:
+        # What was not synced yet may come back with zeros: docs/durability.md.
+        there = [number for number in there if number != DAMAGED[1]]
     assert max(Counter(here).values(), default=1) == max(Counter(there).values(), default=1) == 1
     assert sorted({*here, *there}) == list(range(1, len(SIZES) + 1))
     assert set(there) <= set(CHOSEN)
@@ -97,7 +100,7 @@ def test_a_loss_of_power_takes_no_chosen_message(
             print(f"seed {seed}, cut {cut} of {len(records)}, {again}")
             Survivors(records[:cut], reading=reading).write(root, random.Random(seed + again))
             found = broker_factory(data_dir=root, start=False).start()
-            check(found, is_answered=cut == len(records))
+            check(found, is_answered=cut == len(records), reading=reading)
             found.kill()
 
 

@@ -16,6 +16,7 @@ from tests.integration.client_program import environment, program
 from tests.integration.conftest import UniqueName
 from tests.integration.pika_actions import get, get_all, publish, ready_count, settle
 from tests.support.broker import Broker
+from tests.support.waiting import wait_for
 
 TOOL_TIMEOUT_S = 25.0
 FAILED, NOTHING_THERE = 1, 2
@@ -86,6 +87,8 @@ def test_a_message_whose_command_fails_is_not_acked(
     settle(channel)
 
     shell.run("amqp-consume", "-q", shared_queue, "-c", "1", "-p", "1", "false")
+    # The tool says no goodbye: the message is back when the broker has noticed its end.
+    wait_for(lambda: ready_count(channel, shared_queue) == 2, "both are in the queue again")
     messages = [get(channel, shared_queue) for _ in range(2)]
 
     found = [(message.body, message.redelivered) for message in messages if message]
