@@ -1748,6 +1748,25 @@ class MqttLink(Link):
         """Numbers of an open session: `publish` and `denied` of the connection, `dropped` of the
         session, and packet ids in use: `in_flight` of ours, `received` of the client's."""
 
+class MqttPublish(Iterator[None]):
+    """A message of the broker itself on its way to all that an exchange of FILTERS matches; each
+    step is a portion. Args and errors as those of `mqtt_publish`."""
+
+    def __new__(
+        cls,
+        loop: Loop,
+        exchange: Exchange,
+        topic: bytes,
+        payload: bytes,
+        qos: int,
+        retain: bool,
+        properties: bytes = b"",
+        expiry_s: int = -1,
+        crosses: bool = False,
+    ) -> Self: ...
+    def __next__(self) -> None:
+        """Go on for as long as others can wait."""
+
 def mqtt_publish(
     loop: Loop,
     exchange: Exchange,
@@ -1759,7 +1778,7 @@ def mqtt_publish(
     expiry_s: int = -1,
     crosses: bool = False,
 ) -> int:
-    """Publish a message of the broker itself to an exchange of FILTERS.
+    """Publish a message of the broker itself to an exchange of FILTERS, in one go.
 
     Args: properties: encoded as in MQTT 5, without their length, alias, expiry and subscription
         identifiers; expiry_s: -1 for none; crosses: also over its bridge.

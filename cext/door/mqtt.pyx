@@ -191,38 +191,79 @@ cdef publish_t publish_of(bytes topic, bytes payload, int qos, bint retain, byte
     return m
 
 
-def mqtt_publish(Loop loop, Exchange exchange not None, bytes topic not None,
-                 bytes payload not None, int qos, bint retain, bytes properties not None=b"",
-                 i64 expiry_s=-1, bint crosses=False) -> int:
-    """Publish a message of the broker itself to an exchange of FILTERS: a will, a number of the
-    broker's; `crosses`: also behind its bridge. Returns how many have got it. Who keeps retained
-    messages is not told. `Loop.after_sync` says when one of QoS 1 or 2 is safe."""
-    cdef publish_t m = publish_of(topic, payload, qos, retain, properties, expiry_s)
+cdef class MqttPublish:
+    """A message of the broker itself on its way to all that an exchange of FILTERS matches: a will,
+    a number of the broker's. Each step is a portion."""
+
+    cdef Loop loop
+    cdef Exchange exchange
+    cdef tuple held             # what m points into
+    cdef publish_t m
     cdef mqtt_t s
     cdef chan_t* c
-    cdef int rc
-    if exchange.t.match.kind != MATCH_FILTERS:
-        raise ValueError("not an exchange of filters")
-    c = channel_new(&loop.t.nowhere, 1, 0)
-    if c == NULL:
-        raise MemoryError()
-    memset(&s, 0, sizeof(mqtt_t))
-    c.is_confirm = qos > 0      # so that a sync is wanted; nobody is answered
-    s.chan = c
-    s.exchange = &exchange.t
-    s.crosses = crosses
-    with nogil:
-        rc = mqtt_publish_any(&loop.t.nowhere, &s, &m)
-    free(s.names)
-    free(s.folds)
-    free(s.ids)
-    free(s.composed)
-    bridge_free(&s)
-    channel_free(c)
-    loop.kick()
-    if rc:
-        raise MemoryError()
-    return s.stored.n
+
+    def __cinit__(self, Loop loop not None, Exchange exchange not None, bytes topic not None,
+                  bytes payload not None, int qos, bint retain, bytes properties not None=b"",
+                  i64 expiry_s=-1, bint crosses=False):
+        memset(&self.s, 0, sizeof(mqtt_t))
+        self.c = NULL
+        self.loop = loop
+        self.exchange = exchange
+        self.held = topic, payload, properties
+        self.m = publish_of(topic, payload, qos, retain, properties, expiry_s)
+        if exchange.t.match.kind != MATCH_FILTERS:
+            raise ValueError("not an exchange of filters")
+        self.c = channel_new(&loop.t.nowhere, 1, 0)
+        if self.c == NULL:
+            raise MemoryError()
+        self.c.is_confirm = qos > 0     # so that a sync is wanted; nobody is answered
+        self.s.chan = self.c
+        self.s.exchange = &exchange.t
+        self.s.crosses = crosses
+
+    def __dealloc__(self):
+        if self.c == NULL:
+            return
+        mqtt_drop_folds(&self.s)
+        free(self.s.names)
+        free(self.s.folds)
+        free(self.s.ids)
+        free(self.s.composed)
+        bridge_free(&self.s)
+        channel_free(self.c)
+
+    def __iter__(self):
+        return self
+
+    def __next__(self) -> None:
+        """Go on for as long as others can wait."""
+        self.c.targets.pause = route_pause
+        self.c.targets.pauser = &self.loop.t
+        loop_clock(&self.loop.t)
+        self.loop.open_portion()
+        if self.go_on():
+            raise StopIteration
+
+    cdef bint go_on(self) except -1:
+        """Whether all have it."""
+        cdef int rc
+        with nogil:
+            rc = mqtt_publish_any(&self.loop.t.nowhere, &self.s, &self.m)
+        self.loop.kick()
+        if rc != PUBLISHED and rc != PUBLISH_TURN:
+            raise MemoryError()
+        return rc == PUBLISHED
+
+
+def mqtt_publish(Loop loop, Exchange exchange, bytes topic, bytes payload, int qos, bint retain,
+                 bytes properties=b"", i64 expiry_s=-1, bint crosses=False) -> int:
+    """Publish as MqttPublish, in one go; `crosses`: also behind its bridge. Returns how many have
+    got it. Who keeps retained messages is not told. `Loop.after_sync` says when one of QoS 1 or 2
+    is safe."""
+    cdef MqttPublish publish = MqttPublish(
+        loop, exchange, topic, payload, qos, retain, properties, expiry_s, crosses)
+    publish.go_on()
+    return publish.s.stored.n
 
 
 def mqtt_enqueue(Queue queue not None, bytes topic not None, bytes payload not None, int qos,

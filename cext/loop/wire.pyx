@@ -332,6 +332,13 @@ cdef class Wire:
         self.watch_input(False)         # else it is found again until it is let go
         self.loop.end_link(self)
 
+    cdef void note_unsendable(self):
+        """The kernel takes nothing more: the peer has gone. Nothing is delivered to it meanwhile."""
+        self.t.wire.has_writer = False
+        self.t.wire.is_blocked = True
+        if not self.t.stops & STOP_ENDED and self.t.wire.fd >= 0:
+            self.note_end(ECONNRESET)
+
     cdef void let_go(self):
         """Others have been heard: tell the session that the peer has gone."""
         if self.t.wire.fd >= 0:
@@ -436,7 +443,7 @@ cdef class Wire:
 
     cdef void watch_output(self):
         if self.t.wire.is_lost:
-            self.session.on_lost(self.why_lost("connection reset"))
+            self.note_unsendable()
         elif self.t.is_unreadable:
             self.t.is_unreadable = self.t.wire.has_writer = self.t.wire.is_blocked = False
             link_give_up_rests(&self.t)
@@ -461,12 +468,12 @@ cdef class Wire:
         rc = link_send(l)
         if rc == 0:
             return
+        if rc < 0:
+            self.note_unsendable()
+            return
         l.wire.has_writer = False
         l.wire.is_blocked = False
         self.watch()
-        if rc < 0:
-            self.session.on_lost(self.why_lost("connection reset"))
-            return
         link_release_output(l)
         link_wake_consumers(l)
         self.go(STOP_CHOKED)

@@ -63,7 +63,9 @@ def publish(broker: Broker, sessions: Sessions) -> Iterator[None]:
     """Say everything to who has subscribed, in short steps."""
     for name, value in values(broker, sessions):
         topic = f"{PREFIX}broker/{name}".encode()
-        _core.mqtt_publish(broker.loop, sessions.exchange.core, topic, value.encode(), 0, False)
+        yield from _core.MqttPublish(
+            broker.loop, sessions.exchange.core, topic, value.encode(), 0, False
+        )
         yield
 
 

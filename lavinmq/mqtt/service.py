@@ -92,7 +92,7 @@ class Service:
         found = self._sessions.get(vhost.name)
         if found is None or found.vhost is not vhost:
             self._forget_deleted()
-            found = self._sessions[vhost.name] = Sessions(self.broker, vhost)
+            found = self._sessions[vhost.name] = Sessions(self.broker, vhost, self.works)
         return found
 
     def known(self, vhost: VHost) -> Sessions | None:

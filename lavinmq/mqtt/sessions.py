@@ -9,7 +9,7 @@ Source: MQTT 5.0 section 4.1; docs/mqtt.md.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final, Protocol
@@ -31,6 +31,7 @@ from lavinmq.vhost.subscribing import EXCHANGE, PREFIX, SHARE
 if TYPE_CHECKING:
     from lavinmq.auth.identity import Identity
     from lavinmq.broker import Broker
+    from lavinmq.process.portions import Portions
     from lavinmq.vhost.new_queue import Declared
     from lavinmq.vhost.queue import Queue
     from lavinmq.vhost.vhost import VHost
@@ -50,14 +51,14 @@ class Client(Protocol):
 
 
 class Sessions:
-    """The sessions of one virtual host."""
+    """The sessions of one virtual host. `works`: what may be long is done there."""
 
-    def __init__(self, broker: Broker, vhost: VHost) -> None:
+    def __init__(self, broker: Broker, vhost: VHost, works: Portions) -> None:
         self.vhost = vhost
         self.exchange = vhost.exchanges[EXCHANGE]
         self.subscriptions = Subscriptions(vhost, self.exchange)
         self.clients: dict[str, Client] = {}
-        self.wills = Wills(broker.events, self._publish)
+        self.wills = Wills(broker.events, self._publish, works)
         self._broker = broker
         self._published: dict[str, Testament] = {}
         self._plain_rights: dict[tuple[bool, ...], TopicRights] = {}
@@ -240,8 +241,8 @@ class Sessions:
         except ChannelError as error:
             self._log.error("session %r stays: %s", queue.name, error)
 
-    def _publish(self, testament: Testament) -> None:
-        """Publish a will, if its author may."""
+    def _publish(self, testament: Testament) -> Generator[None]:
+        """Publish a will, if its author may, in portions."""
         will = testament.will
         self._published[testament.client_id] = testament
         if not testament.may_publish(will.topic):
@@ -255,7 +256,7 @@ class Sessions:
         topic, expiry_s = will.topic.encode(), -1 if will.expiry_s is None else will.expiry_s
         if will.retain:
             self.stores.keep(topic, will.payload, will.qos, will.properties, expiry_s)
-        _core.mqtt_publish(
+        yield from _core.MqttPublish(
             self._broker.loop, self.exchange.core, topic, will.payload, will.qos, will.retain,
             will.properties, expiry_s, testament.may_cross(will.topic),
         )  # fmt: skip

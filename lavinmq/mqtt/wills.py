@@ -1,8 +1,9 @@
 """Wills: published for clients that have gone without a word, at once or after their delay.
 
-Those that wait do so with one timer for all, in buckets of a second. The will of a client that
-comes back to its session in time is not published. Owned by the sessions of one virtual host, on
-the loop's thread. Source: MQTT 5.0 section 3.1.2.5 and 3.1.3.2.2; docs/mqtt.md.
+Those that are due go in portions: thousands of clients may be lost with one network. Those that
+wait do so with one timer for all, in buckets of a second. The will of a client that comes back to
+its session in time is not published. Owned by the sessions of one virtual host, on the loop's
+thread. Source: MQTT 5.0 section 3.1.2.5 and 3.1.3.2.2; docs/mqtt.md.
 """
 
 from __future__ import annotations
@@ -11,15 +12,14 @@ import asyncio
 import heapq
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING
-
-from lavinmq.process.portions import in_portions
 
 if TYPE_CHECKING:
     from lavinmq.mqtt.connect import Will
+    from lavinmq.process.portions import Portions
 
-Publish = Callable[["Testament"], object]
+Publish = Callable[["Testament"], Generator[None]]
 May = Callable[[str], bool]
 """Of a topic."""
 
@@ -42,15 +42,19 @@ class Testament:
 class Wills:
     """The wills that wait in one virtual host.
 
-    Args: events: the loop; publish: what is due goes there; clock: in seconds.
+    Args: events: the loop; publish: what is due goes there, in portions; works: has them done;
+        clock: in seconds.
     """
 
     def __init__(
-        self, events: asyncio.AbstractEventLoop, publish: Publish,
+        self, events: asyncio.AbstractEventLoop, publish: Publish, works: Portions,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._events = events
         self._publish = publish
+        self._works = works
+        self._due_now: dict[str, Testament] = {}
+        self._under_way: set[Generator[None]] = set()
         self._clock = clock
         self._waiting: dict[str, Testament] = {}
         self._buckets: dict[int, list[Testament]] = {}
@@ -58,17 +62,19 @@ class Wills:
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + len(self._due_now)
 
     def add(
         self, client_id: str, will: Will, may_publish: May, may_cross: May = lambda topic: False
     ) -> None:
-        """A client has gone: publish its will, now or after its delay. Args: may_cross: whether it
+        """A client has gone: publish its will, soon or after its delay. Args: may_cross: whether it
         may go to AMQP as well."""
         due_s = self._clock() + will.delay_s
         testament = Testament(client_id, will, may_publish, may_cross, due_s)
         if not will.delay_s:
-            self._publish(testament)
+            self._due_now[client_id] = testament
+            if len(self._due_now) == 1:
+                self._works.begin(self._publishes())
             return
         self._waiting[client_id] = testament
         second = math.ceil(testament.due_s)
@@ -81,29 +87,56 @@ class Wills:
             bucket.append(testament)
 
     def cancel(self, client_id: str) -> None:
-        """The client is back in its session."""
+        """The client is back in its session: what waits is not published, what is due at once."""
         self._waiting.pop(client_id, None)
+        self._hurry(client_id)
 
     def release(self, client_id: str) -> None:
-        """The session of the client has ended: its will is due."""
+        """The session of the client has ended: its will is published now."""
+        self._hurry(client_id)
         testament = self._waiting.pop(client_id, None)
         if testament is not None:
-            self._publish(testament)
+            _finish(self._publish(testament))
 
     def release_all(self) -> None:
         """The broker stops: what waits is published, so that it is not lost."""
+        for steps in list(self._under_way):
+            _finish(steps)
+        for client_id in list(self._due_now):
+            self._hurry(client_id)
         self.stop()
         for client_id in list(self._waiting):
             self.release(client_id)
 
     def stop(self) -> None:
-        """Nothing is published by time any more."""
+        """Nothing is published by itself any more."""
+        self._due_now.clear()
+        for steps in self._under_way:
+            steps.close()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
+    def _hurry(self, client_id: str) -> None:
+        testament = self._due_now.pop(client_id, None)
+        if testament is not None:
+            _finish(self._publish(testament))
+
+    def _publishes(self) -> Iterator[None]:
+        while self._due_now:
+            yield from self._publishing(self._due_now.pop(next(iter(self._due_now))))
+
+    def _publishing(self, testament: Testament) -> Iterator[None]:
+        steps = self._publish(testament)
+        self._under_way.add(steps)
+        yield from steps
+        self._under_way.discard(steps)
+        yield
+
     def _arm(self) -> None:
-        self.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self._order:
             wait_s = max(self._order[0] - self._clock(), 0)
             self._timer = self._events.call_later(wait_s, self._due)
@@ -113,11 +146,16 @@ class Wills:
         self._timer = None
         if self._order and self._order[0] <= self._clock():
             bucket = self._buckets.pop(heapq.heappop(self._order))
-            in_portions(self._events.call_soon, self._releases(bucket))
+            self._works.begin(self._releases(bucket))
         self._arm()
 
     def _releases(self, bucket: list[Testament]) -> Iterator[None]:
         for testament in bucket:
             if self._waiting.get(testament.client_id) is testament:
-                self.release(testament.client_id)
-            yield
+                del self._waiting[testament.client_id]
+                yield from self._publishing(testament)
+
+
+def _finish(steps: Iterator[None]) -> None:
+    for _ in steps:
+        pass

@@ -218,6 +218,25 @@ def test_what_the_broker_publishes_itself_goes_to_all_that_match(bench: MqttBenc
     assert (got.topic, got.body, got.qos, got.retain) == (b"will/one", b"gone", 1, False)
 
 
+def test_what_the_broker_publishes_itself_goes_in_portions(bench: MqttBench) -> None:
+    """Once each, also when a session goes meanwhile; what is given up half way leaks nothing."""
+    clients = [bench.client(f"{n}").subscribe(b"will", 1) for n in range(40)]
+    bench.loop.portion_units = 1
+
+    steps = _core.MqttPublish(bench.loop, bench.exchange, b"will", b"gone", 1, False)
+    dropped = _core.MqttPublish(bench.loop, bench.exchange, b"will", b"not", 1, False)
+    next(dropped)
+    del dropped
+    n_steps = sum(1 for _ in steps)
+    bench.loop.portion_units = 0
+    bench.events.run()
+
+    assert n_steps > 10
+    got = [[each.body for each in client.got()] for client in clients]
+    assert all(each.count(b"gone") == 1 for each in got)
+    assert not all(b"not" in each for each in got)
+
+
 def test_a_message_can_be_put_into_one_session(bench: MqttBench) -> None:
     one = bench.client("one", 5)
 

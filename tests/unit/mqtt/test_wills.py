@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
+import contextlib
+import itertools
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import given
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from lavinmq.mqtt import kept_wills, wills
 from lavinmq.mqtt.connect import Will, within
 from lavinmq.mqtt.kept_wills import Kept
-from lavinmq.process.portions import in_portions
+from lavinmq.process.portions import Portions, SharedPortion
 
 _texts = st.text(st.characters(exclude_characters="\0#+", codec="utf-8"), min_size=1, max_size=20)
 
@@ -58,19 +60,29 @@ class _Clock:
 
 
 @pytest.fixture
-def events() -> asyncio.AbstractEventLoop:
-    """A loop that does not run: the clock of the test says what time it is."""
-    return asyncio.new_event_loop()
+def events() -> Iterator[asyncio.AbstractEventLoop]:
+    """A loop that runs when the test says so: its clock says what time it is."""
+    with contextlib.closing(asyncio.new_event_loop()) as made:
+        yield made
+
+
+def publishing(out: list[str], steps: int = 1) -> wills.Publish:
+    """Notes whose wills are published, in so many steps."""
+
+    def publish(due: wills.Testament) -> Generator[None]:
+        for _ in range(steps - 1):
+            yield
+        out.append(due.client_id)
+        yield
+
+    return publish
 
 
 def test_wills_wait_for_their_delay(events: asyncio.AbstractEventLoop) -> None:
     """5.0 [MQTT-3.1.3-9]: at once, after a delay, not at all, or with the end of the session."""
     clock, out = _Clock(), list[str]()
 
-    def publish(due: wills.Testament) -> None:
-        out.append(due.client_id)
-
-    waiting = wills.Wills(events, publish, clock)
+    waiting = wills.Wills(events, publishing(out), Portions(events.call_soon), clock)
     for client_id, delay_s in (("now", 0), ("soon", 2), ("back", 2), ("ended", 60), ("late", 61)):
         waiting.add(client_id, Will("t", b"", 0, False, delay_s), lambda topic: True)
     assert out == ["now"]
@@ -84,25 +96,97 @@ def test_wills_wait_for_their_delay(events: asyncio.AbstractEventLoop) -> None:
     waiting.release_all()
     assert out == ["now", "ended", "soon", "late"]
     assert not len(waiting)
-    events.close()
+
+
+@pytest.fixture
+def works(events: asyncio.AbstractEventLoop) -> Portions:
+    """Does one step in each turn."""
+    ticks = itertools.count()
+    return Portions(events.call_soon, SharedPortion(events.call_soon, lambda: float(next(ticks))))
+
+
+def turn(events: asyncio.AbstractEventLoop) -> None:
+    """One turn of the loop."""
+    events.call_soon(events.stop)
+    events.run_forever()
 
 
 def test_many_wills_of_one_second_are_published_in_portions(
-    events: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
+    events: asyncio.AbstractEventLoop, works: Portions
 ) -> None:
-    monkeypatch.setattr(wills, "in_portions", partial(in_portions, portion_s=0.0))  # a step each
     clock, out = _Clock(), list[str]()
-    waiting = wills.Wills(events, lambda due: out.append(due.client_id), clock)
+    waiting = wills.Wills(events, publishing(out), works, clock)
     for n in range(20):
         waiting.add(f"{n}", Will("t", b"", 0, False, 2), lambda topic: True)
     clock.now = 2.5
     waiting._due()
+    turn(events)
 
-    assert out == ["0"]
+    assert len(out) == 1
 
     waiting.cancel("19")
     while len(waiting):
-        events.call_soon(events.stop)
-        events.run_forever()
+        turn(events)
     assert out == [f"{n}" for n in range(19)]
-    events.close()
+
+
+def test_many_wills_that_are_due_at_once_are_published_in_portions(
+    events: asyncio.AbstractEventLoop, works: Portions
+) -> None:
+    """Who is back, or begins anew, has its will out before; an end of the broker publishes all."""
+    out = list[str]()
+    waiting = wills.Wills(events, publishing(out), works)
+    for n in range(20):
+        waiting.add(f"{n}", Will("t", b"", 0, False, 0), lambda topic: True)
+    turn(events)
+    assert out == ["0"]
+
+    waiting.cancel("19")
+    waiting.release("18")
+    assert out == ["0", "19", "18"]
+
+    for _ in range(9):
+        turn(events)
+    assert out[3:5] == ["1", "2"]
+    assert len(waiting) > 9
+
+    waiting.release_all()
+    assert sorted(out, key=int) == [f"{n}" for n in range(20)]
+    assert not len(waiting)
+
+
+def test_a_will_that_is_long_to_publish_is_whole_before_an_end(
+    events: asyncio.AbstractEventLoop, works: Portions
+) -> None:
+    """Many sessions get it: the broker stops in the midst of it. A deleted host needs it not."""
+    out, dropped = list[str](), list[str]()
+    waiting = wills.Wills(events, publishing(out, steps=50), works)
+    others = wills.Wills(events, publishing(dropped, steps=50), works)
+    for each in (waiting, others):
+        for client_id in ("a", "b"):
+            each.add(client_id, Will("t", b"", 0, False, 0), lambda topic: True)
+    for _ in range(4):
+        turn(events)
+    assert out == dropped == []
+
+    waiting.release_all()
+    others.stop()
+    for _ in range(300):
+        turn(events)
+    assert sorted(out) == ["a", "b"]
+    assert dropped == []
+
+
+def test_nothing_is_published_after_a_stop(
+    events: asyncio.AbstractEventLoop, works: Portions
+) -> None:
+    """The virtual host has gone."""
+    out = list[str]()
+    waiting = wills.Wills(events, publishing(out), works)
+    for n in range(3):
+        waiting.add(f"{n}", Will("t", b"", 0, False, 0), lambda topic: True)
+    waiting.stop()
+    for _ in range(9):
+        turn(events)
+
+    assert out == []
