@@ -1675,6 +1675,7 @@ cdef struct loop_t:
     queue_t* tick_queues        # queues with something to do at the end of the iteration
     u32 n_tick_queues
     link_t* flush_links         # links with output
+    link_t* flush_rest          # those that a tick had no time for
     link_t* blocked_links       # links that need a writer watch, or are lost
     link_t* looks[16]           # LOOK_SLOTS: links by when they are looked at next
     i64 look_slot               # the slot that is emptied next, counted from the clock's beginning

@@ -429,7 +429,8 @@ cdef class Loop:
             self.index_timer = self.events.call_later(_INDEX_PAUSE_S, self.index)
         if self.t.parked != NULL and self.parked_timer is None:
             self.parked_timer = self.events.call_later(_PARKED_PAUSE_S, self.try_parked)
-        is_due = (self.t.tick_queues != NULL or self.t.flush_links != NULL or self.t.is_news
+        is_due = (self.t.tick_queues != NULL or self.t.flush_links != NULL
+                  or self.t.flush_rest != NULL or self.t.is_news
                   or self.t.is_confirm_new or self.t.over != NULL or self.t.over_rest != NULL
                   or self.t.is_working or self.t.jobs != NULL or self.t.is_expiring
                   or self.t.blocked_links != NULL or self.t.dirty_logs != NULL)

@@ -148,14 +148,42 @@ cdef void loop_flush_moved(loop_t* loop) noexcept nogil:
         q = q.tick_next
 
 
-cdef void loop_flush_links(loop_t* loop) noexcept nogil:
-    """Send what the links have gathered; those that the kernel stopped wait for a writer watch."""
+cdef enum:
+    FLUSH_LINKS = 32            # that are sent to before the clock is looked at
+    FLUSH_NS = 1000000          # of sending in a tick; what is left goes in the next one
+
+
+cdef inline link_t* loop_next_to_flush(loop_t* loop, u32 n) noexcept nogil:
+    """The nth link to send to in a tick: one that has come to it, and one that was left by the tick
+    before, in turn, so that neither waits for thousands of the others. NULL when there is none."""
+    cdef link_t** at = &loop.flush_links
     cdef link_t* l
-    cdef int rc
-    while loop.flush_links != NULL:
-        l = loop.flush_links
-        loop.flush_links = l.flush_next
+    if loop.flush_rest != NULL and (n & 1 or loop.flush_links == NULL):
+        at = &loop.flush_rest
+    l = at[0]
+    if l != NULL:
+        at[0] = l.flush_next
         l.is_in_flush = False
+    return l
+
+
+cdef void loop_flush_links(loop_t* loop) noexcept nogil:
+    """Send what the links have gathered, for a while; those that the kernel stopped wait for a
+    writer watch."""
+    cdef link_t* l
+    cdef i64 until_ns = 0
+    cdef u32 n = 0
+    cdef int rc
+    while True:
+        if n % FLUSH_LINKS == FLUSH_LINKS - 1:
+            if until_ns == 0:
+                until_ns = clock_ns() + FLUSH_NS
+            elif loop.portion_units or clock_ns() >= until_ns:
+                break
+        l = loop_next_to_flush(loop, n)
+        n += 1
+        if l == NULL:
+            break
         if l.wire.fd < 0 or l.rests != NULL:
             continue                    # these are sent by a job
         rc = 0 if l.wire.is_blocked else link_send(l)
@@ -166,6 +194,9 @@ cdef void loop_flush_links(loop_t* loop) noexcept nogil:
             l.wire.has_writer = True
             l.blocked_next = loop.blocked_links
             loop.blocked_links = l
+    if loop.flush_rest == NULL:
+        loop.flush_rest = loop.flush_links
+        loop.flush_links = NULL
 
 
 cdef void loop_tick(loop_t* loop) noexcept nogil:

@@ -89,12 +89,8 @@ cdef class Wire:
         l.wire.fd = -1
         wheel_remove(l.loop, l)
         self.leave()
-        at = &l.loop.flush_links
-        while l.is_in_flush and at[0] != NULL:
-            if at[0] == l:
-                at[0] = l.flush_next
-                break
-            at = &at[0].flush_next
+        if l.is_in_flush and not unlink_flush(&l.loop.flush_links, l):
+            unlink_flush(&l.loop.flush_rest, l)
         at = &l.loop.blocked_links
         while at[0] != NULL:
             if at[0] == l:
@@ -487,3 +483,13 @@ cdef inline void link_note_late(link_t* l, i64 began_ns, bint is_stopped) noexce
     if (now_ns - began_ns >= LATE_NS or (is_stopped and now_ns < l.late_until_ns)
             or l.loop.portion_units):
         l.late_until_ns = now_ns + LATE_FOR_NS
+
+
+cdef bint unlink_flush(link_t** at, const link_t* l) noexcept nogil:
+    """Take l out of a list of links with output. Whether it was there."""
+    while at[0] != NULL:
+        if at[0] == l:
+            at[0] = at[0].flush_next
+            return True
+        at = &at[0].flush_next
+    return False

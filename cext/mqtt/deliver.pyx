@@ -139,6 +139,11 @@ cdef bint deliver_one(consumer_t* k, queue_t* q, rec_t* rec) noexcept nogil:
     return True
 
 
+cdef enum:
+    AGAIN_BYTES = 512           # of a message that has come back: it lies in a heap, its packet id
+                                # in a table, and both may be of 65 535
+
+
 # hot
 cdef bint mqtt_queue_deliver(queue_t* q) noexcept nogil:
     """queue_deliver of a queue of MQTT. Whether the budget ended before the work. Cost: 30 ns per
@@ -160,6 +165,8 @@ cdef bint mqtt_queue_deliver(queue_t* q) noexcept nogil:
         if queue_next(q, &rec) != 1:
             break
         left -= rec.size + 64
+        if rec.redelivered:
+            left -= AGAIN_BYTES
         if not deliver_one(k, q, &rec):
             break
     if q.ready == 0 and q.session != NULL and q.session.n_returned:

@@ -237,6 +237,32 @@ def test_what_the_broker_publishes_itself_goes_in_portions(bench: MqttBench) -> 
     assert not all(b"not" in each for each in got)
 
 
+def test_what_many_clients_get_is_sent_in_portions(bench: MqttBench) -> None:
+    """None waits for ever, not even behind those that get something new in each tick; one that
+    ends before its turn does no harm."""
+    clients = [bench.client(f"{n}").subscribe(b"t", 0) for n in range(200)]
+    bench.events.run()
+    bench.loop.portion_units = 1
+    _core.mqtt_publish(bench.loop, bench.exchange, b"t", b"1", 0, False)
+    bench.loop.tick()
+    at_once = sum(bool(each.link.unsent_bytes) for each in clients)
+    ended = [each for each in clients if each.link.unsent_bytes][::9]
+    for each in ended:
+        each.close()
+    for n in range(2, 20):
+        _core.mqtt_publish(bench.loop, bench.exchange, b"t", b"%d" % n, 0, False)
+        bench.loop.tick()
+    left = [each for each in clients if each not in ended]
+    n_unsent = sum(each.link.sent_bytes == 0 for each in left)
+    bench.loop.portion_units = 0
+    bench.events.run()
+
+    assert 0 < at_once < len(clients)
+    assert n_unsent == 0
+    wanted = [b"%d" % n for n in range(1, 20)]
+    assert all([got.body for got in each.got()] == wanted for each in left)
+
+
 def test_a_message_can_be_put_into_one_session(bench: MqttBench) -> None:
     one = bench.client("one", 5)
 
