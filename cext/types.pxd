@@ -104,6 +104,7 @@ cdef enum limits:
     MAX_HISTORIES_BYTES = 1 << 28   # of all exchanges
     N_BUCKETS = 20              # of a histogram, the last one without an upper bound
     FOUND_EVENTS = 64           # of sockets that are taken from the kernel at once
+    FOUND_NS = 400000           # of asking for more of them when the portion is over
     LOOK_SLOTS = 16             # of the wheel of links, see wheel.pyx; a power of two
     LOOK_SLOT_NS = 125000000    # what each of them stands for
     LOOK_EVERY_NS = 1000000000  # every open link is looked at so often at least

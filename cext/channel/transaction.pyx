@@ -33,6 +33,7 @@ cdef enum tx_result:            # of a portion of a commit
 
 cdef enum:
     TX_UNITS = 10               # of work, for looking at a publish, or carrying it out
+    FORGOTTEN_AT_ONCE = 1024    # publishes; of more, most are freed later
 
 
 cdef int tx_keep_publish(chan_t* c, const msg_t* m) noexcept nogil:
@@ -231,11 +232,53 @@ cdef int tx_look_on(chan_t* c) noexcept nogil:
     return 0
 
 
-cdef void tx_free_publish(chan_t* c, tx_publish_t* kept) noexcept nogil:
+cdef void tx_free_publish(loop_t* loop, tx_publish_t* kept) noexcept nogil:
     """It is over, or forgotten."""
     if kept.body != NULL:
-        loop_free(c.link.loop, kept.body, kept.body_cap, 0)
+        loop_free(loop, kept.body, kept.body_cap, 0)
     free(kept)
+
+
+cdef struct forgotten_t:
+    job_t job                   # must stay first
+    tx_publish_t* first
+
+
+cdef bint forgotten_step(loop_t* loop, job_t* job) noexcept nogil:
+    """Free some of the publishes that a rollback has forgotten. False when all are."""
+    cdef forgotten_t* f = <forgotten_t*>job
+    cdef tx_publish_t* kept
+    while f.first != NULL:
+        kept = f.first
+        f.first = kept.next
+        tx_free_publish(loop, kept)
+        if loop_spent(loop, 4):
+            break
+    if f.first != NULL:
+        return True
+    free(f)
+    return False
+
+
+cdef void tx_forget_publishes(chan_t* c) noexcept nogil:
+    """Free what was kept: here as long as it is little, the others by a job."""
+    cdef tx_publish_t* kept
+    cdef forgotten_t* f
+    cdef u32 n = 0
+    while c.tx_first != NULL:
+        if n == FORGOTTEN_AT_ONCE:
+            f = <forgotten_t*>calloc(1, sizeof(forgotten_t))
+            if f != NULL:
+                f.job.step = forgotten_step
+                f.first = c.tx_first
+                c.tx_first = NULL
+                loop_add_job(c.link.loop, &f.job)
+                break
+        kept = c.tx_first
+        c.tx_first = kept.next
+        tx_free_publish(c.link.loop, kept)
+        n += 1
+    c.tx_last = c.tx_at = NULL
 
 
 cdef int tx_publish_next(chan_t* c) noexcept nogil:
@@ -262,7 +305,7 @@ cdef int tx_publish_next(chan_t* c) noexcept nogil:
     if rc == PUBLISH_TURN:
         return rc
     c.tx_first = kept.next
-    tx_free_publish(c, kept)
+    tx_free_publish(c.link.loop, kept)
     return PUBLISHED
 
 
@@ -407,18 +450,13 @@ cdef void tx_finish(chan_t* c) noexcept nogil:
 
 cdef void tx_forget(chan_t* c) noexcept nogil:
     """Rollback, or what is left after a commit: forget all that is kept."""
-    cdef tx_publish_t* kept
     cdef unacked_t* u
     cdef u32 i
     for i in range(c.n_tx_settles):
         u = channel_find(c, c.tx_settles[i].tag)
         if u != NULL:
             u.is_tx_settled = False
-    while c.tx_first != NULL:
-        kept = c.tx_first
-        c.tx_first = kept.next
-        tx_free_publish(c, kept)
-    c.tx_last = c.tx_at = NULL
+    tx_forget_publishes(c)
     c.tx_phase = TX_KEEPS
     tx_forget_hauls(c)
     link_give(c.link, c.tx_bytes)

@@ -477,7 +477,10 @@ cdef class Loop:
         cdef Wire wire              # which may be closed by what it hears
         cdef Py_ssize_t asks = 1 + len(self.links) // FOUND_EVENTS
         cdef bint has_more = True
-        # Those that wait for their turn are found again and again: no more than once in here.
+        cdef i64 until_ns = 0
+        # Those that wait for their turn are found again and again: no more than once in here. When
+        # the portion is over all that come are put in a line, for a while: somebody who asks for
+        # little may be behind thousands that end.
         while has_more:
             asks -= 1
             has_more = watch_ask(watch) and asks > 0
@@ -486,7 +489,10 @@ cdef class Loop:
                 wire = <Wire>event.data.ptr
                 wire.on_event(event.events)
                 event = watch_next(watch)
-            has_more = has_more and not self.t.is_spent
+            if has_more and self.t.is_spent:
+                if until_ns == 0:
+                    until_ns = clock_ns() + FOUND_NS
+                has_more = not self.t.portion_units and clock_ns() < until_ns
 
     cdef void hear_links(self):
         """Hear those that wait, as far as the portion goes."""

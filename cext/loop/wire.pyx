@@ -228,6 +228,7 @@ cdef class Wire:
         if self.is_reading and found & ENDS and not self.t.stops:
             self.t.is_unread = True
             self.stop(STOP_TURN)
+            self.watch_input(False)     # else it is found again until its turn has come
             self.loop.hear_last(self)
         elif self.is_reading and found & ~EPOLLOUT:
             self.on_readable()
