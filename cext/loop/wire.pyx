@@ -177,8 +177,9 @@ cdef class Wire:
             return
         # All that was kept of one that was not stopped is the beginning of a frame.
         self.t.stops = 0
-        self.watch_input(True)
         self.read()
+        if not self.t.stops:
+            self.watch_input(True)      # after it: of one that has ended nothing comes any more
 
     def hold(self) -> None:
         """A publish has to wait: neither read nor walk until the disk has room (on_released)."""
