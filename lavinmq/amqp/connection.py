@@ -26,19 +26,16 @@ from lavinmq.amqp.walk_errors import walk_error
 from lavinmq.arguments.bounds import UNBOUNDED, TableBounds
 from lavinmq.errors import ChannelError, ConnectionError_, ProtocolError, ReplyCode
 from lavinmq.listeners.endpoints import Endpoints, TlsInfo, plain
+from lavinmq.listeners.peer import Peer
 from lavinmq.listeners.secure import SecureSocket
-from lavinmq.process import log
 from lavinmq.process.portions import behind, in_portions
 from lavinmq.vhost import rights
 
 if TYPE_CHECKING:
-    from lavinmq.auth.identity import Identity
     from lavinmq.auth.standing import Standing
     from lavinmq.broker import Broker
     from lavinmq.config.values import Config
     from lavinmq.process.portions import Portions
-    from lavinmq.stats.sampler import Track
-    from lavinmq.stats.totals import Traffic
     from lavinmq.vhost.queue import Queue
     from lavinmq.vhost.vhost import VHost
 
@@ -54,61 +51,38 @@ UNLIMITED_FRAME: Final = 128 << 20
 """Largest payload accepted when neither side names a limit."""
 
 
-class Connection:
-    """A session. `broker` owns it and is told by `lost` when it is over."""
+class Connection(Peer[_core.Link]):
+    """A session."""
 
+    logger = "lmq.amqp.client"
+    arrival_s = HANDSHAKE_TIMEOUT_S
     protocol: Final = "AMQP 0-9-1"
     """What it speaks, for people."""
 
-    # So many attributes of so many instances: dictionaries would take 1.6 KB of each. What few of
-    # them need for long is made when it is asked for.
+    # What few of them need for long is made when it is asked for.
     __slots__ = (
-        "__weakref__", "_awaited", "_exclusive_queues", "_is_over", "_is_told_when_blocked",
-        "_login", "_over_at", "_socket", "_tuned", "auth_mechanism", "broker", "channel_max",
-        "channels", "client_properties", "config", "connected_at_ms", "ends", "frame_max",
-        "heartbeat_s", "is_blocked", "is_member", "is_told_of_cancels", "link", "n_consumers",
-        "standing", "track", "traffic", "user", "vhost",
+        "_awaited", "_exclusive_queues", "_is_told_when_blocked", "_login", "_over_at", "_tuned",
+        "auth_mechanism", "channel_max", "channels", "client_properties", "config", "frame_max",
+        "heartbeat_s", "is_told_of_cancels", "n_consumers",
     )  # fmt: skip
 
     def __init__(self, broker: Broker, sock: socket.socket, ends: Endpoints) -> None:
-        self.broker = broker
+        super().__init__(broker, sock, ends, _core.Link(broker.loop, sock.fileno(), _core.AMQP))
         self.config: Config = broker.config
-        self.ends = ends
-        self.user: Identity
-        self.standing: Standing | None = None
-        """The log-in, once there is one."""
-        self.vhost: VHost
-        self.is_member = False
         self.channels: dict[int, Channel] = {}
         self._exclusive_queues: set[Queue] | None = None
         self.channel_max = self.frame_max = self.heartbeat_s = 0
         self.auth_mechanism = ""
         self.client_properties = b""
         """Content of a field table: packed, and one for all clients that say the same."""
-        self.is_blocked = False
-        """Whether a publish of its waits for room on the disk."""
-        self.traffic: Traffic | None = None
-        self.track: Track | None = None
-        self.connected_at_ms = int(time.time() * 1000)
-        self.link = _core.Link(broker.loop, sock.fileno(), _core.AMQP)
-        self.link.session = self
-        if isinstance(sock, SecureSocket):
-            self.link.use_tls(sock.session)
-        self._socket = sock
         self._login: Login | None = Login(self, ends)
         """None: nothing of it is under way."""
         self._awaited: type[m.Method] = m.ConnectionStartOk
         self._is_told_when_blocked = False
         self.is_told_of_cancels = False
         """Whether the client understands basic.cancel."""
-        self._is_over = False
         self.n_consumers = 0
         self._over_at = math.inf
-
-    @property
-    def name(self) -> str:
-        """What lists and logs call it."""
-        return self.ends.name
 
     @property
     def exclusive_queues(self) -> set[Queue]:
@@ -116,23 +90,6 @@ class Connection:
         if self._exclusive_queues is None:
             self._exclusive_queues = set()
         return self._exclusive_queues
-
-    @property
-    def _log(self) -> log.Log:
-        return log.get("lmq.amqp.client", client=self.ends.peer)
-
-    def counters(self) -> dict[str, int]:
-        """Bytes that have come and gone."""
-        return {"recv_oct": self.link.received_bytes, "send_oct": self.link.sent_bytes}
-
-    def start(self) -> None:
-        """Begin to read."""
-        self.broker.newcomers.enter(self, self.ends)
-        self.link.start(HANDSHAKE_TIMEOUT_S)
-
-    def make_room(self) -> None:
-        """It has not logged in for longest, and others want to come."""
-        self.on_lost("it is the oldest of too many that have not logged in")
 
     # --- output -------------------------------------------------------------------------------
 
@@ -368,16 +325,10 @@ class Connection:
             self.broker.loop.after_sync(partial(self.on_lost, why))
             return
         self._is_over = True
-        self.broker.newcomers.leave(self)
-        if self._login is not None:
-            self._login.end()
         if why:
             self._log.info("connection lost: %s", why)
         self._leave_vhost()
-        self.link.cut()
-        if not why and isinstance(self._socket, SecureSocket):
-            self._socket.say_goodbye()
-        self._socket.close()
+        self._cut(is_clean=not why)
         in_portions(self.broker.events.call_soon, self._ending())
 
     def _ending(self) -> Iterator[None]:
@@ -386,32 +337,14 @@ class Connection:
         self._close_link()
         self.broker.lost(self)
 
-    def _close_link(self) -> None:
-        """Nothing comes from it any more. Link and session name each other: left to the garbage
-        collector, those of clients that stayed for long would be there for hours."""
-        self.link.close()
-        self.link.session = None  # type: ignore[assignment]
-
-    def _leave_vhost(self) -> None:
-        """It is as good as over, and does not count for limits any more."""
-        if self.is_member:
-            self.is_member = False
-            self.vhost.connections.discard(self)
-            self.vhost.totals.churn.count("connection_closed")
+    def _end_login(self) -> None:
+        if self._login is not None:
+            self._login.end()
 
     def user_changed(self) -> None:
         """The tags of its user are others now."""
         raw_user = self.user.name.encode("utf-8", "surrogateescape")
         self.link.set_user(raw_user, self.user.has_tag("impersonator"))
-
-    def abandon(self) -> None:
-        """Let go of the socket, as if the process had died: nothing is sent or deleted."""
-        self._is_over = True
-        self.broker.newcomers.leave(self)
-        if self._login is not None:
-            self._login.end()
-        self._close_link()
-        self._socket.close()
 
     def close(self, code: ReplyCode, text: str) -> None:
         """Tell the client that the connection ends, and give it time to answer."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 import base64
 import secrets
 import socket
-import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from lavinmq import _core
 from lavinmq.auth.standing import Standing
 from lavinmq.errors import ChannelError, ReplyCode
+from lavinmq.listeners.peer import Peer
 from lavinmq.listeners.secure import SecureSocket
 from lavinmq.mqtt import (
     answers,
@@ -39,7 +39,6 @@ from lavinmq.mqtt.login import Login
 from lavinmq.mqtt.reasons import PacketError, Reason, reason_of
 from lavinmq.mqtt.requests import Subscribe, Unsubscribe, Wish
 from lavinmq.mqtt.rights import TopicRights
-from lavinmq.process import log
 from lavinmq.process.portions import once
 from lavinmq.vhost import subscribing
 from lavinmq.vhost.new_queue import NewQueue
@@ -52,8 +51,6 @@ if TYPE_CHECKING:
     from lavinmq.mqtt.sessions import Sessions
     from lavinmq.mqtt.stores import Gifts
     from lavinmq.process.portions import Portions
-    from lavinmq.stats.sampler import Track
-    from lavinmq.stats.totals import Traffic
     from lavinmq.vhost.queue import Queue
     from lavinmq.vhost.vhost import VHost
 
@@ -108,46 +105,33 @@ class Consumer:
         """The client hears of it by its end."""
 
 
-class Connection:
-    """A session. `broker` owns it and is told by `lost` when it is over."""
+class Connection(Peer[_core.MqttLink]):
+    """A session."""
 
+    logger = "lmq.mqtt.client"
+    arrival_s = CONNECT_TIMEOUT_S
     channel_max: Final = 0
     frame_max: Final = 0
     client_properties: Final = b""
     """What lists show of connections, and MQTT does not have."""
 
     __slots__ = (
-        "__weakref__", "_consumer", "_enhanced", "_expiry_s", "_host", "_is_over", "_login",
-        "_mechanism", "_most", "_proof", "_queue", "_sessions", "_shared", "_socket", "_wanted",
-        "_will", "broker", "client_id", "connected_at_ms", "ends", "is_blocked", "is_member",
-        "keep_alive_s", "level", "link", "receive_maximum", "rights", "standing", "track",
-        "traffic", "user", "vhost",
+        "_consumer", "_enhanced", "_expiry_s", "_host", "_login", "_mechanism", "_most", "_proof",
+        "_queue", "_sessions", "_shared", "_wanted", "_will", "client_id", "keep_alive_s", "level",
+        "receive_maximum", "rights",
     )  # fmt: skip
 
     def __init__(self, host: Host, sock: socket.socket, ends: Endpoints) -> None:
+        loop = host.broker.loop
+        super().__init__(host.broker, sock, ends, _core.MqttLink(loop, sock.fileno(), _core.MQTT))
         self._host = host
-        self.broker = host.broker
-        self.ends = ends
-        self.user: Identity
-        self.vhost: VHost
         self.rights: TopicRights
-        self.standing: Standing | None = None
-        self.is_member = False
-        self.is_blocked = False
         self.level = codec.V311
         self.client_id = ""
         self.keep_alive_s = 0
         self.receive_maximum = 0
         self._mechanism = ""
         self._proof = b""
-        self.traffic: Traffic | None = None
-        self.track: Track | None = None
-        self.connected_at_ms = time.time_ns() // 1_000_000
-        self.link = _core.MqttLink(self.broker.loop, sock.fileno(), _core.MQTT)
-        self.link.session = self  # type: ignore[assignment]  # it calls what MqttLink says
-        if isinstance(sock, SecureSocket):
-            self.link.use_tls(sock.session)
-        self._socket = sock
         self._login: Login | None = Login(self.broker, self, ends)
         self._enhanced: Enhanced | None = None
         self._wanted: Connect | None = None
@@ -158,18 +142,8 @@ class Connection:
         self._will: Will | None = None
         self._expiry_s = 0
         self._most = 0
-        self._is_over = False
 
     # --- what the broker asks -----------------------------------------------------------------
-
-    @property
-    def name(self) -> str:
-        """What lists and logs call it."""
-        return self.ends.name
-
-    @property
-    def _log(self) -> log.Log:
-        return log.get("lmq.mqtt.client", client=self.ends.peer)
 
     @property
     def protocol(self) -> str:
@@ -207,19 +181,6 @@ class Connection:
         if self._queue is None or self._consumer is None:
             return []
         return [(self._queue, self._consumer), *(self._shared or {}).values()]
-
-    def counters(self) -> dict[str, int]:
-        """Bytes that have come and gone."""
-        return {"recv_oct": self.link.received_bytes, "send_oct": self.link.sent_bytes}
-
-    def start(self) -> None:
-        """Begin to read."""
-        self.broker.newcomers.enter(self, self.ends)
-        self.link.start(CONNECT_TIMEOUT_S)
-
-    def make_room(self) -> None:
-        """It has not logged in for longest, and others want to come."""
-        self.on_lost("it is the oldest of too many that have not logged in")
 
     def close(self, code: ReplyCode, text: str) -> None:
         """Tell the client that the connection ends, and end it."""
@@ -271,20 +232,6 @@ class Connection:
         if name is not None:
             return self.user.can_read(self.vhost.name, name)
         return self.rights.may_subscribe(_bare(text))
-
-    def abandon(self) -> None:
-        """Let go of the socket, as if the process had died: nothing is sent or deleted."""
-        self._is_over = True
-        self.broker.newcomers.leave(self)
-        self._end_login()
-        self._close_link()
-        self._socket.close()
-
-    def _close_link(self) -> None:
-        """Nothing comes from it any more. Link and session name each other: left to the garbage
-        collector, those of clients that stayed for long would be there for hours."""
-        self.link.close()
-        self.link.session = None  # type: ignore[assignment]
 
     # --- what the link calls ------------------------------------------------------------------
 
@@ -340,12 +287,7 @@ class Connection:
         if why:
             self._log.info("connection lost: %s", why)
         self._leave(has_will=True)
-        self.broker.newcomers.leave(self)
-        self._end_login()
-        self.link.cut()
-        if not why and isinstance(self._socket, SecureSocket):
-            self._socket.say_goodbye()
-        self._socket.close()
+        self._cut(is_clean=not why)
         self._close_link()
         self.broker.lost(self)
 
@@ -901,11 +843,8 @@ class Connection:
 
     def _leave(self, *, has_will: bool) -> None:
         """Let go of the session, which lives on or ends with the connection. Idempotent."""
-        if not self.is_member:
+        if not self._leave_vhost():
             return
-        self.is_member = False
-        self.vhost.connections.discard(self)
-        self.vhost.totals.churn.count("connection_closed")
         will, self._will = self._will, None
         sessions, queue, consumer = self._sessions, self._queue, self._consumer
         self._queue = self._consumer = None
