@@ -28,6 +28,7 @@ LISTENERS = (("amqp", "bind", "port"), ("amqp", "bind", "tls_port"),
 SOCKETS = (("main", "control_unix_path"), ("amqp", "unix_path"), ("mqtt", "unix_path"),
            ("mgmt", "unix_path"))  # fmt: skip
 ANY_ADDRESS = frozenset({"0.0.0.0", "::"})
+RUN = "/run"
 WRITTEN = ("log_file", "pidfile", "tls_keylog_file")
 SINGLE_SIGN_ON = ("issuer", "client_id", "mgmt_base_url")
 _TABLE = {(setting.section, setting.key): setting for setting in SETTINGS}
@@ -196,6 +197,8 @@ def _socket_problems(config: Config) -> Iterator[str]:
         name = _TABLE[section, key].name
         other = wanted.setdefault(os.path.abspath(path), name)
         directory = os.path.dirname(os.path.abspath(path))
+        if not os.path.lexists(directory) and os.path.dirname(directory) == RUN:
+            directory = RUN  # where the listener makes it
         if other != name:
             yield f"{name} and {other}: both are {path!r}"
         elif os.path.lexists(path) and not stat.S_ISSOCK(os.lstat(path).st_mode):

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 BACKLOG: Final = 1024
 RETRY_S: Final = 0.5
+RUN: Final = "/run"
 RESERVE: Final = 64
 """Descriptors that clients do not get: queues need them to write and sync."""
 ANY_HOST: Final = "::"
@@ -125,12 +126,14 @@ class Listener:
         cls, host: Host, path: str, protocol: Protocol, welcome: Welcome, *, mode: int = 0o666,
         door: Door | None = None,
     ) -> Listener:  # fmt: skip
-        """Listen on a unix socket; one that nobody listens on any more is replaced.
+        """Listen on a unix socket; one that nobody listens on any more is replaced. A directory of
+        its own below /run is made: the service has systemd do it, a container has nobody.
 
         Raises: OSError naming the path.
         """
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
+            _make_run_directory(path)
             _remove_stale(path)
             sock.bind(path)
             os.chmod(path, mode)
@@ -287,6 +290,12 @@ def _has_ipv6() -> bool:
 def _identity(path: str) -> tuple[int, int]:
     status = os.lstat(path)
     return status.st_dev, status.st_ino
+
+
+def _make_run_directory(path: str) -> None:
+    directory = os.path.dirname(os.path.abspath(path))
+    if os.path.dirname(directory) == RUN and not os.path.isdir(directory):
+        os.mkdir(directory, 0o755)
 
 
 def _remove_stale(path: str) -> None:

@@ -361,8 +361,9 @@ class Podman:
         self.base = ["podman", "--runtime", "runc", "--cgroup-manager", "cgroupfs",
                       "--storage-driver", "vfs", "--root", str(place / "storage"),
                       "--runroot", str(place / "run")]  # fmt: skip
-        self.image = self.call("pull", "--quiet", f"oci:{image}").stdout.strip()
-        assert self.image
+        pulled = self.call("pull", "--quiet", f"oci:{image}")
+        self.image = pulled.stdout.strip()
+        assert self.image, pulled.stderr
 
     def call(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a command of podman."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from lavinmq.config import check
 from lavinmq.config.check import doubts, problems
 from lavinmq.config.service_unit import ServiceUnit
 from lavinmq.config.values import load
@@ -175,6 +176,15 @@ def test_a_data_directory_of_somebody_else_is_a_problem_of_the_service(
     lines = problems(load_ini("", "-D", str(tmp_path)))
 
     assert any("the service runs as lavinmq, to whom it does not belong" in line for line in lines)
+
+
+def test_a_directory_of_a_socket_below_run_need_not_be_there(
+    load_ini: Loader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check, "RUN", str(tmp_path))
+    for place, is_good in (("lavinmq", True), ("no/such", False)):
+        lines = problems(load_ini(f"[main]\ncontrol_unix_path = {tmp_path}/{place}/s\n"))
+        assert any("cannot be made in" in line for line in lines) != is_good
 
 
 def test_a_control_socket_that_lavinmqctl_does_not_find_is_told(load_ini: Loader) -> None:

@@ -11,12 +11,13 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from itertools import count, pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lavinmq.config.values import defaults
-from lavinmq.listeners import endpoints
+from lavinmq.listeners import endpoints, listener
 from lavinmq.listeners.endpoints import Endpoints
 from lavinmq.listeners.listener import Listener, Places, listeners
 from lavinmq.listeners.tls import Contexts
@@ -154,6 +155,19 @@ def test_a_unix_socket_is_for_everybody_and_goes_with_its_listener(host: Host, p
     assert (listening.path, listening.port, listening.name) == (path, -1, path)
     listening.close()
     assert not os.path.exists(path)
+
+
+def test_a_directory_below_run_is_made_and_no_other(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no systemd makes it: in a container."""
+    monkeypatch.setattr(listener, "RUN", str(tmp_path))
+    for _ in range(2):
+        host.unix(f"{tmp_path}/lavinmq/ctl.sock").close()
+
+    assert stat.S_IMODE(os.stat(tmp_path / "lavinmq").st_mode) == 0o755
+    with pytest.raises(OSError, match=r"cannot listen on .*/no/such/ctl\.sock"):
+        host.unix(f"{tmp_path}/no/such/ctl.sock")
 
 
 def test_the_peer_of_a_unix_socket_is_this_machine(host: Host, path: str) -> None:
