@@ -15,6 +15,7 @@ from tornado.websocket import websocket_connect
 
 from lavinmq.auth.throttle import SOURCE
 from tests.support.inside import Inside, inside
+from tests.support.websocket import close
 from tests.support.wire import PROTOCOL_HEADER, Wire
 from tests.support.wire import encode as encoded
 
@@ -61,9 +62,7 @@ def by_websocket(broker: Inside) -> None:
             message = await connection.read_message()
             assert isinstance(message, bytes), got
             got += message
-        connection.close()
-        while await connection.read_message() is not None:
-            pass
+        await close(connection)
 
     asyncio.run(asyncio.wait_for(run(), 20))
 

@@ -16,6 +16,7 @@ from tests.support.api import Api
 from tests.support.broker import Broker
 from tests.support.inside import Inside, inside
 from tests.support.waiting import wait_for
+from tests.support.websocket import close
 from tests.support.wire import Wire, encode, encode_publish
 
 ALL = (".*", ".*", ".*")
@@ -337,7 +338,7 @@ def test_a_websocket_ends_with_its_user(api: Api) -> None:
         assert answer.status == 204
         message = await connection.read_message()
         assert isinstance(message, bytes)
-        connection.close()
+        await close(connection)
         return message
 
     assert b"User 'u' is deleted" in asyncio.run(asyncio.wait_for(run(), 30))

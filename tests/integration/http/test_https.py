@@ -24,6 +24,7 @@ from tests.support.broker import Broker
 from tests.support.certificates import Authority, Identity
 from tests.support.ports import HOST, free_port
 from tests.support.waiting import wait_for
+from tests.support.websocket import close
 
 LOGIN = {"Authorization": "Basic " + base64.b64encode(b"guest:guest").decode()}
 HEADER = b"AMQP\x00\x00\x09\x01"
@@ -159,9 +160,7 @@ def test_a_websocket_over_tls_is_a_connection_with_tls(
         start = await connection.read_message()
         assert isinstance(start, bytes)
         found = await asyncio.to_thread(metrics)
-        connection.close()
-        while await connection.read_message() is not None:
-            pass
+        await close(connection)
         return found
 
     def metrics() -> dict[str, Any]:

@@ -13,6 +13,7 @@ from tornado.websocket import WebSocketClientConnection, websocket_connect
 from lavinmq.client.connection import Connection, parse_uri
 from tests.conftest import BrokerFactory
 from tests.support.broker import Broker
+from tests.support.websocket import close
 
 HEADER = b"AMQP\x00\x00\x09\x01"
 
@@ -21,13 +22,6 @@ async def connect(broker: Broker, path: str = "/", **headers: str) -> WebSocketC
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     request = HTTPRequest(f"ws://{broker.host}:{broker.http_port}{path}", headers=named)
     return await websocket_connect(request)
-
-
-async def close(connection: WebSocketClientConnection) -> None:
-    """Close it and wait for the end."""
-    connection.close()
-    while await connection.read_message() is not None:
-        pass
 
 
 class Bridge:

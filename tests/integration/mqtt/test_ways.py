@@ -18,6 +18,7 @@ from tests.support.certificates import Authority
 from tests.support.mqtt_bytes import V5, V311, connect, publish, subscribe
 from tests.support.mqtt_peer import Peer
 from tests.support.ports import free_port
+from tests.support.websocket import close
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,7 @@ def test_websocket(mqtt: Broker, path: str, headers: dict[str, str]) -> None:
             message = await client.read_message()
             assert isinstance(message, bytes)
             found += message
-        client.close()
+        await close(client)
         return found
 
     found = asyncio.run(asyncio.wait_for(talk(), 15))
