@@ -331,7 +331,7 @@ cdef class Wire:
         self.loop.end_link(self)
 
     cdef void note_unsendable(self):
-        """The kernel takes nothing more: the peer has gone. Nothing is delivered to it meanwhile."""
+        """The kernel takes nothing more: the peer has gone. Nothing is delivered meanwhile."""
         self.t.wire.has_writer = False
         self.t.wire.is_blocked = True
         if not self.t.stops & STOP_ENDED and self.t.wire.fd >= 0:

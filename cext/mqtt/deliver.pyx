@@ -140,8 +140,7 @@ cdef bint deliver_one(consumer_t* k, queue_t* q, rec_t* rec) noexcept nogil:
 
 
 cdef enum:
-    AGAIN_BYTES = 512           # of a message that has come back: it lies in a heap, its packet id
-                                # in a table, and both may be of 65 535
+    AGAIN_BYTES = 512           # for a message that has come back, out of a heap of 65 535
 
 
 # hot
