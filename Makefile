@@ -294,7 +294,7 @@ $(COMPILED): setup.py $(INSTALLED) $(wildcard cext/*.p?? cext/*/*.p??)
 $(TRIAL): $(COMPILED) $(wildcard cext/trial/*.pyx)
 	test -e $@ || rm -f build/.trial-* tests/support/*.so
 	LAVINMQ_TRIAL=1 LAVINMQ_SANITIZE=$(filter asan ubsan fuzz,$(BUILD)) $(if $(filter fuzz,$(BUILD)),CC=clang) \
-		$(IN_VENV) setup.py --quiet build_ext --inplace --build-temp build/objects-trial --build-lib build/lib-trial
+		$(IN_VENV) setup.py --quiet build_ext --inplace --build-temp build/objects-trial-$(BUILD) --build-lib build/lib-trial-$(BUILD)
 	touch $@
 
 trial: $(TRIAL)  ## compile tests/support/_*.so, what unit tests need beside the broker's modules

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import tempfile
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -354,13 +355,13 @@ def test_what_cannot_be_signed_is_told(image: Path, signer: dict[str, str], tmp_
 class Podman:
     """Containers of the image by podman, with storage of their own.
 
-    A user who may not raise limits may not ask for podman's own ones: this host's are asked for.
+    `run`: a directory with a short path: 50 characters are podman's bound. A user who may not raise limits may not ask for podman's own ones: this host's are asked for.
     """
 
-    def __init__(self, place: Path, image: Path) -> None:
+    def __init__(self, place: Path, run: Path, image: Path) -> None:
         self.base = ["podman", "--runtime", "runc", "--cgroup-manager", "cgroupfs",
                       "--storage-driver", "vfs", "--root", str(place / "storage"),
-                      "--runroot", str(place / "run")]  # fmt: skip
+                      "--runroot", str(run)]  # fmt: skip
         pulled = self.call("pull", "--quiet", f"oci:{image}")
         self.image = pulled.stdout.strip()
         assert self.image, pulled.stderr
@@ -391,11 +392,12 @@ def podman(image: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Po
     reason = missing("podman", "runc")
     if reason:
         pytest.skip(reason)
-    runtime = Podman(tmp_path_factory.mktemp("podman"), image)
-    yield runtime
-    runtime.call("rm", "--all", "--force")
-    runtime.call("volume", "rm", "--all", "--force")
-    runtime.call("rmi", "--all", "--force")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as run:
+        runtime = Podman(tmp_path_factory.mktemp("podman"), Path(run), image)
+        yield runtime
+        runtime.call("rm", "--all", "--force")
+        runtime.call("volume", "rm", "--all", "--force")
+        runtime.call("rmi", "--all", "--force")
 
 
 def test_podman_runs_it_and_its_volume_outlives_it(podman: Podman) -> None:
