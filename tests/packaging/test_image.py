@@ -355,7 +355,8 @@ def test_what_cannot_be_signed_is_told(image: Path, signer: dict[str, str], tmp_
 class Podman:
     """Containers of the image by podman, with storage of their own.
 
-    `run`: a directory with a short path: 50 characters are podman's bound. A user who may not raise limits may not ask for podman's own ones: this host's are asked for.
+    `run`: a directory with a short path: 50 characters are podman's bound. A user who may not raise
+    limits may not ask for podman's own ones: this host's are asked for.
     """
 
     def __init__(self, place: Path, run: Path, image: Path) -> None:
