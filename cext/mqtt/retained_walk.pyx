@@ -49,7 +49,8 @@ cdef int walk_go(rwalk_t* w, const u8* p, u32 n, const u8* more, u32 n_more,
     RWALK_NO_MEMORY."""
     if not walk_reserve(w, <u64>n + n_more + 1):
         return RWALK_NO_MEMORY
-    memmove(w.at, p, n)
+    if n:                               # the first topic is of nothing, and nowhere
+        memmove(w.at, p, n)
     if n_more:
         memcpy(w.at + n, more, n_more)
     w.at_len = n + n_more
