@@ -55,6 +55,7 @@ class Wills:
         self._works = works
         self._due_now: dict[str, Testament] = {}
         self._under_way: set[Generator[None]] = set()
+        self._is_publishing = False
         self._clock = clock
         self._waiting: dict[str, Testament] = {}
         self._buckets: dict[int, list[Testament]] = {}
@@ -73,7 +74,8 @@ class Wills:
         testament = Testament(client_id, will, may_publish, may_cross, due_s)
         if not will.delay_s:
             self._due_now[client_id] = testament
-            if len(self._due_now) == 1:
+            if not self._is_publishing:
+                self._is_publishing = True
                 self._works.begin(self._publishes())
             return
         self._waiting[client_id] = testament
@@ -113,9 +115,7 @@ class Wills:
         self._due_now.clear()
         for steps in self._under_way:
             steps.close()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._disarm()
 
     def _hurry(self, client_id: str) -> None:
         testament = self._due_now.pop(client_id, None)
@@ -123,20 +123,28 @@ class Wills:
             _finish(self._publish(testament))
 
     def _publishes(self) -> Iterator[None]:
-        while self._due_now:
-            yield from self._publishing(self._due_now.pop(next(iter(self._due_now))))
+        try:
+            while self._due_now:
+                yield from self._publishing(self._due_now.pop(next(iter(self._due_now))))
+        finally:
+            self._is_publishing = False  # one that fails must not keep all later ones back
 
     def _publishing(self, testament: Testament) -> Iterator[None]:
         steps = self._publish(testament)
         self._under_way.add(steps)
-        yield from steps
-        self._under_way.discard(steps)
+        try:
+            yield from steps
+        finally:
+            self._under_way.discard(steps)
         yield
 
-    def _arm(self) -> None:
+    def _disarm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _arm(self) -> None:
+        self._disarm()
         if self._order:
             wait_s = max(self._order[0] - self._clock(), 0)
             self._timer = self._events.call_later(wait_s, self._due)

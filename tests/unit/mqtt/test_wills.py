@@ -190,3 +190,29 @@ def test_nothing_is_published_after_a_stop(
         turn(events)
 
     assert out == []
+
+
+def test_a_will_that_fails_keeps_no_later_one_back(
+    events: asyncio.AbstractEventLoop, works: Portions
+) -> None:
+    """A bug in one is told, and the others go on."""
+    out, told = list[str](), list[str]()
+    events.set_exception_handler(lambda _loop, said: told.append(str(said["exception"])))
+
+    def publish(due: wills.Testament) -> Generator[None]:
+        if due.client_id == "bad":
+            raise ValueError("a bug")
+        out.append(due.client_id)
+        yield
+
+    waiting = wills.Wills(events, publish, works)
+    for client_id in ("bad", "held"):
+        waiting.add(client_id, Will("t", b"", 0, False, 0), lambda topic: True)
+    for _ in range(9):
+        turn(events)
+    waiting.add("later", Will("t", b"", 0, False, 0), lambda topic: True)
+    for _ in range(20):
+        turn(events)
+
+    assert told == ["a bug"]
+    assert out == ["held", "later"]
