@@ -32,10 +32,11 @@ def lay(tree: Path) -> Path:
     """Make the tree anew, and return it."""
     shutil.rmtree(tree, ignore_errors=True)
     package = tree / "lavinmq/client"
-    package.mkdir(parents=True)
-    for path in (release.ROOT / "lavinmq/client").glob("*.py*"):
-        if path.name not in OF_OUR_COMMANDS and path.is_file():
-            shutil.copy2(path, package)
+    (package / "kombu").mkdir(parents=True)
+    ours = release.ROOT / "lavinmq/client"
+    for path in (*ours.glob("*.py*"), *ours.glob("kombu/*.py")):
+        if path.name not in OF_OUR_COMMANDS or path.parent != ours:
+            shutil.copy2(path, package / path.relative_to(ours))
     shutil.copy2(release.ROOT / "lavinmq/py.typed", package)
     for path in sources_of(release.ROOT / "cext/client.pyx"):
         place = tree / path.relative_to(release.ROOT)

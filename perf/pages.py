@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -91,19 +91,26 @@ class Bench(management.Bench):
         return float(run.report["publish_rate"]), run.broker_cpu_s / millions
 
     def compared(
-        self, broker: brokers.RunningBroker, more: str, beside: Callable[[], Any]
+        self,
+        broker: brokers.RunningBroker,
+        more: str,
+        beside: Callable[[], AbstractContextManager[list[float]]],
     ) -> Result:
         """A publisher alone and beside something, in turn; the longest turn of each."""
-        alone, with_it = [], []
+        alone, with_it, asked = [], [], 0
         for _ in range(self.options.reps):
             alone.append(self.publishing(broker, more))
-            with beside():
+            with beside() as took:
                 with_it.append(self.publishing(broker, more))
+                asked += len(took)
         pairs = list(zip(with_it, alone, strict=True))
+        ratios = sorted(this[0] / that[0] for this, that in pairs)
         return {
             "alone_per_s": _middle(rate for rate, _ in alone),
             "with_per_s": _middle(rate for rate, _ in with_it),
-            "rate_ratio": _middle(this[0] / that[0] for this, that in pairs),
+            "rate_ratio": _middle(ratios),
+            "rate_ratio_quartiles": [ratios[len(ratios) // 4], ratios[len(ratios) * 3 // 4]],
+            "asked_per_s": asked / self.options.reps / self.options.seconds,
             "cpu_ratio": _middle(this[1] / that[1] for this, that in pairs),
         }
 
@@ -217,7 +224,11 @@ def browse(bench: Bench) -> Result:
             "longest_turn_calm_ms": calm["computed_ms"],
             "longest_turn_ms": longest["computed_ms"],
         }  # fmt: skip
-        return result | bench.compared(broker, "-q beside", lambda: bench.doing(ask))
+        result |= bench.compared(broker, "-q beside", lambda: bench.doing(ask))
+        # What browsing takes of the core that it shares with publishers: rates alone differ by
+        # more than that from one run to the next.
+        each_s = sum(result[f"{name}_cpu_ms"] for name in ("plain", "by_text", "by_key")) / 3e3
+        return result | {"core_beside": result["asked_per_s"] * each_s}
 
 
 def trace(bench: Bench) -> Result:

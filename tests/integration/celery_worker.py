@@ -13,6 +13,8 @@ from pathlib import Path
 
 from celery import Celery, Task
 
+import lavinmq.client.kombu  # noqa: F401  # makes lavinmq:// known
+
 MAX_ATTEMPTS = 3
 
 

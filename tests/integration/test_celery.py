@@ -1,4 +1,7 @@
-"""Celery: a real worker runs hundreds of tasks, retries them, and outlives a broker restart."""
+"""Celery: a real worker runs hundreds of tasks, retries them, and outlives a broker restart.
+
+On py-amqp, and on this project's own client (`lavinmq://`).
+"""
 
 from __future__ import annotations
 
@@ -28,13 +31,13 @@ REPOSITORY = Path(__file__).parents[2]
 class Worker:
     """A worker process, the application that sends it tasks, and the log of the runs."""
 
-    def __init__(self, broker: Broker, directory: Path) -> None:
+    def __init__(self, broker: Broker, scheme: str, directory: Path) -> None:
         name = f"test-celery-{uuid.uuid4().hex[:12]}"
         self.node_name = f"{name}@localhost"
         self._runs_path = directory / "runs.txt"
         self._output_path = directory / "worker.log"
         self._runs_path.touch()
-        uri = broker.uri
+        uri = broker.uri.replace("amqp:", f"{scheme}:")
         self.app: Celery = make_app(uri, name, self._runs_path)
         command = [sys.executable, "-m", "tests.integration.celery_worker"]
         with self._output_path.open("wb") as output:
@@ -96,10 +99,18 @@ class Worker:
         self.app.close()
 
 
+@pytest.fixture(scope="module", params=["amqp", "lavinmq"])
+def scheme(request: pytest.FixtureRequest) -> str:
+    """What Celery uses: py-amqp, or our client."""
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def worker(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+def worker(
+    broker: Broker, scheme: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Worker]:
     """A worker that is ready, shared by the tests that only use other numbers or tasks."""
-    started = Worker(broker, tmp_path_factory.mktemp("celery"))
+    started = Worker(broker, scheme, tmp_path_factory.mktemp("celery"))
     try:
         started.wait_until_ready()
         yield started
@@ -146,8 +157,10 @@ def test_remote_control_tells_what_the_worker_does(worker: Worker) -> None:
     assert {"square", "flaky", "hopeless"} <= set(registered[worker.node_name])
 
 
-def test_no_task_is_lost_when_the_broker_restarts(own_broker: Broker, tmp_path: Path) -> None:
-    worker = Worker(own_broker, tmp_path)
+def test_no_task_is_lost_when_the_broker_restarts(
+    own_broker: Broker, scheme: str, tmp_path: Path
+) -> None:
+    worker = Worker(own_broker, scheme, tmp_path)
     try:
         worker.wait_until_ready()
         square = worker.app.tasks["square"]

@@ -1,4 +1,7 @@
-"""kombu: declared entities, pools, simple queues, replies, and recovery over a broker restart."""
+"""kombu: declared entities, pools, simple queues, replies, and recovery over a broker restart.
+
+On py-amqp, and on this project's own client (`lavinmq://`).
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from kombu import Connection, Consumer, Exchange, Message, Producer, Queue
 from kombu.common import Broadcast, collect_replies, itermessages, send_reply, uuid
 from kombu.mixins import ConsumerMixin
 
+import lavinmq.client.kombu  # noqa: F401  # makes lavinmq:// known
 from tests.integration.conftest import UniqueName
 from tests.support.broker import Broker
 
@@ -20,10 +24,17 @@ WAIT_S = 10.0
 RETRY = {"max_retries": 20, "interval_start": 0.05, "interval_step": 0, "interval_max": 0.05}
 
 
+@pytest.fixture(params=["amqp", "lavinmq"])
+def scheme(request: pytest.FixtureRequest) -> str:
+    """What kombu uses: py-amqp, or our client."""
+    return str(request.param)
+
+
 @pytest.fixture
-def kombu(broker: Broker) -> Iterator[Connection]:
+def kombu(broker: Broker, scheme: str) -> Iterator[Connection]:
     """An open kombu connection whose publishes are confirmed."""
-    with Connection(broker.uri, transport_options={"confirm_publish": True}) as connection:
+    options = {"confirm_publish": True}
+    with Connection(uri_of(broker, scheme), transport_options=options) as connection:
         yield connection.connect() and connection
 
 
@@ -35,6 +46,10 @@ def line(kombu: Connection, unique: UniqueName) -> Iterator[Queue]:
     queue = declared(Queue(unique("kombu"), exchange, "key", durable=False), kombu)
     yield queue
     queue.delete()
+
+
+def uri_of(broker: Broker, scheme: str) -> str:
+    return broker.uri.replace("amqp:", f"{scheme}:")
 
 
 def declared(queue: Queue, connection: Connection) -> Queue:
@@ -245,8 +260,8 @@ def test_a_pool_hands_out_connections_of_its_own(kombu: Connection, line: Queue)
 class Worker(ConsumerMixin):
     """Takes `count` messages, however often the connection is lost; the broker dies at half."""
 
-    def __init__(self, broker: Broker, queue: Queue, count: int) -> None:
-        self.connection = Connection(broker.uri)
+    def __init__(self, broker: Broker, scheme: str, queue: Queue, count: int) -> None:
+        self.connection = Connection(uri_of(broker, scheme))
         self.bodies: list[int] = []
         self.connections = 0
         self._broker = broker
@@ -274,12 +289,13 @@ class Worker(ConsumerMixin):
 
 
 def test_publisher_and_worker_are_back_after_a_crash(
-    own_broker: Broker, unique: UniqueName
+    own_broker: Broker, scheme: str, unique: UniqueName
 ) -> None:
     queue = Queue(unique("kept"), Exchange(unique("kept")), "key")
-    worker = Worker(own_broker, queue, 20)
+    worker = Worker(own_broker, scheme, queue, 20)
+    uri, options = uri_of(own_broker, scheme), {"confirm_publish": True}
 
-    with Connection(own_broker.uri, transport_options={"confirm_publish": True}) as connection:
+    with Connection(uri, transport_options=options) as connection:
         producer = Producer(connection, queue.exchange, "key")
         for number in range(20):
             producer.publish(number, declare=[queue])
@@ -294,10 +310,12 @@ def test_publisher_and_worker_are_back_after_a_crash(
     assert last == [20]
 
 
-def test_its_manager_works_with_the_http_api(broker: Broker, unique: UniqueName) -> None:
+def test_its_manager_works_with_the_http_api(
+    broker: Broker, scheme: str, unique: UniqueName
+) -> None:
     name = unique("managed")
     options = {"manager_hostname": broker.host, "manager_port": broker.http_port}
-    with Connection(broker.uri, transport_options=options) as connection:
+    with Connection(uri_of(broker, scheme), transport_options=options) as connection:
         manager = connection.get_manager()
 
         manager.create_queue("/", name, durable=True)

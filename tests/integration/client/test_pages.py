@@ -13,7 +13,12 @@ from tests.support.broker import Broker
 
 DEADLINE_S = 120.0
 DOCS = Path(__file__).resolve().parents[3] / "docs"
-PAGES = ("client.md", "client-from-others.md", "../packaging/client/README.md")
+PAGES = (
+    "client.md",
+    "client-from-others.md",
+    "client-adapters.md",
+    "../packaging/client/README.md",
+)
 PROGRAM = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 EXAMPLES = [
     pytest.param(program, id=f"{Path(page).stem}-{number}")
@@ -26,6 +31,10 @@ PRINTS = {
     "client-2": ["42"],
     "client-from-others-0": ["confirmed", "greetings b'hello'"],
     "client-from-others-1": ["{'id': 1}"],
+    "client-adapters-0": ["5"],
+    "client-adapters-1": ["{'hello': 'kombu'}"],
+    "client-adapters-2": ["{'order': 7, 'total': 12}"],
+    "client-adapters-3": ["hello dramatiq at the try 3"],
     "README-0": ["confirmed"],
 }
 
@@ -34,6 +43,7 @@ PRINTS = {
 def test_an_example_runs(program: str, own_broker: Broker, request: pytest.FixtureRequest) -> None:
     place = f"amqp://guest:guest@{own_broker.host}:{own_broker.port}"
     text = program.replace("amqp://guest:guest@localhost", place)
+    text = text.replace("lavinmq://guest:guest@localhost", place.replace("amqp", "lavinmq"))
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=100)
 
     assert done.returncode == 0, done.stderr
