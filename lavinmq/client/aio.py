@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -237,8 +237,14 @@ class AsyncConsumer(BaseConsumer):
             self.taken(len(messages), sum(map(len, messages)))
         return messages
 
-    async def __aiter__(self) -> AsyncIterator[Message]:
+    def __aiter__(self) -> AsyncIterator[Message]:
         """Messages, over all reconnects, until the consumer is closed."""
+        if self.tracing is not None:
+            traced: AsyncIterator[Message] = self.tracing.each_async(self._messages(), self.queue)
+            return traced
+        return self._messages()
+
+    async def _messages(self) -> AsyncGenerator[Message, None]:
         while (messages := await self._next()) is not None:
             at = 0
             try:
@@ -287,6 +293,8 @@ class AsyncConsumer(BaseConsumer):
         raises, it is refused, to come again with `requeue`, and `on_error` hears. With one worker,
         and for each value of `partition_by`, the order is kept. Returns at once.
         """
+        if self.tracing is not None:
+            handler = self.tracing.handling_async(handler, self.queue)
         if partition_by is None:
             inboxes: list[asyncio.Queue[Message] | None] = [None] * workers
         else:
@@ -296,7 +304,7 @@ class AsyncConsumer(BaseConsumer):
             self._workers.append(self.core.spawn(self._work(handler, inbox, requeue, auto_ack)))
 
     async def _spread(self, inboxes: list[Any], partition_by: Callable[[Message], object]) -> None:
-        async for message in self:
+        async for message in self._messages():
             inboxes[hash(partition_by(message)) % len(inboxes)].put_nowait(message)
 
     async def _work(

@@ -67,6 +67,12 @@ class BaseConsumer(Member):
         self._offsets: deque[tuple[int, int]] = deque()
         self._next_offset: int | None = None
         self._oldest: tuple[int, int, float] | None = None
+        self.tracing: Any = None
+        if config.tracing:
+            from lavinmq.client import tracing
+
+            tracing.check()
+            self.tracing = tracing
 
     # ---- what the program sees
 

@@ -36,7 +36,7 @@ from lavinmq.client.errors import (
     NotFound,
     RpcTimeout,
 )
-from lavinmq.client.link import Chan, Link
+from lavinmq.client.link import Chan, Link, token_of
 from lavinmq.client.opening import open_link
 from lavinmq.client.topology import BindingSpec, Entity, QueueSpec, Topology
 from lavinmq.client.url import Endpoint, Target
@@ -517,13 +517,15 @@ class Core:
 
     async def _renew(self) -> None:
         """Ask the program for a new token before the old one ends."""
-        while self.config.token is not None and self.config.token_interval:
-            await asyncio.sleep(self.config.token_interval)
+        interval = delay = self.config.token_interval
+        while self.config.token is not None and interval and delay:
+            await asyncio.sleep(delay)
             try:
-                token = await self.loop.run_in_executor(None, self.config.token)
-                await self.renew(token)
+                await self.renew(await token_of(self.config.token))
+                delay = interval
             except (Error, OSError) as error:
                 self.tell("error", error)
+                delay = interval / 10  # the old one ends soon
 
 
 def _is_dead(descriptor: int) -> bool:

@@ -18,9 +18,10 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from lavinmq.client import _engine, methods
-from lavinmq.client.config import Config
+from lavinmq.client.config import Config, Token
 from lavinmq.client.errors import (
     AuthenticationError,
+    ClientConnectionError,
     ClosedError,
     ConnectionLost,
     ConsumerCancelled,
@@ -49,6 +50,23 @@ PARTING_S: Final = 1.5
 
 Event = tuple[int, int, bytes, _engine.Message | None]
 """Channel, method, payload, and the message that came with it."""
+
+
+async def token_of(function: Token) -> str:
+    """Ask the program for an access token, in a thread: it may have to fetch one.
+
+    Raises: ClientConnectionError, whose cause is what the function raised.
+    """
+    try:
+        token = await asyncio.get_running_loop().run_in_executor(None, function)
+    except Exception as error:
+        text = f"the function of option token raised {type(error).__name__}"
+        raise ClientConnectionError(text) from error
+    if not isinstance(token, str):
+        raise ClientConnectionError(
+            f"the function of option token returned a {type(token).__name__}, a text is wanted"
+        )
+    return token
 
 
 class Sender(Protocol):
@@ -315,7 +333,7 @@ class Link(asyncio.BufferedProtocol):
         _, _, properties, mechanisms, _ = await start
         self.server_properties = properties
         tune = self._expect("connection.tune")
-        mechanism, response = self._login(mechanisms.split())
+        mechanism, response = self._login(mechanisms.split(), await self._secret())
         self.root.send("connection.start-ok", self._properties(), mechanism, response, "en_US")
         channel_max, frame_max, heartbeat = await tune
         self.frame_max = min(frame_max or self.config.frame_max, self.config.frame_max)
@@ -331,12 +349,15 @@ class Link(asyncio.BufferedProtocol):
         self.is_open = True
         self._beat()
 
-    def _login(self, offered: list[bytes]) -> tuple[str, bytes]:
+    async def _secret(self) -> bytes:
+        """The password, or a new token. Raises: ClientConnectionError."""
+        if self.config.auth != "token" or self.config.token is None:
+            return self.target.password.encode()
+        return (await token_of(self.config.token)).encode()
+
+    def _login(self, offered: list[bytes], password: bytes) -> tuple[str, bytes]:
         """Choose how to log in. Raises: AuthenticationError when the broker offers no such way."""
         user = self.target.user.encode()
-        password = self.target.password.encode()
-        if self.config.auth == "token" and self.config.token is not None:
-            password = self.config.token().encode()
         mechanism = {"external": "EXTERNAL", "amqplain": "AMQPLAIN"}.get(self.config.auth, "PLAIN")
         if mechanism.encode() not in offered:
             raise AuthenticationError(403, f"the broker does not offer {mechanism}")

@@ -20,7 +20,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -212,6 +212,12 @@ class Consumer(BaseConsumer):
 
     def __iter__(self) -> Iterator[Message]:
         """Messages, over all reconnects, until the consumer is closed."""
+        if self.tracing is not None:
+            traced: Iterator[Message] = self.tracing.each(self._messages(), self.queue)
+            return traced
+        return self._messages()
+
+    def _messages(self) -> Generator[Message, None, None]:
         while (messages := self._next()) is not None:
             at = 0
             try:
@@ -248,6 +254,8 @@ class Consumer(BaseConsumer):
         raises, it is refused, to come again with `requeue`, and `on_error` hears. With one worker,
         and for each value of `partition_by`, the order is kept. Returns at once.
         """
+        if self.tracing is not None:
+            handler = self.tracing.handling(handler, self.queue)
         inboxes: list[queues.SimpleQueue[Message | None] | None] = [None] * workers
         if partition_by is not None:
             inboxes = [queues.SimpleQueue() for _ in range(workers)]
@@ -263,7 +271,7 @@ class Consumer(BaseConsumer):
 
     def _spread(self, inboxes: list[Any], partition_by: Callable[[Message], object]) -> None:
         try:
-            for message in self:
+            for message in self._messages():
                 inboxes[hash(partition_by(message)) % len(inboxes)].put(message)
         finally:
             for inbox in inboxes:
@@ -385,6 +393,7 @@ class Client(Face):
             with contextlib.suppress(RuntimeError):
                 loop.run_until_complete(loop.shutdown_asyncgens())
                 loop.run_until_complete(asyncio.sleep(0))
+                loop.run_until_complete(loop.shutdown_default_executor())
             loop.close()
 
     def soon(self, function: Callable[..., Any], *values: Any) -> None:

@@ -1,14 +1,15 @@
 """Spans of OpenTelemetry, for clients made with `tracing=True`; needs opentelemetry-api.
 
-A publish is a span of the kind PRODUCER, whose context goes into the headers of the message;
-`consuming` is a span of the kind CONSUMER around what is done with a message, linked to that.
+A publish is a span of the kind PRODUCER, whose context goes into the headers of the message. What
+is done with a message is one of the kind CONSUMER, linked to that: a handler, the body of a loop
+over messages, and for those who take messages otherwise `consuming`.
 Source: OpenTelemetry semantic conventions for messaging.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from contextlib import aclosing, closing, contextmanager
 from typing import Any
 
 from lavinmq.client._engine import Message
@@ -83,3 +84,43 @@ def consuming(message: Message, queue: str = "") -> Iterator[Any]:
         links=[trace.Link(origin)] if origin.is_valid else [],
     ) as span:
         yield span
+
+
+def handling(handler: Callable[[Message], Any], queue: str) -> Callable[[Message], Any]:
+    """A handler in spans."""
+
+    def handle(message: Message) -> Any:
+        with consuming(message, queue):
+            return handler(message)
+
+    return handle
+
+
+def handling_async(handler: Callable[[Message], Any], queue: str) -> Callable[[Message], Any]:
+    """A handler, which may be a coroutine, in spans."""
+
+    async def handle(message: Message) -> None:
+        with consuming(message, queue):
+            result = handler(message)
+            if hasattr(result, "__await__"):
+                await result
+
+    return handle
+
+
+def each(messages: Generator[Message, None, None], queue: str) -> Generator[Message, None, None]:
+    """Messages, each in a span that lasts until the next one is asked for."""
+    with closing(messages):
+        for message in messages:
+            with consuming(message, queue):
+                yield message
+
+
+async def each_async(
+    messages: AsyncGenerator[Message, None], queue: str
+) -> AsyncGenerator[Message, None]:
+    """Messages, each in a span that lasts until the next one is asked for."""
+    async with aclosing(messages):
+        async for message in messages:
+            with consuming(message, queue):
+                yield message
