@@ -195,7 +195,7 @@ crash: build $(DEVELOPED)  ## the crash tests in their long form: every point, m
 dev:  ## build the compiled modules with assertions and bounds checks, without optimisation
 	$(MAKE) build BUILD=debug
 
-lint: lint-style lint-types lint-cython lint-layers lint-hot lint-stubs lint-pages  ## all checks; -k: do not stop at the first
+lint: lint-style lint-types lint-client lint-cython lint-layers lint-hot lint-stubs lint-pages  ## all checks; -k: do not stop at the first
 
 lint-style: $(DEVELOPED)
 	$(IN_VENV) -m ruff check .
@@ -203,6 +203,10 @@ lint-style: $(DEVELOPED)
 
 lint-types: $(DEVELOPED)
 	$(IN_VENV) -m mypy --strict lavinmq perf
+
+lint-client: $(DEVELOPED) $(PAGE_TESTS)/node_modules/.installed  # by the other checker, as programs see it
+	$(IN_VENV) packaging/client_tree.py build/client-types
+	$(PAGE_TESTS)/node_modules/.bin/pyright --pythonpath $(VENV)/bin/python -p build/client-types
 
 lint-cython: $(DEVELOPED)
 	@# It starts pycodestyle by that name.

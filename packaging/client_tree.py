@@ -1,14 +1,16 @@
-"""Lays out the sources of the distribution lavinmq-client; wheel.py builds it from them.
+"""Lays out the sources of the distribution lavinmq-client: `packaging/client_tree.py DIRECTORY`.
 
-They are `lavinmq/client` without the client of our own commands, the files of `cext/` that its
-compiled module is made of, and what stands in `packaging/client`. There is no `lavinmq/__init__.py`
-among them: beside the broker's wheel that is the broker's, without it `lavinmq` is a namespace.
+`wheel.py` builds it from them, `make lint` has them checked. They are `lavinmq/client` without the
+client of our own commands, the files of `cext/` that its compiled module is made of, and what
+stands in `packaging/client`. There is no `lavinmq/__init__.py` among them: beside the broker's
+wheel that is the broker's, without it `lavinmq` is a namespace.
 """
 
 from __future__ import annotations
 
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import release
@@ -50,3 +52,7 @@ def lay(tree: Path) -> Path:
     (tree / "VERSION").write_text(release.version() + "\n")
     (tree / "MANIFEST.in").write_text("include VERSION\nrecursive-include cext *\n")
     return tree
+
+
+if __name__ == "__main__":
+    lay(Path(sys.argv[1]))

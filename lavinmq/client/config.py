@@ -72,7 +72,7 @@ class Config:
     channel_max: int = 2_048
     max_message_size: int = 128 * MIB
     name: str = ""
-    client_properties: Mapping[str, Any] = field(default_factory=dict)
+    client_properties: Mapping[str, Any] = field(default_factory=dict[str, Any])
     # Log-in and TLS.
     auth: str = "plain"
     token: Token | None = field(default=None, repr=False)
@@ -218,11 +218,12 @@ def _shown(value: Any) -> str:
 
 
 def _wanted(kind: type) -> str:
+    words: dict[type, str] = {int: "a whole number", float: "a number", bool: "true or false"}
+    if kind in words:
+        return words[kind]
     if issubclass(kind, Enum):
         return " or ".join(str(each.value) for each in kind)
-    return {int: "a whole number", float: "a number", bool: "true or false"}.get(
-        kind, kind.__name__
-    )
+    return kind.__name__
 
 
 def keepalive(text: str) -> tuple[int, int, int] | None:

@@ -47,7 +47,7 @@ EVENTS: Final = (
     "state_change", "reconnect_attempt", "recovered", "recovery_failed", "blocked", "unblocked",
     "error", "queue_renamed",
 )  # fmt: skip
-ALLOWED: Final = {
+ALLOWED: Final[dict[ConnectionState, set[ConnectionState]]] = {
     ConnectionState.IDLE: {ConnectionState.CONNECTING},
     ConnectionState.CONNECTING: {ConnectionState.CONNECTED, ConnectionState.RECONNECTING},
     ConnectionState.CONNECTED: {ConnectionState.BLOCKED, ConnectionState.RECONNECTING},

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from lavinmq.client import _engine, methods
-from lavinmq.client.config import Config, Token
+from lavinmq.client.config import Config
 from lavinmq.client.errors import (
     AuthenticationError,
     ClientConnectionError,
@@ -52,7 +52,7 @@ Event = tuple[int, int, bytes, _engine.Message | None]
 """Channel, method, payload, and the message that came with it."""
 
 
-async def token_of(function: Token) -> str:
+async def token_of(function: Callable[[], object]) -> str:
     """Ask the program for an access token, in a thread: it may have to fetch one.
 
     Raises: ClientConnectionError, whose cause is what the function raised.

@@ -26,7 +26,7 @@ class Metrics:
     buffered: int = 0
     buffered_bytes: int = 0
     in_flight: int = 0
-    confirm_latency: dict[float, int] = field(default_factory=dict)
+    confirm_latency: dict[float, int] = field(default_factory=dict[float, int])
     """Confirms that took less than so many seconds, added up."""
     confirm_latency_sum: float = 0.0
     delivered: int = 0
@@ -40,12 +40,12 @@ class Metrics:
     reconnect_attempts: int = 0
     poll_detected: int = 0
     state: str = "idle"
-    state_seconds: dict[str, float] = field(default_factory=dict)
+    state_seconds: dict[str, float] = field(default_factory=dict[str, float])
     blocked_seconds: float = 0.0
     bytes_in: int = 0
     bytes_out: int = 0
     last_error: str = ""
-    queues: dict[str, dict[str, int]] = field(default_factory=dict)
+    queues: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
     """By queue, or by exchange/routing key: confirmed, sent, nacked, returned, dropped, buffered,
     capacity."""
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Self
 
 from lavinmq.client.config import Config
 from lavinmq.client.errors import ConfigError
 from lavinmq.client.sync import Client
+from lavinmq.client.values import ConnectionState
 
 
 class ConnectionPool:
@@ -53,12 +55,13 @@ class ConnectionPool:
 
     def on_pool_disconnect(self, callback: Callable[[int], Any]) -> None:
         """Call it with the number of a client that lost its connection."""
+
+        def told(number: int, old: ConnectionState, new: ConnectionState, _: object) -> None:
+            if new is ConnectionState.RECONNECTING and old is not new:
+                callback(number)
+
         for number, client in enumerate(self.clients):
-            client.on_state_change(
-                lambda old, new, cause, n=number: (
-                    callback(n) if new.value == "reconnecting" and old.value != new.value else None
-                )
-            )
+            client.on_state_change(partial(told, number))
 
     def close(self) -> None:
         """Close all."""

@@ -20,7 +20,7 @@ class ExchangeSpec:
     durable: bool = True
     auto_delete: bool = False
     internal: bool = False
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def method(self) -> tuple[Any, ...]:
@@ -37,7 +37,7 @@ class QueueSpec:
     durable: bool = True
     exclusive: bool = False
     auto_delete: bool = False
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
     server_named: bool = False
 
     @property

@@ -8,7 +8,7 @@ Source: OpenTelemetry semantic conventions for messaging.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import aclosing, closing, contextmanager
 from typing import Any
 
@@ -63,7 +63,7 @@ def inject(producer: Any, options: dict[str, Any]) -> None:
 
 
 @contextmanager
-def consuming(message: Message, queue: str = "") -> Iterator[Any]:
+def consuming(message: Message, queue: str = "") -> Generator[Any, None, None]:
     """A span around what is done with a message, linked to the one that published it."""
     trace, propagate = _parts()
     carrier = {key: value for key, value in message.headers.items() if isinstance(value, str)}

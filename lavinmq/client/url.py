@@ -53,7 +53,7 @@ class Target:
     user: str = "guest"
     password: str = field(default="guest", repr=False)
     vhost: str = "/"
-    options: dict[str, Any] = field(default_factory=dict, repr=False)
+    options: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
 
     def __str__(self) -> str:
         return f"{', '.join(map(str, self.endpoints))} as {self.user}, vhost {self.vhost}"
