@@ -47,6 +47,7 @@ cdef enum:
     FLAG_RETURNED = 4
     FLAG_AGAIN = 8              # it was sent before, on a connection that is gone
     FLAG_STAMPED = 16           # its number is in its properties already
+    FLAG_FORWARDED = 32         # its receipt is the message that was delivered to us
 
 cdef enum:
     SLOTS_LEAST = 64
@@ -111,6 +112,7 @@ cdef class Ring:
     cdef readonly u64 published  # accepted so far
     cdef readonly u64 resent
     cdef readonly u64 nacks
+    cdef readonly u64 unrouted  # forwarded ones that came back, to be sent again
     cdef readonly double latency_sum
     cdef public u64 window      # how many may be in flight
     cdef u64 most_window
@@ -419,6 +421,44 @@ cdef class Ring:
                 self.rouse()
         return at
 
+    def forward(
+        self, list messages, Py_ssize_t start, exchange, routing_key, bint mandatory=False,
+        list properties=None,
+    ):
+        """Take messages that were delivered to us; return the index of the first not taken.
+
+        Each is acknowledged where it came from when it has ended well here, and stays unsettled
+        there when it has not. One that no queue took is sent again, as one that was refused.
+
+        Args: exchange, routing_key: None = the message's own; properties: encoded, of each message
+        in `messages`, None = its own.
+        """
+        cdef Py_ssize_t at = start, n = len(messages)
+        cdef u8 flags = FLAG_MANDATORY if mandatory else 0
+        cdef str to, key, last_to = None, last_key = None
+        cdef bytes target = None, props
+        cdef Message message
+        cdef slot_t* s
+        with cython.critical_section(self):
+            while at < n:
+                message = messages[at]
+                if not self.has_room(PyBytes_GET_SIZE(message.body)):
+                    break
+                to = message.exchange if exchange is None else exchange
+                key = message.routing_key if routing_key is None else routing_key
+                if target is None or to is not last_to or key is not last_key:
+                    target, last_to, last_key = self.target_of(to, key), to, key
+                props = message.raw_properties if properties is None else properties[at]
+                self.put_message(message.body, props, target, flags, None)
+                s = self.slots + ((self.tail - 1) & self.mask)
+                Py_INCREF(message)
+                s.receipt = <PyObject*>message
+                s.flags |= FLAG_HELD | FLAG_FORWARDED
+                at += 1
+            if at > start:
+                self.rouse()
+        return at
+
     cdef int grow(self) except -1:
         cdef u64 size = (self.mask + 1) * 2, seq
         cdef slot_t* slots = <slot_t*>calloc(size, sizeof(slot_t))
@@ -509,7 +549,7 @@ cdef class Ring:
         s.state = SLOT_SENT
         s.sent_ms = <u32>((now - self.born_ns) // 1000000)
         self.tags[self.next_tag & self.tag_mask] = seq + 1
-        if s.receipt != NULL:
+        if s.receipt != NULL and not s.flags & FLAG_FORWARDED:
             (<Receipt>s.receipt).delivery_tag = self.next_tag
         self.next_tag += 1
         self.in_flight += 1
@@ -578,7 +618,10 @@ cdef class Ring:
         self.counts[outcome] += 1
         if self.wants[outcome]:
             self.outcomes.append((OUTCOMES[outcome], self.message_of(s), reason))
-        if s.receipt != NULL:
+        if s.flags & FLAG_FORWARDED:
+            if outcome == OUTCOME_CONFIRMED or outcome == OUTCOME_SENT:
+                (<Message>s.receipt).settle(BASIC_ACK, False)
+        elif s.receipt != NULL:
             (<Receipt>s.receipt).end(outcome, reason)
         self.count -= 1
         self.n_bytes -= PyBytes_GET_SIZE(<bytes>s.body)
@@ -643,12 +686,16 @@ cdef class Ring:
         cdef int delay
         self.in_flight -= 1
         if is_ack:
-            if s.flags & FLAG_RETURNED:
+            if s.flags & FLAG_RETURNED == 0:
+                self.latencies[min(client_log2(micro), LATENCY_BUCKETS - 1)] += 1
+                self.latency_sum += micro / 1e6
+                return self.finish(seq, OUTCOME_CONFIRMED, None)
+            if s.flags & FLAG_FORWARDED == 0:
                 return self.finish(seq, OUTCOME_RETURNED, "not routed")
-            self.latencies[min(client_log2(micro), LATENCY_BUCKETS - 1)] += 1
-            self.latency_sum += micro / 1e6
-            return self.finish(seq, OUTCOME_CONFIRMED, None)
-        self.nacks += 1
+            s.flags &= ~FLAG_RETURNED
+            self.unrouted += 1
+        else:
+            self.nacks += 1
         if not self.retries_nacks:
             return self.finish(seq, OUTCOME_NACKED, None)
         if self.wants[OUTCOME_NACKED]:

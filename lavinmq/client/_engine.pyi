@@ -207,6 +207,7 @@ class Ring:
     published: int
     resent: int
     nacks: int
+    unrouted: int
     latency_sum: float
     window: int
     channel: int
@@ -247,6 +248,15 @@ class Ring:
     def batch(self) -> Receipt: ...
     def add_many(
         self, bodies: list[Any], start: int, prepared: _Prepared, receipt: Receipt
+    ) -> int: ...
+    def forward(
+        self,
+        messages: list[Message],
+        start: int,
+        exchange: str | None,
+        routing_key: str | None,
+        mandatory: bool = False,
+        properties: list[bytes] | None = None,
     ) -> int: ...
     def attach(self, channel: int, frame_max: int) -> None: ...
     def reset(self) -> None: ...

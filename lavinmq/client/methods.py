@@ -51,7 +51,7 @@ basic.consume 60 20 HssbbbbT
 basic.consume-ok 60 21 s
 basic.cancel 60 30 sb
 basic.cancel-ok 60 31 s
-basic.return 60 50 HsssS
+basic.return 60 50 Hsss
 basic.get 60 70 Hsb
 basic.get-ok 60 71 -
 basic.get-empty 60 72 s
