@@ -104,9 +104,10 @@ cdef void queue_clear_levels(queue_t* q) noexcept nogil:
 
 # hot
 cdef inline void queue_uncount(queue_t* q, store_t* st, u32 size) noexcept nogil:
-    """A message of that many bytes is not ready any more."""
+    """A message of that many bytes is not ready any more. Behind the last one nothing is left, also
+    where a segment has bytes that are no message."""
     q.ready -= 1 if q.ready else 0
-    q.ready_bytes -= size if size < q.ready_bytes else q.ready_bytes
+    q.ready_bytes = q.ready_bytes - size if q.ready and size < q.ready_bytes else 0
     if q.levels != NULL:
         queue_count_level(q, st, -1)
 

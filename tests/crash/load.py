@@ -255,6 +255,8 @@ def messages_in(port: int, queue: str, *, count_is_exact: bool = True) -> list[M
     with Wire.open(port) as wire:
         passive = commands.Queue.Declare(queue=queue, passive=True)
         promised = wire.call(1, passive, commands.Queue.DeclareOk).message_count
+        # Without it a consumer gets 65 535 that it does not acknowledge, and no more.
+        wire.call(1, commands.Basic.Qos(prefetch_count=0), commands.Basic.QosOk)
         consume = commands.Basic.Consume(queue=queue, consumer_tag="reader")
         wire.call(1, consume, commands.Basic.ConsumeOk)
         deadline = time.monotonic() + READ_TIMEOUT_S

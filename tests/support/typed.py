@@ -13,6 +13,7 @@ from typing import Any
 from tests.support import replay
 
 ANSWER_TIMEOUT_S = 15.0
+PIECE = 60_000
 
 Rows = list[list[Any]]
 Unit = dict[str, Any]
@@ -89,12 +90,24 @@ class TypedClient:
         """Take every message there is in a stream, from an offset given with its type."""
         count = self.call("queue.declare", queue=queue, passive=True)["args"]["message_count"]
         assert self.call("basic.qos", prefetch_count=65535)["method"] == "basic.qos-ok"
+        found = self._read_some(queue, start, min(count, PIECE))
+        while len(found) < count:
+            # A consumer gets no more than its prefetch of what it does not acknowledge.
+            start = ("l", _offset(found[-1]) + 1)
+            found += self._read_some(queue, start, min(count - len(found), PIECE))
+        return [unit | {"body": unit["_raw_body"]} for unit in found]
+
+    def _read_some(self, queue: str, start: Any, count: int) -> list[Unit]:
+        """Take so many from an offset on."""
         arguments = [["x-stream-offset", *start]]
         answer = self.call("basic.consume", queue=queue, consumer_tag="reader", arguments=arguments)
         assert answer["method"] == "basic.consume-ok", answer
         found = [self.take() for _ in range(count)]
-        assert self.call("basic.cancel", consumer_tag="reader")["method"] == "basic.cancel-ok"
-        return [unit | {"body": unit["_raw_body"]} for unit in found]
+        self.send("basic.cancel", consumer_tag="reader")
+        while (unit := self.take())["method"] == "basic.deliver":
+            pass
+        assert unit["method"] == "basic.cancel-ok", unit
+        return found
 
     def close(self) -> None:
         """Drop the socket: what was not acknowledged returns to its queue."""
@@ -110,3 +123,8 @@ class TypedClient:
         tb: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _offset(unit: Unit) -> int:
+    """Where in its stream a message is."""
+    return int({row[0]: row[2] for row in unit["props"]["headers"]}["x-stream-offset"])

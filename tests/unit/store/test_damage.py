@@ -627,3 +627,27 @@ def test_a_head_that_cannot_be_read_for_now_is_looked_at_again(tmp_path: Path) -
         bench.advance(1000)
 
         assert queue.ready == 0
+
+
+@pytest.mark.parametrize("levels", [{}, {"max_priority": 3}])
+def test_bytes_that_are_no_message_are_not_counted_once_all_are_taken(
+    tmp_path: Path, levels: dict[str, int]
+) -> None:
+    """What a finished segment has behind its messages, as a loss of power may leave it."""
+    with closing(Bench(tmp_path)) as bench:
+        queue = bench.queue("q", 4096, **levels)
+        for _ in range(30):
+            bench.send(publish(b"q", b"x" * 500))
+        bench.run()
+        queue.close()
+    *_, finished, last = sorted(tmp_path.rglob("msgs.*"))
+    finished.write_bytes(finished.read_bytes() + bytes(1443))
+    last.write_bytes(HEADER)
+
+    with closing(Bench(tmp_path)) as bench:
+        queue = bench.queue("q", 4096, **levels)
+        while bench.get(queue):
+            pass
+
+        assert (queue.ready, queue.ready_bytes) == (0, 0)
+        queue.close()
