@@ -56,6 +56,8 @@ NAMED = "./interpreter"
 """What the directory of an interpreter is called in what tells debuggers of lines."""
 LIBRARY = f"libpython{SERIES}.a"
 OPTIMISED = f"libpython{SERIES}.o"
+BESIDE = ("Modules/_decimal/libmpdec/libmpdec.a", "Modules/_hacl/libHacl_Hash_SHA2.a")
+"""What some of its modules are made of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +74,9 @@ class Interpreter:
     def objects(self) -> list[Path]:
         """What is linked whole, then static libraries, in the order of the linker."""
         optimised = self.built / OPTIMISED
-        return [
-            optimised if optimised.exists() else self.built / LIBRARY,
-            self.built / "Modules/_decimal/libmpdec/libmpdec.a",
-            self.built / "Modules/_hacl/libHacl_Hash_SHA2.a",
-        ]
+        if optimised.exists():
+            return [optimised]
+        return [self.built / name for name in (LIBRARY, *BESIDE)]
 
     @property
     def includes(self) -> list[str]:
@@ -214,7 +214,8 @@ def _build_optimised(target: Target, counting: Interpreter) -> None:
         [
             *target.compiler, *target.flags, *counting.includes, *LINK_LTO,
             "-r", "-nostdlib", "-o", OPTIMISED,
-            "-Wl,--whole-archive", LIBRARY, "-Wl,--no-whole-archive",
+            # All of them: what is compiled for this step has the directory in it otherwise.
+            "-Wl,--whole-archive", LIBRARY, *BESIDE, "-Wl,--no-whole-archive",
         ],
         cwd=built,
     )  # fmt: skip
