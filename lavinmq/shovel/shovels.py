@@ -1,0 +1,115 @@
+"""All shovels of a broker: they follow the parameters of its virtual hosts.
+
+Pauses are kept in `paused.json` of a virtual host, as parameters are; the file by which LavinMQ
+keeps one (`shovels.<sha1 of the name>.paused` in the data directory) counts as well, until it is
+resumed. On the loop. Source: docs/shovels.md, docs/formats.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from lavinmq.errors import DefinitionsError
+from lavinmq.policy.parameters import Parameter
+from lavinmq.process import log
+from lavinmq.shovel import values
+from lavinmq.shovel.shovel import Shovel
+
+if TYPE_CHECKING:
+    from lavinmq.broker import Broker
+    from lavinmq.vhost.vhost import VHost
+
+COMPONENT: Final = "shovel"
+STOP_S: Final = 8.0
+_log = log.get("lmq.shovel")
+
+
+class Shovels:
+    """Those that run, wait or are paused, by virtual host and name."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._all: dict[tuple[str, str], tuple[Parameter, Shovel]] = {}
+        self._wrong: dict[tuple[str, str], str] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def get(self, vhost: str, name: str) -> Shovel | None:
+        """The shovel of a parameter, None when its parameter cannot be one."""
+        found = self._all.get((vhost, name))
+        return found[1] if found is not None else None
+
+    def why_not(self, vhost: str, name: str) -> str:
+        """Why a parameter is no shovel, for people."""
+        return self._wrong.get((vhost, name), "")
+
+    def follow(self, vhost: VHost) -> None:
+        """Parameters of a virtual host have changed, or it has come or gone."""
+        if not self._broker.is_serving:
+            return
+        is_there = self._broker.vhosts.get(vhost.name) is vhost
+        parameters = vhost.rules.parameters.all(COMPONENT) if is_there else []
+        wanted = {(vhost.name, each.name): each for each in parameters}
+        for key in [key for key in self._all if key[0] == vhost.name]:
+            if wanted.get(key) is not self._all[key][0]:
+                self._end(self._all.pop(key)[1])
+        for key in [key for key in self._wrong if key[0] == vhost.name]:
+            del self._wrong[key]
+        for key, parameter in wanted.items():
+            if key not in self._all:
+                self._begin(vhost, parameter)
+
+    def _begin(self, vhost: VHost, parameter: Parameter) -> None:
+        key = (vhost.name, parameter.name)
+        try:
+            read = values.parse(parameter.value, vhost.name)
+        except ValueError as error:
+            # It came with definitions, or from another broker's data directory.
+            self._wrong[key] = str(error)
+            _log.error("shovel %r of vhost %r: %s", parameter.name, vhost.name, error)
+            return
+        paused = vhost.rules.paused.get(COMPONENT, parameter.name) is not None
+        shovel = Shovel(
+            self._broker, vhost.name, parameter.name, read,
+            is_paused=paused or self._pause_file(parameter.name).exists(),
+            on_done=partial(self._done, vhost, parameter),
+        )  # fmt: skip
+        self._all[key] = (parameter, shovel)
+
+    def _end(self, shovel: Shovel) -> None:
+        task = asyncio.get_running_loop().create_task(shovel.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    def _done(self, vhost: VHost, parameter: Parameter, _: Shovel) -> None:
+        """It has moved all that it was to: the parameter goes."""
+        try:
+            vhost.rules.parameters.delete(COMPONENT, parameter.name)
+        except DefinitionsError as error:
+            _log.error("shovel %r of vhost %r has ended: %s", parameter.name, vhost.name, error)
+
+    def pause(self, vhost: VHost, shovel: Shovel) -> None:
+        """Stop it, over restarts, too. Raises: DefinitionsError."""
+        vhost.rules.paused.put(Parameter(COMPONENT, shovel.name, True))
+        shovel.pause()
+
+    def resume(self, vhost: VHost, shovel: Shovel) -> None:
+        """Let it go on. Raises: DefinitionsError, OSError."""
+        vhost.rules.paused.delete(COMPONENT, shovel.name)
+        self._pause_file(shovel.name).unlink(missing_ok=True)
+        shovel.resume()
+
+    def _pause_file(self, name: str) -> Path:
+        """Where LavinMQ keeps that a shovel is paused."""
+        digest = hashlib.sha1(name.encode(errors="surrogateescape"), usedforsecurity=False)
+        return Path(self._broker.config.data_dir) / f"shovels.{digest.hexdigest()}.paused"
+
+    async def close(self) -> None:
+        """End all, within a time; before the connections of the broker are closed."""
+        while self._all:
+            self._end(self._all.popitem()[1][1])
+        if self._closing:
+            await asyncio.wait(list(self._closing), timeout=STOP_S)
