@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Final
 from lavinmq.errors import DefinitionsError
 from lavinmq.policy.parameters import Parameter
 from lavinmq.process import log
-from lavinmq.shovel import values
-from lavinmq.shovel.shovel import Shovel
 
 if TYPE_CHECKING:
     from lavinmq.broker import Broker
+    from lavinmq.shovel.shovel import Shovel
     from lavinmq.vhost.vhost import VHost
 
 COMPONENT: Final = "shovel"
@@ -36,6 +35,12 @@ class Shovels:
         self._all: dict[tuple[str, str], tuple[Parameter, Shovel]] = {}
         self._wrong: dict[tuple[str, str], str] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        broker.links = self
+
+    def start(self) -> None:
+        """Clients are served: begin with what is there."""
+        for vhost in self._broker.vhosts.values():
+            self.follow(vhost)
 
     def get(self, vhost: str, name: str) -> Shovel | None:
         """The shovel of a parameter, None when its parameter cannot be one."""
@@ -63,6 +68,10 @@ class Shovels:
                 self._begin(vhost, parameter)
 
     def _begin(self, vhost: VHost, parameter: Parameter) -> None:
+        # Few brokers have any: the client of programs is loaded for those.
+        from lavinmq.shovel import values
+        from lavinmq.shovel.shovel import Shovel
+
         key = (vhost.name, parameter.name)
         try:
             read = values.parse(parameter.value, vhost.name)
