@@ -1,0 +1,238 @@
+"""Shovels that run: between queues, exchanges, streams, virtual hosts and brokers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from lavinmq.client import Client
+from tests.conftest import BrokerFactory
+from tests.support.api import Answer, Api
+from tests.support.broker import Broker
+
+WAIT_S = 20.0
+
+
+def until(condition: Callable[[], Any], what: str) -> None:
+    end = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.02)
+
+
+class Bench:
+    """A broker with shovels."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.api = Api(broker)
+
+    def put(self, name: str, **value: Any) -> None:
+        answer = self.try_to_put(name, **value)
+        assert answer.status in (201, 204), answer
+
+    def try_to_put(self, name: str, **value: Any) -> Answer:
+        fields = {key.replace("_", "-"): each for key, each in value.items()}
+        path = f"/api/parameters/shovel/%2F/{quote(name, safe='')}"
+        return self.api("PUT", path, {"value": fields})
+
+    def row(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.api.get(f"/api/shovels/%2F/{quote(name, safe='')}")
+        return found
+
+    def state(self, name: str) -> str:
+        return str(self.row(name)["state"])
+
+    def ask(self, name: str, what: str) -> int:
+        return self.api("PUT", f"/api/shovels/%2F/{quote(name, safe='')}/{what}").status
+
+    def is_gone(self, name: str) -> bool:
+        return name not in [each["name"] for each in self.api.get("/api/shovels/%2F")]
+
+
+@pytest.fixture
+def bench(own_broker: Broker) -> Iterator[Bench]:
+    yield Bench(own_broker)
+
+
+def bodies(client: Client, queue: str, count: int) -> list[bytes]:
+    found = []
+    with client.consumer(queue) as consumer:
+        while len(found) < count:
+            message = consumer.get(WAIT_S)
+            assert message is not None, f"{len(found)} of {count}"
+            found.append(message.body)
+            message.ack()
+    return found
+
+
+@pytest.mark.parametrize("mode", ["on-confirm", "on-publish", "no-ack"])
+def test_a_queue_is_moved_and_the_shovel_goes_on(bench: Bench, mode: str) -> None:
+    with Client(bench.broker.uri) as client:
+        producer = client.producer("from")
+        producer.publish_batch([b"%d" % n for n in range(3000)]).result(WAIT_S)
+        bench.put("s", src_uri="amqp://", src_queue="from", dest_uri="amqp://", dest_queue="to",
+                  ack_mode=mode)  # fmt: skip
+        assert bodies(client, "to", 3000) == [b"%d" % n for n in range(3000)]
+        producer.publish(b"later").result(WAIT_S)
+        assert bodies(client, "to", 1) == [b"later"]
+        until(lambda: client.queue("from", passive=True).message_count == 0, "acknowledged")
+
+    row = bench.row("s")
+    assert (row["state"], row["error"], row["message_count"]) == ("Running", None, 3001)
+
+
+LOCAL = {"src_uri": "amqp://", "dest_uri": "amqp://"}
+
+
+def fill(client: Client, queue: str, count: int) -> None:
+    client.producer(queue).publish_batch([b"%d" % n for n in range(count)]).result(WAIT_S)
+
+
+@pytest.mark.parametrize("count", [0, 1, 999, 5000])
+def test_a_queue_is_moved_as_it_is_and_the_shovel_goes(bench: Bench, count: int) -> None:
+    with Client(bench.broker.uri) as client:
+        client.queue("from")
+        fill(client, "from", count)
+        bench.put("move it", **LOCAL, src_queue="from", dest_queue="to",
+                  src_delete_after="queue-length")  # fmt: skip
+        until(lambda: bench.is_gone("move it"), "it goes")
+
+        assert client.queue("to").message_count == count
+        assert client.queue("from").message_count == 0
+        assert bodies(client, "to", count) == [b"%d" % n for n in range(count)]
+
+
+def test_so_many_messages_are_moved_as_were_asked_for(bench: Bench) -> None:
+    with Client(bench.broker.uri) as client:
+        fill(client, "from", 100)
+        bench.put("some", **LOCAL, src_queue="from", dest_queue="to", src_delete_after=40,
+                  src_prefetch_count=7)  # fmt: skip
+        until(lambda: bench.is_gone("some"), "it goes")
+
+        assert bodies(client, "to", 40) == [b"%d" % n for n in range(40)]
+        assert bodies(client, "from", 60) == [b"%d" % n for n in range(40, 100)]
+
+
+def test_properties_and_large_bodies_arrive_as_they_were(bench: Bench) -> None:
+    body = b"x" * 3_000_000
+    with Client(bench.broker.uri) as client:
+        client.producer("from").publish(
+            body, headers={"k": [1, {"n": None}]}, priority=3, message_id="m", expiration="600000"
+        ).result(WAIT_S)
+        bench.put("s", **LOCAL, src_queue="from", dest_queue="to")
+        with client.consumer("to") as consumer:
+            message = consumer.get(WAIT_S)
+        assert message is not None
+        assert message.body == body and message.headers == {"k": [1, {"n": None}]}
+        assert (message.priority, message.message_id, message.delivery_mode) == (3, "m", 2)
+
+
+def test_what_a_full_destination_refuses_stays_at_the_source(bench: Bench) -> None:
+    with Client(bench.broker.uri) as client:
+        client.queue("to", arguments={"x-max-length": 5, "x-overflow": "reject-publish"})
+        fill(client, "from", 20)
+        bench.put("s", **LOCAL, src_queue="from", dest_queue="to")
+        until(lambda: client.queue("to", passive=True).message_count == 5, "five fit")
+        assert bench.api.get("/api/queues/%2F/from")["messages"] == 15
+        assert sorted(map(int, bodies(client, "to", 20))) == list(range(20))
+
+
+def test_what_no_queue_takes_stays_at_the_source(bench: Bench) -> None:
+    with Client(bench.broker.uri) as client:
+        client.exchange("x", "direct")
+        fill(client, "from", 3)
+        bench.put("s", **LOCAL, src_queue="from", dest_exchange="x", dest_exchange_key="k")
+        until(lambda: bench.row("s")["in_flight"] == 3, "they are tried")
+        assert bench.api.get("/api/queues/%2F/from")["messages"] == 3
+        client.queue("to")
+        client.bind("to", "x", "k")
+        assert sorted(bodies(client, "to", 3)) == [b"0", b"1", b"2"]
+
+
+def test_a_missing_exchange_is_waited_for(bench: Bench) -> None:
+    with Client(bench.broker.uri) as client:
+        fill(client, "from", 3)
+        bench.put("s", **LOCAL, src_queue="from", dest_exchange="late", dest_exchange_key="k",
+                  reconnect_delay=0)  # fmt: skip
+        until(lambda: "late" in (bench.row("s")["error"] or ""), "it says what is missing")
+        client.exchange("late", "fanout")
+        client.queue("to")
+        client.bind("to", "late")
+        assert sorted(bodies(client, "to", 3)) == [b"0", b"1", b"2"]
+
+
+def test_it_is_paused_and_resumed_over_restarts(bench: Bench) -> None:
+    bench.put("s", **LOCAL, src_queue="from", dest_queue="to")
+    until(lambda: bench.state("s") == "Running", "it runs")
+    assert bench.ask("s", "resume") == 422
+    assert bench.ask("s", "pause") == 204
+    assert (bench.state("s"), bench.ask("s", "pause")) == ("Paused", 422)
+    bench.broker.restart()
+    assert bench.state("s") == "Paused"
+    with Client(bench.broker.uri) as client:
+        fill(client, "from", 10)
+        assert client.queue("from", passive=True).message_count == 10
+        assert bench.ask("s", "resume") == 204
+        assert len(bodies(client, "to", 10)) == 10
+    assert bench.state("s") == "Running"
+
+
+def test_between_two_brokers_it_goes_on_after_a_kill_of_either(
+    bench: Bench, broker_factory: BrokerFactory
+) -> None:
+    other = broker_factory()
+    n = 2000
+    with Client(bench.broker.uri) as client:
+        producer = client.producer("from")
+        bench.put("s", src_uri="amqp://", src_queue="from", dest_uri=other.uri, dest_queue="to",
+                  reconnect_delay=0)  # fmt: skip
+        for part in range(4):
+            numbers = range(part * n // 4, (part + 1) * n // 4)
+            producer.publish_batch([b"%d" % each for each in numbers]).result(WAIT_S)
+            (bench.broker if part % 2 else other).restart(kill=True)
+        found: set[bytes] = set()
+        with Client(other.uri) as there, there.consumer("to") as consumer:
+            while len(found) < n:
+                message = consumer.get(WAIT_S)
+                assert message is not None, f"{len(found)} of {n}"
+                found.add(message.body)
+                message.ack()
+    assert found == {b"%d" % each for each in range(n)}
+
+
+def test_a_wrong_password_is_said_and_tried_again_and_not_shown(
+    bench: Bench, broker_factory: BrokerFactory
+) -> None:
+    other = broker_factory()
+    uri = f"amqp://guest:not-it@{other.host}:{other.port}"
+    bench.put("s", src_uri="amqp://", src_queue="from", dest_uri=uri, dest_queue="to")
+    until(lambda: bench.state("s") == "Error", "it says so")
+    assert "403" in bench.row("s")["error"] and "not-it" not in str(bench.row("s"))
+    bench.put("s", src_uri="amqp://", src_queue="from", dest_uri=other.uri, dest_queue="to")
+    until(lambda: bench.state("s") == "Running", "it runs")
+
+
+def test_a_message_cannot_choose_other_queues_of_this_broker(bench: Bench) -> None:
+    """Who may publish to the source has no rights elsewhere; the shovel acts as an insider."""
+    with Client(bench.broker.uri) as client:
+        client.queue("secret")
+        client.producer("from").publish(b"x", headers={"CC": ["secret"], "k": 1}).result(WAIT_S)
+        client.purge("secret")
+        bench.put("s", **LOCAL, src_queue="from", dest_queue="to")
+        with client.consumer("to") as consumer:
+            message = consumer.get(WAIT_S)
+        assert message is not None and message.headers == {"k": 1}
+        assert client.queue("secret", passive=True).message_count == 0
+
+
+def test_deleting_it_ends_it(bench: Bench) -> None:
+    bench.put("s", **LOCAL, src_queue="from", dest_queue="to")
+    until(lambda: bench.state("s") == "Running", "it runs")
+    assert len(bench.api.get("/api/connections")) == 2
+    assert bench.api("DELETE", "/api/parameters/shovel/%2F/s").status == 204
+    until(lambda: bench.api.get("/api/connections") == [], "its connections go")
