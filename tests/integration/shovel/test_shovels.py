@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
@@ -55,8 +55,8 @@ class Bench:
 
 
 @pytest.fixture
-def bench(own_broker: Broker) -> Iterator[Bench]:
-    yield Bench(own_broker)
+def bench(broker_factory: BrokerFactory) -> Bench:
+    return Bench(broker_factory(http=True))
 
 
 def bodies(client: Client, queue: str, count: int) -> list[bytes]:
