@@ -214,6 +214,10 @@ class AsyncConsumer(BaseConsumer):
         """Nothing more comes."""
         self._notify(all_of_them=True)
 
+    def drop_arrived(self) -> None:
+        """What came will come again."""
+        self._lists.clear()
+
     def _notify(self, all_of_them: bool = False) -> None:
         while self._waiters:
             waiter = self._waiters.popleft()
@@ -224,7 +228,10 @@ class AsyncConsumer(BaseConsumer):
 
     async def _next(self) -> list[Message] | None:
         """The messages that are there, at least one; None at the end."""
-        while not self._lists:
+        while not self._lists or self.is_stale(self._lists[0][0]):
+            if self._lists:
+                self._lists.popleft()  # the rest of a batch that was put back too late
+                continue
             if self.closed:
                 if isinstance(self._error, Exception) and not isinstance(self._error, ClosedError):
                     raise self._error
@@ -314,6 +321,8 @@ class AsyncConsumer(BaseConsumer):
             message = await (inbox.get() if inbox is not None else self.get())
             if message is None:
                 return
+            if self.is_stale(message):
+                continue
             try:
                 result = handler(message)
                 if hasattr(result, "__await__"):

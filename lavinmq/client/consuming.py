@@ -142,6 +142,17 @@ class BaseConsumer(Member):
         """Nothing more comes: who waits goes on; in the loop."""
         raise NotImplementedError
 
+    def drop_arrived(self) -> None:
+        """What came and was not taken yet is the broker's again, and will come again; in the loop.
+
+        Without this a program that is slow would hold as many copies as there were connections.
+        """
+        raise NotImplementedError
+
+    def is_stale(self, message: Message) -> bool:
+        """Whether it came by a channel that is gone, and so will come again."""
+        return not self.no_ack and message.incarnation != self.tracker.incarnation
+
     # ---- in the loop
 
     async def join(self, link: Link) -> None:
@@ -189,6 +200,8 @@ class BaseConsumer(Member):
         self._is_subscribed = False
         self._oldest = None
         self.tracker.reset(0)
+        if not self.no_ack:
+            self.drop_arrived()
 
     def _on_cancel(self, chan: Chan, tag: str) -> None:
         """The broker ended the consumer, as it does when its queue is deleted."""

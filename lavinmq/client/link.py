@@ -15,7 +15,7 @@ import contextlib
 import platform
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 from lavinmq.client import _engine, methods
 from lavinmq.client.config import Config
@@ -188,7 +188,8 @@ class Link(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The bytes can flow."""
-        assert isinstance(transport, asyncio.Transport)
+        # uvloop's is none by its class.
+        transport = cast("asyncio.Transport", transport)
         self.transport = transport
         transport.set_write_buffer_limits(high=WRITE_HIGH)
 

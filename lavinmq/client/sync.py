@@ -188,11 +188,19 @@ class Consumer(BaseConsumer):
         with self._news:
             self._news.notify_all()
 
+    def drop_arrived(self) -> None:
+        """What came will come again."""
+        with self._news:
+            self._lists.clear()
+
     def _next(self, timeout: float | None = None, most: int | None = None) -> list[Message] | None:
         """The messages that are there, `most` at most; None at the end, or after the time."""
         end = None if timeout is None else time.monotonic() + timeout
         with self._news:
-            while not self._lists:
+            while not self._lists or self.is_stale(self._lists[0][0]):
+                if self._lists:
+                    self._lists.popleft()  # the rest of a batch that was put back too late
+                    continue
                 if self.closed:
                     if self._error is not None and not isinstance(self._error, ClosedError):
                         raise self._error
@@ -280,6 +288,8 @@ class Consumer(BaseConsumer):
     def _work(self, handler: Handler, inbox: Any, requeue: bool, auto_ack: bool) -> None:
         take = self.get if inbox is None else inbox.get
         while (message := take()) is not None and not self.closed:
+            if self.is_stale(message):
+                continue
             try:
                 handler(message)
             except Exception as error:  # noqa: BLE001 - it is the program's code

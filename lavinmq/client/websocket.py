@@ -11,7 +11,7 @@ import base64
 import hashlib
 import os
 import struct
-from typing import Final
+from typing import Final, cast
 
 from lavinmq.client.errors import ConnectionLost, ProtocolViolation
 from lavinmq.client.link import Link
@@ -53,7 +53,8 @@ class WebSocket(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Ask for the upgrade."""
-        assert isinstance(transport, asyncio.Transport)
+        # uvloop's is none by its class.
+        transport = cast("asyncio.Transport", transport)
         self.transport = transport
         host = f"{self.endpoint.host}:{self.endpoint.port}".encode()
         transport.write(

@@ -14,7 +14,8 @@ ROOTS = [
 ]  # fmt: skip
 EXCLUDED = [
     # These run in programs of others, with libraries that are not in here.
-    "lavinmq.pytest_plugin", "lavinmq.spark", "lavinmq.pipeline", "pytest", "cryptography",
+    "lavinmq.client.kombu", "lavinmq.pytest_plugin", "lavinmq.spark", "lavinmq.pipeline", "pytest",
+    "cryptography",
     # The standard library's tools and tests, and what is of other systems.
     "test", "unittest", "doctest", "pdb", "pydoc", "pydoc_data", "tkinter", "idlelib", "lib2to3",
     "turtle", "turtledemo", "distutils", "ensurepip", "venv", "curses", "readline", "rlcompleter",

@@ -70,6 +70,15 @@ class Issuer:
         self.cache_control = ""
         self.publish()
 
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment of a broker that takes tokens of this issuer."""
+        return {
+            "LAVINMQ_MAIN_AUTH_BACKENDS": "local,oauth",
+            "LAVINMQ_OAUTH_ISSUER": self.url,
+            "LAVINMQ_OAUTH_RESOURCE_SERVER_ID": AUDIENCE,
+        }
+
     def publish(self) -> None:
         """Make the present keys those that can be fetched."""
         self.entries = [

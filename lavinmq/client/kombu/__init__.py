@@ -4,7 +4,7 @@ Importing this package makes the two schemes known. Whoever uses kombu catches p
 calls its names of methods, so both are py-amqp's here. What differs: a publish waits for the
 broker's confirm unless the transport option `confirm_publish` is false, heartbeats need nobody's
 help, and TLS verifies the broker. A lost connection is kombu's to make again: it knows which
-consumers and queues belong to it. Needs kombu; docs/client.md has the page.
+consumers and queues belong to it. Needs kombu. Source: docs/client-adapters.md.
 """
 
 from kombu.transport import TRANSPORT_ALIASES

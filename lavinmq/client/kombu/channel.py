@@ -141,8 +141,7 @@ class Channel(base.StdChannel):
         self.post(partial(self._cancelled, tag))
 
     def _cancelled(self, tag: str) -> None:
-        self.callbacks.pop(tag, None)
-        on_cancel = self._cancels.pop(tag, None)
+        on_cancel = self._forget(tag)
         if on_cancel is None:
             raise amqp.ConsumerCancelled(tag, (60, 30))
         on_cancel(tag)
@@ -224,7 +223,7 @@ class Channel(base.StdChannel):
                 arguments=arguments,
             ))  # fmt: skip
         except BaseException:
-            self.callbacks.pop(tag, None)
+            self._forget(tag)
             raise
 
     def basic_cancel(self, consumer_tag: str, nowait: bool = False) -> None:
@@ -232,8 +231,12 @@ class Channel(base.StdChannel):
         if self.connection is None:
             return
         self.run(self._inner.basic_cancel(consumer_tag))
-        self.callbacks.pop(consumer_tag, None)
-        self._cancels.pop(consumer_tag, None)
+        self._forget(consumer_tag)
+
+    def _forget(self, tag: str) -> Callable[[str], Any] | None:
+        """A consumer is no more; whom to tell of that."""
+        self.callbacks.pop(tag, None)
+        return self._cancels.pop(tag, None)
 
     def basic_ack(self, delivery_tag: int, multiple: bool = False) -> None:
         """Acknowledge."""

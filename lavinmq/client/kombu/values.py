@@ -9,15 +9,13 @@ import amqp
 from amqp.exceptions import MessageNacked, error_for_code
 from kombu.transport import base
 
+from lavinmq.client._engine import PROPERTY_NAMES
 from lavinmq.client.errors import ChannelClosed, ClosedError, ConnectionClosed, NackError
 
 if TYPE_CHECKING:
     from lavinmq.client._engine import Message as Delivered
 
-PROPERTIES: Final = frozenset({
-    "content_type", "content_encoding", "headers", "delivery_mode", "priority", "correlation_id",
-    "reply_to", "expiration", "message_id", "timestamp", "type", "user_id", "app_id", "cluster_id",
-})  # fmt: skip
+PROPERTIES: Final = frozenset(PROPERTY_NAMES)
 """What a message can have; kombu hands over options of its own beside them."""
 
 

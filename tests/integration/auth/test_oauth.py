@@ -15,7 +15,7 @@ import lavinmq
 from lavinmq.amqp import login as login_module
 from tests.conftest import BrokerFactory
 from tests.support.broker import Broker
-from tests.support.issuer import AUDIENCE, Issuer, serving
+from tests.support.issuer import Issuer, serving
 from tests.support.wire import Wire
 from tests.support.wire_actions import declare
 
@@ -30,12 +30,7 @@ def issuer() -> Iterator[Issuer]:
 
 
 def oauth_variables(issuer: Issuer) -> dict[str, str]:
-    return {
-        "LAVINMQ_MAIN_AUTH_BACKENDS": "local,oauth",
-        "LAVINMQ_MAIN_LOGIN_THROTTLING": "false",
-        "LAVINMQ_OAUTH_ISSUER": issuer.url,
-        "LAVINMQ_OAUTH_RESOURCE_SERVER_ID": AUDIENCE,
-    }
+    return {**issuer.variables, "LAVINMQ_MAIN_LOGIN_THROTTLING": "false"}
 
 
 @pytest.fixture(scope="module")

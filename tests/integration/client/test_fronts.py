@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from lavinmq.client import (
     AsyncClient,
@@ -614,3 +615,22 @@ def test_nothing_is_left_of_a_closed_client(broker: Broker, queue: str) -> None:
         assert asyncio.all_tasks() == before
 
     run(main())
+
+
+@pytest.mark.parametrize("scheme", ["amqp", "ws"])
+def test_it_runs_on_uvloop_too(broker: Broker, scheme: str) -> None:
+    port = broker.port if scheme == "amqp" else broker.http_port
+    name = f"uvloop-{uuid.uuid4().hex[:12]}"
+
+    async def main() -> bytes:
+        async with AsyncClient(f"{scheme}://guest:guest@{broker.host}:{port}/") as client:
+            producer = await client.producer(name)
+            assert await (await producer.publish(b"x" * 300_000)) == "confirmed"
+            async with client.consumer(name) as consumer:
+                message = await consumer.get(10)
+                assert message is not None and message.ack()
+            await client.delete_queue(name)
+            return message.body
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(main()) == b"x" * 300_000

@@ -154,6 +154,54 @@ def test_a_consumer_comes_back_after_a_lost_connection(
     assert once(found) == [b"%d" % n for n in range(5)]
 
 
+def test_what_was_not_taken_before_a_loss_comes_once(
+    proxy: FaultProxy, broker: Broker, queue: str
+) -> None:
+    """A slow program behind a bad network: it holds one copy of each, not one for each loss."""
+    with Client(broker.uri) as other:
+        other.producer(queue).publish_batch([b"%d" % n for n in range(20)]).result(5)
+    with Client(proxy.url, **QUICK) as client:
+        consumer = client.consumer(queue)
+        for n in range(1, 6):
+            wait_for(lambda: consumer.unacked == 20, "all have come")
+            proxy.cut()
+            wait_for(lambda n=n: client.metrics().reconnects == n, "reconnected")  # type: ignore[misc]
+        found = []
+        while len(found) < 20 and (message := consumer.get(10)):
+            found.append(message.body)
+            assert message.ack()
+        left = consumer.get(0.2)
+
+    assert (found, left) == ([b"%d" % n for n in range(20)], None)
+
+
+def test_a_handler_is_not_given_what_will_come_again(
+    proxy: FaultProxy, broker: Broker, queue: str
+) -> None:
+    with Client(broker.uri) as other:
+        other.producer(queue).publish_batch([b"%d" % n for n in range(20)]).result(5)
+    handled: list[bytes] = []
+    begun, going_on = threading.Event(), threading.Event()
+
+    def handle(message: Message) -> None:
+        handled.append(message.body)
+        begun.set()
+        assert going_on.wait(10)
+
+    with Client(proxy.url, **QUICK) as client:
+        consumer = client.consumer(queue)
+        consumer.subscribe(handle, partition_by=lambda message: 0)
+        assert begun.wait(10)
+        wait_for(lambda: consumer.unacked == 20, "all have come")
+        proxy.cut()
+        wait_for(lambda: client.metrics().reconnects == 1, "reconnected")
+        going_on.set()
+        wait_for(lambda: len(handled) >= 21 and not consumer.unacked, "all were handled")
+
+    # The first was being handled when the connection was lost.
+    assert handled == [b"0", *(b"%d" % n for n in range(20))]
+
+
 async def _turn() -> None:
     """Let what waits in the loop have its turn."""
     import asyncio
@@ -389,11 +437,18 @@ def test_a_silent_broker_is_left_by_heartbeats(proxy: FaultProxy) -> None:
 def test_a_reconnect_leaks_nothing(proxy: FaultProxy) -> None:
     with Client(proxy.url, **{**QUICK, "reconnect_initial_delay": 0.001}) as client:
         before = threading.active_count()
+        consumer = client.consumer("client-leak")
+        producer = client.producer("client-leak")
         for n in range(1, 21):
+            producer.publish(b"x")
             proxy.cut()
             wait_for(lambda n=n: client.metrics().reconnects == n, "reconnected")  # type: ignore[misc]
 
         assert len(client._core._tasks) <= 3
+        producer.flush(10)
+        wait_for(lambda: consumer.unacked >= 20, "all have come")
+        assert sum(map(len, consumer._lists)) <= consumer.unacked
+        client.delete_queue("client-leak")
         proxy.pairs.clear()
     wait_for(lambda: threading.active_count() <= before, "threads ended")
 

@@ -12,7 +12,7 @@ import pytest
 from lavinmq.client import AsyncClient, Client
 from lavinmq.client.errors import ClientConnectionError
 from tests.support.broker import Broker
-from tests.support.issuer import AUDIENCE, Issuer, serving
+from tests.support.issuer import Issuer, serving
 
 ALL = "broker.configure:*/* broker.read:*/* broker.write:*/*"
 WAIT_S = 20.0
@@ -27,12 +27,7 @@ def issuer() -> Iterator[Issuer]:
 @pytest.fixture(scope="module")
 def trusting(tmp_path_factory: pytest.TempPathFactory, issuer: Issuer) -> Iterator[Broker]:
     """A broker that takes the tokens of the issuer."""
-    variables = {
-        "LAVINMQ_MAIN_AUTH_BACKENDS": "local,oauth",
-        "LAVINMQ_MAIN_LOGIN_THROTTLING": "false",
-        "LAVINMQ_OAUTH_ISSUER": issuer.url,
-        "LAVINMQ_OAUTH_RESOURCE_SERVER_ID": AUDIENCE,
-    }
+    variables = {**issuer.variables, "LAVINMQ_MAIN_LOGIN_THROTTLING": "false"}
     broker = Broker(tmp_path_factory.mktemp("trusting") / "data", env=variables)
     try:
         yield broker.start()

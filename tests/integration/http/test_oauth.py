@@ -18,7 +18,7 @@ import pytest
 from tests.conftest import BrokerFactory
 from tests.support.api import Api
 from tests.support.broker import Broker
-from tests.support.issuer import AUDIENCE, Issuer, serving
+from tests.support.issuer import Issuer, serving
 
 BASE = "https://broker.example/mq"
 MANAGEMENT = "broker.tag:management"
@@ -89,13 +89,8 @@ class Browser:
 
 
 def variables(issuer: Issuer, **changes: str) -> dict[str, str]:
-    return {
-        "LAVINMQ_MAIN_AUTH_BACKENDS": "local,oauth",
-        "LAVINMQ_OAUTH_ISSUER": issuer.url,
-        "LAVINMQ_OAUTH_RESOURCE_SERVER_ID": AUDIENCE,
-        "LAVINMQ_OAUTH_CLIENT_ID": "ui",
-        "LAVINMQ_OAUTH_MGMT_BASE_URL": BASE,
-    } | changes
+    pages = {"LAVINMQ_OAUTH_CLIENT_ID": "ui", "LAVINMQ_OAUTH_MGMT_BASE_URL": BASE}
+    return issuer.variables | pages | changes
 
 
 @pytest.fixture(scope="module")
