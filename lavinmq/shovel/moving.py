@@ -88,7 +88,7 @@ class Move:
         """Whether messages go through."""
         return (
             self._consumer is not None and self._consumer.subscribed
-            and self._producer is not None and self._destination.connected
+            and self._producer is not None and not self._producer.is_troubled
         )  # fmt: skip
 
     @property
