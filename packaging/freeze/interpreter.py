@@ -36,11 +36,14 @@ OPTIONS = shlex.split(
     " --disable-test-modules --without-doc-strings --without-mimalloc MODULE_BUILDTYPE=static"
     " LDFLAGS=-pie"
 )
-# What configure finds out by running programs, and cannot when these are for another processor.
+# What configure finds out by running programs. It cannot when these are for another processor, and
+# here the answer would be of the machine that builds: with `nice`, or where /dev/shm is missing,
+# another interpreter came out, to which the counts of a training do not belong.
 ANSWERS = shlex.split(
     "ac_cv_file__dev_ptmx=yes ac_cv_file__dev_ptc=no ac_cv_buggy_getaddrinfo=no"
     " ac_cv_working_tzset=yes ac_cv_computed_gotos=yes ac_cv_pthread_is_default=yes"
     " ac_cv_pthread_system_supported=yes ac_cv_aligned_required=no ac_cv_broken_sem_getvalue=no"
+    " ac_cv_broken_nice=no ac_cv_broken_poll=no ac_cv_posix_semaphores_enabled=yes"
 )
 COUNT = "-fprofile-generate"
 USE_COUNTS = "-fprofile-use -fprofile-correction -Wno-missing-profile"
@@ -115,22 +118,22 @@ def build(
     made_of: list[str | Path] = [pinned.version, *OPTIONS, *MODULES, CTYPES]
     if target.is_release:
         made_of += [COUNT, USE_COUNTS, LTO, *LINK_LTO, *trained_by]
-    crossing: list[str] = []
+    settled = ANSWERS
     program = None
     if target.is_cross:
         # The same version, so that it can make the byte code that the other one reads.
         here = replace(target, architecture=fetch.HOST, is_release=False)
         program = build(here, train, trained_by).program
-        crossing = [f"--build={here.triplet}", f"--host={target.triplet}"]
-        crossing += [f"--with-build-python={program}", *ANSWERS]
-    made_of += crossing
+        settled = [f"--build={here.triplet}", f"--host={target.triplet}"]
+        settled += [f"--with-build-python={program}", *ANSWERS]
+    made_of += settled
     counts = list(profile.interpreter.values()) if profile and target.is_release else []
     place = target.place(f"python-{kind}", *made_of, *counts)
     program = program or place / "python"
 
     def build_there(built: Path) -> None:
         print(f"building the interpreter in {built.relative_to(fetch.ROOT)}", flush=True)
-        _configure(target, source, built, crossing)
+        _configure(target, source, built, settled)
         if target.is_release:
             counting = Interpreter(built, source, program, (COUNT,))
             if profile:
@@ -152,14 +155,14 @@ def remember(target: Target, trained: Interpreter, profile: Profile) -> None:
         name.symlink_to(trained.built.name)
 
 
-def _configure(target: Target, source: Path, built: Path, crossing: list[str]) -> None:
+def _configure(target: Target, source: Path, built: Path, settled: list[str]) -> None:
     flags = " ".join(target.flags).replace(" -DNDEBUG", "")
     flags += f" -ffile-prefix-map={built}={NAMED}"
     if target.is_release:
         # With this one, which is both of these and a third, counts would be written to anywhere.
         both = r"-fdebug-prefix-map=\1 -fmacro-prefix-map=\1"
         flags = re.sub(r"-ffile-prefix-map=(\S+)", both, flags)
-    options = [*OPTIONS, *crossing, f"CC={' '.join(target.compiler)}", f"CFLAGS={flags}"]
+    options = [*OPTIONS, *settled, f"CC={' '.join(target.compiler)}", f"CFLAGS={flags}"]
     if target.base != "native":
         # Static libraries need what they were linked with; pkg-config only knows this machine.
         options += [f"--with-openssl={target.sysroot}/usr", "PKG_CONFIG=false"]
