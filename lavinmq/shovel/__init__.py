@@ -1,5 +1,7 @@
-"""Shovels: parameters of a virtual host that move messages from one broker to another.
+"""Shovels: parameters of a virtual host that move messages, to another broker or to HTTP.
 
-`values.py` reads a parameter, `places.py` its URIs; `inside.py` connects to this broker; `moving.py`
-is one run; `shovel.py` is what an operator sees; `shovels.py` all of a broker. Source: docs/shovels.md.
+`values.py`, `places.py` and `hook.py` read a parameter; `source.py` is where a run takes messages
+from, `connecting.py` its clients, `inside.py` a connection to this broker. A run goes to AMQP
+(`moving.py`) or to HTTP (`posting.py`, with `requests.py`, `http.py` and `addresses.py`).
+`shovel.py` is what an operator sees; `shovels.py` are all of a broker. Source: docs/shovels.md.
 """

@@ -11,10 +11,10 @@ import asyncio
 import hashlib
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lavinmq.errors import DefinitionsError
-from lavinmq.policy.parameters import Parameter
+from lavinmq.policy.parameters import Parameter, ParameterStore
 from lavinmq.process import log
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Shovels:
         self._broker = broker
         self._all: dict[tuple[str, str], tuple[Parameter, Shovel]] = {}
         self._wrong: dict[tuple[str, str], str] = {}
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing: dict[tuple[str, str], asyncio.Task[None]] = {}
         broker.links = self
 
     def start(self) -> None:
@@ -60,7 +60,9 @@ class Shovels:
         wanted = {(vhost.name, each.name): each for each in parameters}
         for key in [key for key in self._all if key[0] == vhost.name]:
             if wanted.get(key) is not self._all[key][0]:
-                self._end(self._all.pop(key)[1])
+                self._end(key, self._all.pop(key)[1])
+                if key not in wanted and is_there:
+                    self._forget(vhost, key[1])
         for key in [key for key in self._wrong if key[0] == vhost.name]:
             del self._wrong[key]
         for key, parameter in wanted.items():
@@ -84,14 +86,36 @@ class Shovels:
         shovel = Shovel(
             self._broker, vhost.name, parameter.name, read,
             is_paused=paused or self._pause_file(parameter.name).exists(),
+            position=Offsets(vhost.rules.offsets, parameter.name),
+            after=self._closing.get(key),
             on_done=partial(self._done, vhost, parameter),
+            on_stopped=partial(self._stopped, vhost),
         )  # fmt: skip
         self._all[key] = (parameter, shovel)
 
-    def _end(self, shovel: Shovel) -> None:
+    def _end(self, key: tuple[str, str], shovel: Shovel) -> None:
         task = asyncio.get_running_loop().create_task(shovel.close())
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+        self._closing[key] = task
+        task.add_done_callback(partial(self._ended, key))
+
+    def _ended(self, key: tuple[str, str], task: asyncio.Task[None]) -> None:
+        if self._closing.get(key) is task:
+            del self._closing[key]
+
+    def _forget(self, vhost: VHost, name: str) -> None:
+        """Its parameter is gone: another one of that name begins anew."""
+        try:
+            vhost.rules.paused.delete(COMPONENT, name)
+            vhost.rules.offsets.delete(COMPONENT, name)
+        except DefinitionsError as error:
+            _log.error("shovel %r of vhost %r is gone: %s", name, vhost.name, error)
+
+    def _stopped(self, vhost: VHost, shovel: Shovel) -> None:
+        """Its destination wants no more: it stays where it is, over restarts, too."""
+        try:
+            vhost.rules.paused.put(Parameter(COMPONENT, shovel.name, True))
+        except DefinitionsError as error:
+            _log.error("shovel %r of vhost %r is paused: %s", shovel.name, vhost.name, error)
 
     def _done(self, vhost: VHost, parameter: Parameter, _: Shovel) -> None:
         """It has moved all that it was to: the parameter goes."""
@@ -119,6 +143,29 @@ class Shovels:
     async def close(self) -> None:
         """End all, within a time; before the connections of the broker are closed."""
         while self._all:
-            self._end(self._all.popitem()[1][1])
+            key, (_, shovel) = self._all.popitem()
+            self._end(key, shovel)
         if self._closing:
-            await asyncio.wait(list(self._closing), timeout=STOP_S)
+            await asyncio.wait(list(self._closing.values()), timeout=STOP_S)
+
+
+class Offsets:
+    """How far a shovel has read a stream. Args: store: `shovel_offsets.json`; name: its own."""
+
+    def __init__(self, store: ParameterStore, name: str) -> None:
+        self._store, self._name = store, name
+
+    def load(self, of: list[Any]) -> int | None:
+        """The offset to go on at; None for another stream than the one that is known."""
+        found = self._store.get(COMPONENT, self._name)
+        if found is None or not isinstance(found.value, dict) or found.value.get("of") != of:
+            return None
+        offset = found.value.get("offset")
+        return offset if isinstance(offset, int) else None
+
+    def save(self, of: list[Any], offset: int) -> None:
+        """Keep it; if that fails, messages come again after the next start."""
+        try:
+            self._store.put(Parameter(COMPONENT, self._name, {"of": of, "offset": offset}))
+        except DefinitionsError as error:
+            _log.warning("shovel %r: its offset cannot be kept: %s", self._name, error)

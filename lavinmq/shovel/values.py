@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from lavinmq.nearest import hint
-from lavinmq.shovel import places
+from lavinmq.shovel import hook, places
+from lavinmq.shovel.hook import Hook
 from lavinmq.shovel.places import Place
 
 MAX_PREFETCH: Final = 65_535
@@ -74,59 +75,121 @@ class Values:
     """A shovel."""
 
     source: Source
-    destination: Destination
+    destination: Destination | Hook
     ack_mode: str
     delay_s: float
 
 
 def parse(value: Any, vhost: str) -> Values:
     """Read a parameter. Args: vhost: whose it is. Raises: ValueError, which names the key."""
+    given = _checked(value)
+    ack_mode = _word(given.get("ack-mode", "on-confirm"), ACK_MODES)
+    if given.get("src-uri") is None or given.get("dest-uri") is None:
+        field = "src-uri" if given.get("src-uri") is None else "dest-uri"
+        raise ValueError(f"Shovel requires field '{field}', a string or an array")
+    source = _source(given, vhost, ack_mode)
+    to = _hook(given) if _goes_to_http(given) else _destination(given, vhost)
+    return Values(source, to, ack_mode, float(given.get("reconnect-delay", 5)))
+
+
+def _checked(value: Any) -> dict[str, Any]:
+    """The fields by their newer names, each of its type. Raises: ValueError."""
     if not isinstance(value, dict):
         raise ValueError("Field 'value' must be an object")
     for key in value:
         if key not in KEYS:
             raise ValueError(f"A shovel has no key '{key}'{hint(key, KEYS)}")
-    given = {ALSO.get(key, key): each for key, each in value.items() if each is not None}
+    given: dict[str, Any] = {}
+    for key, each in value.items():
+        if each is not None:
+            given[ALSO.get(key, key)] = each
     for key, each in given.items():
-        KEYS[key](key, each)
+        if key not in ("src-uri", "dest-uri"):
+            KEYS[key](key, each)
+    for key in ("src-failover", "dest-failover", "dest-format"):
+        if key in given:
+            given[key] = _word(given[key], (*FAILOVERS, *hook.FORMATS))
+    _agree(given)
+    return given
+
+
+def _agree(given: dict[str, Any]) -> None:
+    """Refuse fields that do not go together. Raises: ValueError."""
     for side in ("src", "dest"):
         if given.get(f"{side}-protocol", "amqp091") not in ("amqp091", "local"):
             raise ValueError(f"Field '{side}-protocol' must be one of amqp091, local")
     if not given.get("src-queue") and not given.get("src-exchange"):
         raise ValueError("Shovel source requires a queue or an exchange")
-    if given.get("src-queue") and given.get("src-exchange"):
-        raise ValueError("A shovel has 'src-queue' or 'src-exchange', not both")
-    if given.get("dest-queue") is None and given.get("dest-exchange") is None:
-        raise ValueError("Shovel destination requires queue and/or exchange")
-    if given.get("dest-queue") and given.get("dest-exchange"):
-        raise ValueError("A shovel has 'dest-queue' or 'dest-exchange', not both")
-    for field in ("src-uri", "dest-uri"):
-        if field not in given:
-            raise ValueError(f"Shovel requires field '{field}', a string or an array")
-    queue = given.get("dest-queue")
-    ack_mode = _word(given.get("ack-mode", "on-confirm"), ACK_MODES)
+    is_to_http = _goes_to_http(given)
+    for key in given.keys() & (OF_AMQP if is_to_http else OF_HTTP):
+        raise ValueError(f"Field '{key}' is {'not ' if is_to_http else ''}for HTTP destinations")
+    if not is_to_http:
+        if given.get("dest-queue") is None and given.get("dest-exchange") is None:
+            raise ValueError("Shovel destination requires queue and/or exchange")
+        if given.get("dest-queue") and given.get("dest-exchange"):
+            raise ValueError("A shovel has 'dest-queue' or 'dest-exchange', not both")
+    for key in ("src-uri", "dest-uri"):
+        _uri(key, given.get(key))
+
+
+def _goes_to_http(given: dict[str, Any]) -> bool:
+    """Raises: ValueError when some do, and some do not."""
+    are = [hook.is_http(uri) for uri in uris(given.get("dest-uri"))]
+    if any(are) and not all(are):
+        raise ValueError("Field 'dest-uri' has URIs of HTTP and of AMQP")
+    return any(are)
+
+
+def _source(given: dict[str, Any], vhost: str, ack_mode: str) -> Source:
     left_after = given.get("src-delete-after", "never")
     if isinstance(left_after, str):
         left_after = None if _word(left_after, ("never", "queue-length")) == "never" else -1
-    if left_after is not None and ack_mode == "no-ack" and left_after > 0:
+    elif ack_mode == "no-ack":
         raise ValueError("Field 'src-delete-after' as a number needs another ack-mode than no-ack")
-    return Values(
-        Source(
-            _places("src-uri", given["src-uri"], vhost), given.get("src-failover", "shuffle"),
-            given.get("src-queue"), given.get("src-exchange"), given.get("src-exchange-key", ""),
-            given.get("src-prefetch-count", 1000), given.get("src-consumer-args", {}),
-            given.get("src-queue-args", {}), given.get("src-predeclared", False), left_after,
-        ),
-        Destination(
-            _places("dest-uri", given["dest-uri"], vhost), given.get("dest-failover", "shuffle"),
-            queue or None, "" if queue else given.get("dest-exchange"),
-            queue or given.get("dest-exchange-key"), given.get("dest-queue-args", {}),
-            given.get("dest-predeclared", False), given.get("dest-add-forward-headers", False),
-            given.get("dest-add-timestamp-header", False),
-            given.get("dest-publish-properties", {}),
-        ),
-        ack_mode, float(given.get("reconnect-delay", 5)),
+    if left_after is not None and "x-stream-offset" in given.get("src-consumer-args", {}):
+        raise ValueError("Field 'src-delete-after' is not for streams, which keep what they have")
+    return Source(
+        _places("src-uri", given["src-uri"], vhost), given.get("src-failover", "shuffle"),
+        given.get("src-queue") or None, given.get("src-exchange") or None,
+        given.get("src-exchange-key", ""), given.get("src-prefetch-count", 1000),
+        given.get("src-consumer-args", {}), given.get("src-queue-args", {}),
+        given.get("src-predeclared", False), left_after,
     )  # fmt: skip
+
+
+def _destination(given: dict[str, Any], vhost: str) -> Destination:
+    queue = given.get("dest-queue") or None
+    return Destination(
+        _places("dest-uri", given["dest-uri"], vhost), given.get("dest-failover", "shuffle"),
+        queue, "" if queue else given.get("dest-exchange", ""),
+        queue or given.get("dest-exchange-key"), given.get("dest-queue-args", {}),
+        given.get("dest-predeclared", False), given.get("dest-add-forward-headers", False),
+        given.get("dest-add-timestamp-header", False), given.get("dest-publish-properties", {}),
+    )  # fmt: skip
+
+
+def _hook(given: dict[str, Any]) -> Hook:
+    found = []
+    for number, uri in enumerate(uris(given["dest-uri"])):
+        try:
+            found.append(hook.parse_place(uri))
+        except ValueError as error:
+            raise ValueError(f"{_which('dest-uri', given['dest-uri'], number)} {error}") from None
+    batch, form = given.get("dest-batch-size", 1), given.get("dest-format", "raw")
+    if batch > 1 and form == "raw":
+        raise ValueError("Field 'dest-batch-size' needs a 'dest-format' of json or cloudevents")
+    secret = given.get("dest-secret")
+    return Hook(
+        tuple(found), given.get("dest-failover", "shuffle"), given.get("dest-in-flight", 16),
+        given.get("dest-order-by", "none"), form, batch, float(given.get("dest-timeout", 30)),
+        float(given.get("dest-connect-timeout", 10)),
+        hook.secret_of(secret) if secret is not None else None, given.get("dest-headers", {}),
+        given.get("dest-outcomes", {}),
+    )  # fmt: skip
+
+
+def _which(key: str, value: Any, number: int) -> str:
+    return f"Field '{key}'" if isinstance(value, str) else f"Item {number} of '{key}'"
 
 
 def _places(key: str, value: Any, vhost: str) -> tuple[Place, ...]:
@@ -135,8 +198,7 @@ def _places(key: str, value: Any, vhost: str) -> tuple[Place, ...]:
         try:
             found.append(places.parse(uri, vhost))
         except ValueError as error:
-            which = f"Field '{key}'" if isinstance(value, str) else f"Item {number} of '{key}'"
-            raise ValueError(f"{which} {error}") from None
+            raise ValueError(f"{_which(key, value, number)} {error}") from None
     return tuple(found)
 
 
@@ -242,6 +304,15 @@ KEYS: Final[dict[str, Check]] = {
     "dest-add-forward-headers": _flag,
     "dest-add-timestamp-header": _flag,
     "dest-publish-properties": _properties,
+    "dest-in-flight": _number(1, hook.MAX_IN_FLIGHT),
+    "dest-order-by": hook.check_order,
+    "dest-format": _one_of(*hook.FORMATS),
+    "dest-batch-size": _number(1, hook.MAX_BATCH),
+    "dest-timeout": _number(1, hook.MAX_TIMEOUT_S),
+    "dest-connect-timeout": _number(1, hook.MAX_TIMEOUT_S),
+    "dest-secret": hook.check_secret,
+    "dest-headers": hook.check_headers,
+    "dest-outcomes": hook.check_outcomes,
     "ack-mode": _one_of(*ACK_MODES),
     "reconnect-delay": _number(0, MAX_DELAY_S),
     "prefetch-count": _number(1, MAX_PREFETCH),
@@ -251,3 +322,12 @@ KEYS: Final[dict[str, Check]] = {
     "publish-properties": _properties,
 }
 """Every key, and what it takes."""
+OF_HTTP: Final = frozenset({
+    "dest-in-flight", "dest-order-by", "dest-format", "dest-batch-size", "dest-timeout",
+    "dest-connect-timeout", "dest-secret", "dest-headers", "dest-outcomes",
+})  # fmt: skip
+OF_AMQP: Final = frozenset({
+    "dest-queue-args", "dest-predeclared", "dest-add-forward-headers", "dest-add-timestamp-header",
+    "dest-publish-properties",
+})  # fmt: skip
+"""Queue, exchange and key are not among them: the original wants one for HTTP, too."""

@@ -37,7 +37,6 @@ def test_the_least_is_enough() -> None:
         ({"src_delete_after": "soon"}, "'src-delete-after'"),
         ({"src_delete_after": 0}, "'src-delete-after'"),
         ({"reconnect_delay": "5"}, "'reconnect-delay'"),
-        ({"src_exchange": "x"}, "not both"),
         ({"dest_exchange": "x"}, "not both"),
         ({"src_protocol": "amqp10"}, "'src-protocol' must be one of amqp091, local"),
         ({"dest_predeclared": "yes"}, "'dest-predeclared' must be true or false"),

@@ -1,0 +1,9 @@
+"""What ends a run for good."""
+
+from __future__ import annotations
+
+from lavinmq.client.errors import Error
+
+
+class Stopped(Error):
+    """The destination has answered that nothing more is to be sent."""
