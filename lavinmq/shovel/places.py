@@ -83,6 +83,14 @@ def files_of(uri: str) -> list[str]:
     return [name for name in _options(urlsplit(uri).query) if name in FILES]
 
 
+def user_of(uri: str) -> str:
+    """The user that a URI logs in as; that of the protocol when it names a host and no user."""
+    parts = urlsplit(uri)
+    if parts.username is None and parts.hostname and parts.scheme in ("amqp", "amqps"):
+        return "guest"
+    return unquote(parts.username or "")
+
+
 def scrubbed(uri: str) -> str:
     """A URI without user and password."""
     try:

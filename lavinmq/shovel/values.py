@@ -102,7 +102,7 @@ def _checked(value: Any) -> dict[str, Any]:
     given: dict[str, Any] = {}
     for key, each in value.items():
         if each is not None:
-            given[ALSO.get(key, key)] = each
+            given[ALSO.get(key) or key] = each
     for key, each in given.items():
         if key not in ("src-uri", "dest-uri"):
             KEYS[key](key, each)

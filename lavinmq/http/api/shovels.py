@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from lavinmq.http.call import NO_CONTENT, Call, Reply
 from lavinmq.http.errors import ApiError
 from lavinmq.http.listing import Listing
-from lavinmq.http.routes import ROUTES
+from lavinmq.http.routes import ROUTES, Query
 from lavinmq.vhost.vhost import VHost
 
 if TYPE_CHECKING:
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from lavinmq.shovel.shovels import Shovels
 
 COMPONENT: Final = "shovel"
-NO_FIGURES: Final = {
-    "message_count": 0, "bytes": 0, "confirmed": 0, "in_flight": 0, "reconnects": 0,
-}  # fmt: skip
 
 
 def _shovels(call: Call) -> Shovels:
@@ -35,8 +32,11 @@ def _row(call: Call, name: str, vhost: str) -> dict[str, Any]:
     head = {"name": name, "vhost": vhost}
     if shovel is None:
         why = _shovels(call).why_not(vhost, name) or None
-        return {**head, "state": "Error", "error": why, **NO_FIGURES}
-    return {**head, "state": shovel.state, "error": shovel.error or None, **shovel.figures()}
+        return {**head, "state": "Error", "error": why, "message_count": 0}
+    return {
+        **head, "state": shovel.state, "error": shovel.error or None, **shovel.figures(),
+        "last_error_at": round(shovel.error_at * 1000) if shovel.error_at is not None else None,
+    }  # fmt: skip
 
 
 def _listing(call: Call, vhosts: Iterable[VHost]) -> Listing[tuple[str, str]]:
@@ -66,10 +66,16 @@ def show_shovel(call: Call) -> dict[str, Any]:
     return _row(call, _named(call), call.vhost.name)
 
 
-@ROUTES.add("PUT", "/api/shovels/:vhost/:name/pause", silent=(404, 422))
+@ROUTES.add(
+    "PUT", "/api/shovels/:vhost/:name/pause", silent=(404, 422),
+    query=(Query("force", "Also one that does not run: it waits for its next try", "boolean"),),
+)  # fmt: skip
 def pause(call: Call) -> Reply:
-    """Pause a shovel, over restarts, too."""
-    _shovels(call).pause(call.vhost, _in_state(call, is_paused=False))
+    """Pause a shovel that runs, over restarts, too."""
+    shovel = _in_state(call, is_paused=False)
+    if shovel.state != "Running" and not call.flag("force"):
+        raise ApiError(422)
+    _shovels(call).pause(call.vhost, shovel)
     return NO_CONTENT
 
 
