@@ -76,6 +76,7 @@ class Posting:
         self._failures = 0
         self._quiet_until = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
         self._context: ssl.SSLContext | None = None
         self._changed = asyncio.Event()
         self._end: Exception | None = None
@@ -224,10 +225,10 @@ class Posting:
     def _look_again(self, when: float) -> None:
         loop = asyncio.get_running_loop()
         if self._timer is not None:
-            if self._timer.when() <= when and not self._timer.cancelled():
+            if self._timer_at <= when:
                 return
             self._timer.cancel()
-        self._timer = loop.call_at(when, self._on_time)
+        self._timer, self._timer_at = loop.call_at(when, self._on_time), when
 
     def _on_time(self) -> None:
         self._timer = None
@@ -262,8 +263,6 @@ class Posting:
             self._in_flight -= 1
             raise
         self._connections.add(connection)
-        if self._n["requests"]:
-            self._n["reconnects"] += 1
         self._ask(connection, job)
 
     def _ask(self, connection: Connection, job: Job) -> None:
@@ -279,6 +278,8 @@ class Posting:
 
     def _gone(self, connection: Connection) -> None:
         self._connections.discard(connection)
+        if not self._is_closing:
+            self._n["reconnects"] += 1
         if connection in self._idle:
             self._idle.remove(connection)
 
@@ -321,16 +322,18 @@ class Posting:
             self.error = why
             return
         self.error = why
-        self._failures += 1
         self._n["retries"] += 1
         self._again(job, 0.0)
-        if place is self._place:
+        now = asyncio.get_running_loop().time()
+        is_news = place is self._place or self._to.failover == "round-robin"
+        # Those that were under way fail together: that is one failure.
+        if is_news and now >= self._quiet_until:
+            self._failures += 1
             self._place = self._places.turn()
-        cycles, rest = divmod(self._failures, len(self._places))
-        if rest == 0 or retry_after_s is not None:
-            delay = self._delay(cycles - 1) if retry_after_s is None else float(retry_after_s)
-            loop = asyncio.get_running_loop()
-            self._quiet_until = max(self._quiet_until, loop.time() + delay)
+            cycles, rest = divmod(self._failures, len(self._places))
+            if rest == 0 or retry_after_s is not None:
+                delay = self._delay(cycles - 1) if retry_after_s is None else float(retry_after_s)
+                self._quiet_until = now + delay
         self._pump()
 
     def _delay(self, failures: int) -> float:
@@ -365,6 +368,8 @@ class Posting:
         if outcome == "stop":
             self._end = Stopped(f"stopped: {why}")
             self._changed.set()
+            if self._source.consumer is not None:
+                self._source.consumer.finish(self._end)
             return
         count = len(job.messages)
         if outcome == "delivered":

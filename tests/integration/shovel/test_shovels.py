@@ -2,73 +2,11 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from typing import Any
-from urllib.parse import quote
-
 import pytest
 
 from lavinmq.client import Client
 from tests.conftest import BrokerFactory
-from tests.support.api import Answer, Api
-from tests.support.broker import Broker
-
-WAIT_S = 20.0
-
-
-def until(condition: Callable[[], Any], what: str) -> None:
-    end = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < end, what
-        time.sleep(0.02)
-
-
-class Bench:
-    """A broker with shovels."""
-
-    def __init__(self, broker: Broker) -> None:
-        self.broker = broker
-        self.api = Api(broker)
-
-    def put(self, name: str, **value: Any) -> None:
-        answer = self.try_to_put(name, **value)
-        assert answer.status in (201, 204), answer
-
-    def try_to_put(self, name: str, **value: Any) -> Answer:
-        fields = {key.replace("_", "-"): each for key, each in value.items()}
-        path = f"/api/parameters/shovel/%2F/{quote(name, safe='')}"
-        return self.api("PUT", path, {"value": fields})
-
-    def row(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.api.get(f"/api/shovels/%2F/{quote(name, safe='')}")
-        return found
-
-    def state(self, name: str) -> str:
-        return str(self.row(name)["state"])
-
-    def ask(self, name: str, what: str) -> int:
-        return self.api("PUT", f"/api/shovels/%2F/{quote(name, safe='')}/{what}").status
-
-    def is_gone(self, name: str) -> bool:
-        return name not in [each["name"] for each in self.api.get("/api/shovels/%2F")]
-
-
-@pytest.fixture
-def bench(broker_factory: BrokerFactory) -> Bench:
-    return Bench(broker_factory(http=True))
-
-
-def bodies(client: Client, queue: str, count: int) -> list[bytes]:
-    found = []
-    with client.consumer(queue) as consumer:
-        while len(found) < count:
-            message = consumer.get(WAIT_S)
-            assert message is not None, f"{len(found)} of {count}"
-            found.append(message.body)
-            message.ack()
-    return found
-
+from tests.integration.shovel.conftest import LOCAL, WAIT_S, Bench, bodies, fill, until
 
 @pytest.mark.parametrize("mode", ["on-confirm", "on-publish", "no-ack"])
 def test_a_queue_is_moved_and_the_shovel_goes_on(bench: Bench, mode: str) -> None:
@@ -84,13 +22,6 @@ def test_a_queue_is_moved_and_the_shovel_goes_on(bench: Bench, mode: str) -> Non
 
     row = bench.row("s")
     assert (row["state"], row["error"], row["message_count"]) == ("Running", None, 3001)
-
-
-LOCAL = {"src_uri": "amqp://", "dest_uri": "amqp://"}
-
-
-def fill(client: Client, queue: str, count: int) -> None:
-    client.producer(queue).publish_batch([b"%d" % n for n in range(count)]).result(WAIT_S)
 
 
 @pytest.mark.parametrize("count", [0, 1, 999, 5000])
