@@ -354,10 +354,9 @@ cdef void moved_write(queue_t* to, const rec_t* rec, u8* p, msg_t* m) noexcept n
         m.size = RECORD_FIXED - 2 + m.names_len + m.props_len + m.body_len
 
 
-cdef int queue_move_small(queue_t* q, queue_t* to, rec_t* rec) noexcept nogil:
-    """Store a message in another queue in one go. A move_result."""
+cdef int queue_move_small(queue_t* q, queue_t* to, rec_t* rec, u8* p) noexcept nogil:
+    """Store a message in another queue in one go; p: memory for it. A move_result."""
     cdef loop_t* loop = q.loop
-    cdef u8* p = loop_scratch(loop, <u64>rec.size + 512)
     cdef msg_t m
     cdef u8* body
     cdef int rc
@@ -430,10 +429,28 @@ cdef int queue_move_large(queue_t* q, queue_t* to, rec_t* rec, haul_t** h) noexc
     return rc
 
 
-cdef int queue_move_next(queue_t* q, queue_t* to, haul_t** h) noexcept nogil:
+cdef u8* loop_carry(loop_t* loop, u64 need) noexcept nogil:
+    """As loop_scratch, for movers, which are asked in the midst of what others do."""
+    if need > loop.carry_cap:
+        free(loop.carry)
+        loop.carry = <u8*>malloc(need)
+        loop.carry_cap = need if loop.carry != NULL else 0
+    return loop.carry
+
+
+cdef void loop_drop_carry(loop_t* loop) noexcept nogil:
+    """A large message does not stay in memory."""
+    if loop.carry_cap > BLOCK_SIZE:
+        loop_free(loop, loop.carry, loop.carry_cap, 0)
+        loop.carry = NULL
+        loop.carry_cap = 0
+
+
+cdef int queue_move_next(queue_t* q, queue_t* to, haul_t** h, bint is_carried) noexcept nogil:
     """Move the next message to the end of another queue, as if published there by the default
     exchange. A move_result: MOVE_REFUSED when there is none, or it cannot be taken there.
 
+    is_carried: others may be using the loop's scratch memory.
     In its old queue it is deleted when it is on disk in the new one (decision 0013)."""
     cdef store_t* st
     cdef rec_t rec
@@ -444,7 +461,9 @@ cdef int queue_move_next(queue_t* q, queue_t* to, haul_t** h) noexcept nogil:
     if rec.size > LARGE_RECORD:
         rc = queue_move_large(q, to, &rec, h)
     else:
-        rc = queue_move_small(q, to, &rec)
+        rc = queue_move_small(q, to, &rec,
+                              loop_carry(q.loop, <u64>rec.size + 512) if is_carried else
+                              loop_scratch(q.loop, <u64>rec.size + 512))
     if rc != MOVE_DONE:
         return rc
     at = spot_of(&rec, MOVE_ORDERED)
@@ -489,7 +508,7 @@ cdef class Move:
         self.source.loop.open_portion()
         with nogil:
             while moved < n and not q.is_closed:
-                rc = queue_move_next(q, to, &self.haul)
+                rc = queue_move_next(q, to, &self.haul, False)
                 if rc != MOVE_DONE:
                     break
                 moved += 1

@@ -54,7 +54,7 @@ def has_stars(component: str | None, value: Any) -> bool:
         return any(has_stars(component, each) for each in value)
     if not isinstance(value, Mapping):
         return False
-    texts = []
+    texts: list[Any] = []
     for key in _URIS & value.keys():
         texts += value[key] if isinstance(value[key], list) else [value[key]]
     if any(isinstance(each, str) and f":{STARS}@" in each for each in texts):

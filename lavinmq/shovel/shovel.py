@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from lavinmq.client.errors import Error
 from lavinmq.process import log
+from lavinmq.shovel.carrying import Carrying, is_possible
 from lavinmq.shovel.connecting import MOST_DELAY_S
-from lavinmq.shovel.errors import Stopped
+from lavinmq.shovel.errors import NotCarried, Stopped
 from lavinmq.shovel.hook import Hook
 from lavinmq.shovel.moving import Move
 
@@ -76,6 +77,8 @@ class Shovel:
         self._error = ""
         self._ended = False
         self._runs = 0
+        self._is_carried = True
+        """Whether messages may go from store to store."""
         self._sums = dict.fromkeys(FIGURES, 0)
         if not is_paused:
             self._start()
@@ -146,13 +149,16 @@ class Shovel:
             began = time.monotonic()
             try:
                 await self._move.run()
+            except NotCarried:
+                self._is_carried = False
+                continue
             except Stopped as error:
                 self.is_paused = True
                 self._failed(str(error))
                 self._on_stopped(self)
                 return
             except (Error, OSError) as error:
-                self._failed(self._move.error or str(error))
+                self._failed(str(error) or self._move.error)
             except asyncio.CancelledError:
                 raise
             except Exception as error:  # noqa: BLE001 - one shovel may not end the others
@@ -177,6 +183,8 @@ class Shovel:
             from lavinmq.shovel.posting import Posting
 
             return Posting(*who, to, self._position)
+        if self._is_carried and is_possible(self.values, to):
+            return Carrying(self._broker, self.name, self.values, to)
         return Move(*who, to, self._position)
 
     def _delay(self, failures: int) -> float:

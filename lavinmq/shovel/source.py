@@ -81,20 +81,23 @@ class Source:
     async def open(self) -> bool:
         """Consume; False when there is nothing to move. Raises: why it cannot."""
         await self.client.wait_connected()
-        queue, self._left = await self._queue()
+        queue, self._left = await self.queue()
         if self._left == 0:
             return False
         most = self.values.prefetch
+        await self.consume(queue, most if self._left is None else min(most, self._left))
+        return True
+
+    async def consume(self, queue: str, prefetch: int) -> None:
+        """Consume it. Raises: why it cannot."""
         self.consumer = await self.client.consumer(
-            queue, most if self._left is None else min(most, self._left), no_ack=self._is_no_ack,
-            exclusive=not self.values.is_stream, arguments=self._arguments(),
-            tag=f"Shovel {self._name}", declare=False,
+            queue, prefetch, no_ack=self._is_no_ack, exclusive=not self.values.is_stream,
+            arguments=self._arguments(), tag=f"Shovel {self._name}", declare=False,
         )  # fmt: skip
         self.consumer.on_error(self._failed)
         self.consumer.on_cancel(self._failed)
         if self.values.is_stream and self._position is not None:
             self._saving = asyncio.get_running_loop().create_task(self._save_often())
-        return True
 
     async def batches(self) -> AsyncIterator[list[Message]]:
         """Messages as they come together, no more than are wanted. Raises: why they end."""
@@ -137,7 +140,7 @@ class Source:
         await quietly(self.client.close())
         self._save()
 
-    async def _queue(self) -> tuple[str, int | None]:
+    async def queue(self) -> tuple[str, int | None]:
         """The queue to consume from, and how many messages to take from it."""
         source, client = self.values, self.client
         if source.queue is None:
