@@ -28,6 +28,7 @@ cdef struct stream_t
 cdef struct job_t
 cdef struct publish_job_t
 cdef struct haul_t
+cdef struct mover_t
 cdef struct mqtt_t
 cdef struct session_t
 cdef struct mlog_t
@@ -732,8 +733,18 @@ cdef struct queue_t:
     u32 n_missed                # publishes while it was closed, of which nobody was told
     u32 fold_at                 # of a session: its place among the targets of a publish, see fold_t
     session_t* session          # NULL = none of MQTT
+    mover_t* mover              # who moves its messages on, NULL = nobody
     # How its messages are delivered, NULL = as queue/deliver.pyx does. Whether the budget ended.
     bint (*deliver)(queue_t* q) noexcept nogil
+
+cdef struct mover_t:            # messages that go on from the head of a queue to another queue
+    queue_t* to
+    haul_t* haul                # of the large message that is on its way, NULL = none
+    u64 left                    # how many are to go on, NO_LIMIT = all that come
+    u64 n_moved
+    u64 n_bytes
+    u64 n_refused               # attempts that the other queue did not take
+    flag_t is_refused           # the last one was
 
 cdef struct consumer_t:
     queue_t* queue
@@ -1666,6 +1677,8 @@ cdef struct loop_t:
     u8* count_header            # x-delivery-count, to be filled in: 21 bytes
     u8* scratch                 # where a message is put together
     u64 scratch_cap
+    u8* carry                   # the same for movers
+    u64 carry_cap
     targets_t buried            # where it goes
     i64 began_ns
     u32 now_ds                  # tenths of a second since then

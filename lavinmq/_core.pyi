@@ -1875,6 +1875,37 @@ class Replay(Iterator[int]):
     def stop(self) -> None:
         """End it."""
 
+class Mover:
+    """What is ready in a queue goes on to the end of another, as the default exchange would publish
+    it there, for as long as the queue has a consumer. In the old queue each goes when it is on disk
+    in the new one; what the new one refuses stays.
+
+    Args: left: how many are to go on; None: all that come.
+    Raises: ValueError for a stream, a queue of MQTT or of a delayed exchange, or the same queue.
+    """
+
+    def __init__(self, source: Queue, to: Queue, left: int | None = None) -> None: ...
+    def close(self) -> None:
+        """Move nothing more. Idempotent."""
+
+    def kick(self) -> None:
+        """Try again what was refused."""
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the other queue has not taken the last one."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all have gone that were to."""
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether one of the queues is gone or closed."""
+
+    def counts(self) -> tuple[int, int, int]:
+        """Messages that went, their bytes in segments, attempts that were refused."""
+
 class Move:
     """Messages from the head of a queue go to the end of another, as the default exchange would
     publish them there. In the old queue each goes when it is on disk in the new one.

@@ -84,6 +84,13 @@ class Mqtt(Protocol):
         """The sessions of a virtual host, for who knows what they are."""
 
 
+class Links(Protocol):
+    """Who moves messages for parameters; `lavinmq.shovel.shovels`."""
+
+    def follow(self, vhost: VHost) -> None:
+        """Parameters of a virtual host have changed, or it has gone."""
+
+
 class Service(Protocol):
     """What serves clients that are no sessions."""
 
@@ -154,6 +161,7 @@ class Broker:
         self.welcomes: dict[str, Callable[[socket.socket, Endpoints], None]] = {}
         """Who takes clients over that come inside something else, by the protocol they speak."""
         self.mqtt: Mqtt | None = None
+        self.links: Links | None = None
         self.loop = _core.Loop(events, config.data_dir, config.sync, on_failure, self._news)
         self.disk.changes.note = partial(_core.note_change, self.loop)
         self.loop.set_max_large(memory_for_large_messages())
@@ -255,7 +263,12 @@ class Broker:
             is_clean=self._is_clean and not self.is_started, bridge=config.mqtt_exchange,
         )  # fmt: skip
         vhost.bindings.limits = self._binding_limits()
+        vhost.on_links = partial(self._links_changed, vhost)
         return vhost
+
+    def _links_changed(self, vhost: VHost) -> None:
+        if self.links is not None:
+            self.links.follow(vhost)
 
     def _binding_limits(self) -> BindingLimits:
         config = self.config

@@ -39,11 +39,6 @@ MISSING = (
     ),
     Missing("this release takes turns by time, not by bytes", section="experimental"),
     Missing(
-        "this release runs no shovels: they are checked and kept, and move no messages",
-        commands=("list_shovels", "add_shovel", "delete_shovel"),
-        components=("shovel",),
-    ),
-    Missing(
         "this release runs no federation: upstreams are checked and kept, and no messages come",
         commands=("list_federations", "add_federation", "delete_federation"),
         components=("federation-upstream", "federation-upstream-set"),

@@ -40,6 +40,7 @@ from lavinmq.mqtt.service import Service as Mqtt
 from lavinmq.process import descriptors, log
 from lavinmq.process.portions import SharedPortion, in_portions
 from lavinmq.process.systemd import Service
+from lavinmq.shovel.shovels import Shovels
 from lavinmq.stats import system
 from lavinmq.vhost.log_exchange import LogExchange
 
@@ -83,6 +84,8 @@ class Server:
         self.broker = Broker(config, events, self._fatal, self._finish, is_clean=is_clean)
         self.arrivals = SharedPortion(events.call_soon)
         self.mqtt = Mqtt(self.broker, self.arrivals)
+        self.shovels = Shovels(self.broker)
+        self._stopping: asyncio.Task[None] | None = None
         self.listeners: list[Listener] = []
         self.tls = Contexts(config)
         self.service = service or Service({})
@@ -157,6 +160,7 @@ class Server:
         _log.info("Finished startup in %.3fs", time.monotonic() - started)
         # Once the loop turns: a signal that comes before would not be heard.
         self.events.call_soon(self._tell_ready)
+        self.events.call_soon(self.shovels.start)
         self.service.start_watchdog(self.events)
 
     def _secure_what_is_there(self) -> None:
@@ -317,6 +321,11 @@ class Server:
         _log.info("Stopping")
         self.service.stopping()
         self._close_listeners()
+        self._stopping = self.events.create_task(self._stop_clients(timeout_s))
+
+    async def _stop_clients(self, timeout_s: float) -> None:
+        """What moves messages ends first: acknowledgements under way are still taken."""
+        await self.shovels.close()
         self._stop_timer = self.events.call_later(timeout_s, self._cut)
         connections = list(self.broker.connections)
         for connection in connections:
@@ -372,6 +381,7 @@ class Server:
         """Let go of all that is still held, without writing or sending anything. Idempotent."""
         broker = self.broker
         if not self.events.is_closed():
+            self.events.run_until_complete(self.shovels.close())
             self.events.run_until_complete(broker.chain.stop())
         for timer in (self._stop_timer, self._check_timer, self._disk_timer, self._compact_timer):
             if timer is not None:

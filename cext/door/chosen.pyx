@@ -148,7 +148,7 @@ cdef class Chosen:
         if rec.size > LARGE_RECORD:
             rc = queue_move_large(q, to, rec, &self.haul)
         else:
-            rc = queue_move_small(q, to, rec)
+            rc = queue_move_small(q, to, rec, loop_scratch(q.loop, <u64>rec.size + 512))
         if rc == MOVE_DONE:
             return CHOSEN_DONE
         return CHOSEN_LATER if rc == MOVE_LARGE else CHOSEN_REFUSED

@@ -228,6 +228,7 @@ cdef class Loop:
         free(self.t.input)
         free(self.t.count_header)
         free(self.t.scratch)
+        free(self.t.carry)
         targets_free(&self.t.buried)
         reached_free(&self.t.reached)
         free(self.t.dues)

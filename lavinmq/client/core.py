@@ -106,6 +106,8 @@ class Core:
         self.state_seconds = dict.fromkeys(ConnectionState, 0.0)
         self.loop: asyncio.AbstractEventLoop
         self._since = 0.0
+        self.opening: Callable[[], Awaitable[Link]] = self._open_next
+        """Makes the next connection; others than programs have their own ways."""
         self._endpoints = list(target.endpoints)
         if config.failover == "shuffle":
             random.shuffle(self._endpoints)
@@ -321,7 +323,7 @@ class Core:
         failures, delay = 0, 0.0
         while True:
             try:
-                link = await open_link(self.config, self.target, self._endpoint())
+                link = await self.opening()
                 up_since = self.loop.time()
                 await self._begin(link)
             except (Error, OSError) as error:
@@ -350,6 +352,10 @@ class Core:
             self.set_state(ConnectionState.RECONNECTING, self.last_error)
             self.tell("reconnect_attempt", failures, delay)
             await asyncio.sleep(delay)
+
+    async def _open_next(self) -> Link:
+        """Connect to the host whose turn it is. Raises: ClientConnectionError and the like."""
+        return await open_link(self.config, self.target, self._endpoint())
 
     def _endpoint(self) -> Endpoint:
         """The next host's turn."""

@@ -125,6 +125,11 @@ class BaseProducer(_engine.Ring, Member):
         return self.capacity
 
     @property
+    def is_troubled(self) -> bool:
+        """Whether there is no channel, or the broker closed one and nothing has gone well since."""
+        return self._chan is None or self._probe_until >= 0
+
+    @property
     def closed(self) -> bool:
         """Whether nothing more can be published."""
         return self._error is not None

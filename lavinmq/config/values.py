@@ -87,6 +87,7 @@ class Config:
     default_password_hash: str = field(repr=False)
     default_password_plain: str | None = field(repr=False)
     default_user_only_loopback: bool
+    webhook_private_networks: bool
     data_dir_lock: bool
     data_dir_access: str
     default_consistent_hash_algorithm: str

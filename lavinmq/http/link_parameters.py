@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote, urlsplit
 
-from lavinmq.http.errors import bad_request
+from lavinmq.http.errors import ApiError, bad_request
 from lavinmq.mqtt import groups
 from lavinmq.vhost import bridge
 
@@ -22,16 +21,17 @@ _OF_MQTT: Final[Mapping[str, Callable[[Any], object]]] = {
 }
 
 
-def check(component: str, value: Any, user: Identity, vhost: str) -> None:
+def check(component: str, value: Any, user: Identity, vhost: str, default_user: str) -> None:
     """Refuse what cannot work. Other components may say anything.
 
-    Args: user: who needs rights on what a shovel uses in this broker without logging in.
+    Args: user: who needs rights on what a shovel uses in this broker without logging in;
+        default_user: whom the broker lets in from its own machine only.
     Raises: ApiError 400.
     """
     if component == "shovel":
-        _check_shovel(_object(value), user, vhost)
+        _check_shovel(_object(value), user, vhost, default_user)
     elif component == "federation-upstream":
-        if not _uris(_object(value).get("uri")):
+        if not _is_uris(_object(value).get("uri")):
             raise bad_request("Federation upstream requires field 'uri', a string or an array")
     elif component in _OF_MQTT:
         try:
@@ -48,70 +48,84 @@ def _object(value: Any) -> dict[str, Any]:
     return value
 
 
+def _is_uris(value: Any) -> bool:
+    uris = [value] if isinstance(value, str) else value
+    return (
+        isinstance(uris, list) and bool(uris) and all(isinstance(uri, str) and uri for uri in uris)
+    )
+
+
 def _is_upstream_set(value: Any) -> bool:
     return isinstance(value, list) and all(
         isinstance(each, dict) and isinstance(each.get("upstream"), str) for each in value
     )
 
 
-def _check_shovel(value: dict[str, Any], user: Identity, vhost: str) -> None:
-    source = _texts(value, "src-queue", "src-exchange")
-    if not any(source):
-        raise bad_request("Shovel source requires a queue or an exchange")
-    destinations = _uris(value.get("dest-uri"))
-    queue, exchange = _texts(value, "dest-queue", "dest-exchange")
-    is_http = bool(destinations) and all(
-        uri.startswith(("http:", "https:")) for uri in destinations
-    )
-    if not is_http and queue is None and exchange is None:
-        raise bad_request("Shovel destination requires queue and/or exchange")
-    for field in ("src-uri", "dest-uri"):
-        if not _uris(value.get(field)):
-            raise bad_request(f"Shovel requires field '{field}', a string or an array")
-    for there in _local(value["src-uri"], vhost):
-        for name in filter(None, source):
-            if not (user.can_read(there, name) and user.can_configure(there, name)):
-                raise bad_request(f"{user.name} can't access source '{name}' in vhost '{there}'")
-    for there in _local(value["dest-uri"], vhost):
-        may_exchange = exchange is None or (
-            user.can_write(there, exchange) and user.can_configure(there, exchange)
+def _check_shovel(value: dict[str, Any], user: Identity, vhost: str, default_user: str) -> None:
+    # Few brokers have any: the client of programs is loaded for those.
+    from lavinmq.shovel import values
+
+    try:
+        parsed = values.parse(value, vhost)
+    except ValueError as error:
+        raise bad_request(str(error)) from error
+    uris = values.uris(value["src-uri"]) + values.uris(value["dest-uri"])
+    _check_uris(uris, user, default_user)
+    source, to = parsed.source, parsed.destination
+    for place in source.places:
+        if place.is_local:
+            _check_source(user, place.vhost, source.queue, source.exchange)
+    if not isinstance(to, values.Destination):
+        return
+    for there in [place.vhost for place in to.places if place.is_local]:
+        if to.queue is None:
+            _check_exchange(user, there, to.exchange or "", to.key)
+        elif not user.can_configure(there, to.queue):
+            raise _no_access(user, "destination", to.queue, there)
+
+
+def _check_source(user: Identity, there: str, queue: str | None, exchange: str | None) -> None:
+    for name in filter(None, (queue, exchange)):
+        if not (user.can_read(there, name) and user.can_configure(there, name)):
+            raise _no_access(user, "source", name, there)
+
+
+def _check_exchange(user: Identity, there: str, exchange: str, key: str | None) -> None:
+    """A shovel publishes with all rights: its author needs those that it will use."""
+    if not (user.can_write(there, exchange) and user.can_configure(there, exchange)):
+        raise _no_access(user, "destination", exchange, there)
+    rights = user.key_rights(there, exchange)
+    if rights is None:
+        return
+    if key is None:
+        raise bad_request(
+            f"{user.name} may use some keys of '{exchange}' only: 'dest-exchange-key' is needed"
         )
-        if not may_exchange:
+    if not rights.can_write(key):
+        raise bad_request(f"{user.name} can't publish to '{exchange}' with key '{key}'")
+
+
+def _no_access(user: Identity, what: str, name: str, there: str) -> ApiError:
+    return bad_request(f"{user.name} can't access {what} '{name}' in vhost '{there}'")
+
+
+def _check_uris(uris: list[str], user: Identity, default_user: str) -> None:
+    """What only an administrator may have in a URI. Raises: ApiError 400.
+
+    The broker reads files that a URI names, and connects from this machine, from which alone the
+    default user may log in.
+    """
+    if user.has_tag("administrator"):
+        return
+    from lavinmq.shovel import places
+
+    for uri in uris:
+        files = places.files_of(uri)
+        if files:
+            raise bad_request(f"'{files[0]}' in a URI names a file: for administrators only")
+        name = places.user_of(uri)
+        if name in ("guest", default_user):
             raise bad_request(
-                f"{user.name} can't access destination '{exchange}' in vhost '{there}'"
+                f"A URI with the user '{name}', whom brokers let in from their own machine only,"
+                " is for administrators"
             )
-        if queue and not user.can_configure(there, queue):
-            raise bad_request(f"{user.name} can't access destination '{queue}' in vhost '{there}'")
-
-
-def _texts(value: dict[str, Any], *fields: str) -> list[str | None]:
-    """The fields, None where there is none. Raises: ApiError 400 for other types."""
-    for field in fields:
-        if not isinstance(value.get(field), str | None):
-            raise bad_request(f"Field '{field}' must be a string")
-    return [value.get(field) for field in fields]
-
-
-def _uris(value: Any) -> list[str]:
-    """One URI or a list of them; empty for anything else."""
-    uris = [value] if isinstance(value, str) else value
-    if not isinstance(uris, list) or not all(isinstance(uri, str) and uri for uri in uris):
-        return []
-    return uris
-
-
-def _local(value: Any, vhost: str) -> list[str]:
-    """The virtual hosts meant by URIs without user and host: those are reached without a log-in."""
-    found = []
-    for uri in _uris(value):
-        try:
-            parts = urlsplit(uri)
-            is_local = (
-                parts.scheme in ("amqp", "amqps") and not parts.username and not parts.hostname
-            )
-        except ValueError:
-            continue
-        if is_local:
-            path = parts.path.removeprefix("/")
-            found.append(unquote(path, errors="surrogateescape") if path else vhost)
-    return found

@@ -67,6 +67,10 @@ class VHostRules:
             on_undone=self._apply_all,
         )  # fmt: skip
         self.parameters = ParameterStore(directory / "parameters.json", disk=disk)
+        self.paused = ParameterStore(directory / "paused.json", disk=disk)
+        """Which of those that parameters make are paused, by component and name."""
+        self.offsets = ParameterStore(directory / "shovel_offsets.json", disk=disk)
+        """How far they have read streams."""
         self.limits = VHostLimits(directory / "limits.json", disk)
         self._disk = disk
         self._queues = queues
@@ -83,7 +87,8 @@ class VHostRules:
     def load(self) -> None:
         """Read all files. All that is declared before the loop turns next is counted as one start.
         Raises: DefinitionsError when policies or limits cannot be read or understood."""
-        for store in (self.policies, self.operator_policies, self.parameters, self.limits):
+        parameters = self.parameters, self.paused, self.offsets
+        for store in (self.policies, self.operator_policies, *parameters, self.limits):
             store.load()
         self._start = Patience(PATIENCE_OF_START)
         self._call_soon(self._started)

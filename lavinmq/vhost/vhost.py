@@ -108,6 +108,8 @@ class VHost:
         """Is told of each queue of a client of MQTT that has gone."""
         self.on_parameters: Callable[[], object] | None = None
         """Is told when what parameters say of MQTT may have changed."""
+        self.on_links: Callable[[], object] | None = None
+        """Is told when parameters have changed that move messages, and when all of it goes."""
         self._keys = DedupKeys(self.directory, loop, self._log, disk.changes)
         self._news = StoreNews(self._log)
         self.files = QueueFiles(
@@ -293,6 +295,8 @@ class VHost:
         self.bridge.look()
         if self.on_parameters is not None:
             self.on_parameters()
+        if self.on_links is not None:
+            self.on_links()
 
     def _queue_changed(self, queue: Queue) -> None:
         """A queue has new features."""

@@ -163,6 +163,8 @@ class VHosts(Mapping[str, VHost]):
         vhost = self._open.pop(name, None)  # nobody comes any more
         try:
             if vhost is not None:
+                if vhost.on_links is not None:
+                    vhost.on_links()
                 await self._portions.done(vhost.deleting())
                 self._past.update(vhost.core.counters())
                 vhost.abandon()

@@ -177,7 +177,7 @@ def _collect(python: Interpreter, linked: list[Extension], place: Path) -> None:
     sources = fetch.sources()
     source = {
         name: str(fetch.fetch(sources[name]))
-        for name in ("uvloop", "orjson", "tornado", "pamqp", "PyJWT")
+        for name in ("uvloop", "orjson", "tornado", "httptools", "pamqp", "PyJWT")
     }
     wanted = {
         "places": {
@@ -186,7 +186,8 @@ def _collect(python: Interpreter, linked: list[Extension], place: Path) -> None:
             "finder": str(HERE), "later": str(HERE),
             "lavinmq": str(ROOT),
             "uvloop": source["uvloop"], "orjson": source["orjson"] + "/pysrc",
-            "tornado": source["tornado"], "pamqp": source["pamqp"], "jwt": source["PyJWT"],
+            "tornado": source["tornado"], "httptools": source["httptools"],
+            "pamqp": source["pamqp"], "jwt": source["PyJWT"],
         },
         "roots": contents.ROOTS,
         "replaced": {

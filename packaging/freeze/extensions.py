@@ -73,6 +73,8 @@ def build(
             partial(_uvloop, target, interpreter),
             partial(_orjson, target),
             partial(_tornado, target, interpreter),
+            partial(_http_parser, target, interpreter),
+            partial(_url_parser, target, interpreter),
             partial(_bcrypt, target, interpreter),
             partial(_openssl_verify, target, interpreter),
         ],
@@ -267,6 +269,21 @@ def _rust_for(target: Target) -> dict[str, str]:
 def _tornado(target: Target, interpreter: Interpreter) -> Extension:
     source = fetch.fetch(fetch.sources()["tornado"])
     return _module(target, interpreter, "tornado.speedups", [source / "tornado/speedups.c"])
+
+
+def _http_parser(target: Target, interpreter: Interpreter) -> Extension:
+    source = fetch.fetch(fetch.sources()["httptools"])
+    llhttp = source / "vendor/llhttp"
+    code = [source / "httptools/parser/parser.c", *sorted((llhttp / "src").glob("*.c"))]
+    headers = [llhttp / "include"]
+    return _module(target, interpreter, "httptools.parser.parser", code, headers=headers)
+
+
+def _url_parser(target: Target, interpreter: Interpreter) -> Extension:
+    source = fetch.fetch(fetch.sources()["httptools"])
+    parser = source / "vendor/http-parser"
+    code = [source / "httptools/parser/url_parser.c", parser / "http_parser.c"]
+    return _module(target, interpreter, "httptools.parser.url_parser", code, headers=[parser])
 
 
 def _bcrypt(target: Target, interpreter: Interpreter) -> Extension:

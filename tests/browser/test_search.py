@@ -24,7 +24,7 @@ __all__ = ["hostile", "watched"]
 def things(broker: Broker) -> Iterator[None]:
     """One of everything with the same word in its name; more queues than are shown."""
     api = Api(broker)
-    shovel = {"src-uri": "amqp://", "dest-uri": "amqp://"}
+    shovel = dict.fromkeys(("src-uri", "dest-uri"), "amqp://127.0.0.1:1")
     shovel |= {"src-queue": "findling-q0", "dest-queue": "findling-q1"}
     policy = {"pattern": "^none$", "definition": {"max-length": 1}}
     for method, path, body in (

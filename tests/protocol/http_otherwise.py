@@ -10,7 +10,7 @@ from fnmatch import fnmatch
 
 Steps = dict[int, str]
 
-_NOT_RUN = "shovels are not run, and each says so"
+_WORDS = "the reason of a refused connection is said in our words, with more numbers"
 _NO_HASH = "who-am-i does not show the password hash"
 _THERE = "the endpoint is there"
 _COUNTED = "deliveries of streams count, publishes that nobody wanted back do not"
@@ -20,10 +20,10 @@ _MADE_OF_IT = "delayed exchanges by the name that RabbitMQ knows, nothing that n
 _ONLY_LOOKS = "the tag monitoring lets nobody change anything"
 
 OTHERWISE: dict[str, Steps] = {
-    "http-get-shovels-as-pol": {0: _NOT_RUN},
-    "http-get-shovels-w1": {0: _NOT_RUN},
-    "http-get-shovels-w1-w-shovel": {0: _NOT_RUN},
-    "http-get-shovels-w1-as-pol": {0: _NOT_RUN},
+    "http-get-shovels-as-pol": {0: _WORDS},
+    "http-get-shovels-w1": {0: _WORDS},
+    "http-get-shovels-w1-w-shovel": {0: _WORDS},
+    "http-get-shovels-w1-as-pol": {0: _WORDS},
     "http-get-whoami": {0: _NO_HASH},
     "http-get-whoami-as-[!n]*": {0: _NO_HASH},
     "http-get-feature-flags": {0: _THERE},
@@ -99,6 +99,7 @@ OTHERWISE: dict[str, Steps] = {
         15: "max-queues is kept to here, too",
     },
     "http-change-parameters": {
+        14: "a URI that is none is refused",
         17: "an upstream without a URI is refused with 400",
         18: "an upstream that is no object is refused with 400",
     },

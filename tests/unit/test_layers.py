@@ -44,6 +44,8 @@ PYTHON_LAYERS: list[set[str]] = [
     {"broker"},
     # Sessions; imports.
     {"amqp", "definitions_json", "mqtt"},
+    # What moves messages by itself, as a client of this broker and of others.
+    {"shovel"},
     # Management.
     {"http"},
     # Builds the broker, owns listeners, timers, start and stop: it alone knows the listeners.

@@ -158,9 +158,10 @@ class Api:
                 return
             page += 1
 
-    def put(self, *parts: str, body: object = None) -> Answer:
+    def put(self, *parts: str, body: object = None, **query: str) -> Answer:
         """Create or change something. Raises: CtlError."""
-        return self.request("PUT", path_of(*parts), body)
+        path = path_of(*parts) + (f"?{urlencode(query)}" if query else "")
+        return self.request("PUT", path, body)
 
     def delete(self, *parts: str, headers: Mapping[str, str] | None = None) -> Answer:
         """Delete something. Raises: CtlError."""

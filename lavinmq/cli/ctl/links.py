@@ -37,6 +37,16 @@ def delete_shovel(session: Session) -> None:
     session.api.delete("parameters", "shovel", session.vhost, session.arguments[0])
 
 
+def pause_shovel(session: Session) -> None:
+    """Stop a shovel, whether it runs or waits for its next try."""
+    session.api.put("shovels", session.vhost, session.arguments[0], "pause", force="true")
+
+
+def resume_shovel(session: Session) -> None:
+    """Let a paused shovel go on."""
+    session.api.put("shovels", session.vhost, session.arguments[0], "resume")
+
+
 def list_federations(session: Session) -> None:
     """List the upstreams of a virtual host."""
     rows = session.api.rows("parameters", "federation-upstream", session.vhost)

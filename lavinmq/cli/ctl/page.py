@@ -73,7 +73,8 @@ as `--option value` or `--option=value`. Names are taken as they are, with slash
 """
 NOTES = {
     "Shovels and federation": (
-        "Their parameters are checked and kept; in this release nothing moves messages.\n\n"
+        "What a shovel can do beyond these options is set with"
+        " `set_parameter shovel NAME JSON` ([shovels.md](shovels.md)).\n\n"
     ),
 }
 """What stands before the commands of a group."""

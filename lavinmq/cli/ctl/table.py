@@ -211,6 +211,8 @@ COMMANDS: dict[str, tuple[Command, ...]] = {
         Command("add_shovel", "name", "Add a shovel", "links", SHOVEL_OPTIONS,
                 ("--src-uri", "--dest-uri")),
         Command("delete_shovel", "name", "Delete a shovel", "links"),
+        Command("pause_shovel", "name", "Stop a shovel, over restarts, too", "links"),
+        Command("resume_shovel", "name", "Let a paused shovel go on", "links"),
         Command("list_federations", "", "List federation upstreams", "links"),
         Command("add_federation", "name", "Add a federation upstream", "links",
                 FEDERATION_OPTIONS, ("--uri",)),

@@ -18,6 +18,7 @@ from lavinmq.http.errors import bad_request
 from lavinmq.http.fields import Field
 from lavinmq.http.listing import Listing
 from lavinmq.http.routes import ROUTES
+from lavinmq.policy import secret_values
 from lavinmq.policy.parameters import Parameter, ParameterStore
 from lavinmq.vhost.vhost import VHost
 
@@ -26,35 +27,38 @@ PLACES: Final = {"operator_policy": "/api/operator-policies", "vhost-limits": "/
 """Where to set what documents of definitions have among the parameters."""
 
 
-def _row(parameter: Parameter, vhost: str | None) -> dict[str, Any]:
+def _row(call: Call, parameter: Parameter, vhost: str | None) -> dict[str, Any]:
+    value, component = parameter.value, parameter.component
+    if not call.user.has_tag("administrator"):
+        value = secret_values.hidden(component, value)
     return {
         "name": parameter.name,
-        "value": parameter.value,
+        "value": value,
         "component": parameter.component,
         "vhost": vhost,
     }
 
 
-def _listing(vhosts: Iterable[VHost], component: str | None) -> Listing[Any]:
+def _listing(call: Call, vhosts: Iterable[VHost], component: str | None) -> Listing[Any]:
     rows = [
         (parameter, vhost.name)
         for vhost in vhosts
         for parameter in vhost.rules.parameters.all(component)
     ]
-    return Listing(rows, lambda each: _row(*each), lambda each: each[0].name)
+    return Listing(rows, lambda each: _row(call, *each), lambda each: each[0].name)
 
 
 @ROUTES.list("/api/parameters")
 @ROUTES.list("/api/parameters/:component")
 def list_parameters(call: Call) -> Listing[Any]:
     """List parameters."""
-    return _listing(call.visible_vhosts(), call.path.get("component"))
+    return _listing(call, call.visible_vhosts(), call.path.get("component"))
 
 
 @ROUTES.list("/api/parameters/:component/:vhost")
 def list_vhost_parameters(call: Call) -> Listing[Any]:
     """List parameters of a virtual host."""
-    return _listing([call.vhost], call.path["component"])
+    return _listing(call, [call.vhost], call.path["component"])
 
 
 @ROUTES.get("/api/parameters/:component/:vhost/:name")
@@ -62,7 +66,7 @@ def show_parameter(call: Call) -> dict[str, Any]:
     """Show a parameter."""
     vhost, name = call.vhost, call.path["name"]
     there = vhost.rules.parameters.get(call.path["component"], name)
-    return _row(found(there, "parameter", name, vhost.name), vhost.name)
+    return _row(call, found(there, "parameter", name, vhost.name), vhost.name)
 
 
 @ROUTES.put("/api/parameters/:component/:vhost/:name", FIELDS)
@@ -71,8 +75,16 @@ def put_parameter(call: Call) -> Reply:
     component = call.path["component"]
     if component in MANAGED:
         raise bad_request(f"Component '{component}' is set at {PLACES[component]}")
-    link_parameters.check(component, call.body["value"], call.user, call.path["vhost"])
-    return _put(call, call.vhost.rules.parameters, component)
+    store = call.vhost.rules.parameters
+    there = store.get(component, call.path["name"])
+    if there is not None:
+        call.body["value"] = secret_values.restored(component, call.body["value"], there.value)
+    value = call.body["value"]
+    if secret_values.has_stars(component, value):
+        raise bad_request("Field 'value' has *** for a password: it has to be given again")
+    default_user = call.broker.users.default_user
+    link_parameters.check(component, value, call.user, call.path["vhost"], default_user)
+    return _put(call, store, component)
 
 
 @ROUTES.delete("/api/parameters/:component/:vhost/:name")
@@ -88,7 +100,7 @@ def delete_parameter(call: Call) -> Reply:
 def list_global_parameters(call: Call) -> Listing[Parameter]:
     """List parameters of the whole broker."""
     return Listing(
-        call.broker.parameters.all(), lambda each: _row(each, None), lambda each: each.name
+        call.broker.parameters.all(), lambda each: _row(call, each, None), lambda each: each.name
     )
 
 
@@ -96,7 +108,7 @@ def list_global_parameters(call: Call) -> Listing[Parameter]:
 def show_global_parameter(call: Call) -> dict[str, Any]:
     """Show a parameter of the whole broker."""
     name = call.path["name"]
-    return _row(found(call.broker.parameters.get(None, name), "parameter", name), None)
+    return _row(call, found(call.broker.parameters.get(None, name), "parameter", name), None)
 
 
 @ROUTES.put("/api/global-parameters/:name", FIELDS)

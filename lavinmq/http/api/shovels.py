@@ -1,70 +1,97 @@
-"""Shovels: list, show, pause, resume. This release keeps them and runs none, and each says so.
+"""Shovels: list, show, pause, resume. They are made of parameters, see `parameters.py`.
 
-Source: docs/http-api.md.
+Source: docs/shovels.md, docs/http-api.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
-from lavinmq.http.call import Call
+from lavinmq.http.call import NO_CONTENT, Call, Reply
 from lavinmq.http.errors import ApiError
 from lavinmq.http.listing import Listing
-from lavinmq.http.routes import ROUTES
+from lavinmq.http.routes import ROUTES, Query
 from lavinmq.vhost.vhost import VHost
 
+if TYPE_CHECKING:
+    from lavinmq.shovel.shovel import Shovel
+    from lavinmq.shovel.shovels import Shovels
+
 COMPONENT: Final = "shovel"
-NOT_RUN: Final = "Shovels are not run by this release: nothing moves messages"
 
 
-def _row(name: str, vhost: str) -> dict[str, Any]:
-    return {"name": name, "vhost": vhost, "state": "Error", "error": NOT_RUN, "message_count": 0}
+def _shovels(call: Call) -> Shovels:
+    links: Any = call.broker.links
+    found: Shovels = links
+    return found
 
 
-def _listing(vhosts: Iterable[VHost]) -> Listing[tuple[str, str]]:
-    shovels = [
+def _row(call: Call, name: str, vhost: str) -> dict[str, Any]:
+    shovel = _shovels(call).get(vhost, name)
+    head = {"name": name, "vhost": vhost}
+    if shovel is None:
+        why = _shovels(call).why_not(vhost, name) or None
+        return {**head, "state": "Error", "error": why, "message_count": 0}
+    return {
+        **head, "state": shovel.state, "error": shovel.error or None, **shovel.figures(),
+        "last_error_at": round(shovel.error_at * 1000) if shovel.error_at is not None else None,
+    }  # fmt: skip
+
+
+def _listing(call: Call, vhosts: Iterable[VHost]) -> Listing[tuple[str, str]]:
+    names = [
         (parameter.name, vhost.name)
         for vhost in vhosts
         for parameter in vhost.rules.parameters.all(COMPONENT)
     ]
-    return Listing(shovels, lambda each: _row(*each), lambda each: each[0])
+    return Listing(names, lambda each: _row(call, *each), lambda each: each[0])
 
 
 @ROUTES.list("/api/shovels")
 def list_shovels(call: Call) -> Listing[tuple[str, str]]:
     """List shovels."""
-    return _listing(call.visible_vhosts())
+    return _listing(call, call.visible_vhosts())
 
 
 @ROUTES.list("/api/shovels/:vhost")
 def list_shovels_of_vhost(call: Call) -> Listing[tuple[str, str]]:
     """List shovels of a virtual host."""
-    return _listing([call.vhost])
+    return _listing(call, [call.vhost])
 
 
 @ROUTES.get("/api/shovels/:vhost/:name", silent=(404,))
 def show_shovel(call: Call) -> dict[str, Any]:
     """Show a shovel."""
-    return _row(_named(call), call.vhost.name)
+    return _row(call, _named(call), call.vhost.name)
 
 
 @ROUTES.add(
-    "PUT", "/api/shovels/:vhost/:name/pause", statuses=(), silent=(404, 422)
+    "PUT", "/api/shovels/:vhost/:name/pause", silent=(404, 422),
+    query=(Query("force", "Also one that does not run: it waits for its next try", "boolean"),),
 )  # fmt: skip
-def pause(call: Call) -> NoReturn:
-    """Pause a shovel that runs: none does."""
-    _named(call)
-    raise ApiError(422)
+def pause(call: Call) -> Reply:
+    """Pause a shovel that runs, over restarts, too."""
+    shovel = _in_state(call, is_paused=False)
+    if shovel.state != "Running" and not call.flag("force"):
+        raise ApiError(422)
+    _shovels(call).pause(call.vhost, shovel)
+    return NO_CONTENT
 
 
-@ROUTES.add(
-    "PUT", "/api/shovels/:vhost/:name/resume", statuses=(), silent=(404, 422)
-)  # fmt: skip
-def resume(call: Call) -> NoReturn:
-    """Resume a shovel that is paused: none is."""
-    _named(call)
-    raise ApiError(422)
+@ROUTES.add("PUT", "/api/shovels/:vhost/:name/resume", silent=(404, 422))
+def resume(call: Call) -> Reply:
+    """Let a shovel that is paused go on."""
+    _shovels(call).resume(call.vhost, _in_state(call, is_paused=True))
+    return NO_CONTENT
+
+
+def _in_state(call: Call, *, is_paused: bool) -> Shovel:
+    """The shovel in the path. Raises: ApiError 404, 422."""
+    shovel = _shovels(call).get(call.vhost.name, _named(call))
+    if shovel is None or shovel.is_paused is not is_paused:
+        raise ApiError(422)
+    return shovel
 
 
 def _named(call: Call) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
+from lavinmq.http.metrics import links
 from lavinmq.http.metrics.exposition import Metric
 from lavinmq.http.metrics.families import CHURN, Part, Scrape, connections_of, counter, gauge
 from lavinmq.stats.totals import unacknowledged
@@ -202,5 +203,6 @@ FAMILIES: Final[dict[str, Part]] = {
     "channel_metrics": channels,
     "exchange_metrics": exchanges,
     "vhost_message_stats": vhost_messages,
+    "shovel_metrics": links.shovels,
 }
 """What `/metrics/detailed` can be asked for."""

@@ -98,7 +98,8 @@ def test_a_shovel_to_http_needs_no_queue_to_go_to(api: Api, vhost: str) -> None:
         ({"src-queue": "other", "dest-queue": "mine", "src-uri": ["amqp:///"]}, False),
         ({"src-queue": "mine", "dest-queue": "mine", "dest-uri": "amqp:///%2F"}, False),
         ({"src-queue": "other", "dest-queue": "x", "src-uri": "amqp://a:b@h",
-          "dest-uri": "amqp://h"}, True),
+          "dest-uri": "amqp://c:d@h"}, True),
+        ({"src-queue": "mine", "dest-exchange": "mine"}, True),
     ],
 )  # fmt: skip
 def test_a_shovel_in_this_broker_needs_the_rights_of_who_makes_it(

@@ -125,6 +125,8 @@ NAME = "al/ice é"
                     "dest-queue": "d", "src-prefetch-count": 1000, "src-delete-after": "never",
                     "reconnect-delay": 5, "ack-mode": "on-confirm"}}),
         (["delete_shovel", "s"], "DELETE", "/api/parameters/shovel/%2F/s", None),
+        (["pause_shovel", "s"], "PUT", "/api/shovels/%2F/s/pause?force=true", None),
+        (["resume_shovel", "s"], "PUT", "/api/shovels/%2F/s/resume", None),
         (["add_federation", "f", "--uri", "amqp://up", "--expires", "7", "--exchange=x"], "PUT",
          "/api/parameters/federation-upstream/%2F/f",
          {"value": {"uri": "amqp://up", "exchange": "x", "expires": 7, "max-hops": 1,
@@ -152,10 +154,8 @@ def test_a_change_is_one_request_with_encoded_names(
 @pytest.mark.parametrize(
     ("argv", "path", "says"),
     [
-        (["add_shovel", "s", "--src-uri", "a", "--dest-uri=b", "--src-queue", "q"],
-         "/api/parameters/shovel/%2F/s", "runs no shovels"),
-        (["set_parameter", "shovel", "s", "{}"], "/api/parameters/shovel/%2F/s",
-         "runs no shovels"),
+        (["add_federation", "f", "--uri", "a"], "/api/parameters/federation-upstream/%2F/f",
+         "runs no federation"),
         (["set_parameter", "federation-upstream-set", "f", "[]"],
          "/api/parameters/federation-upstream-set/%2F/f", "runs no federation"),
     ],
@@ -164,7 +164,7 @@ def test_a_change_is_one_request_with_encoded_names(
 def test_what_this_release_does_not_run_is_said(
     api: FakeApi, run: Run, argv: list[str], path: str, says: str
 ) -> None:
-    """A script that sets up a shovel would go on as if messages moved."""
+    """A script that sets up federation would go on as if messages moved."""
     api.answer("PUT", path, 204)
 
     status, _, err = run(*argv)

@@ -38,6 +38,8 @@ const table = new Table({
     { label: "Reconnect delay", number: true, cell: (row) => row.value?.["reconnect-delay"] ?? "" },
     { label: "Ack mode", cell: (row) => row.value?.["ack-mode"] ?? "" },
     { label: "Delete after", cell: (row) => row.value?.["src-delete-after"] ?? "" },
+    { label: "Moved", number: true, cell: (row) => stateOf(row).confirmed ?? "" },
+    { label: "In flight", number: true, cell: (row) => stateOf(row).in_flight ?? "" },
     { label: "State", cell: (row) => [state(stateOf(row).state), h("small", {}, stateOf(row).error ?? "")] },
     {
       label: "",
@@ -54,12 +56,20 @@ const table = new Table({
 
 /** @param {import("../lib/api.js").Row} row @param {boolean} isPaused */
 const pauseButton = (row, isPaused) => actionButton(isPaused ? "Resume" : "Pause", async () => {
-  await request("PUT", path`shovels/${row.vhost}/${row.name}/` + (isPaused ? "resume" : "pause"));
+  // One that does not run is only paused when that is asked for.
+  const pause = stateOf(row).state === "Running" ? "pause" : "pause?force=true";
+  await request("PUT", path`shovels/${row.vhost}/${row.name}/` + (isPaused ? "resume" : pause));
   await table.reload();
 }, { role: "", confirm: isPaused ? "" : `Pause the shovel ${row.name}?` });
 
+/** @type {Record<string, unknown>} what the form has no field for, of the shovel that is edited */
+let others = {};
+const IN_FORM = new Set(["src-uri", "src-queue", "src-exchange", "src-exchange-key", "src-consumer-args", "src-prefetch-count",
+  "src-delete-after", "dest-uri", "dest-queue", "dest-exchange", "reconnect-delay", "ack-mode"]);
+
 /** @param {import("../lib/api.js").Row} row */
 function edit(row) {
+  others = Object.fromEntries(Object.entries(row.value ?? {}).filter(([key]) => !IN_FORM.has(key)));
   const value = row.value ?? {};
   const kind = (/** @type {string} */ side) => (value[`${side}-exchange`] !== undefined ? "exchange" : "queue");
   const fields = {
@@ -82,6 +92,7 @@ function showDestination() {
 }
 field("dest_uri").addEventListener("input", showDestination);
 form.addEventListener("reset", () => {
+  others = {};
   field("name").readOnly = false;
 });
 
@@ -92,6 +103,7 @@ onSubmit("createShovel", async (data) => {
   };
   /** @type {Record<string, unknown>} */
   const value = {
+    ...others,
     "src-uri": listed(data.src_uri), "dest-uri": listed(data.dest_uri), "src-prefetch-count": Number(data.prefetch),
     "src-delete-after": data.delete_after, "reconnect-delay": Number(data.reconnect_delay), "ack-mode": data.ack_mode,
   };
@@ -104,6 +116,6 @@ onSubmit("createShovel", async (data) => {
   if (!/^https?:/.test(data.dest_uri)) value[data.dest_type === "exchange" ? "dest-exchange" : "dest-queue"] = data.dest_endpoint;
   await request("PUT", path`parameters/shovel/${data.vhost}/${data.name}`, { body: { value } });
   await table.reload();
-  return `The shovel ${data.name} is kept`;
+  return `The shovel ${data.name} is set`;
 });
 void fillVhosts("vhost").catch(() => undefined);

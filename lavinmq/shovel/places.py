@@ -1,0 +1,123 @@
+"""Where a shovel connects to: a URI of a parameter, checked when it is set.
+
+A URI without user and host is this broker. Options in the query are those of the client, by its
+names or by those that other brokers have for them. Whoever is no administrator may not name files:
+the broker would read them. No text that is raised here has a password in it.
+Source: docs/shovels.md, docs/client.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+
+from lavinmq.client.config import Config, option_names
+from lavinmq.client.errors import ConfigError
+from lavinmq.client.face import settle
+from lavinmq.client.url import Target
+from lavinmq.nearest import hint
+
+ALIASES: Final = {
+    "auth_mechanism": "auth",
+    "connection_timeout": "connect_timeout",
+    "server_name_indication": "server_name",
+    "channel_max": "channel_max",
+}
+"""Names of other brokers for options of the client."""
+WITHOUT_EFFECT: Final = frozenset({"depth", "fail_if_no_peer_cert", "locale", "product"})
+FILES: Final = ("cacertfile", "certfile", "keyfile")
+OURS: Final = frozenset({
+    "auth", "cacertfile", "certfile", "channel_max", "connect_timeout", "frame_max", "heartbeat",
+    "keyfile", "max_message_size", "name", "server_name", "tcp_keepalive", "verify",
+})  # fmt: skip
+"""Options that say how to connect; the others are the shovel's own affair."""
+NONE: Final = ("verify_none", "none", "false", "0", "no", "off")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One URI: what it says to the client, or `is_local`: this broker, in `vhost`."""
+
+    is_local: bool
+    vhost: str
+    shown: str
+    """Without user and password, for people."""
+    name: str | None
+    """What the connection is to be called, if the URI says."""
+    target: Target
+    config: Config
+
+
+def parse(uri: str, own_vhost: str) -> Place:
+    """Read a URI; `own_vhost` is the one of the parameter. Raises: ValueError."""
+    try:
+        parts = urlsplit(uri)
+        _ = parts.port
+    except ValueError as error:
+        raise ValueError(f"is no URI: {error}") from None
+    if parts.scheme not in ("amqp", "amqps"):
+        raise ValueError(
+            f"has the scheme '{parts.scheme}', allowed are amqp and amqps"
+            if parts.scheme
+            else "is no URI such as amqp://host"
+        )
+    is_local = not parts.username and not parts.hostname
+    options = _options(parts.query)
+    name = options.pop("name", None)
+    path = parts.path.removeprefix("/")
+    vhost = unquote(path, errors="surrogateescape") if path else (own_vhost if is_local else "/")
+    place = f"{parts.scheme}://{parts.netloc.rpartition('@')[2] or 'localhost'}/{path}"
+    login = parts.netloc.rpartition("@")[0]
+    try:
+        full = place if not login else place.replace("://", f"://{login}@", 1)
+        target, config = settle(f"{full}?{urlencode(options)}" if options else full, None, {})
+    except ConfigError as error:
+        raise ValueError(f"is refused: {error}") from None
+    host = "" if is_local else parts.netloc.rpartition("@")[2]
+    return Place(is_local, vhost, f"{parts.scheme}://{host}/{path}", name, target, config)
+
+
+def files_of(uri: str) -> list[str]:
+    """The options of a URI that name files."""
+    return [name for name in _options(urlsplit(uri).query) if name in FILES]
+
+
+def user_of(uri: str) -> str:
+    """The user that a URI logs in as; that of the protocol when it names a host and no user."""
+    parts = urlsplit(uri)
+    if parts.username is None and parts.hostname and parts.scheme in ("amqp", "amqps"):
+        return "guest"
+    return unquote(parts.username or "")
+
+
+def scrubbed(uri: str) -> str:
+    """A URI without user and password."""
+    try:
+        parts = urlsplit(uri)
+        return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
+    except ValueError:
+        return ""
+
+
+def _options(query: str) -> dict[str, Any]:
+    """The options of a query by the client's names. Raises: ValueError."""
+    found: dict[str, Any] = {}
+    for given, value in parse_qsl(query, keep_blank_values=True):
+        name = ALIASES.get(given, given)
+        if given in WITHOUT_EFFECT:
+            continue
+        if name not in OURS:
+            known = [*OURS, *ALIASES]
+            what = "has an option" if name not in option_names() else "has an option of programs"
+            raise ValueError(f"{what} '{given}', which is not known here{hint(given, known)}")
+        if name == "verify":
+            value = "false" if value.lower() in NONE else "true"
+        if name == "auth":
+            value = value.lower()
+        if given == "connection_timeout":
+            if not value.isdecimal():
+                raise ValueError(f"has connection_timeout={value}, milliseconds are wanted")
+            value = str(int(value) / 1000)
+        found[name] = value
+    return found

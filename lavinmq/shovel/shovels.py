@@ -1,0 +1,177 @@
+"""All shovels of a broker: they follow the parameters of its virtual hosts.
+
+Pauses are kept in `paused.json` of a virtual host, as parameters are; the file by which LavinMQ
+keeps one (`shovels.<sha1 of the name>.paused` in the data directory) counts as well, until it is
+resumed. On the loop. Source: docs/shovels.md, docs/formats.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from lavinmq.errors import DefinitionsError
+from lavinmq.policy.parameters import Parameter, ParameterStore
+from lavinmq.process import log
+
+if TYPE_CHECKING:
+    from lavinmq.broker import Broker
+    from lavinmq.shovel.shovel import Shovel
+    from lavinmq.vhost.vhost import VHost
+
+COMPONENT: Final = "shovel"
+STOP_S: Final = 8.0
+_log = log.get("lmq.shovel")
+
+
+class Shovels:
+    """Those that run, wait or are paused, by virtual host and name."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._all: dict[tuple[str, str], tuple[Parameter, Shovel]] = {}
+        self._wrong: dict[tuple[str, str], str] = {}
+        self._closing: dict[tuple[str, str], asyncio.Task[None]] = {}
+        broker.links = self
+
+    def start(self) -> None:
+        """Clients are served: begin with what is there."""
+        for vhost in self._broker.vhosts.values():
+            self.follow(vhost)
+
+    def get(self, vhost: str, name: str) -> Shovel | None:
+        """The shovel of a parameter, None when its parameter cannot be one."""
+        found = self._all.get((vhost, name))
+        return found[1] if found is not None else None
+
+    def of(self, vhost: str) -> list[Shovel]:
+        """The shovels of a virtual host."""
+        return [shovel for key, (_, shovel) in self._all.items() if key[0] == vhost]
+
+    def why_not(self, vhost: str, name: str) -> str:
+        """Why a parameter is no shovel, for people."""
+        return self._wrong.get((vhost, name), "")
+
+    def follow(self, vhost: VHost) -> None:
+        """Parameters of a virtual host have changed, or it has come or gone."""
+        if not self._broker.is_serving:
+            return
+        is_there = self._broker.vhosts.get(vhost.name) is vhost
+        parameters = vhost.rules.parameters.all(COMPONENT) if is_there else []
+        wanted = {(vhost.name, each.name): each for each in parameters}
+        for key in [key for key in self._all if key[0] == vhost.name]:
+            if wanted.get(key) is not self._all[key][0]:
+                self._end(key, self._all.pop(key)[1])
+                if key not in wanted and is_there:
+                    self._forget(vhost, key[1])
+        for key in [key for key in self._wrong if key[0] == vhost.name]:
+            del self._wrong[key]
+        for key, parameter in wanted.items():
+            if key not in self._all:
+                self._begin(vhost, parameter)
+
+    def _begin(self, vhost: VHost, parameter: Parameter) -> None:
+        # Few brokers have any: the client of programs is loaded for those.
+        from lavinmq.shovel import values
+        from lavinmq.shovel.shovel import Shovel
+
+        key = (vhost.name, parameter.name)
+        try:
+            read = values.parse(parameter.value, vhost.name)
+        except ValueError as error:
+            # It came with definitions, or from another broker's data directory.
+            self._wrong[key] = str(error)
+            _log.error("shovel %r of vhost %r: %s", parameter.name, vhost.name, error)
+            return
+        paused = vhost.rules.paused.get(COMPONENT, parameter.name) is not None
+        shovel = Shovel(
+            self._broker, vhost.name, parameter.name, read,
+            is_paused=paused or self._pause_file(parameter.name).exists(),
+            position=Offsets(vhost.rules.offsets, parameter.name),
+            after=self._closing.get(key),
+            on_done=partial(self._done, vhost, parameter),
+            on_stopped=partial(self._stopped, vhost),
+        )  # fmt: skip
+        self._all[key] = (parameter, shovel)
+
+    def _end(self, key: tuple[str, str], shovel: Shovel) -> None:
+        task = asyncio.get_running_loop().create_task(shovel.close())
+        self._closing[key] = task
+        task.add_done_callback(partial(self._ended, key))
+
+    def _ended(self, key: tuple[str, str], task: asyncio.Task[None]) -> None:
+        if self._closing.get(key) is task:
+            del self._closing[key]
+
+    def _forget(self, vhost: VHost, name: str) -> None:
+        """Its parameter is gone: another one of that name begins anew."""
+        try:
+            vhost.rules.paused.delete(COMPONENT, name)
+            vhost.rules.offsets.delete(COMPONENT, name)
+        except DefinitionsError as error:
+            _log.error("shovel %r of vhost %r is gone: %s", name, vhost.name, error)
+
+    def _stopped(self, vhost: VHost, shovel: Shovel) -> None:
+        """Its destination wants no more: it stays where it is, over restarts, too."""
+        try:
+            vhost.rules.paused.put(Parameter(COMPONENT, shovel.name, True))
+        except DefinitionsError as error:
+            _log.error("shovel %r of vhost %r is paused: %s", shovel.name, vhost.name, error)
+
+    def _done(self, vhost: VHost, parameter: Parameter, _: Shovel) -> None:
+        """It has moved all that it was to: the parameter goes."""
+        try:
+            vhost.rules.parameters.delete(COMPONENT, parameter.name)
+        except DefinitionsError as error:
+            _log.error("shovel %r of vhost %r has ended: %s", parameter.name, vhost.name, error)
+
+    def pause(self, vhost: VHost, shovel: Shovel) -> None:
+        """Stop it, over restarts, too. Raises: DefinitionsError."""
+        vhost.rules.paused.put(Parameter(COMPONENT, shovel.name, True))
+        shovel.pause()
+
+    def resume(self, vhost: VHost, shovel: Shovel) -> None:
+        """Let it go on. Raises: DefinitionsError, OSError."""
+        vhost.rules.paused.delete(COMPONENT, shovel.name)
+        with contextlib.suppress(FileNotFoundError):
+            self._broker.disk.changes.unlink(self._pause_file(shovel.name))
+        shovel.resume()
+
+    def _pause_file(self, name: str) -> Path:
+        """Where LavinMQ keeps that a shovel is paused."""
+        digest = hashlib.sha1(name.encode(errors="surrogateescape"), usedforsecurity=False)
+        return Path(self._broker.config.data_dir) / f"shovels.{digest.hexdigest()}.paused"
+
+    async def close(self) -> None:
+        """End all, within a time; before the connections of the broker are closed."""
+        while self._all:
+            key, (_, shovel) = self._all.popitem()
+            self._end(key, shovel)
+        if self._closing:
+            await asyncio.wait(list(self._closing.values()), timeout=STOP_S)
+
+
+class Offsets:
+    """How far a shovel has read a stream. Args: store: `shovel_offsets.json`; name: its own."""
+
+    def __init__(self, store: ParameterStore, name: str) -> None:
+        self._store, self._name = store, name
+
+    def load(self, of: list[Any]) -> int | None:
+        """The offset to go on at; None for another stream than the one that is known."""
+        found = self._store.get(COMPONENT, self._name)
+        if found is None or not isinstance(found.value, dict) or found.value.get("of") != of:
+            return None
+        offset = found.value.get("offset")
+        return offset if isinstance(offset, int) else None
+
+    def save(self, of: list[Any], offset: int) -> None:
+        """Keep it; if that fails, messages come again after the next start."""
+        try:
+            self._store.put(Parameter(COMPONENT, self._name, {"of": of, "offset": offset}))
+        except DefinitionsError as error:
+            _log.warning("shovel %r: its offset cannot be kept: %s", self._name, error)

@@ -1,0 +1,204 @@
+"""The source of a run: where it connects to, what it consumes, and how much of it.
+
+It connects again by itself. What was not acknowledged when a connection was lost comes again. Where
+a stream is read to is kept, so that the next run goes on there. Source: docs/shovels.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from lavinmq.client._engine import Message
+from lavinmq.client.aio import AsyncClient, AsyncConsumer
+from lavinmq.client.consuming import OFFSET
+from lavinmq.client.errors import ClientConnectionError, Error, NotFound
+from lavinmq.shovel.connecting import Rotation, client_of
+
+if TYPE_CHECKING:
+    from lavinmq.broker import Broker
+    from lavinmq.shovel.connecting import Failed
+    from lavinmq.shovel.values import Values
+
+SAVE_S: Final = 1.0
+"""Between two notes of how far a stream is read: so much of it may come twice after a crash."""
+
+
+class Position(Protocol):
+    """Where it is kept how far a stream is read."""
+
+    def load(self, of: list[Any]) -> int | None:
+        """The offset to go on at, None if nothing is known of that stream."""
+
+    def save(self, of: list[Any], offset: int) -> None:
+        """Keep it."""
+
+
+class Source:
+    """Args: failed: is told why it does not go on; position: None = streams begin anew."""
+
+    def __init__(
+        self, broker: Broker, name: str, values: Values, failed: Failed, position: Position | None
+    ) -> None:
+        self.values = values.source
+        self.count = 0
+        """Messages taken."""
+        self.bytes = 0
+        self.places = Rotation(self.values.places, self.values.failover)
+        self.client: AsyncClient = client_of(
+            broker, self.places, f"Shovel {name} source", values.delay_s, failed
+        )
+        self.consumer: AsyncConsumer | None = None
+        self._is_no_ack = values.ack_mode == "no-ack"
+        self._name, self._failed, self._position = name, failed, position
+        self._left: int | None = None
+        self._before = self._taken = 0
+        self._saved: int | None = None
+        self._saving: asyncio.Task[None] | None = None
+
+    @property
+    def is_subscribed(self) -> bool:
+        """Whether messages come."""
+        return self.consumer is not None and self.consumer.subscribed
+
+    @property
+    def confirmed(self) -> int:
+        """Messages that it has forgotten, because they are elsewhere."""
+        return self.consumer.tracker.acked if self.consumer is not None else 0
+
+    @property
+    def rejected(self) -> int:
+        """Messages that it was told to give to its dead-letter exchange."""
+        return self.consumer.tracker.rejected if self.consumer is not None else 0
+
+    @property
+    def reconnects(self) -> int:
+        """Connections that were made again."""
+        return self.client._core.reconnects
+
+    async def open(self) -> bool:
+        """Consume; False when there is nothing to move. Raises: why it cannot."""
+        await self.client.wait_connected()
+        queue, self._left = await self.queue()
+        if self._left == 0:
+            return False
+        most = self.values.prefetch
+        await self.consume(queue, most if self._left is None else min(most, self._left))
+        return True
+
+    async def consume(self, queue: str, prefetch: int) -> None:
+        """Consume it. Raises: why it cannot."""
+        self.consumer = await self.client.consumer(
+            queue, prefetch, no_ack=self._is_no_ack, exclusive=not self.values.is_stream,
+            arguments=self._arguments(), tag=f"Shovel {self._name}", declare=False,
+        )  # fmt: skip
+        self.consumer.on_error(self._failed)
+        self.consumer.on_cancel(self._failed)
+        if self.values.is_stream and self._position is not None:
+            self._saving = asyncio.get_running_loop().create_task(self._save_often())
+
+    async def batches(self) -> AsyncIterator[list[Message]]:
+        """Messages as they come together, no more than are wanted. Raises: why they end."""
+        assert self.consumer is not None
+        tracker, incarnation = self.consumer.tracker, self.consumer.tracker.incarnation
+        async for batch in self.consumer.batches():
+            messages = batch.messages
+            if tracker.incarnation != incarnation:
+                # What was not settled before the connection was lost comes again.
+                incarnation, self._taken = tracker.incarnation, 0
+                self._before = tracker.acked + tracker.rejected
+            if self._left is not None:
+                messages = messages[: self._left - self._before - self._taken]
+            self._taken += len(messages)
+            self.count += len(messages)
+            self.bytes += sum(map(len, messages))
+            yield messages
+        raise self.consumer._error or Error("the consumer has ended")
+
+    @property
+    def is_all_taken(self) -> bool:
+        """Whether nothing more is wanted."""
+        return self._left is not None and self._before + self._taken >= self._left
+
+    @property
+    def is_all_settled(self) -> bool:
+        """Whether all that was wanted is where it was to go, as far as this run has to know."""
+        done = self.confirmed + self.rejected
+        return self._left is not None and (self._is_no_ack or done >= self._left)
+
+    async def stop(self) -> None:
+        """Let nothing more come; what is here can still be acknowledged."""
+        if self._saving is not None:
+            self._saving.cancel()
+        if self.consumer is not None and self.consumer.subscribed:
+            await quietly(self.consumer.pause())
+
+    async def close(self) -> None:
+        """Send acknowledgements, and end."""
+        await quietly(self.client.close())
+        self._save()
+
+    async def queue(self) -> tuple[str, int | None]:
+        """The queue to consume from, and how many messages to take from it."""
+        source, client = self.values, self.client
+        if source.queue is None:
+            assert source.exchange is not None
+            made = await client.queue(
+                "", durable=False, exclusive=True, arguments=dict(source.queue_arguments)
+            )
+            await client.bind(made.name, source.exchange, source.key)
+        else:
+            made = await ensure_queue(
+                client, source.queue, source.is_predeclared, dict(source.queue_arguments)
+            )
+            if source.exchange is not None:
+                await client.bind(made.name, source.exchange, source.key)
+        left = source.left_after
+        return made.name, made.message_count if left == -1 else left
+
+    # ---- streams
+
+    def _identity(self) -> list[Any]:
+        """What an offset is one of; another stream, or another beginning, begins anew."""
+        uris = sorted(place.shown for place in self.values.places)
+        return [uris, self.values.queue, self.values.arguments.get(OFFSET)]
+
+    def _arguments(self) -> dict[str, Any]:
+        arguments = dict(self.values.arguments)
+        if self.values.is_stream and self._position is not None:
+            self._saved = self._position.load(self._identity())
+            if self._saved is not None:
+                arguments[OFFSET] = self._saved
+        return arguments
+
+    def _save(self) -> None:
+        offset = self.consumer._next_offset if self.consumer is not None else None
+        if offset is None or offset == self._saved or self._position is None:
+            return
+        self._position.save(self._identity(), offset)
+        self._saved = offset
+
+    async def _save_often(self) -> None:
+        while True:
+            await asyncio.sleep(SAVE_S)
+            self._save()
+
+
+async def ensure_queue(
+    client: AsyncClient, name: str, is_predeclared: bool, arguments: dict[str, Any]
+) -> Any:
+    """A queue that is there, or is declared now, or is waited for. Raises: why it cannot be."""
+    try:
+        return await client.queue(name, passive=True)
+    except NotFound:
+        if is_predeclared:
+            raise
+    return await client.queue(name, arguments=arguments)
+
+
+async def quietly(work: Awaitable[Any]) -> None:
+    """At an end: what fails now has failed before, and was told."""
+    with contextlib.suppress(Error, OSError, ClientConnectionError):
+        await work
