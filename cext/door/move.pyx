@@ -1,4 +1,4 @@
-# Move: each message from the head of a queue goes to the end of another, as the default exchange would
+# Move: messages from the head of a queue go to the end of another, as the default exchange would
 # publish them there. It is deleted in the old queue once it is on disk in the new one (moves.pyx).
 #
 # A large message goes in portions, and is ready in the old queue until the last one. Called by
