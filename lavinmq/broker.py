@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from lavinmq import _core
 from lavinmq.auth import revocation
@@ -45,6 +45,10 @@ from lavinmq.vhost.bindings import BindingLimits
 from lavinmq.vhost.stored_offsets import StoredOffsets
 from lavinmq.vhost.vhost import VHost
 from lavinmq.vhost.vhosts import VHosts
+
+if TYPE_CHECKING:
+    from lavinmq.vhost.exchange import Exchange
+    from lavinmq.vhost.queue import Queue
 
 MIN_LARGE: Final = 64 << 20
 
@@ -89,6 +93,13 @@ class Links(Protocol):
 
     def follow(self, vhost: VHost) -> None:
         """Parameters of a virtual host have changed, or it has gone."""
+
+
+class Federation(Links, Protocol):
+    """Who brings messages of other brokers; `lavinmq.federation.links`."""
+
+    def look(self, vhost: VHost, resource: Exchange | Queue) -> None:
+        """An exchange or queue is new, has other features, or is gone."""
 
 
 class Service(Protocol):
@@ -162,6 +173,7 @@ class Broker:
         """Who takes clients over that come inside something else, by the protocol they speak."""
         self.mqtt: Mqtt | None = None
         self.links: Links | None = None
+        self.federation: Federation | None = None
         self.loop = _core.Loop(events, config.data_dir, config.sync, on_failure, self._news)
         self.disk.changes.note = partial(_core.note_change, self.loop)
         self.loop.set_max_large(memory_for_large_messages())
@@ -264,11 +276,30 @@ class Broker:
         )  # fmt: skip
         vhost.bindings.limits = self._binding_limits()
         vhost.on_links = partial(self._links_changed, vhost)
+        vhost.on_resource = partial(self._resource_changed, vhost)
         return vhost
+
+    @property
+    def cluster_name(self) -> str:
+        """What the operator has named it, or the node."""
+        return self.given_name or self.node_name
+
+    @property
+    def given_name(self) -> str:
+        """What the operator has named it; empty if nobody has. Its peers are told only that."""
+        parameter = self.parameters.get(None, "cluster_name")
+        value = parameter.value if parameter is not None else None
+        return value if isinstance(value, str) else ""
 
     def _links_changed(self, vhost: VHost) -> None:
         if self.links is not None:
             self.links.follow(vhost)
+        if self.federation is not None:
+            self.federation.follow(vhost)
+
+    def _resource_changed(self, vhost: VHost, resource: Exchange | Queue) -> None:
+        if self.federation is not None:
+            self.federation.look(vhost, resource)
 
     def _binding_limits(self) -> BindingLimits:
         config = self.config

@@ -14,16 +14,14 @@ from typing import NamedTuple
 class Missing(NamedTuple):
     """One feature.
 
-    `section` is that of its settings in the ini file, `commands` are those of lavinmqctl about it,
-    `components` its parameters and `policy_keys` what policies say of it. `dangers` are the keys
-    that stop the start when they are on, each with what would happen otherwise and what to do.
+    `section` is that of its settings in the ini file, `commands` are those of lavinmqctl about it.
+    `dangers` are the keys that stop the start when they are on, each with what would happen
+    otherwise and what to do.
     """
 
     says: str
     section: str = ""
     commands: tuple[str, ...] = ()
-    components: tuple[str, ...] = ()
-    policy_keys: tuple[str, ...] = ()
     dangers: tuple[tuple[str, str], ...] = ()
 
 
@@ -38,12 +36,6 @@ MISSING = (
         ),
     ),
     Missing("this release takes turns by time, not by bytes", section="experimental"),
-    Missing(
-        "this release runs no federation: upstreams are checked and kept, and no messages come",
-        commands=("list_federations", "add_federation", "delete_federation"),
-        components=("federation-upstream", "federation-upstream-set"),
-        policy_keys=("federation-upstream", "federation-upstream-set"),
-    ),
 )  # fmt: skip
 
 
@@ -52,25 +44,9 @@ def of_section(section: str) -> str:
     return next((feature.says for feature in MISSING if feature.section == section), "")
 
 
-def of_component(component: str | None) -> str:
-    """What is missing for parameters of a component, empty for nothing."""
-    for feature in MISSING:
-        if component in feature.components:
-            return feature.says
-    return ""
-
-
-def of_command(command: str, arguments: tuple[str, ...] = ()) -> str:
-    """What is missing for a command of lavinmqctl with these arguments, empty for nothing."""
-    for feature in MISSING:
-        if command in feature.commands:
-            return feature.says
-    return of_component(arguments[0]) if arguments and command.endswith("_parameter") else ""
-
-
-def policy_keys() -> frozenset[str]:
-    """The keys of policies that are about something missing."""
-    return frozenset(key for feature in MISSING for key in feature.policy_keys)
+def of_command(command: str) -> str:
+    """What is missing for a command of lavinmqctl, empty for nothing."""
+    return next((feature.says for feature in MISSING if command in feature.commands), "")
 
 
 def danger(section: str, key: str) -> str:

@@ -28,6 +28,7 @@ from lavinmq.arguments.bounds import TableBounds
 from lavinmq.broker import Broker, Listening
 from lavinmq.config.values import Config, ConfigError, load
 from lavinmq.errors import DefinitionsError, ReplyCode
+from lavinmq.federation.links import Federation
 from lavinmq.files import file_systems
 from lavinmq.files import vhosts as vhosts_file
 from lavinmq.files.datadir import DataDir, DataDirError
@@ -85,6 +86,7 @@ class Server:
         self.arrivals = SharedPortion(events.call_soon)
         self.mqtt = Mqtt(self.broker, self.arrivals)
         self.shovels = Shovels(self.broker)
+        self.federation = Federation(self.broker)
         self._stopping: asyncio.Task[None] | None = None
         self.listeners: list[Listener] = []
         self.tls = Contexts(config)
@@ -161,6 +163,7 @@ class Server:
         # Once the loop turns: a signal that comes before would not be heard.
         self.events.call_soon(self._tell_ready)
         self.events.call_soon(self.shovels.start)
+        self.events.call_soon(self.federation.start)
         self.service.start_watchdog(self.events)
 
     def _secure_what_is_there(self) -> None:
@@ -325,7 +328,7 @@ class Server:
 
     async def _stop_clients(self, timeout_s: float) -> None:
         """What moves messages ends first: acknowledgements under way are still taken."""
-        await self.shovels.close()
+        await asyncio.gather(self.shovels.close(), self.federation.close())
         self._stop_timer = self.events.call_later(timeout_s, self._cut)
         connections = list(self.broker.connections)
         for connection in connections:
@@ -382,6 +385,7 @@ class Server:
         broker = self.broker
         if not self.events.is_closed():
             self.events.run_until_complete(self.shovels.close())
+            self.events.run_until_complete(self.federation.close())
             self.events.run_until_complete(broker.chain.stop())
         for timer in (self._stop_timer, self._check_timer, self._disk_timer, self._compact_timer):
             if timer is not None:

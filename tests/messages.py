@@ -30,7 +30,7 @@ SECTIONS: Final[dict[str, tuple[str, ...]]] = {
     "Log-in": ("auth/", "amqp/login.py", "amqp/handshake.py", "http/access/"),
     "Declarations and other methods of AMQP": ("amqp/", "arguments/", "vhost/", "errors.py"),
     "Policies, limits and parameters": ("policy/", "http/link_parameters.py"),
-    "Shovels and webhooks": ("shovel/",),
+    "Shovels, webhooks and federation": ("shovel/", "federation/"),
     "Imports of definitions": ("definitions_json/",),
     "Other requests of the HTTP API": ("http/", "fieldtable.py"),
     "lavinmqctl": ("cli/ctl/",),

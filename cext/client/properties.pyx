@@ -85,3 +85,60 @@ cdef dict properties_of(bytes raw):
 def decode_properties(bytes raw):
     """Read properties by name. Raises: ProtocolViolation."""
     return properties_of(raw)
+
+
+def encode_header(str name, value):
+    """A header as it stands in a table. Raises: ValueNotEncodable."""
+    cdef buf_t b
+    memset(&b, 0, sizeof(b))
+    try:
+        put_table(&b, {name: value}, 1)
+        return buf_bytes(&b)[4:]
+    finally:
+        buf_free(&b)
+
+
+def add_header(bytes raw, str name, bytes header):
+    """Encoded properties with one more header, which `encode_header` has made.
+
+    None when there may be a header of that name, or they are malformed: to be done the long way.
+    """
+    cdef const u8* p = <const u8*>PyBytes_AS_STRING(raw)
+    cdef u64 n = PyBytes_GET_SIZE(raw), at = 2, more = PyBytes_GET_SIZE(header), size = 0
+    cdef bytes key = name.encode()
+    cdef bytes made
+    cdef u8* out
+    cdef u32 flags
+    cdef int i
+    if n < 2:
+        return None
+    flags = be16(p)
+    if flags & 1:
+        return None
+    for i in range(2):          # content type and encoding come before
+        if flags & (0x8000 >> i):
+            if at >= n:
+                return None
+            at += 1 + p[at]
+    if at > n:
+        return None
+    if flags & 0x2000:
+        if at + 4 > n:
+            return None
+        size = be32(p + at)
+        if at + 4 + size > n or client_find(p + at + 4, size, PyBytes_AS_STRING(key),
+                                            PyBytes_GET_SIZE(key)) != NULL:
+            return None
+        made = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>(n + more))
+    else:
+        made = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>(n + 4 + more))
+    out = <u8*>PyBytes_AS_STRING(made)
+    memcpy(out, p, at)
+    put_be16(out, <u16>(flags | 0x2000))
+    put_be32(out + at, <u32>(size + more))
+    memcpy(out + at + 4, PyBytes_AS_STRING(header), more)
+    if flags & 0x2000:
+        memcpy(out + at + 4 + more, p + at + 4, n - at - 4)
+    else:
+        memcpy(out + at + 4 + more, p + at, n - at)
+    return made

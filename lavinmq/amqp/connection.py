@@ -186,7 +186,7 @@ class Connection(Peer[_core.Link]):
             self._hang_up("not AMQP 0-9-1")
             return
         self.link.state = _core.STATE_HANDSHAKE
-        self.link.write(handshake.start(self.ends.is_verified))
+        self.link.write(handshake.start(self.ends.is_verified, self.broker.given_name))
 
     def on_method(self, channel: int, payload: bytes) -> None:
         """A method that the message path leaves to us."""

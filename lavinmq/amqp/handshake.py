@@ -7,7 +7,7 @@ Source: docs/protocol.md.
 from __future__ import annotations
 
 import sys
-from functools import cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from lavinmq import __version__
@@ -38,11 +38,12 @@ class HandshakeError(Exception):
     """The peer gets no answer: the socket is closed."""
 
 
-@cache
-def start(is_verified: bool = False) -> bytes:
+@lru_cache(maxsize=8)
+def start(is_verified: bool = False, cluster_name: str = "") -> bytes:
     """What the broker says first, a whole frame.
 
-    Args: is_verified: whether the client has shown a certificate that names a user.
+    Args: is_verified: whether the client has shown a certificate that names a user; cluster_name:
+        by which links of federation know where messages have been.
     """
     properties = FieldTable(
         {
@@ -50,6 +51,7 @@ def start(is_verified: bool = False) -> bytes:
             "platform": f"Python {sys.version.split()[0]}",
             "version": __version__,
             "capabilities": dict.fromkeys(CAPABILITIES, True),
+            **({"cluster_name": cluster_name} if cluster_name else {}),
         }
     )
     mechanisms = b"AMQPLAIN PLAIN EXTERNAL" if is_verified else b"AMQPLAIN PLAIN"

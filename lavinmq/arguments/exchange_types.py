@@ -63,6 +63,10 @@ class ExchangeType(NamedTuple):
     keeps: bool = False
 
 
+FEDERATION: Final = "x-federation-upstream"
+"""The type by which links of federation collect messages here for another broker. Only they
+declare it, and nobody is offered it."""
+
 EXCHANGE_TYPES: Final[Mapping[str, ExchangeType]] = {
     "direct": ExchangeType("Direct", _core.DIRECT),
     "fanout": ExchangeType("Fanout", _core.FANOUT),
@@ -95,6 +99,7 @@ EXCHANGE_TYPES: Final[Mapping[str, ExchangeType]] = {
         ignores_keys=True,
         keeps=True,
     ),
+    FEDERATION: ExchangeType("Federation Upstream", _core.FANOUT),
 }
 """By the name that clients give. All queues are local ones: there is one node."""
 

@@ -156,7 +156,8 @@ class UserStore:
             DIRECT_USER,
             passwords.hash_password(self.direct_password.encode()),
             passwords.DEFAULT_ALGORITHM,
-            ("administrator",),
+            # What is moved keeps the user whom its broker has checked.
+            ("administrator", "impersonator"),
             all_rights=True,
         )
         self._users: dict[str, User] = {}

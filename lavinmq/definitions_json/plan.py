@@ -19,7 +19,6 @@ from lavinmq.definitions_json.document import Document
 from lavinmq.definitions_json.entry import DefinitionsRefused, Item, Remark, refusal
 from lavinmq.definitions_json.topology import Topology
 from lavinmq.definitions_json.users import PermissionDef, TopicPermissionDef, UserDef
-from lavinmq.missing import of_component
 from lavinmq.policy.parameters import Parameter, ParameterStore
 from lavinmq.policy.policies import Policy
 from lavinmq.process.portions import emptied
@@ -319,7 +318,6 @@ class Plan:
         wanted: dict[str | None, list[Parameter]],
     ) -> None:  # fmt: skip
         parameter: Parameter = item.thing
-        self._note_idle(item, of_component(parameter.component))
         old = None if store is None else store.get(parameter.component, parameter.name)
         name = parameter.name
         if parameter.component is not None:

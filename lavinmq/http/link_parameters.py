@@ -5,7 +5,7 @@ Source: docs/http-api.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from lavinmq.http.errors import ApiError, bad_request
@@ -21,25 +21,28 @@ _OF_MQTT: Final[Mapping[str, Callable[[Any], object]]] = {
 }
 
 
-def check(component: str, value: Any, user: Identity, vhost: str, default_user: str) -> None:
+def check(
+    component: str, value: Any, user: Identity, vhost: str, default_user: str,
+    upstreams: Iterable[str],
+) -> None:  # fmt: skip
     """Refuse what cannot work. Other components may say anything.
 
     Args: user: who needs rights on what a shovel uses in this broker without logging in;
-        default_user: whom the broker lets in from its own machine only.
+        default_user: whom the broker lets in from its own machine only; upstreams: those that the
+        virtual host has.
     Raises: ApiError 400.
     """
     if component == "shovel":
         _check_shovel(_object(value), user, vhost, default_user)
     elif component == "federation-upstream":
-        if not _is_uris(_object(value).get("uri")):
-            raise bad_request("Federation upstream requires field 'uri', a string or an array")
+        _check_upstream(_object(value), user, vhost, default_user)
     elif component in _OF_MQTT:
         try:
             _OF_MQTT[component](value)
         except ValueError as error:
             raise bad_request(str(error)) from error
-    elif component == "federation-upstream-set" and not _is_upstream_set(value):
-        raise bad_request("Field 'value' must be an array of objects with field 'upstream'")
+    elif component == "federation-upstream-set":
+        _check_set(value, user, vhost, default_user, upstreams)
 
 
 def _object(value: Any) -> dict[str, Any]:
@@ -48,17 +51,33 @@ def _object(value: Any) -> dict[str, Any]:
     return value
 
 
-def _is_uris(value: Any) -> bool:
-    uris = [value] if isinstance(value, str) else value
-    return (
-        isinstance(uris, list) and bool(uris) and all(isinstance(uri, str) and uri for uri in uris)
-    )
+def _check_upstream(value: dict[str, Any], user: Identity, vhost: str, default_user: str) -> None:
+    from lavinmq.federation import upstreams
+    from lavinmq.shovel.values import uris
+
+    try:
+        parsed = upstreams.parse("", value, vhost)
+    except ValueError as error:
+        raise bad_request(str(error)) from error
+    _check_uris(uris(value["uri"]), user, default_user)
+    if any(place.is_local for place in parsed.places) and not user.has_tag("administrator"):
+        raise bad_request(
+            "A URI without user and host is this broker, with all rights: for administrators only"
+        )
 
 
-def _is_upstream_set(value: Any) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(each, dict) and isinstance(each.get("upstream"), str) for each in value
-    )
+def _check_set(
+    value: Any, user: Identity, vhost: str, default_user: str, known: Iterable[str]
+) -> None:
+    from lavinmq.federation.upstreams import parse_set
+
+    try:
+        entries = parse_set(value, known)
+    except ValueError as error:
+        raise bad_request(str(error)) from error
+    for _, others in entries:
+        if others.get("uri") is not None:
+            _check_upstream({"uri": others["uri"]}, user, vhost, default_user)
 
 
 def _check_shovel(value: dict[str, Any], user: Identity, vhost: str, default_user: str) -> None:

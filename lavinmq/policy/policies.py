@@ -17,7 +17,6 @@ from typing import Any, Final, Self
 from lavinmq.arguments.keys import KEYS, NAME, OPERATOR_KEYS, Kind, is_integer
 from lavinmq.files.json_file import JsonFile
 from lavinmq.files.saving import Disk
-from lavinmq.missing import policy_keys
 from lavinmq.nearest import VERY_LIKE, nearest
 from lavinmq.policy import features
 from lavinmq.policy.features import Definition
@@ -132,8 +131,7 @@ class Policy:
 
     def without_effect(self) -> list[str]:
         """Keys that are kept and do nothing in this release, by name."""
-        missing = policy_keys()
-        return [key for key in self.definition if key not in KEYS or key in missing]
+        return [key for key in self.definition if key not in KEYS]
 
 
 class PolicyStore:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from lavinmq.broker import Broker
     from lavinmq.shovel.values import Destination, Values
 
+USER_ID = 0x10
+"""The flag of that property, in the second byte of encoded ones."""
 ROOM_S = 0.005
 """Between two looks whether a full ring has room."""
 
@@ -139,15 +141,22 @@ class Move:
         to = self._to
         # In this broker the parameter's author was asked about one queue, and no other.
         keeps_to_queue = to.queue is not None and any(place.is_local for place in to.places)
+        # A user of another broker is none of ours.
+        is_foreign = any(place.is_local for place in to.places) and not all(
+            place.is_local for place in self._values.source.places
+        )
         is_plain = not (to.adds_forward or to.adds_timestamp or to.properties)
-        if is_plain and not keeps_to_queue:
+        if is_plain and not keeps_to_queue and not is_foreign:
             return None
 
         def rewrite(message: Message) -> bytes:
             raw = message.raw_properties
-            if is_plain and b"CC" not in raw:
+            has_user = is_foreign and raw[1] & USER_ID
+            if is_plain and not has_user and not (keeps_to_queue and b"CC" in raw):
                 return raw
             properties = message.properties
+            if has_user:
+                properties.pop("user_id", None)
             headers = dict(properties.get("headers") or {})
             if keeps_to_queue:
                 headers.pop("CC", None)

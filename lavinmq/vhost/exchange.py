@@ -8,7 +8,7 @@ Source: docs/protocol.md.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 from lavinmq import _core
@@ -37,7 +37,7 @@ class Exchange:
     __slots__ = (
         "_paths", "_replays", "_type", "arguments", "auto_delete", "bindings", "core",
         "deserted", "durable", "features", "incoming", "internal", "members", "name", "track",
-        "type", "waiting",
+        "type", "waiting", "watchers",
     )  # fmt: skip
 
     def __init__(
@@ -57,6 +57,8 @@ class Exchange:
         self.internal = internal
         self.arguments = arguments
         self.features = exchange_features(type_, arguments)
+        self.watchers: tuple[Callable[[bool, str, FieldTable], object], ...] = ()
+        """Are told whether a binding is new or gone, its key and arguments."""
         # Of a delayed exchange: where its messages wait.
         self.waiting: Queue | None = None
         self.incoming: Incoming = {}
@@ -188,6 +190,8 @@ class Exchange:
                 self.core.bind(raw_key(path[1]), b"", to.core)
             self._paths[path] = shared + 1
         self.bindings[binding] = None
+        for watch in self.watchers:
+            watch(True, key, arguments)
         incoming = to.incoming
         incoming[self, key, arguments] = arguments.raw
         to.incoming = incoming
@@ -221,6 +225,8 @@ class Exchange:
                 self.core.unbind(raw_key(path[1]), b"", to.core)
         del self.bindings[to, key, arguments]
         del to.incoming[self, key, arguments]
+        for watch in self.watchers:
+            watch(False, key, arguments)
         return True
 
     def options(self, to: Destination, key: str) -> FieldTable | None:

@@ -110,6 +110,8 @@ class VHost:
         """Is told when what parameters say of MQTT may have changed."""
         self.on_links: Callable[[], object] | None = None
         """Is told when parameters have changed that move messages, and when all of it goes."""
+        self.on_resource: Callable[[Exchange | Queue], object] | None = None
+        """Is told when an exchange or queue has other features, and when it is gone."""
         self._keys = DedupKeys(self.directory, loop, self._log, disk.changes)
         self._news = StoreNews(self._log)
         self.files = QueueFiles(
@@ -302,11 +304,15 @@ class VHost:
         """A queue has new features."""
         self._expiry.changed(queue)
         self.operators.set_timeout(queue)
+        if self.on_resource is not None:
+            self.on_resource(queue)
 
     def _exchange_changed(self, exchange: Exchange) -> None:
         """An exchange is new, or has new features."""
         self._alternates.link(exchange)
         self._delayed.changed(exchange, is_new=not self._is_loading)
+        if self.on_resource is not None:
+            self.on_resource(exchange)
 
     def declare_exchange(
         self, actor: Actor, name: str, type_: str, passive: bool, durable: bool, auto_delete: bool,
@@ -401,6 +407,8 @@ class VHost:
         self.core.touch()
         self._keys.drop(exchange)
         self.recorded.compact_if_due()
+        if self.on_resource is not None:
+            self.on_resource(exchange)
         return exchange.durable
 
     def _drop_if_unused(self, source: Source) -> bool:
@@ -655,6 +663,8 @@ class VHost:
             self.files.remove(queue)
         if queue.is_session and self.on_session_end is not None:
             self.on_session_end(queue)
+        if self.on_resource is not None:
+            self.on_resource(queue)
         self.recorded.compact_if_due()
         stops = _each(consumers.copy(), methodcaller("stop"))
         self.portions.begin_unless_few(stops, len(consumers))

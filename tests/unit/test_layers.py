@@ -46,6 +46,7 @@ PYTHON_LAYERS: list[set[str]] = [
     {"amqp", "definitions_json", "mqtt"},
     # What moves messages by itself, as a client of this broker and of others.
     {"shovel"},
+    {"federation"},
     # Management.
     {"http"},
     # Builds the broker, owns listeners, timers, start and stop: it alone knows the listeners.

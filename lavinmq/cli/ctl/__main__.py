@@ -70,7 +70,7 @@ def _run(argv: Sequence[str]) -> int:
         function_of(command)(session)
     finally:
         session.close()
-    lacks = missing.of_command(command.name, tuple(line.arguments))
+    lacks = missing.of_command(command.name)
     for note in (*filter(None, [lacks]), *session.notes):
         print(f"Note: {printable(note)}", file=sys.stderr)
     return 0

@@ -1,19 +1,73 @@
-"""Links of federation: list. There is no federation yet, so nothing can be linked.
+"""Links of federation: list, pause, resume. They are made of parameters and policies.
 
-Source: docs/http-api.md.
+Source: docs/federation.md, docs/http-api.md.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
-from lavinmq.http.call import Call
+from lavinmq.http.call import NO_CONTENT, Call, Reply
+from lavinmq.http.errors import ApiError
 from lavinmq.http.listing import Listing
 from lavinmq.http.routes import ROUTES
+from lavinmq.vhost.vhost import VHost
+
+if TYPE_CHECKING:
+    from lavinmq.federation.links import Federation
+
+
+def _federation(call: Call) -> Federation:
+    found: Any = call.broker.federation
+    federation: Federation = found
+    return federation
+
+
+def _listing(call: Call, vhosts: Iterable[VHost]) -> Listing[dict[str, Any]]:
+    rows = [row for vhost in vhosts for row in _federation(call).rows(vhost.name)]
+    return Listing(rows, lambda row: row, lambda row: (str(row["upstream"]), str(row["resource"])))
 
 
 @ROUTES.list("/api/federation-links")
-@ROUTES.list("/api/federation-links/:vhost")
-def list_links(_call: Call) -> Listing[dict[str, Any]]:
+def list_links(call: Call) -> Listing[dict[str, Any]]:
     """List federation links."""
-    return Listing([], lambda link: link, lambda link: str(link["upstream"]))
+    return _listing(call, call.visible_vhosts())
+
+
+@ROUTES.list("/api/federation-links/:vhost")
+def list_links_of_vhost(call: Call) -> Listing[dict[str, Any]]:
+    """List federation links of a virtual host."""
+    return _listing(call, [call.vhost])
+
+
+@ROUTES.add("PUT", "/api/federation-links/:vhost/:upstream/pause", silent=(404,))
+def pause_upstream(call: Call) -> Reply:
+    """Pause all links of an upstream, over restarts, too."""
+    return _pause(call, None, is_paused=True)
+
+
+@ROUTES.add("PUT", "/api/federation-links/:vhost/:upstream/resume", silent=(404,))
+def resume_upstream(call: Call) -> Reply:
+    """Let the links of an upstream go on, but for those that were paused one by one."""
+    return _pause(call, None, is_paused=False)
+
+
+@ROUTES.add("PUT", "/api/federation-links/:vhost/:upstream/:type/:name/pause", silent=(404,))
+def pause_link(call: Call) -> Reply:
+    """Pause the link of an exchange or queue, over restarts, too."""
+    return _pause(call, (call.path["type"], call.path["name"]), is_paused=True)
+
+
+@ROUTES.add("PUT", "/api/federation-links/:vhost/:upstream/:type/:name/resume", silent=(404,))
+def resume_link(call: Call) -> Reply:
+    """Let the link of an exchange or queue go on."""
+    return _pause(call, (call.path["type"], call.path["name"]), is_paused=False)
+
+
+def _pause(call: Call, place: tuple[str, str] | None, *, is_paused: bool) -> Reply:
+    """Raises: ApiError 404."""
+    federation = _federation(call)
+    if not federation.set_paused(call.vhost, call.path["upstream"], place, is_paused):
+        raise ApiError(404)
+    return NO_CONTENT

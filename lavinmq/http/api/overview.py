@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from lavinmq import __version__
-from lavinmq.arguments.exchange_types import EXCHANGE_TYPES
+from lavinmq.arguments.exchange_types import EXCHANGE_TYPES, FEDERATION
 from lavinmq.http.access.table import Role
 from lavinmq.http.api import connections, listeners
 from lavinmq.http.call import Call
@@ -99,7 +99,7 @@ async def overview(call: Call) -> dict[str, Any]:
         "management_version": RABBITMQ_VERSION,
         "rabbitmq_version": RABBITMQ_VERSION,
         "erlang_version": "",
-        "cluster_name": cluster_name(call),
+        "cluster_name": call.broker.cluster_name,
         "rates_mode": "basic",
         "statistics_db_event_queue": 0,
         "node": broker.node_name,
@@ -120,15 +120,9 @@ async def overview(call: Call) -> dict[str, Any]:
         "listeners": listeners.shown(broker),
         "exchange_types": [
             {"name": name, "human": each.title} for name, each in EXCHANGE_TYPES.items()
+            if name != FEDERATION
         ],
     }  # fmt: skip
-
-
-def cluster_name(call: Call) -> str:
-    """What the operator has named it, or the node."""
-    parameter = call.broker.parameters.get(None, "cluster_name")
-    value = parameter.value if parameter is not None else None
-    return value if isinstance(value, str) else call.broker.node_name
 
 
 async def _queue_totals(

@@ -83,7 +83,9 @@ def put_parameter(call: Call) -> Reply:
     if secret_values.has_stars(component, value):
         raise bad_request("Field 'value' has *** for a password: it has to be given again")
     default_user = call.broker.users.default_user
-    link_parameters.check(component, value, call.user, call.path["vhost"], default_user)
+    upstreams = [each.name for each in store.all("federation-upstream")]
+    vhost = call.path["vhost"]
+    link_parameters.check(component, value, call.user, vhost, default_user, upstreams)
     return _put(call, store, component)
 
 

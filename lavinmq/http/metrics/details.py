@@ -204,5 +204,6 @@ FAMILIES: Final[dict[str, Part]] = {
     "exchange_metrics": exchanges,
     "vhost_message_stats": vhost_messages,
     "shovel_metrics": links.shovels,
+    "federation_metrics": links.federation,
 }
 """What `/metrics/detailed` can be asked for."""

@@ -1,6 +1,6 @@
-"""Shovels in `/metrics/detailed`: whether each runs, and what it has moved.
+"""Shovels and links in `/metrics/detailed`: whether each runs, and what it has moved.
 
-Source: docs/monitoring.md, docs/shovels.md.
+Source: docs/monitoring.md, docs/shovels.md, docs/federation.md.
 """
 
 from __future__ import annotations
@@ -48,4 +48,52 @@ def shovels(scrape: Scrape) -> Iterator[str]:
     for name, metric in COUNTERS.items():
         yield out.head(metric)
         for labels, _, figures in rows:
+            yield out.sample(metric, figures[name], labels)
+
+
+LINK_RUNNING: Final = gauge("detailed_federation_link_running", "1: messages come, 0: they do not")
+LINK_IN_FLIGHT: Final = gauge(
+    "detailed_federation_link_messages_in_flight", "Messages whose end is not known"
+)
+LINK_COUNTERS: Final = {
+    "message_count": counter("detailed_federation_link_messages_taken_total", "Messages taken"),
+    "bytes": counter("detailed_federation_link_bytes_total", "Bytes of these messages"),
+    "confirmed": counter("detailed_federation_link_messages_total", "Messages that are safe here"),
+    "dropped": counter(
+        "detailed_federation_link_dropped_total", "Messages that have passed too many links"
+    ),
+    "reconnects": counter(
+        "detailed_federation_link_reconnects_total", "Connections that were made again"
+    ),
+}
+
+
+def federation(scrape: Scrape) -> Iterator[str]:
+    """How links of federation go, those that are paused included."""
+    all_: Any = scrape.broker.federation
+    out = scrape.out
+    rows: dict[str, tuple[int, dict[str, int]]] = {}
+    for vhost in scrape.vhosts:
+        for link in all_.links(vhost.name):
+            labels = out.labels(
+                vhost=vhost.name,
+                upstream=link.upstream.name,
+                type=link.kind,
+                resource=link.resource,
+            )
+            # Copies of a set may have the same upstream: they are told together.
+            state, figures = rows.get(labels, (1, dict.fromkeys(link.figures(), 0)))
+            for name, count in link.figures().items():
+                figures[name] += count
+            rows[labels] = min(state, int(link.state == "Running")), figures
+        yield ""
+    yield out.head(LINK_RUNNING)
+    for labels, (state, _) in rows.items():
+        yield out.sample(LINK_RUNNING, state, labels)
+    yield out.head(LINK_IN_FLIGHT)
+    for labels, (_, figures) in rows.items():
+        yield out.sample(LINK_IN_FLIGHT, figures["in_flight"], labels)
+    for name, metric in LINK_COUNTERS.items():
+        yield out.head(metric)
+        for labels, (_, figures) in rows.items():
             yield out.sample(metric, figures[name], labels)

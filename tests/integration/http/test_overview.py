@@ -359,7 +359,7 @@ def test_the_metrics_port_has_no_api(broker: Managed) -> None:
     connection.close()
 
 
-def test_there_are_no_links_of_federation(broker: Managed) -> None:
+def test_links_of_federation_are_shown_to_those_of_the_virtual_host(broker: Managed) -> None:
     manager = broker.user("ann", "management", vhost=ODD)
 
     assert manager.get("/api/federation-links") == []

@@ -152,29 +152,6 @@ def test_a_change_is_one_request_with_encoded_names(
 
 
 @pytest.mark.parametrize(
-    ("argv", "path", "says"),
-    [
-        (["add_federation", "f", "--uri", "a"], "/api/parameters/federation-upstream/%2F/f",
-         "runs no federation"),
-        (["set_parameter", "federation-upstream-set", "f", "[]"],
-         "/api/parameters/federation-upstream-set/%2F/f", "runs no federation"),
-    ],
-    ids=lambda value: value[0] if isinstance(value, list) else "",
-)  # fmt: skip
-def test_what_this_release_does_not_run_is_said(
-    api: FakeApi, run: Run, argv: list[str], path: str, says: str
-) -> None:
-    """A script that sets up federation would go on as if messages moved."""
-    api.answer("PUT", path, 204)
-
-    status, _, err = run(*argv)
-
-    assert status == 0
-    assert err.startswith("Note: this release ")
-    assert says in err
-
-
-@pytest.mark.parametrize(
     "option",
     ["--uri", "--host", "--hostname", "--port", "--scheme", "--user", "--vhost",
      "--control-unix-path"],

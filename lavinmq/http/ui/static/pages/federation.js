@@ -43,7 +43,10 @@ const upstreams = new Table({
   ],
 });
 
-new Table({
+/** @param {import("../lib/api.js").Row} row */
+const linkPath = (row) => path`federation-links/${row.vhost}/${row.upstream}/${row.type}/${row.resource}/`;
+
+const links = new Table({
   id: "linksTable", box: "links-box", path: () => listOf("federation-links"), key: ["vhost", "upstream", "type", "resource"],
   counter: "links-count", empty: "There are no links",
   columns: [
@@ -52,7 +55,16 @@ new Table({
     { label: "URI", cell: (row) => hidden(row.uri) },
     { label: "Resource", sort: "resource", cell: (row) => [row.resource, h("small", {}, row.type)] },
     { label: "State", sort: "status", cell: (row) => [state(row.status), h("small", {}, row.error ?? "")] },
+    { label: "Messages", number: true, sort: "confirmed", cell: (row) => row.confirmed ?? "" },
     { label: "Connected at", sort: "timestamp", cell: (row) => row.timestamp ?? "" },
+    {
+      label: "",
+      cell: (row) => row.status === "error" ? "" : h("span", { class: "actions require-policymaker" },
+        actionButton(row.status === "paused" ? "Resume" : "Pause", async () => {
+          await request("PUT", linkPath(row) + (row.status === "paused" ? "resume" : "pause"));
+          await links.reload();
+        }, { role: "" })),
+    },
   ],
 });
 
@@ -63,6 +75,6 @@ onSubmit("createUpstream", async (data) => {
   for (const name of NUMBERS) if (data[name] !== "") value[name] = Number(data[name]);
   await request("PUT", path`parameters/federation-upstream/${data.vhost}/${data.name}`, { body: { value } });
   await upstreams.reload();
-  return `The upstream ${data.name} is kept`;
+  return `The upstream ${data.name} is set`;
 });
 void fillVhosts("vhost").catch(() => undefined);

@@ -1,0 +1,223 @@
+"""A link of an exchange: the upstream collects what bindings here ask for, the link fetches it.
+
+At the upstream stand a queue, in which messages wait, and an internal exchange, which has the
+bindings of the exchange here. Nobody can list those of another broker. So each run makes the
+internal exchange anew under the other of its two names, gives it all bindings, and deletes the old
+one then: a message reaches the queue once, whichever of them it passes, and what was unbound while
+there was no connection is gone. Source: docs/federation.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from lavinmq.client.errors import ChannelClosed, ConnectionClosed, NotFound
+from lavinmq.federation.hops import bound_from
+from lavinmq.federation.link import Link, LinkRun, connected_once
+from lavinmq.fieldtable import FieldTable
+from lavinmq.shovel.source import quietly
+
+if TYPE_CHECKING:
+    from lavinmq.client.link import Chan
+    from lavinmq.shovel.runner import Run
+    from lavinmq.vhost.exchange import Exchange
+
+TYPE: Final = "x-federation-upstream"
+"""Of the internal exchange; a broker that does not have it gets a fanout."""
+CLEANUP_S: Final = 10.0
+AT_ONCE: Final = 500
+"""Bindings that are sent before the upstream is asked whether it has them."""
+Change = tuple[bool, str, FieldTable]
+"""Whether it is a new binding; its key and arguments."""
+Mirrored = tuple[str, FieldTable]
+
+
+class ExchangeLink(Link):
+    """One upstream of an exchange."""
+
+    @property
+    def exchange(self) -> str:
+        """Its name at the upstream."""
+        return self.upstream.exchange or self.resource
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Of the internal exchange; the first one is the queue's as well."""
+        name = f"federation: {self.exchange} -> {self.here.name}:{self.here.vhost}:{self.resource}"
+        return name, f"{name} B"
+
+    def made(self) -> Run:
+        """A new run."""
+        return ExchangeRun(self, self._broker)
+
+    async def clean_up(self) -> None:
+        """Delete the queue and the internal exchange, over a fresh connection."""
+        if self.upstream.keeps_queue:
+            return
+        client = await connected_once(self._broker, self, CLEANUP_S)
+        try:
+            await client.delete_queue(self.names[0])
+            for name in self.names:
+                await client.delete_exchange(name)
+        finally:
+            await quietly(client.close())
+
+
+class ExchangeRun(LinkRun):
+    """One run of it."""
+
+    def __init__(self, link: ExchangeLink, broker: Any) -> None:
+        super().__init__(link, broker, most_hops=link.upstream.max_hops, ends_here=True)
+        self._link = link
+        self._changes: asyncio.Queue[Change] = asyncio.Queue()
+        self._mirrored: dict[Mirrored, int] = {}
+        """Bindings of the exchange here by what they ask for, and how many ask for the same."""
+        self._exchange: Exchange | None = None
+        self._internal = ""
+
+    def origin(self) -> dict[str, Any]:
+        """What the messages come from."""
+        return {"exchange": self._link.exchange}
+
+    async def bring(self) -> None:
+        """Mirror the bindings, then fetch. Raises: why it cannot."""
+        link = self._link
+        vhost = self.broker.vhosts.get(link.here.vhost)
+        exchange = vhost.exchanges.get(link.resource) if vhost is not None else None
+        if exchange is None:
+            raise NotFound(404, f"exchange '{link.resource}' is gone")
+        self._exchange = exchange
+        # First this, then the bindings that there are: none is missed, and one may come twice.
+        exchange.watchers = (*exchange.watchers, self._bindings_changed)
+        there = [(key, arguments) for _, key, arguments in exchange.live_bindings()]
+        chan = await self._declared(exchange)
+        await self._mirror(chan, there)
+        await self.open_producer(link.resource, "")
+        consumer = await self.open_consumer(link.names[0], exclusive=True)
+        mirroring = asyncio.get_running_loop().create_task(self._follow(chan))
+        try:
+            async for batch in consumer.batches():
+                self.drop(await self.hand_over(batch.messages, link.resource, None))
+                if mirroring.done():
+                    mirroring.result()
+        finally:
+            mirroring.cancel()
+        raise consumer._error or NotFound(404, "the consumer has ended")
+
+    def ending(self) -> None:
+        """Look at bindings no more."""
+        exchange = self._exchange
+        if exchange is not None:
+            mine = self._bindings_changed
+            exchange.watchers = tuple(each for each in exchange.watchers if each != mine)
+
+    # ---- what stands at the upstream
+
+    async def _declared(self, exchange: Exchange) -> Chan:
+        """Exchange, queue and internal exchange; the channel that they were declared by."""
+        client, link, upstream = self.client, self._link, self.upstream
+        try:
+            await client.exchange(link.exchange, exchange.type, passive=True)
+        except NotFound:
+            await client.exchange(
+                link.exchange, exchange.type, durable=exchange.durable,
+                auto_delete=exchange.auto_delete, arguments=dict(exchange.arguments),
+            )  # fmt: skip
+        arguments: dict[str, Any] = {"x-internal-purpose": "federation"}
+        for key, value in (("x-expires", upstream.expires_ms),
+                           ("x-message-ttl", upstream.message_ttl_ms),
+                           ("x-queue-type", upstream.queue_type)):  # fmt: skip
+            if value is not None:
+                arguments[key] = value
+        await client.queue(link.names[0], arguments=arguments)
+        first, second = link.names
+        is_first_there = await self._is_there(first)
+        self._internal = second if is_first_there else first
+        if is_first_there and await self._is_there(second):
+            await client.delete_exchange(second)  # a run was cut off in the midst of this
+        await self._declare_internal()
+        connection = await client._core.connected(None)
+        return await connection.channel()
+
+    async def _is_there(self, exchange: str) -> bool:
+        try:
+            await self.client.exchange(exchange, TYPE, passive=True)
+        except NotFound:
+            return False
+        return True
+
+    async def _declare_internal(self) -> None:
+        more = {
+            "x-downstream-name": self._link.here.name, "x-internal-purpose": "federation",
+            "x-max-hops": self.upstream.max_hops,
+        }  # fmt: skip
+        options = {"durable": True, "auto_delete": True, "internal": True}
+        call = self.client._core.call
+        flags = (False, *options.values(), False)
+        try:
+            await call("exchange.declare", 0, self._internal, TYPE, *flags, more)
+        except (ChannelClosed, ConnectionClosed) as error:
+            if error.code not in (406, 503):
+                raise
+            await self.client.wait_connected()
+            await call("exchange.declare", 0, self._internal, "fanout", *flags, more)
+
+    async def _mirror(self, chan: Chan, there: list[Mirrored]) -> None:
+        """Give the new internal exchange all bindings; then the old one goes."""
+        first, second = self._link.names
+        await self._bind(chan, [(True, *each) for each in there])
+        await chan.call("queue.bind", 0, first, self._internal, "", False, {})
+        old = second if self._internal == first else first
+        await chan.call("exchange.delete", 0, old, False, False)
+
+    def _bindings_changed(self, is_new: bool, key: str, arguments: FieldTable) -> None:
+        self._changes.put_nowait((is_new, key, arguments))
+
+    async def _follow(self, chan: Chan) -> None:
+        """Bind and unbind as it is done here."""
+        try:
+            while True:
+                changes = [await self._changes.get()]
+                while not self._changes.empty() and len(changes) < AT_ONCE:
+                    changes.append(self._changes.get_nowait())
+                await self._bind(chan, changes)
+        except Exception as error:
+            self.failed(error)
+            self._lost.set()
+            raise
+
+    async def _bind(self, chan: Chan, changes: list[Change]) -> None:
+        """Send what others do not ask for already, then wait until the upstream has it."""
+        link, n = self._link, 0
+        for is_new, key, arguments in changes:
+            count = self._mirrored.get((key, arguments), 0) + (1 if is_new else -1)
+            if count <= 0:
+                self._mirrored.pop((key, arguments), None)
+            else:
+                self._mirrored[key, arguments] = count
+            if count != (1 if is_new else 0):
+                continue
+            plain = dict(arguments)
+            carried = bound_from(plain, link.here, link.resource, self.upstream.max_hops)
+            if carried is None:
+                continue
+            name = "exchange.bind" if is_new else "exchange.unbind"
+            chan.send(
+                name,
+                0,
+                self._internal,
+                link.exchange,
+                key,
+                True,
+                {**plain, "x-bound-from": carried},
+            )
+            n += 1
+            if n % AT_ONCE == 0:
+                await self._confirmed(chan)
+        await self._confirmed(chan)
+
+    async def _confirmed(self, chan: Chan) -> None:
+        """Whatever was sent by the channel is done. Raises: why it was refused."""
+        flags = (True, False, False, False, False)
+        await chan.call("exchange.declare", 0, self._link.exchange, "", *flags, {})

@@ -1,0 +1,255 @@
+"""A link: what it shows, and what its runs share.
+
+Source: docs/federation.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from lavinmq.client.aio import AsyncClient, AsyncConsumer, AsyncProducer
+from lavinmq.client.errors import ConnectionLost
+from lavinmq.client.values import ConnectionState, PublishMode
+from lavinmq.federation.hops import Here, Marker
+from lavinmq.shovel import places
+from lavinmq.shovel.connecting import Rotation, client_of
+from lavinmq.shovel.runner import Run, Runner
+from lavinmq.shovel.source import quietly
+
+if TYPE_CHECKING:
+    from lavinmq.broker import Broker
+    from lavinmq.client._engine import Message
+    from lavinmq.federation.upstreams import Upstream
+
+FIGURES: Final = (
+    "message_count", "bytes", "confirmed", "dropped", "in_flight", "refused", "reconnects",
+)  # fmt: skip
+"""What is counted: messages taken from the upstream, their bytes, those that are safe here, those
+that have passed too many links, those whose end is not known, attempts that were refused here, and
+connections that were made again."""
+STATUS: Final = {"Running": "running", "Starting": "starting", "Error": "stopped",
+                 "Paused": "paused", "Terminated": "terminated"}  # fmt: skip
+"""LavinMQ's words; a link that fails waits, which it calls stopped."""
+ROOM_S: Final = 0.005
+
+
+class Link(Runner):
+    """One upstream of one exchange or queue.
+
+    Args: kind: `exchange` or `queue`; resource: its name here.
+    """
+
+    def __init__(
+        self, broker: Broker, here: Here, kind: str, resource: str, upstream: Upstream, *,
+        is_paused: bool, after: asyncio.Task[None] | None,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            f"federation link of {kind} {resource!r} to upstream {upstream.name!r} of vhost"
+            f" {here.vhost!r}",
+            upstream.delay_s, FIGURES, is_paused=is_paused, after=after,
+        )  # fmt: skip
+        self.kind, self.resource, self.upstream, self.here = kind, resource, upstream, here
+        self._broker = broker
+
+    def row(self) -> dict[str, Any]:
+        """As the API shows it."""
+        since = self.since or time.time()
+        shown = datetime.fromtimestamp(since, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        return {
+            "upstream": self.upstream.name, "vhost": self.here.vhost, "timestamp": shown,
+            "type": self.kind, "uri": self.upstream.places[0].shown, "resource": self.resource,
+            "error": self.error or None, "status": STATUS[self.state],
+            "consumer-tag": self.upstream.consumer_tag, "is_private": self.upstream.is_private,
+            **self.figures(),
+            "last_error_at": round(self.error_at * 1000) if self.error_at is not None else None,
+        }  # fmt: skip
+
+    async def clean_up(self) -> None:
+        """It is deleted: what it made at the upstream goes."""
+
+    def made(self) -> Run:
+        """A new run."""
+        raise NotImplementedError
+
+
+class LinkRun:
+    """What runs of both kinds of links share: two clients, marks, and handing over."""
+
+    def __init__(self, link: Link, broker: Broker, *, most_hops: int, ends_here: bool) -> None:
+        self.error = ""
+        """Why no messages come, as long as they do not."""
+        self.link, self.broker, self.upstream = link, broker, link.upstream
+        name = f"Federation link: {self.upstream.name}/{link.resource}"
+        rotation = Rotation(self.upstream.places, self.upstream.failover)
+        self.client = client_of(broker, rotation, name, self.upstream.delay_s, self.failed)
+        inside = places.parse("amqp://", link.here.vhost)
+        self.own = client_of(
+            broker, Rotation((inside,), "ordered"), name, self.upstream.delay_s, self.failed
+        )
+        self.producer: AsyncProducer | None = None
+        self.consumer: AsyncConsumer | None = None
+        self._rotation = rotation
+        self._marker: Marker | None = None
+        self._most_hops, self._ends_here = most_hops, ends_here
+        self._count = self._bytes = self._dropped = 0
+        self._lost = asyncio.Event()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether messages come."""
+        producer = self.producer
+        return producer is not None and not producer.is_troubled and self.client.connected
+
+    def figures(self) -> dict[str, int]:
+        """Numbers of this run, of those in FIGURES."""
+        producer = self.producer
+        acked = self.consumer.tracker.acked if self.consumer is not None else 0
+        return {
+            "message_count": self._count, "bytes": self._bytes,
+            "confirmed": max(acked - self._dropped, 0), "dropped": self._dropped,
+            "in_flight": producer.count if producer is not None else 0,
+            "refused": producer.nacks if producer is not None else 0,
+            "reconnects": self.own._core.reconnects,
+        }  # fmt: skip
+
+    def failed(self, error: Exception) -> None:
+        """Why it does not go on."""
+        self.error = str(error) or type(error).__name__
+
+    async def run(self) -> None:
+        """Bring messages until it is cancelled. Raises: why it cannot go on."""
+        work = asyncio.get_running_loop().create_task(self._work())
+        lost = asyncio.get_running_loop().create_task(self._lost.wait())
+        try:
+            await asyncio.wait([work, lost], return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                work.result()
+            raise ConnectionLost(self.error or "the connection to the upstream was lost")
+        finally:
+            lost.cancel()
+            work.cancel()
+            await asyncio.wait([work])
+            await asyncio.shield(self._close())
+
+    async def _work(self) -> None:
+        await asyncio.gather(self.client.start(), self.own.start())
+        await self.own.wait_connected()
+        await self.client.wait_connected()
+        # What was mirrored is compared anew after each loss: that is another run.
+        self.client.on_state_change(self._changed)
+        entry = {"uri": self._rotation.place.shown, **self.origin(), **self._cluster()}
+        self._marker = Marker(
+            entry, self.link.here, self._most_hops, ends_here=self._ends_here,
+            trusts_user=self.upstream.trusts_user,
+        )  # fmt: skip
+        await self.bring()
+
+    def origin(self) -> dict[str, Any]:
+        """What the messages come from."""
+        raise NotImplementedError
+
+    async def bring(self) -> None:
+        """Do the work. Raises: why it cannot be done."""
+        raise NotImplementedError
+
+    def ending(self) -> None:
+        """It ends."""
+
+    def _cluster(self) -> dict[str, Any]:
+        """What the upstream says that it is called."""
+        found: dict[str, Any] = {"vhost": self._rotation.place.vhost}
+        link = self.client._core.link
+        name = link.server_properties.get("cluster_name") if link is not None else None
+        if isinstance(name, str):
+            found["cluster-name"] = name
+        return found
+
+    def _changed(self, _old: object, new: ConnectionState, cause: Exception | None) -> None:
+        if new in (ConnectionState.RECONNECTING, ConnectionState.CLOSED):
+            if cause is not None:
+                self.failed(cause)
+            self._lost.set()
+
+    async def open_producer(self, exchange: str, key: str) -> AsyncProducer:
+        """To an exchange here. Raises: why there is none."""
+        is_confirmed = self.upstream.ack_mode == "on-confirm"
+        self.producer = await self.own.producer(
+            exchange=exchange, routing_key=key, declare=False,
+            mode=PublishMode.CONFIRM if is_confirmed else PublishMode.FIRE_AND_FORGET,
+            buffer_size=max(2 * self.upstream.prefetch, 1000), max_in_flight=1 << 16,
+        )  # fmt: skip
+        self.producer.on_error(self.failed)
+        return self.producer
+
+    async def open_consumer(self, queue: str, *, exclusive: bool) -> AsyncConsumer:
+        """Of a queue of the upstream. Raises: why there is none."""
+        self.consumer = await self.client.consumer(
+            queue, self.upstream.prefetch, no_ack=self.upstream.ack_mode == "no-ack",
+            exclusive=exclusive, tag=self.upstream.consumer_tag, declare=False,
+        )  # fmt: skip
+        self.consumer.on_error(self.failed)
+        self.consumer.on_cancel(self._cancelled)
+        return self.consumer
+
+    def _cancelled(self, error: Exception) -> None:
+        self.failed(error)
+        self._lost.set()
+
+    async def hand_over(
+        self, messages: list[Message], exchange: str, key: str | None
+    ) -> list[Message]:
+        """Publish here; returns those that go no further, which are not settled."""
+        producer, marker = self.producer, self._marker
+        assert producer is not None and marker is not None
+        self._count += len(messages)
+        self._bytes += sum(map(len, messages))
+        marks = [marker.marked(each) for each in messages]
+        properties = [raw for raw in marks if raw is not None]
+        stopped: list[Message] = []
+        if len(properties) < len(marks):
+            pairs = list(zip(messages, marks, strict=True))
+            stopped = [each for each, raw in pairs if raw is None]
+            messages = [each for each, raw in pairs if raw is not None]
+        at = 0
+        while True:
+            at = producer.forward(messages, at, exchange, key, False, properties)
+            if at >= len(messages):
+                break
+            await asyncio.sleep(ROOM_S)
+            if producer._error is not None:
+                raise producer._error
+        if self.error and self.is_running:
+            self.error = ""
+        return stopped
+
+    def drop(self, messages: list[Message]) -> None:
+        """They have passed as many links as they may."""
+        self._dropped += len(messages)
+        if self.upstream.ack_mode != "no-ack":
+            for message in messages:
+                message.ack()
+
+    async def _close(self) -> None:
+        self.ending()
+        if self.consumer is not None and self.consumer.subscribed:
+            await quietly(self.consumer.pause())
+        if self.producer is not None and self.own.connected:
+            await quietly(self.producer.close())
+        await asyncio.gather(quietly(self.client.close()), quietly(self.own.close(flush=False)))
+
+
+async def connected_once(broker: Broker, link: Link, timeout_s: float) -> AsyncClient:
+    """A fresh client of an upstream, for what is to be deleted there. Raises: why there is none."""
+    rotation = Rotation(link.upstream.places, link.upstream.failover)
+    name = f"Federation link: {link.upstream.name}/{link.resource}"
+    client = client_of(broker, rotation, name, link.upstream.delay_s, lambda _: None)
+    await client.start()
+    try:
+        await client.wait_connected(timeout_s)
+    except BaseException:
+        await quietly(client.close())
+        raise
+    return client

@@ -1,0 +1,281 @@
+"""All links of a broker: they follow policies, parameters of upstreams and sets, and what there is.
+
+A policy names an upstream, or a set, for exchanges and queues. Source: docs/federation.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from lavinmq.errors import DefinitionsError
+from lavinmq.policy.parameters import Parameter
+from lavinmq.process import log
+from lavinmq.vhost.exchange import Exchange
+
+if TYPE_CHECKING:
+    from lavinmq.broker import Broker
+    from lavinmq.federation.link import Link
+    from lavinmq.federation.upstreams import Upstream
+    from lavinmq.vhost.queue import Queue
+    from lavinmq.vhost.vhost import VHost
+
+LINK: Final = "federation-link"
+"""The component of pauses of single links; those of upstreams have the upstream's own."""
+UPSTREAM: Final = "federation-upstream"
+STOP_S: Final = 8.0
+_log = log.get("lmq.federation")
+
+Place = tuple[str, str, str]
+"""Virtual host, `exchange` or `queue`, name."""
+Key = tuple[str, str, str, str, int]
+"""A place, the upstream's name, and its number among those of that name."""
+
+
+class Broken:
+    """Something that cannot be linked: an upstream that is not there, or is none."""
+
+    def __init__(self, place: Place, upstream: str, error: str) -> None:
+        self.place, self.upstream, self.error = place, upstream, error
+
+    def row(self) -> dict[str, Any]:
+        """As the API shows a link."""
+        vhost, kind, resource = self.place
+        return {
+            "upstream": self.upstream, "vhost": vhost, "timestamp": None, "type": kind, "uri": "",
+            "resource": resource, "error": self.error, "status": "error", "consumer-tag": None,
+        }  # fmt: skip
+
+
+class Federation:
+    """The links, by what they link."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._resources: dict[Place, Exchange | Queue] = {}
+        self._links: dict[Place, dict[Key, tuple[Upstream, Link]]] = {}
+        self._broken: dict[Place, list[Broken]] = {}
+        self._closing: dict[Key, asyncio.Task[None]] = {}
+        self._names: tuple[str, str] | None = None
+        broker.federation = self
+
+    def start(self) -> None:
+        """Clients are served: begin with what is there."""
+        for vhost in self._broker.vhosts.values():
+            for exchange in list(vhost.exchanges.values()):
+                self.look(vhost, exchange)
+            for queue in list(vhost.queues.values()):
+                self.look(vhost, queue)
+
+    # ---- what is told
+
+    def look(self, vhost: VHost, resource: Exchange | Queue) -> None:
+        """An exchange or queue is new, has other features, or is gone."""
+        kind = "exchange" if isinstance(resource, Exchange) else "queue"
+        place = (vhost.name, kind, resource.name)
+        there: Any = vhost.exchanges if kind == "exchange" else vhost.queues
+        is_there = (
+            self._broker.vhosts.get(vhost.name) is vhost and there.get(resource.name) is resource
+        )
+        if is_there and _is_linked(resource):
+            self._resources[place] = resource
+            if self._broker.is_serving:
+                self._follow(vhost, place)
+        elif place in self._resources and (self._resources[place] is resource or not is_there):
+            del self._resources[place]
+            self._end_all(place, is_deleted=True)
+
+    def follow(self, vhost: VHost) -> None:
+        """Parameters have changed, or the virtual host goes."""
+        if not self._broker.is_serving:
+            return
+        is_there = self._broker.vhosts.get(vhost.name) is vhost
+        for place in [each for each in self._resources if each[0] == vhost.name]:
+            if is_there:
+                self._follow(vhost, place)
+            else:
+                del self._resources[place]
+                self._end_all(place, is_deleted=True)
+
+    # ---- links
+
+    def _follow(self, vhost: VHost, place: Place) -> None:
+        """Have the links that the resource of that place should have now."""
+        from lavinmq.federation.exchange_link import ExchangeLink
+        from lavinmq.federation.hops import Here
+        from lavinmq.federation.queue_link import QueueLink
+
+        wanted, self._broken[place] = self._wanted(vhost, place)
+        now = self._links.setdefault(place, {})
+        for key in list(now):
+            if wanted.get(key) != now[key][0]:
+                self._end(key, now.pop(key)[1], is_deleted=True)
+        name, id_ = self.names
+        here = Here(name, vhost.name, self._broker.given_name, id_)
+        made = ExchangeLink if place[1] == "exchange" else QueueLink
+        for key, upstream in wanted.items():
+            if key not in now:
+                link = made(
+                    self._broker, here, place[1], place[2], upstream,
+                    is_paused=self._is_paused(vhost, key), after=self._closing.get(key),
+                )  # fmt: skip
+                now[key] = upstream, link
+                link.start()
+
+    def _wanted(self, vhost: VHost, place: Place) -> tuple[dict[Key, Upstream], list[Broken]]:
+        features = self._resources[place].features
+        found: dict[Key, Upstream] = {}
+        broken = []
+        for name, upstream in _named(vhost, features):
+            if isinstance(upstream, str):
+                broken.append(Broken(place, name, upstream))
+                _log.warning("%s %r of vhost %r: %s", place[1], place[2], vhost.name, upstream)
+                continue
+            number = sum(1 for key in found if key[3] == name)
+            found[(*place, name, number)] = upstream
+        return found, broken
+
+    def _end_all(self, place: Place, *, is_deleted: bool) -> None:
+        self._broken.pop(place, None)
+        for key, (_, link) in self._links.pop(place, {}).items():
+            self._end(key, link, is_deleted=is_deleted)
+
+    def _end(self, key: Key, link: Link, *, is_deleted: bool) -> None:
+        task = asyncio.get_running_loop().create_task(_ended(link, is_deleted))
+        self._closing[key] = task
+        task.add_done_callback(partial(self._forget, key))
+
+    def _forget(self, key: Key, task: asyncio.Task[None]) -> None:
+        if self._closing.get(key) is task:
+            del self._closing[key]
+
+    # ---- what is asked
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """What this broker is called at its upstreams, and a name that no other one has."""
+        if self._names is None:
+            from lavinmq.federation import name
+
+            self._names = name.of(self._broker)
+        return self._names
+
+    def rows(self, vhost: str) -> list[dict[str, Any]]:
+        """All links of a virtual host, as the API shows them."""
+        found = [
+            link.row()
+            for place, links in self._links.items()
+            if place[0] == vhost
+            for _, link in links.values()
+        ]
+        return found + [
+            each.row() for place, all_ in self._broken.items() if place[0] == vhost for each in all_
+        ]
+
+    def links(self, vhost: str) -> list[Link]:
+        """Those that can be."""
+        found = [links for place, links in self._links.items() if place[0] == vhost]
+        return [link for links in found for _, link in links.values()]
+
+    # ---- pauses
+
+    def _is_paused(self, vhost: VHost, key: Key) -> bool:
+        paused = vhost.rules.paused
+        name = "/".join(key[1:4])
+        return paused.get(UPSTREAM, key[3]) is not None or paused.get(LINK, name) is not None
+
+    def set_paused(
+        self, vhost: VHost, upstream: str, place: tuple[str, str] | None, is_paused: bool
+    ) -> int:
+        """Stop all links of an upstream, or that of one place; or let them go on.
+
+        Returns: how many that are. Raises: DefinitionsError.
+        """
+        component, name = UPSTREAM, upstream
+        if place is not None:
+            component, name = LINK, "/".join((*place, upstream))
+        of = [
+            (key, link)
+            for links in self._links.values()
+            for key, (_, link) in links.items()
+            if key[0] == vhost.name and key[3] == upstream
+            and (place is None or key[1:3] == place)
+        ]  # fmt: skip
+        if not of and (place is not None or vhost.rules.parameters.get(UPSTREAM, upstream) is None):
+            return 0
+        if is_paused:
+            vhost.rules.paused.put(Parameter(component, name, True))
+        else:
+            vhost.rules.paused.delete(component, name)
+        for key, link in of:
+            wanted = self._is_paused(vhost, key)
+            if wanted and not link.is_paused:
+                link.pause()
+            elif not wanted and link.is_paused:
+                link.resume()
+        return max(len(of), 1)
+
+    async def close(self) -> None:
+        """End all, within a time; what stands at upstreams stays there."""
+        for place in list(self._links):
+            self._end_all(place, is_deleted=False)
+        if self._closing:
+            await asyncio.wait(list(self._closing.values()), timeout=STOP_S)
+
+
+def _is_linked(resource: Exchange | Queue) -> bool:
+    """Whether a policy names upstreams for it, and it can have links."""
+    features = resource.features
+    if not (features.federation_upstream or features.federation_upstream_set):
+        return False
+    if isinstance(resource, Exchange):
+        return bool(resource.name) and not resource.internal and not resource.is_mqtt
+    return (
+        not resource.is_session
+        and not resource.is_stream
+        and not resource.is_internal
+        and resource.arguments.get("x-internal-purpose") is None
+    )
+
+
+def _named(vhost: VHost, features: Any) -> list[tuple[str, Upstream | str]]:
+    """The upstreams that a policy means; a text says why there is none of that name."""
+    from lavinmq.federation import upstreams
+
+    known = {each.name: each.value for each in vhost.rules.parameters.all(UPSTREAM)}
+    members: list[tuple[str, dict[str, Any]]] = []
+    found: list[tuple[str, Upstream | str]] = []
+    if features.federation_upstream:
+        members.append((features.federation_upstream, {}))
+    wanted = features.federation_upstream_set
+    if wanted == upstreams.ALL:
+        members += [(name, {}) for name in known]
+    elif wanted:
+        parameter = vhost.rules.parameters.get(upstreams.SET, wanted)
+        if parameter is None:
+            found.append((wanted, f"there is no set of upstreams '{wanted}'"))
+        else:
+            try:
+                members += upstreams.parse_set(parameter.value)
+            except ValueError as error:
+                found.append((wanted, f"set '{wanted}': {error}"))
+    for name, others in members:
+        if name not in known:
+            found.append((name, f"there is no upstream '{name}'"))
+            continue
+        try:
+            found.append((name, upstreams.of_set(name, known[name], others, vhost.name)))
+        except ValueError as error:
+            found.append((name, str(error)))
+    return found
+
+
+async def _ended(link: Link, is_deleted: bool) -> None:
+    await link.close()
+    if is_deleted:
+        try:
+            await link.clean_up()
+        except (DefinitionsError, OSError, Exception) as error:  # noqa: BLE001
+            # It is told, and expires there if that was asked for.
+            _log.warning("%s: not cleaned up at the upstream: %s", link.resource, error)

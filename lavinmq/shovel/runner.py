@@ -1,0 +1,192 @@
+"""What an operator sees of a shovel, or of a link of federation: it runs, waits for another try,
+is paused, or has ended.
+
+Runs begin anew with pauses of full jitter; what is missing is something to wait for. On the loop.
+Source: docs/shovels.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from typing import Final, Protocol
+
+from lavinmq.client.errors import Error
+from lavinmq.process import log
+from lavinmq.shovel.connecting import MOST_DELAY_S
+from lavinmq.shovel.errors import NotCarried, Stopped
+
+LEAST_DELAY_S: Final = 0.05
+
+
+class Run(Protocol):
+    """One run, whatever it moves to."""
+
+    error: str
+    """Why it does not move, as long as it does not."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether messages go through."""
+
+    def figures(self) -> dict[str, int]:
+        """Numbers of this run, of those in FIGURES."""
+
+    async def run(self) -> None:
+        """Move; returns when it has moved all that it was to. Raises: why it cannot go on."""
+
+
+class Runner:
+    """Makes runs, one after the other. A subclass says what a run is.
+
+    Args: what: for the log; delay_s: the first pause; figures: what is counted; after: what has to
+        end before.
+    """
+
+    def __init__(
+        self, what: str, delay_s: float, figures: tuple[str, ...], *, is_paused: bool,
+        after: asyncio.Task[None] | None,
+    ) -> None:  # fmt: skip
+        self.is_paused = is_paused
+        self.error_at: float | None = None
+        """When it failed last, Unix time."""
+        self.since: float | None = None
+        """When the run began that is under way, Unix time."""
+        self._what, self._delay_s = what, delay_s
+        self._run_now: Run | None = None
+        self._task = after
+        self._error = ""
+        self._ended = False
+        self._runs = 0
+        self._sums = dict.fromkeys(figures, 0)
+        self._log = log.get("lmq.shovel")
+
+    # ---- what a subclass says
+
+    def made(self) -> Run:
+        """A new run."""
+        raise NotImplementedError
+
+    def has_ended(self) -> None:
+        """All that there was to do is done."""
+
+    def was_stopped(self) -> None:
+        """A destination wants no more: it is paused now."""
+
+    def not_carried(self) -> None:
+        """A run has found that it has to be one of another kind."""
+
+    # ---- what is shown
+
+    @property
+    def state(self) -> str:
+        """As the API says it."""
+        if self.is_paused:
+            return "Paused"
+        if self._ended:
+            return "Terminated"
+        if self._run_now is not None and self._run_now.is_running:
+            return "Running"
+        return "Error" if self.error else "Starting"
+
+    @property
+    def error(self) -> str:
+        """Why it does not move; empty if it does."""
+        now = self._run_now
+        if now is None:
+            return self._error
+        return now.error or ("" if now.is_running else self._error)
+
+    def figures(self) -> dict[str, int]:
+        """What was counted since it was made, over all runs."""
+        now = self._run_now.figures() if self._run_now is not None else {}
+        found = {name: count + now.get(name, 0) for name, count in self._sums.items()}
+        found["reconnects"] += max(self._runs - 1, 0)
+        return found
+
+    # ---- what is done with it
+
+    def start(self) -> None:
+        """Begin, unless it is paused."""
+        if not self.is_paused:
+            self._start()
+
+    def pause(self) -> None:
+        """Stop; what is under way gets its time."""
+        self.is_paused = True
+        self._error = ""
+        self._stop()
+
+    def resume(self) -> None:
+        """Go on."""
+        self.is_paused = False
+        self._error = ""
+        self._start()
+
+    async def close(self) -> None:
+        """End, and wait for that."""
+        task = self._stop()
+        if task is not None:
+            await asyncio.wait([task])
+
+    def _start(self) -> None:
+        before = self._task
+        self._task = asyncio.get_running_loop().create_task(self._live(before))
+
+    def _stop(self) -> asyncio.Task[None] | None:
+        if self._task is not None:
+            self._task.cancel()
+        return self._task
+
+    async def _live(self, before: asyncio.Task[None] | None) -> None:
+        if before is not None and not before.done():
+            await asyncio.wait([before])  # it still says goodbye
+        failures = 0
+        while True:
+            self._runs += 1
+            self._run_now = self.made()
+            self.since = time.time()
+            began = time.monotonic()
+            try:
+                await self._run_now.run()
+            except NotCarried:
+                self.not_carried()
+                continue
+            except Stopped as error:
+                self.is_paused = True
+                self._failed(str(error))
+                self.was_stopped()
+                return
+            except (Error, OSError) as error:
+                self._failed(str(error) or self._run_now.error)
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:  # noqa: BLE001 - one of them may not end the others
+                self._log.exception("bug in %s", self._what)
+                self._failed(str(error))
+            else:
+                self._ended = True
+                self.has_ended()
+                return
+            finally:
+                self._add_up()
+            if time.monotonic() - began > MOST_DELAY_S:
+                failures = 0
+            await asyncio.sleep(self._pause(failures))
+            failures += 1
+
+    def _pause(self, failures: int) -> float:
+        first = max(self._delay_s, LEAST_DELAY_S)
+        return random.uniform(LEAST_DELAY_S, min(MOST_DELAY_S, first * 2 ** min(failures, 20)))
+
+    def _failed(self, error: str) -> None:
+        self._error, self.error_at = error, time.time()
+        self._log.warning("%s: %s", self._what, error)
+
+    def _add_up(self) -> None:
+        run, self._run_now = self._run_now, None
+        if run is not None:
+            for name, count in run.figures().items():
+                if name != "in_flight":
+                    self._sums[name] += count
