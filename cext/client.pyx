@@ -1,4 +1,4 @@
-# Client: the umbrella of the compiled module of lavinmq.client. The broker imports it for shovels and federation.
+# Client: the umbrella of the compiled module of lavinmq.client. The broker has it for its shovels.
 """Frames, publish rings, deliveries and acks of a client, without I/O: see `_engine.pyi`."""
 # For all included files: they share one namespace. What a single one needs stands at its head.
 cimport cython

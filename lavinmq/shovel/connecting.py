@@ -26,6 +26,8 @@ NEVER: Final = 1 << 30
 BUFFER_BYTES: Final = 64 << 20
 """What a ring holds, when the destination is slower than the source."""
 CLOSE_S: Final = 5.0
+HEALTH_S: Final = 5.0
+"""Between two looks whether a connection is dead: there may be thousands that do nothing."""
 P = TypeVar("P")
 Failed = Callable[[Exception], None]
 """Is told why something does not go on."""
@@ -69,6 +71,7 @@ def client_of(
             reconnect_initial_delay=delay, reconnect_max_delay=max(MOST_DELAY_S, delay),
             reconnect_jitter=1.0, rpc_timeout=30.0, close_timeout=CLOSE_S,
             buffer_bytes=BUFFER_BYTES, flush_retries=NEVER, confirm_timeout=60.0,
+            health_interval=HEALTH_S,
         ),
     )  # fmt: skip
 
