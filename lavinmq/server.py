@@ -324,11 +324,17 @@ class Server:
         _log.info("Stopping")
         self.service.stopping()
         self._close_listeners()
-        self._stopping = self.events.create_task(self._stop_clients(timeout_s))
+        if self.shovels.is_idle and self.federation.is_idle:
+            self._stop_clients(timeout_s)
+        else:
+            self._stopping = self.events.create_task(self._stop_movers(timeout_s))
 
-    async def _stop_clients(self, timeout_s: float) -> None:
+    async def _stop_movers(self, timeout_s: float) -> None:
         """What moves messages ends first: acknowledgements under way are still taken."""
         await asyncio.gather(self.shovels.close(), self.federation.close())
+        self._stop_clients(timeout_s)
+
+    def _stop_clients(self, timeout_s: float) -> None:
         self._stop_timer = self.events.call_later(timeout_s, self._cut)
         connections = list(self.broker.connections)
         for connection in connections:
@@ -383,9 +389,13 @@ class Server:
     def release(self) -> None:
         """Let go of all that is still held, without writing or sending anything. Idempotent."""
         broker = self.broker
+        if self._stopping is not None:
+            self._stopping.cancel()
         if not self.events.is_closed():
-            self.events.run_until_complete(self.shovels.close())
-            self.events.run_until_complete(self.federation.close())
+            if not self.shovels.is_idle:
+                self.events.run_until_complete(self.shovels.close())
+            if not self.federation.is_idle:
+                self.events.run_until_complete(self.federation.close())
             self.events.run_until_complete(broker.chain.stop())
         for timer in (self._stop_timer, self._check_timer, self._disk_timer, self._compact_timer):
             if timer is not None:

@@ -240,7 +240,7 @@ class AsyncConsumer(BaseConsumer):
             self._waiters.append(waiter)
             await waiter
         messages = self._lists.popleft()
-        if self.no_ack:
+        if self.is_bounded:
             self.taken(len(messages), sum(map(len, messages)))
         return messages
 

@@ -58,6 +58,9 @@ class BaseConsumer(Member):
         self.resubscriptions = 0
         self._hooks: dict[str, list[Hook]] = {name: [] for name in HOOKS}
         self._declares = declare
+        self.is_bounded = no_ack
+        """Whether reading stops while the program has very much to take: of messages that need no
+        ack, and for programs that have nothing else on their connection."""
         self._chan: Chan | None = None
         self._is_subscribed = self._is_paused = self._closing = False
         self._error: Exception | None = None
@@ -269,7 +272,7 @@ class BaseConsumer(Member):
                     self._offsets.append((message.delivery_tag, offset))
                     if self.no_ack:
                         self._next_offset = offset + 1
-        if self.no_ack:
+        if self.is_bounded:
             self._held += len(messages)
             self._held_bytes += sum(map(len, messages))
             if self._held > BACKLOG_MESSAGES or self._held_bytes > BACKLOG_BYTES:
@@ -277,7 +280,7 @@ class BaseConsumer(Member):
         self.arrived(messages)
 
     def taken(self, count: int, n_bytes: int) -> None:
-        """The program has taken messages that need no ack; in the loop."""
+        """The program has taken messages; in the loop."""
         self._held = max(0, self._held - count)
         self._held_bytes = max(0, self._held_bytes - n_bytes)
         is_low = self._held <= BACKLOG_MESSAGES // 2 and self._held_bytes <= BACKLOG_BYTES // 2

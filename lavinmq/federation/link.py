@@ -16,6 +16,7 @@ from lavinmq.client.values import ConnectionState, PublishMode
 from lavinmq.federation.hops import Here, Marker
 from lavinmq.shovel import places
 from lavinmq.shovel.connecting import Rotation, client_of
+from lavinmq.shovel.moving import PORTION
 from lavinmq.shovel.runner import Run, Runner
 from lavinmq.shovel.source import quietly
 
@@ -190,6 +191,7 @@ class LinkRun:
             queue, self.upstream.prefetch, no_ack=self.upstream.ack_mode == "no-ack",
             exclusive=exclusive, tag=self.upstream.consumer_tag, declare=False,
         )  # fmt: skip
+        self.consumer.is_bounded = True
         self.consumer.on_error(self.failed)
         self.consumer.on_cancel(self._cancelled)
         return self.consumer
@@ -202,6 +204,16 @@ class LinkRun:
         self, messages: list[Message], exchange: str, key: str | None
     ) -> list[Message]:
         """Publish here; returns those that go no further, which are not settled."""
+        stopped: list[Message] = []
+        for at in range(0, len(messages), PORTION):
+            if at:
+                await asyncio.sleep(0)  # others come first
+            stopped += await self._hand_over(messages[at : at + PORTION], exchange, key)
+        return stopped
+
+    async def _hand_over(
+        self, messages: list[Message], exchange: str, key: str | None
+    ) -> list[Message]:
         producer, marker = self.producer, self._marker
         assert producer is not None and marker is not None
         self._count += len(messages)

@@ -9,7 +9,6 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from lavinmq.errors import DefinitionsError
 from lavinmq.policy.parameters import Parameter
 from lavinmq.process import log
 from lavinmq.vhost.exchange import Exchange
@@ -161,6 +160,11 @@ class Federation:
             self._names = name.of(self._broker)
         return self._names
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is no link, and none is ending."""
+        return not any(self._links.values()) and not self._closing
+
     def rows(self, vhost: str) -> list[dict[str, Any]]:
         """All links of a virtual host, as the API shows them."""
         found = [
@@ -276,6 +280,5 @@ async def _ended(link: Link, is_deleted: bool) -> None:
     if is_deleted:
         try:
             await link.clean_up()
-        except (DefinitionsError, OSError, Exception) as error:  # noqa: BLE001
-            # It is told, and expires there if that was asked for.
+        except Exception as error:  # noqa: BLE001 - what it made expires there, if that was wanted
             _log.warning("%s: not cleaned up at the upstream: %s", link.resource, error)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 USER_ID = 0x10
 """The flag of that property, in the second byte of encoded ones."""
+PORTION = 1000
+"""Messages that are handed over in one go."""
 ROOM_S = 0.005
 """Between two looks whether a full ring has room."""
 
@@ -106,7 +108,10 @@ class Move:
         source, producer = self._source, self._producer
         assert producer is not None
         async for messages in source.batches():
-            await self._forward(producer, messages)
+            for at in range(0, len(messages), PORTION):
+                if at:
+                    await asyncio.sleep(0)  # others come first
+                await self._forward(producer, messages[at : at + PORTION])
             if source.is_all_taken:
                 await producer.drained()
                 if source.is_all_settled:

@@ -17,10 +17,10 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from lavinmq.shovel.connecting import MOST_DELAY_S, Rotation
+from lavinmq.shovel.connecting import BUFFER_BYTES, MOST_DELAY_S, Rotation
 from lavinmq.shovel.errors import Stopped
 from lavinmq.shovel.http import Answer, Connection, connect
-from lavinmq.shovel.requests import Requests
+from lavinmq.shovel.requests import MAX_JSON, Requests
 from lavinmq.shovel.source import Position, Source
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 OF_ALL: Final = frozenset({408, 429, 502, 503, 504})
 """Statuses that are about the server, not about a message: nothing else is sent meanwhile."""
 LEAST_DELAY_S: Final = 0.05
+LARGE: Final = 1 << 20
+"""Bytes of bodies above which a request is not made in the loop."""
 CLOSE_S: Final = 3.0
 Key = object
 
@@ -72,7 +74,7 @@ class Posting:
         self._connections: set[Connection] = set()
         self._idle: list[Connection] = []
         self._opening: set[asyncio.Task[None]] = set()
-        self._held = self._in_flight = 0
+        self._held = self._held_bytes = self._in_flight = 0
         self._failures = 0
         self._quiet_until = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -120,8 +122,9 @@ class Posting:
             async for messages in source.batches():
                 self._take(messages)
                 self._pump()
-                # Without acknowledgements nothing else bounds what is held.
-                while self._held > self._values.source.prefetch * 2 or source.is_all_taken:
+                # Without acknowledgements nothing else bounds how many are held, and nothing ever
+                # how large they are.
+                while self._is_full() or source.is_all_taken:
                     if source.is_all_taken and not self._held:
                         if source.is_all_settled:
                             return
@@ -131,6 +134,10 @@ class Posting:
                     raise self._end
         finally:
             await asyncio.shield(self._close())
+
+    def _is_full(self) -> bool:
+        most = self._values.source.prefetch * 2
+        return self._held > most or self._held_bytes > BUFFER_BYTES
 
     async def _wait(self) -> None:
         self._changed.clear()
@@ -159,6 +166,7 @@ class Posting:
 
     def _take(self, messages: list[Message]) -> None:
         self._held += len(messages)
+        self._held_bytes += sum(map(len, messages))
         if self._to.order_by == "none":
             self._loose.extend(messages)
             return
@@ -185,15 +193,10 @@ class Posting:
             return heapq.heappop(self._later)[2]
         most = self._to.batch
         if self._loose:
-            loose = self._loose
-            return Job(
-                next(self._numbers), None, [loose.popleft() for _ in range(min(most, len(loose)))]
-            )
+            return Job(next(self._numbers), None, _portion(self._loose, most))
         if self._ready:
             key = self._ready.popleft()
-            lane = self._lanes[key]
-            found = [lane.popleft() for _ in range(min(most, len(lane)))]
-            return Job(next(self._numbers), key, found)
+            return Job(next(self._numbers), key, _portion(self._lanes[key], most))
         return None
 
     def _pump(self) -> None:
@@ -266,14 +269,46 @@ class Posting:
         self._ask(connection, job)
 
     def _ask(self, connection: Connection, job: Job) -> None:
-        self._n["requests"] += 1
+        if sum(map(len, job.messages)) > LARGE:
+            task = asyncio.get_running_loop().create_task(self._ask_large(connection, job))
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
+            return
         try:
             request = self._requests.make(connection.place, job.messages, job.number)
         except Exception as error:  # noqa: BLE001 - a message of which no request can be made
-            self._in_flight -= 1
-            self._idle.append(connection)
-            self._settle(job, "dead-letter", f"no request can be made of a message: {error}", False)
+            self._cannot_ask(connection, job, error)
             return
+        self._asked(connection, job, request)
+
+    async def _ask_large(self, connection: Connection, job: Job) -> None:
+        """To copy and to sign it takes long: a thread does that."""
+        make = self._requests.make
+        try:
+            request = await asyncio.to_thread(make, connection.place, job.messages, job.number)
+        except asyncio.CancelledError:
+            self._in_flight -= 1
+            raise
+        except Exception as error:  # noqa: BLE001 - as above
+            self._cannot_ask(connection, job, error)
+            self._pump()
+            return
+        if connection.is_open:
+            self._asked(connection, job, request)
+        else:
+            self._in_flight -= 1
+            self._again(job, 0.0)
+            self._pump()
+
+    def _cannot_ask(self, connection: Connection, job: Job, error: Exception) -> None:
+        self._in_flight -= 1
+        if connection.is_open:
+            self._idle.append(connection)
+        why = f"no request can be made of a message: {error}"
+        self._settle(job, "dead-letter", why, False)
+
+    def _asked(self, connection: Connection, job: Job, request: bytes) -> None:
+        self._n["requests"] += 1
         connection.ask(request, self._to.timeout_s, partial(self._done, connection, job))
 
     def _gone(self, connection: Connection) -> None:
@@ -389,6 +424,7 @@ class Posting:
     def _finished(self, job: Job) -> None:
         """Its messages are settled, or are not ours any more: the next of its key may go."""
         self._held -= len(job.messages)
+        self._held_bytes -= sum(map(len, job.messages))
         if self._to.order_by != "none":
             if self._lanes[job.key]:
                 self._ready.append(job.key)
@@ -405,3 +441,13 @@ class Posting:
         vhost = self._broker.vhosts.get(place.vhost)
         queue = vhost.queues.get(source.queue) if vhost is not None else None
         return queue is not None and queue.features.dead_letter_exchange is not None
+
+
+def _portion(waiting: deque[Message], most: int) -> list[Message]:
+    """What goes into one request: some messages, and no more than JSON is made of."""
+    found = [waiting.popleft()]
+    size = len(found[0])
+    while waiting and len(found) < most and size + len(waiting[0]) <= MAX_JSON:
+        size += len(waiting[0])
+        found.append(waiting.popleft())
+    return found

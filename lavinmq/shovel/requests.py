@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 MAX_HEADER_BYTES: Final = 16_384
 """Of all that a message adds to the head; most servers take no more."""
+MAX_JSON: Final = 4 << 20
+"""Bytes of bodies in a request that is JSON: it is made in one go, and others wait meanwhile."""
 _UNSAFE: Final = re.compile(r"[^\x20-\x7e\x80-\xff]")
 _SAFE_PATH: Final = "/?&=%:@!$'()*+,;~-._"
 _EVENTS: Final = {False: "application/cloudevents+json", True: "application/cloudevents-batch+json"}
@@ -52,6 +54,8 @@ class Requests:
     def make(self, place: HookPlace, messages: list[Message], number: int) -> bytes:
         """A whole request. Args: number: of the request in this run; the same when sent again."""
         to, first = self._to, messages[0]
+        if to.format != "raw" and sum(map(len, messages)) > MAX_JSON:
+            raise ValueError(f"more than {MAX_JSON} bytes are not made JSON of")
         properties = first.properties if len(messages) == 1 or not place.path else {}
         path = place.path or self._path(properties)
         head = [f"POST {path} HTTP/1.1\r\nHost: {place.authority}\r\n{self._fixed}"]

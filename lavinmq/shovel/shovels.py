@@ -48,6 +48,11 @@ class Shovels:
         found = self._all.get((vhost, name))
         return found[1] if found is not None else None
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is none, and none is ending."""
+        return not self._all and not self._closing
+
     def of(self, vhost: str) -> list[Shovel]:
         """The shovels of a virtual host."""
         return [shovel for key, (_, shovel) in self._all.items() if key[0] == vhost]

@@ -94,6 +94,7 @@ class Source:
             queue, prefetch, no_ack=self._is_no_ack, exclusive=not self.values.is_stream,
             arguments=self._arguments(), tag=f"Shovel {self._name}", declare=False,
         )  # fmt: skip
+        self.consumer.is_bounded = True
         self.consumer.on_error(self._failed)
         self.consumer.on_cancel(self._failed)
         if self.values.is_stream and self._position is not None:

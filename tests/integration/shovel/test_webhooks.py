@@ -400,3 +400,24 @@ def test_nothing_is_lost_when_the_broker_is_killed(
     bench.broker.start()
     until(lambda: bench.ready("from") == 0, "the rest arrives")
     assert {int(asked.body) for asked in server.asked} == set(range(2000))
+
+
+@pytest.mark.parametrize("form", ["raw", "json"])
+def test_large_messages_are_posted_one_by_one(
+    bench: Bench, server: HookServer, client: Client, form: str
+) -> None:
+    client.producer("from").publish_batch([b"x" * 3_000_000] * 4).result(WAIT_S)
+    post(bench, server, dest_format=form, dest_secret="a long secret",
+         **({"dest_batch_size": 100} if form == "json" else {}))  # fmt: skip
+    settled(bench)
+    assert len(server.asked) == 4
+    assert all(len(asked.body) >= 3_000_000 for asked in server.asked)
+
+
+def test_what_is_too_large_for_json_stays_at_the_source(
+    bench: Bench, server: HookServer, client: Client
+) -> None:
+    client.producer("from").publish(b"x" * 5_000_000).result(WAIT_S)
+    post(bench, server, dest_format="json")
+    until(lambda: "are not made JSON of" in (bench.row("s")["error"] or ""), "it says why")
+    assert bench.ready("from") == 1 and not server.asked
