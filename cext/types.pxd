@@ -737,6 +737,10 @@ cdef struct queue_t:
     # How its messages are delivered, NULL = as queue/deliver.pyx does. Whether the budget ended.
     bint (*deliver)(queue_t* q) noexcept nogil
 
+cdef struct scratch_t:          # memory for one message
+    u8* p
+    u64 cap
+
 cdef struct mover_t:            # messages that go on from the head of a queue to another queue
     queue_t* to
     haul_t* haul                # of the large message that is on its way, NULL = none
@@ -1675,10 +1679,8 @@ cdef struct loop_t:
     flag_t is_moving            # one is being moved: nothing is delivered meanwhile
     flag_t is_moved             # a message was moved to another queue since the last flush
     u8* count_header            # x-delivery-count, to be filled in: 21 bytes
-    u8* scratch                 # where a message is put together
-    u64 scratch_cap
-    u8* carry                   # the same for movers
-    u64 carry_cap
+    scratch_t scratch           # where a message is put together
+    scratch_t carry             # the same for movers
     targets_t buried            # where it goes
     i64 began_ns
     u32 now_ds                  # tenths of a second since then

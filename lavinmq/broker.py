@@ -88,14 +88,14 @@ class Mqtt(Protocol):
         """The sessions of a virtual host, for who knows what they are."""
 
 
-class Links(Protocol):
+class Follower(Protocol):
     """Who moves messages for parameters; `lavinmq.shovel.shovels`."""
 
     def follow(self, vhost: VHost) -> None:
         """Parameters of a virtual host have changed, or it has gone."""
 
 
-class Federation(Links, Protocol):
+class Federation(Follower, Protocol):
     """Who brings messages of other brokers; `lavinmq.federation.links`."""
 
     def look(self, vhost: VHost, resource: Exchange | Queue) -> None:
@@ -172,7 +172,7 @@ class Broker:
         self.welcomes: dict[str, Callable[[socket.socket, Endpoints], None]] = {}
         """Who takes clients over that come inside something else, by the protocol they speak."""
         self.mqtt: Mqtt | None = None
-        self.links: Links | None = None
+        self.shovels: Follower | None = None
         self.federation: Federation | None = None
         self.loop = _core.Loop(events, config.data_dir, config.sync, on_failure, self._news)
         self.disk.changes.note = partial(_core.note_change, self.loop)
@@ -292,8 +292,8 @@ class Broker:
         return value if isinstance(value, str) else ""
 
     def _links_changed(self, vhost: VHost) -> None:
-        if self.links is not None:
-            self.links.follow(vhost)
+        if self.shovels is not None:
+            self.shovels.follow(vhost)
         if self.federation is not None:
             self.federation.follow(vhost)
 

@@ -93,23 +93,6 @@ cdef int queue_move_large(queue_t* q, queue_t* to, rec_t* rec, haul_t** h) noexc
     return rc
 
 
-cdef u8* loop_carry(loop_t* loop, u64 need) noexcept nogil:
-    """As loop_scratch, for movers, which are asked in the midst of what others do."""
-    if need > loop.carry_cap:
-        free(loop.carry)
-        loop.carry = <u8*>malloc(need)
-        loop.carry_cap = need if loop.carry != NULL else 0
-    return loop.carry
-
-
-cdef void loop_drop_carry(loop_t* loop) noexcept nogil:
-    """A large message does not stay in memory."""
-    if loop.carry_cap > BLOCK_SIZE:
-        loop_free(loop, loop.carry, loop.carry_cap, 0)
-        loop.carry = NULL
-        loop.carry_cap = 0
-
-
 cdef int queue_move_next(queue_t* q, queue_t* to, haul_t** h, bint is_carried) noexcept nogil:
     """Move the next message to the end of another queue, as if published there by the default
     exchange. A move_result: MOVE_REFUSED when there is none, or it cannot be taken there.
@@ -126,8 +109,8 @@ cdef int queue_move_next(queue_t* q, queue_t* to, haul_t** h, bint is_carried) n
         rc = queue_move_large(q, to, &rec, h)
     else:
         rc = queue_move_small(q, to, &rec,
-                              loop_carry(q.loop, <u64>rec.size + 512) if is_carried else
-                              loop_scratch(q.loop, <u64>rec.size + 512))
+                              scratch_room(&q.loop.carry if is_carried else &q.loop.scratch,
+                                           <u64>rec.size + 512))
     if rc != MOVE_DONE:
         return rc
     at = spot_of(&rec, MOVE_ORDERED)

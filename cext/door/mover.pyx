@@ -37,7 +37,7 @@ cdef bint mover_deliver(queue_t* q) noexcept nogil:
     m.is_refused = rc == MOVE_REFUSED and q.ready != 0
     if m.is_refused:
         m.n_refused += 1
-    loop_drop_carry(q.loop)
+    scratch_trim(q.loop, &q.loop.carry)
     q.loop.work += n * 30
     return q.ready != 0 and m.left != 0 and not m.is_refused and not q.is_closed
 

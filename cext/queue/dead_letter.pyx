@@ -232,21 +232,30 @@ cdef bint is_cycle(const queue_t* to, u32 reason, const u8* headers, u32 n) noex
 
 # ---- moving --------------------------------------------------------------------------------------
 
-cdef u8* loop_scratch(loop_t* loop, u64 need) noexcept nogil:
+cdef u8* scratch_room(scratch_t* s, u64 need) noexcept nogil:
     """Memory for one message, valid until the next call; NULL when there is none."""
-    if need > loop.scratch_cap:
-        free(loop.scratch)
-        loop.scratch = <u8*>malloc(need)
-        loop.scratch_cap = need if loop.scratch != NULL else 0
-    return loop.scratch
+    if need > s.cap:
+        free(s.p)
+        s.p = <u8*>malloc(need)
+        s.cap = need if s.p != NULL else 0
+    return s.p
 
 
-cdef void loop_drop_scratch(loop_t* loop) noexcept nogil:
+cdef void scratch_trim(loop_t* loop, scratch_t* s) noexcept nogil:
     """A large message does not stay in memory."""
-    if loop.scratch_cap > BLOCK_SIZE:
-        loop_free(loop, loop.scratch, loop.scratch_cap, 0)
-        loop.scratch = NULL
-        loop.scratch_cap = 0
+    if s.cap > BLOCK_SIZE:
+        loop_free(loop, s.p, s.cap, 0)
+        s.p = NULL
+        s.cap = 0
+
+
+cdef inline u8* loop_scratch(loop_t* loop, u64 need) noexcept nogil:
+    """The loop's own."""
+    return scratch_room(&loop.scratch, need)
+
+
+cdef inline void loop_drop_scratch(loop_t* loop) noexcept nogil:
+    scratch_trim(loop, &loop.scratch)
 
 
 cdef exchange_t* vhost_exchange(const vhost_t* v, const u8* name, u32 n) noexcept nogil:

@@ -16,7 +16,7 @@ from lavinmq.client.values import ConnectionState, PublishMode
 from lavinmq.federation.hops import Here, Marker
 from lavinmq.shovel import places
 from lavinmq.shovel.connecting import Rotation, client_of
-from lavinmq.shovel.moving import PORTION
+from lavinmq.shovel.moving import PORTION, hand_over
 from lavinmq.shovel.runner import Run, Runner
 from lavinmq.shovel.source import quietly
 
@@ -34,7 +34,6 @@ connections that were made again."""
 STATUS: Final = {"Running": "running", "Starting": "starting", "Error": "stopped",
                  "Paused": "paused", "Terminated": "terminated"}  # fmt: skip
 """LavinMQ's words; a link that fails waits, which it calls stopped."""
-ROOM_S: Final = 0.005
 
 
 class Link(Runner):
@@ -225,14 +224,7 @@ class LinkRun:
             pairs = list(zip(messages, marks, strict=True))
             stopped = [each for each, raw in pairs if raw is None]
             messages = [each for each, raw in pairs if raw is not None]
-        at = 0
-        while True:
-            at = producer.forward(messages, at, exchange, key, False, properties)
-            if at >= len(messages):
-                break
-            await asyncio.sleep(ROOM_S)
-            if producer._error is not None:
-                raise producer._error
+        await hand_over(producer, messages, exchange, key, False, properties)
         if self.error and self.is_running:
             self.error = ""
         return stopped

@@ -5,12 +5,11 @@ A policy names an upstream, or a set, for exchanges and queues. Source: docs/fed
 
 from __future__ import annotations
 
-import asyncio
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from lavinmq.policy.parameters import Parameter
 from lavinmq.process import log
+from lavinmq.shovel.endings import Endings
 from lavinmq.vhost.exchange import Exchange
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ class Federation:
         self._resources: dict[Place, Exchange | Queue] = {}
         self._links: dict[Place, dict[Key, tuple[Upstream, Link]]] = {}
         self._broken: dict[Place, list[Broken]] = {}
-        self._closing: dict[Key, asyncio.Task[None]] = {}
+        self._closing: Endings[Key] = Endings()
         self._names: tuple[str, str] | None = None
         broker.federation = self
 
@@ -109,7 +108,7 @@ class Federation:
         now = self._links.setdefault(place, {})
         for key in list(now):
             if wanted.get(key) != now[key][0]:
-                self._end(key, now.pop(key)[1], is_deleted=True)
+                self._closing.add(key, _ended(now.pop(key)[1], is_deleted=True))
         name, id_ = self.names
         here = Here(name, vhost.name, self._broker.given_name, id_)
         made = ExchangeLink if place[1] == "exchange" else QueueLink
@@ -117,7 +116,7 @@ class Federation:
             if key not in now:
                 link = made(
                     self._broker, here, place[1], place[2], upstream,
-                    is_paused=self._is_paused(vhost, key), after=self._closing.get(key),
+                    is_paused=self._is_paused(vhost, key), after=self._closing.of(key),
                 )  # fmt: skip
                 now[key] = upstream, link
                 link.start()
@@ -138,16 +137,7 @@ class Federation:
     def _end_all(self, place: Place, *, is_deleted: bool) -> None:
         self._broken.pop(place, None)
         for key, (_, link) in self._links.pop(place, {}).items():
-            self._end(key, link, is_deleted=is_deleted)
-
-    def _end(self, key: Key, link: Link, *, is_deleted: bool) -> None:
-        task = asyncio.get_running_loop().create_task(_ended(link, is_deleted))
-        self._closing[key] = task
-        task.add_done_callback(partial(self._forget, key))
-
-    def _forget(self, key: Key, task: asyncio.Task[None]) -> None:
-        if self._closing.get(key) is task:
-            del self._closing[key]
+            self._closing.add(key, _ended(link, is_deleted=is_deleted))
 
     # ---- what is asked
 
@@ -224,8 +214,7 @@ class Federation:
         """End all, within a time; what stands at upstreams stays there."""
         for place in list(self._links):
             self._end_all(place, is_deleted=False)
-        if self._closing:
-            await asyncio.wait(list(self._closing.values()), timeout=STOP_S)
+        await self._closing.wait(STOP_S)
 
 
 def _is_linked(resource: Exchange | Queue) -> bool:
@@ -275,7 +264,7 @@ def _named(vhost: VHost, features: Any) -> list[tuple[str, Upstream | str]]:
     return found
 
 
-async def _ended(link: Link, is_deleted: bool) -> None:
+async def _ended(link: Link, *, is_deleted: bool) -> None:
     await link.close()
     if is_deleted:
         try:

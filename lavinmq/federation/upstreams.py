@@ -5,14 +5,26 @@ Keys are LavinMQ's and RabbitMQ's. Source: docs/federation.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from lavinmq.nearest import hint
-from lavinmq.shovel import places
+from lavinmq.shovel import checks
+from lavinmq.shovel.checks import (
+    ACK_MODES,
+    FAILOVERS,
+    MAX_DELAY_S,
+    MAX_PREFETCH,
+    Check,
+    flag,
+    number,
+    one_of,
+    read_places,
+    uris,
+    word,
+)
 from lavinmq.shovel.places import Place
-from lavinmq.shovel.values import ACK_MODES, FAILOVERS, uris
 
 UPSTREAM: Final = "federation-upstream"
 SET: Final = "federation-upstream-set"
@@ -60,16 +72,11 @@ def parse(name: str, value: Any, vhost: str, *, is_private: bool = False) -> Ups
         raise ValueError("Federation upstream requires field 'uri', a string or an array")
     for key, each in given.items():
         KEYS[key](key, each)
-    found = []
-    for number, uri in enumerate(uris(given["uri"])):
-        try:
-            found.append(places.parse(uri, vhost))
-        except ValueError as error:
-            which = "Field 'uri'" if isinstance(given["uri"], str) else f"Item {number} of 'uri'"
-            raise ValueError(f"{which} {error}") from None
-    mode = str(given.get("ack-mode", "on-confirm")).lower().replace("_", "-")
+    places = read_places("uri", given["uri"], vhost)
+    mode = word(given.get("ack-mode", "on-confirm"), ACK_MODES)
+    failover = word(given.get("failover", "shuffle"), FAILOVERS)
     return Upstream(
-        name, tuple(found), given.get("failover", "shuffle"), given.get("exchange", ""),
+        name, places, failover, given.get("exchange", ""),
         given.get("queue", ""), given.get("prefetch-count", 1000),
         float(given.get("reconnect-delay", 1)), mode, given.get("max-hops", 1),
         given.get("expires"), given.get("message-ttl"),
@@ -108,58 +115,27 @@ def of_set(name: str, value: Mapping[str, Any], others: dict[str, Any], vhost: s
     return parse(name, {**value, **others}, vhost, is_private=bool(others))
 
 
-Check = Callable[[str, Any], None]
-
-
-def _text(key: str, value: Any) -> None:
-    if not isinstance(value, str):
-        raise ValueError(f"Field '{key}' must be a string")
-    if len(value.encode(errors="surrogateescape")) > 255:
-        raise ValueError(f"Field '{key}' is longer than 255 bytes")
-
-
 def _any(key: str, value: Any) -> None:
     """It is looked at where it is read."""
 
 
-def _flag(key: str, value: Any) -> None:
-    if not isinstance(value, bool):
-        raise ValueError(f"Field '{key}' must be true or false")
-
-
-def _number(least: int, most: int) -> Check:
-    def check(key: str, value: Any) -> None:
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise ValueError(f"Field '{key}' must be a whole number from {least} to {most}")
-
-    return check
-
-
-def _one_of(*words: str) -> Check:
-    def check(key: str, value: Any) -> None:
-        if not isinstance(value, str) or value.lower().replace("_", "-") not in words:
-            raise ValueError(f"Field '{key}' must be one of {', '.join(words)}")
-
-    return check
-
-
 KEYS: Final[dict[str, Check]] = {
     "uri": _any,
-    "failover": _one_of(*FAILOVERS),
-    "exchange": _text,
-    "queue": _text,
-    "prefetch-count": _number(1, 65_535),
-    "reconnect-delay": _number(0, 2**31 - 1),
-    "ack-mode": _one_of(*ACK_MODES),
-    "max-hops": _number(1, MAX_HOPS),
-    "expires": _number(1, 2**53),
-    "message-ttl": _number(0, 2**53),
-    "consumer-tag": _text,
-    "trust-user-id": _flag,
-    "queue-type": _one_of(*QUEUE_TYPES),
-    "resource-cleanup-mode": _one_of(*CLEANUP),
-    "bind-nowait": _flag,
-    "channel-use-mode": _one_of(*CHANNEL_USE),
+    "failover": one_of(*FAILOVERS),
+    "exchange": checks.name,
+    "queue": checks.name,
+    "prefetch-count": number(1, MAX_PREFETCH),
+    "reconnect-delay": number(0, MAX_DELAY_S),
+    "ack-mode": one_of(*ACK_MODES),
+    "max-hops": number(1, MAX_HOPS),
+    "expires": number(1, 2**53),
+    "message-ttl": number(0, 2**53),
+    "consumer-tag": checks.name,
+    "trust-user-id": flag,
+    "queue-type": one_of(*QUEUE_TYPES),
+    "resource-cleanup-mode": one_of(*CLEANUP),
+    "bind-nowait": flag,
+    "channel-use-mode": one_of(*CHANNEL_USE),
 }
 """Every key, and what it takes. The last two have no effect: bindings are always sent without
 waiting for each, and links have channels of their own."""

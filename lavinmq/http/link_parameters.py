@@ -53,7 +53,7 @@ def _object(value: Any) -> dict[str, Any]:
 
 def _check_upstream(value: dict[str, Any], user: Identity, vhost: str, default_user: str) -> None:
     from lavinmq.federation import upstreams
-    from lavinmq.shovel.values import uris
+    from lavinmq.shovel.checks import uris
 
     try:
         parsed = upstreams.parse("", value, vhost)
@@ -83,13 +83,14 @@ def _check_set(
 def _check_shovel(value: dict[str, Any], user: Identity, vhost: str, default_user: str) -> None:
     # Few brokers have any: the client of programs is loaded for those.
     from lavinmq.shovel import values
+    from lavinmq.shovel.checks import uris
 
     try:
         parsed = values.parse(value, vhost)
     except ValueError as error:
         raise bad_request(str(error)) from error
-    uris = values.uris(value["src-uri"]) + values.uris(value["dest-uri"])
-    _check_uris(uris, user, default_user)
+    given = uris(value["src-uri"]) + uris(value["dest-uri"])
+    _check_uris(given, user, default_user)
     source, to = parsed.source, parsed.destination
     for place in source.places:
         if place.is_local:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from lavinmq.broker import Broker
     from lavinmq.shovel.places import Place
 
+LEAST_DELAY_S: Final = 0.05
 MOST_DELAY_S: Final = 300.0
 NEVER: Final = 1 << 30
 BUFFER_BYTES: Final = 64 << 20
@@ -31,6 +32,13 @@ HEALTH_S: Final = 5.0
 P = TypeVar("P")
 Failed = Callable[[Exception], None]
 """Is told why something does not go on."""
+
+
+def pause_s(first_s: float, failures: int) -> float:
+    """How long to wait after so many failures in a row before this one: twice as long each time,
+    with full jitter."""
+    most = max(first_s, LEAST_DELAY_S) * 2 ** min(max(failures, 0), 20)
+    return random.uniform(LEAST_DELAY_S, min(MOST_DELAY_S, most))
 
 
 class Rotation(Generic[P]):

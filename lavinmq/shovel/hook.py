@@ -47,7 +47,6 @@ class HookPlace:
     port: int
     path: str
     authorization: str | None
-    verify: bool
     shown: str
     """Without user, password and query, for people."""
 
@@ -119,9 +118,7 @@ def parse_place(uri: str) -> HookPlace:
         authorization = f"Basic {base64.b64encode(login.encode()).decode()}"
     shown_host = f"[{host}]" if ":" in host else host
     shown = f"{parts.scheme}://{shown_host}{f':{port}' if port else ''}{parts.path}"
-    return HookPlace(
-        is_tls, host, port or (443 if is_tls else 80), path, authorization, True, shown
-    )
+    return HookPlace(is_tls, host, port or (443 if is_tls else 80), path, authorization, shown)
 
 
 def secret_of(text: str) -> bytes:

@@ -31,6 +31,24 @@ ROOM_S = 0.005
 """Between two looks whether a full ring has room."""
 
 
+async def hand_over(
+    producer: AsyncProducer, messages: list[Message], exchange: str | None, key: str | None,
+    is_mandatory: bool, properties: list[bytes] | None,
+) -> None:  # fmt: skip
+    """Give messages to a producer, as `Ring.forward` does; wait while there is no room.
+
+    Raises: why the producer has ended.
+    """
+    at = 0
+    while True:
+        at = producer.forward(messages, at, exchange, key, is_mandatory, properties)
+        if at >= len(messages):
+            return
+        await asyncio.sleep(ROOM_S)
+        if producer._error is not None:
+            raise producer._error
+
+
 class Move:
     """Moves until it is done or cancelled.
 
@@ -118,17 +136,10 @@ class Move:
                     return
 
     async def _forward(self, producer: AsyncProducer, messages: list[Message]) -> None:
-        """Hand over; wait while there is no room."""
-        to, at = self._to, 0
+        to = self._to
         properties = [self._rewrites(each) for each in messages] if self._rewrites else None
         is_mandatory = self._values.ack_mode == "on-confirm"
-        while True:
-            at = producer.forward(messages, at, to.exchange, to.key, is_mandatory, properties)
-            if at >= len(messages):
-                break
-            await asyncio.sleep(ROOM_S)
-            if producer._error is not None:
-                raise producer._error
+        await hand_over(producer, messages, to.exchange, to.key, is_mandatory, properties)
         if self.error and self.is_running:
             self.error = ""
 

@@ -22,7 +22,6 @@ ALIASES: Final = {
     "auth_mechanism": "auth",
     "connection_timeout": "connect_timeout",
     "server_name_indication": "server_name",
-    "channel_max": "channel_max",
 }
 """Names of other brokers for options of the client."""
 WITHOUT_EFFECT: Final = frozenset({"depth", "fail_if_no_peer_cert", "locale", "product"})
@@ -89,15 +88,6 @@ def user_of(uri: str) -> str:
     if parts.username is None and parts.hostname and parts.scheme in ("amqp", "amqps"):
         return "guest"
     return unquote(parts.username or "")
-
-
-def scrubbed(uri: str) -> str:
-    """A URI without user and password."""
-    try:
-        parts = urlsplit(uri)
-        return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
-    except ValueError:
-        return ""
 
 
 def _options(query: str) -> dict[str, Any]:

@@ -11,13 +11,12 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-import random
 import ssl
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from lavinmq.shovel.connecting import BUFFER_BYTES, MOST_DELAY_S, Rotation
+from lavinmq.shovel.connecting import BUFFER_BYTES, Rotation, pause_s
 from lavinmq.shovel.errors import Stopped
 from lavinmq.shovel.http import Answer, Connection, connect
 from lavinmq.shovel.requests import MAX_JSON, Requests
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
 OF_ALL: Final = frozenset({408, 429, 502, 503, 504})
 """Statuses that are about the server, not about a message: nothing else is sent meanwhile."""
-LEAST_DELAY_S: Final = 0.05
 LARGE: Final = 1 << 20
 """Bytes of bodies above which a request is not made in the loop."""
 CLOSE_S: Final = 3.0
@@ -367,14 +365,13 @@ class Posting:
             self._place = self._places.turn()
             cycles, rest = divmod(self._failures, len(self._places))
             if rest == 0 or retry_after_s is not None:
-                delay = self._delay(cycles - 1) if retry_after_s is None else float(retry_after_s)
+                delay = (
+                    pause_s(self._values.delay_s, cycles - 1)
+                    if retry_after_s is None
+                    else float(retry_after_s)
+                )
                 self._quiet_until = now + delay
         self._pump()
-
-    def _delay(self, failures: int) -> float:
-        first = max(self._values.delay_s, LEAST_DELAY_S)
-        most = min(MOST_DELAY_S, first * 2 ** min(max(failures, 0), 20))
-        return random.uniform(LEAST_DELAY_S, most)
 
     def _again(self, job: Job, delay_s: float) -> None:
         when = asyncio.get_running_loop().time() + delay_s
@@ -396,7 +393,11 @@ class Posting:
         if outcome == "retry":
             self.error = why
             self._n["retries"] += 1
-            delay = self._delay(job.tries) if retry_after_s is None else float(retry_after_s)
+            delay = (
+                pause_s(self._values.delay_s, job.tries)
+                if retry_after_s is None
+                else float(retry_after_s)
+            )
             job.tries += 1
             self._again(job, delay)
             return

@@ -8,16 +8,13 @@ Source: docs/shovels.md.
 from __future__ import annotations
 
 import asyncio
-import random
 import time
-from typing import Final, Protocol
+from typing import Protocol
 
 from lavinmq.client.errors import Error
 from lavinmq.process import log
-from lavinmq.shovel.connecting import MOST_DELAY_S
+from lavinmq.shovel.connecting import MOST_DELAY_S, pause_s
 from lavinmq.shovel.errors import NotCarried, Stopped
-
-LEAST_DELAY_S: Final = 0.05
 
 
 class Run(Protocol):
@@ -173,12 +170,8 @@ class Runner:
                 self._add_up()
             if time.monotonic() - began > MOST_DELAY_S:
                 failures = 0
-            await asyncio.sleep(self._pause(failures))
+            await asyncio.sleep(pause_s(self._delay_s, failures))
             failures += 1
-
-    def _pause(self, failures: int) -> float:
-        first = max(self._delay_s, LEAST_DELAY_S)
-        return random.uniform(LEAST_DELAY_S, min(MOST_DELAY_S, first * 2 ** min(failures, 20)))
 
     def _failed(self, error: str) -> None:
         self._error, self.error_at = error, time.time()

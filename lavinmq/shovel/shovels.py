@@ -7,7 +7,6 @@ resumed. On the loop. Source: docs/shovels.md, docs/formats.md.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import hashlib
 from functools import partial
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from lavinmq.errors import DefinitionsError
 from lavinmq.policy.parameters import Parameter, ParameterStore
 from lavinmq.process import log
+from lavinmq.shovel.endings import Endings
 
 if TYPE_CHECKING:
     from lavinmq.broker import Broker
@@ -35,8 +35,8 @@ class Shovels:
         self._broker = broker
         self._all: dict[tuple[str, str], tuple[Parameter, Shovel]] = {}
         self._wrong: dict[tuple[str, str], str] = {}
-        self._closing: dict[tuple[str, str], asyncio.Task[None]] = {}
-        broker.links = self
+        self._closing: Endings[tuple[str, str]] = Endings()
+        broker.shovels = self
 
     def start(self) -> None:
         """Clients are served: begin with what is there."""
@@ -70,7 +70,7 @@ class Shovels:
         wanted = {(vhost.name, each.name): each for each in parameters}
         for key in [key for key in self._all if key[0] == vhost.name]:
             if wanted.get(key) is not self._all[key][0]:
-                self._end(key, self._all.pop(key)[1])
+                self._closing.add(key, self._all.pop(key)[1].close())
                 if key not in wanted and is_there:
                     self._forget(vhost, key[1])
         for key in [key for key in self._wrong if key[0] == vhost.name]:
@@ -97,20 +97,11 @@ class Shovels:
             self._broker, vhost.name, parameter.name, read,
             is_paused=paused or self._pause_file(parameter.name).exists(),
             position=Offsets(vhost.rules.offsets, parameter.name),
-            after=self._closing.get(key),
+            after=self._closing.of(key),
             on_done=partial(self._done, vhost, parameter),
             on_stopped=partial(self._stopped, vhost),
         )  # fmt: skip
         self._all[key] = (parameter, shovel)
-
-    def _end(self, key: tuple[str, str], shovel: Shovel) -> None:
-        task = asyncio.get_running_loop().create_task(shovel.close())
-        self._closing[key] = task
-        task.add_done_callback(partial(self._ended, key))
-
-    def _ended(self, key: tuple[str, str], task: asyncio.Task[None]) -> None:
-        if self._closing.get(key) is task:
-            del self._closing[key]
 
     def _forget(self, vhost: VHost, name: str) -> None:
         """Its parameter is gone: another one of that name begins anew."""
@@ -155,9 +146,8 @@ class Shovels:
         """End all, within a time; before the connections of the broker are closed."""
         while self._all:
             key, (_, shovel) = self._all.popitem()
-            self._end(key, shovel)
-        if self._closing:
-            await asyncio.wait(list(self._closing.values()), timeout=STOP_S)
+            self._closing.add(key, shovel.close())
+        await self._closing.wait(STOP_S)
 
 
 class Offsets:

@@ -5,20 +5,32 @@ Keys are LavinMQ's and RabbitMQ's. Source: docs/shovels.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from lavinmq.nearest import hint
-from lavinmq.shovel import hook, places
+from lavinmq.shovel import checks, hook
+from lavinmq.shovel.checks import (
+    ACK_MODES,
+    FAILOVERS,
+    MAX_DELAY_S,
+    MAX_PREFETCH,
+    Check,
+    flag,
+    name,
+    number,
+    one_of,
+    read_places,
+    table,
+    text,
+    uris,
+    word,
+)
 from lavinmq.shovel.hook import Hook
 from lavinmq.shovel.places import Place
 
-MAX_PREFETCH: Final = 65_535
-MAX_DELAY_S: Final = 2**31 - 1
 MAX_COUNT: Final = 1 << 62
-ACK_MODES: Final = ("on-confirm", "on-publish", "no-ack")
-FAILOVERS: Final = ("ordered", "shuffle", "round-robin")
 PROPERTIES: Final = frozenset({
     "content_type", "content_encoding", "headers", "delivery_mode", "priority", "correlation_id",
     "reply_to", "expiration", "message_id", "timestamp", "type", "user_id", "app_id", "cluster_id",
@@ -83,10 +95,7 @@ class Values:
 def parse(value: Any, vhost: str) -> Values:
     """Read a parameter. Args: vhost: whose it is. Raises: ValueError, which names the key."""
     given = _checked(value)
-    ack_mode = _word(given.get("ack-mode", "on-confirm"), ACK_MODES)
-    if given.get("src-uri") is None or given.get("dest-uri") is None:
-        field = "src-uri" if given.get("src-uri") is None else "dest-uri"
-        raise ValueError(f"Shovel requires field '{field}', a string or an array")
+    ack_mode = word(given.get("ack-mode", "on-confirm"), ACK_MODES)
     source = _source(given, vhost, ack_mode)
     to = _hook(given) if _goes_to_http(given) else _destination(given, vhost)
     return Values(source, to, ack_mode, float(given.get("reconnect-delay", 5)))
@@ -108,7 +117,7 @@ def _checked(value: Any) -> dict[str, Any]:
             KEYS[key](key, each)
     for key in ("src-failover", "dest-failover", "dest-format"):
         if key in given:
-            given[key] = _word(given[key], (*FAILOVERS, *hook.FORMATS))
+            given[key] = word(given[key], (*FAILOVERS, *hook.FORMATS))
     _agree(given)
     return given
 
@@ -143,13 +152,13 @@ def _goes_to_http(given: dict[str, Any]) -> bool:
 def _source(given: dict[str, Any], vhost: str, ack_mode: str) -> Source:
     left_after = given.get("src-delete-after", "never")
     if isinstance(left_after, str):
-        left_after = None if _word(left_after, ("never", "queue-length")) == "never" else -1
+        left_after = None if word(left_after, ("never", "queue-length")) == "never" else -1
     elif ack_mode == "no-ack":
         raise ValueError("Field 'src-delete-after' as a number needs another ack-mode than no-ack")
     if left_after is not None and "x-stream-offset" in given.get("src-consumer-args", {}):
         raise ValueError("Field 'src-delete-after' is not for streams, which keep what they have")
     return Source(
-        _places("src-uri", given["src-uri"], vhost), given.get("src-failover", "shuffle"),
+        read_places("src-uri", given["src-uri"], vhost), given.get("src-failover", "shuffle"),
         given.get("src-queue") or None, given.get("src-exchange") or None,
         given.get("src-exchange-key", ""), given.get("src-prefetch-count", 1000),
         given.get("src-consumer-args", {}), given.get("src-queue-args", {}),
@@ -160,7 +169,7 @@ def _source(given: dict[str, Any], vhost: str, ack_mode: str) -> Source:
 def _destination(given: dict[str, Any], vhost: str) -> Destination:
     queue = given.get("dest-queue") or None
     return Destination(
-        _places("dest-uri", given["dest-uri"], vhost), given.get("dest-failover", "shuffle"),
+        read_places("dest-uri", given["dest-uri"], vhost), given.get("dest-failover", "shuffle"),
         queue, "" if queue else given.get("dest-exchange", ""),
         queue or given.get("dest-exchange-key"), given.get("dest-queue-args", {}),
         given.get("dest-predeclared", False), given.get("dest-add-forward-headers", False),
@@ -169,18 +178,13 @@ def _destination(given: dict[str, Any], vhost: str) -> Destination:
 
 
 def _hook(given: dict[str, Any]) -> Hook:
-    found = []
-    for number, uri in enumerate(uris(given["dest-uri"])):
-        try:
-            found.append(hook.parse_place(uri))
-        except ValueError as error:
-            raise ValueError(f"{_which('dest-uri', given['dest-uri'], number)} {error}") from None
+    places = checks.read_each("dest-uri", given["dest-uri"], hook.parse_place)
     batch, form = given.get("dest-batch-size", 1), given.get("dest-format", "raw")
     if batch > 1 and form == "raw":
         raise ValueError("Field 'dest-batch-size' needs a 'dest-format' of json or cloudevents")
     secret = given.get("dest-secret")
     return Hook(
-        tuple(found), given.get("dest-failover", "shuffle"), given.get("dest-in-flight", 16),
+        places, given.get("dest-failover", "shuffle"), given.get("dest-in-flight", 16),
         given.get("dest-order-by", "none"), form, batch, float(given.get("dest-timeout", 30)),
         float(given.get("dest-connect-timeout", 10)),
         hook.secret_of(secret) if secret is not None else None, given.get("dest-headers", {}),
@@ -188,91 +192,23 @@ def _hook(given: dict[str, Any]) -> Hook:
     )  # fmt: skip
 
 
-def _which(key: str, value: Any, number: int) -> str:
-    return f"Field '{key}'" if isinstance(value, str) else f"Item {number} of '{key}'"
-
-
-def _places(key: str, value: Any, vhost: str) -> tuple[Place, ...]:
-    found = []
-    for number, uri in enumerate(uris(value)):
-        try:
-            found.append(places.parse(uri, vhost))
-        except ValueError as error:
-            raise ValueError(f"{_which(key, value, number)} {error}") from None
-    return tuple(found)
-
-
-def uris(value: Any) -> list[str]:
-    """One URI or a list of them; empty for anything else."""
-    found = [value] if isinstance(value, str) else value
-    if not isinstance(found, list) or not all(isinstance(uri, str) and uri for uri in found):
-        return []
-    return found
-
-
-def _word(value: str, words: tuple[str, ...]) -> str:
-    """A word however it is written, or the text itself."""
-    plain = value.lower().replace("-", "").replace("_", "")
-    return next((word for word in words if word.replace("-", "") == plain), value)
-
-
-Check = Callable[[str, Any], None]
-
-
-def _text(key: str, value: Any) -> None:
-    if not isinstance(value, str):
-        raise ValueError(f"Field '{key}' must be a string")
-
-
-def _name(key: str, value: Any) -> None:
-    _text(key, value)
-    if len(value.encode(errors="surrogateescape")) > 255:
-        raise ValueError(f"Field '{key}' is longer than 255 bytes")
-
-
-def _flag(key: str, value: Any) -> None:
-    if not isinstance(value, bool):
-        raise ValueError(f"Field '{key}' must be true or false")
-
-
-def _table(key: str, value: Any) -> None:
-    if not isinstance(value, dict):
-        raise ValueError(f"Field '{key}' must be an object")
-
-
 def _uri(key: str, value: Any) -> None:
     if not uris(value):
         raise ValueError(f"Shovel requires field '{key}', a string or an array")
 
 
-def _number(least: int, most: int) -> Check:
-    def check(key: str, value: Any) -> None:
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise ValueError(f"Field '{key}' must be a whole number from {least} to {most}")
-
-    return check
-
-
-def _one_of(*words: str) -> Check:
-    def check(key: str, value: Any) -> None:
-        if not isinstance(value, str) or _word(value, words) not in words:
-            raise ValueError(f"Field '{key}' must be one of {', '.join(words)}")
-
-    return check
-
-
 def _after(key: str, value: Any) -> None:
     if isinstance(value, str):
-        _one_of("never", "queue-length")(key, value)
+        one_of("never", "queue-length")(key, value)
     else:
-        _number(1, MAX_COUNT)(key, value)
+        number(1, MAX_COUNT)(key, value)
 
 
 def _properties(key: str, value: Any) -> None:
-    _table(key, value)
-    for name in value:
-        if name not in PROPERTIES:
-            raise ValueError(f"Field '{key}' has no property '{name}'{hint(name, PROPERTIES)}")
+    table(key, value)
+    for each in value:
+        if each not in PROPERTIES:
+            raise ValueError(f"Field '{key}' has no property '{each}'{hint(each, PROPERTIES)}")
     from lavinmq.client._engine import ValueNotEncodable, encode_properties
 
     try:
@@ -283,42 +219,42 @@ def _properties(key: str, value: Any) -> None:
 
 KEYS: Final[dict[str, Check]] = {
     "src-uri": _uri,
-    "src-protocol": _text,
-    "src-failover": _one_of(*FAILOVERS),
-    "src-queue": _name,
-    "src-queue-args": _table,
-    "src-exchange": _name,
-    "src-exchange-key": _name,
-    "src-prefetch-count": _number(1, MAX_PREFETCH),
-    "src-consumer-args": _table,
-    "src-predeclared": _flag,
+    "src-protocol": text,
+    "src-failover": one_of(*FAILOVERS),
+    "src-queue": name,
+    "src-queue-args": table,
+    "src-exchange": name,
+    "src-exchange-key": name,
+    "src-prefetch-count": number(1, MAX_PREFETCH),
+    "src-consumer-args": table,
+    "src-predeclared": flag,
     "src-delete-after": _after,
     "dest-uri": _uri,
-    "dest-protocol": _text,
-    "dest-failover": _one_of(*FAILOVERS),
-    "dest-queue": _name,
-    "dest-queue-args": _table,
-    "dest-exchange": _name,
-    "dest-exchange-key": _name,
-    "dest-predeclared": _flag,
-    "dest-add-forward-headers": _flag,
-    "dest-add-timestamp-header": _flag,
+    "dest-protocol": text,
+    "dest-failover": one_of(*FAILOVERS),
+    "dest-queue": name,
+    "dest-queue-args": table,
+    "dest-exchange": name,
+    "dest-exchange-key": name,
+    "dest-predeclared": flag,
+    "dest-add-forward-headers": flag,
+    "dest-add-timestamp-header": flag,
     "dest-publish-properties": _properties,
-    "dest-in-flight": _number(1, hook.MAX_IN_FLIGHT),
+    "dest-in-flight": number(1, hook.MAX_IN_FLIGHT),
     "dest-order-by": hook.check_order,
-    "dest-format": _one_of(*hook.FORMATS),
-    "dest-batch-size": _number(1, hook.MAX_BATCH),
-    "dest-timeout": _number(1, hook.MAX_TIMEOUT_S),
-    "dest-connect-timeout": _number(1, hook.MAX_TIMEOUT_S),
+    "dest-format": one_of(*hook.FORMATS),
+    "dest-batch-size": number(1, hook.MAX_BATCH),
+    "dest-timeout": number(1, hook.MAX_TIMEOUT_S),
+    "dest-connect-timeout": number(1, hook.MAX_TIMEOUT_S),
     "dest-secret": hook.check_secret,
     "dest-headers": hook.check_headers,
     "dest-outcomes": hook.check_outcomes,
-    "ack-mode": _one_of(*ACK_MODES),
-    "reconnect-delay": _number(0, MAX_DELAY_S),
-    "prefetch-count": _number(1, MAX_PREFETCH),
+    "ack-mode": one_of(*ACK_MODES),
+    "reconnect-delay": number(0, MAX_DELAY_S),
+    "prefetch-count": number(1, MAX_PREFETCH),
     "delete-after": _after,
-    "add-forward-headers": _flag,
-    "add-timestamp-header": _flag,
+    "add-forward-headers": flag,
+    "add-timestamp-header": flag,
     "publish-properties": _properties,
 }
 """Every key, and what it takes."""

@@ -22,7 +22,7 @@ COMPONENT: Final = "shovel"
 
 
 def _shovels(call: Call) -> Shovels:
-    links: Any = call.broker.links
+    links: Any = call.broker.shovels
     found: Shovels = links
     return found
 

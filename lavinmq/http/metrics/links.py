@@ -6,9 +6,16 @@ Source: docs/monitoring.md, docs/shovels.md, docs/federation.md.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lavinmq.http.metrics.families import Scrape, counter, gauge
+
+if TYPE_CHECKING:
+    from lavinmq.http.metrics.exposition import Metric
+    from lavinmq.shovel.runner import Runner
+
+Rows = dict[str, dict[str, int]]
+"""Numbers by name, by labels."""
 
 RUNNING: Final = gauge("detailed_shovel_running", "1: messages go through, 0: they do not")
 IN_FLIGHT: Final = gauge("detailed_shovel_messages_in_flight", "Messages whose end is not known")
@@ -25,30 +32,6 @@ COUNTERS: Final = {
     "requests": counter("detailed_shovel_requests_total", "Requests of webhooks"),
     "reconnects": counter("detailed_shovel_reconnects_total", "Connections that were made again"),
 }  # fmt: skip
-
-
-def shovels(scrape: Scrape) -> Iterator[str]:
-    """How shovels go, those that are paused included."""
-    links: Any = scrape.broker.links
-    out, rows = scrape.out, []
-    for vhost in scrape.vhosts:
-        for shovel in links.of(vhost.name):
-            labels = out.labels(vhost=vhost.name, shovel=shovel.name)
-            rows.append((labels, shovel, shovel.figures()))
-        yield ""
-    yield out.head(RUNNING)
-    for labels, shovel, _ in rows:
-        yield out.sample(RUNNING, int(shovel.state == "Running"), labels)
-    yield out.head(IN_FLIGHT)
-    for labels, _, figures in rows:
-        yield out.sample(IN_FLIGHT, figures["in_flight"], labels)
-    yield out.head(ERROR_AT)
-    for labels, shovel, _ in rows:
-        yield out.sample(ERROR_AT, round(shovel.error_at or 0), labels)
-    for name, metric in COUNTERS.items():
-        yield out.head(metric)
-        for labels, _, figures in rows:
-            yield out.sample(metric, figures[name], labels)
 
 
 LINK_RUNNING: Final = gauge("detailed_federation_link_running", "1: messages come, 0: they do not")
@@ -68,32 +51,50 @@ LINK_COUNTERS: Final = {
 }
 
 
+def shovels(scrape: Scrape) -> Iterator[str]:
+    """How shovels go, those that are paused included."""
+    known: Any = scrape.broker.shovels
+    rows: Rows = {}
+    for vhost in scrape.vhosts:
+        for shovel in known.of(vhost.name):
+            labels = scrape.out.labels(vhost=vhost.name, shovel=shovel.name)
+            rows[labels] = {**shovel.figures(), **_now(shovel)}
+        yield ""
+    gauges = {"running": RUNNING, "in_flight": IN_FLIGHT, "error_at": ERROR_AT}
+    yield from _told(scrape, gauges | COUNTERS, rows)
+
+
 def federation(scrape: Scrape) -> Iterator[str]:
     """How links of federation go, those that are paused included."""
-    all_: Any = scrape.broker.federation
-    out = scrape.out
-    rows: dict[str, tuple[int, dict[str, int]]] = {}
+    known: Any = scrape.broker.federation
+    rows: Rows = {}
     for vhost in scrape.vhosts:
-        for link in all_.links(vhost.name):
-            labels = out.labels(
+        for link in known.links(vhost.name):
+            labels = scrape.out.labels(
                 vhost=vhost.name,
                 upstream=link.upstream.name,
                 type=link.kind,
                 resource=link.resource,
             )
+            now = {**link.figures(), **_now(link)}
             # Copies of a set may have the same upstream: they are told together.
-            state, figures = rows.get(labels, (1, dict.fromkeys(link.figures(), 0)))
-            for name, count in link.figures().items():
-                figures[name] += count
-            rows[labels] = min(state, int(link.state == "Running")), figures
+            before = rows.get(labels)
+            if before is not None:
+                running = min(before["running"], now["running"])
+                now = {name: before[name] + count for name, count in now.items()}
+                now["running"] = running
+            rows[labels] = now
         yield ""
-    yield out.head(LINK_RUNNING)
-    for labels, (state, _) in rows.items():
-        yield out.sample(LINK_RUNNING, state, labels)
-    yield out.head(LINK_IN_FLIGHT)
-    for labels, (_, figures) in rows.items():
-        yield out.sample(LINK_IN_FLIGHT, figures["in_flight"], labels)
-    for name, metric in LINK_COUNTERS.items():
-        yield out.head(metric)
-        for labels, (_, figures) in rows.items():
-            yield out.sample(metric, figures[name], labels)
+    gauges = {"running": LINK_RUNNING, "in_flight": LINK_IN_FLIGHT}
+    yield from _told(scrape, gauges | LINK_COUNTERS, rows)
+
+
+def _now(runner: Runner) -> dict[str, int]:
+    return {"running": int(runner.state == "Running"), "error_at": round(runner.error_at or 0)}
+
+
+def _told(scrape: Scrape, metrics: dict[str, Metric], rows: Rows) -> Iterator[str]:
+    for name, metric in metrics.items():
+        yield scrape.out.head(metric)
+        for labels, figures in rows.items():
+            yield scrape.out.sample(metric, figures[name], labels)

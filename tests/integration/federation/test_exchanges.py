@@ -106,6 +106,24 @@ def take(site: Site, queue: str, count: int) -> list[Message]:
     return found
 
 
+def distinct(
+    site: Site, queue: str, count: int, at: int = -1, then: Callable[[], object] = lambda: None
+) -> set[bytes]:
+    """So many different bodies of a queue, some of which may come twice. Args: then: is called when
+    `at` of them are there."""
+    found: set[bytes] = set()
+    with Client(site.uri) as client, client.consumer(queue, declare=False) as consumer:
+        while len(found) < count:
+            message = consumer.get(WAIT_S)
+            assert message is not None, f"{len(found)} of {count}"
+            is_new = message.body not in found
+            found.add(message.body)
+            message.ack()
+            if is_new and len(found) == at:
+                then()
+    return found
+
+
 @pytest.mark.parametrize("mode", ["on-confirm", "on-publish", "no-ack"])
 def test_messages_come_with_what_they_carry(up: Site, down: Site, mode: str) -> None:
     federated(up, down, ack_mode=mode)
@@ -162,14 +180,7 @@ def test_nothing_is_lost_when_either_is_killed(up: Site, down: Site) -> None:
         victim = (up if part % 2 else down).broker
         victim.kill()
         victim.start()
-    found: set[bytes] = set()
-    with Client(down.uri) as client, client.consumer("q", declare=False) as consumer:
-        while len(found) < 1000:
-            message = consumer.get(WAIT_S)
-            assert message is not None, f"{len(found)} of 1000"
-            found.add(message.body)
-            message.ack()
-    assert found == {b"a.%d" % n for n in range(1000)}
+    assert distinct(down, "q", 1000) == {b"a.%d" % n for n in range(1000)}
 
 
 def test_what_a_link_made_goes_with_it_and_stays_at_a_stop(up: Site, down: Site) -> None:

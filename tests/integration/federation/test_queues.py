@@ -8,7 +8,15 @@ import pytest
 
 from lavinmq.client import Client
 from tests.conftest import BrokerFactory
-from tests.integration.federation.test_exchanges import WAIT_S, Site, down, take, until, up
+from tests.integration.federation.test_exchanges import (
+    WAIT_S,
+    Site,
+    distinct,
+    down,
+    take,
+    until,
+    up,
+)
 
 __all__ = ["down", "up"]
 
@@ -74,14 +82,9 @@ def test_a_ring_of_queues_rests_without_consumers_and_serves_the_one_there_is(
 def test_nothing_is_lost_when_the_upstream_is_killed(up: Site, down: Site) -> None:
     federated(up, down)
     fill(up, 1000)
-    found: set[bytes] = set()
-    with Client(down.uri) as client, client.consumer("q", declare=False) as consumer:
-        while len(found) < 1000:
-            message = consumer.get(WAIT_S)
-            assert message is not None, f"{len(found)} of 1000"
-            found.add(message.body)
-            message.ack()
-            if len(found) == 300:
-                up.broker.kill()
-                up.broker.start()
-    assert found == {b"%d" % n for n in range(1000)}
+
+    def kill() -> None:
+        up.broker.kill()
+        up.broker.start()
+
+    assert distinct(down, "q", 1000, 300, kill) == {b"%d" % n for n in range(1000)}

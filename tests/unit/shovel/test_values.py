@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lavinmq.policy import secret_values
 from lavinmq.shovel import places, values
 
 LEAST = {"src-uri": "amqp://", "src-queue": "a", "dest-uri": "amqp://", "dest-queue": "b"}
@@ -67,7 +68,8 @@ def test_a_password_is_in_no_error_and_not_shown() -> None:
         assert "secret" not in str(failure.value)
     place = places.parse("amqps://u:secret@h:1/%2Fv?name=n&cacertfile=/x", "v")
     assert place.shown == "amqps://h:1/%2Fv" and "secret" not in repr(place)
-    assert places.scrubbed("amqp://u:secret@h/v?password=secret") == "amqp://h/v"
+    value = {"src-uri": "amqp://u:secret@h/v", "dest-uri": ["http://u:secret@h/"]}
+    assert "secret" not in str(secret_values.hidden("shovel", value))
 
 
 def test_options_have_the_names_of_other_brokers_too() -> None:

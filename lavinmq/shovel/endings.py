@@ -1,0 +1,39 @@
+"""What is ending, while something else may be waiting to take its place. On the loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+K = TypeVar("K")
+
+
+class Endings(Generic[K]):
+    """Tasks by the keys of what they end."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[K, asyncio.Task[None]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._tasks)
+
+    def add(self, key: K, work: Coroutine[Any, Any, None]) -> None:
+        """End something beside."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[key] = task
+        task.add_done_callback(partial(self._ended, key))
+
+    def of(self, key: K) -> asyncio.Task[None] | None:
+        """What has to end before something else of that key begins."""
+        return self._tasks.get(key)
+
+    async def wait(self, timeout_s: float) -> None:
+        """Wait until all have ended, for so long."""
+        if self._tasks:
+            await asyncio.wait(list(self._tasks.values()), timeout=timeout_s)
+
+    def _ended(self, key: K, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(key) is task:
+            del self._tasks[key]
