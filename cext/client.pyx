@@ -5,6 +5,8 @@ cimport cython
 from cpython.bytes cimport (
     PyBytes_AS_STRING, PyBytes_Check, PyBytes_FromStringAndSize, PyBytes_GET_SIZE,
 )
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stdint cimport int8_t as i8, int16_t as i16
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset
@@ -20,6 +22,9 @@ include "client/properties.pyx"
 include "client/output.pyx"
 include "client/tracker.pyx"
 include "client/message.pyx"
+include "client/rewriter.pyx"
+include "client/parcel.pyx"
 include "client/receipt.pyx"
 include "client/ring.pyx"
+include "client/passage.pyx"
 include "client/input.pyx"

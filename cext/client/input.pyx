@@ -2,8 +2,9 @@
 #
 # The reader writes into the free part of one buffer (`Input` is a buffer object for that) and tells
 # how much (`advance`). Whole frames are dealt with where they lie: confirms go to the ring of their
-# channel, deliveries become messages on their port, any other method becomes an event. What breaks
-# the protocol raises ProtocolViolation, and nothing more is read then.
+# channel, deliveries become messages on their port, or parcels where a passage is open, any other
+# method becomes an event. What breaks the protocol raises ProtocolViolation, and nothing more is
+# read then.
 #
 # Bounds: a frame is at most frame_max, a body at most max_body; unsettled deliveries are at most
 # what the tracker of the channel allows.
@@ -45,6 +46,12 @@ cdef class Port:
     cdef int state
     cdef u32 method
     cdef Message message        # being put together
+    cdef public Passage passage  # by which deliveries go on
+    cdef bint is_passing        # what comes goes on as a parcel, or no further without one
+    cdef parcel_t* parcel       # being put together
+    cdef buf_t names            # exchange and routing key of what goes on
+    cdef u64 delivery_tag       # the same of it
+    cdef bint redelivered
     cdef u64 size
     cdef u64 filled
     cdef bytes exchange_raw
@@ -66,6 +73,10 @@ cdef class Port:
         self.exchange = self.key = self.tag = ""
         self.props = b"\x00\x00"
 
+    def __dealloc__(self):
+        parcel_free(self.parcel)
+        buf_free(&self.names)
+
     def take(self):
         """Return the messages that came, and forget them."""
         cdef list messages = self.messages
@@ -73,15 +84,86 @@ cdef class Port:
         self.backlog = 0
         return messages
 
+    cdef int begin_passing(self, const u8* p, u64 n) except -1:
+        """Read the arguments of basic.deliver."""
+        cdef u64 at = self.tag_of(p, n), start
+        if n < at + 9:
+            raise ProtocolViolation("a method is cut short")
+        self.delivery_tag = be64(p + at)
+        self.redelivered = p[at + 8] & 1
+        start = at + 9
+        at = self.short(p, n, self.short(p, n, start))
+        self.names.n = 0
+        put(&self.names, p + start, at - start)
+        self.is_passing = True
+        return 0
+
+    cdef int pass_header(self, const u8* props, u64 n) except -1:
+        """Begin a parcel; one that cannot go on becomes a message, and so do those behind it."""
+        cdef Passage passage = self.passage
+        cdef int what = passage.rewritten(props, n, self.redelivered)
+        if what != REWRITE_STOPPED and not passage.ring.has_room(self.size):
+            passage.is_open = self.is_passing = False
+            self.message = self.message_passing()
+            return 0
+        passage.count_one(self.delivery_tag, self.size, props, n)
+        if what == REWRITE_STOPPED:
+            passage.stopped += 1
+            return 0
+        self.parcel = passage.parcel(self.names.p, self.names.n, what, props, n, self.size)
+        return 0
+
+    cdef Message message_passing(self):
+        """The message that was to go on."""
+        cdef Message message = Message.__new__(Message)
+        message.consumer_tag = self.tag
+        message.delivery_tag, message.redelivered = self.delivery_tag, self.redelivered
+        self.names_of(message, self.names.p, self.names.n, 0)
+        return message
+
+    cdef int passed(self, i64 now) except -1:
+        """All of it is there."""
+        cdef Passage passage = self.passage
+        cdef parcel_t* parcel = self.parcel
+        cdef Tracker tracker = self.tracker
+        cdef bint is_settled = self.no_ack
+        self.is_passing = False
+        with cython.critical_section(tracker):
+            tracker.delivery(self.delivery_tag, self.redelivered)
+            if is_settled:
+                tracker.tags[self.delivery_tag & tracker.mask] = TAG_GONE
+                tracker.count -= 1
+                tracker.skip_settled()
+            elif parcel == NULL:
+                tracker.settle(
+                    tracker.incarnation, self.delivery_tag,
+                    BASIC_NACK if passage.gives_back else BASIC_ACK, passage.gives_back,
+                )
+        if parcel != NULL:
+            if not is_settled:
+                Py_INCREF(tracker)
+                parcel.tracker = <PyObject*>tracker
+                parcel.tag, parcel.incarnation = self.delivery_tag, tracker.incarnation
+            self.parcel = NULL
+            passage.put_in(parcel, now)
+        elif passage.gives_back:
+            passage.is_open = False  # its owner decides how soon it may come again
+        return 0
+
+    cdef u64 tag_of(self, const u8* p, u64 n) except 0:
+        """Note the consumer tag of a basic.deliver; return where it ends."""
+        cdef u64 at = self.short(p, n, 4)
+        if not same_name(self.tag_raw, p, at):
+            self.tag_raw = PyBytes_FromStringAndSize(<const char*>p + 5, p[4])
+            self.tag = text_of(p + 5, p[4])
+        return at
+
     cdef Message begin(self, u32 method, const u8* p, u64 n):
         """Read the arguments of a method that brings content."""
         cdef Message message = Message.__new__(Message)
         cdef u64 at = 4
         if method == M_DELIVER:
-            at = self.short(p, n, at)
-            if not same_name(self.tag_raw, p, at):
-                self.tag_raw = PyBytes_FromStringAndSize(<const char*>p + 5, p[4])
-                self.tag = text_of(p + 5, p[4])
+            at = self.tag_of(p, n)
             message.consumer_tag = self.tag
         if method == M_RETURN:
             if n < 6:
@@ -95,9 +177,15 @@ cdef class Port:
             message.delivery_tag = be64(p + at)
             message.redelivered = p[at + 8] & 1
             at += 9
-        return self.names(message, method, p, n, at)
+        at = self.names_of(message, p, n, at)
+        if method == M_GET_OK:
+            if n < at + 4:
+                raise ProtocolViolation("a method is cut short")
+            message.message_count = be32(p + at)
+        return message
 
-    cdef Message names(self, Message message, u32 method, const u8* p, u64 n, u64 at):
+    cdef u64 names_of(self, Message message, const u8* p, u64 n, u64 at) except 0:
+        """Note exchange and routing key; return where they end."""
         cdef u64 start = at
         at = self.short(p, n, at)
         if not same_name(self.exchange_raw, p, at):
@@ -110,11 +198,7 @@ cdef class Port:
             self.key_raw = PyBytes_FromStringAndSize(<const char*>p + start + 1, p[start])
             self.key = text_of(p + start + 1, p[start])
         message.routing_key = self.key
-        if method == M_GET_OK:
-            if n < at + 4:
-                raise ProtocolViolation("a method is cut short")
-            message.message_count = be32(p + at)
-        return message
+        return at
 
     cdef u64 short(self, const u8* p, u64 n, u64 at) except 0:
         """Where the short string at `at` ends."""
@@ -145,6 +229,7 @@ cdef class Input:
     cdef Port last
     cdef list touched
     cdef list events
+    cdef i64 now                # of this turn, 0 = nobody has asked
     cdef readonly u64 bytes_in
     cdef readonly u64 frames_in
     cdef int exports
@@ -206,6 +291,7 @@ cdef class Input:
             raise ValueError("more bytes than there was room for")
         self.n += n
         self.bytes_in += n
+        self.now = 0
         self.walk()
         events = self.events
         if events:
@@ -279,7 +365,10 @@ cdef class Input:
             raise ProtocolViolation("a method in the middle of a message")
         method = be32(p)
         if method == M_DELIVER or method == M_GET_OK or method == M_RETURN:
-            port.message = port.begin(method, p, size)
+            if method == M_DELIVER and port.passage is not None and port.passage.is_open:
+                port.begin_passing(p, size)
+            else:
+                port.message = port.begin(method, p, size)
             port.method = method
             port.state = CONTENT_HEADER
             return 0
@@ -299,14 +388,18 @@ cdef class Input:
         if port.size > self.max_body:
             raise ProtocolViolation(f"a message of {port.size} bytes, {self.max_body} are allowed")
         n_props = size - 12
+        port.filled = 0
+        port.state = CONTENT_BODY
+        if port.is_passing:
+            port.pass_header(p + 12, n_props)
+            if port.is_passing:
+                return self.complete(port) if port.size == 0 else 0
         if not (
             <u64>PyBytes_GET_SIZE(port.props) == n_props
             and memcmp(PyBytes_AS_STRING(port.props), p + 12, n_props) == 0
         ):
             port.props = PyBytes_FromStringAndSize(<const char*>p + 12, <Py_ssize_t>n_props)
         port.message.raw_properties = port.props
-        port.filled = 0
-        port.state = CONTENT_BODY
         if port.size == 0:
             port.message.body = b""
             return self.complete(port)
@@ -316,6 +409,11 @@ cdef class Input:
         cdef Message message = port.message
         if port.state != CONTENT_BODY or size > port.size - port.filled:
             raise ProtocolViolation("a body where none belongs, or longer than its header says")
+        if port.is_passing:
+            if port.parcel != NULL:
+                memcpy(parcel_body(port.parcel) + port.filled, p, size)
+            port.filled += size
+            return self.complete(port) if port.filled == port.size else 0
         if size == port.size:
             message.body = PyBytes_FromStringAndSize(<const char*>p, <Py_ssize_t>size)
             return self.complete(port)
@@ -334,6 +432,11 @@ cdef class Input:
         cdef bint is_settled
         port.message = None
         port.state = CONTENT_NONE
+        if port.is_passing:
+            if self.now == 0:
+                self.now = client_now()
+            port.passed(self.now)
+            return self.touch(port)
         if port.method == M_RETURN:
             if port.ring is not None:
                 port.ring.returned(message)

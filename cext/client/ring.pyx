@@ -3,9 +3,9 @@
 #
 # A slot per message, numbered from 0 for ever (`seq`), in a ring that grows up to what the producer
 # may hold. A slot holds references to bytes: the body, and where they differ from those of the ring
-# the properties and the target (exchange and routing key as two short strings). Frames are made
-# when the connection takes bytes (`pump`), so that a message can be sent again on another channel
-# or with smaller frames.
+# the properties and the target (exchange and routing key as two short strings); of a message that
+# comes from a consumer (see Passage) it holds a parcel. Frames are made when the connection takes
+# bytes (`pump`), so that a message can be sent again on another channel or with smaller frames.
 #
 #   head <= sent <= tail      BUFFERED from `sent` on; SENT, RETRY or FREE before; FREE = ended
 #
@@ -15,8 +15,6 @@
 #
 # Threads: every method takes the lock of the object where there is no GIL; no Python code runs
 # between reading and changing a slot.
-from cpython.object cimport PyObject
-from cpython.ref cimport Py_INCREF, Py_XDECREF
 
 cdef extern from * nogil:
     """
@@ -47,7 +45,7 @@ cdef enum:
     FLAG_RETURNED = 4
     FLAG_AGAIN = 8              # it was sent before, on a connection that is gone
     FLAG_STAMPED = 16           # its number is in its properties already
-    FLAG_FORWARDED = 32         # its receipt is the message that was delivered to us
+    FLAG_FORWARDED = 32         # its body is a parcel
 
 cdef enum:
     SLOTS_LEAST = 64
@@ -61,7 +59,7 @@ cdef enum:
 SEQUENCE_MARK = "\x01lavinmq:number\x02"
 
 cdef struct slot_t:
-    PyObject* body              # bytes, NULL in a free slot
+    PyObject* body              # bytes or a parcel, NULL in a free slot
     PyObject* props             # bytes, NULL = the ring's
     PyObject* target            # bytes, NULL = the ring's
     PyObject* receipt
@@ -421,43 +419,23 @@ cdef class Ring:
                 self.rouse()
         return at
 
-    def forward(
-        self, list messages, Py_ssize_t start, exchange, routing_key, bint mandatory=False,
-        list properties=None,
-    ):
-        """Take messages that were delivered to us; return the index of the first not taken.
-
-        Each is acknowledged where it came from when it has ended well here, and stays unsettled
-        there when it has not. One that no queue took is sent again, as one that was refused.
-
-        Args: exchange, routing_key: None = the message's own; properties: encoded, of each message
-        in `messages`, None = its own.
-        """
-        cdef Py_ssize_t at = start, n = len(messages)
-        cdef u8 flags = FLAG_MANDATORY if mandatory else 0
-        cdef str to, key, last_to = None, last_key = None
-        cdef bytes target = None, props
-        cdef Message message
+    cdef int put_parcel(self, parcel_t* parcel, u8 flags, i64 now) except -1:
+        """Take a message that goes on; there is room. No Python code runs in here."""
         cdef slot_t* s
-        with cython.critical_section(self):
-            while at < n:
-                message = messages[at]
-                if not self.has_room(PyBytes_GET_SIZE(message.body)):
-                    break
-                to = message.exchange if exchange is None else exchange
-                key = message.routing_key if routing_key is None else routing_key
-                if target is None or to is not last_to or key is not last_key:
-                    target, last_to, last_key = self.target_of(to, key), to, key
-                props = message.raw_properties if properties is None else properties[at]
-                self.put_message(message.body, props, target, flags, None)
-                s = self.slots + ((self.tail - 1) & self.mask)
-                Py_INCREF(message)
-                s.receipt = <PyObject*>message
-                s.flags |= FLAG_HELD | FLAG_FORWARDED
-                at += 1
-            if at > start:
-                self.rouse()
-        return at
+        if self.tail - self.head > self.mask:
+            self.grow()
+        s = self.slots + (self.tail & self.mask)
+        s.body = <PyObject*>parcel
+        s.props = s.target = s.receipt = NULL
+        self.n_bytes += parcel_size(parcel)
+        s.flags = (flags & FLAG_MANDATORY) | FLAG_FORWARDED
+        s.at_ns = now
+        s.retries = 0
+        s.state = SLOT_BUFFERED
+        self.tail += 1
+        self.count += 1
+        self.published += 1
+        return 0
 
     cdef int grow(self) except -1:
         cdef u64 size = (self.mask + 1) * 2, seq
@@ -549,7 +527,7 @@ cdef class Ring:
         s.state = SLOT_SENT
         s.sent_ms = <u32>((now - self.born_ns) // 1000000)
         self.tags[self.next_tag & self.tag_mask] = seq + 1
-        if s.receipt != NULL and not s.flags & FLAG_FORWARDED:
+        if s.receipt != NULL:
             (<Receipt>s.receipt).delivery_tag = self.next_tag
         self.next_tag += 1
         self.in_flight += 1
@@ -557,13 +535,25 @@ cdef class Ring:
 
     cdef bint put_frames(self, buf_t* b, slot_t* s) except -1:
         """basic.publish with its content; False when the properties fit no frame."""
-        cdef bytes body = <bytes>s.body
-        cdef bytes props = self.props if s.props == NULL else <bytes>s.props
-        cdef bytes target = self.target if s.target == NULL else <bytes>s.target
-        cdef u64 n = PyBytes_GET_SIZE(body), n_props = PyBytes_GET_SIZE(props)
-        cdef u64 n_target = PyBytes_GET_SIZE(target), at = 0, piece
-        cdef const char* from_ = PyBytes_AS_STRING(body)
+        cdef parcel_t* parcel
+        cdef bytes props, target
+        cdef u64 n, n_props, n_target, at = 0, piece
+        cdef const void* from_
+        cdef const void* from_props
+        cdef const void* from_target
         cdef u8* p
+        if s.flags & FLAG_FORWARDED:
+            parcel = <parcel_t*>s.body
+            n, n_props, n_target = parcel.n_body, parcel.n_props, parcel.n_target
+            from_, from_props = parcel_body(parcel), parcel_props(parcel)
+            from_target = parcel_target(parcel)
+        else:
+            props = self.props if s.props == NULL else <bytes>s.props
+            target = self.target if s.target == NULL else <bytes>s.target
+            n, n_props = PyBytes_GET_SIZE(<bytes>s.body), PyBytes_GET_SIZE(props)
+            n_target = PyBytes_GET_SIZE(target)
+            from_, from_props = PyBytes_AS_STRING(<bytes>s.body), PyBytes_AS_STRING(props)
+            from_target = PyBytes_AS_STRING(target)
         if n_props + 12 > self.chunk:
             return False
         if buf_room(b, 64 + n_target + n_props + n + n // self.chunk * FRAME_OVERHEAD):
@@ -574,7 +564,7 @@ cdef class Ring:
         put_be32(p + 3, <u32>(7 + n_target))
         put_be32(p + 7, 0x003C0028)
         put_be16(p + 11, 0)
-        memcpy(p + 13, PyBytes_AS_STRING(target), n_target)
+        memcpy(p + 13, from_target, n_target)
         p += 13 + n_target
         p[0] = 1 if s.flags & FLAG_MANDATORY else 0
         p[1] = FRAME_END
@@ -583,7 +573,7 @@ cdef class Ring:
         put_be32(p + 5, <u32>(12 + n_props))
         put_be32(p + 9, 0x003C0000)
         put_be64(p + 13, n)
-        memcpy(p + 21, PyBytes_AS_STRING(props), n_props)
+        memcpy(p + 21, from_props, n_props)
         p += 21 + n_props
         p[0] = FRAME_END
         p += 1
@@ -592,7 +582,7 @@ cdef class Ring:
             p[0] = FRAME_BODY
             put_be16(p + 1, <u16>self.channel)
             put_be32(p + 3, <u32>piece)
-            memcpy(p + 7, from_ + at, piece)
+            memcpy(p + 7, <const u8*>from_ + at, piece)
             p[7 + piece] = FRAME_END
             p += piece + FRAME_OVERHEAD
             at += piece
@@ -604,7 +594,10 @@ cdef class Ring:
     cdef void clear(self, slot_t* s) noexcept:
         """Let go of what a slot holds."""
         cdef PyObject* receipt = s.receipt
-        Py_XDECREF(s.body)
+        if s.flags & FLAG_FORWARDED:
+            parcel_free(<parcel_t*>s.body)
+        else:
+            Py_XDECREF(s.body)
         Py_XDECREF(s.props)
         Py_XDECREF(s.target)
         s.body = s.props = s.target = s.receipt = NULL
@@ -620,15 +613,11 @@ cdef class Ring:
             self.outcomes.append((OUTCOMES[outcome], self.message_of(s), reason))
         if s.flags & FLAG_FORWARDED:
             if outcome == OUTCOME_CONFIRMED or outcome == OUTCOME_SENT:
-                (<Message>s.receipt).settle(BASIC_ACK, False)
+                parcel_settle(<parcel_t*>s.body, BASIC_ACK, False)
         elif s.receipt != NULL:
             (<Receipt>s.receipt).end(outcome, reason)
         self.count -= 1
-        self.n_bytes -= PyBytes_GET_SIZE(<bytes>s.body)
-        if s.props != NULL:
-            self.n_bytes -= PyBytes_GET_SIZE(<bytes>s.props)
-        if s.target != NULL:
-            self.n_bytes -= PyBytes_GET_SIZE(<bytes>s.target)
+        self.n_bytes -= self.size_of(s)
         self.n_retry -= s.state == SLOT_RETRY
         self.clear(s)
         while self.head < self.tail and self.slots[self.head & self.mask].state == SLOT_FREE:
@@ -637,8 +626,31 @@ cdef class Ring:
             self.sent = self.head
         return 0
 
+    cdef u64 size_of(self, slot_t* s) noexcept:
+        """Bytes that a slot holds."""
+        cdef u64 n
+        if s.flags & FLAG_FORWARDED:
+            return parcel_size(<parcel_t*>s.body)
+        n = PyBytes_GET_SIZE(<bytes>s.body)
+        if s.props != NULL:
+            n += PyBytes_GET_SIZE(<bytes>s.props)
+        if s.target != NULL:
+            n += PyBytes_GET_SIZE(<bytes>s.target)
+        return n
+
     cdef Message message_of(self, slot_t* s):
         """What callbacks are shown of a message."""
+        cdef parcel_t* parcel
+        if s.flags & FLAG_FORWARDED:
+            parcel = <parcel_t*>s.body
+            return self.show(
+                PyBytes_FromStringAndSize(
+                    <const char*>parcel_body(parcel), <Py_ssize_t>parcel.n_body),
+                PyBytes_FromStringAndSize(
+                    <const char*>parcel_props(parcel), parcel.n_props),
+                PyBytes_FromStringAndSize(
+                    <const char*>parcel_target(parcel), parcel.n_target),
+            )
         return self.show(
             <bytes>s.body, None if s.props == NULL else <bytes>s.props,
             None if s.target == NULL else <bytes>s.target,

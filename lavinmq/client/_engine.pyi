@@ -2,10 +2,10 @@
 
 One `Input` and one `Output` belong to a connection. A `Port` is a channel as the input sees it:
 with a `Ring` (what a producer was given) it brings confirms, with a `Tracker` (what a consumer has
-not settled) deliveries.
+not settled) deliveries. A `Passage` takes deliveries from a port to a ring.
 """
 
-from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, final
@@ -49,7 +49,6 @@ def encode_method(channel: int, method: int, form: str, *values: Any) -> bytes: 
 def decode_method(payload: bytes, form: str) -> tuple[Any, ...]: ...
 def encode_properties(properties: dict[str, Any]) -> bytes: ...
 def encode_header(name: str, value: Any) -> bytes: ...
-def add_header(raw: bytes, name: str, header: bytes) -> bytes | None: ...
 def decode_properties(raw: bytes) -> dict[str, Any]: ...
 
 @final
@@ -251,15 +250,6 @@ class Ring:
     def add_many(
         self, bodies: list[Any], start: int, prepared: _Prepared, receipt: Receipt
     ) -> int: ...
-    def forward(
-        self,
-        messages: list[Message],
-        start: int,
-        exchange: str | None,
-        routing_key: str | None,
-        mandatory: bool = False,
-        properties: list[bytes] | None = None,
-    ) -> int: ...
     def attach(self, channel: int, frame_max: int) -> None: ...
     def reset(self) -> None: ...
     def pump(
@@ -295,6 +285,56 @@ class Ring:
 _Prepared = tuple[bytes | None, bytes | None, int]
 
 @final
+class Rewriter:
+    """What becomes of the properties of messages that go on."""
+
+    def __init__(
+        self,
+        *,
+        properties: dict[str, Any] | None = None,
+        drops_user_id: bool = False,
+        drops: Iterable[str] = (),
+        stamp: str | None = None,
+        array: str | None = None,
+        entry: dict[str, Any] | None = None,
+        tells_redelivered: bool = False,
+        most: int | None = None,
+        been: Iterable[Mapping[str, Any]] = (),
+    ) -> None: ...
+    def apply(self, raw: bytes, redelivered: bool = False) -> bytes | None: ...
+
+@final
+class Passage:
+    """From a consumer to a producer: messages go on without becoming objects."""
+
+    ring: Ring
+    is_open: bool
+    count: int
+    n_bytes: int
+    stopped: int
+    def __init__(
+        self,
+        ring: Ring,
+        *,
+        exchange: str | None = None,
+        routing_key: str | None = None,
+        mandatory: bool = False,
+        rewriter: Rewriter | None = None,
+        wanted: int | None = None,
+        budget: int | None = None,
+        gives_back: bool = False,
+        is_stream: bool = False,
+    ) -> None: ...
+    def restart(self, tracker: Tracker, no_ack: bool = False) -> None: ...
+    def reopen(self, budget: int | None = None) -> None: ...
+    def close(self) -> None: ...
+    @property
+    def is_all_taken(self) -> bool: ...
+    def forward(self, messages: list[Message], start: int = 0) -> int: ...
+    @property
+    def next_offset(self) -> int | None: ...
+
+@final
 class Port:
     """A channel as the input sees it."""
 
@@ -305,6 +345,7 @@ class Port:
     no_ack: bool
     no_ack_tags: set[str]
     backlog: int
+    passage: Passage | None
     def __init__(
         self,
         number: int,

@@ -53,14 +53,14 @@ class Opening(Generic[T]):
     """Something that opens when it is awaited, or entered by `async with`."""
 
     def __init__(self, made: T) -> None:
-        self._made = made
+        self.made = made
 
     def __await__(self) -> Generator[Any, None, T]:
         return self._open().__await__()
 
     async def _open(self) -> T:
-        await self._made.open()
-        return self._made
+        await self.made.open()
+        return self.made
 
     async def __aenter__(self) -> T:
         return await self._open()
@@ -71,7 +71,7 @@ class Opening(Generic[T]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._made.close()
+        await self.made.close()
 
 
 class AsyncProducer(BaseProducer):
@@ -210,6 +210,15 @@ class AsyncConsumer(BaseConsumer):
         self._lists.append(messages)
         self._notify()
 
+    @property
+    def has_arrived(self) -> bool:
+        """Whether messages are there that the program has not taken."""
+        return bool(self._lists)
+
+    def all_taken(self) -> None:
+        """An empty batch says so."""
+        self.arrived([])
+
     def ended(self) -> None:
         """Nothing more comes."""
         self._notify(all_of_them=True)
@@ -227,8 +236,9 @@ class AsyncConsumer(BaseConsumer):
                     return
 
     async def _next(self) -> list[Message] | None:
-        """The messages that are there, at least one; None at the end."""
-        while not self._lists or self.is_stale(self._lists[0][0]):
+        """The messages that are there, at least one, or none when a passage has taken all that it
+        was to; None at the end."""
+        while not self._lists or (self._lists[0] and self.is_stale(self._lists[0][0])):
             if self._lists:
                 self._lists.popleft()  # the rest of a batch that was put back too late
                 continue

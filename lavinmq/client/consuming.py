@@ -61,6 +61,9 @@ class BaseConsumer(Member):
         self.is_bounded = no_ack
         """Whether reading stops while the program has very much to take: of messages that need no
         ack, and for programs that have nothing else on their connection."""
+        self.passage: _engine.Passage | None = None
+        """By which messages go on to a producer without becoming objects; set before it opens. Only
+        those that cannot go on at once come to the program, which hands them over."""
         self._chan: Chan | None = None
         self._is_subscribed = self._is_paused = self._closing = False
         self._error: Exception | None = None
@@ -152,6 +155,9 @@ class BaseConsumer(Member):
         """
         raise NotImplementedError
 
+    def all_taken(self) -> None:
+        """The passage has taken all that it was to; in the loop."""
+
     def is_stale(self, message: Message) -> bool:
         """Whether it came by a channel that is gone, and so will come again."""
         return not self.no_ack and message.incarnation != self.tracker.incarnation
@@ -167,6 +173,11 @@ class BaseConsumer(Member):
         chan = await link.channel(tracker=self.tracker, owner=self)
         chan.port.no_ack = self.no_ack
         self.tracker.reset(chan.number)
+        if self.passage is not None:
+            self.passage.restart(self.tracker, self.no_ack)
+            chan.port.passage = self.passage
+            if self.passage.is_all_taken:
+                self.all_taken()  # what said so went with the old channel
         self._chan = chan
         self._held = self._held_bytes = 0
         chan.on_cancel = lambda tag: self._on_cancel(chan, tag)
@@ -264,8 +275,10 @@ class BaseConsumer(Member):
             return
         messages = chan.port.take()
         if not messages:
+            if self.passage is not None and self.passage.is_all_taken:
+                self.all_taken()
             return
-        if self._is_stream:
+        if self._is_stream and self.passage is None:
             for message in messages:
                 offset = message.headers.get(OFFSET)
                 if isinstance(offset, int):
@@ -289,6 +302,10 @@ class BaseConsumer(Member):
 
     def _note_offsets(self) -> None:
         """Remember where a stream goes on: behind the last message of those settled in a row."""
+        if self.passage is not None:
+            offset = self.passage.next_offset
+            self._next_offset = self._next_offset if offset is None else offset
+            return
         settled = self.tracker.settled_to
         while self._offsets and self._offsets[0][0] <= settled:
             self._next_offset = self._offsets.popleft()[1] + 1

@@ -16,6 +16,7 @@ from lavinmq.client.errors import ChannelClosed, ConnectionClosed, NotFound
 from lavinmq.federation.hops import bound_from
 from lavinmq.federation.link import Link, LinkRun, connected_once
 from lavinmq.fieldtable import FieldTable
+from lavinmq.shovel.passing import hand_over
 from lavinmq.shovel.source import quietly
 
 if TYPE_CHECKING:
@@ -93,12 +94,12 @@ class ExchangeRun(LinkRun):
         there = [(key, arguments) for _, key, arguments in exchange.live_bindings()]
         chan = await self._declared(exchange)
         await self._mirror(chan, there)
-        await self.open_producer(link.resource, "")
-        consumer = await self.open_consumer(link.names[0], exclusive=True)
+        producer = await self.open_producer(link.resource, "")
+        consumer = await self.open_consumer(link.names[0], link.resource, None, exclusive=True)
         mirroring = asyncio.get_running_loop().create_task(self._follow(chan))
         try:
             async for batch in consumer.batches():
-                self.drop(await self.hand_over(batch.messages, link.resource, None))
+                await hand_over(consumer, producer, batch.messages)
                 if mirroring.done():
                     mirroring.result()
         finally:

@@ -10,19 +10,19 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from lavinmq.client._engine import Passage
 from lavinmq.client.aio import AsyncClient, AsyncConsumer, AsyncProducer
 from lavinmq.client.errors import ConnectionLost
-from lavinmq.client.values import ConnectionState, PublishMode
-from lavinmq.federation.hops import Here, Marker
+from lavinmq.client.values import ConnectionState
+from lavinmq.federation.hops import Here, marker
 from lavinmq.shovel import places
 from lavinmq.shovel.connecting import Rotation, client_of
-from lavinmq.shovel.moving import PORTION, hand_over
+from lavinmq.shovel.passing import Trouble, open_producer
 from lavinmq.shovel.runner import Run, Runner
 from lavinmq.shovel.source import quietly
 
 if TYPE_CHECKING:
     from lavinmq.broker import Broker
-    from lavinmq.client._engine import Message
     from lavinmq.federation.upstreams import Upstream
 
 FIGURES: Final = (
@@ -79,8 +79,6 @@ class LinkRun:
     """What runs of both kinds of links share: two clients, marks, and handing over."""
 
     def __init__(self, link: Link, broker: Broker, *, most_hops: int, ends_here: bool) -> None:
-        self.error = ""
-        """Why no messages come, as long as they do not."""
         self.link, self.broker, self.upstream = link, broker, link.upstream
         name = f"Federation link: {self.upstream.name}/{link.resource}"
         rotation = Rotation(self.upstream.places, self.upstream.failover)
@@ -92,9 +90,11 @@ class LinkRun:
         self.producer: AsyncProducer | None = None
         self.consumer: AsyncConsumer | None = None
         self._rotation = rotation
-        self._marker: Marker | None = None
         self._most_hops, self._ends_here = most_hops, ends_here
-        self._count = self._bytes = self._dropped = 0
+        self._trouble = Trouble()
+        self._passage: Passage | None = None
+        self._sums = [0, 0, 0, 0]
+        """What was counted with consumers before the one of now."""
         self._lost = asyncio.Event()
 
     @property
@@ -106,10 +106,11 @@ class LinkRun:
     def figures(self) -> dict[str, int]:
         """Numbers of this run, of those in FIGURES."""
         producer = self.producer
-        acked = self.consumer.tracker.acked if self.consumer is not None else 0
+        count, n_bytes, stopped, acked = self._counted()
+        dropped = stopped if self._ends_here else 0
         return {
-            "message_count": self._count, "bytes": self._bytes,
-            "confirmed": max(acked - self._dropped, 0), "dropped": self._dropped,
+            "message_count": count, "bytes": n_bytes,
+            "confirmed": max(acked - dropped, 0), "dropped": dropped,
             "in_flight": producer.count if producer is not None else 0,
             "refused": producer.nacks if producer is not None else 0,
             "reconnects": self.own._core.reconnects,
@@ -117,7 +118,20 @@ class LinkRun:
 
     def failed(self, error: Exception) -> None:
         """Why it does not go on."""
-        self.error = str(error) or type(error).__name__
+        self._trouble.say(error, self._counted()[0])
+
+    @property
+    def error(self) -> str:
+        """Why no messages come, as long as they do not."""
+        return self._trouble.text(self.is_running, self._counted()[0])
+
+    def _counted(self) -> list[int]:
+        """Messages, their bytes, those that went no further, and those that were acknowledged."""
+        passage, consumer = self._passage, self.consumer
+        if passage is None or consumer is None:
+            return self._sums
+        now = (passage.count, passage.n_bytes, passage.stopped, consumer.tracker.acked)
+        return [sum(pair) for pair in zip(self._sums, now, strict=True)]
 
     async def run(self) -> None:
         """Bring messages until it is cancelled. Raises: why it cannot go on."""
@@ -140,11 +154,6 @@ class LinkRun:
         await self.client.wait_connected()
         # What was mirrored is compared anew after each loss: that is another run.
         self.client.on_state_change(self._changed)
-        entry = {"uri": self._rotation.place.shown, **self.origin(), **self._cluster()}
-        self._marker = Marker(
-            entry, self.link.here, self._most_hops, ends_here=self._ends_here,
-            trusts_user=self.upstream.trusts_user,
-        )  # fmt: skip
         await self.bring()
 
     def origin(self) -> dict[str, Any]:
@@ -175,21 +184,35 @@ class LinkRun:
 
     async def open_producer(self, exchange: str, key: str) -> AsyncProducer:
         """To an exchange here. Raises: why there is none."""
-        is_confirmed = self.upstream.ack_mode == "on-confirm"
-        self.producer = await self.own.producer(
-            exchange=exchange, routing_key=key, declare=False,
-            mode=PublishMode.CONFIRM if is_confirmed else PublishMode.FIRE_AND_FORGET,
-            buffer_size=max(2 * self.upstream.prefetch, 1000), max_in_flight=1 << 16,
-        )  # fmt: skip
-        self.producer.on_error(self.failed)
+        self.producer = await open_producer(
+            self.own, exchange, key, self.upstream.ack_mode, self.upstream.prefetch, self.failed
+        )
         return self.producer
 
-    async def open_consumer(self, queue: str, *, exclusive: bool) -> AsyncConsumer:
-        """Of a queue of the upstream. Raises: why there is none."""
-        self.consumer = await self.client.consumer(
+    async def open_consumer(
+        self, queue: str, exchange: str, key: str | None, *, exclusive: bool,
+        budget: int | None = None,
+    ) -> AsyncConsumer:  # fmt: skip
+        """Of a queue of the upstream, whose messages go to an exchange here; with their own routing
+        keys, if none is given. Args: budget: how many at first. Raises: why there is none."""
+        assert self.producer is not None
+        entry = {"uri": self._rotation.place.shown, **self.origin(), **self._cluster()}
+        rewriter = marker(
+            entry, self.link.here, self._most_hops, ends_here=self._ends_here,
+            trusts_user=self.upstream.trusts_user,
+        )  # fmt: skip
+        passage = Passage(
+            self.producer, exchange=exchange, routing_key=key, rewriter=rewriter,
+            gives_back=not self._ends_here, budget=budget,
+        )  # fmt: skip
+        opening = self.client.consumer(
             queue, self.upstream.prefetch, no_ack=self.upstream.ack_mode == "no-ack",
             exclusive=exclusive, tag=self.upstream.consumer_tag, declare=False,
         )  # fmt: skip
+        self._sums = self._counted()
+        self._passage = opening.made.passage = passage
+        self.consumer = opening.made
+        await opening
         self.consumer.is_bounded = True
         self.consumer.on_error(self.failed)
         self.consumer.on_cancel(self._cancelled)
@@ -198,43 +221,6 @@ class LinkRun:
     def _cancelled(self, error: Exception) -> None:
         self.failed(error)
         self._lost.set()
-
-    async def hand_over(
-        self, messages: list[Message], exchange: str, key: str | None
-    ) -> list[Message]:
-        """Publish here; returns those that go no further, which are not settled."""
-        stopped: list[Message] = []
-        for at in range(0, len(messages), PORTION):
-            if at:
-                await asyncio.sleep(0)  # others come first
-            stopped += await self._hand_over(messages[at : at + PORTION], exchange, key)
-        return stopped
-
-    async def _hand_over(
-        self, messages: list[Message], exchange: str, key: str | None
-    ) -> list[Message]:
-        producer, marker = self.producer, self._marker
-        assert producer is not None and marker is not None
-        self._count += len(messages)
-        self._bytes += sum(map(len, messages))
-        marks = [marker.marked(each) for each in messages]
-        properties = [raw for raw in marks if raw is not None]
-        stopped: list[Message] = []
-        if len(properties) < len(marks):
-            pairs = list(zip(messages, marks, strict=True))
-            stopped = [each for each, raw in pairs if raw is None]
-            messages = [each for each, raw in pairs if raw is not None]
-        await hand_over(producer, messages, exchange, key, False, properties)
-        if self.error and self.is_running:
-            self.error = ""
-        return stopped
-
-    def drop(self, messages: list[Message]) -> None:
-        """They have passed as many links as they may."""
-        self._dropped += len(messages)
-        if self.upstream.ack_mode != "no-ack":
-            for message in messages:
-                message.ack()
 
     async def _close(self) -> None:
         self.ending()

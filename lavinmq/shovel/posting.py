@@ -13,6 +13,7 @@ import heapq
 import itertools
 import ssl
 from collections import deque
+from collections.abc import AsyncIterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,6 +26,7 @@ from lavinmq.shovel.source import Position, Source
 if TYPE_CHECKING:
     from lavinmq.broker import Broker
     from lavinmq.client._engine import Message
+    from lavinmq.client.aio import AsyncConsumer
     from lavinmq.shovel.hook import Hook, HookPlace
     from lavinmq.shovel.values import Values
 
@@ -72,7 +74,9 @@ class Posting:
         self._connections: set[Connection] = set()
         self._idle: list[Connection] = []
         self._opening: set[asyncio.Task[None]] = set()
-        self._held = self._held_bytes = self._in_flight = 0
+        self._count = self._bytes = self._held = self._held_bytes = self._in_flight = 0
+        self._is_all_taken = False
+        """Whether nothing more is wanted."""
         self._failures = 0
         self._quiet_until = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -93,8 +97,8 @@ class Posting:
     def figures(self) -> dict[str, int]:
         """Numbers of this run."""
         return {
-            "message_count": self._source.count,
-            "bytes": self._source.bytes,
+            "message_count": self._count,
+            "bytes": self._bytes,
             "confirmed": self._n["delivered"],
             "in_flight": self._held,
             "refused": self._n["retries"],
@@ -115,15 +119,16 @@ class Posting:
             if any(place.is_tls for place in self._to.places):
                 self._context = await asyncio.to_thread(ssl.create_default_context)
             await source.client.start()
-            if not await source.open():
+            queue = await source.find()
+            if queue is None:
                 return
-            async for messages in source.batches():
+            async for messages in self._batches(await source.open(queue)):
                 self._take(messages)
                 self._pump()
                 # Without acknowledgements nothing else bounds how many are held, and nothing ever
                 # how large they are.
-                while self._is_full() or source.is_all_taken:
-                    if source.is_all_taken and not self._held:
+                while self._is_full() or self._is_all_taken:
+                    if self._is_all_taken and not self._held:
                         if source.is_all_settled:
                             return
                         break  # a part of it was lost on the way, and comes again
@@ -132,6 +137,25 @@ class Posting:
                     raise self._end
         finally:
             await asyncio.shield(self._close())
+
+    async def _batches(self, consumer: AsyncConsumer) -> AsyncIterator[list[Message]]:
+        """Messages as they come together, no more than are wanted. Raises: why they end."""
+        tracker, left = consumer.tracker, self._source.left
+        incarnation, before, taken = tracker.incarnation, 0, 0
+        async for batch in consumer.batches():
+            messages = batch.messages
+            if tracker.incarnation != incarnation:
+                # What was not settled before the connection was lost comes again.
+                incarnation, taken = tracker.incarnation, 0
+                before = tracker.acked + tracker.rejected
+            if left is not None:
+                messages = messages[: left - before - taken]
+            taken += len(messages)
+            self._is_all_taken = left is not None and before + taken >= left
+            self._count += len(messages)
+            self._bytes += sum(map(len, messages))
+            yield messages
+        raise self._source.end
 
     def _is_full(self) -> bool:
         most = self._values.source.prefetch * 2

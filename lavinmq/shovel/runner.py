@@ -20,8 +20,9 @@ from lavinmq.shovel.errors import NotCarried, Stopped
 class Run(Protocol):
     """One run, whatever it moves to."""
 
-    error: str
-    """Why it does not move, as long as it does not."""
+    @property
+    def error(self) -> str:
+        """Why it does not move, as long as it does not."""
 
     @property
     def is_running(self) -> bool:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from lavinmq.client._engine import Message
 from lavinmq.client.aio import AsyncClient, AsyncConsumer
 from lavinmq.client.consuming import OFFSET
 from lavinmq.client.errors import ClientConnectionError, Error, NotFound
@@ -19,6 +18,7 @@ from lavinmq.shovel.connecting import Rotation, client_of
 
 if TYPE_CHECKING:
     from lavinmq.broker import Broker
+    from lavinmq.client._engine import Passage
     from lavinmq.shovel.connecting import Failed
     from lavinmq.shovel.values import Values
 
@@ -43,9 +43,6 @@ class Source:
         self, broker: Broker, name: str, values: Values, failed: Failed, position: Position | None
     ) -> None:
         self.values = values.source
-        self.count = 0
-        """Messages taken."""
-        self.bytes = 0
         self.places = Rotation(self.values.places, self.values.failover)
         self.client: AsyncClient = client_of(
             broker, self.places, f"Shovel {name} source", values.delay_s, failed
@@ -54,7 +51,6 @@ class Source:
         self._is_no_ack = values.ack_mode == "no-ack"
         self._name, self._failed, self._position = name, failed, position
         self._left: int | None = None
-        self._before = self._taken = 0
         self._saved: int | None = None
         self._saving: asyncio.Task[None] | None = None
 
@@ -78,50 +74,44 @@ class Source:
         """Connections that were made again."""
         return self.client._core.reconnects
 
-    async def open(self) -> bool:
-        """Consume; False when there is nothing to move. Raises: why it cannot."""
+    async def find(self) -> str | None:
+        """The queue to open, None when there is nothing to move from it. Raises: why it cannot."""
         await self.client.wait_connected()
         queue, self._left = await self.queue()
-        if self._left == 0:
-            return False
-        most = self.values.prefetch
-        await self.consume(queue, most if self._left is None else min(most, self._left))
-        return True
+        return queue if self._left != 0 else None
 
-    async def consume(self, queue: str, prefetch: int) -> None:
-        """Consume it. Raises: why it cannot."""
-        self.consumer = await self.client.consumer(
+    async def open(self, queue: str, passage: Passage | None = None) -> AsyncConsumer:
+        """Consume it. Args: passage: by which messages go on. Raises: why it cannot."""
+        most = self.values.prefetch
+        return await self.consume(queue, min(most, self._left or most), passage)
+
+    async def consume(
+        self, queue: str, prefetch: int, passage: Passage | None = None
+    ) -> AsyncConsumer:
+        """As `open`, of so many at once."""
+        opening = self.client.consumer(
             queue, prefetch, no_ack=self._is_no_ack, exclusive=not self.values.is_stream,
             arguments=self._arguments(), tag=f"Shovel {self._name}", declare=False,
         )  # fmt: skip
+        opening.made.passage = passage
+        self.consumer = await opening
         self.consumer.is_bounded = True
         self.consumer.on_error(self._failed)
         self.consumer.on_cancel(self._failed)
         if self.values.is_stream and self._position is not None:
             self._saving = asyncio.get_running_loop().create_task(self._save_often())
-
-    async def batches(self) -> AsyncIterator[list[Message]]:
-        """Messages as they come together, no more than are wanted. Raises: why they end."""
-        assert self.consumer is not None
-        tracker, incarnation = self.consumer.tracker, self.consumer.tracker.incarnation
-        async for batch in self.consumer.batches():
-            messages = batch.messages
-            if tracker.incarnation != incarnation:
-                # What was not settled before the connection was lost comes again.
-                incarnation, self._taken = tracker.incarnation, 0
-                self._before = tracker.acked + tracker.rejected
-            if self._left is not None:
-                messages = messages[: self._left - self._before - self._taken]
-            self._taken += len(messages)
-            self.count += len(messages)
-            self.bytes += sum(map(len, messages))
-            yield messages
-        raise self.consumer._error or Error("the consumer has ended")
+        return self.consumer
 
     @property
-    def is_all_taken(self) -> bool:
-        """Whether nothing more is wanted."""
-        return self._left is not None and self._before + self._taken >= self._left
+    def left(self) -> int | None:
+        """How many messages are wanted, None = all that come."""
+        return self._left
+
+    @property
+    def end(self) -> Exception:
+        """Why no messages come any more."""
+        assert self.consumer is not None
+        return self.consumer._error or Error("the consumer has ended")
 
     @property
     def is_all_settled(self) -> bool:

@@ -7,7 +7,7 @@ Source: docs/protocol.md.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from itertools import islice
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
@@ -88,6 +88,7 @@ class Queue:
         "owner",
         "root",
         "track",
+        "watchers",
     )  # fmt: skip
 
     def __init__(
@@ -118,6 +119,8 @@ class Queue:
         self._consumers: dict[QueueConsumer, None] | QueueConsumer | None = None
         self._incoming: Incoming | None = None
         self.track: Track | None = None
+        self.watchers: tuple[Callable[[], object], ...] = ()
+        """Called when a consumer has come or gone."""
 
     @property
     def dedup(self) -> _core.DedupCache | None:
@@ -222,10 +225,11 @@ class Queue:
         """Note a consumer, which `core` knows already."""
         if self._consumers is None:
             self._consumers = consumer
-            return
-        if not isinstance(self._consumers, dict):
-            self._consumers = {self._consumers: None}
-        self._consumers[consumer] = None
+        elif isinstance(self._consumers, dict):
+            self._consumers[consumer] = None
+        else:
+            self._consumers = {self._consumers: None, consumer: None}
+        self._tell_watchers()
 
     def remove_consumer(self, consumer: QueueConsumer) -> bool:
         """Forget a consumer; when it was the single active one, the next in order takes over.
@@ -241,13 +245,19 @@ class Queue:
             self._consumers = None
         if was_active and self.consumers:
             next(iter(self.consumers)).start()
+        self._tell_watchers()
         return True
 
     def take_consumers(self) -> list[QueueConsumer]:
         """Forget all consumers; returns them."""
         consumers = list(self.consumers)
         self._consumers = None
+        self._tell_watchers()
         return consumers
+
+    def _tell_watchers(self) -> None:
+        for watch in self.watchers:
+            watch()
 
     @property
     def is_single_active(self) -> bool:
