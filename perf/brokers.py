@@ -102,22 +102,25 @@ def null_broker(program: Path) -> Contender:
     return Contender("null", "null broker", launch)
 
 
-def rabbitmq() -> Contender:
-    """Return RabbitMQ if it is installed, with its own node, name daemon and directories."""
+def rabbitmq(plugins: str = "", more: str = "") -> Contender:
+    """Return RabbitMQ if it is installed, with its own node, name daemon and directories.
+
+    Args: plugins: their names, with commas between; more: lines for its configuration.
+    """
     program = find_rabbitmq()
     if program is None:
         return Contender("rabbitmq", "RabbitMQ", None)
 
     def launch(scratch: Path, body: int) -> Launch:
         port, dist_port, epmd_port = free_ports(3)
-        configuration, plugins = scratch / "rabbitmq.conf", scratch / "enabled_plugins"
-        configuration.write_text(RABBITMQ_CONFIGURATION.format(port=port))
-        plugins.write_text("[].\n")
+        configuration, enabled = scratch / "rabbitmq.conf", scratch / "enabled_plugins"
+        configuration.write_text(RABBITMQ_CONFIGURATION.format(port=port) + more)
+        enabled.write_text(f"[{plugins}].\n")
         env = {
             "HOME": str(scratch),  # the Erlang cookie
             "RABBITMQ_CONFIG_FILE": str(configuration),
             "RABBITMQ_CONF_ENV_FILE": str(scratch / "none"),
-            "RABBITMQ_ENABLED_PLUGINS_FILE": str(plugins),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(enabled),
             "RABBITMQ_NODENAME": "bench@localhost",  # unique at its own name daemon
             "RABBITMQ_NODE_IP_ADDRESS": topology.HOST,
             "RABBITMQ_NODE_PORT": str(port),

@@ -6,7 +6,8 @@ Run from the root of the repository, on a machine with nothing else to do:
 
 The broker that runs the shovel has a core of its own; the other broker, or the bare HTTP server,
 has another. A queue is filled first. What is measured begins when the shovel is set, and ends when
-all has arrived; CPU seconds are those of the broker that runs the shovel. Results, the middle of
+all has arrived; CPU seconds are those of the broker that runs the shovel. RabbitMQ, where it is
+installed, runs its own shovel from one of its queues to a broker of ours. Results, the middle of
 the repetitions with the lowest and the highest, go to standard output.
 """
 
@@ -17,7 +18,6 @@ import asyncio
 import base64
 import http.client
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -38,6 +38,7 @@ LOGIN: Final = {"Authorization": "Basic " + base64.b64encode(b"guest:guest").dec
 BATCH: Final = 10_000
 IDLE: Final = 1000
 SERVE: Final = "--serve"
+RABBITMQ: Final = "rabbitmq"
 OPTIONS: Final = (
     " -D {{data}} -b 127.0.0.1 -p {{port}} --http-port {http} --metrics-http-port -1"
     " --mqtt-port -1 --control-unix-path {{scratch}}/control.sock"
@@ -80,8 +81,7 @@ class Site(NamedTuple):
 
     def cpu_s(self) -> float:
         """Seconds of processor time so far."""
-        fields = Path(f"/proc/{self.broker.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return measure.tree_cpu_s(self.broker.pid)
 
     def memory(self) -> int:
         """Bytes that are its own."""
@@ -95,11 +95,18 @@ class Site(NamedTuple):
 def site(command: str, core: int) -> Iterator[Site]:
     """A fresh broker on a core."""
     [port] = brokers.free_ports(1)
-    contender = brokers.ours("ours", "ours", command + OPTIONS.format(http=port))
-    assert contender.launch is not None
+    if command == RABBITMQ:
+        configuration = f"management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {port}\n"
+        contender = brokers.rabbitmq(
+            "rabbitmq_management,rabbitmq_shovel_management", configuration
+        )
+    else:
+        contender = brokers.ours("ours", "ours", command + OPTIONS.format(http=port))
+    if contender.launch is None:
+        raise measure.BenchError(f"{contender.label} is not installed")
     with tempfile.TemporaryDirectory() as place:
         launch = contender.launch(Path(place), 16)
-        with brokers.RunningBroker(launch, core, Path(place) / "log") as running:
+        with brokers.RunningBroker(launch, core, Path(place) / "output") as running:
             yield Site(running, port)
 
 
@@ -133,12 +140,16 @@ def timed(at: Site, count: int, begin: Callable[[], None], is_done: Callable[[],
     return Result(count / (time.monotonic() - started), (at.cpu_s() - cpu) / count * 1e6)
 
 
-def moved(command: str, count: int, *, local: bool, prefetch: int = 1000) -> Result:
-    """A shovel to a queue of the same broker, or of another one."""
-    with site(command, SHOVEL_CORE) as here, site(command, OTHER_CORE) as there:
+def moved(
+    command: str, count: int, *, local: bool, prefetch: int = 1000, by: str = ""
+) -> Result:  # fmt: skip
+    """A shovel to a queue of the same broker, or of another one. Args: by: another broker that runs
+    it."""
+    with site(by or command, SHOVEL_CORE) as here, site(command, OTHER_CORE) as there:
         fill(here.uri, "from", count)
         value = {
-            "src-uri": "amqp://", "src-queue": "from", "dest-queue": "to",
+            "src-protocol": "amqp091", "dest-protocol": "amqp091",
+            "src-uri": here.uri if by else "amqp://", "src-queue": "from", "dest-queue": "to",
             "dest-uri": "amqp://" if local else there.uri, "src-delete-after": "queue-length",
             "src-prefetch-count": prefetch,
         }  # fmt: skip
@@ -214,11 +225,12 @@ def idle(command: str) -> str:
 
 PARTS: Final[dict[str, tuple[float, Callable[[str, int], Result]]]] = {
     "local": (2.0, lambda command, count: moved(command, count, local=True)),
-    "remote": (1.0, lambda command, count: moved(command, count, local=False)),
+    "remote": (4.0, lambda command, count: moved(command, count, local=False)),
+    "rabbitmq": (0.2, lambda command, count: moved(command, count, local=False, by=RABBITMQ)),
     "remote-20000": (
-        1.0, lambda command, count: moved(command, count, local=False, prefetch=20_000)
+        4.0, lambda command, count: moved(command, count, local=False, prefetch=20_000)
     ),
-    "federation": (1.0, federated),
+    "federation": (2.0, federated),
     "webhook": (0.1, posted),
 }  # fmt: skip
 """What is measured, with its share of `--messages`."""

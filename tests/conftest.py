@@ -28,10 +28,11 @@ PACE = (
 with one that mostly waits."""
 ON_ONE_WORKER = (
     "tests/spark/", "tests/browser/test_every", "tests/browser/test_tab_walk", "tests/browser/",
+    "tests/integration/rabbitmq/",
 )  # fmt: skip
-"""One Spark session, and a broker that nobody has used before for what a browser lists: a worker
-runs the whole directory, in order. The two files that go to every page take as long as all others,
-and are for workers of their own."""
+"""One Spark session, a broker that nobody has used before for what a browser lists, and one
+RabbitMQ: a worker runs the whole directory, in order. The two files that go to every page take as
+long as all others, and are for workers of their own."""
 ON_ANY_WORKER = ("tests/spark/apart/", "tests/crash/")
 """Tests that share nothing with others of their file; elsewhere a worker runs a whole file."""
 

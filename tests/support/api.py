@@ -5,10 +5,20 @@ from __future__ import annotations
 import base64
 import http.client
 import json
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote
 
-from tests.support.broker import Broker
+
+class Managed(Protocol):
+    """A broker with such an API."""
+
+    @property
+    def host(self) -> str:
+        """Where it listens."""
+
+    @property
+    def http_port(self) -> int:
+        """And on which port."""
 
 
 class Answer(NamedTuple):
@@ -27,7 +37,7 @@ class Answer(NamedTuple):
 class Api:
     """The management API of a broker, as one user; every request has a connection of its own."""
 
-    def __init__(self, broker: Broker, user: str = "guest", password: str = "") -> None:
+    def __init__(self, broker: Managed, user: str = "guest", password: str = "") -> None:
         self.broker = broker
         given = f"{user}:{password or (user if user == 'guest' else f'{user}-pw')}"
         self.login = {"Authorization": "Basic " + base64.b64encode(given.encode()).decode()}
