@@ -48,7 +48,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._parser: Any = None
         self._done: Done | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._ends_at = self._timeout_s = 0.0
         self._reset()
 
     def _reset(self) -> None:
@@ -60,12 +60,20 @@ class Connection(asyncio.Protocol):
     # ---- what a shovel does
 
     def ask(self, request: bytes, timeout_s: float, done: Done) -> None:
-        """Send a request; `done` is called once, later."""
+        """Send a request; `done` is called once, later: when there is an answer, or `look` finds
+        that there is none in time."""
         assert self._done is None and self._transport is not None
         self._done = done
         self._reset()
-        self._timer = asyncio.get_running_loop().call_later(timeout_s, self._too_late, timeout_s)
+        self._timeout_s = timeout_s
+        self._ends_at = asyncio.get_running_loop().time() + timeout_s
         self._transport.write(request)
+
+    def look(self, now: float) -> None:
+        """The time of the loop is `now`: an answer may be too late."""
+        if self._done is not None and now >= self._ends_at:
+            self._end(None, f"no answer within {self._timeout_s:g} s")
+            self.close()
 
     def close(self) -> None:
         """End it; who waits for an answer is told so."""
@@ -73,15 +81,8 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _too_late(self, timeout_s: float) -> None:
-        self._end(None, f"no answer within {timeout_s:g} s")
-        self.close()
-
     def _end(self, answer: Answer | None, why: str) -> None:
         done, self._done = self._done, None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         if done is not None:
             done(answer, why)
 
@@ -171,6 +172,8 @@ class Connection(asyncio.Protocol):
             self.close()
 
     def _answer(self) -> Answer:
+        if not self._body:
+            return Answer(self._parser.get_status_code(), self._retry_after, "")
         text = self._body.decode(errors="replace")
         plain = " ".join("".join(c if c.isprintable() else " " for c in text).split())
         return Answer(self._parser.get_status_code(), self._retry_after, plain)

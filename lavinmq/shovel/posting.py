@@ -35,6 +35,8 @@ OF_ALL: Final = frozenset({408, 429, 502, 503, 504})
 LARGE: Final = 1 << 20
 """Bytes of bodies above which a request is not made in the loop."""
 CLOSE_S: Final = 3.0
+LOOK_S: Final = 0.5
+"""Between two looks whether an answer is too late."""
 Key = object
 
 
@@ -81,6 +83,7 @@ class Posting:
         self._quiet_until = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
+        self._looker: asyncio.TimerHandle | None = None
         self._context: ssl.SSLContext | None = None
         self._changed = asyncio.Event()
         self._end: Exception | None = None
@@ -118,6 +121,7 @@ class Posting:
         try:
             if any(place.is_tls for place in self._to.places):
                 self._context = await asyncio.to_thread(ssl.create_default_context)
+            self._looker = asyncio.get_running_loop().call_later(LOOK_S, self._look)
             await source.client.start()
             queue = await source.find()
             if queue is None:
@@ -161,6 +165,13 @@ class Posting:
         most = self._values.source.prefetch * 2
         return self._held > most or self._held_bytes > BUFFER_BYTES
 
+    def _look(self) -> None:
+        """One timer for all requests: to set and to take away one for each costs more than they."""
+        loop = asyncio.get_running_loop()
+        for connection in list(self._connections):
+            connection.look(loop.time())
+        self._looker = loop.call_later(LOOK_S, self._look)
+
     async def _wait(self) -> None:
         self._changed.clear()
         await self._changed.wait()
@@ -171,8 +182,9 @@ class Posting:
         """What is under way gets its time; what is not settled stays at the source."""
         self._is_closing = True
         await self._source.stop()
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._looker):
+            if timer is not None:
+                timer.cancel()
         for task in self._opening:
             task.cancel()
         if self._in_flight and self._end is None:
@@ -354,11 +366,16 @@ class Posting:
             if connection.is_open:
                 self._idle.append(connection)
             outcome, is_asked_for = self._to.outcome(answer.status)
+            if outcome == "delivered":
+                self._works()
+                self._settle(job, outcome, "", is_asked_for)
+                self._pump()
+                return
             said = f"{connection.place.shown} answers {answer.status}"
             if outcome == "retry" and answer.status in OF_ALL:
                 self._server_failed(job, said, answer.retry_after_s, connection.place)
             else:
-                if answer.text and outcome != "delivered":
+                if answer.text:
                     said = f"{said}: {answer.text}"
                 self._works()
                 self._settle(job, outcome, said, is_asked_for, answer.retry_after_s)
@@ -455,7 +472,8 @@ class Posting:
                 self._ready.append(job.key)
             else:
                 del self._lanes[job.key]
-        self._changed.set()
+        if self._is_all_taken or not self._is_full():
+            self._changed.set()
 
     def _has_dead_letters(self) -> bool:
         """Whether the source is a queue of ours that sends on what is rejected."""

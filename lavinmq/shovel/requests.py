@@ -47,6 +47,8 @@ class Requests:
         fixed += [f"{key}: {text}\r\n" for key, text in to.headers.items()]
         self._fixed = "".join(fixed)
         self._has_type = "content-type" in own
+        self._lines_of: tuple[HookPlace, str] | None = None
+        self._lines = ""
         self._taken = own | hook.OURS | {
             "x-shovel", "x-message-id", "content-type", "authorization", "cookie",
         }  # fmt: skip
@@ -58,12 +60,11 @@ class Requests:
             raise ValueError(f"more than {MAX_JSON} bytes are not made JSON of")
         properties = first.properties if len(messages) == 1 or not place.path else {}
         path = place.path or self._path(properties)
-        head = [f"POST {path} HTTP/1.1\r\nHost: {place.authority}\r\n{self._fixed}"]
-        if place.authorization is not None:
-            head.append(f"Authorization: {place.authorization}\r\n")
+        head = [self._first_lines(place, path)]
         if to.format == "raw":
             body = first.body
-            head += self._told(properties)
+            if properties:
+                head += self._told(properties)
         elif to.format == "json":
             body = _json([self._row(each) for each in messages])
             head.append("Content-Type: application/json\r\n")
@@ -77,6 +78,15 @@ class Requests:
             head.append(self._signature(str(given or f"{self._run}-{number}"), body))
         head.append(f"Content-Length: {len(body)}\r\n\r\n")
         return "".join(head).encode("latin-1") + body
+
+    def _first_lines(self, place: HookPlace, path: str) -> str:
+        """What is the same in all requests to a place."""
+        if (place, path) != self._lines_of:
+            lines = f"POST {path} HTTP/1.1\r\nHost: {place.authority}\r\n{self._fixed}"
+            if place.authorization is not None:
+                lines += f"Authorization: {place.authorization}\r\n"
+            self._lines_of, self._lines = (place, path), lines
+        return self._lines
 
     def _path(self, properties: dict[str, Any]) -> str:
         """Where a message says that it wants to go."""
