@@ -41,7 +41,7 @@ from lavinmq.mqtt.service import Service as Mqtt
 from lavinmq.process import descriptors, log
 from lavinmq.process.portions import SharedPortion, in_portions
 from lavinmq.process.systemd import Service
-from lavinmq.shovel.shovels import Shovels
+from lavinmq.shovel.shovels import STOP_S, Shovels
 from lavinmq.stats import system
 from lavinmq.vhost.log_exchange import LogExchange
 
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 CHECK_INTERVAL_S: Final = 0.125
 COMPACT_INTERVAL_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 15.0
+HURRIED_S: Final = 0.2
+"""What shovels get when the disk has failed, or the broker is to stop at once."""
 COLLECTIONS: Final = (5_000, 1, 2_000)
 """Objects made, young passes and middle passes after which the garbage collector looks again. A
 middle pass goes over all since the one before: it is short when young ones are few."""
@@ -392,10 +394,12 @@ class Server:
         if self._stopping is not None:
             self._stopping.cancel()
         if not self.events.is_closed():
+            # After a failure nothing is confirmed any more, and nothing is waited for.
+            time_s = HURRIED_S if self.failure else STOP_S
             if not self.shovels.is_idle:
-                self.events.run_until_complete(self.shovels.close())
+                self.events.run_until_complete(self.shovels.close(time_s))
             if not self.federation.is_idle:
-                self.events.run_until_complete(self.federation.close())
+                self.events.run_until_complete(self.federation.close(time_s))
             self.events.run_until_complete(broker.chain.stop())
         for timer in (self._stop_timer, self._check_timer, self._disk_timer, self._compact_timer):
             if timer is not None:

@@ -210,11 +210,11 @@ class Federation:
                 link.resume()
         return max(len(of), 1)
 
-    async def close(self) -> None:
+    async def close(self, timeout_s: float = STOP_S) -> None:
         """End all, within a time; what stands at upstreams stays there."""
         for place in list(self._links):
             self._end_all(place, is_deleted=False)
-        await self._closing.wait(STOP_S)
+        await self._closing.wait(timeout_s)
 
 
 def _is_linked(resource: Exchange | Queue) -> bool:

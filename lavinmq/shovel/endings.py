@@ -30,9 +30,11 @@ class Endings(Generic[K]):
         return self._tasks.get(key)
 
     async def wait(self, timeout_s: float) -> None:
-        """Wait until all have ended, for so long."""
+        """Wait until all have ended, for so long; then they are cut off."""
         if self._tasks:
-            await asyncio.wait(list(self._tasks.values()), timeout=timeout_s)
+            _, late = await asyncio.wait(list(self._tasks.values()), timeout=timeout_s)
+            for task in late:
+                task.cancel()
 
     def _ended(self, key: K, task: asyncio.Task[None]) -> None:
         if self._tasks.get(key) is task:

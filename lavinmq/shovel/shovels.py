@@ -142,12 +142,12 @@ class Shovels:
         digest = hashlib.sha1(name.encode(errors="surrogateescape"), usedforsecurity=False)
         return Path(self._broker.config.data_dir) / f"shovels.{digest.hexdigest()}.paused"
 
-    async def close(self) -> None:
+    async def close(self, timeout_s: float = STOP_S) -> None:
         """End all, within a time; before the connections of the broker are closed."""
         while self._all:
             key, (_, shovel) = self._all.popitem()
             self._closing.add(key, shovel.close())
-        await self._closing.wait(STOP_S)
+        await self._closing.wait(timeout_s)
 
 
 class Offsets:
