@@ -38,8 +38,8 @@ cdef class Port:
     cdef readonly Ring ring
     cdef readonly Tracker tracker
     cdef public object owner
-    cdef public bint no_ack     # of deliveries whose tag is not in unsettled_tags
-    cdef readonly set no_ack_tags
+    cdef public bint no_ack     # of all deliveries
+    cdef set settled_tags       # of consumers whose deliveries are settled; None = no such
     cdef list messages
     cdef readonly u64 backlog   # bytes of bodies in `messages`
     cdef bint is_touched
@@ -68,7 +68,6 @@ cdef class Port:
         self.tracker = tracker
         self.owner = owner
         self.messages = []
-        self.no_ack_tags = set()
         self.exchange_raw = self.key_raw = self.tag_raw = b""
         self.exchange = self.key = self.tag = ""
         self.props = b"\x00\x00"
@@ -76,6 +75,13 @@ cdef class Port:
     def __dealloc__(self):
         parcel_free(self.parcel)
         buf_free(&self.names)
+
+    @property
+    def no_ack_tags(self):
+        """Tags of consumers whose deliveries are settled as they come."""
+        if self.settled_tags is None:
+            self.settled_tags = set()
+        return self.settled_tags
 
     def take(self):
         """Return the messages that came, and forget them."""
@@ -445,7 +451,7 @@ cdef class Input:
             return 0
         if port.tracker is not None:
             is_settled = port.no_ack or (
-                len(port.no_ack_tags) > 0 and message.consumer_tag in port.no_ack_tags
+                port.settled_tags is not None and message.consumer_tag in port.settled_tags
             )
             with cython.critical_section(port.tracker):
                 port.tracker.delivery(message.delivery_tag, message.redelivered)

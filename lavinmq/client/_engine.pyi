@@ -343,7 +343,8 @@ class Port:
     tracker: Tracker | None
     owner: Any
     no_ack: bool
-    no_ack_tags: set[str]
+    @property
+    def no_ack_tags(self) -> set[str]: ...
     backlog: int
     passage: Passage | None
     def __init__(

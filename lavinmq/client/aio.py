@@ -78,7 +78,7 @@ class AsyncProducer(BaseProducer):
     """Publishes; made by `AsyncClient.producer`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._room: deque[asyncio.Future[None]] = deque()
+        self._room: list[asyncio.Future[None]] = []
         super().__init__(*args, **kwargs)
 
     async def open(self) -> Self:
@@ -191,7 +191,7 @@ class AsyncConsumer(BaseConsumer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._lists: deque[list[Message]] = deque()
-        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._waiters: list[asyncio.Future[None]] = []
         self._workers: list[asyncio.Task[None]] = []
         super().__init__(*args, **kwargs)
 
@@ -229,7 +229,7 @@ class AsyncConsumer(BaseConsumer):
 
     def _notify(self, all_of_them: bool = False) -> None:
         while self._waiters:
-            waiter = self._waiters.popleft()
+            waiter = self._waiters.pop(0)
             if not waiter.done():
                 waiter.set_result(None)
                 if not all_of_them:

@@ -70,7 +70,7 @@ class BaseConsumer(Member):
         self._held = 0
         self._held_bytes = 0
         self._is_stream = OFFSET in self.arguments
-        self._offsets: deque[tuple[int, int]] = deque()
+        self._offsets: deque[tuple[int, int]] | None = None
         self._next_offset: int | None = None
         self._oldest: tuple[int, int, float] | None = None
         self.tracing: Any = None
@@ -209,7 +209,7 @@ class BaseConsumer(Member):
     def _forget_channel(self) -> None:
         if self._is_stream:
             self._note_offsets()
-            self._offsets.clear()
+            self._offsets = None
         self._chan = None
         self._is_subscribed = False
         self._oldest = None
@@ -282,6 +282,8 @@ class BaseConsumer(Member):
             for message in messages:
                 offset = message.headers.get(OFFSET)
                 if isinstance(offset, int):
+                    if self._offsets is None:
+                        self._offsets = deque()
                     self._offsets.append((message.delivery_tag, offset))
                     if self.no_ack:
                         self._next_offset = offset + 1

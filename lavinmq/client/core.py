@@ -43,10 +43,6 @@ from lavinmq.client.url import Endpoint, Target
 from lavinmq.client.values import ConnectionState
 
 LOG: Final = logging.getLogger("lavinmq.client")
-EVENTS: Final = (
-    "state_change", "reconnect_attempt", "recovered", "recovery_failed", "blocked", "unblocked",
-    "error", "queue_renamed",
-)  # fmt: skip
 ALLOWED: Final[dict[ConnectionState, set[ConnectionState]]] = {
     ConnectionState.IDLE: {ConnectionState.CONNECTING},
     ConnectionState.CONNECTING: {ConnectionState.CONNECTED, ConnectionState.RECONNECTING},
@@ -89,6 +85,15 @@ class Member:
 class Core:
     """One client; made by a front, started in an event loop."""
 
+    __slots__ = (
+        "_admin", "_admin_lock", "_endpoints", "_is_started", "_known", "_known_most",
+        "_next", "_since", "_supervisor", "_tasks", "_waiting", "_watcher",
+        "blocked_seconds", "bytes_in", "bytes_out", "callbacks", "config", "connects",
+        "dispatch", "front", "last_error", "link", "loop", "members", "opening",
+        "poll_detected", "reconnect_attempts", "reconnects", "state", "state_seconds",
+        "target", "topology",
+    )  # fmt: skip
+
     def __init__(
         self, target: Target, config: Config, dispatch: Callable[..., None], front: Any = None
     ) -> None:
@@ -97,8 +102,10 @@ class Core:
         self.link: Link | None = None
         self.topology = Topology()
         self.members: dict[Member, None] = {}
-        self._known: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.callbacks: dict[str, list[Callable[..., Any]]] = {name: [] for name in EVENTS}
+        self._known: list[weakref.ref[Any]] = []
+        self._known_most = 16
+        self.callbacks: dict[str, list[Callable[..., Any]]] = {}
+        """By event; those that somebody wants to hear of."""
         self.last_error: Exception | None = None
         self.connects = self.reconnects = self.reconnect_attempts = self.poll_detected = 0
         self.bytes_in = self.bytes_out = 0
@@ -115,8 +122,10 @@ class Core:
         self._admin: Chan | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._supervisor: asyncio.Task[None] | None = None
-        self._changed: asyncio.Event
-        self._admin_lock: asyncio.Lock
+        self._waiting: list[asyncio.Future[None]] = []
+        """Who waits for another state."""
+        self._admin_lock: asyncio.Lock | None = None
+        self._watcher: asyncio.TimerHandle | None = None
         self._is_started = False
 
     # ---- what the fronts ask for
@@ -129,12 +138,11 @@ class Core:
             return
         self._is_started = True
         self.loop = asyncio.get_running_loop()
-        self._changed, self._admin_lock = asyncio.Event(), asyncio.Lock()
         self._since = self.loop.time()
         self.set_state(ConnectionState.CONNECTING, None)
         first: asyncio.Future[None] = self.loop.create_future()
         self._supervisor = self.loop.create_task(self._supervise(first))
-        self.spawn(self._watch())
+        self._watcher = self.loop.call_later(self.config.health_interval, self._watch)
         if self.config.token is not None and self.config.token_interval:
             self.spawn(self._renew())
         if self.config.fail_fast:
@@ -158,6 +166,8 @@ class Core:
                 await asyncio.gather(*closing, return_exceptions=True)
         except TimeoutError:
             pass
+        if self._watcher is not None:
+            self._watcher.cancel()
         for task in [self._supervisor, *self._tasks]:
             if task is not None and task is not asyncio.current_task():
                 task.cancel()
@@ -179,8 +189,9 @@ class Core:
                         raise ClosedError(f"the client is closed: {self.last_error or 'by itself'}")
                     if self.link is not None and self.is_connected:
                         return self.link
-                    self._changed.clear()
-                    await self._changed.wait()
+                    waiting: asyncio.Future[None] = self.loop.create_future()
+                    self._waiting.append(waiting)
+                    await waiting
         except TimeoutError:
             cause = f": {self.last_error}" if self.last_error else ""
             raise ClientConnectionError(f"no connection within {timeout:g} s{cause}") from None
@@ -197,6 +208,8 @@ class Core:
 
     async def call_on(self, link: Link, name: str, *values: Any) -> Any:
         """As `call`, on a connection that need not be announced yet."""
+        if self._admin_lock is None:
+            self._admin_lock = asyncio.Lock()
         async with self._admin_lock:
             if self._admin is None or self._admin.error or self._admin.link is not link:
                 self._admin = await link.channel()
@@ -232,7 +245,10 @@ class Core:
         if self.state in (ConnectionState.CLOSING, ConnectionState.CLOSED):
             raise ClosedError("the client was closed")
         self.members[member] = None
-        self._known.add(member)
+        self._known.append(weakref.ref(member))
+        if len(self._known) > self._known_most:
+            self._known = [each for each in self._known if each() is not None]
+            self._known_most = 2 * len(self._known) + 16
         link = self.link
         if link is not None and self.is_connected:
             try:
@@ -245,7 +261,7 @@ class Core:
 
     def everybody(self) -> list[Any]:
         """Producers and consumers whose figures count, also those that have ended."""
-        return list(self._known)
+        return [member for each in self._known if (member := each()) is not None]
 
     def exit(self, member: Member) -> None:
         """A producer or a consumer has ended."""
@@ -255,9 +271,9 @@ class Core:
 
     def tell(self, event: str, *values: Any) -> None:
         """Hand an event to the program's callbacks."""
-        for callback in self.callbacks[event]:
+        for callback in self.callbacks.get(event, ()):
             self.dispatch(self.guarded, callback, values)
-        if event == "error" and not self.callbacks["error"]:
+        if event == "error" and not self.callbacks.get("error"):
             LOG.warning("%s", values[0])
 
     def guarded(self, callback: Callable[..., Any], values: tuple[Any, ...]) -> Any:
@@ -268,7 +284,7 @@ class Core:
                 self.loop.call_soon_threadsafe(self.spawn, result)
             return result
         except Exception as error:
-            if callback in self.callbacks["error"]:
+            if callback in self.callbacks.get("error", ()):
                 LOG.exception("an on_error callback failed")
             else:
                 self.tell("error", error)
@@ -301,7 +317,10 @@ class Core:
         if old is ConnectionState.BLOCKED:
             self.blocked_seconds += now - self._since
         self._since, self.state = now, state
-        self._changed.set()
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            if not each.done():
+                each.set_result(None)
         self.tell("state_change", old, state, cause)
 
     # ---- connecting
@@ -467,6 +486,8 @@ class Core:
     def _finish(self, cause: Exception) -> None:
         """Nothing comes after this: everything that is held ends, everybody who waits hears."""
         self.link = None
+        if self._watcher is not None:
+            self._watcher.cancel()
         self.set_state(ConnectionState.CLOSED, cause)
         members, self.members = self.members, {}
         for member in members:
@@ -482,16 +503,18 @@ class Core:
 
     # ---- the poll
 
-    async def _watch(self) -> None:
-        """Look after the connection, in case that an event was missed."""
-        while True:
-            await asyncio.sleep(self.config.health_interval)
-            link = self.link
+    def _watch(self) -> None:
+        """Look after the connection, in case that an event was missed; again and again."""
+        self._watcher = self.loop.call_later(self.config.health_interval, self._watch)
+        link = self.link
+        try:
             if link is not None and not link.lost.done():
                 self._look_at(link)
             elif link is None:
                 for member in list(self.members):
                     member.tick(True)
+        except Exception as error:  # noqa: BLE001 - the poll goes on
+            self.tell("error", error)
 
     def _look_at(self, link: Link) -> None:
         is_blocked = link.blocked_since is not None

@@ -104,7 +104,7 @@ class Face:
         return snapshot(self._core)
 
     def _on(self, event: str, callback: Hook) -> Hook:
-        self._core.callbacks[event].append(callback)
+        self._core.callbacks.setdefault(event, []).append(callback)
         return callback
 
     def on_state_change(self, callback: Hook) -> Hook:

@@ -13,8 +13,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import platform
-from collections import deque
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Final, Protocol, cast
 
 from lavinmq.client import _engine, methods
@@ -52,6 +52,12 @@ Event = tuple[int, int, bytes, _engine.Message | None]
 """Channel, method, payload, and the message that came with it."""
 
 
+@lru_cache(maxsize=16)
+def _decoded(method: int, payload: bytes) -> tuple[Any, ...]:
+    """The arguments of a method of a connection: many connections are told the same."""
+    return _engine.decode_method(payload, methods.FORMS[method])
+
+
 async def token_of(function: Callable[[], object]) -> str:
     """Ask the program for an access token, in a thread: it may have to fetch one.
 
@@ -82,13 +88,17 @@ class Sender(Protocol):
 class Chan:
     """A channel as the client sees it; closed for good once `error` is set."""
 
+    __slots__ = (
+        "_waiting", "error", "link", "number", "on_cancel", "on_close", "on_return", "port",
+    )  # fmt: skip
+
     def __init__(self, link: Link, port: _engine.Port) -> None:
         self.link, self.port, self.number = link, port, port.number
         self.error: Exception | None = None
         self.on_cancel: Callable[[str], None] | None = None
         self.on_close: Callable[[Exception], None] | None = None
         self.on_return: Callable[[_engine.Message], None] | None = None
-        self._waiting: deque[tuple[frozenset[int], asyncio.Future[Any]]] = deque()
+        self._waiting: list[tuple[frozenset[int], asyncio.Future[Any]]] = []
 
     def send(self, name: str, *values: Any) -> None:
         """Send a method without waiting. Raises: what ended the channel."""
@@ -123,12 +133,12 @@ class Chan:
         """A method came that may be an answer. Raises: ProtocolViolation when nobody asked."""
         while self._waiting and self._waiting[0][1].cancelled():
             # Who asked went away; this is its answer.
-            expected, _ = self._waiting.popleft()
+            expected, _ = self._waiting.pop(0)
             if method in expected:
                 return
         if not self._waiting or method not in self._waiting[0][0]:
             raise ProtocolViolation(f"{methods.name_of(method)}, which nobody asked for")
-        _, future = self._waiting.popleft()
+        _, future = self._waiting.pop(0)
         if method == methods.IDS["basic.get-empty"]:
             future.set_result(None)
         elif message is not None:
@@ -142,7 +152,7 @@ class Chan:
             self.error = error
             if self.on_close:
                 self.on_close(error)
-        waiting, self._waiting = self._waiting, deque()
+        waiting, self._waiting = self._waiting, []
         for _, future in waiting:
             if not future.done():
                 future.set_exception(error)
@@ -159,6 +169,14 @@ class Chan:
 
 class Link(asyncio.BufferedProtocol):
     """One connection; `opened` once the handshake is done, `lost` once it has ended."""
+
+    __slots__ = (
+        "_closing", "_expected", "_gone", "_parted", "_scheduled", "_stoppers", "_timer",
+        "_writers", "blocked_since", "bytes_out", "channel_max", "chans", "config",
+        "frame_max", "heartbeat", "input", "is_open", "is_paused", "last_read",
+        "last_write", "loop", "lost", "on_blocked", "out", "root", "senders",
+        "server_properties", "target", "transport",
+    )  # fmt: skip
 
     def __init__(self, config: Config, target: Target, loop: asyncio.AbstractEventLoop) -> None:
         self.config, self.target, self.loop = config, target, loop
@@ -431,7 +449,7 @@ class Link(asyncio.BufferedProtocol):
         name = methods.name_of(method)
         if method not in methods.FORMS:
             raise ProtocolViolation(f"{name} is not known")
-        values = _engine.decode_method(payload, methods.FORMS[method])
+        values = _decoded(method, payload)
         expected = self._expected.pop(method, None)
         if expected is not None:
             if not expected.done():

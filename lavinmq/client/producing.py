@@ -12,7 +12,6 @@ import re
 import threading
 import uuid
 import weakref
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -30,7 +29,7 @@ from lavinmq.client.errors import (
     NotFound,
 )
 from lavinmq.client.link import Chan, Link
-from lavinmq.client.spill import Place, Spill
+from lavinmq.client.spill import Spill
 from lavinmq.client.values import BufferPolicy, DropReason, PublishMode
 
 CALLBACKS: Final = {
@@ -74,8 +73,6 @@ class BaseProducer(_engine.Ring, Member):
         self._timer: asyncio.TimerHandle | None = None
         self._spill: Spill | None = None
         self._spill_lock = threading.Lock()
-        self._spill_places: deque[tuple[int, Place]] = deque()
-        self._spill_receipts: deque[weakref.ref[Receipt] | None] = deque()
         defaults: dict[str, Any] = {"delivery_mode": 2, **(properties or {})}
         if config.deduplicate:
             self._identify(defaults)
@@ -101,7 +98,7 @@ class BaseProducer(_engine.Ring, Member):
         if policy is BufferPolicy.SPILL and config.spill_directory is not None:
             name = re.sub(r"[^\w.-]", "_", f"{exchange}-{queue or routing_key}")
             self._spill = Spill(Path(config.spill_directory) / name, config.spill_bytes)
-            self._spill_receipts.extend([None] * self._spill.count)
+            self._spill.receipts.extend([None] * self._spill.count)
         self._renew_accepting()
 
     def _identify(self, defaults: dict[str, Any]) -> None:
@@ -245,9 +242,9 @@ class BaseProducer(_engine.Ring, Member):
             self.accepting = False
             props, target, flags = self.stamped(prepared)
             receipt = self.loose_receipt()
-            self._spill_receipts.append(weakref.ref(receipt))
+            self._spill.receipts.append(weakref.ref(receipt))
             if not self._spill.append(flags, props, target, body):
-                self._spill_receipts.pop()
+                self._spill.receipts.pop()
                 self._renew_accepting()
                 raise BufferFullError(f"the spill holds {self.config.spill_bytes} bytes")
         self.wake()
@@ -261,25 +258,27 @@ class BaseProducer(_engine.Ring, Member):
         with self._spill_lock:
             while spill.count and (found := spill.read()):
                 (flags, props, target, body), place = found
-                known = self._spill_receipts[0] if self._spill_receipts else None
+                known = spill.receipts[0] if spill.receipts else None
                 receipt = known() if known is not None else None
                 number = self.last
                 if not self.add_spilled(body, props, target, flags, receipt):
                     break
-                if self._spill_receipts:
-                    self._spill_receipts.popleft()
+                if spill.receipts:
+                    spill.receipts.popleft()
                 spill.advance(place)
-                self._spill_places.append((number, place))
+                spill.places.append((number, place))
             self._renew_accepting()
 
     def _check_spill(self) -> None:
         """Note in the file what is with the broker."""
-        place = None
-        while self._spill_places and self._spill_places[0][0] < self.first:
-            place = self._spill_places.popleft()[1]
-        if place is not None and self._spill is not None:
+        spill, place = self._spill, None
+        if spill is None:
+            return
+        while spill.places and spill.places[0][0] < self.first:
+            place = spill.places.popleft()[1]
+        if place is not None:
             with self._spill_lock:
-                self._spill.done(place)
+                spill.done(place)
 
     # ---- in the loop: the connection
 

@@ -15,12 +15,16 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
+import weakref
 import zlib
 from collections import deque
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from lavinmq.client.errors import ConfigError
+
+if TYPE_CHECKING:
+    from lavinmq.client._engine import Receipt
 
 HEAD: Final = struct.Struct("<II")
 FIELDS: Final = struct.Struct("<BIH")
@@ -54,6 +58,10 @@ class Spill:
         """Records that were not read yet."""
         self._read_at: Place = self._done_at
         self._written: deque[int] = deque()
+        self.places: deque[tuple[int, Place]] = deque()
+        """Where what was read ends, by the number it has in the ring."""
+        self.receipts: deque[weakref.ref[Receipt] | None] = deque()
+        """Of what was not read yet; None = of a program before."""
         self._load()
         self._last = max(self._sizes, default=self._done_at[0])
         self._file = os.open(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from lavinmq.client.aio import AsyncClient
@@ -67,21 +68,23 @@ class Rotation(Generic[P]):
             self._next = 0
 
 
+@lru_cache(maxsize=64)
+def _config(delay: float) -> Config:
+    """Of all that wait as long before they connect again."""
+    return Config(
+        fail_fast=False, retry_auth=True, topology_recovery="declared",
+        reconnect_initial_delay=delay, reconnect_max_delay=max(MOST_DELAY_S, delay),
+        reconnect_jitter=1.0, rpc_timeout=30.0, close_timeout=CLOSE_S,
+        buffer_bytes=BUFFER_BYTES, flush_retries=NEVER, confirm_timeout=60.0,
+        health_interval=HEALTH_S,
+    )  # fmt: skip
+
+
 def client_of(
     broker: Broker, rotation: Rotation[Place], name: str, delay_s: float, failed: Failed
 ) -> AsyncClient:
     """A client that is not started yet; `name` is its connection's, unless the URI has one."""
-    delay = max(delay_s, 0.01)
-    client = AsyncClient(
-        "amqp://localhost",
-        Config(
-            fail_fast=False, retry_auth=True, topology_recovery="declared",
-            reconnect_initial_delay=delay, reconnect_max_delay=max(MOST_DELAY_S, delay),
-            reconnect_jitter=1.0, rpc_timeout=30.0, close_timeout=CLOSE_S,
-            buffer_bytes=BUFFER_BYTES, flush_retries=NEVER, confirm_timeout=60.0,
-            health_interval=HEALTH_S,
-        ),
-    )  # fmt: skip
+    client = AsyncClient("amqp://localhost", _config(max(delay_s, 0.01)))
 
     async def opening() -> Link:
         place = rotation.turn()

@@ -35,6 +35,8 @@ OF_ALL: Final = frozenset({408, 429, 502, 503, 504})
 LARGE: Final = 1 << 20
 """Bytes of bodies above which a request is not made in the loop."""
 CLOSE_S: Final = 3.0
+SLACK_S: Final = 0.01
+"""The loop's clock may be behind by some milliseconds: who is asked to wait is never early."""
 LOOK_S: Final = 0.5
 """Between two looks whether an answer is too late."""
 Key = object
@@ -409,7 +411,7 @@ class Posting:
                 delay = (
                     pause_s(self._values.delay_s, cycles - 1)
                     if retry_after_s is None
-                    else float(retry_after_s)
+                    else retry_after_s + SLACK_S
                 )
                 self._quiet_until = now + delay
         self._pump()
@@ -437,7 +439,7 @@ class Posting:
             delay = (
                 pause_s(self._values.delay_s, job.tries)
                 if retry_after_s is None
-                else float(retry_after_s)
+                else retry_after_s + SLACK_S
             )
             job.tries += 1
             self._again(job, delay)
