@@ -23,6 +23,7 @@ cdef enum:                      # class id << 16 | method id
     M_NACK = 0x003C0078
 
 cdef enum:
+    BUFFER_LEAST_SIZE = 2048    # of a connection that does nothing
     BUFFER_SIZE = 262144
 
 
@@ -229,6 +230,8 @@ cdef class Input:
     cdef u8* p
     cdef u64 n
     cdef u64 cap
+    cdef u64 cap_most
+    cdef u64 wanted             # how large it should be
     cdef u64 frame_max
     cdef readonly u64 max_body
     cdef dict ports
@@ -241,7 +244,8 @@ cdef class Input:
     cdef int exports
 
     def __cinit__(self, u64 frame_max=131072, u64 max_body=128 << 20):
-        self.cap = max(frame_max + FRAME_OVERHEAD, <u64>BUFFER_SIZE)
+        self.cap_most = max(frame_max + FRAME_OVERHEAD, <u64>BUFFER_SIZE)
+        self.cap = BUFFER_LEAST_SIZE
         self.p = <u8*>malloc(self.cap)
         if self.p == NULL:
             raise MemoryError
@@ -253,7 +257,21 @@ cdef class Input:
     def __dealloc__(self):
         free(self.p)
 
+    cdef int make_room(self) except -1:
+        """Grow when a read has filled it, or a frame does not fit."""
+        cdef u8* grown
+        cdef u64 cap = min(max(self.wanted, 2 * self.cap if self.n == self.cap else 0),
+                           self.cap_most)
+        if cap <= self.cap or self.exports:
+            return 0
+        grown = <u8*>realloc(self.p, cap)
+        if grown == NULL:
+            raise MemoryError
+        self.p, self.cap = grown, cap
+        return 0
+
     def __getbuffer__(self, Py_buffer* view, int flags):
+        self.make_room()
         PyBuffer_FillInfo(view, self, self.p + self.n, self.cap - self.n, False, flags)
         self.exports += 1
 
@@ -279,6 +297,7 @@ cdef class Input:
         cdef u64 at = 0, left = view.shape[0], piece
         cdef list events = []
         while left:
+            self.make_room()
             piece = min(left, self.cap - self.n)
             memcpy(self.p + self.n, &view[at], piece)
             events += self.advance(piece)
@@ -297,6 +316,8 @@ cdef class Input:
             raise ValueError("more bytes than there was room for")
         self.n += n
         self.bytes_in += n
+        if self.n == self.cap:
+            self.wanted = 4 * self.cap
         self.now = 0
         self.walk()
         events = self.events
@@ -329,6 +350,7 @@ cdef class Input:
                 if size + FRAME_OVERHEAD > self.frame_max:
                     raise ProtocolViolation(f"a frame of {size} bytes, {self.frame_max} are agreed")
                 if self.n - at < size + FRAME_OVERHEAD:
+                    self.wanted = max(self.wanted, size + FRAME_OVERHEAD)
                     break
                 if p[7 + size] != FRAME_END:
                     raise ProtocolViolation(f"a frame ends with {p[7 + size]}")

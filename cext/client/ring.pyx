@@ -81,6 +81,7 @@ cdef class Ring:
     cdef u64 tail
     cdef u64* tags
     cdef u64 tag_mask
+    cdef u64 most_tags          # from the lowest one in flight to the newest
     cdef u64 low_tag            # the lowest tag in flight, or the next one
     cdef u64 next_tag
     cdef bytes props
@@ -148,15 +149,13 @@ cdef class Ring:
         while size < 2 * capacity:
             size *= 2
         self.most_slots = size
-        size = SLOTS_LEAST
-        while size < max_in_flight:
-            size *= 2
-        self.tags = <u64*>calloc(size, sizeof(u64))
+        self.tags = <u64*>calloc(SLOTS_LEAST, sizeof(u64))
         if self.tags == NULL:
             raise MemoryError
-        self.tag_mask = size - 1
+        self.tag_mask = SLOTS_LEAST - 1
         self.capacity, self.capacity_bytes = capacity, capacity_bytes
         self.window = self.most_window = max_in_flight
+        self.most_tags = 2 * max_in_flight
         self.ttl_ns = ttl_ms * 1000000
         self.confirms, self.retries_nacks, self.is_stamped = confirms, retry_nacks, stamped
         self.flags = FLAG_MANDATORY if mandatory else 0
@@ -449,6 +448,18 @@ cdef class Ring:
         self.mask = size - 1
         return 0
 
+    cdef int grow_tags(self) except -1:
+        cdef u64 size = (self.tag_mask + 1) * 2, tag
+        cdef u64* tags = <u64*>calloc(size, sizeof(u64))
+        if tags == NULL:
+            raise MemoryError
+        for tag in range(self.low_tag, self.next_tag):
+            tags[tag & (size - 1)] = self.tags[tag & self.tag_mask]
+        free(self.tags)
+        self.tags = tags
+        self.tag_mask = size - 1
+        return 0
+
     # ---- sending
 
     def attach(self, int channel, u64 frame_max):
@@ -498,9 +509,11 @@ cdef class Ring:
                 return 0
             while out.b.n < most:
                 if self.confirms and (
-                    self.in_flight >= self.window or self.next_tag - self.low_tag > self.tag_mask
+                    self.in_flight >= self.window or self.next_tag - self.low_tag > self.most_tags
                 ):
                     return n
+                if self.next_tag - self.low_tag > self.tag_mask:
+                    self.grow_tags()
                 seq = self.next_to_send(now)
                 if seq == self.tail:
                     # With a refused message waiting the owner's clock is what comes next.
