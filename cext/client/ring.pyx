@@ -697,13 +697,23 @@ cdef class Ring:
             if tag == 0:
                 tag = self.next_tag - 1
             while at <= tag:
-                if at >= self.low_tag and self.tags[at & self.tag_mask]:
+                if self.in_flight_as(at) != NULL:
                     self.answered(self.tags[at & self.tag_mask] - 1, is_ack, now)
                     self.tags[at & self.tag_mask] = 0
                 at += 1
-            while self.low_tag < self.next_tag and not self.tags[self.low_tag & self.tag_mask]:
+            while self.low_tag < self.next_tag and self.in_flight_as(self.low_tag) == NULL:
                 self.low_tag += 1
         return 0
+
+    cdef slot_t* in_flight_as(self, u64 tag) noexcept:
+        """The slot that was sent with this tag; NULL when it was answered, or given up since."""
+        cdef u64 seq
+        cdef slot_t* s
+        if not self.low_tag <= tag < self.next_tag or not self.tags[tag & self.tag_mask]:
+            return NULL
+        seq = self.tags[tag & self.tag_mask] - 1
+        s = self.slots + (seq & self.mask)
+        return s if self.head <= seq < self.tail and s.state == SLOT_SENT else NULL
 
     cdef int answered(self, u64 seq, bint is_ack, i64 now) except -1:
         cdef slot_t* s = self.slots + (seq & self.mask)
@@ -734,22 +744,29 @@ cdef class Ring:
 
     cdef int returned(self, Message message) except -1:
         """The broker gives a message back; its confirm is still to come."""
-        cdef u64 tag, seq
+        cdef u64 tag
         cdef slot_t* s
+        cdef bytes target = self.target_of(message.exchange, message.routing_key)
         for tag in range(self.low_tag, self.next_tag):
-            seq = self.tags[tag & self.tag_mask]
-            if seq == 0:
-                continue
-            s = self.slots + ((seq - 1) & self.mask)
-            if s.flags & (FLAG_MANDATORY | FLAG_RETURNED) == FLAG_MANDATORY:
-                mine = self.message_of(s)
-                if (
-                    mine.body == message.body and mine.routing_key == message.routing_key
-                    and mine.exchange == message.exchange
-                ):
+            s = self.in_flight_as(tag)
+            if s != NULL and s.flags & (FLAG_MANDATORY | FLAG_RETURNED) == FLAG_MANDATORY:
+                if self.holds(s, target, message.body):
                     s.flags |= FLAG_RETURNED
                     return 0
         return 0
+
+    cdef bint holds(self, slot_t* s, bytes target, bytes body) noexcept:
+        """Whether it is a message with that target and body."""
+        cdef parcel_t* parcel
+        cdef bytes mine
+        if s.flags & FLAG_FORWARDED:
+            parcel = <parcel_t*>s.body
+            return (
+                is_same(target, parcel_target(parcel), parcel.n_target)
+                and is_same(body, parcel_body(parcel), parcel.n_body)
+            )
+        mine = self.target if s.target == NULL else <bytes>s.target
+        return mine == target and <bytes>s.body == body
 
     cdef int forget(self, Receipt receipt) except -1:
         """A receipt goes away."""
@@ -815,6 +832,7 @@ cdef class Ring:
                 if self.slots[seq & self.mask].state != SLOT_FREE:
                     self.finish(seq, OUTCOME_DROPPED, reason)
                     n += 1
+            self.in_flight = 0
         return n
 
     def give_up_first(self, reason):
@@ -885,9 +903,9 @@ cdef class Ring:
     def oldest_flight(self):
         """Seconds since the oldest message in flight was sent; 0 = there is none."""
         cdef slot_t* s
-        if self.low_tag == self.next_tag or not self.tags[self.low_tag & self.tag_mask]:
+        s = self.in_flight_as(self.low_tag)
+        if s == NULL:
             return 0.0
-        s = self.slots + ((self.tags[self.low_tag & self.tag_mask] - 1) & self.mask)
         return ((client_now() - self.born_ns) // 1000000 - s.sent_ms) / 1e3
 
     @property

@@ -416,7 +416,9 @@ class Link(asyncio.BufferedProtocol):
         if number == 0:
             self._on_connection(method, payload)
             return
-        chan = self.chans[number]
+        chan = self.chans.get(number)
+        if chan is None:
+            return  # it was closed by what came before in the same piece
         name = methods.name_of(method)
         if name == "channel.close":
             code, text, _, _ = _engine.decode_method(payload, methods.FORMS[method])

@@ -305,6 +305,28 @@ def test_what_is_given_up_stays_with_the_source(between: Between) -> None:
     assert between.acks() == [] and between.tracker.count == 2
 
 
+def test_answers_to_what_was_given_up_say_nothing(between: Between) -> None:
+    """A peer may return or confirm what we have let go of, while the channel is still open."""
+    between.forward(b"a", b"b")
+    between.send()
+    between.ring.give_up("closed")
+    back = frames.method(1, "basic.return", 312, "NO_ROUTE", "", "to") + frames.content(1, b"a")
+    for answer in (back, frames.confirm(1, 1), frames.refusal(1, 2), back, frames.confirm(1, 2)):
+        between.destination.feed(answer)
+    assert (between.ring.count, between.ring.in_flight, between.tracker.count) == (0, 0, 2)
+    assert between.ring.oldest_flight == 0
+
+
+def test_answers_to_what_a_program_gave_up_say_nothing() -> None:
+    between = Between()
+    between.ring.publish(b"a", mandatory=True)
+    between.send()
+    between.ring.give_up("closed")
+    back = frames.method(1, "basic.return", 312, "NO_ROUTE", "", "q") + frames.content(1, b"a")
+    between.destination.feed(back + frames.confirm(1, 1))
+    assert (between.ring.count, between.ring.in_flight) == (0, 0)
+
+
 def test_messages_of_an_earlier_channel_are_not_handed_over() -> None:
     between = Between()
     between.passage.close()
