@@ -139,3 +139,5 @@ KEYS: Final[dict[str, Check]] = {
 }
 """Every key, and what it takes. The last two have no effect: bindings are always sent without
 waiting for each, and links have channels of their own."""
+OF_PLACES: Final = frozenset({"exchange", "queue", "trust-user-id", "resource-cleanup-mode"})
+"""What says where a login is used, and for what."""

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from lavinmq.fieldtable import FieldTable
 from lavinmq.http.errors import ApiError, bad_request
 from lavinmq.mqtt import groups
 from lavinmq.vhost import bridge
+from lavinmq.vhost.rights import may_declare_queue
 
 if TYPE_CHECKING:
     from lavinmq.auth.identity import Identity
@@ -69,15 +71,21 @@ def _check_upstream(value: dict[str, Any], user: Identity, vhost: str, default_u
 def _check_set(
     value: Any, user: Identity, vhost: str, default_user: str, known: Iterable[str]
 ) -> None:
-    from lavinmq.federation.upstreams import parse_set
+    from lavinmq.federation.upstreams import OF_PLACES, parse_set
 
     try:
         entries = parse_set(value, known)
     except ValueError as error:
         raise bad_request(str(error)) from error
-    for _, others in entries:
+    for name, others in entries:
         if others.get("uri") is not None:
             _check_upstream({"uri": others["uri"]}, user, vhost, default_user)
+        elif not user.has_tag("administrator") and others.keys() & OF_PLACES:
+            # It logs in with what another one has written there.
+            raise bad_request(
+                f"Another exchange or queue of upstream '{name}' is for administrators, or needs a"
+                " 'uri' of its own"
+            )
 
 
 def _check_shovel(value: dict[str, Any], user: Identity, vhost: str, default_user: str) -> None:
@@ -95,6 +103,7 @@ def _check_shovel(value: dict[str, Any], user: Identity, vhost: str, default_use
     for place in source.places:
         if place.is_local:
             _check_source(user, place.vhost, source.queue, source.exchange)
+            _check_arguments(user, place.vhost, source.queue, source.queue_arguments)
     if not isinstance(to, values.Destination):
         return
     for there in [place.vhost for place in to.places if place.is_local]:
@@ -102,12 +111,27 @@ def _check_shovel(value: dict[str, Any], user: Identity, vhost: str, default_use
             _check_exchange(user, there, to.exchange or "", to.key)
         elif not user.can_configure(there, to.queue):
             raise _no_access(user, "destination", to.queue, there)
+        else:
+            _check_arguments(user, there, to.queue, to.queue_arguments)
 
 
 def _check_source(user: Identity, there: str, queue: str | None, exchange: str | None) -> None:
     for name in filter(None, (queue, exchange)):
         if not (user.can_read(there, name) and user.can_configure(there, name)):
             raise _no_access(user, "source", name, there)
+    if queue and exchange and not user.can_write(there, queue):
+        raise _no_access(user, "source", queue, there)  # it is bound, which takes that
+
+
+def _check_arguments(
+    user: Identity, there: str, queue: str | None, arguments: Mapping[str, Any]
+) -> None:
+    """A queue that the shovel declares may lead to another exchange, as one of AMQP may."""
+    if arguments and not may_declare_queue(user, there, queue or "", FieldTable(arguments)):
+        raise bad_request(
+            f"{user.name} may not declare queue '{queue or ''}' in vhost '{there}' with these"
+            " arguments"
+        )
 
 
 def _check_exchange(user: Identity, there: str, exchange: str, key: str | None) -> None:

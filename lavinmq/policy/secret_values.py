@@ -1,8 +1,8 @@
 """Passwords and keys in parameters of shovels and federation: who may not see them gets stars.
 
 Who sends the stars back means what was there: a form that was filled from what is shown can be
-sent. That counts only where nothing else of the URI was changed, lest a password goes to a server
-that its reader has chosen. Source: docs/shovels.md.
+sent. That counts only where nothing was changed of what a password is used for: else it would go to
+a server that its reader has chosen, or read a queue for him. Source: docs/shovels.md.
 """
 
 from __future__ import annotations
@@ -15,7 +15,13 @@ STARS: Final = "***"
 COMPONENTS: Final = frozenset({"shovel", "federation-upstream", "federation-upstream-set"})
 _URIS: Final = frozenset({"src-uri", "dest-uri", "uri"})
 _SECRETS: Final = frozenset({"dest-secret"})
-_LOGIN: Final = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://[^:@?#]*):([^?#]*)@")
+_AUTHORITY: Final = re.compile(r"[^/?#]*")
+_HARMLESS: Final = frozenset({
+    "ack-mode", "delete-after", "dest-connect-timeout", "dest-failover", "dest-in-flight",
+    "dest-timeout", "expires", "failover", "max-hops", "message-ttl", "prefetch-count",
+    "reconnect-delay", "src-delete-after", "src-failover", "src-prefetch-count",
+})  # fmt: skip
+"""What may be changed by who sends stars: how much, how often, how long."""
 
 
 def hidden(component: str | None, value: Any) -> Any:
@@ -43,7 +49,11 @@ def restored(component: str | None, value: Any, stored: Any) -> Any:
         ]
     if not isinstance(value, Mapping) or not isinstance(stored, Mapping):
         return value
-    return {key: _restored_field(key, each, stored.get(key)) for key, each in value.items()}
+    found = {key: _restored_field(key, each, stored.get(key)) for key, each in value.items()}
+    is_same = all(
+        found.get(key) == stored.get(key) for key in (found.keys() | stored.keys()) - _HARMLESS
+    )
+    return found if is_same else value
 
 
 def has_stars(component: str | None, value: Any) -> bool:
@@ -57,7 +67,7 @@ def has_stars(component: str | None, value: Any) -> bool:
     texts: list[Any] = []
     for key in _URIS & value.keys():
         texts += value[key] if isinstance(value[key], list) else [value[key]]
-    if any(isinstance(each, str) and f":{STARS}@" in each for each in texts):
+    if any(isinstance(each, str) and _is_starred(each) for each in texts):
         return True
     headers = value.get("dest-headers")
     given = [value.get(key) for key in _SECRETS]
@@ -78,7 +88,35 @@ def _field(key: str, value: Any) -> Any:
 
 
 def _uri(uri: Any) -> Any:
-    return _LOGIN.sub(rf"\1:{STARS}@", uri) if isinstance(uri, str) else uri
+    """Without its password, and without the query of a webhook, where keys are."""
+    if not isinstance(uri, str):
+        return uri
+    scheme, mark, rest = uri.partition("://")
+    if not mark:
+        return STARS if "@" in uri else uri
+    found = _AUTHORITY.match(rest)
+    authority = found.group() if found is not None else ""
+    tail = rest[len(authority) :]
+    login, at, host = authority.rpartition("@")
+    if at:
+        user, colon, _ = login.partition(":")
+        authority = f"{user}:{STARS}@{host}" if colon else authority
+    elif "@" in tail and not _is_place(authority):
+        return f"{scheme}://{STARS}"  # a password with a slash, which no shovel can use
+    path, query, _ = tail.partition("?")
+    if query and scheme.strip().lower() in ("http", "https"):
+        tail = f"{path}?{STARS}"
+    return f"{scheme}://{authority}{tail}"
+
+
+def _is_place(authority: str) -> bool:
+    """Whether it is a host with a port, or none."""
+    host, colon, port = authority.rpartition(":")
+    return not colon or port.isdigit() or host.startswith("[")
+
+
+def _is_starred(uri: str) -> bool:
+    return f":{STARS}@" in uri or uri.endswith((f"?{STARS}", f"://{STARS}")) or uri == STARS
 
 
 def _restored_field(key: str, value: Any, stored: Any) -> Any:

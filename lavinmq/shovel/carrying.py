@@ -8,6 +8,7 @@ code, and is deleted once it is on disk there. Source: docs/shovels.md, decision
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from lavinmq import _core
@@ -56,6 +57,8 @@ class Carrying:
         self._mover: _core.Mover | None = None
         self._before = [0, 0, 0]
         self._returned = 0
+        self._returns: Callable[[], int] = int
+        """How many came back to the source, because the destination did not take them."""
         self._has_fallen = asyncio.Event()
         """What is moved from is gone, or the consumer."""
 
@@ -97,6 +100,7 @@ class Carrying:
         finally:
             if self._mover is not None:
                 self._mover.close()
+                self._returned = self._returns()
             await asyncio.shield(source.close())
             await asyncio.shield(quietly(self._destination.close()))
 
@@ -117,14 +121,15 @@ class Carrying:
         self._has_fallen.clear()
         self.error = ""
         await self._source.consume(queue.name, 1)
-        returned = queue.core.returned
+        begin = queue.core.returned
+        self._returns = lambda: queue.core.returned - begin
         while True:
             is_short = left is not None or self._mover is None or self._mover.is_refused
             await self._look(queue, to, SHORT_S if is_short else LOOK_S)
-            self._returned = queue.core.returned - returned
+            self._returned = self._returns()
             if left is not None and self._mover is not None and self._mover.is_over:
                 await self._synced()
-                missing = queue.core.returned - returned - self._returned
+                missing = self._returns() - self._returned
                 if not missing:
                     return
                 self._move(queue, to, missing)  # they are ready again

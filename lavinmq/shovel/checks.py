@@ -88,6 +88,8 @@ def read_each(key: str, value: Any, parse: Callable[[str], T]) -> tuple[T, ...]:
     found = []
     for at, uri in enumerate(uris(value)):
         try:
+            if not uri.isprintable() or " " in uri:
+                raise ValueError("has blanks, or characters that cannot be printed")
             found.append(parse(uri))
         except ValueError as error:
             which = f"Field '{key}'" if isinstance(value, str) else f"Item {at} of '{key}'"

@@ -129,18 +129,15 @@ class Move:
     def _rewriter(self) -> Rewriter | None:
         """What makes the properties of a message, if they are not to be its own."""
         to = self._to
-        # In this broker the parameter's author was asked about one queue, and no other.
-        keeps_to_queue = to.queue is not None and any(place.is_local for place in to.places)
+        # In this broker the parameter's author was asked about one place, and no other.
+        is_inside = any(place.is_local for place in to.places)
         # A user of another broker is none of ours.
-        is_foreign = any(place.is_local for place in to.places) and not all(
-            place.is_local for place in self._values.source.places
-        )
-        is_plain = not (to.adds_forward or to.adds_timestamp or to.properties)
-        if is_plain and not keeps_to_queue and not is_foreign:
+        is_foreign = is_inside and not all(place.is_local for place in self._values.source.places)
+        if not (to.adds_forward or to.adds_timestamp or to.properties or is_inside):
             return None
         return Rewriter(
             properties=dict(to.properties), drops_user_id=is_foreign,
-            drops=("CC", "BCC") if keeps_to_queue else (),
+            drops=("CC", "BCC") if is_inside else (),
             stamp="x-shovelled-timestamp" if to.adds_timestamp else None,
             array="x-shovelled" if to.adds_forward else None,
             entry=self._forwarded() if to.adds_forward else None,

@@ -85,7 +85,7 @@ def files_of(uri: str) -> list[str]:
 def user_of(uri: str) -> str:
     """The user that a URI logs in as; that of the protocol when it names a host and no user."""
     parts = urlsplit(uri)
-    if parts.username is None and parts.hostname and parts.scheme in ("amqp", "amqps"):
+    if not parts.username and parts.hostname and parts.scheme in ("amqp", "amqps"):
         return "guest"
     return unquote(parts.username or "")
 

@@ -54,15 +54,21 @@ class Shovel(Runner):
 
     def made(self) -> Run:
         """What does the work, by what it moves to."""
-        who = self._broker, self.vhost, self.name, self.values
-        to = self.values.destination
+        values = self.values.after(self.settled)
+        who = self._broker, self.vhost, self.name, values
+        to = values.destination
         if isinstance(to, Hook):
             from lavinmq.shovel.posting import Posting
 
             return Posting(*who, to, self._position)
-        if self._is_carried and is_possible(self.values, to):
-            return Carrying(self._broker, self.name, self.values, to)
+        if self._is_carried and is_possible(values, to):
+            return Carrying(self._broker, self.name, values, to)
         return Move(*who, to, self._position)
+
+    @property
+    def settled(self) -> int:
+        """Messages that its source has forgotten, in all runs that have ended."""
+        return self._sums["confirmed"] + self._sums["dead_lettered"]
 
     def has_ended(self) -> None:
         """All that was to be moved is moved."""

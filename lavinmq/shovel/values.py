@@ -6,7 +6,7 @@ Keys are LavinMQ's and RabbitMQ's. Source: docs/shovels.md.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from lavinmq.nearest import hint
@@ -91,6 +91,13 @@ class Values:
     ack_mode: str
     delay_s: float
 
+    def after(self, settled: int) -> Values:
+        """The same when so many messages have been moved: of a number to move, fewer are left."""
+        left = self.source.left_after
+        if left is None or left < 0 or not settled:
+            return self
+        return replace(self, source=replace(self.source, left_after=max(left - settled, 0)))
+
 
 def parse(value: Any, vhost: str) -> Values:
     """Read a parameter. Args: vhost: whose it is. Raises: ValueError, which names the key."""
@@ -168,12 +175,21 @@ def _source(given: dict[str, Any], vhost: str, ack_mode: str) -> Source:
 
 def _destination(given: dict[str, Any], vhost: str) -> Destination:
     queue = given.get("dest-queue") or None
+    places = read_places("dest-uri", given["dest-uri"], vhost)
+    properties = given.get("dest-publish-properties", {})
+    # There rights were asked for one place and one key, and nobody logs in.
+    if any(place.is_local for place in places):
+        for key in ("user_id", *sorted({"CC", "BCC"} & (properties.get("headers") or {}).keys())):
+            if key in properties or key != "user_id":
+                raise ValueError(
+                    f"Field 'dest-publish-properties' may not set '{key}' in this broker"
+                )
     return Destination(
-        read_places("dest-uri", given["dest-uri"], vhost), given.get("dest-failover", "shuffle"),
+        places, given.get("dest-failover", "shuffle"),
         queue, "" if queue else given.get("dest-exchange", ""),
         queue or given.get("dest-exchange-key"), given.get("dest-queue-args", {}),
         given.get("dest-predeclared", False), given.get("dest-add-forward-headers", False),
-        given.get("dest-add-timestamp-header", False), given.get("dest-publish-properties", {}),
+        given.get("dest-add-timestamp-header", False), properties,
     )  # fmt: skip
 
 
@@ -211,9 +227,15 @@ def _properties(key: str, value: Any) -> None:
             raise ValueError(f"Field '{key}' has no property '{each}'{hint(each, PROPERTIES)}")
     from lavinmq.client._engine import ValueNotEncodable, encode_properties
 
+    if not isinstance(value.get("headers", {}), dict):
+        raise ValueError(f"Field '{key}' has headers that are no object")
+    if not str(value.get("expiration", 0)).isdecimal():
+        raise ValueError(f"Field '{key}' has an expiration that is no number of milliseconds")
+    if not isinstance(value.get("timestamp", 0), int):
+        raise ValueError(f"Field '{key}' has a timestamp that is no number of seconds")
     try:
         encode_properties(value)
-    except ValueNotEncodable as error:
+    except (ValueNotEncodable, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"Field '{key}' is refused: {error}") from None
 
 
