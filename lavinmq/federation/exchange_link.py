@@ -10,6 +10,7 @@ there was no connection is gone. Source: docs/federation.md.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from typing import TYPE_CHECKING, Any, Final
 
 from lavinmq.client.errors import ChannelClosed, ConnectionClosed, NotFound
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 TYPE: Final = "x-federation-upstream"
 """Of the internal exchange; a broker that does not have it gets a fanout."""
 CLEANUP_S: Final = 10.0
+MOST: Final = 250
+"""Bytes of a name, behind which there is room to tell two apart."""
 AT_ONCE: Final = 500
 """Bindings that are sent before the upstream is asked whether it has them."""
 Change = tuple[bool, str, FieldTable]
@@ -46,6 +49,11 @@ class ExchangeLink(Link):
     def names(self) -> tuple[str, str]:
         """Of the internal exchange; the first one is the queue's as well."""
         name = f"federation: {self.exchange} -> {self.here.name}:{self.here.vhost}:{self.resource}"
+        raw = name.encode(errors="surrogateescape")
+        if len(raw) > MOST:
+            # Names of AMQP end at 255 bytes: the rest is told apart by a digest.
+            digest = hashlib.sha256(raw).hexdigest()[:32]
+            name = f"{raw[: MOST - 33].decode(errors='ignore')} {digest}"
         return name, f"{name} B"
 
     def made(self) -> Run:

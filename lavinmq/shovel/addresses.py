@@ -13,10 +13,13 @@ from typing import Final
 
 _METADATA: Final = tuple(
     map(ip_network, ("169.254.0.0/16", "fe80::/10", "fd00:ec2::/32", "100.100.100.200/32",
-                     "192.0.0.192/32", "168.63.129.16/32"))
+                     "fd20:ce::254/128", "192.0.0.192/32", "168.63.129.16/32"))
 )  # fmt: skip
 """Where clouds tell machines their secrets: whoever may write a webhook is not to read them."""
-_NAT64: Final = ip_network("64:ff9b::/96")
+_CARRIERS: Final = tuple(
+    map(ip_network, ("64:ff9b::/96", "64:ff9b:1::/48", "::/96", "::ffff:0:0:0/96"))
+)
+"""Networks whose addresses end with one of IPv4, which is the one that is reached."""
 
 
 def refusal(address: str, allows_private: bool) -> str:
@@ -36,9 +39,11 @@ def _plain(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
     """The address that is meant by those that carry another."""
     if isinstance(address, IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour
+        if inner is None and address.teredo is not None:
+            inner = address.teredo[1]
         if inner is not None:
             return inner
-        if address in _NAT64:
+        if int(address) > 1 and any(address in network for network in _CARRIERS):
             return IPv4Address(int(address) & 0xFFFFFFFF)
     return address
 

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 MAX_HEAD: Final = 64 << 10
 MAX_BODY: Final = 1 << 20
+MAX_RAW: Final = MAX_HEAD + MAX_BODY
+"""Of an answer as it comes: sizes of chunks and what follows the body count as well."""
+PIECE: Final = 8192
+"""Bytes that are looked at in one go: a server may send many small things in few bytes."""
 KEPT: Final = 200
 """Bytes of a body that are kept, for people."""
 MAX_RETRY_AFTER_S: Final = 3600
@@ -53,6 +57,7 @@ class Connection(asyncio.Protocol):
 
     def _reset(self) -> None:
         self._n_bytes = self._n_body = 0
+        self._rest = b""
         self._is_in_body = False
         self._retry_after: int | None = None
         self._body = b""
@@ -102,9 +107,36 @@ class Connection(asyncio.Protocol):
         if self._done is None:
             self.close()  # it speaks without having been asked
             return
+        if self._rest:
+            self._rest += data
+            return
+        if len(data) > PIECE and self._transport is not None:
+            self._transport.pause_reading()
+            self._rest = data
+            self._look_on()
+            return
+        self._read(data)
+
+    def _look_on(self) -> None:
+        """Look at the next piece of much; others come between."""
+        piece, self._rest = self._rest[:PIECE], self._rest[PIECE:]
+        if self._done is None or self._transport is None or self._transport.is_closing():
+            self._rest = b""
+            return
+        self._read(piece)
+        if self._rest:
+            asyncio.get_running_loop().call_soon(self._look_on)
+        elif not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def _read(self, data: bytes) -> None:
         self._n_bytes += len(data)
         if self._n_bytes > MAX_HEAD and not self._is_in_body:
             self._fail(f"the head of the answer has more than {MAX_HEAD} bytes")
+            return
+        if self._n_bytes > MAX_RAW:
+            self._end(self._answer(), "")
+            self.close()
             return
         try:
             self._parser.feed_data(data)

@@ -336,9 +336,22 @@ def test_a_peer_that_speaks_nonsense_costs_nothing_and_is_named(
         assert bench.state("s") == "Error"
 
 
-def test_an_endless_answer_is_cut_and_counts_by_its_status(bench: Bench, client: Client) -> None:
+@pytest.mark.parametrize(
+    ("first", "piece"),
+    [
+        (b"", b"10000\r\n" + b"x" * 65536 + b"\r\n"),
+        (b"", b"1\r\nx\r\n" * 10_000),
+        (b"0\r\nX: ", b"a" * 65536),
+        (b"0\r\n", b"X: a\r\n" * 10_000),
+        (b"1;", b"a" * 65536),
+    ],
+    ids=["body", "small chunks", "trailer", "trailers", "extension"],
+)
+def test_an_endless_answer_is_cut_and_counts_by_its_status(
+    bench: Bench, client: Client, first: bytes, piece: bytes
+) -> None:
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-    listener, _ = answering(head, *[b"10000\r\n" + b"x" * 65536 + b"\r\n"] * 100)
+    listener, _ = answering(head + first, *[piece] * 100)
     with listener:
         fill(client, "from", 1)
         uri = f"http://127.0.0.1:{listener.getsockname()[1]}/x"

@@ -69,8 +69,11 @@ def test_a_uri_is_read_or_refused(uri: str) -> None:
 def test_no_spelling_of_an_address_reaches_a_metadata_service(low: int) -> None:
     plain = ipaddress.IPv4Address((169 << 24) | (254 << 16) | low)
     high, last = f"{int(plain) >> 16:x}", f"{int(plain) & 0xFFFF:x}"
-    for text in (str(plain), f"::ffff:{plain}", f"64:ff9b::{plain}", f"2002:{high}:{last}::1",
-                 f"fe80::{last}%eth0"):  # fmt: skip
+    spellings = (
+        str(plain), f"::ffff:{plain}", f"64:ff9b::{plain}", f"2002:{high}:{last}::1",
+        f"fe80::{last}%eth0", f"64:ff9b:1::{plain}", f"::{plain}", f"::ffff:0:{plain}",
+    )  # fmt: skip
+    for text in spellings:
         assert addresses.refusal(text, allows_private=True), text
 
 
