@@ -25,6 +25,7 @@ cdef enum:                      # class id << 16 | method id
 cdef enum:
     BUFFER_LEAST_SIZE = 2048    # of a connection that does nothing
     BUFFER_SIZE = 262144
+    EVENTS_MOST = 128           # of one turn: each takes Python some microseconds
 
 
 @cython.final
@@ -238,6 +239,7 @@ cdef class Input:
     cdef Port last
     cdef list touched
     cdef list events
+    cdef readonly bint has_more  # the turn ended before the frames that are there did
     cdef i64 now                # of this turn, 0 = nobody has asked
     cdef readonly u64 bytes_in
     cdef readonly u64 frames_in
@@ -261,7 +263,7 @@ cdef class Input:
         """Grow when a read has filled it, or a frame does not fit."""
         cdef u8* grown
         cdef u64 cap = min(max(self.wanted, 2 * self.cap if self.n == self.cap else 0),
-                           self.cap_most)
+                           2 * self.cap_most if self.has_more else self.cap_most)
         if cap <= self.cap or self.exports:
             return 0
         grown = <u8*>realloc(self.p, cap)
@@ -301,6 +303,8 @@ cdef class Input:
             piece = min(left, self.cap - self.n)
             memcpy(self.p + self.n, &view[at], piece)
             events += self.advance(piece)
+            while self.has_more:
+                events += self.advance(0)
             at += piece
             left -= piece
         return events
@@ -309,7 +313,8 @@ cdef class Input:
         """So many bytes were written into the buffer; return the events they make up.
 
         An event is (channel, method, payload, message): the message is that of a get-ok or of a
-        return, else None. Raises: ProtocolViolation.
+        return, else None. After many of them it ends early (`has_more`): it is to be called again,
+        with 0. Raises: ProtocolViolation.
         """
         cdef list events
         if n > self.cap - self.n:
@@ -343,6 +348,7 @@ cdef class Input:
     cdef int walk(self) except -1:
         cdef const u8* p
         cdef u64 at = 0, size
+        self.has_more = False
         try:
             while self.n - at >= 7:
                 p = self.p + at
@@ -354,6 +360,9 @@ cdef class Input:
                     break
                 if p[7 + size] != FRAME_END:
                     raise ProtocolViolation(f"a frame ends with {p[7 + size]}")
+                if len(self.events) >= EVENTS_MOST:
+                    self.has_more = True
+                    break
                 at += size + FRAME_OVERHEAD
                 self.frames_in += 1
                 self.on_frame(p[0], be16(p + 1), p + 7, size)

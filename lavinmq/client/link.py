@@ -238,6 +238,11 @@ class Link(asyncio.BufferedProtocol):
         for port in self.input.take_touched():
             if port.owner is not None:
                 port.owner.progressed()
+        if self.input.has_more:
+            self.hold_reading(self.input, True)
+            self.loop.call_soon(self.heard, self.input.advance, 0)
+        elif self.input in self._stoppers:
+            self.hold_reading(self.input, False)
         if self.is_open:
             self.pump()
         else:

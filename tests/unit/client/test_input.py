@@ -198,3 +198,28 @@ def test_any_bytes_are_read_or_refused(data: bytes, cut: int) -> None:
     except ProtocolViolation:
         pass
     assert reading.tracker.count == len(reading.port.take())
+
+
+def test_much_is_dealt_with_in_turns() -> None:
+    """A peer that sends many small methods holds up nobody else."""
+    reading = Reading()
+    raw = frames.method(2, "channel.flow", True) * 1000
+    found = 0
+    while raw:
+        with memoryview(reading.input) as room:
+            n = min(len(room), len(raw))
+            room[:n] = raw[:n]
+        raw = raw[n:]
+        turn = len(reading.input.advance(n))
+        found += turn
+        assert turn <= 128
+        while reading.input.has_more:
+            turn = len(reading.input.advance(0))
+            found += turn
+            assert 0 < turn <= 128
+    assert found == 1000
+
+
+def test_what_is_fed_is_dealt_with_at_once() -> None:
+    reading = Reading()
+    assert len(reading.input.feed(frames.method(2, "channel.flow", True) * 1000)) == 1000
