@@ -26,7 +26,8 @@ def add_shovel(session: Session) -> None:
         raise UsageError("--src-queue or --src-exchange is needed")
     value = _texts(session, SHOVEL_TEXTS)
     value["src-prefetch-count"] = session.integer("--src-prefetch-count", 1000)
-    value["src-delete-after"] = session.options.get("--src-delete-after", "never")
+    after = session.options.get("--src-delete-after", "never")
+    value["src-delete-after"] = int(after) if after.isdecimal() else after
     value["reconnect-delay"] = session.integer("--reconnect-delay", 5)
     value["ack-mode"] = _ack_mode(session)
     _put(session, "shovel", value)

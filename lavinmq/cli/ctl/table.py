@@ -103,7 +103,7 @@ SHOVEL_OPTIONS = (
     Option("--dest-exchange", "EXCHANGE", "exchange to publish to"),
     Option("--dest-exchange-key", "KEY", "routing key to publish with"),
     Option("--src-prefetch-count", "N", "messages in flight, default 1000"),
-    Option("--src-delete-after", "WHEN", "never (default) or queue-length"),
+    Option("--src-delete-after", "WHEN", "never (default), queue-length or a number"),
     Option("--ack-mode", "MODE", "on-confirm (default), on-publish or no-ack"),
     Option("--reconnect-delay", "SECONDS", "pause after an error, default 5"),
 )
