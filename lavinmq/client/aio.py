@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Mapping
-from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+from typing import Any, Self
 
 from lavinmq.client import _engine
 from lavinmq.client._engine import Batch, Message, Receipt
+from lavinmq.client.awaiting import Opening
 from lavinmq.client.channel import AsyncChannel
 from lavinmq.client.config import Config
 from lavinmq.client.consuming import BaseConsumer
@@ -34,44 +34,7 @@ from lavinmq.client.producing import BaseProducer, Prepared, check_target
 from lavinmq.client.rpc import RpcCaller
 from lavinmq.client.values import BufferPolicy, PublishMode
 
-
-class Openable(Protocol):
-    """What is opened and closed."""
-
-    async def open(self) -> Any:
-        """Begin."""
-
-    async def close(self) -> None:
-        """End."""
-
-
-T = TypeVar("T", bound=Openable)
 Handler = Callable[[Message], Any]
-
-
-class Opening(Generic[T]):
-    """Something that opens when it is awaited, or entered by `async with`."""
-
-    def __init__(self, made: T) -> None:
-        self.made = made
-
-    def __await__(self) -> Generator[Any, None, T]:
-        return self._open().__await__()
-
-    async def _open(self) -> T:
-        await self.made.open()
-        return self.made
-
-    async def __aenter__(self) -> T:
-        return await self._open()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.made.close()
 
 
 class AsyncProducer(BaseProducer):

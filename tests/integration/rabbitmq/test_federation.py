@@ -7,6 +7,8 @@ import pytest
 from lavinmq.client import Client
 from tests.integration.rabbitmq.conftest import WAIT_S, Side, until
 
+DEADLINE_S = 150.0
+"""RabbitMQ takes its time to start."""
 COUNT = 1000
 
 
