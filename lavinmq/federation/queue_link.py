@@ -95,6 +95,10 @@ class QueueRun(LinkRun):
         while has_consumers(queue):
             self._consumed.clear()
             await self._consumed.wait()
+        # What is on its way is acknowledged first: else it would come twice.
+        await quietly(consumer.pause())
+        if self.producer is not None:
+            await self.producer.drained()
         await consumer.close()
 
     async def _fetch(self, queue: Queue, consumer: AsyncConsumer) -> None:
