@@ -114,7 +114,7 @@ cdef class Passage:
             return True
         if not self.ring.has_room(n_body):
             return False
-        names = short_of(message.exchange) + short_of(message.routing_key)
+        names = self.ring.target_of(message.exchange, message.routing_key)
         parcel = self.parcel(<const u8*>PyBytes_AS_STRING(names), len(names), what, p, n, n_body)
         memcpy(parcel_body(parcel), PyBytes_AS_STRING(message.body), n_body)
         if message.tracker is not None:

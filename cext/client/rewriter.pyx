@@ -26,7 +26,7 @@ cdef extern from * nogil:
     i64 client_wall_s()
 
 
-def encode_header(str name, value):
+cdef bytes encoded_field(str name, value):
     """A header as it stands in a table. Raises: ValueNotEncodable."""
     cdef buf_t b
     memset(&b, 0, sizeof(b))
@@ -141,10 +141,10 @@ cdef class Rewriter:
                 self.fixed_flags |= <u16>(0x8000 >> i)
         self.drops_user_id = drops_user_id
         self.drops = [utf8_of(name) for name in (*drops, *headers)]
-        self.added = b"".join([encode_header(name, headers[name]) for name in headers])
+        self.added = b"".join([encoded_field(name, headers[name]) for name in headers])
         if stamp is not None:
             self.drops.append(utf8_of(stamp))
-            field = encode_header(stamp, 1 << 62)
+            field = encoded_field(stamp, 1 << 62)
             self.stamp = field[: len(field) - 8]
         if array is not None:
             self.array = utf8_of(array)
@@ -155,7 +155,7 @@ cdef class Rewriter:
             if tells_redelivered:
                 self.entry_again = encoded_value({**mine, "redelivered": True})
         self.most = 0xFFFFFFFFFFFFFFFF if most is None else most
-        self.been = [[encode_header(name, each[name]) for name in each] for each in been]
+        self.been = [[encoded_field(name, each[name]) for name in each] for each in been]
         self.is_quiet = not (self.fixed_flags or self.added or self.stamp or self.array)
         self.grows = 4 + len(self.added) + sum([len(each) for each in self.fixed if each])
         if self.stamp is not None:

@@ -114,7 +114,6 @@ cdef class Ring:
     cdef readonly u64 unrouted  # forwarded ones that came back, to be sent again
     cdef readonly double latency_sum
     cdef public u64 window      # how many may be in flight
-    cdef u64 most_window
     cdef readonly int channel   # 0 = none
     cdef u64 chunk              # bytes of a body in one frame
     cdef public bint accepting
@@ -154,7 +153,7 @@ cdef class Ring:
             raise MemoryError
         self.tag_mask = SLOTS_LEAST - 1
         self.capacity, self.capacity_bytes = capacity, capacity_bytes
-        self.window = self.most_window = max_in_flight
+        self.window = max_in_flight
         self.most_tags = 2 * max_in_flight
         self.ttl_ns = ttl_ms * 1000000
         self.confirms, self.retries_nacks, self.is_stamped = confirms, retry_nacks, stamped
