@@ -17,7 +17,7 @@ cdef class Passage:
     """
 
     cdef readonly Ring ring
-    cdef Rewriter rewriter
+    cdef public Rewriter rewriter
     cdef bytes exchange         # as a short string, None = its own
     cdef bytes key
     cdef u8 flags

@@ -307,6 +307,7 @@ class Passage:
     """From a consumer to a producer: messages go on without becoming objects."""
 
     ring: Ring
+    rewriter: Rewriter | None
     is_open: bool
     count: int
     n_bytes: int

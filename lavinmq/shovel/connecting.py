@@ -52,6 +52,9 @@ class Rotation(Generic[P]):
             random.shuffle(self._places)
         self._next = 0
         self.place = self._places[0]
+        self.moved: Callable[[], None] | None = None
+        """Is called when it is connected to another place than before."""
+        self._worked = self.place
 
     def __len__(self) -> int:
         return len(self._places)
@@ -66,6 +69,10 @@ class Rotation(Generic[P]):
         """It is connected: with an order, the first one is tried first again."""
         if self._is_ordered:
             self._next = 0
+        if self.place is not self._worked:
+            self._worked = self.place
+            if self.moved is not None:
+                self.moved()
 
 
 @lru_cache(maxsize=64)

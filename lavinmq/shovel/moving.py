@@ -108,6 +108,8 @@ class Move:
             mandatory=self._values.ack_mode == "on-confirm", rewriter=self._rewriter(),
             wanted=source.left, is_stream=source.values.is_stream,
         )  # fmt: skip
+        if to.adds_forward:
+            self._places.moved = source.places.moved = self._rename
         consumer = await source.open(queue, self._passage)
         async for batch in consumer.batches():
             await hand_over(consumer, producer, batch.messages)
@@ -142,6 +144,11 @@ class Move:
             array="x-shovelled" if to.adds_forward else None,
             entry=self._forwarded() if to.adds_forward else None,
         )  # fmt: skip
+
+    def _rename(self) -> None:
+        """Another place has taken over: `x-shovelled` names it from now on."""
+        assert self._passage is not None
+        self._passage.rewriter = self._rewriter()
 
     def _forwarded(self) -> dict[str, Any]:
         """The entry of `x-shovelled` that says by whom a message was moved."""

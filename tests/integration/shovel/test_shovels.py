@@ -274,6 +274,24 @@ def test_headers_and_properties_are_added_on_request(bench: Bench) -> None:
         assert abs(message.headers["x-shovelled-timestamp"] - time.time()) < 60
 
 
+def test_the_header_names_the_place_that_a_message_went_to(
+    bench: Bench, broker_factory: BrokerFactory
+) -> None:
+    one, other = broker_factory(), broker_factory()
+    with Client(bench.broker.uri) as client:
+        producer = client.producer("from")
+        bench.put("s", src_uri="amqp://", src_queue="from", dest_uri=[one.uri, other.uri],
+                  dest_queue="to", dest_add_forward_headers=True, reconnect_delay=0)  # fmt: skip
+        for place in (one, other):
+            producer.publish(b"x").result(WAIT_S)
+            with Client(place.uri) as there, there.consumer("to") as consumer:
+                message = consumer.get(WAIT_S)
+            assert message is not None
+            [entry] = message.headers["x-shovelled"]
+            assert f":{place.port}" in entry["dest-uri"]
+            one.stop()
+
+
 def test_deleting_it_ends_it(bench: Bench) -> None:
     bench.put("s", **LOCAL, src_queue="from", dest_queue="to")
     until(lambda: bench.state("s") == "Running", "it runs")
