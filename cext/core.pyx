@@ -17,7 +17,7 @@ from posix.unistd cimport close as c_close, dup as c_dup
 
 from bytes cimport (
     be16, be32, be64, hash_bytes, i32, i64, le16, le32, le64, lmq_assert, lmq_poison,
-    put_be16, put_be32, put_be64, put_le32, put_le64, same_bytes, set_errno,
+    put_be16, put_be32, put_be64, put_le16, put_le32, put_le64, same_bytes, set_errno,
     u8, u16, u32, u64,
 )
 from match cimport *
@@ -50,6 +50,7 @@ include "match/filters.pyx"
 include "match/match.pyx"
 include "match/copies.pyx"
 include "store/files.pyx"
+include "store/journal.pyx"
 include "store/segment.pyx"
 include "store/reserve.pyx"
 include "store/chain.pyx"

@@ -161,6 +161,26 @@ def observe(loop: Loop, root: str, note: int, owner: int = 0) -> None:
         owner: what it gets.
     """
 
+class Journal:
+    """Keeps notes of all changes of files below a root, from now on until it is closed.
+
+    Args: root: as that of `observe`; most: bytes of notes that it may hold. Raises: RuntimeError
+    when somebody observes the files already.
+    """
+
+    def __init__(self, loop: Loop, root: str, most: int) -> None: ...
+    def take(self) -> bytes:
+        """All notes that there are, in order, and forget them. On the loop's thread: of all changes
+        that it has made. Each is kind:u8 n:u16 n_target:u16 start:i64 end:i64, a path of n bytes
+        and a target."""
+
+    @property
+    def is_overrun(self) -> bool:
+        """Whether there were more notes than it may hold: some are missing."""
+
+    def close(self) -> None:
+        """Note nothing more."""
+
 def note_change(
     loop: Loop, kind: int, path: str, target: str, fd: int, start: int, end: int
 ) -> None:

@@ -4,7 +4,9 @@
 
 def observe(Loop loop, str root, size_t note, size_t owner=0) -> None:
     """Have each change of a file below `root` noted. See the stub."""
-    loop.observed_root = os.fsencode(root)
+    raw = os.fsencode(root)
+    if loop.observed_root != raw:       # a thread may be in a note for who observed before
+        loop.observed_root = raw
     loop.observer.note = <observe_t>note
     loop.observer.owner = <void*>owner
     loop.observer.root = PyBytes_AS_STRING(loop.observed_root)
@@ -33,3 +35,50 @@ CHANGE_KINDS = {
     "REMOVE": CHANGE_REMOVE, "MAKE_DIRECTORY": CHANGE_MAKE_DIRECTORY,
     "REMOVE_DIRECTORY": CHANGE_REMOVE_DIRECTORY,
 }
+
+
+cdef class Journal:
+    """Keeps notes of all changes below a root, from now on until it is closed. See the stub."""
+    cdef Loop loop
+    cdef journal_t* j
+
+    def __cinit__(self, Loop loop, str root, u64 most):
+        if loop.t.observer != NULL:
+            raise RuntimeError("somebody observes the files already")
+        if loop.journal == NULL:        # it stays: a thread may be in a note when one is closed
+            loop.journal = <journal_t*>calloc(1, sizeof(journal_t))
+            if loop.journal == NULL:
+                raise MemoryError
+            pthread_mutex_init(&loop.journal.lock, NULL)
+        self.loop, self.j = loop, loop.journal
+        self.take()
+        self.j.most = most
+        self.j.is_overrun = False
+        observe(loop, root, <size_t>&journal_note, <size_t>self.j)
+
+    def take(self) -> bytes:
+        """All notes that there are. See the stub."""
+        cdef u8* p
+        cdef u64 n
+        with nogil:     # a thread in a note may have this one wait
+            pthread_mutex_lock(&self.j.lock)
+            p, n = self.j.p, self.j.n
+            self.j.p = NULL
+            self.j.n = self.j.cap = self.j.last = 0
+            pthread_mutex_unlock(&self.j.lock)
+        try:
+            return PyBytes_FromStringAndSize(<char*>p, <Py_ssize_t>n) if n else b""
+        finally:
+            free(p)
+
+    @property
+    def is_overrun(self) -> bool:
+        """Whether there were more notes than it may hold: some are missing."""
+        return self.j.is_overrun
+
+    def close(self) -> None:
+        """Note nothing more."""
+        if self.loop is not None and self.loop.t.observer != NULL:
+            self.loop.t.observer = NULL
+            self.take()
+        self.loop = None

@@ -95,6 +95,7 @@ cdef class _Compaction:
     cdef u32 pos                # how far the walk has come
     cdef filler_t run           # of deleted records, that the walk is in; start 0 = none
     cdef u32 run_kept           # n_kept, when its filler began
+    cdef bint has_begun
 
     def __cinit__(self, Queue queue, u32 level, u32 seg_id, done):
         self.queue = queue
@@ -159,6 +160,8 @@ cdef class _Compaction:
         if self.fd < 0 or self.acks_fd < 0:
             raise OSError(errno, os.strerror(errno), store_directory(st))
         self.pos = SEGMENT_HEADER
+        self.has_begun = True
+        self.queue.loop.n_compactions += 1
         self.go(self.read_acks)
 
     cdef void go(self, step):
@@ -200,6 +203,9 @@ cdef class _Compaction:
     cdef void end(self):
         done, self.done = self.done, None
         self.step = None
+        if self.has_begun:
+            self.has_begun = False
+            self.queue.loop.n_compactions -= 1
         self.release()
         if self.queue.compaction is self:
             self.queue.compaction = None

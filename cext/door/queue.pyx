@@ -681,13 +681,13 @@ cdef class Queue:
 
     def compact(self, done=None) -> bool:
         """Begin to give back the disk space of deleted messages in a segment that others keep;
-        whether there was such a segment. The rest happens in portions and after syncs; then, or
+        whether there was such a segment, and holes may be made now. The rest happens in portions and after syncs; then, or
         when it cannot go on, `done()` is called."""
         cdef store_t* st
         cdef seg_t* seg
         cdef u32 i
         if (self.q.is_deleted or self.q.is_closed or self.q.is_stuck
-                or self.compaction is not None):
+                or self.compaction is not None or self.loop.holds_holes):
             return False
         for i in range(queue_levels(self.q)):
             st = queue_level(self.q, i)

@@ -111,6 +111,9 @@ cdef class Loop:
     cdef loop_t t
     cdef observer_t observer    # of changes of files
     cdef bytes observed_root
+    cdef journal_t* journal     # of changes of files, NULL = nobody has asked for one yet
+    cdef readonly u32 n_compactions
+    cdef public bint holds_holes
     cdef readonly object events
     cdef object on_fatal
     cdef object on_news
@@ -216,6 +219,10 @@ cdef class Loop:
         cdef job_t* job
         cdef u32 i
         self.t.observer = NULL      # the broker has ended
+        if self.journal != NULL:
+            pthread_mutex_destroy(&self.journal.lock)
+            free(self.journal.p)
+            free(self.journal)
         loop_drop_hauls(&self.t)
         while self.t.jobs != NULL:
             job = self.t.jobs

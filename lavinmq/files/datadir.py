@@ -20,6 +20,7 @@ from types import FrameType
 from typing import NoReturn
 
 from lavinmq.config.setting_types import shown
+from lavinmq.files import snapshot
 from lavinmq.files.changes import DIRECTORY_MODE, FILE_MODE, Changes
 from lavinmq.files.whole import read_regular, sync_directory, write_atomic
 from lavinmq.process import log
@@ -93,6 +94,7 @@ class DataDir:
                 self._lock()
             is_ours = self._is_ours()
             self._take_mark()
+            snapshot.remove_left(self.path)
             self._check_schema()
             if self._access in ACCESS:
                 self._guard(ACCESS[self._access], is_ours)

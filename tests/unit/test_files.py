@@ -73,6 +73,7 @@ ELSEWHERE = {
     "cli/manual.py": "writes manuals",
     "embedded.py": "removes a temporary data directory as a whole",
     "files/datadir.py": "has the node's own files, which nobody follows",
+    "files/snapshot.py": "has other names of files, which nobody follows",
     "listeners/listener.py": "has unix sockets",
     "process/log.py": "has the log",
 }

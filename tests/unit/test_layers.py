@@ -42,8 +42,8 @@ PYTHON_LAYERS: list[set[str]] = [
     {"cli", "vhost"},
     # What sessions, HTTP and imports know of the whole.
     {"broker"},
-    # Sessions; imports.
-    {"amqp", "definitions_json", "mqtt"},
+    # Sessions; imports; copies of the whole.
+    {"amqp", "backup", "definitions_json", "mqtt"},
     # What moves messages by itself, as a client of this broker and of others.
     {"shovel"},
     {"federation"},

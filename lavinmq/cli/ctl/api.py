@@ -12,7 +12,8 @@ import os
 import socket
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from contextlib import contextmanager
+from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from lavinmq.cli.ctl.errors import NOT_THE_LEADER, ApiError, CtlError, UnreachableError, UsageError
@@ -198,6 +199,26 @@ class Api:
         if note:
             self.notes.append(unquote(note))
         return answer
+
+    @contextmanager
+    def download(self, path: str, body: bytes) -> Iterator[BinaryIO]:
+        """What comes in answer to a POST, as it comes. Raises: as `request`."""
+        connection = self._connected()
+        try:
+            try:
+                connection.request(
+                    "POST", self._target.prefix + path, body,
+                    {**self._login(), "Content-Type": "text/plain"},
+                )
+                response = connection.getresponse()
+            except (OSError, http.client.HTTPException) as error:
+                reason = str(error) or type(error).__name__
+                raise UnreachableError(f"No answer from {self._target.name}: {reason}") from error
+            if response.status != 200:
+                raise _error(Answer(response.status, response.read()), response.reason)
+            yield response
+        finally:
+            self.close()
 
     def close(self) -> None:
         """Close the connection; the next request opens another."""

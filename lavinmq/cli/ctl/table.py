@@ -206,6 +206,16 @@ COMMANDS: dict[str, tuple[Command, ...]] = {
         Command("definitions", "datadir",
                 "Print the definitions in a data directory; needs no broker", "datadir"),
     ),
+    "Backups": (
+        Command("backup", "directory",
+                "Copy the running broker's data into a new folder in a directory", "backup",
+                (Option("--archive", "", "write one tar file of that name, or - for standard output"),
+                 Option("--keep", "N", "afterwards remove all folders but the last N"))),
+        Command("verify_backup", "backup", "Look whether a folder is as it was made", "backup"),
+        Command("restore", "backup datadir",
+                "Make a data directory of a folder or a tar file; the broker is not running",
+                "restore"),
+    ),
     "Shovels and federation": (
         Command("list_shovels", "", "List shovels and their states", "links"),
         Command("add_shovel", "name", "Add a shovel", "links", SHOVEL_OPTIONS,

@@ -6,6 +6,7 @@ Importing this package registers all of them in `routes.ROUTES`.
 from lavinmq.http.api import (  # noqa: F401
     advice,
     aliveness,
+    backup,
     bindings,
     browse,
     channels,

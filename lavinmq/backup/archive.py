@@ -1,0 +1,111 @@
+"""An archive of a snapshot, in pieces as they are asked for: a tar file.
+
+`data/` is the data directory; what comes last is `backup.json`, without which the archive is not
+whole. A file has an *identity* as long as nobody has changed it for some seconds. One that the
+client has with the same identity comes without its content, and says so.
+Source: docs/backup.md, the pax format of tar: POSIX.1-2001.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tarfile
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+from lavinmq import __version__
+from lavinmq.files.backup_names import DATA, IDENTITY, KNOWN, LAST
+
+if TYPE_CHECKING:
+    from lavinmq.files.snapshot import Held, Snapshot
+
+PIECE_BYTES: Final = 256 << 10
+SETTLED_NS: Final = 3_000_000_000
+"""A file that was changed later before the snapshot may be changed again within one tick of its
+time, and has no identity."""
+FILE_MODE: Final = 0o640
+DIRECTORY_MODE: Final = 0o750
+BLOCK: Final = 512
+
+
+class Archive:
+    """The archive of a snapshot. Args: known: identities by path of what the client has."""
+
+    def __init__(self, snapshot: Snapshot, node: str, known: Mapping[str, str]) -> None:
+        self._snapshot, self._node, self._known = snapshot, node, known
+        self._steps = self._pieces()
+
+    def read(self) -> bytes:
+        """The next piece; empty at the end. In a thread. Raises: OSError."""
+        parts, size = [], 0
+        for part in self._steps:
+            parts.append(part)
+            size += len(part)
+            if size >= PIECE_BYTES:
+                break
+        return b"".join(parts)
+
+    def _pieces(self) -> Iterator[bytes]:
+        snapshot = self._snapshot
+        taken_at = int(snapshot.taken_at)
+        n_files = n_bytes = 0
+        yield _head(DATA, taken_at, tarfile.DIRTYPE)
+        for path in snapshot.directories():
+            yield _head(f"{DATA}/{path}", taken_at, tarfile.DIRTYPE)
+        for path, held in snapshot.files():
+            n_files += 1
+            n_bytes += held.size
+            yield from self._file(path, held, taken_at)
+        facts = {
+            "version": __version__, "node": self._node, "taken_at": snapshot.taken_at,
+            "files": n_files, "bytes": n_bytes,
+        }  # fmt: skip
+        content = json.dumps(facts, indent=2).encode() + b"\n"
+        yield _head(LAST, taken_at, tarfile.REGTYPE, len(content)) + content + _rest(len(content))
+        yield bytes(2 * BLOCK)
+
+    def _file(self, path: str, held: Held, taken_at: int) -> Iterator[bytes]:
+        fd = os.open(held.link, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            found = os.fstat(fd)
+            identity = ""
+            if found.st_mtime_ns < self._snapshot.taken_at * 1e9 - SETTLED_NS:
+                identity = f"{found.st_ino:x}.{held.size:x}.{found.st_mtime_ns:x}"
+            more = {IDENTITY: identity} if identity else {}
+            name = f"{DATA}/{path}"
+            if identity and self._known.get(path) == identity:
+                yield _head(name, taken_at, tarfile.REGTYPE, more=more | {KNOWN: "1"})
+                return
+            yield _head(name, taken_at, tarfile.REGTYPE, held.size, more)
+            yield from _content(fd, held.size)
+        finally:
+            os.close(fd)
+
+
+def _content(fd: int, size: int) -> Iterator[bytes]:
+    """So many bytes of a file; one that was cut since ends in zeros, as it did."""
+    at = 0
+    while at < size:
+        piece = os.pread(fd, min(PIECE_BYTES, size - at), at)
+        if not piece:
+            piece = bytes(min(PIECE_BYTES, size - at))
+        yield piece
+        at += len(piece)
+    yield _rest(size)
+
+
+def _rest(size: int) -> bytes:
+    """What fills a block."""
+    return bytes(-size % BLOCK)
+
+
+def _head(
+    name: str, at: int, kind: bytes, size: int = 0, more: Mapping[str, str] | None = None
+) -> bytes:
+    """What stands before the content of an entry."""
+    info = tarfile.TarInfo(name)
+    info.type, info.size, info.mtime = kind, size, at
+    info.mode = DIRECTORY_MODE if kind == tarfile.DIRTYPE else FILE_MODE
+    info.pax_headers = dict(more or {})
+    return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")

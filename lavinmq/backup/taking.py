@@ -1,0 +1,74 @@
+"""Takes a snapshot of a running broker's files, while it serves.
+
+Threads link the files and take in what changes meanwhile; the loop's thread takes in the last of
+it, which makes the moment. Source: docs/backup.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, Final
+
+from lavinmq import _core
+from lavinmq.files.snapshot import Snapshot, SnapshotError
+from lavinmq.process.worker import aside
+
+if TYPE_CHECKING:
+    from lavinmq.broker import Broker
+
+MOST_NOTES_BYTES: Final = 64 << 20
+MOST_TRIES: Final = 1000
+"""Of taking in what changes: each time it is what came during the time before."""
+LOOK_S: Final = 0.05
+
+
+class Taking:
+    """A snapshot from its beginning to its release. One at a time."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._loop = broker.loop
+        self._root = os.fspath(broker.config.data_dir)
+        self._is_mine = False
+        self.snapshot = Snapshot(self._root)
+
+    async def take(self) -> None:
+        """Take it. Raises: SnapshotError, OSError: there is none, and nothing to release."""
+        if self._loop.holds_holes:
+            raise SnapshotError("another backup is being made")
+        self._loop.holds_holes = self._is_mine = True
+        try:
+            while self._loop.n_compactions:
+                await asyncio.sleep(LOOK_S)
+            await self._take()
+        except BaseException:
+            await self.release()
+            raise
+
+    async def _take(self) -> None:
+        try:
+            journal = _core.Journal(self._loop, self._root, MOST_NOTES_BYTES)
+        except RuntimeError as error:
+            raise SnapshotError(str(error)) from None
+        try:
+            await aside(self.snapshot.scan)
+            for _ in range(MOST_TRIES):
+                await aside(self.snapshot.take_in, journal.take())
+                if journal.is_overrun:
+                    raise SnapshotError("files change faster than they are looked at")
+                left = journal.take()
+                if self.snapshot.finish(left):
+                    return
+                await aside(self.snapshot.take_in, left)
+            raise SnapshotError("files change too fast")
+        finally:
+            journal.close()
+
+    async def release(self) -> None:
+        """Let go of the files. Idempotent."""
+        if self._is_mine:
+            self._is_mine = False
+            try:
+                await asyncio.shield(aside(self.snapshot.release))
+            finally:
+                self._loop.holds_holes = False

@@ -1,0 +1,74 @@
+"""The backup of a running broker, as one archive.
+
+The body of the request may name what the client has from an earlier one, a line each: identity,
+blank, path. Source: docs/backup.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from lavinmq.backup.archive import Archive
+from lavinmq.backup.taking import Taking
+from lavinmq.files.snapshot import SnapshotError
+from lavinmq.http.call import Call
+from lavinmq.http.errors import ApiError, bad_request
+from lavinmq.http.routes import ROUTES
+from lavinmq.process import log
+from lavinmq.process.worker import aside
+
+STALL_S: Final = 120.0
+"""How long a client may take no byte: what is deleted meanwhile stays on the disk."""
+_log = log.get("lmq.backup")
+
+
+@ROUTES.add(
+    "POST", "/api/backup", document="What the client has: lines of identity, blank, path",
+    failures=(503,), content="application/octet-stream", has_large_body=True,
+)  # fmt: skip
+async def back_up(call: Call) -> None:
+    """Download the data directory as it is now: a tar file."""
+    broker, handler = call.broker, call.handler
+    known = await aside(_parsed, bytes(call.content or b""))
+    taking = Taking(broker)
+    try:
+        await taking.take()
+    except SnapshotError as error:
+        raise ApiError(503, "no_backup", f"No backup can be made now: {error}") from None
+    except OSError as error:
+        _log.error("no backup: %s", error)
+        raise ApiError(500, "no_backup", f"No backup can be made: {error}") from None
+    try:
+        call.check_still()
+        handler.set_header("Content-Type", "application/octet-stream")
+        handler.set_header("Cache-Control", "no-store, no-transform")
+        archive = Archive(taking.snapshot, broker.node_name, known)
+        while piece := await aside(archive.read):
+            if handler.is_gone or not call.is_allowed_still() or broker.is_stopping:
+                raise _Broken("who asked has gone" if handler.is_gone else "it may not go on")
+            handler.write(piece)
+            async with asyncio.timeout(STALL_S):
+                await handler.flush()
+        handler.finish()
+    except (OSError, TimeoutError, _Broken) as error:
+        # Its status is sent: an answer that is cut off says that something went wrong.
+        _log.error("a backup was broken off: %s", str(error) or "its client takes nothing")
+        handler.request.connection.stream.close()  # type: ignore[union-attr]
+    finally:
+        await taking.release()
+
+
+class _Broken(Exception):
+    """It does not go on."""
+
+
+def _parsed(content: bytes) -> dict[str, str]:
+    """Identities by path. Raises: ApiError 400."""
+    known = {}
+    for line in content.decode("utf-8", "surrogateescape").splitlines():
+        identity, _, path = line.partition(" ")
+        if not path:
+            raise bad_request("A line has to be an identity, a blank and a path")
+        known[path] = identity
+    return known
