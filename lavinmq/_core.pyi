@@ -161,6 +161,10 @@ def observe(loop: Loop, root: str, note: int, owner: int = 0) -> None:
         owner: what it gets.
     """
 
+def whole_end(fd: int, size: int) -> int:
+    """Where a copy of a file `msgs.N` of so many bytes ends, when that would cut its last record:
+    at the end of the one before, also when a broker writes to it. Raises: OSError."""
+
 class Journal:
     """Keeps notes of all changes of files below a root, from now on until it is closed.
 

@@ -14,7 +14,7 @@ import tarfile
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
-from lavinmq import __version__
+from lavinmq import __version__, _core
 from lavinmq.files.backup_names import DATA, IDENTITY, KNOWN, LAST
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ PIECE_BYTES: Final = 256 << 10
 SETTLED_NS: Final = 3_000_000_000
 """A file that was changed later before the snapshot may be changed again within one tick of its
 time, and has no identity."""
+SEGMENT: Final = "msgs."
+DELETED: Final = "acks."
 FILE_MODE: Final = 0o640
 DIRECTORY_MODE: Final = 0o750
 BLOCK: Final = 512
@@ -34,6 +36,7 @@ class Archive:
 
     def __init__(self, snapshot: Snapshot, node: str, known: Mapping[str, str]) -> None:
         self._snapshot, self._node, self._known = snapshot, node, known
+        self._n_bytes = 0
         self._steps = self._pieces()
 
     def read(self) -> bytes:
@@ -49,21 +52,29 @@ class Archive:
     def _pieces(self) -> Iterator[bytes]:
         snapshot = self._snapshot
         taken_at = int(snapshot.taken_at)
-        n_files = n_bytes = 0
+        n_files = 0
         yield _head(DATA, taken_at, tarfile.DIRTYPE)
         for path in snapshot.directories():
             yield _head(f"{DATA}/{path}", taken_at, tarfile.DIRTYPE)
         for path, held in snapshot.files():
+            if self._is_left(path):
+                continue
             n_files += 1
-            n_bytes += held.size
             yield from self._file(path, held, taken_at)
         facts = {
             "version": __version__, "node": self._node, "taken_at": snapshot.taken_at,
-            "files": n_files, "bytes": n_bytes,
+            "files": n_files, "bytes": self._n_bytes,
         }  # fmt: skip
         content = json.dumps(facts, indent=2).encode() + b"\n"
         yield _head(LAST, taken_at, tarfile.REGTYPE, len(content)) + content + _rest(len(content))
         yield bytes(2 * BLOCK)
+
+    def _is_left(self, path: str) -> bool:
+        """Whether it is what a segment has left that is gone: a start would say so."""
+        directory, _, name = path.rpartition("/")
+        if not name.startswith(DELETED):
+            return False
+        return not self._snapshot.has(f"{directory}/{SEGMENT}{name.removeprefix(DELETED)}")
 
     def _file(self, path: str, held: Held, taken_at: int) -> Iterator[bytes]:
         fd = os.open(held.link, os.O_RDONLY | os.O_CLOEXEC)
@@ -73,12 +84,16 @@ class Archive:
             if found.st_mtime_ns < self._snapshot.taken_at * 1e9 - SETTLED_NS:
                 identity = f"{found.st_ino:x}.{held.size:x}.{found.st_mtime_ns:x}"
             more = {IDENTITY: identity} if identity else {}
+            size = held.size
+            if not identity and os.path.basename(path).startswith(SEGMENT):
+                size = _core.whole_end(fd, size)
+            self._n_bytes += size
             name = f"{DATA}/{path}"
             if identity and self._known.get(path) == identity:
                 yield _head(name, taken_at, tarfile.REGTYPE, more=more | {KNOWN: "1"})
                 return
-            yield _head(name, taken_at, tarfile.REGTYPE, held.size, more)
-            yield from _content(fd, held.size)
+            yield _head(name, taken_at, tarfile.REGTYPE, size, more)
+            yield from _content(fd, size)
         finally:
             os.close(fd)
 

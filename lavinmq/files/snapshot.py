@@ -108,6 +108,11 @@ class Snapshot:
             assert each is not None
             yield path, each
 
+    def has(self, path: str) -> bool:
+        """Whether there is such a file."""
+        tree, name = self._place(path)
+        return isinstance(tree.get(name), Held)
+
     def _walk(
         self, path: str, tree: Tree, *, wants_files: bool
     ) -> Iterator[tuple[str, Held | None]]:

@@ -30,7 +30,7 @@ def restore(session: Session) -> None:
     try:
         if data_dir.exists() and any(data_dir.iterdir()):
             raise CtlError(f"{data_dir} is not empty: a backup is restored to an empty directory")
-        data_dir.mkdir(mode=0o750, parents=True, exist_ok=True)
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _beside(data_dir) as folder:
             facts = _read(source, folder)
             _own(folder / DATA, data_dir)

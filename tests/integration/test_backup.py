@@ -1,0 +1,358 @@
+"""Backups of a running broker by lavinmqctl, and what a broker finds that starts on one."""
+
+from __future__ import annotations
+
+import http.client
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lavinmq.client import Client, Consumer, Message
+from tests.conftest import BrokerFactory
+from tests.support.api import Api
+from tests.support.broker import Broker
+from tests.support.patience import PATIENCE
+
+DEADLINE_S = 120.0
+WAIT_S = 30.0 * PATIENCE
+
+
+def ctl(broker: Broker | None, *words: str) -> subprocess.CompletedProcess[bytes]:
+    """Run lavinmqctl."""
+    where = [] if broker is None else ["--control-unix-path", broker.control_path]
+    return subprocess.run(
+        [sys.executable, "-m", "lavinmq.cli.ctl", *where, *words],
+        capture_output=True, timeout=60 * PATIENCE, check=False,
+    )  # fmt: skip
+
+
+def did(broker: Broker | None, *words: str) -> str:
+    """Run a command that must succeed, and give what it prints."""
+    done = ctl(broker, *words)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode()
+
+
+def failed(broker: Broker | None, *words: str) -> str:
+    """Run a command that must fail in order, and give what it says."""
+    done = ctl(broker, *words)
+    assert done.returncode == 1 and not done.stdout, (done.returncode, done.stdout)
+    return done.stderr.decode()
+
+
+@pytest.fixture
+def broker(broker_factory: BrokerFactory, tmp_path: Path) -> Broker:
+    """One with management, whose segments are short."""
+    (tmp_path / "short.ini").write_text("[main]\nsegment_size = 20000\n")
+    return broker_factory(["--config", str(tmp_path / "short.ini")], http=True)
+
+
+def publish(broker: Broker, queue: str, numbers: range) -> None:
+    """Messages with these numbers, confirmed."""
+    with Client(broker.uri) as client:
+        client.producer(queue).publish_batch([b"%d" % n for n in numbers]).result(WAIT_S)
+
+
+def numbers_in(broker: Broker, queue: str) -> list[int]:
+    """All messages of a queue, in order."""
+    with Client(broker.uri) as client:
+        count = client.queue(queue, passive=True).message_count
+        found: list[int] = []
+        with client.consumer(queue) as consumer:
+            while len(found) < count:
+                message = consumer.get(WAIT_S)
+                assert message is not None, f"{len(found)} of {count}"
+                found.append(int(message.body))
+                message.ack()
+        return found
+
+
+def test_a_broker_starts_on_a_backup_with_all_that_was_there(
+    broker: Broker, broker_factory: BrokerFactory, tmp_path: Path
+) -> None:
+    publish(broker, "q", range(3000))
+    did(broker, "add_user", "somebody", "secret")
+    did(broker, "set_policy", "p", "^q", '{"max-length": 5000}')
+    did(broker, "backup", str(tmp_path / "backups"))
+    publish(broker, "q", range(3000, 3010))
+
+    [made] = (tmp_path / "backups").iterdir()
+    assert did(None, "verify_backup", str(made)).endswith("is_whole: true\n")
+    said = did(None, "restore", str(made), str(tmp_path / "restored"))
+    assert f"data_dir: {tmp_path / 'restored'}" in said
+    restored = broker_factory(data_dir=tmp_path / "restored", http=True)
+    assert numbers_in(restored, "q") == list(range(3000))
+    assert "somebody" in did(restored, "list_users")
+    assert '"max-length":5000' in did(restored, "list_policies").replace(" ", "")
+    assert "WARN" not in restored.log_text() and "ERROR" not in restored.log_text()
+
+
+def test_what_has_not_changed_is_there_once(broker: Broker, tmp_path: Path) -> None:
+    place = tmp_path / "backups"
+    publish(broker, "q", range(3000))
+    time.sleep(4)  # files that were just changed have no identity
+    for more in range(3):
+        did(broker, "backup", "--keep", "2", str(place))
+        publish(broker, "q", range(3000 + more, 3001 + more))
+        time.sleep(1.1)  # folders are named by the second
+
+    first, second = sorted(place.iterdir())
+    ours = {str(path.relative_to(second)): path.stat().st_ino for path in second.rglob("msgs.*")}
+    theirs = {str(path.relative_to(first)): path.stat().st_ino for path in first.rglob("msgs.*")}
+    shared = {path for path, ino in ours.items() if theirs.get(path) == ino}
+    assert len(ours) >= 4 and len(ours) - len(shared) == 1, "only the newest segment was sent"
+    for each in (first, second):
+        did(None, "verify_backup", str(each))
+
+
+def test_an_archive_goes_to_a_file_or_to_another_program(
+    broker: Broker, broker_factory: BrokerFactory, tmp_path: Path
+) -> None:
+    publish(broker, "q", range(100))
+    archive = tmp_path / "backup.tar"
+    assert str(archive) in did(broker, "backup", "--archive", str(archive))
+    piped = ctl(broker, "backup", "--archive", "-")
+    assert piped.returncode == 0
+    again = tmp_path / "piped.tar"
+    again.write_bytes(piped.stdout)
+    for number, each in enumerate((archive, again)):
+        did(None, "restore", str(each), str(tmp_path / f"restored-{number}"))
+        restored = broker_factory(data_dir=tmp_path / f"restored-{number}")
+        assert numbers_in(restored, "q") == list(range(100))
+
+
+def test_an_archive_that_was_cut_is_refused(broker: Broker, tmp_path: Path) -> None:
+    publish(broker, "q", range(3000))
+    whole = ctl(broker, "backup", "--archive", "-").stdout
+    cut, target = tmp_path / "cut.tar", tmp_path / "restored"
+    for size in (0, 100, 512, len(whole) // 2, len(whole) - 3000):
+        cut.write_bytes(whole[:size])
+        assert "not whole" in failed(None, "restore", str(cut), str(target)), size
+        assert list(target.iterdir()) == []
+
+
+def test_damage_is_found_by_its_file_and_not_restored(broker: Broker, tmp_path: Path) -> None:
+    publish(broker, "q", range(3000))
+    did(broker, "backup", str(tmp_path / "backups"))
+    [made] = (tmp_path / "backups").iterdir()
+    segment = sorted(made.rglob("msgs.*"))[1]
+    content = bytearray(segment.read_bytes())
+    content[len(content) // 2] ^= 1
+    segment.write_bytes(content)
+
+    name = str(segment.relative_to(made / "data"))
+    assert f"{name}: other bytes" in failed(None, "verify_backup", str(made))
+    target = tmp_path / "restored"
+    assert "is not as it was made; nothing was restored" in failed(
+        None, "restore", str(made), str(target)
+    )
+    assert list(target.iterdir()) == []
+
+
+def test_a_directory_with_something_in_it_is_left_alone(broker: Broker, tmp_path: Path) -> None:
+    did(broker, "backup", "--archive", str(tmp_path / "backup.tar"))
+    said = failed(None, "restore", str(tmp_path / "backup.tar"), str(broker.data_dir))
+    assert "is not empty" in said
+    assert "there is no backup.json" in failed(None, "verify_backup", str(broker.data_dir))
+
+
+def test_it_is_for_administrators(broker: Broker) -> None:
+    api = Api(broker)
+    almost = api.as_user("almost", "monitoring,policymaker,management")
+    assert almost("POST", "/api/backup").status == 403
+    assert api("POST", "/api/backup").status == 200
+
+
+def links_of(broker: Broker) -> list[Path]:
+    """What snapshots hold."""
+    return list(broker.data_dir.glob(".backup-*"))
+
+
+def begun(broker: Broker) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+    """A backup whose client reads nothing but the head of the answer."""
+    connection = http.client.HTTPConnection(broker.host, broker.http_port, timeout=WAIT_S)
+    connection.request("POST", "/api/backup", headers={"Authorization": "Basic Z3Vlc3Q6Z3Vlc3Q="})
+    return connection, connection.getresponse()
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    """Wait for something."""
+    ends = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < ends, what
+        time.sleep(0.02)
+
+
+def test_files_are_held_as_long_as_somebody_copies_them(
+    broker: Broker, broker_factory: BrokerFactory, tmp_path: Path
+) -> None:
+    with Client(broker.uri) as client:
+        producer = client.producer("large")
+        for _ in range(20):
+            producer.publish(bytes(1_000_000))
+        producer.flush(WAIT_S)
+        connection, answer = begun(broker)
+        assert len(links_of(broker)) == 1
+        assert "another backup" in failed(broker, "backup", "--archive", "-")
+        client.queue("large", passive=True)
+        assert Api(broker)("DELETE", "/api/queues/%2F/large").status == 204
+        publish(broker, "q", range(10))
+
+        archive = tmp_path / "backup.tar"
+        archive.write_bytes(answer.read())
+        connection.close()
+    until(lambda: not links_of(broker), "the files are let go")
+    did(None, "restore", str(archive), str(tmp_path / "restored"))
+    restored = broker_factory(data_dir=tmp_path / "restored")
+    with Client(restored.uri) as client:
+        assert client.queue("large", passive=True).message_count == 20
+        with client.consumer("large") as consumer:
+            message = consumer.get(WAIT_S)
+            assert message is not None and message.body == bytes(1_000_000)
+
+
+def test_a_client_that_goes_leaves_nothing_held(broker: Broker) -> None:
+    with Client(broker.uri) as client:
+        producer = client.producer("large")
+        for _ in range(20):
+            producer.publish(bytes(1_000_000))
+        producer.flush(WAIT_S)
+        connection, _ = begun(broker)
+        assert len(links_of(broker)) == 1
+        connection.close()
+        until(lambda: not links_of(broker), "the files are let go")
+    assert "backup was broken off" in broker.log_text()
+
+
+def test_a_start_removes_what_a_kill_has_left(broker: Broker) -> None:
+    with Client(broker.uri) as client:
+        producer = client.producer("large")
+        for _ in range(20):
+            producer.publish(bytes(1_000_000))
+        producer.flush(WAIT_S)
+    connection, _ = begun(broker)
+    broker.kill()
+    connection.close()
+    assert len(links_of(broker)) == 1
+    broker.start()
+    assert links_of(broker) == []
+    assert len(numbers_of_bytes(broker)) == 20
+
+
+def numbers_of_bytes(broker: Broker) -> list[int]:
+    """Sizes of the messages of the large queue."""
+    with Client(broker.uri) as client, client.consumer("large") as consumer:
+        found = []
+        while len(found) < 20:
+            message = consumer.get(WAIT_S)
+            assert message is not None
+            found.append(len(message.body))
+        return found
+
+
+class Traffic:
+    """Publishes, takes, lets die and moves numbers, and keeps books."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.confirmed = 0
+        """Numbers below were confirmed."""
+        self.taken: set[int] = set()
+        """Those that may have been acknowledged at the end of their way."""
+        self.is_over = threading.Event()
+        self.errors: list[BaseException] = []
+        self._threads = [
+            threading.Thread(target=self._guarded, args=(work,))
+            for work in (self._publish, self._refuse, self._take, self._declare)
+        ]
+
+    def __enter__(self) -> Traffic:
+        with Client(self.broker.uri) as client:
+            client.exchange("dead", "fanout")
+            client.queue("first", arguments={"x-dead-letter-exchange": "dead"})
+            client.queue("second", arguments={"x-dead-letter-exchange": "dead2"})
+            client.exchange("dead2", "fanout")
+            client.queue("third")
+            client.bind("second", "dead", "")
+            client.bind("third", "dead2", "")
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.is_over.set()
+        for thread in self._threads:
+            thread.join(WAIT_S)
+        assert not self.errors, self.errors
+
+    def _guarded(self, work: Callable[[Client], None]) -> None:
+        try:
+            with Client(self.broker.uri) as client:
+                work(client)
+        except BaseException as error:  # noqa: BLE001 - the test tells it
+            self.errors.append(error)
+
+    def _publish(self, client: Client) -> None:
+        producer, n = client.producer("first", declare=False), 0
+        while not self.is_over.is_set():
+            producer.publish_batch([b"%d" % each for each in range(n, n + 50)]).result(WAIT_S)
+            self.confirmed = n = n + 50
+
+    def _each(self, consumer: Consumer, end: Callable[[Message], object]) -> None:
+        while not self.is_over.is_set():
+            message = consumer.get(0.1)
+            if message is not None:
+                end(message)
+
+    def _refuse(self, client: Client) -> None:
+        with client.consumer("first") as first:
+            self._each(first, lambda message: message.reject())
+
+    def _take(self, client: Client) -> None:
+        def end(message: Message) -> None:
+            n = int(message.body)
+            if n % 3 == 0:
+                self.taken.add(n)
+                message.ack()
+            else:
+                message.reject()
+
+        with client.consumer("second") as second:
+            self._each(second, end)
+
+    def _declare(self, client: Client) -> None:
+        n = 0
+        while not self.is_over.is_set():
+            n += 1
+            client.queue(f"made-{n}")
+            client.producer(f"made-{n}", declare=False).publish(b"1").result(WAIT_S)
+            if n % 2:
+                client.delete_queue(f"made-{n}")
+            Api(self.broker)("PUT", f"/api/parameters/none/%2F/p{n % 3}", {"value": {"n": n}})
+
+
+def test_nothing_confirmed_is_missing_whenever_it_is_made(
+    broker: Broker, broker_factory: BrokerFactory, tmp_path: Path
+) -> None:
+    with Traffic(broker) as traffic:
+        for number in range(6):
+            time.sleep(0.3)
+            confirmed = traffic.confirmed
+            archive = tmp_path / f"{number}.tar"
+            did(broker, "backup", "--archive", str(archive))
+            taken = set(traffic.taken)
+            did(None, "restore", str(archive), str(tmp_path / f"restored-{number}"))
+            restored = broker_factory(data_dir=tmp_path / f"restored-{number}")
+            there: set[int] = set()
+            for queue in ("first", "second", "third"):
+                there.update(numbers_in(restored, queue))
+            missing = set(range(confirmed)) - there - taken
+            assert not missing, f"backup {number}: {len(missing)} of {confirmed}"
+            assert "WARN" not in restored.log_text(), restored.log_text()
+            assert "ERROR" not in restored.log_text(), restored.log_text()
+            restored.close()
