@@ -1,0 +1,137 @@
+"""What lavinmqctl makes of an archive that a broker sends, be it one that lies."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lavinmq.cli.ctl.backup import Entry, finished, unpack
+from lavinmq.cli.ctl.errors import CtlError
+from lavinmq.files.backup_names import IDENTITY, KNOWN
+
+
+def entry(name: str, content: bytes = b"", kind: bytes = tarfile.REGTYPE, **more: str) -> bytes:
+    """One entry of an archive."""
+    info = tarfile.TarInfo(name)
+    info.type, info.size, info.pax_headers = kind, len(content), dict(more)
+    info.linkname = "/etc/passwd" if kind in (tarfile.SYMTYPE, tarfile.LNKTYPE) else ""
+    return info.tobuf(tarfile.PAX_FORMAT) + content + bytes(-len(content) % 512)
+
+
+def archive(*entries: bytes, n_files: int | None = None) -> io.BytesIO:
+    """A whole one."""
+    head = entry("data", kind=tarfile.DIRTYPE)
+    count = len(entries) if n_files is None else n_files
+    last = entry("backup.json", json.dumps({"files": count}).encode())
+    return io.BytesIO(b"".join([head, *entries, last, bytes(1024)]))
+
+
+def test_files_are_written_with_their_hashes_and_holes(tmp_path: Path) -> None:
+    content = b"x" + bytes(1_000_000)
+    facts, book = unpack(archive(entry("data/a", content), entry("data/b")), tmp_path, None, {})
+
+    assert (facts["files"], facts["new_bytes"]) == (2, len(content))
+    assert (tmp_path / "data/a").read_bytes() == content
+    assert (tmp_path / "data/a").stat().st_blocks * 512 < len(content)
+    assert {path: each.size for path, each in book.items()} == {"a": len(content), "b": 0}
+    assert len({each.digest for each in book.values()}) == 2
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["/etc/passwd", "../x", "data/../../x", "data//x", "data/./x", "x", "data/a/..", "backup.json/x"],
+)
+def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    with pytest.raises(CtlError, match="outside of it"):
+        unpack(archive(entry(name, b"x")), here, None, {})
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE]
+)
+def test_what_is_no_file_is_refused(tmp_path: Path, kind: bytes) -> None:
+    (tmp_path / "here").mkdir()
+    with pytest.raises(CtlError, match="neither file nor directory"):
+        unpack(archive(entry("data/a", kind=kind)), tmp_path / "here", None, {})
+
+
+def test_a_file_comes_once(tmp_path: Path) -> None:
+    with pytest.raises(FileExistsError):
+        unpack(archive(entry("data/a", b"1"), entry("data/a", b"2")), tmp_path, None, {})
+
+
+@pytest.mark.parametrize("identity", ["1.1.1", "2.2.2"])
+def test_only_what_is_known_may_come_without_content(tmp_path: Path, identity: str) -> None:
+    last, here = tmp_path / "last", tmp_path / "here"
+    for each in (last / "data", here):
+        each.mkdir(parents=True)
+    (last / "data/a").write_bytes(b"kept")
+    known = {"a": Entry("digest", 4, "1.1.1")}
+    sent = archive(entry("data/a", **{IDENTITY: identity, KNOWN: "1"}))
+    if identity == "1.1.1":
+        _, book = unpack(sent, here, last, known)
+        assert book == known
+        assert (here / "data/a").stat().st_ino == (last / "data/a").stat().st_ino
+    else:
+        with pytest.raises(CtlError, match="leaves out a"):
+            unpack(sent, here, last, known)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "not whole"),
+        (b"{", "not whole"),
+        (b"[]", "not whole"),
+        (b'{"files": 2}', "has 0 files, not 2"),
+    ],
+)
+def test_what_says_no_sense_of_itself_is_not_whole(
+    tmp_path: Path, content: bytes, says: str
+) -> None:
+    sent = entry("data", kind=tarfile.DIRTYPE) + entry("backup.json", content) + bytes(1024)
+    with pytest.raises(CtlError, match=says):
+        unpack(io.BytesIO(sent), tmp_path, None, {})
+
+
+def test_nothing_may_come_behind_the_end(tmp_path: Path) -> None:
+    sent = archive(entry("data/a")).getvalue()[:-1024] + entry("data/b") + bytes(1024)
+    with pytest.raises(CtlError, match=r"goes on behind backup\.json"):
+        unpack(io.BytesIO(sent), tmp_path, None, {})
+
+
+@given(st.data())
+def test_a_broken_archive_ends_in_an_error_that_says_so(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    whole = bytearray(archive(entry("data/a", b"x" * 700), entry("data/b", b"y")).getvalue())
+    at = data.draw(st.integers(0, len(whole) - 1))
+    if data.draw(st.booleans()):
+        del whole[at:]
+    else:
+        whole[at] ^= data.draw(st.integers(1, 255))
+    folder = tmp_path_factory.mktemp("here")
+    try:
+        _, book = unpack(io.BytesIO(bytes(whole)), folder, None, {})
+    except (CtlError, OSError):
+        return
+    assert set(book) == {path.name for path in (folder / "data").iterdir()}
+
+
+def test_only_whole_folders_count(tmp_path: Path) -> None:
+    for name in ("2", "1", "3.partial"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "backup.json").write_text("{}")
+    (tmp_path / "4").mkdir()
+
+    assert [each.name for each in finished(tmp_path)] == ["1", "2"]
+    assert finished(tmp_path / "missing") == []
