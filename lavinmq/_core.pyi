@@ -212,6 +212,10 @@ class Loop:
 
     events: asyncio.AbstractEventLoop
     """The running event loop."""
+    holds_holes: bool
+    """Whether no compaction may begin."""
+    n_compactions: int
+    """Those that have begun and not ended."""
 
     def __init__(
         self,

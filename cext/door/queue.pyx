@@ -681,8 +681,8 @@ cdef class Queue:
 
     def compact(self, done=None) -> bool:
         """Begin to give back the disk space of deleted messages in a segment that others keep;
-        whether there was such a segment, and holes may be made now. The rest happens in portions and after syncs; then, or
-        when it cannot go on, `done()` is called."""
+        whether there was such a segment, and holes may be made now. The rest happens in portions
+        and after syncs; then, or when it cannot go on, `done()` is called."""
         cdef store_t* st
         cdef seg_t* seg
         cdef u32 i

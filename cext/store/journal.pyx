@@ -36,7 +36,8 @@ cdef void journal_note(void* owner, u64 position, u8 kind, const char* path, con
     pthread_mutex_unlock(&j.lock)
 
 
-cdef bint journal_prolong(journal_t* j, u8 kind, const char* path, i64 start, i64 end) noexcept nogil:
+cdef bint journal_prolong(journal_t* j, u8 kind, const char* path, i64 start,
+                          i64 end) noexcept nogil:
     """Make the last note longer, if it is of the bytes before these in the same file."""
     cdef u8* p = j.p + j.last
     cdef size_t n

@@ -207,7 +207,9 @@ class Api:
         try:
             try:
                 connection.request(
-                    "POST", self._target.prefix + path, body,
+                    "POST",
+                    self._target.prefix + path,
+                    body,
                     {**self._login(), "Content-Type": "text/plain"},
                 )
                 response = connection.getresponse()

@@ -208,9 +208,7 @@ def unpack(
                 n_new += size
                 book[path] = Entry(digest, size, identity)
     except (tarfile.TarError, http.client.HTTPException, EOFError) as error:
-        raise CtlError(
-            f"The backup is not whole, the broker's log may say why: {error}"
-        ) from None
+        raise CtlError(f"The backup is not whole, the broker's log may say why: {error}") from None
     except ValueError:
         facts = None
     if not isinstance(facts, dict):
@@ -286,7 +284,9 @@ def _archive(session: Session, place: str) -> None:
             partial.rename(place)
             sync(Path(place).resolve().parent)
         except FileExistsError:
-            raise CtlError(f"{partial} is there: another backup is made, or was broken off") from None
+            raise CtlError(
+                f"{partial} is there: another backup is made, or was broken off"
+            ) from None
         except BaseException:
             with suppress(OSError):
                 partial.unlink()

@@ -15,9 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from lavinmq.cli.ctl.backup import DATA, book_of, digest_of, facts_of, sync, unpack
+from lavinmq.cli.ctl.backup import book_of, digest_of, facts_of, sync, unpack
 from lavinmq.cli.ctl.errors import CtlError
 from lavinmq.cli.ctl.session import Session
+from lavinmq.files.backup_names import DATA
 
 LAST_NAMES: Final = ("vhosts.json", "users.json")
 """By these a start finds everything else."""
@@ -62,8 +63,10 @@ def _read(source: str, folder: Path) -> dict[str, Any]:
             return unpack(file, folder, None, {})[0]
     backup = Path(source)
     facts, book = facts_of(backup), book_of(backup)
-    for directory in [backup / DATA, *(each for each in (backup / DATA).rglob("*") if each.is_dir())]:
-        (folder / directory.relative_to(backup)).mkdir(mode=0o750, parents=True)
+    (folder / DATA).mkdir(mode=0o750)
+    for each in (backup / DATA).rglob("*"):
+        if each.is_dir():
+            (folder / each.relative_to(backup)).mkdir(mode=0o750, parents=True, exist_ok=True)
     for path, entry in book.items():
         shutil.copyfile(backup / DATA / path, folder / DATA / path, follow_symlinks=False)
         (folder / DATA / path).chmod(0o640)

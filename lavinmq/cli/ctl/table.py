@@ -209,7 +209,7 @@ COMMANDS: dict[str, tuple[Command, ...]] = {
     "Backups": (
         Command("backup", "directory",
                 "Copy the running broker's data into a new folder in a directory", "backup",
-                (Option("--archive", "", "write one tar file of that name, or - for standard output"),
+                (Option("--archive", "", "write one tar file of that name, or - for stdout"),
                  Option("--keep", "N", "afterwards remove all folders but the last N"))),
         Command("verify_backup", "backup", "Look whether a folder is as it was made", "backup"),
         Command("restore", "backup datadir",

@@ -44,12 +44,17 @@ async def back_up(call: Call) -> None:
         handler.set_header("Content-Type", "application/octet-stream")
         handler.set_header("Cache-Control", "no-store, no-transform")
         archive = Archive(taking.snapshot, broker.node_name, known)
-        while piece := await aside(archive.read):
+        piece = await aside(archive.read)
+        while piece:
             if handler.is_gone or not call.is_allowed_still() or broker.is_stopping:
                 raise _Broken("who asked has gone" if handler.is_gone else "it may not go on")
+            following = await aside(archive.read)
+            if not following:
+                await taking.release()  # who has all of it may ask for another one
             handler.write(piece)
             async with asyncio.timeout(STALL_S):
                 await handler.flush()
+            piece = following
         handler.finish()
     except (OSError, TimeoutError, _Broken) as error:
         # Its status is sent: an answer that is cut off says that something went wrong.

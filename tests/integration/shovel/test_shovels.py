@@ -290,6 +290,7 @@ def test_the_header_names_the_place_that_a_message_went_to(
             [entry] = message.headers["x-shovelled"]
             assert f":{place.port}" in entry["dest-uri"]
             one.stop()
+            until(lambda: bench.row("s")["reconnects"] and bench.state("s") == "Running", "other")
 
 
 def test_deleting_it_ends_it(bench: Bench) -> None:

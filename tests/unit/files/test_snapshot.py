@@ -61,39 +61,47 @@ class Place:
             return  # the root stays
         path, target = self.root / directory / name, self.root / other / f"{name}2"
         self._next += 1
-        content = b"%06d" % self._next * size
         try:
-            match kind:
-                case "make":
-                    self.changes.touch(path, os.O_EXCL)
-                case "append" | "patch" | "cut":
-                    fd = self.changes.open(path, 0)
-                    end = os.fstat(fd).st_size
-                    if kind == "append":
-                        self.changes.write(path, fd, content, end)
-                    elif kind == "patch" and end and not self.keeps:
-                        self.changes.write(path, fd, b"!", end // 2, Change.PATCH)
-                    elif kind == "cut" and not self.keeps:
-                        self.changes.truncate(path, fd, end // 2)
-                    os.close(fd)
-                case "replace":
-                    aside = path.with_name(name + ".new")
-                    fd = self.changes.open(aside, os.O_CREAT | os.O_TRUNC)
-                    self.changes.write(aside, fd, content, 0)
-                    os.close(fd)
-                    self.changes.rename(aside, path)
-                case "remove":
-                    self.changes.unlink(path)
-                case "move":
-                    self.changes.rename(path, target)
-                case "directory":
-                    self.changes.make_directory(self.root / directory)
-                case "rename_directory":
-                    self.changes.rename(self.root / directory, self.root / f"{directory}.gone")
-                case "remove_directory":
-                    self.changes.remove_directory(self.root / directory)
+            if kind in ("append", "patch", "cut"):
+                self._change(kind, path, b"%06d" % self._next * size)
+            elif kind == "replace":
+                self._replace(path, b"%06d" % self._next * size)
+            elif kind.endswith("directory"):
+                self._do_directory(kind, self.root / directory)
+            elif kind == "make":
+                self.changes.touch(path, os.O_EXCL)
+            elif kind == "remove":
+                self.changes.unlink(path)
+            else:
+                self.changes.rename(path, target)
         except OSError:
             pass
+
+    def _change(self, kind: str, path: Path, content: bytes) -> None:
+        fd = self.changes.open(path, 0)
+        end = os.fstat(fd).st_size
+        if kind == "append":
+            self.changes.write(path, fd, content, end)
+        elif kind == "patch" and end and not self.keeps:
+            self.changes.write(path, fd, b"!", end // 2, Change.PATCH)
+        elif kind == "cut" and not self.keeps:
+            self.changes.truncate(path, fd, end // 2)
+        os.close(fd)
+
+    def _replace(self, path: Path, content: bytes) -> None:
+        aside = path.with_name(path.name + ".new")
+        fd = self.changes.open(aside, os.O_CREAT | os.O_TRUNC)
+        self.changes.write(aside, fd, content, 0)
+        os.close(fd)
+        self.changes.rename(aside, path)
+
+    def _do_directory(self, kind: str, path: Path) -> None:
+        if kind == "directory":
+            self.changes.make_directory(path)
+        elif kind == "rename_directory":
+            self.changes.rename(path, f"{path}.gone")
+        else:
+            self.changes.remove_directory(path)
 
 
 def tree_of(root: Path) -> dict[str, bytes | None]:

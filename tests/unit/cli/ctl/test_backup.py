@@ -45,7 +45,16 @@ def test_files_are_written_with_their_hashes_and_holes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["/etc/passwd", "../x", "data/../../x", "data//x", "data/./x", "x", "data/a/..", "backup.json/x"],
+    [
+        "/etc/passwd",
+        "../x",
+        "data/../../x",
+        "data//x",
+        "data/./x",
+        "x",
+        "data/a/..",
+        "backup.json/x",
+    ],
 )
 def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
     here = tmp_path / "here"
