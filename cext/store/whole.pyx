@@ -31,6 +31,8 @@ cdef i64 whole_walk(int fd, i64 size, u8** buf, u64* cap) noexcept nogil:
     cdef i64 pos = SEGMENT_HEADER, last = SEGMENT_HEADER, at = 0, got = 0
     cdef int rc
     memset(&rec, 0, sizeof(rec))
+    if size < SEGMENT_HEADER:
+        return size
     while pos < size:
         rc = record_parse(buf[0] + (pos - at), <u64>(at + got - pos), &rec) if pos < at + got else 0
         if rc == 0 and at == pos and got and rec.body == NULL:
