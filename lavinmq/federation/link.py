@@ -17,7 +17,7 @@ from lavinmq.client.values import ConnectionState
 from lavinmq.federation.hops import Here, marker
 from lavinmq.shovel import places
 from lavinmq.shovel.connecting import Rotation, client_of
-from lavinmq.shovel.passing import Trouble, open_producer
+from lavinmq.shovel.passing import Trouble, open_producer, refusal
 from lavinmq.shovel.runner import Run, Runner
 from lavinmq.shovel.source import quietly
 
@@ -123,7 +123,8 @@ class LinkRun:
     @property
     def error(self) -> str:
         """Why no messages come, as long as they do not."""
-        return self._trouble.text(self.is_running, self._counted()[0])
+        text = self._trouble.text(self.is_running, self._counted()[0])
+        return text or refusal(self.producer)
 
     def _counted(self) -> list[int]:
         """Messages, their bytes, those that went no further, and those that were acknowledged."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from lavinmq.client._engine import Passage, Rewriter
 from lavinmq.client.aio import AsyncProducer
 from lavinmq.shovel.connecting import Rotation, client_of
-from lavinmq.shovel.passing import Trouble, hand_over, open_producer
+from lavinmq.shovel.passing import Trouble, hand_over, open_producer, refusal
 from lavinmq.shovel.source import Position, Source, ensure_queue, quietly
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Move:
     @property
     def error(self) -> str:
         """Why it does not move, as long as it does not."""
-        return self._trouble.text(self.is_running, self._count)
+        return self._trouble.text(self.is_running, self._count) or refusal(self._producer)
 
     @property
     def _count(self) -> int:

@@ -63,6 +63,13 @@ async def hand_over(
         passage.reopen(None if budget is None else budget())
 
 
+def refusal(producer: AsyncProducer | None) -> str:
+    """Why messages are sent again, as long as some are to be; else empty."""
+    if producer is None or producer.retry_in is None:
+        return ""
+    return "the destination refuses messages, or no queue there takes them: they are sent again"
+
+
 class Trouble:
     """Why messages do not go on; forgotten once they do."""
 

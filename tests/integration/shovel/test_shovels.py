@@ -281,7 +281,8 @@ def test_the_header_names_the_place_that_a_message_went_to(
     with Client(bench.broker.uri) as client:
         producer = client.producer("from")
         bench.put("s", src_uri="amqp://", src_queue="from", dest_uri=[one.uri, other.uri],
-                  dest_queue="to", dest_add_forward_headers=True, reconnect_delay=0)  # fmt: skip
+                  dest_queue="to", dest_add_forward_headers=True, reconnect_delay=0,
+                  dest_failover="ordered")  # fmt: skip
         for place in (one, other):
             producer.publish(b"x").result(WAIT_S)
             with Client(place.uri) as there, there.consumer("to") as consumer:
