@@ -98,8 +98,12 @@ def test_what_has_too_many_notes_says_so(loop: _core.Loop, tmp_path: Path) -> No
 
 def record(size: int) -> bytes:
     """A message with a body of so many bytes."""
-    return struct.pack("<Q", 1_700_000_000_000) + b"\0\1q" + bytes(2) + struct.pack("<Q", size) + (
-        b"x" * size
+    return (
+        struct.pack("<Q", 1_700_000_000_000)
+        + b"\0\1q"
+        + bytes(2)
+        + struct.pack("<Q", size)
+        + (b"x" * size)
     )
 
 
