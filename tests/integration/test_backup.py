@@ -188,71 +188,60 @@ def until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.02)
 
 
+def publish_large(broker: Broker) -> None:
+    """Twenty messages, more than sockets hold."""
+    with Client(broker.uri) as client:
+        producer = client.producer("large")
+        for _ in range(20):
+            producer.publish(bytes(1_000_000))
+        producer.flush(WAIT_S)
+
+
+def has_large(broker: Broker) -> bool:
+    """Whether they are all there."""
+    with Client(broker.uri) as client:
+        count = client.queue("large", passive=True).message_count
+        with client.consumer("large") as consumer:
+            found = [consumer.get(WAIT_S) for _ in range(count)]
+        return [each and each.body for each in found] == [bytes(1_000_000)] * 20
+
+
 def test_files_are_held_as_long_as_somebody_copies_them(
     broker: Broker, broker_factory: BrokerFactory, tmp_path: Path
 ) -> None:
-    with Client(broker.uri) as client:
-        producer = client.producer("large")
-        for _ in range(20):
-            producer.publish(bytes(1_000_000))
-        producer.flush(WAIT_S)
-        connection, answer = begun(broker)
-        assert len(links_of(broker)) == 1
-        assert "another backup" in failed(broker, "backup", "--archive", "-")
-        client.queue("large", passive=True)
-        assert Api(broker)("DELETE", "/api/queues/%2F/large").status == 204
-        publish(broker, "q", range(10))
-
-        archive = tmp_path / "backup.tar"
-        archive.write_bytes(answer.read())
-        connection.close()
+    publish_large(broker)
+    connection, answer = begun(broker)
+    assert len(links_of(broker)) == 1
+    assert "another backup" in failed(broker, "backup", "--archive", "-")
+    assert Api(broker)("DELETE", "/api/queues/%2F/large").status == 204
+    publish(broker, "q", range(10))
+    archive = tmp_path / "backup.tar"
+    archive.write_bytes(answer.read())
+    connection.close()
     until(lambda: not links_of(broker), "the files are let go")
+
     did(None, "restore", str(archive), str(tmp_path / "restored"))
-    restored = broker_factory(data_dir=tmp_path / "restored")
-    with Client(restored.uri) as client:
-        assert client.queue("large", passive=True).message_count == 20
-        with client.consumer("large") as consumer:
-            message = consumer.get(WAIT_S)
-            assert message is not None and message.body == bytes(1_000_000)
+    assert has_large(broker_factory(data_dir=tmp_path / "restored"))
 
 
 def test_a_client_that_goes_leaves_nothing_held(broker: Broker) -> None:
-    with Client(broker.uri) as client:
-        producer = client.producer("large")
-        for _ in range(20):
-            producer.publish(bytes(1_000_000))
-        producer.flush(WAIT_S)
-        connection, _ = begun(broker)
-        assert len(links_of(broker)) == 1
-        connection.close()
-        until(lambda: not links_of(broker), "the files are let go")
+    publish_large(broker)
+    connection, _ = begun(broker)
+    assert len(links_of(broker)) == 1
+    connection.close()
+    until(lambda: not links_of(broker), "the files are let go")
     assert "backup was broken off" in broker.log_text()
 
 
 def test_a_start_removes_what_a_kill_has_left(broker: Broker) -> None:
-    with Client(broker.uri) as client:
-        producer = client.producer("large")
-        for _ in range(20):
-            producer.publish(bytes(1_000_000))
-        producer.flush(WAIT_S)
+    publish_large(broker)
     connection, _ = begun(broker)
     broker.kill()
     connection.close()
     assert len(links_of(broker)) == 1
     broker.start()
     assert links_of(broker) == []
-    assert len(numbers_of_bytes(broker)) == 20
-
-
-def numbers_of_bytes(broker: Broker) -> list[int]:
-    """Sizes of the messages of the large queue."""
-    with Client(broker.uri) as client, client.consumer("large") as consumer:
-        found = []
-        while len(found) < 20:
-            message = consumer.get(WAIT_S)
-            assert message is not None
-            found.append(len(message.body))
-        return found
+    assert has_large(broker)
 
 
 class Traffic:

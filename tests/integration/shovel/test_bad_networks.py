@@ -11,7 +11,7 @@ import pytest
 
 from lavinmq.client import Client
 from tests.conftest import BrokerFactory
-from tests.integration.shovel.conftest import WAIT_S, Bench, fill, until
+from tests.integration.shovel.conftest import WAIT_S, Bench, bodies, fill, until
 from tests.support.broker import Broker
 from tests.support.fault_proxy import FaultProxy, Frame
 from tests.support.issuer import serving
@@ -48,14 +48,7 @@ def numbers_in(broker: Broker, queue: str) -> list[int]:
     """All that is there, taken."""
     with Client(broker.uri) as client:
         count = client.queue(queue, passive=True).message_count
-        found: list[int] = []
-        with client.consumer(queue) as consumer:
-            while len(found) < count:
-                message = consumer.get(WAIT_S)
-                assert message is not None, f"{len(found)} of {count}"
-                found.append(int(message.body))
-                message.ack()
-    return found
+        return [int(body) for body in bodies(client, queue, count)]
 
 
 def ready(broker: Broker, queue: str) -> int:
