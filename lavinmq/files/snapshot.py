@@ -67,24 +67,20 @@ class Snapshot:
 
     def take_in(self, notes: bytes) -> None:
         """Do again what has been noted, in order. Raises: SnapshotError."""
-        at = n_done = 0
-        while at < len(notes):
-            n_done += 1
-            if n_done % NOTES_AT_ONCE == 0:
+        for number, note in enumerate(_read(notes)):
+            if number % NOTES_AT_ONCE == 0:
                 time.sleep(0)  # the loop may want the interpreter
-            kind, n, n_target, _, end = HEAD.unpack_from(notes, at)
-            at += HEAD.size
-            path = os.fsdecode(notes[at : at + n])
-            target = os.fsdecode(notes[at + n : at + n + n_target])
-            at += n + n_target
-            self._do(kind, path, target, end)
+            self._do(*note)
         for path in self._replaced:
             self._look(path)
         self._replaced.clear()
 
     def finish(self, notes: bytes) -> bool:
-        """Take in what is left and have this be the moment, unless that is too much."""
+        """Take in what is left and have this be the moment, unless that is too much: many changes,
+        or a directory, which may have any number of files."""
         if len(notes) > MOST_LEFT_BYTES:
+            return False
+        if any(kind == Change.RENAME and self._is_directory(to) for kind, _, to, _ in _read(notes)):
             return False
         self.take_in(notes)
         self.taken_at = time.time()
@@ -239,6 +235,17 @@ class Snapshot:
             return  # it is gone again, which is noted further on
         if held is None or held.ino != ino:
             self._link(path)
+
+
+def _read(notes: bytes) -> Iterator[tuple[int, str, str, int]]:
+    """Kind, path, target and end of each note."""
+    at = 0
+    while at < len(notes):
+        kind, n, n_target, _, end = HEAD.unpack_from(notes, at)
+        at += HEAD.size
+        path, target = notes[at : at + n], notes[at + n : at + n + n_target]
+        at += n + n_target
+        yield kind, os.fsdecode(path), os.fsdecode(target), end
 
 
 def remove_left(root: str) -> None:
