@@ -12,9 +12,9 @@ VENV ?= .venv
 BUILD ?= release
 DATA_DIR ?= var
 JOBS ?= 2
-# Tests wait for much of their time, for disks, timers, pages and processes: five of them at a time
+# Tests wait for much of their time, for disks, timers, pages and processes: seven of them at a time
 # keep two processors busy.
-WORKERS ?= $(shell expr 5 \* $(JOBS) / 2)
+WORKERS ?= $(shell expr 7 \* $(JOBS) / 2)
 ARGS ?=
 FUZZ_SECONDS ?= 60
 RELEASE ?=

@@ -1721,6 +1721,7 @@ cdef struct loop_t:
     u32 cap_run_fds
     int dir_fd                  # data directory, for syncfs
     observer_t* observer        # of changes of files, NULL = nobody
+    flag_t is_copied            # files are: none gets holes, and nothing is written over filling
     reached_t reached           # what the routings under way have reached
     u32 n_reads                 # links that were read since the last tick
     i64 sync_ns                 # how long the last sync took

@@ -212,8 +212,9 @@ class Loop:
 
     events: asyncio.AbstractEventLoop
     """The running event loop."""
-    holds_holes: bool
-    """Whether no compaction may begin."""
+    is_copied: bool
+    """Whether files are held for a copy: no compaction may begin, and filling is cut before data is
+    written, so that a note says where the data ended."""
     n_compactions: int
     """Those that have begun and not ended."""
 

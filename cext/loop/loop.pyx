@@ -113,7 +113,6 @@ cdef class Loop:
     cdef bytes observed_root
     cdef journal_t* journal     # of changes of files, NULL = nobody has asked for one yet
     cdef readonly u32 n_compactions
-    cdef public bint holds_holes
     cdef readonly object events
     cdef object on_fatal
     cdef object on_news
@@ -304,6 +303,15 @@ cdef class Loop:
         self.t.is_low = value
         self.t.is_held = value or self.t.stuck != NULL
         self.release_held()
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether files are held for a copy. See the stub."""
+        return self.t.is_copied
+
+    @is_copied.setter
+    def is_copied(self, bint value) -> None:
+        self.t.is_copied = value
 
     @property
     def is_stamping(self) -> bool:

@@ -146,6 +146,10 @@ cdef int store_flush(store_t* st) noexcept nogil:
         return 0
     if st.wfd < 0 and store_open_write(st):
         return store_failed(st, FILE_MSGS, st.wseg.id)
+    if st.reserved and st.loop.is_copied:
+        store_cut(st)           # a copy of the file has its size, which ends behind the filling
+        if st.wfd < 0:
+            return store_failed(st, FILE_MSGS, st.wseg.id)
     n -= st.piecemeal
     at = st.flushed + st.piecemeal
     p = st.stage + (at - st.stage_at)

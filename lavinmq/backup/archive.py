@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from lavinmq import __version__, _core
@@ -32,10 +32,17 @@ BLOCK: Final = 512
 
 
 class Archive:
-    """The archive of a snapshot. Args: known: identities by path of what the client has."""
+    """The archive of a snapshot.
 
-    def __init__(self, snapshot: Snapshot, node: str, known: Mapping[str, str]) -> None:
-        self._snapshot, self._node, self._known = snapshot, node, known
+    Args: known: identities by path of what the client has; look: has the snapshot learn what has
+        been cut since.
+    """
+
+    def __init__(
+        self, snapshot: Snapshot, node: str, known: Mapping[bytes, bytes],
+        look: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self._snapshot, self._node, self._known, self._look = snapshot, node, known, look
         self._n_bytes = 0
         self._steps = self._pieces()
 
@@ -87,9 +94,11 @@ class Archive:
             size = held.size
             if not identity and os.path.basename(path).startswith(SEGMENT):
                 size = _core.whole_end(fd, size)
+                self._look()  # afterwards: a file that is cut from now on was read before that
+                size = min(size, self._snapshot.size_of(path))
             self._n_bytes += size
             name = f"{DATA}/{path}"
-            if identity and self._known.get(path) == identity:
+            if identity and self._known.get(os.fsencode(path)) == identity.encode():
                 yield _head(name, taken_at, tarfile.REGTYPE, more=more | {KNOWN: "1"})
                 return
             yield _head(name, taken_at, tarfile.REGTYPE, size, more)

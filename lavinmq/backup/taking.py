@@ -30,13 +30,14 @@ class Taking:
         self._loop = broker.loop
         self._root = os.fspath(broker.config.data_dir)
         self._is_mine = False
+        self._journal: _core.Journal | None = None
         self.snapshot = Snapshot(self._root)
 
     async def take(self) -> None:
         """Take it. Raises: SnapshotError, OSError: there is none, and nothing to release."""
-        if self._loop.holds_holes:
+        if self._loop.is_copied:
             raise SnapshotError("another backup is being made")
-        self._loop.holds_holes = self._is_mine = True
+        self._loop.is_copied = self._is_mine = True
         try:
             while self._loop.n_compactions:
                 await asyncio.sleep(LOOK_S)
@@ -50,25 +51,31 @@ class Taking:
             journal = _core.Journal(self._loop, self._root, MOST_NOTES_BYTES)
         except RuntimeError as error:
             raise SnapshotError(str(error)) from None
-        try:
-            await aside(self.snapshot.scan)
-            for _ in range(MOST_TRIES):
-                await aside(self.snapshot.take_in, journal.take())
-                if journal.is_overrun:
-                    raise SnapshotError("files change faster than they are looked at")
-                left = journal.take()
-                if self.snapshot.finish(left):
-                    return
-                await aside(self.snapshot.take_in, left)
-            raise SnapshotError("files change too fast")
-        finally:
-            journal.close()
+        self._journal = journal
+        await aside(self.snapshot.scan)
+        for _ in range(MOST_TRIES):
+            await aside(self.snapshot.take_in, journal.take())
+            if journal.is_overrun:
+                raise SnapshotError("files change faster than they are looked at")
+            left = journal.take()
+            if self.snapshot.finish(left):
+                return
+            await aside(self.snapshot.take_in, left)
+        raise SnapshotError("files change too fast")
+
+    def look(self) -> None:
+        """Learn what has been cut since the moment. From any thread."""
+        if self._journal is not None:
+            self.snapshot.take_in_later(self._journal.take())
 
     async def release(self) -> None:
         """Let go of the files. Idempotent."""
         if self._is_mine:
             self._is_mine = False
+            if self._journal is not None:
+                self._journal.close()
+                self._journal = None
             try:
                 await asyncio.shield(aside(self.snapshot.release))
             finally:
-                self._loop.holds_holes = False
+                self._loop.is_copied = False

@@ -118,6 +118,8 @@ class DataDir:
         fd, self._lock_fd = self._lock_fd, -1
         if fd >= 0:
             with suppress(OSError):
+                snapshot.remove_left(self.path)
+            with suppress(OSError):
                 os.ftruncate(fd, 0)
         if self._is_stopped:
             self._leave_mark()

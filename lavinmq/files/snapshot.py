@@ -22,8 +22,8 @@ from lavinmq.files.changes import Change
 
 LINKS: Final = ".backup-"
 """How the directory of a snapshot begins, in the data directory."""
-OWN: Final = {".lock", "clean_stop"}
-"""Files of the node; a copy has had no orderly stop."""
+OWN: Final = {".lock", "clean_stop", "lost+found"}
+"""What is of the node; a copy has had no orderly stop."""
 HEAD: Final = Struct("<BHHqq")
 NOTES_AT_ONCE: Final = 64
 MOST_LEFT_BYTES: Final = 16 << 10
@@ -57,6 +57,8 @@ class Snapshot:
         self._tree: Tree = {}
         self._replaced: set[str] = set()
         """What was given its name by a rename since somebody looked which file has it."""
+        self._cut: set[str] = set()
+        """Files that were cut since the moment."""
 
     # ---- taking it
 
@@ -86,9 +88,24 @@ class Snapshot:
         self.taken_at = time.time()
         return True
 
+    def take_in_later(self, notes: bytes) -> None:
+        """What was noted since its moment: a file that is cut had filling behind its data."""
+        for kind, path, _, end in _read(notes):
+            if kind == Change.TRUNCATE and path not in self._cut:
+                self._cut.add(path)
+                tree, name = self._place(path)
+                held = tree.get(name)
+                if isinstance(held, Held) and end < held.size:
+                    tree[name] = held._replace(size=end)
+
+    def size_of(self, path: str) -> int:
+        """Bytes that a file had, as far as is known by now."""
+        tree, name = self._place(path)
+        held = tree.get(name)
+        return held.size if isinstance(held, Held) else 0
+
     def release(self) -> None:
         """Let go of the files."""
-        self._tree = {}
         shutil.rmtree(self._links, ignore_errors=True)
 
     # ---- what is in it
@@ -112,7 +129,7 @@ class Snapshot:
     def _walk(
         self, path: str, tree: Tree, *, wants_files: bool
     ) -> Iterator[tuple[str, Held | None]]:
-        for name, each in sorted(tree.items()):
+        for name, each in tree.items():
             below = f"{path}/{name}" if path else name
             if isinstance(each, dict):
                 if not wants_files:
@@ -130,8 +147,8 @@ class Snapshot:
                 if not path and (entry.name in OWN or entry.name.startswith(LINKS)):
                     continue
                 below = f"{path}/{entry.name}" if path else entry.name
-                if entry.is_symlink() and entry.is_dir():
-                    raise SnapshotError(f"{below} is a link to another directory")
+                if entry.is_symlink():
+                    raise SnapshotError(f"{below} is a link to another place")
                 if entry.is_dir():
                     inner = tree.setdefault(entry.name, {})
                     if isinstance(inner, dict):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.client
+import json
+import os
 import subprocess
 import sys
 import threading
@@ -11,12 +14,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pamqp import commands
 
 from lavinmq.client import Client, Consumer, Message
 from tests.conftest import BrokerFactory
 from tests.support.api import Api
 from tests.support.broker import Broker
 from tests.support.patience import PATIENCE
+from tests.support.wire import Wire, encode_publish
+from tests.support.wire_actions import declare
 
 DEADLINE_S = 120.0
 WAIT_S = 30.0 * PATIENCE
@@ -133,7 +139,7 @@ def test_an_archive_that_was_cut_is_refused(broker: Broker, tmp_path: Path) -> N
     for size in (0, 100, 512, len(whole) // 2, len(whole) - 3000):
         cut.write_bytes(whole[:size])
         assert "not whole" in failed(None, "restore", str(cut), str(target)), size
-        assert list(target.iterdir()) == []
+        assert not target.exists()
 
 
 def test_damage_is_found_by_its_file_and_not_restored(broker: Broker, tmp_path: Path) -> None:
@@ -151,7 +157,122 @@ def test_damage_is_found_by_its_file_and_not_restored(broker: Broker, tmp_path: 
     assert "is not as it was made; nothing was restored" in failed(
         None, "restore", str(made), str(target)
     )
-    assert list(target.iterdir()) == []
+    assert not target.exists()
+
+
+def test_a_folder_that_was_damaged_is_not_built_upon(broker: Broker, tmp_path: Path) -> None:
+    place = tmp_path / "backups"
+    publish(broker, "q", range(3000))
+    time.sleep(4)
+    did(broker, "backup", str(place))
+    [first] = place.iterdir()
+    segments = sorted(first.rglob("msgs.*"))
+    segments[0].unlink()
+    segments[1].write_bytes(b"short")
+    segments[2].unlink()
+    segments[2].symlink_to("/etc/passwd")
+    time.sleep(1.1)
+    did(broker, "backup", str(place))
+    second = max(place.iterdir())
+    assert did(None, "verify_backup", str(second)).endswith("is_whole: true\n")
+
+    (second / "files.txt").write_text("")
+    target = tmp_path / "restored"
+    for words in (("verify_backup", str(second)), ("restore", str(second), str(target))):
+        assert "files.txt is damaged" in failed(None, *words)
+    assert not target.exists()
+    time.sleep(1.1)
+    done = ctl(broker, "backup", "--keep", "1", str(place))
+    assert done.returncode == 0 and b"is not built upon" in done.stderr
+    [third] = place.iterdir()
+    did(None, "verify_backup", str(third))
+
+
+def test_only_folders_of_ours_count_and_the_new_one_stays(broker: Broker, tmp_path: Path) -> None:
+    place = tmp_path / "backups"
+    did(broker, "backup", str(place))
+    [first] = place.iterdir()
+    first.rename(place / "before-upgrade")
+    (place / "20200101T000000Z.partial").mkdir()
+    time.sleep(1.1)
+    made = Path(did(broker, "backup", "--keep", "1", str(place)).split()[1])
+    assert sorted(place.iterdir()) == [made, place / "before-upgrade"]
+    made.rename(place / "29990101T000000Z")
+    assert "by the clock" in failed(broker, "backup", "--keep", "1", str(place))
+    assert len(list(place.iterdir())) == 2
+
+
+def test_a_book_that_leads_elsewhere_is_refused(broker: Broker, tmp_path: Path) -> None:
+    did(broker, "backup", str(tmp_path / "backups"))
+    [made] = (tmp_path / "backups").iterdir()
+    facts = json.loads((made / "backup.json").read_bytes())
+    line = b"0" * 64 + b" 4 - ../../../evil\n"
+    (made / "files.txt").write_bytes(line)
+    facts |= {"files": 1, "book": hashlib.sha256(line).hexdigest()}
+    (made / "backup.json").write_text(json.dumps(facts))
+    (tmp_path / "evil").write_text("evil")
+    assert "outside of it" in failed(None, "restore", str(made), str(tmp_path / "a/b/c"))
+    assert [each.name for each in tmp_path.rglob("evil")] == ["evil"]
+
+
+def test_a_link_in_the_data_directory_is_told(broker: Broker, tmp_path: Path) -> None:
+    (broker.data_dir / "extra.json").symlink_to(tmp_path / "elsewhere.json")
+    assert "extra.json is a link to another place" in failed(broker, "backup", "--archive", "-")
+
+
+def test_what_is_there_is_not_replaced_by_an_archive(broker: Broker, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "directory").mkdir()
+    for name in ("file", "pipe", "directory"):
+        place = tmp_path / name
+        assert "is there already" in failed(broker, "backup", "--archive", str(place))
+    (tmp_path / "today.tar.partial").write_bytes(b"of one that was killed")
+    did(broker, "backup", "--archive", str(tmp_path / "today.tar"))
+    assert not (tmp_path / "today.tar.partial").exists()
+
+
+def test_an_orderly_stop_ends_a_backup_and_leaves_nothing(broker: Broker) -> None:
+    publish_large(broker)
+    connection, answer = begun(broker)
+    assert broker.stop() == 0
+    with pytest.raises((http.client.HTTPException, OSError)):
+        answer.read()
+    connection.close()
+    assert links_of(broker) == []
+
+
+def test_a_transaction_is_whole_however_late_its_files_are_read(
+    broker_factory: BrokerFactory, tmp_path: Path
+) -> None:
+    broker = broker_factory(http=True)
+    publish_large(broker)
+    is_over = threading.Event()
+
+    def commit() -> None:
+        with Wire.open(broker.port) as wire:
+            for name in ("small", "wide"):
+                declare(wire, name, durable=True, exclusive=False)
+            wire.call(1, commands.Tx.Select(), commands.Tx.SelectOk)
+            while not is_over.is_set():
+                for name, size in (("small", 20), ("wide", 5000)):
+                    wire.send_bytes(encode_publish(1, "", name, bytes(size)))
+                wire.call(1, commands.Tx.Commit(), commands.Tx.CommitOk)
+
+    thread = threading.Thread(target=commit)
+    thread.start()
+    time.sleep(0.5)
+    connection, answer = begun(broker)
+    time.sleep(1.5)
+    archive = tmp_path / "backup.tar"
+    archive.write_bytes(answer.read())
+    connection.close()
+    is_over.set()
+    thread.join(WAIT_S)
+    did(None, "restore", str(archive), str(tmp_path / "restored"))
+    with Client(broker_factory(data_dir=tmp_path / "restored").uri) as client:
+        small, wide = (client.queue(name, passive=True).message_count for name in ("small", "wide"))
+    assert small == wide > 10
 
 
 def test_a_directory_with_something_in_it_is_left_alone(broker: Broker, tmp_path: Path) -> None:

@@ -30,6 +30,10 @@ class Output:
         if not self._is_quiet:
             print(printable(text))
 
+    def warn(self, text: str) -> None:
+        """Say on standard error what went otherwise than it should, and was no failure."""
+        print(f"Warning: {printable(text)}", file=sys.stderr)
+
     def table(self, title: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
         """Print a list; a column may be a path such as `queue.name`."""
         picked = ([at(row, column) for column in columns] for row in rows)

@@ -15,10 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from lavinmq.cli.ctl.backup import book_of, digest_of, facts_of, sync, unpack
+from lavinmq.cli.ctl.backup import book_of, copy, facts_of, opened, shown, sync, unpack
 from lavinmq.cli.ctl.errors import CtlError
 from lavinmq.cli.ctl.session import Session
 from lavinmq.files.backup_names import DATA
+from lavinmq.files.snapshot import OWN
 
 LAST_NAMES: Final = ("vhosts.json", "users.json")
 """By these a start finds everything else."""
@@ -28,19 +29,25 @@ def restore(session: Session) -> None:
     """Make the directory, which must be empty or not there."""
     source, target = session.arguments
     data_dir = Path(target)
+    is_new = not data_dir.exists()
     try:
-        if data_dir.exists() and any(data_dir.iterdir()):
+        if not is_new and set(os.listdir(data_dir)) - OWN:
             raise CtlError(f"{data_dir} is not empty: a backup is restored to an empty directory")
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _beside(data_dir) as folder:
-            facts = _read(source, folder)
-            _own(folder / DATA, data_dir)
-            sync(folder)
-            _move(folder / DATA, data_dir)
+        try:
+            with _beside(data_dir) as folder:
+                facts = _read(source, folder)
+                _own(folder / DATA, data_dir)
+                sync(folder)
+                _move(folder / DATA, data_dir)
+        except BaseException:
+            if is_new and not os.listdir(data_dir):
+                data_dir.rmdir()
+            raise
         sync(data_dir)
     except OSError as error:
         raise CtlError(f"{error.filename or target}: {error.strerror or error}") from None
-    session.output.record({"data_dir": target, **facts})
+    session.output.record({"data_dir": target, **shown(facts)})
 
 
 @contextmanager
@@ -62,15 +69,16 @@ def _read(source: str, folder: Path) -> dict[str, Any]:
         with open(source, "rb") as file:
             return unpack(file, folder, None, {})[0]
     backup = Path(source)
-    facts, book = facts_of(backup), book_of(backup)
+    facts = facts_of(backup)
+    book = book_of(backup, facts)
     (folder / DATA).mkdir(mode=0o750)
     for each in (backup / DATA).rglob("*"):
-        if each.is_dir():
+        if each.is_dir() and not each.is_symlink():
             (folder / each.relative_to(backup)).mkdir(mode=0o750, parents=True, exist_ok=True)
     for path, entry in book.items():
-        shutil.copyfile(backup / DATA / path, folder / DATA / path, follow_symlinks=False)
-        (folder / DATA / path).chmod(0o640)
-        if digest_of(folder / DATA / path) != (entry.digest, entry.size):
+        with opened(backup / DATA / path) as file:
+            found = copy(file, folder / DATA / path)
+        if found != (entry.digest, entry.size):
             raise CtlError(f"{backup / DATA / path} is not as it was made; nothing was restored")
     return facts
 

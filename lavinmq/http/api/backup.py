@@ -7,6 +7,7 @@ blank, path. Source: docs/backup.md.
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Final
 
 from lavinmq.backup.archive import Archive
@@ -18,8 +19,10 @@ from lavinmq.http.routes import ROUTES
 from lavinmq.process import log
 from lavinmq.process.worker import aside
 
-STALL_S: Final = 120.0
-"""How long a client may take no byte: what is deleted meanwhile stays on the disk."""
+STALL_S: Final = 30.0
+"""How long a client may take for 256 KiB: what is deleted meanwhile stays on the disk."""
+MOST_KNOWN: Final = 1_000_000
+LINES_AT_ONCE: Final = 256
 _log = log.get("lmq.backup")
 
 
@@ -30,7 +33,9 @@ _log = log.get("lmq.backup")
 async def back_up(call: Call) -> None:
     """Download the data directory as it is now: a tar file."""
     broker, handler = call.broker, call.handler
-    known = await aside(_parsed, bytes(call.content or b""))
+    if broker.loop.is_copied:
+        raise ApiError(503, "no_backup", "No backup can be made now: another backup is being made")
+    known = await aside(_parsed, call.content or b"")
     taking = Taking(broker)
     try:
         await taking.take()
@@ -43,7 +48,7 @@ async def back_up(call: Call) -> None:
         call.check_still()
         handler.set_header("Content-Type", "application/octet-stream")
         handler.set_header("Cache-Control", "no-store, no-transform")
-        archive = Archive(taking.snapshot, broker.node_name, known)
+        archive = Archive(taking.snapshot, broker.node_name, known, taking.look)
         piece = await aside(archive.read)
         while piece:
             if handler.is_gone or not call.is_allowed_still() or broker.is_stopping:
@@ -68,12 +73,20 @@ class _Broken(Exception):
     """It does not go on."""
 
 
-def _parsed(content: bytes) -> dict[str, str]:
-    """Identities by path. Raises: ApiError 400."""
-    known = {}
-    for line in content.decode("utf-8", "surrogateescape").splitlines():
-        identity, _, path = line.partition(" ")
-        if not path:
+def _parsed(content: bytes | bytearray) -> dict[bytes, bytes]:
+    """Identities by path. In a thread. Raises: ApiError 400, 413."""
+    known: dict[bytes, bytes] = {}
+    at, n = 0, 0
+    while at < len(content):
+        end = content.find(b"\n", at)
+        end = len(content) if end < 0 else end
+        blank = content.find(b" ", at, end)
+        if blank <= at or blank + 1 == end:
             raise bad_request("A line has to be an identity, a blank and a path")
-        known[path] = identity
+        known[bytes(content[blank + 1 : end])] = bytes(content[at:blank])
+        at, n = end + 1, n + 1
+        if n > MOST_KNOWN:
+            raise ApiError(413, "payload_too_large", f"A body may name {MOST_KNOWN} files")
+        if n % LINES_AT_ONCE == 0:
+            time.sleep(0)  # the loop may want the interpreter
     return known

@@ -73,6 +73,17 @@ def test_what_is_no_file_is_refused(tmp_path: Path, kind: bytes) -> None:
         unpack(archive(entry("data/a", kind=kind)), tmp_path / "here", None, {})
 
 
+def test_what_would_grow_without_end_is_refused(tmp_path: Path) -> None:
+    deep = "data" + "/x" * 17
+    sparse = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": str(1 << 40),
+              "GNU.sparse.name": "data/a"}  # fmt: skip
+    for number, each in enumerate((entry(deep, kind=tarfile.DIRTYPE),
+                                   entry("data/a", b"1\n0\n0\n", **sparse))):  # fmt: skip
+        (tmp_path / str(number)).mkdir()
+        with pytest.raises(CtlError, match=r"outside of it|neither file nor directory"):
+            unpack(archive(each), tmp_path / str(number), None, {})
+
+
 def test_a_file_comes_once(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError):
         unpack(archive(entry("data/a", b"1"), entry("data/a", b"2")), tmp_path, None, {})
@@ -102,6 +113,7 @@ def test_only_what_is_known_may_come_without_content(tmp_path: Path, identity: s
         (b"{", "not whole"),
         (b"[]", "not whole"),
         (b'{"files": 2}', "has 0 files, not 2"),
+        (b"[" * 200_000, "not whole"),
     ],
 )
 def test_what_says_no_sense_of_itself_is_not_whole(
@@ -137,10 +149,11 @@ def test_a_broken_archive_ends_in_an_error_that_says_so(
 
 
 def test_only_whole_folders_count(tmp_path: Path) -> None:
-    for name in ("2", "1", "3.partial"):
+    one, two = "20260101T000000Z", "20260102T000000Z"
+    for name in (two, one, "20260103T000000Z.partial", "before-upgrade"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "backup.json").write_text("{}")
-    (tmp_path / "4").mkdir()
+    (tmp_path / "20260104T000000Z").mkdir()
 
-    assert [each.name for each in finished(tmp_path)] == ["1", "2"]
+    assert [each.name for each in finished(tmp_path)] == [one, two]
     assert finished(tmp_path / "missing") == []
