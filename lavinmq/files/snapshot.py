@@ -4,8 +4,9 @@ Every file gets a second name in a directory of the snapshot's own, so that what
 until the snapshot is released. Meanwhile notes say what changes; once few are left to be taken in,
 the loop's thread does that, and the moment at which it does is the snapshot's. What is appended
 later is behind the size that a file had then; so the snapshot is what a kill at that moment would
-have left. Nothing may make holes in the files as long as it is held.
-Source: docs/backup.md.
+have left. As long as it is held nothing may make holes in the files, nor write over filling: that
+is cut first, and the note of it says where the data ended (`take_in_later`).
+Source: docs/backup.md, decision 0109.
 """
 
 from __future__ import annotations

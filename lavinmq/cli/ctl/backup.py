@@ -127,8 +127,10 @@ def book_of(folder: Path, facts: dict[str, Any]) -> dict[str, Entry]:
         raise CtlError(f"{folder / BOOK} is damaged: it is not as it was written")
     book = {}
     for line in content.decode("utf-8", "surrogateescape").split("\n")[:-1]:
-        digest, size, identity, path = line.split(" ", 3)
-        if not is_inside(path.split("/")):
+        digest, _, rest = line.partition(" ")
+        size, _, rest = rest.partition(" ")
+        identity, _, path = rest.partition(" ")
+        if not size.isdecimal() or not is_inside(path.split("/")):
             raise CtlError(f"{folder / BOOK} names {path!r}, which is outside of it")
         book[path] = Entry(digest, int(size), identity)
     if facts.get("files") != len(book):
