@@ -7,7 +7,7 @@ import pytest
 from lavinmq.client import Client
 from tests.integration.rabbitmq.conftest import WAIT_S, Side, until
 
-DEADLINE_S = 150.0
+DEADLINE_S = 400.0
 """RabbitMQ takes its time to start."""
 COUNT = 1000
 

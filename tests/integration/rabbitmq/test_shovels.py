@@ -11,7 +11,7 @@ from lavinmq.client import Client
 from tests.integration.rabbitmq.conftest import Side, until
 from tests.support.rabbitmq import RabbitMQ
 
-DEADLINE_S = 150.0
+DEADLINE_S = 400.0
 """RabbitMQ takes its time to start."""
 COUNT = 3000
 ENDS = {"src_delete_after": "queue-length", "ack_mode": "on-confirm"}
