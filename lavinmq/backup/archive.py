@@ -91,20 +91,29 @@ class Archive:
             if found.st_mtime_ns < self._snapshot.taken_at * 1e9 - SETTLED_NS:
                 identity = f"{found.st_ino:x}.{held.size:x}.{found.st_mtime_ns:x}"
             more = {IDENTITY: identity} if identity else {}
-            size = held.size
-            if not identity and os.path.basename(path).startswith(SEGMENT):
-                size = _core.whole_end(fd, size)
-                self._look()  # afterwards: a file that is cut from now on was read before that
-                size = min(size, self._snapshot.size_of(path))
-            self._n_bytes += size
             name = f"{DATA}/{path}"
             if identity and self._known.get(os.fsencode(path)) == identity.encode():
+                self._n_bytes += held.size
                 yield _head(name, taken_at, tarfile.REGTYPE, more=more | {KNOWN: "1"})
                 return
+            size = held.size
+            if os.path.basename(path).startswith(SEGMENT):
+                size = self._data_end(fd, path, size)
+            self._n_bytes += size
             yield _head(name, taken_at, tarfile.REGTYPE, size, more)
             yield from _content(fd, size)
         finally:
             os.close(fd)
+
+    def _data_end(self, fd: int, path: str, size: int) -> int:
+        """Where the data of a segment ended at the moment.
+
+        In this order: filling that is there now is left out; a file that is cut meanwhile is
+        shorter, and its cut is noted before anything is appended.
+        """
+        size = min(_core.whole_end(fd, size), os.fstat(fd).st_size)
+        self._look()
+        return min(size, self._snapshot.size_of(path))
 
 
 def _content(fd: int, size: int) -> Iterator[bytes]:
