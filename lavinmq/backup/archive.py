@@ -81,7 +81,8 @@ class Archive:
         directory, _, name = path.rpartition("/")
         if not name.startswith(DELETED):
             return False
-        return not self._snapshot.has(f"{directory}/{SEGMENT}{name.removeprefix(DELETED)}")
+        segment = f"{directory}/{SEGMENT}{name.removeprefix(DELETED)}"
+        return self._snapshot.size_of(segment) < 0
 
     def _file(self, path: str, held: Held, taken_at: int) -> Iterator[bytes]:
         fd = os.open(held.link, os.O_RDONLY | os.O_CLOEXEC)

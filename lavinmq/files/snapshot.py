@@ -94,16 +94,14 @@ class Snapshot:
         for kind, path, _, end in _read(notes):
             if kind == Change.TRUNCATE and path not in self._cut:
                 self._cut.add(path)
-                tree, name = self._place(path)
-                held = tree.get(name)
-                if isinstance(held, Held) and end < held.size:
-                    tree[name] = held._replace(size=end)
+                if end < self.size_of(path):
+                    self._resize(path, end, is_cut=True)
 
     def size_of(self, path: str) -> int:
-        """Bytes that a file had, as far as is known by now."""
+        """Bytes that a file had, as far as is known by now; -1 when there was none."""
         tree, name = self._place(path)
         held = tree.get(name)
-        return held.size if isinstance(held, Held) else 0
+        return held.size if isinstance(held, Held) else -1
 
     def release(self) -> None:
         """Let go of the files."""
@@ -121,11 +119,6 @@ class Snapshot:
         for path, each in self._walk("", self._tree, wants_files=True):
             assert each is not None
             yield path, each
-
-    def has(self, path: str) -> bool:
-        """Whether there is such a file."""
-        tree, name = self._place(path)
-        return isinstance(tree.get(name), Held)
 
     def _walk(
         self, path: str, tree: Tree, *, wants_files: bool
@@ -169,8 +162,8 @@ class Snapshot:
             tree = inner if isinstance(inner, dict) else {}
         return tree, name
 
-    def _link(self, path: str) -> Held | None:
-        """Link what has a name now; None when nothing has, or no file."""
+    def _link(self, path: str) -> None:
+        """Link what has a name now, if it is a file."""
         self._n += 1
         link = os.path.join(self._links, str(self._n))
         try:
@@ -178,12 +171,11 @@ class Snapshot:
         except (FileNotFoundError, PermissionError) as error:
             if isinstance(error, PermissionError) and not self._is_directory(path):
                 raise
-            return None
+            return
         found = os.stat(link, follow_symlinks=False)
         tree, name = self._place(path)
         self._drop(tree, name)
-        held = tree[name] = Held(link, found.st_size, found.st_ino)
-        return held
+        tree[name] = Held(link, found.st_size, found.st_ino)
 
     def _is_directory(self, path: str) -> bool:
         return os.path.isdir(os.path.join(self._root, path))
