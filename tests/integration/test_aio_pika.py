@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
+import logging
 import warnings
 from collections.abc import Callable, Coroutine
 from typing import ParamSpec
@@ -30,14 +31,17 @@ def in_event_loop(test: Callable[Test, Coroutine[None, None, None]]) -> Callable
 
     An attempt to connect that fails in its handshake, as it may while the broker restarts, leaves a
     transport of aiormq unclosed. It is collected here, where the warning says nothing of ours, and
-    not in whatever test comes next.
+    not in whatever test comes next. Its log stays off meanwhile: pytest keeps what is logged until
+    the test has ended, and with it the traceback that holds the transport.
     """
 
     @functools.wraps(test)
     def run(*args: Test.args, **kwargs: Test.kwargs) -> None:
+        logging.disable()
         try:
             asyncio.run(asyncio.wait_for(test(*args, **kwargs), STEP_TIMEOUT_S))
         finally:
+            logging.disable(logging.NOTSET)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ResourceWarning)
                 gc.collect()
