@@ -21,13 +21,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
+COMPILED: set[str] = {"_cluster", "_core", "_pcre", "_perf", "_tls"}
+"""Modules of ``lavinmq/`` that are compiled from ``cext/``."""
+
 # From the bottom to the top. Units of one line are neighbours and do not know each other.
 PYTHON_LAYERS: list[set[str]] = [
     # What it offers of the layers above is imported by name, when somebody asks for it.
     {"__init__"},
     # Values and tables that everybody uses. The door is compiled from cext/ and imports no Python
     # module of ours; the client knows no broker.
-    {"_core", "_pcre", "_perf", "_tls", "client", "errors", "fieldtable", "missing", "nearest"},
+    COMPILED | {"client", "errors", "fieldtable", "missing", "nearest"},
     # What a declaration may say; what the operator sets.
     {"arguments", "config"},
     # This process: log, systemd, portions.
@@ -51,8 +54,8 @@ PYTHON_LAYERS: list[set[str]] = [
     {"http"},
     # Builds the broker, owns listeners, timers, start and stop: it alone knows the listeners.
     {"server"},
-    # Faces.
-    {"embedded"},
+    # Several machines as one broker; faces.
+    {"cluster", "embedded"},
     {"__main__", "pytest_plugin"},
 ]
 
@@ -79,8 +82,8 @@ CYTHON_LAYERS: list[set[str]] = [
     # From a routing key or headers to destinations; messages in files.
     {"match", "store"},
     # The wire of a link; its TLS, which is a module of its own; messages as columns, for Spark;
-    # what clients send and get, in a module of its own.
-    {"arrow", "client", "link", "tls"},
+    # what clients send and get, and changes of files between nodes, in modules of their own.
+    {"arrow", "client", "cluster", "link", "tls"},
     # Queues and what they do with messages.
     {"queue"},
     # Queues that are read and not emptied.
@@ -182,8 +185,7 @@ def python_edges(package: Path) -> list[Edge]:
                 first, *rest = name.split(".")
                 if first != "lavinmq":
                     continue
-                compiled = {"_core", "_pcre", "_perf", "_tls"}
-                used = rest[0] if rest and rest[0] in units | compiled else "__init__"
+                used = rest[0] if rest and rest[0] in units | COMPILED else "__init__"
                 if used != parts[0]:
                     edges.append(Edge(parts[0], used, f"{where}:{statement.lineno}"))
     return edges
@@ -422,7 +424,7 @@ def test_only_the_wire_knows_sockets_and_blocks(what: str, files: set[str]) -> N
 def test_what_only_tests_use_is_in_no_module_of_the_broker() -> None:
     shipped = included(ROOT / "cext").keys() - {"matcher", "trial", "trial_tls"}
 
-    assert shipped == {"arrow", "client", "core", "perf", "tls"}
+    assert shipped == {"arrow", "client", "cluster", "core", "perf", "tls"}
     assert not any(
         file.startswith("trial/")
         for umbrella in shipped

@@ -1,0 +1,1 @@
+"""Several machines as one broker ([clustering.md](../../docs/clustering.md))."""
