@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from lavinmq import __version__, _core
 from lavinmq.amqp.connection import Connection
@@ -86,6 +86,7 @@ class Server:
         self.events = events
         self.broker = Broker(config, events, self._fatal, self._finish, is_clean=is_clean)
         self.arrivals = SharedPortion(events.call_soon)
+        self.peers: set[str] = set()
         self.mqtt = Mqtt(self.broker, self.arrivals)
         self.shovels = Shovels(self.broker)
         self.federation = Federation(self.broker)
@@ -505,20 +506,12 @@ def opened(
 
 def run(config: Config) -> int:
     """Run a broker until a signal tells it to stop. Returns: the exit code."""
-    import uvloop
-
-    few = descriptors.raise_limit()
-    if few is not None:
-        _log.warning("Only %d file descriptors are allowed: raise the limit", few)
-    descriptors.widen_table()
-    _core.map_large_blocks()
-    events = uvloop.new_event_loop()
+    events = new_events()
     try:
         with opened(config, events, service=Service(os.environ)) as server:
-            _follow_signals(server, events)
+            follow_signals(server, events)
             server.start()
-            _spare_collections()
-            sys.setswitchinterval(SWITCH_S)
+            spare_collections()
             events.run_forever()
             return 1 if server.failure else 0
     except DataDirError as error:
@@ -529,7 +522,35 @@ def run(config: Config) -> int:
     return 1
 
 
-def _follow_signals(server: Server, events: asyncio.AbstractEventLoop) -> None:
+def new_events() -> asyncio.AbstractEventLoop:
+    """The event loop of a process that is a broker, which gets what it needs of the system."""
+    import uvloop
+
+    few = descriptors.raise_limit()
+    if few is not None:
+        _log.warning("Only %d file descriptors are allowed: raise the limit", few)
+    descriptors.widen_table()
+    _core.map_large_blocks()
+    return uvloop.new_event_loop()
+
+
+class Signalled(Protocol):
+    """What signals are for."""
+
+    def stop(self) -> None:
+        """SIGTERM, SIGINT."""
+
+    def reload(self) -> None:
+        """SIGHUP."""
+
+    def tell_state(self) -> None:
+        """SIGUSR1."""
+
+    def collect_garbage(self) -> None:
+        """SIGUSR2."""
+
+
+def follow_signals(server: Signalled, events: asyncio.AbstractEventLoop) -> None:
     """Have signals do as documented, once `events` runs.
 
     Those that come before are kept until then: uvloop would forget them, and a broker that is told
@@ -555,9 +576,10 @@ def _follow_signals(server: Server, events: asyncio.AbstractEventLoop) -> None:
     events.call_soon(follow)
 
 
-def _spare_collections() -> None:
+def spare_collections() -> None:
     """Have the garbage collector look seldom, and never at what was there at the start: a full pass
     over thousands of connections and queues holds up messages for tens of milliseconds."""
+    sys.setswitchinterval(SWITCH_S)
     gc.freeze()
     gc.set_threshold(*COLLECTIONS)
     gc.enable()

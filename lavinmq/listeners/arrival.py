@@ -53,6 +53,9 @@ Welcome = Callable[[socket.socket, Endpoints], None]
 class Hall(Interface):
     """Who counts those that are on their way."""
 
+    def has_room(self, ends: Endpoints) -> bool:
+        """Whether one more may come."""
+
     def enter(self, newcomer: Newcomer, ends: Endpoints) -> None:
         """One has come."""
 
@@ -82,6 +85,8 @@ class Steps:
     trusted: TrustedSources | None = None
     """Whose headers count; None: everybody's."""
     is_tls: bool = False
+    is_peer: bool = False
+    """From a node of the cluster: a client that has come to it, or itself, without a header."""
 
 
 class Reception:
@@ -130,6 +135,15 @@ class Reception:
         self._arrivals.discard(arrival)
         if self._hall is not None:
             self._hall.leave(arrival)
+
+    def recount(self, arrival: Arrival, ends: Endpoints) -> bool:
+        """Count an arrival as one of somebody else. Returns: whether there is room for that."""
+        if self._hall is None:
+            return True
+        self._hall.leave(arrival)  # else it may be the one that makes room
+        has_room = self._hall.has_room(ends)
+        self._hall.enter(arrival, ends)
+        return has_room
 
     def ready(self, arrival: Arrival) -> None:
         """An arrival can go on, when its turn has come."""
@@ -208,8 +222,7 @@ class Arrival:
         try:
             wait = next(self._way)
         except StopIteration:
-            self._end()
-            self._reception.welcome(self._socket, self._ends)
+            self._hand_on()
         except _GoneError:
             self.close("")
         except (OSError, ProxyError) as error:
@@ -218,12 +231,20 @@ class Arrival:
         else:
             self.watch(wait)
 
+    def _hand_on(self) -> None:
+        self._end()
+        self._reception.welcome(self._socket, self._ends)
+
     def make_room(self) -> None:
         """See `newcomers.py`."""
         self.close("it is the oldest of too many")
 
     def _time_is_over(self) -> None:
-        self.close("it took too long")
+        steps = self._steps
+        if steps.is_peer and not steps.is_tls and self._watched is Wait.INPUT:
+            self._hand_on()  # nothing has come, so there is no header: the protocol has patience
+        else:
+            self.close("it took too long")
 
     def close(self, why: str) -> None:
         """Give the socket up; says why, if there is something to say. Idempotent."""
@@ -276,6 +297,8 @@ class Arrival:
             self._ends = between(header.peer, header.local, header.tls)
         elif header.tls is not None:
             self._ends = replace(self._ends, tls=header.tls)
+        if self._steps.is_peer and not self._reception.recount(self, self._ends):
+            raise _GoneError
 
     def _secure(self) -> Iterator[Wait]:
         """Do the handshake of TLS; the context is that of the host that the client asks for."""

@@ -13,7 +13,7 @@ import os
 import resource
 import socket
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -47,12 +47,13 @@ class Host(Interface):
     arrivals: SharedPortion
     """Of all listeners: for accepting, and for handshakes."""
 
+    @property
+    def peers(self) -> Container[str]:
+        """Hosts of the cluster's other nodes, which say by PROXY headers whom they bring."""
+
 
 class Door(Hall, Interface):
     """Who says whether one more connection may come."""
-
-    def has_room(self, ends: Endpoints) -> bool:
-        """Whether it may."""
 
     def refuse(self, sock: socket.socket, is_tls: bool) -> None:
         """Send one away, and close its socket."""
@@ -90,6 +91,7 @@ class Listener:
         else:
             self.bind, self._port = sock.getsockname()[:2]
         self.reception = Reception(host.events, host.config, host.tls, host.arrivals, welcome, door)
+        self._host = host
         self._portion = host.arrivals
         self._config = host.config
         self._events = host.events
@@ -206,10 +208,12 @@ class Listener:
             _log.debug("connection to %s: %s", self.name, error)
             sock.close()
             return
-        self.reception.receive(sock, ends, self._steps())
+        self.reception.receive(sock, ends, self._steps(ends))
 
-    def _steps(self) -> Steps:
+    def _steps(self, ends: Endpoints) -> Steps:
         """What a connection that comes now has to go through."""
+        if ends.peer_host in self._host.peers and self.path is None:
+            return Steps(self.protocol, detects_proxy=True, is_tls=self.is_tls, is_peer=True)
         if self.is_tls:
             return Steps(self.protocol, is_tls=True)
         if self.protocol == "http":

@@ -1,7 +1,7 @@
 """The header that a proxy writes in front of a connection to say whose it is, versions 1 and 2.
 
-Bytes in, values out; `arrival.py` reads the socket. Text of any length comes from anybody, so
-everything is bounded and checked before it is used.
+Bytes in, values out, and version 2 the other way; `arrival.py` reads the socket. Text of any length
+comes from anybody, so everything is bounded and checked before it is used.
 
     v1  "PROXY " ("TCP4" | "TCP6") " " source " " destination " " port " " port CR LF
         "PROXY UNKNOWN" anything CR LF                          at most 107 bytes in all
@@ -32,7 +32,9 @@ V2_FIXED: Final = 16
 MAX_BYTES: Final = 16384
 """Of a whole header; addresses take 52 and a client's certificate a few thousand."""
 LOCAL, PROXY = 0, 1
-ADDRESS_SIZES: Final = {0x00: 0, 0x11: 12, 0x21: 36, 0x31: 216}
+V2_VERSION: Final = 2 << 4
+IPV4, IPV6 = 0x11, 0x21
+ADDRESS_SIZES: Final = {0x00: 0, IPV4: 12, IPV6: 36, 0x31: 216}
 """Bytes of the addresses, by family and transport."""
 TYPE_SSL, SSL_VERSION, SSL_CIPHER = 0x20, 0x21, 0x23
 CLIENT_SSL: Final = 1
@@ -72,6 +74,28 @@ def parse(data: bytes) -> Header | None:
     if V1_PREFIX.startswith(data) or V2_SIGNATURE.startswith(data):
         raise Incomplete
     return None
+
+
+def header_v2(peer: tuple[str, int] | None, local: tuple[str, int] | None) -> bytes:
+    """Return a header of version 2, as `parse` reads it; without addresses it says LOCAL.
+
+    Args: peer, local: IP address and port of the client, and of what it has connected to.
+    """
+    if peer is None or local is None:
+        return V2_SIGNATURE + struct.pack("!BBH", V2_VERSION | LOCAL, 0, 0)
+    hosts = plain(peer[0]), plain(local[0])
+    if any(":" in host for host in hosts):
+        kind, family = IPV6, socket.AF_INET6
+        hosts = _inside_ipv6(hosts[0]), _inside_ipv6(hosts[1])
+    else:
+        kind, family = IPV4, socket.AF_INET
+    addresses = b"".join(socket.inet_pton(family, host) for host in hosts)
+    rest = addresses + struct.pack("!HH", peer[1], local[1])
+    return V2_SIGNATURE + struct.pack("!BBH", V2_VERSION | PROXY, kind, len(rest)) + rest
+
+
+def _inside_ipv6(host: str) -> str:
+    return host if ":" in host else f"::ffff:{host}"
 
 
 def _parse_v1(data: bytes) -> Header:
@@ -124,9 +148,9 @@ def _parse_v2(data: bytes) -> Header:
         raise Incomplete
     rest = data[V2_FIXED:size]
     tls = _tls(rest[ADDRESS_SIZES[family] :])
-    if family == 0x11:
+    if family == IPV4:
         return Header(size, *_addresses(socket.AF_INET, rest, 4), tls)
-    if family == 0x21:
+    if family == IPV6:
         return Header(size, *_addresses(socket.AF_INET6, rest, 16), tls)
     return Header(size, tls=tls)
 

@@ -190,6 +190,51 @@ def test_without_the_setting_a_header_is_no_amqp(broker_factory: BrokerFactory) 
         assert sock.recv(8) == HEADER
 
 
+# --- PROXY headers of the cluster's nodes
+
+
+@pytest.fixture(scope="module")
+def leading() -> Iterator[Inside]:
+    """A broker with a follower on this machine."""
+    with inside(http_port=0) as made:
+        made.server.peers.add("127.0.0.1")
+        yield made
+
+
+def test_a_client_of_a_follower_is_judged_by_its_own_address(leading: Inside) -> None:
+    """`guest` may log in on its own machine only, be it the leader's or a follower's."""
+    with tcp(leading.port) as sock:
+        assert not logs_in(sock, v2(REMOTE))
+    with tcp(leading.port) as sock:
+        assert logs_in(sock, v2(LOCAL_PEER))
+        assert only_connection(leading).ends.peer == "127.0.0.9:4000"
+    wait_for(lambda: not leading.inner.connections, "it lives on")
+
+
+@pytest.mark.parametrize(("address", "status"), [(REMOTE, b"401"), (LOCAL_PEER, b"200")])
+def test_a_request_by_way_of_a_follower_is_judged_by_its_own_address(
+    leading: Inside, address: bytes, status: bytes
+) -> None:
+    with tcp(leading.server.http_port) as sock:
+        sock.sendall(
+            v2(address) + b"GET /api/whoami HTTP/1.1\r\nHost: localhost\r\n"
+            b"Authorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\n\r\n"
+        )
+        assert sock.recv(4096).split()[1] == status
+
+
+def test_a_follower_itself_needs_no_header(leading: Inside) -> None:
+    with tcp(leading.port) as sock:
+        assert logs_in(sock)
+    wait_for(lambda: not leading.inner.connections, "it lives on")
+
+
+def test_who_is_no_follower_brings_nobody(leading: Inside) -> None:
+    with socket.create_connection((HOST, leading.port), TIMEOUT_S, ("127.0.0.2", 0)) as sock:
+        sock.sendall(v2(LOCAL_PEER))
+        assert sock.recv(8) == HEADER
+
+
 # --- unix sockets
 
 

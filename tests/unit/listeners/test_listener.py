@@ -8,7 +8,7 @@ import socket
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from itertools import count, pairwise
 from pathlib import Path
@@ -17,10 +17,12 @@ from typing import Any
 import pytest
 
 from lavinmq.config.values import defaults
-from lavinmq.listeners import endpoints, listener
+from lavinmq.listeners import arrival, endpoints, listener
 from lavinmq.listeners.endpoints import Endpoints
 from lavinmq.listeners.listener import Listener, Places, listeners
-from lavinmq.listeners.tls import Contexts
+from lavinmq.listeners.newcomers import Newcomers
+from lavinmq.listeners.proxy_protocol import header_v2
+from lavinmq.listeners.tls import Contexts, Protocol
 from lavinmq.process.portions import PORTION_S, SharedPortion
 
 
@@ -64,6 +66,8 @@ class Host:
         self.config = defaults()
         self.tls = Contexts(self.config)
         self.arrivals = SharedPortion(events.call_soon)
+        self.peers: set[str] = set()
+        self.newcomers: Newcomers | None = None
         self.welcomed: list[Endpoints] = []
 
     def welcome(self, sock: socket.socket, ends: Endpoints) -> None:
@@ -71,7 +75,7 @@ class Host:
         self.welcomed.append(ends)
 
     def tcp(self, bind: str = "127.0.0.1", port: int = 0) -> Listener:
-        return Listener.tcp(self, bind, port, "amqp", self.welcome)
+        return Listener.tcp(self, bind, port, "amqp", self.welcome, door=self.newcomers)
 
     def unix(self, path: str) -> Listener:
         return Listener.unix(self, path, "amqp", self.welcome)
@@ -84,6 +88,13 @@ class Host:
         """Let what is ready happen."""
         for _ in range(5):
             self.events.run_until_complete(asyncio.sleep(0))
+
+    def run_until(self, condition: Callable[[], bool]) -> None:
+        """Let happen what happens until that holds, or five seconds are over."""
+        deadline = time.monotonic() + 5
+        while not condition():
+            assert time.monotonic() < deadline
+            self.events.run_until_complete(asyncio.sleep(0.005))
 
 
 @pytest.fixture
@@ -293,9 +304,7 @@ def test_a_proxy_header_is_awaited_on_unix_sockets(host: Host, path: str) -> Non
             assert (len(listening.reception), host.welcomed) == (1, [])
 
             client.send(b" 2\r\nAMQP")
-            deadline = time.monotonic() + 5
-            while not host.welcomed and time.monotonic() < deadline:
-                host.events.run_until_complete(asyncio.sleep(0.005))
+            host.run_until(lambda: bool(host.welcomed))
 
     assert [each.name for each in host.welcomed] == ["1.2.3.4:1 -> 5.6.7.8:2"]
 
@@ -311,6 +320,127 @@ def test_those_who_are_not_through_go_with_their_listener(host: Host, path: str)
 
         assert client.recv(1) == b""
         assert len(listening.reception) == 0
+
+
+# --- nodes of the cluster
+
+
+def of_peer(host: Host, listening: Listener, sent: bytes) -> socket.socket:
+    """One that has come from a peer, and what it says first."""
+    host.peers.add("127.0.0.1")
+    client = socket.create_connection(("127.0.0.1", listening.port), timeout=2)
+    client.sendall(sent)
+    return client
+
+
+@pytest.mark.parametrize("protocol", ["amqp", "mqtt", "http"])
+def test_a_peer_says_whom_it_brings(host: Host, protocol: Protocol) -> None:
+    """Whatever is spoken, and although PROXY headers are turned off."""
+    made = Listener.tcp(host, "127.0.0.1", 0, protocol, host.welcome)
+    header = header_v2(("10.1.2.3", 4000), ("10.9.9.9", 5672))
+    with closing(made) as listening:
+        listening.start()
+        with of_peer(host, listening, header + b"AMQP"):
+            host.run_until(lambda: bool(host.welcomed))
+
+    (ends,) = host.welcomed
+    assert (ends.name, ends.is_loopback) == ("10.1.2.3:4000 -> 10.9.9.9:5672", False)
+
+
+def test_a_client_of_a_peer_may_be_on_that_machine(host: Host) -> None:
+    header = header_v2(("127.0.0.1", 4000), ("127.0.0.1", 5672))
+    with closing(host.tcp()) as listening:
+        listening.start()
+        with of_peer(host, listening, header):
+            host.run_until(lambda: bool(host.welcomed))
+
+    (ends,) = host.welcomed
+    assert (ends.peer, ends.is_loopback) == ("127.0.0.1:4000", True)
+
+
+@pytest.mark.parametrize("sent", [b"AMQP\x00\x00\x09\x01", header_v2(None, None)])
+def test_a_peer_may_come_itself(host: Host, sent: bytes) -> None:
+    with closing(host.tcp()) as listening:
+        listening.start()
+        with of_peer(host, listening, sent) as client:
+            host.run_until(lambda: bool(host.welcomed))
+            own_port = client.getsockname()[1]
+
+    assert [each.peer_port for each in host.welcomed] == [own_port]
+
+
+def test_a_peer_that_is_silent_for_long_is_left_to_its_protocol(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrival, "TIMEOUT_S", 0.05)
+    with closing(host.tcp()) as listening:
+        listening.start()
+        with of_peer(host, listening, b""):
+            host.run_until(lambda: bool(host.welcomed))
+            assert len(listening.reception) == 0
+
+
+def test_a_peer_that_ends_within_its_header_is_given_up(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrival, "TIMEOUT_S", 0.05)
+    with closing(host.tcp()) as listening:
+        listening.start()
+        with of_peer(host, listening, header_v2(None, None)[:-1]) as client:
+            client.setblocking(False)
+            host.run_until(lambda: is_reset(client))
+
+    assert (host.welcomed, len(listening.reception)) == ([], 0)
+
+
+def is_reset(client: socket.socket) -> bool:
+    """Whether the other side has closed with something unread."""
+    try:
+        return client.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
+
+
+def test_who_is_no_peer_is_read_by_the_protocol_at_once(host: Host) -> None:
+    with closing(host.tcp()) as listening:
+        listening.start()
+        host.peers.add("127.0.0.2")
+        with socket.create_connection(("127.0.0.1", listening.port), timeout=2):
+            host.run_until(lambda: bool(host.welcomed))
+
+
+def test_a_unix_socket_for_http_takes_no_header_of_a_peer(host: Host, path: str) -> None:
+    """Its clients have the address of this machine, where a peer may be as well."""
+    host.peers.add("127.0.0.1")
+    with closing(Listener.unix(host, path, "http", host.welcome)) as listening:
+        listening.start()
+        with connect(path):
+            host.run_until(lambda: bool(host.welcomed))
+
+
+def test_clients_of_a_peer_have_places_by_their_own_address(host: Host) -> None:
+    """One that never logs in keeps nobody else out who comes by way of the same node."""
+    host.newcomers = Newcomers(8)
+    for _ in range(4):
+        host.newcomers.enter(SlowClient(), endpoints.between(("10.1.2.3", 1), ("10.9.9.9", 2)))
+    with closing(host.tcp()) as listening, ExitStack() as clients:
+        listening.start()
+        for peer in ("10.1.2.3", "10.1.2.4", "10.1.2.3"):
+            header = header_v2((peer, 1), ("10.9.9.9", 2))
+            clients.enter_context(of_peer(host, listening, header))
+        host.run_until(lambda: bool(host.welcomed) and len(listening.reception) == 0)
+
+    assert [each.peer_host for each in host.welcomed] == ["10.1.2.4"]
+    assert len(host.newcomers) == 4
+
+
+class SlowClient:
+    """One that is not logged in."""
+
+    def make_room(self) -> None:
+        raise AssertionError("there is room")
 
 
 # --- many at once

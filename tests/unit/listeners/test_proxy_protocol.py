@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lavinmq.listeners.endpoints import TlsInfo
+from lavinmq.listeners.endpoints import TlsInfo, plain
 from lavinmq.listeners.proxy_protocol import (
     MAX_BYTES,
     V1_BYTES,
@@ -18,6 +18,7 @@ from lavinmq.listeners.proxy_protocol import (
     Incomplete,
     ProxyError,
     TrustedSources,
+    header_v2,
     parse,
 )
 from tests.support.proxy import entry, ssl_entry, v2
@@ -184,6 +185,47 @@ def test_any_bytes_are_taken_refused_or_waited_for(head: bytes, tail: bytes) -> 
     except (Incomplete, ProxyError):
         return
     assert found is None or 0 < found.size <= len(data)
+
+
+# --- what is written
+
+HOSTS = st.ip_addresses().map(str) | st.ip_addresses(v=4).map("::ffff:{}".format)
+ENDS = st.tuples(HOSTS, st.integers(0, 65535))
+
+
+@given(ENDS, ENDS, st.binary(max_size=40))
+def test_what_is_written_is_read_back(
+    peer: tuple[str, int], local: tuple[str, int], following: bytes
+) -> None:
+    header = header_v2(peer, local)
+
+    found = parse(header + following)
+
+    assert found is not None
+    assert (found.size, found.tls) == (len(header), None)
+    assert found.peer == (written(peer[0]), peer[1])
+    assert found.local == (written(local[0]), local[1])
+
+
+def written(host: str) -> str:
+    """An address as the kernel writes it, which is not always how `ipaddress` does."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return plain(socket.inet_ntop(family, socket.inet_pton(family, host)))
+
+
+@pytest.mark.parametrize(
+    ("peer", "size"), [("10.0.0.1", 12), ("::ffff:10.0.0.1", 12), ("2001:db8::1", 36)]
+)
+def test_the_family_is_that_of_the_client(peer: str, size: int) -> None:
+    header = header_v2((peer, 1), ("::1" if size == 36 else "127.0.0.1", 2))
+
+    assert header[12:16] == struct.pack("!BBH", 0x21, 0x11 if size == 12 else 0x21, size)
+
+
+def test_without_addresses_the_proxy_itself_speaks() -> None:
+    header = header_v2(None, None)
+
+    assert (header[12:], parse(header)) == (b"\x20\x00\x00\x00", Header(16))
 
 
 # --- who is trusted
