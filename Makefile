@@ -83,7 +83,7 @@ VERSION := 'import sys; print(*sys.version_info[:2])'
 ifneq ($(shell $(IN_VENV) -c $(VERSION) 2>/dev/null),$(shell $(PYTHON) -c $(VERSION) 2>/dev/null))
 $(INSTALLED): FORCE
 endif
-ifeq ($(and $(wildcard lavinmq/_core.*.so),$(wildcard lavinmq/_pcre.*.so),$(wildcard lavinmq/_perf.*.so),\
+ifeq ($(and $(wildcard lavinmq/_cluster.*.so),$(wildcard lavinmq/_core.*.so),$(wildcard lavinmq/_pcre.*.so),$(wildcard lavinmq/_perf.*.so),\
 	$(wildcard lavinmq/_tls.*.so),$(wildcard lavinmq/spark/_arrow.*.so),\
 	$(wildcard lavinmq/client/_engine.*.so)),)
 $(COMPILED): FORCE
@@ -219,7 +219,7 @@ lint-hot: build
 	$(IN_VENV) perf/micro/check_annotated.py build/annotate
 
 lint-stubs: build $(DEVELOPED)
-	$(IN_VENV) -m mypy.stubtest lavinmq._core lavinmq._pcre lavinmq._perf lavinmq._tls lavinmq.client._engine \
+	$(IN_VENV) -m mypy.stubtest lavinmq._cluster lavinmq._core lavinmq._pcre lavinmq._perf lavinmq._tls lavinmq.client._engine \
 		lavinmq.spark._arrow \
 		--ignore-disjoint-bases --mypy-config-file pyproject.toml --allowlist .ci/stubtest-allow.txt --ignore-unused-allowlist
 

@@ -1,4 +1,5 @@
-"""Builds the compiled modules: ``lavinmq._core``, ``_pcre``, ``_perf``, ``_tls``, ``spark._arrow``.
+"""Builds the compiled modules: ``lavinmq._cluster``, ``_core``, ``_pcre``, ``_perf``, ``_tls``,
+``spark._arrow``.
 
 Metadata lives in pyproject.toml, that of the distribution with ``spark._arrow`` in
 ``packaging/spark``. The sources are in ``cext/``: each module has one umbrella
@@ -24,6 +25,7 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 MODULES = {
+    "lavinmq._cluster": "cext/cluster.pyx",
     "lavinmq._core": "cext/core.pyx",
     "lavinmq._pcre": "cext/pcre.pyx",
     "lavinmq._perf": "cext/perf.pyx",

@@ -197,6 +197,12 @@ cdef struct observer_t:         # who is told of each change of a file, once it 
     u64 position                # of the last note: they are counted from 1
     const char* root            # the data directory, NUL-terminated
     size_t root_len
+    observer_t* next
+
+cdef struct copies_t:           # of all files, on other machines: acknowledgements wait for them
+    u64 (*mark)(copies_t* c) noexcept nogil     # what was changed so far is wanted: its position
+    bint (*have)(copies_t* c, u64 position) noexcept nogil      # on as many disks as it has to be
+    bint (*wake)(copies_t* c) noexcept nogil    # something may have been changed: are they behind?
 
 cdef struct mark_t:             # a record of a stream's segment from which reading may begin
     u32 pos
@@ -1634,7 +1640,7 @@ cdef struct loop_t:
     flag_t is_confirm_new       # a channel has asked for confirms since the last tick
     flag_t is_news              # a store was damaged, stuck, freed or broke: to be logged
     flag_t is_low               # the free-space watch says so
-    flag_t is_held              # publishers wait: the disk is low or a queue is stuck
+    flag_t is_held              # publishers wait: the disk is low, a queue stuck, a copy behind
     dedup_t* dirty_dedups       # caches with keys to write
     budget_t dedup_budget
     budget_t history_budget
@@ -1720,7 +1726,9 @@ cdef struct loop_t:
     u32 n_run_fds
     u32 cap_run_fds
     int dir_fd                  # data directory, for syncfs
-    observer_t* observer        # of changes of files, NULL = nobody
+    observer_t* observer        # the first of those told of changes of files, NULL = nobody is
+    copies_t* copies            # that have to have what is synced, NULL = there are none
+    flag_t is_behind            # they are, by so much that publishers are held
     flag_t is_copied            # files are: none gets holes, and nothing is written over filling
     reached_t reached           # what the routings under way have reached
     u32 n_reads                 # links that were read since the last tick

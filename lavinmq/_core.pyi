@@ -161,6 +161,12 @@ def observe(loop: Loop, root: str, note: int, owner: int = 0) -> None:
         owner: what it gets.
     """
 
+def observe_copies(loop: Loop, root: str, note: int, copies: int) -> None:
+    """The same for copies of all files that acknowledgements wait for, beside who observes.
+
+    Args: note: as that of `observe`, it gets `copies`: address of a struct copies_t.
+    """
+
 def whole_end(fd: int, size: int) -> int:
     """Where a copy of a file `msgs.N` of so many bytes ends, when that would cut its last record:
     at the end of the one before, also when a broker writes to it. Raises: OSError."""
@@ -342,6 +348,18 @@ class Loop:
     def after_sync(self, callback: Callable[[], object]) -> None:
         """Call back on the loop once what a commit published to durable queues is on disk."""
 
+    @property
+    def sync_age(self) -> float:
+        """Seconds for which the disk has been working on a sync; 0: it is not."""
+
+    def wait_for_copies(self, fd: int) -> None:
+        """Look again for what copies have to have (`observe_copies`) whenever an eventfd is
+        written. The descriptor is duplicated. Raises: OSError."""
+
+    def when_copied(self, callback: Callable[[], object]) -> None:
+        """Call `callback()` on the loop once all that was changed in files so far is where it has
+        to be; at once when there are no copies to wait for."""
+
     def sync_file(self, fd: int, callback: Callable[[], object]) -> None:
         """Call `callback()` on the loop once what was written to `fd` so far is on disk.
 
@@ -378,6 +396,9 @@ class Loop:
 
     def on_lingered(self) -> None:
         """A sync has waited long enough for more publishes; the event loop calls it."""
+
+    def on_copied(self) -> None:
+        """Copies may have what they have to; the event loop calls it."""
 
     def on_synced(self) -> None:
         """The thread has finished a sync; the event loop calls it."""

@@ -2,16 +2,46 @@
 # them. What a note is stands in types.pxd; who gives them, in files.pyx.
 
 
+cdef enum:
+    OBSERVER_OTHER = 0          # in Loop.observers
+    OBSERVER_COPIES = 1
+
+
+cdef void observe_by(Loop loop, int which, root, size_t note, size_t owner):
+    """Have somebody told, in the place of who was before; note 0: nobody."""
+    cdef observer_t* o = &loop.observers[which]
+    if loop.observed_root != root:      # a thread may be in a note for who observed before
+        loop.observed_root = root
+    o.note = <observe_t>note
+    o.owner = <void*>owner
+    o.root = PyBytes_AS_STRING(loop.observed_root)
+    o.root_len = <size_t>PyBytes_GET_SIZE(loop.observed_root)
+    loop.is_observed[which] = note != 0
+    link_observers(loop)
+
+
+cdef void link_observers(Loop loop):
+    """Have those told that want to be. Other threads may be telling meanwhile."""
+    loop.observers[OBSERVER_COPIES].next = NULL
+    if loop.is_observed[OBSERVER_COPIES]:
+        loop.observers[OBSERVER_OTHER].next = &loop.observers[OBSERVER_COPIES]
+    else:
+        loop.observers[OBSERVER_OTHER].next = NULL
+    if loop.is_observed[OBSERVER_OTHER]:
+        loop.t.observer = &loop.observers[OBSERVER_OTHER]
+    else:
+        loop.t.observer = loop.observers[OBSERVER_OTHER].next
+
+
 def observe(Loop loop, str root, size_t note, size_t owner=0) -> None:
     """Have each change of a file below `root` noted. See the stub."""
-    raw = os.fsencode(root)
-    if loop.observed_root != raw:       # a thread may be in a note for who observed before
-        loop.observed_root = raw
-    loop.observer.note = <observe_t>note
-    loop.observer.owner = <void*>owner
-    loop.observer.root = PyBytes_AS_STRING(loop.observed_root)
-    loop.observer.root_len = <size_t>PyBytes_GET_SIZE(loop.observed_root)
-    loop.t.observer = &loop.observer if note else NULL
+    observe_by(loop, OBSERVER_OTHER, os.fsencode(root), note, owner)
+
+
+def observe_copies(Loop loop, str root, size_t note, size_t copies) -> None:
+    """The same for copies that acknowledgements wait for. See the stub."""
+    observe_by(loop, OBSERVER_COPIES, os.fsencode(root), note, copies)
+    loop.t.copies = <copies_t*>copies
 
 
 def note_change(Loop loop, int kind, str path, str target, int fd, i64 start, i64 end) -> None:
@@ -43,7 +73,7 @@ cdef class Journal:
     cdef journal_t* j
 
     def __cinit__(self, Loop loop, str root, u64 most):
-        if loop.t.observer != NULL:
+        if loop.is_observed[OBSERVER_OTHER]:
             raise RuntimeError("somebody observes the files already")
         if loop.journal == NULL:        # it stays: a thread may be in a note when one is closed
             loop.journal = <journal_t*>calloc(1, sizeof(journal_t))
@@ -78,8 +108,9 @@ cdef class Journal:
 
     def close(self) -> None:
         """Note nothing more."""
-        if self.loop is not None and self.loop.t.observer != NULL:
-            self.loop.t.observer = NULL
+        if self.loop is not None and self.loop.is_observed[OBSERVER_OTHER]:
+            self.loop.is_observed[OBSERVER_OTHER] = False
+            link_observers(self.loop)
             self.take()
         self.loop = None
 

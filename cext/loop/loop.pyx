@@ -109,8 +109,14 @@ cdef class Loop:
     again.
     """
     cdef loop_t t
-    cdef observer_t observer    # of changes of files
+    cdef observer_t observers[2]        # of changes of files; whom of them there is
+    cdef bint is_observed[2]
     cdef bytes observed_root
+    cdef u64 awaited            # position that copies have to have for the sync that is over here
+    cdef bint is_awaited        # it is over here, and waits for them
+    cdef i64 sync_began_ns
+    cdef object copied          # (position, callback) of what else waits for copies
+    cdef int copied_fd          # readable when they may have it
     cdef journal_t* journal     # of changes of files, NULL = nobody has asked for one yet
     cdef readonly u32 n_compactions
     cdef readonly object events
@@ -153,7 +159,7 @@ cdef class Loop:
 
     def __cinit__(self):
         memset(&self.t, 0, sizeof(loop_t))
-        self.t.dir_fd = self.submit_fd = self.done_fd = self.linger_fd = -1
+        self.t.dir_fd = self.submit_fd = self.done_fd = self.linger_fd = self.copied_fd = -1
         self.t.watch.fd = -1
         self.t.input = <u8*>malloc(BLOCK_SIZE)
         if self.t.input == NULL:
@@ -189,6 +195,7 @@ cdef class Loop:
         self.answers = deque()
         self.leaving = deque()
         self.ended = deque()
+        self.copied = deque()
         self.t.max_large = <u64>-1
         self.t.dedup_budget.most = MAX_DEDUP_BYTES
         self.t.history_budget.most = MAX_HISTORIES_BYTES
@@ -279,10 +286,12 @@ cdef class Loop:
         for i in range(self.t.n_run_fds):
             c_close(self.t.run_fds[i])
         self.t.n_sync_fds = self.t.n_run_fds = 0
-        for fd in (self.t.dir_fd, self.submit_fd, self.done_fd, self.linger_fd, self.t.watch.fd):
+        for fd in (self.t.dir_fd, self.submit_fd, self.done_fd, self.linger_fd, self.t.watch.fd,
+                   self.copied_fd):
             if fd >= 0:
                 c_close(fd)
         self.t.watch.fd = self.t.dir_fd = self.submit_fd = self.done_fd = self.linger_fd = -1
+        self.copied_fd = -1
 
     @property
     def sync(self) -> bool:
@@ -301,8 +310,7 @@ cdef class Loop:
     @is_low.setter
     def is_low(self, bint value) -> None:
         self.t.is_low = value
-        self.t.is_held = value or self.t.stuck != NULL
-        self.release_held()
+        self.look_held()
 
     @property
     def is_copied(self) -> bool:
@@ -337,6 +345,13 @@ cdef class Loop:
         """Memory in messages too large for the pooled blocks: being received, being sent, in
         transactions."""
         return self.t.large_bytes
+
+    @property
+    def sync_age(self) -> float:
+        """For how long the disk has been working on a sync. See the stub."""
+        if not self.t.is_syncing or self.is_awaited:
+            return 0.0
+        return (clock_ns() - self.sync_began_ns) / 1e9
 
     def sync_times(self) -> tuple:
         """How long syncs took: see histogram_values."""
@@ -579,6 +594,8 @@ cdef class Loop:
             return
         with nogil:
             loop_tick(&self.t)
+        if self.t.copies != NULL:
+            self.look_behind()
         if not self.t.is_syncing and (
                 self.t.n_batch or self.waiting or self.t.n_sync_fds > MOST_WAITING_FILES or (
                     (self.commits or self.t.held != NULL) and self.t.stuck == NULL)):
@@ -809,6 +826,8 @@ cdef class Loop:
     cdef void start_sync(self):
         if self.t.stuck == NULL:
             loop_gather_files(&self.t)
+        if self.t.copies != NULL:
+            self.awaited = self.t.copies.mark(self.t.copies)
         if self.t.stuck == NULL:                # else a queue has got no descriptor
             self.t.n_syncs += 1
         self.running, self.waiting = self.waiting, []
@@ -817,7 +836,7 @@ cdef class Loop:
             self.running += self.commits
             self.commits = []
         if self.t.n_sync_fds == 0 and not self.t.is_whole_wanted:
-            self.finish_sync()
+            self.synced_here()
             return
         self.swap_files()
         if self.is_quiet() or (self.worker is None and not self.start_worker()):
@@ -830,6 +849,7 @@ cdef class Loop:
                 loop_flush_links(&self.t)
             return
         self.t.is_syncing = True
+        self.sync_began_ns = clock_ns()
         event_add(self.submit_fd, 1)
 
     cdef bint is_quiet(self):
@@ -838,6 +858,8 @@ cdef class Loop:
 
         A hand-over to the worker costs two wake-ups of a thread, more than a short sync."""
         if self.t.n_run_fds > MAX_INLINE_FILES or self.t.file_ns > INLINE_SYNC_NS:
+            return False
+        if self.t.copies != NULL:               # they do the same meanwhile
             return False
         if self.t.is_run_whole or self.t.is_run_large:
             return False
@@ -855,7 +877,59 @@ cdef class Loop:
             self.fail(self.failed_path(), self.worker_error)
         else:
             histogram_add(&self.t.sync_times, self.t.sync_ns)
+            self.synced_here()
+
+    cdef void synced_here(self):
+        """A sync is over on this machine: it is whole once the copies have the same."""
+        if self.t.copies != NULL and not self.t.copies.have(self.t.copies, self.awaited):
+            self.is_awaited = self.t.is_syncing = True
+        else:
             self.finish_sync()
+
+    def wait_for_copies(self, int fd) -> None:
+        """Be told by an eventfd of what copies have. See the stub."""
+        self.copied_fd = c_dup(fd)
+        if self.copied_fd < 0:
+            raise OSError(errno, os.strerror(errno))
+        self.events.add_reader(self.copied_fd, self.on_copied)
+
+    def on_copied(self) -> None:
+        """Copies may have what is waited for. Called by the event loop."""
+        cdef bint has_ticked = False
+        event_take(self.copied_fd)
+        if self.is_over:
+            return
+        self.look_behind()
+        if self.is_awaited and self.t.copies.have(self.t.copies, self.awaited):
+            self.is_awaited = self.t.is_syncing = False
+            self.finish_sync()
+            has_ticked = True
+        while self.copied and self.t.copies.have(self.t.copies, self.copied[0][0]):
+            self.answers.append(self.copied.popleft()[1])
+        if self.answers or has_ticked:
+            self.answer()
+            self.tick()
+
+    cdef void look_behind(self):
+        """Have what was changed sent; hold publishers while a copy is far behind."""
+        cdef bint is_behind
+        with nogil:
+            is_behind = self.t.copies.wake(self.t.copies)
+        if is_behind != self.t.is_behind:
+            self.t.is_behind = is_behind
+            self.look_held()
+
+    cdef void look_held(self):
+        """Whether publishers are held has changed, maybe."""
+        self.t.is_held = self.t.is_low or self.t.is_behind or self.t.stuck != NULL
+        self.release_held()
+
+    def when_copied(self, callback) -> None:
+        """Call `callback()` once what was changed so far is where it has to be. See the stub."""
+        if self.t.copies == NULL:
+            callback()
+            return
+        self.copied.append((self.t.copies.mark(self.t.copies), callback))
 
     cdef void finish_sync(self):
         cdef list callbacks = self.running
@@ -927,6 +1001,8 @@ cdef class Loop:
             loop_begin_portion(&self.t, FINISH_NS)      # nobody else waits
             loop_run_queues(&self.t)
             loop_flush_logs(&self.t)
+        if self.is_awaited:         # nothing is acknowledged any more
+            self.is_awaited = self.t.is_syncing = False
         if self.t.is_syncing:
             done.fd = self.done_fd
             done.events = POLLIN
@@ -964,6 +1040,8 @@ cdef class Loop:
         if self.linger_fd >= 0:
             self.events.remove_reader(self.linger_fd)
             self.events.remove_reader(self.t.watch.fd)
+        if self.copied_fd >= 0:
+            self.events.remove_reader(self.copied_fd)
         self.close_descriptors()
 
     # ---- time

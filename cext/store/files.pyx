@@ -44,7 +44,9 @@ cdef void change_note(loop_t* loop, u8 kind, const char* path, const char* targe
         return
     if target != NULL:
         to = target + o.root_len + 1
-    o.note(o.owner, next_position(&o.position), kind, path + o.root_len + 1, to, fd, start, end)
+    while o != NULL:                    # they all observe the same directory
+        o.note(o.owner, next_position(&o.position), kind, path + o.root_len + 1, to, fd, start, end)
+        o = o.next
     set_errno(error)
 
 

@@ -99,6 +99,8 @@ cdef void store_reserve(store_t* st, pool_t* pool) noexcept nogil:
     st.synced = st.flushed
     if step > RESERVE_STEP or st.flushed < RESERVE_FROM or st.loop.is_copied:
         return
+    if st.loop.copies != NULL:
+        return                          # it would cost each copy twice the bytes
     if st.flushed + <u64>step + TERMINATOR <= st.reserved:
         return
     size = <u64>step * RESERVE_SYNCS

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from lavinmq import _core
@@ -24,9 +25,16 @@ LOOK_S: Final = 0.05
 
 
 class Taking:
-    """A snapshot from its beginning to its release. One at a time."""
+    """A snapshot from its beginning to its release. One at a time.
 
-    def __init__(self, broker: Broker) -> None:
+    Args: position: says how far something has come that hears of the same changes.
+    """
+
+    def __init__(self, broker: Broker, position: Callable[[], int] = int) -> None:
+        self._position = position
+        self.since = self.until = 0
+        """Positions between which its moment is: what came before the first is in it, nothing
+        behind the second."""
         self._loop = broker.loop
         self._root = os.fspath(broker.config.data_dir)
         self._is_mine = False
@@ -57,8 +65,10 @@ class Taking:
             await aside(self.snapshot.take_in, journal.take())
             if journal.is_overrun:
                 raise SnapshotError("files change faster than they are looked at")
+            self.since = self._position()
             left = journal.take()
             if self.snapshot.finish(left):
+                self.until = self._position()
                 return
             await aside(self.snapshot.take_in, left)
         raise SnapshotError("files change too fast")

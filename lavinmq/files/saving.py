@@ -98,6 +98,11 @@ async def gathered() -> AsyncIterator[None]:
         await each
 
 
+def _there(there: asyncio.Future[None]) -> None:
+    if not there.done():
+        there.set_result(None)
+
+
 def at_once(work: Coroutine[Any, Any, T]) -> T:
     """What a coroutine returns that has nothing to wait for: before `Disk.start`."""
     try:
@@ -124,6 +129,9 @@ class Disk:
         self.on_unsure = on_unsure
         self.changes = Changes()
         """Of the files of the data directory, whoever makes them."""
+        self.copied: Callable[[Callable[[], object]], object] | None = None
+        """Calls something once all that was changed so far is where else it has to be; None: it has
+        to be nowhere else."""
         self._busy: set[SavedFile] = set()
         self.is_running = False
         self._worker = Worker("disk", self._call_from_thread, n_threads=THREADS)
@@ -172,13 +180,30 @@ class Disk:
 
         Args: done: is called on the loop with what came of it; not after `stop`.
         """
-        self._worker.submit(work, done)
+        self._worker.submit(work, done if self.copied is None else partial(self._copy, done))
+
+    def _copy(
+        self, done: Callable[[T | None, OSError | None], object], result: T | None,
+        error: OSError | None,
+    ) -> None:  # fmt: skip
+        assert self.copied is not None
+        self.copied(partial(done, result, error))
+
+    async def _copies(self) -> None:
+        """Wait until all that was changed so far is where else it has to be."""
+        if self.copied is not None:
+            there: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.copied(partial(_there, there))
+            await there
 
     async def run(self, work: Callable[[], T]) -> T:
         """What something returns, or raises, that waits for the disk."""
         if not self.is_running:
             return work()
-        return await self._worker.run(work)
+        try:
+            return await self._worker.run(work)
+        finally:
+            await self._copies()
 
     async def run_in_order(self, work: Callable[[], T]) -> T:
         """The same, behind all changes of names that were asked for before."""
@@ -186,7 +211,10 @@ class Disk:
             return work()
         result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self.names.add(partial(caught, work), partial(resolve, result))
-        return await result
+        try:
+            return await result
+        finally:
+            await self._copies()
 
     def began(self, file: SavedFile) -> None:
         """A file has something to write."""

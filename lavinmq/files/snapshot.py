@@ -23,8 +23,10 @@ from lavinmq.files.changes import Change
 
 LINKS: Final = ".backup-"
 """How the directory of a snapshot begins, in the data directory."""
-OWN: Final = {".lock", "clean_stop", "lost+found"}
-"""What is of the node; a copy has had no orderly stop."""
+OWN: Final = {
+    ".lock", "clean_stop", "lost+found", ".clustering_id", ".clustering_state", ".joining",
+}  # fmt: skip
+"""What is of the node; a copy has had no orderly stop, and is another node of a cluster."""
 HEAD: Final = Struct("<BHHqq")
 NOTES_AT_ONCE: Final = 64
 MOST_LEFT_BYTES: Final = 16 << 10

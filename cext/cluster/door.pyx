@@ -1,0 +1,305 @@
+# Door: the classes that Python holds. See the stub.
+cdef extern from "<fcntl.h>" nogil:
+    int c_open_root "open"(const char* path, int flags)
+    enum:
+        O_RDONLY
+        O_DIRECTORY
+
+
+cdef class Ring:
+    """The last changes of a node's files. See the stub."""
+    cdef ring_t r
+    cdef bint is_used           # by a feed or a follower
+
+    def __cinit__(self, u64 size, u64 position=0):
+        if size < 4 * FOLLOW_READ or size & (size - 1):
+            raise ValueError("a ring has 4 MiB or more, a power of two")
+        ring_open(&self.r, size, position)
+
+    def __dealloc__(self):
+        ring_close(&self.r)
+
+    @property
+    def first(self) -> int:
+        """From this position on it has all."""
+        return self.r.first
+
+    @property
+    def head(self) -> int:
+        """The position behind the last change."""
+        return self.r.head
+
+    def reset(self, u64 position) -> None:
+        """Forget all, and begin at a position. Raises RuntimeError while it is used."""
+        if self.is_used:
+            raise RuntimeError("the ring is in use")
+        self.r.first = self.r.head = position
+
+    cdef int use(self) except -1:
+        if self.is_used:
+            raise RuntimeError("the ring is in use")
+        self.is_used = True
+        return 0
+
+
+cdef class Feed:
+    """A leader's: hears of changes and knows who has them. See the stub."""
+    cdef feed_t f
+    cdef readonly Ring ring
+    cdef bint is_open
+
+    def __cinit__(self, Ring ring):
+        self.f.copied_fd = -1
+        ring.use()
+        self.ring = ring
+        pthread_mutex_init(&self.f.lock, NULL)
+        self.is_open = True
+        self.f.ring = ring.r
+        self.f.least = 1
+        self.f.copies.mark = feed_mark
+        self.f.copies.have = feed_has
+        self.f.copies.wake = feed_wake
+        self.f.copied_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
+        if self.f.copied_fd < 0:
+            raise OSError(errno, os.strerror(errno))
+
+    def __dealloc__(self):
+        if self.f.copied_fd >= 0:
+            c_close(self.f.copied_fd)
+        if self.is_open:
+            pthread_mutex_destroy(&self.f.lock)
+
+    @property
+    def note(self) -> int:
+        """Address of the function for `_core.observe`."""
+        return <size_t>&feed_note
+
+    @property
+    def address(self) -> int:
+        """What that gets, and what `Loop.wait_for_copies` takes."""
+        return <size_t>&self.f
+
+    def fileno(self) -> int:
+        """An eventfd, written when what the loop waits for may be there."""
+        return self.f.copied_fd
+
+    @property
+    def head(self) -> int:
+        """The position behind the last change."""
+        return self.f.ring.head
+
+    @property
+    def first(self) -> int:
+        """From this position on it has all."""
+        return self.f.ring.first
+
+    @property
+    def error(self) -> int:
+        """The errno when a change could not be read: nothing is acknowledged any more."""
+        return self.f.error
+
+    @property
+    def n_copies(self) -> int:
+        """How many nodes acknowledgements wait for by now, this one included."""
+        cdef peer_t* p
+        cdef int n = 1
+        pthread_mutex_lock(&self.f.lock)
+        p = self.f.peers
+        while p != NULL:
+            n += p.is_required
+            p = p.next
+        pthread_mutex_unlock(&self.f.lock)
+        return n
+
+    def require(self, u32 least, u32 n_missing) -> None:
+        """Set how many copies there have to be, and how many that are in sync are not there."""
+        pthread_mutex_lock(&self.f.lock)
+        self.f.least, self.f.n_missing = least, n_missing
+        pthread_mutex_unlock(&self.f.lock)
+        wake(self.f.copied_fd)
+
+    def mark(self) -> int:
+        """Ask for all that was changed so far. Returns: the position behind it."""
+        return feed_mark(&self.f.copies)
+
+    def has(self, u64 position) -> bool:
+        """Whether what was changed up to there is where it has to be."""
+        return feed_has(&self.f.copies, position)
+
+
+cdef class Peer:
+    """A follower that is connected. See the stub."""
+    cdef peer_t* p
+    cdef Feed feed
+
+    def __cinit__(self, Feed feed, int fd, u64 position):
+        cdef feed_t* f = &feed.f
+        self.feed = feed
+        self.p = <peer_t*>calloc(1, sizeof(peer_t))
+        if self.p == NULL:
+            raise MemoryError
+        self.p.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
+        if self.p.wake_fd < 0:
+            raise OSError(errno, os.strerror(errno))
+        self.p.feed, self.p.fd = f, fd
+        self.p.cursor = self.p.acked = position
+        self.p.acked_ns = clock_ns()
+        pthread_mutex_lock(&f.lock)
+        if f.ring.first <= position <= f.ring.head:
+            self.p.next = f.peers
+            f.peers = self.p
+        else:
+            self.p.fd = -1
+        pthread_mutex_unlock(&f.lock)
+        if self.p.fd < 0:
+            raise LookupError(f"position {position} is not in the ring")
+
+    def __dealloc__(self):
+        if self.p != NULL:
+            self.leave()
+            if self.p.wake_fd >= 0:
+                c_close(self.p.wake_fd)
+            free(self.p)
+
+    cdef void leave(self) noexcept:
+        """The feed knows it no more."""
+        cdef peer_t** at = &self.feed.f.peers
+        pthread_mutex_lock(&self.feed.f.lock)
+        while at[0] != NULL and at[0] != self.p:
+            at = &at[0].next
+        if at[0] != NULL:
+            at[0] = self.p.next
+        pthread_mutex_unlock(&self.feed.f.lock)
+
+    def serve(self) -> str:
+        """Send until it ends, and say why: empty when it was closed. In a thread of its own."""
+        cdef int why, error
+        with nogil:
+            why = peer_serve(self.p)
+            error = errno
+        if why == PEER_OVERRUN:
+            return "it is too far behind"
+        if why == PEER_LIES:
+            return "it claims to have what it was not sent"
+        if why == PEER_GONE:
+            return os.strerror(error) if error else "it has closed the connection"
+        return ""
+
+    def stop(self) -> None:
+        """Have `serve` end. Acknowledgements that wait for it go on waiting."""
+        self.p.is_over = True
+        wake(self.p.wake_fd)
+
+    def close(self) -> None:
+        """Nothing waits for it any more. When `serve` has ended."""
+        self.leave()
+        wake(self.feed.f.copied_fd)
+
+    @property
+    def is_required(self) -> bool:
+        """Whether acknowledgements wait for it."""
+        return self.p.is_required
+
+    @is_required.setter
+    def is_required(self, bint value) -> None:
+        self.p.is_required = value
+        wake(self.feed.f.copied_fd)
+
+    @property
+    def sent(self) -> int:
+        """Position up to which it was sent, or nearly so."""
+        return self.p.cursor
+
+    @property
+    def acked(self) -> int:
+        """Position up to which it has all on disk."""
+        return self.p.acked
+
+    @property
+    def lag_s(self) -> float:
+        """Seconds since it has told of something new on its disk, if it owes anything; else 0."""
+        cdef i64 behind
+        pthread_mutex_lock(&self.feed.f.lock)
+        behind = self.p.behind_ns
+        pthread_mutex_unlock(&self.feed.f.lock)
+        return (clock_ns() - behind) / 1e9 if behind else 0.0
+
+
+cdef class Follower:
+    """Makes the leader's changes again. See the stub."""
+    cdef follow_t w
+    cdef readonly Ring ring
+
+    def __cinit__(self, Ring ring, str root):
+        cdef int i
+        self.w.apply.root = -1
+        ring.use()
+        self.ring = ring
+        raw = os.fsencode(root)
+        self.w.apply.files = <applied_file_t*>calloc(APPLY_FILES, sizeof(applied_file_t))
+        if self.w.apply.files == NULL:
+            raise MemoryError
+        for i in range(APPLY_FILES):
+            self.w.apply.files[i].fd = -1
+        self.w.apply.root = c_open_root(raw, O_RDONLY | O_DIRECTORY | O_CLOEXEC)
+        if self.w.apply.root < 0:
+            raise OSError(errno, os.strerror(errno), root)
+        self.w.ring = &ring.r
+        self.w.applied = self.w.synced = ring.r.head
+
+    def __dealloc__(self):
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the files, and of the ring. Not while it runs. Idempotent."""
+        cdef int i
+        if self.w.apply.files != NULL:
+            for i in range(APPLY_FILES):
+                apply_close(&self.w.apply, &self.w.apply.files[i])
+            free(self.w.apply.files)
+            self.w.apply.files = NULL
+            self.ring.is_used = False
+        if self.w.apply.root >= 0:
+            c_close(self.w.apply.root)
+            self.w.apply.root = -1
+
+    @property
+    def applied(self) -> int:
+        """Position up to which all was done."""
+        return self.w.applied
+
+    @property
+    def synced(self) -> int:
+        """Position up to which all is on disk."""
+        return self.w.synced
+
+    def run(self, int fd, u64 until=0) -> tuple:
+        """Do what comes by a socket until it ends. See the stub."""
+        cdef int end, error
+        if self.w.apply.files == NULL:
+            raise RuntimeError("it was closed")
+        self.w.fd = fd
+        self.w.apply.lenient_until = self.w.stop_at = until
+        self.w.heard_ns = clock_ns()
+        with nogil:
+            end = follow_run(&self.w)
+            error = errno
+            if end != FOLLOW_THERE:
+                self.ring.r.head = self.w.applied   # of what has come in part there is nothing
+        if end == FOLLOW_THERE:
+            return ("there", "")
+        if end == FOLLOW_LOST:
+            return ("lost", os.strerror(error) if error else "the leader has closed the connection")
+        if end == FOLLOW_REFUSED:
+            return ("refused", os.fsdecode(<bytes>self.w.apply.why))
+        return ("disk", os.strerror(error))
+
+    def sync(self) -> None:
+        """Have all that was done on disk. Raises OSError. Not while it runs."""
+        cdef int rc, error
+        with nogil:
+            rc = apply_sync(&self.w.apply)
+            error = errno
+        if rc:
+            raise OSError(error, os.strerror(error))
+        self.w.synced = self.w.applied

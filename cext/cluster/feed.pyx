@@ -1,0 +1,187 @@
+# Feed: hears of each change of the leader's files, and knows which followers have how much of it.
+#
+# Bytes are read from the file when the change is noted, by the thread that made it: what is sent
+# later is what was there then. Peers (peer.pyx) send it, each in a thread of its own.
+# Called by the broker's compiled half, by way of observer_t and copies_t.
+
+cdef extern from "<pthread.h>" nogil:
+    ctypedef struct pthread_mutex_t:
+        pass
+    int pthread_mutex_init(pthread_mutex_t* lock, const void* attributes)
+    int pthread_mutex_lock(pthread_mutex_t* lock)
+    int pthread_mutex_unlock(pthread_mutex_t* lock)
+    int pthread_mutex_destroy(pthread_mutex_t* lock)
+
+cdef extern from "<sys/eventfd.h>" nogil:
+    int eventfd(unsigned int initval, int flags)
+    enum:
+        EFD_CLOEXEC
+        EFD_NONBLOCK
+
+cdef extern from "<unistd.h>" nogil:
+    ssize_t c_write "write"(int fd, const void* buf, size_t n)
+    ssize_t c_read "read"(int fd, void* buf, size_t n)
+
+cdef struct feed_t:
+    copies_t copies             # first: what the loop knows of it
+    pthread_mutex_t lock        # of all below
+    ring_t ring
+    peer_t* peers
+    u64 awaited                 # last position that the loop waits for, 0 = it does not
+    u64 common                  # position up to which all is where it has to be
+    u64 woken                   # position up to which the peers have been told
+    u32 least                   # copies that there have to be, the leader's own included
+    u32 n_missing               # followers in sync that are not there
+    int copied_fd               # tells the loop that what it waits for may be there
+    int error                   # errno: what was changed could not be read
+    flag_t is_behind            # a follower in sync is, by half of the ring
+
+cdef struct peer_t:             # a follower that is connected
+    feed_t* feed
+    peer_t* next
+    u64 cursor                  # position up to which it was taken to be sent
+    u64 acked                   # position up to which it is on the follower's disk
+    i64 acked_ns                # when it said so last
+    i64 behind_ns               # since when it has been owing an answer, 0 = it owes none
+    int fd
+    int wake_fd
+    flag_t is_waiting           # for something to send
+    flag_t is_required          # acknowledgements wait for it
+    flag_t is_over
+
+
+cdef void wake(int fd) noexcept nogil:
+    """Wake whoever waits for the counter of an eventfd."""
+    cdef u64 one = 1
+    while c_write(fd, &one, 8) < 0 and errno == EINTR:
+        pass
+
+
+cdef void feed_put(feed_t* f, u8 kind, const char* path, const char* target, int fd, i64 start,
+                   i64 end) noexcept nogil:
+    """Add one entry. Its data is what is in the file now, of which a failed write may have left
+    less than it was to be."""
+    cdef u64 n_path = strlen(path), n_target = strlen(target) if target != NULL else 0
+    cdef u64 n = <u64>(end - start) if kind == CHANGE_APPEND or kind == CHANGE_PATCH else 0
+    cdef u64 head = ENTRY_HEAD + n_path + n_target, done = 0
+    cdef ssize_t k
+    cdef u8* p
+    if n_path >= ENTRY_PATH or n_target >= ENTRY_PATH:
+        f.error = EINTR
+        return
+    ring_make_room(&f.ring, head + n)
+    p = ring_at(&f.ring, f.ring.head)
+    while done < n:
+        k = c_pread(fd, p + head + done, n - done, start + <i64>done)
+        if k < 0 and errno == EINTR:
+            continue
+        if k < 0:
+            f.error = errno
+            return
+        if k == 0:
+            break
+        done += <u64>k
+    put_le32(p, <u32>(head + done))
+    put_le16(p + 4, kind)
+    put_le16(p + 6, <u16>n_path)
+    put_le16(p + 8, <u16>n_target)
+    put_le16(p + 10, 0)
+    put_le32(p + 12, 0)
+    put_le64(p + 16, <u64>start)
+    put_le64(p + 24, <u64>(start + <i64>done if n else end))
+    memcpy(p + ENTRY_HEAD, path, n_path)
+    if n_target:
+        memcpy(p + ENTRY_HEAD + n_path, target, n_target)
+    f.ring.head += head + done
+
+
+cdef void feed_note(void* owner, u64 position, u8 kind, const char* path, const char* target,
+                    int fd, i64 start, i64 end) noexcept nogil:
+    """Keep a change. An observe_t."""
+    cdef feed_t* f = <feed_t*>owner
+    cdef i64 piece
+    pthread_mutex_lock(&f.lock)
+    if kind == CHANGE_APPEND or kind == CHANGE_PATCH:
+        while start < end and not f.error:
+            piece = end if end - start < ENTRY_PIECE else start + ENTRY_PIECE
+            feed_put(f, kind, path, target, fd, start, piece)
+            start = piece
+    else:
+        feed_put(f, kind, path, target, fd, start, end)
+    pthread_mutex_unlock(&f.lock)
+
+
+cdef void feed_look_behind(feed_t* f) noexcept nogil:
+    """Under the lock: learn whether a follower in sync is so far behind that publishers wait, until
+    it has made up for half of that."""
+    cdef u64 most = f.ring.size // (4 if f.is_behind else 2)
+    cdef peer_t* p = f.peers
+    f.is_behind = False
+    while p != NULL:
+        if p.is_required and f.ring.head - p.acked > most:
+            f.is_behind = True
+        p = p.next
+
+
+cdef bint feed_wake(copies_t* copies) noexcept nogil:
+    """Have what is new sent; whether publishers are to wait. A part of copies_t."""
+    cdef feed_t* f = <feed_t*>copies
+    cdef peer_t* p
+    if f.woken == f.ring.head and not f.is_behind:
+        return False                # of this thread's changes there are none
+    pthread_mutex_lock(&f.lock)
+    f.woken = f.ring.head
+    p = f.peers
+    while p != NULL:
+        if p.is_waiting:
+            p.is_waiting = False
+            wake(p.wake_fd)
+        p = p.next
+    feed_look_behind(f)
+    pthread_mutex_unlock(&f.lock)
+    return f.is_behind
+
+
+cdef u64 feed_mark(copies_t* copies) noexcept nogil:
+    """Ask the followers for what was changed so far; the position behind that. A part of copies_t.
+    """
+    cdef feed_t* f = <feed_t*>copies
+    cdef u64 position
+    pthread_mutex_lock(&f.lock)
+    feed_put(f, ENTRY_MARK, b"", NULL, -1, 0, 0)
+    position = f.ring.head
+    f.awaited = position
+    pthread_mutex_unlock(&f.lock)
+    feed_wake(copies)
+    return position
+
+
+cdef bint feed_look(feed_t* f) noexcept nogil:
+    """Under the lock: learn what is where it has to be. Whether that is more than before."""
+    cdef peer_t* p = f.peers
+    cdef u32 n = 1
+    cdef u64 common = f.ring.head
+    if f.error or f.n_missing:
+        return False
+    while p != NULL:
+        if p.is_required:
+            common = p.acked if p.acked < common else common
+            n += 1
+        p = p.next
+    if n < f.least or common <= f.common:
+        return False
+    f.common = common
+    return True
+
+
+cdef bint feed_has(copies_t* copies, u64 position) noexcept nogil:
+    """Whether all that was changed up to a position is where it has to be. A part of copies_t."""
+    cdef feed_t* f = <feed_t*>copies
+    cdef bint has
+    pthread_mutex_lock(&f.lock)
+    feed_look(f)
+    has = f.common >= position
+    if f.common >= f.awaited:
+        f.awaited = 0
+    pthread_mutex_unlock(&f.lock)
+    return has

@@ -1,0 +1,113 @@
+# Follow: a follower's half of a connection: receives changes, makes them again, says what is on
+# disk.
+#
+# What comes goes into the ring first, where it stays for others to have if this node leads one day.
+# It is synced when the leader asks (ENTRY_MARK), and else after a while or a lot.
+# Called by door.pyx, without the GIL.
+
+cdef enum:
+    FOLLOW_READ = 1048576
+    FOLLOW_UNSYNCED = 33554432
+    FOLLOW_IDLE_MS = 100
+
+cdef enum follow_end_t:         # why it has ended
+    FOLLOW_LOST = 0             # the connection, errno says why; 0: the leader has closed it
+    FOLLOW_REFUSED = 1          # what came could not be done: apply_t's `why`
+    FOLLOW_UNSYNCED_END = 2     # the disk has failed: nobody knows what is on it
+    FOLLOW_THERE = 3            # it has come to where it was to stop
+
+
+cdef struct follow_t:
+    ring_t* ring
+    apply_t apply
+    int fd
+    u64 applied                 # position up to which everything was done
+    u64 synced                  # and is on disk
+    u64 stop_at                 # position on disk at which it stops, 0 = none
+    i64 heard_ns                # when something came last
+
+
+cdef int follow_ack(follow_t* w) noexcept nogil:
+    """Sync, and say what is on disk by now. -1, or a follow_end_t."""
+    cdef u8 ack[8]
+    cdef u64 at = 0
+    cdef ssize_t k
+    if apply_sync(&w.apply):
+        return FOLLOW_UNSYNCED_END
+    if w.synced == w.applied:
+        return -1
+    w.synced = w.applied
+    put_le64(ack, w.synced)
+    while at < 8:
+        k = c_send(w.fd, ack + at, 8 - at, MSG_NOSIGNAL)
+        if k < 0 and errno == EINTR:
+            continue
+        if k <= 0:
+            return FOLLOW_LOST
+        at += <u64>k
+    return FOLLOW_THERE if w.stop_at and w.synced >= w.stop_at else -1
+
+
+cdef int follow_take(follow_t* w) noexcept nogil:
+    """Do what has come as a whole. -1, or a follow_end_t."""
+    cdef u8* p
+    cdef u64 size
+    cdef int end
+    while w.ring.head - w.applied >= ENTRY_HEAD:
+        p = ring_at(w.ring, w.applied)
+        size = le32(p)
+        if size < ENTRY_HEAD or size > ENTRY_MOST:
+            apply_nonsense(&w.apply, b"", w.applied)
+            return FOLLOW_REFUSED
+        if w.ring.head - w.applied < size:
+            break
+        if p[4] == ENTRY_MARK:
+            w.applied += size
+            end = follow_ack(w)
+            if end >= 0:
+                return end
+            continue
+        if apply_entry(&w.apply, p, w.applied):
+            return FOLLOW_REFUSED
+        w.applied += size
+        if w.apply.unsynced > FOLLOW_UNSYNCED:
+            end = follow_ack(w)
+            if end >= 0:
+                return end
+    return -1
+
+
+cdef int follow_run(follow_t* w) noexcept nogil:
+    """Until it ends; a follow_end_t."""
+    cdef pollfd one
+    cdef ssize_t k
+    cdef int end, n
+    one.fd, one.events = w.fd, POLLIN
+    end = follow_take(w)            # what had come when it stopped
+    if end >= 0:
+        return end
+    while True:
+        one.revents = 0
+        n = c_poll(&one, 1, FOLLOW_IDLE_MS if w.synced != w.applied else -1)
+        if n < 0 and errno != EINTR:
+            return FOLLOW_LOST
+        if n == 0:
+            end = follow_ack(w)
+            if end >= 0:
+                return end
+        if n <= 0:
+            continue
+        ring_make_room(w.ring, FOLLOW_READ)
+        k = c_recv(w.fd, ring_at(w.ring, w.ring.head), FOLLOW_READ, MSG_DONTWAIT)
+        if k == 0:
+            set_errno(0)
+            return FOLLOW_LOST
+        if k < 0:
+            if errno != EAGAIN and errno != EINTR:
+                return FOLLOW_LOST
+            continue
+        w.ring.head += <u64>k
+        w.heard_ns = clock_ns()
+        end = follow_take(w)
+        if end >= 0:
+            return end

@@ -1,0 +1,145 @@
+"""Changes of files from the leader of a cluster to its followers; compiled from `cext/cluster/`.
+
+Bytes move here without Python and without the GIL; who leads, who may follow and who has to have
+what is decided in `lavinmq/cluster/`. Source: docs/clustering.md.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+class Ring:
+    """The last changes of a node's files, as they go from node to node.
+
+    Args: size: bytes, a power of two, 4 MiB or more; position: of the next change. A position is
+    the number of bytes of changes since the beginning of the cluster.
+    Raises: ValueError, OSError.
+    """
+
+    def __init__(self, size: int, position: int = 0) -> None: ...
+    @property
+    def first(self) -> int:
+        """From this position on it has all."""
+
+    @property
+    def head(self) -> int:
+        """The position behind the last change."""
+
+    def reset(self, position: int) -> None:
+        """Forget all, and begin at a position. Raises: RuntimeError while it is used."""
+
+class Feed:
+    """Hears of each change of a leader's files, and knows which followers have how much of it.
+
+    Args: ring: is the feed's from now on: it goes on at its head. Raises: RuntimeError, OSError.
+    """
+
+    ring: Ring
+
+    def __init__(self, ring: Ring) -> None: ...
+    @property
+    def note(self) -> int:
+        """Address of the function for `_core.observe_copies`."""
+
+    @property
+    def address(self) -> int:
+        """What that function gets, and how the loop asks for copies."""
+
+    def fileno(self) -> int:
+        """An eventfd, written when what the loop waits for may be there."""
+
+    @property
+    def head(self) -> int:
+        """The position behind the last change."""
+
+    @property
+    def first(self) -> int:
+        """From this position on it has all."""
+
+    @property
+    def error(self) -> int:
+        """The errno when a change could not be read: nothing is acknowledged any more."""
+
+    @property
+    def n_copies(self) -> int:
+        """How many nodes acknowledgements wait for by now, this one included."""
+
+    def require(self, least: int, n_missing: int) -> None:
+        """Set how many copies there have to be, and how many that are in sync are not there: while
+        there are any of those, nothing is acknowledged."""
+
+    def mark(self) -> int:
+        """Ask the followers for all that was changed so far. Returns: the position behind it."""
+
+    def has(self, position: int) -> bool:
+        """Whether what was changed up to a position is where it has to be."""
+
+class Peer:
+    """A follower that is connected to a leader.
+
+    Args: fd: its socket, which stays the caller's; position: up to which it has all.
+    Raises: LookupError when the ring has not what comes next; OSError.
+    """
+
+    def __init__(self, feed: Feed, fd: int, position: int) -> None: ...
+    def serve(self) -> str:
+        """Send until it ends, and say why: empty when it was closed. In a thread of its own."""
+
+    def stop(self) -> None:
+        """Have `serve` end. Acknowledgements that wait for it go on waiting."""
+
+    def close(self) -> None:
+        """Nothing waits for it any more. When `serve` has ended."""
+
+    @property
+    def is_required(self) -> bool:
+        """Whether acknowledgements wait for it."""
+
+    @is_required.setter
+    def is_required(self, value: bool) -> None: ...
+    @property
+    def sent(self) -> int:
+        """Position up to which it was sent, or nearly so."""
+
+    @property
+    def acked(self) -> int:
+        """Position up to which it has all on disk."""
+
+    @property
+    def lag_s(self) -> float:
+        """Seconds since it has told of something new on its disk, if it owes anything; else 0."""
+
+class Follower:
+    """Makes the leader's changes again, below a data directory.
+
+    Args: ring: keeps what comes, from its head on. Raises: RuntimeError, OSError.
+    """
+
+    ring: Ring
+
+    def __init__(self, ring: Ring, root: str) -> None: ...
+    def run(
+        self, fd: int, until: int = 0
+    ) -> tuple[Literal["there", "lost", "refused", "disk"], str]:
+        """Do what comes by a socket until it ends, and say why. In a thread of its own.
+
+        Args: until: what was changed before this position may have been copied already; it ends
+        there, once that is on disk.
+        Returns: "there": it may go on with the same socket; "lost": the connection; "refused": what
+        came could not be done, the files are between two states; "disk": nobody knows what is on
+        it; each with a reason for people.
+        """
+
+    def sync(self) -> None:
+        """Have all that was done on disk. Not while it runs. Raises: OSError."""
+
+    def close(self) -> None:
+        """Let go of the files, and of the ring. Not while it runs. Idempotent."""
+
+    @property
+    def applied(self) -> int:
+        """Position up to which all was done."""
+
+    @property
+    def synced(self) -> int:
+        """Position up to which all is on disk."""
