@@ -132,7 +132,10 @@ def _start(argv: list[str]) -> int:
 
 
 def _run(config: Config) -> int:
-    from lavinmq.server import run
+    if config.clustering_enabled:
+        from lavinmq.cluster.run import run
+    else:
+        from lavinmq.server import run
 
     pidfile = PidFile(config.pidfile) if config.pidfile else None
     if pidfile:

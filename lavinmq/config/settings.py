@@ -8,6 +8,7 @@ A setting with an ``attribute`` is a field of ``values.Config``. One without, or
 ``later``, is recognised and checked, but its feature is not built yet: setting it gives a warning.
 To bring one to life, name its attribute here, add the field to ``Config``, take away the fate.
 Defaults are written as they would stand in the ini file. Source: docs/configuration.md.
+Longer than 500 lines: it is one table.
 """
 
 from __future__ import annotations
@@ -401,19 +402,26 @@ PROTOCOLS = (
 
 
 def _clustering(key: str, kind: Kind, default: str, text: str, argument: str) -> Setting:
-    return Setting("clustering", key, kind, default, text,
+    return Setting("clustering", key, kind, default, text, f"clustering_{key}",
                    flags=_flag(f"--clustering-{key.replace('_', '-')}", argument, group=CLUSTERING))
 
 
 FEATURES = (
     Setting("clustering", "enabled", SAFEGUARD, "false", "Replicate to other nodes",
-            environment=("LAVINMQ_CLUSTERING",),
+            "clustering_enabled", environment=("LAVINMQ_CLUSTERING",),
             flags=(Flag("--clustering", group=CLUSTERING, value="true"),)),
     _clustering("bind", ADDRESS, "127.0.0.1", "Address of the clustering listener", "ADDR"),
     _clustering("port", PORT, "5679", "Port of the clustering listener", "PORT"),
     _clustering("advertised_uri", TEXT, "", "Address other nodes use", "URI"),
     _clustering("etcd_endpoints", LIST, "localhost:2379", "Addresses of etcd", "LIST"),
     _clustering("etcd_prefix", NAME, "lavinmq", "Prefix of all keys in etcd", "KEY"),
+    _clustering("etcd_ca_cert", PATH, "", "CA certificates that etcd's is checked with", "FILE"),
+    _clustering("etcd_cert", PATH, "", "Certificate that this node shows to etcd", "FILE"),
+    _clustering("etcd_key", PATH, "", "Key of that certificate", "FILE"),
+    _clustering("min_insync_replicas", integer(0, 99), "0",
+                "Nodes that have to have what is acknowledged; 0: most of those known", "N"),
+    _clustering("lease_ttl", integer(2, 300), "5",
+                "Seconds after which a leader that is not heard of is replaced", "SECONDS"),
     _clustering("on_leader_elected", TEXT, "", "Shell command run when this node becomes leader",
             "COMMAND"),
     _clustering("on_leader_lost", TEXT, "", "Shell command run when this node stops being leader",

@@ -94,19 +94,6 @@ class Values:
             why = missing.of_section(setting.section)
             self.warn(f"setting {name} has no effect yet" + (f": {why}" if why else ""))
 
-    def refuse_dangers(self, path: str | None = None) -> None:
-        """Refuse what this release does not do and cannot leave out without danger to data.
-
-        Called when all sources were read. Args: path: of the ini file.
-        Raises: ``ConfigError``, unless errors are gathered.
-        """
-        for setting in SETTINGS:
-            reason = missing.danger(setting.section, setting.key)
-            given = self.given.get((setting.section, setting.key))
-            if reason and given is not None and setting.kind.parse(given.text):
-                place = path if given.source == INI_FILE and path else given.source
-                self.refuse(f"{setting.name} ({place}): {reason}")
-
     def take_of_host(
         self, host: str, key: str, setting: Setting, given: Given, section: str
     ) -> None:

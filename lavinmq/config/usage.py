@@ -8,7 +8,6 @@ Loaded by nothing else, so a running broker does not pay for it.
 from __future__ import annotations
 
 from lavinmq.config.settings import GROUPS, MOVED, SECTIONS, SETTINGS, SNI, Flag, Setting, flags
-from lavinmq.missing import danger
 
 FLAG_WIDTH = 42
 
@@ -82,8 +81,7 @@ that is most like it.
 
 **Effect** tells what a setting does in this version: *yes*; *live* — yes, and a reload changes the
 running broker; *not yet* — recognised and checked, setting it gives a warning in the log that says
-what this release does not do; *refused* — the same, and turning it on stops the start, because
-leaving it out would endanger data; *unused* — has no meaning in this broker, accepted in silence;
+what this release does not do; *unused* — has no meaning in this broker, accepted in silence;
 *removed* — accepted with a warning. Warnings are in the log, and on standard error as well when the
 log goes to a file or leaves them out.
 
@@ -142,8 +140,6 @@ def flag_help(flag: Flag, setting: Setting | None) -> str:
     shows_default = flag.argument and setting.default and len(setting.default) < 40
     default = f" (default: {setting.default})" if shows_default else ""
     later = " [no effect yet]" if setting.effect == "not yet" else ""
-    if danger(setting.section, setting.key):
-        later = " [refused yet]"
     return f"{setting.help}{default}{later}"
 
 
@@ -175,8 +171,6 @@ def _section(title: str, settings: list[Setting]) -> str:
         sources += [f"`{name}`" for name in dict.fromkeys(further)]
         default = f"`{setting.default}`" if setting.default else ""
         effect = "live" if setting.live and setting.effect == "yes" else setting.effect
-        if danger(setting.section, setting.key):
-            effect = "refused"
         rows.append(
             f"| `{setting.key}` | {setting.kind.name} | {default} | {effect} "
             f"| {setting.help} | {', '.join(sources)} |"

@@ -149,6 +149,20 @@ class Config:
     oauth_audience: str
     oauth_jwks_cache_ttl: int
 
+    clustering_enabled: bool
+    clustering_bind: str
+    clustering_port: int
+    clustering_advertised_uri: str
+    clustering_etcd_endpoints: tuple[str, ...]
+    clustering_etcd_prefix: str
+    clustering_etcd_ca_cert: str | None
+    clustering_etcd_cert: str | None
+    clustering_etcd_key: str | None
+    clustering_min_insync_replicas: int
+    clustering_lease_ttl: int
+    clustering_on_leader_elected: str
+    clustering_on_leader_lost: str
+
     sni: dict[str, dict[str, Any]]
     """What is different for clients that ask for a host: its keys, maybe prefixed, and values."""
 
@@ -232,7 +246,6 @@ def load(
             " the plain one counts"
         )
     unknown_variables(values, environ)
-    values.refuse_dangers(files.path)
     return _checked(
         Config(
             config_file=files.path,
@@ -270,7 +283,11 @@ def from_keywords(given: Mapping[str, object]) -> Config:
         if doubt:  # a program can be told at once
             raise ConfigError(f"Failed to handle value for {name!r}: {doubt}")
         values.take(known[name], text, "keyword", name=repr(name))
-    values.refuse_dangers()
+    if values.by_attribute["clustering_enabled"]:
+        raise ConfigError(
+            "'clustering_enabled': a broker inside a program is a single one; nodes of a cluster"
+            " are started by the command lavinmq"
+        )
     return _checked(
         Config(config_file=None, argv=(), warnings=values.warnings, **values.by_attribute)
     )
@@ -280,6 +297,11 @@ def _checked(config: Config) -> Config:
     """Return the configuration if its values go together. Raises: ``ConfigError``."""
     if "oauth" in config.auth_backends and not config.oauth_issuer:
         raise ConfigError("'auth_backends' in [main] names oauth: 'issuer' in [oauth] is missing")
+    if config.clustering_enabled and not config.sync:
+        raise ConfigError(
+            "'enabled' in [clustering]: 'sync' in [main] is false, so nodes would acknowledge what"
+            " no disk has. Take one of them out"
+        )
     return config
 
 

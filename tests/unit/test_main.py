@@ -155,8 +155,8 @@ def test_the_process_id_is_in_its_file_while_the_broker_runs(
     assert not path.exists()
 
 
-UNUSED = "--clustering-port", "5680"
-WARNING = "setting 'port' in [clustering] has no effect yet: this release runs no cluster"
+UNUSED = "--clustering-max-unsynced-actions", "1"
+WARNING = "setting 'max_unsynced_actions' in [clustering] is deprecated and has no effect"
 
 
 def test_warnings_are_told_once_in_the_log(

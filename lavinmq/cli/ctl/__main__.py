@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from lavinmq import __version__, missing
+from lavinmq import __version__
 from lavinmq.cli.ctl.arguments import CommandLine, check, parse
 from lavinmq.cli.ctl.errors import FAILED, CtlError, UsageError
 from lavinmq.cli.ctl.output import printable
@@ -70,8 +70,7 @@ def _run(argv: Sequence[str]) -> int:
         function_of(command)(session)
     finally:
         session.close()
-    lacks = missing.of_command(command.name)
-    for note in (*filter(None, [lacks]), *session.notes):
+    for note in session.notes:
         print(f"Note: {printable(note)}", file=sys.stderr)
     return 0
 

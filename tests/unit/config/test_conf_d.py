@@ -115,7 +115,7 @@ def test_what_has_another_name_is_not_read_and_told(
         ("[amqp]\nport = x\n", r"'port' in \[amqp\] \({path}\)"),
         ("[amqp\n", "Config '{path}'.*line 1"),
         ("[nothing]\n", r"Unknown section \[nothing\] \({path}\)"),
-        ("[clustering]\nenabled = true\n", r"'enabled' in \[clustering\] \({path}\)"),
+        ("[clustering]\nlease_ttl = 1\n", r"'lease_ttl' in \[clustering\] \({path}\)"),
         ("[sni:a]\ntls_cert=c\ntls_verify_peer = maybe\n", r"\[sni:a\] \({path}\)"),
         (b"\xff", "Config '{path}' is not UTF-8 at line 1"),
     ],

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lavinmq.config.settings import MOVED, SETTINGS, SNI, Setting
 from lavinmq.config.values import ConfigError, defaults, from_keywords, keywords, load
-from lavinmq.missing import danger, of_section
+from lavinmq.missing import of_section
 from tests.support.configuration import HASH, Loader, accepted, load_bare, load_ini
 
 __all__ = ["load_bare", "load_ini"]  # fixtures
@@ -212,7 +212,7 @@ def test_a_removed_setting_is_a_warning(load_ini: Loader, text: str) -> None:
 
 @pytest.mark.parametrize(
     "setting",
-    [s for s in SETTINGS if s.effect == "not yet" and not danger(s.section, s.key)],
+    [s for s in SETTINGS if s.effect == "not yet"],
     ids=lambda s: f"{s.section}.{s.key}",
 )
 def test_a_setting_whose_feature_is_not_built_gives_one_warning(
@@ -228,36 +228,16 @@ def test_a_setting_whose_feature_is_not_built_gives_one_warning(
     assert load_ini(text, **variable).warnings == [expected]
 
 
-@pytest.mark.parametrize(
-    ("argv", "environ", "text", "place"),
-    [
-        ([], {}, "[clustering]\nenabled = true\n", "lavinmq.ini"),
-        (["--clustering"], {}, "", "--clustering"),
-        ([], {"LAVINMQ_CLUSTERING": "1"}, "", "LAVINMQ_CLUSTERING"),
-    ],
-)
-def test_a_cluster_is_refused_because_each_node_would_be_a_broker_of_its_own(
-    load_ini: Loader, argv: list[str], environ: dict[str, str], text: str, place: str
-) -> None:
-    with pytest.raises(ConfigError) as raised:
-        load_ini(text, *argv, **environ)
+def test_a_node_of_a_cluster_that_does_not_sync_is_refused(load_ini: Loader) -> None:
+    with pytest.raises(ConfigError, match="'sync' in \\[main\\] is false") as raised:
+        load_ini("[main]\nsync = false\n[clustering]\nenabled = true\n")
 
-    message = str(raised.value)
-    assert message.startswith("'enabled' in [clustering] (")
-    assert f"{place}): this release runs no cluster: " in message
-    assert "Take the setting out" in message
+    assert str(raised.value).startswith("'enabled' in [clustering]: ")
+    assert load_ini("[clustering]\nenabled = true\n").clustering_enabled
 
 
-def test_what_is_refused_in_the_file_may_be_turned_off_by_a_stronger_source(
-    load_ini: Loader,
-) -> None:
-    config = load_ini("[clustering]\nenabled = true\n", LAVINMQ_CLUSTERING="false")
-
-    assert "has no effect yet: this release runs no cluster" in config.warnings[0]
-
-
-def test_a_program_cannot_start_a_cluster_either() -> None:
-    with pytest.raises(ConfigError, match="this release runs no cluster"):
+def test_a_program_cannot_start_a_node_of_a_cluster() -> None:
+    with pytest.raises(ConfigError, match="a broker inside a program is a single one"):
         from_keywords({"clustering_enabled": True})
 
 

@@ -1,0 +1,280 @@
+"""What a cluster keeps in etcd: who leads, in which epoch, and which nodes are in sync.
+
+Each change is one transaction that compares what it was decided on: of two nodes that decide at
+the same time one succeeds. A node that leads may change the set only as long as the epoch is its
+own. `State` is a picture of all keys; it changes by what a watch tells.
+
+    <prefix>/leader/<lease>      the leader's URI; goes with its lease
+    <prefix>/epoch               "<number> <id of the node that leads in it>"
+    <prefix>/isr                 ids of the nodes in sync, with commas
+    <prefix>/members             ids of all nodes that have ever been in sync
+    <prefix>/nodes/<id>          JSON: where a live node is reached; goes with its lease
+    <prefix>/positions/<id>      "<epoch> <position>" of a node that would lead
+    <prefix>/clustering_secret   by which nodes know each other
+
+Source: docs/clustering.md.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from collections.abc import AsyncGenerator, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from lavinmq.cluster.etcd import (
+    Compare,
+    Delete,
+    Entry,
+    Etcd,
+    EtcdError,
+    Event,
+    Put,
+    prefix_end,
+)
+
+SECRET_BYTES: Final = 32
+MAX_IDS: Final = 64
+
+
+class Leader(NamedTuple):
+    """Who leads. Args: key: in etcd; modified: its revision."""
+
+    key: str
+    uri: str
+    lease: int
+    modified: int
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A picture of the keys; revisions of those that are compared stand beside their values."""
+
+    leader: Leader | None = None
+    epoch: int = 0
+    epoch_leader: str = ""
+    epoch_modified: int = 0
+    in_sync: tuple[str, ...] = ()
+    in_sync_modified: int = 0
+    members: tuple[str, ...] = ()
+    nodes: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def least(self, wanted: int) -> int:
+        """How many nodes have to have what is acknowledged.
+
+        Args: wanted: what the operator wants; 0: most of those known.
+        """
+        return wanted or max(len(self.members), 1) // 2 + 1
+
+
+class Coordinator:
+    """One node's view of etcd. Its coroutines raise EtcdError.
+
+    Args: me: the node's id; info: what others have to know of it.
+    """
+
+    def __init__(self, etcd: Etcd, prefix: str, me: str, info: dict[str, Any]) -> None:
+        self.etcd = etcd
+        self.me = me
+        self.info = info
+        self.state = State()
+        self._prefix = prefix.rstrip("/")
+        self._keys: dict[str, Entry] = {}
+
+    def key(self, *parts: str) -> str:
+        """A key of the cluster."""
+        return "/".join((self._prefix, *parts))
+
+    # --- the picture --------------------------------------------------------------------------
+
+    async def look(self) -> int:
+        """Take the picture anew. Returns: its revision."""
+        entries, revision = await self.etcd.get_prefix(self.key(""))
+        self._keys = {entry.key: entry for entry in entries}
+        self.state = self._state()
+        return revision
+
+    async def changes(self, revision: int) -> AsyncGenerator[State]:
+        """The picture after each change behind a revision."""
+        async for events, _ in self.etcd.watch(self.key(""), revision + 1):
+            self._take(events)
+            yield self.state
+
+    def _take(self, events: Iterable[Event]) -> None:
+        for event in events:
+            known = self._keys.get(event.key)
+            if event.entry is None:
+                self._keys.pop(event.key, None)
+            elif known is None or event.entry.modified >= known.modified:
+                self._keys[event.key] = event.entry
+        self.state = self._state()
+
+    def _state(self) -> State:
+        epoch, in_sync = self._keys.get(self.key("epoch")), self._keys.get(self.key("isr"))
+        number, _, leads = _text(epoch).partition(" ")
+        if epoch is not None and not (number.isascii() and number.isdigit()):
+            raise EtcdError(f"{epoch.key} says {_text(epoch)!r}, which is no epoch")
+        prefix = self.key("leader", "")
+        leaders = [entry for key, entry in self._keys.items() if key.startswith(prefix)]
+        # Of several, which only older releases could make, the one that came first counts.
+        first = min(leaders, key=lambda entry: entry.created, default=None)
+        return State(
+            leader=None if first is None
+            else Leader(first.key, _text(first), first.lease, first.modified),
+            epoch=int(number or 0), epoch_leader=leads,
+            epoch_modified=0 if epoch is None else epoch.modified,
+            in_sync=_ids(in_sync), in_sync_modified=0 if in_sync is None else in_sync.modified,
+            members=_ids(self._keys.get(self.key("members"))),
+            nodes=self._nodes(),
+        )  # fmt: skip
+
+    def _nodes(self) -> dict[str, dict[str, Any]]:
+        prefix = self.key("nodes", "")
+        found = {}
+        for key, entry in self._keys.items():
+            if key.startswith(prefix):
+                found[key.removeprefix(prefix)] = _info(entry)
+        return found
+
+    # --- this node ----------------------------------------------------------------------------
+
+    async def register(self, lease: int) -> str:
+        """Say that this node is there. Returns: why it may not be, empty if it may: another one
+        that has its id. One of the same directory on the same host is an earlier life of it."""
+        key = self.key("nodes", self.me)
+        entry = await self.etcd.get(key)
+        if entry is not None:
+            there = _info(entry)
+            ours = all(there.get(name) == self.info[name] for name in ("host", "directory"))
+            if not ours:
+                where = f"{there.get('directory')} on {there.get('host')}"
+                return f"another node has the id {self.me}: {where}"
+        done, _ = await self.etcd.transact(
+            [Compare(key, "MOD", 0 if entry is None else entry.modified)],
+            [Put(key, orjson.dumps(self.info), lease)],
+        )
+        return "" if done else f"another node has just taken the id {self.me}"
+
+    async def secret(self) -> bytes:
+        """By which the nodes know each other; the first one makes it."""
+        key = self.key("clustering_secret")
+        made = base64.b64encode(os.urandom(SECRET_BYTES))
+        await self.etcd.transact([Compare(key, "CREATE", 0)], [Put(key, made)])
+        entry = await self.etcd.get(key)
+        try:
+            return base64.b64decode(entry.value if entry is not None else b"", validate=True)
+        except binascii.Error:
+            raise EtcdError(f"{key} is not base64") from None
+
+    async def offer(self, lease: int, epoch: int, position: int) -> None:
+        """Say how much this node has, which would lead."""
+        text = f"{epoch} {position}".encode()
+        await self.etcd.transact([], [Put(self.key("positions", self.me), text, lease)])
+
+    async def is_best(self, epoch: int, position: int) -> bool:
+        """Whether no node in sync that would lead has more."""
+        entries, _ = await self.etcd.get_prefix(self.key("positions", ""))
+        mine = (epoch, position)
+        for entry in entries:
+            node = entry.key.rpartition("/")[2]
+            parts = _text(entry).split(" ")
+            if node == self.me or node not in self.state.in_sync or len(parts) != 2:
+                continue
+            if not all(part.isascii() and part.isdigit() for part in parts):
+                continue
+            if (int(parts[0]), int(parts[1])) > mine:
+                return False
+        return True
+
+    # --- who leads ----------------------------------------------------------------------------
+
+    async def take_over(self, state: State, lease: int, uri: str) -> bool:
+        """Lead in the next epoch, in the place of who leads in a picture. Returns: whether it
+        does: not when anything has changed since, or this node is not in sync."""
+        if state.in_sync and self.me not in state.in_sync:
+            return False
+        leaders = self.key("leader", "")
+        ours = f"{leaders}{lease:x}"
+        compares = [
+            Compare(self.key("epoch"), "MOD", state.epoch_modified),
+            Compare(self.key("isr"), "MOD", state.in_sync_modified),
+        ]
+        puts: list[Put | Delete] = [
+            Put(ours, uri.encode(), lease),
+            Put(self.key("epoch"), f"{state.epoch + 1} {self.me}".encode()),
+            Delete(self.key("positions", ""), prefix_end(self.key("positions", ""))),
+        ]
+        if state.leader is None:
+            compares.append(Compare(leaders, "CREATE", 0, prefix_end(leaders)))
+        else:
+            compares.append(Compare(state.leader.key, "MOD", state.leader.modified))
+            if state.leader.key != ours:
+                puts.append(Delete(state.leader.key))
+        if not state.in_sync:
+            puts.append(Put(self.key("isr"), self.me.encode()))
+        if self.me not in state.members:
+            puts.append(Put(self.key("members"), _joined({*state.members, self.me})))
+        try:
+            done, _ = await self.etcd.transact(compares, puts)
+        except EtcdError as error:
+            if not error.maybe_done:
+                raise
+            done = True
+        await self.look()
+        leader = self.state.leader
+        return (
+            done and self.state.epoch == state.epoch + 1 and self.state.epoch_leader == self.me
+            and leader is not None and leader.key == ours
+        )  # fmt: skip
+
+    async def change_in_sync(self, epoch: int, nodes: Iterable[str]) -> bool:
+        """Set which nodes are in sync, as the leader of an epoch. Returns: whether it is so now;
+        False: somebody else leads, or may."""
+        state = self.state
+        wanted = set(nodes)
+        if state.epoch != epoch or state.epoch_leader != self.me or state.leader is None:
+            return False
+        if set(state.in_sync) == wanted:
+            return True
+        puts = [Put(self.key("isr"), _joined(wanted))]
+        if not wanted <= set(state.members):
+            puts.append(Put(self.key("members"), _joined({*state.members, *wanted})))
+        compares = [
+            Compare(self.key("epoch"), "MOD", state.epoch_modified),
+            Compare(state.leader.key, "MOD", state.leader.modified),
+            Compare(self.key("isr"), "MOD", state.in_sync_modified),
+        ]
+        try:
+            await self.etcd.transact(compares, puts)
+        except EtcdError as error:
+            if not error.maybe_done:
+                raise
+        await self.look()
+        return (
+            self.state.epoch == epoch and self.state.epoch_leader == self.me
+            and set(self.state.in_sync) == wanted
+        )  # fmt: skip
+
+
+def _text(entry: Entry | None) -> str:
+    return "" if entry is None else entry.value.decode(errors="replace")
+
+
+def _ids(entry: Entry | None) -> tuple[str, ...]:
+    return tuple(each.strip() for each in _text(entry).split(",")[:MAX_IDS] if each.strip())
+
+
+def _joined(ids: Iterable[str]) -> bytes:
+    return ",".join(sorted(ids)).encode()
+
+
+def _info(entry: Entry) -> dict[str, Any]:
+    try:
+        found = orjson.loads(entry.value)
+    except orjson.JSONDecodeError:
+        return {}
+    return found if isinstance(found, dict) else {}

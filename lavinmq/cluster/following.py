@@ -1,0 +1,187 @@
+"""A follower's connection to its leader, in a thread: greets, joins, and follows until it ends.
+
+The thread sleeps in the kernel nearly all the time; the node hears of what happens by `on_event`,
+on its loop. Source: docs/clustering.md.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from lavinmq import __version__
+from lavinmq._cluster import Follower, Ring
+from lavinmq.cluster import frames
+from lavinmq.cluster.frames import PeerError
+from lavinmq.cluster.history import History
+from lavinmq.cluster.identity import Standing
+from lavinmq.cluster.joining import Copy
+from lavinmq.process import log
+
+CONNECT_S: Final = 3.0
+JOIN_S: Final = 60.0
+FIRST_PAUSE_S: Final = 0.02
+AGAIN_S: Final = 0.3
+PORT: Final = 5679
+_log = log.get("lmq.cluster")
+
+
+def address_of(uri: str) -> tuple[str, int]:
+    """Host and port of an advertised URI. Raises: ValueError."""
+    parts = urlsplit(uri if "//" in uri else f"tcp://{uri}")
+    if parts.scheme != "tcp" or not parts.hostname:
+        raise ValueError(f"{uri!r} is no tcp://host:port")
+    return parts.hostname, parts.port or PORT
+
+
+class Following:
+    """Follows one leader until it is stopped.
+
+    Args: on_dead: is told, by `call`, that there is no process at the leader's address; on_disk:
+        that nobody knows what is on the disk.
+    """
+
+    def __init__(
+        self, uri: str, me: str, secret: bytes, ring: Ring, root: str, standing: Standing,
+        history: History, *, call: Callable[..., object], on_dead: Callable[[], object],
+        on_disk: Callable[[str], object],
+    ) -> None:  # fmt: skip
+        self.uri = uri
+        self.history = history
+        self.is_joined = False
+        """Whether it has all that its leader had when it came."""
+        self.error = ""
+        """Why it does not follow, for people; empty: it does."""
+        self._address = address_of(uri)
+        self._me = me
+        self._secret = secret
+        self._ring = ring
+        self._root = root
+        self._standing = standing
+        self._call = call
+        self._on_dead = on_dead
+        self._on_disk = on_disk
+        self._is_over = threading.Event()
+        self._socket: socket.socket | None = None
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="follow", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, and wait for that: nothing is changed any more."""
+        self._is_over.set()
+        with self._lock:
+            if self._socket is not None:
+                with suppress(OSError):
+                    self._socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+
+    def _run(self) -> None:
+        pause_s = FIRST_PAUSE_S
+        while not self._is_over.is_set():
+            try:
+                self._once()
+                pause_s = FIRST_PAUSE_S
+                continue  # it followed: at once again, to learn whether there is still somebody
+            except ConnectionRefusedError as error:
+                self._say(str(error.strerror))
+                self._call(self._on_dead)
+            except (OSError, PeerError) as error:
+                if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                    _log.error("cannot follow %s: %s", self.uri, error.strerror)
+                self._say(getattr(error, "strerror", None) or str(error))
+            self._is_over.wait(pause_s)
+            pause_s = min(2 * pause_s, AGAIN_S)
+
+    def _say(self, why: str) -> None:
+        if why != self.error and not self._is_over.is_set():
+            _log.warning("does not follow %s: %s", self.uri, why)
+        self.error = why
+
+    def _once(self) -> None:
+        """Connect, and follow until the connection ends. Raises: OSError, PeerError."""
+        sock = socket.create_connection(self._address, CONNECT_S)
+        with sock:
+            with self._lock:
+                if self._is_over.is_set():
+                    return
+                self._socket = sock
+            try:
+                self._speak(sock)
+            finally:
+                with self._lock:
+                    self._socket = None
+
+    def _speak(self, sock: socket.socket) -> None:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        frames.greet_leader(sock, self._secret)
+        frames.send(sock, {
+            "id": self._me, "version": __version__, "epoch": self.history.epoch,
+            "position": self._ring.head, "whole": self._standing.is_whole,
+        })  # fmt: skip
+        sock.settimeout(JOIN_S)
+        answer = frames.receive(sock)
+        lenient_until = 0
+        if answer.get("join") is True:
+            answer = self._join(sock)
+            lenient_until = frames.number(answer, "until")
+        history = History.of_json(answer.get("history"))
+        _log.info("follows %s from position %d", self.uri, self._ring.head)
+        sock.settimeout(None)
+        self._follow(sock, lenient_until, history)
+
+    def _join(self, sock: socket.socket) -> dict[str, Any]:
+        """Have the files be those of the leader. Returns: what follows."""
+        began = time.monotonic()
+        copy = Copy(self._root)
+        n_bytes = copy.take(sock)
+        if frames.receive(sock).get("place") is not True:
+            raise PeerError("it does not say what is to be done with its files")
+        self._standing.note(is_whole=False)
+        self.history = History()
+        copy.place()
+        frames.send(sock, {"placed": True})
+        answer = frames.receive(sock)
+        self._ring.reset(frames.number(answer, "position"))
+        _log.info("has the files of %s: %d bytes of them came, in %.1f s", self.uri, n_bytes,
+                  time.monotonic() - began)  # fmt: skip
+        return answer
+
+    def _follow(self, sock: socket.socket, until: int, history: History) -> None:
+        """Follow. Args: until: before this position the files are of no one moment."""
+        follower = Follower(self._ring, self._root)
+        try:
+            kind, why = follower.run(sock.fileno(), until) if until else ("there", "")
+            if kind == "there":
+                if not self._standing.is_whole:
+                    self._standing.note(is_whole=True)
+                self.history = history
+                self.error = ""
+                self.is_joined = True
+                kind, why = follower.run(sock.fileno())
+            if kind == "lost":
+                follower.sync()
+        except OSError as error:
+            kind, why = "disk", error.strerror or str(error)
+        finally:
+            follower.close()
+        if kind == "disk":
+            self._say(why)
+            self._is_over.set()
+            self._call(self._on_disk, why)
+        elif kind == "refused":
+            self._standing.note(is_whole=False)
+            self.history = History()
+            raise PeerError(why)
+        else:
+            self._say(why)

@@ -1,0 +1,118 @@
+"""What nodes say to each other before changes flow: who they are, and JSON with a length before it.
+
+Both prove that they have the cluster's secret, which never crosses. All is bounded, in bytes and in
+time. Blocking sockets, in threads. Source: docs/clustering.md.
+
+    follower: "LAVINMQ-CLUSTER1" nonce(32)
+    leader:   "LAVINMQ-CLUSTER1" nonce(32) hmac(secret, "leader" follower's nonce, leader's nonce)
+    follower: hmac(secret, "follower" leader's nonce, follower's nonce)
+    both:     frames: length:u32 JSON                                            (little-endian)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import socket
+from struct import Struct
+from typing import Any, Final
+
+import orjson
+
+MAGIC: Final = b"LAVINMQ-CLUSTER1"
+NONCE: Final = 32
+MOST: Final = 4 << 20
+GREETING_S: Final = 5.0
+_LENGTH: Final = Struct("<I")
+
+
+class PeerError(Exception):
+    """The node at the other end says what it must not, or is none of this cluster."""
+
+
+def send(sock: socket.socket, value: dict[str, Any]) -> None:
+    """Send a frame. Raises: OSError."""
+    data = orjson.dumps(value)
+    sock.sendall(_LENGTH.pack(len(data)) + data)
+
+
+def receive(sock: socket.socket, most: int = MOST) -> dict[str, Any]:
+    """The next frame. Raises: OSError, PeerError."""
+    (n,) = _LENGTH.unpack(exactly(sock, _LENGTH.size))
+    if n > most:
+        raise PeerError(f"a frame of {n} bytes, at most {most} are read")
+    try:
+        value = orjson.loads(exactly(sock, n))
+    except orjson.JSONDecodeError as error:
+        raise PeerError(f"a frame that is no JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise PeerError("a frame that is no object")
+    if isinstance(value.get("refused"), str):
+        raise PeerError(value["refused"][:500])
+    return value
+
+
+def exactly(sock: socket.socket, n: int) -> bytes:
+    """So many bytes. Raises: OSError."""
+    data = bytearray()
+    while len(data) < n:
+        piece = sock.recv(min(n - len(data), 1 << 20))
+        if not piece:
+            raise ConnectionResetError("the other node has closed the connection")
+        data += piece
+    return bytes(data)
+
+
+def number(value: dict[str, Any], name: str) -> int:
+    """A field that is a number, not below 0. Raises: PeerError."""
+    found = value.get(name)
+    if not isinstance(found, int) or isinstance(found, bool) or found < 0:
+        raise PeerError(f"{name!r} is {found!r}, not a number")
+    return found
+
+
+def text(value: dict[str, Any], name: str) -> str:
+    """A field that is a text. Raises: PeerError."""
+    found = value.get(name)
+    if not isinstance(found, str):
+        raise PeerError(f"{name!r} is {found!r}, not a text")
+    return found
+
+
+def items(value: dict[str, Any], name: str) -> list[Any]:
+    """A field that is a list. Raises: PeerError."""
+    found = value.get(name)
+    if not isinstance(found, list):
+        raise PeerError(f"{name!r} is {found!r}, not a list")
+    return found
+
+
+def _proof(secret: bytes, who: bytes, theirs: bytes, ours: bytes) -> bytes:
+    return hmac.digest(secret, who + theirs + ours, hashlib.sha256)
+
+
+def greet_leader(sock: socket.socket, secret: bytes) -> None:
+    """A follower's half. Raises: OSError, PeerError."""
+    sock.settimeout(GREETING_S)
+    ours = os.urandom(NONCE)
+    sock.sendall(MAGIC + ours)
+    answer = exactly(sock, len(MAGIC) + NONCE + 32)
+    if not answer.startswith(MAGIC):
+        raise PeerError("it is no node of a cluster of this release")
+    theirs = answer[len(MAGIC) : len(MAGIC) + NONCE]
+    if not hmac.compare_digest(answer[-32:], _proof(secret, b"leader", ours, theirs)):
+        raise PeerError("it does not have the secret of this cluster")
+    sock.sendall(_proof(secret, b"follower", theirs, ours))
+
+
+def greet_follower(sock: socket.socket, secret: bytes) -> None:
+    """A leader's half. Raises: OSError, PeerError."""
+    sock.settimeout(GREETING_S)
+    begin = exactly(sock, len(MAGIC))
+    if begin != MAGIC:
+        raise PeerError("it is no node of a cluster of this release")
+    theirs, ours = exactly(sock, NONCE), os.urandom(NONCE)
+    sock.sendall(MAGIC + ours + _proof(secret, b"leader", theirs, ours))
+    if not hmac.compare_digest(exactly(sock, 32), _proof(secret, b"follower", ours, theirs)):
+        raise PeerError("it does not have the secret of this cluster")

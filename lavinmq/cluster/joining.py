@@ -1,0 +1,251 @@
+"""How a node's files become those of its leader, while that serves: a comparison, and what differs.
+
+The leader gives a snapshot. For each of its files the follower says how much it has of it and the
+SHA-256 of that; when the leader's file begins with the same, only the rest is sent. What comes is
+put beside the files, in `.joining`; only when all of it is there are they replaced. Both halves
+stand here, so that they can be read together. Blocking sockets, in threads.
+Source: docs/clustering.md.
+
+    leader   {"files": [[path, size], ...]}        some at a time, {"files": []} behind the last
+    follower {"have": [[n, sha256 of the first n bytes], ...]}                 for each of these
+    leader   {"from": byte or -1, "size": bytes} and the bytes behind `from`, for each of these
+    leader   {"directories": [path, ...]}          some at a time, {"directories": []}
+    follower {"staged": true}
+    leader   {"place": true}
+    follower {"placed": true}
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import socket
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+from lavinmq import _core
+from lavinmq.cluster.frames import PeerError, exactly, items, number, receive, send
+from lavinmq.files.snapshot import OWN, Snapshot
+
+STAGE: Final = ".joining"
+FILES_AT_ONCE: Final = 64
+PATHS_AT_ONCE: Final = 1000
+PIECE: Final = 1 << 20
+MAX_PATH: Final = 4095
+NOT_SENT: Final = OWN | {"schema_version"}
+
+
+# ---- the leader's half
+
+
+def offer(sock: socket.socket, snapshot: Snapshot) -> int:
+    """Send what a follower has not got. Returns: bytes sent. Raises: OSError, PeerError."""
+    n_bytes = 0
+    for batch in _batches(snapshot.files(), FILES_AT_ONCE):
+        files = [(path, held.link, max(snapshot.size_of(path), 0)) for path, held in batch
+                 if path not in NOT_SENT]  # fmt: skip
+        if not files:
+            continue
+        send(sock, {"files": [[path, size] for path, _, size in files]})
+        have = items(receive(sock), "have")
+        if len(have) != len(files):
+            raise PeerError("it tells of other files than it was asked about")
+        for (_, link, size), each in zip(files, have, strict=True):
+            n_bytes += _offer_file(sock, link, size, each)
+    send(sock, {"files": []})
+    for paths in _batches(snapshot.directories(), PATHS_AT_ONCE):
+        send(sock, {"directories": paths})
+    send(sock, {"directories": []})
+    if receive(sock).get("staged") is not True:
+        raise PeerError("it does not say that it has all")
+    return n_bytes
+
+
+def _offer_file(sock: socket.socket, link: str, size: int, have: Any) -> int:
+    if not (isinstance(have, list) and len(have) == 2 and isinstance(have[0], int)
+            and isinstance(have[1], str) and 0 <= have[0] <= size):  # fmt: skip
+        raise PeerError("it tells of a file what makes no sense")
+    n, digest = have
+    with open(link, "rb", buffering=0) as file:
+        begin = n if _digest(file.fileno(), n) == digest else 0
+        if begin == size and digest:
+            send(sock, {"from": -1, "size": 0})
+            return 0
+        send(sock, {"from": begin, "size": size - begin})
+        at = begin
+        while at < size:
+            piece = os.pread(file.fileno(), min(PIECE, size - at), at)
+            # It has been cut since: the change that says so comes later, and cuts the copy.
+            piece = piece or bytes(min(PIECE, size - at))
+            sock.sendall(piece)
+            at += len(piece)
+        return size - begin
+
+
+def _batches(values: Iterable[Any], n: int) -> Iterator[list[Any]]:
+    left = iter(values)
+    while batch := list(islice(left, n)):
+        yield batch
+
+
+def _digest(fd: int, n: int) -> str:
+    """The SHA-256 of the first n bytes; of a file that is shorter, of what there is."""
+    digest, at = hashlib.sha256(), 0
+    while at < n:
+        piece = os.pread(fd, min(PIECE, n - at), at)
+        if not piece:
+            break
+        digest.update(piece)
+        at += len(piece)
+    return digest.hexdigest()
+
+
+# ---- the follower's half
+
+
+class Staged(NamedTuple):
+    """What is to be done with one file. Args: name: in the stage, of what comes at `begin`; empty:
+    nothing comes. size: that it has in the end."""
+
+    path: str
+    name: str
+    begin: int
+    size: int
+
+
+class Copy:
+    """A follower's files on their way to those of its leader."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._stage = os.path.join(root, STAGE)
+        self._files: list[Staged] = []
+        self._directories: list[str] = []
+
+    def take(self, sock: socket.socket) -> int:
+        """Put all that differs into the stage. Returns: bytes that came. Raises: OSError,
+        PeerError; the files are as they were."""
+        remove_stage(self._root)
+        os.mkdir(self._stage, 0o700)
+        n_bytes = 0
+        while files := items(receive(sock), "files"):
+            wanted = [(_path(path), size) for path, size in map(_pair, files)]
+            send(sock, {"have": [self._have(path, size) for path, size in wanted]})
+            for path, size in wanted:
+                n_bytes += self._take_file(sock, path, size)
+        while paths := items(receive(sock), "directories"):
+            self._directories += map(_path, paths)
+        _core.sync_file_system(self._root)
+        send(sock, {"staged": True})
+        return n_bytes
+
+    def _have(self, path: str, size: int) -> list[Any]:
+        """How much there is of a file of the leader's, and its digest."""
+        place = os.path.join(self._root, path)
+        try:
+            fd = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return [0, ""]
+        try:
+            n = min(os.fstat(fd).st_size, size)
+            return [n, _digest(fd, n)]
+        except OSError:
+            return [0, ""]  # a directory, or what cannot be read: it is replaced
+        finally:
+            os.close(fd)
+
+    def _take_file(self, sock: socket.socket, path: str, size: int) -> int:
+        head = receive(sock)
+        if head.get("from") == -1:
+            self._files.append(Staged(path, "", size, size))
+            return 0
+        begin, n = number(head, "from"), number(head, "size")
+        if begin + n != size:
+            raise PeerError(f"{path} has another size than it was said to have")
+        name = str(len(self._files))
+        with open(os.path.join(self._stage, name), "xb", buffering=0) as file:
+            left = n
+            while left:
+                piece = exactly(sock, min(left, PIECE))
+                file.write(piece)
+                left -= len(piece)
+        self._files.append(Staged(path, name, begin, size))
+        return n
+
+    def place(self) -> None:
+        """Make the files those of the leader. Raises: OSError: they are between two states."""
+        wanted = {each.path for each in self._files}
+        directories = {*self._directories, *filter(None, map(os.path.dirname, wanted))}
+        self._clear("", wanted, directories)
+        for path in sorted(directories):
+            with suppress(FileExistsError):
+                os.mkdir(os.path.join(self._root, path), 0o750)
+        for each in self._files:
+            self._place(each)
+        _core.sync_file_system(self._root)
+        shutil.rmtree(self._stage, ignore_errors=True)
+
+    def _clear(self, path: str, wanted: set[str], directories: set[str]) -> None:
+        """Remove what the leader does not have."""
+        with os.scandir(os.path.join(self._root, path)) as entries:
+            for entry in list(entries):
+                below = f"{path}/{entry.name}" if path else entry.name
+                if not path and (entry.name.startswith(".") or entry.name in NOT_SENT):
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    if below in directories:
+                        self._clear(below, wanted, directories)
+                    else:
+                        shutil.rmtree(entry.path)
+                elif below not in wanted:
+                    os.unlink(entry.path)
+
+    def _place(self, staged: Staged) -> None:
+        place = os.path.join(self._root, staged.path)
+        source = os.path.join(self._stage, staged.name)
+        if staged.name and staged.begin == 0:
+            os.replace(source, place)
+            os.chmod(place, 0o640)
+            return
+        with open(place, "r+b", buffering=0) as file:
+            if staged.name:
+                file.seek(staged.begin)
+                with open(source, "rb", buffering=0) as come:
+                    while piece := come.read(PIECE):
+                        file.write(piece)
+            os.ftruncate(file.fileno(), staged.size)
+
+
+def remove_stage(root: str) -> None:
+    """Remove what a join has left that did not come to its end."""
+    shutil.rmtree(os.path.join(root, STAGE), ignore_errors=True)
+
+
+def _pair(value: Any) -> tuple[Any, int]:
+    if not (isinstance(value, list) and len(value) == 2 and isinstance(value[1], int)
+            and value[1] >= 0):  # fmt: skip
+        raise PeerError("a file without a size")
+    return value[0], value[1]
+
+
+def _path(value: Any) -> str:
+    """A path below the data directory that is no node's own. Raises: PeerError."""
+    if not isinstance(value, str) or not value or len(value.encode(errors="replace")) > MAX_PATH:
+        raise PeerError("a path that is none")
+    parts = value.split("/")
+    if (
+        value.startswith(".") or parts[0] in NOT_SENT or "\0" in value
+        or any(part in ("", ".", "..") for part in parts)
+    ):  # fmt: skip
+        raise PeerError(f"a path that leads elsewhere: {value[:200]!r}")
+    return value
+
+
+def placed(sock: socket.socket) -> None:
+    """The leader's last step: have the files replaced. Raises: OSError, PeerError."""
+    send(sock, {"place": True})
+    if receive(sock).get("placed") is not True:
+        raise PeerError("it does not say that its files are replaced")

@@ -1,0 +1,377 @@
+"""A leader's followers: lets them in, has them join, and decides which are in sync.
+
+Each connection has a thread, which greets, compares files and then sends; all that is decided is
+decided on the loop. Acknowledgements wait for a follower from before etcd has it in the set until
+after etcd has it no more. Source: docs/clustering.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from lavinmq import __version__
+from lavinmq._cluster import Feed, Peer
+from lavinmq.backup.taking import Taking
+from lavinmq.cluster import frames, joining
+from lavinmq.cluster.etcd import EtcdError
+from lavinmq.cluster.frames import PeerError
+from lavinmq.files.snapshot import SnapshotError
+from lavinmq.listeners.endpoints import shown
+from lavinmq.process import log
+
+if TYPE_CHECKING:
+    from lavinmq.broker import Broker
+    from lavinmq.cluster.coordinator import Coordinator
+    from lavinmq.cluster.history import History
+
+LOOK_S: Final = 0.1
+SILENT_S: Final = 3.0
+"""After which a follower that owes an answer is in sync no more."""
+CLOSE_BYTES: Final = 8 << 20
+"""How near a follower has to be before acknowledgements wait for it."""
+MOST_SESSIONS: Final = 32
+HAND_OVER_S: Final = 3.0
+SEND_S: Final = 30.0
+_log = log.get("lmq.cluster")
+
+T = TypeVar("T")
+
+
+def listening(bind: str, port: int) -> socket.socket:
+    """A socket for followers. Raises: OSError naming the address."""
+    family = socket.AF_INET6 if ":" in bind else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((bind, port))
+        sock.listen(16)
+    except OSError as error:
+        sock.close()
+        raise OSError(
+            error.errno, f"cannot listen on {shown(bind, port)}: {error.strerror}"
+        ) from error
+    sock.setblocking(False)
+    return sock
+
+
+class Session:
+    """A follower that is connected, from its greeting on."""
+
+    def __init__(self, sock: socket.socket, address: tuple[str, int]) -> None:
+        self.sock = sock
+        self.host = address[0]
+        self.where = shown(*address)
+        self.node = ""
+        self.version = ""
+        self.peer: Peer | None = None
+        self.is_coming = False
+        """Whether it is being taken into the set."""
+
+    def end(self) -> None:
+        """Have its thread end; what waits for it goes on waiting until it has."""
+        if self.peer is not None:
+            self.peer.stop()
+        with suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)
+
+
+class Leading:
+    """The replication of one leader, in one epoch. On the loop, unless it says otherwise.
+
+    Args: sock: where followers come, closed by `close`; least: how many nodes the operator wants to
+        have what is acknowledged, 0: most; peers: the hosts whose PROXY headers count; on_lost: is
+        told why this node leads no more; on_fatal: why it cannot go on at all.
+    """
+
+    def __init__(
+        self, broker: Broker, feed: Feed, coordinator: Coordinator, history: History,
+        secret: bytes, sock: socket.socket, *, least: int, peers: set[str],
+        on_lost: Callable[[str], object], on_fatal: Callable[[str], object],
+    ) -> None:  # fmt: skip
+        self.epoch = history.epoch
+        self.sessions: set[Session] = set()
+        self._broker = broker
+        self._events = broker.events
+        self._feed = feed
+        self._coordinator = coordinator
+        self._history = history
+        self._secret = secret
+        self._wanted = least
+        self._peers = peers
+        self._on_lost = on_lost
+        self._on_fatal = on_fatal
+        self._socket = sock
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._changing = asyncio.Lock()
+        self._joining = threading.Lock()
+        self._is_over = False
+        self._require()
+
+    # --- start and end ------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Let followers come."""
+        self._events.add_reader(self._socket.fileno(), self._accept)
+        self._look()
+        _log.info("leads in epoch %d, with %s", self.epoch, ", ".join(sorted(self.in_sync)))
+
+    def close(self) -> None:
+        """Let go of all followers. Idempotent."""
+        self._is_over = True
+        if self._socket.fileno() >= 0:
+            self._events.remove_reader(self._socket.fileno())
+            self._socket.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        for session in self.sessions:
+            session.end()
+
+    async def hand_over(self) -> None:
+        """The broker has stopped: have the followers in sync get all that it did, for a while."""
+        position = self._feed.mark()
+        ends_at = time.monotonic() + HAND_OVER_S
+        required = [each.peer for each in self.sessions if each.peer and each.peer.is_required]
+        while any(peer.acked < position for peer in required):
+            if time.monotonic() > ends_at:
+                _log.warning("a follower has not got everything before the stop")
+                return
+            await asyncio.sleep(0.01)
+
+    @property
+    def head(self) -> int:
+        """The position behind the last change."""
+        return self._feed.head
+
+    # --- who is in sync -----------------------------------------------------------------------
+
+    @property
+    def least(self) -> int:
+        """How many nodes have to have what is acknowledged, this one included."""
+        return self._coordinator.state.least(self._wanted)
+
+    @property
+    def in_sync(self) -> set[str]:
+        """The nodes in sync, this one included, as etcd has them."""
+        return set(self._coordinator.state.in_sync) | {self._coordinator.me}
+
+    def _require(self) -> None:
+        """Have acknowledgements wait for what they have to."""
+        there = {each.node for each in self.sessions if each.peer and each.peer.is_required}
+        missing = self.in_sync - there - {self._coordinator.me}
+        self._feed.require(self.least, len(missing))
+
+    def state_changed(self) -> None:
+        """Another picture of etcd."""
+        if not self._is_over:
+            self._require()
+
+    def _look(self) -> None:
+        """Ten times a second: who is silent, who has come near."""
+        self._timer = self._events.call_later(LOOK_S, self._look)
+        if self._feed.error:
+            self._on_fatal(f"a change of a file could not be read: error {self._feed.error}")
+            return
+        for session in list(self.sessions):
+            peer = session.peer
+            if peer is None or session.is_coming:
+                continue
+            if peer.is_required and peer.lag_s > SILENT_S:
+                _log.warning("%s does not answer for %.1f s", session.node, peer.lag_s)
+                session.end()
+            elif not peer.is_required and self._feed.head - peer.acked < CLOSE_BYTES:
+                session.is_coming = True
+                self._start(self._take_in(session, peer))
+        gone = self._gone()
+        if gone and len(self.in_sync - gone) >= self.least and not self._changing.locked():
+            self._start(self._leave_out())
+
+    def _gone(self) -> set[str]:
+        """Nodes in sync that are not connected."""
+        connected = {each.node for each in self.sessions if each.peer is not None}
+        return self.in_sync - connected - {self._coordinator.me}
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._events.create_task(self._guarded(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except EtcdError as error:
+            _log.warning("the set of nodes in sync stays as it is: %s", error)
+            await asyncio.sleep(LOOK_S)
+
+    async def _leave_out(self) -> None:
+        """Take those that are gone out of the set, if enough are left."""
+        async with self._changing:
+            gone = self._gone()
+            left = self.in_sync - gone
+            if gone and len(left) >= self.least:
+                await self._change(left)
+                _log.warning("in sync no more: %s; in sync: %s", ", ".join(sorted(gone)),
+                             ", ".join(sorted(left)))  # fmt: skip
+
+    async def _take_in(self, session: Session, peer: Peer) -> None:
+        """Have acknowledgements wait for a follower; once it has all that was acknowledged before,
+        put it into the set."""
+        try:
+            peer.is_required = True
+            position = self._feed.mark()
+            self._require()
+            ends_at = time.monotonic() + SILENT_S
+            while peer.acked < position:
+                if session not in self.sessions or time.monotonic() > ends_at:
+                    return
+                await asyncio.sleep(0.005)
+            async with self._changing:
+                if session in self.sessions and session.node not in self.in_sync:
+                    await self._change(self.in_sync | {session.node})
+                    _log.info("in sync: %s", ", ".join(sorted(self.in_sync)))
+        finally:
+            session.is_coming = False
+            if session.node not in self.in_sync and session in self.sessions:
+                peer.is_required = False
+            self._require()
+
+    async def _change(self, nodes: set[str]) -> None:
+        if not await self._coordinator.change_in_sync(self.epoch, nodes):
+            state = self._coordinator.state
+            if state.epoch != self.epoch or state.leader is None:
+                self._on_lost("another node leads, or nobody does")
+        self._require()
+
+    # --- sessions -----------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        try:
+            sock, address = self._socket.accept()
+        except OSError:
+            return
+        session = Session(sock, address[:2])
+        if len(self.sessions) >= MOST_SESSIONS:
+            sock.close()
+            return
+        self.sessions.add(session)
+        threading.Thread(target=self._run, args=(session,), name="follower", daemon=True).start()
+
+    def _run(self, session: Session) -> None:
+        """A session's thread."""
+        why = ""
+        try:
+            session.sock.setblocking(True)
+            why = self._serve(session)
+        except (OSError, PeerError, SnapshotError, LookupError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            with suppress(OSError):
+                frames.send(session.sock, {"refused": why})
+        finally:
+            if not self._is_over:
+                with suppress(RuntimeError):
+                    self._events.call_soon_threadsafe(self._ended, session, why)
+            session.sock.close()
+
+    def _ended(self, session: Session, why: str) -> None:
+        if not self._is_over:
+            name = f"{session.node} ({session.where})" if session.node else session.where
+            _log.log(30 if session.node else 20, "follower %s has gone: %s", name, why)
+        peer = session.peer
+        self.sessions.discard(session)
+        if session.peer is not None:
+            self._peers.discard(session.host)
+        self._require()  # before the peer goes: nothing is acknowledged in between
+        if peer is not None:
+            peer.close()
+
+    def _serve(self, session: Session) -> str:
+        """In the session's thread. Returns: why it ended. Raises: OSError, PeerError,
+        SnapshotError, LookupError."""
+        sock = session.sock
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        frames.greet_follower(sock, self._secret)
+        hello = frames.receive(sock, 65536)
+        node, epoch = frames.text(hello, "id"), frames.number(hello, "epoch")
+        position = frames.number(hello, "position")
+        session.version = frames.text(hello, "version")
+        self._on_loop(self._welcome(session, node))
+        sock.settimeout(SEND_S)
+        until = 0
+        if not (hello.get("whole") is True and self._continues(epoch, position)):
+            position, until = self._join(session)
+        frames.send(sock, {
+            "position": position, "until": until, "history": self._history.to_json(),
+            "version": __version__,
+        })  # fmt: skip
+        sock.settimeout(None)
+        sock.setblocking(True)
+        peer = self._on_loop(self._begin(session, position))
+        return peer.serve()
+
+    def _continues(self, epoch: int, position: int) -> bool:
+        """Whether a follower can go on from where it is."""
+        head = self._feed.head
+        return position >= self._feed.first and self._history.has(epoch, position, head)
+
+    def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        """Have something done on the loop, from a session's thread."""
+        if self._is_over:
+            work.close()
+            raise PeerError("this node leads no more")
+        return asyncio.run_coroutine_threadsafe(work, self._events).result()
+
+    async def _welcome(self, session: Session, node: str) -> None:
+        """Learn who it is; an older connection of the same node ends. Raises: PeerError."""
+        if node == self._coordinator.me:
+            raise PeerError(f"it has this node's own id, {node}")
+        if not node or len(node) > 8 or not node.isascii() or not node.isalnum():
+            raise PeerError("it has no id")
+        for other in self.sessions:
+            if other.node == node:
+                other.end()
+        session.node = node
+
+    async def _begin(self, session: Session, position: int) -> Peer:
+        session.peer = Peer(self._feed, session.sock.fileno(), position)
+        # In the set already: acknowledgements go on waiting for it.
+        session.peer.is_required = session.node in self.in_sync
+        self._peers.add(session.host)
+        self._require()
+        return session.peer
+
+    def _join(self, session: Session) -> tuple[int, int]:
+        """Have a follower's files be ours. Returns: the position from which on it has to hear of
+        changes, and that from which on its files are of one moment."""
+        sock = session.sock
+        with self._joining:
+            frames.send(sock, {"join": True})
+            _log.info("%s joins", session.node)
+            taking = Taking(self._broker, lambda: self._feed.head)
+            self._on_loop(taking.take())
+            try:
+                taking.look()
+                joining.offer(sock, taking.snapshot)
+                self._on_loop(self._before_placing(session))
+                joining.placed(sock)
+                return taking.since, max(taking.until, self._feed.mark())
+            finally:
+                self._on_loop(taking.release())
+
+    async def _before_placing(self, session: Session) -> None:
+        """Its files are between two states soon: it is in sync no more, if enough others are."""
+        async with self._changing:
+            left = self.in_sync - {session.node}
+            if session.node in self.in_sync and len(left) >= self.least:
+                try:
+                    await self._change(left)
+                except EtcdError as error:
+                    raise PeerError(f"it cannot join now: {error}") from None

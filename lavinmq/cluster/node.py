@@ -1,0 +1,483 @@
+"""A node of a cluster from its start to its end: follows who leads, and leads when nobody does.
+
+A node that leads never follows again: it ends, and is started anew. Exit codes are the original's:
+3: it leads no more, or may not; 5: no etcd answers; 36: it cannot follow; 1: its disk has failed.
+Source: docs/clustering.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Final
+
+from lavinmq import __version__, _core
+from lavinmq._cluster import Feed, Ring
+from lavinmq.cluster import places
+from lavinmq.cluster.coordinator import Coordinator, Leader
+from lavinmq.cluster.etcd import Etcd, EtcdError, NoLease, Unreachable
+from lavinmq.cluster.following import Following, address_of
+from lavinmq.cluster.hooks import run_hook
+from lavinmq.cluster.identity import Standing, node_id
+from lavinmq.cluster.joining import remove_stage
+from lavinmq.cluster.leading import Leading, listening
+from lavinmq.cluster.proxy import Proxy, Target
+from lavinmq.errors import DefinitionsError
+from lavinmq.process import log
+from lavinmq.server import Server, spare_collections
+
+if TYPE_CHECKING:
+    from lavinmq.config.values import Config
+    from lavinmq.process.systemd import Service
+
+RING_BYTES: Final = 64 << 20
+MARGIN_S: Final = 0.5
+"""Of its lease that a leader does not use."""
+CHECK_S: Final = 0.1
+AGAIN_S: Final = 0.5
+RANK_S: Final = 0.03
+"""How long others have to say that they have more."""
+YIELD_S: Final = 0.3
+STALLED_S: Final = 10.0
+MOST_PROXIED: Final = 60_000
+LOST, NO_ETCD, CANNOT_FOLLOW = 3, 5, 36
+_log = log.get("lmq.cluster")
+
+
+class NodeError(Exception):
+    """The node ends; the text says why, for people."""
+
+    def __init__(self, text: str, exit_code: int) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code
+
+
+class Node:
+    """One node on one event loop, which it stops when it has ended.
+
+    The data directory is locked. Raises: ValueError, OSError, DataDirError.
+    """
+
+    exit_code: int
+    server: Server | None
+    """While it leads."""
+
+    def __init__(self, config: Config, events: asyncio.AbstractEventLoop, service: Service) -> None:
+        self.exit_code = 0
+        self.server = None
+        self._config = config
+        self._events = events
+        self._root = config.data_dir
+        self._service = service
+        self.me = node_id(self._root)
+        self._standing = Standing(self._root)
+        self._standing.load()
+        remove_stage(self._root)
+        self._ring = Ring(RING_BYTES, self._standing.position)
+        self._history = self._standing.history
+        self._uri = config.clustering_advertised_uri or places.default_uri(config)
+        host, _ = address_of(self._uri)
+        self._etcd = self._new_etcd()
+        self._coordinator = Coordinator(
+            self._etcd, config.clustering_etcd_prefix, self.me,
+            {
+                "uri": self._uri, "host": socket.gethostname(), "directory": self._root,
+                "address": host, "ports": places.ports(config), "version": __version__,
+            },
+        )  # fmt: skip
+        self._lease = 0
+        self._deadline = 0.0
+        self._secret = b""
+        self._following: Following | None = None
+        self._leading: Leading | None = None
+        self._proxy: Proxy | None = None
+        self._dead = ""
+        """Key of a leader at whose address there is nobody."""
+        self._yields_until = 0.0
+        self._changed = asyncio.Event()
+        self._main: asyncio.Task[None] | None = None
+        self._is_stopping = False
+
+    def _new_etcd(self) -> Etcd:
+        """Raises: ValueError."""
+        config = self._config
+        if bool(config.clustering_etcd_cert) != bool(config.clustering_etcd_key):
+            raise ValueError("of 'etcd_cert' and 'etcd_key' in [clustering] one is missing")
+        return Etcd(
+            config.clustering_etcd_endpoints, timeout_s=max(1.0, config.clustering_lease_ttl / 3),
+            ca=config.clustering_etcd_ca_cert or "", cert=config.clustering_etcd_cert or "",
+            key=config.clustering_etcd_key or "",
+        )  # fmt: skip
+
+    # --- from start to end --------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin, once the loop turns."""
+        _log.info("node %s of the cluster %r", self.me, self._config.clustering_etcd_prefix)
+        self._main = self._events.create_task(self._run())
+        self._main.add_done_callback(self._over)
+
+    async def _run(self) -> None:
+        """Raises: NodeError, maybe in a group."""
+        await self._join_cluster()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._keep_lease())
+            group.create_task(self._watch())
+            group.create_task(self._decide())
+
+    def _over(self, main: asyncio.Task[None]) -> None:
+        """It has failed, or was cancelled because the node stops."""
+        error = None if main.cancelled() else main.exception()
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        if isinstance(error, NodeError):
+            self._end(str(error), error.exit_code)
+        elif error is not None:
+            _log.error("a mistake of the node's own", exc_info=error)
+            self._end("a mistake of its own", 1)
+
+    def _end(self, why: str, exit_code: int) -> None:
+        """End, without writing or acknowledging anything more."""
+        if not self._is_stopping:
+            _log.fatal("%s. Stopping", why)
+        self.exit_code = self.exit_code or exit_code
+        if self.server is not None:
+            self.server.failure = self.server.failure or why
+        self._events.stop()
+
+    def stop(self) -> None:
+        """Stop in order."""
+        if self.server is not None:
+            self.server.stop()
+        elif not self._is_stopping:
+            _log.info("Stopping")
+            self._service.stopping()
+            self._events.stop()
+        self._is_stopping = True
+
+    async def release(self) -> None:
+        """The loop has ended its main run: leave the cluster in order, or just let go."""
+        server, leading = self.server, self._leading
+        if self._main is not None:
+            self._main.cancel()
+            await asyncio.wait([self._main])
+        is_orderly = server is None or not server.failure
+        if leading is not None:
+            if is_orderly:
+                await leading.hand_over()
+            leading.close()
+        if self._following is not None:
+            following = self._following
+            await asyncio.get_running_loop().run_in_executor(None, following.stop)
+            self._history = following.history
+        if self._proxy is not None:
+            await self._proxy.close()
+        if is_orderly and not self.exit_code and self._standing.is_whole and self._history.epoch:
+            head = self._ring.head if leading is None else leading.head
+            with suppress(OSError):
+                self._standing.note(is_whole=True, position=head, history=self._history)
+        if self._lease:
+            with suppress(EtcdError):
+                await self._etcd.revoke(self._lease)
+        await self._etcd.close()
+
+    def reload(self) -> None:
+        """Read the configuration again; a follower has nothing that may change."""
+        if self.server is not None:
+            self.server.reload()
+
+    def tell_state(self) -> None:
+        """Log what the process is waiting for."""
+        state = self._coordinator.state
+        _log.info("node %s, epoch %d, led by %s, in sync: %s", self.me, state.epoch,
+                  state.epoch_leader, ", ".join(state.in_sync))  # fmt: skip
+        if self.server is not None:
+            self.server.tell_state()
+
+    def collect_garbage(self) -> None:
+        """Give memory back to the system."""
+        if self.server is not None:
+            self.server.collect_garbage()
+
+    # --- etcd ---------------------------------------------------------------------------------
+
+    async def _join_cluster(self) -> None:
+        """Raises: NodeError."""
+        try:
+            self._lease, ttl = await self._etcd.grant(self._config.clustering_lease_ttl)
+            self._deadline = time.monotonic() + ttl - MARGIN_S
+            why = await self._coordinator.register(self._lease)
+            if why:
+                _log.warning("%s: waiting for it to go", why)
+                await asyncio.sleep(ttl + 2)
+                self._lease, ttl = await self._etcd.grant(self._config.clustering_lease_ttl)
+                self._deadline = time.monotonic() + ttl - MARGIN_S
+                why = await self._coordinator.register(self._lease)
+            if why:
+                raise NodeError(why, LOST)
+            self._secret = await self._coordinator.secret()
+            await self._coordinator.look()
+        except Unreachable as error:
+            raise NodeError(str(error), NO_ETCD) from None
+        except EtcdError as error:
+            raise NodeError(str(error), LOST) from None
+
+    async def _keep_lease(self) -> None:
+        """Renew the lease; a follower that has lost it gets another one."""
+        ttl = self._config.clustering_lease_ttl
+        while True:
+            await asyncio.sleep(ttl / 4)
+            if self._leading is not None and self._is_stalled():
+                continue
+            began = time.monotonic()
+            try:
+                left = await self._etcd.keep_alive(self._lease)
+                self._deadline = began + left - MARGIN_S
+            except NoLease:
+                if self._leading is not None:
+                    raise NodeError("the lease by which it leads is gone", LOST) from None
+                await self._again()
+            except EtcdError as error:
+                _log.warning("the lease is not renewed: %s", error)
+
+    async def _again(self) -> None:
+        """Another lease. Raises: NodeError."""
+        with suppress(EtcdError):
+            self._lease, ttl = await self._etcd.grant(self._config.clustering_lease_ttl)
+            self._deadline = time.monotonic() + ttl - MARGIN_S
+            why = await self._coordinator.register(self._lease)
+            if why:
+                raise NodeError(why, LOST)
+
+    def _is_stalled(self) -> bool:
+        """Whether the disk makes no progress, so that another node had better lead."""
+        assert self.server is not None
+        since_s = self.server.broker.loop.sync_age
+        if since_s > max(STALLED_S, 2 * self._config.clustering_lease_ttl):
+            _log.error("the disk has not answered for %.0f s: the lease is not renewed", since_s)
+            return True
+        return False
+
+    async def _watch(self) -> None:
+        """Follow what etcd has."""
+        while True:
+            try:
+                revision = await self._coordinator.look()
+                self._changed.set()
+                async for _ in self._coordinator.changes(revision):
+                    self._changed.set()
+            except EtcdError as error:
+                _log.warning("etcd is not watched: %s", error)
+                await asyncio.sleep(AGAIN_S)
+
+    # --- decisions ----------------------------------------------------------------------------
+
+    async def _decide(self) -> None:
+        """After each change, and ten times a second: is this the right thing to do?"""
+        while True:
+            self._changed.clear()
+            if self._leading is not None:
+                self._look_at_leading(self._leading)
+            else:
+                await self._look_at_leader()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), CHECK_S)
+
+    def _look_at_leading(self, leading: Leading) -> None:
+        """Raises: NodeError: it leads no more."""
+        state = self._coordinator.state
+        if time.monotonic() > self._deadline:
+            raise NodeError("etcd has not renewed the lease in time, another node may lead", LOST)
+        if state.epoch != leading.epoch or state.epoch_leader != self.me:
+            raise NodeError(f"node {state.epoch_leader} leads in epoch {state.epoch}", LOST)
+        if state.leader is None or state.leader.lease != self._lease:
+            raise NodeError("etcd says that this node does not lead", LOST)
+        leading.state_changed()
+
+    async def _look_at_leader(self) -> None:
+        state = self._coordinator.state
+        leader = state.leader
+        try:
+            if leader is None:
+                self._unfollow()
+                await self._campaign()
+            elif state.epoch_leader == self.me and leader.lease != self._lease:
+                await self._campaign()  # an earlier life of this node, which has ended
+            elif leader.uri == self._uri and state.epoch_leader != self.me:
+                raise NodeError(
+                    f"node {state.epoch_leader} leads by the address of this one, {self._uri}:"
+                    " advertised_uri has to be another one on each node",
+                    CANNOT_FOLLOW,
+                )
+            elif leader.key == self._dead and self._may_lead():
+                await self._campaign()
+            else:
+                self._follow(leader)
+        except EtcdError as error:
+            _log.warning("cannot decide who leads: %s", error)
+            await asyncio.sleep(AGAIN_S)
+
+    def _may_lead(self) -> bool:
+        in_sync = self._coordinator.state.in_sync
+        return self._standing.is_whole and (not in_sync or self.me in in_sync)
+
+    def _follow(self, leader: Leader) -> None:
+        """Follow who leads. Raises: NodeError."""
+        if self._following is not None and self._following.uri == leader.uri:
+            return
+        self._unfollow()
+        self._dead = ""
+
+        def dead() -> None:
+            self._dead = leader.key
+            self._changed.set()
+
+        try:
+            self._following = Following(
+                leader.uri, self.me, self._secret, self._ring, self._root, self._standing,
+                self._history, call=self._events.call_soon_threadsafe, on_dead=dead,
+                on_disk=self._disk_failed,
+            )  # fmt: skip
+        except ValueError as error:
+            raise NodeError(f"the leader's address: {error}", CANNOT_FOLLOW) from None
+        self._following.start()
+        if self._proxy is None:
+            self._open_proxy()
+        else:
+            self._proxy.drop()
+
+    def _unfollow(self) -> None:
+        """Change nothing any more."""
+        if self._following is not None:
+            following, self._following = self._following, None
+            following.stop()
+            self._history = following.history
+
+    def _disk_failed(self, why: str) -> None:
+        self._end(f"the disk has failed: {why}", 1)
+
+    def _open_proxy(self) -> None:
+        """Raises: NodeError."""
+        self._proxy = Proxy(
+            self._events, places.doors(self._config), self._target, most=MOST_PROXIED,
+            config=self._config,
+        )  # fmt: skip
+        try:
+            self._proxy.start()
+        except OSError as error:
+            self._proxy = None
+            raise NodeError(str(error.strerror or error), CANNOT_FOLLOW) from None
+        self._service.ready("Follows")
+
+    def _target(self, protocol: str) -> Target | None:
+        state = self._coordinator.state
+        there = state.nodes.get(state.epoch_leader) if state.leader is not None else None
+        ports = there.get("ports") if there is not None else None
+        port = ports.get(protocol) if isinstance(ports, dict) else None
+        if (
+            there is None
+            or state.epoch_leader == self.me
+            or not isinstance(port, int)
+            or not isinstance(there.get("address"), str)
+        ):
+            return None
+        return Target(there["address"], port)
+
+    # --- leading ------------------------------------------------------------------------------
+
+    async def _campaign(self) -> None:
+        """Lead, unless somebody else has more or is quicker. Raises: EtcdError, NodeError."""
+        if not self._may_lead() or time.monotonic() < self._yields_until:
+            return
+        if time.monotonic() > self._deadline - 1:
+            return  # the lease is renewed soon, or gone
+        following, state = self._following, self._coordinator.state
+        history = self._history if following is None else following.history
+        others = set(state.in_sync) & set(state.nodes)
+        if others - {self.me, state.epoch_leader}:
+            await self._coordinator.offer(self._lease, history.epoch, self._ring.head)
+            await asyncio.sleep(RANK_S)
+            if not await self._coordinator.is_best(history.epoch, self._ring.head):
+                self._yields_until = time.monotonic() + YIELD_S
+                return
+        self._unfollow()
+        try:
+            # Before it leads: nobody may find that there is nobody at the address of who leads.
+            config = self._config
+            sock = listening(config.clustering_bind, config.clustering_port)
+        except OSError as error:
+            raise NodeError(str(error.strerror), CANNOT_FOLLOW) from None
+        is_leader = False
+        try:
+            if self._may_lead():
+                is_leader = await self._coordinator.take_over(state, self._lease, self._uri)
+        finally:
+            if not is_leader:
+                sock.close()
+        if is_leader:
+            await self._lead(sock)
+
+    async def _lead(self, sock: socket.socket) -> None:
+        """Be the broker. Raises: NodeError."""
+        config, epoch = self._config, self._coordinator.state.epoch
+        _log.notice("leads from now on, in epoch %d", epoch)
+        run_hook(config.clustering_on_leader_elected)
+        if self._proxy is not None:
+            await self._proxy.close()
+            self._proxy = None
+        self._history.begin(epoch, self._ring.head)
+        feed = Feed(self._ring)
+        server = self.server = Server(config, self._events, self._service)
+        broker = server.broker
+        _core.observe_copies(broker.loop, self._root, feed.note, feed.address)
+        broker.loop.wait_for_copies(feed.fileno())
+        broker.disk.copied = broker.loop.when_copied
+        self._leading = Leading(
+            broker, feed, self._coordinator, self._history, self._secret, sock,
+            least=config.clustering_min_insync_replicas, peers=server.peers,
+            on_lost=lambda why: self._end(why, LOST), on_fatal=lambda why: self._end(why, 1),
+        )  # fmt: skip
+        try:
+            with self._kept_meanwhile():
+                server.start()
+                spare_collections()
+            self._leading.start()
+        except (DefinitionsError, OSError) as error:
+            raise NodeError(f"Cannot start: {error}", 1) from None
+
+    @contextmanager
+    def _kept_meanwhile(self) -> Iterator[None]:
+        """Have the lease renewed while the loop is busy with loading."""
+        is_over = threading.Event()
+
+        async def renew() -> None:
+            etcd = self._new_etcd()
+            try:
+                while not is_over.is_set():
+                    began = time.monotonic()
+                    with suppress(EtcdError):
+                        left = await etcd.keep_alive(self._lease)
+                        self._deadline = began + left - MARGIN_S
+                    await asyncio.get_running_loop().run_in_executor(
+                        None, is_over.wait, self._config.clustering_lease_ttl / 4
+                    )
+            finally:
+                await etcd.close()
+
+        thread = threading.Thread(target=lambda: asyncio.run(renew()), name="lease", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join()
+
+    def tell_lost(self) -> None:
+        """It leads no more: run the operator's command for that."""
+        config = self._config
+        if self._leading is not None:
+            run_hook(config.clustering_on_leader_lost)

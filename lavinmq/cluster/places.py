@@ -1,0 +1,46 @@
+"""Where a node serves clients and is reached by others, as its configuration says.
+
+Source: docs/clustering.md.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+from lavinmq.cluster.following import PORT
+from lavinmq.cluster.proxy import Door
+
+if TYPE_CHECKING:
+    from lavinmq.config.values import Config
+
+
+def default_uri(config: Config) -> str:
+    """Where other nodes reach this one, unless the operator says so."""
+    return f"tcp://{socket.gethostname()}:{config.clustering_port or PORT}"
+
+
+def ports(config: Config) -> dict[str, int]:
+    """Where a leader of this configuration serves clients."""
+    wanted = {
+        "amqp": config.amqp_port, "mqtt": config.mqtt_port, "http": config.http_port,
+    }  # fmt: skip
+    if config.tls_cert:
+        wanted |= {
+            "amqps": config.amqp_tls_port, "mqtts": config.mqtt_tls_port,
+            "https": config.https_port,
+        }  # fmt: skip
+    return {name: port for name, port in wanted.items() if port > 0}
+
+
+def doors(config: Config) -> list[Door]:
+    """Where a follower takes clients."""
+    binds = {
+        "amqp": config.amqp_bind, "amqps": config.amqp_bind, "mqtt": config.mqtt_bind,
+        "mqtts": config.mqtt_bind, "http": config.http_bind, "https": config.http_bind,
+    }  # fmt: skip
+    doors = [Door(name, binds[name], port) for name, port in ports(config).items()]
+    paths = {
+        "amqp": config.amqp_unix_path, "mqtt": config.mqtt_unix_path, "http": config.http_unix_path,
+    }  # fmt: skip
+    return doors + [Door(name, "", -1, path) for name, path in paths.items() if path]
