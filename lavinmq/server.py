@@ -33,6 +33,7 @@ from lavinmq.files import file_systems
 from lavinmq.files import vhosts as vhosts_file
 from lavinmq.files.datadir import DataDir, DataDirError
 from lavinmq.files.disk import DiskWatch
+from lavinmq.files.standing import leave_cluster
 from lavinmq.http.access.origin import Origin
 from lavinmq.listeners.endpoints import Endpoints
 from lavinmq.listeners.listener import Listener, Places, listeners
@@ -495,6 +496,7 @@ def opened(
     with DataDir(
         config.data_dir, lock=config.data_dir_lock, wait=wait, access=config.data_dir_access
     ) as data_dir:
+        leave_cluster(config.data_dir)
         server = Server(config, events, service, is_clean=data_dir.is_clean)
         try:
             yield server

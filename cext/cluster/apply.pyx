@@ -46,6 +46,7 @@ cdef struct apply_t:
     u64 unsynced                # bytes
     flag_t is_whole_dirty       # names were changed, or files that are not open any more
     flag_t is_dirty
+    flag_t is_full              # the last change had no room; the files are as before it, or nearly
     char why[APPLY_WHY]
 
 
@@ -209,6 +210,7 @@ cdef int apply_entry(apply_t* a, const u8* p, u64 position) noexcept nogil:
             errno == ENOENT or errno == EEXIST or errno == ENOTEMPTY):
         rc = 0
     if rc:
+        a.is_full = errno == ENOSPC or errno == EDQUOT
         snprintf(a.why, APPLY_WHY, b"%.160s: %s", path, strerror(errno))
     return rc
 

@@ -281,6 +281,7 @@ cdef class Follower:
         self.w.fd = fd
         self.w.apply.lenient_until = self.w.stop_at = until
         self.w.heard_ns = clock_ns()
+        self.w.apply.is_full = False
         with nogil:
             end = follow_run(&self.w)
             error = errno
@@ -290,8 +291,8 @@ cdef class Follower:
             return ("there", "")
         if end == FOLLOW_LOST:
             return ("lost", os.strerror(error) if error else "the leader has closed the connection")
-        if end == FOLLOW_REFUSED:
-            return ("refused", os.fsdecode(<bytes>self.w.apply.why))
+        if end == FOLLOW_REFUSED or end == FOLLOW_FULL:
+            return ("refused" if end == FOLLOW_REFUSED else "full", os.fsdecode(<bytes>self.w.apply.why))
         return ("disk", os.strerror(error))
 
     def sync(self) -> None:

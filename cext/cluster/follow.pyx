@@ -2,19 +2,20 @@
 # disk.
 #
 # What comes goes into the ring first, where it stays for others to have if this node leads one day.
-# It is synced when the leader asks (ENTRY_MARK), and else after a while or a lot.
+# It is synced when the leader asks (ENTRY_MARK), and else after a moment or a lot.
 # Called by door.pyx, without the GIL.
 
 cdef enum:
     FOLLOW_READ = 1048576
-    FOLLOW_UNSYNCED = 33554432
-    FOLLOW_IDLE_MS = 100
+    FOLLOW_UNSYNCED = 8388608
+    FOLLOW_MOMENT_MS = 100
 
 cdef enum follow_end_t:         # why it has ended
     FOLLOW_LOST = 0             # the connection, errno says why; 0: the leader has closed it
     FOLLOW_REFUSED = 1          # what came could not be done: apply_t's `why`
     FOLLOW_UNSYNCED_END = 2     # the disk has failed: nobody knows what is on it
     FOLLOW_THERE = 3            # it has come to where it was to stop
+    FOLLOW_FULL = 4             # the disk has no room for the next change
 
 
 cdef struct follow_t:
@@ -24,6 +25,7 @@ cdef struct follow_t:
     u64 applied                 # position up to which everything was done
     u64 synced                  # and is on disk
     u64 stop_at                 # position on disk at which it stops, 0 = none
+    i64 synced_ns               # when that was so last
     i64 heard_ns                # when something came last
 
 
@@ -34,6 +36,7 @@ cdef int follow_ack(follow_t* w) noexcept nogil:
     cdef ssize_t k
     if apply_sync(&w.apply):
         return FOLLOW_UNSYNCED_END
+    w.synced_ns = clock_ns()
     if w.synced == w.applied:
         return -1
     w.synced = w.applied
@@ -68,7 +71,7 @@ cdef int follow_take(follow_t* w) noexcept nogil:
                 return end
             continue
         if apply_entry(&w.apply, p, w.applied):
-            return FOLLOW_REFUSED
+            return FOLLOW_FULL if w.apply.is_full else FOLLOW_REFUSED
         w.applied += size
         if w.apply.unsynced > FOLLOW_UNSYNCED:
             end = follow_ack(w)
@@ -83,15 +86,17 @@ cdef int follow_run(follow_t* w) noexcept nogil:
     cdef ssize_t k
     cdef int end, n
     one.fd, one.events = w.fd, POLLIN
+    w.synced_ns = clock_ns()
     end = follow_take(w)            # what had come when it stopped
     if end >= 0:
         return end
     while True:
         one.revents = 0
-        n = c_poll(&one, 1, FOLLOW_IDLE_MS if w.synced != w.applied else -1)
+        n = c_poll(&one, 1, FOLLOW_MOMENT_MS if w.synced != w.applied else -1)
         if n < 0 and errno != EINTR:
             return FOLLOW_LOST
-        if n == 0:
+        if w.synced != w.applied and (
+                n == 0 or clock_ns() - w.synced_ns > FOLLOW_MOMENT_MS * <i64>1000000):
             end = follow_ack(w)
             if end >= 0:
                 return end

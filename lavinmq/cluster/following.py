@@ -6,7 +6,6 @@ on its loop. Source: docs/clustering.md.
 
 from __future__ import annotations
 
-import errno
 import socket
 import threading
 import time
@@ -20,8 +19,8 @@ from lavinmq._cluster import Follower, Ring
 from lavinmq.cluster import frames
 from lavinmq.cluster.frames import PeerError
 from lavinmq.cluster.history import History
-from lavinmq.cluster.identity import Standing
 from lavinmq.cluster.joining import Copy
+from lavinmq.files.standing import Standing
 from lavinmq.process import log
 
 CONNECT_S: Final = 3.0
@@ -96,8 +95,6 @@ class Following:
                 self._say(str(error.strerror))
                 self._call(self._on_dead)
             except (OSError, PeerError) as error:
-                if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-                    _log.error("cannot follow %s: %s", self.uri, error.strerror)
                 self._say(getattr(error, "strerror", None) or str(error))
             self._is_over.wait(pause_s)
             pause_s = min(2 * pause_s, AGAIN_S)
@@ -169,7 +166,7 @@ class Following:
                 self.error = ""
                 self.is_joined = True
                 kind, why = follower.run(sock.fileno())
-            if kind == "lost":
+            if kind in ("lost", "full"):
                 follower.sync()
         except OSError as error:
             kind, why = "disk", error.strerror or str(error)
@@ -182,6 +179,8 @@ class Following:
         elif kind == "refused":
             self._standing.note(is_whole=False)
             self.history = History()
+            raise PeerError(why)
+        elif kind == "full":
             raise PeerError(why)
         else:
             self._say(why)

@@ -32,7 +32,8 @@ class History:
     def has(self, epoch: int, position: int, head: int) -> bool:
         """Whether what somebody has who came to a position in an epoch is the beginning of what we
         have. Args: head: up to where we have it."""
-        for (known, _), (_, end) in zip(self.epochs, [*self.epochs[1:], (0, head)], strict=True):
+        ends = [start for _, start in self.epochs[1:]]
+        for (known, _), end in zip(self.epochs, [*ends, head], strict=False):
             if known == epoch:
                 return position <= end
         return False

@@ -21,12 +21,15 @@ from lavinmq.cluster import places
 from lavinmq.cluster.coordinator import Coordinator, Leader
 from lavinmq.cluster.etcd import Etcd, EtcdError, NoLease, Unreachable
 from lavinmq.cluster.following import Following, address_of
+from lavinmq.cluster.frames import PeerError
+from lavinmq.cluster.history import History
 from lavinmq.cluster.hooks import run_hook
-from lavinmq.cluster.identity import Standing, node_id
+from lavinmq.cluster.identity import node_id
 from lavinmq.cluster.joining import remove_stage
 from lavinmq.cluster.leading import Leading, listening
 from lavinmq.cluster.proxy import Proxy, Target
 from lavinmq.errors import DefinitionsError
+from lavinmq.files.standing import Standing
 from lavinmq.process import log
 from lavinmq.server import Server, spare_collections
 
@@ -59,16 +62,24 @@ class NodeError(Exception):
 class Node:
     """One node on one event loop, which it stops when it has ended.
 
-    The data directory is locked. Raises: ValueError, OSError, DataDirError.
+    Args: is_clean: whether an orderly stop was the last that happened to the data directory, which
+        is locked.
+    Raises: ValueError, OSError, DataDirError.
     """
 
     exit_code: int
     server: Server | None
     """While it leads."""
 
-    def __init__(self, config: Config, events: asyncio.AbstractEventLoop, service: Service) -> None:
+    is_stopped: bool
+    """Whether it has stopped in order, and all that it had is on disk."""
+
+    def __init__(
+        self, config: Config, events: asyncio.AbstractEventLoop, service: Service, *, is_clean: bool
+    ) -> None:
         self.exit_code = 0
         self.server = None
+        self.is_stopped = False
         self._config = config
         self._events = events
         self._root = config.data_dir
@@ -77,8 +88,12 @@ class Node:
         self._standing = Standing(self._root)
         self._standing.load()
         remove_stage(self._root)
-        self._ring = Ring(RING_BYTES, self._standing.position)
-        self._history = self._standing.history
+        self._history, position = History(), 0
+        if is_clean and self._standing.position:
+            with suppress(PeerError):
+                self._history = History.of_json(self._standing.history)
+                position = self._standing.position
+        self._ring = Ring(RING_BYTES, position)
         self._uri = config.clustering_advertised_uri or places.default_uri(config)
         host, _ = address_of(self._uri)
         self._etcd = self._new_etcd()
@@ -179,7 +194,8 @@ class Node:
         if is_orderly and not self.exit_code and self._standing.is_whole and self._history.epoch:
             head = self._ring.head if leading is None else leading.head
             with suppress(OSError):
-                self._standing.note(is_whole=True, position=head, history=self._history)
+                self._standing.note(is_whole=True, position=head, history=self._history.to_json())
+                self.is_stopped = server is None or server.is_stopped
         if self._lease:
             with suppress(EtcdError):
                 await self._etcd.revoke(self._lease)

@@ -26,7 +26,7 @@ def run(config: Config) -> int:
         with DataDir(
             config.data_dir, lock=config.data_dir_lock, access=config.data_dir_access
         ) as data_dir:
-            node = Node(config, events, Service(os.environ))
+            node = Node(config, events, Service(os.environ), is_clean=data_dir.is_clean)
             try:
                 follow_signals(node, events)
                 node.start()
@@ -35,7 +35,7 @@ def run(config: Config) -> int:
                 events.run_until_complete(node.release())
                 if node.server is not None:
                     node.server.release()
-            if node.server is not None and node.server.is_stopped:
+            if node.is_stopped:
                 data_dir.stopped()
             if node.exit_code:
                 node.tell_lost()

@@ -1,0 +1,72 @@
+"""`.clustering_state`: how the files of a node of a cluster stand, which is about this node alone.
+
+It says whether they are whole, and after an orderly stop up to which position of the cluster's
+changes they have everything. A broker that is no node of a cluster changes files without telling
+anybody: it takes the position out. What an epoch is, `lavinmq/cluster/` knows.
+Source: docs/clustering.md.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Final
+
+import orjson
+
+from lavinmq.files.changes import Changes
+from lavinmq.files.datadir import DataDirError
+from lavinmq.files.whole import read_regular, write_atomic
+
+STATE_FILE: Final = ".clustering_state"
+
+
+class Standing:
+    """How the files stand. Its methods raise OSError."""
+
+    def __init__(self, root: str) -> None:
+        self._path = os.path.join(root, STATE_FILE)
+        self.is_whole = True
+        """False while they are being replaced: a node that finds that never leads."""
+        self.position = 0
+        """Up to where they have everything; 0: nobody knows."""
+        self.history: Any = None
+        """The epochs that belong to the position, as they were noted."""
+
+    def load(self) -> bool:
+        """Read it, and have it say that a stop that is not in order comes next.
+
+        Returns: whether there was any.
+        """
+        try:
+            found: Any = orjson.loads(read_regular(self._path))
+        except FileNotFoundError:
+            return False
+        except orjson.JSONDecodeError:
+            found = None
+        if not isinstance(found, dict):
+            found = {}
+        position = found.get("position")
+        if found.get("whole") is True and isinstance(position, int) and position > 0:
+            self.position, self.history = position, found.get("history")
+        self.note(is_whole=found.get("whole") is True)
+        return True
+
+    def note(self, *, is_whole: bool, position: int = 0, history: Any = None) -> None:
+        """Write it."""
+        self.is_whole = is_whole
+        value: dict[str, Any] = {"whole": is_whole}
+        if position:
+            value |= {"position": position, "history": history}
+        write_atomic(self._path, orjson.dumps(value), Changes())
+
+
+def leave_cluster(root: str) -> None:
+    """A broker that is no node begins to change the files. Raises: OSError; DataDirError when they
+    are between two states."""
+    standing = Standing(root)
+    if standing.load() and not standing.is_whole:
+        raise DataDirError(
+            f"Data directory {root!r}: its files were being replaced by those of a leader, and are"
+            " not whole. Start it as a node of its cluster, or restore a backup",
+            is_lasting=True,
+        )

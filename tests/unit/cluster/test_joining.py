@@ -1,0 +1,159 @@
+"""A follower's files become those of its leader: whatever it had, and whatever the leader says."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lavinmq.cluster import frames, joining
+from lavinmq.cluster.frames import PeerError
+from lavinmq.cluster.joining import Copy
+from lavinmq.files.snapshot import Snapshot
+from tests.support.follower import differences
+
+
+def joined(leader: Path, follower: Path) -> int:
+    """Have a follower's files be the leader's. Returns: bytes that were sent."""
+    snapshot = Snapshot(str(leader))
+    snapshot.scan()
+    snapshot.finish(b"")
+    ours, theirs = socket.socketpair()
+    sent: list[Any] = []
+
+    def lead() -> None:
+        try:
+            sent.append(joining.offer(ours, snapshot))
+            joining.placed(ours)
+        except (OSError, PeerError) as error:
+            sent.append(error)
+        ours.close()
+
+    thread = threading.Thread(target=lead)
+    thread.start()
+    try:
+        copy = Copy(str(follower))
+        came = copy.take(theirs)
+        assert frames.receive(theirs) == {"place": True}
+        copy.place()
+        frames.send(theirs, {"placed": True})
+        thread.join()
+        assert sent == [came]
+        return came
+    finally:
+        theirs.close()
+        thread.join()
+        snapshot.release()
+
+
+FILES = st.dictionaries(
+    st.sampled_from(["a", "b", "d/a", "d/e/a", "f", "f/a"]), st.binary(max_size=30), max_size=6
+)
+
+
+def make(root: Path, files: dict[str, bytes]) -> None:
+    root.mkdir()
+    for name, content in files.items():
+        path = root / name
+        if any(parent.is_file() for parent in path.parents) or path.is_dir():
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    for name in (".lock", ".clustering_id", "schema_version"):
+        (root / name).write_text(root.name)
+
+
+@settings(deadline=None)
+@given(FILES, FILES)
+def test_whatever_it_had_it_has_the_leaders_files(
+    tmp_path_factory: pytest.TempPathFactory, theirs: dict[str, bytes], ours: dict[str, bytes]
+) -> None:
+    base = tmp_path_factory.mktemp("join")
+    leader, follower = base / "leader", base / "follower"
+    make(leader, theirs)
+    make(follower, ours)
+
+    joined(leader, follower)
+
+    for name in (".lock", ".clustering_id", "schema_version"):
+        assert (follower / name).read_text() == "follower"
+        (leader / name).unlink()
+        (follower / name).unlink()
+    assert differences(leader, follower) == []
+    shutil.rmtree(base)
+
+
+def test_only_what_differs_is_sent(tmp_path: Path) -> None:
+    leader, follower = tmp_path / "leader", tmp_path / "follower"
+    base = os.urandom(5 << 20)
+    make(leader, {"same": base, "grown": base + b"more", "other": b"x" * 10, "shorter": base[:100]})
+    make(follower, {"same": base, "grown": base, "other": b"y" * 10, "shorter": base})
+
+    assert joined(leader, follower) == len(b"more") + 10
+    assert joined(leader, follower) == 0
+    assert (follower / "shorter").read_bytes() == base[:100]
+
+
+def test_nothing_is_touched_before_all_is_there(tmp_path: Path) -> None:
+    make(tmp_path / "f", {"a": b"mine"})
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        frames.send(ours, {"files": [["a", 4], ["b", 4]]})
+        frames.send(ours, {"from": 0, "size": 4})
+        ours.sendall(b"new!")
+        frames.send(ours, {"from": 0, "size": 4})
+        ours.sendall(b"ne")
+        ours.shutdown(socket.SHUT_WR)
+        with pytest.raises(ConnectionResetError):
+            Copy(str(tmp_path / "f")).take(theirs)
+
+    assert (tmp_path / "f" / "a").read_bytes() == b"mine"
+    joining.remove_stage(str(tmp_path / "f"))
+    assert not (tmp_path / "f" / joining.STAGE).exists()
+
+
+@pytest.mark.parametrize(
+    "path", ["../a", "/a", ".lock", ".clustering_id", "a/../b", "a//b", "", "a/./b", "a/", None, 1,
+             "clean_stop", "schema_version", "lost+found/x", "a\0b", "x" * 5000],
+)  # fmt: skip
+def test_paths_that_lead_elsewhere_are_refused(tmp_path: Path, path: Any) -> None:
+    for frame in ({"files": [[path, 1]]}, {"directories": [path]}):
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            if "directories" in frame:
+                frames.send(ours, {"files": []})
+            frames.send(ours, frame)
+            with pytest.raises(PeerError):
+                Copy(str(tmp_path)).take(theirs)
+
+
+@pytest.mark.parametrize(
+    "sent", [{"files": 1}, {"files": [["a"]]}, {"files": [["a", -1]]}, {"files": [["a", "1"]]}, {}]
+)
+def test_nonsense_of_a_leader_is_refused(tmp_path: Path, sent: dict[str, Any]) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        frames.send(ours, sent)
+        with pytest.raises(PeerError):
+            Copy(str(tmp_path)).take(theirs)
+
+
+@pytest.mark.parametrize("have", [1, [], [[0, ""]] * 2, [[-1, ""]], [[99, ""]], [["0", ""]], [[0]]])
+def test_nonsense_of_a_follower_is_refused(tmp_path: Path, have: Any) -> None:
+    make(tmp_path / "l", {"a": b"abc"})
+    (tmp_path / "l" / ".lock").unlink()
+    snapshot = Snapshot(str(tmp_path / "l"))
+    snapshot.scan()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        frames.send(theirs, {"have": have})
+        with pytest.raises(PeerError):
+            joining.offer(ours, snapshot)
+    snapshot.release()
