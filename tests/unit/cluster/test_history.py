@@ -55,8 +55,8 @@ def test_it_does_not_grow_for_ever() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [None, 1, "x", [1], [[1]], [[1, 2, 3]], [[1, -1]], [[-1, 1]], [[2, 0], [1, 0]], [[1, 5], [2, 4]],
-     [[1, 0]] * 2, [["1", 0]], [[1, 0]] + [[n, n] for n in range(2, MOST + 3)]],
+    [None, 1, "x", [1], [[1]], [[1, 2, 3]], [[1, -1]], [[-1, 1]], [[2, 0], [1, 0]],
+     [[1, 5], [2, 4]], [[1, 0]] * 2, [["1", 0]], [[1, 0]] + [[n, n] for n in range(2, MOST + 3)]],
     ids=range(13),
 )  # fmt: skip
 def test_what_is_none_is_refused(value: Any) -> None:
