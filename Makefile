@@ -17,6 +17,8 @@ JOBS ?= 2
 WORKERS ?= $(shell expr 7 \* $(JOBS) / 2)
 ARGS ?=
 FUZZ_SECONDS ?= 60
+SIMULATIONS ?= 100000
+FIRST_SEED ?= 0
 RELEASE ?=
 PROFILE ?=
 NEXT_KEY ?=
@@ -90,7 +92,7 @@ $(COMPILED): FORCE
 endif
 
 .PHONY: build run test test-needs binary test-binary compare-binaries crash fuzz dev lint fmt bench bench-spark
-.PHONY: bench-all bench-hostile soak trial
+.PHONY: bench-all bench-hostile simulate soak trial
 .PHONY: screenshots
 .PHONY: install deb rpm image sign-image wheel sbom repo keyring source publish reproduce test-packages lock clean help FORCE
 .PHONY: lint-style lint-types lint-cython lint-layers lint-hot lint-stubs lint-pages vendor
@@ -191,6 +193,9 @@ test-packages: build $(DEVELOPED) dist/lavinmq  ## install the packages into fre
 
 crash: build $(DEVELOPED)  ## the crash tests in their long form: every point, many restarts (an hour)
 	CRASH_TESTS_LONG=1 $(IN_VENV) -m pytest tests/crash -n $(WORKERS) $(ARGS)
+
+simulate: build $(DEVELOPED)  ## histories of a simulated cluster: SIMULATIONS=100000, FIRST_SEED=0
+	LAVINMQ_SIMULATIONS=$(SIMULATIONS) LAVINMQ_FIRST_SEED=$(FIRST_SEED) $(IN_VENV) -m pytest tests/simulation -n $(JOBS) $(ARGS)
 
 dev:  ## build the compiled modules with assertions and bounds checks, without optimisation
 	$(MAKE) build BUILD=debug

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from lavinmq import _core
 from lavinmq.auth import revocation
@@ -102,6 +102,16 @@ class Federation(Follower, Protocol):
         """An exchange or queue is new, has other features, or is gone."""
 
 
+class Cluster(Protocol):
+    """What is known of the cluster that this broker leads; `lavinmq.cluster.status`."""
+
+    def status(self) -> dict[str, Any]:
+        """All of it, as JSON."""
+
+    def followers(self) -> list[dict[str, Any]]:
+        """Who follows, by LavinMQ's names."""
+
+
 class Service(Protocol):
     """What serves clients that are no sessions."""
 
@@ -174,6 +184,7 @@ class Broker:
         self.mqtt: Mqtt | None = None
         self.shovels: Follower | None = None
         self.federation: Federation | None = None
+        self.cluster: Cluster | None = None
         self.loop = _core.Loop(events, config.data_dir, config.sync, on_failure, self._news)
         self.disk.changes.note = partial(_core.note_change, self.loop)
         self.loop.set_max_large(memory_for_large_messages())

@@ -45,6 +45,7 @@ cdef struct apply_t:
     applied_file_t* files
     u64 unsynced                # bytes
     flag_t is_whole_dirty       # names were changed, or files that are not open any more
+    flag_t has_left_dirty       # the latter
     flag_t is_dirty
     flag_t is_full              # the last change had no room; the files are as before it, or nearly
     char why[APPLY_WHY]
@@ -82,6 +83,7 @@ cdef int apply_close(apply_t* a, applied_file_t* file) noexcept nogil:
     """Close a file that is kept open."""
     if file.fd >= 0:
         a.is_whole_dirty |= file.is_dirty
+        a.has_left_dirty |= file.is_dirty
         c_close(file.fd)
     file.fd = -1
     file.is_dirty = False
@@ -158,8 +160,20 @@ cdef int apply_content(apply_t* a, u8 kind, const char* path, i64 start, i64 end
     return rc
 
 
+cdef int apply_secure(apply_t* a, const char* path) noexcept nogil:
+    """Have what a file holds on disk before it takes another one's name, as the leader had: else a
+    loss of power could leave neither. 0, or -1 with errno."""
+    cdef int i
+    for i in range(APPLY_FILES):
+        if a.files[i].fd >= 0 and a.files[i].is_dirty and strcmp(a.files[i].path, path) == 0:
+            return c_fdatasync(a.files[i].fd)
+    return apply_sync(a) if a.has_left_dirty else 0
+
+
 cdef int apply_name(apply_t* a, u8 kind, const char* path, const char* target) noexcept nogil:
     """Change a name. 0, or -1 with errno."""
+    if kind == CHANGE_RENAME and apply_secure(a, path):
+        return -1
     a.is_whole_dirty = True
     if kind == CHANGE_MAKE_DIRECTORY:
         return c_mkdirat(a.root, path, 0o750)
@@ -250,6 +264,6 @@ cdef int apply_sync(apply_t* a) noexcept nogil:
                     rc = c_fdatasync(a.files[i].fd)
             a.files[i].is_dirty = False
     if rc == 0:
-        a.is_dirty = a.is_whole_dirty = False
+        a.is_dirty = a.is_whole_dirty = a.has_left_dirty = False
         a.unsynced = 0
     return rc

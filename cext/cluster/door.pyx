@@ -292,7 +292,8 @@ cdef class Follower:
         if end == FOLLOW_LOST:
             return ("lost", os.strerror(error) if error else "the leader has closed the connection")
         if end == FOLLOW_REFUSED or end == FOLLOW_FULL:
-            return ("refused" if end == FOLLOW_REFUSED else "full", os.fsdecode(<bytes>self.w.apply.why))
+            kind = "refused" if end == FOLLOW_REFUSED else "full"
+            return (kind, os.fsdecode(<bytes>self.w.apply.why))
         return ("disk", os.strerror(error))
 
     def sync(self) -> None:

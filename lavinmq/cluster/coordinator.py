@@ -233,13 +233,12 @@ class Coordinator:
 
     async def change_in_sync(self, epoch: int, nodes: Iterable[str]) -> bool:
         """Set which nodes are in sync, as the leader of an epoch. Returns: whether it is so now;
-        False: somebody else leads, or may."""
+        False: somebody else leads, or may. It is asked also when the picture says so already: that
+        may be older than a change whose answer was lost."""
         state = self.state
         wanted = set(nodes)
         if state.epoch != epoch or state.epoch_leader != self.me or state.leader is None:
             return False
-        if set(state.in_sync) == wanted:
-            return True
         puts = [Put(self.key("isr"), _joined(wanted))]
         if not wanted <= set(state.members):
             puts.append(Put(self.key("members"), _joined({*state.members, *wanted})))

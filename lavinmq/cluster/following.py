@@ -19,7 +19,7 @@ from lavinmq._cluster import Follower, Ring
 from lavinmq.cluster import frames
 from lavinmq.cluster.frames import PeerError
 from lavinmq.cluster.history import History
-from lavinmq.cluster.joining import Copy
+from lavinmq.cluster.joining import Copy, finish
 from lavinmq.files.standing import Standing
 from lavinmq.process import log
 
@@ -57,6 +57,8 @@ class Following:
         """Whether it has all that its leader had when it came."""
         self.error = ""
         """Why it does not follow, for people; empty: it does."""
+        self.follower: Follower | None = None
+        """While it follows, or comes near."""
         self._address = address_of(uri)
         self._me = me
         self._secret = secret
@@ -106,6 +108,7 @@ class Following:
 
     def _once(self) -> None:
         """Connect, and follow until the connection ends. Raises: OSError, PeerError."""
+        finish(self._root, self._standing)
         sock = socket.create_connection(self._address, CONNECT_S)
         with sock:
             with self._lock:
@@ -119,11 +122,10 @@ class Following:
                     self._socket = None
 
     def _speak(self, sock: socket.socket) -> None:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        frames.tune(sock)
         frames.greet_leader(sock, self._secret)
         frames.send(sock, {
-            "id": self._me, "version": __version__, "epoch": self.history.epoch,
+            "id": self._me, "version": __version__, "epoch": self.history.at(self._ring.head),
             "position": self._ring.head, "whole": self._standing.is_whole,
         })  # fmt: skip
         sock.settimeout(JOIN_S)
@@ -147,6 +149,7 @@ class Following:
         self._standing.note(is_whole=False)
         self.history = History()
         copy.place()
+        self._standing.note(is_whole=True)
         frames.send(sock, {"placed": True})
         answer = frames.receive(sock)
         self._ring.reset(frames.number(answer, "position"))
@@ -156,12 +159,10 @@ class Following:
 
     def _follow(self, sock: socket.socket, until: int, history: History) -> None:
         """Follow. Args: until: before this position the files are of no one moment."""
-        follower = Follower(self._ring, self._root)
+        follower = self.follower = Follower(self._ring, self._root)
         try:
             kind, why = follower.run(sock.fileno(), until) if until else ("there", "")
             if kind == "there":
-                if not self._standing.is_whole:
-                    self._standing.note(is_whole=True)
                 self.history = history
                 self.error = ""
                 self.is_joined = True
@@ -171,6 +172,7 @@ class Following:
         except OSError as error:
             kind, why = "disk", error.strerror or str(error)
         finally:
+            self.follower = None
             follower.close()
         if kind == "disk":
             self._say(why)

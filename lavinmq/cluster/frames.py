@@ -24,11 +24,23 @@ MAGIC: Final = b"LAVINMQ-CLUSTER1"
 NONCE: Final = 32
 MOST: Final = 4 << 20
 GREETING_S: Final = 5.0
+GONE_MS: Final = 10_000
 _LENGTH: Final = Struct("<I")
 
 
 class PeerError(Exception):
     """The node at the other end says what it must not, or is none of this cluster."""
+
+
+def tune(sock: socket.socket) -> None:
+    """Have the kernel send at once, and notice within seconds that the other node is not there.
+    Raises: OSError."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 3)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 5)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, GONE_MS)
 
 
 def send(sock: socket.socket, value: dict[str, Any]) -> None:

@@ -26,8 +26,15 @@ class History:
         return self.epochs[-1][0] if self.epochs else 0
 
     def begin(self, epoch: int, position: int) -> None:
-        """From a position on it is another epoch."""
-        self.epochs = [*self.epochs[-MOST:], (epoch, position)]
+        """From a position on it is another epoch; of those that began behind it there is nothing
+        here."""
+        known = [each for each in self.epochs if each[1] <= position]
+        self.epochs = [*known[-MOST:], (epoch, position)]
+
+    def at(self, position: int) -> int:
+        """The epoch of the last change before a position; 0: nobody knows."""
+        begun = [epoch for epoch, start in self.epochs if start < position]
+        return begun[-1] if begun else next((epoch for epoch, _ in self.epochs), 0)
 
     def has(self, epoch: int, position: int, head: int) -> bool:
         """Whether what somebody has who came to a position in an epoch is the beginning of what we

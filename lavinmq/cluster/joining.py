@@ -2,13 +2,14 @@
 
 The leader gives a snapshot. For each of its files the follower says how much it has of it and the
 SHA-256 of that; when the leader's file begins with the same, only the rest is sent. What comes is
-put beside the files, in `.joining`; only when all of it is there are they replaced. Both halves
-stand here, so that they can be read together. Blocking sockets, in threads.
+put beside the files, in `.joining`; only when all of it is there, on disk, are they replaced, which
+may be begun again after a loss of power. Both halves stand here, so that they can be read together.
+Blocking sockets, in threads.
 Source: docs/clustering.md.
 
     leader   {"files": [[path, size], ...]}        some at a time, {"files": []} behind the last
-    follower {"have": [[n, sha256 of the first n bytes], ...]}                 for each of these
-    leader   {"from": byte or -1, "size": bytes} and the bytes behind `from`, for each of these
+    follower {"have": [n, sha256 of the first n bytes]}                     for each of these:
+    leader   {"from": byte or -1, "size": bytes} and the bytes behind `from`
     leader   {"directories": [path, ...]}          some at a time, {"directories": []}
     follower {"staged": true}
     leader   {"place": true}
@@ -21,16 +22,22 @@ import hashlib
 import os
 import shutil
 import socket
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
+import orjson
+
 from lavinmq import _core
 from lavinmq.cluster.frames import PeerError, exactly, items, number, receive, send
 from lavinmq.files.snapshot import OWN, Snapshot
+from lavinmq.files.standing import Standing
 
 STAGE: Final = ".joining"
+PLAN: Final = "plan"
+"""In the stage: what is to be done with the files in it. It comes last."""
 FILES_AT_ONCE: Final = 64
 PATHS_AT_ONCE: Final = 1000
 PIECE: Final = 1 << 20
@@ -50,18 +57,19 @@ def offer(sock: socket.socket, snapshot: Snapshot) -> int:
         if not files:
             continue
         send(sock, {"files": [[path, size] for path, _, size in files]})
-        have = items(receive(sock), "have")
-        if len(have) != len(files):
-            raise PeerError("it tells of other files than it was asked about")
-        for (_, link, size), each in zip(files, have, strict=True):
-            n_bytes += _offer_file(sock, link, size, each)
+        for _, link, size in files:
+            n_bytes += _offer_file(sock, link, size, receive(sock).get("have"))
     send(sock, {"files": []})
     for paths in _batches(snapshot.directories(), PATHS_AT_ONCE):
         send(sock, {"directories": paths})
     send(sock, {"directories": []})
+    return n_bytes
+
+
+def staged(sock: socket.socket) -> None:
+    """Wait until the follower has all of it on disk. Raises: OSError, PeerError."""
     if receive(sock).get("staged") is not True:
         raise PeerError("it does not say that it has all")
-    return n_bytes
 
 
 def _offer_file(sock: socket.socket, link: str, size: int, have: Any) -> int:
@@ -133,14 +141,31 @@ class Copy:
         n_bytes = 0
         while files := items(receive(sock), "files"):
             wanted = [(_path(path), size) for path, size in map(_pair, files)]
-            send(sock, {"have": [self._have(path, size) for path, size in wanted]})
             for path, size in wanted:
+                send(sock, {"have": self._have(path, size)})
                 n_bytes += self._take_file(sock, path, size)
         while paths := items(receive(sock), "directories"):
             self._directories += map(_path, paths)
+        plan = {"files": [list(each) for each in self._files], "directories": self._directories}
+        with open(os.path.join(self._stage, PLAN), "xb", buffering=0) as file:
+            file.write(orjson.dumps(plan))
         _core.sync_file_system(self._root)
         send(sock, {"staged": True})
         return n_bytes
+
+    @classmethod
+    def begun(cls, root: str) -> Copy | None:
+        """What was to be placed when the process ended, None if it has not come as a whole.
+        Raises: OSError."""
+        copy = cls(root)
+        try:
+            with open(os.path.join(copy._stage, PLAN), "rb") as file:
+                plan = orjson.loads(file.read())
+        except (FileNotFoundError, orjson.JSONDecodeError):
+            return None
+        copy._files = [Staged(*each) for each in plan["files"]]
+        copy._directories = plan["directories"]
+        return copy
 
     def _have(self, path: str, size: int) -> list[Any]:
         """How much there is of a file of the leader's, and its digest."""
@@ -150,10 +175,13 @@ class Copy:
         except OSError:
             return [0, ""]
         try:
-            n = min(os.fstat(fd).st_size, size)
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode):
+                return [0, ""]
+            n = min(found.st_size, size)
             return [n, _digest(fd, n)]
         except OSError:
-            return [0, ""]  # a directory, or what cannot be read: it is replaced
+            return [0, ""]  # it cannot be read: it is replaced
         finally:
             os.close(fd)
 
@@ -176,7 +204,8 @@ class Copy:
         return n
 
     def place(self) -> None:
-        """Make the files those of the leader. Raises: OSError: they are between two states."""
+        """Make the files those of the leader. It may be done again from the beginning. Raises:
+        OSError: they are between two states."""
         wanted = {each.path for each in self._files}
         directories = {*self._directories, *filter(None, map(os.path.dirname, wanted))}
         self._clear("", wanted, directories)
@@ -207,8 +236,9 @@ class Copy:
         place = os.path.join(self._root, staged.path)
         source = os.path.join(self._stage, staged.name)
         if staged.name and staged.begin == 0:
-            os.replace(source, place)
-            os.chmod(place, 0o640)
+            with suppress(FileNotFoundError):  # it is there already
+                os.chmod(source, 0o640)
+                os.replace(source, place)
             return
         with open(place, "r+b", buffering=0) as file:
             if staged.name:
@@ -222,6 +252,16 @@ class Copy:
 def remove_stage(root: str) -> None:
     """Remove what a join has left that did not come to its end."""
     shutil.rmtree(os.path.join(root, STAGE), ignore_errors=True)
+
+
+def finish(root: str, standing: Standing) -> None:
+    """Go on with what an end of the process, or an error, came between. Raises: OSError."""
+    begun = None if standing.is_whole else Copy.begun(root)
+    if begun is None:
+        remove_stage(root)
+        return
+    begun.place()
+    standing.note(is_whole=True)
 
 
 def _pair(value: Any) -> tuple[Any, int]:

@@ -31,11 +31,17 @@ if TYPE_CHECKING:
     from lavinmq.cluster.history import History
 
 LOOK_S: Final = 0.1
+STUCK_S: Final = 6.0
+"""For which a leader that cannot acknowledge waits for its followers before it makes way."""
 SILENT_S: Final = 3.0
 """After which a follower that owes an answer is in sync no more."""
 CLOSE_BYTES: Final = 8 << 20
 """How near a follower has to be before acknowledgements wait for it."""
-MOST_SESSIONS: Final = 32
+MOST_STRANGERS: Final = 32
+GREETING_S: Final = 5.0
+"""In which a connection has to say whose it is."""
+STAGE_S: Final = 600.0
+"""In which a follower has to bring to its disk what it has got."""
 HAND_OVER_S: Final = 3.0
 SEND_S: Final = 30.0
 _log = log.get("lmq.cluster")
@@ -112,6 +118,10 @@ class Leading:
         self._changing = asyncio.Lock()
         self._joining = threading.Lock()
         self._is_over = False
+        self._stuck_since = 0.0
+        """Since when nothing can be acknowledged; 0: it can."""
+        self._maybe: set[str] = set()
+        """Nodes of a change of the set of which nobody knows whether it was made."""
         self._require()
 
     # --- start and end ------------------------------------------------------------------------
@@ -151,6 +161,11 @@ class Leading:
         """The position behind the last change."""
         return self._feed.head
 
+    @property
+    def n_copies(self) -> int:
+        """How many nodes acknowledgements wait for by now, this one included."""
+        return self._feed.n_copies
+
     # --- who is in sync -----------------------------------------------------------------------
 
     @property
@@ -160,14 +175,29 @@ class Leading:
 
     @property
     def in_sync(self) -> set[str]:
-        """The nodes in sync, this one included, as etcd has them."""
-        return set(self._coordinator.state.in_sync) | {self._coordinator.me}
+        """The nodes in sync, this one included, as etcd has them, or may have."""
+        return {*self._coordinator.state.in_sync, self._coordinator.me, *self._maybe}
 
     def _require(self) -> None:
-        """Have acknowledgements wait for what they have to."""
-        there = {each.node for each in self.sessions if each.peer and each.peer.is_required}
-        missing = self.in_sync - there - {self._coordinator.me}
-        self._feed.require(self.least, len(missing))
+        """Have acknowledgements wait for what they have to: for all that etcd may list, and for
+        those that are about to be listed."""
+        in_sync = self.in_sync
+        there = set()
+        for session in self.sessions:
+            if session.peer is not None:
+                is_required = session.node in in_sync or session.is_coming
+                if is_required != session.peer.is_required:
+                    session.peer.is_required = is_required
+                there.add(session.node)
+        missing = len(in_sync - there - {self._coordinator.me})
+        # One that is not listed yet may not lead: it does not count.
+        listed = {*self._coordinator.state.in_sync, self._coordinator.me}
+        missing = max(missing, self.least - len(listed), 0)
+        self._feed.require(self.least, missing)
+        if not missing:
+            self._stuck_since = 0.0
+        elif not self._stuck_since:
+            self._stuck_since = time.monotonic()
 
     def state_changed(self) -> None:
         """Another picture of etcd."""
@@ -187,12 +217,25 @@ class Leading:
             if peer.is_required and peer.lag_s > SILENT_S:
                 _log.warning("%s does not answer for %.1f s", session.node, peer.lag_s)
                 session.end()
-            elif not peer.is_required and self._feed.head - peer.acked < CLOSE_BYTES:
+            elif session.node not in self.in_sync and self._feed.head - peer.acked < CLOSE_BYTES:
                 session.is_coming = True
                 self._start(self._take_in(session, peer))
+        if self._is_in_the_way():
+            self._on_lost("its followers do not reach it, and could do without it")
+            return
         gone = self._gone()
         if gone and len(self.in_sync - gone) >= self.least and not self._changing.locked():
             self._start(self._leave_out())
+
+    def _is_in_the_way(self) -> bool:
+        """Whether it has not been able to acknowledge for long, while others could that are in sync
+        and alive, as etcd says: what has failed is the network between them and this node."""
+        if not self._stuck_since or time.monotonic() - self._stuck_since < STUCK_S:
+            return False
+        state = self._coordinator.state
+        others = (set(state.in_sync) & set(state.nodes)) - {self._coordinator.me}
+        connected = {each.node for each in self.sessions if each.peer is not None}
+        return len(others) >= self.least and not others & connected
 
     def _gone(self) -> set[str]:
         """Nodes in sync that are not connected."""
@@ -208,8 +251,13 @@ class Leading:
         try:
             await work
         except EtcdError as error:
-            _log.warning("the set of nodes in sync stays as it is: %s", error)
+            _log.warning("the set of nodes in sync may stay as it is: %s", error)
             await asyncio.sleep(LOOK_S)
+            with suppress(EtcdError):
+                async with self._changing:
+                    await self._coordinator.look()
+                    self._maybe.clear()
+            self._require()
 
     async def _leave_out(self) -> None:
         """Take those that are gone out of the set, if enough are left."""
@@ -225,9 +273,8 @@ class Leading:
         """Have acknowledgements wait for a follower; once it has all that was acknowledged before,
         put it into the set."""
         try:
-            peer.is_required = True
-            position = self._feed.mark()
             self._require()
+            position = self._feed.mark()
             ends_at = time.monotonic() + SILENT_S
             while peer.acked < position:
                 if session not in self.sessions or time.monotonic() > ends_at:
@@ -239,15 +286,16 @@ class Leading:
                     _log.info("in sync: %s", ", ".join(sorted(self.in_sync)))
         finally:
             session.is_coming = False
-            if session.node not in self.in_sync and session in self.sessions:
-                peer.is_required = False
             self._require()
 
     async def _change(self, nodes: set[str]) -> None:
+        """Set who is in sync. Raises: EtcdError: maybe they are, maybe not."""
+        self._maybe |= nodes
         if not await self._coordinator.change_in_sync(self.epoch, nodes):
             state = self._coordinator.state
             if state.epoch != self.epoch or state.leader is None:
                 self._on_lost("another node leads, or nobody does")
+        self._maybe.clear()
         self._require()
 
     # --- sessions -----------------------------------------------------------------------------
@@ -258,11 +306,17 @@ class Leading:
         except OSError:
             return
         session = Session(sock, address[:2])
-        if len(self.sessions) >= MOST_SESSIONS:
+        strangers = [each for each in self.sessions if not each.node]
+        if len(strangers) >= MOST_STRANGERS:
             sock.close()
             return
         self.sessions.add(session)
+        self._events.call_later(GREETING_S, self._hurry, session)
         threading.Thread(target=self._run, args=(session,), name="follower", daemon=True).start()
+
+    def _hurry(self, session: Session) -> None:
+        if not session.node:
+            session.end()
 
     def _run(self, session: Session) -> None:
         """A session's thread."""
@@ -296,8 +350,7 @@ class Leading:
         """In the session's thread. Returns: why it ended. Raises: OSError, PeerError,
         SnapshotError, LookupError."""
         sock = session.sock
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        frames.tune(sock)
         frames.greet_follower(sock, self._secret)
         hello = frames.receive(sock, 65536)
         node, epoch = frames.text(hello, "id"), frames.number(hello, "epoch")
@@ -342,8 +395,6 @@ class Leading:
 
     async def _begin(self, session: Session, position: int) -> Peer:
         session.peer = Peer(self._feed, session.sock.fileno(), position)
-        # In the set already: acknowledgements go on waiting for it.
-        session.peer.is_required = session.node in self.in_sync
         self._peers.add(session.host)
         self._require()
         return session.peer
@@ -360,8 +411,11 @@ class Leading:
             try:
                 taking.look()
                 joining.offer(sock, taking.snapshot)
+                sock.settimeout(STAGE_S)
+                joining.staged(sock)
                 self._on_loop(self._before_placing(session))
                 joining.placed(sock)
+                sock.settimeout(SEND_S)
                 return taking.since, max(taking.until, self._feed.mark())
             finally:
                 self._on_loop(taking.release())

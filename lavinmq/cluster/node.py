@@ -15,19 +15,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
-from lavinmq import __version__, _core
+from lavinmq import _core
 from lavinmq._cluster import Feed, Ring
 from lavinmq.cluster import places
 from lavinmq.cluster.coordinator import Coordinator, Leader
-from lavinmq.cluster.etcd import Etcd, EtcdError, NoLease, Unreachable
-from lavinmq.cluster.following import Following, address_of
+from lavinmq.cluster.etcd import EtcdError, NoLease, Unreachable
+from lavinmq.cluster.following import Following
 from lavinmq.cluster.frames import PeerError
 from lavinmq.cluster.history import History
 from lavinmq.cluster.hooks import run_hook
 from lavinmq.cluster.identity import node_id
-from lavinmq.cluster.joining import remove_stage
+from lavinmq.cluster.joining import finish
 from lavinmq.cluster.leading import Leading, listening
+from lavinmq.cluster.probes import Probes
 from lavinmq.cluster.proxy import Proxy, Target
+from lavinmq.cluster.status import Status
 from lavinmq.errors import DefinitionsError
 from lavinmq.files.standing import Standing
 from lavinmq.process import log
@@ -87,7 +89,7 @@ class Node:
         self.me = node_id(self._root)
         self._standing = Standing(self._root)
         self._standing.load()
-        remove_stage(self._root)
+        finish(self._root, self._standing)
         self._history, position = History(), 0
         if is_clean and self._standing.position:
             with suppress(PeerError):
@@ -95,38 +97,28 @@ class Node:
                 position = self._standing.position
         self._ring = Ring(RING_BYTES, position)
         self._uri = config.clustering_advertised_uri or places.default_uri(config)
-        host, _ = address_of(self._uri)
-        self._etcd = self._new_etcd()
+        self._etcd = places.etcd(config)
         self._coordinator = Coordinator(
-            self._etcd, config.clustering_etcd_prefix, self.me,
-            {
-                "uri": self._uri, "host": socket.gethostname(), "directory": self._root,
-                "address": host, "ports": places.ports(config), "version": __version__,
-            },
-        )  # fmt: skip
+            self._etcd, config.clustering_etcd_prefix, self.me, places.told(config, self._uri)
+        )
         self._lease = 0
         self._deadline = 0.0
         self._secret = b""
         self._following: Following | None = None
         self._leading: Leading | None = None
         self._proxy: Proxy | None = None
+        self._status = Status(
+            self._coordinator, self._ring, config.clustering_min_insync_replicas,
+            may_lead=self._may_lead, leading=lambda: self._leading,
+            following=lambda: self._following,
+        )  # fmt: skip
+        self._probes = Probes(config, events, self._status.status)
         self._dead = ""
         """Key of a leader at whose address there is nobody."""
         self._yields_until = 0.0
         self._changed = asyncio.Event()
         self._main: asyncio.Task[None] | None = None
         self._is_stopping = False
-
-    def _new_etcd(self) -> Etcd:
-        """Raises: ValueError."""
-        config = self._config
-        if bool(config.clustering_etcd_cert) != bool(config.clustering_etcd_key):
-            raise ValueError("of 'etcd_cert' and 'etcd_key' in [clustering] one is missing")
-        return Etcd(
-            config.clustering_etcd_endpoints, timeout_s=max(1.0, config.clustering_lease_ttl / 3),
-            ca=config.clustering_etcd_ca_cert or "", cert=config.clustering_etcd_cert or "",
-            key=config.clustering_etcd_key or "",
-        )  # fmt: skip
 
     # --- from start to end --------------------------------------------------------------------
 
@@ -138,6 +130,10 @@ class Node:
 
     async def _run(self) -> None:
         """Raises: NodeError, maybe in a group."""
+        try:
+            self._probes.start()
+        except OSError as error:
+            raise NodeError(str(error.strerror), CANNOT_FOLLOW) from None
         await self._join_cluster()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._keep_lease())
@@ -177,6 +173,7 @@ class Node:
     async def release(self) -> None:
         """The loop has ended its main run: leave the cluster in order, or just let go."""
         server, leading = self.server, self._leading
+        self._probes.close()
         if self._main is not None:
             self._main.cancel()
             await asyncio.wait([self._main])
@@ -296,6 +293,7 @@ class Node:
         """After each change, and ten times a second: is this the right thing to do?"""
         while True:
             self._changed.clear()
+            self._status.look()
             if self._leading is not None:
                 self._look_at_leading(self._leading)
             else:
@@ -445,10 +443,12 @@ class Node:
         if self._proxy is not None:
             await self._proxy.close()
             self._proxy = None
+        self._probes.close()
         self._history.begin(epoch, self._ring.head)
         feed = Feed(self._ring)
         server = self.server = Server(config, self._events, self._service)
         broker = server.broker
+        broker.cluster = self._status
         _core.observe_copies(broker.loop, self._root, feed.note, feed.address)
         broker.loop.wait_for_copies(feed.fileno())
         broker.disk.copied = broker.loop.when_copied
@@ -471,7 +471,7 @@ class Node:
         is_over = threading.Event()
 
         async def renew() -> None:
-            etcd = self._new_etcd()
+            etcd = places.etcd(self._config)
             try:
                 while not is_over.is_set():
                     began = time.monotonic()

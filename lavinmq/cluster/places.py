@@ -1,4 +1,4 @@
-"""Where a node serves clients and is reached by others, as its configuration says.
+"""Where a node serves clients, is reached by others, and finds etcd, as its configuration says.
 
 Source: docs/clustering.md.
 """
@@ -6,9 +6,11 @@ Source: docs/clustering.md.
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from lavinmq.cluster.following import PORT
+from lavinmq import __version__
+from lavinmq.cluster.etcd import Etcd
+from lavinmq.cluster.following import PORT, address_of
 from lavinmq.cluster.proxy import Door
 
 if TYPE_CHECKING:
@@ -18,6 +20,26 @@ if TYPE_CHECKING:
 def default_uri(config: Config) -> str:
     """Where other nodes reach this one, unless the operator says so."""
     return f"tcp://{socket.gethostname()}:{config.clustering_port or PORT}"
+
+
+def told(config: Config, uri: str) -> dict[str, Any]:
+    """What other nodes have to know of this one. Args: uri: where they reach it. Raises:
+    ValueError."""
+    return {
+        "uri": uri, "host": socket.gethostname(), "directory": config.data_dir,
+        "address": address_of(uri)[0], "ports": ports(config), "version": __version__,
+    }  # fmt: skip
+
+
+def etcd(config: Config) -> Etcd:
+    """A client of etcd. Raises: ValueError."""
+    if bool(config.clustering_etcd_cert) != bool(config.clustering_etcd_key):
+        raise ValueError("of 'etcd_cert' and 'etcd_key' in [clustering] one is missing")
+    return Etcd(
+        config.clustering_etcd_endpoints, timeout_s=max(1.0, config.clustering_lease_ttl / 3),
+        ca=config.clustering_etcd_ca_cert or "", cert=config.clustering_etcd_cert or "",
+        key=config.clustering_etcd_key or "",
+    )  # fmt: skip
 
 
 def ports(config: Config) -> dict[str, int]:

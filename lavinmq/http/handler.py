@@ -55,7 +55,8 @@ _audit = log.get("lmq.http.audit")
 
 
 class Handler(RequestHandler):
-    """What all requests have in common. Its settings: `broker` and `origin`, which listener."""
+    """What all requests have in common. Its settings: `broker`, on a node that is one, `config`,
+    and `origin`, which listener."""
 
     SUPPORTED_METHODS = METHODS
     lasts = False
@@ -100,7 +101,7 @@ class Handler(RequestHandler):
         self.clear_header("Content-Type")
         if self.request.protocol == "https":
             self.set_header("Strict-Transport-Security", "max-age=31536000")
-        allowed = self.broker.config.cors_allowed_origins
+        allowed = self.application.settings["config"].cors_allowed_origins
         for name, value in cors.answer_headers(allowed, self.request.headers.get("Origin")).items():
             self.set_header(name, value)
 

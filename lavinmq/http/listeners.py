@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from lavinmq.http.access.origin import Origin
-from lavinmq.http.server import HttpListener, HttpService
+from lavinmq.http.server import HttpListener, HttpService, application
 from lavinmq.listeners.listener import Host, Listener, Places, listeners
 
 if TYPE_CHECKING:
@@ -26,19 +26,28 @@ def bound(broker: Broker, host: Host, passed: list[socket.socket]) -> Iterator[H
     Raises: OSError naming the address.
     """
     config = broker.config
-    management = HttpService(broker, Origin.MANAGEMENT)
+
+    def service(origin: Origin) -> HttpService:
+        return HttpService(config, broker.events, application(broker, origin))
+
+    management = service(Origin.MANAGEMENT)
     places = Places(config.http_bind, config.http_port, config.https_port, config.http_unix_path)
     for listener in listeners(host, places, passed, "http", management.welcome, management):
         yield HttpListener(listener, management)
     if config.control_unix_path:
-        control = HttpService(broker, Origin.CONTROL)
+        control = service(Origin.CONTROL)
         path, welcome = config.control_unix_path, control.welcome
         yield HttpListener(
             Listener.unix(host, path, "http", welcome, mode=CONTROL_MODE), control
         )  # fmt: skip
     if config.metrics_http_port >= 0:
-        metrics = HttpService(broker, Origin.METRICS)
-        bind, port = config.metrics_http_bind, config.metrics_http_port
-        yield HttpListener(
-            Listener.tcp(host, bind, port, "http", metrics.welcome, door=metrics), metrics
-        )
+        yield for_metrics(host, service(Origin.METRICS))
+
+
+def for_metrics(host: Host, metrics: HttpService) -> HttpListener:
+    """The listener for metrics, bound, of a broker or of a node that follows one. Raises: OSError
+    naming the address."""
+    bind, port = metrics.config.metrics_http_bind, metrics.config.metrics_http_port
+    return HttpListener(
+        Listener.tcp(host, bind, port, "http", metrics.welcome, door=metrics), metrics
+    )

@@ -15,12 +15,17 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from tornado.httpserver import HTTPServer
 from tornado.web import Application
 
-from lavinmq.http import api  # noqa: F401 - registers the endpoints
+from lavinmq.http import (
+    api,  # noqa: F401 - registers the endpoints
+    cluster,
+    probes,
+)
 from lavinmq.http.access import same_origin
 from lavinmq.http.access.origin import Origin
 from lavinmq.http.errors import ApiError
@@ -35,6 +40,8 @@ from lavinmq.process import log
 from lavinmq.process.portions import SharedPortion
 
 if TYPE_CHECKING:
+    import asyncio
+
     from tornado.httputil import HTTPServerRequest
 
     from lavinmq.broker import Broker
@@ -58,20 +65,22 @@ _log = log.get("lmq.http.server")
 
 
 class HttpService:
-    """Serves the connections of listeners of one origin."""
+    """Serves the connections of listeners of one origin. Args: answers: what answers them."""
 
-    def __init__(self, broker: Broker, origin: Origin) -> None:
-        self.origin = origin
+    def __init__(
+        self, config: Config, events: asyncio.AbstractEventLoop, answers: GuardedApplication,
+    ) -> None:  # fmt: skip
+        self.origin: Origin = answers.settings["origin"]
         self._http = HTTPServer(
-            application(broker, origin),
+            answers,
             max_header_size=MAX_HEAD,
             max_body_size=UNREAD_BODY,
             max_buffer_size=OWN_BUFFER,
             idle_connection_timeout=IDLE_S,
             body_timeout=BODY_S,
         )
-        self.config = broker.config
-        self._turns = SharedPortion(broker.events.call_soon)
+        self.config = config
+        self._turns = SharedPortion(events.call_soon)
         self._refused_at = -math.inf
         self._n_arriving = 0
 
@@ -177,7 +186,10 @@ class HttpListener:
 
 class GuardedApplication(Application):
     """Pages that are strangers get no further. A WebSocket may be asked for on any path, but for
-    that of numbers; everything else goes by its path."""
+    that of numbers; everything else goes by its path.
+
+    Its settings: `origin`; `config`; `names` of this host; what the handlers need.
+    """
 
     def find_handler(self, request: HTTPServerRequest, **kwargs: Any) -> Any:
         """Who handles a request."""
@@ -196,15 +208,13 @@ class GuardedApplication(Application):
 
     def _check(self, request: HTTPServerRequest, is_upgrade: bool) -> None:
         """Raises: ApiError."""
-        broker: Broker = self.settings["broker"]
+        config: Config = self.settings["config"]
         connection: Any = request.connection
         address = connection.stream.address
-        names = (broker.node_name.lower(),)
-        reached = same_origin.Reached(address, names, request.protocol == "https")
+        is_tls = request.protocol == "https"
+        reached = same_origin.Reached(address, self.settings["names"], is_tls)
         method, path = request.method or "", request.path
-        same_origin.check(
-            broker.config, reached, method, path, request.headers, is_upgrade=is_upgrade
-        )
+        same_origin.check(config, reached, method, path, request.headers, is_upgrade=is_upgrade)
 
 
 def _is_upgrade(request: HTTPServerRequest) -> bool:
@@ -215,15 +225,17 @@ def _is_upgrade(request: HTTPServerRequest) -> bool:
     return request.method == "GET" and is_asked
 
 
-def application(broker: Broker, origin: Origin) -> Application:
-    """What answers the requests of a listener."""
+def application(broker: Broker, origin: Origin) -> GuardedApplication:
+    """What answers the requests of a listener of a broker."""
     routes: list[Any] = [
         (r"/healthz", Alive),
         (r"/readyz", Ready),
         (r"/metrics/?", Metrics),
         (r"/metrics/detailed/?", Detailed),
     ]
-    if origin is not Origin.METRICS:  # who comes by that listener need not log in
+    if origin is Origin.METRICS:
+        routes += probes.ROUTES
+    else:  # who comes by the listener for metrics need not log in
         routes += [
             (r"/api/.*", ApiHandler),
             (r"/robots\.txt", Robots),
@@ -239,6 +251,9 @@ def application(broker: Broker, origin: Origin) -> Application:
         default_handler_class=places.NotFound,
         log_function=_log_request,
         broker=broker,
+        config=broker.config,
+        names=(broker.node_name.lower(),),
+        cluster=partial(cluster.picture, broker),
         live=Live(broker),
         origin=origin,
         traces=set(),

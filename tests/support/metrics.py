@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import http.client
+from typing import Protocol
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.api import Answer
-from tests.support.broker import Broker
+
+
+class Measured(Protocol):
+    """A broker with such a port."""
+
+    @property
+    def host(self) -> str:
+        """Where it listens."""
+
+    @property
+    def metrics_port(self) -> int:
+        """And on which port."""
+
 
 ALL_FAMILIES = (
     "connection_churn_metrics", "queue_coarse_metrics", "queue_consumer_count",
@@ -19,7 +32,7 @@ OPEN = {"Accept": "application/openmetrics-text; version=1.0.0"}
 
 
 def scrape(
-    broker: Broker, path: str = "/metrics", *, method: str = "GET", **headers: str
+    broker: Measured, path: str = "/metrics", *, method: str = "GET", **headers: str
 ) -> Answer:
     """Ask the listener for metrics, which asks nobody who it is."""
     connection = http.client.HTTPConnection(broker.host, broker.metrics_port, timeout=30)

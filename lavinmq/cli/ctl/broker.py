@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from lavinmq.cli.ctl.errors import NOT_THE_LEADER, ApiError, CtlError, UnreachableError, UsageError
 from lavinmq.cli.ctl.session import Session, whole_number
 
 WAIT_S = 60.0
 POLL_S = 0.2
-SERVICE_UNAVAILABLE = 503
+NOT_FOUND, SERVICE_UNAVAILABLE = 404, 503
+SHOWN = ("role", "epoch", "leader", "in_sync", "min_insync_replicas", "acknowledges")
+"""What is shown of a cluster as a whole."""
 UNITS = ("days", "weeks", "months", "years")
 
 
@@ -32,16 +36,70 @@ def status(session: Session) -> None:
 
 
 def cluster_status(session: Session) -> None:
-    """Show this node and who follows it."""
+    """Show this node and who follows it; of a cluster who leads, and how far each node is."""
+    picture = _picture(session)
     for node in session.api.rows("nodes"):
         applications = node.get("applications") or [{}]
-        session.output.record(
-            {
-                "this_node": node.get("name"),
-                "version": applications[0].get("version"),
-                "followers": node.get("followers", []),
-            }
-        )
+        values = {
+            "this_node": node.get("name"),
+            "version": applications[0].get("version"),
+            "followers": node.get("followers", []),
+        }
+        if picture is None:
+            session.output.record(values)
+            continue
+        values |= {name: picture.get(name) for name in SHOWN}
+        values["leader"] = (picture.get("leader") or {}).get("id")
+        why = (picture.get("reasons") or {}).get("acknowledges")
+        if why:
+            values["reason"] = why
+        _show_nodes(session, values, _nodes(picture))
+
+
+def _picture(session: Session) -> dict[str, Any] | None:
+    """The cluster; None when there is none, or the broker knows of no such thing."""
+    try:
+        picture = session.api.record("cluster")
+    except ApiError as error:
+        if error.code != NOT_FOUND:
+            raise
+        return None
+    return None if picture.get("role") == "none" else picture
+
+
+def _nodes(picture: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """All nodes of a cluster, each with how far it is."""
+    followers = {each.get("id"): each for each in picture.get("followers") or []}
+    leader = (picture.get("leader") or {}).get("id")
+    rows = []
+    for node in picture.get("nodes") or []:
+        follower = followers.get(node.get("id"))
+        if node.get("id") == leader:
+            state = "leader"
+        elif follower is None:
+            state = "not connected" if node.get("live") else "away"
+        elif follower.get("joining"):
+            state = "joining"
+        else:
+            state = "in sync" if follower.get("in_sync") else "behind"
+        rows.append({
+            "id": node.get("id"), "uri": node.get("uri"), "version": node.get("version"),
+            "state": state, "lag_in_bytes": (follower or {}).get("lag_in_bytes"),
+            "lag_seconds": (follower or {}).get("lag_seconds"),
+        })  # fmt: skip
+    return rows
+
+
+def _show_nodes(session: Session, values: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    output = session.output
+    if output.is_json:
+        output.record({**values, "nodes": rows})
+        return
+    output.record({**values, "nodes": len(rows)})
+    for row in rows:
+        lags = (row["lag_in_bytes"], row["lag_seconds"])
+        told = [] if None in lags else [f"{lags[0]} bytes", f"{lags[1]} s"]
+        output.row([row["id"], row["uri"], row["version"], row["state"], *told])
 
 
 def gc_collect(session: Session) -> None:

@@ -230,7 +230,7 @@ COMMANDS: dict[str, tuple[Command, ...]] = {
     ),
     "Broker": (
         Command("status", "", "Show version, uptime and totals", "broker"),
-        Command("cluster_status", "", "Show this node and its followers", "broker"),
+        Command("cluster_status", "", "Show this node, its followers and its cluster", "broker"),
         Command("gc_collect", "", "Collect garbage and show memory numbers", "broker"),
         Command("stop_app", "", "Accepted, does nothing", "broker"),
         Command("start_app", "", "Accepted, does nothing", "broker"),

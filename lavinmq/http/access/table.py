@@ -147,6 +147,7 @@ TABLE: Final[dict[str, Row]] = {
     "GET /api/channels": _row(Role.ANY),
     "GET /api/channels/:name": _row(Role.ANY),
     "PUT /api/channels/:name": _row(Role.CHANGE, Owned.CHANNEL),
+    "GET /api/cluster": _row(Role.ANY),
     "GET /api/cluster-name": _row(Role.ANY),
     "PUT /api/cluster-name": _row(Role.ADMINISTRATOR),
     "GET /api/connections": _row(Role.ANY),

@@ -1,6 +1,6 @@
-"""What tools of RabbitMQ ask a cluster for, as far as a single node has an answer.
+"""The cluster, and what tools of RabbitMQ ask one for, as far as this broker has an answer.
 
-A node has no flags of features to turn on, nothing deprecated in use, and no queues to move
+There are no flags of features to turn on, nothing deprecated in use, and no queues to move
 elsewhere. Source: docs/http-api.md.
 """
 
@@ -10,6 +10,8 @@ import socket
 from typing import Any, Final
 
 from lavinmq.arguments.names import check_label
+from lavinmq.http import cluster
+from lavinmq.http.access.table import Role
 from lavinmq.http.call import NO_CONTENT, Call, Reply
 from lavinmq.http.errors import bad_request
 from lavinmq.http.fields import Field
@@ -17,6 +19,13 @@ from lavinmq.http.routes import ROUTES
 from lavinmq.policy.parameters import Parameter
 
 CLUSTER_NAME: Final = "cluster_name"
+
+
+@ROUTES.get("/api/cluster")
+def show_cluster(call: Call) -> Any:
+    """Show the cluster as the node that leads it knows it; without one, this node."""
+    found = cluster.picture(call.broker)
+    return found if call.has_role(Role.MONITORING) else cluster.without_places(found)
 
 
 @ROUTES.get("/api/cluster-name")
@@ -52,5 +61,5 @@ def list_nothing(_call: Call) -> list[Any]:
 
 @ROUTES.add("POST", "/api/rebalance/queues", statuses=(204,))
 def rebalance(_call: Call) -> Reply:
-    """Spread queues over nodes: a single one has them all where they belong."""
+    """Spread queues over nodes: the one that leads has them all."""
     return NO_CONTENT

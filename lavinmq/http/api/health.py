@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from lavinmq.http import certificates, health
+from lavinmq.http import certificates, cluster, health
 from lavinmq.http.api import listeners
 from lavinmq.http.call import Call, Reply
 from lavinmq.http.errors import bad_request
@@ -81,11 +81,12 @@ def check_ready(call: Call) -> Any:
     return _ok() if call.broker.is_serving else _failed("The node does not serve clients")
 
 
-@ROUTES.get(CHECK + "node-is-quorum-critical")
-@ROUTES.get(CHECK + "node-is-mirror-sync-critical")
-def check_critical(_call: Call) -> Any:
-    """Check that no replica depends on this node: there are none."""
-    return _ok()
+@ROUTES.get(CHECK + "node-is-quorum-critical", failures=(503,))
+@ROUTES.get(CHECK + "node-is-mirror-sync-critical", failures=(503,))
+def check_critical(call: Call) -> Any:
+    """Check that enough nodes are in sync without this one; fine where there is no cluster."""
+    found = cluster.picture(call.broker)
+    return _ok() if found["safe_to_restart"] else _failed(found["reasons"]["safe_to_restart"])
 
 
 @ROUTES.get(CHECK + "certificate-expiration/:within/:unit", failures=(503,))

@@ -51,7 +51,7 @@ async def row(call: Call) -> dict[str, Any]:
             "run_queue": 0,
             "sockets_used": len(broker.connections)
             + sum(service.n_open for service in broker.services),
-            "followers": [],
+            "followers": [] if broker.cluster is None else broker.cluster.followers(),
             "disk_free_alarm": broker.loop.is_held,
             "mem_alarm": False,
         }

@@ -11,8 +11,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from lavinmq.http.metrics import links
-from lavinmq.http.metrics.exposition import Metric
-from lavinmq.http.metrics.families import CHURN, Part, Scrape, connections_of, counter, gauge
+from lavinmq.http.metrics.exposition import Metric, counter, gauge
+from lavinmq.http.metrics.families import CHURN, Part, Scrape, connections_of
 from lavinmq.stats.totals import unacknowledged
 
 if TYPE_CHECKING:

@@ -34,6 +34,16 @@ class Metric:
     is_bare: bool = False
 
 
+def counter(name: str, help_: str) -> Metric:
+    """A metric that only grows."""
+    return Metric(name, "counter", help_)
+
+
+def gauge(name: str, help_: str) -> Metric:
+    """A metric that goes up and down."""
+    return Metric(name, "gauge", help_)
+
+
 class Exposition:
     """Makes the lines of one answer. Args: prefix: of all names; is_open: OpenMetrics."""
 

@@ -7,27 +7,22 @@ Source: docs/monitoring.md.
 
 from __future__ import annotations
 
-import resource
-import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from lavinmq import __version__
 from lavinmq.http.clients import clients, sessions_in, sessions_of, shared_in
-from lavinmq.http.metrics.exposition import Exposition, Metric
+from lavinmq.http.metrics import cluster as of_cluster
+from lavinmq.http.metrics import process as of_process
+from lavinmq.http.metrics.exposition import Exposition, Metric, counter, gauge
 from lavinmq.mqtt.codec import V5, V31, V311
 from lavinmq.mqtt.connection import Connection as MqttConnection
-from lavinmq.stats.system import heap, memory_limit, memory_used
 from lavinmq.stats.totals import unacknowledged
 
 if TYPE_CHECKING:
     from lavinmq.broker import Broker
     from lavinmq.http.clients import Client
     from lavinmq.vhost.vhost import VHost
-
-ALWAYS_0: Final = "Always 0: this runtime has no such number"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +39,6 @@ class Scrape:
 Part = Callable[[Scrape], Iterator[str]]
 
 
-def counter(name: str, help_: str) -> Metric:
-    """A metric that only grows."""
-    return Metric(name, "counter", help_)
-
-
-def gauge(name: str, help_: str) -> Metric:
-    """A metric that goes up and down."""
-    return Metric(name, "gauge", help_)
-
-
 def connections_of(scrape: Scrape) -> Iterator[Client]:
     """Those to the virtual hosts that count."""
     counted = set(scrape.vhosts)
@@ -62,8 +47,6 @@ def connections_of(scrape: Scrape) -> Iterator[Client]:
             yield connection
 
 
-IDENTITY: Final = gauge("identity_info", "Which broker this is")
-BUILD: Final = gauge("build_info", "What the broker was built with")
 CHURN: Final = {
     "connection_created": counter("connections_opened_total", "Connections opened since start"),
     "connection_closed": counter("connections_closed_total", "Connections ended since start"),
@@ -72,17 +55,7 @@ CHURN: Final = {
     "queue_declared": counter("queues_declared_total", "Queues declared since start"),
     "queue_deleted": counter("queues_deleted_total", "Queues deleted since start"),
 }
-OPEN_FDS: Final = gauge("process_open_fds", "Descriptors in use")
 OPEN_SOCKETS: Final = gauge("process_open_tcp_sockets", "Connections of clients")
-RESIDENT: Final = gauge("process_resident_memory_bytes", "Resident memory")
-MAX_FDS: Final = gauge("process_max_fds", "Descriptors that may be in use")
-MEMORY_LIMIT: Final = gauge(
-    "resident_memory_limit_bytes", "Memory of the machine, or of the control group that limits it"
-)
-DISK_FREE: Final = gauge(
-    "disk_space_available_bytes", "Space left on the file system of the data directory"
-)
-DISK_SIZE: Final = gauge("disk_space_bytes", "Size of the file system of the data directory")
 DISK_LOW: Final = gauge("alarm_disk_low", "1 while less disk space is free than has to be")
 HELD: Final = gauge("publishers_held", "1 while publishers wait for room on the disk")
 BROKEN: Final = counter(
@@ -93,22 +66,12 @@ BROKEN: Final = counter(
 def broker(scrape: Scrape) -> Iterator[str]:
     """The broker as a whole, whatever may be seen."""
     out, broker = scrape.out, scrape.broker
-    labels = {f"{out.prefix}_version": __version__, f"{out.prefix}_cluster": broker.node_name}
-    yield out.alone(IDENTITY, 1, out.labels(**labels))
-    yield out.alone(
-        BUILD, 1, out.labels(version=__version__, python=sys.version.split()[0])
-    )  # fmt: skip
+    yield from of_process.identity(out, broker.node_name)
     churn = broker.churn.counters()
     for event, metric in CHURN.items():
         yield out.alone(metric, churn[event])
-    disk_size, disk_free = broker.system.disk()
-    yield out.alone(OPEN_FDS, scrape.descriptors)
+    yield from of_process.machine(out, scrape.descriptors, broker.system)
     yield out.alone(OPEN_SOCKETS, len(broker.connections))
-    yield out.alone(RESIDENT, memory_used())
-    yield out.alone(MAX_FDS, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-    yield out.alone(MEMORY_LIMIT, memory_limit())
-    yield out.alone(DISK_FREE, disk_free)
-    yield out.alone(DISK_SIZE, disk_size)
     yield out.alone(DISK_LOW, int(broker.loop.is_low))
     yield out.alone(HELD, int(broker.loop.is_held))
     yield out.alone(BROKEN, broker.loop.breaks)
@@ -148,10 +111,6 @@ def totals(scrape: Scrape) -> Iterator[str]:
         yield scrape.out.alone(metric, sums[name])
 
 
-UPTIME: Final = gauge("uptime", "Seconds since the broker was started")
-CPU_SYSTEM: Final = counter("cpu_system_time_total", "Processor time in the kernel, milliseconds")
-CPU_USER: Final = counter("cpu_user_time_total", "Processor time of our own, milliseconds")
-CPU: Final = counter("process_cpu_seconds_total", "Processor time, in the kernel and of our own")
 STATS: Final = counter(
     "stats_collection_duration_seconds_total", "Time spent on sampling rates since start"
 )
@@ -161,7 +120,6 @@ STATS_RATES: Final = gauge(
 STATS_SYSTEM: Final = gauge(
     "stats_system_collection_duration_seconds", "Time that the last sample of the machine took"
 )
-FOLLOWERS: Final = gauge("total_connected_followers", "Followers that are connected")
 MFILES: Final = gauge("mfile_count", "Data files that are mapped; this broker maps none")
 LARGE: Final = gauge("large_message_bytes", "Memory in messages too large for pooled buffers")
 DEDUP: Final = gauge("deduplication_cache_bytes", "Memory in keys of messages seen")
@@ -178,15 +136,10 @@ REQUESTS: Final = Metric(
 def process(scrape: Scrape) -> Iterator[str]:
     """What the process does and uses."""
     out, broker = scrape.out, scrape.broker
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    yield out.alone(UPTIME, int(time.monotonic() - broker.started_at))
-    yield out.alone(CPU_SYSTEM, int(usage.ru_stime * 1000))
-    yield out.alone(CPU_USER, int(usage.ru_utime * 1000))
-    yield out.alone(CPU, round(usage.ru_utime + usage.ru_stime, 6))
+    yield from of_process.usage(out, broker.started_at)
     yield out.alone(STATS, round(broker.sampler.total_s, 6))
     yield out.alone(STATS_RATES, round(broker.sampler.duration_s, 6))
     yield out.alone(STATS_SYSTEM, round(broker.system.duration_s, 6))
-    yield out.alone(FOLLOWERS, 0)  # this release has no followers, and maps no files
     yield out.alone(MFILES, 0)
     yield out.alone(LARGE, broker.loop.large_bytes)
     yield out.alone(DEDUP, broker.loop.dedup_bytes)
@@ -195,32 +148,15 @@ def process(scrape: Scrape) -> Iterator[str]:
     yield out.histogram(REQUESTS, broker.request_times.values())
 
 
-HEAP: Final = gauge("gc_heap_size_bytes", "Memory that the allocator holds")
-HEAP_FREE: Final = gauge("gc_free_bytes", "Of that, what is free")
-CYCLES: Final = counter("gc_cycles_total", "Garbage collections of all generations")
-FROM_OS: Final = counter("gc_from_os_obtained_bytes_total", "Most memory resident at once")
-NO_NUMBERS: Final = (
-    gauge("gc_unmapped_bytes", ALWAYS_0),
-    gauge("gc_since_recent_collection_allocated_bytes", ALWAYS_0),
-    counter("gc_before_recent_collection_allocated_bytes_total", ALWAYS_0),
-    gauge("gc_non_candidate_bytes", ALWAYS_0),
-    gauge("gc_marker_threads", ALWAYS_0),
-    gauge("gc_since_recent_collection_reclaimed_bytes", ALWAYS_0),
-    counter("gc_before_recent_collection_reclaimed_bytes_total", ALWAYS_0),
-    gauge("gc_since_recent_collection_explicitly_freed_bytes", ALWAYS_0),
-)
-
-
 def runtime(scrape: Scrape) -> Iterator[str]:
-    """The garbage collector and the allocator, as far as Python has such numbers."""
-    out, found = scrape.out, heap()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    yield out.alone(HEAP, found["heap_size"])
-    yield out.alone(HEAP_FREE, found["free_bytes"])
-    yield out.alone(CYCLES, found["gc_no"])
-    yield out.alone(FROM_OS, peak)
-    for metric in NO_NUMBERS:
-        yield out.alone(metric, 0)
+    """The garbage collector and the allocator."""
+    yield from of_process.runtime(scrape.out)
+
+
+def cluster(scrape: Scrape) -> Iterator[str]:
+    """The cluster that this broker leads; without one there are no followers."""
+    known = scrape.broker.cluster
+    yield from of_cluster.figures(scrape.out, None if known is None else known.status())
 
 
 MESSAGES: Final = {
@@ -295,4 +231,6 @@ def mqtt(scrape: Scrape) -> Iterator[str]:
             yield out.sample(metric, counts[level], out.labels(protocol=name))
 
 
-OVERVIEW: Final[tuple[Part, ...]] = (broker, totals, process, runtime, messages, mqtt)
+OVERVIEW: Final[tuple[Part, ...]] = (
+    broker, totals, process, cluster, runtime, messages, mqtt,
+)  # fmt: skip

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 from urllib.parse import parse_qs
 
@@ -43,6 +43,16 @@ SCRAPE_MEM: Final = Metric(
     "telemetry_scrape_mem", "gauge", "Bytes of this answer so far, before compression", is_bare=True
 )
 _log = log.get("lmq.metrics.server")
+
+
+def exposition(query: Mapping[str, list[str]], accept: str) -> Exposition:
+    """What makes the lines of an answer. Args: accept: that header. Raises: ApiError 400."""
+    prefix = query.get("prefix", [DEFAULT_PREFIX])[-1]
+    if len(prefix.encode("utf-8", "surrogateescape")) > MAX_PREFIX:
+        raise bad_request(f"Prefix too long (max {MAX_PREFIX} characters)")
+    if not NAME.fullmatch(prefix):
+        raise bad_request("Prefix has to be letters, digits, underscores and colons")
+    return Exposition(prefix, prefers_open_metrics(accept))
 
 
 class Metrics(Handler):
@@ -81,12 +91,7 @@ class Metrics(Handler):
             if user is None:
                 return None
         query = parse_qs(self.request.query, keep_blank_values=True, errors="surrogateescape")
-        prefix = query.get("prefix", [DEFAULT_PREFIX])[-1]
-        if len(prefix.encode("utf-8", "surrogateescape")) > MAX_PREFIX:
-            raise bad_request(f"Prefix too long (max {MAX_PREFIX} characters)")
-        if not NAME.fullmatch(prefix):
-            raise bad_request("Prefix has to be letters, digits, underscores and colons")
-        out = Exposition(prefix, prefers_open_metrics(self.request.headers.get("Accept", "")))
+        out = exposition(query, self.request.headers.get("Accept", ""))
         vhosts = self._visible(user, query.get("vhost"))
         return Scrape(
             self.broker, vhosts, out, query.get("family", []), await descriptors_used()

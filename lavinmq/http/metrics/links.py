@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from lavinmq.http.metrics.families import Scrape, counter, gauge
+from lavinmq.http.metrics.exposition import counter, gauge
 
 if TYPE_CHECKING:
     from lavinmq.http.metrics.exposition import Metric
+    from lavinmq.http.metrics.families import Scrape
     from lavinmq.shovel.runner import Runner
 
 Rows = dict[str, dict[str, int]]

@@ -45,6 +45,22 @@ def test_it_comes_back_as_it_was_sent(steps: list[tuple[int, int]]) -> None:
     assert history.epoch == epoch
 
 
+def test_epochs_that_began_behind_a_new_ones_beginning_are_not_ours() -> None:
+    history = History([(1, 0), (2, 200)])
+    history.begin(3, 100)
+
+    assert History.of_json(history.to_json()).epochs == [(1, 0), (3, 100)]
+    assert not history.has(1, 180, head=300)
+
+
+@pytest.mark.parametrize(
+    ("position", "epoch"), [(0, 1), (1, 1), (100, 1), (101, 2), (250, 2), (251, 4), (9999, 4)]
+)
+def test_the_epoch_of_a_position_is_that_of_what_is_before_it(position: int, epoch: int) -> None:
+    assert History([(1, 0), (2, 100), (4, 250)]).at(position) == epoch
+    assert History().at(position) == 0
+
+
 def test_it_does_not_grow_for_ever() -> None:
     history = History()
     for epoch in range(1, 3 * MOST):

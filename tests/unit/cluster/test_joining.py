@@ -6,6 +6,8 @@ import os
 import shutil
 import socket
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,11 @@ from lavinmq.cluster import frames, joining
 from lavinmq.cluster.frames import PeerError
 from lavinmq.cluster.joining import Copy
 from lavinmq.files.snapshot import Snapshot
+from lavinmq.files.standing import Standing
 from tests.support.follower import differences
 
 
-def joined(leader: Path, follower: Path) -> int:
+def joined(leader: Path, follower: Path, place: Callable[[Copy], None] = Copy.place) -> int:
     """Have a follower's files be the leader's. Returns: bytes that were sent."""
     snapshot = Snapshot(str(leader))
     snapshot.scan()
@@ -31,6 +34,7 @@ def joined(leader: Path, follower: Path) -> int:
     def lead() -> None:
         try:
             sent.append(joining.offer(ours, snapshot))
+            joining.staged(ours)
             joining.placed(ours)
         except (OSError, PeerError) as error:
             sent.append(error)
@@ -42,7 +46,7 @@ def joined(leader: Path, follower: Path) -> int:
         copy = Copy(str(follower))
         came = copy.take(theirs)
         assert frames.receive(theirs) == {"place": True}
-        copy.place()
+        place(copy)
         frames.send(theirs, {"placed": True})
         thread.join()
         assert sent == [came]
@@ -101,6 +105,62 @@ def test_only_what_differs_is_sent(tmp_path: Path) -> None:
     assert (follower / "shorter").read_bytes() == base[:100]
 
 
+@settings(deadline=None)
+@given(FILES, FILES, st.integers(0, 12))
+def test_a_node_that_died_while_its_files_were_replaced_goes_on_with_that(
+    tmp_path_factory: pytest.TempPathFactory, theirs: dict[str, bytes], ours: dict[str, bytes],
+    n_done: int,
+) -> None:  # fmt: skip
+    base = tmp_path_factory.mktemp("again")
+    leader, follower = base / "leader", base / "follower"
+    make(leader, theirs)
+    make(follower, ours)
+    standing = Standing(str(follower))
+
+    def dies(self: Copy) -> None:
+        """Do some of it."""
+        standing.note(is_whole=False)
+        left = n_done
+        done = self._place
+
+        def place(staged: joining.Staged) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise OSError("it dies")
+            done(staged)
+
+        self._place = place  # type: ignore[method-assign]
+        with suppress(OSError):
+            Copy.place(self)
+        assert not left < 0 or (follower / joining.STAGE).exists()
+
+    joined(leader, follower, dies)
+    if (follower / joining.STAGE).exists():
+        joining.finish(str(follower), standing)
+    assert not (follower / joining.STAGE).exists()
+
+    for name in (".lock", ".clustering_id", "schema_version", ".clustering_state"):
+        (leader / name).unlink(missing_ok=True)
+        (follower / name).unlink()
+    assert differences(leader, follower) == []
+    shutil.rmtree(base)
+
+
+def test_a_stage_without_a_plan_is_removed(tmp_path: Path) -> None:
+    make(tmp_path / "f", {"a": b"mine"})
+    (tmp_path / "f" / joining.STAGE).mkdir()
+    (tmp_path / "f" / joining.STAGE / "0").write_bytes(b"half")
+    standing = Standing(str(tmp_path / "f"))
+    standing.note(is_whole=False)
+
+    joining.finish(str(tmp_path / "f"), standing)
+
+    assert not standing.is_whole
+    assert not (tmp_path / "f" / joining.STAGE).exists()
+    assert (tmp_path / "f" / "a").read_bytes() == b"mine"
+
+
 def test_nothing_is_touched_before_all_is_there(tmp_path: Path) -> None:
     make(tmp_path / "f", {"a": b"mine"})
     ours, theirs = socket.socketpair()
@@ -145,7 +205,7 @@ def test_nonsense_of_a_leader_is_refused(tmp_path: Path, sent: dict[str, Any]) -
             Copy(str(tmp_path)).take(theirs)
 
 
-@pytest.mark.parametrize("have", [1, [], [[0, ""]] * 2, [[-1, ""]], [[99, ""]], [["0", ""]], [[0]]])
+@pytest.mark.parametrize("have", [1, [], [0, "", 1], [-1, ""], [99, ""], ["0", ""], [0], None])
 def test_nonsense_of_a_follower_is_refused(tmp_path: Path, have: Any) -> None:
     make(tmp_path / "l", {"a": b"abc"})
     (tmp_path / "l" / ".lock").unlink()

@@ -466,6 +466,67 @@ def test_cluster_status_shows_the_followers(api: FakeApi, run: Run) -> None:
     assert run("cluster_status")[1] == 'this_node: n\nversion: 1\nfollowers: [{"id": "x"}]\n'
 
 
+NODE = {"name": "n", "applications": [{"name": "lavinmq", "version": "1"}], "followers": []}
+PICTURE = {
+    "id": "a", "role": "leader", "epoch": 3, "leader": {"id": "a", "uri": "tcp://a:1"},
+    "in_sync": ["a", "b"], "members": ["a", "b", "c"], "min_insync_replicas": 2,
+    "acknowledges": True, "reasons": {},
+    "nodes": [{"id": each, "uri": f"tcp://{each}:1", "version": "1", "live": each != "d"}
+              for each in "abcde"],
+    "followers": [
+        {"id": "b", "in_sync": True, "joining": False, "lag_in_bytes": 5, "lag_seconds": 0.5},
+        {"id": "c", "in_sync": False, "joining": True, "lag_in_bytes": None, "lag_seconds": None},
+    ],
+}  # fmt: skip
+
+
+def test_cluster_status_shows_each_node_of_a_cluster(api: FakeApi, run: Run) -> None:
+    api.answer("GET", "/api/nodes", content=[NODE])
+    api.answer("GET", "/api/cluster", content=PICTURE)
+
+    status, out, _ = run("cluster_status")
+
+    assert status == 0
+    assert out.splitlines() == [
+        "this_node: n", "version: 1", "followers: []", "role: leader", "epoch: 3", "leader: a",
+        'in_sync: ["a", "b"]', "min_insync_replicas: 2", "acknowledges: true", "nodes: 5",
+        "  a\ttcp://a:1\t1\tleader", "  b\ttcp://b:1\t1\tin sync\t5 bytes\t0.5 s",
+        "  c\ttcp://c:1\t1\tjoining", "  d\ttcp://d:1\t1\taway",
+        "  e\ttcp://e:1\t1\tnot connected",
+    ]  # fmt: skip
+    found = json.loads(run("cluster_status", "--format", "json")[1])
+    assert (found["this_node"], found["leader"], found["in_sync"]) == ("n", "a", ["a", "b"])
+    assert found["nodes"][1] == {
+        "id": "b", "uri": "tcp://b:1", "version": "1", "state": "in sync", "lag_in_bytes": 5,
+        "lag_seconds": 0.5,
+    }  # fmt: skip
+
+
+def test_cluster_status_says_why_nothing_is_acknowledged(api: FakeApi, run: Run) -> None:
+    behind = [{**PICTURE["followers"][0], "in_sync": False}]  # type: ignore[index]
+    held = {"acknowledges": False, "reasons": {"acknowledges": "too few"}, "followers": behind}
+    api.answer("GET", "/api/nodes", content=[NODE])
+    api.answer("GET", "/api/cluster", content={**PICTURE, **held})
+
+    out = run("cluster_status")[1]
+
+    assert "acknowledges: false\nreason: too few\n" in out
+    assert "\tbehind\t5 bytes" in out
+
+
+def test_cluster_status_of_a_single_node_shows_no_cluster(api: FakeApi, run: Run) -> None:
+    api.answer("GET", "/api/nodes", content=[NODE])
+    api.answer("GET", "/api/cluster", content={**PICTURE, "role": "none"})
+
+    assert run("cluster_status")[1] == "this_node: n\nversion: 1\nfollowers: []\n"
+
+
+def test_cluster_status_fails_when_the_cluster_may_not_be_seen(api: FakeApi, run: Run) -> None:
+    api.answer("GET", "/api/cluster", 403, {"error": "access_refused", "reason": "no"})
+
+    assert run("cluster_status")[0] == 1
+
+
 def test_gc_collect_shows_numbers_after_collecting(api: FakeApi, run: Run) -> None:
     api.answer("POST", "/api/nodes/gc_collect", 204)
     api.answer("GET", "/api/nodes/gc_stats", content={"heap_size": 5})

@@ -1,0 +1,200 @@
+"""What a node knows of its cluster, as JSON: who leads, who is in sync, how far followers are.
+
+On the loop's thread. The node has it look ten times a second, as elections and silence are seen
+only by who looks; HTTP asks it for a picture. It decides nothing. Source: docs/clustering.md.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from lavinmq._cluster import Ring
+    from lavinmq.cluster.coordinator import Coordinator, State
+    from lavinmq.cluster.following import Following
+    from lavinmq.cluster.leading import Leading, Session
+
+MOST_ELECTIONS: Final = 100
+NO_LEADER: Final = "no leader is known"
+NOT_FOLLOWING: Final = "this node neither leads nor follows"
+
+
+class Status:
+    """The picture of one node.
+
+    Args: wanted: how many nodes the operator wants to have what is acknowledged, 0: most; may_lead:
+        whether this node could lead; leading, following: what it does now.
+    """
+
+    def __init__(
+        self, coordinator: Coordinator, ring: Ring, wanted: int, *, may_lead: Callable[[], bool],
+        leading: Callable[[], Leading | None], following: Callable[[], Following | None],
+    ) -> None:  # fmt: skip
+        self._coordinator = coordinator
+        self._ring = ring
+        self._wanted = wanted
+        self._may_lead = may_lead
+        self._leading = leading
+        self._following = following
+        self._elections: deque[dict[str, Any]] = deque(maxlen=MOST_ELECTIONS)
+        self._head = ring.head
+        self._came_at = time.monotonic()
+
+    def look(self) -> None:
+        """Notice what has happened since the last time."""
+        state, head = self._coordinator.state, self._ring.head
+        if state.epoch and (not self._elections or self._elections[-1]["epoch"] != state.epoch):
+            self._elections.append(
+                {"epoch": state.epoch, "node": state.epoch_leader, "seen_at": round(time.time(), 3)}
+            )
+        if head != self._head:
+            self._head, self._came_at = head, time.monotonic()
+
+    def status(self) -> dict[str, Any]:
+        """The picture."""
+        self.look()
+        state, leading, following = self._coordinator.state, self._leading(), self._following()
+        in_sync = self._in_sync(state, leading)
+        least = state.least(self._wanted)
+        reasons = {
+            "acknowledges": "" if leading is None else self._held(leading, in_sync, least),
+            "ready": self._unready(state, leading, following),
+            "safe_to_restart": self._critical(state, leading, in_sync, least),
+        }
+        reasons["ready"] = reasons["ready"] or reasons["acknowledges"]
+        return {
+            "id": self._coordinator.me,
+            "role": "none" if leading is None and following is None
+            else "follower" if leading is None else "leader",
+            "may_lead": self._may_lead(),
+            "ready": not reasons["ready"],
+            "safe_to_restart": not reasons["safe_to_restart"],
+            "acknowledges": None if leading is None else not reasons["acknowledges"],
+            "reasons": {name: why for name, why in reasons.items() if why},
+            "epoch": state.epoch,
+            "leader": None if state.leader is None
+            else {"id": state.epoch_leader, "uri": state.leader.uri},
+            "nodes": self._nodes(state, in_sync),
+            "in_sync": sorted(in_sync),
+            "members": sorted(state.members),
+            "min_insync_replicas": least,
+            "copies": None if leading is None else leading.n_copies,
+            "position": self._ring.head if leading is None else leading.head,
+            "followers": [] if leading is None else self._followers(leading, in_sync),
+            "following": None if following is None else self._followed(state, following),
+            "elections": list(self._elections),
+        }  # fmt: skip
+
+    def followers(self) -> list[dict[str, Any]]:
+        """Who follows, by LavinMQ's names. Nothing is compressed; bytes are counted from the
+        beginning of the cluster."""
+        leading = self._leading()
+        if leading is None:
+            return []
+        return [
+            {
+                "id": each["id"],
+                "remote_address": each["remote_address"],
+                "sent_bytes": each["sent_position"],
+                "acked_bytes": each["acked_position"],
+                "lag_in_bytes": each["lag_in_bytes"],
+                "compression_ratio": 1.0,
+                "uncompressed_bytes": each["sent_position"],
+                "compressed_bytes": each["sent_position"],
+            }
+            for each in self._followers(leading, self._in_sync(self._coordinator.state, leading))
+            if not each["joining"]
+        ]
+
+    # --- parts --------------------------------------------------------------------------------
+
+    @staticmethod
+    def _in_sync(state: State, leading: Leading | None) -> set[str]:
+        return set(state.in_sync) if leading is None else leading.in_sync
+
+    @staticmethod
+    def _nodes(state: State, in_sync: set[str]) -> list[dict[str, Any]]:
+        members = set(state.members)
+        rows = []
+        for node in sorted({*members, *in_sync, *state.nodes}):
+            said = state.nodes.get(node, {})
+            place = {name: _text(said.get(name)) for name in ("uri", "address", "version")}
+            rows.append({
+                "id": node, **place, "live": node in state.nodes, "in_sync": node in in_sync,
+                "member": node in members,
+            })  # fmt: skip
+        return rows
+
+    def _followers(self, leading: Leading, in_sync: set[str]) -> list[dict[str, Any]]:
+        sessions = sorted(leading.sessions, key=lambda each: (each.node, each.where))
+        head = leading.head
+        return [_follower(each, head, in_sync) for each in sessions if each.node]
+
+    def _followed(self, state: State, following: Following) -> dict[str, Any]:
+        follower = following.follower
+        return {
+            "id": state.epoch_leader if state.leader is not None else None,
+            "uri": following.uri,
+            "position": self._ring.head,
+            "lag_in_bytes": None if follower is None else max(0, self._ring.head - follower.synced),
+            "joined": following.is_joined and follower is not None,
+            "error": following.error,
+            "silent_seconds": round(time.monotonic() - self._came_at, 3),
+        }
+
+    # --- judgements: why not, for people; empty: it is so ----------------------------------------
+
+    def _held(self, leading: Leading, in_sync: set[str], least: int) -> str:
+        missing = in_sync - _required(leading) - {self._coordinator.me}
+        if missing:
+            return f"nodes in sync do not follow: {', '.join(sorted(missing))}"
+        if leading.n_copies < least:
+            return f"{leading.n_copies} of {least} nodes that are needed are in sync"
+        return ""
+
+    @staticmethod
+    def _unready(state: State, leading: Leading | None, following: Following | None) -> str:
+        if leading is not None:
+            return ""
+        if state.leader is None:
+            return NO_LEADER
+        return NOT_FOLLOWING if following is None else ""
+
+    def _critical(
+        self, state: State, leading: Leading | None, in_sync: set[str], least: int
+    ) -> str:
+        """Whether too few would be in sync without this node."""
+        others = (in_sync & set(state.nodes)) - {self._coordinator.me}
+        if leading is not None:
+            others &= _required(leading)
+        if len(others) >= least:
+            return ""
+        return f"without this node {len(others)} of {least} nodes that are needed are in sync"
+
+
+def _required(leading: Leading) -> set[str]:
+    """Followers for which acknowledgements wait, and that are there."""
+    return {each.node for each in leading.sessions if each.peer and each.peer.is_required}
+
+
+def _follower(session: Session, head: int, in_sync: set[str]) -> dict[str, Any]:
+    peer = session.peer
+    return {
+        "id": session.node,
+        "remote_address": session.where,
+        "version": session.version,
+        "sent_position": None if peer is None else peer.sent,
+        "acked_position": None if peer is None else peer.acked,
+        "lag_in_bytes": None if peer is None else max(0, head - peer.acked),
+        "lag_seconds": None if peer is None else round(peer.lag_s, 3),
+        "in_sync": peer is not None and session.node in in_sync and peer.is_required,
+        "joining": peer is None,
+    }
+
+
+def _text(value: Any) -> str | None:
+    """What another node has written into etcd, if it is text."""
+    return value if isinstance(value, str) else None
