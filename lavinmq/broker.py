@@ -111,6 +111,12 @@ class Cluster(Protocol):
     def followers(self) -> list[dict[str, Any]]:
         """Who follows, by LavinMQ's names."""
 
+    async def forget(self, node: str) -> str:
+        """Count a node no more. Returns: why not, empty if it is so now. Raises: OSError."""
+
+    def transfer(self) -> str:
+        """Have another node lead. Returns: why not, empty if it is going to."""
+
 
 class Service(Protocol):
     """What serves clients that are no sessions."""

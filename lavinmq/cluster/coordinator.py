@@ -61,6 +61,7 @@ class State:
     in_sync: tuple[str, ...] = ()
     in_sync_modified: int = 0
     members: tuple[str, ...] = ()
+    members_modified: int = 0
     nodes: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def least(self, wanted: int) -> int:
@@ -115,6 +116,7 @@ class Coordinator:
 
     def _state(self) -> State:
         epoch, in_sync = self._keys.get(self.key("epoch")), self._keys.get(self.key("isr"))
+        members = self._keys.get(self.key("members"))
         number, _, leads = _text(epoch).partition(" ")
         if epoch is not None and not (number.isascii() and number.isdigit()):
             raise EtcdError(f"{epoch.key} says {_text(epoch)!r}, which is no epoch")
@@ -128,7 +130,7 @@ class Coordinator:
             epoch=int(number or 0), epoch_leader=leads,
             epoch_modified=0 if epoch is None else epoch.modified,
             in_sync=_ids(in_sync), in_sync_modified=0 if in_sync is None else in_sync.modified,
-            members=_ids(self._keys.get(self.key("members"))),
+            members=_ids(members), members_modified=0 if members is None else members.modified,
             nodes=self._nodes(),
         )  # fmt: skip
 
@@ -230,6 +232,28 @@ class Coordinator:
             done and self.state.epoch == state.epoch + 1 and self.state.epoch_leader == self.me
             and leader is not None and leader.key == ours
         )  # fmt: skip
+
+    async def forget(self, epoch: int, node: str) -> str:
+        """Have a node counted no more that does not come back. Returns: why not, empty if it is so
+        now."""
+        state = self.state
+        if node not in state.members:
+            return f"no node {node} is known"
+        if node == self.me or node in state.nodes:
+            return f"node {node} is there: stop it first"
+        if node in state.in_sync:
+            return f"node {node} is in sync as far as anybody knows: too few others are"
+        if state.epoch != epoch or state.epoch_leader != self.me:
+            return "another node leads"
+        left = [each for each in state.members if each != node]
+        done, _ = await self.etcd.transact(
+            [Compare(self.key("epoch"), "MOD", state.epoch_modified),
+             Compare(self.key("members"), "MOD", state.members_modified),
+             Compare(self.key("isr"), "MOD", state.in_sync_modified)],
+            [Put(self.key("members"), _joined(left))],
+        )  # fmt: skip
+        await self.look()
+        return "" if done else "something else has changed meanwhile, try again"
 
     async def change_in_sync(self, epoch: int, nodes: Iterable[str]) -> bool:
         """Set which nodes are in sync, as the leader of an epoch. Returns: whether it is so now;

@@ -19,7 +19,7 @@ from lavinmq._cluster import Follower, Ring
 from lavinmq.cluster import frames
 from lavinmq.cluster.frames import PeerError
 from lavinmq.cluster.history import History
-from lavinmq.cluster.joining import Copy, finish
+from lavinmq.cluster.joining import Copy, finish, remove_stage
 from lavinmq.files.standing import Standing
 from lavinmq.process import log
 
@@ -150,6 +150,7 @@ class Following:
         self.history = History()
         copy.place()
         self._standing.note(is_whole=True)
+        remove_stage(self._root)
         frames.send(sock, {"placed": True})
         answer = frames.receive(sock)
         self._ring.reset(frames.number(answer, "position"))

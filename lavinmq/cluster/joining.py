@@ -34,6 +34,7 @@ from lavinmq import _core
 from lavinmq.cluster.frames import PeerError, exactly, items, number, receive, send
 from lavinmq.files.snapshot import OWN, Snapshot
 from lavinmq.files.standing import Standing
+from lavinmq.process import log
 
 STAGE: Final = ".joining"
 PLAN: Final = "plan"
@@ -42,6 +43,7 @@ FILES_AT_ONCE: Final = 64
 PATHS_AT_ONCE: Final = 1000
 PIECE: Final = 1 << 20
 MAX_PATH: Final = 4095
+_log = log.get("lmq.cluster")
 NOT_SENT: Final = OWN | {"schema_version"}
 
 
@@ -161,10 +163,10 @@ class Copy:
         try:
             with open(os.path.join(copy._stage, PLAN), "rb") as file:
                 plan = orjson.loads(file.read())
-        except (FileNotFoundError, orjson.JSONDecodeError):
+            copy._files = [Staged(*each) for each in plan["files"]]
+            copy._directories = plan["directories"]
+        except (FileNotFoundError, orjson.JSONDecodeError, TypeError, KeyError):
             return None
-        copy._files = [Staged(*each) for each in plan["files"]]
-        copy._directories = plan["directories"]
         return copy
 
     def _have(self, path: str, size: int) -> list[Any]:
@@ -204,8 +206,8 @@ class Copy:
         return n
 
     def place(self) -> None:
-        """Make the files those of the leader. It may be done again from the beginning. Raises:
-        OSError: they are between two states."""
+        """Make the files those of the leader. It may be done again from the beginning, as long as
+        the stage is there. Raises: OSError: they are between two states."""
         wanted = {each.path for each in self._files}
         directories = {*self._directories, *filter(None, map(os.path.dirname, wanted))}
         self._clear("", wanted, directories)
@@ -215,7 +217,6 @@ class Copy:
         for each in self._files:
             self._place(each)
         _core.sync_file_system(self._root)
-        shutil.rmtree(self._stage, ignore_errors=True)
 
     def _clear(self, path: str, wanted: set[str], directories: set[str]) -> None:
         """Remove what the leader does not have."""
@@ -255,13 +256,17 @@ def remove_stage(root: str) -> None:
 
 
 def finish(root: str, standing: Standing) -> None:
-    """Go on with what an end of the process, or an error, came between. Raises: OSError."""
+    """Go on with what an end of the process, or an error, came between; if that is not possible,
+    the files stay between two states, and the next join replaces them. Raises: OSError."""
     begun = None if standing.is_whole else Copy.begun(root)
-    if begun is None:
-        remove_stage(root)
-        return
-    begun.place()
-    standing.note(is_whole=True)
+    if begun is not None:
+        try:
+            begun.place()
+        except OSError as error:
+            _log.error("the files are not whole: %s: %s", error.filename, error.strerror)
+        else:
+            standing.note(is_whole=True)
+    remove_stage(root)
 
 
 def _pair(value: Any) -> tuple[Any, int]:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from lavinmq import _core
@@ -27,6 +26,8 @@ from lavinmq.cluster.hooks import run_hook
 from lavinmq.cluster.identity import node_id
 from lavinmq.cluster.joining import finish
 from lavinmq.cluster.leading import Leading, listening
+from lavinmq.cluster.lease import kept_meanwhile
+from lavinmq.cluster.orders import Orders
 from lavinmq.cluster.probes import Probes
 from lavinmq.cluster.proxy import Proxy, Target
 from lavinmq.cluster.status import Status
@@ -44,6 +45,7 @@ MARGIN_S: Final = 0.5
 """Of its lease that a leader does not use."""
 CHECK_S: Final = 0.1
 AGAIN_S: Final = 0.5
+ANSWER_S: Final = 0.1
 RANK_S: Final = 0.03
 """How long others have to say that they have more."""
 YIELD_S: Final = 0.3
@@ -118,7 +120,7 @@ class Node:
         self._yields_until = 0.0
         self._changed = asyncio.Event()
         self._main: asyncio.Task[None] | None = None
-        self._is_stopping = False
+        self._is_stopping = self._makes_way = False
 
     # --- from start to end --------------------------------------------------------------------
 
@@ -193,10 +195,18 @@ class Node:
             with suppress(OSError):
                 self._standing.note(is_whole=True, position=head, history=self._history.to_json())
                 self.is_stopped = server is None or server.is_stopped
+        if self._makes_way:
+            self.exit_code = self.exit_code or LOST
         if self._lease:
             with suppress(EtcdError):
                 await self._etcd.revoke(self._lease)
         await self._etcd.close()
+
+    def _make_way(self) -> None:
+        """Stop in order, as a node that leads no more, so that it is started anew; whoever has
+        asked for that gets an answer first."""
+        self._makes_way = True
+        self._events.call_later(ANSWER_S, self.stop)
 
     def reload(self) -> None:
         """Read the configuration again; a follower has nothing that may change."""
@@ -448,7 +458,6 @@ class Node:
         feed = Feed(self._ring)
         server = self.server = Server(config, self._events, self._service)
         broker = server.broker
-        broker.cluster = self._status
         _core.observe_copies(broker.loop, self._root, feed.note, feed.address)
         broker.loop.wait_for_copies(feed.fileno())
         broker.disk.copied = broker.loop.when_copied
@@ -457,40 +466,18 @@ class Node:
             least=config.clustering_min_insync_replicas, peers=server.peers,
             on_lost=lambda why: self._end(why, LOST), on_fatal=lambda why: self._end(why, 1),
         )  # fmt: skip
+        broker.cluster = Orders(self._status, self._coordinator, self._leading, self._make_way)
         try:
-            with self._kept_meanwhile():
+            ttl_s = config.clustering_lease_ttl
+            with kept_meanwhile(partial(places.etcd, config), self._lease, ttl_s, self._renewed):
                 server.start()
                 spare_collections()
             self._leading.start()
         except (DefinitionsError, OSError) as error:
             raise NodeError(f"Cannot start: {error}", 1) from None
 
-    @contextmanager
-    def _kept_meanwhile(self) -> Iterator[None]:
-        """Have the lease renewed while the loop is busy with loading."""
-        is_over = threading.Event()
-
-        async def renew() -> None:
-            etcd = places.etcd(self._config)
-            try:
-                while not is_over.is_set():
-                    began = time.monotonic()
-                    with suppress(EtcdError):
-                        left = await etcd.keep_alive(self._lease)
-                        self._deadline = began + left - MARGIN_S
-                    await asyncio.get_running_loop().run_in_executor(
-                        None, is_over.wait, self._config.clustering_lease_ttl / 4
-                    )
-            finally:
-                await etcd.close()
-
-        thread = threading.Thread(target=lambda: asyncio.run(renew()), name="lease", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            is_over.set()
-            thread.join()
+    def _renewed(self, deadline: float) -> None:
+        self._deadline = deadline - MARGIN_S
 
     def tell_lost(self) -> None:
         """It leads no more: run the operator's command for that."""

@@ -102,6 +102,16 @@ def _show_nodes(session: Session, values: dict[str, Any], rows: list[dict[str, A
         output.row([row["id"], row["uri"], row["version"], row["state"], *told])
 
 
+def forget_cluster_node(session: Session) -> None:
+    """Count a node no more that has gone for good."""
+    session.api.delete("cluster", "nodes", session.arguments[0])
+
+
+def transfer_leadership(session: Session) -> None:
+    """Have another node lead; this one stops in order, and its service starts it anew."""
+    session.api.request("POST", "/api/cluster/transfer")
+
+
 def gc_collect(session: Session) -> None:
     """Collect garbage in the broker."""
     session.api.request("POST", "/api/nodes/gc_collect")

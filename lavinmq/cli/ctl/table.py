@@ -231,6 +231,8 @@ COMMANDS: dict[str, tuple[Command, ...]] = {
     "Broker": (
         Command("status", "", "Show version, uptime and totals", "broker"),
         Command("cluster_status", "", "Show this node, its followers and its cluster", "broker"),
+        Command("forget_cluster_node", "node", "Count a node no more that has gone", "broker"),
+        Command("transfer_leadership", "", "Have another node of the cluster lead", "broker"),
         Command("gc_collect", "", "Collect garbage and show memory numbers", "broker"),
         Command("stop_app", "", "Accepted, does nothing", "broker"),
         Command("start_app", "", "Accepted, does nothing", "broker"),

@@ -134,6 +134,8 @@ TABLE: Final[dict[str, Row]] = {
     "GET /api/aliveness-test/:vhost": _row(Role.ANY),
     "PUT /api/auth/hash_password": _row(Role.ANY),
     "POST /api/backup": _row(Role.ADMINISTRATOR),
+    "DELETE /api/cluster/nodes/:node": _row(Role.ADMINISTRATOR),
+    "POST /api/cluster/transfer": _row(Role.ADMINISTRATOR),
     "GET /api/bindings": _row(Role.ANY),
     "GET /api/bindings/:vhost": _row(Role.MANAGEMENT),
     "GET /api/bindings/:vhost/e/:source/e/:destination": _row(Role.MANAGEMENT),

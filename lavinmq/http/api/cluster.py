@@ -7,16 +7,19 @@ elsewhere. Source: docs/http-api.md.
 from __future__ import annotations
 
 import socket
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lavinmq.arguments.names import check_label
 from lavinmq.http import cluster
 from lavinmq.http.access.table import Role
 from lavinmq.http.call import NO_CONTENT, Call, Reply
-from lavinmq.http.errors import bad_request
+from lavinmq.http.errors import ApiError, bad_request
 from lavinmq.http.fields import Field
 from lavinmq.http.routes import ROUTES
 from lavinmq.policy.parameters import Parameter
+
+if TYPE_CHECKING:
+    from lavinmq.broker import Cluster
 
 CLUSTER_NAME: Final = "cluster_name"
 
@@ -26,6 +29,34 @@ def show_cluster(call: Call) -> Any:
     """Show the cluster as the node that leads it knows it; without one, this node."""
     found = cluster.picture(call.broker)
     return found if call.has_role(Role.MONITORING) else cluster.without_places(found)
+
+
+@ROUTES.delete("/api/cluster/nodes/:node", failures=(409, 503))
+async def forget_node(call: Call) -> Reply:
+    """Count a node no more that has gone for good: fewer nodes are most of them then."""
+    try:
+        why = await _ordered(call).forget(call.path["node"])
+    except OSError as error:
+        raise ApiError(503, "service_unavailable", str(error)) from error
+    if why:
+        raise ApiError(409, "conflict", why)
+    return NO_CONTENT
+
+
+@ROUTES.add("POST", "/api/cluster/transfer", statuses=(204,), failures=(409, 503))
+def transfer_leadership(call: Call) -> Reply:
+    """Stop this node in order, so that another one leads, and start it anew as a follower."""
+    why = _ordered(call).transfer()
+    if why:
+        raise ApiError(409, "conflict", why)
+    return NO_CONTENT
+
+
+def _ordered(call: Call) -> Cluster:
+    """The cluster that this node leads. Raises: ApiError when it is none."""
+    if call.broker.cluster is None:
+        raise ApiError(409, "conflict", "This broker is no node of a cluster")
+    return call.broker.cluster
 
 
 @ROUTES.get("/api/cluster-name")

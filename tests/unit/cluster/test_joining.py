@@ -47,6 +47,8 @@ def joined(leader: Path, follower: Path, place: Callable[[Copy], None] = Copy.pl
         came = copy.take(theirs)
         assert frames.receive(theirs) == {"place": True}
         place(copy)
+        if place is Copy.place:
+            joining.remove_stage(str(follower))
         frames.send(theirs, {"placed": True})
         thread.join()
         assert sent == [came]
@@ -133,11 +135,10 @@ def test_a_node_that_died_while_its_files_were_replaced_goes_on_with_that(
         self._place = place  # type: ignore[method-assign]
         with suppress(OSError):
             Copy.place(self)
-        assert not left < 0 or (follower / joining.STAGE).exists()
 
     joined(leader, follower, dies)
-    if (follower / joining.STAGE).exists():
-        joining.finish(str(follower), standing)
+    joining.finish(str(follower), standing)
+    assert standing.is_whole
     assert not (follower / joining.STAGE).exists()
 
     for name in (".lock", ".clustering_id", "schema_version", ".clustering_state"):
@@ -157,6 +158,15 @@ def test_a_stage_without_a_plan_is_removed(tmp_path: Path) -> None:
     joining.finish(str(tmp_path / "f"), standing)
 
     assert not standing.is_whole
+    (tmp_path / "f" / joining.STAGE).mkdir()
+    for plan in (b"{}", b'{"files": [[1]], "directories": []}', b"[]",
+                 b'{"files": [["a", "gone", 2, 9]], "directories": []}'):  # fmt: skip
+        (tmp_path / "f" / joining.STAGE / joining.PLAN).write_bytes(plan)
+        joining.finish(str(tmp_path / "f"), standing)
+        assert not standing.is_whole
+        assert not (tmp_path / "f" / joining.STAGE).exists()
+        (tmp_path / "f" / joining.STAGE).mkdir()
+    joining.remove_stage(str(tmp_path / "f"))
     assert not (tmp_path / "f" / joining.STAGE).exists()
     assert (tmp_path / "f" / "a").read_bytes() == b"mine"
 

@@ -1,0 +1,61 @@
+"""What operators ask of a cluster: another node to lead, and a node that has gone to be forgotten."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.api import Api
+from tests.support.cluster import LOST, WAIT_S, Cluster
+from tests.support.waiting import wait_for
+
+DEADLINE_S = WAIT_S
+
+
+def test_leadership_is_handed_over_in_order(cluster: Cluster) -> None:
+    leader = cluster.leader()
+    api = Api(leader)
+    assert api("PUT", "/api/queues/%2F/handed-over", {"durable": True}).status == 201
+
+    n_ends = len(leader.exit_codes)
+    assert api("POST", "/api/cluster/transfer").status == 204
+
+    other = cluster.leader(other_than=leader)
+    wait_for(lambda: len(leader.exit_codes) > n_ends, "it goes on", WAIT_S)
+    assert leader.exit_codes[-1] == LOST, "who starts it anew does so for this code"
+    assert Api(other)("GET", "/api/queues/%2F/handed-over").status == 200
+    cluster.wait_in_sync(cluster.nodes)
+
+
+def test_a_node_that_has_gone_is_forgotten(cluster: Cluster) -> None:
+    leader = cluster.leader()
+    gone = cluster.followers()[0]
+    api = Api(leader)
+    answer = api("DELETE", f"/api/cluster/nodes/{gone.id}")
+    assert (answer.status, answer.json["reason"]) == (
+        409, f"node {gone.id} is there: stop it first",
+    )  # fmt: skip
+    assert api("DELETE", "/api/cluster/nodes/nobody").status == 409
+
+    gone.stop()
+    cluster.wait_in_sync([each for each in cluster.nodes if each is not gone])
+    wait_for(
+        lambda: api("DELETE", f"/api/cluster/nodes/{gone.id}").status == 204,
+        "it is not forgotten", WAIT_S,
+    )  # fmt: skip
+    picture = api.get("/api/cluster")
+    assert gone.id not in picture["members"]
+    assert picture["min_insync_replicas"] == 2
+
+    gone.start()
+    cluster.wait_in_sync(cluster.nodes)
+    assert gone.id in api.get("/api/cluster")["members"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", "/api/cluster/transfer"), ("DELETE", "/api/cluster/nodes/x")]
+)
+def test_only_administrators_may(cluster: Cluster, method: str, path: str) -> None:
+    leader = cluster.leader()
+    watcher = Api(leader).as_user("watcher", "monitoring")
+
+    assert watcher(method, path).status == 403
