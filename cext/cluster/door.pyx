@@ -273,7 +273,7 @@ cdef class Follower:
         """Position up to which all is on disk."""
         return self.w.synced
 
-    def run(self, int fd, u64 until=0) -> tuple:
+    def run(self, int fd, u64 until=0, bint is_lazy=False) -> tuple:
         """Do what comes by a socket until it ends. See the stub."""
         cdef int end, error
         if self.w.apply.files == NULL:
@@ -282,6 +282,7 @@ cdef class Follower:
         self.w.apply.lenient_until = self.w.stop_at = until
         self.w.heard_ns = clock_ns()
         self.w.apply.is_full = False
+        self.w.is_lazy = is_lazy
         with nogil:
             end = follow_run(&self.w)
             error = errno

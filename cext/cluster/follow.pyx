@@ -2,12 +2,14 @@
 # disk.
 #
 # What comes goes into the ring first, where it stays for others to have if this node leads one day.
-# It is synced when the leader asks (ENTRY_MARK), and else after a moment or a lot.
+# It is synced when the leader asks (ENTRY_MARK), for all that has come by then, and else after a
+# moment or a lot.
 # Called by door.pyx, without the GIL.
 
 cdef enum:
     FOLLOW_READ = 1048576
     FOLLOW_UNSYNCED = 8388608
+    FOLLOW_UNSYNCED_LAZY = 268435456
     FOLLOW_MOMENT_MS = 100
 
 cdef enum follow_end_t:         # why it has ended
@@ -25,6 +27,7 @@ cdef struct follow_t:
     u64 applied                 # position up to which everything was done
     u64 synced                  # and is on disk
     u64 stop_at                 # position on disk at which it stops, 0 = none
+    flag_t is_lazy              # nobody waits for what is on disk
     i64 synced_ns               # when that was so last
     i64 heard_ns                # when something came last
 
@@ -56,6 +59,7 @@ cdef int follow_take(follow_t* w) noexcept nogil:
     cdef u8* p
     cdef u64 size
     cdef int end
+    cdef bint is_asked = False
     while w.ring.head - w.applied >= ENTRY_HEAD:
         p = ring_at(w.ring, w.applied)
         size = le32(p)
@@ -66,18 +70,16 @@ cdef int follow_take(follow_t* w) noexcept nogil:
             break
         if p[4] == ENTRY_MARK:
             w.applied += size
-            end = follow_ack(w)
-            if end >= 0:
-                return end
+            is_asked = is_asked or not w.is_lazy or (w.stop_at and w.applied >= w.stop_at)
             continue
         if apply_entry(&w.apply, p, w.applied):
             return FOLLOW_FULL if w.apply.is_full else FOLLOW_REFUSED
         w.applied += size
-        if w.apply.unsynced > FOLLOW_UNSYNCED:
+        if w.apply.unsynced > (<u64>FOLLOW_UNSYNCED_LAZY if w.is_lazy else <u64>FOLLOW_UNSYNCED):
             end = follow_ack(w)
             if end >= 0:
                 return end
-    return -1
+    return follow_ack(w) if is_asked else -1
 
 
 cdef int follow_run(follow_t* w) noexcept nogil:
@@ -92,10 +94,10 @@ cdef int follow_run(follow_t* w) noexcept nogil:
         return end
     while True:
         one.revents = 0
-        n = c_poll(&one, 1, FOLLOW_MOMENT_MS if w.synced != w.applied else -1)
+        n = c_poll(&one, 1, FOLLOW_MOMENT_MS if w.synced != w.applied and not w.is_lazy else -1)
         if n < 0 and errno != EINTR:
             return FOLLOW_LOST
-        if w.synced != w.applied and (
+        if w.synced != w.applied and not w.is_lazy and (
                 n == 0 or clock_ns() - w.synced_ns > FOLLOW_MOMENT_MS * <i64>1000000):
             end = follow_ack(w)
             if end >= 0:

@@ -7,7 +7,8 @@ own. `State` is a picture of all keys; it changes by what a watch tells.
     <prefix>/leader/<lease>      the leader's URI; goes with its lease
     <prefix>/epoch               "<number> <id of the node that leads in it>"
     <prefix>/isr                 ids of the nodes in sync, with commas
-    <prefix>/members             ids of all nodes that have ever been in sync
+    <prefix>/members             ids of all nodes that count among those of which there are most
+    <prefix>/places              JSON: which URI each of these advertises
     <prefix>/nodes/<id>          JSON: where a live node is reached; goes with its lease
     <prefix>/positions/<id>      "<epoch> <position>" of a node that would lead
     <prefix>/clustering_secret   by which nodes know each other
@@ -63,6 +64,7 @@ class State:
     members: tuple[str, ...] = ()
     members_modified: int = 0
     nodes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    places: dict[str, Any] = field(default_factory=dict)
 
     def least(self, wanted: int) -> int:
         """How many nodes have to have what is acknowledged.
@@ -131,7 +133,7 @@ class Coordinator:
             epoch_modified=0 if epoch is None else epoch.modified,
             in_sync=_ids(in_sync), in_sync_modified=0 if in_sync is None else in_sync.modified,
             members=_ids(members), members_modified=0 if members is None else members.modified,
-            nodes=self._nodes(),
+            nodes=self._nodes(), places=_info(self._keys.get(self.key("places"))),
         )  # fmt: skip
 
     def _nodes(self) -> dict[str, dict[str, Any]]:
@@ -218,8 +220,7 @@ class Coordinator:
                 puts.append(Delete(state.leader.key))
         if not state.in_sync:
             puts.append(Put(self.key("isr"), self.me.encode()))
-        if self.me not in state.members:
-            puts.append(Put(self.key("members"), _joined({*state.members, self.me})))
+        puts += self._counting(state, {self.me})
         try:
             done, _ = await self.etcd.transact(compares, puts)
         except EtcdError as error:
@@ -255,6 +256,30 @@ class Coordinator:
         await self.look()
         return "" if done else "something else has changed meanwhile, try again"
 
+    def replaced(self) -> set[str]:
+        """Nodes whose place another one has taken, which advertises their URI: their directories
+        were lost. They are not there, and not in sync."""
+        state = self.state
+        there = {node: info.get("uri") for node, info in state.nodes.items()}
+        taken = {there.get(node) for node in state.members} - {None}
+        return {
+            node for node in state.members
+            if node not in there and node not in state.in_sync and state.places.get(node) in taken
+        }  # fmt: skip
+
+    def _counting(self, state: State, nodes: set[str]) -> list[Put]:
+        """What has these nodes counted from now on, and no more those that were replaced."""
+        members = (set(state.members) - self.replaced()) | nodes
+        if members == set(state.members):
+            return []
+        uris = {node: info.get("uri") for node, info in state.nodes.items()}
+        uris[self.me] = self.info.get("uri")
+        places = {node: uris.get(node) or state.places.get(node) for node in members}
+        return [
+            Put(self.key("members"), _joined(members)),
+            Put(self.key("places"), orjson.dumps(places)),
+        ]
+
     async def change_in_sync(self, epoch: int, nodes: Iterable[str]) -> bool:
         """Set which nodes are in sync, as the leader of an epoch. Returns: whether it is so now;
         False: somebody else leads, or may. It is asked also when the picture says so already: that
@@ -263,9 +288,7 @@ class Coordinator:
         wanted = set(nodes)
         if state.epoch != epoch or state.epoch_leader != self.me or state.leader is None:
             return False
-        puts = [Put(self.key("isr"), _joined(wanted))]
-        if not wanted <= set(state.members):
-            puts.append(Put(self.key("members"), _joined({*state.members, *wanted})))
+        puts = [Put(self.key("isr"), _joined(wanted)), *self._counting(state, wanted)]
         compares = [
             Compare(self.key("epoch"), "MOD", state.epoch_modified),
             Compare(state.leader.key, "MOD", state.leader.modified),
@@ -295,7 +318,9 @@ def _joined(ids: Iterable[str]) -> bytes:
     return ",".join(sorted(ids)).encode()
 
 
-def _info(entry: Entry) -> dict[str, Any]:
+def _info(entry: Entry | None) -> dict[str, Any]:
+    if entry is None:
+        return {}
     try:
         found = orjson.loads(entry.value)
     except orjson.JSONDecodeError:

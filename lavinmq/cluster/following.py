@@ -6,6 +6,7 @@ on its loop. Source: docs/clustering.md.
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import time
@@ -20,6 +21,7 @@ from lavinmq.cluster import frames
 from lavinmq.cluster.frames import PeerError
 from lavinmq.cluster.history import History
 from lavinmq.cluster.joining import Copy, finish, remove_stage
+from lavinmq.cluster.spool import Spool
 from lavinmq.files.standing import Standing
 from lavinmq.process import log
 
@@ -27,6 +29,7 @@ CONNECT_S: Final = 3.0
 JOIN_S: Final = 60.0
 FIRST_PAUSE_S: Final = 0.02
 AGAIN_S: Final = 0.3
+SPOOL: Final = ".joining.changes"
 PORT: Final = 5679
 _log = log.get("lmq.cluster")
 
@@ -70,6 +73,7 @@ class Following:
         self._on_disk = on_disk
         self._is_over = threading.Event()
         self._socket: socket.socket | None = None
+        self._replaying: Spool | None = None
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="follow", daemon=True)
 
@@ -84,6 +88,8 @@ class Following:
             if self._socket is not None:
                 with suppress(OSError):
                     self._socket.shutdown(socket.SHUT_RDWR)
+            if self._replaying is not None:
+                self._replaying.abort()
         self._thread.join()
 
     def _run(self) -> None:
@@ -130,19 +136,62 @@ class Following:
         })  # fmt: skip
         sock.settimeout(JOIN_S)
         answer = frames.receive(sock)
-        lenient_until = 0
         if answer.get("join") is True:
-            answer = self._join(sock)
-            lenient_until = frames.number(answer, "until")
+            self._join(sock)
+            return  # and from there it goes on
         history = History.of_json(answer.get("history"))
         _log.info("follows %s from position %d", self.uri, self._ring.head)
         sock.settimeout(None)
-        self._follow(sock, lenient_until, history)
+        self._follow(sock, history)
 
-    def _join(self, sock: socket.socket) -> dict[str, Any]:
-        """Have the files be those of the leader. Returns: what follows."""
+    def _join(self, sock: socket.socket) -> None:
+        """Have the files be those of the leader, and what it has changed meanwhile."""
         began = time.monotonic()
+        ticket = frames.receive(sock)
         copy = Copy(self._root)
+        spool = self._spool(frames.text(ticket, "ticket"))
+        try:
+            answer = self._copy(sock, copy, began)
+            self._replay(spool, answer)
+        finally:
+            spool.release()
+
+    def _spool(self, ticket: str) -> Spool:
+        """Have what is changed from now on come into a file. Raises: OSError, PeerError."""
+        sock = socket.create_connection(self._address, CONNECT_S)
+        try:
+            frames.tune(sock)
+            frames.greet_leader(sock, self._secret)
+            frames.send(sock, {"id": self._me, "spool": ticket})
+            sock.settimeout(None)
+            return Spool(sock, os.path.join(self._root, SPOOL))
+        except BaseException:
+            sock.close()
+            raise
+
+    def _replay(self, spool: Spool, answer: dict[str, Any]) -> None:
+        """Make again what has been changed meanwhile. Raises: OSError, PeerError."""
+        history = History.of_json(answer.get("history"))
+        self._ring.reset(frames.number(answer, "position"))
+        follower = self.follower = Follower(self._ring, self._root)
+        try:
+            with self._lock:
+                self._replaying = None if self._is_over.is_set() else spool
+            kind, why = "lost", "it ends"
+            if self._replaying is not None:
+                kind, why = spool.replay(follower, frames.number(answer, "until"))
+            if kind == "there":
+                follower.sync()
+                self.history = history
+        finally:
+            with self._lock:
+                self._replaying = None
+            follower.close()
+        if kind != "there":
+            self._failed(kind, why)
+
+    def _copy(self, sock: socket.socket, copy: Copy, began: float) -> dict[str, Any]:
+        """Have the files be those that the leader had. Returns: what it says then."""
         n_bytes = copy.take(sock)
         if frames.receive(sock).get("place") is not True:
             raise PeerError("it does not say what is to be done with its files")
@@ -153,21 +202,18 @@ class Following:
         remove_stage(self._root)
         frames.send(sock, {"placed": True})
         answer = frames.receive(sock)
-        self._ring.reset(frames.number(answer, "position"))
         _log.info("has the files of %s: %d bytes of them came, in %.1f s", self.uri, n_bytes,
                   time.monotonic() - began)  # fmt: skip
         return answer
 
-    def _follow(self, sock: socket.socket, until: int, history: History) -> None:
-        """Follow. Args: until: before this position the files are of no one moment."""
+    def _follow(self, sock: socket.socket, history: History) -> None:
+        """Follow until the connection ends. Raises: OSError, PeerError."""
         follower = self.follower = Follower(self._ring, self._root)
         try:
-            kind, why = follower.run(sock.fileno(), until) if until else ("there", "")
-            if kind == "there":
-                self.history = history
-                self.error = ""
-                self.is_joined = True
-                kind, why = follower.run(sock.fileno())
+            self.history = history
+            self.error = ""
+            self.is_joined = True
+            kind, why = follower.run(sock.fileno())
             if kind in ("lost", "full"):
                 follower.sync()
         except OSError as error:
@@ -175,6 +221,10 @@ class Following:
         finally:
             self.follower = None
             follower.close()
+        self._failed(kind, why)
+
+    def _failed(self, kind: str, why: str) -> None:
+        """It has ended, as `Follower.run` says. Raises: PeerError, but for a lost connection."""
         if kind == "disk":
             self._say(why)
             self._is_over.set()

@@ -8,6 +8,7 @@ after etcd has it no more. Source: docs/clustering.md.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import socket
 import threading
 import time
@@ -75,14 +76,18 @@ class Session:
         self.where = shown(*address)
         self.node = ""
         self.version = ""
+        self.is_known = False
+        """Whether it has said whose it is."""
         self.peer: Peer | None = None
+        self.spool: Peer | None = None
+        """It only gets what is changed while its node joins."""
         self.is_coming = False
         """Whether it is being taken into the set."""
 
     def end(self) -> None:
         """Have its thread end; what waits for it goes on waiting until it has."""
-        if self.peer is not None:
-            self.peer.stop()
+        for peer in filter(None, (self.peer, self.spool)):
+            peer.stop()
         with suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
 
@@ -117,6 +122,8 @@ class Leading:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._changing = asyncio.Lock()
         self._joining = threading.Lock()
+        self._tickets: dict[str, int] = {}
+        """Of followers that join: from which position on they are to hear of changes."""
         self._is_over = False
         self._stuck_since = 0.0
         """Since when nothing can be acknowledged; 0: it can."""
@@ -223,9 +230,13 @@ class Leading:
         if self._is_in_the_way():
             self._on_lost("its followers do not reach it, and could do without it")
             return
+        if self._changing.locked():
+            return
         gone = self._gone()
-        if gone and len(self.in_sync - gone) >= self.least and not self._changing.locked():
+        if gone and len(self.in_sync - gone) >= self.least:
             self._start(self._leave_out())
+        elif self._coordinator.replaced():
+            self._start(self._count_anew())
 
     def _is_in_the_way(self) -> bool:
         """Whether it has not been able to acknowledge for long, while others could that are in sync
@@ -258,6 +269,13 @@ class Leading:
                     await self._coordinator.look()
                     self._maybe.clear()
             self._require()
+
+    async def _count_anew(self) -> None:
+        """Count nodes no more whose places others have taken."""
+        async with self._changing:
+            replaced = self._coordinator.replaced()
+            await self._change(self.in_sync)
+            _log.info("replaced by others: %s", ", ".join(sorted(replaced)))
 
     async def _leave_out(self) -> None:
         """Take those that are gone out of the set, if enough are left."""
@@ -306,7 +324,7 @@ class Leading:
         except OSError:
             return
         session = Session(sock, address[:2])
-        strangers = [each for each in self.sessions if not each.node]
+        strangers = [each for each in self.sessions if not each.is_known]
         if len(strangers) >= MOST_STRANGERS:
             sock.close()
             return
@@ -315,7 +333,7 @@ class Leading:
         threading.Thread(target=self._run, args=(session,), name="follower", daemon=True).start()
 
     def _hurry(self, session: Session) -> None:
-        if not session.node:
+        if not session.is_known:
             session.end()
 
     def _run(self, session: Session) -> None:
@@ -343,8 +361,8 @@ class Leading:
         if session.peer is not None:
             self._peers.discard(session.host)
         self._require()  # before the peer goes: nothing is acknowledged in between
-        if peer is not None:
-            peer.close()
+        for each in filter(None, (peer, session.spool)):
+            each.close()
 
     def _serve(self, session: Session) -> str:
         """In the session's thread. Returns: why it ended. Raises: OSError, PeerError,
@@ -353,18 +371,17 @@ class Leading:
         frames.tune(sock)
         frames.greet_follower(sock, self._secret)
         hello = frames.receive(sock, 65536)
+        if "spool" in hello:
+            return self._on_loop(self._begin_spool(session, hello)).serve()
         node, epoch = frames.text(hello, "id"), frames.number(hello, "epoch")
         position = frames.number(hello, "position")
         session.version = frames.text(hello, "version")
         self._on_loop(self._welcome(session, node))
         sock.settimeout(SEND_S)
-        until = 0
         if not (hello.get("whole") is True and self._continues(epoch, position)):
-            position, until = self._join(session)
-        frames.send(sock, {
-            "position": position, "until": until, "history": self._history.to_json(),
-            "version": __version__,
-        })  # fmt: skip
+            self._join(session)
+            return "it has joined"
+        frames.send(sock, {"history": self._history.to_json(), "version": __version__})
         sock.settimeout(None)
         sock.setblocking(True)
         peer = self._on_loop(self._begin(session, position))
@@ -391,7 +408,7 @@ class Leading:
         for other in self.sessions:
             if other.node == node:
                 other.end()
-        session.node = node
+        session.node, session.is_known = node, True
 
     async def _begin(self, session: Session, position: int) -> Peer:
         session.peer = Peer(self._feed, session.sock.fileno(), position)
@@ -399,26 +416,44 @@ class Leading:
         self._require()
         return session.peer
 
-    def _join(self, session: Session) -> tuple[int, int]:
-        """Have a follower's files be ours. Returns: the position from which on it has to hear of
-        changes, and that from which on its files are of one moment."""
+    def _join(self, session: Session) -> None:
+        """Have a follower's files be ours. What is changed meanwhile comes to it by a connection of
+        its own (`_begin_spool`), with a position from which on, and one from which on its files are
+        of one moment."""
         sock = session.sock
         with self._joining:
             frames.send(sock, {"join": True})
             _log.info("%s joins", session.node)
             taking = Taking(self._broker, lambda: self._feed.head)
             self._on_loop(taking.take())
+            ticket = secrets.token_hex(16)
+            self._tickets[ticket] = taking.since
             try:
                 taking.look()
+                frames.send(sock, {"ticket": ticket})
                 joining.offer(sock, taking.snapshot)
                 sock.settimeout(STAGE_S)
                 joining.staged(sock)
                 self._on_loop(self._before_placing(session))
                 joining.placed(sock)
-                sock.settimeout(SEND_S)
-                return taking.since, max(taking.until, self._feed.mark())
+                frames.send(sock, {
+                    "position": taking.since, "until": max(taking.until, self._feed.mark()),
+                    "history": self._history.to_json(), "version": __version__,
+                })  # fmt: skip
             finally:
+                del self._tickets[ticket]
                 self._on_loop(taking.release())
+
+    async def _begin_spool(self, session: Session, hello: dict[str, Any]) -> Peer:
+        """Send what is changed to a follower that joins. Nothing waits for it. Raises: PeerError,
+        LookupError."""
+        since = self._tickets.get(frames.text(hello, "spool"))
+        if since is None:
+            raise PeerError("it has no ticket")
+        session.is_known = True
+        session.spool = Peer(self._feed, session.sock.fileno(), since)
+        session.sock.settimeout(None)
+        return session.spool
 
     async def _before_placing(self, session: Session) -> None:
         """Its files are between two states soon: it is in sync no more, if enough others are."""

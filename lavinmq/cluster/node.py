@@ -90,7 +90,7 @@ class Node:
         self._service = service
         self.me = node_id(self._root)
         self._standing = Standing(self._root)
-        self._standing.load()
+        self._is_known = self._standing.load()
         finish(self._root, self._standing)
         self._history, position = History(), 0
         if is_clean and self._standing.position:
@@ -185,9 +185,7 @@ class Node:
                 await leading.hand_over()
             leading.close()
         if self._following is not None:
-            following = self._following
-            await asyncio.get_running_loop().run_in_executor(None, following.stop)
-            self._history = following.history
+            await self._unfollow()
         if self._proxy is not None:
             await self._proxy.close()
         if is_orderly and not self.exit_code and self._standing.is_whole and self._history.epoch:
@@ -244,10 +242,21 @@ class Node:
                 raise NodeError(why, LOST)
             self._secret = await self._coordinator.secret()
             await self._coordinator.look()
+            self._begin_standing()
         except Unreachable as error:
             raise NodeError(str(error), NO_ETCD) from None
         except EtcdError as error:
             raise NodeError(str(error), LOST) from None
+
+    def _begin_standing(self) -> None:
+        """A node that the cluster knows, and whose files do not, has lost them."""
+        if self._is_known:
+            return
+        state = self._coordinator.state
+        is_lost = self.me in {*state.members, *state.in_sync}
+        if is_lost:
+            _log.error("this node was in the cluster, and its files are gone: it does not lead")
+        self._standing.note(is_whole=not is_lost)
 
     async def _keep_lease(self) -> None:
         """Renew the lease; a follower that has lost it gets another one."""
@@ -327,7 +336,7 @@ class Node:
         leader = state.leader
         try:
             if leader is None:
-                self._unfollow()
+                await self._unfollow()
                 await self._campaign()
             elif state.epoch_leader == self.me and leader.lease != self._lease:
                 await self._campaign()  # an earlier life of this node, which has ended
@@ -340,7 +349,7 @@ class Node:
             elif leader.key == self._dead and self._may_lead():
                 await self._campaign()
             else:
-                self._follow(leader)
+                await self._follow(leader)
         except EtcdError as error:
             _log.warning("cannot decide who leads: %s", error)
             await asyncio.sleep(AGAIN_S)
@@ -349,11 +358,11 @@ class Node:
         in_sync = self._coordinator.state.in_sync
         return self._standing.is_whole and (not in_sync or self.me in in_sync)
 
-    def _follow(self, leader: Leader) -> None:
+    async def _follow(self, leader: Leader) -> None:
         """Follow who leads. Raises: NodeError."""
         if self._following is not None and self._following.uri == leader.uri:
             return
-        self._unfollow()
+        await self._unfollow()
         self._dead = ""
 
         def dead() -> None:
@@ -374,11 +383,11 @@ class Node:
         else:
             self._proxy.drop()
 
-    def _unfollow(self) -> None:
+    async def _unfollow(self) -> None:
         """Change nothing any more."""
         if self._following is not None:
             following, self._following = self._following, None
-            following.stop()
+            await self._events.run_in_executor(None, following.stop)
             self._history = following.history
 
     def _disk_failed(self, why: str) -> None:
@@ -428,7 +437,7 @@ class Node:
             if not await self._coordinator.is_best(history.epoch, self._ring.head):
                 self._yields_until = time.monotonic() + YIELD_S
                 return
-        self._unfollow()
+        await self._unfollow()
         try:
             # Before it leads: nobody may find that there is nobody at the address of who leads.
             config = self._config
