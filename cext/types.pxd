@@ -73,6 +73,7 @@ cdef enum limits:
     MAX_OUTPUT = 4194304        # unsent bytes of a link above which it is no longer read
     DELIVER_BUDGET = 2097152    # bytes one queue may deliver in a tick before others get their turn
     CROWD_BYTES = 131072        # ready bytes at which consumers get their turn before publishers
+    MUCH_BYTES = 4096           # read at once from a link that waits while a copy is far behind
     KEEP_FILES = 16384          # with more stores than this, or fewer, none keeps its files open
     FILES_OF_A_STORE = 3        # that it may keep open: messages, deletions, and what is read
     TRIAL_NS = 60000000         # in which consumers must take TRIAL_BYTES to come first
@@ -1640,7 +1641,7 @@ cdef struct loop_t:
     flag_t is_confirm_new       # a channel has asked for confirms since the last tick
     flag_t is_news              # a store was damaged, stuck, freed or broke: to be logged
     flag_t is_low               # the free-space watch says so
-    flag_t is_held              # publishers wait: the disk is low, a queue stuck, a copy behind
+    flag_t is_held              # publishers wait: the disk is low or a queue is stuck
     dedup_t* dirty_dedups       # caches with keys to write
     budget_t dedup_budget
     budget_t history_budget
@@ -1728,7 +1729,7 @@ cdef struct loop_t:
     int dir_fd                  # data directory, for syncfs
     observer_t* observer        # the first of those told of changes of files, NULL = nobody is
     copies_t* copies            # that have to have what is synced, NULL = there are none
-    flag_t is_behind            # they are, by so much that publishers are held
+    flag_t is_behind            # they are, by so much that who sends much is not read
     flag_t is_copied            # files are: none gets holes, and nothing is written over filling
     reached_t reached           # what the routings under way have reached
     u32 n_reads                 # links that were read since the last tick

@@ -310,7 +310,8 @@ cdef class Loop:
     @is_low.setter
     def is_low(self, bint value) -> None:
         self.t.is_low = value
-        self.look_held()
+        self.t.is_held = value or self.t.stuck != NULL
+        self.release_held()
 
     @property
     def is_copied(self) -> bool:
@@ -742,6 +743,9 @@ cdef class Loop:
         if self.crowd_timer is not None:
             self.crowd_timer.cancel()
             self.crowd_timer = None
+        if self.t.is_behind and not self.is_over:
+            self.crowd_timer = self.events.call_later(0.005, self.release_crowd)
+            return
         self.crowd = []
         for link in crowd:
             (<Wire>link).go(STOP_CROWD)
@@ -911,18 +915,15 @@ cdef class Loop:
             self.tick()
 
     cdef void look_behind(self):
-        """Have what was changed sent; hold publishers while a copy is far behind."""
+        """Have what was changed sent; do not read those that send much while a copy is far behind.
+        """
         cdef bint is_behind
         with nogil:
             is_behind = self.t.copies.wake(self.t.copies)
         if is_behind != self.t.is_behind:
             self.t.is_behind = is_behind
-            self.look_held()
-
-    cdef void look_held(self):
-        """Whether publishers are held has changed, maybe."""
-        self.t.is_held = self.t.is_low or self.t.is_behind or self.t.stuck != NULL
-        self.release_held()
+            if self.crowd:
+                self.release_crowd()
 
     def when_copied(self, callback) -> None:
         """Call `callback()` once what was changed so far is where it has to be. See the stub."""

@@ -305,7 +305,8 @@ cdef class Wire:
         self.loop.open_portion()
         loop_spent(l.loop, <u32>(n >> 6))
         self.consume(buf, kept + n)
-        if l.crowd_bytes > CROWD_BYTES and l.wire.fd >= 0:
+        if l.wire.fd >= 0 and (
+                l.crowd_bytes > CROWD_BYTES or (l.loop.is_behind and n > MUCH_BYTES)):
             l.crowd_bytes = 0
             self.stop(STOP_CROWD)
             self.loop.hold_crowd(self)

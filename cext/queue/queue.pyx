@@ -169,7 +169,7 @@ cdef void queue_unstick(queue_t* q) noexcept nogil:
         at = &at[0].stuck_next
     at[0] = q.stuck_next
     q.is_stuck = False
-    q.loop.is_held = q.loop.is_low or q.loop.is_behind or q.loop.stuck != NULL
+    q.loop.is_held = q.loop.is_low or q.loop.stuck != NULL
     q.loop.is_news = True
 
 
