@@ -26,7 +26,8 @@ import profiles
 
 BESIDE = ("lavinmq", "lavinmq.debug", "lavinmq.json", profiles.NAME)
 COPIED = (
-    "python-*", "lavinmq._core-*", "lavinmq._perf-*", "lavinmq._tls-*", "lavinmq.client._engine-*",
+    "python-*", "lavinmq._cluster-*", "lavinmq._core-*", "lavinmq._perf-*", "lavinmq._tls-*",
+    "lavinmq.client._engine-*",
     "openssl_verify-*", "uvloop.loop-*", "libuv-*", "orjson-*", "flow-*",
 )  # fmt: skip
 """What is copied with `--quick`, by its name below build/freeze/BASE."""

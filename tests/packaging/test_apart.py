@@ -71,7 +71,7 @@ def test_its_tree_builds_one_module_and_wants_the_same_version(tmp_path: Path) -
         "lavinmq.spark._arrow"
     ]
     assert make(sys.executable, "-c", f"{where} {named}").split() == [
-        "lavinmq._core", "lavinmq._pcre", "lavinmq._perf", "lavinmq._tls",
+        "lavinmq._cluster", "lavinmq._core", "lavinmq._pcre", "lavinmq._perf", "lavinmq._tls",
         "lavinmq.client._engine",
     ]  # fmt: skip
 

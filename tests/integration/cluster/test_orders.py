@@ -1,4 +1,4 @@
-"""What operators ask of a cluster: that another node leads, and that one that has gone is forgotten."""
+"""What operators ask of a cluster: another leader, and that a node that has gone is forgotten."""
 
 from __future__ import annotations
 
