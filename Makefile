@@ -19,6 +19,8 @@ ARGS ?=
 FUZZ_SECONDS ?= 60
 SIMULATIONS ?= 100000
 FIRST_SEED ?= 0
+CHAOS_STEPS ?= 200
+CHAOS_SEED ?= 1
 RELEASE ?=
 PROFILE ?=
 NEXT_KEY ?=
@@ -92,7 +94,7 @@ $(COMPILED): FORCE
 endif
 
 .PHONY: build run test test-needs binary test-binary compare-binaries crash fuzz dev lint fmt bench bench-spark
-.PHONY: bench-all bench-hostile simulate soak trial
+.PHONY: bench-all bench-hostile chaos simulate soak trial
 .PHONY: screenshots
 .PHONY: install deb rpm image sign-image wheel sbom repo keyring source publish reproduce test-packages lock clean help FORCE
 .PHONY: lint-style lint-types lint-cython lint-layers lint-hot lint-stubs lint-pages vendor
@@ -196,6 +198,10 @@ crash: build $(DEVELOPED)  ## the crash tests in their long form: every point, m
 
 simulate: build $(DEVELOPED)  ## histories of a simulated cluster: SIMULATIONS=100000, FIRST_SEED=0
 	LAVINMQ_SIMULATIONS=$(SIMULATIONS) LAVINMQ_FIRST_SEED=$(FIRST_SEED) $(IN_VENV) -m pytest tests/simulation -n $(JOBS) $(ARGS)
+
+chaos: build $(DEVELOPED)  ## nodes of a cluster fail at random, by a seed: CHAOS_STEPS=200, CHAOS_SEED=1; and the long form of its tests
+	CLUSTER_TESTS_LONG=1 LAVINMQ_CHAOS_STEPS=$(CHAOS_STEPS) LAVINMQ_CHAOS_SEED=$(CHAOS_SEED) \
+		$(IN_VENV) -m pytest tests/integration/cluster tests/crash/test_cluster_power_loss.py $(ARGS)
 
 dev:  ## build the compiled modules with assertions and bounds checks, without optimisation
 	$(MAKE) build BUILD=debug

@@ -42,7 +42,8 @@ class Producer(threading.Thread):
         self.queue = queue
         self.confirmed = 0
         """How many are: numbers begin at 1."""
-        self.confirmed_at = time.monotonic()
+        self.confirms: list[tuple[int, int]] = []
+        """When, by CLOCK_MONOTONIC in nanoseconds, and up to which number."""
         self.published = 0
         """The highest number that was sent."""
         self._attempt = 0
@@ -86,7 +87,7 @@ class Producer(threading.Thread):
                 up_to = first + ack.delivery_tag
                 assert ack.multiple or up_to == self.confirmed + 1
                 self.confirmed = max(self.confirmed, up_to)
-                self.confirmed_at = time.monotonic()
+                self.confirms.append((time.monotonic_ns(), self.confirmed))
 
     def _next_ack(self, wire: Wire) -> commands.Basic.Ack | None:
         deadline = time.monotonic() + SILENT_S
@@ -126,7 +127,7 @@ class Transactor(Producer):
                         return
             assert isinstance(method, commands.Tx.CommitOk), method
             self.confirmed = number
-            self.confirmed_at = time.monotonic()
+            self.confirms.append((time.monotonic_ns(), number))
 
 
 class Book:
@@ -216,7 +217,7 @@ def drain(cluster: Cluster, queue: str) -> list[bytes]:
             1, commands.Basic.Consume(queue=queue, no_ack=True, consumer_tag="drain"),
             commands.Basic.ConsumeOk,
         )  # fmt: skip
-        return [wire.expect_unit(commands.Basic.Deliver).body for _ in range(left)]
+        return [wire.expect_unit(commands.Basic.Deliver).body for _ in range(left or 0)]
 
 
 def _shown(numbers: set[int]) -> str:

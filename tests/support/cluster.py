@@ -321,9 +321,9 @@ class Cluster:
         """Who leads as etcd says, and serves clients; None: nobody."""
         picture = self.picture()
         for each in self.nodes:
-            if picture.leaders == (each.uri,) and picture.epoch_leader == each.id:
-                if each.is_running() and each.is_serving():
-                    return each
+            is_it = picture.leaders == (each.uri,) and picture.epoch_leader == each.id
+            if is_it and each.is_running() and each.is_serving():
+                return each
         return None
 
     def leader(self, *, other_than: ClusterNode | None = None) -> ClusterNode:

@@ -69,8 +69,8 @@ class _Pair:
             with suppress(OSError):
                 if by_reset:
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                else:
-                    sock.shutdown(socket.SHUT_RDWR)
+                # A thread that is reading keeps it open until it is woken.
+                sock.shutdown(socket.SHUT_RD if by_reset else socket.SHUT_RDWR)
             with suppress(OSError):
                 sock.close()
 

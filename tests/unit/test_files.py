@@ -71,6 +71,7 @@ def test_the_others_open_files_to_read() -> None:
 PYTHON_HOME = "files/changes.py"
 ELSEWHERE = {
     "cli/manual.py": "writes manuals",
+    "cluster/spool.py": "has what is changed while a node joins, in a file without a name",
     "cluster/joining.py": "makes a node's files those of its leader, where no broker runs",
     "embedded.py": "removes a temporary data directory as a whole",
     "files/datadir.py": "has the node's own files, which nobody follows",
