@@ -5,7 +5,7 @@
 # it but these two structs. Loaded only with clustering.
 """Changes of files from the leader of a cluster to its followers. See `_cluster.pyi`."""
 # For all included files: they share one namespace.
-from libc.errno cimport EAGAIN, EDQUOT, EINTR, ENOENT, ENOSPC, errno
+from libc.errno cimport EAGAIN, EDQUOT, EINTR, ENOENT, ENOSPC, ETIMEDOUT, errno
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, strlen
 from posix.unistd cimport close as c_close

@@ -119,12 +119,12 @@ class Follower:
 
     def __init__(self, ring: Ring, root: str) -> None: ...
     def run(
-        self, fd: int, until: int = 0, is_lazy: bool = False
+        self, fd: int, until: int = 0, is_lazy: bool = False, is_lenient: bool = False
     ) -> tuple[Literal["there", "lost", "full", "refused", "disk"], str]:
         """Do what comes by a socket until it ends, and say why. In a thread of its own.
 
-        Args: until: what was changed before this position may have been copied already; it ends
-        there, once that is on disk. is_lazy: nobody waits for what is on disk.
+        Args: until: it ends there, once that is on disk; is_lazy: nobody waits for what is on disk;
+        is_lenient: what was changed before that position may have been copied already.
         Returns: "there": it may go on with the same socket; "lost": the connection; "full": the
         disk has no room for the next change; "refused": what came could not be done, the files are
         between two states; "disk": nobody knows what is on it; each with a reason for people.

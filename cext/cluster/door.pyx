@@ -273,13 +273,14 @@ cdef class Follower:
         """Position up to which all is on disk."""
         return self.w.synced
 
-    def run(self, int fd, u64 until=0, bint is_lazy=False) -> tuple:
+    def run(self, int fd, u64 until=0, bint is_lazy=False, bint is_lenient=False) -> tuple:
         """Do what comes by a socket until it ends. See the stub."""
         cdef int end, error
         if self.w.apply.files == NULL:
             raise RuntimeError("it was closed")
         self.w.fd = fd
-        self.w.apply.lenient_until = self.w.stop_at = until
+        self.w.stop_at = until
+        self.w.apply.lenient_until = until if is_lenient else 0
         self.w.heard_ns = clock_ns()
         self.w.apply.is_full = False
         self.w.is_lazy = is_lazy

@@ -11,6 +11,8 @@ cdef enum:
     FOLLOW_UNSYNCED = 8388608
     FOLLOW_UNSYNCED_LAZY = 268435456
     FOLLOW_MOMENT_MS = 100
+    FOLLOW_LOOK_MS = 1000
+    FOLLOW_SILENT_MS = 10000    # a leader says something each second
 
 cdef enum follow_end_t:         # why it has ended
     FOLLOW_LOST = 0             # the connection, errno says why; 0: the leader has closed it
@@ -94,8 +96,12 @@ cdef int follow_run(follow_t* w) noexcept nogil:
         return end
     while True:
         one.revents = 0
-        n = c_poll(&one, 1, FOLLOW_MOMENT_MS if w.synced != w.applied and not w.is_lazy else -1)
+        n = c_poll(&one, 1, FOLLOW_MOMENT_MS if w.synced != w.applied and not w.is_lazy
+                   else FOLLOW_LOOK_MS)
         if n < 0 and errno != EINTR:
+            return FOLLOW_LOST
+        if n == 0 and clock_ns() - w.heard_ns > FOLLOW_SILENT_MS * <i64>1000000:
+            set_errno(ETIMEDOUT)
             return FOLLOW_LOST
         if w.synced != w.applied and not w.is_lazy and (
                 n == 0 or clock_ns() - w.synced_ns > FOLLOW_MOMENT_MS * <i64>1000000):

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from lavinmq.cluster.history import History
 
 LOOK_S: Final = 0.1
+BEAT_S: Final = 1.0
 STUCK_S: Final = 6.0
 """For which a leader that cannot acknowledge waits for its followers before it makes way."""
 SILENT_S: Final = 3.0
@@ -125,6 +126,7 @@ class Leading:
         self._tickets: dict[str, int] = {}
         """Of followers that join: from which position on they are to hear of changes."""
         self._is_over = False
+        self._beat_at = 0.0
         self._stuck_since = 0.0
         """Since when nothing can be acknowledged; 0: it can."""
         self._maybe: set[str] = set()
@@ -214,6 +216,10 @@ class Leading:
     def _look(self) -> None:
         """Ten times a second: who is silent, who has come near."""
         self._timer = self._events.call_later(LOOK_S, self._look)
+        if time.monotonic() - self._beat_at > BEAT_S:
+            # A follower that hears nothing for long makes another connection.
+            self._beat_at = time.monotonic()
+            self._feed.mark()
         if self._feed.error:
             self._on_fatal(f"a change of a file could not be read: error {self._feed.error}")
             return

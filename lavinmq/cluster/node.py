@@ -118,6 +118,7 @@ class Node:
         self._dead = ""
         """Key of a leader at whose address there is nobody."""
         self._yields_until = 0.0
+        self._yielded_in = 0
         self._changed = asyncio.Event()
         self._main: asyncio.Task[None] | None = None
         self._is_stopping = self._makes_way = False
@@ -127,6 +128,7 @@ class Node:
     def start(self) -> None:
         """Begin, once the loop turns."""
         _log.info("node %s of the cluster %r", self.me, self._config.clustering_etcd_prefix)
+        self._service.start_watchdog(self._events)
         self._main = self._events.create_task(self._run())
         self._main.add_done_callback(self._over)
 
@@ -137,6 +139,7 @@ class Node:
         except OSError as error:
             raise NodeError(str(error.strerror), CANNOT_FOLLOW) from None
         await self._join_cluster()
+        self._service.ready("Waits for a leader")
         async with asyncio.TaskGroup() as group:
             group.create_task(self._keep_lease())
             group.create_task(self._watch())
@@ -338,9 +341,9 @@ class Node:
             if leader is None:
                 await self._unfollow()
                 await self._campaign()
-            elif state.epoch_leader == self.me and leader.lease != self._lease:
-                await self._campaign()  # an earlier life of this node, which has ended
-            elif leader.uri == self._uri and state.epoch_leader != self.me:
+            elif state.epoch_leader == self.me:
+                await self._campaign()  # an earlier life of this node, or an answer that was lost
+            elif leader.uri == self._uri:
                 raise NodeError(
                     f"node {state.epoch_leader} leads by the address of this one, {self._uri}:"
                     " advertised_uri has to be another one on each node",
@@ -366,8 +369,10 @@ class Node:
         self._dead = ""
 
         def dead() -> None:
-            self._dead = leader.key
-            self._changed.set()
+            there = self._coordinator.state.leader
+            if there is not None and there.uri == leader.uri:
+                self._dead = there.key
+                self._changed.set()
 
         try:
             self._following = Following(
@@ -407,18 +412,7 @@ class Node:
         self._service.ready("Follows")
 
     def _target(self, protocol: str) -> Target | None:
-        state = self._coordinator.state
-        there = state.nodes.get(state.epoch_leader) if state.leader is not None else None
-        ports = there.get("ports") if there is not None else None
-        port = ports.get(protocol) if isinstance(ports, dict) else None
-        if (
-            there is None
-            or state.epoch_leader == self.me
-            or not isinstance(port, int)
-            or not isinstance(there.get("address"), str)
-        ):
-            return None
-        return Target(there["address"], port)
+        return places.of_leader(self._coordinator.state, self.me, protocol)
 
     # --- leading ------------------------------------------------------------------------------
 
@@ -434,7 +428,10 @@ class Node:
         if others - {self.me, state.epoch_leader}:
             await self._coordinator.offer(self._lease, history.epoch, self._ring.head)
             await asyncio.sleep(RANK_S)
-            if not await self._coordinator.is_best(history.epoch, self._ring.head):
+            is_best = await self._coordinator.is_best(history.epoch, self._ring.head)
+            if not is_best and self._yielded_in != state.epoch:
+                # Once: who has more may not be able to lead.
+                self._yielded_in = state.epoch
                 self._yields_until = time.monotonic() + YIELD_S
                 return
         await self._unfollow()

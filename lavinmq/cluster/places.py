@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from lavinmq import __version__
 from lavinmq.cluster.etcd import Etcd
 from lavinmq.cluster.following import PORT, address_of
-from lavinmq.cluster.proxy import Door
+from lavinmq.cluster.proxy import Door, Target
 
 if TYPE_CHECKING:
+    from lavinmq.cluster.coordinator import State
     from lavinmq.config.values import Config
 
 
@@ -66,3 +67,15 @@ def doors(config: Config) -> list[Door]:
         "amqp": config.amqp_unix_path, "mqtt": config.mqtt_unix_path, "http": config.http_unix_path,
     }  # fmt: skip
     return doors + [Door(name, "", -1, path) for name, path in paths.items() if path]
+
+
+def of_leader(state: State, me: str, protocol: str) -> Target | None:
+    """Where the leader serves a protocol, None: nobody knows, or it is this node."""
+    there = state.nodes.get(state.epoch_leader) if state.leader is not None else None
+    if there is None or state.epoch_leader == me:
+        return None
+    ports, address = there.get("ports"), there.get("address")
+    port = ports.get(protocol) if isinstance(ports, dict) else None
+    if not isinstance(port, int) or not isinstance(address, str):
+        return None
+    return Target(address, port)

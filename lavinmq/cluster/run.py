@@ -37,8 +37,7 @@ def run(config: Config) -> int:
                     node.server.release()
             if node.is_stopped:
                 data_dir.stopped()
-            if node.exit_code:
-                node.tell_lost()
+            node.tell_lost()
             return node.exit_code or int(bool(node.server and node.server.failure))
     except DataDirError as error:
         _log.error("%s", error)

@@ -61,7 +61,12 @@ class Spool:
         pump = threading.Thread(target=self._pump, args=(ours,), name="replay", daemon=True)
         pump.start()
         try:
-            kind, why = follower.run(theirs.fileno(), until, is_lazy=True)
+            since = follower.applied
+            kind, why = follower.run(theirs.fileno(), until, is_lazy=True, is_lenient=True)
+            # What is synced takes time, in which more comes; each time it is less.
+            while kind == "there" and since + self._n_come - follower.applied > NEAR:
+                there = since + self._n_come
+                kind, why = follower.run(theirs.fileno(), there, is_lazy=True)
             if kind == "there":
                 self._may_end = True
                 kind, why = follower.run(theirs.fileno(), is_lazy=True)

@@ -79,7 +79,10 @@ class Service:
             _log.debug("cannot notify systemd: %s", error.strerror)
 
     def start_watchdog(self, events: asyncio.AbstractEventLoop) -> None:
-        """Say twice in each of the manager's intervals that the loop turns."""
+        """Say twice in each of the manager's intervals that the loop turns. A second call changes
+        nothing."""
+        if self._watchdog is not None:
+            self._watchdog.cancel()
         if self._watchdog_s:
             self.notify("WATCHDOG=1")
             self._watchdog = events.call_later(
