@@ -207,6 +207,11 @@ class Broker:
         })  # fmt: skip
 
     @property
+    def has_copies(self) -> bool:
+        """Whether other nodes have to have what is acknowledged."""
+        return self.disk.copied is not None
+
+    @property
     def is_serving(self) -> bool:
         """Whether clients can connect."""
         return self.is_started and not self.is_stopping

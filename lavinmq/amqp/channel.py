@@ -291,9 +291,12 @@ class Channel:
     def _queue_purge(self, d: m.QueuePurge) -> None:
         vhost = self.connection.vhost
         purge = vhost.purge(self.connection, self._queue_name(d.queue))
+
+        def finish() -> None:
+            self._reply(m.QueuePurgeOk(min(purge.purged, 0xFFFFFFFF)), d.no_wait)
+
         self.connection.when_done(
-            vhost.portions, purge,
-            lambda: self._reply(m.QueuePurgeOk(min(purge.purged, 0xFFFFFFFF)), d.no_wait),
+            vhost.portions, purge, lambda: self.connection.when_copied(finish)
         )  # fmt: skip
 
     def _queue_delete(self, d: m.QueueDelete) -> None:

@@ -113,6 +113,13 @@ class Connection(Peer[_core.Link]):
         """Call back once what a commit published is on disk; the client's next frames wait."""
         self._when(self.broker.loop.after_sync, callback)
 
+    def when_copied(self, callback: Callable[[], None]) -> None:
+        """Call back once what was changed is on other nodes, too; at once where there are none."""
+        if self.broker.has_copies:
+            self.when_committed(callback)
+        else:
+            callback()
+
     def _when(
         self, sync: Callable[[Callable[[], None]], None], callback: Callable[[], None]
     ) -> None:

@@ -8,6 +8,7 @@ attempt the numbers rise; a transaction is there as a whole or not at all.
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
@@ -26,6 +27,8 @@ QUIET_S = 0.5
 """How long a producer waits for a confirm before it looks whether it is to end."""
 SILENT_S = 3.0
 """After which it tries another node."""
+PACE_S = 0.0 if os.environ.get("CLUSTER_TESTS_LONG") else 0.005
+"""Between a producer's windows: processors are for the nodes."""
 PAUSE_S = 0.05
 PERSISTENT = commands.Basic.Properties(delivery_mode=2)
 ENDED = (OSError, WireClosed, WireTimeout, AssertionError)
@@ -88,6 +91,7 @@ class Producer(threading.Thread):
                 assert ack.multiple or up_to == self.confirmed + 1
                 self.confirmed = max(self.confirmed, up_to)
                 self.confirms.append((time.monotonic_ns(), self.confirmed))
+            self._is_over.wait(PACE_S)
 
     def _next_ack(self, wire: Wire) -> commands.Basic.Ack | None:
         deadline = time.monotonic() + SILENT_S

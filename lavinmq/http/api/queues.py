@@ -5,6 +5,7 @@ What goes in and out of them is in `messages.py`. Source: docs/http-api.md.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -289,6 +290,10 @@ async def purge_queue(call: Call) -> Reply:
         purge = _core.Purge(queue.core, count)
     async for _ in in_portions(purge):
         pass
+    if call.broker.has_copies:
+        copied = asyncio.Event()
+        call.broker.loop.after_sync(copied.set)
+        await copied.wait()
     return NO_CONTENT
 
 

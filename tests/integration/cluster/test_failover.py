@@ -312,3 +312,27 @@ def test_signals_in_a_row_end_in_one_leader(cluster: Cluster) -> None:
         book.progress()
         book.check()
     all_alike(cluster)
+
+
+def test_purge_is_answered_when_followers_have_it(cluster: Cluster) -> None:
+    leader = cluster.leader()
+    followers = cluster.followers()
+    api = Api(leader)
+    with Wire.open(leader.port) as wire:
+        wire.call(1, commands.Queue.Declare(queue="purged", durable=True), commands.Queue.DeclareOk)
+        wire.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
+        wire.publish(1, "", "purged", b"x", commands.Basic.Properties(delivery_mode=2))
+        wire.expect(commands.Basic.Ack)
+        for each in followers:
+            each.kill()
+        wire.send(1, commands.Queue.Purge(queue="purged"))
+        assert wire.receive_all(1) == [], "it is answered, and no follower has it"
+        assert api.get("/api/queues/%2F/purged")["messages"] == 0
+        for each in followers:
+            each.start()
+        answer = wire.expect(commands.Queue.PurgeOk)
+        assert answer.message_count == 1
+    leader.kill()
+    other = cluster.leader(other_than=leader)
+    assert Api(other).get("/api/queues/%2F/purged")["messages"] == 0
+    leader.start()

@@ -206,6 +206,9 @@ def test_wiped_node_that_kept_its_id_does_not_lead(cluster_factory: ClusterFacto
         book.check()
 
 
+@pytest.mark.skipif(
+    not os.environ.get("CLUSTER_TESTS_LONG"), reason="takes more than ten seconds: make chaos"
+)
 def test_copy_of_a_directory_is_not_taken_for_its_node(cluster_factory: ClusterFactory) -> None:
     cluster = cluster_factory(restarts=False)
     cluster.start()

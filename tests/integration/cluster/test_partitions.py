@@ -139,6 +139,9 @@ def ports_to(port: int) -> list[int]:
     return found
 
 
+@pytest.mark.skipif(
+    not os.environ.get("CLUSTER_TESTS_LONG"), reason="takes more than ten seconds: make chaos"
+)
 @pytest.mark.slow
 def test_follower_whose_connection_was_forgotten_makes_another_one(
     cluster_factory: ClusterFactory, firewall: Callable[[int, int], None]
@@ -211,6 +214,9 @@ def test_follower_taken_in_by_a_lost_answer_has_all_that_was_acknowledged(
     assert set(range(1, confirmed + 1)) <= found
 
 
+@pytest.mark.skipif(
+    not os.environ.get("CLUSTER_TESTS_LONG"), reason="takes more than ten seconds: make chaos"
+)
 def test_leader_that_had_come_less_far_than_the_one_before_is_followed(
     cluster_factory: ClusterFactory,
 ) -> None:
