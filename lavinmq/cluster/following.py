@@ -181,11 +181,16 @@ class Following:
             if self._replaying is not None:
                 kind, why = spool.replay(follower, frames.number(answer, "until"))
             if kind == "there":
-                follower.sync()
-                self.history = history
+                try:
+                    follower.sync()
+                except OSError as error:  # a sync that has failed cannot be tried again
+                    kind, why = "disk", error.strerror or str(error)
+                else:
+                    self.history = history
         finally:
             with self._lock:
                 self._replaying = None
+            self.follower = None
             follower.close()
         if kind != "there":
             self._failed(kind, why)
