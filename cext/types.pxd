@@ -190,7 +190,8 @@ cdef enum change_kind:          # of a file of the data directory
 # Paths are relative to the data directory, and there for the time of the call, as is fd, from which
 # the bytes can be read, -1 when there are none. Called by any thread; calls no broker.
 ctypedef void (*observe_t)(void* owner, u64 position, u8 kind, const char* path,
-                           const char* target, int fd, i64 start, i64 end) noexcept nogil
+                           const char* target, int fd, const u8* data, i64 start,
+                           i64 end) noexcept nogil
 
 cdef struct observer_t:         # who is told of each change of a file, once it has been made
     observe_t note

@@ -1,7 +1,8 @@
 # Feed: hears of each change of the leader's files, and knows which followers have how much of it.
 #
-# Bytes are read from the file when the change is noted, by the thread that made it: what is sent
-# later is what was there then. Peers (peer.pyx) send it, each in a thread of its own.
+# Bytes are copied when the change is noted, by the thread that made it: what is sent later is what
+# was there then. Peers (peer.pyx) send it straight from the ring, each in a thread of its own; what
+# one is sending is not written over.
 # Called by the broker's compiled half, by way of observer_t and copies_t.
 
 cdef extern from "<pthread.h>" nogil:
@@ -11,6 +12,9 @@ cdef extern from "<pthread.h>" nogil:
     int pthread_mutex_lock(pthread_mutex_t* lock)
     int pthread_mutex_unlock(pthread_mutex_t* lock)
     int pthread_mutex_destroy(pthread_mutex_t* lock)
+
+cdef extern from "<sched.h>" nogil:
+    int sched_yield()
 
 cdef extern from "<sys/eventfd.h>" nogil:
     int eventfd(unsigned int initval, int flags)
@@ -22,12 +26,21 @@ cdef extern from "<unistd.h>" nogil:
     ssize_t c_write "write"(int fd, const void* buf, size_t n)
     ssize_t c_read "read"(int fd, void* buf, size_t n)
 
+cdef enum:
+    FEED_MUCH = 131072          # bytes that are sent at once even if nobody waits for them
+
+cdef enum wanted_t:             # what a peer's thread sleeps for
+    WANTS_NOTHING = 0           # it does not
+    WANTS_ANYTHING = 1
+    WANTS_MUCH = 2              # FEED_MUCH, or something that is waited for
+
 cdef struct feed_t:
     copies_t copies             # first: what the loop knows of it
     pthread_mutex_t lock        # of all below
     ring_t ring
     peer_t* peers
     u64 awaited                 # last position that the loop waits for, 0 = it does not
+    u64 marked                  # position behind the last mark
     u64 common                  # position up to which all is where it has to be
     u64 woken                   # position up to which the peers have been told
     u32 least                   # copies that there have to be, the leader's own included
@@ -39,13 +52,14 @@ cdef struct feed_t:
 cdef struct peer_t:             # a follower that is connected
     feed_t* feed
     peer_t* next
-    u64 cursor                  # position up to which it was taken to be sent
+    u64 cursor                  # position up to which the kernel has it
     u64 acked                   # position up to which it is on the follower's disk
     i64 acked_ns                # when it said so last
     i64 behind_ns               # since when it has been owing an answer, 0 = it owes none
     int fd
     int wake_fd
-    flag_t is_waiting           # for something to send
+    u8 wants                    # a wanted_t
+    flag_t is_sending           # what is behind the cursor: it must stay as it is
     flag_t is_required          # acknowledgements wait for it
     flag_t is_over
 
@@ -57,10 +71,32 @@ cdef void wake(int fd) noexcept nogil:
         pass
 
 
-cdef void feed_put(feed_t* f, u8 kind, const char* path, const char* target, int fd, i64 start,
-                   i64 end) noexcept nogil:
-    """Add one entry. Its data is what is in the file now, of which a failed write may have left
-    less than it was to be."""
+cdef bint feed_is_sent(feed_t* f, u64 head) noexcept nogil:
+    """Under the lock: whether a peer is sending what has to go when the head is there."""
+    cdef peer_t* p = f.peers if head > f.ring.first + f.ring.size else NULL
+    while p != NULL:
+        if p.is_sending and p.cursor + f.ring.size < head:
+            return True
+        p = p.next
+    return False
+
+
+cdef void feed_make_room(feed_t* f, u64 n) noexcept nogil:
+    """Under the lock: give up the oldest, so that n bytes fit, once nobody is sending of it.
+
+    That is waited for: a thread that has stood still in the middle of a call, while others have
+    written nearly the whole ring, is about to be awake."""
+    while feed_is_sent(f, f.ring.head + n):
+        pthread_mutex_unlock(&f.lock)
+        sched_yield()
+        pthread_mutex_lock(&f.lock)
+    ring_make_room(&f.ring, n)
+
+
+cdef void feed_put(feed_t* f, u8 kind, const char* path, const char* target, int fd, const u8* data,
+                   i64 start, i64 end) noexcept nogil:
+    """Add one entry. If nobody says what its data is, that is what is in the file now, of which a
+    failed write may have left less than it was to be."""
     cdef u64 n_path = strlen(path), n_target = strlen(target) if target != NULL else 0
     cdef u64 n = <u64>(end - start) if kind == CHANGE_APPEND or kind == CHANGE_PATCH else 0
     cdef u64 head = ENTRY_HEAD + n_path + n_target, done = 0
@@ -69,8 +105,11 @@ cdef void feed_put(feed_t* f, u8 kind, const char* path, const char* target, int
     if n_path >= ENTRY_PATH or n_target >= ENTRY_PATH:
         f.error = EINTR
         return
-    ring_make_room(&f.ring, head + n)
+    feed_make_room(f, head + n)
     p = ring_at(&f.ring, f.ring.head)
+    if n and data != NULL:
+        memcpy(p + head, data, n)
+        done = n
     while done < n:
         k = c_pread(fd, p + head + done, n - done, start + <i64>done)
         if k < 0 and errno == EINTR:
@@ -96,18 +135,19 @@ cdef void feed_put(feed_t* f, u8 kind, const char* path, const char* target, int
 
 
 cdef void feed_note(void* owner, u64 position, u8 kind, const char* path, const char* target,
-                    int fd, i64 start, i64 end) noexcept nogil:
+                    int fd, const u8* data, i64 start, i64 end) noexcept nogil:
     """Keep a change. An observe_t."""
     cdef feed_t* f = <feed_t*>owner
-    cdef i64 piece
+    cdef i64 piece, first = start
     pthread_mutex_lock(&f.lock)
     if kind == CHANGE_APPEND or kind == CHANGE_PATCH:
         while start < end and not f.error:
             piece = end if end - start < ENTRY_PIECE else start + ENTRY_PIECE
-            feed_put(f, kind, path, target, fd, start, piece)
+            feed_put(f, kind, path, target, fd, data + (start - first) if data != NULL else NULL,
+                     start, piece)
             start = piece
     else:
-        feed_put(f, kind, path, target, fd, start, end)
+        feed_put(f, kind, path, target, fd, NULL, start, end)
     pthread_mutex_unlock(&f.lock)
 
 
@@ -133,8 +173,9 @@ cdef bint feed_wake(copies_t* copies) noexcept nogil:
     f.woken = f.ring.head
     p = f.peers
     while p != NULL:
-        if p.is_waiting:
-            p.is_waiting = False
+        if p.wants == WANTS_ANYTHING or (p.wants == WANTS_MUCH and (
+                f.marked > p.cursor or f.ring.head - p.cursor >= FEED_MUCH)):
+            p.wants = WANTS_NOTHING
             wake(p.wake_fd)
         p = p.next
     feed_look_behind(f)
@@ -148,9 +189,9 @@ cdef u64 feed_mark(copies_t* copies) noexcept nogil:
     cdef feed_t* f = <feed_t*>copies
     cdef u64 position
     pthread_mutex_lock(&f.lock)
-    feed_put(f, ENTRY_MARK, b"", NULL, -1, 0, 0)
+    feed_put(f, ENTRY_MARK, b"", NULL, -1, NULL, 0, 0)
     position = f.ring.head
-    f.awaited = position
+    f.awaited = f.marked = position
     pthread_mutex_unlock(&f.lock)
     feed_wake(copies)
     return position

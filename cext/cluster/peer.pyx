@@ -1,7 +1,7 @@
 # Peer: sends a follower what it has not got, and hears what it has on disk. A thread for each.
 #
-# The thread copies from the ring under the feed's lock, and sends from its own block: the leader
-# never waits for a follower. One that is so far behind that the ring has lost what comes next ends.
+# The leader never waits for a follower: one that is so far behind that the ring has lost what comes
+# next ends. What is little and awaited by nobody is sent a moment later, with what comes meanwhile.
 # Called by door.pyx, without the GIL.
 
 cdef extern from "<sys/socket.h>" nogil:
@@ -22,9 +22,10 @@ cdef extern from "<poll.h>" nogil:
         POLLOUT
 
 cdef enum:
-    PEER_BLOCK = 262144
+    PEER_PIECE = 262144         # bytes that are sent at once
     PEER_ACKS = 512             # bytes of answers that are read at once
     PEER_WAIT_MS = 1000
+    PEER_LINGER_MS = 2
 
 cdef enum peer_end_t:           # why a peer has ended
     PEER_CLOSED = 0             # the leader wants no more of it
@@ -54,8 +55,9 @@ cdef int peer_take_acks(peer_t* p, const u8* acks, u64 n) noexcept nogil:
     return PEER_CLOSED
 
 
-cdef i64 peer_take(peer_t* p, u8* block) noexcept nogil:
-    """Copy what comes next for it; the number of bytes, or -1 when that is lost."""
+cdef i64 peer_take(peer_t* p, bint has_lingered) noexcept nogil:
+    """Begin to send what comes next: the number of bytes, which stay as they are until peer_sent; 0
+    when there is none, or little that nobody waits for; -1 when it is lost."""
     cdef feed_t* f = p.feed
     cdef u64 n
     pthread_mutex_lock(&f.lock)
@@ -63,70 +65,88 @@ cdef i64 peer_take(peer_t* p, u8* block) noexcept nogil:
         pthread_mutex_unlock(&f.lock)
         return -1
     n = f.ring.head - p.cursor
-    n = PEER_BLOCK if n > PEER_BLOCK else n
-    memcpy(block, ring_at(&f.ring, p.cursor), n)
-    p.cursor += n
-    p.is_waiting = n == 0
+    p.wants = WANTS_NOTHING
+    if n == 0:
+        p.wants = WANTS_ANYTHING
+    elif n < FEED_MUCH and f.marked <= p.cursor and not has_lingered:
+        p.wants = WANTS_MUCH
+        n = 0
+    n = PEER_PIECE if n > PEER_PIECE else n
+    p.is_sending = n != 0
     if n and p.behind_ns == 0:
         p.behind_ns = clock_ns()
     pthread_mutex_unlock(&f.lock)
     return <i64>n
 
 
-cdef int peer_serve_by(peer_t* p, u8* block) noexcept nogil:
-    """The thread's work until it ends; a peer_end_t."""
-    cdef pollfd fds[2]
-    cdef u8 acks[PEER_ACKS]
-    cdef u64 n_acks = 0, whole, value
-    cdef i64 n = 0, at = 0
+cdef void peer_sent(peer_t* p, u64 n) noexcept nogil:
+    """So much of it is with the kernel; the rest is begun with again."""
+    pthread_mutex_lock(&p.feed.lock)
+    p.cursor += n
+    p.is_sending = False
+    pthread_mutex_unlock(&p.feed.lock)
+
+
+cdef int peer_send(peer_t* p, bint* is_stuck, bint* has_lingered) noexcept nogil:
+    """Send what there is and the kernel takes at once. PEER_CLOSED, or why it has ended."""
+    cdef i64 n = peer_take(p, has_lingered[0])
     cdef ssize_t k
-    cdef bint is_stuck
-    fds[0].fd, fds[1].fd = p.fd, p.wake_fd
-    fds[1].events = POLLIN
-    while not p.is_over:
-        if at == n:
-            at = 0
-            n = peer_take(p, block)
-            if n < 0:
-                return PEER_OVERRUN
-        is_stuck = at == n
-        if not is_stuck:
-            k = c_send(p.fd, block + at, <size_t>(n - at), MSG_DONTWAIT | MSG_NOSIGNAL)
-            if k >= 0:
-                at += k
-            elif errno == EAGAIN:
-                is_stuck = True
-            elif errno != EINTR:
-                return PEER_GONE
-        if is_stuck:
-            fds[0].events = POLLIN | (POLLOUT if at < n else 0)
-            fds[0].revents = fds[1].revents = 0
-            c_poll(fds, 2, PEER_WAIT_MS)
-            if fds[1].revents and c_read(p.wake_fd, &value, 8) < 0 and errno not in (EAGAIN, EINTR):
-                return PEER_GONE
-        k = c_recv(p.fd, acks + n_acks, PEER_ACKS - n_acks, MSG_DONTWAIT)
-        if k == 0:
-            set_errno(0)
-            return PEER_GONE
-        if k < 0:
-            if errno != EAGAIN and errno != EINTR:
-                return PEER_GONE
-            continue
-        n_acks += <u64>k
-        whole = n_acks // 8 * 8
-        if whole and peer_take_acks(p, acks, whole) != PEER_CLOSED:
-            return PEER_LIES
-        memcpy(acks, acks + whole, n_acks - whole)
-        n_acks -= whole
+    cdef int error
+    is_stuck[0] = False
+    if n < 0:
+        return PEER_OVERRUN
+    if n == 0:
+        return PEER_CLOSED
+    k = c_send(p.fd, ring_at(&p.feed.ring, p.cursor), <size_t>n, MSG_DONTWAIT | MSG_NOSIGNAL)
+    error = errno
+    peer_sent(p, <u64>k if k > 0 else 0)
+    has_lingered[0] = False
+    if k < 0 and error != EAGAIN and error != EINTR:
+        set_errno(error)
+        return PEER_GONE
+    is_stuck[0] = k < n
+    return PEER_CLOSED
+
+
+cdef int peer_hear(peer_t* p, u8* acks, u64* n_acks) noexcept nogil:
+    """Take in what the follower has said. PEER_CLOSED, or why it has ended."""
+    cdef u64 whole
+    cdef ssize_t k = c_recv(p.fd, acks + n_acks[0], PEER_ACKS - n_acks[0], MSG_DONTWAIT)
+    if k == 0:
+        set_errno(0)
+        return PEER_GONE
+    if k < 0:
+        return PEER_CLOSED if errno == EAGAIN or errno == EINTR else PEER_GONE
+    n_acks[0] += <u64>k
+    whole = n_acks[0] // 8 * 8
+    if whole and peer_take_acks(p, acks, whole) != PEER_CLOSED:
+        return PEER_LIES
+    n_acks[0] -= whole
+    memcpy(acks, acks + whole, n_acks[0])
     return PEER_CLOSED
 
 
 cdef int peer_serve(peer_t* p) noexcept nogil:
-    """The same with a block of its own."""
-    cdef u8* block = <u8*>malloc(PEER_BLOCK)
-    cdef int why
-    if block == NULL:
-        return PEER_GONE
-    why = peer_serve_by(p, block)
-    free(block)
-    return why
+    """The thread's work until it ends; a peer_end_t."""
+    cdef pollfd fds[2]
+    cdef u8 acks[PEER_ACKS]
+    cdef u64 n_acks = 0, value
+    cdef bint is_stuck = False, has_lingered = False
+    cdef int end
+    fds[0].fd, fds[1].fd = p.fd, p.wake_fd
+    fds[1].events = POLLIN
+    while not p.is_over:
+        end = peer_send(p, &is_stuck, &has_lingered)
+        if end != PEER_CLOSED:
+            return end
+        if is_stuck or p.wants != WANTS_NOTHING:
+            fds[0].events = POLLIN | (POLLOUT if is_stuck else 0)
+            fds[0].revents = fds[1].revents = 0
+            c_poll(fds, 2, PEER_LINGER_MS if p.wants == WANTS_MUCH else PEER_WAIT_MS)
+            has_lingered = p.wants == WANTS_MUCH
+            if fds[1].revents and c_read(p.wake_fd, &value, 8) < 0 and errno not in (EAGAIN, EINTR):
+                return PEER_GONE
+        end = peer_hear(p, acks, &n_acks)
+        if end != PEER_CLOSED:
+            return end
+    return PEER_CLOSED

@@ -56,7 +56,7 @@ def note_change(Loop loop, int kind, str path, str target, int fd, i64 start, i6
         new = os.fsencode(target)
         to = new
     with nogil:     # another thread may have this one wait, in the middle of a note
-        change_note(&loop.t, <u8>kind, raw, to, fd, start, end)
+        change_note(&loop.t, <u8>kind, raw, to, fd, NULL, start, end)
 
 
 CHANGE_KINDS = {

@@ -35,8 +35,10 @@ cdef enum:
 # ---- notes ---------------------------------------------------------------------------------------
 
 cdef void change_note(loop_t* loop, u8 kind, const char* path, const char* target, int fd,
-                      i64 start, i64 end) noexcept nogil:
-    """Tell who observes of a change that has been made; errno stays. From any thread."""
+                      const u8* data, i64 start, i64 end) noexcept nogil:
+    """Tell who observes of a change that has been made; errno stays. From any thread.
+
+    `data`: what the file holds from start to end; NULL: whoever wants it reads it."""
     cdef observer_t* o = loop.observer
     cdef const char* to = NULL
     cdef int error = errno
@@ -45,19 +47,20 @@ cdef void change_note(loop_t* loop, u8 kind, const char* path, const char* targe
     if target != NULL:
         to = target + o.root_len + 1
     while o != NULL:                    # they all observe the same directory
-        o.note(o.owner, next_position(&o.position), kind, path + o.root_len + 1, to, fd, start, end)
+        o.note(o.owner, next_position(&o.position), kind, path + o.root_len + 1, to, fd, data, start,
+               end)
         o = o.next
     set_errno(error)
 
 
-cdef void segment_note(const store_t* st, const char* name, u32 id, u8 kind, int fd, i64 start,
-                       i64 end) noexcept nogil:
+cdef void segment_note(const store_t* st, const char* name, u32 id, u8 kind, int fd,
+                       const u8* data, i64 start, i64 end) noexcept nogil:
     """The same of a file of a segment, whose path nobody has put together."""
     cdef char path[PATH_MAX_BYTES]
     cdef int error = errno
     segment_path(st, name, id, path)
     set_errno(error)
-    change_note(st.loop, kind, path, NULL, fd, start, end)
+    change_note(st.loop, kind, path, NULL, fd, data, start, end)
 
 
 cdef inline bint is_observed(const loop_t* loop) noexcept nogil:
@@ -87,9 +90,9 @@ cdef int file_open(loop_t* loop, const char* path, int flags) noexcept nogil:
     is_new = flags & O_CREAT and access(path, F_OK) != 0
     fd = c_open(path, flags, 0o640)
     if fd >= 0 and is_new:
-        change_note(loop, CHANGE_MAKE, path, NULL, fd, 0, 0)
+        change_note(loop, CHANGE_MAKE, path, NULL, fd, NULL, 0, 0)
     elif fd >= 0 and flags & O_TRUNC:
-        change_note(loop, CHANGE_TRUNCATE, path, NULL, fd, 0, 0)
+        change_note(loop, CHANGE_TRUNCATE, path, NULL, fd, NULL, 0, 0)
     return fd
 
 
@@ -98,7 +101,7 @@ cdef int file_rename(loop_t* loop, const char* path, const char* to) noexcept no
     if c_rename(path, to):
         return -1
     if is_observed(loop):
-        change_note(loop, CHANGE_RENAME, path, to, -1, 0, 0)
+        change_note(loop, CHANGE_RENAME, path, to, -1, NULL, 0, 0)
     return 0
 
 
@@ -107,7 +110,7 @@ cdef int file_unlink(loop_t* loop, const char* path) noexcept nogil:
     if c_unlink(path):
         return -1
     if is_observed(loop):
-        change_note(loop, CHANGE_REMOVE, path, NULL, -1, 0, 0)
+        change_note(loop, CHANGE_REMOVE, path, NULL, -1, NULL, 0, 0)
     return 0
 
 
@@ -124,7 +127,7 @@ cdef int directory_make(loop_t* loop, const char* path) noexcept nogil:
     if c_mkdir(path, 0o750):
         return -1
     if is_observed(loop):
-        change_note(loop, CHANGE_MAKE_DIRECTORY, path, NULL, -1, 0, 0)
+        change_note(loop, CHANGE_MAKE_DIRECTORY, path, NULL, -1, NULL, 0, 0)
     return 0
 
 
@@ -153,7 +156,7 @@ cdef int file_write(loop_t* loop, const char* path, u8 kind, int fd, const u8* p
     CHANGE_PATCH. Returns 0, or -1 with errno."""
     cdef int rc = write_at(fd, p, n, at)
     if is_observed(loop):
-        change_note(loop, kind, path, NULL, fd, at, at + <i64>n)
+        change_note(loop, kind, path, NULL, fd, p if rc == 0 else NULL, at, at + <i64>n)
     return rc
 
 
@@ -162,7 +165,7 @@ cdef int file_cut(loop_t* loop, const char* path, int fd, i64 size) noexcept nog
     if c_ftruncate(fd, size):
         return -1
     if is_observed(loop):
-        change_note(loop, CHANGE_TRUNCATE, path, NULL, fd, 0, size)
+        change_note(loop, CHANGE_TRUNCATE, path, NULL, fd, NULL, 0, size)
     return 0
 
 
@@ -172,7 +175,7 @@ cdef inline int segment_write(store_t* st, const char* name, u32 id, u8 kind, in
     """file_write to a file of segment `id`."""
     cdef int rc = write_at(fd, p, n, at)
     if st.loop.observer != NULL:
-        segment_note(st, name, id, kind, fd, at, at + <i64>n)
+        segment_note(st, name, id, kind, fd, p if rc == 0 else NULL, at, at + <i64>n)
     return rc
 
 
@@ -197,7 +200,7 @@ cdef int segment_write_two(store_t* st, u32 id, int fd, const u8* p, u32 n, cons
     if rc == 0 and k != <ssize_t>n + n_rest:
         rc = write_at(fd, rest, n_rest, at + <i64>n)
     if st.loop.observer != NULL:
-        segment_note(st, b"msgs", id, CHANGE_PATCH, fd, at, at + <i64>n + n_rest)
+        segment_note(st, b"msgs", id, CHANGE_PATCH, fd, NULL, at, at + <i64>n + n_rest)
     return rc
 
 
@@ -206,7 +209,7 @@ cdef int segment_resize(store_t* st, const char* name, u32 id, int fd, i64 size)
     if c_ftruncate(fd, size):
         return -1
     if st.loop.observer != NULL:
-        segment_note(st, name, id, CHANGE_TRUNCATE, fd, 0, size)
+        segment_note(st, name, id, CHANGE_TRUNCATE, fd, NULL, 0, size)
     return 0
 
 
@@ -215,7 +218,7 @@ cdef int segment_punch(store_t* st, u32 id, int fd, i64 start, i64 end) noexcept
     if c_fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, start, end - start):
         return -1
     if st.loop.observer != NULL:
-        segment_note(st, b"msgs", id, CHANGE_HOLE, fd, start, end)
+        segment_note(st, b"msgs", id, CHANGE_HOLE, fd, NULL, start, end)
     return 0
 
 
@@ -260,7 +263,7 @@ cdef int remove_directory(loop_t* loop, str path) except -1:
     raw = os.fsencode(path)
     os.rmdir(path)
     if is_observed(loop):
-        change_note(loop, CHANGE_REMOVE_DIRECTORY, raw, NULL, -1, 0, 0)
+        change_note(loop, CHANGE_REMOVE_DIRECTORY, raw, NULL, -1, NULL, 0, 0)
     return 0
 
 

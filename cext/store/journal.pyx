@@ -27,7 +27,7 @@ cdef struct journal_t:
 
 
 cdef void journal_note(void* owner, u64 position, u8 kind, const char* path, const char* target,
-                       int fd, i64 start, i64 end) noexcept nogil:
+                       int fd, const u8* data, i64 start, i64 end) noexcept nogil:
     """Keep a note. An observe_t."""
     cdef journal_t* j = <journal_t*>owner
     pthread_mutex_lock(&j.lock)

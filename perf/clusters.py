@@ -1,0 +1,233 @@
+"""What three nodes cost beside one, and for how long nothing is confirmed after something has failed.
+
+Run from the root of the repository, on a machine with nothing else to do:
+
+    .venv/bin/python perf/clusters.py [--reps 3] [--seconds 5] [--times 10] [--only NAME,...]
+
+`etcd-server` has to be installed. Rows of load: one producer with messages of 16 bytes, persistent,
+to a durable queue; a single node and a cluster in turn. Rows of faults: a client with one message at
+a time, from the fault until the next confirm through any node. Results, the middle of the
+repetitions with the lowest and the highest, go to standard output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from pamqp import commands
+
+from perf import measure
+from tests.support.cluster import Cluster, ClusterNode
+from tests.support.wire import Wire, WireClosed, WireTimeout
+
+PLACE: Final = Path("build/perf")
+FLOOD: Final = PLACE / "flood"
+PERSISTENT: Final = commands.Basic.Properties(delivery_mode=2)
+ENDED: Final = (OSError, WireClosed, WireTimeout, AssertionError)
+LOADS: Final = {
+    "publish": ("-b", "65536"),
+    "confirm-1000": ("-c", "1000"),
+    "confirm-1": ("-c", "1"),
+}
+SINGLE: Final = 1
+QUEUE: Final = "q"
+PATIENCE_S: Final = 60.0
+
+
+class Load(NamedTuple):
+    """What one run of the generator came to."""
+
+    per_s: float
+    leader_s_per_m: float
+    followers_s_per_m: tuple[float, ...]
+
+
+@contextmanager
+def nodes(n: int) -> Iterator[Cluster]:
+    """So many, in sync; one alone is no cluster at all."""
+    with tempfile.TemporaryDirectory(dir=PLACE) as place:
+        cluster = Cluster(Path(place), n)
+        if n > SINGLE:
+            with cluster:
+                cluster.start()
+                yield cluster
+            return
+        [node] = cluster.nodes
+        try:
+            alone = [each for each in node.command_line() if each != "--clustering"]
+            node.process = subprocess.Popen(
+                alone, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
+            while not node.is_serving():
+                time.sleep(0.05)
+            yield cluster
+        finally:
+            node.kill()
+
+
+def load(cluster: Cluster, options: tuple[str, ...], seconds: int) -> Load:
+    """Run the generator once."""
+    leader = cluster.leader() if len(cluster.nodes) > SINGLE else cluster.nodes[0]
+    others = [each for each in cluster.nodes if each is not leader]
+    before = {each: _cpu_s(each) for each in cluster.nodes}
+    argv = [str(FLOOD), "-P", str(leader.port), "-x", "1", "-y", "0", "-s", "16", "-d", "-p", "-q",
+            QUEUE, "-z", str(seconds), *options]  # fmt: skip
+    found = json.loads(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
+    time.sleep(1)  # followers have what is left
+    count = found["published"]
+    spent = {each: (_cpu_s(each) - before[each]) / count * 1e6 for each in cluster.nodes}
+    with Wire.open(leader.port) as wire:
+        wire.call(1, commands.Queue.Purge(queue=QUEUE), commands.Queue.PurgeOk)
+    return Load(found["publish_rate"], spent[leader], tuple(spent[each] for each in others))
+
+
+def _cpu_s(node: ClusterNode) -> float:
+    assert node.process is not None
+    return measure.tree_cpu_s(node.process.pid)
+
+
+def loads(name: str, reps: int, seconds: int) -> None:
+    """A row of load: single and cluster in turn."""
+    with nodes(SINGLE) as single, nodes(3) as cluster:
+        for each in (single, cluster):
+            load(each, LOADS[name], 1)
+        alone, led = [], []
+        for _ in range(reps):
+            alone.append(load(single, LOADS[name], seconds))
+            led.append(load(cluster, LOADS[name], seconds))
+    rates = [a.per_s / b.per_s for a, b in zip(led, alone, strict=True)]
+    costs = [a.leader_s_per_m / b.leader_s_per_m for a, b in zip(led, alone, strict=True)]
+    follower = [max(each.followers_s_per_m) / each.leader_s_per_m for each in led]
+    show(f"{name}: single, messages/s", [each.per_s for each in alone])
+    show(f"{name}: cluster, messages/s", [each.per_s for each in led])
+    show(f"{name}: cluster / single, messages/s", rates)
+    show(f"{name}: single, CPU s/M", [each.leader_s_per_m for each in alone])
+    show(f"{name}: leader, CPU s/M", [each.leader_s_per_m for each in led])
+    show(f"{name}: leader / single, CPU", costs)
+    show(f"{name}: the dearer follower / leader, CPU", follower)
+
+
+# ---- faults
+
+
+def until_confirmed(cluster: Cluster, since: float) -> float:
+    """Publish through any node until one message is confirmed. Returns: seconds since then."""
+    while time.monotonic() - since < PATIENCE_S:
+        for node in [each for each in cluster.nodes if each.is_running() and not each.is_paused]:
+            with suppress(*ENDED), Wire.open(node.port) as wire:
+                wire.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
+                wire.publish(1, "", QUEUE, b"x" * 16, PERSISTENT)
+                wire.expect(commands.Basic.Ack)
+                return time.monotonic() - since
+        time.sleep(0.002)
+    raise measure.BenchError("nothing is confirmed any more")
+
+
+def killed(cluster: Cluster) -> float:
+    """SIGKILL of the leader."""
+    leader = cluster.leader()
+    began = time.monotonic()
+    leader.kill()
+    return until_confirmed(cluster, began)
+
+
+def paused(cluster: Cluster) -> float:
+    """SIGSTOP of the leader."""
+    leader = cluster.leader()
+    began = time.monotonic()
+    leader.pause()
+    took = until_confirmed(cluster, began)
+    leader.kill()
+    return took
+
+
+def handed_over(cluster: Cluster) -> float:
+    """SIGTERM of the leader."""
+    leader = cluster.leader()
+    began = time.monotonic()
+    leader.signal(signal.SIGTERM)
+    return until_confirmed(cluster, began)
+
+
+def all_killed(cluster: Cluster) -> float:
+    """SIGKILL of all; from the start of the last one on."""
+    for node in cluster.nodes:
+        node.kill()
+    began = time.monotonic()
+    for node in cluster.nodes:
+        began = time.monotonic()
+        node.start()
+    return until_confirmed(cluster, began)
+
+
+FAULTS: Final[dict[str, Callable[[Cluster], float]]] = {
+    "killed": killed, "handed-over": handed_over, "all-killed": all_killed, "stopped": paused,
+}  # fmt: skip
+
+
+def faults(name: str, times: int) -> None:
+    """A row of faults: for how long nothing was confirmed."""
+    took = []
+    with nodes(3) as cluster:
+        with Wire.open(cluster.leader().port) as wire:
+            declare = commands.Queue.Declare(queue=QUEUE, durable=True)
+            wire.call(1, declare, commands.Queue.DeclareOk)
+        for _ in range(times):
+            took.append(FAULTS[name](cluster))
+            for node in cluster.nodes:
+                if node.process is not None and node.process.poll() is not None:
+                    node.process = None
+            cluster.start()
+    took.sort()
+    high = took[min(len(took) - 1, int(0.99 * len(took)))]
+    sys.stdout.write(
+        f"{name}, {times} times: p50 {statistics.median(took):.3f} s, p99 {high:.3f} s,"
+        f" least {took[0]:.3f} s, most {took[-1]:.3f} s\n"
+    )
+    sys.stdout.flush()
+
+
+def show(name: str, values: list[float]) -> None:
+    """The middle, the lowest and the highest."""
+    sys.stdout.write(
+        f"{name}: {statistics.median(values):.4g} ({min(values):.4g} … {max(values):.4g})\n"
+    )
+    sys.stdout.flush()
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--reps", type=int, default=3)
+    parser.add_argument("--seconds", type=int, default=5)
+    parser.add_argument("--times", type=int, default=10)
+    parser.add_argument("--only", default=",".join((*LOADS, *FAULTS)))
+    options = parser.parse_args()
+    PLACE.mkdir(parents=True, exist_ok=True)
+    if not FLOOD.exists():
+        source = Path(__file__).with_name("flood.c")
+        subprocess.run([os.environ.get("CC", "cc"), "-O2", "-pthread", "-o", FLOOD, source],
+                       check=True)  # fmt: skip
+    for name in options.only.split(","):
+        if name in LOADS:
+            loads(name, options.reps, options.seconds)
+        else:
+            faults(name, options.times)
+
+
+if __name__ == "__main__":
+    main()
