@@ -7,7 +7,7 @@
 # For all included files: they share one namespace.
 from libc.errno cimport EAGAIN, EDQUOT, EINTR, ENOENT, ENOSPC, ETIMEDOUT, errno
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcpy, strlen
+from libc.string cimport memcpy, memset, strlen
 from posix.unistd cimport close as c_close
 
 import os
@@ -22,6 +22,7 @@ from types cimport (
 
 include "base/clock.pyx"
 include "cluster/ring.pyx"
+include "cluster/kept.pyx"
 include "cluster/feed.pyx"
 include "cluster/peer.pyx"
 include "cluster/apply.pyx"

@@ -179,7 +179,7 @@ cdef struct rec_t:              # a stored record, sliced
 cdef enum change_kind:          # of a file of the data directory
     CHANGE_MAKE = 1             # it is there, empty
     CHANGE_APPEND = 2           # bytes start to end were written, behind all that were there
-    CHANGE_PATCH = 3            # bytes start to end were written, some of them over others
+    CHANGE_PATCH = 3            # bytes start to end were written, maybe over others
     CHANGE_TRUNCATE = 4         # it ends at `end`; what that adds is zeros
     CHANGE_HOLE = 5             # bytes start to end are zeros
     CHANGE_RENAME = 6           # a file or directory has the name `target`, whatever had it before

@@ -1,12 +1,12 @@
-"""What three nodes cost beside one, and for how long nothing is confirmed after something has failed.
+"""What three nodes cost beside one, and for how long nothing is confirmed after a fault.
 
 Run from the root of the repository, on a machine with nothing else to do:
 
     .venv/bin/python perf/clusters.py [--reps 3] [--seconds 5] [--times 10] [--only NAME,...]
 
 `etcd-server` has to be installed. Rows of load: one producer with messages of 16 bytes, persistent,
-to a durable queue; a single node and a cluster in turn. Rows of faults: a client with one message at
-a time, from the fault until the next confirm through any node. Results, the middle of the
+to a durable queue; a single node and a cluster in turn. Rows of faults: a client with one message
+at a time, from the fault until the next confirm through any node. Results, the middle of the
 repetitions with the lowest and the highest, go to standard output.
 """
 

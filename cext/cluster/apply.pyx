@@ -76,7 +76,6 @@ cdef bint is_below(const char* path) noexcept nogil:
 
 cdef extern from "<string.h>" nogil:
     int strcmp(const char* a, const char* b)
-    int strncmp(const char* a, const char* b, size_t n)
 
 
 cdef int apply_close(apply_t* a, applied_file_t* file) noexcept nogil:

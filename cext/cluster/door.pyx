@@ -67,6 +67,7 @@ cdef class Feed:
         if self.f.copied_fd >= 0:
             c_close(self.f.copied_fd)
         if self.is_open:
+            keeper_close(&self.f.keeper)
             pthread_mutex_destroy(&self.f.lock)
 
     @property

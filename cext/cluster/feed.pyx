@@ -1,8 +1,8 @@
 # Feed: hears of each change of the leader's files, and knows which followers have how much of it.
 #
 # Bytes are copied when the change is noted, by the thread that made it: what is sent later is what
-# was there then. Peers (peer.pyx) send it straight from the ring, each in a thread of its own; what
-# one is sending is not written over.
+# was there then. Long appends stay where they are (kept.pyx). Peers (peer.pyx) send all straight
+# from there, each in a thread of its own; what one is sending is not written over.
 # Called by the broker's compiled half, by way of observer_t and copies_t.
 
 cdef extern from "<pthread.h>" nogil:
@@ -38,6 +38,7 @@ cdef struct feed_t:
     copies_t copies             # first: what the loop knows of it
     pthread_mutex_t lock        # of all below
     ring_t ring
+    keeper_t keeper
     peer_t* peers
     u64 awaited                 # last position that the loop waits for, 0 = it does not
     u64 marked                  # position behind the last mark
@@ -91,6 +92,7 @@ cdef void feed_make_room(feed_t* f, u64 n) noexcept nogil:
         sched_yield()
         pthread_mutex_lock(&f.lock)
     ring_make_room(&f.ring, n)
+    keeper_drop(&f.keeper, f.ring.first)
 
 
 cdef void feed_put(feed_t* f, u8 kind, const char* path, const char* target, int fd, const u8* data,
@@ -108,7 +110,9 @@ cdef void feed_put(feed_t* f, u8 kind, const char* path, const char* target, int
     feed_make_room(f, head + n)
     p = ring_at(&f.ring, f.ring.head)
     if n and data != NULL:
-        memcpy(p + head, data, n)
+        if kind != CHANGE_APPEND or not keeper_keep(&f.keeper, f.ring.head + head,
+                                                         path, fd, start, n):
+            memcpy(p + head, data, n)
         done = n
     while done < n:
         k = c_pread(fd, p + head + done, n - done, start + <i64>done)

@@ -9,7 +9,11 @@ cdef extern from "<sys/socket.h>" nogil:
     ssize_t c_recv "recv"(int fd, void* p, size_t n, int flags)
     enum:
         MSG_DONTWAIT
+        MSG_MORE
         MSG_NOSIGNAL
+
+cdef extern from "<sys/sendfile.h>" nogil:
+    ssize_t c_sendfile "sendfile"(int to, int fd, i64* at, size_t n)
 
 cdef extern from "<poll.h>" nogil:
     struct pollfd:
@@ -55,10 +59,18 @@ cdef int peer_take_acks(peer_t* p, const u8* acks, u64 n) noexcept nogil:
     return PEER_CLOSED
 
 
-cdef i64 peer_take(peer_t* p, bint has_lingered) noexcept nogil:
+cdef struct piece_t:            # what is sent at once
+    u64 n
+    int fd                      # the file that it is in, -1 = it is in the ring's memory
+    i64 at                      # there
+    flag_t has_more             # something comes behind it
+
+
+cdef i64 peer_take(peer_t* p, bint has_lingered, piece_t* piece) noexcept nogil:
     """Begin to send what comes next: the number of bytes, which stay as they are until peer_sent; 0
     when there is none, or little that nobody waits for; -1 when it is lost."""
     cdef feed_t* f = p.feed
+    cdef const kept_t* kept
     cdef u64 n
     pthread_mutex_lock(&f.lock)
     if p.cursor < f.ring.first:
@@ -71,7 +83,18 @@ cdef i64 peer_take(peer_t* p, bint has_lingered) noexcept nogil:
     elif n < FEED_MUCH and f.marked <= p.cursor and not has_lingered:
         p.wants = WANTS_MUCH
         n = 0
+    piece.fd = -1
+    piece.has_more = False
+    kept = keeper_next(&f.keeper, p.cursor) if n else NULL
+    if kept != NULL and kept.position <= p.cursor:
+        piece.fd = f.keeper.files[kept.file].fd
+        piece.at = kept.at + <i64>(p.cursor - kept.position)
+        n = kept.position + kept.n - p.cursor
+    elif kept != NULL and kept.position < p.cursor + n:
+        piece.has_more = True
+        n = kept.position - p.cursor
     n = PEER_PIECE if n > PEER_PIECE else n
+    piece.n = n
     p.is_sending = n != 0
     if n and p.behind_ns == 0:
         p.behind_ns = clock_ns()
@@ -87,9 +110,23 @@ cdef void peer_sent(peer_t* p, u64 n) noexcept nogil:
     pthread_mutex_unlock(&p.feed.lock)
 
 
+cdef ssize_t peer_send_kept(peer_t* p, const piece_t* piece) noexcept nogil:
+    """Send what is in a file, zeros if a failing disk has had it cut, as is said behind it. The
+    number of bytes, or -1 with errno."""
+    cdef u8 zeros[4096]
+    cdef i64 at = piece.at
+    cdef ssize_t k = c_sendfile(p.fd, piece.fd, &at, piece.n)
+    if k != 0:
+        return k
+    memset(zeros, 0, sizeof(zeros))
+    return c_send(p.fd, zeros, sizeof(zeros) if piece.n > sizeof(zeros) else piece.n,
+                  MSG_DONTWAIT | MSG_NOSIGNAL)
+
+
 cdef int peer_send(peer_t* p, bint* is_stuck, bint* has_lingered) noexcept nogil:
     """Send what there is and the kernel takes at once. PEER_CLOSED, or why it has ended."""
-    cdef i64 n = peer_take(p, has_lingered[0])
+    cdef piece_t piece
+    cdef i64 n = peer_take(p, has_lingered[0], &piece)
     cdef ssize_t k
     cdef int error
     is_stuck[0] = False
@@ -97,7 +134,11 @@ cdef int peer_send(peer_t* p, bint* is_stuck, bint* has_lingered) noexcept nogil
         return PEER_OVERRUN
     if n == 0:
         return PEER_CLOSED
-    k = c_send(p.fd, ring_at(&p.feed.ring, p.cursor), <size_t>n, MSG_DONTWAIT | MSG_NOSIGNAL)
+    if piece.fd >= 0:
+        k = peer_send_kept(p, &piece)
+    else:
+        k = c_send(p.fd, ring_at(&p.feed.ring, p.cursor), <size_t>n,
+                   MSG_DONTWAIT | MSG_NOSIGNAL | (MSG_MORE if piece.has_more else 0))
     error = errno
     peer_sent(p, <u64>k if k > 0 else 0)
     has_lingered[0] = False
@@ -135,6 +176,8 @@ cdef int peer_serve(peer_t* p) noexcept nogil:
     cdef int end
     fds[0].fd, fds[1].fd = p.fd, p.wake_fd
     fds[1].events = POLLIN
+    if fcntl(p.fd, F_SETFL, fcntl(p.fd, F_GETFL, 0) | O_NONBLOCK) < 0:
+        return PEER_GONE
     while not p.is_over:
         end = peer_send(p, &is_stuck, &has_lingered)
         if end != PEER_CLOSED:

@@ -173,7 +173,8 @@ cdef int store_flush_pieces(store_t* st) noexcept nogil:
         if st.wfd < 0 and store_open_write(st):
             return store_failed(st, FILE_MSGS, st.wseg.id)
         at = st.flushed + st.piecemeal
-        if segment_write(st, b"msgs", st.wseg.id, CHANGE_APPEND, st.wfd,
+        # store_take_back may cut it away again, and other messages come to stand there.
+        if segment_write(st, b"msgs", st.wseg.id, CHANGE_PATCH, st.wfd,
                          st.stage + (at - st.stage_at), STAGE_PIECE, at):
             store_cut(st)
             return store_failed(st, FILE_MSGS, st.wseg.id)
