@@ -33,6 +33,8 @@ cdef enum tx_result:            # of a portion of a commit
 
 cdef enum:
     TX_UNITS = 10               # of work, for looking at a publish, or carrying it out
+    TX_SMALL = 65536            # bytes of publishes that are carried out in one turn,
+    TX_STEPS = 1024             # if they are not more copies than that
     FORGOTTEN_AT_ONCE = 1024    # publishes; of more, most are freed later
 
 
@@ -383,9 +385,12 @@ cdef int tx_bury(chan_t* c) noexcept nogil:
 cdef int tx_carry_out(chan_t* c) noexcept nogil:
     """Publishes in order, then settlements in order. TX_COMMITTED, TX_MORE or TX_DISK."""
     cdef loop_t* loop = c.link.loop
+    # A small one is not torn by the end of a turn: all that a queue gets of it is in one write.
+    cdef u32 n_left = TX_STEPS if c.tx_bytes <= TX_SMALL else 0
     while c.tx_first != NULL:
-        if tx_publish_next(c) == PUBLISH_TURN or loop_spent(loop, TX_UNITS):
+        if (tx_publish_next(c) == PUBLISH_TURN or loop_spent(loop, TX_UNITS)) and n_left == 0:
             return TX_MORE
+        n_left -= n_left != 0
     if c.tx_phase == TX_CARRIES_OUT and c.tx_has_published and c.n_tx_settles:
         c.tx_phase = TX_WAITS
         return TX_DISK
@@ -427,6 +432,9 @@ cdef int tx_commit(chan_t* c) noexcept nogil:
         c.tx_has_buried = False
         c.tx_settled = 0
         c.is_overflowed = c.is_refused = False
+        if loop_spent(loop, 0):
+            c.tx_is_late = True
+            return TX_MORE
     elif c.tx_phase == TX_WAITS:
         c.tx_phase = TX_SETTLES
     elif c.tx_phase == TX_BURIES:

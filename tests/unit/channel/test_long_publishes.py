@@ -16,6 +16,8 @@ QUEUES = 40
 MANDATORY = 1
 ACK, NACK, RETURN = b"\x00\x3c\x00\x50", b"\x00\x3c\x00\x78", b"\x00\x3c\x00\x32"
 KEY_HEADER = b"x-deduplication-header"
+LONG = b"." * 8192
+"""What makes a transaction of ten messages one that is carried out in turns."""
 
 NewExchange = Callable[..., _core.Exchange]
 
@@ -412,12 +414,14 @@ def test_keys_in_cc_and_bcc_have_a_bound(bench: Bench) -> None:
 # --- transactions -----------------------------------------------------------------------------
 
 
-def begin(bench: Bench, n: int, queue: str = "q", channel: int = 1) -> _core.Queue:
+def begin(
+    bench: Bench, n: int, queue: str = "q", channel: int = 1, filling: bytes = LONG
+) -> _core.Queue:
     """Publish n messages in a transaction."""
     made = bench.queue(queue)
     learn(bench, "", bench.exchange)
     bench.link.select_transactions(channel)
-    bench.client.send(b"".join(publish(queue.encode(), b"%d" % i) for i in range(n)))
+    bench.client.send(b"".join(publish(queue.encode(), b"%d" % i + filling) for i in range(n)))
     bench.link.on_readable()
     bench.run()
     return made
@@ -432,7 +436,18 @@ def test_a_commit_goes_on_in_further_turns(bench: Bench) -> None:
 
     assert stages[0] == 0
     assert set(stages) >= set(range(10))
-    assert bodies(bench, queue) == [b"%d" % i for i in range(10)]
+    assert bodies(bench, queue) == [b"%d" % i + LONG for i in range(10)]
+
+
+def test_a_small_commit_is_carried_out_in_one_turn(bench: Bench) -> None:
+    queue = begin(bench, 100, filling=b"")
+
+    stages = set()
+    while bench.link.commit(1) is not None:
+        stages.add(queue.ready)
+
+    assert stages == {0}
+    assert queue.ready == 100
 
 
 def test_a_commit_comes_to_its_end_when_its_channel_goes(bench: Bench) -> None:
@@ -490,7 +505,7 @@ def test_a_commit_that_is_only_looked_at_changes_nothing_when_its_channel_goes(
 
 
 def test_a_queue_that_becomes_full_during_a_commit_takes_it_all(bench: Bench) -> None:
-    queue = begin(bench, 3)
+    queue = begin(bench, 3, filling=3 * LONG)
     queue.set_features(max_length=3, overflow=_core.OVERFLOW["reject-publish"])
     while queue.ready == 0:
         assert bench.link.commit(1) is True
@@ -523,7 +538,7 @@ def test_an_exchange_that_is_deleted_during_a_commit_is_passed_over(bench: Bench
     made.bind(b"k", b"", queue)
     learn(bench, "x", made)
     bench.link.select_transactions(1)
-    bench.client.send(message("x", "k") * 5)
+    bench.client.send(message("x", "k", body=2 * LONG) * 5)
     bench.link.on_readable()
     bench.run()
     while queue.ready < 2:
