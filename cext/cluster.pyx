@@ -21,6 +21,7 @@ from types cimport (
 )
 
 include "base/clock.pyx"
+include "cluster/touched.pyx"
 include "cluster/ring.pyx"
 include "cluster/kept.pyx"
 include "cluster/feed.pyx"

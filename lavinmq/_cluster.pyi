@@ -68,6 +68,14 @@ class Feed:
         """Set how many copies there have to be, and how many that are in sync are not there: while
         there are any of those, nothing is acknowledged."""
 
+    def is_same(self, path: bytes, since: int) -> bool:
+        """Whether nothing has changed a file, or a directory that leads to it, behind a position.
+        False also when nobody knows that any more.
+
+        Args: path: below the data directory; since: of a state whose changes are a beginning of
+            ours.
+        """
+
     def mark(self) -> int:
         """Ask the followers for all that was changed so far. Returns: the position behind it."""
 

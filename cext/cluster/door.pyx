@@ -34,6 +34,7 @@ cdef class Ring:
         if self.is_used:
             raise RuntimeError("the ring is in use")
         self.r.first = self.r.head = position
+        touched_forget(self.r.touched, position)
 
     cdef int use(self) except -1:
         if self.is_used:
@@ -118,6 +119,17 @@ cdef class Feed:
         self.f.least, self.f.n_missing = least, n_missing
         pthread_mutex_unlock(&self.f.lock)
         wake(self.f.copied_fd)
+
+    def is_same(self, bytes path, u64 since) -> bool:
+        """Whether a file is as it was at a position. See the stub."""
+        cdef const char* raw = path
+        cdef u64 n = <u64>len(path)
+        cdef bint is_same
+        with nogil:
+            pthread_mutex_lock(&self.f.lock)
+            is_same = touched_is_same(self.f.ring.touched, raw, n, since)
+            pthread_mutex_unlock(&self.f.lock)
+        return is_same
 
     def mark(self) -> int:
         """Ask for all that was changed so far. Returns: the position behind it."""

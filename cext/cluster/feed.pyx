@@ -136,6 +136,10 @@ cdef void feed_put(feed_t* f, u8 kind, const char* path, const char* target, int
     if n_target:
         memcpy(p + ENTRY_HEAD + n_path, target, n_target)
     f.ring.head += head + done
+    if n_path:
+        touched_note(f.ring.touched, path, n_path, f.ring.head)
+    if n_target:
+        touched_note(f.ring.touched, target, n_target, f.ring.head)
 
 
 cdef void feed_note(void* owner, u64 position, u8 kind, const char* path, const char* target,

@@ -56,6 +56,15 @@ cdef int follow_ack(follow_t* w) noexcept nogil:
     return FOLLOW_THERE if w.stop_at and w.synced >= w.stop_at else -1
 
 
+cdef void follow_note(touched_t* t, const u8* p, u64 position) noexcept nogil:
+    """Know for later which paths an entry has changed."""
+    cdef const char* path = <const char*>p + ENTRY_HEAD
+    cdef u64 n_path = le16(p + 6), n_target = le16(p + 8)
+    touched_note(t, path, n_path, position)
+    if n_target:
+        touched_note(t, path + n_path, n_target, position)
+
+
 cdef int follow_take(follow_t* w) noexcept nogil:
     """Do what has come as a whole. -1, or a follow_end_t."""
     cdef u8* p
@@ -77,6 +86,7 @@ cdef int follow_take(follow_t* w) noexcept nogil:
         if apply_entry(&w.apply, p, w.applied):
             return FOLLOW_FULL if w.apply.is_full else FOLLOW_REFUSED
         w.applied += size
+        follow_note(w.ring.touched, p, w.applied)
         if w.apply.unsynced > (<u64>FOLLOW_UNSYNCED_LAZY if w.is_lazy else <u64>FOLLOW_UNSYNCED):
             end = follow_ack(w)
             if end >= 0:

@@ -33,6 +33,7 @@ cdef struct ring_t:
     u64 size                    # a power of two
     u64 first                   # position from which on there is something
     u64 head                    # position behind the last entry
+    touched_t* touched          # what was changed when, for longer than the ring has it
 
 
 cdef int ring_open(ring_t* r, u64 size, u64 position) except -1:
@@ -52,6 +53,11 @@ cdef int ring_open(ring_t* r, u64 size, u64 position) except -1:
             c_close(fd)
             raise OSError(errno, os.strerror(errno))
     c_close(fd)
+    r.touched = <touched_t*>calloc(1, sizeof(touched_t))
+    if r.touched == NULL:
+        munmap(base, 2 * size)
+        raise MemoryError
+    r.touched.since = position
     r.base, r.size = base, size
     r.first = r.head = position
     return 0
@@ -61,6 +67,10 @@ cdef void ring_close(ring_t* r) noexcept nogil:
     if r.base != NULL:
         munmap(r.base, 2 * r.size)
         r.base = NULL
+    if r.touched != NULL:
+        touched_forget(r.touched, 0)
+        free(r.touched)
+        r.touched = NULL
 
 
 cdef inline u8* ring_at(const ring_t* r, u64 position) noexcept nogil:

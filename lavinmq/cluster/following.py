@@ -207,8 +207,10 @@ class Following:
         remove_stage(self._root)
         frames.send(sock, {"placed": True})
         answer = frames.receive(sock)
-        _log.info("has the files of %s: %d bytes of them came, in %.1f s", self.uri, n_bytes,
-                  time.monotonic() - began)  # fmt: skip
+        _log.info(
+            "has the files of %s: %d were the same as before, %d were compared, %d bytes came, in"
+            " %.1f s", self.uri, copy.n_same, copy.n_compared, n_bytes, time.monotonic() - began,
+        )  # fmt: skip
         return answer
 
     def _follow(self, sock: socket.socket, history: History) -> None:

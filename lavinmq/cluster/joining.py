@@ -1,15 +1,17 @@
 """How a node's files become those of its leader, while that serves: a comparison, and what differs.
 
 The leader gives a snapshot. For each of its files the follower says how much it has of it and the
-SHA-256 of that; when the leader's file begins with the same, only the rest is sent. What comes is
+SHA-256 of that; when the leader's file begins with the same, only the rest is sent. A file that the
+leader knows to be as it was when the follower had everything is not read at all. What comes is
 put beside the files, in `.joining`; only when all of it is there, on disk, are they replaced, which
 may be begun again after a loss of power. Both halves stand here, so that they can be read together.
 Blocking sockets, in threads.
 Source: docs/clustering.md.
 
-    leader   {"files": [[path, size], ...]}        some at a time, {"files": []} behind the last
-    follower {"have": [n, sha256 of the first n bytes]}                     for each of these:
-    leader   {"from": byte or -1, "size": bytes} and the bytes behind `from`
+    leader   {"files": [[path, size], ...]}, [path, size, true] of one that is the same:
+                                                   some at a time, {"files": []} behind the last
+    follower {"have": [n, sha256 of the first n bytes]}    for each of these; [size, "same"]
+    leader   {"from": byte or -1, "size": bytes} and the bytes behind `from`, for each
     leader   {"directories": [path, ...]}          some at a time, {"directories": []}
     follower {"staged": true}
     leader   {"place": true}
@@ -23,7 +25,7 @@ import os
 import shutil
 import socket
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -40,6 +42,9 @@ STAGE: Final = ".joining"
 PLAN: Final = "plan"
 """In the stage: what is to be done with the files in it. It comes last."""
 FILES_AT_ONCE: Final = 64
+BYTES_AT_ONCE: Final = 256 << 20
+"""The follower reads so much before it takes the first of them, while the leader waits."""
+SAME: Final = "same"
 PATHS_AT_ONCE: Final = 1000
 PIECE: Final = 1 << 20
 MAX_PATH: Final = 4095
@@ -50,17 +55,27 @@ NOT_SENT: Final = OWN | {"schema_version"}
 # ---- the leader's half
 
 
-def offer(sock: socket.socket, snapshot: Snapshot) -> int:
-    """Send what a follower has not got. Returns: bytes sent. Raises: OSError, PeerError."""
+class Offered(NamedTuple):
+    """A file of the leader's. Args: link: where its bytes are; is_same: a follower that had
+    everything once has it as it is."""
+
+    path: str
+    link: str
+    size: int
+    is_same: bool
+
+
+def offer(sock: socket.socket, snapshot: Snapshot, is_same: Callable[[str], bool]) -> int:
+    """Send what a follower has not got.
+
+    Args: is_same: whether a file has not been changed since the follower had everything.
+    Returns: bytes sent. Raises: OSError, PeerError.
+    """
     n_bytes = 0
-    for batch in _batches(snapshot.files(), FILES_AT_ONCE):
-        files = [(path, held.link, max(snapshot.size_of(path), 0)) for path, held in batch
-                 if path not in NOT_SENT]  # fmt: skip
-        if not files:
-            continue
-        send(sock, {"files": [[path, size] for path, _, size in files]})
-        for _, link, size in files:
-            n_bytes += _offer_file(sock, link, size, receive(sock).get("have"))
+    for files in _portions(snapshot, is_same):
+        send(sock, {"files": [[each.path, each.size, each.is_same] for each in files]})
+        for each in files:
+            n_bytes += _offer_file(sock, each, receive(sock).get("have"))
     send(sock, {"files": []})
     for paths in _batches(snapshot.directories(), PATHS_AT_ONCE):
         send(sock, {"directories": paths})
@@ -74,12 +89,36 @@ def staged(sock: socket.socket) -> None:
         raise PeerError("it does not say that it has all")
 
 
-def _offer_file(sock: socket.socket, link: str, size: int, have: Any) -> int:
+def _portions(snapshot: Snapshot, is_same: Callable[[str], bool]) -> Iterator[list[Offered]]:
+    """Files that are offered together."""
+    files: list[Offered] = []
+    n_bytes = 0
+    for path, held in snapshot.files():
+        if path in NOT_SENT:
+            continue
+        one = Offered(path, held.link, max(snapshot.size_of(path), 0), is_same(path))
+        n_read = 0 if one.is_same else one.size
+        if files and (len(files) == FILES_AT_ONCE or n_bytes + n_read > BYTES_AT_ONCE):
+            yield files
+            files, n_bytes = [], 0
+        files.append(one)
+        n_bytes += n_read
+    if files:
+        yield files
+
+
+def _offer_file(sock: socket.socket, offered: Offered, have: Any) -> int:
+    size = offered.size
     if not (isinstance(have, list) and len(have) == 2 and isinstance(have[0], int)
             and isinstance(have[1], str) and 0 <= have[0] <= size):  # fmt: skip
         raise PeerError("it tells of a file what makes no sense")
     n, digest = have
-    with open(link, "rb", buffering=0) as file:
+    if digest == SAME:
+        if not offered.is_same or n != size:
+            raise PeerError("it takes a file for the same that nobody said to be")
+        send(sock, {"from": -1, "size": 0})
+        return 0
+    with open(offered.link, "rb", buffering=0) as file:
         begin = n if _digest(file.fileno(), n) == digest else 0
         if begin == size and digest:
             send(sock, {"from": -1, "size": 0})
@@ -134,6 +173,8 @@ class Copy:
         self._stage = os.path.join(root, STAGE)
         self._files: list[Staged] = []
         self._directories: list[str] = []
+        self.n_same = self.n_compared = 0
+        """Files of the leader's that it had as they were, and others that it had."""
 
     def take(self, sock: socket.socket) -> int:
         """Put all that differs into the stage. Returns: bytes that came. Raises: OSError,
@@ -142,9 +183,10 @@ class Copy:
         os.mkdir(self._stage, 0o700)
         n_bytes = 0
         while files := items(receive(sock), "files"):
-            wanted = [(_path(path), size) for path, size in map(_pair, files)]
-            for path, size in wanted:
-                send(sock, {"have": self._have(path, size)})
+            wanted = list(map(_offered, files))
+            for path, size, is_same in wanted:
+                send(sock, {"have": self._have(path, size, is_same)})
+            for path, size, _ in wanted:
                 n_bytes += self._take_file(sock, path, size)
         while paths := items(receive(sock), "directories"):
             self._directories += map(_path, paths)
@@ -169,7 +211,7 @@ class Copy:
             return None
         return copy
 
-    def _have(self, path: str, size: int) -> list[Any]:
+    def _have(self, path: str, size: int, is_same: bool) -> list[Any]:
         """How much there is of a file of the leader's, and its digest."""
         place = os.path.join(self._root, path)
         try:
@@ -180,6 +222,10 @@ class Copy:
             found = os.fstat(fd)
             if not stat.S_ISREG(found.st_mode):
                 return [0, ""]
+            if is_same and found.st_size == size:
+                self.n_same += 1
+                return [size, SAME]
+            self.n_compared += 1
             n = min(found.st_size, size)
             return [n, _digest(fd, n)]
         except OSError:
@@ -269,11 +315,12 @@ def finish(root: str, standing: Standing) -> None:
     remove_stage(root)
 
 
-def _pair(value: Any) -> tuple[Any, int]:
-    if not (isinstance(value, list) and len(value) == 2 and isinstance(value[1], int)
+def _offered(value: Any) -> tuple[str, int, bool]:
+    """Path, size, and whether it is the same. Raises: PeerError."""
+    if not (isinstance(value, list) and len(value) in (2, 3) and isinstance(value[1], int)
             and value[1] >= 0):  # fmt: skip
         raise PeerError("a file without a size")
-    return value[0], value[1]
+    return _path(value[0]), value[1], value[2:] == [True]
 
 
 def _path(value: Any) -> str:

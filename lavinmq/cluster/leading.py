@@ -8,6 +8,7 @@ after etcd has it no more. Source: docs/clustering.md.
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import socket
 import threading
@@ -384,19 +385,15 @@ class Leading:
         session.version = frames.text(hello, "version")
         self._on_loop(self._welcome(session, node))
         sock.settimeout(SEND_S)
-        if not (hello.get("whole") is True and self._continues(epoch, position)):
-            self._join(session)
+        is_ours = hello.get("whole") is True and self._history.has(epoch, position, self._feed.head)
+        if not (is_ours and position >= self._feed.first):
+            self._join(session, position if is_ours else -1)
             return "it has joined"
         frames.send(sock, {"history": self._history.to_json(), "version": __version__})
         sock.settimeout(None)
         sock.setblocking(True)
         peer = self._on_loop(self._begin(session, position))
         return peer.serve()
-
-    def _continues(self, epoch: int, position: int) -> bool:
-        """Whether a follower can go on from where it is."""
-        head = self._feed.head
-        return position >= self._feed.first and self._history.has(epoch, position, head)
 
     def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
         """Have something done on the loop, from a session's thread."""
@@ -422,11 +419,11 @@ class Leading:
         self._require()
         return session.peer
 
-    def _join(self, session: Session) -> None:
+    def _join(self, session: Session, had: int) -> None:
         """Have a follower's files be ours. What is changed meanwhile comes to it by a connection of
         its own (`_begin_spool`), with a position from which on, and one from which on its files are
-        of one moment."""
-        sock = session.sock
+        of one moment. Args: had: the position up to which it had everything; -1: nobody knows."""
+        sock, feed = session.sock, self._feed
         with self._joining:
             frames.send(sock, {"join": True})
             _log.info("%s joins", session.node)
@@ -437,7 +434,10 @@ class Leading:
             try:
                 taking.look()
                 frames.send(sock, {"ticket": ticket})
-                joining.offer(sock, taking.snapshot)
+                joining.offer(
+                    sock, taking.snapshot,
+                    lambda path: had >= 0 and feed.is_same(os.fsencode(path), had),
+                )  # fmt: skip
                 sock.settimeout(STAGE_S)
                 joining.staged(sock)
                 self._on_loop(self._before_placing(session))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import threading
 from collections.abc import Callable
@@ -295,6 +296,30 @@ def test_node_joins_while_more_is_published_than_the_leader_keeps(
         follower.start()
         cluster.wait_in_sync(cluster.nodes)
         book.check()
+    assert_alike(cluster)
+
+
+def test_node_that_was_away_for_long_reads_only_what_was_changed(
+    cluster_factory: ClusterFactory,
+) -> None:
+    """More has been changed than the leader has in memory."""
+    cluster = cluster_factory(n_nodes=3)
+    leader = cluster.start()
+    fill(leader, "before", 600, 50_000)
+    follower = cluster.followers()[0]
+    assert follower.stop() == 0
+    fill(leader, "meanwhile", 1400, 50_000)
+    follower.start()
+    cluster.whole()
+
+    told = re.findall(
+        r"(\d+) were the same as before, (\d+) were compared, (\d+) bytes", follower.log_text()
+    )
+    n_same, n_compared, n_bytes = map(int, told[-1])
+    segments = [path for path in follower.data_dir.rglob("msgs.*") if path.stat().st_size > 4]
+    assert 3 <= n_same < len(segments) + n_same
+    assert n_compared < n_same
+    assert 70_000_000 < n_bytes < 80_000_000
     assert_alike(cluster)
 
 

@@ -23,7 +23,15 @@ from lavinmq.files.standing import Standing
 from tests.support.follower import differences
 
 
-def joined(leader: Path, follower: Path, place: Callable[[Copy], None] = Copy.place) -> int:
+def nothing(path: str) -> bool:
+    """Nobody knows which files are the same."""
+    return False
+
+
+def joined(
+    leader: Path, follower: Path, place: Callable[[Copy], None] = Copy.place,
+    is_same: Callable[[str], bool] = nothing,
+) -> int:  # fmt: skip
     """Have a follower's files be the leader's. Returns: bytes that were sent."""
     snapshot = Snapshot(str(leader))
     snapshot.scan()
@@ -33,7 +41,7 @@ def joined(leader: Path, follower: Path, place: Callable[[Copy], None] = Copy.pl
 
     def lead() -> None:
         try:
-            sent.append(joining.offer(ours, snapshot))
+            sent.append(joining.offer(ours, snapshot, is_same))
             joining.staged(ours)
             joining.placed(ours)
         except (OSError, PeerError) as error:
@@ -215,6 +223,30 @@ def test_nonsense_of_a_leader_is_refused(tmp_path: Path, sent: dict[str, Any]) -
             Copy(str(tmp_path)).take(theirs)
 
 
+def test_what_is_the_same_is_not_read(tmp_path: Path) -> None:
+    make(tmp_path / "l", {"a": b"leader's", "b": b"longer", "c": b"more"})
+    make(tmp_path / "f", {"a": b"follower", "b": b"short"})
+
+    # Whether it is the same is the leader's to know; a size that differs is looked at.
+    joined(tmp_path / "l", tmp_path / "f", is_same=lambda path: True)
+
+    assert (tmp_path / "f" / "a").read_bytes() == b"follower"
+    assert (tmp_path / "f" / "b").read_bytes() == b"longer"
+    assert (tmp_path / "f" / "c").read_bytes() == b"more"
+
+
+def test_a_file_is_the_same_only_if_the_leader_has_said_so(tmp_path: Path) -> None:
+    make(tmp_path / "l", {"a": b"abc"})
+    snapshot = Snapshot(str(tmp_path / "l"))
+    snapshot.scan()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        frames.send(theirs, {"have": [3, joining.SAME]})
+        with pytest.raises(PeerError, match="for the same"):
+            joining.offer(ours, snapshot, nothing)
+    snapshot.release()
+
+
 @pytest.mark.parametrize("have", [1, [], [0, "", 1], [-1, ""], [99, ""], ["0", ""], [0], None])
 def test_nonsense_of_a_follower_is_refused(tmp_path: Path, have: Any) -> None:
     make(tmp_path / "l", {"a": b"abc"})
@@ -225,5 +257,5 @@ def test_nonsense_of_a_follower_is_refused(tmp_path: Path, have: Any) -> None:
     with ours, theirs:
         frames.send(theirs, {"have": have})
         with pytest.raises(PeerError):
-            joining.offer(ours, snapshot)
+            joining.offer(ours, snapshot, nothing)
     snapshot.release()

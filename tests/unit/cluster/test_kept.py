@@ -60,11 +60,19 @@ class Leader:
         finally:
             os.close(fd)
 
-    def follow(self, at: int, copy: Path) -> None:
-        """Have a directory get all that comes behind a position."""
+    def rename(self, path: str, to: str) -> None:
+        """Give a file the name of another."""
+        (self.root / path).rename(self.root / to)
+        self._note(
+            self.feed.address, 0, Change.RENAME, path.encode(), to.encode(), -1, None, 0, 0
+        )  # fmt: skip
+
+    def follow(self, at: int, copy: Path) -> Feed:
+        """Have a directory get all that comes behind a position. Returns: what it would lead by."""
         copy.mkdir(exist_ok=True)
         ours, theirs = socket.socketpair()
-        follower = Follower(Ring(SIZE, at), str(copy))
+        ring = Ring(SIZE, at)
+        follower = Follower(ring, str(copy))
         peer = Peer(self.feed, ours.fileno(), at)
         try:
             with ours, theirs:
@@ -77,6 +85,7 @@ class Leader:
             peer.close()
             follower.close()
         assert ended == ("there", "")
+        return Feed(ring)
 
 
 @pytest.fixture
