@@ -6,8 +6,10 @@ Run from the root of the repository, on a machine with nothing else to do:
 
 `etcd-server` has to be installed. Rows of load: one producer with messages of 16 bytes, persistent,
 to a durable queue; a single node and a cluster in turn. Rows of faults: a client with one message
-at a time, from the fault until the next confirm through any node. Results, the middle of the
-repetitions with the lowest and the highest, go to standard output.
+at a time, from the fault until the next confirm through any node. Rows of joins: 100 000 messages a
+second, confirmed in batches of 1 000, before and while a node comes with nothing (`join`), or comes
+back after a minute (`rejoin`). Results, the middle of the repetitions with the lowest and the
+highest, go to standard output.
 """
 
 from __future__ import annotations
@@ -15,11 +17,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -32,7 +36,7 @@ from pamqp import commands
 
 from perf import measure
 from tests.support.cluster import Cluster, ClusterNode
-from tests.support.wire import Wire, WireClosed, WireTimeout
+from tests.support.wire import Wire, WireClosed, WireTimeout, encode_publish
 
 PLACE: Final = Path("build/perf")
 FLOOD: Final = PLACE / "flood"
@@ -43,6 +47,7 @@ LOADS: Final = {
     "confirm-1000": ("-c", "1000"),
     "confirm-1": ("-c", "1"),
 }
+JOINS: Final = ("join", "rejoin")
 SINGLE: Final = 1
 QUEUE: Final = "q"
 PATIENCE_S: Final = 60.0
@@ -201,6 +206,95 @@ def faults(name: str, times: int) -> None:
     sys.stdout.flush()
 
 
+# ---- joins
+
+
+class Stream(threading.Thread):
+    """A publisher of so many batches a second, and how long each waited for its confirm."""
+
+    BATCH, PER_S = 1000, 100
+
+    def __init__(self, port: int) -> None:
+        super().__init__(daemon=True)
+        self.waits: list[tuple[float, float]] = []
+        """When a batch was sent, and for how many seconds it waited."""
+        self._wire = Wire.open(port)
+        self._wire.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
+        self._data = self.BATCH * encode_publish(1, "", QUEUE, b"x" * 16, PERSISTENT)
+        self._sent: list[float] = []
+        self._is_over = threading.Event()
+        self._hearer = threading.Thread(target=self._hear, daemon=True)
+
+    def run(self) -> None:
+        """Publish."""
+        self._hearer.start()
+        due = time.monotonic()
+        while not self._is_over.is_set():
+            self._sent.append(time.monotonic())
+            self._wire.send_bytes(self._data)
+            due = max(due + 1 / self.PER_S, time.monotonic() - 1)
+            time.sleep(max(0.0, due - time.monotonic()))
+
+    def _hear(self) -> None:
+        with suppress(*ENDED):
+            while True:
+                ack = self._wire.expect(commands.Basic.Ack)
+                while (len(self.waits) + 1) * self.BATCH <= ack.delivery_tag:
+                    sent = self._sent[len(self.waits)]
+                    self.waits.append((sent, time.monotonic() - sent))
+
+    def end(self) -> None:
+        """Publish no more."""
+        self._is_over.set()
+        self.join()
+        self._wire.close()
+
+    def told(self, since: float, until: float) -> str:
+        """What happened between two moments, for people."""
+        waits = sorted(wait for sent, wait in self.waits if since <= sent < until)
+        rate = len(waits) * self.BATCH / (until - since)
+        high = waits[int(0.99 * len(waits))]
+        return (
+            f"{rate:.0f} messages/s, confirms p50 {1e3 * statistics.median(waits):.1f} ms,"
+            f" p99 {1e3 * high:.1f} ms, most {1e3 * waits[-1]:.1f} ms"
+        )
+
+
+def joins(name: str, megabytes: int, away_s: float) -> None:
+    """A row of joins."""
+    with nodes(3) as cluster:
+        leader, follower = cluster.leader(), cluster.followers()[0]
+        argv = [str(FLOOD), "-P", str(leader.port), "-y", "0", "-s", "100000", "-d", "-p",
+                "-c", "200", "-q", "large", "-n", str(10 * megabytes)]  # fmt: skip
+        subprocess.run(argv, capture_output=True, check=True)
+        with Wire.open(leader.port) as wire:
+            declare = commands.Queue.Declare(queue=QUEUE, durable=True)
+            wire.call(1, declare, commands.Queue.DeclareOk)
+        cluster.whole()
+        stream = Stream(leader.port)
+        if name == "join":
+            follower.kill()
+            shutil.rmtree(follower.data_dir)
+            time.sleep(2)
+            stream.start()
+            time.sleep(5)
+        else:
+            stream.start()
+            time.sleep(2)
+            follower.stop()
+            time.sleep(away_s)
+        began = time.monotonic()
+        follower.start()
+        cluster.wait_in_sync(cluster.nodes)
+        over = time.monotonic()
+        time.sleep(1)
+        stream.end()
+        took = over - began
+        show(f"{name}: {megabytes} MB, seconds from the start of the process to in sync", [took])
+        sys.stdout.write(f"{name}: before: {stream.told(began - 4, began)}\n")
+        sys.stdout.write(f"{name}: meanwhile: {stream.told(began, over)}\n")
+
+
 def show(name: str, values: list[float]) -> None:
     """The middle, the lowest and the highest."""
     sys.stdout.write(
@@ -215,7 +309,9 @@ def main() -> None:
     parser.add_argument("--reps", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=5)
     parser.add_argument("--times", type=int, default=10)
-    parser.add_argument("--only", default=",".join((*LOADS, *FAULTS)))
+    parser.add_argument("--megabytes", type=int, default=2000)
+    parser.add_argument("--away", type=float, default=60)
+    parser.add_argument("--only", default=",".join((*LOADS, *FAULTS, *JOINS)))
     options = parser.parse_args()
     PLACE.mkdir(parents=True, exist_ok=True)
     if not FLOOD.exists():
@@ -225,6 +321,8 @@ def main() -> None:
     for name in options.only.split(","):
         if name in LOADS:
             loads(name, options.reps, options.seconds)
+        elif name in JOINS:
+            joins(name, options.megabytes, options.away)
         else:
             faults(name, options.times)
 

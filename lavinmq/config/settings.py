@@ -420,7 +420,7 @@ FEATURES = (
     _clustering("etcd_key", PATH, "", "Key of that certificate", "FILE"),
     _clustering("min_insync_replicas", integer(0, 99), "0",
                 "Nodes that have to have what is acknowledged; 0: most of those known", "N"),
-    _clustering("lease_ttl", integer(2, 300), "5",
+    _clustering("lease_ttl", integer(2, 300), "4",
                 "Seconds after which a leader that is not heard of is replaced", "SECONDS"),
     _clustering("on_leader_elected", TEXT, "", "Shell command run when this node becomes leader",
             "COMMAND"),

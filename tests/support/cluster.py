@@ -190,7 +190,7 @@ class Cluster:
     """
 
     def __init__(
-        self, directory: Path, n_nodes: int = 3, *, lease_ttl_s: int = 5, least: int = 0,
+        self, directory: Path, n_nodes: int = 3, *, lease_ttl_s: int = 4, least: int = 0,
         is_linked: bool = False, restarts: bool = True, args: Sequence[str] = (),
     ) -> None:  # fmt: skip
         directory.mkdir(parents=True, exist_ok=True)
