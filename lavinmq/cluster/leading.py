@@ -24,7 +24,7 @@ from lavinmq.cluster import frames, joining
 from lavinmq.cluster.etcd import EtcdError
 from lavinmq.cluster.frames import PeerError
 from lavinmq.files.snapshot import SnapshotError
-from lavinmq.listeners.endpoints import shown
+from lavinmq.listeners.endpoints import plain, shown
 from lavinmq.process import log
 
 if TYPE_CHECKING:
@@ -74,8 +74,8 @@ class Session:
 
     def __init__(self, sock: socket.socket, address: tuple[str, int]) -> None:
         self.sock = sock
-        self.host = address[0]
-        self.where = shown(*address)
+        self.host = plain(address[0])
+        self.where = shown(self.host, address[1])
         self.node = ""
         self.version = ""
         self.is_known = False
