@@ -6,6 +6,7 @@ own. `State` is a picture of all keys; it changes by what a watch tells.
 
     <prefix>/leader/<lease>      the leader's URI; goes with its lease
     <prefix>/epoch               "<number> <id of the node that leads in it>"
+    <prefix>/elections           JSON: the last leaders, from when, and why the one before ended
     <prefix>/isr                 ids of the nodes in sync, with commas
     <prefix>/members             ids of all nodes that count among those of which there are most
     <prefix>/places              JSON: which URI each of these advertises
@@ -18,15 +19,28 @@ Source: docs/clustering.md.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import os
 from collections.abc import AsyncGenerator, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import orjson
 
+from lavinmq.cluster.elections import (
+    ANEW,
+    DEAD,
+    GONE,
+    UNAWARE,
+    Election,
+    began,
+    ended,
+    of_json,
+    to_json,
+)
 from lavinmq.cluster.etcd import (
     Compare,
     Delete,
@@ -40,6 +54,8 @@ from lavinmq.cluster.etcd import (
 
 SECRET_BYTES: Final = 32
 MAX_IDS: Final = 64
+NOTE_S: Final = 0.5
+"""In which etcd has to take why a node leads no more: others wait for its end."""
 
 
 class Leader(NamedTuple):
@@ -65,6 +81,8 @@ class State:
     members_modified: int = 0
     nodes: dict[str, dict[str, Any]] = field(default_factory=dict)
     places: dict[str, Any] = field(default_factory=dict)
+    elections: tuple[Election, ...] = ()
+    """For people: nothing is decided by it."""
 
     def least(self, wanted: int) -> int:
         """How many nodes have to have what is acknowledged.
@@ -134,6 +152,7 @@ class Coordinator:
             in_sync=_ids(in_sync), in_sync_modified=0 if in_sync is None else in_sync.modified,
             members=_ids(members), members_modified=0 if members is None else members.modified,
             nodes=self._nodes(), places=_info(self._keys.get(self.key("places"))),
+            elections=of_json(_bytes(self._keys.get(self.key("elections")))),
         )  # fmt: skip
 
     def _nodes(self) -> dict[str, dict[str, Any]]:
@@ -210,6 +229,7 @@ class Coordinator:
         puts: list[Put | Delete] = [
             Put(ours, uri.encode(), lease),
             Put(self.key("epoch"), f"{state.epoch + 1} {self.me}".encode()),
+            Put(self.key("elections"), self._elected(state, ours, uri)),
             Delete(self.key("positions", ""), prefix_end(self.key("positions", ""))),
         ]
         if state.leader is None:
@@ -233,6 +253,29 @@ class Coordinator:
             done and self.state.epoch == state.epoch + 1 and self.state.epoch_leader == self.me
             and leader is not None and leader.key == ours
         )  # fmt: skip
+
+    def _elected(self, state: State, ours: str, uri: str) -> bytes:
+        """The elections with one more. Args: ours: the key of this leader."""
+        if state.leader is None:
+            why = GONE
+        elif state.epoch_leader == self.me:
+            why = UNAWARE if state.leader.key == ours else ANEW
+        else:
+            why = DEAD
+        return to_json(began(state.elections, state.epoch + 1, self.me, uri, why))
+
+    async def note_end(self, why: str) -> None:
+        """Have the elections say why this node, which has led, leads no more, if that is heard in
+        time and no other one leads already."""
+        state = self.state
+        if state.epoch_leader == self.me:
+            text = to_json(ended(state.elections, state.epoch, why))
+            work = self.etcd.transact(
+                [Compare(self.key("epoch"), "MOD", state.epoch_modified)],
+                [Put(self.key("elections"), text)],
+            )
+            with suppress(EtcdError, TimeoutError):
+                await asyncio.wait_for(work, NOTE_S)
 
     async def forget(self, epoch: int, node: str) -> str:
         """Have a node counted no more that does not come back. Returns: why not, empty if it is so
@@ -308,6 +351,10 @@ class Coordinator:
 
 def _text(entry: Entry | None) -> str:
     return "" if entry is None else entry.value.decode(errors="replace")
+
+
+def _bytes(entry: Entry | None) -> bytes:
+    return b"" if entry is None else entry.value
 
 
 def _ids(entry: Entry | None) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final, TypeVar
@@ -72,6 +73,12 @@ class Etcd:
         self._cluster: int | None = None
         self._running: set[Exchange] = set()
         self._is_closed = False
+        self._answered_at = time.monotonic()
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since it has answered; while nothing is asked it says nothing either."""
+        return time.monotonic() - self._answered_at
 
     async def get(self, key: str) -> Entry | None:
         """The entry of a key, None if there is none. Raises: EtcdError."""
@@ -212,6 +219,7 @@ class Etcd:
     def _message(self, endpoint: Endpoint, line: bytes, status: int) -> Fields:
         fields = answer_of(endpoint, status, line)
         self._check_cluster(fields)
+        self._answered_at = time.monotonic()
         return fields
 
     def _batch(

@@ -18,6 +18,7 @@ from lavinmq import _core
 from lavinmq._cluster import Feed, Ring
 from lavinmq.cluster import places
 from lavinmq.cluster.coordinator import Coordinator, Leader
+from lavinmq.cluster.elections import MADE_WAY, STOPPED
 from lavinmq.cluster.etcd import EtcdError, NoLease, Unreachable
 from lavinmq.cluster.following import Following
 from lavinmq.cluster.frames import PeerError
@@ -111,8 +112,8 @@ class Node:
         self._proxy: Proxy | None = None
         self._status = Status(
             self._coordinator, self._ring, config.clustering_min_insync_replicas,
-            may_lead=self._may_lead, leading=lambda: self._leading,
-            following=lambda: self._following,
+            is_whole=lambda: self._standing.is_whole, may_lead=self._may_lead,
+            leading=lambda: self._leading, following=lambda: self._following,
         )  # fmt: skip
         self._probes = Probes(config, events, self._status.status)
         self._dead = ""
@@ -186,6 +187,10 @@ class Node:
         if leading is not None:
             if is_orderly:
                 await leading.hand_over()
+            if time.monotonic() < self._deadline:
+                why = server.failure if server is not None else ""
+                # Before anybody finds that there is nobody at its address.
+                await self._coordinator.note_end(why or (MADE_WAY if self._makes_way else STOPPED))
             leading.close()
         if self._following is not None:
             await self._unfollow()

@@ -1,15 +1,16 @@
 """What a node knows of its cluster, as JSON: who leads, who is in sync, how far followers are.
 
-On the loop's thread. The node has it look ten times a second, as elections and silence are seen
-only by who looks; HTTP asks it for a picture. It decides nothing. Source: docs/clustering.md.
+On the loop's thread. The node has it look ten times a second, as the age of what is behind, and
+silence, are seen only by who looks; HTTP asks it for a picture. It decides nothing.
+Source: docs/clustering.md.
 """
 
 from __future__ import annotations
 
-import time
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
+
+from lavinmq.cluster.ages import Ages
 
 if TYPE_CHECKING:
     from lavinmq._cluster import Ring
@@ -17,41 +18,40 @@ if TYPE_CHECKING:
     from lavinmq.cluster.following import Following
     from lavinmq.cluster.leading import Leading, Session
 
-MOST_ELECTIONS: Final = 100
 NO_LEADER: Final = "no leader is known"
 NOT_FOLLOWING: Final = "this node neither leads nor follows"
+NOT_JOINED: Final = "this node does not follow the leader yet"
 
 
 class Status:
     """The picture of one node.
 
-    Args: wanted: how many nodes the operator wants to have what is acknowledged, 0: most; may_lead:
-        whether this node could lead; leading, following: what it does now.
+    Args: wanted: how many nodes the operator wants to have what is acknowledged, 0: most; is_whole:
+        whether its files are a whole; may_lead: whether it could lead; leading, following: what it
+        does now.
     """
 
     def __init__(
-        self, coordinator: Coordinator, ring: Ring, wanted: int, *, may_lead: Callable[[], bool],
-        leading: Callable[[], Leading | None], following: Callable[[], Following | None],
+        self, coordinator: Coordinator, ring: Ring, wanted: int, *, is_whole: Callable[[], bool],
+        may_lead: Callable[[], bool], leading: Callable[[], Leading | None],
+        following: Callable[[], Following | None],
     ) -> None:  # fmt: skip
         self._coordinator = coordinator
         self._ring = ring
         self._wanted = wanted
+        self._is_whole = is_whole
         self._may_lead = may_lead
         self._leading = leading
         self._following = following
-        self._elections: deque[dict[str, Any]] = deque(maxlen=MOST_ELECTIONS)
-        self._head = ring.head
-        self._came_at = time.monotonic()
+        self._ages = Ages(ring.head)
 
     def look(self) -> None:
         """Notice what has happened since the last time."""
-        state, head = self._coordinator.state, self._ring.head
-        if state.epoch and (not self._elections or self._elections[-1]["epoch"] != state.epoch):
-            self._elections.append(
-                {"epoch": state.epoch, "node": state.epoch_leader, "seen_at": round(time.time(), 3)}
-            )
-        if head != self._head:
-            self._head, self._came_at = head, time.monotonic()
+        self._ages.look(self._head())
+
+    def _head(self) -> int:
+        leading = self._leading()
+        return self._ring.head if leading is None else leading.head
 
     def status(self) -> dict[str, Any]:
         """The picture."""
@@ -69,6 +69,7 @@ class Status:
             "id": self._coordinator.me,
             "role": "none" if leading is None and following is None
             else "follower" if leading is None else "leader",
+            "whole": self._is_whole(),
             "may_lead": self._may_lead(),
             "ready": not reasons["ready"],
             "safe_to_restart": not reasons["safe_to_restart"],
@@ -82,15 +83,17 @@ class Status:
             "members": sorted(state.members),
             "min_insync_replicas": least,
             "copies": None if leading is None else leading.n_copies,
-            "position": self._ring.head if leading is None else leading.head,
+            "position": self._head(),
             "followers": [] if leading is None else self._followers(leading, in_sync),
             "following": None if following is None else self._followed(state, following),
-            "elections": list(self._elections),
+            "elections": [each._asdict() for each in state.elections],
+            "etcd_silent_seconds": round(self._coordinator.etcd.silent_s, 3),
         }  # fmt: skip
 
     def followers(self) -> list[dict[str, Any]]:
-        """Who follows, by LavinMQ's names. Nothing is compressed; bytes are counted from the
-        beginning of the cluster."""
+        """Who follows, by LavinMQ's names and a few more. Nothing is compressed; bytes are counted
+        from the beginning of the cluster."""
+        self.look()
         leading = self._leading()
         if leading is None:
             return []
@@ -101,6 +104,9 @@ class Status:
                 "sent_bytes": each["sent_position"],
                 "acked_bytes": each["acked_position"],
                 "lag_in_bytes": each["lag_in_bytes"],
+                "lag_seconds": each["lag_seconds"],
+                "in_sync": each["in_sync"],
+                "epoch": leading.epoch,
                 "compression_ratio": 1.0,
                 "uncompressed_bytes": each["sent_position"],
                 "compressed_bytes": each["sent_position"],
@@ -130,19 +136,34 @@ class Status:
 
     def _followers(self, leading: Leading, in_sync: set[str]) -> list[dict[str, Any]]:
         sessions = sorted(leading.sessions, key=lambda each: (each.node, each.where))
-        head = leading.head
-        return [_follower(each, head, in_sync) for each in sessions if each.node]
+        return [self._follower(each, leading.head, in_sync) for each in sessions if each.node]
+
+    def _follower(self, session: Session, head: int, in_sync: set[str]) -> dict[str, Any]:
+        peer = session.peer
+        return {
+            "id": session.node,
+            "remote_address": session.where,
+            "version": session.version,
+            "sent_position": None if peer is None else peer.sent,
+            "acked_position": None if peer is None else peer.acked,
+            "lag_in_bytes": None if peer is None else max(0, head - peer.acked),
+            "lag_seconds": None if peer is None else round(self._ages.of(peer.acked), 3),
+            "in_sync": peer is not None and session.node in in_sync and peer.is_required,
+            "joining": peer is None,
+        }
 
     def _followed(self, state: State, following: Following) -> dict[str, Any]:
         follower = following.follower
+        synced = None if follower is None else follower.synced
         return {
             "id": state.epoch_leader if state.leader is not None else None,
             "uri": following.uri,
             "position": self._ring.head,
-            "lag_in_bytes": None if follower is None else max(0, self._ring.head - follower.synced),
-            "joined": following.is_joined and follower is not None,
+            "lag_in_bytes": None if synced is None else max(0, self._ring.head - synced),
+            "lag_seconds": None if synced is None else round(self._ages.of(synced), 3),
+            "joined": _is_joined(following),
             "error": following.error,
-            "silent_seconds": round(time.monotonic() - self._came_at, 3),
+            "silent_seconds": round(self._ages.head_s, 3),
         }
 
     # --- judgements: why not, for people; empty: it is so ----------------------------------------
@@ -161,7 +182,10 @@ class Status:
             return ""
         if state.leader is None:
             return NO_LEADER
-        return NOT_FOLLOWING if following is None else ""
+        if following is None:
+            return NOT_FOLLOWING
+        # From others a leader takes no clients that are passed on.
+        return "" if _is_joined(following) else following.error or NOT_JOINED
 
     def _critical(
         self, state: State, leading: Leading | None, in_sync: set[str], least: int
@@ -175,24 +199,14 @@ class Status:
         return f"without this node {len(others)} of {least} nodes that are needed are in sync"
 
 
+def _is_joined(following: Following) -> bool:
+    """Whether a follower has all files, and is connected."""
+    return following.is_joined and following.follower is not None
+
+
 def _required(leading: Leading) -> set[str]:
     """Followers for which acknowledgements wait, and that are there."""
     return {each.node for each in leading.sessions if each.peer and each.peer.is_required}
-
-
-def _follower(session: Session, head: int, in_sync: set[str]) -> dict[str, Any]:
-    peer = session.peer
-    return {
-        "id": session.node,
-        "remote_address": session.where,
-        "version": session.version,
-        "sent_position": None if peer is None else peer.sent,
-        "acked_position": None if peer is None else peer.acked,
-        "lag_in_bytes": None if peer is None else max(0, head - peer.acked),
-        "lag_seconds": None if peer is None else round(peer.lag_s, 3),
-        "in_sync": peer is not None and session.node in in_sync and peer.is_required,
-        "joining": peer is None,
-    }
 
 
 def _text(value: Any) -> str | None:

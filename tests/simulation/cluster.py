@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar, cast
 
 from lavinmq.cluster.coordinator import Coordinator, State
+from lavinmq.cluster.elections import MOST
 from lavinmq.cluster.etcd import Etcd, EtcdError, NoLease, Put
 from lavinmq.cluster.history import History
 from tests.simulation.etcd import Client, Store
@@ -156,6 +157,8 @@ class Cluster:
         self.confirms: dict[int, str] = {}
         """Who has acknowledged in an epoch."""
         self.elections = self.joins = 0
+        self.led: dict[int, str] = {}
+        """Who has led in an epoch, as far as it knew."""
         self._number = 0
 
     def _node(self, name: str) -> Node:
@@ -491,6 +494,13 @@ class Cluster:
         node.leader = None
         self._require(node)
         self.elections += 1
+        known = [(each.epoch, each.node) for each in node.state.elections]
+        first = max(1, node.epoch - MOST + 1)
+        if [epoch for epoch, _ in known] != list(range(first, node.epoch + 1)):
+            raise ViolationError(f"elections are missing before epoch {node.epoch}: {known}")
+        self.led[node.epoch] = node.name
+        if any(self.led.get(epoch, name) != name for epoch, name in known):
+            raise ViolationError(f"others have led than {known} says: {self.led}")
         lost = [change for change in self.confirmed if change not in node.log]
         if lost:
             raise ViolationError(f"{node.name} leads without {len(lost)} that were acknowledged")

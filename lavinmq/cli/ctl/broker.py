@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from lavinmq.cli.ctl.errors import NOT_THE_LEADER, ApiError, CtlError, UnreachableError, UsageError
@@ -38,7 +39,7 @@ def status(session: Session) -> None:
 def cluster_status(session: Session) -> None:
     """Show this node and who follows it; of a cluster who leads, and how far each node is."""
     picture = _picture(session)
-    for node in session.api.rows("nodes"):
+    for node in _self(session, picture):
         applications = node.get("applications") or [{}]
         values = {
             "this_node": node.get("name"),
@@ -53,7 +54,7 @@ def cluster_status(session: Session) -> None:
         why = (picture.get("reasons") or {}).get("acknowledges")
         if why:
             values["reason"] = why
-        _show_nodes(session, values, _nodes(picture))
+        _show_nodes(session, values, _nodes(picture), picture.get("elections") or [])
 
 
 def _picture(session: Session) -> dict[str, Any] | None:
@@ -67,6 +68,18 @@ def _picture(session: Session) -> dict[str, Any] | None:
     return None if picture.get("role") == "none" else picture
 
 
+def _self(session: Session, picture: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
+    """The node that is asked. The port for metrics has the cluster alone."""
+    try:
+        yield from session.api.rows("nodes")
+    except ApiError as error:
+        if error.code != NOT_FOUND or picture is None:
+            raise
+        me = picture.get("id")
+        known = [each for each in picture.get("nodes") or [] if each.get("id") == me]
+        yield {"name": me, "applications": known}
+
+
 def _nodes(picture: Mapping[str, Any]) -> list[dict[str, Any]]:
     """All nodes of a cluster, each with how far it is."""
     followers = {each.get("id"): each for each in picture.get("followers") or []}
@@ -76,6 +89,8 @@ def _nodes(picture: Mapping[str, Any]) -> list[dict[str, Any]]:
         follower = followers.get(node.get("id"))
         if node.get("id") == leader:
             state = "leader"
+        elif picture.get("role") != "leader":  # who is connected only the leader knows
+            state = "in sync" if node.get("in_sync") else "behind" if node.get("live") else "away"
         elif follower is None:
             state = "not connected" if node.get("live") else "away"
         elif follower.get("joining"):
@@ -90,16 +105,32 @@ def _nodes(picture: Mapping[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def _show_nodes(session: Session, values: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+def _show_nodes(
+    session: Session, values: dict[str, Any], rows: list[dict[str, Any]],
+    elections: list[dict[str, Any]],
+) -> None:  # fmt: skip
     output = session.output
     if output.is_json:
-        output.record({**values, "nodes": rows})
+        output.record({**values, "nodes": rows, "elections": elections})
         return
     output.record({**values, "nodes": len(rows)})
     for row in rows:
         lags = (row["lag_in_bytes"], row["lag_seconds"])
         told = [] if None in lags else [f"{lags[0]} bytes", f"{lags[1]} s"]
         output.row([row["id"], row["uri"], row["version"], row["state"], *told])
+    output.record({"elections": len(elections)})
+    for each in elections:
+        ended = each.get("ended")
+        told = [f"ended: {ended}"] if ended else []
+        output.row([_time(each.get("at")), f"epoch {each.get('epoch')}", each.get("node"), *told])
+
+
+def _time(seconds: Any) -> str:
+    """A moment as people read it, in UTC; a dash for what is none."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).isoformat(" ", "seconds")
+    except (TypeError, ValueError, OverflowError, OSError):
+        return "-"
 
 
 def forget_cluster_node(session: Session) -> None:
@@ -143,6 +174,23 @@ def wait(session: Session) -> None:
         left_s = deadline - time.monotonic()
         if left_s <= 0:
             raise CtlError(f"No broker after {timeout_s} s: {problem}", problem.status)
+        time.sleep(min(POLL_S, left_s))
+
+
+def await_online_quorum_plus_one(session: Session) -> None:
+    """Wait until enough nodes would be in sync without this one."""
+    deadline = time.monotonic() + (session.integer("--timeout", int(WAIT_S)) or 0)
+    while True:
+        try:
+            picture = session.api.record("cluster")
+            if picture.get("safe_to_restart"):
+                return
+            problem = str((picture.get("reasons") or {}).get("safe_to_restart"))
+        except UnreachableError as error:
+            problem = str(error)
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            raise CtlError(f"It may not be stopped: {problem}")
         time.sleep(min(POLL_S, left_s))
 
 

@@ -19,7 +19,7 @@ LAG_BYTES: Final = gauge(
     "follower_lag_in_bytes", "Bytes of changes that a follower has not on disk yet"
 )
 LAG_S: Final = gauge(
-    "follower_lag_seconds", "Seconds since a follower that owes something has said anything new"
+    "follower_lag_seconds", "Age of the oldest change that a follower has not on disk yet"
 )
 
 Value = Callable[[dict[str, Any]], Any]
@@ -29,8 +29,24 @@ OF_ALL: Final[tuple[tuple[Metric, Value], ...]] = (
         lambda picture: picture["role"] == "leader",
     ),
     (
+        gauge("cluster_has_leader", "1 while the node knows who leads"),
+        lambda picture: picture["leader"] is not None,
+    ),
+    (
         gauge("cluster_epoch", "Number of the election that the node knows of last"),
         lambda picture: picture["epoch"],
+    ),
+    (
+        gauge("cluster_last_election_timestamp_seconds", "When that was, since 1970"),
+        lambda picture: picture["elections"][-1]["at"] if picture["elections"] else None,
+    ),
+    (
+        gauge("cluster_etcd_silence_seconds", "Seconds since etcd has answered the node"),
+        lambda picture: picture["etcd_silent_seconds"],
+    ),
+    (
+        gauge("cluster_is_whole", "1 unless the node's files are, or have to be, replaced"),
+        lambda picture: picture["whole"],
     ),
     (
         gauge("cluster_members", "Nodes that have ever been in sync"),
@@ -81,6 +97,10 @@ OF_FOLLOWER: Final[tuple[tuple[Metric, Value], ...]] = (
     (
         gauge("cluster_lag_in_bytes", "Bytes that have come to a follower and are not on disk"),
         lambda picture: picture["following"]["lag_in_bytes"],
+    ),
+    (
+        gauge("cluster_lag_seconds", "Age of the oldest change that has come and is not on disk"),
+        lambda picture: picture["following"]["lag_seconds"],
     ),
     (
         gauge("cluster_silence_seconds", "Seconds since a change has come to a follower"),

@@ -24,6 +24,9 @@ def test_leadership_is_handed_over_in_order(cluster: Cluster) -> None:
     assert leader.exit_codes[-1] == LOST, "who starts it anew does so for this code"
     assert Api(other)("GET", "/api/queues/%2F/handed-over").status == 200
     cluster.wait_in_sync(cluster.nodes)
+    elections = Api(other).get("/api/cluster")["elections"]
+    assert elections[-2]["node"] == leader.id
+    assert elections[-2]["ended"] == "it made way for another node"
 
 
 def test_a_node_that_has_gone_is_forgotten(cluster: Cluster) -> None:

@@ -158,8 +158,10 @@ def test_nodes_have_followers_by_the_names_of_lavinmq(roles: Roles) -> None:
         assert each.keys() == {
             "id", "remote_address", "sent_bytes", "acked_bytes", "lag_in_bytes",
             "compression_ratio", "uncompressed_bytes", "compressed_bytes",
+            "lag_seconds", "in_sync", "epoch",
         }  # fmt: skip
         assert each["compression_ratio"] == 1.0
+        assert (each["in_sync"], each["epoch"]) == (True, roles.leader.cluster.picture().epoch)
 
 
 def test_the_leader_tells_prometheus_of_the_cluster(roles: Roles) -> None:
@@ -272,6 +274,9 @@ def test_the_port_goes_over_to_the_broker_when_a_follower_leads(
     assert [(each["epoch"], each["node"]) for each in elections[-2:]] == [
         (epoch, roles.leader.id), (epoch + 1, leader.id),
     ]  # fmt: skip
+    assert elections[-2]["ended"] in ("its address refused connections", "its lease ended")
+    follower = next(each for each in roles[1:] if each is not leader)
+    assert picture(follower)["elections"] == elections
     answer = scrape(leader)
     assert value(answer, "cluster_epoch") == epoch + 1
     assert value(answer, "queues") == 0

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from lavinmq.cluster.coordinator import Leader, State
-from lavinmq.cluster.status import MOST_ELECTIONS, Status
+from lavinmq.cluster.elections import Election
+from lavinmq.cluster.status import Status
 
 LEADER = Leader("lavinmq/leader/1", "tcp://a:5679", 1, 10)
 NODES = {
@@ -38,21 +39,36 @@ def session(
 def leading(*sessions: Any, in_sync: set[str]) -> Any:
     n_copies = 1 + sum(each.peer is not None and each.peer.is_required for each in sessions)
     return some(
-        sessions=list(sessions), head=100, in_sync=in_sync, n_copies=n_copies
+        sessions=list(sessions), head=100, in_sync=in_sync, n_copies=n_copies, epoch=3
     )  # fmt: skip
+
+
+class Clock:
+    """What the monotonic clock says."""
+
+    now = 100.0
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """A clock that stands still."""
+    found = Clock()
+    monkeypatch.setattr("lavinmq.cluster.ages.time.monotonic", lambda: found.now)
+    return found
 
 
 class Known:
     """A node's parts, for a status to look at."""
 
     def __init__(self, me: str = "a", state: State = STATE, wanted: int = 0) -> None:
-        self.coordinator = some(me=me, state=state)
+        self.coordinator = some(me=me, state=state, etcd=some(silent_s=0.5))
         self.ring = some(head=80)
         self.leading: Any = None
         self.following: Any = None
+        self.is_whole = True
         self.status = Status(
-            self.coordinator, self.ring, wanted, may_lead=lambda: True,
-            leading=lambda: self.leading, following=lambda: self.following,
+            self.coordinator, self.ring, wanted, is_whole=lambda: self.is_whole,
+            may_lead=lambda: True, leading=lambda: self.leading, following=lambda: self.following,
         )  # fmt: skip
 
     def see(self, **changes: Any) -> dict[str, Any]:
@@ -92,22 +108,37 @@ def test_a_leader_shows_who_is_where() -> None:
     assert picture["following"] is None
 
 
-def test_a_leader_shows_how_far_followers_are() -> None:
+def test_a_leader_shows_how_far_followers_are(clock: Clock) -> None:
     known = leader(session("b"), session("c", is_joining=True), session(""), in_sync={"a", "b"})
 
     first, second = known.status.status()["followers"]
 
     assert first == {
         "id": "b", "remote_address": "10.0.0.1:1", "version": "1.0", "sent_position": 95,
-        "acked_position": 90, "lag_in_bytes": 10, "lag_seconds": 0.25, "in_sync": True,
+        "acked_position": 90, "lag_in_bytes": 10, "lag_seconds": 0, "in_sync": True,
         "joining": False,
     }  # fmt: skip
     assert (second["id"], second["joining"], second["lag_in_bytes"]) == ("c", True, None)
     assert known.status.followers() == [{
         "id": "b", "remote_address": "10.0.0.1:1", "sent_bytes": 95, "acked_bytes": 90,
-        "lag_in_bytes": 10, "compression_ratio": 1.0, "uncompressed_bytes": 95,
-        "compressed_bytes": 95,
+        "lag_in_bytes": 10, "lag_seconds": 0, "in_sync": True, "epoch": 3,
+        "compression_ratio": 1.0, "uncompressed_bytes": 95, "compressed_bytes": 95,
     }]  # fmt: skip
+
+
+def test_a_lag_in_seconds_is_the_age_of_the_oldest_change_that_is_missing(clock: Clock) -> None:
+    known = leader(session("b", acked=100), session("c", acked=105), in_sync={"a", "b", "c"})
+    known.status.look()
+    for head in (110, 120):
+        clock.now += 3
+        known.leading.head = head
+        known.status.look()
+    clock.now += 1
+
+    assert [each["lag_seconds"] for each in known.status.followers()] == [4, 4]
+    known.leading.sessions[0].peer.acked = 110
+    known.leading.sessions[1].peer.acked = 120
+    assert [each["lag_seconds"] for each in known.status.status()["followers"]] == [1, 0]
 
 
 def test_a_leader_with_enough_in_sync_acknowledges() -> None:
@@ -170,16 +201,20 @@ def test_a_follower_may_be_restarted_when_enough_others_are_in_sync_and_live(
     assert picture["safe_to_restart"] is is_safe
 
 
-def test_a_follower_shows_whom_it_follows() -> None:
-    picture = follower().status.status()
+def test_a_follower_shows_whom_it_follows(clock: Clock) -> None:
+    known = follower()
+    known.ring.head = 70
+    known.status.look()  # other files have come
+    known.ring.head = 80
+    known.status.look()
+    clock.now += 7
+    picture = known.status.status()
 
     assert (picture["role"], picture["copies"], picture["acknowledges"]) == ("follower", None, None)
     assert (picture["ready"], picture["followers"], picture["position"]) == (True, [], 80)
-    silent_s = picture["following"].pop("silent_seconds")
-    assert 0 <= silent_s < 10
     assert picture["following"] == {
-        "id": "a", "uri": "tcp://a:5679", "position": 80, "lag_in_bytes": 5, "joined": True,
-        "error": "",
+        "id": "a", "uri": "tcp://a:5679", "position": 80, "lag_in_bytes": 5, "lag_seconds": 7,
+        "joined": True, "error": "", "silent_seconds": 7,
     }  # fmt: skip
 
 
@@ -187,10 +222,21 @@ def test_a_follower_that_is_not_connected_says_why() -> None:
     known = follower()
     known.following.follower, known.following.error = None, "Connection refused"
 
-    shown = known.status.status()["following"]
+    picture = known.status.status()
 
+    shown = picture["following"]
     assert (shown["joined"], shown["lag_in_bytes"]) == (False, None)
-    assert shown["error"] == "Connection refused"
+    assert shown["error"] == picture["reasons"]["ready"] == "Connection refused"
+
+
+def test_nobody_is_served_through_a_follower_that_has_not_joined() -> None:
+    known = follower()
+    known.following.is_joined = False
+
+    picture = known.status.status()
+
+    assert picture["ready"] is False
+    assert picture["reasons"]["ready"] == "this node does not follow the leader yet"
 
 
 def test_nobody_is_served_without_a_leader() -> None:
@@ -211,31 +257,33 @@ def test_a_node_that_has_just_started_has_no_role() -> None:
     assert known.status.followers() == []
 
 
-def test_silence_ends_when_something_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr("lavinmq.cluster.status.time.monotonic", lambda: now[0])
+def test_silence_ends_when_something_comes(clock: Clock) -> None:
     known = follower()
-    now[0] += 7
+    clock.now += 7
 
     assert known.status.status()["following"]["silent_seconds"] == 7
     known.ring.head += 1
     assert known.status.status()["following"]["silent_seconds"] == 0
 
 
-def test_elections_are_kept_newest_last_and_no_more_than_a_hundred() -> None:
+def test_elections_are_those_of_the_cluster() -> None:
+    elections = (Election(2, "b", "tcp://b:5679", 5.5, "it was stopped"), Election(3, "a", "u", 7))
+
+    shown = follower().see(elections=elections)["elections"]
+
+    assert shown == [
+        {"epoch": 2, "node": "b", "uri": "tcp://b:5679", "at": 5.5, "ended": "it was stopped"},
+        {"epoch": 3, "node": "a", "uri": "u", "at": 7, "ended": ""},
+    ]
+
+
+def test_a_node_shows_whether_its_files_are_whole_and_etcd_answers() -> None:
     known = follower()
-    known.see(epoch=4, epoch_leader="b")
-    known.see(epoch=4, in_sync=("b",))
+    known.is_whole = False
 
-    elections = known.see()["elections"]
+    picture = known.status.status()
 
-    assert [(each["epoch"], each["node"]) for each in elections] == [(4, "b")]
-    assert elections[0]["seen_at"] > 1e9
-    for epoch in range(5, 200):
-        known.see(epoch=epoch)
-    elections = known.see()["elections"]
-    assert len(elections) == MOST_ELECTIONS
-    assert elections[-1]["epoch"] == 199
+    assert (picture["whole"], picture["etcd_silent_seconds"]) == (False, 0.5)
 
 
 def test_what_other_nodes_say_of_themselves_is_shown_only_if_it_is_text() -> None:

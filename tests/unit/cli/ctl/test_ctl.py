@@ -477,6 +477,10 @@ PICTURE = {
         {"id": "b", "in_sync": True, "joining": False, "lag_in_bytes": 5, "lag_seconds": 0.5},
         {"id": "c", "in_sync": False, "joining": True, "lag_in_bytes": None, "lag_seconds": None},
     ],
+    "elections": [
+        {"epoch": 2, "node": "b", "uri": "tcp://b:1", "at": 0.5, "ended": "it was stopped"},
+        {"epoch": 3, "node": "a", "uri": "tcp://a:1", "at": 1e99, "ended": ""},
+    ],
 }  # fmt: skip
 
 
@@ -492,7 +496,8 @@ def test_cluster_status_shows_each_node_of_a_cluster(api: FakeApi, run: Run) -> 
         'in_sync: ["a", "b"]', "min_insync_replicas: 2", "acknowledges: true", "nodes: 5",
         "  a\ttcp://a:1\t1\tleader", "  b\ttcp://b:1\t1\tin sync\t5 bytes\t0.5 s",
         "  c\ttcp://c:1\t1\tjoining", "  d\ttcp://d:1\t1\taway",
-        "  e\ttcp://e:1\t1\tnot connected",
+        "  e\ttcp://e:1\t1\tnot connected", "elections: 2",
+        "  1970-01-01 00:00:00+00:00\tepoch 2\tb\tended: it was stopped", "  -\tepoch 3\ta",
     ]  # fmt: skip
     found = json.loads(run("cluster_status", "--format", "json")[1])
     assert (found["this_node"], found["leader"], found["in_sync"]) == ("n", "a", ["a", "b"])
@@ -500,6 +505,7 @@ def test_cluster_status_shows_each_node_of_a_cluster(api: FakeApi, run: Run) -> 
         "id": "b", "uri": "tcp://b:1", "version": "1", "state": "in sync", "lag_in_bytes": 5,
         "lag_seconds": 0.5,
     }  # fmt: skip
+    assert found["elections"] == PICTURE["elections"]
 
 
 def test_cluster_status_says_why_nothing_is_acknowledged(api: FakeApi, run: Run) -> None:
@@ -512,6 +518,36 @@ def test_cluster_status_says_why_nothing_is_acknowledged(api: FakeApi, run: Run)
 
     assert "acknowledges: false\nreason: too few\n" in out
     assert "\tbehind\t5 bytes" in out
+
+
+def test_cluster_status_of_a_follower_is_shown_by_its_port_for_metrics(
+    api: FakeApi, run: Run
+) -> None:
+    nodes = [{**each, "in_sync": each["id"] in "ab"} for each in PICTURE["nodes"]]  # type: ignore[index, attr-defined]
+    api.answer("GET", "/api/nodes", 404, {"error": "not_found", "reason": "no"})
+    api.answer("GET", "/api/cluster", content={
+        **PICTURE, "id": "b", "role": "follower", "followers": [], "nodes": nodes,
+    })  # fmt: skip
+
+    out = run("cluster_status")[1].splitlines()
+
+    assert out[:4] == ["this_node: b", "version: 1", "followers: []", "role: follower"]
+    assert [line.split("\t")[3] for line in out if line.startswith("  ") and "tcp" in line] == [
+        "leader", "in sync", "behind", "away", "behind",
+    ]  # fmt: skip
+
+
+def test_who_wants_to_stop_a_node_waits_until_others_can_do_without_it(
+    api: FakeApi, run: Run
+) -> None:
+    api.answer("GET", "/api/cluster", content={
+        **PICTURE, "safe_to_restart": False, "reasons": {"safe_to_restart": "1 of 2 nodes"},
+    })  # fmt: skip
+    status, _, said = run("await_online_quorum_plus_one", "--timeout", "0")
+    assert (status, said) == (1, "Error: It may not be stopped: 1 of 2 nodes\n")
+
+    api.answer("GET", "/api/cluster", content={**PICTURE, "safe_to_restart": True})
+    assert run("await_online_quorum_plus_one") == (0, "", "")
 
 
 def test_cluster_status_of_a_single_node_shows_no_cluster(api: FakeApi, run: Run) -> None:
