@@ -1,14 +1,14 @@
-// The node: what it uses of the machine, and what came and went.
+// The node: what it uses of the machine, and what came and went; the cluster that it leads.
 
 import { get, request, rowsOf } from "../lib/api.js";
 import { Chart } from "../lib/chart.js";
+import { showCluster, showFollowers } from "../lib/cluster.js";
 import { byId, facts, toast } from "../lib/dom.js";
 import { act } from "../lib/form.js";
 import { bytes, count, duration } from "../lib/format.js";
 import { known } from "../lib/frame.js";
 import { live } from "../lib/live.js";
 import { is } from "../lib/session.js";
-import { Table } from "../lib/table.js";
 
 const MIB = 1 << 20;
 const charts = {
@@ -23,21 +23,6 @@ const charts = {
   channel: new Chart("channel-chart", { title: "Channel churn", unit: "/s" }),
   queue: new Chart("queue-chart", { title: "Queue churn", unit: "/s" }),
 };
-/** @type {Record<string, any>[]} */
-let followers = [];
-const table = new Table({
-  id: "followers", box: "followers-box", path: () => "", key: ["id"], isStill: true,
-  empty: "There are no followers",
-  columns: [
-    { label: "ID", cell: (row) => row.id },
-    { label: "Remote address", cell: (row) => row.remote_address },
-    { label: "Sent bytes", number: true, cell: (row) => bytes(row.sent_bytes) },
-    { label: "Acked bytes", number: true, cell: (row) => bytes(row.acked_bytes) },
-    { label: "Lag", number: true, cell: (row) => bytes(row.lag_in_bytes) },
-  ],
-});
-table.tools.hidden = true;
-
 live({ path: () => "nodes", take: (said) => {
   const node = rowsOf(said)[0] ?? {};
   const na = (/** @type {unknown} */ value, /** @type {() => string} */ text) => (value === undefined ? "N/A" : text());
@@ -74,9 +59,10 @@ live({ path: () => "nodes", take: (said) => {
     charts[name].update([{ label: "Created", values: log(`${name}_created`) }, { label: "Closed", values: log(`${name}_closed`) }]);
   }
   charts.queue.update([{ label: "Declared", values: log("queue_declared") }, { label: "Deleted", values: log("queue_deleted") }]);
-  followers = node.followers ?? [];
-  table.render(followers);
+  showFollowers(node.followers ?? []);
 } });
+
+live({ path: () => "cluster", take: showCluster });
 
 async function showGarbage() {
   const said = await get("nodes/gc_stats");
