@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from lavinmq.http.metrics import cluster
 from tests.integration.conftest import Channels
 from tests.support.broker import Broker
 from tests.support.metrics import DETAILED, names, scrape
@@ -57,9 +58,16 @@ def alert_expressions() -> list[str]:
     return [block or line for block, line in found]
 
 
+def of_a_cluster() -> set[str]:
+    """Those of its nodes; that they have them is tested with clusters."""
+    tables = (*cluster.OF_ALL, *cluster.OF_LEADER, *cluster.OF_FOLLOWER)
+    found = [*(metric for metric, _ in tables), cluster.LAG_BYTES, cluster.LAG_S]
+    return {f"lavinmq_{metric.name}" for metric in found}
+
+
 @pytest.fixture(scope="module")
 def known(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """Every metric that a broker with a bit of everything has."""
+    """Every metric that a broker with a bit of everything has, and a node of a cluster."""
     import pika
 
     broker = Broker(tmp_path_factory.mktemp("monitoring") / "data", http=True)
@@ -68,7 +76,8 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
         parameters = pika.ConnectionParameters(broker.host, broker.port)
         with pika.BlockingConnection(parameters) as connection:
             connection.channel().queue_declare("q", exclusive=True)
-            return names(scrape(broker)) | names(scrape(broker, DETAILED))
+            alone = names(scrape(broker)) | names(scrape(broker, DETAILED))
+            return alone | of_a_cluster()
     finally:
         broker.close()
 
