@@ -31,7 +31,7 @@ import fetch
 
 UID, GID = 1000, 0
 DATA, RUN, INI = "/var/lib/lavinmq", "/run/lavinmq", "/etc/lavinmq/lavinmq.ini"
-PORTS = (5671, 5672, 15671, 15672, 15692)
+PORTS = (5671, 5672, 5679, 15671, 15672, 15692)
 LIBRARIES = ("ld-linux", "libc.", "libm.", "libdl.", "libpthread.", "libutil.", "libresolv.",
              "libnss_dns.", "libnss_files.", "librt.")  # fmt: skip
 LEFT_OUT = ("usr/share/man", "usr/share/bash-completion", "usr/share/fish", "usr/share/zsh",

@@ -172,7 +172,7 @@ def test_the_same_sources_make_the_same_image(image: Path, tmp_path: Path) -> No
 
 def test_it_declares_no_root_and_all_ports(config: dict[str, Any]) -> None:
     assert config["User"] == "1000:0"
-    assert {"5672/tcp", "5671/tcp", "15672/tcp", "15671/tcp", "15692/tcp"} == set(
+    assert {"5672/tcp", "5671/tcp", "5679/tcp", "15672/tcp", "15671/tcp", "15692/tcp"} == set(
         config["ExposedPorts"]
     )
     assert set(config["Volumes"]) == {"/var/lib/lavinmq", "/run/lavinmq"}
@@ -246,7 +246,9 @@ def test_a_volume_of_root_is_refused_with_both_owners_and_what_helps(
     assert "on the volume: `chown -R 1000:0 /var/lib/lavinmq`" in text_of(log)
 
 
-@pytest.mark.parametrize("name", ["compose.yaml", "kubernetes.yaml"])
+@pytest.mark.parametrize("name", [
+    "compose.yaml", "compose-cluster.yaml", "kubernetes.yaml", "kubernetes-cluster.yaml",
+])  # fmt: skip
 def test_examples_name_settings_that_exist(name: str) -> None:
     variables = {variable for setting in SETTINGS for variable in setting.variables}
     words = (CONTAINER / name).read_text().replace(",", " ").replace(":", " ").split()
@@ -256,16 +258,20 @@ def test_examples_name_settings_that_exist(name: str) -> None:
     assert {word.removesuffix("_FILE") for word in named} <= variables
 
 
-def test_kubernetes_is_told_ports_and_places_of_the_image(config: dict[str, Any]) -> None:
+@pytest.mark.parametrize("name", ["kubernetes.yaml", "kubernetes-cluster.yaml"])
+def test_kubernetes_is_told_ports_and_places_of_the_image(
+    config: dict[str, Any], name: str
+) -> None:
     yaml = pytest.importorskip("yaml")
-    documents = list(yaml.safe_load_all((CONTAINER / "kubernetes.yaml").read_text()))
-    service = next(each for each in documents if each["kind"] == "Service")
+    documents = list(yaml.safe_load_all((CONTAINER / name).read_text()))
+    services = [each for each in documents if each["kind"] == "Service"]
     pod = next(each for each in documents if each["kind"] == "StatefulSet")["spec"]["template"]
     container = pod["spec"]["containers"][0]
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
 
     assert {f"{port}/tcp" for port in ports.values()} <= set(config["ExposedPorts"])
-    assert {port["targetPort"] for port in service["spec"]["ports"]} == set(ports)
+    named = {port["targetPort"] for service in services for port in service["spec"]["ports"]}
+    assert named == set(ports)
     assert set(config["Volumes"]) <= {mount["mountPath"] for mount in container["volumeMounts"]}
     context = pod["spec"]["securityContext"]
     assert f"{context['runAsUser']}:{context['runAsGroup']}" == config["User"]
