@@ -365,8 +365,7 @@ class Leading:
             _log.log(30 if session.node else 20, "follower %s has gone: %s", name, why)
         peer = session.peer
         self.sessions.discard(session)
-        if session.peer is not None:
-            self._peers.discard(session.host)
+        self._know_peers()
         self._require()  # before the peer goes: nothing is acknowledged in between
         for each in filter(None, (peer, session.spool)):
             each.close()
@@ -412,10 +411,16 @@ class Leading:
             if other.node == node:
                 other.end()
         session.node, session.is_known = node, True
+        self._know_peers()
+
+    def _know_peers(self) -> None:
+        """Take clients that are passed on from where there are nodes, and from nowhere else. Two
+        may come from one host: a connection, and the one that takes its place."""
+        self._peers.clear()
+        self._peers.update(each.host for each in self.sessions if each.is_known)
 
     async def _begin(self, session: Session, position: int) -> Peer:
         session.peer = Peer(self._feed, session.sock.fileno(), position)
-        self._peers.add(session.host)
         self._require()
         return session.peer
 
