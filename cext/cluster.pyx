@@ -5,7 +5,9 @@
 # it but these two structs. Loaded only with clustering.
 """Changes of files from the leader of a cluster to its followers. See `_cluster.pyi`."""
 # For all included files: they share one namespace.
-from libc.errno cimport EAGAIN, EDQUOT, EINTR, ENOENT, ENOSPC, ETIMEDOUT, errno
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.pycapsule cimport PyCapsule_GetPointer
+from libc.errno cimport EAGAIN, EDQUOT, EINTR, ENOENT, ENOSPC, EPROTO, ETIMEDOUT, errno
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset, strlen
 from posix.unistd cimport close as c_close
@@ -17,12 +19,14 @@ from bytes cimport (
 )
 from types cimport (
     CHANGE_APPEND, CHANGE_HOLE, CHANGE_MAKE, CHANGE_MAKE_DIRECTORY, CHANGE_PATCH, CHANGE_REMOVE,
-    CHANGE_REMOVE_DIRECTORY, CHANGE_RENAME, CHANGE_TRUNCATE, copies_t, flag_t,
+    CHANGE_REMOVE_DIRECTORY, CHANGE_RENAME, CHANGE_TRUNCATE, TLS_PROVIDER, copies_t, flag_t,
+    tls_provider_t, wire_t,
 )
 
 include "base/clock.pyx"
 include "cluster/touched.pyx"
 include "cluster/ring.pyx"
+include "cluster/channel.pyx"
 include "cluster/kept.pyx"
 include "cluster/feed.pyx"
 include "cluster/peer.pyx"

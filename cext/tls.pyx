@@ -1,8 +1,9 @@
-# Tls: the umbrella of `lavinmq._tls`, TLS of servers by OpenSSL's library, for wires of the loop.
+# Tls: the umbrella of `lavinmq._tls`, TLS by OpenSSL's library, for wires of the loop, and for those
+# between the nodes of a cluster.
 #
-# The loop knows none of it: it gets a table of three functions (tls_t) that read and write without
+# Neither knows any of it: they get a table of three functions (tls_t) that read and write without
 # the GIL. Loaded only when there is a certificate.
-"""TLS of servers by OpenSSL, read and written without Python. See `_tls.pyi`."""
+"""TLS by OpenSSL, read and written without Python. See `_tls.pyi`."""
 # For all included files: they share one namespace.
 cimport cython
 from cpython.pycapsule cimport PyCapsule_New

@@ -6,7 +6,10 @@ what is decided in `lavinmq/cluster/`. Source: docs/clustering.md.
 
 from __future__ import annotations
 
-from typing import Literal
+import socket
+from typing import Literal, Self
+
+from lavinmq import _tls
 
 class Ring:
     """The last changes of a node's files, as they go from node to node.
@@ -82,14 +85,48 @@ class Feed:
     def has(self, position: int) -> bool:
         """Whether what was changed up to a position is where it has to be."""
 
+class Channel:
+    """A connection to another node with TLS, used as a socket is; of one thread at a time.
+
+    Args: sock: connected; it is this one's from now on; session: TLS over it, whose handshake is
+    over, with a scratch of its own: it is this one's, too.
+    """
+
+    session: _tls.Session
+
+    def __init__(self, sock: socket.socket, session: _tls.Session) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_: object) -> None: ...
+    def fileno(self) -> int:
+        """The socket's descriptor."""
+
+    def settimeout(self, seconds: float | None) -> None:
+        """Have `recv` and `sendall` end after so many seconds; None: wait."""
+
+    def recv(self, n: int) -> bytes:
+        """Up to n bytes, b"" at the end. Raises: OSError, in the words of OpenSSL."""
+
+    def sendall(self, data: bytes | bytearray | memoryview) -> None:
+        """Send all of it. Raises: OSError, in the words of OpenSSL."""
+
+    def shutdown(self, how: int) -> None:
+        """Shut the socket down, which ends whatever waits for it: from any thread. Raises: OSError.
+        """
+
+    def close(self) -> None:
+        """Say goodbye, as far as the kernel takes it, and close. Idempotent."""
+
 class Peer:
     """A follower that is connected to a leader.
 
-    Args: fd: its socket, which stays the caller's; position: up to which it has all.
+    Args: sock: its connection, or the descriptor of a socket; it stays the caller's; position: up
+    to which it has all.
     Raises: LookupError when the ring has not what comes next; OSError.
     """
 
-    def __init__(self, feed: Feed, fd: int, position: int) -> None: ...
+    def __init__(
+        self, feed: Feed, sock: int | socket.socket | Channel, position: int
+    ) -> None: ...
     def serve(self) -> str:
         """Send until it ends, and say why: empty when it was closed. In a thread of its own."""
 
@@ -127,13 +164,15 @@ class Follower:
 
     def __init__(self, ring: Ring, root: str) -> None: ...
     def run(
-        self, fd: int, until: int = 0, is_lazy: bool = False, is_lenient: bool = False
+        self, sock: int | socket.socket | Channel, until: int = 0, is_lazy: bool = False,
+        is_lenient: bool = False,
     ) -> tuple[Literal["there", "lost", "full", "refused", "disk"], str]:
-        """Do what comes by a socket until it ends, and say why. In a thread of its own.
+        """Do what comes by a connection, or the descriptor of a socket, until it ends, and say why.
+        In a thread of its own.
 
         Args: until: it ends there, once that is on disk; is_lazy: nobody waits for what is on disk;
         is_lenient: what was changed before that position may have been copied already.
-        Returns: "there": it may go on with the same socket; "lost": the connection; "full": the
+        Returns: "there": it may go on with the same connection; "lost": the connection; "full": the
         disk has no room for the next change; "refused": what came could not be done, the files are
         between two states; "disk": nobody knows what is on it; each with a reason for people.
         """

@@ -1,7 +1,8 @@
-"""Types of the compiled module `lavinmq._tls`, made of cext/tls.pyx: TLS of servers by OpenSSL.
+"""Types of the compiled module `lavinmq._tls`, made of cext/tls.pyx: TLS by OpenSSL.
 
 What a `Context` is set by bears the names of `ssl.SSLContext`, and means the same. All of it
-belongs to the loop's thread.
+belongs to the loop's thread, but for a session with a scratch of its own: that belongs to one
+thread at a time.
 """
 
 import os
@@ -21,13 +22,14 @@ SSL_OP_ENABLE_KTLS: Final[int]
 
 @final
 class Scratch:
-    """The buffers that sessions work in, 272 KiB; one for a loop. Raises: MemoryError."""
+    """The buffers that sessions work in, 272 KiB; one for a loop, and one for each session that
+    works in another thread. Raises: MemoryError."""
 
     def __init__(self) -> None: ...
 
 @final
 class Context:
-    """Terms for connections of servers. Raises: ssl.SSLError."""
+    """Terms for connections. Args: scratch: what its sessions work in. Raises: ssl.SSLError."""
 
     options: int
     minimum_version: int
@@ -56,9 +58,16 @@ class Context:
     def cert_store_stats(self) -> dict[str, int]:
         """How many certificates, of them authorities, and revocation lists there are."""
 
-    def begin(self, fd: int) -> Session:
-        """A session over a connected non-blocking socket, which stays the caller's to close, after
-        the session. Raises: ssl.SSLError."""
+    def begin(
+        self, fd: int, host: str | None = None, scratch: Scratch | None = None
+    ) -> Session:
+        """A session over a connected socket, which stays the caller's to close, after the session.
+        It never waits, whether the socket blocks or not.
+
+        Args: host: it is a client's, of a server whose certificate has to name this host or address
+        (the subject does not count); scratch: the session works in this one instead.
+        Raises: ssl.SSLError; ValueError: there can be no such host.
+        """
 
 @final
 class Session:
@@ -67,6 +76,10 @@ class Session:
     @property
     def failure(self) -> str | None:
         """Why the connection has ended, empty for its orderly end, None while it lives."""
+
+    @property
+    def verify_error(self) -> str:
+        """What is wrong with the peer's certificate, for people; empty: nothing that is known."""
 
     @property
     def is_resumed(self) -> bool:

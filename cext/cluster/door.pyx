@@ -144,27 +144,29 @@ cdef class Peer:
     """A follower that is connected. See the stub."""
     cdef peer_t* p
     cdef Feed feed
+    cdef object sock
 
-    def __cinit__(self, Feed feed, int fd, u64 position):
+    def __cinit__(self, Feed feed, sock, u64 position):
         cdef feed_t* f = &feed.f
-        self.feed = feed
+        cdef bint is_there
+        self.feed, self.sock = feed, sock
         self.p = <peer_t*>calloc(1, sizeof(peer_t))
         if self.p == NULL:
             raise MemoryError
         self.p.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
         if self.p.wake_fd < 0:
             raise OSError(errno, os.strerror(errno))
-        self.p.feed, self.p.fd = f, fd
-        self.p.cursor = self.p.acked = position
+        self.p.feed = f
+        channel_open(&self.p.wire, sock)
+        self.p.cursor = self.p.given = self.p.acked = position
         self.p.acked_ns = clock_ns()
         pthread_mutex_lock(&f.lock)
-        if f.ring.first <= position <= f.ring.head:
+        is_there = f.ring.first <= position <= f.ring.head
+        if is_there:
             self.p.next = f.peers
             f.peers = self.p
-        else:
-            self.p.fd = -1
         pthread_mutex_unlock(&f.lock)
-        if self.p.fd < 0:
+        if not is_there:
             raise LookupError(f"position {position} is not in the ring")
 
     def __dealloc__(self):
@@ -172,6 +174,7 @@ cdef class Peer:
             self.leave()
             if self.p.wake_fd >= 0:
                 c_close(self.p.wake_fd)
+            free(self.p.block)
             free(self.p)
 
     cdef void leave(self) noexcept:
@@ -195,7 +198,7 @@ cdef class Peer:
         if why == PEER_LIES:
             return "it claims to have what it was not sent"
         if why == PEER_GONE:
-            return os.strerror(error) if error else "it has closed the connection"
+            return channel_words(self.sock, error, "it has closed the connection")
         return ""
 
     def stop(self) -> None:
@@ -286,12 +289,12 @@ cdef class Follower:
         """Position up to which all is on disk."""
         return self.w.synced
 
-    def run(self, int fd, u64 until=0, bint is_lazy=False, bint is_lenient=False) -> tuple:
-        """Do what comes by a socket until it ends. See the stub."""
+    def run(self, sock, u64 until=0, bint is_lazy=False, bint is_lenient=False) -> tuple:
+        """Do what comes by a connection until it ends. See the stub."""
         cdef int end, error
         if self.w.apply.files == NULL:
             raise RuntimeError("it was closed")
-        self.w.fd = fd
+        channel_open(&self.w.wire, sock)
         self.w.stop_at = until
         self.w.apply.lenient_until = until if is_lenient else 0
         self.w.heard_ns = clock_ns()
@@ -305,7 +308,7 @@ cdef class Follower:
         if end == FOLLOW_THERE:
             return ("there", "")
         if end == FOLLOW_LOST:
-            return ("lost", os.strerror(error) if error else "the leader has closed the connection")
+            return ("lost", channel_words(sock, error, "the leader has closed the connection"))
         if end == FOLLOW_REFUSED or end == FOLLOW_FULL:
             kind = "refused" if end == FOLLOW_REFUSED else "full"
             return (kind, os.fsdecode(<bytes>self.w.apply.why))

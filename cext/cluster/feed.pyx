@@ -54,10 +54,14 @@ cdef struct peer_t:             # a follower that is connected
     feed_t* feed
     peer_t* next
     u64 cursor                  # position up to which the kernel has it
+    u64 given                   # position up to which the follower may have it: not before that
     u64 acked                   # position up to which it is on the follower's disk
     i64 acked_ns                # when it said so last
     i64 behind_ns               # since when it has been owing an answer, 0 = it owes none
-    int fd
+    wire_t wire
+    u8* block                   # of TLS: what it is sending of a file, NULL before
+    u64 block_at                # position of that
+    u64 n_block
     int wake_fd
     u8 wants                    # a wanted_t
     flag_t is_sending           # what is behind the cursor: it must stay as it is

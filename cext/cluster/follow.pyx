@@ -12,6 +12,7 @@ cdef enum:
     FOLLOW_UNSYNCED_LAZY = 268435456
     FOLLOW_MOMENT_MS = 100
     FOLLOW_LOOK_MS = 1000
+    FOLLOW_ACK_MS = 10000       # a leader takes what it is told
     FOLLOW_SILENT_MS = 10000    # a leader says something each second
 
 cdef enum follow_end_t:         # why it has ended
@@ -25,7 +26,7 @@ cdef enum follow_end_t:         # why it has ended
 cdef struct follow_t:
     ring_t* ring
     apply_t apply
-    int fd
+    wire_t wire
     u64 applied                 # position up to which everything was done
     u64 synced                  # and is on disk
     u64 stop_at                 # position on disk at which it stops, 0 = none
@@ -37,8 +38,6 @@ cdef struct follow_t:
 cdef int follow_ack(follow_t* w) noexcept nogil:
     """Sync, and say what is on disk by now. -1, or a follow_end_t."""
     cdef u8 ack[8]
-    cdef u64 at = 0
-    cdef ssize_t k
     if apply_sync(&w.apply):
         return FOLLOW_UNSYNCED_END
     w.synced_ns = clock_ns()
@@ -46,13 +45,8 @@ cdef int follow_ack(follow_t* w) noexcept nogil:
         return -1
     w.synced = w.applied
     put_le64(ack, w.synced)
-    while at < 8:
-        k = c_send(w.fd, ack + at, 8 - at, MSG_NOSIGNAL)
-        if k < 0 and errno == EINTR:
-            continue
-        if k <= 0:
-            return FOLLOW_LOST
-        at += <u64>k
+    if not channel_send_all(&w.wire, ack, 8, FOLLOW_ACK_MS):
+        return FOLLOW_LOST
     return FOLLOW_THERE if w.stop_at and w.synced >= w.stop_at else -1
 
 
@@ -96,18 +90,15 @@ cdef int follow_take(follow_t* w) noexcept nogil:
 
 cdef int follow_run(follow_t* w) noexcept nogil:
     """Until it ends; a follow_end_t."""
-    cdef pollfd one
     cdef ssize_t k
     cdef int end, n
-    one.fd, one.events = w.fd, POLLIN
     w.synced_ns = clock_ns()
     end = follow_take(w)            # what had come when it stopped
     if end >= 0:
         return end
     while True:
-        one.revents = 0
-        n = c_poll(&one, 1, FOLLOW_MOMENT_MS if w.synced != w.applied and not w.is_lazy
-                   else FOLLOW_LOOK_MS)
+        n = channel_wait(&w.wire, POLLIN, FOLLOW_MOMENT_MS
+                         if w.synced != w.applied and not w.is_lazy else FOLLOW_LOOK_MS)
         if n < 0 and errno != EINTR:
             return FOLLOW_LOST
         if n == 0 and clock_ns() - w.heard_ns > FOLLOW_SILENT_MS * <i64>1000000:
@@ -121,7 +112,7 @@ cdef int follow_run(follow_t* w) noexcept nogil:
         if n <= 0:
             continue
         ring_make_room(w.ring, FOLLOW_READ)
-        k = c_recv(w.fd, ring_at(w.ring, w.ring.head), FOLLOW_READ, MSG_DONTWAIT)
+        k = channel_recv(&w.wire, ring_at(w.ring, w.ring.head), FOLLOW_READ)
         if k == 0:
             set_errno(0)
             return FOLLOW_LOST

@@ -4,26 +4,8 @@
 # next ends. What is little and awaited by nobody is sent a moment later, with what comes meanwhile.
 # Called by door.pyx, without the GIL.
 
-cdef extern from "<sys/socket.h>" nogil:
-    ssize_t c_send "send"(int fd, const void* p, size_t n, int flags)
-    ssize_t c_recv "recv"(int fd, void* p, size_t n, int flags)
-    enum:
-        MSG_DONTWAIT
-        MSG_MORE
-        MSG_NOSIGNAL
-
 cdef extern from "<sys/sendfile.h>" nogil:
     ssize_t c_sendfile "sendfile"(int to, int fd, i64* at, size_t n)
-
-cdef extern from "<poll.h>" nogil:
-    struct pollfd:
-        int fd
-        short events
-        short revents
-    int c_poll "poll"(pollfd* fds, unsigned long n, int timeout_ms)
-    enum:
-        POLLIN
-        POLLOUT
 
 cdef enum:
     PEER_PIECE = 262144         # bytes that are sent at once
@@ -43,7 +25,7 @@ cdef int peer_take_acks(peer_t* p, const u8* acks, u64 n) noexcept nogil:
     cdef feed_t* f = p.feed
     cdef u64 acked = le64(acks + n - 8)
     cdef bint is_news
-    if acked < p.acked or acked > p.cursor:
+    if acked < p.acked or acked > p.given:
         return PEER_LIES
     pthread_mutex_lock(&f.lock)
     p.acked = acked
@@ -115,12 +97,39 @@ cdef ssize_t peer_send_kept(peer_t* p, const piece_t* piece) noexcept nogil:
     number of bytes, or -1 with errno."""
     cdef u8 zeros[4096]
     cdef i64 at = piece.at
-    cdef ssize_t k = c_sendfile(p.fd, piece.fd, &at, piece.n)
+    cdef ssize_t k
+    if p.wire.tls != NULL:
+        return peer_send_read(p, piece)
+    k = c_sendfile(p.wire.fd, piece.fd, &at, piece.n)
     if k != 0:
         return k
     memset(zeros, 0, sizeof(zeros))
-    return c_send(p.fd, zeros, sizeof(zeros) if piece.n > sizeof(zeros) else piece.n,
-                  MSG_DONTWAIT | MSG_NOSIGNAL)
+    return channel_send(&p.wire, zeros, sizeof(zeros) if piece.n > sizeof(zeros) else piece.n,
+                        False)
+
+
+cdef ssize_t peer_send_read(peer_t* p, const piece_t* piece) noexcept nogil:
+    """The same for TLS, which needs the bytes themselves: once they are read they stay as they are
+    until they are sent."""
+    cdef u64 done = 0
+    cdef ssize_t k
+    if p.block == NULL:
+        p.block = <u8*>malloc(PEER_PIECE)
+        if p.block == NULL:
+            return -1
+    if p.block_at != p.cursor or not p.n_block:
+        while done < piece.n:
+            k = c_pread(piece.fd, p.block + done, piece.n - done, piece.at + <i64>done)
+            if k < 0 and errno == EINTR:
+                continue
+            if k < 0:
+                return -1
+            if k == 0:
+                memset(p.block + done, 0, piece.n - done)
+                break
+            done += <u64>k
+        p.block_at, p.n_block = p.cursor, piece.n
+    return channel_send(&p.wire, p.block, p.n_block, piece.has_more)
 
 
 cdef int peer_send(peer_t* p, bint* is_stuck, bint* has_lingered) noexcept nogil:
@@ -134,14 +143,17 @@ cdef int peer_send(peer_t* p, bint* is_stuck, bint* has_lingered) noexcept nogil
         return PEER_OVERRUN
     if n == 0:
         return PEER_CLOSED
+    p.given = p.cursor + <u64>n
     if piece.fd >= 0:
         k = peer_send_kept(p, &piece)
     else:
-        k = c_send(p.fd, ring_at(&p.feed.ring, p.cursor), <size_t>n,
-                   MSG_DONTWAIT | MSG_NOSIGNAL | (MSG_MORE if piece.has_more else 0))
+        k = channel_send(&p.wire, ring_at(&p.feed.ring, p.cursor), <size_t>n, piece.has_more)
     error = errno
     peer_sent(p, <u64>k if k > 0 else 0)
     has_lingered[0] = False
+    # TLS that waits for room does not tell how much of it has gone.
+    if k > 0 or p.wire.tls == NULL:
+        p.given = p.cursor
     if k < 0 and error != EAGAIN and error != EINTR:
         set_errno(error)
         return PEER_GONE
@@ -152,7 +164,7 @@ cdef int peer_send(peer_t* p, bint* is_stuck, bint* has_lingered) noexcept nogil
 cdef int peer_hear(peer_t* p, u8* acks, u64* n_acks) noexcept nogil:
     """Take in what the follower has said. PEER_CLOSED, or why it has ended."""
     cdef u64 whole
-    cdef ssize_t k = c_recv(p.fd, acks + n_acks[0], PEER_ACKS - n_acks[0], MSG_DONTWAIT)
+    cdef ssize_t k = channel_recv(&p.wire, acks + n_acks[0], PEER_ACKS - n_acks[0])
     if k == 0:
         set_errno(0)
         return PEER_GONE
@@ -173,10 +185,10 @@ cdef int peer_serve(peer_t* p) noexcept nogil:
     cdef u8 acks[PEER_ACKS]
     cdef u64 n_acks = 0, value
     cdef bint is_stuck = False, has_lingered = False
-    cdef int end
-    fds[0].fd, fds[1].fd = p.fd, p.wake_fd
+    cdef int end, wait_ms
+    fds[0].fd, fds[1].fd = p.wire.fd, p.wake_fd
     fds[1].events = POLLIN
-    if fcntl(p.fd, F_SETFL, fcntl(p.fd, F_GETFL, 0) | O_NONBLOCK) < 0:
+    if fcntl(p.wire.fd, F_SETFL, fcntl(p.wire.fd, F_GETFL, 0) | O_NONBLOCK) < 0:
         return PEER_GONE
     while not p.is_over:
         end = peer_send(p, &is_stuck, &has_lingered)
@@ -185,7 +197,8 @@ cdef int peer_serve(peer_t* p) noexcept nogil:
         if is_stuck or p.wants != WANTS_NOTHING:
             fds[0].events = POLLIN | (POLLOUT if is_stuck else 0)
             fds[0].revents = fds[1].revents = 0
-            c_poll(fds, 2, PEER_LINGER_MS if p.wants == WANTS_MUCH else PEER_WAIT_MS)
+            wait_ms = PEER_LINGER_MS if p.wants == WANTS_MUCH else PEER_WAIT_MS
+            c_poll(fds, 2, channel_wait_ms(&p.wire, wait_ms))
             has_lingered = p.wants == WANTS_MUCH
             if fds[1].revents and c_read(p.wake_fd, &value, 8) < 0 and errno not in (EAGAIN, EINTR):
                 return PEER_GONE

@@ -26,7 +26,7 @@ cdef void write_key(const SSL* ssl, const char* line) noexcept nogil:
 
 
 cdef class Context:
-    """Terms for connections of servers. Args: `scratch`, what its sessions work in."""
+    """Terms for connections. Args: `scratch`, what its sessions work in."""
     cdef SSL_CTX* ctx
     cdef Scratch scratch
     cdef int keylog_fd
@@ -35,7 +35,7 @@ cdef class Context:
     def __cinit__(self, Scratch scratch):
         self.keylog_fd = -1
         self.scratch = scratch
-        self.ctx = SSL_CTX_new(TLS_server_method())
+        self.ctx = SSL_CTX_new(TLS_method())
         if self.ctx == NULL:
             raise last_error("no context")
         SSL_CTX_set_options(self.ctx, (SSL_OP_ALL & ~SSL_OP_DONT_INSERT_EMPTY_FRAGMENTS)
@@ -157,7 +157,10 @@ cdef class Context:
         self.keylog_name = name
         SSL_CTX_set_keylog_callback(self.ctx, write_key)
 
-    def begin(self, int fd) -> Session:
-        """A session over a connected non-blocking socket, which stays the caller's to close, after
-        the session. Raises: ssl.SSLError."""
-        return Session.__new__(Session, self, fd)
+    def begin(self, int fd, str host=None, Scratch scratch=None) -> Session:
+        """A session over a connected socket, which stays the caller's to close, after the session.
+
+        Args: host: it is a client's, of a server that has to be this one; scratch: the session
+        works in this one instead, so that it may do so in another thread than others.
+        Raises: ssl.SSLError; ValueError: there can be no such host."""
+        return Session.__new__(Session, self, fd, host, self.scratch if scratch is None else scratch)

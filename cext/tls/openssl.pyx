@@ -66,6 +66,9 @@ cdef extern from *:
         X509_LU_X509
         X509_LU_CRL
         NID_subject_alt_name
+        X509_CHECK_FLAG_NEVER_CHECK_SUBJECT
+        X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS
+        X509_V_OK
         GEN_DNS
         GEN_EMAIL
         GEN_URI
@@ -101,7 +104,7 @@ cdef extern from * nogil:
     unsigned long ERR_peek_last_error()
     const char* ERR_reason_error_string(unsigned long)
 
-    const SSL_METHOD* TLS_server_method()
+    const SSL_METHOD* TLS_method()
     SSL_CTX* SSL_CTX_new(const SSL_METHOD*)
     void SSL_CTX_free(SSL_CTX*)
     ssl_options_t SSL_CTX_get_options(const SSL_CTX*)
@@ -141,6 +144,13 @@ cdef extern from * nogil:
     SSL* SSL_new(SSL_CTX*)
     void SSL_free(SSL*)
     void SSL_set_accept_state(SSL*)
+    void SSL_set_connect_state(SSL*)
+    X509_VERIFY_PARAM* SSL_get0_param(SSL*)
+    int X509_VERIFY_PARAM_set1_ip_asc(X509_VERIFY_PARAM*, const char*)
+    int X509_VERIFY_PARAM_set1_host(X509_VERIFY_PARAM*, const char*, size_t)
+    void X509_VERIFY_PARAM_set_hostflags(X509_VERIFY_PARAM*, unsigned int)
+    long SSL_get_verify_result(const SSL*)
+    const char* X509_verify_cert_error_string(long)
     void SSL_set0_rbio(SSL*, BIO*)
     void SSL_set0_wbio(SSL*, BIO*)
     BIO* SSL_get_wbio(const SSL*)

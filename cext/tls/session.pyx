@@ -14,13 +14,14 @@ cdef class Session:
     cdef tls_t calls
     cdef tls_provider_t provider
     cdef Context context
+    cdef Scratch scratch
 
-    def __cinit__(self, Context context, int fd):
+    def __cinit__(self, Context context, int fd, host, Scratch scratch):
         cdef BIO* bio
         memset(&self.t, 0, sizeof(session_t))
-        self.context = context
+        self.context, self.scratch = context, scratch
         self.t.fd = fd
-        self.t.scratch = &context.scratch.t
+        self.t.scratch = &scratch.t
         self.t.ssl = SSL_new(context.ctx)
         if self.t.ssl == NULL:
             raise last_error("no session")
@@ -37,9 +38,27 @@ cdef class Session:
         else:
             BIO_up_ref(bio)
         SSL_set0_wbio(self.t.ssl, bio)
-        SSL_set_accept_state(self.t.ssl)
+        if host is None:
+            SSL_set_accept_state(self.t.ssl)
+        else:
+            SSL_set_connect_state(self.t.ssl)
+            self.demand(host.encode())
         self.calls.read, self.calls.write, self.calls.pending = tls_read, tls_write, tls_pending
         self.provider.calls, self.provider.session = &self.calls, &self.t
+
+    cdef int demand(self, bytes host) except -1:
+        """Have the peer's certificate name this host, or address, among its alternative names."""
+        cdef X509_VERIFY_PARAM* param = SSL_get0_param(self.t.ssl)
+        X509_VERIFY_PARAM_set_hostflags(param, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS
+                                        | X509_CHECK_FLAG_NEVER_CHECK_SUBJECT)
+        if X509_VERIFY_PARAM_set1_ip_asc(param, host):
+            return 0
+        ERR_clear_error()
+        # Of no name at all it would take any.
+        if not host or not X509_VERIFY_PARAM_set1_host(param, host, <size_t>len(host)):
+            ERR_clear_error()
+            raise ValueError(f"no host {host!r}")
+        return 0
 
     def __dealloc__(self):
         self.close()
@@ -111,6 +130,14 @@ cdef class Session:
             error = self.error()
             return f"TLS: {getattr(error, 'reason', None) or error.strerror}"
         return "" if self.t.is_over else None
+
+    @property
+    def verify_error(self) -> str:
+        """What is wrong with the peer's certificate, for people; empty: nothing that is known."""
+        cdef long result = X509_V_OK if self.t.ssl == NULL else SSL_get_verify_result(self.t.ssl)
+        if result == X509_V_OK:
+            return ""
+        return (<bytes>X509_verify_cert_error_string(result)).decode("ascii", "replace")
 
     def shutdown(self) -> None:
         """Say goodbye, as far as the kernel takes it; nothing is written afterwards."""
