@@ -12,18 +12,21 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from lavinmq import __version__
 from lavinmq._cluster import Follower, Ring
 from lavinmq.cluster import frames
-from lavinmq.cluster.frames import PeerError
+from lavinmq.cluster.frames import Connection, PeerError
 from lavinmq.cluster.history import History
 from lavinmq.cluster.joining import Copy, finish, remove_stage
 from lavinmq.cluster.spool import Spool
 from lavinmq.files.standing import Standing
 from lavinmq.process import log
+
+if TYPE_CHECKING:
+    from lavinmq.cluster.certificates import Certificates
 
 CONNECT_S: Final = 3.0
 JOIN_S: Final = 60.0
@@ -31,28 +34,31 @@ FIRST_PAUSE_S: Final = 0.02
 AGAIN_S: Final = 0.3
 SPOOL: Final = ".joining.changes"
 PORT: Final = 5679
+SCHEMES: Final = ("tcp", "tls")
+"""Of an advertised URI. Which one it is says nothing: the settings say whether nodes speak TLS."""
 _log = log.get("lmq.cluster")
 
 
 def address_of(uri: str) -> tuple[str, int]:
     """Host and port of an advertised URI. Raises: ValueError."""
     parts = urlsplit(uri if "//" in uri else f"tcp://{uri}")
-    if parts.scheme != "tcp" or not parts.hostname:
-        raise ValueError(f"{uri!r} is no tcp://host:port")
+    if parts.scheme not in SCHEMES or not parts.hostname:
+        raise ValueError(f"{uri!r} is no tcp://host:port, nor tls://host:port")
     return parts.hostname, parts.port or PORT
 
 
 class Following:
     """Follows one leader until it is stopped.
 
-    Args: on_dead: is told, by `call`, that there is no process at the leader's address; on_disk:
-        that nobody knows what is on the disk.
+    Args: certificates: by which the leader has to speak TLS, None: it speaks without; on_dead: is
+        told, by `call`, that there is no process at the leader's address; on_disk: that nobody
+        knows what is on the disk.
     """
 
     def __init__(
         self, uri: str, me: str, secret: bytes, ring: Ring, root: str, standing: Standing,
-        history: History, *, call: Callable[..., object], on_dead: Callable[[], object],
-        on_disk: Callable[[str], object],
+        history: History, *, certificates: Certificates | None, call: Callable[..., object],
+        on_dead: Callable[[], object], on_disk: Callable[[str], object],
     ) -> None:  # fmt: skip
         self.uri = uri
         self.history = history
@@ -68,6 +74,7 @@ class Following:
         self._ring = ring
         self._root = root
         self._standing = standing
+        self._certificates = certificates
         self._call = call
         self._on_dead = on_dead
         self._on_disk = on_disk
@@ -103,7 +110,7 @@ class Following:
                 self._say(str(error.strerror))
                 self._call(self._on_dead)
             except (OSError, PeerError) as error:
-                self._say(getattr(error, "strerror", None) or str(error))
+                self._say(frames.words(error))
             self._is_over.wait(pause_s)
             pause_s = min(2 * pause_s, AGAIN_S)
 
@@ -122,13 +129,20 @@ class Following:
                     return
                 self._socket = sock
             try:
-                self._speak(sock)
+                with self._connection(sock) as connection:
+                    self._speak(connection)
             finally:
                 with self._lock:
                     self._socket = None
 
-    def _speak(self, sock: socket.socket) -> None:
+    def _connection(self, sock: socket.socket) -> Connection:
+        """What is said goes by this. Raises: OSError, PeerError."""
         frames.tune(sock)
+        if self._certificates is None:
+            return sock
+        return self._certificates.connect(sock, self._address[0])
+
+    def _speak(self, sock: Connection) -> None:
         frames.greet_leader(sock, self._secret)
         frames.send(sock, {
             "id": self._me, "version": __version__, "epoch": self.history.at(self._ring.head),
@@ -144,7 +158,7 @@ class Following:
         sock.settimeout(None)
         self._follow(sock, history)
 
-    def _join(self, sock: socket.socket) -> None:
+    def _join(self, sock: Connection) -> None:
         """Have the files be those of the leader, and what it has changed meanwhile."""
         began = time.monotonic()
         ticket = frames.receive(sock)
@@ -160,11 +174,11 @@ class Following:
         """Have what is changed from now on come into a file. Raises: OSError, PeerError."""
         sock = socket.create_connection(self._address, CONNECT_S)
         try:
-            frames.tune(sock)
-            frames.greet_leader(sock, self._secret)
-            frames.send(sock, {"id": self._me, "spool": ticket})
-            sock.settimeout(None)
-            return Spool(sock, os.path.join(self._root, SPOOL))
+            connection = self._connection(sock)
+            frames.greet_leader(connection, self._secret)
+            frames.send(connection, {"id": self._me, "spool": ticket})
+            connection.settimeout(None)
+            return Spool(connection, os.path.join(self._root, SPOOL))
         except BaseException:
             sock.close()
             raise
@@ -195,7 +209,7 @@ class Following:
         if kind != "there":
             self._failed(kind, why)
 
-    def _copy(self, sock: socket.socket, copy: Copy, began: float) -> dict[str, Any]:
+    def _copy(self, sock: Connection, copy: Copy, began: float) -> dict[str, Any]:
         """Have the files be those that the leader had. Returns: what it says then."""
         n_bytes = copy.take(sock)
         if frames.receive(sock).get("place") is not True:
@@ -213,14 +227,14 @@ class Following:
         )  # fmt: skip
         return answer
 
-    def _follow(self, sock: socket.socket, history: History) -> None:
+    def _follow(self, sock: Connection, history: History) -> None:
         """Follow until the connection ends. Raises: OSError, PeerError."""
         follower = self.follower = Follower(self._ring, self._root)
         try:
             self.history = history
             self.error = ""
             self.is_joined = True
-            kind, why = follower.run(sock.fileno())
+            kind, why = follower.run(sock)
             if kind in ("lost", "full"):
                 follower.sync()
         except OSError as error:

@@ -1,12 +1,14 @@
 """What nodes say to each other before changes flow: who they are, and JSON with a length before it.
 
 Both prove that they have the cluster's secret, which never crosses. All is bounded, in bytes and in
-time. Blocking sockets, in threads. Source: docs/clustering.md.
+time. Blocking sockets, or TLS over them (certificates.py), in threads. Source: docs/clustering.md.
 
     follower: "LAVINMQ-CLUSTER1" nonce(32)
     leader:   "LAVINMQ-CLUSTER1" nonce(32) hmac(secret, "leader" follower's nonce, leader's nonce)
     follower: hmac(secret, "follower" leader's nonce, follower's nonce)
     both:     frames: length:u32 JSON                                            (little-endian)
+
+A leader that refuses may send a frame at any time: {"refused": why}.
 """
 
 from __future__ import annotations
@@ -15,16 +17,29 @@ import hashlib
 import hmac
 import os
 import socket
+import time
+from contextlib import suppress
 from struct import Struct
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import orjson
+
+if TYPE_CHECKING:
+    from lavinmq._cluster import Channel
+
+Connection: TypeAlias = "socket.socket | Channel"
+"""With another node: plain, or with TLS."""
 
 MAGIC: Final = b"LAVINMQ-CLUSTER1"
 NONCE: Final = 32
 MOST: Final = 4 << 20
 GREETING_S: Final = 5.0
 GONE_MS: Final = 10_000
+PART_S: Final = 1.0
+PART_BYTES: Final = 1 << 16
+MOST_REFUSED: Final = 4096
+TLS_HANDSHAKE: Final = 0x16
+"""The first byte of a node that speaks TLS."""
 _LENGTH: Final = Struct("<I")
 
 
@@ -43,29 +58,54 @@ def tune(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, GONE_MS)
 
 
-def send(sock: socket.socket, value: dict[str, Any]) -> None:
+def words(error: Exception) -> str:
+    """Why it has failed, for people."""
+    text = getattr(error, "strerror", None) or str(error)
+    _, is_alert, alert = text.rpartition("ALERT_")
+    return f"TLS: it says: {alert.lower().replace('_', ' ')}" if is_alert else text
+
+
+def part(sock: Connection) -> None:
+    """Let the other node read what it was told last: when a connection is closed that still brings
+    something, what is on its way is lost. Takes a second at most."""
+    ends_at, n = time.monotonic() + PART_S, 0
+    with suppress(OSError):
+        sock.shutdown(socket.SHUT_WR)
+        while n < PART_BYTES and (left := ends_at - time.monotonic()) > 0:
+            sock.settimeout(left)
+            piece = sock.recv(PART_BYTES)
+            if not piece:
+                return
+            n += len(piece)
+
+
+def send(sock: Connection, value: dict[str, Any]) -> None:
     """Send a frame. Raises: OSError."""
     data = orjson.dumps(value)
     sock.sendall(_LENGTH.pack(len(data)) + data)
 
 
-def receive(sock: socket.socket, most: int = MOST) -> dict[str, Any]:
+def receive(sock: Connection, most: int = MOST) -> dict[str, Any]:
     """The next frame. Raises: OSError, PeerError."""
     (n,) = _LENGTH.unpack(exactly(sock, _LENGTH.size))
     if n > most:
         raise PeerError(f"a frame of {n} bytes, at most {most} are read")
+    return _taken(exactly(sock, n))
+
+
+def _taken(data: bytes) -> dict[str, Any]:
     try:
-        value = orjson.loads(exactly(sock, n))
+        value = orjson.loads(data)
     except orjson.JSONDecodeError as error:
         raise PeerError(f"a frame that is no JSON: {error}") from None
     if not isinstance(value, dict):
         raise PeerError("a frame that is no object")
     if isinstance(value.get("refused"), str):
-        raise PeerError(value["refused"][:500])
+        raise PeerError(f"refused: {value['refused'][:500]}")
     return value
 
 
-def exactly(sock: socket.socket, n: int) -> bytes:
+def exactly(sock: Connection, n: int) -> bytes:
     """So many bytes. Raises: OSError."""
     data = bytearray()
     while len(data) < n:
@@ -104,24 +144,35 @@ def _proof(secret: bytes, who: bytes, theirs: bytes, ours: bytes) -> bytes:
     return hmac.digest(secret, who + theirs + ours, hashlib.sha256)
 
 
-def greet_leader(sock: socket.socket, secret: bytes) -> None:
+def greet_leader(sock: Connection, secret: bytes) -> None:
     """A follower's half. Raises: OSError, PeerError."""
     sock.settimeout(GREETING_S)
     ours = os.urandom(NONCE)
     sock.sendall(MAGIC + ours)
-    answer = exactly(sock, len(MAGIC) + NONCE + 32)
-    if not answer.startswith(MAGIC):
+    begin = exactly(sock, len(MAGIC))
+    if begin != MAGIC:
+        _refused(sock, begin)
         raise PeerError("it is no node of a cluster of this release")
-    theirs = answer[len(MAGIC) : len(MAGIC) + NONCE]
-    if not hmac.compare_digest(answer[-32:], _proof(secret, b"leader", ours, theirs)):
+    theirs = exactly(sock, NONCE)
+    if not hmac.compare_digest(exactly(sock, 32), _proof(secret, b"leader", ours, theirs)):
         raise PeerError("it does not have the secret of this cluster")
     sock.sendall(_proof(secret, b"follower", theirs, ours))
 
 
-def greet_follower(sock: socket.socket, secret: bytes) -> None:
+def _refused(sock: Connection, begin: bytes) -> None:
+    """If that is how a refusal begins, raise it. Raises: OSError, PeerError."""
+    (n,) = _LENGTH.unpack_from(begin)
+    left = n - (len(begin) - _LENGTH.size)
+    if begin[_LENGTH.size :].startswith(b'{"refused":') and 0 < left < MOST_REFUSED:
+        _taken(begin[_LENGTH.size :] + exactly(sock, left))
+
+
+def greet_follower(sock: Connection, secret: bytes) -> None:
     """A leader's half. Raises: OSError, PeerError."""
     sock.settimeout(GREETING_S)
     begin = exactly(sock, len(MAGIC))
+    if begin[0] == TLS_HANDSHAKE:
+        raise PeerError("it speaks TLS, for which 'tls_cert' in [clustering] is missing here")
     if begin != MAGIC:
         raise PeerError("it is no node of a cluster of this release")
     theirs, ours = exactly(sock, NONCE), os.urandom(NONCE)

@@ -23,7 +23,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import socket
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -33,7 +32,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from lavinmq import _core
-from lavinmq.cluster.frames import PeerError, exactly, items, number, receive, send
+from lavinmq.cluster.frames import Connection, PeerError, exactly, items, number, receive, send
 from lavinmq.files.snapshot import OWN, Snapshot
 from lavinmq.files.standing import Standing
 from lavinmq.process import log
@@ -65,7 +64,7 @@ class Offered(NamedTuple):
     is_same: bool
 
 
-def offer(sock: socket.socket, snapshot: Snapshot, is_same: Callable[[str], bool]) -> int:
+def offer(sock: Connection, snapshot: Snapshot, is_same: Callable[[str], bool]) -> int:
     """Send what a follower has not got.
 
     Args: is_same: whether a file has not been changed since the follower had everything.
@@ -83,7 +82,7 @@ def offer(sock: socket.socket, snapshot: Snapshot, is_same: Callable[[str], bool
     return n_bytes
 
 
-def staged(sock: socket.socket) -> None:
+def staged(sock: Connection) -> None:
     """Wait until the follower has all of it on disk. Raises: OSError, PeerError."""
     if receive(sock).get("staged") is not True:
         raise PeerError("it does not say that it has all")
@@ -107,7 +106,7 @@ def _portions(snapshot: Snapshot, is_same: Callable[[str], bool]) -> Iterator[li
         yield files
 
 
-def _offer_file(sock: socket.socket, offered: Offered, have: Any) -> int:
+def _offer_file(sock: Connection, offered: Offered, have: Any) -> int:
     size = offered.size
     if not (isinstance(have, list) and len(have) == 2 and isinstance(have[0], int)
             and isinstance(have[1], str) and 0 <= have[0] <= size):  # fmt: skip
@@ -176,7 +175,7 @@ class Copy:
         self.n_same = self.n_compared = 0
         """Files of the leader's that it had as they were, and others that it had."""
 
-    def take(self, sock: socket.socket) -> int:
+    def take(self, sock: Connection) -> int:
         """Put all that differs into the stage. Returns: bytes that came. Raises: OSError,
         PeerError; the files are as they were."""
         remove_stage(self._root)
@@ -233,7 +232,7 @@ class Copy:
         finally:
             os.close(fd)
 
-    def _take_file(self, sock: socket.socket, path: str, size: int) -> int:
+    def _take_file(self, sock: Connection, path: str, size: int) -> int:
         head = receive(sock)
         if head.get("from") == -1:
             self._files.append(Staged(path, "", size, size))
@@ -336,7 +335,7 @@ def _path(value: Any) -> str:
     return value
 
 
-def placed(sock: socket.socket) -> None:
+def placed(sock: Connection) -> None:
     """The leader's last step: have the files replaced. Raises: OSError, PeerError."""
     send(sock, {"place": True})
     if receive(sock).get("placed") is not True:

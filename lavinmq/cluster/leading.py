@@ -21,14 +21,16 @@ from lavinmq import __version__
 from lavinmq._cluster import Feed, Peer
 from lavinmq.backup.taking import Taking
 from lavinmq.cluster import frames, joining
+from lavinmq.cluster.certificates import HandshakeError
 from lavinmq.cluster.etcd import EtcdError
-from lavinmq.cluster.frames import PeerError
+from lavinmq.cluster.frames import Connection, PeerError
 from lavinmq.files.snapshot import SnapshotError
 from lavinmq.listeners.endpoints import plain, shown
 from lavinmq.process import log
 
 if TYPE_CHECKING:
     from lavinmq.broker import Broker
+    from lavinmq.cluster.certificates import Certificates
     from lavinmq.cluster.coordinator import Coordinator
     from lavinmq.cluster.history import History
 
@@ -73,7 +75,7 @@ class Session:
     """A follower that is connected, from its greeting on."""
 
     def __init__(self, sock: socket.socket, address: tuple[str, int]) -> None:
-        self.sock = sock
+        self.sock: Connection = sock
         self.host = plain(address[0])
         self.where = shown(self.host, address[1])
         self.node = ""
@@ -98,14 +100,15 @@ class Leading:
     """The replication of one leader, in one epoch. On the loop, unless it says otherwise.
 
     Args: sock: where followers come, closed by `close`; least: how many nodes the operator wants to
-        have what is acknowledged, 0: most; peers: the hosts whose PROXY headers count; on_lost: is
+        have what is acknowledged, 0: most; peers: the hosts whose PROXY headers count;
+        certificates: by which followers have to speak TLS, None: they speak without; on_lost: is
         told why this node leads no more; on_fatal: why it cannot go on at all.
     """
 
     def __init__(
         self, broker: Broker, feed: Feed, coordinator: Coordinator, history: History,
         secret: bytes, sock: socket.socket, *, least: int, peers: set[str],
-        on_lost: Callable[[str], object], on_fatal: Callable[[str], object],
+        certificates: Certificates | None, on_lost: Callable[[str], object], on_fatal: Callable[[str], object],
     ) -> None:  # fmt: skip
         self.epoch = history.epoch
         self.sessions: set[Session] = set()
@@ -117,6 +120,7 @@ class Leading:
         self._secret = secret
         self._wanted = least
         self._peers = peers
+        self._certificates = certificates
         self._on_lost = on_lost
         self._on_fatal = on_fatal
         self._socket = sock
@@ -337,23 +341,29 @@ class Leading:
             return
         self.sessions.add(session)
         self._events.call_later(GREETING_S, self._hurry, session)
-        threading.Thread(target=self._run, args=(session,), name="follower", daemon=True).start()
+        threading.Thread(
+            target=self._run, args=(session, sock), name="follower", daemon=True
+        ).start()
 
     def _hurry(self, session: Session) -> None:
         if not session.is_known:
             session.end()
 
-    def _run(self, session: Session) -> None:
+    def _run(self, session: Session, sock: socket.socket) -> None:
         """A session's thread."""
         why = ""
         try:
-            session.sock.setblocking(True)
-            why = self._serve(session)
+            sock.setblocking(True)
+            why = self._serve(session, sock)
+        except HandshakeError as error:
+            why = str(error)
         except (OSError, PeerError, SnapshotError, LookupError) as error:
-            why = getattr(error, "strerror", None) or str(error)
+            why = frames.words(error)
             with suppress(OSError):
                 frames.send(session.sock, {"refused": why})
         finally:
+            if not session.is_known:
+                frames.part(session.sock)
             if not self._is_over:
                 with suppress(RuntimeError):
                     self._events.call_soon_threadsafe(self._ended, session, why)
@@ -370,11 +380,13 @@ class Leading:
         for each in filter(None, (peer, session.spool)):
             each.close()
 
-    def _serve(self, session: Session) -> str:
+    def _serve(self, session: Session, plain: socket.socket) -> str:
         """In the session's thread. Returns: why it ended. Raises: OSError, PeerError,
         SnapshotError, LookupError."""
+        frames.tune(plain)
+        if self._certificates is not None:
+            session.sock = self._certificates.accept(plain)
         sock = session.sock
-        frames.tune(sock)
         frames.greet_follower(sock, self._secret)
         hello = frames.receive(sock, 65536)
         if "spool" in hello:
@@ -390,7 +402,6 @@ class Leading:
             return "it has joined"
         frames.send(sock, {"history": self._history.to_json(), "version": __version__})
         sock.settimeout(None)
-        sock.setblocking(True)
         peer = self._on_loop(self._begin(session, position))
         return peer.serve()
 
@@ -420,7 +431,7 @@ class Leading:
         self._peers.update(each.host for each in self.sessions if each.is_known)
 
     async def _begin(self, session: Session, position: int) -> Peer:
-        session.peer = Peer(self._feed, session.sock.fileno(), position)
+        session.peer = Peer(self._feed, session.sock, position)
         self._require()
         return session.peer
 
@@ -462,7 +473,7 @@ class Leading:
         if since is None:
             raise PeerError("it has no ticket")
         session.is_known = True
-        session.spool = Peer(self._feed, session.sock.fileno(), since)
+        session.spool = Peer(self._feed, session.sock, since)
         session.sock.settimeout(None)
         return session.spool
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from lavinmq import _core
 from lavinmq._cluster import Feed, Ring
 from lavinmq.cluster import places
+from lavinmq.cluster.certificates import Certificates
 from lavinmq.cluster.coordinator import Coordinator, Leader
 from lavinmq.cluster.elections import MADE_WAY, STOPPED
 from lavinmq.cluster.etcd import EtcdError, NoLease, Unreachable
@@ -100,6 +101,7 @@ class Node:
                 position = self._standing.position
         self._ring = Ring(RING_BYTES, position)
         self._uri = config.clustering_advertised_uri or places.default_uri(config)
+        self._certificates = Certificates(config) if config.clustering_tls_cert else None
         self._etcd = places.etcd(config)
         self._coordinator = Coordinator(
             self._etcd, config.clustering_etcd_prefix, self.me, places.told(config, self._uri)
@@ -382,8 +384,8 @@ class Node:
         try:
             self._following = Following(
                 leader.uri, self.me, self._secret, self._ring, self._root, self._standing,
-                self._history, call=self._events.call_soon_threadsafe, on_dead=dead,
-                on_disk=self._disk_failed,
+                self._history, certificates=self._certificates,
+                call=self._events.call_soon_threadsafe, on_dead=dead, on_disk=self._disk_failed,
             )  # fmt: skip
         except ValueError as error:
             raise NodeError(f"the leader's address: {error}", CANNOT_FOLLOW) from None
@@ -475,7 +477,8 @@ class Node:
         self._leading = Leading(
             broker, feed, self._coordinator, self._history, self._secret, sock,
             least=config.clustering_min_insync_replicas, peers=server.peers,
-            on_lost=lambda why: self._end(why, LOST), on_fatal=lambda why: self._end(why, 1),
+            certificates=self._certificates, on_lost=lambda why: self._end(why, LOST),
+            on_fatal=lambda why: self._end(why, 1),
         )  # fmt: skip
         broker.cluster = Orders(self._status, self._coordinator, self._leading, self._make_way)
         try:

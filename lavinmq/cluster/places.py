@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 def default_uri(config: Config) -> str:
     """Where other nodes reach this one, unless the operator says so."""
-    return f"tcp://{socket.gethostname()}:{config.clustering_port or PORT}"
+    scheme = "tls" if config.clustering_tls_cert else "tcp"
+    return f"{scheme}://{socket.gethostname()}:{config.clustering_port or PORT}"
 
 
 def told(config: Config, uri: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from lavinmq._cluster import Follower
+    from lavinmq.cluster.frames import Connection
 
 PIECE: Final = 1 << 18
 NEAR: Final = 1 << 20
@@ -26,7 +27,7 @@ LOOK_S: Final = 0.005
 class Spool:
     """One connection, whose file is at `path`; both are its own."""
 
-    def __init__(self, sock: socket.socket, path: str) -> None:
+    def __init__(self, sock: Connection, path: str) -> None:
         self._socket = sock
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         os.unlink(path)

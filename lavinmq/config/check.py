@@ -232,6 +232,10 @@ def _tls_problems(config: Config) -> Iterator[str]:
                     "tls_verify_peer")
     }  # fmt: skip
     yield from _context_problems("main", "", main)
+    if config.clustering_enabled and config.clustering_tls_cert:
+        keys = ("tls_cert", "tls_key", "tls_ca_cert")
+        nodes = {key: value(config, "clustering", key) for key in keys}
+        yield from _context_problems("clustering", "", nodes | {"tls_verify_peer": True})
     hosts: dict[str, dict[str, Any]] = {}
     for (section, key), given in config.given.items():
         if section.startswith("sni:"):

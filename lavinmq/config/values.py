@@ -158,6 +158,9 @@ class Config:
     clustering_etcd_ca_cert: str | None
     clustering_etcd_cert: str | None
     clustering_etcd_key: str | None
+    clustering_tls_cert: str | None
+    clustering_tls_key: str | None
+    clustering_tls_ca_cert: str | None
     clustering_min_insync_replicas: int
     clustering_lease_ttl: int
     clustering_on_leader_elected: str
@@ -302,7 +305,25 @@ def _checked(config: Config) -> Config:
             "'enabled' in [clustering]: 'sync' in [main] is false, so nodes would acknowledge what"
             " no disk has. Take one of them out"
         )
+    if config.clustering_enabled:
+        _check_tls_of_nodes(config)
     return config
+
+
+def _check_tls_of_nodes(config: Config) -> None:
+    """Raises: ``ConfigError`` for half of what TLS between the nodes of a cluster needs."""
+    paths = {
+        "tls_cert": config.clustering_tls_cert, "tls_key": config.clustering_tls_key,
+        "tls_ca_cert": config.clustering_tls_ca_cert,
+    }  # fmt: skip
+    given = [key for key, path in paths.items() if path]
+    missing = [key for key, path in paths.items() if not path]
+    if given and missing:
+        raise ConfigError(f"{given[0]!r} in [clustering]: {missing[0]!r} is missing beside it")
+    if config.clustering_advertised_uri.startswith("tls:") and missing:
+        raise ConfigError(
+            f"'advertised_uri' in [clustering] begins with tls://, and {missing[0]!r} is missing"
+        )
 
 
 def keywords() -> dict[str, Setting]:

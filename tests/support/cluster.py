@@ -87,7 +87,7 @@ class ClusterNode:
     @property
     def uri(self) -> str:
         """What it advertises."""
-        return f"tcp://{HOST}:{self.advertised_port}"
+        return f"{self.cluster.scheme}://{HOST}:{self.advertised_port}"
 
     @property
     def id(self) -> str:
@@ -192,6 +192,7 @@ class Cluster:
     def __init__(
         self, directory: Path, n_nodes: int = 3, *, lease_ttl_s: int = 4, least: int = 0,
         is_linked: bool = False, restarts: bool = True, args: Sequence[str] = (),
+        scheme: str = "tcp",
     ) -> None:  # fmt: skip
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
@@ -200,6 +201,8 @@ class Cluster:
         self.lock = threading.RLock()
         self.etcd = EtcdCluster(directory / "etcd")
         self.is_linked = is_linked
+        self.scheme = scheme
+        """Of what nodes advertise."""
         self.nodes: list[ClusterNode] = []
         self._args = list(args)
         self._restarts = restarts

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
+import os
 import socket
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from tests.support.certificates import Identity
 
 SSL_CTRL_SET_MAX_PROTO_VERSION: Final = 124
 TLS_1_2: Final = 0x0303
+FILETYPE_PEM: Final = 1
 
 
 def library() -> Any:
@@ -26,9 +31,12 @@ def library() -> Any:
 
 
 class Peer:
-    """The client's end of a connection. Args: newest: a version, 0: whatever there is."""
+    """The client's end of a connection. Args: newest: a version, 0: whatever there is; identity:
+    what it shows, None: nothing."""
 
-    def __init__(self, sock: socket.socket, newest: int = 0) -> None:
+    def __init__(
+        self, sock: socket.socket, newest: int = 0, identity: Identity | None = None
+    ) -> None:
         self._lib = library()
         self._ctx = ctypes.c_void_p(
             self._lib.SSL_CTX_new(ctypes.c_void_p(self._lib.TLS_client_method()))
@@ -38,6 +46,10 @@ class Peer:
                 self._ctx, SSL_CTRL_SET_MAX_PROTO_VERSION, ctypes.c_long(newest), None
             )
         self._ssl = ctypes.c_void_p(self._lib.SSL_new(self._ctx))
+        if identity is not None:
+            cert, key = (os.fsencode(path) for path in identity[:2])
+            assert self._lib.SSL_use_certificate_file(self._ssl, cert, FILETYPE_PEM) == 1
+            assert self._lib.SSL_use_PrivateKey_file(self._ssl, key, FILETYPE_PEM) == 1
         self._lib.SSL_set_fd(self._ssl, sock.fileno())
         self._lib.SSL_set_connect_state(self._ssl)
 

@@ -77,6 +77,8 @@ def test_the_defaults_are_good(found: Found) -> None:
         ("[main]\ntls_crl = {tmp}/file", "'tls_crl' in [main]: '{tmp}/file': "),
         ("[main]\ntls_ciphers = nonsense", "'tls_ciphers' in [main]: 'nonsense': no such cipher"),
         ("[main]\ntls_verify_peer = yes", "'tls_verify_peer' in [main]: there is no tls_ca_cert"),
+        ("[clustering]\nenabled = true\ntls_cert = {tmp}/no\ntls_key = {tmp}/no\n"
+         "tls_ca_cert = {tmp}/no", "'tls_cert' in [clustering]: '{tmp}/no': cannot be read"),
         ("[sni:a]\ntls_cert = {tmp}/no", "'tls_cert' in [sni:a]: '{tmp}/no': cannot be read"),
         ("[sni:a]\ntls_cert = {tmp}/no\namqp_tls_verify_peer = on",
          "'amqp_tls_verify_peer' in [sni:a]: there is no tls_ca_cert"),
@@ -110,6 +112,8 @@ def test_a_certificate_and_its_key_are_good(found: Found, certificate: Path) -> 
 
     assert found(f"[main]\n{text}tls_ca_cert = {certificate}/cert.pem\ntls_verify_peer = 1\n") == []
     assert found(f"[sni:a]\n{text}") == []
+    nodes = f"[clustering]\nenabled = true\n{text}tls_ca_cert = {certificate}/cert.pem\n"
+    assert found(nodes) == []
 
 
 def test_a_key_of_another_certificate_is_a_problem(found: Found, certificate: Path) -> None:

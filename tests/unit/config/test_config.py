@@ -236,6 +236,30 @@ def test_a_node_of_a_cluster_that_does_not_sync_is_refused(load_ini: Loader) -> 
     assert load_ini("[clustering]\nenabled = true\n").clustering_enabled
 
 
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("tls_cert = /c", "'tls_cert' in [clustering]: 'tls_key' is missing beside it"),
+        ("tls_key = /k", "'tls_key' in [clustering]: 'tls_cert' is missing beside it"),
+        (
+            "tls_cert = /c\ntls_key = /k",
+            "'tls_cert' in [clustering]: 'tls_ca_cert' is missing beside it",
+        ),
+        ("tls_ca_cert = /a", "'tls_ca_cert' in [clustering]: 'tls_cert' is missing beside it"),
+        (
+            "advertised_uri = tls://node1:5679",
+            "'advertised_uri' in [clustering] begins with tls://, and 'tls_cert' is missing",
+        ),
+    ],
+)
+def test_half_of_tls_between_nodes_is_refused(load_ini: Loader, text: str, names: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        load_ini(f"[clustering]\nenabled = true\n{text}\n")
+
+    assert str(raised.value) == names
+    assert load_ini(f"[clustering]\n{text}\n").warnings == []
+
+
 def test_a_program_cannot_start_a_node_of_a_cluster() -> None:
     with pytest.raises(ConfigError, match="a broker inside a program is a single one"):
         from_keywords({"clustering_enabled": True})

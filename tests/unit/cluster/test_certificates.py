@@ -1,0 +1,563 @@
+"""TLS between nodes: who gets in, what both are told when not, and that all bytes come."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from lavinmq._cluster import Channel, Follower, Peer, Ring
+from lavinmq.cluster import certificates, frames
+from lavinmq.cluster.certificates import Certificates, HandshakeError
+from lavinmq.cluster.frames import PeerError
+from lavinmq.config.values import defaults
+from lavinmq.listeners.tls import TlsError
+from tests.support import tls_peer
+from tests.support.certificates import Authority, Identity
+from tests.support.follower import differences
+from tests.unit.cluster.test_changes import SMALL, Leader, until
+
+SECRET = b"s" * 32
+HOST = "node1.example.com"
+WAIT_S = 20.0
+
+
+class Nodes(NamedTuple):
+    """An authority and what it has issued."""
+
+    authority: Authority
+    good: Identity
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Nodes:
+    authority = Authority(tmp_path_factory.mktemp("ca"))
+    return Nodes(authority, authority.issue("good", (HOST, "127.0.0.1", "::1")))
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "other", "another authority")
+
+
+def of(authority: Authority, identity: Identity) -> Certificates:
+    config = defaults()
+    config.clustering_tls_cert = str(identity.cert)
+    config.clustering_tls_key = str(identity.key)
+    config.clustering_tls_ca_cert = str(authority.path)
+    return Certificates(config)
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        for each in (ours, theirs):
+            each.settimeout(WAIT_S)
+        yield ours, theirs
+
+
+Pair = tuple[socket.socket, socket.socket]
+
+
+def at_once(first: Callable[[], Any], second: Callable[[], Any]) -> list[Any]:
+    """What two calls come to that need each other: results, or what they raise."""
+    results: list[Any] = [None, None]
+
+    def run(number: int, call: Callable[[], Any]) -> None:
+        try:
+            results[number] = call()
+        except (PeerError, OSError, ValueError) as error:
+            results[number] = error
+
+    threads = [threading.Thread(target=run, args=each) for each in enumerate((first, second))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
+
+
+def linked(pair: Pair, one: Certificates, other: Certificates | None = None) -> list[Channel]:
+    """Two ends of a connection with TLS, the leader's first."""
+    ours, theirs = pair
+    ends = at_once(lambda: one.accept(ours), lambda: (other or one).connect(theirs, HOST))
+    assert all(isinstance(each, Channel) for each in ends), ends
+    return ends
+
+
+@pytest.fixture
+def ends(pair: Pair, nodes: Nodes) -> Iterator[list[Channel]]:
+    made = linked(pair, of(nodes.authority, nodes.good))
+    yield made
+    for each in made:
+        each.close()
+
+
+# ---- who gets in
+
+
+def test_two_nodes_of_one_authority_speak_tls_1_3(ends: list[Channel]) -> None:
+    leader, follower = ends
+    assert at_once(
+        lambda: frames.greet_follower(leader, SECRET), lambda: frames.greet_leader(follower, SECRET)
+    ) == [None, None]
+    frames.send(leader, {"a": 1})
+
+    assert frames.receive(follower) == {"a": 1}
+    assert {each.session.version() for each in ends} == {"TLSv1.3"}
+
+
+def greeted(ours: socket.socket, leader: Certificates, theirs: socket.socket,
+            follower: Certificates, host: str = HOST) -> tuple[str, str]:  # fmt: skip
+    """Why a leader and a follower do not come together, as both tell it."""
+
+    def lead() -> None:
+        try:
+            frames.greet_follower(leader.accept(ours), SECRET)
+        finally:
+            frames.part(ours)
+            ours.close()
+
+    def follow() -> None:
+        try:
+            frames.greet_leader(follower.connect(theirs, host), SECRET)
+        finally:
+            theirs.close()
+
+    found = at_once(lead, follow)
+    assert all(found), found
+    return frames.words(found[0]), frames.words(found[1])
+
+
+def test_a_node_of_another_authority_is_refused(
+    pair: Pair, nodes: Nodes, other: Authority
+) -> None:
+    ours, theirs = pair
+    stranger = of(nodes.authority, other.issue("stranger", (HOST,)))
+    said = greeted(ours, of(nodes.authority, nodes.good), theirs, stranger)
+
+    assert said[0].startswith("TLS: its certificate is not accepted: ")
+    assert said[1] == "TLS: it says: unknown ca"
+
+
+def test_a_leader_of_another_authority_is_not_followed(
+    pair: Pair, nodes: Nodes, other: Authority
+) -> None:
+    ours, theirs = pair
+    liar = of(nodes.authority, other.issue("liar", (HOST,)))
+    said = greeted(ours, liar, theirs, of(nodes.authority, nodes.good))
+
+    assert said[0] == "TLS: it says: unknown ca"
+    assert said[1].startswith("TLS: its certificate is not accepted: ")
+
+
+def test_a_certificate_that_has_expired_is_refused_by_either(pair: Pair, nodes: Nodes) -> None:
+    ours, theirs = pair
+    good = of(nodes.authority, nodes.good)
+    old = of(
+        nodes.authority, nodes.authority.issue("old", (HOST,), expires=timedelta(seconds=-9))
+    )
+    why = "TLS: its certificate is not accepted: certificate has expired"
+    assert greeted(ours, good, theirs, old) == (why, "TLS: it says: certificate expired")
+    ours, theirs = socket.socketpair()
+    assert greeted(ours, old, theirs, good) == ("TLS: it says: certificate expired", why)
+
+
+@pytest.mark.parametrize(
+    ("names", "host", "fits"),
+    [((HOST,), HOST, True), ((HOST,), "node2.example.com", False), (("127.0.0.1",), HOST, False),
+     ((HOST,), "127.0.0.1", False), (("127.0.0.1",), "127.0.0.1", True), (("::1",), "::1", True),
+     (("127.0.0.1",), "127.0.0.2", False), (("*.example.com",), HOST, True),
+     (("node*.example.com",), HOST, False), (("*.com",), HOST, False), ((), HOST, False)],
+)  # fmt: skip
+def test_a_leader_has_to_be_the_host_that_was_looked_for(
+    pair: Pair, nodes: Nodes, names: tuple[str, ...], host: str, fits: bool
+) -> None:
+    """Its subject, which is the host's name here, does not count."""
+    ours, theirs = pair
+    named = nodes.authority.issue("named", names, common_names=(host,))
+    leader, follower = of(nodes.authority, named), of(nodes.authority, nodes.good)
+    found = at_once(lambda: leader.accept(ours), lambda: follower.connect(theirs, host))
+
+    if fits:
+        assert all(isinstance(each, Channel) for each in found), found
+    else:
+        assert "mismatch" in str(found[1])
+        assert isinstance(found[0], HandshakeError)
+    for each in found:
+        if isinstance(each, Channel):
+            each.close()
+
+
+@pytest.mark.parametrize("host", ["", "a\0b"])
+def test_no_host_at_all_is_not_taken_for_any(pair: Pair, nodes: Nodes, host: str) -> None:
+    with pytest.raises(ValueError, match="no host"):
+        of(nodes.authority, nodes.good).connect(pair[1], host)
+
+
+def test_a_node_without_a_certificate_is_refused(pair: Pair, nodes: Nodes) -> None:
+    ours, theirs = pair
+    context = nodes.authority.client_context()
+
+    def come() -> bytes:
+        with context.wrap_socket(theirs, server_hostname=HOST) as sock:
+            return sock.recv(1)
+
+    leader = of(nodes.authority, nodes.good)
+    found = at_once(lambda: leader.accept(ours), come)
+
+    assert str(found[0]) == "TLS: peer did not return a certificate"
+    assert "CERTIFICATE_REQUIRED" in str(found[1])
+
+
+def test_a_node_of_tls_1_2_is_refused(pair: Pair, nodes: Nodes) -> None:
+    ours, theirs = pair
+    context = nodes.authority.client_context(nodes.good)
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    leader = of(nodes.authority, nodes.good)
+    found = at_once(
+        lambda: leader.accept(ours), lambda: context.wrap_socket(theirs, server_hostname=HOST)
+    )
+
+    assert str(found[0]) == "TLS: unsupported protocol"
+    assert isinstance(found[1], ssl.SSLError)
+
+
+# ---- one with, the other without
+
+
+def test_a_follower_without_tls_is_told_so(pair: Pair, nodes: Nodes) -> None:
+    ours, theirs = pair
+
+    def lead() -> None:
+        try:
+            of(nodes.authority, nodes.good).accept(ours)
+        except PeerError as error:
+            frames.send(ours, {"refused": str(error)})
+            raise
+
+    found = at_once(lead, lambda: frames.greet_leader(theirs, SECRET))
+    assert str(found[0]) == "a follower has to speak TLS here: see 'tls_cert' in [clustering]"
+    assert str(found[1]) == f"refused: {found[0]}"
+
+
+def test_a_leader_without_tls_tells_so(pair: Pair, nodes: Nodes) -> None:
+    ours, theirs = pair
+
+    def lead() -> None:
+        try:
+            frames.greet_follower(ours, SECRET)
+        except PeerError as error:
+            frames.send(ours, {"refused": str(error)})
+            raise
+
+    follower = of(nodes.authority, nodes.good)
+    found = at_once(lead, lambda: follower.connect(theirs, HOST))
+    assert str(found[0]) == "it speaks TLS, for which 'tls_cert' in [clustering] is missing here"
+    assert str(found[1]) == "TLS: it speaks without, or is no node at all"
+
+
+def test_a_leader_that_says_nothing_is_left_after_a_while(
+    pair: Pair, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(certificates, "GREETING_S", 0.1)
+    with pytest.raises(HandshakeError, match="no handshake within"):
+        of(nodes.authority, nodes.good).connect(pair[1], HOST)
+
+
+@pytest.mark.parametrize("data", [b"\x16", b"\x16\x03\x01\x00", b"\x16\x03\x01\x02\x00\x01"])
+def test_who_begins_and_stops_is_left_after_a_while(
+    pair: Pair, nodes: Nodes, data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(certificates, "GREETING_S", 0.1)
+    pair[1].sendall(data)
+    with pytest.raises(HandshakeError, match="no handshake within"):
+        of(nodes.authority, nodes.good).accept(pair[0])
+
+
+@pytest.mark.parametrize(
+    "data", [b"\x16" * 100, b"\x16\x03\x01\x00\x05hello", b"\x16\x03\x01\xff\xff" + b"x" * 70000],
+    ids=range(3),
+)  # fmt: skip
+def test_garbage_is_refused(pair: Pair, nodes: Nodes, data: bytes) -> None:
+    ours, theirs = pair
+    with ExitStack() as stack:
+        stack.callback(ours.close)
+
+        def send() -> None:
+            with suppress(OSError):
+                theirs.sendall(data)
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        with pytest.raises(HandshakeError, match="TLS: "):
+            of(nodes.authority, nodes.good).accept(ours)
+    thread.join()
+
+
+def test_who_goes_before_the_handshake_is_no_mistake(pair: Pair, nodes: Nodes) -> None:
+    pair[1].close()
+    with pytest.raises(ConnectionResetError, match="has closed the connection"):
+        of(nodes.authority, nodes.good).accept(pair[0])
+
+
+# ---- files
+
+
+@pytest.mark.parametrize("key", ["cert", "key", "ca_cert"])
+@pytest.mark.parametrize("content", [None, b"nonsense"])
+def test_a_file_that_is_none_is_named(
+    nodes: Nodes, tmp_path: Path, key: str, content: bytes | None
+) -> None:
+    config = defaults()
+    config.clustering_tls_cert, config.clustering_tls_key = map(str, nodes.good[:2])
+    config.clustering_tls_ca_cert = str(nodes.authority.path)
+    wrong = tmp_path / "wrong"
+    if content is not None:
+        wrong.write_bytes(content)
+    setattr(config, f"clustering_tls_{key}", str(wrong))
+
+    with pytest.raises(TlsError, match=r"'tls_\w+' in \[clustering\]") as error:
+        Certificates(config)
+    assert str(wrong) in str(error.value)
+
+
+def test_a_key_of_another_certificate_is_refused(nodes: Nodes) -> None:
+    another = nodes.authority.issue("another", (HOST,))
+    with pytest.raises(TlsError, match=r"'tls_cert' in \[clustering\].*key values mismatch"):
+        of(nodes.authority, Identity(nodes.good.cert, another.key, 0))
+
+
+def serial_of(channel: Channel) -> Any:
+    return channel.session.peer_names()["subject"][-1][0][1]
+
+
+def test_files_that_have_changed_count_for_the_next_connection(
+    nodes: Nodes, tmp_path: Path
+) -> None:
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    held = of(nodes.authority, nodes.good)
+
+    def put(identity: Identity) -> None:
+        for source, target in ((identity.cert, cert), (identity.key, key)):
+            shutil.copy(source, tmp_path / "new")
+            os.replace(tmp_path / "new", target)
+
+    def shown() -> Any:
+        ours, theirs = socket.socketpair()
+        ends = linked((ours, theirs), changing, held)
+        try:
+            return serial_of(ends[1])
+        finally:
+            for each in ends:
+                each.close()
+
+    put(nodes.good)
+    changing = of(nodes.authority, Identity(cert, key, 0))
+    assert shown() == "good"
+    put(nodes.authority.issue("newer", (HOST,)))
+    assert shown() == "newer"
+    key.write_text("nonsense")
+    assert shown() == "newer"
+    cert.unlink()
+    assert shown() == "newer"
+    put(nodes.authority.issue("newest", (HOST,)))
+    assert shown() == "newest"
+
+
+# ---- what is said
+
+
+@pytest.mark.parametrize("size", [1, 16384, 16385, 3_000_000])
+def test_bytes_come_as_they_were_sent(ends: list[Channel], size: int) -> None:
+    data = os.urandom(size)
+    found = at_once(lambda: ends[0].sendall(data), lambda: frames.exactly(ends[1], size))
+
+    assert found == [None, data]
+
+
+def test_nothing_sent_is_nothing_to_read(ends: list[Channel]) -> None:
+    ends[0].sendall(b"")
+    ends[0].sendall(b"x")
+    assert ends[1].recv(10) == b"x"
+
+
+def test_a_goodbye_is_an_end(ends: list[Channel]) -> None:
+    ends[0].sendall(b"last")
+    ends[0].close()
+    ends[0].close()
+
+    assert ends[1].recv(10) == b"last"
+    assert ends[1].recv(10) == b""
+    assert ends[1].recv(10) == b""
+
+
+def test_a_connection_that_is_cut_is_an_end(ends: list[Channel]) -> None:
+    ends[0].shutdown(socket.SHUT_RDWR)
+    assert ends[1].recv(10) == b""
+    with pytest.raises(OSError, match=".+"):
+        for _ in range(100):
+            ends[1].sendall(bytes(100_000))
+
+
+def test_who_waits_for_bytes_ends_when_it_is_shut_down(ends: list[Channel]) -> None:
+    ends[0].settimeout(None)
+    found = at_once(lambda: ends[0].recv(1), lambda: ends[0].shutdown(socket.SHUT_RDWR))
+    assert found[0] == b""
+
+
+def test_who_waits_for_room_ends_when_it_is_shut_down(ends: list[Channel]) -> None:
+    ends[0].settimeout(None)
+
+    def shut() -> None:
+        ends[1].recv(1)
+        ends[0].shutdown(socket.SHUT_RDWR)
+
+    found = at_once(lambda: ends[0].sendall(bytes(50_000_000)), shut)
+    assert isinstance(found[0], OSError)
+
+
+def test_waiting_has_an_end(ends: list[Channel]) -> None:
+    ends[0].settimeout(0.02)
+    with pytest.raises(TimeoutError):
+        ends[0].recv(1)
+    with pytest.raises(TimeoutError):
+        ends[0].sendall(bytes(50_000_000))
+
+
+def test_a_closed_one_says_so(ends: list[Channel]) -> None:
+    ends[0].close()
+    with pytest.raises(OSError, match=".+"):
+        ends[0].recv(1)
+    with pytest.raises(OSError, match=".+"):
+        ends[0].sendall(b"x")
+    with pytest.raises(OSError, match=".+"):
+        ends[0].shutdown(socket.SHUT_RDWR)
+
+
+def test_bytes_that_another_has_put_in_end_it(pair: Pair, nodes: Nodes) -> None:
+    leader, _ = linked(pair, of(nodes.authority, nodes.good))
+    pair[1].send(b"\x17\x03\x03\x00\x20" + bytes(32))
+    with pytest.raises(OSError, match="TLS: .*BAD_RECORD_MAC"):
+        leader.recv(1)
+    leader.close()
+
+
+# ---- changes of files
+
+
+@pytest.fixture
+def leader(tmp_path: Path) -> Iterator[Leader]:
+    made = Leader(tmp_path / "leader")
+    yield made
+    made.close()
+
+
+def small_buffers(pair: Pair) -> None:
+    """So that nearly everything is sent in parts."""
+    for each in pair:
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+
+
+@pytest.mark.parametrize("is_narrow", [False, True])
+def test_changes_come_whole(
+    leader: Leader, pair: Pair, nodes: Nodes, tmp_path: Path, is_narrow: bool
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(leader.root, copy)
+    ends = linked(pair, of(nodes.authority, nodes.good))
+    if is_narrow:
+        small_buffers(pair)
+    peer, follower = Peer(leader.feed, ends[0], 0), Follower(Ring(SMALL), str(copy))
+    said: list[Any] = []
+    threads = [threading.Thread(target=lambda: said.append(peer.serve())),
+               threading.Thread(target=lambda: said.append(follower.run(ends[1])))]  # fmt: skip
+    for each in threads:
+        each.start()
+    for number in range(12):
+        for size in (1, 100, 16384, 400_000):
+            leader.append(f"{number % 3}", os.urandom(size))
+        position = leader.feed.mark()
+        until(lambda: peer.acked == position)
+    peer.stop()
+    threads[0].join()
+    ends[0].close()
+    threads[1].join()
+
+    assert said == ["", ("lost", "the leader has closed the connection")]
+    assert differences(leader.root, copy) == []
+    follower.close()
+    peer.close()
+    ends[1].close()
+
+
+def test_answers_that_come_together_are_all_heard(leader: Leader, ends: list[Channel]) -> None:
+    """More of them than are read at once: no event of the socket tells of the rest."""
+    position = leader.feed.mark()
+    ends[1].sendall(bytes(2000 * 8) + position.to_bytes(8, "little"))
+    peer = Peer(leader.feed, ends[0], 0)
+    said: list[str] = []
+    thread = threading.Thread(target=lambda: said.append(peer.serve()))
+    thread.start()
+    until(lambda: peer.acked == position)
+    peer.stop()
+    thread.join()
+    peer.close()
+
+    assert said == [""]
+
+
+@pytest.mark.skipif(tls_peer.library() is None, reason="needs OpenSSL's library")
+def test_new_keys_change_nothing(pair: Pair, nodes: Nodes, leader: Leader) -> None:
+    """Of a follower that takes new ones, and asks for new ones, before each answer."""
+    ours, theirs = pair
+    leads = of(nodes.authority, nodes.good)
+    follower = tls_peer.Peer(theirs, identity=nodes.good)
+    theirs.setblocking(True)
+    channel = at_once(lambda: leads.accept(ours), follower.shake_hands)[0]
+    assert isinstance(channel, Channel), channel
+    peer = Peer(leader.feed, channel, 0)
+    thread = threading.Thread(target=peer.serve)
+    thread.start()
+    came = 0
+    for _ in range(100):
+        position = leader.feed.mark()
+        while came < position:
+            piece = follower.read()
+            assert piece
+            came += len(piece)
+        follower.change_key()
+        assert follower.write(position.to_bytes(8, "little")) == 8
+        until(lambda: peer.acked == position)  # noqa: B023
+    peer.stop()
+    thread.join()
+    peer.close()
+    channel.close()
+    follower.close()
+
+
+def test_what_ends_tls_is_told_in_its_words(
+    leader: Leader, pair: Pair, nodes: Nodes, tmp_path: Path
+) -> None:
+    ends = linked(pair, of(nodes.authority, nodes.good))
+    follower = Follower(Ring(SMALL), str(tmp_path))
+    pair[0].send(b"\x17\x03\x03\x00\x20" + bytes(32))
+    kind, why = follower.run(ends[1])
+    assert (kind, "BAD_RECORD_MAC" in why) == ("lost", True)
+    follower.close()
+    peer = Peer(leader.feed, ends[0], 0)
+    pair[1].send(b"\x17\x03\x03\x00\x20" + bytes(32))
+    assert peer.serve().startswith("TLS: ")  # that of the follower, or what it thinks of ours
+    peer.close()
+    for each in ends:
+        each.close()
