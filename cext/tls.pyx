@@ -1,5 +1,5 @@
-# Tls: the umbrella of `lavinmq._tls`, TLS by OpenSSL's library, for wires of the loop, and for those
-# between the nodes of a cluster.
+# Tls: the umbrella of `lavinmq._tls`, TLS by OpenSSL's library, for wires of the loop, and for
+# those between the nodes of a cluster.
 #
 # Neither knows any of it: they get a table of three functions (tls_t) that read and write without
 # the GIL. Loaded only when there is a certificate.

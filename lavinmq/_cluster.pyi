@@ -110,8 +110,7 @@ class Channel:
         """Send all of it. Raises: OSError, in the words of OpenSSL."""
 
     def shutdown(self, how: int) -> None:
-        """Shut the socket down, which ends whatever waits for it: from any thread. Raises: OSError.
-        """
+        """Shut the socket down, which ends whatever waits for it: from any thread. Raises: OSError."""
 
     def close(self) -> None:
         """Say goodbye, as far as the kernel takes it, and close. Idempotent."""
@@ -124,9 +123,7 @@ class Peer:
     Raises: LookupError when the ring has not what comes next; OSError.
     """
 
-    def __init__(
-        self, feed: Feed, sock: int | socket.socket | Channel, position: int
-    ) -> None: ...
+    def __init__(self, feed: Feed, sock: int | socket.socket | Channel, position: int) -> None: ...
     def serve(self) -> str:
         """Send until it ends, and say why: empty when it was closed. In a thread of its own."""
 
@@ -164,7 +161,10 @@ class Follower:
 
     def __init__(self, ring: Ring, root: str) -> None: ...
     def run(
-        self, sock: int | socket.socket | Channel, until: int = 0, is_lazy: bool = False,
+        self,
+        sock: int | socket.socket | Channel,
+        until: int = 0,
+        is_lazy: bool = False,
         is_lenient: bool = False,
     ) -> tuple[Literal["there", "lost", "full", "refused", "disk"], str]:
         """Do what comes by a connection, or the descriptor of a socket, until it ends, and say why.

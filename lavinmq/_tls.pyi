@@ -36,6 +36,9 @@ class Context:
     verify_mode: int
     verify_flags: int
     keylog_filename: Any
+    records_per_key: int
+    """After so many sent ones a session of TLS 1.3 takes another key; 0, which it is at first: it
+    keeps its key."""
 
     def __init__(self, scratch: Scratch) -> None: ...
     def set_ciphers(self, ciphers: str) -> None:
@@ -58,9 +61,7 @@ class Context:
     def cert_store_stats(self) -> dict[str, int]:
         """How many certificates, of them authorities, and revocation lists there are."""
 
-    def begin(
-        self, fd: int, host: str | None = None, scratch: Scratch | None = None
-    ) -> Session:
+    def begin(self, fd: int, host: str | None = None, scratch: Scratch | None = None) -> Session:
         """A session over a connected socket, which stays the caller's to close, after the session.
         It never waits, whether the socket blocks or not.
 

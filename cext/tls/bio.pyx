@@ -28,6 +28,8 @@ cdef struct session_t:
     u32 n_unsent
     u64 sealed                  # plain bytes in it which the last write has not told of
     u64 budget                  # bytes that this call may still read from the socket
+    u32 per_key                 # records that are sent with one key, 0 = any number
+    u32 n_by_key                # that were, with this one
     u32 n_stray                 # records without data since the last one that had some
     int os_error                # of the socket, 0 = none
     unsigned long code          # OpenSSL's

@@ -31,6 +31,7 @@ cdef class Context:
     cdef Scratch scratch
     cdef int keylog_fd
     cdef object keylog_name
+    cdef public u32 records_per_key
 
     def __cinit__(self, Scratch scratch):
         self.keylog_fd = -1
@@ -163,4 +164,6 @@ cdef class Context:
         Args: host: it is a client's, of a server that has to be this one; scratch: the session
         works in this one instead, so that it may do so in another thread than others.
         Raises: ssl.SSLError; ValueError: there can be no such host."""
-        return Session.__new__(Session, self, fd, host, self.scratch if scratch is None else scratch)
+        if scratch is None:
+            scratch = self.scratch
+        return Session.__new__(Session, self, fd, host, scratch)

@@ -69,6 +69,8 @@ cdef extern from *:
         X509_CHECK_FLAG_NEVER_CHECK_SUBJECT
         X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS
         X509_V_OK
+        SSL_KEY_UPDATE_NOT_REQUESTED
+        TLS1_3_VERSION
         GEN_DNS
         GEN_EMAIL
         GEN_URI
@@ -160,6 +162,8 @@ cdef extern from * nogil:
     int SSL_write(SSL*, const void*, int)
     int SSL_pending(const SSL*)
     int SSL_shutdown(SSL*)
+    int SSL_key_update(SSL*, int)
+    int SSL_version(const SSL*)
     int SSL_get_error(const SSL*, int)
     const char* SSL_get_version(const SSL*)
     const SSL_CIPHER* SSL_get_current_cipher(const SSL*)

@@ -107,6 +107,9 @@ cdef class Session:
             bio = SSL_get_rbio(self.t.ssl)
             BIO_up_ref(bio)
             SSL_set0_wbio(self.t.ssl, bio)
+        # The kernel, and older versions, keep their key.
+        if SSL_version(self.t.ssl) == TLS1_3_VERSION and not self.t.is_in_kernel:
+            self.t.per_key = self.context.records_per_key
 
     cdef int check_open(self) except -1:
         if self.t.ssl == NULL:

@@ -43,6 +43,16 @@ cdef i64 tls_read(wire_t* w, u8* p, u64 n) noexcept nogil:
     return 0 if s.is_over else -EAGAIN
 
 
+cdef void session_count(session_t* s) noexcept nogil:
+    """A record was sealed: take another key behind the last one of this."""
+    s.n_by_key += 1
+    if s.n_by_key == s.per_key:
+        s.n_by_key = 0
+        # Without memory it stays with this one, and is asked again as many records later.
+        if not SSL_key_update(s.ssl, SSL_KEY_UPDATE_NOT_REQUESTED):
+            ERR_clear_error()
+
+
 # hot
 cdef i64 tls_write(wire_t* w, const u8* p, u64 n) noexcept nogil:
     """Send up to n bytes at p; see tls_t. What was sealed and not sent is not told of: the next
@@ -63,6 +73,8 @@ cdef i64 tls_write(wire_t* w, const u8* p, u64 n) noexcept nogil:
         k = SSL_write(s.ssl, p + got, RECORD if n - got > RECORD else <int>(n - got))
         if k > 0:
             got += <u64>k
+            if s.per_key:
+                session_count(s)
             continue
         if not (s.is_in_kernel and SSL_get_error(s.ssl, k) == SSL_ERROR_WANT_WRITE):
             session_note(s, k)

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 SECTION: Final = "[clustering]"
 INPUT: Final = 1
 """`_tls.INPUT`: what a handshake waits for."""
+RECORDS_PER_KEY: Final = 1 << 23
+"""128 GiB of full ones: a third of those after which AES-GCM is to have another key (RFC 8446,
+5.5). Nodes stay connected for months."""
 _log = log.get("lmq.cluster")
 
 
@@ -98,11 +101,12 @@ class Certificates:
 
         context = _tls.Context(_tls.Scratch())
         set_up(context, self._options, SECTION)
+        context.records_per_key = RECORDS_PER_KEY
         return context
 
     def _standing(self) -> list[tuple[int, ...]]:
         """By which one sees that a file is another one."""
-        found = []
+        found: list[tuple[int, ...]] = []
         for path in (self._options.cert, self._options.key, self._options.ca_cert):
             try:
                 stat = os.stat(path or "")

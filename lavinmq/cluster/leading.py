@@ -108,7 +108,8 @@ class Leading:
     def __init__(
         self, broker: Broker, feed: Feed, coordinator: Coordinator, history: History,
         secret: bytes, sock: socket.socket, *, least: int, peers: set[str],
-        certificates: Certificates | None, on_lost: Callable[[str], object], on_fatal: Callable[[str], object],
+        certificates: Certificates | None, on_lost: Callable[[str], object],
+        on_fatal: Callable[[str], object],
     ) -> None:  # fmt: skip
         self.epoch = history.epoch
         self.sessions: set[Session] = set()

@@ -139,9 +139,7 @@ def greeted(ours: socket.socket, leader: Certificates, theirs: socket.socket,
     return frames.words(found[0]), frames.words(found[1])
 
 
-def test_a_node_of_another_authority_is_refused(
-    pair: Pair, nodes: Nodes, other: Authority
-) -> None:
+def test_a_node_of_another_authority_is_refused(pair: Pair, nodes: Nodes, other: Authority) -> None:
     ours, theirs = pair
     stranger = of(nodes.authority, other.issue("stranger", (HOST,)))
     said = greeted(ours, of(nodes.authority, nodes.good), theirs, stranger)
@@ -164,9 +162,7 @@ def test_a_leader_of_another_authority_is_not_followed(
 def test_a_certificate_that_has_expired_is_refused_by_either(pair: Pair, nodes: Nodes) -> None:
     ours, theirs = pair
     good = of(nodes.authority, nodes.good)
-    old = of(
-        nodes.authority, nodes.authority.issue("old", (HOST,), expires=timedelta(seconds=-9))
-    )
+    old = of(nodes.authority, nodes.authority.issue("old", (HOST,), expires=timedelta(seconds=-9)))
     why = "TLS: its certificate is not accepted: certificate has expired"
     assert greeted(ours, good, theirs, old) == (why, "TLS: it says: certificate expired")
     ours, theirs = socket.socketpair()
@@ -386,6 +382,34 @@ def test_bytes_come_as_they_were_sent(ends: list[Channel], size: int) -> None:
     assert found == [None, data]
 
 
+@pytest.mark.parametrize("per_key", [1, 2, 7])
+def test_a_node_takes_other_keys_by_itself(
+    pair: Pair, nodes: Nodes, per_key: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the size of what is sent shows: a change of keys is a record, too."""
+    sizes = []
+    for records in (per_key, 1 << 23):
+        monkeypatch.setattr(certificates, "RECORDS_PER_KEY", records)
+        ours, theirs = socket.socketpair()
+        ends = linked((ours, theirs), of(nodes.authority, nodes.good))
+        for _ in range(20):
+            ends[0].sendall(b"x" * 100)
+        sizes.append(len(unread(theirs)))
+        assert frames.exactly(ends[1], 2000) == b"x" * 2000
+        ends[1].sendall(b"y")
+        assert ends[0].recv(1) == b"y"
+        for each in ends:
+            each.close()
+
+    n_changes = 19 // per_key
+    assert sizes[0] - sizes[1] == n_changes * 27
+
+
+def unread(sock: socket.socket) -> bytes:
+    """What the kernel holds for a socket."""
+    return sock.recv(1 << 20, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+
+
 def test_nothing_sent_is_nothing_to_read(ends: list[Channel]) -> None:
     ends[0].sendall(b"")
     ends[0].sendall(b"x")
@@ -405,7 +429,7 @@ def test_a_goodbye_is_an_end(ends: list[Channel]) -> None:
 def test_a_connection_that_is_cut_is_an_end(ends: list[Channel]) -> None:
     ends[0].shutdown(socket.SHUT_RDWR)
     assert ends[1].recv(10) == b""
-    with pytest.raises(OSError, match=".+"):
+    with pytest.raises(OSError, match=r".+"):
         for _ in range(100):
             ends[1].sendall(bytes(100_000))
 
@@ -437,18 +461,18 @@ def test_waiting_has_an_end(ends: list[Channel]) -> None:
 
 def test_a_closed_one_says_so(ends: list[Channel]) -> None:
     ends[0].close()
-    with pytest.raises(OSError, match=".+"):
+    with pytest.raises(OSError, match=r".+"):
         ends[0].recv(1)
-    with pytest.raises(OSError, match=".+"):
+    with pytest.raises(OSError, match=r".+"):
         ends[0].sendall(b"x")
-    with pytest.raises(OSError, match=".+"):
+    with pytest.raises(OSError, match=r".+"):
         ends[0].shutdown(socket.SHUT_RDWR)
 
 
 def test_bytes_that_another_has_put_in_end_it(pair: Pair, nodes: Nodes) -> None:
     leader, _ = linked(pair, of(nodes.authority, nodes.good))
     pair[1].send(b"\x17\x03\x03\x00\x20" + bytes(32))
-    with pytest.raises(OSError, match="TLS: .*BAD_RECORD_MAC"):
+    with pytest.raises(OSError, match=r"TLS: .*BAD_RECORD_MAC"):
         leader.recv(1)
     leader.close()
 
@@ -488,7 +512,7 @@ def test_changes_come_whole(
         for size in (1, 100, 16384, 400_000):
             leader.append(f"{number % 3}", os.urandom(size))
         position = leader.feed.mark()
-        until(lambda: peer.acked == position)
+        until(lambda: peer.acked == position)  # noqa: B023
     peer.stop()
     threads[0].join()
     ends[0].close()
