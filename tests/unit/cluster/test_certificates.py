@@ -1,4 +1,4 @@
-"""TLS between nodes: who gets in, what both are told when not, and that all bytes come."""
+"""TLS between nodes: who gets in, and what both are told when not."""
 
 from __future__ import annotations
 
@@ -7,35 +7,25 @@ import shutil
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from lavinmq._cluster import Channel, Follower, Peer, Ring
+from lavinmq._cluster import Channel
 from lavinmq.cluster import certificates, frames
 from lavinmq.cluster.certificates import Certificates, HandshakeError
 from lavinmq.cluster.frames import PeerError
 from lavinmq.config.values import defaults
 from lavinmq.listeners.tls import TlsError
-from tests.support import tls_peer
 from tests.support.certificates import Authority, Identity
-from tests.support.follower import differences
-from tests.unit.cluster.test_changes import SMALL, Leader, until
+from tests.support.secure_nodes import HOST, Nodes, Pair, at_once, linked, of
 
 SECRET = b"s" * 32
-HOST = "node1.example.com"
 WAIT_S = 20.0
-
-
-class Nodes(NamedTuple):
-    """An authority and what it has issued."""
-
-    authority: Authority
-    good: Identity
 
 
 @pytest.fixture(scope="module")
@@ -49,50 +39,13 @@ def other(tmp_path: Path) -> Authority:
     return Authority(tmp_path / "other", "another authority")
 
 
-def of(authority: Authority, identity: Identity) -> Certificates:
-    config = defaults()
-    config.clustering_tls_cert = str(identity.cert)
-    config.clustering_tls_key = str(identity.key)
-    config.clustering_tls_ca_cert = str(authority.path)
-    return Certificates(config)
-
-
 @pytest.fixture
-def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+def pair() -> Iterator[Pair]:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         for each in (ours, theirs):
             each.settimeout(WAIT_S)
         yield ours, theirs
-
-
-Pair = tuple[socket.socket, socket.socket]
-
-
-def at_once(first: Callable[[], Any], second: Callable[[], Any]) -> list[Any]:
-    """What two calls come to that need each other: results, or what they raise."""
-    results: list[Any] = [None, None]
-
-    def run(number: int, call: Callable[[], Any]) -> None:
-        try:
-            results[number] = call()
-        except (PeerError, OSError, ValueError) as error:
-            results[number] = error
-
-    threads = [threading.Thread(target=run, args=each) for each in enumerate((first, second))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return results
-
-
-def linked(pair: Pair, one: Certificates, other: Certificates | None = None) -> list[Channel]:
-    """Two ends of a connection with TLS, the leader's first."""
-    ours, theirs = pair
-    ends = at_once(lambda: one.accept(ours), lambda: (other or one).connect(theirs, HOST))
-    assert all(isinstance(each, Channel) for each in ends), ends
-    return ends
 
 
 @pytest.fixture
@@ -369,219 +322,3 @@ def test_files_that_have_changed_count_for_the_next_connection(
     assert shown() == "newer"
     put(nodes.authority.issue("newest", (HOST,)))
     assert shown() == "newest"
-
-
-# ---- what is said
-
-
-@pytest.mark.parametrize("size", [1, 16384, 16385, 3_000_000])
-def test_bytes_come_as_they_were_sent(ends: list[Channel], size: int) -> None:
-    data = os.urandom(size)
-    found = at_once(lambda: ends[0].sendall(data), lambda: frames.exactly(ends[1], size))
-
-    assert found == [None, data]
-
-
-@pytest.mark.parametrize("per_key", [1, 2, 7])
-def test_a_node_takes_other_keys_by_itself(
-    pair: Pair, nodes: Nodes, per_key: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As the size of what is sent shows: a change of keys is a record, too."""
-    sizes = []
-    for records in (per_key, 1 << 23):
-        monkeypatch.setattr(certificates, "RECORDS_PER_KEY", records)
-        ours, theirs = socket.socketpair()
-        ends = linked((ours, theirs), of(nodes.authority, nodes.good))
-        for _ in range(20):
-            ends[0].sendall(b"x" * 100)
-        sizes.append(len(unread(theirs)))
-        assert frames.exactly(ends[1], 2000) == b"x" * 2000
-        ends[1].sendall(b"y")
-        assert ends[0].recv(1) == b"y"
-        for each in ends:
-            each.close()
-
-    n_changes = 19 // per_key
-    assert sizes[0] - sizes[1] == n_changes * 27
-
-
-def unread(sock: socket.socket) -> bytes:
-    """What the kernel holds for a socket."""
-    return sock.recv(1 << 20, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-
-
-def test_nothing_sent_is_nothing_to_read(ends: list[Channel]) -> None:
-    ends[0].sendall(b"")
-    ends[0].sendall(b"x")
-    assert ends[1].recv(10) == b"x"
-
-
-def test_a_goodbye_is_an_end(ends: list[Channel]) -> None:
-    ends[0].sendall(b"last")
-    ends[0].close()
-    ends[0].close()
-
-    assert ends[1].recv(10) == b"last"
-    assert ends[1].recv(10) == b""
-    assert ends[1].recv(10) == b""
-
-
-def test_a_connection_that_is_cut_is_an_end(ends: list[Channel]) -> None:
-    ends[0].shutdown(socket.SHUT_RDWR)
-    assert ends[1].recv(10) == b""
-    with pytest.raises(OSError, match=r".+"):
-        for _ in range(100):
-            ends[1].sendall(bytes(100_000))
-
-
-def test_who_waits_for_bytes_ends_when_it_is_shut_down(ends: list[Channel]) -> None:
-    ends[0].settimeout(None)
-    found = at_once(lambda: ends[0].recv(1), lambda: ends[0].shutdown(socket.SHUT_RDWR))
-    assert found[0] == b""
-
-
-def test_who_waits_for_room_ends_when_it_is_shut_down(ends: list[Channel]) -> None:
-    ends[0].settimeout(None)
-
-    def shut() -> None:
-        ends[1].recv(1)
-        ends[0].shutdown(socket.SHUT_RDWR)
-
-    found = at_once(lambda: ends[0].sendall(bytes(50_000_000)), shut)
-    assert isinstance(found[0], OSError)
-
-
-def test_waiting_has_an_end(ends: list[Channel]) -> None:
-    ends[0].settimeout(0.02)
-    with pytest.raises(TimeoutError):
-        ends[0].recv(1)
-    with pytest.raises(TimeoutError):
-        ends[0].sendall(bytes(50_000_000))
-
-
-def test_a_closed_one_says_so(ends: list[Channel]) -> None:
-    ends[0].close()
-    with pytest.raises(OSError, match=r".+"):
-        ends[0].recv(1)
-    with pytest.raises(OSError, match=r".+"):
-        ends[0].sendall(b"x")
-    with pytest.raises(OSError, match=r".+"):
-        ends[0].shutdown(socket.SHUT_RDWR)
-
-
-def test_bytes_that_another_has_put_in_end_it(pair: Pair, nodes: Nodes) -> None:
-    leader, _ = linked(pair, of(nodes.authority, nodes.good))
-    pair[1].send(b"\x17\x03\x03\x00\x20" + bytes(32))
-    with pytest.raises(OSError, match=r"TLS: .*BAD_RECORD_MAC"):
-        leader.recv(1)
-    leader.close()
-
-
-# ---- changes of files
-
-
-@pytest.fixture
-def leader(tmp_path: Path) -> Iterator[Leader]:
-    made = Leader(tmp_path / "leader")
-    yield made
-    made.close()
-
-
-def small_buffers(pair: Pair) -> None:
-    """So that nearly everything is sent in parts."""
-    for each in pair:
-        each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
-
-
-@pytest.mark.parametrize("is_narrow", [False, True])
-def test_changes_come_whole(
-    leader: Leader, pair: Pair, nodes: Nodes, tmp_path: Path, is_narrow: bool
-) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(leader.root, copy)
-    ends = linked(pair, of(nodes.authority, nodes.good))
-    if is_narrow:
-        small_buffers(pair)
-    peer, follower = Peer(leader.feed, ends[0], 0), Follower(Ring(SMALL), str(copy))
-    said: list[Any] = []
-    threads = [threading.Thread(target=lambda: said.append(peer.serve())),
-               threading.Thread(target=lambda: said.append(follower.run(ends[1])))]  # fmt: skip
-    for each in threads:
-        each.start()
-    for number in range(12):
-        for size in (1, 100, 16384, 400_000):
-            leader.append(f"{number % 3}", os.urandom(size))
-        position = leader.feed.mark()
-        until(lambda: peer.acked == position)  # noqa: B023
-    peer.stop()
-    threads[0].join()
-    ends[0].close()
-    threads[1].join()
-
-    assert said == ["", ("lost", "the leader has closed the connection")]
-    assert differences(leader.root, copy) == []
-    follower.close()
-    peer.close()
-    ends[1].close()
-
-
-def test_answers_that_come_together_are_all_heard(leader: Leader, ends: list[Channel]) -> None:
-    """More of them than are read at once: no event of the socket tells of the rest."""
-    position = leader.feed.mark()
-    ends[1].sendall(bytes(2000 * 8) + position.to_bytes(8, "little"))
-    peer = Peer(leader.feed, ends[0], 0)
-    said: list[str] = []
-    thread = threading.Thread(target=lambda: said.append(peer.serve()))
-    thread.start()
-    until(lambda: peer.acked == position)
-    peer.stop()
-    thread.join()
-    peer.close()
-
-    assert said == [""]
-
-
-@pytest.mark.skipif(tls_peer.library() is None, reason="needs OpenSSL's library")
-def test_new_keys_change_nothing(pair: Pair, nodes: Nodes, leader: Leader) -> None:
-    """Of a follower that takes new ones, and asks for new ones, before each answer."""
-    ours, theirs = pair
-    leads = of(nodes.authority, nodes.good)
-    follower = tls_peer.Peer(theirs, identity=nodes.good)
-    theirs.setblocking(True)
-    channel = at_once(lambda: leads.accept(ours), follower.shake_hands)[0]
-    assert isinstance(channel, Channel), channel
-    peer = Peer(leader.feed, channel, 0)
-    thread = threading.Thread(target=peer.serve)
-    thread.start()
-    came = 0
-    for _ in range(100):
-        position = leader.feed.mark()
-        while came < position:
-            piece = follower.read()
-            assert piece
-            came += len(piece)
-        follower.change_key()
-        assert follower.write(position.to_bytes(8, "little")) == 8
-        until(lambda: peer.acked == position)  # noqa: B023
-    peer.stop()
-    thread.join()
-    peer.close()
-    channel.close()
-    follower.close()
-
-
-def test_what_ends_tls_is_told_in_its_words(
-    leader: Leader, pair: Pair, nodes: Nodes, tmp_path: Path
-) -> None:
-    ends = linked(pair, of(nodes.authority, nodes.good))
-    follower = Follower(Ring(SMALL), str(tmp_path))
-    pair[0].send(b"\x17\x03\x03\x00\x20" + bytes(32))
-    kind, why = follower.run(ends[1])
-    assert (kind, "BAD_RECORD_MAC" in why) == ("lost", True)
-    follower.close()
-    peer = Peer(leader.feed, ends[0], 0)
-    pair[1].send(b"\x17\x03\x03\x00\x20" + bytes(32))
-    assert peer.serve().startswith("TLS: ")  # that of the follower, or what it thinks of ours
-    peer.close()
-    for each in ends:
-        each.close()
