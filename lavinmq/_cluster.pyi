@@ -110,7 +110,7 @@ class Channel:
         """Send all of it. Raises: OSError, in the words of OpenSSL."""
 
     def shutdown(self, how: int) -> None:
-        """Shut the socket down, which ends whatever waits for it: from any thread. Raises: OSError."""
+        """Shut the socket down, as any thread may, and end what waits for it. Raises: OSError."""
 
     def close(self) -> None:
         """Say goodbye, as far as the kernel takes it, and close. Idempotent."""
