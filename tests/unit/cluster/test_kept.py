@@ -13,8 +13,11 @@ from pathlib import Path
 import pytest
 
 from lavinmq._cluster import Feed, Follower, Peer, Ring
+from lavinmq.cluster.certificates import Certificates
 from lavinmq.files.changes import Change
+from tests.support.certificates import Authority
 from tests.support.follower import differences
+from tests.support.secure_nodes import HOST, linked, of
 
 SIZE = 4 << 20
 LONG = 40_000
@@ -28,10 +31,12 @@ NOTE = ctypes.CFUNCTYPE(
 
 
 class Leader:
-    """A directory with the segments of queues, whose changes a feed hears of."""
+    """A directory with the segments of queues, whose changes a feed hears of. Args: certificates:
+    followers speak TLS."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, certificates: Certificates | None) -> None:
         self.root = root
+        self.certificates = certificates
         root.mkdir()
         self.feed = Feed(Ring(SIZE))
         self._note = NOTE(self.feed.note)
@@ -70,15 +75,17 @@ class Leader:
     def follow(self, at: int, copy: Path) -> Feed:
         """Have a directory get all that comes behind a position. Returns: what it would lead by."""
         copy.mkdir(exist_ok=True)
-        ours, theirs = socket.socketpair()
+        pair = socket.socketpair()
+        ours, theirs = linked(pair, self.certificates) if self.certificates else pair
+        pair[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 32768)  # all goes in parts
         ring = Ring(SIZE, at)
         follower = Follower(ring, str(copy))
-        peer = Peer(self.feed, ours.fileno(), at)
+        peer = Peer(self.feed, ours, at)
         try:
             with ours, theirs:
                 thread = threading.Thread(target=peer.serve)
                 thread.start()
-                ended = follower.run(theirs.fileno(), self.feed.mark())
+                ended = follower.run(theirs, self.feed.mark())
                 peer.stop()
                 thread.join()
         finally:
@@ -88,9 +95,17 @@ class Leader:
         return Feed(ring)
 
 
-@pytest.fixture
-def leader(tmp_path: Path) -> Iterator[Leader]:
-    yield Leader(tmp_path / "leader")
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    authority = Authority(tmp_path_factory.mktemp("ca"))
+    return of(authority, authority.issue("node", (HOST,)))
+
+
+@pytest.fixture(params=["plain", "tls"])
+def leader(
+    tmp_path: Path, request: pytest.FixtureRequest, certificates: Certificates
+) -> Iterator[Leader]:
+    yield Leader(tmp_path / "leader", certificates if request.param == "tls" else None)
 
 
 def test_a_long_append_comes_from_the_file_and_a_short_one_from_memory(
