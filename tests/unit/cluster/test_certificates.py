@@ -6,6 +6,8 @@ import os
 import shutil
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -261,6 +263,11 @@ def test_who_goes_before_the_handshake_is_no_mistake(pair: Pair, nodes: Nodes) -
 
 
 # ---- files
+
+
+def test_a_node_without_certificates_loads_no_tls() -> None:
+    code = "import lavinmq.cluster.node, sys; sys.exit('lavinmq._tls' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @pytest.mark.parametrize("key", ["cert", "key", "ca_cert"])
