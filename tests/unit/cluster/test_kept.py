@@ -34,7 +34,7 @@ class Leader:
     """A directory with the segments of queues, whose changes a feed hears of. Args: certificates:
     followers speak TLS."""
 
-    def __init__(self, root: Path, certificates: Certificates | None) -> None:
+    def __init__(self, root: Path, certificates: Certificates | None = None) -> None:
         self.root = root
         self.certificates = certificates
         root.mkdir()
