@@ -108,16 +108,18 @@ cdef void feed_put(feed_t* f, u8 kind, const char* path, const char* target, int
     cdef u64 head = ENTRY_HEAD + n_path + n_target, done = 0
     cdef ssize_t k
     cdef u8* p
+    cdef bint is_kept
     if n_path >= ENTRY_PATH or n_target >= ENTRY_PATH:
         f.error = EINTR
         return
     feed_make_room(f, head + n)
     p = ring_at(&f.ring, f.ring.head)
     if n and data != NULL:
-        if kind != CHANGE_APPEND or not keeper_keep(&f.keeper, f.ring.head + head,
-                                                         path, fd, start, n):
-            memcpy(p + head, data, n)
         done = n
+        is_kept = kind == CHANGE_APPEND and keeper_keep(
+            &f.keeper, f.ring.head + head, path, fd, start, n)
+        if not is_kept:
+            memcpy(p + head, data, n)
     while done < n:
         k = c_pread(fd, p + head + done, n - done, start + <i64>done)
         if k < 0 and errno == EINTR:

@@ -6,7 +6,7 @@
 # may get a hole, but not before all copies that may lead have its ack, which the hole waits for. A
 # file that is removed is held by its descriptor.
 # Called by feed.pyx and peer.pyx, under the feed's lock.
-from posix.fcntl cimport F_GETFL, F_SETFL, O_NONBLOCK, fcntl
+from posix.fcntl cimport fcntl
 from posix.stat cimport fstat, struct_stat
 
 cdef extern from "<fcntl.h>" nogil:

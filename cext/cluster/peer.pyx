@@ -3,6 +3,7 @@
 # The leader never waits for a follower: one that is so far behind that the ring has lost what comes
 # next ends. What is little and awaited by nobody is sent a moment later, with what comes meanwhile.
 # Called by door.pyx, without the GIL.
+from posix.fcntl cimport F_GETFL, F_SETFL, O_NONBLOCK
 
 cdef extern from "<sys/sendfile.h>" nogil:
     ssize_t c_sendfile "sendfile"(int to, int fd, i64* at, size_t n)

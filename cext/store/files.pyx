@@ -47,8 +47,8 @@ cdef void change_note(loop_t* loop, u8 kind, const char* path, const char* targe
     if target != NULL:
         to = target + o.root_len + 1
     while o != NULL:                    # they all observe the same directory
-        o.note(o.owner, next_position(&o.position), kind, path + o.root_len + 1, to, fd, data, start,
-               end)
+        o.note(o.owner, next_position(&o.position), kind, path + o.root_len + 1, to, fd, data,
+               start, end)
         o = o.next
     set_errno(error)
 
