@@ -251,14 +251,15 @@ class Leading:
             self._start(self._count_anew())
 
     def _is_in_the_way(self) -> bool:
-        """Whether it has not been able to acknowledge for long, while others could that are in sync
-        and alive, as etcd says: what has failed is the network between them and this node."""
+        """Whether it has not been able to acknowledge for long, while others could that are alive,
+        as etcd says, one of them in sync: what has failed is the network between them and this
+        node, which reaches too few."""
         if not self._stuck_since or time.monotonic() - self._stuck_since < STUCK_S:
             return False
         state = self._coordinator.state
-        others = (set(state.in_sync) & set(state.nodes)) - {self._coordinator.me}
-        connected = {each.node for each in self.sessions if each.peer is not None}
-        return len(others) >= self.least and not others & connected
+        alive = (set(state.nodes) & {*state.members, *state.in_sync}) - {self._coordinator.me}
+        reached = alive & {each.node for each in self.sessions if each.peer is not None}
+        return bool(alive & set(state.in_sync)) and len(alive) >= self.least > 1 + len(reached)
 
     def _gone(self) -> set[str]:
         """Nodes in sync that are not connected."""

@@ -18,7 +18,7 @@ from contextlib import suppress
 
 from pamqp import commands
 
-from tests.support.cluster import WAIT_S, Cluster
+from tests.support.cluster import WAIT_S, Cluster, ClusterNode
 from tests.support.waiting import wait_for
 from tests.support.wire import Wire, WireClosed, WireTimeout
 
@@ -67,9 +67,23 @@ class Producer(threading.Thread):
             there = [each for each in self.cluster.nodes if not each.is_paused]
             node = self._chance.choice(there)
             self._attempt += 1
-            with suppress(*ENDED), Wire.open(node.port) as wire:
-                self.publish(wire)
+            with suppress(*ENDED):
+                self.attempt(node)
             self._is_over.wait(PAUSE_S)
+
+    def declare(self, wire: Wire) -> None:
+        """Have there be a queue for it."""
+        queue = commands.Queue.Declare(queue=self.queue, durable=True)
+        wire.call(1, queue, commands.Queue.DeclareOk)
+
+    def attempt(self, node: ClusterNode) -> None:
+        """Publish through a node until that fails, or it is to end."""
+        with Wire.open(node.port, host=node.host) as wire:
+            self.publish(wire)
+
+    def take_all(self, cluster: Cluster) -> list[bytes]:
+        """All messages of its queue, in order."""
+        return drain(cluster, self.queue)
 
     def body(self, number: int) -> bytes:
         """Of a message, in this attempt."""
@@ -139,8 +153,10 @@ class Book:
 
     def __init__(
         self, cluster: Cluster, *, producers: int = 2, transactors: int = 1, seed: int = 1,
-        name: str = "book", size: int = 30,
+        name: str = "book", size: int = 30, more: Sequence[Producer] = (),
     ) -> None:  # fmt: skip
+        self.more = more
+        """Others of its producers."""
         self.cluster = cluster
         self.queue, self.tx_queue = f"{name}-confirms", f"{name}-tx"
         self.producers = [
@@ -152,11 +168,10 @@ class Book:
         ]
 
     def __enter__(self) -> Book:
-        with Wire.open(self.cluster.leader().port) as wire:
-            for queue in (self.queue, self.tx_queue):
-                wire.call(
-                    1, commands.Queue.Declare(queue=queue, durable=True), commands.Queue.DeclareOk
-                )
+        leader = self.cluster.leader()
+        with Wire.open(leader.port, host=leader.host) as wire:
+            for each in self.all:
+                each.declare(wire)
         for each in self.all:
             each.start()
         return self
@@ -168,7 +183,7 @@ class Book:
     @property
     def all(self) -> Sequence[Producer]:
         """All producers."""
-        return [*self.producers, *self.transactors]
+        return [*self.producers, *self.transactors, *self.more]
 
     @property
     def n_confirmed(self) -> int:
@@ -188,7 +203,9 @@ class Book:
         for each in self.all:
             each.end()
         wanted = {each.producer: each for each in self.all}
-        found = drain(self.cluster, self.queue) + drain(self.cluster, self.tx_queue)
+        found: list[bytes] = []
+        for each in {each.queue: each for each in self.all}.values():
+            found += each.take_all(self.cluster)
         numbers: dict[str, set[int]] = defaultdict(set)
         attempts: dict[tuple[str, str], int] = defaultdict(int)
         sizes: Counter[tuple[str, str, str]] = Counter()
@@ -213,7 +230,8 @@ class Book:
 
 def drain(cluster: Cluster, queue: str) -> list[bytes]:
     """Take all messages of a queue, in order."""
-    with Wire.open(cluster.leader().port) as wire:
+    leader = cluster.leader()
+    with Wire.open(leader.port, host=leader.host) as wire:
         left = wire.call(
             1, commands.Queue.Declare(queue=queue, passive=True), commands.Queue.DeclareOk
         ).message_count

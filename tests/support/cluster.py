@@ -34,7 +34,7 @@ from tests.support.wire import Wire, WireClosed, WireTimeout
 
 WAIT_S = 60.0 * PATIENCE
 PREFIX = "c"
-LOST, CANNOT_FOLLOW = 3, 36
+DISK_FAILED, LOST, NO_ETCD, CANNOT_FOLLOW = 1, 3, 5, 36
 RESTART_S = 0.1
 LOG_TAIL_LINES = 80
 
@@ -71,6 +71,8 @@ class ClusterNode:
         self.env: dict[str, str] = {}
         self.command: list[str] = []
         """Another program than usual, for the next start."""
+        self.within: list[str] = []
+        """What stands in front of that."""
         self.exit_codes: list[int] = []
         """Of all its lives that ended by themselves."""
         self.process: subprocess.Popen[bytes] | None = None
@@ -87,7 +89,7 @@ class ClusterNode:
     @property
     def uri(self) -> str:
         """What it advertises."""
-        return f"{self.cluster.scheme}://{HOST}:{self.advertised_port}"
+        return f"{self.cluster.scheme}://{self.host}:{self.advertised_port}"
 
     @property
     def id(self) -> str:
@@ -103,7 +105,7 @@ class ClusterNode:
 
     def is_serving(self) -> bool:
         """Whether clients get through by it."""
-        return is_answering(HOST, self.port)
+        return is_answering(self.host, self.port)
 
     def start(self) -> ClusterNode:
         """Start it, and wait for nothing."""
@@ -124,7 +126,7 @@ class ClusterNode:
         cluster = self.cluster
         etcd = [f"{HOST}:{self.etcd_link.port}"] if self.etcd_link else cluster.etcd.endpoints
         options = {
-            "-D": self.data_dir, "-b": HOST, "-p": self.port, "--http-port": self.http_port,
+            "-D": self.data_dir, "-b": self.host, "-p": self.port, "--http-port": self.http_port,
             "--metrics-http-port": self.metrics_port, "--control-unix-path": self.control_path,
             "--https-port": -1, "--mqtt-port": self.mqtt_port, "--mqtts-port": -1,
             "--clustering-port": self.clustering_port, "--clustering-advertised-uri": self.uri,
@@ -133,7 +135,8 @@ class ClusterNode:
             "--clustering-min-insync-replicas": cluster.least,
         }  # fmt: skip
         flat = [str(each) for pair in options.items() for each in pair]
-        return [*(self.command or broker_command()), "--clustering", *flat, *self.args]
+        command = self.command or broker_command()
+        return [*self.within, *command, "--clustering", *flat, *self.args]
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal."""
@@ -192,20 +195,21 @@ class Cluster:
     def __init__(
         self, directory: Path, n_nodes: int = 3, *, lease_ttl_s: int = 4, least: int = 0,
         is_linked: bool = False, restarts: bool = True, args: Sequence[str] = (),
-        scheme: str = "tcp",
+        scheme: str = "tcp", etcd: EtcdCluster | None = None,
     ) -> None:  # fmt: skip
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
         self.lease_ttl_s = lease_ttl_s
         self.least = least
         self.lock = threading.RLock()
-        self.etcd = EtcdCluster(directory / "etcd")
+        self.etcd = etcd or EtcdCluster(directory / "etcd")
         self.is_linked = is_linked
         self.scheme = scheme
         """Of what nodes advertise."""
         self.nodes: list[ClusterNode] = []
         self._args = list(args)
-        self._restarts = restarts
+        self.restarted = {LOST} if restarts else set()
+        """Exit codes after which a node is started again."""
         self._is_over = threading.Event()
         self._keeper = threading.Thread(target=self._keep, daemon=True)
         for _ in range(n_nodes):
@@ -236,13 +240,17 @@ class Cluster:
 
     def add(self) -> ClusterNode:
         """Make one node more, which is not started."""
-        node = ClusterNode(self, len(self.nodes) + 1)
-        node.args = list(self._args)
+        node = self.make_node(len(self.nodes) + 1)
+        node.args += self._args
         if self.is_linked:
             node.gate = Link(node.clustering_port, self._who)
             node.etcd_link = Link(self.etcd.members[0].client_port)
         self.nodes.append(node)
         return node
+
+    def make_node(self, number: int) -> ClusterNode:
+        """One of this cluster."""
+        return ClusterNode(self, number)
 
     def start(self) -> ClusterNode:
         """Start all nodes that do not run. Returns: who leads, once all are in sync."""
@@ -263,7 +271,9 @@ class Cluster:
 
     def _is_answered(self, leader: ClusterNode) -> bool:
         """Whether a change is acknowledged: what is in sync is there, then."""
-        with suppress(OSError, WireClosed, WireTimeout), Wire.open(leader.port) as wire:
+        # A broker whose disk has just got room again may still refuse.
+        ended = (OSError, WireClosed, WireTimeout, AssertionError)
+        with suppress(*ended), Wire.open(leader.port, host=leader.host) as wire:
             name = f"probe-{time.monotonic_ns()}"
             wire.call(1, commands.Queue.Declare(queue=name, durable=True), commands.Queue.DeclareOk)
             wire.call(1, commands.Queue.Delete(queue=name), commands.Queue.DeleteOk)
@@ -294,15 +304,18 @@ class Cluster:
                     if code is not None:
                         each.exit_codes.append(code)
                         each.process = None
-                        if self._restarts and code == LOST:
+                        if code in self.restarted:
                             each.start()
 
     # ---- what is so
 
     def ask(self, path: str, **fields: Any) -> dict[str, Any]:
         """What etcd answers, {} when it does not."""
-        status, found = self.etcd.members[0].ask(path, fields)
-        return found if status == 200 else {}
+        for each in self.etcd.members:
+            status, found = each.ask(path, fields)
+            if status == 200:
+                return found
+        return {}
 
     def keys(self) -> dict[str, str]:
         """All keys of the cluster, without their prefix."""

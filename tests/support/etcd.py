@@ -34,6 +34,9 @@ class Member:
 
     def __init__(self, directory: Path, name: str) -> None:
         self.name = name
+        self.host = HOST
+        self.within: list[str] = []
+        """What stands in front of its command."""
         self.client_port, self.peer_port = free_port(), free_port()
         self._directory = directory
         self._process: subprocess.Popen[bytes] | None = None
@@ -41,12 +44,12 @@ class Member:
     @property
     def endpoint(self) -> str:
         """Where clients find it."""
-        return f"{HOST}:{self.client_port}"
+        return f"{self.host}:{self.client_port}"
 
     @property
     def peer_url(self) -> str:
         """Where other members find it."""
-        return f"http://{HOST}:{self.peer_port}"
+        return f"http://{self.host}:{self.peer_port}"
 
     @property
     def log(self) -> Path:
@@ -75,7 +78,7 @@ class Member:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("ETCD_")}
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [PROGRAM, *(f"--{name}={value}" for name, value in flags.items())],
+                [*self.within, PROGRAM, *(f"--{name}={value}" for name, value in flags.items())],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment,
             )  # fmt: skip
 

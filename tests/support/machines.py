@@ -1,0 +1,61 @@
+"""A cluster whose nodes, and whose members of etcd, are on machines of their own (`network.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tests.support.cluster import NO_ETCD, Cluster, ClusterNode
+from tests.support.etcd import EtcdCluster, Member
+from tests.support.network import Machine, Network
+
+
+class MachineCluster(Cluster):
+    """Each node and each member of etcd has an address of its own.
+
+    Args: as for `Cluster`; n_members: of etcd.
+    """
+
+    def __init__(
+        self, directory: Path, network: Network, n_nodes: int = 3, *, n_members: int = 1,
+        **options: Any,
+    ) -> None:  # fmt: skip
+        self.network = network
+        self.machines: dict[ClusterNode | Member, Machine] = {}
+        etcd = EtcdCluster(directory / "etcd", n_members)
+        for member in etcd.members:
+            machine = self.machines[member] = network.add()
+            member.host, member.within = machine.host, machine.within
+        super().__init__(directory, n_nodes, etcd=etcd, **options)
+        self.restarted.add(NO_ETCD)
+
+    def make_node(self, number: int) -> ClusterNode:
+        """On another machine."""
+        node = super().make_node(number)
+        machine = self.machines[node] = self.network.add()
+        node.host, node.within = machine.host, machine.within
+        node.args = ["--clustering-bind", node.host, "--default-user-only-loopback", "false"]
+        return node
+
+    def cut(
+        self, one: ClusterNode | Member, others: Iterable[ClusterNode | Member], *,
+        back: bool = True,
+    ) -> None:  # fmt: skip
+        """Let nothing pass from one machine to others. Args: back: nor from these."""
+        self.network.cut(
+            self.machines[one], *(self.machines[each] for each in others if each is not one),
+            back=back,
+        )  # fmt: skip
+
+    def worsen(self, **values: Any) -> None:
+        """Have all ways between nodes and members be like this: fields of `Way`."""
+        machines = list(self.machines.values())
+        for number, one in enumerate(machines):
+            for other in machines[number + 1 :]:
+                self.network.set(one, other, **values)
+
+    def heal(self) -> ClusterNode:
+        """Make good whatever a test has done. Returns: who leads, once all are in sync."""
+        self.network.heal()
+        return super().heal()
