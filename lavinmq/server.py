@@ -74,6 +74,8 @@ class Server:
 
     failure: str
     """Why it did not stop in order, for people; empty if it did, or runs."""
+    has_sync_failed: bool
+    """Whether nobody knows what is on the disk."""
     is_stopped: bool
     """Whether it has stopped, and all that it had is on disk."""
 
@@ -82,6 +84,7 @@ class Server:
         *, is_clean: bool = False,
     ) -> None:  # fmt: skip
         self.failure = ""
+        self.has_sync_failed = False
         self.is_stopped = False
         self.config = config
         self.events = events
@@ -371,6 +374,7 @@ class Server:
             broker.loop.finish()
         except OSError as error:
             failure = f"Cannot sync {error.filename}: {error.strerror}"
+            self.has_sync_failed = True
             _log.error("%s", failure)
         self.mqtt.close()
         broker.loop.stop()
@@ -480,6 +484,7 @@ class Server:
         """A sync failed: stop, because what is on disk is not known any more."""
         failure = f"Cannot sync {path}: {os.strerror(error)}"
         _log.fatal("%s. Stopping; nothing was confirmed that is not on disk", failure)
+        self.has_sync_failed = True
         self._end(failure)
 
 

@@ -20,7 +20,7 @@ from lavinmq._cluster import Follower, Ring
 from lavinmq.cluster import frames
 from lavinmq.cluster.frames import Connection, PeerError
 from lavinmq.cluster.history import History
-from lavinmq.cluster.joining import Copy, finish, remove_stage
+from lavinmq.cluster.joining import Copy, SyncFailed, finish, remove_stage
 from lavinmq.cluster.spool import Spool
 from lavinmq.files.standing import Standing
 from lavinmq.process import log
@@ -32,6 +32,8 @@ CONNECT_S: Final = 3.0
 JOIN_S: Final = 60.0
 FIRST_PAUSE_S: Final = 0.02
 AGAIN_S: Final = 0.3
+FULL_S: Final = 1.0
+"""After which a node looks whether its disk has room again."""
 SPOOL: Final = ".joining.changes"
 PORT: Final = 5679
 SCHEMES: Final = ("tcp", "tls")
@@ -109,6 +111,8 @@ class Following:
             except ConnectionRefusedError as error:
                 self._say(str(error.strerror))
                 self._call(self._on_dead)
+            except SyncFailed as error:
+                self._failed("disk", error.strerror or str(error))
             except (OSError, PeerError) as error:
                 self._say(frames.words(error))
             self._is_over.wait(pause_s)
@@ -162,7 +166,8 @@ class Following:
         """Have the files be those of the leader, and what it has changed meanwhile."""
         began = time.monotonic()
         ticket = frames.receive(sock)
-        copy = Copy(self._root)
+        # One that is not whole may hold what it reads in memory only: its last sync has failed.
+        copy = Copy(self._root, trusts=self._standing.is_whole)
         spool = self._spool(frames.text(ticket, "ticket"))
         try:
             answer = self._copy(sock, copy, began)
@@ -214,10 +219,10 @@ class Following:
         n_bytes = copy.take(sock)
         if frames.receive(sock).get("place") is not True:
             raise PeerError("it does not say what is to be done with its files")
-        self._standing.note(is_whole=False)
+        self._note(is_whole=False)
         self.history = History()
         copy.place()
-        self._standing.note(is_whole=True)
+        self._note(is_whole=True)
         remove_stage(self._root)
         frames.send(sock, {"placed": True})
         answer = frames.receive(sock)
@@ -226,6 +231,13 @@ class Following:
             " %.1f s", self.uri, copy.n_same, copy.n_compared, n_bytes, time.monotonic() - began,
         )  # fmt: skip
         return answer
+
+    def _note(self, *, is_whole: bool) -> None:
+        """Note how the files stand. Raises: SyncFailed."""
+        try:
+            self._standing.note(is_whole=is_whole)
+        except OSError as error:
+            raise SyncFailed(error.errno, error.strerror) from None
 
     def _follow(self, sock: Connection, history: History) -> None:
         """Follow until the connection ends. Raises: OSError, PeerError."""
@@ -249,12 +261,17 @@ class Following:
         if kind == "disk":
             self._say(why)
             self._is_over.set()
+            self.history = History()
+            remove_stage(self._root)  # what is in it may not be on disk either
+            with suppress(OSError):
+                self._standing.note(is_whole=False)
             self._call(self._on_disk, why)
         elif kind == "refused":
             self._standing.note(is_whole=False)
             self.history = History()
             raise PeerError(why)
         elif kind == "full":
+            self._is_over.wait(FULL_S)
             raise PeerError(why)
         else:
             self._say(why)

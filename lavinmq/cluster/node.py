@@ -2,7 +2,7 @@
 
 A node that leads never follows again: it ends, and is started anew. Exit codes are the original's:
 3: it leads no more, or may not; 5: no etcd answers; 36: it cannot follow; 1: its disk has failed.
-Source: docs/clustering.md.
+Longer than 500 lines: what a node does next depends on all that it is. Source: docs/clustering.md.
 """
 
 from __future__ import annotations
@@ -203,6 +203,9 @@ class Node:
             with suppress(OSError):
                 self._standing.note(is_whole=True, position=head, history=self._history.to_json())
                 self.is_stopped = server is None or server.is_stopped
+        if server is not None and server.has_sync_failed and self._coordinator.state.in_sync[1:]:
+            with suppress(OSError):  # what it reads may not be on disk; others have it
+                self._standing.note(is_whole=False)
         if self._makes_way:
             self.exit_code = self.exit_code or LOST
         if self._lease:
@@ -253,6 +256,8 @@ class Node:
             self._secret = await self._coordinator.secret()
             await self._coordinator.look()
             self._begin_standing()
+        except OSError as error:
+            raise NodeError(f"the disk has failed: {error.strerror}", 1) from None
         except Unreachable as error:
             raise NodeError(str(error), NO_ETCD) from None
         except EtcdError as error:
