@@ -98,8 +98,10 @@ def encode_publish(
 class Wire:
     """One connection. `Wire(port)` only opens the socket; `Wire.open(port)` logs in as well."""
 
-    def __init__(self, port: int, host: str = HOST) -> None:
-        self._socket = socket.create_connection((host, port), TIMEOUT_S)
+    def __init__(
+        self, port: int, host: str = HOST, sock: socket.socket | None = None
+    ) -> None:  # fmt: skip
+        self._socket = sock or socket.create_connection((host, port), TIMEOUT_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = bytearray()
         self._contents: dict[int, _Content] = {}
