@@ -43,6 +43,9 @@ SILENT_S: Final = 3.0
 CLOSE_BYTES: Final = 8 << 20
 """How near a follower has to be before acknowledgements wait for it."""
 MOST_STRANGERS: Final = 32
+GRACE_S: Final = 0.1
+"""For which a stranger keeps its place when others come."""
+BACKLOG: Final = 256
 GREETING_S: Final = 5.0
 """In which a connection has to say whose it is."""
 STAGE_S: Final = 600.0
@@ -61,7 +64,7 @@ def listening(bind: str, port: int) -> socket.socket:
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((bind, port))
-        sock.listen(16)
+        sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
         raise OSError(
@@ -80,8 +83,9 @@ class Session:
         self.where = shown(self.host, address[1])
         self.node = ""
         self.version = ""
-        self.is_known = False
-        """Whether it has said whose it is."""
+        self.came_at = time.monotonic()
+        self.is_known = self.is_ended = False
+        """Whether it has said whose it is; whether its thread is about to end."""
         self.peer: Peer | None = None
         self.spool: Peer | None = None
         """It only gets what is changed while its node joins."""
@@ -90,6 +94,7 @@ class Session:
 
     def end(self) -> None:
         """Have its thread end; what waits for it goes on waiting until it has."""
+        self.is_ended = True
         for peer in filter(None, (self.peer, self.spool)):
             peer.stop()
         with suppress(OSError):
@@ -337,10 +342,14 @@ class Leading:
         except OSError:
             return
         session = Session(sock, address[:2])
-        strangers = [each for each in self.sessions if not each.is_known]
+        strangers = [each for each in self.sessions if not (each.is_known or each.is_ended)]
         if len(strangers) >= MOST_STRANGERS:
-            sock.close()
-            return
+            # Who has had time enough makes room: else those that say nothing would keep others out.
+            oldest = min(strangers, key=lambda each: each.came_at)
+            if session.came_at - oldest.came_at < GRACE_S:
+                sock.close()
+                return
+            oldest.end()
         self.sessions.add(session)
         self._events.call_later(GREETING_S, self._hurry, session)
         threading.Thread(
@@ -374,7 +383,8 @@ class Leading:
     def _ended(self, session: Session, why: str) -> None:
         if not self._is_over:
             name = f"{session.node} ({session.where})" if session.node else session.where
-            _log.log(30 if session.node else 20, "follower %s has gone: %s", name, why)
+            level = 30 if session.node else 10 if session.is_ended else 20
+            _log.log(level, "follower %s has gone: %s", name, why)
         peer = session.peer
         self.sessions.discard(session)
         self._know_peers()
