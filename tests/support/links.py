@@ -8,9 +8,11 @@ of several that connect can be cut off alone. Threads: one for accepting, two fo
 from __future__ import annotations
 
 import os
+import random
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -56,6 +58,8 @@ class _Pair:
                 if not data:
                     break
                 data = self.link.taken(self, way, data)
+                if self.link.late_s:
+                    time.sleep(self.link.late_s * random.random())
                 target.sendall(data)
         if not self.is_forgotten:
             self.end()
@@ -89,6 +93,8 @@ class Link:
         self._listener: socket.socket | None = None
         self.left: int | None = None
         """Bytes that may pass down before that way is held; None: any number."""
+        self.late_s = 0.0
+        """How late what passes is at most."""
         self.open()
 
     def open(self) -> None:
@@ -131,6 +137,7 @@ class Link:
         with self._flow:
             self._held.clear()
             self.left = None
+            self.late_s = 0.0
             self._flow.notify_all()
 
     def cut(self) -> None:

@@ -8,22 +8,70 @@ At most one node is out at a time, as is promised; in between all are made whole
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from typing import NamedTuple
+
+import pytest
 
 from tests.support.book import Book
-from tests.support.cluster import WAIT_S, Cluster, ClusterNode
+from tests.support.clock import Clock, compile_clock
+from tests.support.cluster import DISK_FAILED, NO_ETCD, WAIT_S, Cluster, ClusterNode
+from tests.support.disk import Action, Call, compile_shim
+from tests.support.disks import Disks
+from tests.support.etcd import WHY_NOT
 from tests.support.links import DOWN, UP, Link
 
 STEPS = int(os.environ.get("LAVINMQ_CHAOS_STEPS", "5"))
 SEED = int(os.environ.get("LAVINMQ_CHAOS_SEED", "1"))
 DEADLINE_S = WAIT_S * (2 + STEPS)
-CLUSTER = {"is_linked": True}
 HARMS = (
     "kill", "stop", "pause", "kill all", "from etcd", "from nodes", "from one", "cut", "one way",
-    "kill twice", "end etcd", "short",
+    "kill twice", "end etcd", "short", "late", "clock", "sync fails", "slow disk", "no room",
+    "disk stands still",
 )  # fmt: skip
+HOURS_S = 10 * 3600
+
+
+class Nodes(NamedTuple):
+    """Three of them, with disks and clocks of their own."""
+
+    cluster: Cluster
+    disks: Disks
+    clocks: dict[ClusterNode, Clock]
+
+    def heal(self) -> None:
+        """Make good whatever was done, and wait until all are in sync."""
+        self.disks.heal()
+        self.cluster.heal()
+
+
+@pytest.fixture
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    """In sync."""
+    if WHY_NOT:
+        pytest.skip(WHY_NOT)
+    directory = tmp_path_factory.mktemp("chaos")
+    with ExitStack() as stack:
+        cluster = stack.enter_context(Cluster(directory / "cluster", is_linked=True))
+        disks = Disks(cluster, compile_shim(directory), stack)
+        shim, clocks = compile_clock(directory), {}
+        for each in cluster.nodes:
+            clock = stack.enter_context(closing(Clock(shim, directory / f"{each}.clock")))
+            each.env, clocks[each] = clock.env(each.env), clock
+        cluster.restarted |= {DISK_FAILED, NO_ETCD}
+        cluster.start()
+        yield Nodes(cluster, disks, clocks)
+
+
+@pytest.fixture
+def cluster(nodes: Nodes) -> Cluster:
+    """So that the report of a failing test has its logs."""
+    return nodes.cluster
 
 
 def _link(link: Link | None) -> Link:
@@ -32,9 +80,10 @@ def _link(link: Link | None) -> Link:
 
 
 def harm(  # noqa: C901 - a flat list
-    cluster: Cluster, node: ClusterNode, kind: str, chance: random.Random
+    nodes: Nodes, node: ClusterNode, kind: str, chance: random.Random
 ) -> None:
     """Do something to a node."""
+    cluster, disk = nodes.cluster, nodes.disks.of[node]
     others = [each for each in cluster.nodes if each is not node]
     match kind:
         case "kill":
@@ -70,9 +119,22 @@ def harm(  # noqa: C901 - a flat list
             cluster.cut_nodes(node, chance.choice(others), UP, DOWN)
             _link(node.etcd_link).hold()
             time.sleep(chance.random() * 4)
+        case "late":
+            for each in cluster.nodes:
+                _link(each.gate).late_s = _link(each.etcd_link).late_s = 0.2
+        case "clock":
+            nodes.clocks[node].set(chance.uniform(-HOURS_S, HOURS_S))
+        case "sync fails":
+            disk.plan(Action.FAIL, Call.SYNC, error=errno.EIO, first=chance.randrange(1, 4), last=4)
+        case "slow disk":
+            disk.plan(Action.NOTHING, Call(0), sync_us=chance.randrange(5_000_000))
+        case "no room":
+            disk.plan(Action.FAIL, Call.WRITE, "*/msgs.*", error=errno.ENOSPC)
+        case "disk stands still":
+            disk.plan(Action.HOLD, Call.SYNC | Call.WRITE)
 
 
-def test_nothing_is_lost_whatever_happens(cluster: Cluster) -> None:
+def test_nothing_is_lost_whatever_happens(nodes: Nodes, cluster: Cluster) -> None:
     chance = random.Random(SEED)
     steps = []
     for number in range(STEPS):
@@ -83,9 +145,9 @@ def test_nothing_is_lost_whatever_happens(cluster: Cluster) -> None:
                 steps.append(f"{kind} {node}")
                 print(f"seed {SEED}, step {number}: {steps[-1]}", flush=True)
                 if node.is_running() and not node.is_paused:
-                    harm(cluster, node, kind, chance)
+                    harm(nodes, node, kind, chance)
                 time.sleep(chance.random() * chance.choice([0.1, 1, 6]))
-                cluster.heal()
+                nodes.heal()
             book.progress(3)
             book.check()
         cluster.check_epochs()
