@@ -299,20 +299,24 @@ class Coordinator:
         await self.look()
         return "" if done else "something else has changed meanwhile, try again"
 
-    def replaced(self) -> set[str]:
+    def replaced(self, taken_in: Iterable[str] = ()) -> set[str]:
         """Nodes whose place another one has taken, which advertises their URI: their directories
-        were lost. They are not there, and not in sync."""
+        were lost. They are not there, and not in sync.
+
+        Args: taken_in: nodes that are about to be in sync.
+        """
         state = self.state
         there = {node: info.get("uri") for node, info in state.nodes.items()}
-        taken = {there.get(node) for node in state.members} - {None}
+        count = {*state.members, *taken_in} & {*there, *state.in_sync, *taken_in}
+        taken = {there.get(node) or state.places.get(node) for node in count} - {None}
         return {
             node for node in state.members
-            if node not in there and node not in state.in_sync and state.places.get(node) in taken
+            if node not in count and state.places.get(node) in taken
         }  # fmt: skip
 
     def _counting(self, state: State, nodes: set[str]) -> list[Put]:
         """What has these nodes counted from now on, and no more those that were replaced."""
-        members = (set(state.members) - self.replaced()) | nodes
+        members = (set(state.members) - self.replaced(nodes)) | nodes
         if members == set(state.members):
             return []
         uris = {node: info.get("uri") for node, info in state.nodes.items()}
