@@ -201,6 +201,15 @@ cdef struct observer_t:         # who is told of each change of a file, once it 
     size_t root_len
     observer_t* next
 
+cdef enum:
+    TOUCH_SLOTS = 64
+    TOUCH_ALL = 0x7fffffffffffffff      # end of a change that may be anywhere in a file
+
+cdef struct touches_t:          # notes of changes that take something back, in a file of their own
+    int fd                      # behind whose end they are written; -1 = nobody wants them
+    flag_t is_incomplete        # one could not be written
+    u64 seen[TOUCH_SLOTS]       # of paths that were written over since somebody looked
+
 cdef struct copies_t:           # of all files, on other machines: acknowledgements wait for them
     u64 (*mark)(copies_t* c) noexcept nogil     # what was changed so far is wanted: its position
     bint (*have)(copies_t* c, u64 position) noexcept nogil      # on as many disks as it has to be
@@ -1729,6 +1738,8 @@ cdef struct loop_t:
     u32 cap_run_fds
     int dir_fd                  # data directory, for syncfs
     observer_t* observer        # the first of those told of changes of files, NULL = nobody is
+    touches_t touches           # of the same, but for what is made and appended
+    size_t touched_root_len     # bytes of the data directory's path
     copies_t* copies            # that have to have what is synced, NULL = there are none
     flag_t is_behind            # they are, by so much that who sends much is not read
     flag_t is_copied            # files are: none gets holes, and nothing is written over filling

@@ -154,12 +154,14 @@ class Peer:
 class Follower:
     """Makes the leader's changes again, below a data directory.
 
-    Args: ring: keeps what comes, from its head on. Raises: RuntimeError, OSError.
+    Args: ring: keeps what comes, from its head on; touches: a descriptor to which changes are
+    written that take something back, as by `_core.touch_files`, -1: nobody wants them.
+    Raises: RuntimeError, OSError.
     """
 
     ring: Ring
 
-    def __init__(self, ring: Ring, root: str) -> None: ...
+    def __init__(self, ring: Ring, root: str, touches: int = -1) -> None: ...
     def run(
         self,
         sock: int | socket.socket | Channel,
@@ -182,6 +184,10 @@ class Follower:
 
     def close(self) -> None:
         """Let go of the files, and of the ring. Not while it runs. Idempotent."""
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether a change could not be written to `touches`."""
 
     @property
     def applied(self) -> int:

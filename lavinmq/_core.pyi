@@ -197,6 +197,23 @@ def note_change(
     """Note a change that was just made, for who observes: `files/changes.py` does. From any
     thread."""
 
+def touch_files(loop: Loop, root: str, fd: int) -> None:
+    """Have changes below `root` written to a file that take something back: what is cut, made a
+    hole, written over, renamed or removed. Not what is appended, made, or written over filling.
+
+    Args: root: as that of `observe`; fd: opened with O_APPEND, stays the caller's, and open as long
+    as the loop lives or until this is called with -1. Notes have the form of a `Journal`'s. One
+    that is patched at each turn of the loop is noted once, as a whole, until `look_at_touches`.
+    """
+
+def look_at_touches(loop: Loop) -> bool:
+    """Say that the notes are about to be read: what is written over from now on is noted anew.
+    Returns: whether all could be written so far. From any thread."""
+
+def make_hole(fd: int, start: int, end: int) -> None:
+    """Give bytes of a file back to the disk; its size stays. Raises: OSError: the file system
+    cannot."""
+
 class Loop:
     """What all links and queues of an event loop share: buffers, tick lists, confirms to send.
 

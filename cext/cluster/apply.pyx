@@ -48,6 +48,7 @@ cdef struct apply_t:
     flag_t has_left_dirty       # the latter
     flag_t is_dirty
     flag_t is_full              # the last change had no room; the files are as before it, or nearly
+    touches_t touches           # for who keeps sums of the files
     char why[APPLY_WHY]
 
 
@@ -218,6 +219,9 @@ cdef int apply_entry(apply_t* a, const u8* p, u64 position) noexcept nogil:
         rc = apply_content(a, kind, path, start, end, p + ENTRY_HEAD + n_path + n_target, n)
     else:
         return apply_nonsense(a, path, position)
+    if kind >= CHANGE_PATCH and kind <= CHANGE_REMOVE:
+        touch(&a.touches, kind, path, target if kind == CHANGE_RENAME else NULL,
+              <i64>TOUCH_ALL if kind == CHANGE_TRUNCATE else start, end)
     # What was changed while the files were copied may have been copied with its change.
     if rc and position < a.lenient_until and (
             errno == ENOENT or errno == EEXIST or errno == ENOTEMPTY):

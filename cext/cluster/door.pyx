@@ -246,9 +246,10 @@ cdef class Follower:
     cdef follow_t w
     cdef readonly Ring ring
 
-    def __cinit__(self, Ring ring, str root):
+    def __cinit__(self, Ring ring, str root, int touches=-1):
         cdef int i
         self.w.apply.root = -1
+        self.w.apply.touches.fd = touches
         ring.use()
         self.ring = ring
         raw = os.fsencode(root)
@@ -278,6 +279,11 @@ cdef class Follower:
         if self.w.apply.root >= 0:
             c_close(self.w.apply.root)
             self.w.apply.root = -1
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether a change could not be noted. See the stub."""
+        return self.w.apply.touches.is_incomplete
 
     @property
     def applied(self) -> int:

@@ -48,7 +48,9 @@ def note_change(Loop loop, int kind, str path, str target, int fd, i64 start, i6
     """Note a change that Python has made. See the stub."""
     cdef const char* to = NULL
     cdef const char* raw
-    if loop.t.observer == NULL:
+    cdef bint takes = kind not in (CHANGE_MAKE, CHANGE_APPEND, CHANGE_MAKE_DIRECTORY,
+                                   CHANGE_REMOVE_DIRECTORY) and loop.t.touches.fd >= 0
+    if loop.t.observer == NULL and not takes:
         return
     name = os.fsencode(path)
     raw = name
@@ -56,7 +58,31 @@ def note_change(Loop loop, int kind, str path, str target, int fd, i64 start, i6
         new = os.fsencode(target)
         to = new
     with nogil:     # another thread may have this one wait, in the middle of a note
+        if takes:
+            if kind == CHANGE_TRUNCATE:
+                start = TOUCH_ALL       # how long it was
+            file_touched(&loop.t, <u8>kind, raw, to, start, end)
         change_note(&loop.t, <u8>kind, raw, to, fd, NULL, start, end)
+
+
+def touch_files(Loop loop, str root, int fd) -> None:
+    """Have changes noted that take something back. See the stub."""
+    loop.t.touched_root_len = len(os.fsencode(root))
+    touches_forget(&loop.t.touches)
+    loop.t.touches.is_incomplete = False
+    loop.t.touches.fd = fd
+
+
+def look_at_touches(Loop loop) -> bool:
+    """Somebody is about to read what was noted. See the stub."""
+    touches_forget(&loop.t.touches)
+    return not loop.t.touches.is_incomplete
+
+
+def make_hole(int fd, i64 start, i64 end) -> None:
+    """Give bytes of a file back to the disk. See the stub."""
+    if hole_make(fd, start, end):
+        raise OSError(errno, os.strerror(errno))
 
 
 CHANGE_KINDS = {

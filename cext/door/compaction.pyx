@@ -57,7 +57,9 @@ cdef int filler_write(store_t* st, u32 id, int fd, const filler_t* f) noexcept n
     memset(head, 0, FILLER_HEAD)
     head[0] = FILLER_MS
     put_le64(head + FILLER_HEAD - 8, f.end - f.start - FILLER_HEAD)
-    return segment_write(st, b"msgs", id, CHANGE_PATCH, fd, head, FILLER_HEAD, f.start)
+    cdef int rc = segment_write(st, b"msgs", id, CHANGE_PATCH, fd, head, FILLER_HEAD, f.start)
+    segment_touched(st, b"msgs", id, CHANGE_PATCH, f.start, f.start + <i64>FILLER_HEAD)
+    return rc
 
 
 cdef int filler_punch(store_t* st, u32 id, int fd, const filler_t* f) noexcept nogil:

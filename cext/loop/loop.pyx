@@ -205,6 +205,7 @@ cdef class Loop:
             raise MemoryError()
         put_be32(put_name(self.t.count_header, b"x-delivery-count", c'I'), 0)
         loop_clock(&self.t)
+        self.t.touches.fd = -1
         self.t.file_ns = FILE_SYNC_NS
         self.t.whole_ns = WHOLE_SYNC_NS
         if _SYNCFS_REPORTS_ERRORS:
@@ -225,6 +226,7 @@ cdef class Loop:
         cdef job_t* job
         cdef u32 i
         self.t.observer = NULL      # the broker has ended
+        self.t.touches.fd = -1
         if self.journal != NULL:
             pthread_mutex_destroy(&self.journal.lock)
             free(self.journal.p)

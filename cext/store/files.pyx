@@ -4,10 +4,11 @@
 # looks). A change is noted once it has been made, also one that failed half-way; so notes of one
 # file, and of names that depend on each other, come in the order in which they may be made again
 # elsewhere (decision 0066). While nobody observes, a note is a test of one pointer. Python's files
-# (lavinmq/files/changes.py) end in the same notes. Called by all that keep something in files.
-# Source: docs/formats.md.
+# (lavinmq/files/changes.py) end in the same notes. Who keeps sums of files hears of those that take
+# something back (base/touches.pyx): what is appended, or written over filling, leaves sums right.
+# Called by all that keep something in files. Source: docs/formats.md.
 from libc.stdio cimport rename as c_rename
-from posix.stat cimport mkdir as c_mkdir
+from posix.stat cimport fstat, mkdir as c_mkdir, struct_stat as stat_t
 from posix.unistd cimport F_OK, access, ftruncate as c_ftruncate, pwrite, unlink as c_unlink
 
 cdef extern from "<fcntl.h>" nogil:
@@ -30,6 +31,7 @@ cdef extern from *:
 
 cdef enum:
     PATH_MAX_BYTES = 4096
+    TOUCH_SEED = 0x5ca1ab1e
 
 
 # ---- notes ---------------------------------------------------------------------------------------
@@ -63,6 +65,65 @@ cdef void segment_note(const store_t* st, const char* name, u32 id, u8 kind, int
     change_note(st.loop, kind, path, NULL, fd, data, start, end)
 
 
+cdef void touch_often(touches_t* t, const char* path) noexcept nogil:
+    """Note a change of a file that may be written over anywhere, and often: it is noted once until
+    somebody looks. Who looks forgets first and reads then, so nothing is missed."""
+    cdef size_t n
+    cdef u64 hash
+    if t.fd < 0:
+        return
+    n = strlen(path)
+    hash = hash_bytes(<const u8*>path, n, TOUCH_SEED)
+    if t.seen[hash % TOUCH_SLOTS] == hash:
+        return
+    touch(t, CHANGE_PATCH, path, NULL, 0, TOUCH_ALL)
+    t.seen[hash % TOUCH_SLOTS] = hash
+
+
+cdef void touches_forget(touches_t* t) noexcept nogil:
+    """Somebody is about to look."""
+    memset(t.seen, 0, sizeof(t.seen))
+
+
+cdef void file_touched(loop_t* loop, u8 kind, const char* path, const char* target, i64 start,
+                       i64 end) noexcept nogil:
+    """Note for who keeps sums of files that a change takes something back. From any thread."""
+    cdef const char* to = NULL
+    if loop == NULL or loop.touches.fd < 0 or strlen(path) <= loop.touched_root_len:
+        return
+    if target != NULL:
+        to = target + loop.touched_root_len + 1
+    touch(&loop.touches, kind, path + loop.touched_root_len + 1, to, start, end)
+
+
+cdef void file_touched_often(loop_t* loop, const char* path) noexcept nogil:
+    """The same of a file that may be written over at each turn of the loop."""
+    if loop.touches.fd >= 0 and strlen(path) > loop.touched_root_len:
+        touch_often(&loop.touches, path + loop.touched_root_len + 1)
+
+
+cdef void segment_touched(const store_t* st, const char* name, u32 id, u8 kind, i64 start,
+                          i64 end) noexcept nogil:
+    """The same of a file of a segment, whose path nobody has put together."""
+    cdef char path[PATH_MAX_BYTES]
+    cdef int error = errno
+    if st.loop.touches.fd < 0:
+        return
+    segment_path(st, name, id, path)
+    set_errno(error)
+    file_touched(st.loop, kind, path, NULL, start, end)
+
+
+cdef i64 cut_from(const loop_t* loop, int fd, i64 size) noexcept nogil:
+    """The size of a file that is longer than it is about to be, if somebody wants to know; or 0."""
+    cdef stat_t found
+    if loop == NULL or loop.touches.fd < 0:
+        return 0
+    if fstat(fd, &found):
+        return TOUCH_ALL
+    return found.st_size if found.st_size > size else 0
+
+
 cdef inline bint is_observed(const loop_t* loop) noexcept nogil:
     return loop != NULL and loop.observer != NULL
 
@@ -86,9 +147,14 @@ cdef int file_open(loop_t* loop, const char* path, int flags) noexcept nogil:
     cdef int fd
     flags |= O_CLOEXEC | O_NONBLOCK
     if not is_observed(loop):
-        return c_open(path, flags, 0o640)
+        fd = c_open(path, flags, 0o640)
+        if flags & O_TRUNC:
+            file_touched(loop, CHANGE_TRUNCATE, path, NULL, TOUCH_ALL, 0)
+        return fd
     is_new = flags & O_CREAT and access(path, F_OK) != 0
     fd = c_open(path, flags, 0o640)
+    if flags & O_TRUNC:
+        file_touched(loop, CHANGE_TRUNCATE, path, NULL, TOUCH_ALL, 0)
     if fd >= 0 and is_new:
         change_note(loop, CHANGE_MAKE, path, NULL, fd, NULL, 0, 0)
     elif fd >= 0 and flags & O_TRUNC:
@@ -100,6 +166,7 @@ cdef int file_rename(loop_t* loop, const char* path, const char* to) noexcept no
     """Give a file or directory another name, in the place of a file that has it. 0, or -1."""
     if c_rename(path, to):
         return -1
+    file_touched(loop, CHANGE_RENAME, path, to, 0, 0)
     if is_observed(loop):
         change_note(loop, CHANGE_RENAME, path, to, -1, NULL, 0, 0)
     return 0
@@ -109,6 +176,7 @@ cdef int file_unlink(loop_t* loop, const char* path) noexcept nogil:
     """Remove the name of a file. 0, or -1 with errno."""
     if c_unlink(path):
         return -1
+    file_touched(loop, CHANGE_REMOVE, path, NULL, 0, 0)
     if is_observed(loop):
         change_note(loop, CHANGE_REMOVE, path, NULL, -1, NULL, 0, 0)
     return 0
@@ -155,6 +223,8 @@ cdef int file_write(loop_t* loop, const char* path, u8 kind, int fd, const u8* p
     """Write n bytes at file offset `at`, CHANGE_APPEND behind all that were ever there or
     CHANGE_PATCH. Returns 0, or -1 with errno."""
     cdef int rc = write_at(fd, p, n, at)
+    if kind != CHANGE_APPEND and loop != NULL:
+        file_touched_often(loop, path)
     if is_observed(loop):
         change_note(loop, kind, path, NULL, fd, p if rc == 0 else NULL, at, at + <i64>n)
     return rc
@@ -162,8 +232,11 @@ cdef int file_write(loop_t* loop, const char* path, u8 kind, int fd, const u8* p
 
 cdef int file_cut(loop_t* loop, const char* path, int fd, i64 size) noexcept nogil:
     """Have a file end there. 0, or -1 with errno."""
+    cdef i64 was = cut_from(loop, fd, size)
     if c_ftruncate(fd, size):
         return -1
+    if was:
+        file_touched(loop, CHANGE_TRUNCATE, path, NULL, was, size)
     if is_observed(loop):
         change_note(loop, CHANGE_TRUNCATE, path, NULL, fd, NULL, 0, size)
     return 0
@@ -206,17 +279,26 @@ cdef int segment_write_two(store_t* st, u32 id, int fd, const u8* p, u32 n, cons
 
 cdef int segment_resize(store_t* st, const char* name, u32 id, int fd, i64 size) noexcept nogil:
     """file_cut of a file of segment `id`."""
+    cdef i64 was = cut_from(st.loop, fd, size)
     if c_ftruncate(fd, size):
         return -1
+    if was:
+        segment_touched(st, name, id, CHANGE_TRUNCATE, was, size)
     if st.loop.observer != NULL:
         segment_note(st, name, id, CHANGE_TRUNCATE, fd, NULL, 0, size)
     return 0
 
 
+cdef int hole_make(int fd, i64 start, i64 end) noexcept nogil:
+    """Give bytes of a file back to the disk; its size stays. 0, or -1 with errno."""
+    return c_fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, start, end - start)
+
+
 cdef int segment_punch(store_t* st, u32 id, int fd, i64 start, i64 end) noexcept nogil:
     """Make a hole in the messages of segment `id`, whose size stays. 0, or -1 with errno."""
-    if c_fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, start, end - start):
+    if hole_make(fd, start, end):
         return -1
+    segment_touched(st, b"msgs", id, CHANGE_HOLE, start, end)
     if st.loop.observer != NULL:
         segment_note(st, b"msgs", id, CHANGE_HOLE, fd, NULL, start, end)
     return 0

@@ -193,6 +193,7 @@ cdef int store_blank(store_t* st, const seg_t* seg, u32 pos) noexcept nogil:
     if fd < 0:
         return -1
     rc = segment_write(st, b"msgs", seg.id, CHANGE_PATCH, fd, ZEROS, TERMINATOR, pos)
+    segment_touched(st, b"msgs", seg.id, CHANGE_PATCH, pos, pos + <i64>TERMINATOR)
     close_failed(fd)
     store_forget_window(st)
     return rc

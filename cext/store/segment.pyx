@@ -194,6 +194,7 @@ cdef int segment_write_meta(store_t* st, const seg_t* seg) noexcept nogil:
     put_le64(facts + 20, <u64>seg.last_ms)
     rc = segment_write(st, b"meta", seg.id, CHANGE_PATCH, fd, facts,
                        STREAM_META if st.is_stream else QUEUE_META, 0)
+    segment_touched(st, b"meta", seg.id, CHANGE_PATCH, 0, STREAM_META)
     c_close(fd)
     return rc
 
