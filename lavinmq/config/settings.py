@@ -287,6 +287,11 @@ MAIN = (
     Setting("main", "data_dir_access", choice("owner", "group", "keep"), "owner",
             "Who may look into the data directory besides root: its owner (0700), its group too"
             " (0750), or whoever its present mode allows", "data_dir_access"),
+    Setting("main", "scrub_rate", integer(0, MAX_INTEGER), "8388608",
+            "Bytes of stored files to read per second, to make and check their sums; 0: there are"
+            " none", "scrub_rate"),
+    Setting("main", "scrub_interval", integer(1, 2**31 - 1), "60",
+            "Seconds from the end of one pass over all files to the next one", "scrub_interval"),
     Setting("main", "default_consistent_hash_algorithm", choice("ring", "jump"), "ring",
             "Algorithm of consistent hash exchanges that name none",
             "default_consistent_hash_algorithm"),

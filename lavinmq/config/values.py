@@ -33,8 +33,8 @@ __all__ = ["Config", "ConfigError", "UsageError", "defaults", "from_keywords", "
 class Config:
     """The values in force.
 
-    Units are those of the ini file: bytes, seconds for ``heartbeat`` and
-    ``consumer_timeout_loop_interval``, milliseconds for ``stats_interval`` and
+    Units are those of the ini file: bytes, seconds for ``heartbeat``, ``scrub_interval``
+    and ``consumer_timeout_loop_interval``, milliseconds for ``stats_interval`` and
     ``consumer_timeout``. ``None`` is: not set. 0 is: no limit, for ``frame_max``, ``channel_max``
     and ``max_consumers_per_channel``; no heartbeats. Port -1 is: no TCP listener, 0: a free one.
     """
@@ -90,6 +90,8 @@ class Config:
     webhook_private_networks: bool
     data_dir_lock: bool
     data_dir_access: str
+    scrub_rate: int
+    scrub_interval: int
     default_consistent_hash_algorithm: str
 
     amqp_bind: str

@@ -75,7 +75,8 @@ class DataDir:
         self._waits = wait
         self._lock_fd = -1
         self._is_stopped = False
-        self._found_time = b""
+        self.found_time = b""
+        """Time of the lock file as whoever had it last has left it."""
         self.is_clean = False
         """Whether who had it last stopped in order: all that is in it was synced."""
 
@@ -89,7 +90,7 @@ class DataDir:
         """
         try:
             self._create()
-            self._found_time = _time_of(os.path.join(self.path, LOCK_FILE))
+            self.found_time = _time_of(os.path.join(self.path, LOCK_FILE))
             if self._locks:
                 self._lock()
             is_ours = self._is_ours()
@@ -109,6 +110,11 @@ class DataDir:
             self.close()
             raise
 
+    @property
+    def lock_time(self) -> bytes:
+        """Time of the lock file by now; empty when the directory is not locked."""
+        return _time_of(os.path.join(self.path, LOCK_FILE)) if self._lock_fd >= 0 else b""
+
     def stopped(self) -> None:
         """Everything is written and synced: have `close` leave the mark of an orderly stop."""
         self._is_stopped = True
@@ -120,7 +126,10 @@ class DataDir:
             with suppress(OSError):
                 snapshot.remove_left(self.path)
             with suppress(OSError):
+                # Its time says who has had the directory: that is not changed by letting go.
+                found = os.fstat(fd)
                 os.ftruncate(fd, 0)
+                os.utime(fd, ns=(found.st_atime_ns, found.st_mtime_ns))
         if self._is_stopped:
             self._leave_mark()
         if fd >= 0:
@@ -184,7 +193,7 @@ class DataDir:
         try:
             if not _try_lock(fd):
                 self._wait(fd)
-            self._found_time = _time_of(path)
+            self.found_time = _time_of(path)
             os.ftruncate(fd, 0)
             _sign(fd)
         except BaseException:
@@ -200,7 +209,7 @@ class DataDir:
             mark = read_regular(path)[:MARKER_BYTES]
         except FileNotFoundError:
             return
-        self.is_clean = mark == self._found_time
+        self.is_clean = mark == self.found_time
         os.unlink(path)
         sync_directory(self.path)
 

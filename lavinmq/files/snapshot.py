@@ -25,6 +25,7 @@ LINKS: Final = ".backup-"
 """How the directory of a snapshot begins, in the data directory."""
 OWN: Final = {
     ".lock", "clean_stop", "lost+found", ".clustering_id", ".clustering_state", ".joining",
+    ".sums", ".damaged",
 }  # fmt: skip
 """What is of the node; a copy has had no orderly stop, and is another node of a cluster."""
 HEAD: Final = Struct("<BHHqq")

@@ -76,6 +76,11 @@ ELSEWHERE = {
     "embedded.py": "removes a temporary data directory as a whole",
     "files/datadir.py": "has the node's own files, which nobody follows",
     "files/snapshot.py": "has other names of files, which nobody follows",
+    "integrity/keeper.py": "makes and removes the place of the node's own files",
+    "integrity/life.py": "has the node's own files",
+    "integrity/repair.py": "mends a data directory where no broker runs",
+    "integrity/shelves.py": "has the node's own files",
+    "integrity/touches.py": "has the node's own files",
     "listeners/listener.py": "has unix sockets",
     "process/log.py": "has the log",
 }

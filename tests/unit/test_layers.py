@@ -37,8 +37,8 @@ PYTHON_LAYERS: list[set[str]] = [
     {"process"},
     # Small files; sockets until the protocol begins; numbers.
     {"files", "listeners", "stats"},
-    # What operators decide, as values.
-    {"policy", "spark"},
+    # What operators decide, as values; sums of files.
+    {"integrity", "policy", "spark"},
     # Who may.
     {"auth", "pipeline"},
     # Queues, exchanges, bindings and their rules.
