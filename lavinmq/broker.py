@@ -47,6 +47,7 @@ from lavinmq.vhost.vhost import VHost
 from lavinmq.vhost.vhosts import VHosts
 
 if TYPE_CHECKING:
+    from lavinmq.integrity.keeper import Integrity
     from lavinmq.vhost.exchange import Exchange
     from lavinmq.vhost.queue import Queue
 
@@ -191,6 +192,8 @@ class Broker:
         self.shovels: Follower | None = None
         self.federation: Federation | None = None
         self.cluster: Cluster | None = None
+        self.integrity: Integrity | None = None
+        """The sums of its files; None: there are none."""
         self.loop = _core.Loop(events, config.data_dir, config.sync, on_failure, self._news)
         self.disk.changes.note = partial(_core.note_change, self.loop)
         self.loop.set_max_large(memory_for_large_messages())

@@ -35,6 +35,7 @@ from lavinmq.files.datadir import DataDir, DataDirError
 from lavinmq.files.disk import DiskWatch
 from lavinmq.files.standing import leave_cluster
 from lavinmq.http.access.origin import Origin
+from lavinmq.integrity.keeper import Integrity
 from lavinmq.listeners.endpoints import Endpoints
 from lavinmq.listeners.listener import Listener, Places, listeners
 from lavinmq.listeners.tls import Contexts, TlsError
@@ -69,7 +70,8 @@ class Server:
 
     Args: config: the values in force; events: the loop that runs it; service: what systemd knows of
         this process, None for a broker that is not the whole of it; is_clean: whether an orderly
-        stop has synced all that is in the data directory.
+        stop has synced all that is in the data directory; integrity: the sums of its files, which
+        whoever has made them closes.
     """
 
     failure: str
@@ -81,7 +83,7 @@ class Server:
 
     def __init__(
         self, config: Config, events: asyncio.AbstractEventLoop, service: Service | None = None,
-        *, is_clean: bool = False,
+        *, is_clean: bool = False, integrity: Integrity | None = None,
     ) -> None:  # fmt: skip
         self.failure = ""
         self.has_sync_failed = False
@@ -89,6 +91,9 @@ class Server:
         self.config = config
         self.events = events
         self.broker = Broker(config, events, self._fatal, self._finish, is_clean=is_clean)
+        self.broker.integrity = integrity
+        if integrity is not None:
+            integrity.observe(self.broker.loop)
         self.arrivals = SharedPortion(events.call_soon)
         self.peers: set[str] = set()
         self.mqtt = Mqtt(self.broker, self.arrivals)
@@ -149,6 +154,12 @@ class Server:
         _log.info("Data directory: %s", self.config.data_dir)
         self.tls.load()
         self._secure_what_is_there()
+        integrity = self.broker.integrity
+        if integrity is not None and not integrity.is_running:
+            integrity.on_sync_failed = lambda path, error: self.events.call_soon_threadsafe(
+                self._fatal, path, error
+            )
+            integrity.first_look(is_shallow=True)
         definitions = self._boot_file()
         self.broker.load(create_default=definitions is None)
         if definitions is not None:
@@ -166,6 +177,8 @@ class Server:
         self._compact_timer = self.events.call_later(COMPACT_INTERVAL_S, self._compact)
         self.broker.is_started = True
         self.broker.disk.start()
+        if integrity is not None and not integrity.is_running:
+            integrity.start()
         _log.info("Finished startup in %.3fs", time.monotonic() - started)
         # Once the loop turns: a signal that comes before would not be heard.
         self.events.call_soon(self._tell_ready)
@@ -502,11 +515,14 @@ def opened(
         config.data_dir, lock=config.data_dir_lock, wait=wait, access=config.data_dir_access
     ) as data_dir:
         leave_cluster(config.data_dir)
-        server = Server(config, events, service, is_clean=data_dir.is_clean)
+        integrity = Integrity.of(config, data_dir, lazy=True)
+        server = Server(config, events, service, is_clean=data_dir.is_clean, integrity=integrity)
         try:
             yield server
         finally:
             server.release()
+            if integrity is not None:
+                integrity.close(is_orderly=server.is_stopped)
         if server.is_stopped:
             data_dir.stopped()
 

@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Final
 
 from lavinmq import __version__, _core
 from lavinmq.files.backup_names import DATA, IDENTITY, KNOWN, LAST
+from lavinmq.integrity.guard import DamagedError, Guard
 
 if TYPE_CHECKING:
     from lavinmq.files.snapshot import Held, Snapshot
+    from lavinmq.integrity.keeper import Integrity
 
 PIECE_BYTES: Final = 256 << 10
 SETTLED_NS: Final = 3_000_000_000
@@ -35,14 +37,16 @@ class Archive:
     """The archive of a snapshot.
 
     Args: known: identities by path of what the client has; look: has the snapshot learn what has
-        been cut since.
+        been cut since; integrity: the sums of the files: damage is named at the end.
     """
 
     def __init__(
         self, snapshot: Snapshot, node: str, known: Mapping[bytes, bytes],
-        look: Callable[[], None],
+        look: Callable[[], None], integrity: Integrity | None = None,
     ) -> None:  # fmt: skip
         self._snapshot, self._node, self._known, self._look = snapshot, node, known, look
+        self._integrity = integrity
+        self._damaged: list[str] = []
         self._n_bytes = 0
         self._steps = self._pieces()
 
@@ -72,6 +76,10 @@ class Archive:
             "version": __version__, "node": self._node, "taken_at": snapshot.taken_at,
             "files": n_files, "bytes": self._n_bytes,
         }  # fmt: skip
+        if self._integrity is not None:
+            self._damaged += (each.path for each in self._integrity.damages.all())
+        if self._damaged:
+            facts["damaged"] = sorted(set(self._damaged))
         content = json.dumps(facts, indent=2).encode() + b"\n"
         yield _head(LAST, taken_at, tarfile.REGTYPE, len(content)) + content + _rest(len(content))
         yield bytes(2 * BLOCK)
@@ -102,9 +110,25 @@ class Archive:
                 size = self._data_end(fd, path, size)
             self._n_bytes += size
             yield _head(name, taken_at, tarfile.REGTYPE, size, more)
-            yield from _content(fd, size)
+            yield from self._content(fd, path, size)
         finally:
             os.close(fd)
+
+    def _content(self, fd: int, path: str, size: int) -> Iterator[bytes]:
+        """So many bytes of a file; one that was cut since ends in zeros, as it did."""
+        at, guard = 0, Guard(self._integrity, path)
+        while at < size:
+            piece = os.pread(fd, min(PIECE_BYTES, size - at), at)
+            if not piece:
+                piece = bytes(min(PIECE_BYTES, size - at))
+            try:
+                guard.look(piece)
+            except DamagedError:  # it is better than nothing
+                self._damaged.append(path)
+                guard = Guard(None, path)
+            yield piece
+            at += len(piece)
+        yield _rest(size)
 
     def _data_end(self, fd: int, path: str, size: int) -> int:
         """Where the data of a segment ended at the moment.
@@ -115,18 +139,6 @@ class Archive:
         size = min(_core.whole_end(fd, size), os.fstat(fd).st_size)
         self._look()
         return min(size, self._snapshot.size_of(path))
-
-
-def _content(fd: int, size: int) -> Iterator[bytes]:
-    """So many bytes of a file; one that was cut since ends in zeros, as it did."""
-    at = 0
-    while at < size:
-        piece = os.pread(fd, min(PIECE_BYTES, size - at), at)
-        if not piece:
-            piece = bytes(min(PIECE_BYTES, size - at))
-        yield piece
-        at += len(piece)
-    yield _rest(size)
 
 
 def _rest(size: int) -> bytes:

@@ -27,6 +27,7 @@ from lavinmq.process import log
 
 if TYPE_CHECKING:
     from lavinmq.cluster.certificates import Certificates
+    from lavinmq.integrity.keeper import Integrity
 
 CONNECT_S: Final = 3.0
 JOIN_S: Final = 60.0
@@ -61,6 +62,7 @@ class Following:
         self, uri: str, me: str, secret: bytes, ring: Ring, root: str, standing: Standing,
         history: History, *, certificates: Certificates | None, call: Callable[..., object],
         on_dead: Callable[[], object], on_disk: Callable[[str], object],
+        integrity: Integrity | None = None,
     ) -> None:  # fmt: skip
         self.uri = uri
         self.history = history
@@ -80,6 +82,9 @@ class Following:
         self._call = call
         self._on_dead = on_dead
         self._on_disk = on_disk
+        self._integrity = integrity
+        self._greeted_at = 0.0
+        """Before it has said last how its files stand."""
         self._is_over = threading.Event()
         self._socket: socket.socket | None = None
         self._replaying: Spool | None = None
@@ -100,6 +105,13 @@ class Following:
             if self._replaying is not None:
                 self._replaying.abort()
         self._thread.join()
+
+    def again(self) -> None:
+        """Begin anew: how the files stand has changed. From any thread."""
+        with self._lock:
+            if self._socket is not None:
+                with suppress(OSError):
+                    self._socket.shutdown(socket.SHUT_RDWR)
 
     def _run(self) -> None:
         pause_s = FIRST_PAUSE_S
@@ -125,7 +137,7 @@ class Following:
 
     def _once(self) -> None:
         """Connect, and follow until the connection ends. Raises: OSError, PeerError."""
-        finish(self._root, self._standing)
+        finish(self._root, self._standing, self._integrity)
         sock = socket.create_connection(self._address, CONNECT_S)
         with sock:
             with self._lock:
@@ -147,10 +159,12 @@ class Following:
         return self._certificates.connect(sock, self._address[0])
 
     def _speak(self, sock: Connection) -> None:
+        self._greeted_at = time.time()
         frames.greet_leader(sock, self._secret)
         frames.send(sock, {
             "id": self._me, "version": __version__, "epoch": self.history.at(self._ring.head),
-            "position": self._ring.head, "whole": self._standing.is_whole,
+            "position": self._ring.head,
+            "whole": self._standing.is_good,
         })  # fmt: skip
         sock.settimeout(JOIN_S)
         answer = frames.receive(sock)
@@ -167,7 +181,7 @@ class Following:
         began = time.monotonic()
         ticket = frames.receive(sock)
         # One that is not whole may hold what it reads in memory only: its last sync has failed.
-        copy = Copy(self._root, trusts=self._standing.is_whole)
+        copy = Copy(self._root, self._integrity, trusts=self._standing.is_whole)
         spool = self._spool(frames.text(ticket, "ticket"))
         try:
             answer = self._copy(sock, copy, began)
@@ -192,7 +206,7 @@ class Following:
         """Make again what has been changed meanwhile. Raises: OSError, PeerError."""
         history = History.of_json(answer.get("history"))
         self._ring.reset(frames.number(answer, "position"))
-        follower = self.follower = Follower(self._ring, self._root)
+        follower = self.follower = self._follower()
         try:
             with self._lock:
                 self._replaying = None if self._is_over.is_set() else spool
@@ -209,19 +223,31 @@ class Following:
         finally:
             with self._lock:
                 self._replaying = None
-            self.follower = None
-            follower.close()
+            self._close(follower)
         if kind != "there":
             self._failed(kind, why)
 
+    def _follower(self) -> Follower:
+        fd = -1 if self._integrity is None else self._integrity.touches_fd
+        return Follower(self._ring, self._root, fd)
+
+    def _close(self, follower: Follower) -> None:
+        self.follower = None
+        if follower.is_incomplete and self._integrity is not None:
+            self._integrity.missed()
+        follower.close()
+
     def _copy(self, sock: Connection, copy: Copy, began: float) -> dict[str, Any]:
         """Have the files be those that the leader had. Returns: what it says then."""
+        since = self._greeted_at
         n_bytes = copy.take(sock)
         if frames.receive(sock).get("place") is not True:
             raise PeerError("it does not say what is to be done with its files")
         self._note(is_whole=False)
         self.history = History()
         copy.place()
+        integrity = self._integrity
+        self._standing.is_damaged = integrity is not None and not integrity.repaired(since)
         self._note(is_whole=True)
         remove_stage(self._root)
         frames.send(sock, {"placed": True})
@@ -241,7 +267,7 @@ class Following:
 
     def _follow(self, sock: Connection, history: History) -> None:
         """Follow until the connection ends. Raises: OSError, PeerError."""
-        follower = self.follower = Follower(self._ring, self._root)
+        follower = self.follower = self._follower()
         try:
             self.history = history
             self.error = ""
@@ -252,8 +278,7 @@ class Following:
         except OSError as error:
             kind, why = "disk", error.strerror or str(error)
         finally:
-            self.follower = None
-            follower.close()
+            self._close(follower)
         self._failed(kind, why)
 
     def _failed(self, kind: str, why: str) -> None:

@@ -27,7 +27,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
@@ -35,7 +35,12 @@ from lavinmq import _core
 from lavinmq.cluster.frames import Connection, PeerError, exactly, items, number, receive, send
 from lavinmq.files.snapshot import OWN, Snapshot
 from lavinmq.files.standing import Standing
+from lavinmq.integrity.guard import Guard
+from lavinmq.integrity.sums import BLOCK
 from lavinmq.process import log
+
+if TYPE_CHECKING:
+    from lavinmq.integrity.keeper import Integrity
 
 STAGE: Final = ".joining"
 PLAN: Final = "plan"
@@ -76,17 +81,22 @@ class Offered(NamedTuple):
     is_same: bool
 
 
-def offer(sock: Connection, snapshot: Snapshot, is_same: Callable[[str], bool]) -> int:
+def offer(
+    sock: Connection, snapshot: Snapshot, is_same: Callable[[str], bool],
+    integrity: Integrity | None = None,
+) -> int:  # fmt: skip
     """Send what a follower has not got.
 
-    Args: is_same: whether a file has not been changed since the follower had everything.
-    Returns: bytes sent. Raises: OSError, PeerError.
+    Args: is_same: whether a file has not been changed since the follower had everything;
+    integrity: the sums of the leader's files.
+    Returns: bytes sent. Raises: OSError, PeerError; DamagedError: what would be sent is not what
+    was stored.
     """
     n_bytes = 0
     for files in _portions(snapshot, is_same):
         send(sock, {"files": [[each.path, each.size, each.is_same] for each in files]})
         for each in files:
-            n_bytes += _offer_file(sock, each, receive(sock).get("have"))
+            n_bytes += _offer_file(sock, each, receive(sock).get("have"), integrity)
     send(sock, {"files": []})
     for paths in _batches(snapshot.directories(), PATHS_AT_ONCE):
         send(sock, {"directories": paths})
@@ -118,7 +128,9 @@ def _portions(snapshot: Snapshot, is_same: Callable[[str], bool]) -> Iterator[li
         yield files
 
 
-def _offer_file(sock: Connection, offered: Offered, have: Any) -> int:
+def _offer_file(
+    sock: Connection, offered: Offered, have: Any, integrity: Integrity | None
+) -> int:
     size = offered.size
     if not (isinstance(have, list) and len(have) == 2 and isinstance(have[0], int)
             and isinstance(have[1], str) and 0 <= have[0] <= size):  # fmt: skip
@@ -130,16 +142,21 @@ def _offer_file(sock: Connection, offered: Offered, have: Any) -> int:
         send(sock, {"from": -1, "size": 0})
         return 0
     with open(offered.link, "rb", buffering=0) as file:
-        begin = n if _digest(file.fileno(), n) == digest else 0
+        guard = Guard(integrity, offered.path)
+        begin = n if _digest(file.fileno(), n, guard.look) == digest else 0
         if begin == size and digest:
             send(sock, {"from": -1, "size": 0})
             return 0
         send(sock, {"from": begin, "size": size - begin})
         at = begin
+        if not begin and n:
+            guard = Guard(integrity, offered.path)  # it is read once more
         while at < size:
-            piece = os.pread(file.fileno(), min(PIECE, size - at), at)
+            # Up to the end of a block: it is looked at before it goes.
+            piece = os.pread(file.fileno(), min(PIECE - at % BLOCK, size - at), at)
             # It has been cut since: the change that says so comes later, and cuts the copy.
             piece = piece or bytes(min(PIECE, size - at))
+            guard.look(piece)
             sock.sendall(piece)
             at += len(piece)
         return size - begin
@@ -151,13 +168,15 @@ def _batches(values: Iterable[Any], n: int) -> Iterator[list[Any]]:
         yield batch
 
 
-def _digest(fd: int, n: int) -> str:
-    """The SHA-256 of the first n bytes; of a file that is shorter, of what there is."""
+def _digest(fd: int, n: int, look: Callable[[bytes], object] = len) -> str:
+    """The SHA-256 of the first n bytes; of a file that is shorter, of what there is. Args: look:
+    sees all of them."""
     digest, at = hashlib.sha256(), 0
     while at < n:
         piece = os.pread(fd, min(PIECE, n - at), at)
         if not piece:
             break
+        look(piece)
         digest.update(piece)
         at += len(piece)
     return digest.hexdigest()
@@ -179,11 +198,15 @@ class Staged(NamedTuple):
 class Copy:
     """A follower's files on their way to those of its leader.
 
-    Args: trusts: whether what is read of the files is on the disk; else all of them come anew.
+    Args: integrity: knows which of them are damaged; trusts: whether what is read of the files is
+        on the disk; else all of them come anew.
     """
 
-    def __init__(self, root: str, *, trusts: bool = True) -> None:
+    def __init__(
+        self, root: str, integrity: Integrity | None = None, *, trusts: bool = True
+    ) -> None:
         self._root = root
+        self._integrity = integrity
         self._trusts = trusts
         self._stage = os.path.join(root, STAGE)
         self._files: list[Staged] = []
@@ -213,10 +236,10 @@ class Copy:
         return n_bytes
 
     @classmethod
-    def begun(cls, root: str) -> Copy | None:
+    def begun(cls, root: str, integrity: Integrity | None = None) -> Copy | None:
         """What was to be placed when the process ended, None if it has not come as a whole.
         Raises: OSError."""
-        copy = cls(root)
+        copy = cls(root, integrity)
         try:
             with open(os.path.join(copy._stage, PLAN), "rb") as file:
                 plan = orjson.loads(file.read())
@@ -292,13 +315,24 @@ class Copy:
                     if below in directories:
                         self._clear(below, wanted, directories)
                     else:
+                        self._touch(below, is_directory=True)
                         shutil.rmtree(entry.path)
                 elif below not in wanted:
+                    self._touch(below)
                     os.unlink(entry.path)
 
     def _place(self, staged: Staged) -> None:
         place = os.path.join(self._root, staged.path)
         source = os.path.join(self._stage, staged.name)
+        is_changed = bool(staged.name) or os.stat(place).st_size != staged.size
+        if is_changed:
+            self._touch(staged.path)
+        self._put(staged, source, place)
+        if is_changed:
+            self._touch(staged.path)  # in between it may have been looked at
+
+    @staticmethod
+    def _put(staged: Staged, source: str, place: str) -> None:
         if staged.name and staged.begin == 0:
             with suppress(FileNotFoundError):  # it is there already
                 os.chmod(source, 0o640)
@@ -312,16 +346,21 @@ class Copy:
                         file.write(piece)
             os.ftruncate(file.fileno(), staged.size)
 
+    def _touch(self, path: str, *, is_directory: bool = False) -> None:
+        """Have the sums forgotten of what is about to be replaced."""
+        if self._integrity is not None:
+            self._integrity.touch(path, is_directory=is_directory)
+
 
 def remove_stage(root: str) -> None:
     """Remove what a join has left that did not come to its end."""
     shutil.rmtree(os.path.join(root, STAGE), ignore_errors=True)
 
 
-def finish(root: str, standing: Standing) -> None:
+def finish(root: str, standing: Standing, integrity: Integrity | None = None) -> None:
     """Go on with what an end of the process, or an error, came between; if that is not possible,
     the files stay between two states, and the next join replaces them. Raises: OSError."""
-    begun = None if standing.is_whole else Copy.begun(root)
+    begun = None if standing.is_whole else Copy.begun(root, integrity)
     if begun is not None:
         try:
             begun.place()

@@ -25,6 +25,7 @@ from lavinmq.cluster.certificates import HandshakeError
 from lavinmq.cluster.etcd import EtcdError
 from lavinmq.cluster.frames import Connection, PeerError
 from lavinmq.files.snapshot import SnapshotError
+from lavinmq.integrity.guard import DamagedError
 from lavinmq.listeners.endpoints import plain, shown
 from lavinmq.process import log
 
@@ -368,7 +369,7 @@ class Leading:
             why = self._serve(session, sock)
         except HandshakeError as error:
             why = str(error)
-        except (OSError, PeerError, SnapshotError, LookupError) as error:
+        except (OSError, PeerError, SnapshotError, LookupError, DamagedError) as error:
             why = frames.words(error)
             with suppress(OSError):
                 frames.send(session.sock, {"refused": why})
@@ -410,12 +411,23 @@ class Leading:
         sock.settimeout(SEND_S)
         is_ours = hello.get("whole") is True and self._history.has(epoch, position, self._feed.head)
         if not (is_ours and position >= self._feed.first):
-            self._join(session, position if is_ours else -1)
+            try:
+                self._join(session, position if is_ours else -1)
+            except DamagedError:
+                if hello.get("whole") is True:
+                    self._events.call_soon_threadsafe(self._make_way_for, node)
+                raise
             return "it has joined"
         frames.send(sock, {"history": self._history.to_json(), "version": __version__})
         sock.settimeout(None)
         peer = self._on_loop(self._begin(session, position))
         return peer.serve()
+
+    def _make_way_for(self, node: str) -> None:
+        """Files of this node are damaged, and it cannot send them: one that is in sync has all that
+        was acknowledged."""
+        if node in self._coordinator.state.in_sync and not self._is_over:
+            self._on_lost(f"its files are damaged, and node {node} has all that was acknowledged")
 
     def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
         """Have something done on the loop, from a session's thread."""
@@ -451,7 +463,9 @@ class Leading:
         """Have a follower's files be ours. What is changed meanwhile comes to it by a connection of
         its own (`_begin_spool`), with a position from which on, and one from which on its files are
         of one moment. Args: had: the position up to which it had everything; -1: nobody knows."""
-        sock, feed = session.sock, self._feed
+        sock, feed, integrity = session.sock, self._feed, self._broker.integrity
+        if integrity is not None and len(integrity.damages):
+            raise DamagedError(integrity.damages.all()[0].path)
         with self._joining:
             frames.send(sock, {"join": True})
             _log.info("%s joins", session.node)
@@ -465,6 +479,7 @@ class Leading:
                 joining.offer(
                     sock, taking.snapshot,
                     lambda path: had >= 0 and feed.is_same(os.fsencode(path), had),
+                    integrity,
                 )  # fmt: skip
                 sock.settimeout(STAGE_S)
                 joining.staged(sock)

@@ -1,5 +1,6 @@
 """A node of a cluster from its start to its end: follows who leads, and leads when nobody does.
 
+Longer than 500 lines: whatever ends a node, or changes what it is, is decided here.
 A node that leads never follows again: it ends, and is started anew. Exit codes are the original's:
 3: it leads no more, or may not; 5: no etcd answers; 36: it cannot follow; 1: its disk has failed.
 Longer than 500 lines: what a node does next depends on all that it is. Source: docs/clustering.md.
@@ -8,6 +9,7 @@ Longer than 500 lines: what a node does next depends on all that it is. Source: 
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import time
 from contextlib import suppress
@@ -40,6 +42,7 @@ from lavinmq.server import Server, spare_collections
 
 if TYPE_CHECKING:
     from lavinmq.config.values import Config
+    from lavinmq.integrity.keeper import Integrity
     from lavinmq.process.systemd import Service
 
 RING_BYTES: Final = 64 << 20
@@ -52,6 +55,7 @@ RANK_S: Final = 0.03
 """How long others have to say that they have more."""
 YIELD_S: Final = 0.3
 STALLED_S: Final = 10.0
+HAND_OVER_AGAIN_S: Final = 2.0
 MOST_PROXIED: Final = 60_000
 LOST, NO_ETCD, CANNOT_FOLLOW = 3, 5, 36
 _log = log.get("lmq.cluster")
@@ -69,7 +73,7 @@ class Node:
     """One node on one event loop, which it stops when it has ended.
 
     Args: is_clean: whether an orderly stop was the last that happened to the data directory, which
-        is locked.
+        is locked; integrity: the sums of its files, which whoever has made them closes.
     Raises: ValueError, OSError, DataDirError.
     """
 
@@ -81,8 +85,9 @@ class Node:
     """Whether it has stopped in order, and all that it had is on disk."""
 
     def __init__(
-        self, config: Config, events: asyncio.AbstractEventLoop, service: Service, *, is_clean: bool
-    ) -> None:
+        self, config: Config, events: asyncio.AbstractEventLoop, service: Service, *,
+        is_clean: bool, integrity: Integrity | None = None,
+    ) -> None:  # fmt: skip
         self.exit_code = 0
         self.server = None
         self.is_stopped = False
@@ -93,7 +98,13 @@ class Node:
         self.me = node_id(self._root)
         self._standing = Standing(self._root)
         self._is_known = self._standing.load()
-        finish(self._root, self._standing)
+        self._integrity = integrity
+        finish(self._root, self._standing, integrity)
+        if integrity is not None:
+            integrity.on_damage = lambda _: events.call_soon_threadsafe(self._found_damage)
+            integrity.on_sync_failed = lambda path, error: events.call_soon_threadsafe(
+                self._disk_failed, f"{path}: {os.strerror(error)}"
+            )
         self._history, position = History(), 0
         if is_clean and self._standing.position:
             with suppress(PeerError):
@@ -114,14 +125,17 @@ class Node:
         self._proxy: Proxy | None = None
         self._status = Status(
             self._coordinator, self._ring, config.clustering_min_insync_replicas,
-            is_whole=lambda: self._standing.is_whole, may_lead=self._may_lead,
-            leading=lambda: self._leading, following=lambda: self._following,
+            is_whole=lambda: self._standing.is_good, may_lead=self._may_lead,
+            leading=lambda: self._leading, following=lambda: self._following, integrity=integrity,
         )  # fmt: skip
         self._probes = Probes(config, events, self._status.status)
         self._dead = ""
         """Key of a leader at whose address there is nobody."""
         self._yields_until = 0.0
         self._yielded_in = 0
+        self._orders: Orders | None = None
+        self._why_not: str | None = None
+        """Why no other node leads in the place of this one, whose files are damaged."""
         self._changed = asyncio.Event()
         self._main: asyncio.Task[None] | None = None
         self._is_stopping = self._makes_way = False
@@ -141,12 +155,36 @@ class Node:
             self._probes.start()
         except OSError as error:
             raise NodeError(str(error.strerror), CANNOT_FOLLOW) from None
+        await self._look_at_files()
         await self._join_cluster()
         self._service.ready("Waits for a leader")
         async with asyncio.TaskGroup() as group:
             group.create_task(self._keep_lease())
             group.create_task(self._watch())
             group.create_task(self._decide())
+
+    async def _look_at_files(self) -> None:
+        """Compare what was changed while this node was away with its sums, before it says that its
+        files are whole."""
+        if self._integrity is None:
+            return
+        try:
+            if self._standing.is_whole:
+                await self._events.run_in_executor(None, self._integrity.first_look)
+        except OSError as error:
+            _log.error("the files could not be compared with their sums: %s", error)
+        if len(self._integrity.damages):
+            self._found_damage()
+        self._integrity.start()
+
+    def _found_damage(self) -> None:
+        """Some files are damaged: this node does not lead, and gets them from who does."""
+        try:
+            self._standing.note_damage(is_damaged=True)
+        except OSError as error:  # this life knows it all the same
+            _log.error("damage could not be noted: %s", error)
+        if self._following is not None:
+            self._following.again()
 
     def _over(self, main: asyncio.Task[None]) -> None:
         """It has failed, or was cancelled because the node stops."""
@@ -198,7 +236,7 @@ class Node:
             await self._unfollow()
         if self._proxy is not None:
             await self._proxy.close()
-        if is_orderly and not self.exit_code and self._standing.is_whole and self._history.epoch:
+        if is_orderly and not self.exit_code and self._standing.is_good and self._history.epoch:
             head = self._ring.head if leading is None else leading.head
             with suppress(OSError):
                 self._standing.note(is_whole=True, position=head, history=self._history.to_json())
@@ -345,6 +383,18 @@ class Node:
         if state.leader is None or state.leader.lease != self._lease:
             raise NodeError("etcd says that this node does not lead", LOST)
         leading.state_changed()
+        if self._standing.is_damaged and not self._makes_way:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Have another node lead, whose files are not damaged; if there is none, go on."""
+        if time.monotonic() < self._yields_until:
+            return
+        self._yields_until = time.monotonic() + HAND_OVER_AGAIN_S
+        why = self._orders.transfer() if self._orders is not None else "it starts"
+        if why != self._why_not:
+            self._why_not = why
+            _log.error("files of this node are damaged: %s", why or "another node is to lead")
 
     async def _look_at_leader(self) -> None:
         state = self._coordinator.state
@@ -370,8 +420,10 @@ class Node:
             await asyncio.sleep(AGAIN_S)
 
     def _may_lead(self) -> bool:
-        in_sync = self._coordinator.state.in_sync
-        return self._standing.is_whole and (not in_sync or self.me in in_sync)
+        state = self._coordinator.state
+        if self._standing.is_damaged and not {*state.members, *state.in_sync} <= {self.me}:
+            return False  # others have what it has not
+        return self._standing.is_whole and (not state.in_sync or self.me in state.in_sync)
 
     async def _follow(self, leader: Leader) -> None:
         """Follow who leads. Raises: NodeError."""
@@ -391,6 +443,7 @@ class Node:
                 leader.uri, self.me, self._secret, self._ring, self._root, self._standing,
                 self._history, certificates=self._certificates,
                 call=self._events.call_soon_threadsafe, on_dead=dead, on_disk=self._disk_failed,
+                integrity=self._integrity,
             )  # fmt: skip
         except ValueError as error:
             raise NodeError(f"the leader's address: {error}", CANNOT_FOLLOW) from None
@@ -474,7 +527,9 @@ class Node:
         self._probes.close()
         self._history.begin(epoch, self._ring.head)
         feed = Feed(self._ring)
-        server = self.server = Server(config, self._events, self._service)
+        server = self.server = Server(
+            config, self._events, self._service, integrity=self._integrity
+        )
         broker = server.broker
         _core.observe_copies(broker.loop, self._root, feed.note, feed.address)
         broker.loop.wait_for_copies(feed.fileno())
@@ -485,7 +540,9 @@ class Node:
             certificates=self._certificates, on_lost=lambda why: self._end(why, LOST),
             on_fatal=lambda why: self._end(why, 1),
         )  # fmt: skip
-        broker.cluster = Orders(self._status, self._coordinator, self._leading, self._make_way)
+        broker.cluster = self._orders = Orders(
+            self._status, self._coordinator, self._leading, self._make_way
+        )
         try:
             ttl_s = config.clustering_lease_ttl
             with kept_meanwhile(partial(places.etcd, config), self._lease, ttl_s, self._renewed):

@@ -21,7 +21,7 @@ from lavinmq.http.errors import ApiError
 from lavinmq.http.handler import Handler, NotFound
 from lavinmq.http.health import Alive
 from lavinmq.http.listeners import for_metrics
-from lavinmq.http.metrics import cluster, process
+from lavinmq.http.metrics import cluster, integrity, process
 from lavinmq.http.metrics.handlers import SCRAPE_DURATION, SCRAPE_MEM, exposition
 from lavinmq.http.server import GuardedApplication, HttpListener, HttpService
 from lavinmq.listeners.tls import Contexts
@@ -127,7 +127,8 @@ class _Metrics(Handler):
             *process.machine(out, n_descriptors, settings["system"]),
             *process.usage(out, settings["started_at"]),
             *process.runtime(out),
-            *cluster.figures(out, settings["cluster"]()),
+            *cluster.figures(out, picture := settings["cluster"]()),
+            *integrity.figures(out, picture["integrity"]),
         ]
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from lavinmq.cluster.node import Node
 from lavinmq.files.datadir import DataDir, DataDirError
+from lavinmq.integrity.keeper import Integrity
 from lavinmq.process import log
 from lavinmq.process.systemd import Service
 from lavinmq.server import follow_signals, new_events
@@ -26,7 +27,11 @@ def run(config: Config) -> int:
         with DataDir(
             config.data_dir, lock=config.data_dir_lock, access=config.data_dir_access
         ) as data_dir:
-            node = Node(config, events, Service(os.environ), is_clean=data_dir.is_clean)
+            integrity = Integrity.of(config, data_dir, lazy=False)
+            node = Node(
+                config, events, Service(os.environ), is_clean=data_dir.is_clean,
+                integrity=integrity,
+            )  # fmt: skip
             try:
                 follow_signals(node, events)
                 node.start()
@@ -35,6 +40,8 @@ def run(config: Config) -> int:
                 events.run_until_complete(node.release())
                 if node.server is not None:
                     node.server.release()
+                if integrity is not None:
+                    integrity.close(is_orderly=node.is_stopped)
             if node.is_stopped:
                 data_dir.stopped()
             node.tell_lost()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from lavinmq.cluster.coordinator import Coordinator, State
     from lavinmq.cluster.following import Following
     from lavinmq.cluster.leading import Leading, Session
+    from lavinmq.integrity.keeper import Integrity
 
 NO_LEADER: Final = "no leader is known"
 NOT_FOLLOWING: Final = "this node neither leads nor follows"
@@ -28,13 +29,13 @@ class Status:
 
     Args: wanted: how many nodes the operator wants to have what is acknowledged, 0: most; is_whole:
         whether its files are a whole; may_lead: whether it could lead; leading, following: what it
-        does now.
+        does now; integrity: the sums of its files.
     """
 
     def __init__(
         self, coordinator: Coordinator, ring: Ring, wanted: int, *, is_whole: Callable[[], bool],
         may_lead: Callable[[], bool], leading: Callable[[], Leading | None],
-        following: Callable[[], Following | None],
+        following: Callable[[], Following | None], integrity: Integrity | None = None,
     ) -> None:  # fmt: skip
         self._coordinator = coordinator
         self._ring = ring
@@ -44,6 +45,7 @@ class Status:
         self._leading = leading
         self._following = following
         self._ages = Ages(ring.head)
+        self._integrity = integrity
 
     def look(self) -> None:
         """Notice what has happened since the last time."""
@@ -88,6 +90,7 @@ class Status:
             "following": None if following is None else self._followed(state, following),
             "elections": [each._asdict() for each in state.elections],
             "etcd_silent_seconds": round(self._coordinator.etcd.silent_s, 3),
+            "integrity": None if self._integrity is None else self._integrity.status(),
         }  # fmt: skip
 
     def followers(self) -> list[dict[str, Any]]:

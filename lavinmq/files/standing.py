@@ -1,14 +1,16 @@
 """`.clustering_state`: how the files of a node of a cluster stand, which is about this node alone.
 
-It says whether they are whole, and after an orderly stop up to which position of the cluster's
-changes they have everything. A broker that is no node of a cluster changes files without telling
-anybody: it takes the position out. What an epoch is, `lavinmq/cluster/` knows.
+It says whether they are whole, whether some are damaged, and after an orderly stop up to which
+position of the cluster's changes they have everything. A broker that is no node of a cluster
+changes files without telling anybody: it takes the position out. What an epoch is,
+`lavinmq/cluster/` knows.
 Source: docs/clustering.md.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from typing import Any, Final
 
 import orjson
@@ -21,16 +23,24 @@ STATE_FILE: Final = ".clustering_state"
 
 
 class Standing:
-    """How the files stand. Its methods raise OSError."""
+    """How the files stand. Its methods raise OSError. From any thread."""
 
     def __init__(self, root: str) -> None:
         self._path = os.path.join(root, STATE_FILE)
+        self._lock = threading.Lock()
         self.is_whole = True
         """False while they are being replaced: a node that finds that never leads."""
+        self.is_damaged = False
+        """Whether some are known to be damaged, or missing: they come anew from who leads."""
         self.position = 0
         """Up to where they have everything; 0: nobody knows."""
         self.history: Any = None
         """The epochs that belong to the position, as they were noted."""
+
+    @property
+    def is_good(self) -> bool:
+        """Whether they are whole, and none is known to be damaged."""
+        return self.is_whole and not self.is_damaged
 
     def load(self) -> bool:
         """Read it, and have it say that a stop that is not in order comes next.
@@ -45,6 +55,7 @@ class Standing:
             found = None
         if not isinstance(found, dict):
             found = {}
+        self.is_damaged = found.get("damaged") is True
         position = found.get("position")
         if found.get("whole") is True and isinstance(position, int) and position > 0:
             self.position, self.history = position, found.get("history")
@@ -53,11 +64,20 @@ class Standing:
 
     def note(self, *, is_whole: bool, position: int = 0, history: Any = None) -> None:
         """Write it."""
-        self.is_whole = is_whole
-        value: dict[str, Any] = {"whole": is_whole}
-        if position:
-            value |= {"position": position, "history": history}
-        write_atomic(self._path, orjson.dumps(value), Changes())
+        with self._lock:
+            self.is_whole = is_whole
+            value: dict[str, Any] = {"whole": is_whole}
+            if self.is_damaged:
+                value["damaged"] = True
+            if position:
+                value |= {"position": position, "history": history}
+            write_atomic(self._path, orjson.dumps(value), Changes())
+
+    def note_damage(self, *, is_damaged: bool) -> None:
+        """Write that some are damaged, or not any more; what else was known stays."""
+        if self.is_damaged != is_damaged:
+            self.is_damaged = is_damaged
+            self.note(is_whole=self.is_whole)
 
 
 def leave_cluster(root: str) -> None:

@@ -47,4 +47,5 @@ def _single(broker: Broker) -> dict[str, Any]:
         "nodes": [node], "in_sync": [name], "members": [name], "min_insync_replicas": 1,
         "copies": 1, "position": 0, "followers": [], "following": None, "elections": [],
         "etcd_silent_seconds": None,
+        "integrity": None if broker.integrity is None else broker.integrity.status(),
     }  # fmt: skip

@@ -31,7 +31,7 @@ from lavinmq.files.backup_names import BOOK, DATA, IDENTITY, KNOWN, LAST
 PIECE_BYTES: Final = 256 << 10
 PARTIAL: Final = ".partial"
 NAME: Final = re.compile(r"[0-9]{8}T[0-9]{6}Z")
-FACTS: Final = ("version", "node", "taken_at", "files", "bytes", "new_bytes")
+FACTS: Final = ("version", "node", "taken_at", "files", "bytes", "new_bytes", "damaged")
 """What an archive may say of itself."""
 MOST_DEEP: Final = 16
 """Directories in each other: a data directory has four."""
@@ -64,6 +64,11 @@ def backup(session: Session) -> None:
         raise UsageError("Only with --archive a backup goes to the standard output")
     with _file_errors():
         made, facts = _folder(session, Path(place))
+        damaged = facts.pop("damaged", None)
+        if damaged:
+            raise CtlError(  # and no older one is removed
+                f"{made} is made, but files of the broker are damaged: {', '.join(damaged)}"
+            )
         if keep is not None:
             for old in finished(Path(place))[:-keep]:
                 if old != made:

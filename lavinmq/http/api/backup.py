@@ -48,7 +48,7 @@ async def back_up(call: Call) -> None:
         call.check_still()
         handler.set_header("Content-Type", "application/octet-stream")
         handler.set_header("Cache-Control", "no-store, no-transform")
-        archive = Archive(taking.snapshot, broker.node_name, known, taking.look)
+        archive = Archive(taking.snapshot, broker.node_name, known, taking.look, broker.integrity)
         piece = await aside(archive.read)
         while piece:
             if handler.is_gone or not call.is_allowed_still() or broker.is_stopping:

@@ -1,0 +1,196 @@
+"""Damaged files in a cluster: they change nothing that clients see, are never copied, and come anew
+from a node that has them whole.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from pamqp import commands
+
+from tests.integration.cluster.test_joining import assert_alike, fill
+from tests.support.api import Api
+from tests.support.book import Book
+from tests.support.cluster import WAIT_S, Cluster, ClusterNode
+from tests.support.damage import flip, harm, is_known, know_all, verify
+from tests.support.waiting import wait_for
+from tests.support.wire import Wire
+from tests.support.wire_actions import get_all
+
+DEADLINE_S = WAIT_S
+CLUSTER: dict[str, list[str]] = {"args": []}
+N, SIZE = 300, 20_000
+INI = "[main]\nsegment_size = 500000\nscrub_interval = 1\nscrub_rate = 1000000000\n"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def settings(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """All nodes look at their files each second."""
+    path = tmp_path_factory.mktemp("damage") / "damage.ini"
+    path.write_text(INI)
+    CLUSTER["args"] = ["--config", str(path)]
+
+
+def knows_all(node: ClusterNode) -> None:
+    """Wait until a node has sums of all of its files."""
+    wait_for(lambda: is_known(node.data_dir), f"{node} does not know all", DEADLINE_S)
+
+
+def stand(node: ClusterNode) -> str:
+    """What a node has noted of its files."""
+    return (node.data_dir / ".clustering_state").read_text()
+
+
+def is_whole(node: ClusterNode) -> bool:
+    """Whether a node says that its files are good."""
+    return '"whole":true' in stand(node) and "damaged" not in stand(node)
+
+
+def segment(node: ClusterNode, queue: str) -> Path:
+    """One that is finished."""
+    for name in node.data_dir.rglob(".queue"):
+        if name.read_text() == queue:
+            return sorted(name.parent.glob("msgs.*"))[1]
+    raise AssertionError(f"no {queue}")
+
+
+def lead(cluster: Cluster, node: ClusterNode) -> None:
+    """Have a node lead."""
+    for _ in range(20):
+        leader = cluster.whole()
+        if leader is node:
+            return
+        answer = Api(leader)("POST", "/api/cluster/transfer")
+        if answer.status == 204:
+            cluster.leader(other_than=leader)
+    raise AssertionError(f"{node} does not come to lead")
+
+
+def assert_all_there(cluster: Cluster, queue: str) -> None:
+    """All messages that `fill` has published are there, as they were."""
+    with Wire.open(cluster.leader().port) as wire:
+        found = get_all(wire, queue)
+    assert len(found) == N
+    assert set(found) == {bytes(SIZE)}
+
+
+@pytest.mark.parametrize("keeps_time", [True, False])
+def test_a_running_follower_finds_its_damage_and_is_repaired(
+    cluster: Cluster, *, keeps_time: bool
+) -> None:
+    queue = f"running-{keeps_time}"
+    fill(cluster.leader(), queue, N, SIZE)
+    follower = cluster.followers()[0]
+    knows_all(follower)
+    n_before = follower.log_text().count("has the files of")
+    name = segment(follower, queue).relative_to(follower.data_dir)
+    with Book(cluster, name=queue, seed=1) as book:
+        flip(follower.data_dir / name, 100_000, keeps_time=keeps_time)
+        wait_for(lambda: f"{name} is damaged" in follower.log_text(), "it is not found", DEADLINE_S)
+        wait_for(
+            lambda: follower.log_text().count("has the files of") > n_before and is_whole(follower),
+            "it is not repaired", DEADLINE_S,
+        )  # fmt: skip
+        cluster.whole()
+        book.check()
+    assert_alike(cluster)
+    lead(cluster, follower)
+    assert_all_there(cluster, queue)
+
+
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+def test_a_node_whose_files_were_harmed_while_it_was_away_changes_nothing(
+    cluster: Cluster, how: str
+) -> None:
+    """Nearly all of its files: cut, removed, or with other bytes."""
+    queue = f"away-{how}"
+    fill(cluster.leader(), queue, N, SIZE)
+    for node in cluster.nodes:
+        knows_all(node)
+    harmed = cluster.followers()[0]
+    others = [each for each in cluster.nodes if each is not harmed]
+    for node in [*others, harmed] if how == "stopped" else cluster.nodes:
+        node.signal(signal.SIGTERM if how == "stopped" else signal.SIGKILL)
+    for node in cluster.nodes:
+        wait_for(lambda node=node: not node.is_running(), f"{node} does not end", DEADLINE_S)
+    assert harm(harmed.data_dir, seed=7)
+    harmed.start()
+    wait_for(lambda: "is damaged" in harmed.log_text(), "it finds nothing", DEADLINE_S)
+    wait_for(lambda: "damaged" in stand(harmed), "it does not note it", DEADLINE_S)
+    for node in others:
+        node.start()
+
+    leader = cluster.whole()
+
+    assert leader is not harmed
+    wait_for(lambda: is_whole(harmed), "it is not repaired", DEADLINE_S)
+    assert_alike(cluster)
+    lead(cluster, harmed)
+    assert_all_there(cluster, queue)
+
+
+def test_a_leader_that_finds_damage_has_another_one_lead(cluster: Cluster) -> None:
+    fill(cluster.leader(), "led", N, SIZE)
+    leader = cluster.leader()
+    knows_all(leader)
+    with Book(cluster, name="led-changes", seed=3) as book:
+        flip(segment(leader, "led"), 200_000, keeps_time=True)
+        cluster.leader(other_than=leader)
+        wait_for(lambda: leader.is_running() and is_whole(leader), "not repaired", DEADLINE_S)
+        cluster.whole()
+        book.check()
+    assert "files of this node are damaged" in leader.log_text()
+    assert_alike(cluster)
+    assert_all_there(cluster, "led")
+
+
+def test_damage_of_a_leader_is_never_copied(cluster: Cluster) -> None:
+    """It is alone, so that it goes on to lead, and a node comes that wants its files."""
+    leader = cluster.leader()
+    fill(leader, "alone", N, SIZE)
+    for node in cluster.nodes:
+        knows_all(node)
+    first, second = cluster.followers()
+    first.kill()
+    cluster.wait_in_sync([leader, second])
+    second.kill()
+    path = segment(first, "alone")
+    good = path.read_bytes()
+    damaged = segment(leader, "alone")
+    flip(damaged, 100_000, keeps_time=True)
+    wait_for(lambda: "is damaged" in leader.log_text(), "it is not found", DEADLINE_S)
+    path.unlink()
+    flip(first.data_dir / "users.json", 3)
+
+    first.start()
+
+    wait_for(
+        lambda: "is damaged at its source" in leader.log_text(), "it was not refused", DEADLINE_S
+    )
+    assert not path.exists()
+    assert leader.is_running()
+    assert not is_whole(first)
+    second.start()
+    wait_for(lambda: leader.exit_codes or cluster.leading() is second, "no change", DEADLINE_S)
+    cluster.leader(other_than=leader)
+    cluster.whole()
+    wait_for(lambda: is_whole(leader) and is_whole(first), "not repaired", DEADLINE_S)
+    assert path.read_bytes() == good
+    assert_alike(cluster)
+    assert_all_there(cluster, "alone")
+
+
+def test_operators_see_damage_and_verify_by_hand(cluster: Cluster) -> None:
+    leader = cluster.leader()
+    know_all(leader, leader.data_dir)
+    assert verify(leader) == []
+    picture = Api(leader).get("/api/cluster")["integrity"]
+    assert picture["damaged_files"] == []
+    assert picture["checked_bytes"] > 0
+    assert Api(leader)("POST", "/api/integrity/repair").status == 204
+    with Wire.open(leader.port) as wire:
+        wire.call(1, commands.Queue.Declare(queue="any"), commands.Queue.DeclareOk)
+    assert os.path.isdir(leader.data_dir / ".sums")
