@@ -216,6 +216,14 @@ COMMANDS: dict[str, tuple[Command, ...]] = {
                 "Make a data directory of a folder or a tar file; the broker is not running",
                 "restore"),
     ),
+    "Damage": (
+        Command("verify", "", "Read all stored files, and fail if some are damaged", "integrity",
+                (Option("--offline", "DATADIR", "those in a directory that no broker has"),)),
+        Command("repair", "", "Get damaged files from another node of the cluster", "integrity",
+                (Option("--offline", "DATADIR",
+                        "keep what can be kept in a directory that no broker has"),
+                 Option("--accept", "", "take definitions, users and rights as they are"))),
+    ),
     "Shovels and federation": (
         Command("list_shovels", "", "List shovels and their states", "links"),
         Command("add_shovel", "name", "Add a shovel", "links", SHOVEL_OPTIONS,

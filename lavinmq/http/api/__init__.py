@@ -19,6 +19,7 @@ from lavinmq.http.api import (  # noqa: F401
     explain,
     federation,
     health,
+    integrity,
     limits,
     live,
     logs,

@@ -75,6 +75,14 @@ def check_vhosts(call: Call) -> Any:
     return _failed("Some virtual hosts are down", **{"virtual-hosts": closed})
 
 
+@ROUTES.get(CHECK + "stored-files", failures=(503,))
+def check_files(call: Call) -> Any:
+    """Check that no stored file is known to be damaged or missing."""
+    integrity = call.broker.integrity
+    damaged = [] if integrity is None else [each.path for each in integrity.damages.all()]
+    return _failed("Some stored files are damaged", files=damaged) if damaged else _ok()
+
+
 @ROUTES.get(CHECK + "ready-to-serve-clients", failures=(503,))
 def check_ready(call: Call) -> Any:
     """Check that clients are served."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from lavinmq.http.clients import clients, sessions_in, sessions_of, shared_in
 from lavinmq.http.metrics import cluster as of_cluster
+from lavinmq.http.metrics import integrity as of_integrity
 from lavinmq.http.metrics import process as of_process
 from lavinmq.http.metrics.exposition import Exposition, Metric, counter, gauge
 from lavinmq.mqtt.codec import V5, V31, V311
@@ -153,6 +154,12 @@ def runtime(scrape: Scrape) -> Iterator[str]:
     yield from of_process.runtime(scrape.out)
 
 
+def integrity(scrape: Scrape) -> Iterator[str]:
+    """The sums of stored files."""
+    known = scrape.broker.integrity
+    yield from of_integrity.figures(scrape.out, None if known is None else known.status())
+
+
 def cluster(scrape: Scrape) -> Iterator[str]:
     """The cluster that this broker leads; without one there are no followers."""
     known = scrape.broker.cluster
@@ -232,5 +239,5 @@ def mqtt(scrape: Scrape) -> Iterator[str]:
 
 
 OVERVIEW: Final[tuple[Part, ...]] = (
-    broker, totals, process, cluster, runtime, messages, mqtt,
+    broker, totals, process, cluster, integrity, runtime, messages, mqtt,
 )  # fmt: skip
