@@ -23,8 +23,8 @@ SOURCES: Final = ROOT / "lavinmq"
 
 SECTIONS: Final[dict[str, tuple[str, ...]]] = {
     "The command line and the configuration": ("__main__.py", "config/", "missing.py"),
-    "The data directory and its files": ("files/", "vhost/files.py", "vhost/vhosts.py",
-                                         "auth/users.py", "auth/topics.py"),
+    "The data directory and its files": ("files/", "integrity/", "vhost/files.py",
+                                         "vhost/vhosts.py", "auth/users.py", "auth/topics.py"),
     "Start, stop, listeners and the log": ("server.py", "broker.py", "embedded.py", "listeners/",
                                            "process/", "stats/"),
     "Log-in": ("auth/", "amqp/login.py", "amqp/handshake.py", "http/access/"),
