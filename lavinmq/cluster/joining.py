@@ -128,9 +128,7 @@ def _portions(snapshot: Snapshot, is_same: Callable[[str], bool]) -> Iterator[li
         yield files
 
 
-def _offer_file(
-    sock: Connection, offered: Offered, have: Any, integrity: Integrity | None
-) -> int:
+def _offer_file(sock: Connection, offered: Offered, have: Any, integrity: Integrity | None) -> int:
     size = offered.size
     if not (isinstance(have, list) and len(have) == 2 and isinstance(have[0], int)
             and isinstance(have[1], str) and 0 <= have[0] <= size):  # fmt: skip
