@@ -2,7 +2,8 @@
 
 Each connection has a thread, which greets, compares files and then sends; all that is decided is
 decided on the loop. Acknowledgements wait for a follower from before etcd has it in the set until
-after etcd has it no more. Source: docs/clustering.md.
+after etcd has it no more. Longer than 500 lines: a session is one thing from its greeting to its
+end. Source: docs/clustering.md.
 """
 
 from __future__ import annotations
