@@ -155,9 +155,9 @@ def observe(loop: Loop, root: str, note: int, owner: int = 0) -> None:
         root: the data directory, as its queues' directories begin.
         note: address of a C function, 0: nobody observes any more. It gets `owner`, the position
             (counted from 1), the kind, path and target below `root`, a descriptor from which the
-            bytes can be read or -1, start and end. It is called by any thread, holding the GIL or
-            not, and must neither wait nor call the broker. Of two notes the one whose change has to
-            be made again first has the lower position.
+            bytes can be read or -1, those bytes or NULL, start and end. It is called by any thread,
+            holding the GIL or not, and must neither wait nor call the broker. Of two notes the one
+            whose change has to be made again first has the lower position.
         owner: what it gets.
     """
 

@@ -20,7 +20,7 @@ from lavinmq.files.changes import Change
 
 NOTE = ctypes.CFUNCTYPE(
     None, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint8, ctypes.c_char_p, ctypes.c_char_p,
-    ctypes.c_int, ctypes.c_int64, ctypes.c_int64,
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64,
 )  # fmt: skip
 OWN = {".lock", "clean_stop", "schema_version"}
 """Files of the node, which nobody follows."""
@@ -36,9 +36,13 @@ class Follower:
 
     def _note(
         self, _: int, position: int, kind: int, path: bytes, target: bytes | None, fd: int,
-        start: int, end: int,
+        told: int | None, start: int, end: int,
     ) -> None:  # fmt: skip
         try:
+            if told is not None and os.pread(fd, end - start, start) != ctypes.string_at(
+                told, end - start
+            ):
+                raise ValueError("the file does not hold what the note says")
             place = self.copy / os.fsdecode(path)
             self._make_again(
                 Change(kind), place, self.copy / os.fsdecode(target or b""), fd, start, end

@@ -316,8 +316,7 @@ def test_node_that_was_away_for_long_reads_only_what_was_changed(
         r"(\d+) were the same as before, (\d+) were compared, (\d+) bytes", follower.log_text()
     )
     n_same, n_compared, n_bytes = map(int, told[-1])
-    segments = [path for path in follower.data_dir.rglob("msgs.*") if path.stat().st_size > 4]
-    assert 3 <= n_same < len(segments) + n_same
+    assert n_same >= 3  # segments of the queue of before
     assert n_compared < n_same
     assert 70_000_000 < n_bytes < 80_000_000
     assert_alike(cluster)
