@@ -1742,6 +1742,7 @@ cdef struct loop_t:
     size_t touched_root_len     # bytes of the data directory's path
     copies_t* copies            # that have to have what is synced, NULL = there are none
     flag_t is_behind            # they are, by so much that who sends much is not read
+    flag_t is_below             # there are too few, and who publishes is told instead of waiting
     flag_t is_copied            # files are: none gets holes, and nothing is written over filling
     reached_t reached           # what the routings under way have reached
     u32 n_reads                 # links that were read since the last tick

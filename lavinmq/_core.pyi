@@ -362,8 +362,18 @@ class Loop:
         """Call back when no delivery of a channel that has gone is on its way back to its queue: at
         once, or later."""
 
-    def after_sync(self, callback: Callable[[], object]) -> None:
-        """Call back on the loop once what a commit published to durable queues is on disk."""
+    def after_sync(
+        self, callback: Callable[[], object], refused: Callable[[], object] | None = None
+    ) -> None:
+        """Call back on the loop once what a commit published to durable queues is on disk.
+
+        Args: refused: is called instead when too few copies are there and `is_below` is set: nobody
+            knows whether it is kept. None: `callback` waits until there are enough.
+        """
+
+    is_below: bool
+    """Whether those who publish are told at once, instead of waiting, that too few copies are
+    there: confirms are negative, `after_sync` refuses. Set by who counts the copies."""
 
     @property
     def sync_age(self) -> float:

@@ -13,6 +13,7 @@ Scope = Literal["connection", "channel", "return", "either", "unused"]
 
 MAX_REPLY_TEXT = 255
 """Bytes of a short string: the most a reply text may have on the wire."""
+TOO_FEW = "too few nodes of the cluster are in sync"
 
 
 class ReplyCode(IntEnum):

@@ -75,7 +75,7 @@ cdef void loop_confirm(loop_t* loop) noexcept nogil:
         loop.cap_batch = loop.cap_confirms
     for i in range(loop.n_confirms):
         c = loop.confirms[i]
-        if not c.is_in_batch and c.is_refused:
+        if not c.is_in_batch and (c.is_refused or (loop.is_below and c.needs_sync)):
             channel_confirm(c, c.publish_seq, False, c.unconfirmed_ns)
             c.needs_sync = c.is_refused = c.is_in_confirms = False
         elif not c.is_in_batch and not c.needs_sync:
@@ -97,12 +97,13 @@ cdef void loop_confirm(loop_t* loop) noexcept nogil:
     loop.n_confirms = kept
 
 
-cdef void loop_finish_batch(loop_t* loop) noexcept nogil:
-    """The sync is done: one cumulative ack per channel of the batch."""
+cdef void loop_finish_batch(loop_t* loop, bint is_ack) noexcept nogil:
+    """The sync is done, or nobody waits for it any more: one cumulative ack, or nack, per channel
+    of the batch."""
     cdef u32 i
     cdef chan_t* c
     for i in range(loop.n_batch):
         c = loop.batch[i]
         c.is_in_batch = False
-        channel_confirm(c, c.batch_seq, True, c.batch_ns)
+        channel_confirm(c, c.batch_seq, is_ack, c.batch_ns)
     loop.n_batch = 0

@@ -99,6 +99,19 @@ cdef inline void event_take(int fd) noexcept nogil:
         pass
 
 
+cdef class Commit:
+    """Somebody who waits for a sync, and wants to be told when too few copies are there for it."""
+    cdef object done
+    cdef readonly object refused
+
+    def __init__(self, done, refused):
+        self.done = done
+        self.refused = refused
+
+    def __call__(self):
+        self.done()
+
+
 cdef class Loop:
     """Owner of the message path's shared state: input, block pool, tick lists, confirm batches.
 
@@ -787,10 +800,15 @@ cdef class Loop:
         self.waiting.append(callback)
         self.kick()
 
-    def after_sync(self, callback) -> None:
+    def after_sync(self, callback, refused=None) -> None:
         """Call `callback()` on the loop once what was published to durable queues with a wish for
-        a sync (a commit) is on disk."""
-        self.commits.append(callback)
+        a sync (a commit) is on disk; or `refused()`. See the stub."""
+        if refused is None:
+            self.commits.append(callback)
+        elif self.t.is_below:
+            self.answers.append(refused)
+        else:
+            self.commits.append(Commit(callback, refused))
         self.kick()
 
     def when_returned(self, callback) -> None:
@@ -889,8 +907,39 @@ cdef class Loop:
         """A sync is over on this machine: it is whole once the copies have the same."""
         if self.t.copies != NULL and not self.t.copies.have(self.t.copies, self.awaited):
             self.is_awaited = self.t.is_syncing = True
+            if self.t.is_below:
+                self.refuse_waiting()
         else:
             self.finish_sync()
+
+    @property
+    def is_below(self) -> bool:
+        """Whether publishers are told that there are too few copies. See the stub."""
+        return self.t.is_below
+
+    @is_below.setter
+    def is_below(self, bint value) -> None:
+        if value == self.t.is_below:
+            return
+        self.t.is_below = value
+        if value and not self.is_over:
+            self.t.is_confirm_new = self.t.n_confirms != 0
+            self.refuse_waiting()
+            self.kick()
+
+    cdef void refuse_waiting(self):
+        """There are too few copies: tell who publishes, unless the sync of it still runs here. All
+        others wait on: for them nothing but time has been lost."""
+        if self.is_awaited:
+            loop_finish_batch(&self.t, False)
+            self.running = self.refuse(self.running)
+        self.commits = self.refuse(self.commits)
+
+    cdef list refuse(self, list callbacks):
+        """Have those told that want to be. Returns: the others."""
+        self.answers.extend([(<Commit>each).refused for each in callbacks
+                             if isinstance(each, Commit)])
+        return [each for each in callbacks if not isinstance(each, Commit)]
 
     def wait_for_copies(self, int fd) -> None:
         """Be told by an eventfd of what copies have. See the stub."""
@@ -937,7 +986,7 @@ cdef class Loop:
     cdef void finish_sync(self):
         cdef list callbacks = self.running
         self.running = []
-        loop_finish_batch(&self.t)
+        loop_finish_batch(&self.t, True)
         self.t.n_synced = self.t.n_syncs
         loop_release_held(&self.t)
         self.answers.extend(callbacks)

@@ -60,6 +60,15 @@ cdef void publishes_uncount(mqtt_t* s, u64 at, u64 seq, bint is_ack) noexcept no
             s.n_unanswered -= 1
 
 
+cdef bint acks_have(mqtt_t* s, u64 at, u64 seq, u8 kind) noexcept nogil:
+    """Whether one of these answers is of a kind."""
+    while at <= seq:
+        if <u8>(s.acks[at & (s.cap_acks - 1)] >> 8) == kind:
+            return True
+        at += 1
+    return False
+
+
 cdef bint mqtt_confirm(chan_t* c, u64 seq, bint is_ack) noexcept nogil:
     """Answer all up to number seq: they are safe, or not. Whether it is written."""
     cdef link_t* l = c.link
@@ -67,9 +76,10 @@ cdef bint mqtt_confirm(chan_t* c, u64 seq, bint is_ack) noexcept nogil:
     cdef u64 at = c.confirmed_seq + 1
     cdef u32 ack
     cdef u8* p
-    if not is_ack and s.version != 5:
+    cdef u8 reason = REASON_QUOTA if l.loop.is_below else REASON_UNSPECIFIED
+    if not is_ack and (s.version != 5 or acks_have(s, at, seq, PACKET_PUBCOMP)):
         s.is_failed = True
-        link_await_room(l, True)        # version 3 has no word for it: its client publishes again
+        link_await_room(l, True)        # there is no word for it: the client sends it again
         return False
     p = link_room(l, 5 * (seq - c.confirmed_seq))
     if p == NULL:
@@ -78,7 +88,7 @@ cdef bint mqtt_confirm(chan_t* c, u64 seq, bint is_ack) noexcept nogil:
         ack = s.acks[at & (s.cap_acks - 1)]
         at += 1
         p = ack_put(p, s, <u8>(ack >> 8), <u16>(ack >> 16),
-                    <u8>ack if is_ack or <u8>ack >= 0x80 else <u8>REASON_UNSPECIFIED)
+                    <u8>ack if is_ack or <u8>ack >= 0x80 else reason)
     link_wrote(l, p)
     if s.n_unanswered:
         publishes_uncount(s, c.confirmed_seq + 1, seq, is_ack)

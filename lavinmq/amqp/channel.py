@@ -19,7 +19,7 @@ from lavinmq import _core
 from lavinmq.amqp import methods as m
 from lavinmq.arguments.names import REPLY_PREFIX, REPLY_TO, check_name, failed, missing, refused
 from lavinmq.arguments.stream import Reading, check_consumer, reading
-from lavinmq.errors import ChannelError, ConnectionError_, ReplyCode
+from lavinmq.errors import TOO_FEW, ChannelError, ConnectionError_, ReplyCode
 from lavinmq.fieldtable import FieldTable, Timestamp
 from lavinmq.files import stream_epochs
 from lavinmq.stats.sampler import NOTHING, Counters
@@ -526,7 +526,9 @@ class Channel:
                 if question is False:
                     connection.link.pause()
                     settle = partial(self._settle_some, before)
-                    connection.broker.loop.after_sync(partial(self._in_turns, settle))
+                    connection.broker.loop.after_sync(
+                        partial(self._in_turns, settle), partial(self._in_turns, self._refuse)
+                    )
                     return False
                 connection.allow(*question)
         except ValueError as error:
@@ -539,8 +541,17 @@ class Channel:
                 raise _commit_is_lost()
             self._reply(m.TxCommitOk())
 
-        connection.when_committed(finish)
+        connection.when_committed(finish, partial(self._in_turns, self._refuse))
         return False
+
+    def _refuse(self) -> bool:
+        """What a commit has stored is on too few disks: it settles nothing more. Raises:
+        ChannelError."""
+        if self.is_over:
+            self.connection.link.resume()
+            return False
+        self.connection.link.rollback(self.id)
+        raise failed(f"{TOO_FEW}: the transaction may be kept, or lost")
 
     def _settle_some(self, before: int) -> bool:
         """What a commit has stored is on disk, if no queue has broken: go on with it."""

@@ -109,9 +109,13 @@ class Connection(Peer[_core.Link]):
         """Call back once bindings made so far are in force; the client's next frames wait."""
         self._when(partial(self.vhost.bindings.when_in_force, recorded), callback)
 
-    def when_committed(self, callback: Callable[[], None]) -> None:
-        """Call back once what a commit published is on disk; the client's next frames wait."""
-        self._when(self.broker.loop.after_sync, callback)
+    def when_committed(
+        self, callback: Callable[[], None], refused: Callable[[], None] | None = None
+    ) -> None:
+        """Call back once what a commit published is on disk; the client's next frames wait.
+
+        Args: refused: is called instead when too few nodes are there for that, and resumes."""
+        self._when(partial(self.broker.loop.after_sync, refused=refused), callback)
 
     def when_copied(self, callback: Callable[[], None]) -> None:
         """Call back once what was changed is on other nodes, too; at once where there are none."""

@@ -40,6 +40,8 @@ LOOK_S: Final = 0.1
 BEAT_S: Final = 1.0
 STUCK_S: Final = 6.0
 """For which a leader that cannot acknowledge waits for its followers before it makes way."""
+BELOW_S: Final = 1.0
+"""For which too few nodes are there before publishers are refused, if the operator wants that."""
 SILENT_S: Final = 3.0
 """After which a follower that owes an answer is in sync no more."""
 CLOSE_BYTES: Final = 8 << 20
@@ -107,14 +109,15 @@ class Leading:
     """The replication of one leader, in one epoch. On the loop, unless it says otherwise.
 
     Args: sock: where followers come, closed by `close`; least: how many nodes the operator wants to
-        have what is acknowledged, 0: most; peers: the hosts whose PROXY headers count;
-        certificates: by which followers have to speak TLS, None: they speak without; on_lost: is
-        told why this node leads no more; on_fatal: why it cannot go on at all.
+        have what is acknowledged, 0: most; nacks: publishers are refused while fewer have; peers:
+        the hosts whose PROXY headers count; certificates: by which followers have to speak TLS,
+        None: they speak without; on_lost: is told why this node leads no more; on_fatal: why it
+        cannot go on at all.
     """
 
     def __init__(
         self, broker: Broker, feed: Feed, coordinator: Coordinator, history: History,
-        secret: bytes, sock: socket.socket, *, least: int, peers: set[str],
+        secret: bytes, sock: socket.socket, *, least: int, nacks: bool, peers: set[str],
         certificates: Certificates | None, on_lost: Callable[[str], object],
         on_fatal: Callable[[str], object],
     ) -> None:  # fmt: skip
@@ -127,6 +130,7 @@ class Leading:
         self._history = history
         self._secret = secret
         self._wanted = least
+        self._nacks = nacks
         self._peers = peers
         self._certificates = certificates
         self._on_lost = on_lost
@@ -142,6 +146,10 @@ class Leading:
         self._beat_at = 0.0
         self._stuck_since = 0.0
         """Since when nothing can be acknowledged; 0: it can."""
+        self._short_since = 0.0
+        """Since when fewer nodes in sync are there than there have to be; 0: enough are."""
+        self._said = ("", "")
+        """Who has gone last, and why."""
         self._maybe: set[str] = set()
         """Nodes of a change of the set of which nobody knows whether it was made."""
         self._require()
@@ -216,10 +224,27 @@ class Leading:
         listed = {*self._coordinator.state.in_sync, self._coordinator.me}
         missing = max(missing, self.least - len(listed), 0)
         self._feed.require(self.least, missing)
+        is_short = len(listed & (there | {self._coordinator.me})) < self.least
+        self._short_since = (self._short_since or time.monotonic()) if is_short else 0.0
+        if not is_short and self.is_refusing:
+            self._broker.loop.is_below = False
+            _log.notice("publishers are not refused any more")
         if not missing:
             self._stuck_since = 0.0
         elif not self._stuck_since:
             self._stuck_since = time.monotonic()
+
+    @property
+    def is_refusing(self) -> bool:
+        """Whether publishers are told that too few nodes are in sync."""
+        return self._broker.loop.is_below
+
+    def _refuse(self) -> None:
+        """Tell publishers, once too few nodes have been there for a moment."""
+        is_long = self._short_since and time.monotonic() - self._short_since > BELOW_S
+        if self._nacks and is_long and not self.is_refusing:
+            self._broker.loop.is_below = True
+            _log.warning("publishers are refused: fewer than %d nodes are in sync", self.least)
 
     def state_changed(self) -> None:
         """Another picture of etcd."""
@@ -246,6 +271,7 @@ class Leading:
             elif session.node not in self.in_sync and self._feed.head - peer.acked < CLOSE_BYTES:
                 session.is_coming = True
                 self._start(self._take_in(session, peer))
+        self._refuse()
         if self._is_in_the_way():
             self._on_lost("its followers do not reach it, and could do without it")
             return

@@ -536,7 +536,8 @@ class Node:
         broker.disk.copied = broker.loop.when_copied
         self._leading = Leading(
             broker, feed, self._coordinator, self._history, self._secret, sock,
-            least=config.clustering_min_insync_replicas, peers=server.peers,
+            least=config.clustering_min_insync_replicas,
+            nacks=config.clustering_below_min_insync == "nack", peers=server.peers,
             certificates=self._certificates, on_lost=lambda why: self._end(why, LOST),
             on_fatal=lambda why: self._end(why, 1),
         )  # fmt: skip

@@ -76,6 +76,7 @@ class Status:
             "ready": not reasons["ready"],
             "safe_to_restart": not reasons["safe_to_restart"],
             "acknowledges": None if leading is None else not reasons["acknowledges"],
+            "refuses": None if leading is None else leading.is_refusing,
             "reasons": {name: why for name, why in reasons.items() if why},
             "epoch": state.epoch,
             "leader": None if state.leader is None

@@ -43,9 +43,9 @@ def _single(broker: Broker) -> dict[str, Any]:
     }  # fmt: skip
     return {
         "id": name, "role": "none", "whole": True, "may_lead": False, "ready": True,
-        "safe_to_restart": True, "acknowledges": True, "reasons": {}, "epoch": 0, "leader": None,
-        "nodes": [node], "in_sync": [name], "members": [name], "min_insync_replicas": 1,
-        "copies": 1, "position": 0, "followers": [], "following": None, "elections": [],
-        "etcd_silent_seconds": None,
+        "safe_to_restart": True, "acknowledges": True, "refuses": False, "reasons": {}, "epoch": 0,
+        "leader": None, "nodes": [node], "in_sync": [name], "members": [name],
+        "min_insync_replicas": 1, "copies": 1, "position": 0, "followers": [], "following": None,
+        "elections": [], "etcd_silent_seconds": None,
         "integrity": None if broker.integrity is None else broker.integrity.status(),
     }  # fmt: skip

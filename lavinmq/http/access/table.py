@@ -198,6 +198,7 @@ TABLE: Final[dict[str, Row]] = {
     "PUT /api/global-parameters/:name": _row(Role.ADMINISTRATOR),
     "GET /api/health/checks/alarms": _row(Role.ANY),
     "GET /api/health/checks/certificate-expiration/:within/:unit": _row(Role.ANY),
+    "GET /api/health/checks/acknowledges": _row(Role.ANY),
     "GET /api/health/checks/local-alarms": _row(Role.ANY),
     "GET /api/health/checks/node-is-mirror-sync-critical": _row(Role.ANY),
     "GET /api/health/checks/node-is-quorum-critical": _row(Role.ANY),

@@ -97,6 +97,16 @@ def check_critical(call: Call) -> Any:
     return _ok() if found["safe_to_restart"] else _failed(found["reasons"]["safe_to_restart"])
 
 
+@ROUTES.get(CHECK + "acknowledges", failures=(503,))
+def check_acknowledges(call: Call) -> Any:
+    """Check that enough nodes are in sync to acknowledge; fine where there is no cluster."""
+    found = cluster.picture(call.broker)
+    if found["acknowledges"]:
+        return _ok()
+    names = ("in_sync", "min_insync_replicas", "refuses")
+    return _failed(found["reasons"]["acknowledges"], **{name: found[name] for name in names})
+
+
 @ROUTES.get(CHECK + "certificate-expiration/:within/:unit", failures=(503,))
 async def check_certificates(call: Call) -> Any:
     """Check that no certificate of a listener expires within a time."""

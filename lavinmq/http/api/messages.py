@@ -7,9 +7,11 @@ it, the messages are put back. Source: docs/http-api.md, docs/protocol.md.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +19,7 @@ from lavinmq import _core
 from lavinmq.amqp.walk_errors import walk_error
 from lavinmq.arguments.interval import interval_ms
 from lavinmq.arguments.names import MAX_BYTES
+from lavinmq.errors import TOO_FEW
 from lavinmq.http import encoding, payload, properties
 from lavinmq.http.api.exchanges import INTERNAL, by_name
 from lavinmq.http.api.queues import check_not_locked, queue_of
@@ -111,10 +114,26 @@ async def publish(call: Call) -> dict[str, bool]:
         text = raw_key(given) if isinstance(given, str) else b""
         raise walk_error(error, BASIC_PUBLISH, 0, 0, text, user.name)
     if is_durable:
-        await completed(loop.after_sync)
+        if not await _stored(loop):
+            raise ApiError(
+                503, "service_unavailable", f"{TOO_FEW}: the message may be kept, or lost"
+            )  # fmt: skip
         if loop.breaks != breaks:
             raise _cannot_be_written()
     return {"routed": is_routed}
+
+
+async def _stored(loop: _core.Loop) -> bool:
+    """Wait until what was published is on disk. Returns: False: too few nodes are there for
+    that."""
+    stored: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+    def tell(is_stored: bool) -> None:
+        if not stored.done():
+            stored.set_result(is_stored)
+
+    loop.after_sync(partial(tell, True), partial(tell, False))
+    return await stored
 
 
 async def _published(channel: _core.LocalChannel, *message: Any) -> tuple[int, bool, bool]:

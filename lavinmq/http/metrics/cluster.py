@@ -88,6 +88,10 @@ OF_LEADER: Final[tuple[tuple[Metric, Value], ...]] = (
         ),
         lambda picture: not picture["acknowledges"],
     ),
+    (
+        gauge("cluster_publishes_refused", "1 while publishes are answered by a negative confirm"),
+        lambda picture: picture["refuses"],
+    ),
 )  # fmt: skip
 OF_FOLLOWER: Final[tuple[tuple[Metric, Value], ...]] = (
     (

@@ -39,7 +39,8 @@ def session(
 def leading(*sessions: Any, in_sync: set[str]) -> Any:
     n_copies = 1 + sum(each.peer is not None and each.peer.is_required for each in sessions)
     return some(
-        sessions=list(sessions), head=100, in_sync=in_sync, n_copies=n_copies, epoch=3
+        sessions=list(sessions), head=100, in_sync=in_sync, n_copies=n_copies, epoch=3,
+        is_refusing=False,
     )  # fmt: skip
 
 
@@ -146,6 +147,14 @@ def test_a_leader_with_enough_in_sync_acknowledges() -> None:
 
     assert (picture["acknowledges"], picture["ready"]) == (True, True)
     assert picture["reasons"].keys() == {"safe_to_restart"}
+
+
+def test_a_leader_says_whether_publishers_are_refused() -> None:
+    known = leader(session("b"), in_sync={"a", "b"})
+    assert known.status.status()["refuses"] is False
+    known.leading.is_refusing = True
+    assert known.status.status()["refuses"] is True
+    assert follower().status.status()["refuses"] is None
 
 
 def test_nothing_is_acknowledged_with_too_few_in_sync() -> None:

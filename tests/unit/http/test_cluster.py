@@ -18,7 +18,7 @@ PICTURE: dict[str, Any] = {
               {"id": "b", "live": True, "uri": "tcp://b:1", "address": "b"},
               {"id": "c", "live": False, "uri": None, "address": None}],
     "min_insync_replicas": 2, "copies": 2, "position": 100, "ready": True,
-    "safe_to_restart": False, "acknowledges": True, "following": None,
+    "safe_to_restart": False, "acknowledges": True, "refuses": False, "following": None,
     "followers": [
         {"id": "b", "joining": False, "lag_in_bytes": 5, "lag_seconds": 0.5,
          "remote_address": "10.0.0.1:9"},
@@ -43,6 +43,7 @@ def test_a_leader_is_shown_in_numbers() -> None:
         "cluster_members": 3, "cluster_live_nodes": 2, "cluster_in_sync_nodes": 2,
         "cluster_min_insync_replicas": 2, "cluster_position": 100, "cluster_ready": 1,
         "cluster_safe_to_restart": 0, "cluster_copies": 2, "cluster_acknowledgements_held": 0,
+        "cluster_publishes_refused": 0,
         'follower_lag_in_bytes{id="b"}': 5, 'follower_lag_seconds{id="b"}': 0.5,
     }  # fmt: skip
 
