@@ -7,7 +7,9 @@
 # For all included files: they share one namespace.
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.pycapsule cimport PyCapsule_GetPointer
-from libc.errno cimport EAGAIN, EDQUOT, EINTR, ENOENT, ENOSPC, EPROTO, ETIMEDOUT, errno
+from libc.errno cimport (
+    EAGAIN, EDQUOT, EINTR, ENAMETOOLONG, ENOENT, ENOSPC, EPROTO, ETIMEDOUT, errno,
+)
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset, strlen
 from posix.unistd cimport close as c_close

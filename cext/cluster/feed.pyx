@@ -110,7 +110,7 @@ cdef void feed_put(feed_t* f, u8 kind, const char* path, const char* target, int
     cdef u8* p
     cdef bint is_kept
     if n_path >= ENTRY_PATH or n_target >= ENTRY_PATH:
-        f.error = EINTR
+        f.error = ENAMETOOLONG
         return
     feed_make_room(f, head + n)
     p = ring_at(&f.ring, f.ring.head)

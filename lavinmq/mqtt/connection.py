@@ -117,8 +117,8 @@ class Connection(Peer[_core.MqttLink]):
 
     __slots__ = (
         "_consumer", "_enhanced", "_expiry_s", "_host", "_login", "_mechanism", "_most", "_proof",
-        "_queue", "_sessions", "_shared", "_wanted", "_will", "client_id", "keep_alive_s", "level",
-        "receive_maximum", "rights",
+        "_queue", "_replaces_stored", "_sessions", "_shared", "_wanted", "_will", "client_id",
+        "keep_alive_s", "level", "receive_maximum", "rights",
     )  # fmt: skip
 
     def __init__(self, host: Host, sock: socket.socket, ends: Endpoints) -> None:
@@ -135,6 +135,8 @@ class Connection(Peer[_core.MqttLink]):
         self._login: Login | None = Login(self.broker, self, ends)
         self._enhanced: Enhanced | None = None
         self._wanted: Connect | None = None
+        self._replaces_stored = False
+        """Whether a session that was on disk ends with its CONNECT."""
         self._sessions: Sessions
         self._queue: Queue | None = None
         self._consumer: Consumer | None = None
@@ -524,6 +526,7 @@ class Connection(Peer[_core.MqttLink]):
             return
         queue = self._sessions.find(self.client_id)
         if queue is not None and (wanted.clean or not queue.is_stored):
+            self._replaces_stored = queue.is_stored
             self._sessions.end(self.client_id)
             queue = None
         elif queue is None:
@@ -572,7 +575,7 @@ class Connection(Peer[_core.MqttLink]):
             self._sessions.note_time(self.client_id, most_s, is_here=True)
         if is_kept:
             opened = partial(self._sessions.when_kept, opened)
-        if is_recorded:
+        if is_recorded or self._replaces_stored:
             self.vhost.recorded.when_synced(opened)
         else:
             opened()
