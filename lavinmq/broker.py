@@ -115,6 +115,13 @@ class Cluster(Protocol):
     async def forget(self, node: str) -> str:
         """Count a node no more. Returns: why not, empty if it is so now. Raises: OSError."""
 
+    async def recovery(self) -> dict[str, Any]:
+        """What it would mean to go on without nodes that are lost, as JSON. Raises: OSError."""
+
+    async def recover(self, seen: Any) -> str:
+        """Go on without them. Args: seen: of what was shown. Returns: why not, empty if it is so
+        now. Raises: OSError."""
+
     def transfer(self) -> str:
         """Have another node lead. Returns: why not, empty if it is going to."""
 

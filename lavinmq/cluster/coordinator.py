@@ -10,6 +10,7 @@ own. `State` is a picture of all keys; it changes by what a watch tells.
     <prefix>/isr                 ids of the nodes in sync, with commas
     <prefix>/members             ids of all nodes that count among those of which there are most
     <prefix>/places              JSON: which URI each of these advertises
+    <prefix>/left/<id>           JSON: when, in which epoch and at which position a node left the set
     <prefix>/nodes/<id>          JSON: where a live node is reached; goes with its lease
     <prefix>/positions/<id>      "<epoch> <position>" of a node that would lead
     <prefix>/clustering_secret   by which nodes know each other
@@ -23,6 +24,7 @@ import asyncio
 import base64
 import binascii
 import os
+import time
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -83,6 +85,8 @@ class State:
     places: dict[str, Any] = field(default_factory=dict)
     elections: tuple[Election, ...] = ()
     """For people: nothing is decided by it."""
+    left: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Of nodes that were in sync: `at`, a Unix time, `epoch` and `position` of when they left."""
 
     def least(self, wanted: int) -> int:
         """How many nodes have to have what is acknowledged.
@@ -151,12 +155,14 @@ class Coordinator:
             epoch_modified=0 if epoch is None else epoch.modified,
             in_sync=_ids(in_sync), in_sync_modified=0 if in_sync is None else in_sync.modified,
             members=_ids(members), members_modified=0 if members is None else members.modified,
-            nodes=self._nodes(), places=_info(self._keys.get(self.key("places"))),
+            nodes=self._below("nodes"), left=_leavings(self._below("left")),
+            places=_info(self._keys.get(self.key("places"))),
             elections=of_json(_bytes(self._keys.get(self.key("elections")))),
         )  # fmt: skip
 
-    def _nodes(self) -> dict[str, dict[str, Any]]:
-        prefix = self.key("nodes", "")
+    def _below(self, name: str) -> dict[str, dict[str, Any]]:
+        """What is said of nodes, by their ids."""
+        prefix = self.key(name, "")
         found = {}
         for key, entry in self._keys.items():
             if key.startswith(prefix):
@@ -327,15 +333,62 @@ class Coordinator:
             Put(self.key("places"), orjson.dumps(places)),
         ]
 
-    async def change_in_sync(self, epoch: int, nodes: Iterable[str]) -> bool:
+    # --- going on without nodes that are lost -------------------------------------------------
+
+    def seen(self) -> tuple[int, int, int]:
+        """What `go_on_alone` compares: revisions."""
+        state = self.state
+        return state.epoch_modified, state.in_sync_modified, state.members_modified
+
+    def left_over(self) -> set[str]:
+        """Nodes that would count: this one, and those that are there."""
+        return ({*self.state.members} & {*self.state.nodes}) | {self.me}
+
+    async def go_on_alone(self, seen: tuple[int, int, int]) -> bool:
+        """Have this node be the only one in sync, and those that are not there count no more.
+        Returns: whether it is so; False: something has changed since, another one leads, or one
+        that is lost is there."""
+        state, leaders = self.state, self.key("leader", "")
+        lost = {*state.in_sync, *state.members} - self.left_over()
+        compares = [
+            Compare(self.key(name), "MOD", modified)
+            for name, modified in zip(("epoch", "isr", "members"), seen, strict=True)
+        ]
+        compares += [Compare(self.key("nodes", node), "CREATE", 0) for node in sorted(lost)]
+        if state.leader is None:
+            compares.append(Compare(leaders, "CREATE", 0, prefix_end(leaders)))
+        elif state.epoch_leader == self.me:
+            compares.append(Compare(state.leader.key, "MOD", state.leader.modified))
+        else:
+            return False
+        members = self.left_over()
+        places = {node: state.places.get(node) for node in members}
+        done, _ = await self.etcd.transact(compares, [
+            Put(self.key("isr"), self.me.encode()), Put(self.key("members"), _joined(members)),
+            Put(self.key("places"), orjson.dumps(places)),
+            Delete(self.key("left", ""), prefix_end(self.key("left", ""))),
+        ])  # fmt: skip
+        await self.look()
+        return done
+
+    # --- who is in sync -----------------------------------------------------------------------
+
+    async def change_in_sync(self, epoch: int, nodes: Iterable[str], position: int = 0) -> bool:
         """Set which nodes are in sync, as the leader of an epoch. Returns: whether it is so now;
         False: somebody else leads, or may. It is asked also when the picture says so already: that
-        may be older than a change whose answer was lost."""
+        may be older than a change whose answer was lost.
+
+        Args: position: up to where the leader has changes, for who asks when a node left."""
         state = self.state
         wanted = set(nodes)
         if state.epoch != epoch or state.epoch_leader != self.me or state.leader is None:
             return False
-        puts = [Put(self.key("isr"), _joined(wanted)), *self._counting(state, wanted)]
+        left = orjson.dumps({"at": int(time.time()), "epoch": epoch, "position": position})
+        puts: list[Put | Delete] = [
+            Put(self.key("isr"), _joined(wanted)), *self._counting(state, wanted),
+            *(Put(self.key("left", node), left) for node in state.in_sync if node not in wanted),
+            *(Delete(self.key("left", node)) for node in state.left if node in wanted),
+        ]  # fmt: skip
         compares = [
             Compare(self.key("epoch"), "MOD", state.epoch_modified),
             Compare(state.leader.key, "MOD", state.leader.modified),
@@ -367,6 +420,14 @@ def _ids(entry: Entry | None) -> tuple[str, ...]:
 
 def _joined(ids: Iterable[str]) -> bytes:
     return ",".join(sorted(ids)).encode()
+
+
+def _leavings(found: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Those of them that make sense."""
+    return {
+        node: each for node, each in found.items()
+        if all(isinstance(each.get(name), int) for name in ("at", "epoch", "position"))
+    }  # fmt: skip
 
 
 def _info(entry: Entry | None) -> dict[str, Any]:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from lavinmq.broker import Broker
     from lavinmq.cluster.certificates import Certificates
     from lavinmq.cluster.coordinator import Coordinator
+    from lavinmq.cluster.recovery import Recovery
     from lavinmq.cluster.history import History
 
 LOOK_S: Final = 0.1
@@ -351,11 +352,19 @@ class Leading:
         finally:
             session.is_coming = False
             self._require()
+    async def recover(self, recovery: Recovery, seen: Any) -> str:
+        """As `Recovery.recover`, while nothing else changes the set. Raises: OSError."""
+        async with self._changing:
+            why = await recovery.recover(seen)
+            self._maybe.clear()  # it has looked
+        self._require()
+        return why
+
 
     async def _change(self, nodes: set[str]) -> None:
         """Set who is in sync. Raises: EtcdError: maybe they are, maybe not."""
         self._maybe |= nodes
-        if not await self._coordinator.change_in_sync(self.epoch, nodes):
+        if not await self._coordinator.change_in_sync(self.epoch, nodes, self._feed.head):
             state = self._coordinator.state
             if state.epoch != self.epoch or state.leader is None:
                 self._on_lost("another node leads, or nobody does")

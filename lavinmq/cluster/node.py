@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Final
 
 from lavinmq import _core
 from lavinmq._cluster import Feed, Ring
-from lavinmq.cluster import places
+from lavinmq.cluster import control, places
 from lavinmq.cluster.certificates import Certificates
+from lavinmq.cluster.control import elsewhere
 from lavinmq.cluster.coordinator import Coordinator, Leader
 from lavinmq.cluster.elections import MADE_WAY, STOPPED
 from lavinmq.cluster.etcd import EtcdError, NoLease, Unreachable
@@ -34,6 +35,7 @@ from lavinmq.cluster.lease import kept_meanwhile
 from lavinmq.cluster.orders import Orders
 from lavinmq.cluster.probes import Probes
 from lavinmq.cluster.proxy import Proxy, Target
+from lavinmq.cluster.recovery import Recovery
 from lavinmq.cluster.status import Status
 from lavinmq.errors import DefinitionsError
 from lavinmq.files.standing import Standing
@@ -128,7 +130,14 @@ class Node:
             is_whole=lambda: self._standing.is_good, may_lead=self._may_lead,
             leading=lambda: self._leading, following=lambda: self._following, integrity=integrity,
         )  # fmt: skip
-        self._probes = Probes(config, events, self._status.status)
+        self._recovery = Recovery(
+            self._coordinator, config.clustering_min_insync_replicas, self._stands
+        )
+        served = control.application(
+            config, self._status.status, self._recovery,
+            lambda: elsewhere(self._coordinator.state, self.me),
+        )  # fmt: skip
+        self._probes = Probes(config, events, self._status.status, served)
         self._dead = ""
         """Key of a leader at whose address there is nobody."""
         self._yields_until = 0.0
@@ -542,7 +551,7 @@ class Node:
             on_fatal=lambda why: self._end(why, 1),
         )  # fmt: skip
         broker.cluster = self._orders = Orders(
-            self._status, self._coordinator, self._leading, self._make_way
+            self._status, self._coordinator, self._leading, self._recovery, self._make_way
         )
         try:
             ttl_s = config.clustering_lease_ttl
@@ -552,6 +561,12 @@ class Node:
             self._leading.start()
         except (DefinitionsError, OSError) as error:
             raise NodeError(f"Cannot start: {error}", 1) from None
+
+    def _stands(self) -> tuple[bool, int, int]:
+        """Whether the files are whole, and the epoch and position up to which they have all."""
+        history = self._history if self._following is None else self._following.history
+        head = self._ring.head if self._leading is None else self._leading.head
+        return self._standing.is_whole, history.at(head), head
 
     def _renewed(self, deadline: float) -> None:
         self._deadline = deadline - MARGIN_S

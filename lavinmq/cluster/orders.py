@@ -1,4 +1,4 @@
-"""What operators ask of a cluster at the node that leads: its picture, and two changes of it.
+"""What operators ask of a cluster at the node that leads: its picture, and changes of it.
 
 Source: docs/clustering.md.
 """
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lavinmq.cluster.coordinator import Coordinator
     from lavinmq.cluster.leading import Leading
+    from lavinmq.cluster.recovery import Recovery
     from lavinmq.cluster.status import Status
 
 
@@ -19,10 +20,12 @@ class Orders:
 
     def __init__(
         self, status: Status, coordinator: Coordinator, leading: Leading,
-        make_way: Callable[[], object],
+        recovery: Recovery, make_way: Callable[[], object],
     ) -> None:  # fmt: skip
         self.status = status.status
         self.followers = status.followers
+        self.recovery = recovery.report
+        self._recovery = recovery
         self._status = status
         self._coordinator = coordinator
         self._leading = leading
@@ -37,6 +40,11 @@ class Orders:
             return await self._coordinator.forget(self._leading.epoch, node)
         except EtcdError as error:
             raise OSError(str(error)) from error
+
+    async def recover(self, seen: Any) -> str:
+        """Go on without nodes that are lost. Returns: why not, empty if it is so now. Raises:
+        OSError when etcd does not say so."""
+        return await self._leading.recover(self._recovery, seen)
 
     def transfer(self) -> str:
         """Have another node lead. Returns: why not, empty if it is going to."""

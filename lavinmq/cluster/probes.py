@@ -1,7 +1,8 @@
 """The port for metrics of a node that follows, or waits: no broker runs there that could serve it.
 
 Numbers of the process and of the cluster for Prometheus, the picture of the cluster, and probes for
-whoever starts and stops nodes. The broker takes the port over when the node leads.
+whoever starts and stops nodes. The broker takes the port over when the node leads, as it does with
+the control socket (`control.py`), which is served by the same means.
 Source: docs/monitoring.md.
 """
 
@@ -20,7 +21,7 @@ from lavinmq.http.access.origin import Origin
 from lavinmq.http.errors import ApiError
 from lavinmq.http.handler import Handler, NotFound
 from lavinmq.http.health import Alive
-from lavinmq.http.listeners import for_metrics
+from lavinmq.http.listeners import for_control, for_metrics
 from lavinmq.http.metrics import cluster, integrity, process
 from lavinmq.http.metrics.handlers import SCRAPE_DURATION, SCRAPE_MEM, exposition
 from lavinmq.http.server import GuardedApplication, HttpListener, HttpService
@@ -38,41 +39,45 @@ _log = log.get("lmq.http.server")
 
 
 class Probes:
-    """Listens from `start` to `close`, if the configuration says where.
+    """Listens from `start` to `close`, where the configuration says so.
 
-    Args: picture: makes what `/api/cluster` shows.
+    Args: picture: makes what `/api/cluster` shows; control: what the control socket serves.
     """
 
     def __init__(
         self, config: Config, events: asyncio.AbstractEventLoop,
-        picture: Callable[[], dict[str, Any]],
+        picture: Callable[[], dict[str, Any]], control: GuardedApplication,
     ) -> None:  # fmt: skip
         self._config = config
         self._events = events
         self._picture = picture
-        self._listener: HttpListener | None = None
+        self._control = control
+        self._listeners: list[HttpListener] = []
 
     def start(self) -> None:
         """Listen. Raises: OSError naming the address; then nothing is bound."""
         config, events = self._config, self._events
-        if config.metrics_http_port < 0:
-            return
         host = _Host(events, config, Contexts(config), SharedPortion(events.call_soon))
-        service = HttpService(config, events, _application(config, self._picture))
-        self._listener = for_metrics(host, service)
-        name = self._listener.name
+        name = ""
         try:
-            self._listener.start()
+            if config.metrics_http_port >= 0:
+                metrics = _application(config, self._picture)
+                self._listeners.append(for_metrics(host, HttpService(config, events, metrics)))
+            if config.control_unix_path:
+                control = HttpService(config, events, self._control)
+                self._listeners.append(for_control(host, control, config.control_unix_path))
+            for each in self._listeners:
+                name = f"cannot listen on {each.name}: "
+                each.start()
+                _log.info("Listening for HTTP on %s", each.name)
         except OSError as error:
             self.close()
-            raise OSError(error.errno, f"cannot listen on {name}: {error.strerror}") from error
-        _log.info("Listening for HTTP on %s", name)
+            raise OSError(error.errno, f"{name}{error.strerror}") from error
 
     def close(self) -> None:
         """Stop listening and end all connections. Idempotent."""
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
+        while self._listeners:
+            self._listeners.pop().close()
 
 
 @dataclass(slots=True)
@@ -150,7 +155,7 @@ def _application(config: Config, picture: Callable[[], dict[str, Any]]) -> Guard
             *probes.ROUTES,
         ],
         default_handler_class=NotFound,
-        log_function=_log_request,
+        log_function=log_request,
         config=config,
         names=(socket.gethostname().lower(),),
         origin=Origin.METRICS,
@@ -160,6 +165,7 @@ def _application(config: Config, picture: Callable[[], dict[str, Any]]) -> Guard
     )
 
 
-def _log_request(handler: Any) -> None:
+def log_request(handler: Any) -> None:
+    """Note a request and its answer, for who looks closely."""
     request = handler.request
     _log.debug("%s %s %d", request.method, request.uri, handler.get_status())

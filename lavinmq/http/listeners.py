@@ -35,13 +35,17 @@ def bound(broker: Broker, host: Host, passed: list[socket.socket]) -> Iterator[H
     for listener in listeners(host, places, passed, "http", management.welcome, management):
         yield HttpListener(listener, management)
     if config.control_unix_path:
-        control = service(Origin.CONTROL)
-        path, welcome = config.control_unix_path, control.welcome
-        yield HttpListener(
-            Listener.unix(host, path, "http", welcome, mode=CONTROL_MODE), control
-        )  # fmt: skip
+        yield for_control(host, service(Origin.CONTROL), config.control_unix_path)
     if config.metrics_http_port >= 0:
         yield for_metrics(host, service(Origin.METRICS))
+
+
+def for_control(host: Host, control: HttpService, path: str) -> HttpListener:
+    """The control socket, bound, of a broker or of a node that follows one. Raises: OSError naming
+    the path."""
+    return HttpListener(
+        Listener.unix(host, path, "http", control.welcome, mode=CONTROL_MODE), control
+    )
 
 
 def for_metrics(host: Host, metrics: HttpService) -> HttpListener:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -39,7 +39,10 @@ def status(session: Session) -> None:
 def cluster_status(session: Session) -> None:
     """Show this node and who follows it; of a cluster who leads, and how far each node is."""
     picture = _picture(session)
-    for node in _self(session, picture):
+    nodes, is_broker = _self(session, picture)
+    if picture is not None and is_broker and picture.get("role") == "none":
+        picture = None  # it is the only one
+    for node in nodes:
         applications = node.get("applications") or [{}]
         values = {
             "this_node": node.get("name"),
@@ -51,33 +54,36 @@ def cluster_status(session: Session) -> None:
             continue
         values |= {name: picture.get(name) for name in SHOWN}
         values["leader"] = (picture.get("leader") or {}).get("id")
-        why = (picture.get("reasons") or {}).get("acknowledges")
+        reasons, following = picture.get("reasons") or {}, picture.get("following") or {}
+        why = reasons.get("acknowledges") or following.get("error") or reasons.get("ready")
         if why:
             values["reason"] = why
         _show_nodes(session, values, _nodes(picture), picture.get("elections") or [])
 
 
 def _picture(session: Session) -> dict[str, Any] | None:
-    """The cluster; None when there is none, or the broker knows of no such thing."""
+    """The cluster; None when the broker knows of no such thing."""
     try:
-        picture = session.api.record("cluster")
+        return session.api.record("cluster")
     except ApiError as error:
         if error.code != NOT_FOUND:
             raise
         return None
-    return None if picture.get("role") == "none" else picture
 
 
-def _self(session: Session, picture: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]]:
-    """The node that is asked. The port for metrics has the cluster alone."""
+def _self(
+    session: Session, picture: Mapping[str, Any] | None
+) -> tuple[list[Mapping[str, Any]], bool]:
+    """The node that is asked, and whether it is a broker: one that does not lead, and the port for
+    metrics, have the cluster alone."""
     try:
-        yield from session.api.rows("nodes")
+        return list(session.api.rows("nodes")), True
     except ApiError as error:
-        if error.code != NOT_FOUND or picture is None:
+        if (error.code != NOT_FOUND and error.status != NOT_THE_LEADER) or picture is None:
             raise
         me = picture.get("id")
         known = [each for each in picture.get("nodes") or [] if each.get("id") == me]
-        yield {"name": me, "applications": known}
+        return [{"name": me, "applications": known}], False
 
 
 def _nodes(picture: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -141,6 +147,23 @@ def forget_cluster_node(session: Session) -> None:
 def transfer_leadership(session: Session) -> None:
     """Have another node lead; this one stops in order, and its service starts it anew."""
     session.api.request("POST", "/api/cluster/transfer")
+
+
+def recover_cluster(session: Session) -> None:
+    """Show what this node and etcd know of lost nodes; have it go on alone if that is accepted."""
+    report = session.api.record("cluster", "recovery")
+    seen, refusal = report.pop("seen", None), report.pop("refusal", "")
+    session.output.record(report)
+    if refusal:
+        raise CtlError(f"This node does not go on alone: {refusal}")
+    if not session.has("--i-accept-loss"):
+        session.output.warn(
+            f"nothing was changed. With --i-accept-loss this node goes on alone; lost is"
+            f" {report.get('loss')}"
+        )
+        return
+    order = {"accept_loss": True, "seen": seen}
+    session.api.request("POST", "/api/cluster/recovery", order)
 
 
 def gc_collect(session: Session) -> None:

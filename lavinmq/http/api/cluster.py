@@ -43,6 +43,39 @@ async def forget_node(call: Call) -> Reply:
     return NO_CONTENT
 
 
+@ROUTES.get("/api/cluster/recovery", failures=(409, 503))
+async def show_recovery(call: Call) -> dict[str, Any]:
+    """Show what it would mean to go on without nodes that are lost for good."""
+    try:
+        return await _ordered(call).recovery()
+    except OSError as error:
+        raise ApiError(503, "service_unavailable", str(error)) from error
+
+
+@ROUTES.post(
+    "/api/cluster/recovery",
+    {
+        "accept_loss": Field(
+            "boolean", "What may be lost is accepted; has to be true", required=True
+        ),
+        "seen": Field("array", "That of what was shown", required=True),
+    },
+    statuses=(204,),
+    failures=(409, 503),
+)
+async def recover(call: Call) -> Reply:
+    """Go on without nodes that are lost for good: this one is the only one in sync then."""
+    if not call.body["accept_loss"]:
+        raise bad_request("Field 'accept_loss' must be true")
+    try:
+        why = await _ordered(call).recover(call.body["seen"])
+    except OSError as error:
+        raise ApiError(503, "service_unavailable", str(error)) from error
+    if why:
+        raise ApiError(409, "conflict", why)
+    return NO_CONTENT
+
+
 @ROUTES.add("POST", "/api/cluster/transfer", statuses=(204,), failures=(409, 503))
 def transfer_leadership(call: Call) -> Reply:
     """Stop this node in order, so that another one leads, and start it anew as a follower."""

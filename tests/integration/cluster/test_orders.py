@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.support.api import Api
 from tests.support.cluster import LOST, WAIT_S, Cluster
+from tests.support.ctl import ctl
 from tests.support.waiting import wait_for
 
 DEADLINE_S = WAIT_S
@@ -62,3 +65,25 @@ def test_only_administrators_may(cluster: Cluster, method: str, path: str) -> No
     watcher = Api(leader).as_user("watcher", "monitoring")
 
     assert watcher(method, path).status == 403
+
+
+def test_a_follower_shows_the_cluster_and_says_who_can_do_the_rest(cluster: Cluster) -> None:
+    leader = cluster.whole()
+    follower = cluster.followers()[0]
+
+    done = ctl(follower, "cluster_status", "--format", "json")
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["this_node"], found["role"]) == (0, follower.id, "follower")
+    assert found["leader"] == leader.id
+    assert sorted(each["state"] for each in found["nodes"]) == ["in sync", "in sync", "leader"]
+    n_ends = len(leader.exit_codes)
+    for command in (
+        ["status"], ["forget_cluster_node", leader.id], ["transfer_leadership"], ["check_running"],
+        ["add_user", "mallory", "secret"], ["list_queues"],
+    ):  # fmt: skip
+        done = ctl(follower, *command)
+        assert done.returncode == 2, "LavinMQ's code for a node that does not lead"
+        assert f"this node follows {leader.id}" in done.stderr
+        assert f"--uri http://127.0.0.1:{leader.http_port}" in done.stderr
+    assert len(leader.exit_codes) == n_ends
+    assert cluster.leader() is leader
