@@ -18,10 +18,9 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from lavinmq import __version__
 from lavinmq._cluster import Feed, Peer
 from lavinmq.backup.taking import Taking
-from lavinmq.cluster import frames, joining
+from lavinmq.cluster import frames, joining, speech
 from lavinmq.cluster.certificates import HandshakeError
 from lavinmq.cluster.etcd import EtcdError
 from lavinmq.cluster.frames import Connection, PeerError
@@ -34,8 +33,8 @@ if TYPE_CHECKING:
     from lavinmq.broker import Broker
     from lavinmq.cluster.certificates import Certificates
     from lavinmq.cluster.coordinator import Coordinator
-    from lavinmq.cluster.recovery import Recovery
     from lavinmq.cluster.history import History
+    from lavinmq.cluster.recovery import Recovery
 
 LOOK_S: Final = 0.1
 BEAT_S: Final = 1.0
@@ -352,6 +351,7 @@ class Leading:
         finally:
             session.is_coming = False
             self._require()
+
     async def recover(self, recovery: Recovery, seen: Any) -> str:
         """As `Recovery.recover`, while nothing else changes the set. Raises: OSError."""
         async with self._changing:
@@ -359,7 +359,6 @@ class Leading:
             self._maybe.clear()  # it has looked
         self._require()
         return why
-
 
     async def _change(self, nodes: set[str]) -> None:
         """Set who is in sync. Raises: EtcdError: maybe they are, maybe not."""
@@ -420,7 +419,10 @@ class Leading:
     def _ended(self, session: Session, why: str) -> None:
         if not self._is_over:
             name = f"{session.node} ({session.where})" if session.node else session.where
-            level = 30 if session.node else 10 if session.is_ended else 20
+            # One that is refused comes again and again.
+            is_news = session.node and (session.node, why) != self._said
+            self._said = (session.node, why)
+            level = 30 if is_news else 10 if session.is_ended else 20
             _log.log(level, "follower %s has gone: %s", name, why)
         peer = session.peer
         self.sessions.discard(session)
@@ -444,6 +446,7 @@ class Leading:
         position = frames.number(hello, "position")
         session.version = frames.text(hello, "version")
         self._on_loop(self._welcome(session, node))
+        speech.agreed(hello)
         sock.settimeout(SEND_S)
         is_ours = hello.get("whole") is True and self._history.has(epoch, position, self._feed.head)
         if not (is_ours and position >= self._feed.first):
@@ -454,7 +457,7 @@ class Leading:
                     self._events.call_soon_threadsafe(self._make_way_for, node)
                 raise
             return "it has joined"
-        frames.send(sock, {"history": self._history.to_json(), "version": __version__})
+        frames.send(sock, {"history": self._history.to_json(), **speech.spoken()})
         sock.settimeout(None)
         peer = self._on_loop(self._begin(session, position))
         return peer.serve()
@@ -492,6 +495,7 @@ class Leading:
 
     async def _begin(self, session: Session, position: int) -> Peer:
         session.peer = Peer(self._feed, session.sock, position)
+        self._said = ("", "")
         self._require()
         return session.peer
 
@@ -503,7 +507,7 @@ class Leading:
         if integrity is not None and len(integrity.damages):
             raise DamagedError(integrity.damages.all()[0].path)
         with self._joining:
-            frames.send(sock, {"join": True})
+            frames.send(sock, {"join": True, **speech.spoken()})
             _log.info("%s joins", session.node)
             taking = Taking(self._broker, lambda: self._feed.head)
             self._on_loop(taking.take())
@@ -523,7 +527,7 @@ class Leading:
                 joining.placed(sock)
                 frames.send(sock, {
                     "position": taking.since, "until": max(taking.until, self._feed.mark()),
-                    "history": self._history.to_json(), "version": __version__,
+                    "history": self._history.to_json(), **speech.spoken(),
                 })  # fmt: skip
             finally:
                 del self._tickets[ticket]

@@ -148,6 +148,18 @@ def test_hello_that_makes_no_sense_is_refused(cluster: Cluster, hello: dict[str,
     assert "a" * 9 not in cluster.picture().members
 
 
+def test_node_of_a_release_too_far_away_is_refused_and_told_why(cluster: Cluster) -> None:
+    leader = cluster.leader()
+    with greeted(cluster, leader, id="future", version="9.9", protocol=[7, 8]) as sock:
+        with pytest.raises(frames.PeerError, match=r"release 9\.9.*protocol 7 to 8.*update by"):
+            frames.receive(sock)
+        assert is_closed(sock)
+    wait_for(lambda: "release 9.9" in leader.log_text(), "its operator is not told", DEADLINE_S)
+    assert "future" not in cluster.picture().members
+    with greeted(cluster, leader, id="next", protocol=[1, 2]) as sock:
+        assert frames.receive(sock)["join"] is True
+
+
 def test_node_with_the_leaders_own_id_is_refused(cluster: Cluster) -> None:
     leader = cluster.leader()
     with greeted(cluster, leader, id=leader.id) as sock:

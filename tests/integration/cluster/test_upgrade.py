@@ -1,0 +1,83 @@
+"""A cluster is updated node by node, and back: nodes of an earlier revision follow, and lead.
+
+The revision is CLUSTER_TESTS_OLDER, else the third before this one; it is compiled, which takes
+minutes: in the long form only (make chaos). Without the history of the repository it is skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.book import Book
+from tests.support.cluster import WAIT_S, Cluster, ClusterNode
+
+BUILD_S = 1800.0
+DEADLINE_S = BUILD_S + 4 * WAIT_S
+ROOT = Path(__file__).parents[3]
+REVISION = os.environ.get("CLUSTER_TESTS_OLDER", "HEAD~3")
+ClusterFactory = Callable[..., Cluster]
+pytestmark = pytest.mark.skipif(
+    not os.environ.get("CLUSTER_TESTS_LONG"), reason="compiles another revision: make chaos"
+)
+
+
+def git(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def older(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A checkout of the earlier revision, compiled."""
+    found = git("rev-parse", "--verify", f"{REVISION}^{{commit}}")
+    if found.returncode or git("cat-file", "-e", f"{REVISION}:lavinmq/cluster/node.py").returncode:
+        warnings.warn(f"no revision {REVISION} with clustering: upgrades are not tested",
+                      stacklevel=1)  # fmt: skip
+        pytest.skip(f"no revision {REVISION} with clustering")
+    place = tmp_path_factory.mktemp("older") / "checkout"
+    made = git("worktree", "add", "--detach", str(place), found.stdout.strip())
+    assert made.returncode == 0, made.stderr
+    try:
+        subprocess.run(
+            [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace", "--parallel", "2"],
+            cwd=place, check=True, timeout=BUILD_S,
+        )  # fmt: skip
+        yield place
+    finally:
+        git("worktree", "remove", "--force", str(place))
+
+
+def become(node: ClusterNode, checkout: Path | None) -> None:
+    """Stop a node in order, and have another release be started; None: this one."""
+    if node.is_running():
+        node.stop()
+    node.env = {} if checkout is None else {"PYTHONPATH": str(checkout)}
+    # Without the directory of this checkout in front of the other one.
+    node.command = [] if checkout is None else [sys.executable, "-P", "-m", "lavinmq"]
+    node.start()
+
+
+def test_nodes_are_updated_one_by_one_and_back(
+    cluster_factory: ClusterFactory, older: Path
+) -> None:
+    cluster = cluster_factory(3)
+    for each in cluster.nodes:
+        become(each, older)
+    leader = cluster.whole()
+    with Book(cluster, name="upgrade", seed=11) as book:
+        for checkout in (None, older):
+            for each in [*cluster.followers(), leader]:
+                become(each, checkout)
+                cluster.whole()
+                book.progress()
+            leader = cluster.leader()
+        book.check()
+    cluster.check_epochs()
