@@ -112,6 +112,9 @@ class Cluster(Protocol):
     def followers(self) -> list[dict[str, Any]]:
         """Who follows, by LavinMQ's names."""
 
+    def place(self) -> tuple[int, int]:
+        """The epoch, and the position behind the last change."""
+
     async def forget(self, node: str) -> str:
         """Count a node no more. Returns: why not, empty if it is so now. Raises: OSError."""
 

@@ -2,12 +2,14 @@
 
 `data/` is the data directory; what comes last is `backup.json`, without which the archive is not
 whole. A file has an *identity* as long as nobody has changed it for some seconds. One that the
-client has with the same identity comes without its content, and says so.
+client has with the same identity comes without its content, and says so. Of one that begins with
+all that the client has, by its hash, only the rest comes.
 Source: docs/backup.md, the pax format of tar: POSIX.1-2001.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tarfile
@@ -15,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from lavinmq import __version__, _core
-from lavinmq.files.backup_names import DATA, IDENTITY, KNOWN, LAST
+from lavinmq.files.backup_names import DATA, DIGEST, FROM, IDENTITY, KNOWN, LAST
 from lavinmq.integrity.guard import DamagedError, Guard
 
 if TYPE_CHECKING:
@@ -36,17 +38,20 @@ BLOCK: Final = 512
 class Archive:
     """The archive of a snapshot.
 
-    Args: known: identities by path of what the client has; look: has the snapshot learn what has
-        been cut since; integrity: the sums of the files: damage is named at the end.
+    Args: known: what the client has by its path: an identity, or that, its size and its SHA-256,
+        with commas; look: has the snapshot learn what has been cut since; integrity: the sums of
+        the files: damage is named at the end; more: what else it says of itself.
     """
 
     def __init__(
         self, snapshot: Snapshot, node: str, known: Mapping[bytes, bytes],
         look: Callable[[], None], integrity: Integrity | None = None,
+        more: Mapping[str, int] | None = None,
     ) -> None:  # fmt: skip
         self._snapshot, self._node, self._known, self._look = snapshot, node, known, look
         self._integrity = integrity
         self._damaged: list[str] = []
+        self._more = dict(more or {})
         self._n_bytes = 0
         self._steps = self._pieces()
 
@@ -74,7 +79,7 @@ class Archive:
             yield from self._file(path, held, taken_at)
         facts = {
             "version": __version__, "node": self._node, "taken_at": snapshot.taken_at,
-            "files": n_files, "bytes": self._n_bytes,
+            "files": n_files, "bytes": self._n_bytes, **self._more,
         }  # fmt: skip
         if self._integrity is not None:
             self._damaged += (each.path for each in self._integrity.damages.all())
@@ -101,7 +106,8 @@ class Archive:
                 identity = f"{found.st_ino:x}.{held.size:x}.{found.st_mtime_ns:x}"
             more = {IDENTITY: identity} if identity else {}
             name = f"{DATA}/{path}"
-            if identity and self._known.get(os.fsencode(path)) == identity.encode():
+            had = self._known.get(os.fsencode(path), b"").decode().split(",")
+            if identity and had[0] == identity:
                 self._n_bytes += held.size
                 yield _head(name, taken_at, tarfile.REGTYPE, more=more | {KNOWN: "1"})
                 return
@@ -109,26 +115,40 @@ class Archive:
             if os.path.basename(path).startswith(SEGMENT):
                 size = self._data_end(fd, path, size)
             self._n_bytes += size
-            yield _head(name, taken_at, tarfile.REGTYPE, size, more)
-            yield from self._content(fd, path, size)
+            begin, digest = self._begin(fd, path, size, had)
+            if begin:
+                more |= {FROM: str(begin), DIGEST: digest}
+            yield _head(name, taken_at, tarfile.REGTYPE, size - begin, more)
+            # What the client has in front was looked at just now, and the rest with it.
+            yield from _pieces(fd, begin, size) if begin else self._guarded(fd, path, size)
+            yield _rest(size - begin)
         finally:
             os.close(fd)
 
-    def _content(self, fd: int, path: str, size: int) -> Iterator[bytes]:
-        """So many bytes of a file; one that was cut since ends in zeros, as it did."""
-        at, guard = 0, Guard(self._integrity, path)
-        while at < size:
-            piece = os.pread(fd, min(PIECE_BYTES, size - at), at)
-            if not piece:
-                piece = bytes(min(PIECE_BYTES, size - at))
+    def _begin(self, fd: int, path: str, size: int, had: list[str]) -> tuple[int, str]:
+        """How many bytes of a file the client has, 0: it has to get all; and the SHA-256 of all."""
+        if len(had) != 3 or not 0 < int(had[1]) <= size:
+            return 0, ""
+        digest, begin = hashlib.sha256(), int(had[1])
+        for piece in _pieces(fd, 0, begin):
+            digest.update(piece)
+        if digest.hexdigest() != had[2]:
+            return 0, ""
+        digest = hashlib.sha256()
+        for piece in self._guarded(fd, path, size):
+            digest.update(piece)
+        return begin, digest.hexdigest()
+
+    def _guarded(self, fd: int, path: str, size: int) -> Iterator[bytes]:
+        """The bytes of a file, as they are compared with its sums."""
+        guard = Guard(self._integrity, path)
+        for piece in _pieces(fd, 0, size):
             try:
                 guard.look(piece)
             except DamagedError:  # it is better than nothing
                 self._damaged.append(path)
                 guard = Guard(None, path)
             yield piece
-            at += len(piece)
-        yield _rest(size)
 
     def _data_end(self, fd: int, path: str, size: int) -> int:
         """Where the data of a segment ended at the moment.
@@ -139,6 +159,16 @@ class Archive:
         size = min(_core.whole_end(fd, size), os.fstat(fd).st_size)
         self._look()
         return min(size, self._snapshot.size_of(path))
+
+
+def _pieces(fd: int, at: int, size: int) -> Iterator[bytes]:
+    """The bytes of a file from one on; one that was cut since ends in zeros, as it did."""
+    while at < size:
+        piece = os.pread(fd, min(PIECE_BYTES, size - at), at)
+        if not piece:
+            piece = bytes(min(PIECE_BYTES, size - at))
+        yield piece
+        at += len(piece)
 
 
 def _rest(size: int) -> bytes:

@@ -10,7 +10,7 @@ own. `State` is a picture of all keys; it changes by what a watch tells.
     <prefix>/isr                 ids of the nodes in sync, with commas
     <prefix>/members             ids of all nodes that count among those of which there are most
     <prefix>/places              JSON: which URI each of these advertises
-    <prefix>/left/<id>           JSON: when, in which epoch and at which position a node left the set
+    <prefix>/left/<id>           JSON: when a node left the set, in which epoch, at which position
     <prefix>/nodes/<id>          JSON: where a live node is reached; goes with its lease
     <prefix>/positions/<id>      "<epoch> <position>" of a node that would lead
     <prefix>/clustering_secret   by which nodes know each other

@@ -31,6 +31,10 @@ class Orders:
         self._leading = leading
         self._make_way = make_way
 
+    def place(self) -> tuple[int, int]:
+        """The epoch, and the position behind the last change."""
+        return self._leading.epoch, self._leading.head
+
     async def forget(self, node: str) -> str:
         """Count a node no more that does not come back. Returns: why not, empty if it is so now.
         Raises: OSError when etcd does not say so."""

@@ -142,6 +142,56 @@ def test_an_archive_that_was_cut_is_refused(broker: Broker, tmp_path: Path) -> N
         assert not target.exists()
 
 
+def tree(folder: Path) -> dict[str, bytes]:
+    return {
+        str(each.relative_to(folder)): each.read_bytes()
+        for each in folder.rglob("*") if each.is_file()
+    }  # fmt: skip
+
+
+def test_increments_make_what_a_whole_backup_is(
+    broker: Broker, broker_factory: BrokerFactory, tmp_path: Path
+) -> None:
+    publish(broker, "q", range(3000))
+    base, chain = tmp_path / "0.tar", []
+    did(broker, "backup", "--archive", str(base))
+    for number in (1, 2):
+        publish(broker, "q", range(3000 * number, 3000 * (number + 1)))
+        publish(broker, f"only-{number}", range(10))
+        made = tmp_path / f"{number}.tar"
+        did(broker, "backup", "--archive", "--since", str([base, *chain][-1]), str(made))
+        chain.append(made)
+    whole = tmp_path / "whole.tar"
+    did(broker, "backup", "--archive", str(whole))
+
+    assert "missing" in failed(None, "restore", str(base), str(chain[1]), str(tmp_path / "no"))
+    assert not (tmp_path / "no").exists()
+    did(None, "restore", str(whole), str(tmp_path / "whole"))
+    did(None, "restore", str(base), *map(str, chain), str(tmp_path / "chain"))
+    assert tree(tmp_path / "chain") == tree(tmp_path / "whole")
+    assert chain[1].stat().st_size < whole.stat().st_size / 2
+    restored = broker_factory(data_dir=tmp_path / "chain")
+    assert numbers_in(restored, "q") == list(range(9000))
+
+
+def test_an_increment_builds_on_a_folder_too_and_a_new_folder_gets_the_rest_of_files(
+    broker: Broker, tmp_path: Path
+) -> None:
+    publish(broker, "q", range(3000))
+    did(broker, "backup", str(tmp_path / "folders"))
+    [folder] = (tmp_path / "folders").iterdir()
+    publish(broker, "q", range(3000, 3010))
+    archive = tmp_path / "1.tar"
+    did(broker, "backup", "--archive", "--since", str(folder), str(archive))
+    assert archive.stat().st_size < 100_000
+    did(None, "restore", str(folder), str(archive), str(tmp_path / "restored"))
+    time.sleep(max(0.0, 1.1 - time.time() % 1))  # a folder is named by its second
+    did(broker, "backup", str(tmp_path / "folders"))
+    new = max((tmp_path / "folders").iterdir())
+    assert json.loads((new / "backup.json").read_bytes())["new_bytes"] < 100_000
+    assert tree(tmp_path / "restored") == tree(new / "data")
+
+
 def test_damage_is_found_by_its_file_and_not_restored(broker: Broker, tmp_path: Path) -> None:
     publish(broker, "q", range(3000))
     did(broker, "backup", str(tmp_path / "backups"))

@@ -1,7 +1,8 @@
-"""`lavinmqctl restore`: a data directory made of a backup, for a broker that is not running.
+"""`lavinmqctl restore`: a data directory made of backups, for a broker that is not running.
 
-Everything is written beside first, compared with the hashes of its backup, and synced. Only then it
-takes its place, `vhosts.json` and `users.json` last. Source: docs/backup.md.
+The first is whole, and each of the others builds on the one before it. Everything is written beside
+first, compared with the hashes of its backup, and synced. Only then it takes its place,
+`vhosts.json` and `users.json` last. Source: docs/backup.md.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from lavinmq.cli.ctl.backup import book_of, copy, facts_of, opened, shown, sync, unpack
+from lavinmq.cli.ctl.backup import sync
+from lavinmq.cli.ctl.backup_book import Base, Entry, book_of, facts_of, opened, shown
+from lavinmq.cli.ctl.backup_tar import copy, unpack
 from lavinmq.cli.ctl.errors import CtlError
 from lavinmq.cli.ctl.session import Session
 from lavinmq.files.backup_names import DATA
@@ -27,7 +30,7 @@ LAST_NAMES: Final = ("vhosts.json", "users.json")
 
 def restore(session: Session) -> None:
     """Make the directory, which must be empty or not there."""
-    source, target = session.arguments
+    *sources, target = session.arguments
     data_dir = Path(target)
     is_new = not data_dir.exists()
     try:
@@ -36,10 +39,10 @@ def restore(session: Session) -> None:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             with _beside(data_dir) as folder:
-                facts = _read(source, folder)
-                _own(folder / DATA, data_dir)
+                facts, made = _chain(sources, folder)
+                _own(made / DATA, data_dir)
                 sync(folder)
-                _move(folder / DATA, data_dir)
+                _move(made / DATA, data_dir)
         except BaseException:
             if is_new and not os.listdir(data_dir):
                 data_dir.rmdir()
@@ -61,13 +64,36 @@ def _beside(data_dir: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _read(source: str, folder: Path) -> dict[str, Any]:
-    """Copy a backup. Returns: what it says of itself. Raises: CtlError."""
+def _chain(sources: list[str], folder: Path) -> tuple[dict[str, Any], Path]:
+    """Copy a backup, and what builds on it, one after the other. Returns: what the last one says of
+    itself, and where it is. Raises: CtlError naming the one that does not fit."""
+    base: Base | None = None
+    for number, source in enumerate(sources):
+        step = folder / str(number)
+        step.mkdir(mode=0o700)
+        try:
+            facts, book = _read(source, step, base)
+            if base is not None and "since" not in facts:
+                raise CtlError("It is a whole backup, which builds on none: give it alone")
+        except CtlError as error:
+            raise CtlError(f"{source}: {error}") from None
+        if base is not None and base.folder is not None:
+            shutil.rmtree(base.folder)
+        base = Base(source, str(facts.get("book", "")), book, step)
+    assert base is not None
+    assert base.folder is not None
+    return facts, base.folder
+
+
+def _read(
+    source: str, folder: Path, base: Base | None
+) -> tuple[dict[str, Any], dict[str, Entry]]:
+    """Copy a backup. Returns: what it says of itself, its files. Raises: CtlError."""
     if source == "-":
-        return unpack(sys.stdin.buffer, folder, None, {})[0]
+        return unpack(sys.stdin.buffer, folder, base)
     if not os.path.isdir(source):
         with open(source, "rb") as file:
-            return unpack(file, folder, None, {})[0]
+            return unpack(file, folder, base)
     backup = Path(source)
     facts = facts_of(backup)
     book = book_of(backup, facts)
@@ -80,7 +106,7 @@ def _read(source: str, folder: Path) -> dict[str, Any]:
             found = copy(file, folder / DATA / path)
         if found != (entry.digest, entry.size):
             raise CtlError(f"{backup / DATA / path} is not as it was made; nothing was restored")
-    return facts
+    return facts, book
 
 
 def _own(data: Path, data_dir: Path) -> None:

@@ -210,10 +210,11 @@ COMMANDS: dict[str, tuple[Command, ...]] = {
         Command("backup", "directory",
                 "Copy the running broker's data into a new folder in a directory", "backup",
                 (Option("--archive", "", "write one tar file of that name, or - for stdout"),
+                 Option("--since", "BACKUP", "of what has changed since an archive or a folder"),
                  Option("--keep", "N", "afterwards remove all folders but the last N"))),
         Command("verify_backup", "backup", "Look whether a folder is as it was made", "backup"),
-        Command("restore", "backup datadir",
-                "Make a data directory of a folder or a tar file; the broker is not running",
+        Command("restore", "backup... datadir",
+                "Make a data directory of a folder or a tar file, and of what builds on it",
                 "restore"),
     ),
     "Damage": (

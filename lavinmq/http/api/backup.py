@@ -1,12 +1,13 @@
 """The backup of a running broker, as one archive.
 
-The body of the request may name what the client has from an earlier one, a line each: identity,
-blank, path. Source: docs/backup.md.
+The body of the request may name what the client has from an earlier one, a line each: identity, or
+identity, size and SHA-256 with commas, blank, path. Source: docs/backup.md.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from typing import Final
 
@@ -22,12 +23,14 @@ from lavinmq.process.worker import aside
 STALL_S: Final = 30.0
 """How long a client may take for 256 KiB: what is deleted meanwhile stays on the disk."""
 MOST_KNOWN: Final = 1_000_000
+HAS: Final = re.compile(rb"[!-+\--~]+(,[0-9]{1,18},[0-9a-f]{64})?")
 LINES_AT_ONCE: Final = 256
 _log = log.get("lmq.backup")
 
 
 @ROUTES.add(
-    "POST", "/api/backup", document="What the client has: lines of identity, blank, path",
+    "POST", "/api/backup",
+    document="What the client has: lines of identity[,bytes,SHA-256], blank, path",
     failures=(503,), content="application/octet-stream", has_large_body=True,
 )  # fmt: skip
 async def back_up(call: Call) -> None:
@@ -36,7 +39,8 @@ async def back_up(call: Call) -> None:
     if broker.loop.is_copied:
         raise ApiError(503, "no_backup", "No backup can be made now: another backup is being made")
     known = await aside(_parsed, call.content or b"")
-    taking = Taking(broker)
+    cluster = broker.cluster
+    taking = Taking(broker) if cluster is None else Taking(broker, lambda: cluster.place()[1])
     try:
         await taking.take()
     except SnapshotError as error:
@@ -48,7 +52,11 @@ async def back_up(call: Call) -> None:
         call.check_still()
         handler.set_header("Content-Type", "application/octet-stream")
         handler.set_header("Cache-Control", "no-store, no-transform")
-        archive = Archive(taking.snapshot, broker.node_name, known, taking.look, broker.integrity)
+        # Of changes behind the position, some may be in it as well.
+        more = {} if cluster is None else {"epoch": cluster.place()[0], "position": taking.since}
+        archive = Archive(
+            taking.snapshot, broker.node_name, known, taking.look, broker.integrity, more
+        )
         piece = await aside(archive.read)
         while piece:
             if handler.is_gone or not call.is_allowed_still() or broker.is_stopping:
@@ -74,15 +82,15 @@ class _Broken(Exception):
 
 
 def _parsed(content: bytes | bytearray) -> dict[bytes, bytes]:
-    """Identities by path. In a thread. Raises: ApiError 400, 413."""
+    """What the client has, by its path. In a thread. Raises: ApiError 400, 413."""
     known: dict[bytes, bytes] = {}
     at, n = 0, 0
     while at < len(content):
         end = content.find(b"\n", at)
         end = len(content) if end < 0 else end
         blank = content.find(b" ", at, end)
-        if blank <= at or blank + 1 == end:
-            raise bad_request("A line has to be an identity, a blank and a path")
+        if blank + 1 >= end or HAS.fullmatch(content, at, max(blank, at)) is None:
+            raise bad_request("A line has to be identity[,bytes,SHA-256], a blank and a path")
         known[bytes(content[blank + 1 : end])] = bytes(content[at:blank])
         at, n = end + 1, n + 1
         if n > MOST_KNOWN:

@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lavinmq.cli.ctl.backup import Entry, finished, unpack
+from lavinmq.cli.ctl.backup import finished
+from lavinmq.cli.ctl.backup_book import Base, Entry
+from lavinmq.cli.ctl.backup_tar import unpack
 from lavinmq.cli.ctl.errors import CtlError
 from lavinmq.files.backup_names import IDENTITY, KNOWN
 
@@ -34,7 +36,7 @@ def archive(*entries: bytes, n_files: int | None = None) -> io.BytesIO:
 
 def test_files_are_written_with_their_hashes_and_holes(tmp_path: Path) -> None:
     content = b"x" + bytes(1_000_000)
-    facts, book = unpack(archive(entry("data/a", content), entry("data/b")), tmp_path, None, {})
+    facts, book = unpack(archive(entry("data/a", content), entry("data/b")), tmp_path)
 
     assert (facts["files"], facts["new_bytes"]) == (2, len(content))
     assert (tmp_path / "data/a").read_bytes() == content
@@ -60,7 +62,7 @@ def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> No
     here = tmp_path / "here"
     here.mkdir()
     with pytest.raises(CtlError, match="outside of it"):
-        unpack(archive(entry(name, b"x")), here, None, {})
+        unpack(archive(entry(name, b"x")), here)
     assert not (tmp_path / "x").exists()
 
 
@@ -70,7 +72,7 @@ def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> No
 def test_what_is_no_file_is_refused(tmp_path: Path, kind: bytes) -> None:
     (tmp_path / "here").mkdir()
     with pytest.raises(CtlError, match="neither file nor directory"):
-        unpack(archive(entry("data/a", kind=kind)), tmp_path / "here", None, {})
+        unpack(archive(entry("data/a", kind=kind)), tmp_path / "here")
 
 
 def test_what_would_grow_without_end_is_refused(tmp_path: Path) -> None:
@@ -81,12 +83,21 @@ def test_what_would_grow_without_end_is_refused(tmp_path: Path) -> None:
                                    entry("data/a", b"1\n0\n0\n", **sparse))):  # fmt: skip
         (tmp_path / str(number)).mkdir()
         with pytest.raises(CtlError, match=r"outside of it|neither file nor directory"):
-            unpack(archive(each), tmp_path / str(number), None, {})
+            unpack(archive(each), tmp_path / str(number))
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_a_header_of_gigabytes_is_not_read(tmp_path: Path, kind: bytes) -> None:
+    info = tarfile.TarInfo("data/a")
+    info.type, info.size = kind, 8 << 30
+    sent = entry("data", kind=tarfile.DIRTYPE) + info.tobuf(tarfile.GNU_FORMAT) + bytes(10 << 10)
+    with pytest.raises(CtlError, match="a header of 8589934592 bytes"):
+        unpack(io.BytesIO(sent), tmp_path)
 
 
 def test_a_file_comes_once(tmp_path: Path) -> None:
-    with pytest.raises(FileExistsError):
-        unpack(archive(entry("data/a", b"1"), entry("data/a", b"2")), tmp_path, None, {})
+    with pytest.raises(CtlError, match="twice"):
+        unpack(archive(entry("data/a", b"1"), entry("data/a", b"2")), tmp_path)
 
 
 @pytest.mark.parametrize("identity", ["1.1.1", "2.2.2"])
@@ -96,14 +107,15 @@ def test_only_what_is_known_may_come_without_content(tmp_path: Path, identity: s
         each.mkdir(parents=True)
     (last / "data/a").write_bytes(b"kept")
     known = {"a": Entry("digest", 4, "1.1.1")}
+    base = Base("last", "id", known, last)
     sent = archive(entry("data/a", **{IDENTITY: identity, KNOWN: "1"}))
     if identity == "1.1.1":
-        _, book = unpack(sent, here, last, known)
+        _, book = unpack(sent, here, base)
         assert book == known
         assert (here / "data/a").stat().st_ino == (last / "data/a").stat().st_ino
     else:
         with pytest.raises(CtlError, match="leaves out a"):
-            unpack(sent, here, last, known)
+            unpack(sent, here, base)
 
 
 @pytest.mark.parametrize(
@@ -121,13 +133,13 @@ def test_what_says_no_sense_of_itself_is_not_whole(
 ) -> None:
     sent = entry("data", kind=tarfile.DIRTYPE) + entry("backup.json", content) + bytes(1024)
     with pytest.raises(CtlError, match=says):
-        unpack(io.BytesIO(sent), tmp_path, None, {})
+        unpack(io.BytesIO(sent), tmp_path)
 
 
 def test_nothing_may_come_behind_the_end(tmp_path: Path) -> None:
     sent = archive(entry("data/a")).getvalue()[:-1024] + entry("data/b") + bytes(1024)
     with pytest.raises(CtlError, match=r"goes on behind backup\.json"):
-        unpack(io.BytesIO(sent), tmp_path, None, {})
+        unpack(io.BytesIO(sent), tmp_path)
 
 
 @given(st.data())
@@ -142,7 +154,7 @@ def test_a_broken_archive_ends_in_an_error_that_says_so(
         whole[at] ^= data.draw(st.integers(1, 255))
     folder = tmp_path_factory.mktemp("here")
     try:
-        _, book = unpack(io.BytesIO(bytes(whole)), folder, None, {})
+        _, book = unpack(io.BytesIO(bytes(whole)), folder)
     except (CtlError, OSError):
         return
     assert set(book) == {path.name for path in (folder / "data").iterdir()}
