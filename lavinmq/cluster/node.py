@@ -3,7 +3,7 @@
 Longer than 500 lines: whatever ends a node, or changes what it is, is decided here.
 A node that leads never follows again: it ends, and is started anew. Exit codes are the original's:
 3: it leads no more, or may not; 5: no etcd answers; 36: it cannot follow; 1: its disk has failed.
-Longer than 500 lines: what a node does next depends on all that it is. Source: docs/clustering.md.
+Source: docs/clustering.md.
 """
 
 from __future__ import annotations
