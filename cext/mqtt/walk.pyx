@@ -209,8 +209,9 @@ cdef int mqtt_walk(link_t* l, const u8* buf, u64 n, u64* used) noexcept nogil:
             mqtt_large_is_over(l, s)
         if s.is_failed:
             used[0] = n
-            return packet_fail(l, REASON_UNSPECIFIED, b"too few nodes are in sync" if l.loop.is_below
-                               else b"a message could not be stored")
+            return packet_fail(
+                l, REASON_UNSPECIFIED, b"too few nodes are in sync" if l.loop.is_below
+                else b"a message could not be stored")
         if l.state == LINK_CLOSING:
             rc = WALK_DONE
         elif first >> 4 == PACKET_PUBLISH:

@@ -85,9 +85,7 @@ def _chain(sources: list[str], folder: Path) -> tuple[dict[str, Any], Path]:
     return facts, base.folder
 
 
-def _read(
-    source: str, folder: Path, base: Base | None
-) -> tuple[dict[str, Any], dict[str, Entry]]:
+def _read(source: str, folder: Path, base: Base | None) -> tuple[dict[str, Any], dict[str, Entry]]:
     """Copy a backup. Returns: what it says of itself, its files. Raises: CtlError."""
     if source == "-":
         return unpack(sys.stdin.buffer, folder, base)

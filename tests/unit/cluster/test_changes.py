@@ -437,6 +437,41 @@ def test_any_bytes_end_without_a_crash(data: bytes) -> None:
 
 # ---- any changes, any cuts
 
+
+def test_who_wants_to_know_is_told_of_too_few_copies_and_others_wait(tmp_path: Path) -> None:
+    leader = Leader(tmp_path / "leader")
+    told: list[str] = []
+    loop, feed = leader.loop, leader.feed
+
+    def turn() -> None:
+        for _ in range(5):
+            leader.events.run_until_complete(asyncio.sleep(0.002))
+
+    feed.require(2, 1)
+    loop.after_sync(lambda: told.append("first"), lambda: told.append("first refused"))
+    loop.after_sync(lambda: told.append("patient"))
+    turn()
+    loop.after_sync(lambda: told.append("second"), lambda: told.append("second refused"))
+    turn()
+    assert not told, "it may be over in a moment"
+
+    loop.is_below = True
+    turn()
+    assert told == ["first refused", "second refused"]
+    loop.after_sync(lambda: told.append("third"), lambda: told.append("third refused"))
+    turn()
+    assert told[2:] == ["third refused"]
+
+    feed.require(1, 0)
+    loop.is_below = False
+    turn()
+    assert told[3:] == ["patient"], "it waited for what is there now"
+    loop.after_sync(lambda: told.append("fourth"), lambda: told.append("fourth refused"))
+    turn()
+    assert told[4:] == ["fourth"]
+    leader.close()
+
+
 NAMES = st.sampled_from(["a", "b", "d/a", "d/b", "e/a"])
 STEPS = st.lists(
     st.one_of(

@@ -181,7 +181,9 @@ def test_damage_anywhere_in_a_chain_is_found(chain: list[Path], tmp_path: Path) 
         with pytest.raises(CtlError, match="is not as"):
             _chain([str(each) for each in chain], place)
         archive.write_bytes(sound)
-    assert _chain([str(each) for each in chain], tmp_path / "to")[0]["since"] == base_of(chain[1]).id
+    assert (
+        _chain([str(each) for each in chain], tmp_path / "to")[0]["since"] == base_of(chain[1]).id
+    )
 
 
 def test_an_increment_that_is_broken_off_is_none_and_the_one_before_is_as_it_was(
