@@ -99,7 +99,7 @@ cdef inline void event_take(int fd) noexcept nogil:
         pass
 
 
-cdef class Commit:
+cdef class _Commit:
     """Somebody who waits for a sync, and wants to be told when too few copies are there for it."""
     cdef object done
     cdef readonly object refused
@@ -808,7 +808,7 @@ cdef class Loop:
         elif self.t.is_below:
             self.answers.append(refused)
         else:
-            self.commits.append(Commit(callback, refused))
+            self.commits.append(_Commit(callback, refused))
         self.kick()
 
     def when_returned(self, callback) -> None:
@@ -937,9 +937,9 @@ cdef class Loop:
 
     cdef list refuse(self, list callbacks):
         """Have those told that want to be. Returns: the others."""
-        self.answers.extend([(<Commit>each).refused for each in callbacks
-                             if isinstance(each, Commit)])
-        return [each for each in callbacks if not isinstance(each, Commit)]
+        self.answers.extend([(<_Commit>each).refused for each in callbacks
+                             if isinstance(each, _Commit)])
+        return [each for each in callbacks if not isinstance(each, _Commit)]
 
     def wait_for_copies(self, int fd) -> None:
         """Be told by an eventfd of what copies have. See the stub."""

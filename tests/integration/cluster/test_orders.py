@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -87,3 +88,17 @@ def test_a_follower_shows_the_cluster_and_says_who_can_do_the_rest(cluster: Clus
         assert f"--uri http://127.0.0.1:{leader.http_port}" in done.stderr
     assert len(leader.exit_codes) == n_ends
     assert cluster.leader() is leader
+
+
+def test_a_backup_says_of_which_epoch_and_position_it_is(cluster: Cluster, tmp_path: Path) -> None:
+    leader = cluster.whole()
+    before = Api(leader).get("/api/cluster")
+    done = ctl(leader, "backup", "--archive", str(tmp_path / "b.tar"), "--format", "json")
+
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    after = Api(leader).get("/api/cluster")
+    assert found["epoch"] == before["epoch"]
+    assert before["position"] <= found["position"] <= after["position"]
+    done = ctl(cluster.followers()[0], "backup", "--archive", str(tmp_path / "no.tar"))
+    assert (done.returncode, list(tmp_path.iterdir())) == (2, [tmp_path / "b.tar"])
