@@ -94,7 +94,10 @@ def offer(
     """
     n_bytes = 0
     for files in _portions(snapshot, is_same):
-        send(sock, {"files": [[each.path, each.size, each.is_same] for each in files]})
+        send(sock, {"files": [
+            [each.path, each.size, True] if each.is_same else [each.path, each.size]
+            for each in files
+        ]})  # fmt: skip
         for each in files:
             n_bytes += _offer_file(sock, each, receive(sock).get("have"), integrity)
     send(sock, {"files": []})

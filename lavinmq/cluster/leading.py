@@ -446,12 +446,13 @@ class Leading:
         position = frames.number(hello, "position")
         session.version = frames.text(hello, "version")
         self._on_loop(self._welcome(session, node))
-        speech.agreed(hello)
+        number = speech.agreed(hello)
         sock.settimeout(SEND_S)
         is_ours = hello.get("whole") is True and self._history.has(epoch, position, self._feed.head)
         if not (is_ours and position >= self._feed.first):
+            had = position if is_ours and number >= speech.NAMES_SAME else -1
             try:
-                self._join(session, position if is_ours else -1)
+                self._join(session, had)
             except DamagedError:
                 if hello.get("whole") is True:
                     self._events.call_soon_threadsafe(self._make_way_for, node)

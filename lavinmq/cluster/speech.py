@@ -15,8 +15,10 @@ from lavinmq import __version__
 from lavinmq.cluster.frames import PeerError, text
 
 OLDEST: Final = 1
-NEWEST: Final = 1
+NEWEST: Final = 2
 """Numbers that this release speaks, all between them as well. One that says nothing speaks 1."""
+NAMES_SAME: Final = 2
+"""From this number on a leader names files that a joining node has as they are."""
 
 
 def spoken() -> dict[str, Any]:

@@ -8,6 +8,7 @@ Without the history of the repository it is skipped.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import warnings
@@ -81,7 +82,10 @@ def test_nodes_are_updated_one_by_one_and_back(
     leader = cluster.whole()
     with Book(cluster, name="upgrade", seed=11) as book:
         for checkout in (None, older):
-            for each in [*cluster.followers(), leader]:
+            for number, each in enumerate([*cluster.followers(), leader]):
+                each.stop()
+                if number == 0:
+                    shutil.rmtree(each.data_dir)  # it joins a leader of the other release
                 become(each, checkout)
                 cluster.whole()
                 book.progress()
