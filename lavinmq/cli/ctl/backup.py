@@ -62,16 +62,19 @@ def backup(session: Session) -> None:
         raise UsageError("Only with --archive a backup goes to the standard output")
     with _file_errors():
         made, facts = _folder(session, Path(place))
-        damaged = facts.pop("damaged", None)
-        if damaged:
-            raise CtlError(  # and no older one is removed
-                f"{made} is made, but files of the broker are damaged: {', '.join(damaged)}"
-            )
+        _check_sound(str(made), facts)  # else no older one is removed
         if keep is not None:
             for old in finished(Path(place))[:-keep]:
                 if old != made:
                     shutil.rmtree(old)
     session.output.record({"backup": str(made), **facts})
+
+
+def _check_sound(made: str, facts: dict[str, Any]) -> None:
+    """Raises: CtlError when the broker has found damage in what it has sent."""
+    damaged = facts.pop("damaged", None)
+    if damaged:
+        raise CtlError(f"{made} is made, but files of the broker are damaged: {', '.join(damaged)}")
 
 
 def verify_backup(session: Session) -> None:
@@ -227,7 +230,7 @@ def _archive(session: Session, place: str, base: Base | None) -> None:
     """Write what comes to one new file."""
     if place == "-":
         with _answer(session, base) as stream, _file_errors():
-            pack(stream, sys.stdout.buffer.write, base)
+            _check_sound("The archive", pack(stream, sys.stdout.buffer.write, base))
         return
     if not place or os.path.lexists(place):
         raise CtlError(f"{place!r} is there already" if place else "The archive needs a name")
@@ -250,6 +253,7 @@ def _archive(session: Session, place: str, base: Base | None) -> None:
                 partial.unlink()
                 raise
         sync(Path(place).resolve().parent)
+    _check_sound(place, facts)
     session.output.record({"backup": place, **shown(facts), "size": os.path.getsize(place)})
 
 
