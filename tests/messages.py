@@ -31,6 +31,7 @@ SECTIONS: Final[dict[str, tuple[str, ...]]] = {
     "Declarations and other methods of AMQP": ("amqp/", "arguments/", "vhost/", "errors.py"),
     "Policies, limits and parameters": ("policy/", "http/link_parameters.py"),
     "Shovels, webhooks and federation": ("shovel/", "federation/"),
+    "Clusters": ("cluster/",),
     "Imports of definitions": ("definitions_json/",),
     "Other requests of the HTTP API": ("http/", "fieldtable.py"),
     "lavinmqctl": ("cli/ctl/",),
