@@ -65,7 +65,7 @@ class Load(NamedTuple):
 def nodes(n: int) -> Iterator[Cluster]:
     """So many, in sync; one alone is no cluster at all."""
     with tempfile.TemporaryDirectory(dir=PLACE) as place:
-        cluster = Cluster(Path(place), n)
+        cluster = Cluster(Path(place), n, lease_ttl_s=4)
         if n > SINGLE:
             with cluster:
                 cluster.start()

@@ -163,6 +163,7 @@ class Following:
         frames.send(sock, {
             "id": self._me, **speech.spoken(), "epoch": self.history.at(self._ring.head),
             "position": self._ring.head, "whole": self._standing.is_good,
+            "at_least": self._standing.at_least,
         })  # fmt: skip
         sock.settimeout(JOIN_S)
         answer = frames.receive(sock)

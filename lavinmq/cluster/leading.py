@@ -450,7 +450,9 @@ class Leading:
         sock.settimeout(SEND_S)
         is_ours = hello.get("whole") is True and self._history.has(epoch, position, self._feed.head)
         if not (is_ours and position >= self._feed.first):
-            had = position if is_ours and number >= speech.NAMES_SAME else -1
+            had = position if is_ours else self._had(hello)
+            if number < speech.NAMES_SAME:
+                had = -1
             try:
                 self._join(session, had)
             except DamagedError:
@@ -468,6 +470,17 @@ class Leading:
         was acknowledged."""
         if node in self._coordinator.state.in_sync and not self._is_over:
             self._on_lost(f"its files are damaged, and node {node} has all that was acknowledged")
+
+    def _had(self, hello: dict[str, Any]) -> int:
+        """Up to where a node that has crashed had everything; -1: nobody knows. What it has of
+        later changes is ours, if it came in our epoch."""
+        least = hello.get("at_least")
+        if not (
+            hello.get("whole") is True and isinstance(least, list)
+            and [type(n) for n in least] == [int, int] and least[0] == self.epoch
+        ):  # fmt: skip
+            return -1
+        return least[1] if 0 <= least[1] <= self._feed.head else -1
 
     def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
         """Have something done on the loop, from a session's thread."""

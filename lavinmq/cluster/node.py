@@ -57,6 +57,8 @@ RANK_S: Final = 0.03
 """How long others have to say that they have more."""
 YIELD_S: Final = 0.3
 STALLED_S: Final = 10.0
+FIRST_PROGRESS_S: Final = 1.0
+PROGRESS_S: Final = 5.0
 HAND_OVER_AGAIN_S: Final = 2.0
 MOST_PROXIED: Final = 60_000
 LOST, NO_ETCD, CANNOT_FOLLOW = 3, 5, 36
@@ -171,6 +173,7 @@ class Node:
             group.create_task(self._keep_lease())
             group.create_task(self._watch())
             group.create_task(self._decide())
+            group.create_task(self._note_progress())
 
     async def _look_at_files(self) -> None:
         """Compare what was changed while this node was away with its sums, before it says that its
@@ -367,6 +370,25 @@ class Node:
             except EtcdError as error:
                 _log.warning("etcd is not watched: %s", error)
                 await asyncio.sleep(AGAIN_S)
+
+    async def _note_progress(self) -> None:
+        """While it follows, note now and then what it has at least, for a crash."""
+        noted = (0, 0)
+        while True:
+            await asyncio.sleep(PROGRESS_S if noted[0] else FIRST_PROGRESS_S)
+            following = self._following
+            follower = following.follower if following is not None else None
+            if following is None or follower is None or not following.is_joined:
+                noted = (0, 0)
+                continue
+            progress = following.history.epoch, follower.synced
+            if progress == noted:
+                continue
+            try:
+                await self._events.run_in_executor(None, self._standing.note_progress, *progress)
+            except OSError as error:
+                _log.warning("what the files have could not be noted: %s", error.strerror)
+            noted = progress
 
     # --- decisions ----------------------------------------------------------------------------
 

@@ -1,9 +1,10 @@
 """`.clustering_state`: how the files of a node of a cluster stand, which is about this node alone.
 
 It says whether they are whole, whether some are damaged, and after an orderly stop up to which
-position of the cluster's changes they have everything. A broker that is no node of a cluster
-changes files without telling anybody: it takes the position out. What an epoch is,
-`lavinmq/cluster/` knows.
+position of the cluster's changes they have everything. While the node follows it says now and then
+up to where they have at least everything, which is what there is to go by after a crash. A broker
+that is no node of a cluster changes files without telling anybody: it takes the positions out. What
+an epoch is, `lavinmq/cluster/` knows.
 Source: docs/clustering.md.
 """
 
@@ -36,6 +37,10 @@ class Standing:
         """Up to where they have everything; 0: nobody knows."""
         self.history: Any = None
         """The epochs that belong to the position, as they were noted."""
+        self.at_least: tuple[int, int] | None = None
+        """An epoch, and a position up to which they have everything: what they have of later
+        changes nobody knows, but all of those are of that epoch."""
+        self._is_over = False
 
     @property
     def is_good(self) -> bool:
@@ -60,6 +65,9 @@ class Standing:
         if found.get("whole") is True and isinstance(position, int) and position > 0:
             self.position, self.history = position, found.get("history")
         self.note(is_whole=found.get("whole") is True)
+        least = found.get("at_least")
+        if self.is_whole and isinstance(least, list) and [type(n) for n in least] == [int, int]:
+            self.note_progress(*least)
         return True
 
     def note(self, *, is_whole: bool, position: int = 0, history: Any = None) -> None:
@@ -71,6 +79,20 @@ class Standing:
                 value["damaged"] = True
             if position:
                 value |= {"position": position, "history": history}
+            self.at_least, self._is_over = None, bool(position)
+            write_atomic(self._path, orjson.dumps(value), Changes())
+
+    def note_progress(self, epoch: int, position: int) -> None:
+        """Write up to where they have at least everything, on disk, if they are whole.
+
+        Args: epoch: the one in which the node has followed since it had that, and still does."""
+        with self._lock:
+            if not self.is_whole or self._is_over:
+                return
+            value: dict[str, Any] = {"whole": True, "at_least": [epoch, position]}
+            if self.is_damaged:
+                value["damaged"] = True
+            self.at_least = epoch, position
             write_atomic(self._path, orjson.dumps(value), Changes())
 
     def note_damage(self, *, is_damaged: bool) -> None:
@@ -84,7 +106,10 @@ def leave_cluster(root: str) -> None:
     """A broker that is no node begins to change the files. Raises: OSError; DataDirError when they
     are between two states."""
     standing = Standing(root)
-    if standing.load() and not standing.is_whole:
+    is_known = standing.load()
+    if standing.at_least is not None:
+        standing.note(is_whole=True)
+    if is_known and not standing.is_whole:
         raise DataDirError(
             f"Data directory {root!r}: its files were being replaced by those of a leader, and are"
             " not whole. Start it as a node of its cluster, or restore a backup",

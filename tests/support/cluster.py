@@ -193,7 +193,7 @@ class Cluster:
     """
 
     def __init__(
-        self, directory: Path, n_nodes: int = 3, *, lease_ttl_s: int = 4, least: int = 0,
+        self, directory: Path, n_nodes: int = 3, *, lease_ttl_s: int = 5, least: int = 0,
         is_linked: bool = False, restarts: bool = True, args: Sequence[str] = (),
         scheme: str = "tcp", etcd: EtcdCluster | None = None,
     ) -> None:  # fmt: skip

@@ -299,15 +299,33 @@ def test_node_joins_while_more_is_published_than_the_leader_keeps(
     assert_alike(cluster)
 
 
+def stopped(node: ClusterNode, leader: ClusterNode) -> None:
+    """It stops in order."""
+    assert node.stop() == 0
+
+
+def killed(node: ClusterNode, leader: ClusterNode) -> None:
+    """It crashes after it has noted that it has what the leader has now."""
+    head = Api(leader)("GET", "/api/cluster").json["position"]
+
+    def has_noted() -> bool:
+        state = json.loads((node.data_dir / ".clustering_state").read_text())
+        return state.get("at_least", [0, 0])[1] >= head
+
+    wait_for(has_noted, "it does not note what it has", WAIT_S)
+    node.kill()
+
+
+@pytest.mark.parametrize("end", [stopped, killed])
 def test_node_that_was_away_for_long_reads_only_what_was_changed(
-    cluster_factory: ClusterFactory,
+    cluster_factory: ClusterFactory, end: Callable[[ClusterNode, ClusterNode], None]
 ) -> None:
     """More has been changed than the leader has in memory."""
     cluster = cluster_factory(n_nodes=3)
     leader = cluster.start()
     fill(leader, "before", 600, 50_000)
     follower = cluster.followers()[0]
-    assert follower.stop() == 0
+    end(follower, leader)
     fill(leader, "meanwhile", 1400, 50_000)
     follower.start()
     cluster.whole()
