@@ -22,9 +22,8 @@ from tests.support.broker import COMMAND_VARIABLE, PORT_VARIABLE, Broker
 LOG_TAIL_LINES = 200
 PACE = (
     "tests/spark/test_", "tests/browser/test_every", "tests/browser/test_tab_walk",
-    "tests/browser/", "tests/integration/rabbitmq/", "tests/integration/cluster/",
-    "tests/spark/apart/", "tests/packaging/", "tests/protocol/test_transcripts", "tests/crash/",
-    "tests/integration/", "tests/protocol/", "tests/fuzz/", "tests/unit/",
+    "tests/browser/", "tests/spark/apart/", "tests/packaging/", "tests/protocol/test_transcripts",
+    "tests/crash/", "tests/integration/", "tests/protocol/", "tests/fuzz/", "tests/unit/",
 )  # fmt: skip
 """Directories, the one with the longest tests first: no worker is left alone with a long test, or
 with one that mostly waits."""
