@@ -26,6 +26,11 @@ N, SIZE = 300, 20_000
 INI = "[main]\nsegment_size = 500000\nscrub_interval = 1\nscrub_rate = 1000000000\n"
 
 
+LONG = pytest.mark.skipif(
+    not os.environ.get("CLUSTER_TESTS_LONG"), reason="takes more than ten seconds: make chaos"
+)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def settings(tmp_path_factory: pytest.TempPathFactory) -> None:
     """All nodes look at their files each second."""
@@ -77,7 +82,7 @@ def assert_all_there(cluster: Cluster, queue: str) -> None:
     assert set(found) == {bytes(SIZE)}
 
 
-@pytest.mark.parametrize("keeps_time", [True, False])
+@pytest.mark.parametrize("keeps_time", [True, pytest.param(False, marks=LONG)])
 def test_a_running_follower_finds_its_damage_and_is_repaired(
     cluster: Cluster, *, keeps_time: bool
 ) -> None:
@@ -101,7 +106,7 @@ def test_a_running_follower_finds_its_damage_and_is_repaired(
     assert_all_there(cluster, queue)
 
 
-@pytest.mark.parametrize("how", ["stopped", "killed"])
+@pytest.mark.parametrize("how", [pytest.param("stopped", marks=LONG), "killed"])
 def test_a_node_whose_files_were_harmed_while_it_was_away_changes_nothing(
     cluster: Cluster, how: str
 ) -> None:
@@ -147,6 +152,7 @@ def test_a_leader_that_finds_damage_has_another_one_lead(cluster: Cluster) -> No
     assert_all_there(cluster, "led")
 
 
+@LONG
 def test_damage_of_a_leader_is_never_copied(cluster: Cluster) -> None:
     """It is alone, so that it goes on to lead, and a node comes that wants its files."""
     leader = cluster.leader()

@@ -30,6 +30,11 @@ HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
 """How a handshake begins."""
 
 
+LONG = pytest.mark.skipif(
+    not os.environ.get("CLUSTER_TESTS_LONG"), reason="takes more than ten seconds: make chaos"
+)
+
+
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("authority"))
@@ -96,6 +101,7 @@ def test_leader_and_follower_that_are_killed_lose_nothing(cluster: Cluster) -> N
         del each.gate.taken
 
 
+@LONG
 def test_link_that_is_half_dead_and_then_is_not(cluster: Cluster) -> None:
     leader, follower = cluster.leader(), cluster.followers()[0]
     assert leader.gate is not None
@@ -150,6 +156,7 @@ def test_nodes_with_other_certificates_do_not_follow(
     cluster.start()
 
 
+@LONG
 def test_certificate_of_another_host_is_not_followed_and_one_that_is_new_is(
     cluster_factory: ClusterFactory, authority: Authority, good: Identity, tmp_path: Path
 ) -> None:
@@ -190,6 +197,7 @@ def test_node_with_tls_does_not_follow_one_without(
     assert cluster.picture().in_sync == {first.id}
 
 
+@LONG
 def test_strangers_change_nothing(cluster: Cluster) -> None:
     """More of them than are let in at once, which begin and stop, or talk nonsense."""
     leader = cluster.leader()
