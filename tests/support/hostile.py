@@ -228,7 +228,8 @@ def bounded_broker(
         pytest.skip("changes constants of the broker")
     directory = tmp_path_factory.mktemp("hostile")
     ini = directory / "lavinmq.ini"
-    ini.write_text("[main]\ntcp_send_buffer_size = 65536\n")
+    # Descriptors and memory are those of clients alone.
+    ini.write_text("[main]\ntcp_send_buffer_size = 65536\nscrub_rate = 0\n")
     command = [sys.executable, "-c", PROGRAM]
     broker = Broker(directory / "data", ["--config", str(ini)], command=command)
     try:
