@@ -27,7 +27,7 @@ from tests.support.patience import PATIENCE
 from tests.support.power_loss import Reading, Survivors
 from tests.support.segments import queue_directory
 
-SHORT_CUTS, LONG_CUTS = 6, 200
+SHORT_CUTS, LONG_CUTS = 3, 200
 SYNC_US = 2000
 COUNT = 1500
 BODY = 60

@@ -564,7 +564,7 @@ def test_a_release_goes_by_the_type_of_the_exchange(wire: Wire, unique: UniqueNa
     ring, queues = declare_delayed(wire, unique("ring"), "x-consistent-hash"), ("even", "odd")
     names = [declare(wire, unique(each)) for each in queues]
     for queue in names:
-        bind(wire, queue, ring, "10")
+        bind(wire, queue, ring, "100")
 
     publish(wire, topic, "matches", 20, key="a.b.c")
     publish(wire, topic, "does not", 20, key="b.a")

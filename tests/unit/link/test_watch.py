@@ -76,6 +76,7 @@ def test_what_was_read_before_a_pause_is_walked_after_it_in_order(started: Bench
     assert started.session.events == [DECLARED] * 2
     started.link.resume()
     started.loop.on_found()
+    started.run()  # on a busy machine the portion may be over
     assert started.session.events == [DECLARED] * 3
 
 
