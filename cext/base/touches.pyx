@@ -14,6 +14,20 @@ cdef enum:
     TOUCH_PATH = 4096
 
 
+cdef u64 note_put(u8* p, u8 kind, const char* path, size_t n, const char* target, size_t n_target,
+                  i64 start, i64 end) noexcept nogil:
+    """Write a note, which has room; the number of its bytes. Journals have the same."""
+    p[0] = kind
+    put_le16(p + 1, <u16>n)
+    put_le16(p + 3, <u16>n_target)
+    put_le64(p + 5, <u64>start)
+    put_le64(p + 13, <u64>end)
+    memcpy(p + TOUCH_HEAD, path, n)
+    if n_target:
+        memcpy(p + TOUCH_HEAD + n, target, n_target)
+    return TOUCH_HEAD + n + n_target
+
+
 cdef void touch(touches_t* t, u8 kind, const char* path, const char* target, i64 start,
                 i64 end) noexcept nogil:
     """Note a change that has been made; errno stays. Paths are below the data directory; target may
@@ -28,15 +42,7 @@ cdef void touch(touches_t* t, u8 kind, const char* path, const char* target, i64
     if n >= TOUCH_PATH or n_target >= TOUCH_PATH:
         t.is_incomplete = True
         return
-    note[0] = kind
-    put_le16(note + 1, <u16>n)
-    put_le16(note + 3, <u16>n_target)
-    put_le64(note + 5, <u64>start)
-    put_le64(note + 13, <u64>end)
-    memcpy(note + TOUCH_HEAD, path, n)
-    if n_target:
-        memcpy(note + TOUCH_HEAD + n, target, n_target)
-    n += TOUCH_HEAD + n_target
+    n = note_put(note, kind, path, n, target, n_target, start, end)
     if c_write(t.fd, note, n) != <ssize_t>n:
         t.is_incomplete = True
     set_errno(error)

@@ -67,14 +67,5 @@ cdef int journal_put(journal_t* j, u8 kind, const char* path, const char* target
             return -1
         j.p, j.cap = p, cap
     j.last = j.n
-    p = j.p + j.n
-    p[0] = kind
-    put_le16(p + 1, <u16>n)
-    put_le16(p + 3, <u16>n_target)
-    put_le64(p + 5, <u64>start)
-    put_le64(p + 13, <u64>end)
-    memcpy(p + JOURNAL_HEAD, path, n)
-    if n_target:
-        memcpy(p + JOURNAL_HEAD + n, target, n_target)
-    j.n += size
+    j.n += note_put(j.p + j.n, kind, path, n, target, n_target, start, end)
     return 0

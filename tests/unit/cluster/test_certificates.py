@@ -9,7 +9,6 @@ import ssl
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -30,32 +29,9 @@ SECRET = b"s" * 32
 WAIT_S = 20.0
 
 
-@pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Nodes:
-    authority = Authority(tmp_path_factory.mktemp("ca"))
-    return Nodes(authority, authority.issue("good", (HOST, "127.0.0.1", "::1")))
-
-
 @pytest.fixture
 def other(tmp_path: Path) -> Authority:
     return Authority(tmp_path / "other", "another authority")
-
-
-@pytest.fixture
-def pair() -> Iterator[Pair]:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        for each in (ours, theirs):
-            each.settimeout(WAIT_S)
-        yield ours, theirs
-
-
-@pytest.fixture
-def ends(pair: Pair, nodes: Nodes) -> Iterator[list[Channel]]:
-    made = linked(pair, of(nodes.authority, nodes.good))
-    yield made
-    for each in made:
-        each.close()
 
 
 # ---- who gets in

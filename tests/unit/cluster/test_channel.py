@@ -15,35 +15,11 @@ import pytest
 from lavinmq._cluster import Channel, Follower, Peer, Ring
 from lavinmq.cluster import certificates, frames
 from tests.support import tls_peer
-from tests.support.certificates import Authority
 from tests.support.follower import differences
-from tests.support.secure_nodes import HOST, Nodes, Pair, at_once, linked, of
+from tests.support.secure_nodes import Nodes, Pair, at_once, linked, of
 from tests.unit.cluster.test_changes import SMALL, Leader, until
 
 WAIT_S = 20.0
-
-
-@pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Nodes:
-    authority = Authority(tmp_path_factory.mktemp("ca"))
-    return Nodes(authority, authority.issue("good", (HOST, "127.0.0.1", "::1")))
-
-
-@pytest.fixture
-def pair() -> Iterator[Pair]:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        for each in (ours, theirs):
-            each.settimeout(WAIT_S)
-        yield ours, theirs
-
-
-@pytest.fixture
-def ends(pair: Pair, nodes: Nodes) -> Iterator[list[Channel]]:
-    made = linked(pair, of(nodes.authority, nodes.good))
-    yield made
-    for each in made:
-        each.close()
 
 
 # ---- what is said

@@ -2,45 +2,15 @@
 
 from __future__ import annotations
 
-import socket
-import threading
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from lavinmq.cluster import frames
 from lavinmq.cluster.frames import MAGIC, MOST, NONCE, PeerError
+from tests.support.secure_nodes import Pair, at_once
 
 SECRET = b"s" * 32
-Pair = tuple[socket.socket, socket.socket]
-
-
-@pytest.fixture
-def pair() -> Iterator[Pair]:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        for each in (ours, theirs):
-            each.settimeout(10)
-        yield ours, theirs
-
-
-def at_once(first: Callable[[], Any], second: Callable[[], Any]) -> list[Any]:
-    """What two calls came to that need each other: what they raise, or None."""
-    results: list[Any] = [None, None]
-
-    def run(number: int, call: Callable[[], Any]) -> None:
-        try:
-            call()
-        except (PeerError, OSError) as error:
-            results[number] = error
-
-    threads = [threading.Thread(target=run, args=each) for each in enumerate((first, second))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return results
 
 
 def test_two_with_the_secret_know_each_other(pair: Pair) -> None:
