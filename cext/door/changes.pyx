@@ -58,10 +58,9 @@ def note_change(Loop loop, int kind, str path, str target, int fd, i64 start, i6
         new = os.fsencode(target)
         to = new
     with nogil:     # another thread may have this one wait, in the middle of a note
-        if takes:
-            if kind == CHANGE_TRUNCATE:
-                start = TOUCH_ALL       # how long it was
-            file_touched(&loop.t, <u8>kind, raw, to, start, end)
+        if takes:       # of a file that was cut nobody says how long it was
+            file_touched(&loop.t, <u8>kind, raw, to,
+                         <i64>TOUCH_ALL if kind == CHANGE_TRUNCATE else start, end)
         change_note(&loop.t, <u8>kind, raw, to, fd, NULL, start, end)
 
 

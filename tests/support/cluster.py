@@ -237,6 +237,10 @@ class Cluster:
             with suppress(FileNotFoundError):
                 os.unlink(each.control_path)
         self.etcd.stop()
+        if kind is None:
+            nonsense = [line for each in self.nodes for line in each.log_text().splitlines()
+                        if "makes no sense" in line]  # fmt: skip
+            assert not nonsense, nonsense
 
     def add(self) -> ClusterNode:
         """Make one node more, which is not started."""

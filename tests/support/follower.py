@@ -39,6 +39,8 @@ class Follower:
         told: int | None, start: int, end: int,
     ) -> None:  # fmt: skip
         try:
+            if not 0 <= start <= end:
+                raise ValueError(f"it begins at {start} and ends at {end}")
             if told is not None and os.pread(fd, end - start, start) != ctypes.string_at(
                 told, end - start
             ):

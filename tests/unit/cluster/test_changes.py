@@ -39,7 +39,8 @@ def until(is_so: Callable[[], bool]) -> None:
 
 
 class Leader:
-    """A directory whose changes a feed hears of."""
+    """A directory whose changes a feed hears of, and who keeps sums of the files, as of a broker's.
+    """
 
     def __init__(self, root: Path, size: int = SMALL) -> None:
         self.root = root
@@ -49,6 +50,8 @@ class Leader:
         self.feed = Feed(Ring(size))
         _core.observe_copies(self.loop, str(root), self.feed.note, self.feed.address)
         self.loop.wait_for_copies(self.feed.fileno())
+        self.touches = os.open(root.with_name(root.name + ".touches"), os.O_CREAT | os.O_RDWR)
+        _core.touch_files(self.loop, str(root), self.touches)
         self.changes = Changes()
         self.changes.note = partial(_core.note_change, self.loop)
         self.sizes: dict[str, int] = {}
@@ -74,6 +77,7 @@ class Leader:
     def close(self) -> None:
         self.loop.stop()
         self.events.close()
+        os.close(self.touches)
 
 
 class Copy:
