@@ -39,8 +39,7 @@ def until(is_so: Callable[[], bool]) -> None:
 
 
 class Leader:
-    """A directory whose changes a feed hears of, and who keeps sums of the files, as of a broker's.
-    """
+    """A directory whose changes a feed hears of, and who keeps sums of the files, as of a broker's."""
 
     def __init__(self, root: Path, size: int = SMALL) -> None:
         self.root = root
