@@ -39,7 +39,7 @@ def until(is_so: Callable[[], bool]) -> None:
 
 
 class Leader:
-    """A directory whose changes a feed hears of, and who keeps sums of the files, as of a broker's."""
+    """A directory with a feed of its changes, and touches noted for sums, as a broker has."""
 
     def __init__(self, root: Path, size: int = SMALL) -> None:
         self.root = root
