@@ -93,7 +93,7 @@ ifeq ($(and $(wildcard lavinmq/_cluster.*.so),$(wildcard lavinmq/_core.*.so),$(w
 $(COMPILED): FORCE
 endif
 
-.PHONY: build run test test-needs binary test-binary compare-binaries crash fuzz dev lint fmt bench bench-spark
+.PHONY: build run test test-needs nightly binary test-binary compare-binaries crash fuzz dev lint fmt bench bench-spark
 .PHONY: bench-all bench-hostile chaos simulate soak trial
 .PHONY: screenshots
 .PHONY: install deb rpm image sign-image wheel sbom repo keyring source publish reproduce test-packages lock clean help FORCE
@@ -195,6 +195,9 @@ test-packages: build $(DEVELOPED) dist/lavinmq  ## install the packages into fre
 
 crash: build $(DEVELOPED)  ## the crash tests in their long form: every point, many restarts (an hour)
 	CRASH_TESTS_LONG=1 $(IN_VENV) -m pytest tests/crash -n $(WORKERS) $(ARGS)
+
+nightly: test-needs  ## the tests that a change cannot wait for; .ci/run has them with RELEASE=1
+	NIGHTLY_TESTS=1 $(IN_VENV) -m pytest -n $(WORKERS) -m nightly $(ARGS)
 
 simulate: build $(DEVELOPED)  ## histories of a simulated cluster: SIMULATIONS=100000, FIRST_SEED=0
 	LAVINMQ_SIMULATIONS=$(SIMULATIONS) LAVINMQ_FIRST_SEED=$(FIRST_SEED) $(IN_VENV) -m pytest tests/simulation -n $(JOBS) $(ARGS)

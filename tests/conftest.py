@@ -20,6 +20,8 @@ from hypothesis import HealthCheck, settings
 from tests.support.broker import COMMAND_VARIABLE, PORT_VARIABLE, Broker
 
 LOG_TAIL_LINES = 200
+NIGHTLY_VARIABLE = "NIGHTLY_TESTS"
+IS_NIGHTLY = bool(os.environ.get(NIGHTLY_VARIABLE))
 PACE = (
     "tests/spark/test_", "tests/browser/test_every", "tests/browser/test_tab_walk",
     "tests/browser/", "tests/spark/apart/", "tests/packaging/", "tests/protocol/test_transcripts",
@@ -102,7 +104,12 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Have workers begin with what takes longest; the order in a directory stays."""
+    """Have workers begin with what takes longest; the order in a directory stays. Leave out what
+    a change cannot wait for."""
+    if not IS_NIGHTLY:
+        for item in items:
+            if item.get_closest_marker("nightly"):
+                item.add_marker(pytest.mark.skip(reason="takes long: make nightly"))
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: _place(item.nodeid, PACE))
 

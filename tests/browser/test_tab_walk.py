@@ -112,7 +112,13 @@ def walker(browser: Any, broker: Broker, client: str) -> Iterator[Any]:
         yield page
 
 
-@pytest.mark.parametrize("address", [*LISTS, *ABOUT, "/connection", "/channel", *OPEN])
+@pytest.mark.parametrize(
+    "address",
+    [
+        pytest.param(address, marks=[pytest.mark.nightly] if number % 3 else [])
+        for number, address in enumerate([*LISTS, *ABOUT, "/connection", "/channel", *OPEN])
+    ],
+)
 def test_everything_is_reached_in_its_order_and_seen(
     walker: Any, client: str, address: str
 ) -> None:

@@ -45,7 +45,7 @@ print(made.objects[0])
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.xdist_group("machines")
 def test_another_directory_makes_the_same_bytes() -> None:
     if not (DIST / "lavinmq").exists():

@@ -32,7 +32,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "made"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_it_brings_the_sources_that_are_linked_in_and_what_compiles(
     source: Path, tmp_path: Path
 ) -> None:
@@ -47,7 +47,7 @@ def test_it_brings_the_sources_that_are_linked_in_and_what_compiles(
     assert "@" not in (tmp_path / "tree/debian/changelog").read_text().partition("\n")[0]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_same_sources_make_the_same_package(source: Path, tmp_path: Path) -> None:
     make(sys.executable, "packaging/source.py", "--output", tmp_path)
 

@@ -37,6 +37,7 @@ def cluster(shared_cluster: Cluster) -> Iterator[Cluster]:
     shared_cluster.heal()
     yield shared_cluster
     shared_cluster.check_epochs()
+    shared_cluster.check_changes()
 
 
 @pytest.fixture
@@ -54,6 +55,8 @@ def cluster_factory(tmp_path: Path) -> Iterator[ClusterFactory]:
         made: list[Cluster] = []
         make.made = made  # type: ignore[attr-defined]
         yield make
+        for each in made:
+            each.check_changes()
 
 
 @pytest.hookimpl(wrapper=True)

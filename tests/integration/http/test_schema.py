@@ -29,7 +29,7 @@ from tests.support.api import Api
 from tests.support.broker import Broker
 
 IS_LONG = bool(os.environ.get("HTTP_SCHEMA_LONG"))
-EXAMPLES = 200 if IS_LONG else 8
+EXAMPLES = 200 if IS_LONG else 5
 ENDLESS = (
     "/api/live", "/api/livelog",
     "/api/exchanges/{vhost}/{name}/trace", "/api/queues/{vhost}/{name}/trace",
@@ -64,15 +64,20 @@ OPERATIONS = {
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    """A broker of its own, which has one of each kind."""
+    """A broker of its own."""
     broker = Broker(tmp_path_factory.mktemp("schema") / "data", http=True)
     try:
         broker.start()
         api = Api(broker)
-        furnish(api)
         yield api
     finally:
         broker.close()
+
+
+@pytest.fixture(scope="module")
+def changed_by() -> set[str]:
+    """What may have taken something away since the broker was furnished."""
+    return {"nothing is there"}
 
 
 def furnish(api: Api) -> None:
@@ -121,7 +126,9 @@ def meant(case: Case, choice: int) -> None:
         if mode is GenerationMode.POSITIVE or operation.body or operation.query
     ],
 )
-def test_answers_are_as_described(api: Api, label: str, mode: GenerationMode) -> None:
+def test_answers_are_as_described(
+    api: Api, changed_by: set[str], label: str, mode: GenerationMode
+) -> None:
     requests = OPERATIONS[label].as_strategy(generation_mode=mode)
 
     @settings(
@@ -136,7 +143,11 @@ def test_answers_are_as_described(api: Api, label: str, mode: GenerationMode) ->
         wanted = [*CHECKS, not_a_server_error] if response.status_code != 503 else CHECKS
         case.validate_response(response, checks=wanted)
 
-    furnish(api)
+    if changed_by:
+        furnish(api)
+        changed_by.clear()
+    if not label.startswith("GET "):
+        changed_by.add(label)
     exchange()
     assert "bug in" not in api.broker.log_text()
 
@@ -144,7 +155,8 @@ def test_answers_are_as_described(api: Api, label: str, mode: GenerationMode) ->
 @pytest.mark.parametrize(
     "octets", ["%FF%FE", "%00", "%2F", "%C3%A4" * 200], ids=lambda text: text[:9]
 )
-def test_no_octet_in_a_path_is_a_bug(api: Api, octets: str) -> None:
+def test_no_octet_in_a_path_is_a_bug(api: Api, changed_by: set[str], octets: str) -> None:
+    changed_by.add(octets)
     for route in ROUTES:
         if route.path in ENDLESS:
             continue

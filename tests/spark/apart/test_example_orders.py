@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.broker import Broker
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "example-orders.md"

@@ -18,7 +18,7 @@ from tests.spark.streams import Stream
 from tests.support.broker import Broker
 from tests.support.waiting import wait_for
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 
 
 @pytest.fixture

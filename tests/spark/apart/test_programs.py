@@ -40,7 +40,7 @@ def test_spark_submit_runs_the_file_that_path_prints(stream: Stream, tmp_path: P
     assert json.loads(done.stdout.splitlines()[-1])["rows"] == 100
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_speculation_is_refused(tmp_path: Path) -> None:
     program = tmp_path / "speculative.py"
     program.write_text(SPECULATIVE)
