@@ -333,6 +333,7 @@ $(NODE_TESTS)/node_modules/.installed: $(NODE_TESTS)/package.json $(NODE_TESTS)/
 	cd $(NODE_TESTS) && npm ci --no-audit --no-fund --loglevel=error
 	touch $@
 
-$(PAGE_TESTS)/node_modules/.installed: $(PAGE_TESTS)/package.json $(PAGE_TESTS)/package-lock.json | $(CLIENTS)
+$(PAGE_TESTS)/node_modules/.installed: $(PAGE_TESTS)/package.json $(PAGE_TESTS)/package-lock.json $(PAGE_TESTS)/unpack-browser.mjs | $(CLIENTS)
 	cd $(PAGE_TESTS) && npm ci --no-audit --no-fund --loglevel=error
+	node $(PAGE_TESTS)/unpack-browser.mjs
 	touch $@

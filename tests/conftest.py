@@ -82,8 +82,9 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
     settings.register_profile(
-        "patient", deadline=None, suppress_health_check=[HealthCheck.too_slow]
-    )
+        "patient", deadline=None, suppress_health_check=[HealthCheck.too_slow],
+        max_examples=100 if IS_NIGHTLY else 50,
+    )  # fmt: skip
     settings.load_profile("patient")
 
 
