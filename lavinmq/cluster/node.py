@@ -57,6 +57,9 @@ RANK_S: Final = 0.03
 """How long others have to say that they have more."""
 YIELD_S: Final = 0.3
 STALLED_S: Final = 10.0
+LOAD_S: Final = 300.0
+"""How long the loop may stand still while a leader loads its data, before systemd ends it; as the
+unit has it for the start of a broker alone (packaging/systemd/lavinmq.service)."""
 FIRST_PROGRESS_S: Final = 1.0
 PROGRESS_S: Final = 5.0
 HAND_OVER_AGAIN_S: Final = 2.0
@@ -577,7 +580,10 @@ class Node:
         )
         try:
             ttl_s = config.clustering_lease_ttl
-            with kept_meanwhile(partial(places.etcd, config), self._lease, ttl_s, self._renewed):
+            with (
+                kept_meanwhile(partial(places.etcd, config), self._lease, ttl_s, self._renewed),
+                self._service.patient(LOAD_S),
+            ):
                 server.start()
                 spare_collections()
             self._leading.start()

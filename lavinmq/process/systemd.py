@@ -12,7 +12,8 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
@@ -88,6 +89,19 @@ class Service:
             self._watchdog = events.call_later(
                 self._watchdog_s / 2, partial(self.start_watchdog, events)
             )
+
+    @contextmanager
+    def patient(self, wait_s: float) -> Iterator[None]:
+        """Have the manager wait for so many seconds inside the block, in which the loop does not
+        turn."""
+        if self._watchdog_s:
+            self._watch(max(wait_s, self._watchdog_s))
+        yield
+        if self._watchdog_s:
+            self._watch(self._watchdog_s)
+
+    def _watch(self, interval_s: float) -> None:
+        self.notify(f"WATCHDOG_USEC={round(interval_s * 1_000_000)}", "WATCHDOG=1")
 
     def close(self) -> None:
         """Let go of everything, also of sockets that nobody wanted. Idempotent."""

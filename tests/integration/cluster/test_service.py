@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.cluster.conftest import ClusterFactory
 from tests.support.cluster import WAIT_S, Cluster, ClusterNode
 from tests.support.waiting import wait_for
 
@@ -52,3 +53,13 @@ def test_manager_hears_of_a_node_that_does_not_lead(
     with managed(node, tmp_path / "s") as heard:
         wait_for(lambda: heard("READY=1") > 0, "it is not ready", WAIT_S)
         wait_for(lambda: heard("WATCHDOG=1") >= 3, "it does not live", WAIT_S)
+
+
+def test_manager_waits_for_a_node_that_loads_its_data(
+    cluster_factory: ClusterFactory, tmp_path: Path
+) -> None:
+    """The loop stands still meanwhile: with much data for longer than a watchdog waits."""
+    with managed(cluster_factory(1).nodes[0], tmp_path / "s") as heard:
+        wait_for(lambda: heard("WATCHDOG_USEC=200000") > 0, "it does not lead", WAIT_S)
+
+        assert heard("WATCHDOG_USEC=300000000") == 1

@@ -95,6 +95,18 @@ def test_the_watchdog_hears_of_us_twice_in_each_interval(manager: Manager) -> No
     assert manager.told() == []
 
 
+def test_the_watchdog_waits_longer_for_what_takes_long(manager: Manager) -> None:
+    told = service(manager, WATCHDOG_USEC="10000000")
+
+    with told.patient(300):
+        assert manager.told() == [["WATCHDOG_USEC=300000000", "WATCHDOG=1"]]
+
+    assert manager.told() == [["WATCHDOG_USEC=10000000", "WATCHDOG=1"]]
+    told.close()
+    with service(manager).patient(300):
+        assert manager.told() == []
+
+
 @pytest.mark.parametrize(
     "variables",
     [
