@@ -55,6 +55,27 @@ def test_the_profile_confines_nobody_who_does_not_ask_for_it() -> None:
     assert header == "lavinmq flags=(attach_disconnected)"  # a name, and no path to attach to
 
 
+def test_rules_allow_what_the_sources_do() -> None:
+    """Backups, and nodes that join, link files; a node of a cluster has memory with a name."""
+    profile, module = PROFILE.read_text(), MODULE.read_text()
+    linking = [path for path in (ROOT / "lavinmq").rglob("*.py") if "os.link(" in path.read_text()]
+    assert ROOT / "lavinmq/files/snapshot.py" in linking
+    assert re.search(r"owner /var/lib/lavinmq/\*\* \w*l\w*,", profile)
+    assert re.search(r"lavinmq_var_lib_t:file \{[^}]* link ", module)
+    rings = [path.read_text() for path in (ROOT / "cext").rglob("*.pyx")]
+    names = {name for text in rings for name in re.findall(r'= memfd_create\(b"([\w-]+)"', text)}
+    assert names == set(re.findall(r"/memfd:([\w-]+) rw,", profile))
+    assert "type_transition lavinmq_t tmpfs_t:file lavinmq_tmp_t;" in module
+
+
+def test_shovels_and_followers_may_connect_to_brokers() -> None:
+    found = re.findall(
+        r"allow lavinmq_t \{ ([\w ]+) \}:tcp_socket name_connect;", MODULE.read_text()
+    )
+
+    assert "amqp_port_t" in found[0].split()
+
+
 def test_selinux_compiles_and_packs_the_module(tmp_path: Path) -> None:
     done = compile_module(MODULE.read_text(), tmp_path)
     assert done.returncode == 0, done.stderr
