@@ -1,8 +1,8 @@
 """What the components of the executable bring along of others, by the sources of these.
 
-uvloop has libuv in it, orjson its crates, yyjson and Rust's library, CPython what its own list
-names. Whoever looks for a fault in one of these asks the bill of materials (packaging/sbom.py) for
-it by its own name.
+uvloop has libuv in it, httptools two parsers, orjson its crates, yyjson and Rust's library, CPython
+what its own list names. Whoever looks for a fault in one of these asks the bill of materials
+(packaging/sbom.py) for it by its own name.
 """
 
 from __future__ import annotations
@@ -39,14 +39,33 @@ class Part(NamedTuple):
 
 def inside(target: Target) -> list[Part]:
     """Return what is in what is linked. Raises: BuildError, FetchError."""
-    return sorted({*_of_uvloop(), *_of_python(), *_of_orjson(), *_of_rust(target)})
+    found = {*_of_uvloop(), *_of_httptools(), *_of_python(), *_of_orjson(), *_of_rust(target)}
+    return sorted(found)
 
 
 def _of_uvloop() -> Iterator[Part]:
     source = fetch.fetch(fetch.sources()["uvloop"])
-    text = (source / "vendor/libuv/include/uv/version.h").read_text()
-    numbers = re.findall(r"^#define UV_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)$", text, re.MULTILINE)
-    yield Part("libuv", ".".join(numbers), "MIT", "uvloop")
+    header = source / "vendor/libuv/include/uv/version.h"
+    yield Part("libuv", _told_by(header, "UV_VERSION"), "MIT", "uvloop")
+
+
+def _of_httptools() -> Iterator[Part]:
+    vendored = fetch.fetch(fetch.sources()["httptools"]) / "vendor"
+    for name, header, macro in (
+        ("llhttp", "llhttp/include/llhttp.h", "LLHTTP_VERSION"),
+        ("http-parser", "http-parser/http_parser.h", "HTTP_PARSER_VERSION"),
+    ):
+        yield Part(name, _told_by(vendored / header, macro), "MIT", "httptools")
+
+
+def _told_by(header: Path, macro: str) -> str:
+    """Return a version by the macros of a header. Raises: BuildError."""
+    found = re.findall(
+        rf"^#\s*define {macro}_(?:MAJOR|MINOR|PATCH)\s+(\d+)$", header.read_text(), re.MULTILINE
+    )
+    if len(found) != 3:
+        raise BuildError(f"{header.name} does not tell its version")
+    return ".".join(found)
 
 
 def _of_python() -> Iterator[Part]:

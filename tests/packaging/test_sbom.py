@@ -19,7 +19,10 @@ from tests.packaging.conftest import ROOT, make
 
 pytest.importorskip("cyclonedx", reason="the extra release is not installed: make sbom")
 BINARY = ROOT / "dist/lavinmq"
-BROUGHT_ALONG = {"libuv", "mpdecimal", "hacl-star", "libb2", "yyjson", "itoap", "pyo3-ffi", "libc"}
+BROUGHT_ALONG = {
+    "libuv", "llhttp", "http-parser", "mpdecimal", "hacl-star", "libb2", "yyjson", "itoap",
+    "pyo3-ffi", "libc",
+}  # fmt: skip
 LINKED = {"python", "openssl", "zlib", "libffi", "pcre2", "libgcc", "uvloop", "orjson"}
 OF_THE_IMAGE = {"libc6", "ca-certificates", "base-files"}
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
+import sys
 import tomllib
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+import pytest
+
+from tests.packaging.conftest import ROOT
+
+sys.path.append(str(ROOT / "packaging/freeze"))
+import licenses
+import parts
+
 SOURCES = tomllib.loads((ROOT / "packaging/freeze/sources.toml").read_text())
 NOT_THE_SAME = {"bcrypt"}  # decision record 0021
 
@@ -40,3 +48,30 @@ def test_libraries_are_those_that_the_tests_run_with() -> None:
     assert {k: v for k, v in linked.items() if k not in NOT_THE_SAME} == {
         key: tested[key] for key in linked if key not in NOT_THE_SAME
     }
+
+
+def test_packages_name_all_licences_of_what_is_linked() -> None:
+    linked = [
+        source["license"]
+        for key, source in SOURCES.items()
+        if source.get("part", "executable") == "executable" and key not in licenses.NOT_IN_IT
+    ]
+    said = " ".join([*linked, *parts.PYTHONS.values()])
+    names = set(re.findall(r"\b[A-Z][\w.]*(?:-[\w.]+)+|\b(?:MIT|ISC|Zlib)\b", said))
+    assert {"PSF-2.0", "MPL-2.0", "CC0-1.0", "GPL-3.0-or-later", "Zlib"} <= names
+
+    deb = (ROOT / "debian/copyright").read_text()
+    rpm = re.findall("^License: +(.+)$", (ROOT / "rpm/lavinmq.spec").read_text(), re.MULTILINE)[0]
+
+    assert set(re.findall(r"[\w.-]+", rpm)) >= names
+    for name in names - {"GCC-exception-3.1"}:
+        assert name in deb, name
+
+
+def test_packages_name_a_licence_of_each_part_of_what_is_linked() -> None:
+    description = ROOT / "dist/lavinmq.json"
+    if not description.exists():
+        pytest.skip("dist/lavinmq has not been built: make binary")
+    deb = (ROOT / "debian/copyright").read_text()
+    for part in json.loads(description.read_text())["parts"]:
+        assert any(name in deb for name in re.split(" OR |/", part["license"])), part
