@@ -17,6 +17,7 @@ SHIPPED: Mapping[tuple[str, str], str] = {
     ("main", "control_unix_path"): "/run/lavinmq/lavinmqctl.sock",
     # All addresses: the default user is kept out by default_user_only_loopback.
     ("amqp", "bind"): "::",
+    ("mqtt", "bind"): "::",
     ("mgmt", "bind"): "::",
 }
 # In a container nothing else is reached over its own loopback, and no port is open that was not

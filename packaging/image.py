@@ -31,12 +31,12 @@ import fetch
 
 UID, GID = 1000, 0
 DATA, RUN, INI = "/var/lib/lavinmq", "/run/lavinmq", "/etc/lavinmq/lavinmq.ini"
-PORTS = (5671, 5672, 5679, 15671, 15672, 15692)
+PORTS = (1883, 5671, 5672, 5679, 8883, 15671, 15672, 15692)
 LIBRARIES = ("ld-linux", "libc.", "libm.", "libdl.", "libpthread.", "libutil.", "libresolv.",
              "libnss_dns.", "libnss_files.", "librt.")  # fmt: skip
 LEFT_OUT = ("usr/share/man", "usr/share/bash-completion", "usr/share/fish", "usr/share/zsh",
             "usr/lib/systemd", "usr/lib/sysusers.d", "usr/lib/tmpfiles.d",
-            "etc/sysconfig", "usr/share/selinux")  # fmt: skip
+            "etc/sysconfig", "usr/share/selinux", "usr/share/doc/lavinmq/examples")  # fmt: skip
 WRITABLE = (DATA, RUN, "/tmp")
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
@@ -214,7 +214,8 @@ def describe(layers: list[Layer], architecture: str) -> dict[str, Any]:
         },
         # Not of the specification, but of those who run images of it on one machine.
         "Healthcheck": {
-            "Test": ["CMD", "/usr/bin/lavinmqctl", "status"],
+            # Every node of a cluster answers this, and a broker alone.
+            "Test": ["CMD", "/usr/bin/lavinmqctl", "cluster_status"],
             "Interval": 30_000_000_000, "Timeout": 10_000_000_000, "Retries": 3,
         },
     }  # fmt: skip

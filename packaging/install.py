@@ -22,8 +22,14 @@ import release
 
 PROGRAMS = ("lavinmq", "lavinmqctl", "lavinmqperf")
 SYSTEMD = release.ROOT / "packaging/systemd"
-UNITS = ("lavinmq.service", "lavinmq-amqp.socket", "lavinmq-http.socket")
+SOCKETS = ("lavinmq-amqp.socket", "lavinmq-http.socket", "lavinmq-mqtt.socket")
+UNITS = ("lavinmq.service", *SOCKETS)
 DOCUMENTS = ("README.md",)
+EXAMPLES = (
+    "systemd/cluster.ini", "monitoring/grafana-dashboard.json", "monitoring/prometheus.yml",
+    "monitoring/prometheus-alerts.yml",
+)  # fmt: skip
+"""Of packaging/, for operators to take to other places."""
 DIRECTORY, FILE, PROGRAM = 0o755, 0o644, 0o755
 
 
@@ -147,6 +153,9 @@ def _documents(tree: Tree, licenses: Path) -> None:
     for name in DOCUMENTS:
         tree.copy(release.ROOT / name, f"{place}/{name}")
     tree.copy(release.ROOT / "CHANGELOG.md", f"{place}/changelog")
+    for name in EXAMPLES:
+        path = release.ROOT / "packaging" / name
+        tree.copy(path, f"{place}/examples/{path.name}")
     for path in sorted(licenses.rglob("*")):
         if path.is_file():
             tree.copy(path, f"{place}/licenses/{path.relative_to(licenses)}")

@@ -157,6 +157,7 @@ def test_files_have_the_owners_and_modes_that_they_should(machine: Machine) -> N
         "/usr/share/man/man1/lavinmqctl.1.gz": "644 root root",
         "/usr/share/bash-completion/completions/lavinmqctl": "644 root root",
         "/usr/share/doc/lavinmq/licenses/orjson/LICENSE-MPL-2.0": "644 root root",
+        "/usr/share/doc/lavinmq/examples/cluster.ini": "644 root root",
     }
 
     found = machine.run("stat", "-c", "%n=%a %U %G", *expected)
@@ -219,7 +220,7 @@ def test_a_broker_that_hangs_is_ended_by_the_watchdog(machine: Machine) -> None:
 
 
 def test_with_socket_units_a_connection_starts_the_broker(machine: Machine) -> None:
-    sockets = ("lavinmq-amqp.socket", "lavinmq-http.socket")
+    sockets = ("lavinmq-amqp.socket", "lavinmq-http.socket", "lavinmq-mqtt.socket")
     machine.run("systemctl", "stop", "lavinmq")
     machine.run("systemctl", "enable", "--now", *sockets)
     assert not is_active(machine)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from lavinmq.config.settings import SETTINGS
+
 ROOT = Path(__file__).parents[2]
 SYSTEMD = ROOT / "packaging/systemd"
 MOST_EXPOSURE = 1.5
@@ -37,13 +39,23 @@ def analyze(*words: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_they_have_no_mistakes(units: Path) -> None:
-    done = analyze(
-        "verify",
-        *(units / name for name in (SERVICE, "lavinmq-amqp.socket", "lavinmq-http.socket")),
-    )
+    done = analyze("verify", units / SERVICE, *sorted(units.glob("*.socket")))
 
     # It reads the units of this machine as well, which are not ours.
     assert "lavinmq" not in done.stdout + done.stderr
+
+
+def test_the_sockets_that_settings_name_are_there() -> None:
+    settings = {(each.section, each.key): each.default for each in SETTINGS}
+    ports = {
+        name: settings[section, "port"]
+        for (section, key), name in settings.items()
+        if key.endswith("_systemd_socket_name")
+    }
+
+    assert {path.name for path in SYSTEMD.glob("*.socket")} == ports.keys()
+    for name, port in ports.items():
+        assert f"\nListenStream={port}\n" in (SYSTEMD / name).read_text()
 
 
 def test_the_service_is_not_exposed(units: Path) -> None:
