@@ -127,10 +127,12 @@ binary: build  ## build dist/lavinmq, one file with all it needs; BASE=2.31 for 
 
 TESTED_WITH_BINARY := tests/packaging tests/protocol tests/crash $(addprefix tests/integration/,\
 	test_operations.py $(addprefix auth/test_,logins.py oauth.py) $(addprefix listeners/test_,listeners.py tls.py)\
-	$(addprefix http/test_,https.py oauth.py ui.py users.py) $(addprefix mqtt/test_,management.py ways.py))
-# What stands between a broker and its disk in tests, and what they ask of processes, is for this one.
+	$(addprefix http/test_,https.py oauth.py ui.py users.py) $(addprefix mqtt/test_,management.py ways.py)\
+	test_backup.py shovel/test_webhooks.py $(addprefix cluster/test_,examples.py service.py tls.py))
+# What stands between a broker and its disk in tests, and what they ask of processes, is for this one; nodes of a
+# cluster have deadlines.
 TESTED_IN_EMULATION := tests/packaging/test_$(CROSS).py tests/packaging/test_linking.py \
-	$(filter-out tests/packaging tests/crash,$(TESTED_WITH_BINARY))
+	$(filter-out tests/packaging tests/crash tests/integration/cluster/%,$(TESTED_WITH_BINARY))
 test-binary: $(DEVELOPED) $(CLIENTS)  ## run tests of the broker against dist/lavinmq; ARCH=arm64: in emulation
 	LAVINMQ_TEST_COMMAND="$(strip $(EMULATOR) $(abspath $(EXECUTABLE)))" $(IN_VENV) -m pytest \
 		$(if $(CROSS),$(TESTED_IN_EMULATION),$(TESTED_WITH_BINARY)) -n $(WORKERS) $(ARGS)

@@ -43,6 +43,10 @@ def notes(version: str) -> str:
     Who reads it has no sources beside it: links to files of them become their text.
     """
     changelog = (release.ROOT / "CHANGELOG.md").read_text()
+    if re.search(r"^## \[Unreleased\]\n++(?!## |\Z)", changelog, re.MULTILINE):
+        raise release.PackagingError(
+            "CHANGELOG.md has changes below '## [Unreleased]': they are of a version to come"
+        )
     heading = rf"^## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d$"
     found = re.search(rf"{heading}\n+(.+?)(?=^## |\Z)", changelog, re.MULTILINE | re.DOTALL)
     if not found:

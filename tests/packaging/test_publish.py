@@ -31,10 +31,6 @@ CHANGELOG = """\
 
 ## [Unreleased]
 
-### Added
-
-- Something for later.
-
 ## [1.2.3] - 2026-11-24
 
 ### Added
@@ -96,6 +92,12 @@ def packages(tmp_path: Path, gpg: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 def describe(root: Path, **changed: object) -> None:
     (root / "dist/lavinmq.json").write_text(json.dumps({**DESCRIBED, **changed}))
+
+
+def add_to_changelog(root: Path) -> None:
+    later = "## [Unreleased]\n\n### Added\n\n- Something for later.\n"
+    path = root / "CHANGELOG.md"
+    path.write_text(path.read_text().replace("## [Unreleased]\n", later))
 
 
 def publish_to(output: Path, packages: Path) -> Path:
@@ -182,6 +184,7 @@ def test_notes_are_the_section_of_the_version_alone_without_links_to_what_is_not
     ("spoil", "text"),
     [
         (lambda root: (root / "CHANGELOG.md").write_text("## [1.2.3]\n"), "has no section"),
+        (lambda root: add_to_changelog(root), "are of a version to come"),
         (lambda root: (root / "dist/lavinmq.cdx.json").unlink(), "make sbom"),
         (lambda root: (root / "dist/lavinmq.profile.tar.xz").unlink(), "make binary"),
         (lambda root: describe(root, sources="others"), "of other sources: make binary"),

@@ -15,7 +15,7 @@ from tests.packaging.conftest import ROOT
 PAGE = (ROOT / "docs/release.md").read_text()
 CODE = re.findall(r"`([^`]+)`", PAGE)
 MAKE = sorted({code for code in CODE if code.startswith("make ")})
-MADE = re.compile(r"^(dist|build)/|^deb/dists$|^rpm/repodata$")
+MADE = re.compile(r"^(dist|build|\.venv)/|^deb/dists$|^rpm/repodata$")
 """What the steps make, and is not there before."""
 
 
