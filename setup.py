@@ -39,7 +39,11 @@ TRIAL = {
     "tests.support._trial": "cext/trial.pyx",
     "tests.support._trial_tls": "cext/trial_tls.pyx",
 }
-LIBRARIES = {"lavinmq._pcre": ["pcre2-8"], "lavinmq._tls": ["ssl", "crypto", "dl", "pthread"]}
+LIBRARIES = {
+    "lavinmq._cluster": ["lz4"],
+    "lavinmq._pcre": ["pcre2-8"],
+    "lavinmq._tls": ["ssl", "crypto", "dl", "pthread"],
+}
 # What is linked statically must not be taken for, or by, another copy in the same process.
 LINKED = {"lavinmq._tls": ["-Wl,--exclude-libs,ALL"]}
 SUFFIXES = {".pyx", ".pxd"}

@@ -3,7 +3,7 @@
 # names the stage. Installs with apt-get what is missing, and only that; where there is no
 # apt-get, or no right to use it, says what to install and fails.
 #
-#   .ci/setup-debian.sh build PYTHON    interpreter with venv and headers, C compiler, PCRE2
+#   .ci/setup-debian.sh build PYTHON    interpreter with venv and headers, C compiler, PCRE2, LZ4
 #   .ci/setup-debian.sh test            client libraries of other languages, what runs them, a browser
 #   .ci/setup-debian.sh binary          libraries and compilers for the executable (make binary)
 #   .ci/setup-debian.sh cross arm64     compilers for another processor, and what runs its programs
@@ -40,6 +40,7 @@ build)
     compiler=${CC:-cc}
     has "${compiler%% *}" || missing+=(gcc libc6-dev)
     there /usr/include/pcre2.h || missing+=(libpcre2-dev)
+    there /usr/include/lz4.h || missing+=(liblz4-dev)
     there /usr/include/openssl/ssl.h || missing+=(libssl-dev)
     ;;
 test)
@@ -76,6 +77,7 @@ binary)
     there /usr/include/openssl/evp.h || missing+=(libssl-dev)
     there /usr/include/zlib.h || missing+=(zlib1g-dev)
     there /usr/include/pcre2.h || missing+=(libpcre2-dev)
+    there /usr/include/lz4.h || missing+=(liblz4-dev)
     there /usr/include/ffi.h || ls /usr/include/*/ffi.h >/dev/null 2>&1 || missing+=(libffi-dev)
     # The package called rustc is too old for orjson; this one is what browsers are built with.
     has cargo || missing+=(cargo-web)

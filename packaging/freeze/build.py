@@ -251,6 +251,7 @@ def _link(
             *map(str, objects),
             "-Wl,--whole-archive", str(whole), "-Wl,--no-whole-archive", *map(str, archives),
             "-Wl,-Bstatic", "-lssl", "-lcrypto", "-lz", "-lffi", "-lpcre2-8",
+            "-llz4",
             "-Wl,-Bdynamic",
             "-lm", "-ldl", "-lpthread", "-lutil", "-lrt",
         ]

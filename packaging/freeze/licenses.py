@@ -15,7 +15,7 @@ VENDORED = ROOT / "lavinmq/http/ui/static/vendor"
 NOT_IN_IT = ("kernel-headers", "libcrypt", "glibc")
 SYSTEM = {
     "openssl": "libssl-dev", "zlib": "zlib1g-dev", "libffi": "libffi-dev",
-    "pcre2": "libpcre2-dev", "libgcc": "",
+    "pcre2": "libpcre2-dev", "lz4": "liblz4-dev", "libgcc": "",
 }  # fmt: skip
 """Packages of Debian whose static libraries are linked when the C library is this machine's."""
 

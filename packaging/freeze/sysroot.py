@@ -16,8 +16,10 @@ from pathlib import Path
 
 import fetch
 
-PACKAGES = ("kernel-headers", "libcrypt", "glibc", "libgcc", "zlib", "libffi", "openssl", "pcre2")
-STATIC = ("ssl", "crypto", "z", "ffi", "crypt", "pcre2-8")
+PACKAGES = (
+    "kernel-headers", "libcrypt", "glibc", "libgcc", "zlib", "libffi", "openssl", "pcre2", "lz4",
+)  # fmt: skip
+STATIC = ("ssl", "crypto", "z", "ffi", "crypt", "pcre2-8", "lz4")
 """Libraries whose shared form is left out, so that the linker takes the static one."""
 
 
