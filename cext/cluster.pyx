@@ -8,7 +8,8 @@
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.errno cimport (
-    EAGAIN, EDQUOT, EINTR, ENAMETOOLONG, ENOENT, ENOSPC, EPROTO, ETIMEDOUT, errno,
+    EAGAIN, EBADMSG, EDQUOT, EINTR, ENAMETOOLONG, ENOENT, ENOMEM, ENOSPC, EPROTO, ETIMEDOUT,
+    errno,
 )
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset, strlen
@@ -30,6 +31,8 @@ include "base/touches.pyx"
 include "cluster/touched.pyx"
 include "cluster/ring.pyx"
 include "cluster/channel.pyx"
+include "cluster/pack.pyx"
+include "cluster/blocks.pyx"
 include "cluster/kept.pyx"
 include "cluster/feed.pyx"
 include "cluster/peer.pyx"

@@ -115,15 +115,70 @@ class Channel:
     def close(self) -> None:
         """Say goodbye, as far as the kernel takes it, and close. Idempotent."""
 
+class _Blocks:
+    """A connection to another node whose stream goes in blocks, used as a socket is; of one thread
+    at a time. The other way everything goes as it is."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_: object) -> None: ...
+    def fileno(self) -> int:
+        """The socket's descriptor."""
+
+    def settimeout(self, seconds: float | None) -> None:
+        """Have `recv` and `sendall` end after so many seconds; None: wait."""
+
+    def shutdown(self, how: int) -> None:
+        """Shut the socket down, as any thread may. Raises: OSError."""
+
+    def close(self) -> None:
+        """Close the connection. Idempotent."""
+
+class BlockSender(_Blocks):
+    """The end from which it goes.
+
+    Args: sock: it is this one's from now on; compression: as `Peer` takes it.
+    """
+
+    n_sent: int
+    """Bytes of the stream that were sent."""
+
+    def __init__(self, sock: socket.socket | Channel, compression: str) -> None: ...
+    def recv(self, n: int) -> bytes:
+        """Up to n bytes, b"" at the end. Raises: OSError."""
+
+    def sendall(self, data: bytes | bytearray | memoryview) -> None:
+        """Send all of it, in blocks. Raises: OSError."""
+
+    @property
+    def n_wire(self) -> int:
+        """Bytes that went over the wire for them."""
+
+class BlockReceiver(_Blocks):
+    """The end to which it comes. Args: sock: it is this one's from now on."""
+
+    def __init__(self, sock: socket.socket | Channel) -> None: ...
+    def recv(self, n: int) -> bytes:
+        """Up to n bytes, b"" at the end. Raises: OSError; EBADMSG: a block makes no sense."""
+
+    def sendall(self, data: bytes | bytearray | memoryview) -> None:
+        """Send all of it. Raises: OSError."""
+
 class Peer:
     """A follower that is connected to a leader.
 
     Args: sock: its connection, or the descriptor of a socket; it stays the caller's; position: up
-    to which it has all.
-    Raises: LookupError when the ring has not what comes next; OSError.
+    to which it has all; compression: it gets the stream in blocks, packed "off" (never), "auto"
+    (while the link is slow) or "on"; None: it gets it as it is.
+    Raises: LookupError when the ring has not what comes next; KeyError of another word; OSError.
     """
 
-    def __init__(self, feed: Feed, sock: int | socket.socket | Channel, position: int) -> None: ...
+    def __init__(
+        self,
+        feed: Feed,
+        sock: int | socket.socket | Channel,
+        position: int,
+        compression: str | None = None,
+    ) -> None: ...
     def serve(self) -> str:
         """Send until it ends, and say why: empty when it was closed. In a thread of its own."""
 
@@ -142,6 +197,18 @@ class Peer:
     @property
     def sent(self) -> int:
         """Position up to which it was sent, or nearly so."""
+
+    @property
+    def n_sent(self) -> int:
+        """Bytes of changes that it was sent, or nearly so."""
+
+    @property
+    def n_wire(self) -> int:
+        """Bytes that went over the wire for them."""
+
+    @property
+    def n_packed(self) -> int:
+        """How many of the former went packed."""
 
     @property
     def acked(self) -> int:
@@ -168,15 +235,18 @@ class Follower:
         until: int = 0,
         is_lazy: bool = False,
         is_lenient: bool = False,
-    ) -> tuple[Literal["there", "lost", "full", "refused", "disk"], str]:
+        in_blocks: bool = False,
+    ) -> tuple[Literal["there", "lost", "full", "refused", "garbled", "disk"], str]:
         """Do what comes by a connection, or the descriptor of a socket, until it ends, and say why.
         In a thread of its own.
 
         Args: until: it ends there, once that is on disk; is_lazy: nobody waits for what is on disk;
-        is_lenient: what was changed before that position may have been copied already.
+        is_lenient: what was changed before that position may have been copied already; in_blocks:
+        the stream comes so.
         Returns: "there": it may go on with the same connection; "lost": the connection; "full": the
         disk has no room for the next change; "refused": what came could not be done, the files are
-        between two states; "disk": nobody knows what is on it; each with a reason for people.
+        between two states; "garbled": a block makes no sense, of which nothing was done; "disk":
+        nobody knows what is on it; each with a reason for people.
         """
 
     def sync(self) -> None:

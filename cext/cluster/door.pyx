@@ -146,7 +146,7 @@ cdef class Peer:
     cdef Feed feed
     cdef object sock
 
-    def __cinit__(self, Feed feed, sock, u64 position):
+    def __cinit__(self, Feed feed, sock, u64 position, str compression=None):
         cdef feed_t* f = &feed.f
         cdef bint is_there
         self.feed, self.sock = feed, sock
@@ -158,7 +158,9 @@ cdef class Peer:
             raise OSError(errno, os.strerror(errno))
         self.p.feed = f
         channel_open(&self.p.wire, sock)
-        self.p.cursor = self.p.given = self.p.acked = position
+        if compression is not None:
+            self.p.is_in_blocks, self.p.pack.mode = True, _PACKING[compression]
+        self.p.cursor = self.p.given = self.p.acked = self.p.began = position
         self.p.acked_ns = clock_ns()
         pthread_mutex_lock(&f.lock)
         is_there = f.ring.first <= position <= f.ring.head
@@ -174,6 +176,7 @@ cdef class Peer:
             self.leave()
             if self.p.wake_fd >= 0:
                 c_close(self.p.wake_fd)
+            packer_close(&self.p.pack)
             free(self.p.block)
             free(self.p)
 
@@ -227,6 +230,21 @@ cdef class Peer:
         return self.p.cursor
 
     @property
+    def n_sent(self) -> int:
+        """Bytes of changes that it was sent, or nearly so."""
+        return self.p.cursor - self.p.began
+
+    @property
+    def n_wire(self) -> int:
+        """Bytes that went over the wire for them."""
+        return self.p.pack.n_wire
+
+    @property
+    def n_packed(self) -> int:
+        """How many of the former went packed."""
+        return self.p.pack.n_packed
+
+    @property
     def acked(self) -> int:
         """Position up to which it has all on disk."""
         return self.p.acked
@@ -276,6 +294,7 @@ cdef class Follower:
             free(self.w.apply.files)
             self.w.apply.files = NULL
             self.ring.is_used = False
+        unpacker_close(&self.w.unpack)
         if self.w.apply.root >= 0:
             c_close(self.w.apply.root)
             self.w.apply.root = -1
@@ -295,7 +314,8 @@ cdef class Follower:
         """Position up to which all is on disk."""
         return self.w.synced
 
-    def run(self, sock, u64 until=0, bint is_lazy=False, bint is_lenient=False) -> tuple:
+    def run(self, sock, u64 until=0, bint is_lazy=False, bint is_lenient=False,
+            bint in_blocks=False) -> tuple:
         """Do what comes by a connection until it ends. See the stub."""
         cdef int end, error
         if self.w.apply.files == NULL:
@@ -306,6 +326,7 @@ cdef class Follower:
         self.w.heard_ns = clock_ns()
         self.w.apply.is_full = False
         self.w.is_lazy = is_lazy
+        self.w.unpack.is_on = in_blocks
         with nogil:
             end = follow_run(&self.w)
             error = errno
@@ -313,6 +334,10 @@ cdef class Follower:
                 self.ring.r.head = self.w.applied   # of what has come in part there is nothing
         if end == FOLLOW_THERE:
             return ("there", "")
+        why = unpacker_words(&self.w.unpack)
+        unpacker_close(&self.w.unpack)
+        if end == FOLLOW_GARBLED:
+            return ("garbled", why)
         if end == FOLLOW_LOST:
             return ("lost", channel_words(sock, error, "the leader has closed the connection"))
         if end == FOLLOW_REFUSED or end == FOLLOW_FULL:

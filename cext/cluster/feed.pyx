@@ -59,6 +59,9 @@ cdef struct peer_t:             # a follower that is connected
     i64 acked_ns                # when it said so last
     i64 behind_ns               # since when it has been owing an answer, 0 = it owes none
     wire_t wire
+    packer_t pack
+    u64 began                   # position at which it has begun
+    u64 plain_left              # bytes of the stream that go as they are before the next block
     u8* block                   # of TLS: what it is sending of a file, NULL before
     u64 block_at                # position of that
     u64 n_block
@@ -66,6 +69,7 @@ cdef struct peer_t:             # a follower that is connected
     u8 wants                    # a wanted_t
     flag_t is_sending           # what is behind the cursor: it must stay as it is
     flag_t is_required          # acknowledgements wait for it
+    flag_t is_in_blocks         # so it gets the stream (pack.pyx)
     flag_t is_over
 
 

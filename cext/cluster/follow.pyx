@@ -21,12 +21,14 @@ cdef enum follow_end_t:         # why it has ended
     FOLLOW_UNSYNCED_END = 2     # the disk has failed: nobody knows what is on it
     FOLLOW_THERE = 3            # it has come to where it was to stop
     FOLLOW_FULL = 4             # the disk has no room for the next change
+    FOLLOW_GARBLED = 5          # a block makes no sense: nothing was done of it
 
 
 cdef struct follow_t:
     ring_t* ring
     apply_t apply
     wire_t wire
+    unpacker_t unpack
     u64 applied                 # position up to which everything was done
     u64 synced                  # and is on disk
     u64 stop_at                 # position on disk at which it stops, 0 = none
@@ -88,6 +90,25 @@ cdef int follow_take(follow_t* w) noexcept nogil:
     return follow_ack(w) if is_asked else -1
 
 
+cdef ssize_t follow_receive(follow_t* w) noexcept nogil:
+    """Receive what is there of the stream, behind the ring's head: as channel_recv."""
+    cdef u8* plain
+    cdef u8* to
+    cdef u64 most
+    cdef ssize_t k
+    ring_make_room(w.ring, FOLLOW_READ)
+    plain = ring_at(w.ring, w.ring.head)
+    while True:
+        to = unpacker_place(&w.unpack, plain, FOLLOW_READ, &most)
+        k = channel_recv(&w.wire, to, most)
+        if k <= 0:
+            return k
+        w.heard_ns = clock_ns()
+        k = <ssize_t>unpacker_take(&w.unpack, plain, <u64>k)
+        if k:
+            return k
+
+
 cdef int follow_run(follow_t* w) noexcept nogil:
     """Until it ends; a follow_end_t."""
     cdef ssize_t k
@@ -111,17 +132,15 @@ cdef int follow_run(follow_t* w) noexcept nogil:
                 return end
         if n <= 0:
             continue
-        ring_make_room(w.ring, FOLLOW_READ)
-        k = channel_recv(&w.wire, ring_at(w.ring, w.ring.head), FOLLOW_READ)
+        k = follow_receive(w)
         if k == 0:
             set_errno(0)
             return FOLLOW_LOST
         if k < 0:
             if errno != EAGAIN and errno != EINTR:
-                return FOLLOW_LOST
+                return FOLLOW_GARBLED if errno == EBADMSG else FOLLOW_LOST
             continue
         w.ring.head += <u64>k
-        w.heard_ns = clock_ns()
         end = follow_take(w)
         if end >= 0:
             return end

@@ -2,6 +2,7 @@
 #
 # The leader never waits for a follower: one that is so far behind that the ring has lost what comes
 # next ends. What is little and awaited by nobody is sent a moment later, with what comes meanwhile.
+# What is to be packed is copied first: it is the peer's own from then on.
 # Called by door.pyx, without the GIL.
 from posix.fcntl cimport F_GETFL, F_SETFL, O_NONBLOCK
 
@@ -109,41 +110,114 @@ cdef ssize_t peer_send_kept(peer_t* p, const piece_t* piece) noexcept nogil:
                         False)
 
 
+cdef int peer_read(const piece_t* piece, u8* to) noexcept nogil:
+    """Read what is in a file, zeros behind its end. 0, or -1 with errno."""
+    cdef u64 done = 0
+    cdef ssize_t k
+    while done < piece.n:
+        k = c_pread(piece.fd, to + done, piece.n - done, piece.at + <i64>done)
+        if k < 0 and errno == EINTR:
+            continue
+        if k < 0:
+            return -1
+        if k == 0:
+            memset(to + done, 0, piece.n - done)
+            break
+        done += <u64>k
+    return 0
+
+
 cdef ssize_t peer_send_read(peer_t* p, const piece_t* piece) noexcept nogil:
     """The same for TLS, which needs the bytes themselves: once they are read they stay as they are
     until they are sent."""
-    cdef u64 done = 0
-    cdef ssize_t k
     if p.block == NULL:
         p.block = <u8*>malloc(PEER_PIECE)
         if p.block == NULL:
             return -1
     if p.block_at != p.cursor or not p.n_block:
-        while done < piece.n:
-            k = c_pread(piece.fd, p.block + done, piece.n - done, piece.at + <i64>done)
-            if k < 0 and errno == EINTR:
-                continue
-            if k < 0:
-                return -1
-            if k == 0:
-                memset(p.block + done, 0, piece.n - done)
-                break
-            done += <u64>k
+        if peer_read(piece, p.block):
+            return -1
         p.block_at, p.n_block = p.cursor, piece.n
     return channel_send(&p.wire, p.block, p.n_block, piece.has_more)
+
+
+cdef i64 peer_gather(peer_t* p, bint has_lingered) noexcept nogil:
+    """Copy what comes next, up to a block of it: the number of bytes, 0 as peer_take; -1 when it is
+    lost, -2 with errno when it cannot be read."""
+    cdef u8* to = p.pack.plain + BLOCK_HEAD
+    cdef u64 done = 0
+    cdef piece_t piece
+    cdef i64 n
+    cdef int rc
+    while done < BLOCK_PACKED:
+        n = peer_take(p, has_lingered or done != 0, &piece)
+        if n <= 0:
+            return <i64>done if done else n
+        piece.n = BLOCK_PACKED - done if piece.n > BLOCK_PACKED - done else piece.n
+        rc = 0
+        if piece.fd >= 0:
+            rc = peer_read(&piece, to + done)
+        else:
+            memcpy(to + done, ring_at(&p.feed.ring, p.cursor), piece.n)
+        peer_sent(p, 0 if rc else piece.n)
+        if rc:
+            return -2
+        done += piece.n
+    return <i64>done
+
+
+cdef int peer_send_out(peer_t* p, bint has_more, bint* is_stuck) noexcept nogil:
+    """Send what the packer has, as peer_send."""
+    cdef ssize_t k = channel_send(&p.wire, p.pack.out, p.pack.n_out, has_more)
+    if k < 0 and errno != EAGAIN and errno != EINTR:
+        return PEER_GONE
+    if k > 0:
+        p.pack.out += k
+        p.pack.n_out -= <u64>k
+        p.pack.n_wire += <u64>k
+    is_stuck[0] = p.pack.n_out != 0
+    return PEER_CLOSED
+
+
+cdef int peer_send_block(peer_t* p, bint* is_stuck, bint* has_lingered) noexcept nogil:
+    """Pack what there is, and send it, as peer_send."""
+    cdef i64 n = peer_gather(p, has_lingered[0])
+    if n < 0:
+        return PEER_OVERRUN if n == -1 else PEER_GONE
+    if n == 0:
+        return PEER_CLOSED
+    has_lingered[0] = False
+    p.given = p.cursor
+    packer_block(&p.pack, <u64>n)
+    return peer_send_out(p, False, is_stuck)
 
 
 cdef int peer_send(peer_t* p, bint* is_stuck, bint* has_lingered) noexcept nogil:
     """Send what there is and the kernel takes at once. PEER_CLOSED, or why it has ended."""
     cdef piece_t piece
-    cdef i64 n = peer_take(p, has_lingered[0], &piece)
+    cdef i64 n
     cdef ssize_t k
     cdef int error
     is_stuck[0] = False
+    if p.pack.n_out:
+        return peer_send_out(p, p.plain_left != 0, is_stuck)
+    if p.is_in_blocks and not p.plain_left and packer_is_on(&p.pack):
+        return peer_send_block(p, is_stuck, has_lingered)
+    n = peer_take(p, has_lingered[0], &piece)
     if n < 0:
         return PEER_OVERRUN
     if n == 0:
         return PEER_CLOSED
+    if p.is_in_blocks:
+        if not p.plain_left:
+            p.plain_left = BLOCK_PLAIN
+            packer_plain(&p.pack, BLOCK_PLAIN)
+            error = peer_send_out(p, True, is_stuck)
+            if error != PEER_CLOSED or is_stuck[0]:
+                peer_sent(p, 0)
+                return error
+        n = <i64>p.plain_left if n > <i64>p.plain_left else n
+        piece.n = <u64>n
     p.given = p.cursor + <u64>n
     if piece.fd >= 0:
         k = peer_send_kept(p, &piece)
@@ -152,6 +226,9 @@ cdef int peer_send(peer_t* p, bint* is_stuck, bint* has_lingered) noexcept nogil
     error = errno
     peer_sent(p, <u64>k if k > 0 else 0)
     has_lingered[0] = False
+    if k > 0:
+        p.pack.n_wire += <u64>k
+        p.plain_left -= <u64>k if p.is_in_blocks else 0
     # TLS that waits for room does not tell how much of it has gone.
     if k > 0 or p.wire.tls == NULL:
         p.given = p.cursor
@@ -199,7 +276,11 @@ cdef int peer_serve(peer_t* p) noexcept nogil:
             fds[0].events = POLLIN | (POLLOUT if is_stuck else 0)
             fds[0].revents = fds[1].revents = 0
             wait_ms = PEER_LINGER_MS if p.wants == WANTS_MUCH else PEER_WAIT_MS
+            if is_stuck:
+                packer_waits(&p.pack, p.wire.fd)
             c_poll(fds, 2, channel_wait_ms(&p.wire, wait_ms))
+            if is_stuck:
+                packer_waited(&p.pack, p.wire.fd)
             has_lingered = p.wants == WANTS_MUCH
             if fds[1].revents and c_read(p.wake_fd, &value, 8) < 0 and errno not in (EAGAIN, EINTR):
                 return PEER_GONE

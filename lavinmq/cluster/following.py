@@ -15,9 +15,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from lavinmq._cluster import Follower, Ring
+from lavinmq._cluster import BlockReceiver, Follower, Ring
 from lavinmq.cluster import frames, speech
-from lavinmq.cluster.frames import Connection, PeerError
+from lavinmq.cluster.frames import Connection, Link, PeerError
 from lavinmq.cluster.history import History
 from lavinmq.cluster.joining import Copy, SyncFailed, finish, remove_stage
 from lavinmq.cluster.spool import Spool
@@ -150,14 +150,14 @@ class Following:
                 with self._lock:
                     self._socket = None
 
-    def _connection(self, sock: socket.socket) -> Connection:
+    def _connection(self, sock: socket.socket) -> Link:
         """What is said goes by this. Raises: OSError, PeerError."""
         frames.tune(sock)
         if self._certificates is None:
             return sock
         return self._certificates.connect(sock, self._address[0])
 
-    def _speak(self, sock: Connection) -> None:
+    def _speak(self, sock: Link) -> None:
         self._greeted_at = time.time()
         frames.greet_leader(sock, self._secret)
         frames.send(sock, {
@@ -168,29 +168,30 @@ class Following:
         sock.settimeout(JOIN_S)
         answer = frames.receive(sock)
         # One of the first release says nothing of itself in front of a comparison of files.
-        speech.agreed({"version": "", **answer})
+        in_blocks = speech.agreed({"version": "", **answer}) >= speech.BLOCKS
         if answer.get("join") is True:
-            self._join(sock)
+            self._join(sock, in_blocks=in_blocks)
             return  # and from there it goes on
         history = History.of_json(answer.get("history"))
         _log.info("follows %s from position %d", self.uri, self._ring.head)
         sock.settimeout(None)
-        self._follow(sock, history)
+        self._follow(sock, history, in_blocks=in_blocks)
 
-    def _join(self, sock: Connection) -> None:
+    def _join(self, link: Link, *, in_blocks: bool) -> None:
         """Have the files be those of the leader, and what it has changed meanwhile."""
         began = time.monotonic()
+        sock: Connection = BlockReceiver(link) if in_blocks else link
         ticket = frames.receive(sock)
         # One that is not whole may hold what it reads in memory only: its last sync has failed.
         copy = Copy(self._root, self._integrity, trusts=self._standing.is_whole)
-        spool = self._spool(frames.text(ticket, "ticket"))
+        spool = self._spool(frames.text(ticket, "ticket"), in_blocks=in_blocks)
         try:
             answer = self._copy(sock, copy, began)
             self._replay(spool, answer)
         finally:
             spool.release()
 
-    def _spool(self, ticket: str) -> Spool:
+    def _spool(self, ticket: str, *, in_blocks: bool) -> Spool:
         """Have what is changed from now on come into a file. Raises: OSError, PeerError."""
         sock = socket.create_connection(self._address, CONNECT_S)
         try:
@@ -198,7 +199,8 @@ class Following:
             frames.greet_leader(connection, self._secret)
             frames.send(connection, {"id": self._me, "spool": ticket})
             connection.settimeout(None)
-            return Spool(connection, os.path.join(self._root, SPOOL))
+            source: Connection = BlockReceiver(connection) if in_blocks else connection
+            return Spool(source, os.path.join(self._root, SPOOL))
         except BaseException:
             sock.close()
             raise
@@ -266,15 +268,15 @@ class Following:
         except OSError as error:
             raise SyncFailed(error.errno, error.strerror) from None
 
-    def _follow(self, sock: Connection, history: History) -> None:
+    def _follow(self, sock: Link, history: History, *, in_blocks: bool) -> None:
         """Follow until the connection ends. Raises: OSError, PeerError."""
         follower = self.follower = self._follower()
         try:
             self.history = history
             self.error = ""
             self.is_joined = True
-            kind, why = follower.run(sock)
-            if kind in ("lost", "full"):
+            kind, why = follower.run(sock, in_blocks=in_blocks)
+            if kind in ("lost", "full", "garbled"):
                 follower.sync()
         except OSError as error:
             kind, why = "disk", error.strerror or str(error)
@@ -298,6 +300,8 @@ class Following:
             raise PeerError(why)
         elif kind == "full":
             self._is_over.wait(FULL_S)
+            raise PeerError(why)
+        elif kind == "garbled":
             raise PeerError(why)
         else:
             self._say(why)

@@ -25,10 +25,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import orjson
 
 if TYPE_CHECKING:
-    from lavinmq._cluster import Channel
+    from lavinmq._cluster import BlockReceiver, BlockSender, Channel
 
-Connection: TypeAlias = "socket.socket | Channel"
+Link: TypeAlias = "socket.socket | Channel"
 """With another node: plain, or with TLS."""
+Connection: TypeAlias = "Link | BlockSender | BlockReceiver"
+"""The same, or one whose stream goes in blocks."""
 
 MAGIC: Final = b"LAVINMQ-CLUSTER1"
 NONCE: Final = 32

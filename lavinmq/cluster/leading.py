@@ -18,12 +18,12 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from lavinmq._cluster import Feed, Peer
+from lavinmq._cluster import BlockSender, Feed, Peer
 from lavinmq.backup.taking import Taking
 from lavinmq.cluster import frames, joining, speech
 from lavinmq.cluster.certificates import HandshakeError
 from lavinmq.cluster.etcd import EtcdError
-from lavinmq.cluster.frames import Connection, PeerError
+from lavinmq.cluster.frames import Connection, Link, PeerError
 from lavinmq.files.snapshot import SnapshotError
 from lavinmq.integrity.guard import DamagedError
 from lavinmq.listeners.endpoints import plain, shown
@@ -111,15 +111,15 @@ class Leading:
     Args: sock: where followers come, closed by `close`; least: how many nodes the operator wants to
         have what is acknowledged, 0: most; nacks: publishers are refused while fewer have; peers:
         the hosts whose PROXY headers count; certificates: by which followers have to speak TLS,
-        None: they speak without; on_lost: is told why this node leads no more; on_fatal: why it
-        cannot go on at all.
+        None: they speak without; compression: of what they are sent, as `Peer` takes it; on_lost:
+        is told why this node leads no more; on_fatal: why it cannot go on at all.
     """
 
     def __init__(
         self, broker: Broker, feed: Feed, coordinator: Coordinator, history: History,
         secret: bytes, sock: socket.socket, *, least: int, nacks: bool, peers: set[str],
-        certificates: Certificates | None, on_lost: Callable[[str], object],
-        on_fatal: Callable[[str], object],
+        certificates: Certificates | None, compression: str,
+        on_lost: Callable[[str], object], on_fatal: Callable[[str], object],
     ) -> None:  # fmt: skip
         self.epoch = history.epoch
         self.sessions: set[Session] = set()
@@ -133,6 +133,7 @@ class Leading:
         self._nacks = nacks
         self._peers = peers
         self._certificates = certificates
+        self._compression = compression
         self._on_lost = on_lost
         self._on_fatal = on_fatal
         self._socket = sock
@@ -140,8 +141,8 @@ class Leading:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._changing = asyncio.Lock()
         self._joining = threading.Lock()
-        self._tickets: dict[str, int] = {}
-        """Of followers that join: from which position on they are to hear of changes."""
+        self._tickets: dict[str, tuple[int, str | None]] = {}
+        """Of followers that join: from which position on they are to hear of changes, and how."""
         self._is_over = False
         self._beat_at = 0.0
         self._stuck_since = 0.0
@@ -435,26 +436,23 @@ class Leading:
         """In the session's thread. Returns: why it ended. Raises: OSError, PeerError,
         SnapshotError, LookupError."""
         frames.tune(plain)
-        if self._certificates is not None:
-            session.sock = self._certificates.accept(plain)
-        sock = session.sock
+        sock: Link = plain if self._certificates is None else self._certificates.accept(plain)
+        session.sock = sock
         frames.greet_follower(sock, self._secret)
         hello = frames.receive(sock, 65536)
         if "spool" in hello:
-            return self._on_loop(self._begin_spool(session, hello)).serve()
+            return self._on_loop(self._begin_spool(session, sock, hello)).serve()
         node, epoch = frames.text(hello, "id"), frames.number(hello, "epoch")
         position = frames.number(hello, "position")
         session.version = frames.text(hello, "version")
         self._on_loop(self._welcome(session, node))
-        number = speech.agreed(hello)
+        compression = self._compression if speech.agreed(hello) >= speech.BLOCKS else None
         sock.settimeout(SEND_S)
         is_ours = hello.get("whole") is True and self._history.has(epoch, position, self._feed.head)
         if not (is_ours and position >= self._feed.first):
             had = position if is_ours else self._had(hello)
-            if number < speech.NAMES_SAME:
-                had = -1
             try:
-                self._join(session, had)
+                self._join(session, sock, had, compression)
             except DamagedError:
                 if hello.get("whole") is True:
                     self._events.call_soon_threadsafe(self._make_way_for, node)
@@ -462,7 +460,7 @@ class Leading:
             return "it has joined"
         frames.send(sock, {"history": self._history.to_json(), **speech.spoken()})
         sock.settimeout(None)
-        peer = self._on_loop(self._begin(session, position))
+        peer = self._on_loop(self._begin(session, sock, position, compression))
         return peer.serve()
 
     def _make_way_for(self, node: str) -> None:
@@ -507,26 +505,30 @@ class Leading:
         self._peers.clear()
         self._peers.update(each.host for each in self.sessions if each.is_known)
 
-    async def _begin(self, session: Session, position: int) -> Peer:
-        session.peer = Peer(self._feed, session.sock, position)
+    async def _begin(
+        self, session: Session, sock: Link, position: int, compression: str | None
+    ) -> Peer:
+        session.peer = Peer(self._feed, sock, position, compression)
         self._said = ("", "")
         self._require()
         return session.peer
 
-    def _join(self, session: Session, had: int) -> None:
+    def _join(self, session: Session, link: Link, had: int, compression: str | None) -> None:
         """Have a follower's files be ours. What is changed meanwhile comes to it by a connection of
         its own (`_begin_spool`), with a position from which on, and one from which on its files are
         of one moment. Args: had: the position up to which it had everything; -1: nobody knows."""
-        sock, feed, integrity = session.sock, self._feed, self._broker.integrity
+        feed, integrity = self._feed, self._broker.integrity
         if integrity is not None and len(integrity.damages):
             raise DamagedError(integrity.damages.all()[0].path)
         with self._joining:
-            frames.send(sock, {"join": True, **speech.spoken()})
+            frames.send(link, {"join": True, **speech.spoken()})
+            sock: Connection = link if compression is None else BlockSender(link, compression)
+            session.sock = sock
             _log.info("%s joins", session.node)
             taking = Taking(self._broker, lambda: self._feed.head)
             self._on_loop(taking.take())
             ticket = secrets.token_hex(16)
-            self._tickets[ticket] = taking.since
+            self._tickets[ticket] = taking.since, compression
             try:
                 taking.look()
                 frames.send(sock, {"ticket": ticket})
@@ -547,15 +549,15 @@ class Leading:
                 del self._tickets[ticket]
                 self._on_loop(taking.release())
 
-    async def _begin_spool(self, session: Session, hello: dict[str, Any]) -> Peer:
+    async def _begin_spool(self, session: Session, sock: Link, hello: dict[str, Any]) -> Peer:
         """Send what is changed to a follower that joins. Nothing waits for it. Raises: PeerError,
         LookupError."""
-        since = self._tickets.get(frames.text(hello, "spool"))
-        if since is None:
+        ticket = self._tickets.get(frames.text(hello, "spool"))
+        if ticket is None:
             raise PeerError("it has no ticket")
         session.is_known = True
-        session.spool = Peer(self._feed, session.sock, since)
-        session.sock.settimeout(None)
+        session.spool = Peer(self._feed, sock, *ticket)
+        sock.settimeout(None)
         return session.spool
 
     async def _before_placing(self, session: Session) -> None:

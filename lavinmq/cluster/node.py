@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from lavinmq import _core
 from lavinmq._cluster import Feed, Ring
-from lavinmq.cluster import control, places
+from lavinmq.cluster import control, places, speech
 from lavinmq.cluster.certificates import Certificates
 from lavinmq.cluster.control import elsewhere
 from lavinmq.cluster.coordinator import Coordinator, Leader
@@ -572,8 +572,8 @@ class Node:
             broker, feed, self._coordinator, self._history, self._secret, sock,
             least=config.clustering_min_insync_replicas,
             nacks=config.clustering_below_min_insync == "nack", peers=server.peers,
-            certificates=self._certificates, on_lost=lambda why: self._end(why, LOST),
-            on_fatal=lambda why: self._end(why, 1),
+            certificates=self._certificates, compression=speech.compression(config),
+            on_lost=lambda why: self._end(why, LOST), on_fatal=lambda why: self._end(why, 1),
         )  # fmt: skip
         broker.cluster = self._orders = Orders(
             self._status, self._coordinator, self._leading, self._recovery, self._make_way

@@ -9,16 +9,19 @@ Source: docs/clustering.md, decision 0115.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lavinmq import __version__
 from lavinmq.cluster.frames import PeerError, text
 
-OLDEST: Final = 1
-NEWEST: Final = 2
+if TYPE_CHECKING:
+    from lavinmq.config.values import Config
+
+OLDEST: Final = 2
+NEWEST: Final = 3
 """Numbers that this release speaks, all between them as well. One that says nothing speaks 1."""
-NAMES_SAME: Final = 2
-"""From this number on a leader names files that a joining node has as they are."""
+BLOCKS: Final = 3
+"""From this number on what a leader sends goes in blocks, which may be packed."""
 
 
 def spoken() -> dict[str, Any]:
@@ -44,6 +47,13 @@ def agreed(said: dict[str, Any], oldest: int = OLDEST, newest: int = NEWEST) -> 
             " the releases between them, one after the other"
         )
     return number
+
+
+def compression(config: Config) -> str:
+    """How what is sent to followers is packed, as `Peer` takes it. In TLS only if that is wanted:
+    whoever can publish, and sees how long packed records are, learns of what is in them."""
+    wanted = config.clustering_compression
+    return "off" if wanted == "auto" and config.clustering_tls_cert else wanted
 
 
 def _numbers(oldest: int, newest: int) -> str:

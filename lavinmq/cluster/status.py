@@ -95,8 +95,8 @@ class Status:
         }  # fmt: skip
 
     def followers(self) -> list[dict[str, Any]]:
-        """Who follows, by LavinMQ's names and a few more. Nothing is compressed; bytes are counted
-        from the beginning of the cluster."""
+        """Who follows, by LavinMQ's names and a few more. Bytes are counted from the beginning of
+        the cluster, but for the last two, which are those of the connection."""
         self.look()
         leading = self._leading()
         if leading is None:
@@ -111,9 +111,9 @@ class Status:
                 "lag_seconds": each["lag_seconds"],
                 "in_sync": each["in_sync"],
                 "epoch": leading.epoch,
-                "compression_ratio": 1.0,
-                "uncompressed_bytes": each["sent_position"],
-                "compressed_bytes": each["sent_position"],
+                "compression_ratio": _ratio(each["uncompressed_bytes"], each["compressed_bytes"]),
+                "uncompressed_bytes": each["uncompressed_bytes"],
+                "compressed_bytes": each["compressed_bytes"],
             }
             for each in self._followers(leading, self._in_sync(self._coordinator.state, leading))
             if not each["joining"]
@@ -150,6 +150,8 @@ class Status:
             "version": session.version,
             "sent_position": None if peer is None else peer.sent,
             "acked_position": None if peer is None else peer.acked,
+            "uncompressed_bytes": None if peer is None else peer.n_sent,
+            "compressed_bytes": None if peer is None else peer.n_wire,
             "lag_in_bytes": None if peer is None else max(0, head - peer.acked),
             "lag_seconds": None if peer is None else round(self._ages.of(peer.acked), 3),
             "in_sync": peer is not None and session.node in in_sync and peer.is_required,
@@ -211,6 +213,11 @@ def _is_joined(following: Following) -> bool:
 def _required(leading: Leading) -> set[str]:
     """Followers for which acknowledgements wait, and that are there."""
     return {each.node for each in leading.sessions if each.peer and each.peer.is_required}
+
+
+def _ratio(n: int, n_wire: int) -> float:
+    """How many bytes of changes went as one. What has a head of its own does not count."""
+    return round(max(n / n_wire, 1.0), 3) if n_wire else 1.0
 
 
 def _text(value: Any) -> str | None:

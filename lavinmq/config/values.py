@@ -165,6 +165,7 @@ class Config:
     clustering_tls_ca_cert: str | None
     clustering_min_insync_replicas: int
     clustering_below_min_insync: str
+    clustering_compression: str
     clustering_lease_ttl: int
     clustering_on_leader_elected: str
     clustering_on_leader_lost: str

@@ -31,6 +31,7 @@ MTU = 9000
 MOST_FRAME = MTU + 32
 QUEUE = 2000
 """Frames of a machine that wait for the switch."""
+QUEUE_S = 0.1
 
 
 def _why_not() -> str:
@@ -53,12 +54,14 @@ WHY_NOT = _why_not()
 
 @dataclass
 class Way:
-    """What happens to frames from one machine to another. Args: loss: of 1."""
+    """What happens to frames from one machine to another. Args: loss: of 1; rate: bytes per second,
+    0: any; what would wait for longer than QUEUE_S is lost then."""
 
     is_cut: bool = False
     delay_s: float = 0.0
     jitter_s: float = 0.0
     loss: float = 0.0
+    rate: float = 0.0
 
 
 class Machine:
@@ -207,6 +210,10 @@ class Network:
                 late_s = way.delay_s + way.jitter_s * self._chance.random()
                 ends = (source.number, each.number)
                 due = max(time.monotonic() + late_s, self._last.get(ends, 0.0))
+                if way.rate:
+                    if due > time.monotonic() + late_s + QUEUE_S:
+                        continue
+                    due += len(frame) / way.rate
                 self._last[ends] = due
                 self._n_late += 1
                 heapq.heappush(self._late, _Late(due, self._n_late, each, frame))

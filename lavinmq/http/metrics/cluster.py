@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from lavinmq.http.metrics.exposition import gauge
+from lavinmq.http.metrics.exposition import counter, gauge
 
 if TYPE_CHECKING:
     from lavinmq.http.metrics.exposition import Exposition, Metric
@@ -21,6 +21,17 @@ LAG_BYTES: Final = gauge(
 LAG_S: Final = gauge(
     "follower_lag_seconds", "Age of the oldest change that a follower has not on disk yet"
 )
+UNCOMPRESSED: Final = counter(
+    "follower_uncompressed_bytes_total",
+    "Bytes of changes that a follower was sent, by its present connection",
+)
+COMPRESSED: Final = counter(
+    "follower_compressed_bytes_total", "Bytes that went over the network for them"
+)
+OF_FOLLOWERS: Final = (
+    (LAG_BYTES, "lag_in_bytes"), (LAG_S, "lag_seconds"), (UNCOMPRESSED, "uncompressed_bytes"),
+    (COMPRESSED, "compressed_bytes"),
+)  # fmt: skip
 
 Value = Callable[[dict[str, Any]], Any]
 OF_ALL: Final[tuple[tuple[Metric, Value], ...]] = (
@@ -128,7 +139,7 @@ def figures(out: Exposition, picture: dict[str, Any] | None) -> Iterator[str]:
         number = value(picture)
         if number is not None:
             yield out.alone(metric, int(number) if isinstance(number, bool) else number)
-    for metric, name in ((LAG_BYTES, "lag_in_bytes"), (LAG_S, "lag_seconds")):
+    for metric, name in OF_FOLLOWERS:
         yield out.head(metric)
         for follower in followers:
             yield out.sample(metric, follower[name], out.labels(id=follower["id"]))

@@ -58,7 +58,7 @@ def declare(wire: Wire, queue: str) -> None:
 
 def fill(node: ClusterNode, queue: str, n: int, size: int) -> None:
     """Have messages in a queue, confirmed."""
-    with Wire.open(node.port) as wire:
+    with Wire.open(node.port, host=node.host) as wire:
         declare(wire, queue)
         wire.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
         for _ in range(n):

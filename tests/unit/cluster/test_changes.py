@@ -80,12 +80,15 @@ class Leader:
 
 
 class Copy:
-    """A follower of a leader, in this process."""
+    """A follower of a leader, in this process. Args: compression: the changes come in blocks."""
 
-    def __init__(self, leader: Leader, root: Path, size: int = SMALL) -> None:
+    def __init__(
+        self, leader: Leader, root: Path, size: int = SMALL, compression: str | None = None
+    ) -> None:
         shutil.copytree(leader.root, root, dirs_exist_ok=True)
         self.leader = leader
         self.root = root
+        self.compression = compression
         self.follower = Follower(Ring(size, leader.feed.head), str(root))
         self.ends: list[tuple[str, str]] = []
         self.served: list[str] = []
@@ -93,10 +96,13 @@ class Copy:
         self._threads: list[threading.Thread] = []
         self._sockets: tuple[socket.socket, socket.socket] | None = None
 
-    def connect(self, until: int = 0) -> Peer:
-        ours, theirs = socket.socketpair()
+    def connect(
+        self, until: int = 0, pair: tuple[socket.socket, socket.socket] | None = None
+    ) -> Peer:
+        ours, theirs = pair or socket.socketpair()
+        in_blocks = self.compression is not None
         try:
-            peer = Peer(self.leader.feed, ours.fileno(), self.follower.applied)
+            peer = Peer(self.leader.feed, ours.fileno(), self.follower.applied, self.compression)
         except LookupError:
             ours.close()
             theirs.close()
@@ -105,7 +111,9 @@ class Copy:
         self._threads = [
             threading.Thread(target=lambda: self.served.append(peer.serve())),
             threading.Thread(
-                target=lambda: self.ends.append(self.follower.run(theirs.fileno(), until))
+                target=lambda: self.ends.append(
+                    self.follower.run(theirs.fileno(), until, in_blocks=in_blocks)
+                )
             ),
         ]
         for thread in self._threads:
@@ -512,16 +520,17 @@ def do(leader: Leader, kind: str, name: str, value: int | str) -> None:
         leader.changes.unlink(path)
 
 
-@settings(deadline=None, max_examples=30)
-@given(steps=STEPS)
+@settings(deadline=None, max_examples=40)
+@given(steps=STEPS, compression=st.sampled_from([None, "off", "auto", "on"]))
 def test_any_changes_with_any_cuts_end_in_the_same_files(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, str, int | str]]
-) -> None:
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, str, int | str]],
+    compression: str | None,
+) -> None:  # fmt: skip
     base = tmp_path_factory.mktemp("any")
     leader = Leader(base / "leader", 32 << 20)
     for name in ("d", "e"):
         leader.changes.make_directory(leader.root / name)
-    copy = Copy(leader, base / "copy")
+    copy = Copy(leader, base / "copy", compression=compression)
     copy.connect()
     try:
         for kind, name, value in steps:

@@ -16,11 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lavinmq.cluster import frames, joining
-from lavinmq.cluster.frames import PeerError
+from lavinmq.cluster.frames import Connection, PeerError
 from lavinmq.cluster.joining import Copy
 from lavinmq.files.snapshot import Snapshot
 from lavinmq.files.standing import Standing
 from tests.support.follower import differences
+
+
+def itself(sock: socket.socket) -> Connection:
+    return sock
 
 
 def nothing(path: str) -> bool:
@@ -31,12 +35,16 @@ def nothing(path: str) -> bool:
 def joined(
     leader: Path, follower: Path, place: Callable[[Copy], None] = Copy.place,
     is_same: Callable[[str], bool] = nothing,
+    ours_by: Callable[[socket.socket], Connection] = itself,
+    theirs_by: Callable[[socket.socket], Connection] = itself,
 ) -> int:  # fmt: skip
-    """Have a follower's files be the leader's. Returns: bytes that were sent."""
+    """Have a follower's files be the leader's. Args: ours_by, theirs_by: make what the leader and
+    the follower speak by. Returns: bytes that were sent."""
     snapshot = Snapshot(str(leader))
     snapshot.scan()
     snapshot.finish(b"")
-    ours, theirs = socket.socketpair()
+    pair = socket.socketpair()
+    ours, theirs = ours_by(pair[0]), theirs_by(pair[1])
     sent: list[Any] = []
 
     def lead() -> None:

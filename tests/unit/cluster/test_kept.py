@@ -32,11 +32,14 @@ NOTE = ctypes.CFUNCTYPE(
 
 class Leader:
     """A directory with the segments of queues, whose changes a feed hears of. Args: certificates:
-    followers speak TLS."""
+    followers speak TLS; compression: they get blocks."""
 
-    def __init__(self, root: Path, certificates: Certificates | None = None) -> None:
+    def __init__(
+        self, root: Path, certificates: Certificates | None = None, compression: str | None = None
+    ) -> None:
         self.root = root
         self.certificates = certificates
+        self.compression = compression
         root.mkdir()
         self.feed = Feed(Ring(SIZE))
         self._note = NOTE(self.feed.note)
@@ -80,12 +83,13 @@ class Leader:
         pair[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 32768)  # all goes in parts
         ring = Ring(SIZE, at)
         follower = Follower(ring, str(copy))
-        peer = Peer(self.feed, ours, at)
+        peer = Peer(self.feed, ours, at, self.compression)
+        in_blocks = self.compression is not None
         try:
             with ours, theirs:
                 thread = threading.Thread(target=peer.serve)
                 thread.start()
-                ended = follower.run(theirs, self.feed.mark())
+                ended = follower.run(theirs, self.feed.mark(), in_blocks=in_blocks)
                 peer.stop()
                 thread.join()
         finally:
@@ -101,11 +105,12 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return of(authority, authority.issue("node", (HOST,)))
 
 
-@pytest.fixture(params=["plain", "tls"])
+@pytest.fixture(params=["plain", "tls", "plain off", "tls on", "plain on"])
 def leader(
     tmp_path: Path, request: pytest.FixtureRequest, certificates: Certificates
 ) -> Iterator[Leader]:
-    yield Leader(tmp_path / "leader", certificates if request.param == "tls" else None)
+    link, _, compression = request.param.partition(" ")
+    yield Leader(tmp_path / "leader", certificates if link == "tls" else None, compression or None)
 
 
 def test_a_long_append_comes_from_the_file_and_a_short_one_from_memory(

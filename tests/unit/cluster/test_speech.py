@@ -8,7 +8,8 @@ import pytest
 
 from lavinmq import __version__
 from lavinmq.cluster.frames import PeerError
-from lavinmq.cluster.speech import NEWEST, OLDEST, agreed, spoken
+from lavinmq.cluster.speech import NEWEST, OLDEST, agreed, compression, spoken
+from lavinmq.config.values import defaults
 
 
 def test_two_nodes_of_a_release_speak_its_newest() -> None:
@@ -51,3 +52,16 @@ def test_numbers_that_make_no_sense_are_refused(protocol: Any) -> None:
 def test_a_release_is_named() -> None:
     with pytest.raises(PeerError, match="'version' is"):
         agreed({"protocol": [1, 1]})
+
+
+@pytest.mark.parametrize(
+    ("wanted", "cert", "is_so"),
+    [("auto", None, "auto"), ("auto", "node.pem", "off"), ("on", "node.pem", "on"),
+     ("on", None, "on"), ("off", None, "off"), ("off", "node.pem", "off")],
+)  # fmt: skip
+def test_what_goes_in_tls_is_packed_only_where_that_is_wanted(
+    wanted: str, cert: str | None, is_so: str
+) -> None:
+    config = defaults()
+    config.clustering_compression, config.clustering_tls_cert = wanted, cert
+    assert compression(config) == is_so

@@ -30,7 +30,7 @@ def some(**values: Any) -> Any:
 def session(
     node: str, *, acked: int = 90, is_required: bool = True, is_joining: bool = False
 ) -> Any:
-    peer = some(sent=95, acked=acked, lag_s=0.25, is_required=is_required)
+    peer = some(sent=95, acked=acked, lag_s=0.25, is_required=is_required, n_sent=90, n_wire=20)
     return some(
         node=node, where=f"10.0.0.1:{len(node)}", version="1.0", peer=None if is_joining else peer
     )
@@ -117,13 +117,13 @@ def test_a_leader_shows_how_far_followers_are(clock: Clock) -> None:
     assert first == {
         "id": "b", "remote_address": "10.0.0.1:1", "version": "1.0", "sent_position": 95,
         "acked_position": 90, "lag_in_bytes": 10, "lag_seconds": 0, "in_sync": True,
-        "joining": False,
+        "joining": False, "uncompressed_bytes": 90, "compressed_bytes": 20,
     }  # fmt: skip
     assert (second["id"], second["joining"], second["lag_in_bytes"]) == ("c", True, None)
     assert known.status.followers() == [{
         "id": "b", "remote_address": "10.0.0.1:1", "sent_bytes": 95, "acked_bytes": 90,
         "lag_in_bytes": 10, "lag_seconds": 0, "in_sync": True, "epoch": 3,
-        "compression_ratio": 1.0, "uncompressed_bytes": 95, "compressed_bytes": 95,
+        "compression_ratio": 4.5, "uncompressed_bytes": 90, "compressed_bytes": 20,
     }]  # fmt: skip
 
 

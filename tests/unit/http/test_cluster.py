@@ -21,7 +21,7 @@ PICTURE: dict[str, Any] = {
     "safe_to_restart": False, "acknowledges": True, "refuses": False, "following": None,
     "followers": [
         {"id": "b", "joining": False, "lag_in_bytes": 5, "lag_seconds": 0.5,
-         "remote_address": "10.0.0.1:9"},
+         "uncompressed_bytes": 90, "compressed_bytes": 20, "remote_address": "10.0.0.1:9"},
         {"id": "c", "joining": True, "lag_in_bytes": None, "lag_seconds": None,
          "remote_address": "10.0.0.2:9"},
     ],
@@ -45,6 +45,8 @@ def test_a_leader_is_shown_in_numbers() -> None:
         "cluster_safe_to_restart": 0, "cluster_copies": 2, "cluster_acknowledgements_held": 0,
         "cluster_publishes_refused": 0,
         'follower_lag_in_bytes{id="b"}': 5, 'follower_lag_seconds{id="b"}': 0.5,
+        'follower_uncompressed_bytes_total{id="b"}': 90,
+        'follower_compressed_bytes_total{id="b"}': 20,
     }  # fmt: skip
 
 
