@@ -18,6 +18,7 @@ from types cimport *
 include "base/table.pyx"
 include "base/fields.pyx"
 include "base/properties.pyx"
+include "base/crc.pyx"
 include "match/keys.pyx"
 include "match/topic.pyx"
 include "match/headers.pyx"

@@ -38,6 +38,7 @@ cdef struct mfact_t
 cdef struct msession_t
 cdef struct rstore_t
 cdef struct slog_t
+cdef struct summed_t
 
 ctypedef bint (*job_step_t)(loop_t* loop, job_t* job) noexcept nogil
 
@@ -52,6 +53,10 @@ cdef extern from *:
     i64 NEVER
     u64 NO_LIMIT
     const char* TLS_PROVIDER
+
+cdef extern from "<pthread.h>" nogil:
+    ctypedef struct pthread_mutex_t:
+        pass
 
 cdef extern from "<sys/epoll.h>" nogil:
     ctypedef union epoll_data_t:
@@ -204,6 +209,7 @@ cdef struct observer_t:         # who is told of each change of a file, once it 
 cdef enum:
     TOUCH_SLOTS = 64
     TOUCH_ALL = 0x7fffffffffffffff      # end of a change that may be anywhere in a file
+    SUM_SPOILED = 64            # files that are remembered until somebody asks for them
 
 cdef struct touches_t:          # notes of changes that take something back, in a file of their own
     int fd                      # behind whose end they are written; -1 = nobody wants them
@@ -214,6 +220,47 @@ cdef struct copies_t:           # of all files, on other machines: acknowledgeme
     u64 (*mark)(copies_t* c) noexcept nogil     # what was changed so far is wanted: its position
     bint (*have)(copies_t* c, u64 position) noexcept nogil      # on as many disks as it has to be
     bint (*wake)(copies_t* c) noexcept nogil    # something may have been changed: are they behind?
+
+cdef struct sum_tree_t:         # the files of a queue
+    u64 key                     # of the directory's path
+    u64 vhost                   # of that of the directory above
+    sum_tree_t* next            # of its bucket
+    summed_t* files             # the first one
+
+cdef struct summed_t:           # one file
+    u64 key                     # of its path
+    summed_t* next              # of its bucket
+    sum_tree_t* tree
+    summed_t* tree_next
+    summed_t* tree_before       # NULL = it is the first one
+    u32 covered                 # bytes from its beginning that there are sums of
+    u32 n_blocks
+    u8* states                  # of each block, behind the sums
+    u32 sums[1]                 # n_blocks of them
+
+cdef struct sums_t:
+    pthread_mutex_t lock
+    summed_t** files            # buckets
+    sum_tree_t** trees          # as many
+    u32 n_buckets               # a power of two
+    u32 n_files
+    u32 n_bad                   # blocks that were found to be so, ever
+    flag_t has_peers            # others have what is damaged here: nothing is given up
+    u64 watched[3]              # keys of a file that is being read, and of directories above it
+    flag_t is_touched           # one of them was changed since
+    char* spoiled[SUM_SPOILED]  # paths, owned
+    u32 n_spoiled
+
+cdef struct proof_t:            # sums of a part of a file
+    sums_t* table               # to tell of damage; NULL = nobody is told
+    u64 key
+    u64 right                   # position up to which it was compared
+    u32 first                   # block
+    u32 n                       # blocks
+    u64 covered                 # as of summed_t
+    char* path                  # below the data directory, behind the rest
+    u8* states
+    u32 sums[1]
 
 cdef struct mark_t:             # a record of a stream's segment from which reading may begin
     u32 pos
@@ -1094,6 +1141,7 @@ cdef struct body_t:             # the body of a large message that goes from que
     spot_t spot                 # of the record
     u32 head_len                # of the record, up to its body
     int fd                      # of its file, -1 = not opened
+    proof_t* proof              # sums of the body, NULL = nobody has any
 
 cdef struct hauled_t:           # a message that is made of it: with other names and properties
     msg_t m                     # without its body
@@ -1509,6 +1557,7 @@ cdef struct rest_t:             # output that ends in a body which is still wher
     u8* body                    # that memory, owned and counted for the link
     u64 body_cap
     int fd                      # of the file, its own
+    proof_t* proof              # sums of the body, NULL = nobody has any
     u8 level
     u8 breaks                   # how often the queue had broken
     u16 channel
@@ -1740,6 +1789,7 @@ cdef struct loop_t:
     observer_t* observer        # the first of those told of changes of files, NULL = nobody is
     touches_t touches           # of the same, but for what is made and appended
     size_t touched_root_len     # bytes of the data directory's path
+    sums_t* sums                # of segments at rest, by which they are read
     copies_t* copies            # that have to have what is synced, NULL = there are none
     flag_t is_behind            # they are, by so much that who sends much is not read
     flag_t is_below             # there are too few, and who publishes is told instead of waiting

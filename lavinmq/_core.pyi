@@ -9,7 +9,7 @@ C type an OverflowError; MemoryError is possible wherever something is made.
 
 import asyncio
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Self, final, type_check_only
 
 UNLIMITED: Final[int]
@@ -209,6 +209,29 @@ def touch_files(loop: Loop, root: str, fd: int) -> None:
 def look_at_touches(loop: Loop) -> bool:
     """Say that the notes are about to be read: what is written over from now on is noted anew.
     Returns: whether all could be written so far. From any thread."""
+
+def watch_sums(loop: Loop, path: str) -> None:
+    """Say that a file is about to be read for `know_sums`: it is refused if the file is changed
+    meanwhile. One at a time. From any thread. Args: path: below that of `touch_files`."""
+
+def know_sums(loop: Loop, path: str, covered: int, sums: bytes, unknown: Iterable[int]) -> bool:
+    """Have what is read of a segment compared with its sums, from now on: those of its first
+    `covered` bytes, a CRC-32 for each 64 KiB, 4 bytes each, little-endian. From any thread.
+
+    Args: path: the file that is watched; unknown: blocks that have none. Returns: whether they were
+    taken. What the broker changes by itself is known (`touch_files`).
+    """
+
+def forget_sums(loop: Loop, path: str) -> None:
+    """Compare what is read of a file no more. From any thread."""
+
+def take_spoiled(loop: Loop) -> list[str]:
+    """Paths of files of which something else was read than was written, since the last call: none
+    of it was given to anybody. From any thread."""
+
+def await_peers(loop: Loop, has_peers: bool) -> None:
+    """Say whether other nodes have what is spoiled here. Then a queue does not go on behind it, and
+    cannot be read (EBADMSG); else it is given up, as other damage."""
 
 def make_hole(fd: int, start: int, end: int) -> None:
     """Give bytes of a file back to the disk; its size stays. Raises: OSError: the file system

@@ -249,6 +249,13 @@ class Broker:
         self.loop.is_stamping = self.config.set_timestamp
         self.loop.overdue_interval_s = self.config.consumer_timeout_loop_interval
 
+    def read_again(self) -> None:
+        """Have queues go on whose files could not be read: they may be right, or given up, now."""
+        for vhost in self.vhosts.values():
+            for queue in vhost.queues.values():
+                if queue.core.read_error:
+                    queue.core.is_paused = queue.core.is_paused
+
     async def reset(self) -> None:
         """Be as after a first start: what was declared is gone, and all clients are disconnected.
 

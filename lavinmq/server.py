@@ -94,6 +94,7 @@ class Server:
         self.broker.integrity = integrity
         if integrity is not None:
             integrity.observe(self.broker.loop)
+            integrity.on_looked = lambda: events.call_soon_threadsafe(self.broker.read_again)
         self.arrivals = SharedPortion(events.call_soon)
         self.peers: set[str] = set()
         self.mqtt = Mqtt(self.broker, self.arrivals)
@@ -160,6 +161,8 @@ class Server:
                 self._fatal, path, error
             )
             integrity.first_look(is_shallow=True)
+        if integrity is not None:
+            integrity.before_reading()
         definitions = self._boot_file()
         self.broker.load(create_default=definitions is None)
         if definitions is not None:

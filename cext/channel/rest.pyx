@@ -32,6 +32,7 @@ cdef rest_t* rest_new(link_t* l, queue_t* q, const rec_t* rec) noexcept nogil:
     rest.seg = rec.seg
     rest.at = record_body_at(rec)
     rest.left = rec.body_len
+    rest.proof = proof_new(st, rec.seg, <u64>rest.at, rest.left)
     rest.chunk = l.frame_max - l.protocol.piece_head - l.protocol.piece_tail
     store_segment(st, rec.seg).n_pins += 1
     return rest
@@ -82,6 +83,7 @@ cdef void rest_free(rest_t* rest) noexcept nogil:
         link_free(l, rest.buf, rest.cap)
     else:
         buffer_give(&l.loop.pool, rest.buf, rest.cap)
+    free(rest.proof)
     free(rest)
 
 
@@ -184,7 +186,9 @@ cdef int rest_fill(rest_t* rest) noexcept nogil:
         if rest.queue == NULL:
             memcpy(p + head, rest.body + rest.at, n)
         else:
-            got = read_at(rest.fd, p + head, n, rest.at)
+            got = -1
+            if proof_holds(rest.proof, rest.fd, <u64>rest.at, n) == 0:
+                got = read_at(rest.fd, p + head, n, rest.at)
         if got < n:
             if got >= 0:
                 set_errno(EIO)
@@ -213,7 +217,7 @@ cdef void rest_failed(rest_t* rest) noexcept nogil:
         return
     q.store.error = errno if errno else EIO
     q.loop.is_news = True
-    if q.stream != NULL and not is_no_room(q.store.error):
+    if q.stream != NULL and not can_wait_to_read(q.store.error):
         queue_break(q)
 
 

@@ -70,12 +70,73 @@ def touch_files(Loop loop, str root, int fd) -> None:
     touches_forget(&loop.t.touches)
     loop.t.touches.is_incomplete = False
     loop.t.touches.fd = fd
+    if fd < 0:                  # changes go unnoticed from now on
+        sums_clear(loop.t.sums)
 
 
 def look_at_touches(Loop loop) -> bool:
     """Somebody is about to read what was noted. See the stub."""
     touches_forget(&loop.t.touches)
     return not loop.t.touches.is_incomplete
+
+
+def watch_sums(Loop loop, str path) -> None:
+    """Somebody is about to read a file of messages. See the stub."""
+    name = os.fsencode(path)
+    cdef const char* raw = name
+    with nogil:
+        sums_watch(loop.t.sums, raw)
+
+
+def know_sums(Loop loop, str path, u32 covered, bytes sums, unknown) -> bool:
+    """Have what is read of a file of messages compared. See the stub."""
+    cdef summed_t* file
+    cdef u32 block
+    cdef bint is_taken
+    name = os.fsencode(path)
+    if <u64>len(sums) != (<u64>covered + SUM_BLOCK - 1) // SUM_BLOCK * 4:
+        raise ValueError("as many sums as blocks are needed")
+    file = summed_new(name, covered, <const u8*>PyBytes_AS_STRING(sums))
+    if file == NULL:
+        return False
+    for number in unknown:
+        if 0 <= number < file.n_blocks:
+            block = number
+            file.states[block] = SUM_UNKNOWN
+    with nogil:
+        is_taken = sums_know(loop.t.sums, file)
+    return is_taken
+
+
+def forget_sums(Loop loop, str path) -> None:
+    """Have a file not compared any more. See the stub."""
+    name = os.fsencode(path)
+    cdef u64 key = sum_key(name)
+    with nogil:
+        sums_forget(loop.t.sums, key)
+
+
+def take_spoiled(Loop loop) -> list:
+    """Files of which something else was read than was written. See the stub."""
+    cdef char* paths[SUM_SPOILED]
+    cdef sums_t* s = loop.t.sums
+    cdef u32 i, n
+    with nogil:
+        pthread_mutex_lock(&s.lock)
+        n = s.n_spoiled
+        memcpy(paths, s.spoiled, n * sizeof(char*))
+        s.n_spoiled = 0
+        pthread_mutex_unlock(&s.lock)
+    found = []
+    for i in range(n):
+        found.append(os.fsdecode(<bytes>paths[i]))
+        free(paths[i])
+    return found
+
+
+def await_peers(Loop loop, bint has_peers) -> None:
+    """Whether other nodes have what is spoiled here. See the stub."""
+    loop.t.sums.has_peers = has_peers
 
 
 def make_hole(int fd, i64 start, i64 end) -> None:

@@ -35,11 +35,13 @@ cdef class FarBody:
     cdef int fd
     cdef i64 at
     cdef u64 n
+    cdef proof_t* proof
 
     def __cinit__(self):
         self.fd = -1
 
     def __dealloc__(self):
+        free(self.proof)
         if self.fd >= 0:
             c_close(self.fd)
 
@@ -58,8 +60,11 @@ cdef class FarBody:
         p = <u8*>PyBytes_AS_STRING(got)
         n = <i64>len(got)
         at = self.at + start
+        if self.proof != NULL:
+            self.proof.right = 0        # slices come in any order
         with nogil:             # a thread may read it
-            n = read_at(self.fd, p, <u64>n, at)
+            n = (-1 if proof_holds(self.proof, self.fd, <u64>at, <u64>n)
+                 else read_at(self.fd, p, <u64>n, at))
         if n != len(got):
             raise OSError(errno if n < 0 else EIO, "a message cannot be read")
         return got
@@ -77,6 +82,9 @@ cdef object body_shown(queue_t* q, const rec_t* rec, u64 shown):
         raise os_error(st, "msgs", rec.seg)
     body.at = record_body_at(rec)
     body.n = shown
+    body.proof = proof_new(st, rec.seg, <u64>body.at, shown)
+    if body.proof != NULL:
+        body.proof.table = NULL     # it may be read when the broker has ended
     return body
 
 

@@ -11,6 +11,7 @@
 
 cdef enum:
     RAW_HEAD = 16
+    RAW_LESS = 2
 
 
 cdef int reader_seek(queue_t* q, reader_t* r, i64 offset) noexcept nogil:
@@ -29,18 +30,23 @@ cdef int store_bytes(store_t* st, pool_t* pool, window_t* w, seg_t* seg, u32 pos
                      const u8** p, u32* n) noexcept nogil:
     """Up to `most` bytes of a segment, from memory or its file: valid until something is stored.
 
-    1 done, -1 they are not there, -2 with errno."""
+    1 done, RAW_LESS: what comes behind them is given up, -1 they are not there, -2 with errno."""
     cdef u32 limit = st.flushed if seg is st.wseg else seg.size
-    cdef int rc
+    cdef int rc, done = 1
     if seg is st.wseg and pos >= st.stage_at:
         n[0] = most if most < seg.size - pos else seg.size - pos
         p[0] = st.stage + (pos - st.stage_at)
         return 1
     most = most if most < limit - pos else limit - pos
     rc = store_fill_window(st, pool, w, seg, pos, most, most)
-    n[0] = w.len
-    p[0] = w.buf
-    return rc if rc else 1
+    if rc == -1:
+        done = RAW_LESS
+        rc = store_fill_window(st, pool, w, seg, pos, 1, most)
+    if rc:
+        return rc
+    n[0] = w.at + w.len - pos if w.at + w.len - pos < most else most
+    p[0] = w.buf + (pos - w.at)
+    return done
 
 
 cdef int records_measure(const u8* p, u32 n, u64 most, u32* used, u32* count,
@@ -72,8 +78,10 @@ cdef int reader_block(queue_t* q, reader_t* r, i64 end, u32 want, const u8** p, 
     A read_result."""
     cdef store_t* st = &q.store
     cdef seg_t* seg
+    cdef rec_t rec
     cdef u64 needed = 0, most, left
     cdef u32 n = 0, room
+    cdef bint is_whole
     cdef int rc
     while True:
         while r.seg is not st.wseg and (r.pos >= r.seg.size
@@ -90,12 +98,18 @@ cdef int reader_block(queue_t* q, reader_t* r, i64 end, u32 want, const u8** p, 
         rc = store_bytes(st, &q.loop.pool, &r.window, seg, r.pos, want, p, &n)
         if rc == -2:
             return READ_FAILED
-        if rc == 1:
+        is_whole = rc == 1
+        if rc > 0:
             rc = records_measure(p[0], n, most, used, count, &needed)
         rest[0] = 0
         if rc == 1:
             return READ_FOUND
-        if rc == 0 and needed <= room and needed > n:
+        if rc == 0 and is_whole and needed <= room and needed > n:
+            rec.seg, rec.pos, rec.size = seg.id, r.pos, <u32>needed
+            rc = record_stays(st, &rec, room)
+            if rc == -2:
+                return READ_FAILED
+        if rc == 1:
             if not count[0]:                # so long are its properties
                 want = <u32>needed
                 continue
@@ -163,7 +177,7 @@ def raw_rest(Queue queue not None, u32 seg_id, u32 pos, u32 n) -> object:
         rc = store_bytes(&q.store, &q.loop.pool, &w, seg, pos, n, &p, &n)
         if rc == -2:
             raise os_error(&q.store, "msgs", seg_id)
-        return PyBytes_FromStringAndSize(<const char*>p, n) if rc == 1 else None
+        return PyBytes_FromStringAndSize(<const char*>p, n) if rc > 0 else None
     finally:
         window_drop(&w, &q.loop.pool)
 

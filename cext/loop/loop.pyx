@@ -219,6 +219,9 @@ cdef class Loop:
         put_be32(put_name(self.t.count_header, b"x-delivery-count", c'I'), 0)
         loop_clock(&self.t)
         self.t.touches.fd = -1
+        self.t.sums = sums_new()
+        if self.t.sums == NULL:
+            raise MemoryError()
         self.t.file_ns = FILE_SYNC_NS
         self.t.whole_ns = WHOLE_SYNC_NS
         if _SYNCFS_REPORTS_ERRORS:
@@ -293,6 +296,7 @@ cdef class Loop:
         free(self.t.sync_queues)
         free(self.t.sync_fds)
         free(self.t.run_fds)
+        sums_free(self.t.sums)
 
     cdef void close_descriptors(self):
         cdef u32 i

@@ -10,36 +10,6 @@
 # Source: amqp reference section 8; J. Lamping, E. Veach, "A Fast, Minimal Memory, Consistent Hash
 # Algorithm".
 
-
-# ---- CRC32 -----------------------------------------------------------------------------------
-
-cdef u32 crc_table[256]     # written once, at import
-
-
-cdef void crc_fill() noexcept nogil:
-    """The remainders of all octets by the reflected polynomial of IEEE 802.3, as zlib has it."""
-    cdef u32 octet, crc
-    cdef int _bit
-    for octet in range(256):
-        crc = octet
-        for _bit in range(8):
-            crc = (crc >> 1) ^ (<u32>0xEDB88320 if crc & 1 else 0)
-        crc_table[octet] = crc
-
-
-crc_fill()
-
-
-# hot
-cdef inline u32 crc32(u32 crc, const u8* p, u32 n) noexcept nogil:
-    """CRC32 of what *crc* stands for (0: nothing) followed by n bytes. Cost: 2 ns per byte."""
-    cdef u32 i
-    crc = ~crc
-    for i in range(n):
-        crc = crc_table[(crc ^ p[i]) & 0xFF] ^ (crc >> 8)
-    return ~crc
-
-
 # ---- weights ---------------------------------------------------------------------------------
 
 cdef i64 hash_weight(const u8* key, u32 key_len) noexcept nogil:

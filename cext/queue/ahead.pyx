@@ -77,6 +77,8 @@ cdef bint body_open(body_t* body) noexcept nogil:
         st = queue_level(body.queue, body.spot.level)
         if body.spot.seg != st.wseg.id or body.spot.pos < st.flushed:
             body.fd = store_open_body(<store_t*>st, body.spot.seg)
+            body.proof = proof_new(st, body.spot.seg, body.spot.pos + <u64>body.head_len,
+                                   body.spot.size - body.head_len)
     return body.fd >= 0
 
 
@@ -92,7 +94,12 @@ cdef const u8* body_piece(body_t* body, u64 at, u64 n, u8* buf) noexcept nogil:
             return st.stage + (body.spot.pos - st.stage_at) + body.head_len + at
         if not body_open(body):
             return NULL
-    got = read_at(body.fd, buf, n, body.spot.pos + <i64>(body.head_len + at))
+    if body.proof != NULL and at == 0:
+        body.proof.right = 0            # it is read for each queue
+    at += body.spot.pos + <u64>body.head_len
+    if proof_holds(body.proof, body.fd, at, n):
+        return NULL
+    got = read_at(body.fd, buf, n, <i64>at)
     if got == <i64>n:
         return buf
     if got >= 0:

@@ -60,6 +60,7 @@ cdef void haul_free(haul_t* h) noexcept nogil:
         free(h.messages[i].head)
     if h.body.fd >= 0:
         close_behind(h.body.fd)     # it may be the last one of a file that was removed
+    free(h.body.proof)
     queue_unref(h.body.queue)
     free(h.targets)
     free(h.messages)

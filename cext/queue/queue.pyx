@@ -139,6 +139,11 @@ cdef bint is_no_room(int error) noexcept nogil:
             or error == EMFILE or error == ENFILE or error == EAGAIN)
 
 
+cdef bint can_wait_to_read(int error) noexcept nogil:
+    """The same of what cannot be read. Others have what is spoiled here, and lead soon."""
+    return is_no_room(error) or error == EBADMSG
+
+
 cdef void queue_failed(queue_t* q) noexcept nogil:
     """A call of a store failed, errno says why: wait for room, or close this queue."""
     q.store.write_error = errno if errno else EIO
@@ -506,11 +511,21 @@ cdef void queue_lose(queue_t* q, store_t* st, u64 n, u64 n_bytes) noexcept nogil
     q.loop.is_news = True
 
 
+cdef int queue_read_failed(queue_t* q, store_t* st) noexcept nogil:
+    """A file cannot be read, errno says why; that is told once. Returns -1."""
+    cdef int error = errno if errno else EIO
+    q.loop.is_news |= st.error != error
+    st.error = error
+    return -1
+
+
 cdef int queue_pass_unreadable(queue_t* q, store_t* st, int rc) noexcept nogil:
     """store_peek has answered rc, which is negative: drop and count the junk that it met.
     0, or -1 when a file cannot be read for now."""
     cdef i64 lost = 1
     cdef u32 before = st.rpos
+    if rc == -2:
+        return queue_read_failed(q, st)
     q.loop.is_news = True
     if rc == -3:
         store_pop_requeued(st)
@@ -519,9 +534,8 @@ cdef int queue_pass_unreadable(queue_t* q, store_t* st, int rc) noexcept nogil:
         lost = store_skip_junk(st)
         if st.miscount:
             queue_apply_miscount(q, st)
-    if rc == -2 or lost < 0:
-        st.error = errno if errno else EIO
-        return -1
+    if lost < 0:
+        return queue_read_failed(q, st)
     queue_lose(q, st, <u64>lost, st.rpos - before)
     return 0
 

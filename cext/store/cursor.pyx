@@ -50,17 +50,21 @@ cdef void store_remove_requeued(store_t* st, u32 i) noexcept nogil:
 
 cdef int store_fill_window(store_t* st, pool_t* pool, window_t* w, seg_t* seg, u32 pos,
                            u32 need, u32 wish) noexcept nogil:
-    """Read the file of seg from pos: at least `need` bytes, up to `wish`.
-    0 done, -1 torn, -2 errno."""
+    """Read the file of seg from pos, or from somewhere before: at least `need` bytes, up to `wish`.
+    0 done, -1 torn or given up, -2 errno."""
     cdef u32 limit = st.flushed if seg is st.wseg else seg.size
     cdef u32 want
+    cdef span_t span
     cdef i64 got
     cdef int fd
     if need > limit - pos:
         return -1
-    want = wish if wish > need else need
-    if want > limit - pos:
-        want = limit - pos
+    span_set(&span, st, seg.id, pos, need, wish, limit)
+    if span.key and st.loop.sums.n_bad and sums_has_bad(
+            st.loop.sums, span.key, pos, pos + <u64>1):
+        w.len = 0
+        return segment_spoiled(st)
+    need, want = span.least - span.at, span.most - span.at
     if w.buf == NULL or w.cap < need or (w.cap > BLOCK_SIZE and need <= BLOCK_SIZE):
         buffer_give(pool, w.buf, w.cap)
         w.len = 0
@@ -83,13 +87,10 @@ cdef int store_fill_window(store_t* st, pool_t* pool, window_t* w, seg_t* seg, u
     if fd < 0:
         return -2
     w.len = 0
-    got = read_at(fd, w.buf, want, pos)
+    got = read_at(fd, w.buf, want, span.at)
     if got < 0:
         return -2
-    w.seg = seg.id
-    w.at = pos
-    w.len = <u32>got
-    return 0 if got >= need else -1
+    return window_take(w, st, seg.id, &span, <u32>got, limit)
 
 
 # hot
@@ -114,7 +115,7 @@ cdef int store_read(store_t* st, pool_t* pool, window_t* w, seg_t* seg, u32 pos,
         if rc:
             return rc
         if record_is_far(rec):
-            return 1 if rec.size <= limit else -1
+            return record_stays(st, rec, limit)
     else:
         rec.size = 1
     while avail < limit:
@@ -122,12 +123,12 @@ cdef int store_read(store_t* st, pool_t* pool, window_t* w, seg_t* seg, u32 pos,
         rc = store_fill_window(st, pool, w, seg, pos, need if need < limit else limit, wish)
         if rc:
             return rc
-        avail = w.len
-        rc = record_parse(w.buf, avail, rec)
+        avail = w.at + w.len - pos
+        rc = record_parse(w.buf + (pos - w.at), avail, rec)
         if rc:
             return rc
         if record_is_far(rec):
-            return 1 if rec.size <= limit else -1
+            return record_stays(st, rec, limit)
     return -1
 
 
@@ -160,7 +161,8 @@ cdef int store_open_body(store_t* st, u32 seg) noexcept nogil:
 
 cdef int store_copy_body(store_t* st, const rec_t* rec, u8* p, u64 n) noexcept nogil:
     """Copy the first n bytes of a body to p, in one go. 0, or -1 with errno."""
-    cdef i64 got
+    cdef proof_t* proof
+    cdef i64 got = -1
     cdef int fd
     if not record_has_far_body(rec):
         memcpy(p, rec.body, n)
@@ -168,9 +170,12 @@ cdef int store_copy_body(store_t* st, const rec_t* rec, u8* p, u64 n) noexcept n
     fd = store_open_body(st, rec.seg)
     if fd < 0:
         return -1
-    got = read_at(fd, p, n, record_body_at(rec))
-    if got >= 0:
-        set_errno(EIO)
+    proof = proof_new(st, rec.seg, <u64>record_body_at(rec), n)
+    if proof_holds(proof, fd, <u64>record_body_at(rec), n) == 0:
+        got = read_at(fd, p, n, record_body_at(rec))
+        if got >= 0:
+            set_errno(EIO)
+    free(proof)
     close_failed(fd)
     return 0 if got == <i64>n else -1
 

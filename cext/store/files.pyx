@@ -89,11 +89,14 @@ cdef void file_touched(loop_t* loop, u8 kind, const char* path, const char* targ
                        i64 end) noexcept nogil:
     """Note for who keeps sums of files that a change takes something back. From any thread."""
     cdef const char* to = NULL
+    cdef int error = errno
     if loop == NULL or loop.touches.fd < 0 or strlen(path) <= loop.touched_root_len:
         return
     if target != NULL:
         to = target + loop.touched_root_len + 1
     touch(&loop.touches, kind, path + loop.touched_root_len + 1, to, start, end)
+    sums_touched(loop.sums, kind, path + loop.touched_root_len + 1, to, start, end)
+    set_errno(error)
 
 
 cdef void file_touched_often(loop_t* loop, const char* path) noexcept nogil:

@@ -5,14 +5,6 @@
 # is overrun: it takes none any more, and whoever reads it begins anew.
 # Called by who changes files; read by the door. Source: docs/backup.md.
 
-cdef extern from "<pthread.h>" nogil:
-    ctypedef struct pthread_mutex_t:
-        pass
-    int pthread_mutex_init(pthread_mutex_t* lock, const void* attributes)
-    int pthread_mutex_lock(pthread_mutex_t* lock)
-    int pthread_mutex_unlock(pthread_mutex_t* lock)
-    int pthread_mutex_destroy(pthread_mutex_t* lock)
-
 cdef enum:
     JOURNAL_HEAD = 21           # kind:u8 n:u16 n_target:u16 start:i64 end:i64, the path, the target
 

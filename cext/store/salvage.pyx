@@ -66,11 +66,18 @@ cdef i64 store_resume(store_t* st, seg_t* seg, u32 pos, u32 passed, u32* found) 
     cdef salvage_t s
     cdef u32 end = st.stage_at if seg is st.wseg else seg.size
     cdef u32 most = <u32>-1, at = 0, last
+    cdef i64 resumed
     cdef int rc
     memset(&s, 0, sizeof(salvage_t))
     found[0] = 0
     if pos >= end:
         return end
+    if seg.written > passed:
+        most = seg.written - passed     # the junk may be the end of a record that was read short
+    if st.loop.sums.n_bad:
+        resumed = store_pass_spoiled(st, seg, pos, end, most, found)
+        if resumed:
+            return resumed
     s.n = end - pos
     rc = salvage_read(st, seg, pos, &s)
     if rc > 0:
@@ -80,8 +87,6 @@ cdef i64 store_resume(store_t* st, seg_t* seg, u32 pos, u32 passed, u32* found) 
         free(s.data)
         free(s.starts)
         return -1
-    if seg.written > passed:
-        most = seg.written - passed     # the junk may be the end of a record that was read short
     last = s.n
     while last and s.data[last - 1] == 0:
         last -= 1

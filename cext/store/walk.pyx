@@ -37,16 +37,23 @@ cdef struct walk_t:             # a place in a store, and what was read there
 
 # ---- reading -------------------------------------------------------------------------------------
 
+cdef inline int walk_result_of(int rc) noexcept nogil:
+    """Of what store_fill_window has said; what is given up cannot be read."""
+    return WALK_FOUND if rc == 0 else (WALK_END if rc == -1 else WALK_FAILED)
+
+
 cdef int walk_fill(walk_t* w, store_t* st, seg_t* seg, u32 pos, u32 need) noexcept nogil:
     """Have `need` bytes of a segment's file in the window, and more when they are at hand."""
-    cdef u32 limit = (st.flushed if seg is st.wseg else seg.size) - pos
-    cdef u32 want = need if need > BLOCK_SIZE else BLOCK_SIZE
+    cdef u32 limit = st.flushed if seg is st.wseg else seg.size
+    cdef u32 want
     cdef window_t* v = &w.window
+    cdef span_t span
     cdef i64 got = -1
-    if need > limit:
+    if need > limit - pos:
         return WALK_END
-    want = want if want < limit else limit
     if not w.is_warm:
+        span_set(&span, st, seg.id, pos, need, BLOCK_SIZE, limit)
+        want = span.most - span.at
         if v.fd < 0 or v.fd_seg != seg.id:
             if v.fd >= 0:
                 c_close(v.fd)
@@ -63,17 +70,13 @@ cdef int walk_fill(walk_t* w, store_t* st, seg_t* seg, u32 pos, u32 need) noexce
                 v.cap = 0
                 return WALK_FAILED
         v.len = 0
-        got = read_cached(v.fd, v.buf, want, pos)
+        got = read_cached(v.fd, v.buf, want, span.at)
         if got >= 0:
-            if got < <i64>need:
-                return WALK_COLD
-            v.seg = seg.id
-            v.at = pos
-            v.len = <u32>got
-            return WALK_FOUND
+            if got < <i64>(span.most - span.at if span.key else span.least - span.at):
+                return WALK_COLD        # only whole blocks can be compared
+            return walk_result_of(window_take(v, st, seg.id, &span, <u32>got, limit))
     w.is_warm = False           # or the file system cannot tell
-    return WALK_FAILED if store_fill_window(st, &st.loop.pool, v, seg, pos, need, want) \
-        else WALK_FOUND
+    return walk_result_of(store_fill_window(st, &st.loop.pool, v, seg, pos, need, BLOCK_SIZE))
 
 
 cdef int walk_read(walk_t* w, store_t* st, seg_t* seg, u32 pos, rec_t* rec) noexcept nogil:
@@ -97,8 +100,11 @@ cdef int walk_read(walk_t* w, store_t* st, seg_t* seg, u32 pos, rec_t* rec) noex
     if v.len and v.seg == seg.id and v.at <= pos and pos < v.at + v.len:
         avail = v.at + v.len - pos
         rc = record_parse(v.buf + (pos - v.at), avail, rec)
-        if rc == 1 or (rc == 0 and record_is_far(rec)):
+        if rc == 1:
             return WALK_FOUND if rec.size <= limit else WALK_END
+        if rc == 0 and record_is_far(rec):
+            rc = record_stays(st, rec, limit)
+            return WALK_FOUND if rc == 1 else walk_result_of(rc)
         if rc < 0:
             return WALK_END
     while avail < limit:
@@ -106,10 +112,13 @@ cdef int walk_read(walk_t* w, store_t* st, seg_t* seg, u32 pos, rec_t* rec) noex
         rc = walk_fill(w, st, seg, pos, need if need < limit else limit)
         if rc != WALK_FOUND:
             return rc
-        avail = v.len
-        rc = record_parse(v.buf, avail, rec)
-        if rc == 1 or (rc == 0 and record_is_far(rec)):
+        avail = v.at + v.len - pos
+        rc = record_parse(v.buf + (pos - v.at), avail, rec)
+        if rc == 1:
             return WALK_FOUND if rec.size <= limit else WALK_END
+        if rc == 0 and record_is_far(rec):
+            rc = record_stays(st, rec, limit)
+            return WALK_FOUND if rc == 1 else walk_result_of(rc)
         if rc < 0:
             return WALK_END
     return WALK_END

@@ -153,6 +153,7 @@ class Node:
         self._changed = asyncio.Event()
         self._main: asyncio.Task[None] | None = None
         self._is_stopping = self._makes_way = False
+        self._has_peers = False
 
     # --- from start to end --------------------------------------------------------------------
 
@@ -417,8 +418,19 @@ class Node:
         if state.leader is None or state.leader.lease != self._lease:
             raise NodeError("etcd says that this node does not lead", LOST)
         leading.state_changed()
+        self._await_peers()
         if self._standing.is_damaged and not self._makes_way:
             self._hand_over()
+
+    def _await_peers(self) -> None:
+        """What is damaged is given up by a node that is alone; another one will lead."""
+        assert self.server is not None
+        state, broker = self._coordinator.state, self.server.broker
+        has_peers = not {*state.members, *state.in_sync} <= {self.me}
+        if has_peers != self._has_peers:
+            self._has_peers = has_peers
+            _core.await_peers(broker.loop, has_peers)
+            broker.read_again()
 
     def _hand_over(self) -> None:
         """Have another node lead, whose files are not damaged; if there is none, go on."""
@@ -565,6 +577,7 @@ class Node:
             config, self._events, self._service, integrity=self._integrity
         )
         broker = server.broker
+        self._await_peers()
         _core.observe_copies(broker.loop, self._root, feed.note, feed.address)
         broker.loop.wait_for_copies(feed.fileno())
         broker.disk.copied = broker.loop.when_copied

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from lavinmq import _core
 from lavinmq.integrity.damage import Damage, Damages
 from lavinmq.integrity.life import Life
+from lavinmq.integrity.readers import Readers
 from lavinmq.integrity.scrub import Scrub, Stopped
 from lavinmq.integrity.shelves import FILES, HOME, Shelves
 from lavinmq.integrity.sums import FileSums
@@ -71,10 +72,15 @@ class Integrity:
         """Is told of each file, once. In the thread."""
         self.on_sync_failed: Callable[[str, int], object] = _nothing
         """Is told of a file of which nobody knows what is on disk, and why. In the thread."""
+        self.on_looked: Callable[[], object] = _nothing
+        """Is told when files were looked at of which a broker has read something else than it had
+        written. In the thread."""
         self.damages = Damages(root)
         self.last_pass_at = 0.0
         """Unix time at which the last whole pass ended; 0: none has."""
-        self._loops: list[_core.Loop] = []
+        self._readers = Readers()
+        self._newcomers: list[_core.Loop] = []
+        """Of brokers that wait until they know the sums that there are."""
         self._scrub: Scrub | None = None
         self._life: Life | None = None
         self._touches: Touches | None = None
@@ -117,7 +123,7 @@ class Integrity:
         touches = self._touches = Touches(self._root, self._shelves, life.notes)
         self._scrub = Scrub(
             self._root, self._shelves, touches, life, self.damages, on_damage=self._damaged,
-            on_sync_failed=self._sync_failed, look=self._look,
+            on_sync_failed=self._sync_failed, look=self._look, readers=self._readers,
         )  # fmt: skip
         if life.number == 1:
             touches.skip()
@@ -127,16 +133,40 @@ class Integrity:
         life.note()
         if life.number == 1:
             self._scrub.has_looked()
-        for loop in self._loops:
+        for loop in self._readers.loops:
             _core.touch_files(loop, self._root, touches.fd)
 
     # ---- whose changes are noted
 
     def observe(self, loop: _core.Loop) -> None:
-        """Have the changes noted that a broker makes."""
-        self._loops.append(loop)
+        """Have the changes noted that a broker makes, and what it reads compared."""
+        self._readers.loops.append(loop)
         if self._touches is not None:
             _core.touch_files(loop, self._root, self._touches.fd)
+
+    def before_reading(self) -> None:
+        """A broker is about to read: have it know the sums that there are. Blocking."""
+        if self._touches is None:
+            return  # there are none
+        self._newcomers = list(self._readers.loops)
+        if self._thread is None:
+            self._greet()
+            return
+        with self._asked:
+            self._wake.set()
+            self._asked.wait_for(lambda: not self._newcomers or self._is_over.is_set(), WAIT_S)
+
+    def _greet(self) -> None:
+        """Give brokers that begin all sums."""
+        try:
+            for loop in self._newcomers:
+                assert self._life is not None
+                self._readers.load(loop, self._shelves, self._life)
+        except OSError as error:
+            _log.warning("some of what is read is not compared with its sums: %s", error)
+        with self._asked:
+            self._newcomers.clear()
+            self._asked.notify_all()
 
     @property
     def touches_fd(self) -> int:
@@ -152,7 +182,10 @@ class Integrity:
     def _look(self) -> bool:
         is_complete = not self._has_missed
         self._has_missed = False
-        for loop in self._loops:
+        spoiled = self._readers.spoiled()
+        with self._asked:
+            self._suspects += [path for path in spoiled if path not in self._suspects]
+        for loop in self._readers.loops:
             if not _core.look_at_touches(loop) and self._touches is not None:
                 is_complete = False
                 _core.touch_files(loop, self._root, self._touches.fd)
@@ -260,7 +293,7 @@ class Integrity:
     def close(self, *, is_orderly: bool) -> None:
         """End. Args: is_orderly: nobody changes anything any more, and everything was noted."""
         self.stop()
-        for loop in self._loops:
+        for loop in self._readers.loops:
             _core.touch_files(loop, self._root, -1)
         if self._touches is None or self._life is None or self._scrub is None:
             return
@@ -299,6 +332,8 @@ class Integrity:
     def _tick(self, scrub: Scrub) -> None:
         self._sign()
         scrub.take_in()
+        if self._newcomers:
+            self._greet()
         with self._asked:
             suspects = list(self._suspects)
         for path in suspects:
@@ -308,6 +343,7 @@ class Integrity:
             with self._asked:
                 self._suspects = [each for each in self._suspects if each not in suspects]
                 self._asked.notify_all()
+            self.on_looked()
 
     def _pass(self) -> None:
         if self._scrub is None:
@@ -336,6 +372,8 @@ class Integrity:
             raise Stopped
         if time.monotonic() - self._signed_at > TICK_S:
             self._sign()
+        if self._newcomers:
+            raise _Wanted
         if self._is_hurried:
             self._n_since_rest += n
             if self._n_since_rest > HURRIED_BYTES:
@@ -347,6 +385,7 @@ class Integrity:
         self._debt_s += n / self._rate
         if self._debt_s > REST_S:
             self._wake.wait(self._debt_s)
+            self._wake.clear()  # else there would be no pauses any more
             self._debt_s = 0.0
 
     def _sign(self) -> None:

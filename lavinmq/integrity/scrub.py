@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 from lavinmq import _core
 from lavinmq.integrity.damage import Damage, Damages
 from lavinmq.integrity.life import Life
+from lavinmq.integrity.readers import Readers
 from lavinmq.integrity.shelves import Shelf, Shelves, key_of, number_of
 from lavinmq.integrity.sums import FileSums, Pace, check
 from lavinmq.integrity.touches import Touches
@@ -65,7 +66,7 @@ class Scrub:
     def __init__(
         self, root: str, shelves: Shelves, touches: Touches, life: Life, damages: Damages, *,
         on_damage: Callable[[Damage], object], on_sync_failed: Callable[[str, int], object],
-        look: Callable[[], bool],
+        look: Callable[[], bool], readers: Readers,
     ) -> None:  # fmt: skip
         self._root = root
         self._shelves = shelves
@@ -75,6 +76,7 @@ class Scrub:
         self._on_damage = on_damage
         self._on_sync_failed = on_sync_failed
         self._look = look
+        self._readers = readers
         self._suspects: dict[str, Suspect] = {}
         self._has_looked = False
         """Whether all that was changed before this life is known."""
@@ -230,6 +232,7 @@ class Scrub:
         """
         name = path.rpartition("/")[2]
         known = shelf.get(name)
+        self._readers.watch(path)
         try:
             fd = os.open(
                 os.path.join(self._root, path),
@@ -279,7 +282,10 @@ class Scrub:
         if fresh is not known:
             fresh.size, fresh.mtime_ns = found.st_size, found.st_mtime_ns
         if is_new and (not extends or not _is_same(fresh, os.fstat(fd))):
+            if known is not None:
+                self._readers.know(path, known)
             return "", ()  # as far as it was known it is right
+        self._readers.know(path, fresh)
         if is_new or fresh.life != self._life.number:
             fresh.life = self._life.number
             shelf[name] = fresh
@@ -322,6 +328,7 @@ class Scrub:
             _log.notice("%s is not as it was known: it is taken as it is", path)
             del shelf[name]
             self._shelves.changed(key_of(path))
+            self._readers.forget(path)
             return
         if kind == "differs" and is_changed and self._is_of_before(known):
             kind = "changed"

@@ -6,6 +6,7 @@ consumers of a queue that was closed for it. Source: docs/formats.md.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable
 from typing import Final, TypeAlias
@@ -17,6 +18,7 @@ from lavinmq.vhost.queue import Queue
 State: TypeAlias = tuple[int, int, int, bool, bool, int]
 """Records lost, errno of the last read, errno of the last write; whether a publish was missed,
 whether messages that are to go elsewhere are parked; how many have come back."""
+SPOILED: Final = "the disk gives other bytes than were written"
 NOTHING_SAID: Final[State] = (0, 0, 0, False, False, 0)
 
 
@@ -61,10 +63,10 @@ class StoreNews:
         core, name = queue.core, queue.name
         if core.read_error != before[1]:
             closed = ". It is closed; its files are read again at the next start"
+            why = SPOILED if core.read_error == errno.EBADMSG else os.strerror(core.read_error)
             self._log.error(
-                "queue %r cannot be read: %s%s",
-                name, os.strerror(core.read_error), closed if core.is_closed else "",
-            )  # fmt: skip
+                "queue %r cannot be read: %s%s", name, why, closed if core.is_closed else ""
+            )
         if core.lost != before[0]:
             self._log.error(
                 "queue %r: %d messages in %s could not be read and were given up",

@@ -11,14 +11,20 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from pamqp import commands
 
-from lavinmq.client import Client
+from lavinmq.client import Client, Message
+from lavinmq.http.payload import decode
 from tests.conftest import BrokerFactory
 from tests.integration.test_backup import ctl, did, failed
 from tests.support.api import Api
 from tests.support.broker import Broker
 from tests.support.damage import flip, know_all, known, stored, verify
 from tests.support.patience import PATIENCE
+from tests.support.segments import read_segment
+from tests.support.waiting import wait_for
+from tests.support.wire import Wire
+from tests.support.wire_actions import get, get_all
 
 DEADLINE_S = 120.0
 WAIT_S = 30.0 * PATIENCE
@@ -124,6 +130,101 @@ def test_damage_is_told_of_everywhere(broker: Broker) -> None:
     assert "lavinmq_last_check_timestamp_seconds 1" in metrics
     assert "lavinmq_checked_bytes_total" in metrics
     assert "stop it, and use" in failed(broker, "repair")
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_nothing_that_a_disk_has_changed_is_delivered(
+    broker: Broker, *, is_restarted: bool
+) -> None:
+    """Before anything looks at it; only the sums tell. Sums of before a start count from there."""
+    kept: dict[str, list[int]] = {}
+    for queue in ("consumed", "got", "streamed"):
+        publish(broker, queue, range(N), is_stream=queue == "streamed")
+    know_all(broker, broker.data_dir)
+    broker.stop()
+    for queue in ("consumed", "got", "streamed"):
+        kept[queue] = [
+            n for at, each in enumerate(segments(broker, queue)) for n in numbers(each, at == 1)
+        ]
+        assert N - 70 < len(kept[queue]) < N - 50
+    if not is_restarted:
+        broker.start()
+        know_all(broker, broker.data_dir)
+    for queue in kept:
+        flip(segments(broker, queue)[1], 30_000, keeps_time=True)
+    if is_restarted:
+        broker.start()
+
+    wanted = {"count": N, "truncate": 2 * SIZE}
+    browsed = Api(broker)("POST", "/api/queues/%2F/got/browse", wanted).json["messages"]
+    assert browsed
+    for each in browsed:
+        shown = decode(each["payload"], each["payload_encoding"])
+        assert shown in map(body, kept["got"])
+    with Client(broker.uri) as client:
+        with client.consumer("consumed") as consumer:
+            for number in kept["consumed"]:
+                assert taken_number(consumer.get(WAIT_S)) == number
+        assert client.queue("consumed", passive=True).message_count == 0
+        arguments = {"x-stream-offset": "first"}
+        with client.consumer("streamed", prefetch=100, arguments=arguments) as consumer:
+            for number in kept["streamed"]:
+                message = consumer.get(WAIT_S)
+                assert taken_number(message) == number
+                assert message is not None
+                assert message.headers["x-stream-offset"] == number + 1, "offsets stay"
+    with Wire.open(broker.port) as wire:
+        found = get_all(wire, "got")
+    assert [int(each.split(b" ", 1)[0]) for each in found] == kept["got"]
+    assert found == [body(n) for n in kept["got"]]
+    assert broker.log_text().count("/msgs.0000000002 is damaged at byte ") == 3
+    streamed = segments(broker, "streamed")[1].relative_to(broker.data_dir)
+    wait_for(lambda: f"{streamed} is damaged: its content" in broker.log_text(), "not told", WAIT_S)
+    for queue in ("consumed", "got"):
+        assert list(segments(broker, queue)[0].parent.glob("msgs.0000000002.damaged"))
+
+
+def test_a_large_message_whose_body_has_changed_does_not_come_as_a_whole(
+    broker_factory: BrokerFactory,
+) -> None:
+    """It is given up, and what comes behind it is delivered."""
+    broker = broker_factory([], http=True)
+    large = os.urandom(3 << 20)
+    with Client(broker.uri) as client:
+        client.producer("large").publish_batch([b"before", large, b"behind"]).result(WAIT_S)
+    know_all(broker, broker.data_dir)
+    path = max(segments(broker, "large"), key=lambda each: each.stat().st_size)
+    flip(path, 2_000_000, keeps_time=True)
+
+    with Wire.open(broker.port) as wire:
+        first = get(wire, "large")
+        assert first is not None
+        assert first.body == b"before"
+        wire.send(1, commands.Basic.Get(queue="large", no_ack=False))
+        closed = wire.expect(commands.Connection.Close)
+        assert (closed.reply_code, closed.reply_text) == (
+            541, "INTERNAL_ERROR - a message cannot be read"
+        )  # fmt: skip
+    with Wire.open(broker.port) as wire:
+        assert get_all(wire, "large") == [b"behind"]
+
+
+def numbers(segment: Path, is_damaged: bool) -> list[int]:
+    """Of the messages in a segment that have no part in its first block, if that is damaged."""
+    return [
+        int(each.body.split(b" ", 1)[0])
+        for each in read_segment(segment)
+        if not is_damaged or each.position >= 65536
+    ]
+
+
+def taken_number(message: Message | None) -> int:
+    """A message is as it was published: its number. It is acknowledged."""
+    assert message is not None
+    number = int(message.body.split(b" ", 1)[0])
+    assert message.body == body(number), "it was never published"
+    message.ack()
+    return number
 
 
 def test_only_administrators_have_files_read_or_mended(broker: Broker) -> None:

@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 
 from lavinmq import _core
+from tests.support.damage import flip
 from tests.support.raw_blocks import Block, blocks, joined
 from tests.support.segments import read_segment, segment_numbers, segment_path
 from tests.support.streams import NAME, StreamBench
+from tests.support.sums import BLOCK as SUM_BLOCK
+from tests.support.sums import know_all
 
 MakeStream = Callable[..., StreamBench]
 BLOCK = 256 << 10
@@ -304,3 +307,34 @@ def test_a_time_is_found_among_many_segments(make_stream: MakeStream) -> None:
         wanted = next((n for n, at in enumerate(flat, 1) if at >= at_ms), len(flat) + 1)
         assert bench.core.offset_at(at_ms) == (wanted, True)
     assert bench.core.span == (40, t, t + 3949)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_records_in_blocks_that_a_disk_has_changed_are_left_out(
+    make_stream: MakeStream, seed: int
+) -> None:
+    """Those behind them keep their offsets."""
+    bench = make_stream(500_000)
+    chance = random.Random(seed)
+    fill(bench, 300, most=7000)
+    know_all(bench)
+    directory = bench.directory / NAME
+    number = chance.choice(segment_numbers(directory)[:-1])
+    path = segment_path(directory, number)
+    at = chance.randrange(4, path.stat().st_size)
+    wanted, offset = {}, 0
+    for each in segment_numbers(directory):
+        for record in read_segment(segment_path(directory, each)):
+            offset += 1
+            end = record.position + len(record.raw)
+            block = at // SUM_BLOCK * SUM_BLOCK
+            if each != number or end <= block or block + SUM_BLOCK <= record.position:
+                wanted[offset] = record.raw
+    flip(path, at, keeps_time=True)
+
+    found, end = blocks(answer(bench.core, 1, 301))
+
+    assert end == 301
+    assert b"".join(each.records for each in found) == b"".join(wanted.values())
+    assert sum(each.count for each in found) == len(wanted)
+    assert all(each.offset in wanted for each in found)

@@ -1,0 +1,72 @@
+"""Has what brokers read of their segments compared with sums, by the compiled half.
+
+It gives them the sums that there are: those of before when a broker begins, others when they are
+made or have been compared. In the thread that has the shelves. Source: docs/integrity.md.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from array import array
+from typing import TYPE_CHECKING, Final
+
+from lavinmq import _core
+
+if TYPE_CHECKING:
+    from lavinmq.integrity.life import Life
+    from lavinmq.integrity.shelves import Shelves
+    from lavinmq.integrity.sums import FileSums
+
+MESSAGES: Final = re.compile(r"msgs\.[0-9]{10}$")
+
+
+class Readers:
+    """The brokers of one data directory: one, or none yet."""
+
+    def __init__(self) -> None:
+        self.loops: list[_core.Loop] = []
+
+    def watch(self, path: str) -> None:
+        """A file is about to be read, for `know`."""
+        if MESSAGES.match(path.rpartition("/")[2]):
+            for loop in self.loops:
+                _core.watch_sums(loop, path)
+
+    def know(self, path: str, known: FileSums) -> None:
+        """The file that is watched was made sums of, or is as they say."""
+        if not self.loops or not known.covered or not MESSAGES.match(path.rpartition("/")[2]):
+            return
+        sums = _little(known.sums).tobytes()
+        for loop in self.loops:
+            _core.know_sums(loop, path, known.covered, sums, known.unknown)
+
+    def forget(self, path: str) -> None:
+        """A file is taken as it is."""
+        for loop in self.loops:
+            _core.forget_sums(loop, path)
+
+    def load(self, loop: _core.Loop, shelves: Shelves, life: Life) -> None:
+        """Give a broker all sums that are beyond doubt, before it reads anything. Raises:
+        OSError."""
+        doubtful = max(life.foreign, life.lost)
+        for directory in shelves.directories():
+            for number in shelves.numbers(directory):
+                for name, known in shelves.get((directory, number)).items():
+                    if known.life > doubtful and known.covered and MESSAGES.match(name):
+                        path = f"{directory}/{name}"
+                        _core.watch_sums(loop, path)
+                        _core.know_sums(
+                            loop, path, known.covered, _little(known.sums).tobytes(), known.unknown
+                        )
+
+    def spoiled(self) -> list[str]:
+        """Files of which something else was read than was written, since the last call."""
+        return [path for loop in self.loops for path in _core.take_spoiled(loop)]
+
+
+def _little(sums: array[int]) -> array[int]:
+    if sys.byteorder == "big":
+        sums = array("I", sums)
+        sums.byteswap()
+    return sums

@@ -1,0 +1,129 @@
+"""A broker compares what it reads with the sums that there are: of before its start, and newer."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from lavinmq.integrity import scrub
+from lavinmq.integrity.keeper import Integrity, Lock
+from tests.support.core import Bench, publish
+from tests.support.damage import flip
+
+VHOST, QUEUE = "a" * 40, "b" * 40
+NAME = f"{VHOST}/{QUEUE}"
+SEGMENT_SIZE = 100_000
+N, SIZE = 60, 5000
+OURS, THEIRS = Lock(b"1\n", b"1\n"), Lock(b"2\n", b"1\n")
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for notes in these tests."""
+    monkeypatch.setattr(scrub, "SETTLE_S", 0.0)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A data directory with a queue, at rest."""
+    (tmp_path / VHOST).mkdir()
+    with closing(Bench(tmp_path)) as bench:
+        queue = bench.queue(NAME, SEGMENT_SIZE)
+        for number in range(N):
+            bench.send(publish(NAME.encode(), bytes([number]) * SIZE, b"\x10\0\x02"))
+            bench.run()
+        queue.close()
+    then = time.time() - 100
+    for path in tmp_path.rglob("*.0*"):
+        os.utime(path, (then, then))
+    return tmp_path
+
+
+def begun(root: Path, lock: Lock = OURS) -> Integrity:
+    return Integrity(str(root), lock, rate=1 << 40, pause_s=3600, lazy=False)
+
+
+@pytest.fixture
+def summed(root: Path) -> Path:
+    """The same with sums of an earlier life."""
+    integrity = begun(root)
+    integrity._pass()
+    integrity.close(is_orderly=True)
+    return root
+
+
+@pytest.fixture
+def bench(root: Path) -> Iterator[Bench]:
+    """A broker, which has read nothing."""
+    with closing(Bench(root)) as found:
+        yield found
+
+
+def spoil(root: Path) -> None:
+    flip(root / NAME / "msgs.0000000002", 40_000, keeps_time=True)
+
+
+def taken(bench: Bench) -> list[int]:
+    """All messages of the queue: each is as it was published."""
+    queue, found = bench.queue(NAME, SEGMENT_SIZE), []
+    while (got := bench.get(queue)) is not None:
+        found.append(got.body[0])
+        if got.body != bytes(got.body[:1]) * SIZE:
+            raise ValueError("it was never published")
+    return found
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+def test_sums_of_before_are_known_when_a_broker_begins_to_read(
+    summed: Path, bench: Bench, *, is_running: bool
+) -> None:
+    integrity = begun(summed)
+    if is_running:
+        integrity.start()
+    integrity.observe(bench.loop)
+    integrity.before_reading()
+    spoil(summed)
+
+    found = taken(bench)
+
+    assert N - 20 < len(found) < N
+    integrity.close(is_orderly=True)
+
+
+def test_sums_that_others_may_have_made_wrong_are_not_believed(summed: Path, bench: Bench) -> None:
+    spoil(summed)
+    integrity = begun(summed, THEIRS)
+    integrity.observe(bench.loop)
+    integrity.before_reading()
+
+    with pytest.raises(ValueError, match="never published"):
+        taken(bench)
+    integrity.close(is_orderly=True)
+
+
+def test_what_a_pass_has_seen_is_compared_and_damage_is_told_of(root: Path, bench: Bench) -> None:
+    told: list[str] = []
+    looked: list[bool] = []
+    integrity = begun(root)
+    integrity.on_damage = lambda damage: told.append(damage.path)
+    integrity.on_looked = lambda: looked.append(True)
+    integrity.observe(bench.loop)
+    integrity.before_reading()
+    integrity._pass()
+    spoil(root)
+    queue = bench.queue(NAME, SEGMENT_SIZE)
+    while queue.lost == 0:
+        assert bench.get(queue, no_ack=False) is not None
+
+    assert integrity._scrub is not None
+    integrity._tick(integrity._scrub)
+    integrity._tick(integrity._scrub)
+
+    assert told == [f"{NAME}/msgs.0000000002"]
+    assert looked
+    integrity.close(is_orderly=True)
