@@ -1,4 +1,5 @@
-"""The control socket of a node that does not lead: what is about the cluster is answered here.
+"""The control socket of a node that does not lead: what is about the cluster, or about the node's
+own files, is answered here.
 
 Everything else is the leader's: it is refused with 503, and the answer names who leads. Nothing is
 passed on: whoever can open the socket of this machine need not be an administrator of the cluster.
@@ -25,11 +26,55 @@ if TYPE_CHECKING:
     from lavinmq.cluster.coordinator import State
     from lavinmq.cluster.recovery import Recovery
     from lavinmq.config.values import Config
+    from lavinmq.integrity.keeper import Integrity
 
 WAITS: Final = "this node waits: nobody leads the cluster"
 
 
-class Lost(Handler):
+class _Answering(Handler):
+    """Answers in JSON."""
+
+    def _refuse(self, status: int, error: str, reason: str) -> None:
+        self._send(status, {"error": error, "reason": reason})
+
+    def _send(self, status: int, value: dict[str, Any]) -> None:
+        self.set_status(status)
+        self.set_header("Content-Type", JSON)
+        self.finish(encoding.encode(value))
+
+
+class _Sums(_Answering):
+    """About this node's files; it answers as a broker does."""
+
+    @property
+    def integrity(self) -> Integrity:
+        """Who keeps their sums."""
+        integrity: Integrity = self.application.settings["integrity"]
+        return integrity
+
+    def prepare(self) -> None:
+        """Without sums there is nothing to say."""
+        if self.application.settings["integrity"] is None:
+            self._refuse(409, "conflict", "There are no sums of files: scrub_rate is 0")
+
+
+class Damaged(_Sums):
+    """`/api/integrity`."""
+
+    def get(self) -> None:
+        """Show what is damaged."""
+        self._send(200, self.integrity.status())
+
+
+class Verify(_Sums):
+    """`/api/integrity/verify`."""
+
+    def post(self) -> None:
+        """Have all files read."""
+        self._send(200, {"number": self.integrity.verify()})
+
+
+class Lost(_Answering):
     """`/api/cluster/recovery`: going on without nodes that are lost."""
 
     @property
@@ -67,14 +112,6 @@ class Lost(Handler):
             self.set_status(204)
             self.finish()
 
-    def _refuse(self, status: int, error: str, reason: str) -> None:
-        self._send(status, {"error": error, "reason": reason})
-
-    def _send(self, status: int, value: dict[str, Any]) -> None:
-        self.set_status(status)
-        self.set_header("Content-Type", JSON)
-        self.finish(encoding.encode(value))
-
 
 class Elsewhere(Handler):
     """Whatever only a broker can answer."""
@@ -90,11 +127,14 @@ class Elsewhere(Handler):
 
 def application(
     config: Config, picture: Callable[[], dict[str, Any]], recovery: Recovery,
-    elsewhere: Callable[[], str],
+    elsewhere: Callable[[], str], integrity: Integrity | None = None,
 ) -> GuardedApplication:  # fmt: skip
-    """What is served. Args: picture: makes what `/api/cluster` shows; elsewhere: says who leads."""
+    """What is served. Args: picture: makes what `/api/cluster` shows; elsewhere: says who leads;
+    integrity: the sums of this node's files."""
+    ours = [(r"/api/cluster/recovery", Lost), (r"/api/integrity", Damaged),
+            (r"/api/integrity/verify", Verify)]  # fmt: skip
     return GuardedApplication(
-        [(r"/healthz", Alive), (r"/api/cluster/recovery", Lost), *probes.ROUTES],
+        [(r"/healthz", Alive), *ours, *probes.ROUTES],
         default_handler_class=Elsewhere,
         log_function=log_request,
         config=config,
@@ -103,6 +143,7 @@ def application(
         cluster=picture,
         recovery=recovery,
         elsewhere=elsewhere,
+        integrity=integrity,
     )
 
 

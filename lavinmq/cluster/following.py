@@ -22,6 +22,7 @@ from lavinmq.cluster.history import History
 from lavinmq.cluster.joining import Copy, SyncFailed, finish, remove_stage
 from lavinmq.cluster.spool import Spool
 from lavinmq.files.standing import Standing
+from lavinmq.integrity.damage import MOST
 from lavinmq.process import log
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ class Following:
         frames.send(sock, {
             "id": self._me, **speech.spoken(), "epoch": self.history.at(self._ring.head),
             "position": self._ring.head, "whole": self._standing.is_good,
-            "at_least": self._standing.at_least,
+            "damaged": self._n_damaged(), "at_least": self._standing.at_least,
         })  # fmt: skip
         sock.settimeout(JOIN_S)
         answer = frames.receive(sock)
@@ -176,6 +177,14 @@ class Following:
         _log.info("follows %s from position %d", self.uri, self._ring.head)
         sock.settimeout(None)
         self._follow(sock, history, in_blocks=in_blocks)
+
+    def _n_damaged(self) -> int:
+        """How many files are known to be damaged, if all others are whole; else 0."""
+        integrity = self._integrity
+        if integrity is None or not self._standing.is_whole or not self._standing.is_damaged:
+            return 0
+        n = len(integrity.damages)
+        return n if n < MOST else 0  # what is more is not remembered
 
     def _join(self, link: Link, *, in_blocks: bool) -> None:
         """Have the files be those of the leader, and what it has changed meanwhile."""

@@ -2,10 +2,10 @@
 
 The leader gives a snapshot. For each of its files the follower says how much it has of it and the
 SHA-256 of that; when the leader's file begins with the same, only the rest is sent. A file that the
-leader knows to be as it was when the follower had everything is not read at all. What comes is
-put beside the files, in `.joining`; only when all of it is there, on disk, are they replaced, which
-may be begun again after a loss of power. Both halves stand here, so that they can be read together.
-Blocking sockets, in threads.
+leader knows to be as it was when the follower had everything is not read at all; one that the
+follower knows to be damaged comes as a whole. What comes is put beside the files, in `.joining`;
+only when all of it is there, on disk, are they replaced, which may be begun again after a loss of
+power. Both halves stand here, so that they can be read together. Blocking sockets, in threads.
 Source: docs/clustering.md.
 
     leader   {"files": [[path, size], ...]}, [path, size, true] of one that is the same:
@@ -252,7 +252,7 @@ class Copy:
 
     def _have(self, path: str, size: int, is_same: bool) -> list[Any]:
         """How much there is of a file of the leader's, and its digest."""
-        if not self._trusts:
+        if not self._trusts or (self._integrity is not None and path in self._integrity.damages):
             return [0, ""]
         place = os.path.join(self._root, path)
         try:

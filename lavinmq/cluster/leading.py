@@ -448,13 +448,15 @@ class Leading:
         self._on_loop(self._welcome(session, node))
         compression = self._compression if speech.agreed(hello) >= speech.BLOCKS else None
         sock.settimeout(SEND_S)
-        is_ours = hello.get("whole") is True and self._history.has(epoch, position, self._feed.head)
-        if not (is_ours and position >= self._feed.first):
+        is_sound = _is_sound(hello)
+        is_ours = is_sound and self._history.has(epoch, position, self._feed.head)
+        is_whole = hello.get("whole") is True
+        if not (is_ours and is_whole and position >= self._feed.first):
             had = position if is_ours else self._had(hello)
             try:
                 self._join(session, sock, had, compression)
             except DamagedError:
-                if hello.get("whole") is True:
+                if is_whole:
                     self._events.call_soon_threadsafe(self._make_way_for, node)
                 raise
             return "it has joined"
@@ -474,7 +476,7 @@ class Leading:
         later changes is ours, if it came in our epoch."""
         least = hello.get("at_least")
         if not (
-            hello.get("whole") is True and isinstance(least, list)
+            _is_sound(hello) and isinstance(least, list)
             and [type(n) for n in least] == [int, int] and least[0] == self.epoch
         ):  # fmt: skip
             return -1
@@ -569,3 +571,10 @@ class Leading:
                     await self._change(left)
                 except EtcdError as error:
                     raise PeerError(f"it cannot join now: {error}") from None
+
+
+def _is_sound(hello: dict[str, Any]) -> bool:
+    """Whether a follower's files are of one moment, but for those that it knows to be damaged: it
+    asks for them."""
+    damaged = hello.get("damaged")
+    return hello.get("whole") is True or (type(damaged) is int and damaged > 0)

@@ -140,7 +140,7 @@ class Node:
         )
         served = control.application(
             config, self._status.status, self._recovery,
-            lambda: elsewhere(self._coordinator.state, self.me),
+            lambda: elsewhere(self._coordinator.state, self.me), integrity,
         )  # fmt: skip
         self._probes = Probes(config, events, self._status.status, served)
         self._dead = ""
@@ -252,7 +252,7 @@ class Node:
             await self._unfollow()
         if self._proxy is not None:
             await self._proxy.close()
-        if is_orderly and not self.exit_code and self._standing.is_good and self._history.epoch:
+        if is_orderly and not self.exit_code and self._standing.is_whole and self._history.epoch:
             head = self._ring.head if leading is None else leading.head
             with suppress(OSError):
                 self._standing.note(is_whole=True, position=head, history=self._history.to_json())

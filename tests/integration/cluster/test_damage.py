@@ -5,19 +5,21 @@ from a node that has them whole.
 from __future__ import annotations
 
 import os
+import re
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from pamqp import commands
 
-from tests.integration.cluster.test_joining import assert_alike, fill
+from tests.integration.cluster.test_joining import assert_alike, declare, fill
 from tests.support.api import Api
-from tests.support.book import Book
+from tests.support.book import PERSISTENT, Book
 from tests.support.cluster import WAIT_S, Cluster, ClusterNode
 from tests.support.damage import flip, harm, is_known, know_all, verify
 from tests.support.waiting import wait_for
-from tests.support.wire import Wire
+from tests.support.wire import Wire, WireClosed
 from tests.support.wire_actions import get_all
 
 DEADLINE_S = WAIT_S
@@ -102,8 +104,79 @@ def test_a_running_follower_finds_its_damage_and_is_repaired(
         cluster.whole()
         book.check()
     assert_alike(cluster)
+    n_same, n_compared, n_bytes = last_join(follower)
+    assert n_same > 10
+    assert n_compared <= n_same // 2, "no more than what is changed just now"
+    assert n_bytes < 2_000_000, "one segment, and what is changed"
     lead(cluster, follower)
     assert_all_there(cluster, queue)
+
+
+def last_join(node: ClusterNode) -> list[int]:
+    """Files that were the same, and those that were compared, and bytes that came."""
+    text = r"has the files of \S+: (\d+) were the same as before, (\d+) were compared, (\d+) bytes"
+    return [int(each) for each in re.findall(text, node.log_text())[-1]]
+
+
+def test_of_a_node_at_rest_only_the_damaged_file_is_sent(cluster: Cluster) -> None:
+    """Also of one that has led when it was found."""
+    queue = "at-rest"
+    fill(cluster.leader(), queue, N, SIZE)
+    for node in cluster.nodes:
+        knows_all(node)
+    for harmed in (cluster.followers()[0], cluster.leader()):
+        n_before = harmed.log_text().count("has the files of")
+        path = segment(harmed, queue)
+        good = path.read_bytes()
+        flip(path, 100_000, keeps_time=True)
+        wait_for(
+            lambda n=n_before, node=harmed: node.log_text().count("has the files of") > n
+            and is_whole(node), "it is not repaired", DEADLINE_S,
+        )  # fmt: skip
+        cluster.whole()
+        n_same, n_compared, n_bytes = last_join(harmed)
+        assert path.read_bytes() == good
+        assert n_same > 10
+        assert n_compared <= 2, "what a new leader has written"
+        assert len(good) <= n_bytes < 2 * len(good)
+    assert_alike(cluster)
+
+
+def test_nothing_that_the_disk_of_a_leader_has_changed_is_delivered(cluster: Cluster) -> None:
+    """What is behind waits for another node to lead, and nothing is given up."""
+    queue, bodies = "spoiled", [b"%06d" % n + bytes(SIZE) for n in range(N)]
+    leader = cluster.leader()
+    with Wire.open(leader.port) as wire:
+        declare(wire, queue)
+        wire.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
+        for each in bodies:
+            wire.publish(1, "", queue, each, PERSISTENT)
+        tag = 0
+        while tag < N:
+            tag = wire.expect(commands.Basic.Ack).delivery_tag
+    knows_all(leader)
+    path = segment(leader, queue)
+
+    found: list[bytes] = []
+    with Wire.open(leader.port) as wire:
+        flip(path, 100_000, keeps_time=True)
+        with suppress(WireClosed, OSError):
+            while True:
+                wire.send(1, commands.Basic.Get(queue=queue, no_ack=False))
+                unit = wire.receive()
+                if not isinstance(unit.method, commands.Basic.GetOk):
+                    break
+                found.append(unit.body)
+    assert found == bodies[: len(found)]
+    assert len(found) < 30, "it stops before the block"
+
+    cluster.leader(other_than=leader)
+    with Wire.open(cluster.leader().port) as wire:
+        assert get_all(wire, queue) == bodies
+    assert "could not be read and were given up" not in leader.log_text()
+    wait_for(lambda: leader.is_running() and is_whole(leader), "not repaired", DEADLINE_S)
+    cluster.whole()
+    assert_alike(cluster)
 
 
 @pytest.mark.parametrize("how", [pytest.param("stopped", marks=LONG), "killed"])

@@ -90,6 +90,16 @@ def test_a_follower_shows_the_cluster_and_says_who_can_do_the_rest(cluster: Clus
     assert cluster.leader() is leader
 
 
+def test_a_follower_reads_its_own_files_when_it_is_told_to(cluster: Cluster) -> None:
+    cluster.whole()
+
+    done = ctl(cluster.followers()[0], "verify", "--format", "json")
+
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["damaged_files"]) == (0, [])
+    assert found["files"] > 0
+
+
 def test_a_backup_says_of_which_epoch_and_position_it_is(cluster: Cluster, tmp_path: Path) -> None:
     leader = cluster.whole()
     before = Api(leader).get("/api/cluster")

@@ -20,6 +20,7 @@ from lavinmq.cluster.frames import Connection, PeerError
 from lavinmq.cluster.joining import Copy
 from lavinmq.files.snapshot import Snapshot
 from lavinmq.files.standing import Standing
+from lavinmq.integrity.keeper import Integrity, Lock
 from tests.support.follower import differences
 
 
@@ -37,6 +38,7 @@ def joined(
     is_same: Callable[[str], bool] = nothing,
     ours_by: Callable[[socket.socket], Connection] = itself,
     theirs_by: Callable[[socket.socket], Connection] = itself,
+    integrity: Integrity | None = None,
 ) -> int:  # fmt: skip
     """Have a follower's files be the leader's. Args: ours_by, theirs_by: make what the leader and
     the follower speak by. Returns: bytes that were sent."""
@@ -59,7 +61,7 @@ def joined(
     thread = threading.Thread(target=lead)
     thread.start()
     try:
-        copy = Copy(str(follower))
+        copy = Copy(str(follower), integrity)
         came = copy.take(theirs)
         assert frames.receive(theirs) == {"place": True}
         place(copy)
@@ -267,3 +269,26 @@ def test_nonsense_of_a_follower_is_refused(tmp_path: Path, have: Any) -> None:
         with pytest.raises(PeerError):
             joining.offer(ours, snapshot, nothing)
     snapshot.release()
+
+
+def test_a_damaged_file_comes_as_a_whole_and_others_are_not_read(tmp_path: Path) -> None:
+    leader, follower = tmp_path / "leader", tmp_path / "follower"
+    files = {name: os.urandom(100_000) for name in ("a", "b", "gone", "d/c")}
+    make(leader, files)
+    make(follower, files | {"b": files["b"][:50] + b"?" + files["b"][51:]})
+    (follower / "gone").unlink()
+    integrity = Integrity(str(follower), Lock(), rate=1, pause_s=1, lazy=False)
+    integrity.damages.add("b", "differs", (0,))
+    integrity.damages.add("gone", "missing")
+    copies: list[Copy] = []
+
+    def place(copy: Copy) -> None:
+        copies.append(copy)
+        copy.place()
+
+    n_bytes = joined(leader, follower, place, lambda _: True, integrity=integrity)
+
+    assert n_bytes == 200_000
+    assert (copies[0].n_same, copies[0].n_compared) == (2, 0)
+    assert {name: (follower / name).read_bytes() for name in files} == files
+    integrity.close(is_orderly=True)
