@@ -19,9 +19,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lavinmq import _core
-from tests.support.core import Bench, publish, settle
+from tests.support.core import Bench, FakeEvents, publish, settle
 from tests.support.damage import flip
 from tests.support.segments import Record, read_segment, segment_numbers, segment_path
+from tests.support.streams import NAME as STREAM
+from tests.support.streams import StreamBench
 from tests.support.sums import BLOCK, know, know_all
 
 NAME = "q"
@@ -313,3 +315,37 @@ def test_a_large_message_ends_before_its_damage(
     assert queue.read_error == errno.EBADMSG
     assert not queue.is_closed
     assert _core.take_spoiled(bench.loop) == [f"{NAME}/{path.name}"]
+
+
+@pytest.mark.parametrize("has_peers", [False, True])
+def test_a_stream_goes_on_behind_damage_or_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_peers: bool
+) -> None:
+    """A node with peers does not close it: it is published to meanwhile, and read again later."""
+    timers: list[Callable[[], object]] = []
+    monkeypatch.setattr(FakeEvents, "call_later", lambda _, __, then: timers.append(then))
+    with closing(StreamBench(tmp_path / "data", SEGMENT_SIZE)) as bench:
+        for number in range(150):
+            bench.publish(b"%06d" % number + bytes(4000))
+        bench.run()
+        know_all(bench)
+        _core.await_peers(bench.loop, has_peers)
+        path = segment_path(bench.directory / STREAM, 1)
+        flip(path, BLOCK + 100, keeps_time=True)
+
+        bench.consume({"x-stream-offset": "first"}, prefetch=1000)
+        found = [int(each.body[:6]) for each in bench.deliveries()]
+
+        assert not bench.core.is_closed
+        if not has_peers:
+            lost = [each for each in range(150) if each not in found]
+            assert 16 <= len(lost) <= 18
+            assert found == [each for each in range(150) if each not in lost]
+            return
+        assert found == list(range(16))
+        flip(path, BLOCK + 100, keeps_time=True)
+        assert know(bench, path)
+        for timer in timers:
+            timer()
+        found += [int(each.body[:6]) for each in bench.deliveries()]
+        assert found == list(range(150))
