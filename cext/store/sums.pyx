@@ -406,6 +406,17 @@ cdef u64 sums_compare(sums_t* s, u64 key, const u8* p, u64 at, u64 n, u8* bad,
     return good
 
 
+cdef bint sums_has_changed(sums_t* s, u64 key, u64 block) noexcept nogil:
+    """Whether the broker has changed a block since its sum was made."""
+    cdef summed_t* file
+    cdef bint has
+    pthread_mutex_lock(&s.lock)
+    file = sums_find(s, key)
+    has = file != NULL and (block >= file.n_blocks or file.states[block] == SUM_UNKNOWN)
+    pthread_mutex_unlock(&s.lock)
+    return has
+
+
 cdef void sums_spoil(sums_t* s, u64 key, u64 block) noexcept nogil:
     """A block was found to be bad by who had a copy of its sum."""
     cdef summed_t* file
